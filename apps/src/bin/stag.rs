@@ -1,0 +1,2 @@
+//! The `stag` tool.
+fn main() {}

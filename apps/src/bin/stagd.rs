@@ -1,0 +1,2 @@
+//! The `stagd` server.
+fn main() {}

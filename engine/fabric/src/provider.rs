@@ -1,0 +1,455 @@
+//! The trait and the values that cross it.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use stag_memory::{Arena, Buf, Shared};
+
+/// Names a queue pair of one provider. Never reused while the provider lives: `generation` tells a
+/// new queue pair from an old one in the same slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueuePairId {
+    /// Slot: small and dense, so that callers can index an array with it.
+    pub index: u32,
+    /// Counts the uses of the slot.
+    pub generation: u32,
+}
+
+/// Names a listener of one provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerId(pub u32);
+
+/// Names a connection request that waits for [`Provider::accept`] or [`Provider::reject`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectRequestId(pub u64);
+
+/// A steering tag (STag, R_key): names exposed memory to the peer of one queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle(pub u32);
+
+/// A piece of the peer's memory, as a chunk segment names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteSegment {
+    /// The peer's steering tag.
+    pub handle: Handle,
+    /// Where the piece starts, in the address space that belongs to `handle`. Opaque to us.
+    pub offset: u64,
+}
+
+/// What a peer may do with exposed memory, and the memory itself (8166-8.1-c: the least access).
+#[derive(Debug)]
+pub enum Exposed {
+    /// The peer may read it. Shared, because reading leaves it as it is.
+    Read(Shared),
+    /// The peer may write it, up to the buffer's `len()`.
+    Write(Buf),
+}
+
+/// How much a queue pair may have outstanding. Admission is decided on it: a queue pair whose
+/// completions might not fit the completion queue is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePairCapacity {
+    /// Posted Receives at once.
+    pub receives: u32,
+    /// Posted Sends, Writes, Reads and pending fences at once.
+    pub sends: u32,
+    /// Exposed memory regions at once.
+    pub exposures: u32,
+    /// Largest message that this side sends, in bytes.
+    pub send_len_max: u32,
+    /// Largest message that this side receives, in bytes: every posted Receive has at least this capacity.
+    pub receive_len_max: u32,
+}
+
+/// How this provider's memory exposure works; see rule 5 of the design.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExposureKind {
+    /// An entry of a table that the provider checks on every access.
+    TableEntry,
+    /// A type 2 memory window.
+    MemoryWindow,
+    /// A registration for each exposure.
+    Registration,
+}
+
+/// What an opened provider can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Completions that the completion queue holds.
+    pub completions: u32,
+    /// Queue pairs at once.
+    pub queue_pairs: u32,
+    /// Largest Send, in bytes.
+    pub message_len_max: u32,
+    /// Largest single Write or Read, in bytes.
+    pub transfer_len_max: u32,
+    /// Octets of private data that a connect request or an accept can carry.
+    pub private_data_len_max: usize,
+    /// Whether a Send can invalidate a handle of the peer.
+    pub send_with_invalidate: bool,
+    /// How memory is exposed.
+    pub exposure: ExposureKind,
+}
+
+/// Whether a fence is complete.
+#[derive(Debug)]
+#[must_use]
+pub enum Fence {
+    /// The handle is dead, and here is the memory.
+    Done(Exposed),
+    /// The handle takes no new access, but one may be under way: a [`Completed::Fence`] will come.
+    Pending,
+}
+
+/// A Send to post.
+#[derive(Debug)]
+pub struct SendRequest {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// The message: the buffer's `len()` bytes.
+    pub buf: Buf,
+    /// A handle of the peer that dies with this Send (Send with Invalidate).
+    pub invalidate: Option<Handle>,
+    /// Whether a completion is wanted. Without one the buffer goes back to its pool by itself; errors
+    /// always complete.
+    pub signaled: bool,
+}
+
+/// An RDMA Write to post.
+#[derive(Debug)]
+pub struct WriteRequest {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// What to write: all of it. A counted reference, so a store's page can be written as it is.
+    pub source: Shared,
+    /// Where to: `source.len()` bytes from there.
+    pub target: RemoteSegment,
+    /// As in [`SendRequest::signaled`].
+    pub signaled: bool,
+}
+
+/// An RDMA Read to post. Always signaled.
+#[derive(Debug)]
+pub struct ReadRequest {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// Receives the data at `at..at + len`.
+    pub target: Buf,
+    /// First octet of `target` to fill.
+    pub at: u32,
+    /// Octets to read.
+    pub len: u32,
+    /// Where from.
+    pub source: RemoteSegment,
+}
+
+/// A finished work request.
+#[derive(Debug)]
+pub struct Completion {
+    /// Whose it is.
+    pub queue_pair: QueuePairId,
+    /// The request's own id.
+    pub id: u64,
+    /// What finished.
+    pub completed: Completed,
+    /// How. On an error the queue pair takes no more work and is being disconnected.
+    pub result: Result<(), WorkError>,
+}
+
+/// Which request finished, and what it gives back.
+#[derive(Debug)]
+pub enum Completed {
+    /// A message arrived: `buf.len()` is its length. On an error `buf` is what was posted.
+    Receive {
+        /// The posted buffer.
+        buf: Buf,
+        /// The handle of ours that the peer's Send invalidated. Its memory is in `exposed`.
+        invalidated: Option<Handle>,
+        /// What [`Provider::expose`] took for `invalidated`.
+        exposed: Option<Exposed>,
+    },
+    /// A Send is done.
+    Send(Buf),
+    /// A Write is done: the source may be reused. It says nothing about the peer.
+    Write(Shared),
+    /// A Read is done: the data is there.
+    Read(Buf),
+    /// A fence is done: no access of the peer is under way or will come.
+    Fence {
+        /// The dead handle.
+        handle: Handle,
+        /// What it named.
+        exposed: Exposed,
+    },
+}
+
+/// Why a work request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkError {
+    /// The queue pair was disconnected before the request ran; it may or may not have run.
+    #[error("flushed: the connection ended before the work request was done")]
+    Flushed,
+    /// A message was larger than the Receive posted for it (either side sees this).
+    #[error("length error: the message is larger than the Receive posted for it")]
+    Length,
+    /// The peer refused: no such handle, outside of its bounds, or not that access.
+    #[error("remote access error: the handle is unknown, or does not allow this access there")]
+    RemoteAccess,
+    /// A buffer that this provider has no registration for.
+    #[error("local protection error: the buffer is not in a registered arena")]
+    LocalProtection,
+    /// The peer broke the rules of the fabric.
+    #[error("the peer violated the fabric's protocol")]
+    PeerViolation,
+}
+
+/// Why a request was not posted. The request is handed back beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue pair does not exist, or takes no more work.
+    #[error("the queue pair is not connected")]
+    NotConnected,
+    /// The capacity given at connection set-up is used up.
+    #[error("the queue pair's capacity is used up")]
+    Full,
+    /// Longer than the limits allow.
+    #[error("longer than this queue pair carries")]
+    TooLong,
+    /// The buffer is not in a registered arena.
+    #[error("the buffer is not in a registered arena")]
+    NotRegistered,
+}
+
+/// A refused request and why.
+#[derive(Debug)]
+pub struct Refused<T> {
+    /// The request, untouched.
+    pub request: T,
+    /// Why.
+    pub error: PostError,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DisconnectReason {
+    /// We asked for it.
+    Local,
+    /// The peer closed it in order.
+    Peer,
+    /// The peer went away: its process died, its machine was cut off.
+    PeerDied,
+    /// The peer refused the connection, and says why.
+    Rejected(String),
+    /// Nobody listens there.
+    NoListener,
+    /// Set-up took too long.
+    TimedOut,
+    /// A work request failed.
+    Work(WorkError),
+    /// The peer broke the fabric's own protocol.
+    PeerViolation(&'static str),
+}
+
+/// Who is at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A process of this machine.
+    Process {
+        /// Its process id.
+        pid: u32,
+        /// Its user.
+        uid: u32,
+        /// Its group.
+        gid: u32,
+    },
+    /// An address of a network.
+    Address(std::net::SocketAddr),
+}
+
+/// Something of the connection manager. Rare: not on the path of an RPC.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// Somebody wants to connect: answer with [`Provider::accept`] or [`Provider::reject`].
+    ConnectRequest {
+        /// Where they came in.
+        listener: ListenerId,
+        /// The name to answer with.
+        request: ConnectRequestId,
+        /// Who they are.
+        peer: Peer,
+        /// Their private data, without what the provider itself adds.
+        private_data: Vec<u8>,
+    },
+    /// The queue pair is connected. Comes before its first completion. Nothing else is posted for the
+    /// user before this but Receives.
+    Established {
+        /// Which.
+        queue_pair: QueuePairId,
+        /// The accepting side's private data; empty on the accepting side itself.
+        private_data: Vec<u8>,
+        /// Who is there.
+        peer: Peer,
+    },
+    /// The queue pair is gone. Comes after the last of its completions: by then every posted buffer and
+    /// every exposed one was given back, and the peer can no longer touch any.
+    Disconnected {
+        /// Which.
+        queue_pair: QueuePairId,
+        /// Why.
+        reason: DisconnectReason,
+    },
+}
+
+/// Why something outside the data path failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The address cannot be understood.
+    #[error("address {address:?}: {problem}")]
+    Address {
+        /// What was given.
+        address: String,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+    /// Something of this kind is at its limit.
+    #[error("{what}: {wanted} wanted, the limit is {limit}; {repair}")]
+    Limit {
+        /// The thing.
+        what: &'static str,
+        /// The value found.
+        wanted: u64,
+        /// The limit.
+        limit: u64,
+        /// What to change.
+        repair: &'static str,
+    },
+    /// The request or queue pair is no longer there.
+    #[error("{0} is gone")]
+    Gone(&'static str),
+    /// The operating system refused.
+    #[error("{doing}: {source}")]
+    System {
+        /// What was being done, and to what.
+        doing: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+/// An opened fabric, as one reactor uses it. Not shared between threads.
+///
+/// # Order
+///
+/// On one queue pair: Sends arrive in the order they were posted, each in the oldest posted Receive; a
+/// Write is placed before any Send posted after it is delivered; a Read posted after a Send does not
+/// wait for it. Completions of one queue pair's Sends, Writes and Reads come in posting order.
+///
+/// # No allocation
+///
+/// After set-up, `post_*`, `expose`, `fence`, `ring_doorbells` and `poll` do not allocate.
+pub trait Provider {
+    /// The scheme of this fabric's URLs.
+    fn name(&self) -> &'static str;
+
+    /// What it can do.
+    fn limits(&self) -> Limits;
+
+    /// Registers an arena, so that its buffers can be posted and exposed. At start, before traffic.
+    fn register(&mut self, arena: &Arena) -> Result<(), FabricError>;
+
+    /// Listens at `address` (what stands after `scheme://` and before the path).
+    fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError>;
+
+    /// Starts to connect. [`Event::Established`] or [`Event::Disconnected`] will follow. Receives may be
+    /// posted at once.
+    fn connect(
+        &mut self,
+        address: &str,
+        private_data: &[u8],
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError>;
+
+    /// Makes the queue pair of an incoming connection, so that Receives can be posted **before** the
+    /// peer hears of it; [`Provider::accept`] then tells the peer.
+    fn prepare(
+        &mut self,
+        request: ConnectRequestId,
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError>;
+
+    /// Accepts: the peer gets `private_data`. [`Event::Established`] or [`Event::Disconnected`] follows.
+    fn accept(&mut self, queue_pair: QueuePairId, private_data: &[u8]) -> Result<(), FabricError>;
+
+    /// Refuses, with a reason for the peer's log.
+    fn reject(&mut self, request: ConnectRequestId, reason: &str);
+
+    /// Starts to disconnect: everything posted or exposed comes back in completions (`Flushed`), then
+    /// [`Event::Disconnected`]. Harmless when it is already under way.
+    fn disconnect(&mut self, queue_pair: QueuePairId);
+
+    /// Posts a Receive. Its capacity is at least the queue pair's `receive_len_max`.
+    fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>>;
+
+    /// Posts a Send. Leaves with [`Provider::ring_doorbells`] at the latest.
+    fn post_send(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: SendRequest,
+    ) -> Result<(), Refused<SendRequest>>;
+
+    /// Posts an RDMA Write.
+    fn post_write(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: WriteRequest,
+    ) -> Result<(), Refused<WriteRequest>>;
+
+    /// Posts an RDMA Read.
+    fn post_read(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: ReadRequest,
+    ) -> Result<(), Refused<ReadRequest>>;
+
+    /// Lets the peer of `queue_pair` touch `exposed`, and returns the segment that names its first octet.
+    /// A Send posted afterwards on the same queue pair may carry it.
+    fn expose(
+        &mut self,
+        queue_pair: QueuePairId,
+        exposed: Exposed,
+    ) -> Result<RemoteSegment, Refused<Exposed>>;
+
+    /// Ends the exposure of `handle` (local invalidation). `None`: it is not exposed (any more).
+    fn fence(&mut self, queue_pair: QueuePairId, handle: Handle, id: u64) -> Option<Fence>;
+
+    /// Makes all posted work leave: one doorbell for each queue pair that has some.
+    fn ring_doorbells(&mut self);
+
+    /// Harvests completions into `completions`, at most `max` of them and never beyond its capacity, and
+    /// returns how many. Also does the provider's own bounded work (connection set-up, retries).
+    fn poll(&mut self, now: Duration, completions: &mut Vec<Completion>, max: usize) -> usize;
+
+    /// The next event of the connection manager.
+    fn poll_event(&mut self) -> Option<Event>;
+
+    /// When `poll` must be called next even if nothing happens.
+    fn poll_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Prepares for sleep on [`Provider::descriptor`]. `false`: there is work already, do not sleep.
+    /// After a `true`, anything that would make `poll` return work makes the descriptor readable.
+    /// Call [`Provider::disarm`] after waking up.
+    fn arm(&mut self) -> bool;
+
+    /// Ends what `arm` began.
+    fn disarm(&mut self);
+
+    /// What becomes readable when there is work; `None` where sleep is not possible (simulated time).
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
