@@ -27,6 +27,10 @@ pub struct ConnectRequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub u32);
 
+/// Parts of one [`ReadRequest`] at most: a chunk of as many segments as every server has to take
+/// (8267-6.4.2-a), and more.
+pub const READ_PARTS_MAX: usize = 64;
+
 /// A piece of the peer's memory, as a chunk segment names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteSegment {
@@ -128,14 +132,20 @@ pub struct WriteRequest {
     pub signaled: bool,
 }
 
-/// An RDMA Read to post. Always signaled.
+/// RDMA Reads to post: one buffer filled from one or more pieces of the peer's memory. Always signaled,
+/// with one completion when all its parts are done.
 #[derive(Debug)]
 pub struct ReadRequest {
     /// Comes back in the completion.
     pub id: u64,
-    /// Receives the data at `at..at + len`.
+    /// Receives the data.
     pub target: Buf,
-    /// First octet of `target` to fill.
+}
+
+/// One RDMA Read of a [`ReadRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadPart {
+    /// First octet of the target to fill.
     pub at: u32,
     /// Octets to read.
     pub len: u32,
@@ -409,11 +419,13 @@ pub trait Provider {
         request: WriteRequest,
     ) -> Result<(), Refused<WriteRequest>>;
 
-    /// Posts an RDMA Read.
+    /// Posts the RDMA Reads of `parts`, at most [`READ_PARTS_MAX`], into one target. They count as one
+    /// of the queue pair's `sends`.
     fn post_read(
         &mut self,
         queue_pair: QueuePairId,
         request: ReadRequest,
+        parts: &[ReadPart],
     ) -> Result<(), Refused<ReadRequest>>;
 
     /// Lets the peer of `queue_pair` touch `exposed`, and returns the segment that names its first octet.
