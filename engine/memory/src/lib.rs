@@ -1,0 +1,37 @@
+//! Arenas, pools and counted buffers. Knows no fabric.
+//!
+//! - An [`Arena`] is one large piece of pre-faulted memory, which a provider registers once, at start.
+//!   It may be shared between threads.
+//! - A [`Pool`] cuts a part of an arena into units. It belongs to one reactor, and so its counts are
+//!   plain numbers: `Pool`, [`Buf`] and [`Shared`] are neither `Send` nor `Sync`. Reactors that want to
+//!   tell each other something send values.
+//! - A [`Buf`] owns units alone and may write; a [`Shared`] is a counted reference to bytes that nobody
+//!   writes. Both give their units back when dropped.
+//! - A [`Budget`] is the one number that all arenas together stay below.
+//! - A [`Ledger`] proves at exit that every buffer came back.
+//!
+//! # Memory that others write
+//!
+//! An arena may be mapped by another process or be written by a device. Rust cannot see those writes, so
+//! ownership has to speak for them: **whoever lets another party write to a buffer holds its [`Buf`] by
+//! value, and makes no reference into it, until that party can no longer touch it.** Posting a work
+//! request takes the `Buf`; the completion, or the end of a fence, gives it back. Memory that others may
+//! only read is held as a [`Shared`] for as long as they may. Every `unsafe` block of this crate that
+//! makes a slice leans on this rule.
+
+mod arena;
+mod budget;
+mod buf;
+mod extent;
+mod ledger;
+mod pool;
+mod shared;
+mod sync;
+
+pub use arena::{Arena, ArenaConfig, ArenaError, ArenaId};
+pub use budget::{Budget, BudgetError, Price, PriceList};
+pub use buf::{Buf, Location};
+pub use ledger::Ledger;
+pub use pool::{PIECES_MAX, Pool, PoolError};
+pub use shared::Shared;
+pub use stag_hugepages::{PageChoice, PageSize};

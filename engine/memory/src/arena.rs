@@ -1,0 +1,318 @@
+//! One large piece of registered memory, from which pools are cut.
+
+use std::fmt;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use stag_hugepages::{MapConfig, MapError, PageChoice, PageSize};
+
+use crate::budget::{Budget, BudgetError};
+
+/// Names an arena; unique in this process, never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ArenaId(pub u32);
+
+/// What arena to make.
+#[derive(Clone, Copy, Debug)]
+pub struct ArenaConfig<'a> {
+    /// For humans: shown in `/proc/PID/maps` and in errors.
+    pub name: &'a str,
+    /// Bytes wanted; rounded up to whole pages.
+    pub len: usize,
+    /// The pages to begin with; it steps down if the machine has none, see [`Arena::notes`].
+    pub page: PageChoice,
+    /// The NUMA node of the reactor that will use it.
+    pub node: Option<u32>,
+    /// What the memory is taken from, and given back to when the arena goes.
+    pub budget: &'a Budget,
+}
+
+/// Why there is no arena.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArenaError {
+    /// It does not fit the budget.
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
+    /// The system did not give the memory.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// More than any machine has.
+    #[error("arena {name:?}: {wanted} bytes wanted, the limit is {limit}; ask for less")]
+    TooLarge {
+        /// Which.
+        name: String,
+        /// Bytes wanted.
+        wanted: usize,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+}
+
+/// A sealed memfd, mapped, zeroed and pre-faulted; of one size for as long as it lives. Clones name the same
+/// memory; it is unmapped, and given back to the budget, after the last of them and of the pools cut from it.
+///
+/// May be shared between threads: it only hands out addresses and, once each, sub-ranges.
+#[derive(Clone)]
+pub struct Arena(Arc<Inner>);
+
+struct Inner {
+    id: ArenaId,
+    name: String,
+    memory: Memory,
+    /// First byte that no pool has yet.
+    next: AtomicUsize,
+    // Declared after `memory`, so that the budget gets the bytes back when they are really free.
+    _taken: Taken,
+}
+
+impl Arena {
+    /// The largest arena, in bytes.
+    pub const LEN_MAX: usize = 1 << 46;
+
+    /// Maps an arena. Takes seconds for many GiB: every page is touched here, so that none faults later.
+    pub fn new(config: &ArenaConfig<'_>) -> Result<Arena, ArenaError> {
+        // Partner of nothing: only uniqueness matters.
+        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+        if config.len > Arena::LEN_MAX {
+            let name = config.name.to_owned();
+            return Err(ArenaError::TooLarge { name, wanted: config.len, limit: Arena::LEN_MAX });
+        }
+        // Taken before it is mapped, so that two arenas at once cannot both pin what only one may.
+        let wanted = config.len as u64;
+        let mut taken = Taken { budget: config.budget.clone(), bytes: 0 };
+        taken.take(config.name, wanted)?;
+        let memory = Memory::new(config)?;
+        // Rounding up to whole pages is paid for too.
+        taken.take(config.name, memory.len() as u64 - wanted)?;
+
+        let id = ArenaId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
+        assert!(id.0 != 0, "4 billion arenas were made");
+        let arena = Arena(Arc::new(Inner {
+            id,
+            name: config.name.to_owned(),
+            memory,
+            next: AtomicUsize::new(0),
+            _taken: taken,
+        }));
+        for note in arena.notes() {
+            tracing::info!(arena = config.name, "{note}");
+        }
+        Ok(arena)
+    }
+
+    /// Its name within this process.
+    #[inline]
+    #[must_use]
+    pub fn id(&self) -> ArenaId {
+        self.0.id
+    }
+
+    /// Its name for humans.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Bytes mapped: what was asked for, rounded up to whole pages.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "an arena is never empty")]
+    pub fn len(&self) -> usize {
+        self.0.memory.len()
+    }
+
+    /// What it stands on.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.0.memory.page_size()
+    }
+
+    /// The sealed memfd, for a peer process to map or a device to register.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.memory.fd()
+    }
+
+    /// The first byte; valid for reads and writes of [`Arena::len`] bytes while the arena lives.
+    ///
+    /// For providers: to register the memory, and to reach what they [reserved](Arena::reserve). What belongs
+    /// to a pool is reached through its buffers only.
+    #[inline]
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.0.memory.base()
+    }
+
+    /// What it stepped down from and why, and what else is less than asked for: sentences for the log.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        self.0.memory.notes()
+    }
+
+    /// Gives the next `len` bytes whose offset is a multiple of `align` (a power of two, at most the page
+    /// size) to the caller, for good: nobody else gets them, and they are zero. `None` if that much is not left.
+    #[must_use]
+    pub fn reserve(&self, len: usize, align: usize) -> Option<Range<usize>> {
+        if !align.is_power_of_two() || align > self.page_size().bytes() {
+            return None;
+        }
+        let mut range = 0..0;
+        // Relaxed: a range is handed to one caller and guards no other memory.
+        self.0
+            .next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+                let start = next.checked_next_multiple_of(align)?;
+                let end = start.checked_add(len)?;
+                range = start..end;
+                (end <= self.len()).then_some(end)
+            })
+            .ok()?;
+        Some(range)
+    }
+
+    /// Bytes that nobody has reserved.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.len() - self.0.next.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena")
+            .field("id", &self.0.id.0)
+            .field("name", &self.0.name)
+            .field("len", &self.len())
+            .field("page_size", &self.page_size())
+            .field("left", &self.left())
+            .finish()
+    }
+}
+
+/// What the arena owes to the budget; given back when dropped.
+struct Taken {
+    budget: Budget,
+    bytes: u64,
+}
+
+impl Taken {
+    fn take(&mut self, what: &str, bytes: u64) -> Result<(), BudgetError> {
+        self.budget.take(what, bytes)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.budget.give(self.bytes);
+    }
+}
+
+#[cfg(miri)]
+use heap::Memory;
+#[cfg(not(miri))]
+use mapped::Memory;
+
+#[cfg(not(miri))]
+mod mapped {
+    use std::os::fd::AsFd;
+
+    use stag_hugepages::Mapping;
+
+    use super::*;
+
+    /// The arena's memory: a mapping.
+    pub(super) struct Memory(Mapping);
+
+    impl Memory {
+        pub(super) fn new(config: &ArenaConfig<'_>) -> Result<Memory, MapError> {
+            let ArenaConfig { name, len, page, node, .. } = *config;
+            Mapping::new(&MapConfig { name, len, page, node }).map(Memory)
+        }
+
+        #[inline]
+        pub(super) fn base(&self) -> NonNull<u8> {
+            self.0.base()
+        }
+
+        #[inline]
+        pub(super) fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        pub(super) fn page_size(&self) -> PageSize {
+            self.0.page_size()
+        }
+
+        pub(super) fn fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+
+        pub(super) fn notes(&self) -> &[String] {
+            self.0.notes()
+        }
+    }
+}
+
+#[cfg(miri)]
+mod heap {
+    use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+
+    use super::*;
+
+    /// The arena's memory under miri, which knows no memfd: the heap.
+    pub(super) struct Memory {
+        base: NonNull<u8>,
+        layout: Layout,
+    }
+
+    // SAFETY: plain memory, valid from any thread, which `Memory` itself never reads or writes.
+    unsafe impl Send for Memory {}
+    // SAFETY: as above.
+    unsafe impl Sync for Memory {}
+
+    impl Memory {
+        pub(super) fn new(config: &ArenaConfig<'_>) -> Result<Memory, MapError> {
+            let page = PageSize::Base.bytes();
+            let layout = Layout::from_size_align(config.len.max(1).next_multiple_of(page), page)
+                .expect("at most LEN_MAX bytes");
+            // SAFETY: the layout's size is not zero.
+            let base = unsafe { alloc_zeroed(layout) };
+            let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+            Ok(Memory { base, layout })
+        }
+
+        pub(super) fn base(&self) -> NonNull<u8> {
+            self.base
+        }
+
+        pub(super) fn len(&self) -> usize {
+            self.layout.size()
+        }
+
+        pub(super) fn page_size(&self) -> PageSize {
+            PageSize::Base
+        }
+
+        pub(super) fn fd(&self) -> BorrowedFd<'_> {
+            unreachable!("miri has no memfd, and nothing that miri runs may ask for one")
+        }
+
+        pub(super) fn notes(&self) -> &[String] {
+            &[]
+        }
+    }
+
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            // SAFETY: allocated in `new` with this layout, and not freed since.
+            unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        }
+    }
+}

@@ -1,0 +1,567 @@
+//! Pools: an arena's memory cut into units of one size, for one reactor.
+//!
+//! A free unit that was used last is handed out first: it is likeliest to be in the cache. Taking and
+//! dropping a unit touches two cache lines beside the buffer itself: the first of [`Inner`] and the top
+//! of the stack.
+
+use std::cell::{Cell, UnsafeCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use crate::arena::{Arena, ArenaId};
+use crate::buf::Buf;
+use crate::extent::Extents;
+
+/// The most buffers that [`Pool::take_pieces`] cuts a length into.
+pub const PIECES_MAX: usize = 32;
+
+/// Free single units that a pool of runs keeps at hand instead of merging them.
+const STACK_MAX: u32 = 512;
+/// Single units that are cut from an extent at once, when none is at hand.
+const REFILL: u32 = 32;
+
+/// Why there is no pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// A pool of nothing.
+    #[error("pool {pool}: {count} units of {unit_len} bytes; both must be at least 1")]
+    Empty {
+        /// Which.
+        pool: &'static str,
+        /// Bytes of a unit.
+        unit_len: usize,
+        /// Units wanted.
+        count: usize,
+    },
+    /// A number beyond what a pool can count.
+    #[error(
+        "pool {pool}: {count} units of {unit_len} bytes; the limit of either is {limit}; use several pools"
+    )]
+    TooLarge {
+        /// Which.
+        pool: &'static str,
+        /// Bytes of a unit.
+        unit_len: usize,
+        /// Units wanted.
+        count: usize,
+        /// The most units, and the most bytes of one.
+        limit: usize,
+    },
+    /// The arena has not enough left.
+    #[error(
+        "pool {pool}: {wanted} bytes wanted, but its arena has {left} left of {len}; make the arena larger"
+    )]
+    ArenaFull {
+        /// Which.
+        pool: &'static str,
+        /// Bytes wanted, with alignment: see [`Pool::footprint`].
+        wanted: usize,
+        /// Bytes left.
+        left: usize,
+        /// The arena's bytes.
+        len: usize,
+    },
+}
+
+/// Units of one size in one arena, for one reactor. Clones name the same units.
+///
+/// A pool's numbers are plain, not atomic, because a reactor owns its pools; therefore `Pool`, [`Buf`] and
+/// [`Shared`](crate::Shared) cannot be sent to another thread. A pool lives on, unseen, until its last buffer
+/// is dropped, and it keeps its arena mapped.
+///
+/// Buffers are not cleared in between: a taken buffer holds whatever its last user left there, and
+/// zeroes before its first use.
+///
+/// ```
+/// use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, Pool};
+/// let budget = Budget::new(16 << 20);
+/// let arena =
+///     Arena::new(&ArenaConfig { name: "doc", len: 8 << 20, page: PageChoice::Auto, node: None, budget: &budget })?;
+/// let pages = Pool::runs(&arena, "pages", 4096, 1024)?;
+/// let mut buf = pages.take_len(10_000).expect("1024 are free");
+/// buf[9_999] = 7;
+/// assert_eq!((buf.len(), buf.capacity(), pages.outstanding()), (10_000, 12_288, 3));
+/// let page = buf.share().slice(8192..10_000); // the first two units are free again
+/// assert_eq!((page[1807], pages.outstanding()), (7, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Pool {
+    // Invariant: counted in `Inner::handles`, so `Inner` is alive.
+    inner: NonNull<Inner>,
+    // Not Send and not Sync, even if `NonNull` were.
+    not_send: PhantomData<*const Inner>,
+}
+
+/// What a pool and all its buffers point to.
+///
+/// Lives while `handles + outstanding > 0`. The fields of the hot path fill the first cache line.
+#[repr(C, align(64))]
+pub(crate) struct Inner {
+    // Invariant: `base..base + count * unit_len` lies in `arena`, was reserved for this pool alone, and is
+    // initialised memory.
+    base: NonNull<u8>,
+    /// Free single units; the first `stack_len` are valid, the last of those is taken first. All others that
+    /// are free are in `extents`; a pool of fixed units has room for all here.
+    stack: Box<[Cell<u32>]>,
+    /// How many [`Shared`](crate::Shared) cover a unit. Only valid while it is shared.
+    counts: Box<[Cell<u32>]>,
+    stack_len: Cell<u32>,
+    unit_len: u32,
+    /// `unit_len` is `1 << shift`; [`NO_SHIFT`] where it is not a power of two.
+    shift: u32,
+    /// Units that are in use.
+    outstanding: Cell<u32>,
+    /// [`Pool`]s, and [`Shared`](crate::Shared)s that are empty and therefore hold no unit.
+    handles: Cell<u32>,
+    outstanding_max: Cell<u32>,
+
+    // Only touched through `extents()`, by functions that call nothing that could come back here.
+    extents: UnsafeCell<Option<Extents>>,
+    name: &'static str,
+    arena: Arena,
+}
+
+const NO_SHIFT: u32 = u32::MAX;
+
+impl Pool {
+    /// The most units of a pool, and the most bytes of a unit.
+    pub const LIMIT: usize = u32::MAX as usize >> 1;
+
+    /// Bytes of an arena that a pool of `count` units takes: their sum, rounded up to 4096. At the largest
+    /// number instead of wrapping.
+    #[must_use]
+    pub fn footprint(unit_len: usize, count: usize) -> usize {
+        let sum = unit_len.saturating_mul(count);
+        sum.checked_next_multiple_of(4096).unwrap_or(usize::MAX)
+    }
+
+    /// Cuts `count` units out of `arena`, which are handed out one by one.
+    ///
+    /// They lie side by side and are aligned to the largest power of two that divides `unit_len`, at most to
+    /// 4096. Choose a multiple of 64, so that no two share a cache line; a power of two is fastest.
+    pub fn fixed(
+        arena: &Arena,
+        name: &'static str,
+        unit_len: usize,
+        count: usize,
+    ) -> Result<Pool, PoolError> {
+        Pool::new(arena, name, unit_len, count, false)
+    }
+
+    /// Cuts `count` units out of `arena`, which are handed out one by one or as contiguous runs of any
+    /// number, and come back one by one or as runs, in any order.
+    ///
+    /// For payload let `unit_len` be 4096: every buffer is then page-aligned.
+    pub fn runs(arena: &Arena, name: &'static str, unit_len: usize, count: usize) -> Result<Pool, PoolError> {
+        Pool::new(arena, name, unit_len, count, true)
+    }
+
+    fn new(
+        arena: &Arena,
+        pool: &'static str,
+        unit_len: usize,
+        count: usize,
+        runs: bool,
+    ) -> Result<Pool, PoolError> {
+        if unit_len == 0 || count == 0 {
+            return Err(PoolError::Empty { pool, unit_len, count });
+        }
+        if unit_len > Pool::LIMIT || count > Pool::LIMIT {
+            return Err(PoolError::TooLarge { pool, unit_len, count, limit: Pool::LIMIT });
+        }
+        let wanted = Pool::footprint(unit_len, count);
+        let range = arena.reserve(wanted, 4096).ok_or(PoolError::ArenaFull {
+            pool,
+            wanted,
+            left: arena.left(),
+            len: arena.len(),
+        })?;
+        let units = count as u32;
+        let stack_room = if runs { units.min(STACK_MAX) } else { units };
+        // Lowest first, so that a small working set stays on few pages.
+        let stack: Box<[Cell<u32>]> = (0..stack_room).rev().map(Cell::new).collect();
+        let inner = Box::new(Inner {
+            // SAFETY: the reserved range lies within the arena's mapping.
+            base: unsafe { arena.base().add(range.start) },
+            stack_len: Cell::new(if runs { 0 } else { stack_room }),
+            stack,
+            counts: (0..units).map(|_| Cell::new(0)).collect(),
+            unit_len: unit_len as u32,
+            shift: if unit_len.is_power_of_two() { unit_len.ilog2() } else { NO_SHIFT },
+            outstanding: Cell::new(0),
+            handles: Cell::new(1),
+            outstanding_max: Cell::new(0),
+            extents: UnsafeCell::new(runs.then(|| Extents::new(units))),
+            name: pool,
+            arena: arena.clone(),
+        });
+        Ok(Pool { inner: NonNull::from(Box::leak(inner)), not_send: PhantomData })
+    }
+
+    #[inline]
+    fn inner(&self) -> &Inner {
+        // SAFETY: alive, by the field's invariant; only ever borrowed shared.
+        unsafe { self.inner.as_ref() }
+    }
+
+    /// Takes one unit; `len()` of the buffer is its whole capacity. `None` if none is free.
+    #[inline]
+    #[must_use]
+    pub fn take(&self) -> Option<Buf> {
+        let inner = self.inner();
+        let first = inner.pop()?;
+        // SAFETY: `first` was free, and is now this buffer's alone.
+        Some(unsafe { Inner::hand_out(self.inner, first, 1, inner.unit_len) })
+    }
+
+    /// Takes a contiguous run of as many units as hold `len` bytes (at least one); the buffer's `len()` is
+    /// `len`. `None` if there is none so long: then [`Pool::take_pieces`] may still succeed. A pool of fixed
+    /// units has only runs of one.
+    ///
+    /// Bounded work; so where the free memory is very fragmented, it may overlook a run which is barely
+    /// long enough if `len` is not a power of two units.
+    #[inline]
+    #[must_use]
+    pub fn take_len(&self, len: usize) -> Option<Buf> {
+        let inner = self.inner();
+        let len = u32::try_from(len).ok()?;
+        let count = inner.units_for(len);
+        let first = if count == 1 { inner.pop()? } else { inner.take_run(count)? };
+        // SAFETY: these units were free, and are now this buffer's alone; `count` of them hold `len` bytes.
+        Some(unsafe { Inner::hand_out(self.inner, first, count, len) })
+    }
+
+    /// Takes at most `max` buffers, and at most [`PIECES_MAX`], whose `len()`s add up to `len` and which are
+    /// full but for the last; puts them at the end of `pieces`, in order. One, if a contiguous run is free.
+    /// All or nothing: `false` if the free memory is too little or too fragmented.
+    ///
+    /// `pieces` must have room: this itself allocates nothing.
+    pub fn take_pieces(&self, len: usize, pieces: &mut impl Extend<Buf>, max: usize) -> bool {
+        let max = max.min(PIECES_MAX);
+        let mut taken = [const { None }; PIECES_MAX];
+        let (mut left, mut index) = (len, 0);
+        loop {
+            if index == max {
+                return false; // `taken` is dropped: everything goes back.
+            }
+            let Some(buf) = self.take_len(left).or_else(|| self.take_longest(left)) else { return false };
+            left -= buf.len();
+            taken[index] = Some(buf);
+            index += 1;
+            if left == 0 {
+                break;
+            }
+        }
+        pieces.extend(taken.into_iter().flatten());
+        true
+    }
+
+    /// Takes the longest free run, or nearly, if that is shorter than `len`.
+    fn take_longest(&self, len: usize) -> Option<Buf> {
+        let inner = self.inner();
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let (first, count) = inner.take_longest_run(inner.units_for(len))?;
+        let len = len.min(count.saturating_mul(inner.unit_len));
+        // SAFETY: these units were free, and are now this buffer's alone; `count` of them hold `len` bytes.
+        Some(unsafe { Inner::hand_out(self.inner, first, count, len) })
+    }
+
+    /// Its name, for humans.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.inner().name
+    }
+
+    /// Bytes of a unit.
+    #[inline]
+    #[must_use]
+    pub fn unit_len(&self) -> usize {
+        self.inner().unit_len as usize
+    }
+
+    /// Units in all.
+    #[inline]
+    #[must_use]
+    pub fn units(&self) -> usize {
+        self.inner().counts.len()
+    }
+
+    /// Units that can be taken.
+    #[inline]
+    #[must_use]
+    pub fn free_units(&self) -> usize {
+        self.units() - self.outstanding()
+    }
+
+    /// Units in use.
+    #[inline]
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.inner().outstanding.get() as usize
+    }
+
+    /// The most units that were in use at once.
+    #[must_use]
+    pub fn outstanding_max(&self) -> usize {
+        self.inner().outstanding_max.get() as usize
+    }
+
+    /// The arena it was cut from.
+    #[must_use]
+    pub fn arena(&self) -> &Arena {
+        &self.inner().arena
+    }
+}
+
+impl Clone for Pool {
+    fn clone(&self) -> Pool {
+        self.inner().add_handle();
+        Pool { inner: self.inner, not_send: PhantomData }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: this handle was counted, and is not used again.
+        unsafe { Inner::drop_handle(self.inner) };
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("name", &self.name())
+            .field("unit_len", &self.unit_len())
+            .field("units", &self.units())
+            .field("outstanding", &self.outstanding())
+            .field("outstanding_max", &self.outstanding_max())
+            .finish()
+    }
+}
+
+impl Inner {
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    #[inline]
+    pub(crate) fn unit_len(&self) -> u32 {
+        self.unit_len
+    }
+
+    pub(crate) fn arena_id(&self) -> ArenaId {
+        self.arena.id()
+    }
+
+    /// Where `pointer`, which points into this pool, lies in the arena.
+    #[inline]
+    pub(crate) fn arena_offset(&self, pointer: NonNull<u8>) -> u64 {
+        (pointer.addr().get() - self.arena.base().addr().get()) as u64
+    }
+
+    /// Units that hold `len` bytes; at least 1.
+    #[inline]
+    pub(crate) fn units_for(&self, len: u32) -> u32 {
+        self.index_at(len.saturating_sub(1) as usize) + 1
+    }
+
+    /// The unit that the byte at `offset` from `base` belongs to.
+    #[inline]
+    fn index_at(&self, offset: usize) -> u32 {
+        if self.shift != NO_SHIFT {
+            (offset >> self.shift) as u32
+        } else {
+            (offset / self.unit_len as usize) as u32
+        }
+    }
+
+    /// The unit that `pointer`, which points into this pool, belongs to.
+    #[inline]
+    pub(crate) fn index_of(&self, pointer: NonNull<u8>) -> u32 {
+        self.index_at(pointer.addr().get() - self.base.addr().get())
+    }
+
+    /// The first byte of a unit.
+    #[inline]
+    pub(crate) fn pointer_to(&self, index: u32) -> NonNull<u8> {
+        debug_assert!((index as usize) < self.counts.len());
+        // SAFETY: callers give an index below the number of units, so it stays within the range at `base`.
+        unsafe { self.base.add(index as usize * self.unit_len as usize) }
+    }
+
+    /// The counts of a run of units.
+    #[inline]
+    pub(crate) fn counts(&self, first: u32, count: u32) -> &[Cell<u32>] {
+        &self.counts[first as usize..][..count as usize]
+    }
+
+    /// Takes a single free unit.
+    #[inline]
+    fn pop(&self) -> Option<u32> {
+        let len = self.stack_len.get();
+        if len == 0 {
+            return self.refill();
+        }
+        self.stack_len.set(len - 1);
+        Some(self.stack[len as usize - 1].get())
+    }
+
+    /// Cuts single units from an extent, onto the empty stack, and takes one.
+    #[cold]
+    fn refill(&self) -> Option<u32> {
+        let room = self.stack.len() as u32;
+        let (first, count) = self.with_extents(|extents| extents.take_from_shortest(REFILL.min(room)))??;
+        for index in 1..count {
+            // The lowest on top.
+            self.stack[(count - 1 - index) as usize].set(first + index);
+        }
+        self.stack_len.set(count - 1);
+        Some(first)
+    }
+
+    /// Takes a run of at least 2 units.
+    fn take_run(&self, count: u32) -> Option<u32> {
+        let first = self.with_extents(|extents| extents.take(count))?;
+        if first.is_some() || self.stack_len.get() == 0 {
+            return first;
+        }
+        // Perhaps the single units at hand are what is missing.
+        self.spill(self.stack_len.get());
+        self.with_extents(|extents| extents.take(count))?
+    }
+
+    /// Takes the longest run, or nearly, but at most `count` units.
+    fn take_longest_run(&self, count: u32) -> Option<(u32, u32)> {
+        let run = self.with_extents(|extents| extents.take_from_longest(count)).flatten();
+        run.or_else(|| Some((self.pop()?, 1)))
+    }
+
+    /// Puts the `count` oldest units of the stack among the extents.
+    #[cold]
+    fn spill(&self, count: u32) {
+        let len = self.stack_len.get();
+        self.with_extents(|extents| {
+            for unit in &self.stack[..count as usize] {
+                extents.give(unit.get(), 1);
+            }
+        });
+        for index in count..len {
+            self.stack[(index - count) as usize].swap(&self.stack[index as usize]);
+        }
+        self.stack_len.set(len - count);
+    }
+
+    /// Runs `f` on the extents; `None` for a pool of fixed units.
+    #[inline]
+    fn with_extents<T>(&self, f: impl FnOnce(&mut Extents) -> T) -> Option<T> {
+        // SAFETY: no other reference exists: the pool is of one thread, and every `f` in this file is a
+        // closure that only calls `Extents`, which knows no pool.
+        let extents = unsafe { &mut *self.extents.get() };
+        extents.as_mut().map(f)
+    }
+
+    /// Makes the buffer of units that were just taken.
+    ///
+    /// # Safety
+    ///
+    /// `inner` is alive. The units `first..first + count` are free, and in neither the stack nor the extents. They
+    /// hold `len` bytes.
+    #[inline]
+    unsafe fn hand_out(inner: NonNull<Inner>, first: u32, count: u32, len: u32) -> Buf {
+        // SAFETY: alive, by the caller's word.
+        let this = unsafe { inner.as_ref() };
+        let outstanding = this.outstanding.get() + count;
+        this.outstanding.set(outstanding);
+        if outstanding > this.outstanding_max.get() {
+            this.outstanding_max.set(outstanding);
+        }
+        // SAFETY: the units are the new buffer's alone (the caller's word) and are counted as outstanding.
+        unsafe { Buf::from_parts(inner, this.pointer_to(first), count, len) }
+    }
+
+    /// Takes back a run of units, and ends the pool if they were all that held it.
+    ///
+    /// # Safety
+    ///
+    /// `inner` is alive, the units were handed out, and their owner, who gives them back now, uses neither
+    /// them nor `inner` again, unless it is kept alive by something else.
+    #[inline]
+    pub(crate) unsafe fn give(inner: NonNull<Inner>, first: u32, count: u32) {
+        // SAFETY: alive, by the caller's word.
+        let this = unsafe { inner.as_ref() };
+        let len = this.stack_len.get();
+        if count == 1 && (len as usize) < this.stack.len() {
+            this.stack[len as usize].set(first);
+            this.stack_len.set(len + 1);
+        } else {
+            this.give_run(first, count);
+        }
+        let outstanding = this.outstanding.get() - count;
+        this.outstanding.set(outstanding);
+        if outstanding | this.handles.get() == 0 {
+            // SAFETY: nothing holds it any more, and each holder's way out leads through here or through
+            // `drop_handle`, which make the sum 0 only once.
+            unsafe { Inner::end(inner) };
+        }
+    }
+
+    /// The rest of [`Inner::give`]: a run, or a unit that finds the stack full.
+    #[inline(never)]
+    fn give_run(&self, first: u32, count: u32) {
+        let give = |extents: &mut Extents| extents.give(first, count);
+        if count > 1 && self.with_extents(give).is_some() {
+            return;
+        }
+        for unit in first..first + count {
+            let mut len = self.stack_len.get();
+            if len as usize == self.stack.len() {
+                // Only a pool of runs gets here: the stack of a fixed one has room for all its units.
+                self.spill(len.div_ceil(2));
+                len = self.stack_len.get();
+            }
+            self.stack[len as usize].set(unit);
+            self.stack_len.set(len + 1);
+        }
+    }
+
+    /// Counts one more holder that has no unit.
+    #[inline]
+    pub(crate) fn add_handle(&self) {
+        let handles = self.handles.get();
+        if handles > u32::MAX >> 1 {
+            // Only leaked handles can be so many; counting on would free what is in use.
+            std::process::abort();
+        }
+        self.handles.set(handles + 1);
+    }
+
+    /// Counts one holder less, and ends the pool if it was the last.
+    ///
+    /// # Safety
+    ///
+    /// `inner` is alive, the holder was counted by `add_handle` or at the start, and does not use it again.
+    #[inline]
+    pub(crate) unsafe fn drop_handle(inner: NonNull<Inner>) {
+        // SAFETY: alive, by the caller's word.
+        let this = unsafe { inner.as_ref() };
+        let handles = this.handles.get() - 1;
+        this.handles.set(handles);
+        if handles | this.outstanding.get() == 0 {
+            // SAFETY: as in `give`.
+            unsafe { Inner::end(inner) };
+        }
+    }
+
+    /// Frees the pool itself, and its share in the arena.
+    ///
+    /// # Safety
+    ///
+    /// Nothing points to `inner` any more.
+    #[cold]
+    unsafe fn end(inner: NonNull<Inner>) {
+        // SAFETY: it came from `Box::leak` in `Pool::new`, and this is the only place that takes it back.
+        drop(unsafe { Box::from_raw(inner.as_ptr()) });
+    }
+}

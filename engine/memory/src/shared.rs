@@ -1,0 +1,322 @@
+//! Counted references to bytes that nobody writes.
+
+use std::cell::Cell;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Bound, Deref, RangeBounds};
+use std::ptr::NonNull;
+use std::slice;
+
+use crate::buf::{Buf, Location};
+use crate::pool::Inner;
+
+/// A counted reference to a contiguous slice of a pool's memory. Cloning and slicing copy no bytes: each
+/// unit counts the `Shared`s that cover some of it, and goes back to the pool when none does.
+///
+/// Nobody writes the bytes while they are shared. A peer may be allowed to read them for as long as
+/// somebody holds a `Shared` for it.
+pub struct Shared {
+    // Invariants:
+    // - If `len > 0`, each unit that `pointer..pointer + len` touches is counted once for us in the pool's counts;
+    //   it is handed out, which keeps the pool alive. If `len == 0`, we count as a handle of the pool.
+    // - `pointer` is in or one past the end of the pool's memory.
+    pointer: NonNull<u8>,
+    pool: NonNull<Inner>,
+    len: u32,
+}
+
+const _: () = assert!(size_of::<Shared>() == 24 && size_of::<Option<Shared>>() == 24);
+
+impl Shared {
+    /// Takes over a run of units; those that the first `len` bytes do not touch go back to the pool.
+    ///
+    /// # Safety
+    ///
+    /// `pool` is alive. The run of `units` at `pointer` is handed out to the caller alone, who gives it up. `len`
+    /// bytes fit into it.
+    #[inline]
+    pub(crate) unsafe fn from_run(
+        pool: NonNull<Inner>,
+        pointer: NonNull<u8>,
+        units: u32,
+        len: u32,
+    ) -> Shared {
+        // SAFETY: alive, by the caller's word.
+        let inner = unsafe { pool.as_ref() };
+        let first = inner.index_of(pointer);
+        let covered = if len == 0 { 0 } else { inner.units_for(len) };
+        for count in inner.counts(first, covered) {
+            count.set(1);
+        }
+        if covered == 0 {
+            inner.add_handle();
+        }
+        if covered < units {
+            // SAFETY: these units were the caller's and are not any more; what is covered, or the handle,
+            // keeps the pool alive.
+            unsafe { Inner::give(pool, first + covered, units - covered) };
+        }
+        Shared { pointer, pool, len }
+    }
+
+    #[inline]
+    fn pool(&self) -> &Inner {
+        // SAFETY: alive, by the field's invariant; only ever borrowed shared.
+        unsafe { self.pool.as_ref() }
+    }
+
+    /// The first unit that is covered, and how many are.
+    #[inline]
+    fn covered(&self) -> (u32, u32) {
+        if self.len == 0 {
+            return (0, 0);
+        }
+        let pool = self.pool();
+        let first = pool.index_of(self.pointer);
+        // SAFETY: the last byte lies in the pool, as the first does.
+        let last = pool.index_of(unsafe { self.pointer.add(self.len as usize - 1) });
+        (first, last - first + 1)
+    }
+
+    /// The counts of what is covered.
+    #[inline]
+    fn counts(&self) -> &[Cell<u32>] {
+        let (first, count) = self.covered();
+        self.pool().counts(first, count)
+    }
+
+    /// A second reference to a part of it.
+    ///
+    /// # Safety
+    ///
+    /// `at + len <= self.len`.
+    #[inline]
+    unsafe fn part(&self, at: u32, len: u32) -> Shared {
+        // SAFETY: in the pool's memory, or one past its end: it is so for `self`, and `at` is within.
+        let pointer = unsafe { self.pointer.add(at as usize) };
+        // Not dropped before it is counted.
+        let part = ManuallyDrop::new(Shared { pointer, pool: self.pool, len });
+        if len == 0 {
+            part.pool().add_handle();
+        } else {
+            let mut all = 0;
+            for count in part.counts() {
+                count.set(count.get().wrapping_add(1));
+                all |= count.get();
+            }
+            if all > u32::MAX >> 1 {
+                // Only leaked references can be so many; counting on would free what is in use.
+                std::process::abort();
+            }
+        }
+        ManuallyDrop::into_inner(part)
+    }
+
+    /// Bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it begins.
+    #[inline]
+    #[must_use]
+    pub fn location(&self) -> Location {
+        let pool = self.pool();
+        Location { arena: pool.arena_id(), offset: pool.arena_offset(self.pointer) }
+    }
+
+    /// The first byte, for providers. Valid for reads of [`Shared::len`] bytes while this or another `Shared`
+    /// covers them.
+    #[inline]
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.pointer.as_ptr()
+    }
+
+    /// A second reference, to a part of the bytes.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not within `0..len()`, as for slices.
+    #[inline]
+    #[must_use]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Shared {
+        let start = match range.start_bound() {
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => at.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&at) => at.saturating_add(1),
+            Bound::Excluded(&at) => at,
+            Bound::Unbounded => self.len(),
+        };
+        assert!(start <= end && end <= self.len(), "{start}..{end} of {} shared bytes", self.len());
+        // SAFETY: just checked.
+        unsafe { self.part(start as u32, (end - start) as u32) }
+    }
+
+    /// Splits it into `0..at` and `at..len()`. A unit that both touch is then counted twice.
+    ///
+    /// # Panics
+    ///
+    /// If `at` is more than `len()`.
+    #[must_use]
+    pub fn split_at(self, at: usize) -> (Shared, Shared) {
+        (self.slice(..at), self.slice(at..))
+    }
+
+    /// Appends `next`, whose first byte follows our last one in the same pool. Any two join if one of them is
+    /// empty. Otherwise `next` is handed back.
+    pub fn try_join(&mut self, next: Shared) -> Result<(), Shared> {
+        if next.is_empty() {
+            return Ok(());
+        }
+        if self.is_empty() {
+            *self = next;
+            return Ok(());
+        }
+        // SAFETY: at most one past the end of the pool's memory.
+        let end = unsafe { self.pointer.add(self.len as usize) };
+        let Some(len) = self.len.checked_add(next.len) else { return Err(next) };
+        if self.pool != next.pool || end != next.pointer {
+            return Err(next);
+        }
+        let next = ManuallyDrop::new(next);
+        let (first, count) = self.covered();
+        let boundary = next.covered().0;
+        if boundary == first + count - 1 {
+            // Both count the unit in which they meet: one of the two counts ends here, the other stays.
+            let counts = self.pool().counts(boundary, 1);
+            counts[0].set(counts[0].get() - 1);
+        }
+        self.len = len;
+        Ok(())
+    }
+
+    /// Whether no other `Shared` touches a unit that this one touches.
+    #[inline]
+    #[must_use]
+    pub fn is_unique(&self) -> bool {
+        self.counts().iter().all(|count| count.get() == 1)
+    }
+
+    /// The bytes, to write, if no other `Shared` touches their units.
+    #[inline]
+    #[must_use]
+    pub fn get_mut(&mut self) -> Option<&mut [u8]> {
+        if !self.is_unique() {
+            return None;
+        }
+        // SAFETY: as in `deref`; and nobody else covers any of these units, so the only way to the bytes is
+        // through `self`, which is borrowed for as long as the slice lives.
+        Some(unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len as usize) })
+    }
+
+    /// Turns it back into a buffer, if no other `Shared` touches its units, and if it begins where a unit does
+    /// and is not empty. Otherwise it is handed back. The buffer's capacity is that of the units covered.
+    pub fn into_buf(self) -> Result<Buf, Shared> {
+        let (first, count) = self.covered();
+        if count == 0 || self.pool().pointer_to(first) != self.pointer || !self.is_unique() {
+            return Err(self);
+        }
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the units are handed out, nobody else covers them, and `this`, which is not dropped, gives
+        // them up. `len` bytes fit, because they touch just these units and begin with the first.
+        Ok(unsafe { Buf::from_parts(this.pool, this.pointer, count, this.len) })
+    }
+
+    /// Gives back each run of units that nobody covers after us.
+    fn release(&mut self) {
+        let (first, count) = self.covered();
+        if count == 0 {
+            // SAFETY: an empty one is counted as a handle, and this is its end.
+            unsafe { Inner::drop_handle(self.pool) };
+            return;
+        }
+        // The pool may end with the last run, so nothing of it is touched after a run is given that might
+        // be the last: every run but the one given last is followed by units that are still handed out.
+        let mut run = (first, 0);
+        for index in first..first + count {
+            let cell = &self.pool().counts(index, 1)[0];
+            let left = cell.get() - 1;
+            cell.set(left);
+            if left == 0 {
+                run.1 += 1;
+                continue;
+            }
+            if run.1 > 0 {
+                // SAFETY: nobody covers these units any more; `index` is handed out and keeps the pool alive.
+                unsafe { Inner::give(self.pool, run.0, run.1) };
+            }
+            run = (index + 1, 0);
+        }
+        if run.1 > 0 {
+            // SAFETY: nobody covers these units any more, and the pool is not used after this.
+            unsafe { Inner::give(self.pool, run.0, run.1) };
+        }
+    }
+}
+
+impl Clone for Shared {
+    #[inline]
+    fn clone(&self) -> Shared {
+        // SAFETY: all of it is within it.
+        unsafe { self.part(0, self.len) }
+    }
+}
+
+impl Deref for Shared {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY:
+        // - In bounds, initialised and alive: the bytes are in units that are handed out (invariants here and of
+        //   `Inner`), and these keep the pool alive, which keeps the arena mapped. An empty slice needs no more
+        //   than the pointer to be aligned and not null.
+        // - Not written meanwhile: a `Buf` of them no longer exists, `get_mut` wants `&mut` of the only one
+        //   that covers them, and other parties may at most read what is shared (crate documentation).
+        unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.len as usize) }
+    }
+}
+
+impl AsRef<[u8]> for Shared {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<Buf> for Shared {
+    #[inline]
+    fn from(buf: Buf) -> Shared {
+        buf.share()
+    }
+}
+
+impl Drop for Shared {
+    #[inline]
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("pool", &self.pool().name())
+            .field("len", &self.len())
+            .field("offset", &self.location().offset)
+            .finish()
+    }
+}
