@@ -1,0 +1,43 @@
+//! The runtime: one reactor per pinned core, and what a reactor needs to run.
+//!
+//! A [`Reactor`] calls one [`Poller`] again and again on one core, and sleeps only when its mode allows
+//! it and the poller agrees. A poller owns all that it touches: its queues, its [`Timers`], the
+//! [`Receiver`]s of its mailboxes. Other cores reach it by message ([`mailbox()`]) and ask it to end
+//! through a [`StopFlag`]. This crate knows no fabric and no RPC.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `reactor` | the loop: poll, account, sleep, stop |
+//! | `poller` | what the loop calls |
+//! | `clock` | the only place that reads a clock |
+//! | `timers`, `mailbox`, `stop` | what pollers are made of |
+//! | `cores`, `affinity`, `topology` | sets of cores, pinning, the shape of the machine |
+//! | `statistics` | busy, idle and asleep time, counted by the reactor and read from outside |
+//! | `environment` | what on this machine spoils a measurement, and how to repair it |
+#![warn(missing_docs)]
+
+pub mod affinity;
+pub mod clock;
+mod cores;
+pub mod environment;
+mod event;
+mod handshake;
+mod mailbox;
+mod poller;
+mod reactor;
+pub mod statistics;
+mod stop;
+mod timers;
+pub mod topology;
+
+pub use affinity::AffinityError;
+pub use clock::{Clock, ManualClock, TimeSource, WallClock};
+pub use cores::{CORES_MAX, CoreId, CoreSet, CoreSetError};
+pub use environment::Finding;
+pub use mailbox::{Receiver, SendError, Sender, mailbox};
+pub use poller::Poller;
+pub use reactor::{PollMode, Reactor, ReactorConfig, Stopped};
+pub use statistics::{Statistics, StatisticsReader};
+pub use stop::StopFlag;
+pub use timers::{TimerId, Timers};
+pub use topology::Topology;

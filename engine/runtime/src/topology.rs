@@ -1,0 +1,184 @@
+//! The shape of the machine: which cores share what, and which node of memory is near them.
+//!
+//! Read from `/sys`, so no library of the system is needed. Files that are missing (a container, an odd
+//! kernel) leave a simpler picture: one node, no siblings.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::cores::{CoreId, CoreSet};
+
+/// The online cores of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    cores: Vec<Core>,
+    nodes: Vec<Node>,
+    isolated: CoreSet,
+}
+
+/// A logical CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Core {
+    /// Its number.
+    pub id: CoreId,
+    /// The NUMA node whose memory is nearest.
+    pub node: u32,
+    /// The processor package (socket).
+    pub package: u32,
+    /// The logical CPUs of the same physical core, itself included (SMT siblings).
+    pub siblings: CoreSet,
+    /// The logical CPUs that share its last-level cache (L3, or the highest there is), itself included.
+    pub cache: CoreSet,
+}
+
+/// A NUMA node. One without cores has memory only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its number.
+    pub id: u32,
+    /// Its online cores.
+    pub cores: CoreSet,
+}
+
+/// Why the topology could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("topology: {path}: {source}; is sysfs mounted at /sys?")]
+pub struct TopologyError {
+    /// The file that is missing or makes no sense.
+    pub path: String,
+    /// What is wrong with it.
+    pub source: io::Error,
+}
+
+impl Topology {
+    /// Reads this machine's.
+    pub fn read() -> Result<Topology, TopologyError> {
+        Topology::read_from(Path::new("/"))
+    }
+
+    /// Reads the tree at `root`, which holds a `sys` folder.
+    pub fn read_from(root: &Path) -> Result<Topology, TopologyError> {
+        let system = root.join("sys/devices/system");
+        let path = system.join("cpu/online");
+        let failed = |source| TopologyError { path: path.display().to_string(), source };
+        let online: CoreSet = fs::read_to_string(&path)
+            .map_err(failed)?
+            .parse()
+            .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+
+        let nodes = read_nodes(&system.join("node"), &online);
+        let cores = online.iter().map(|id| read_core(&system.join("cpu"), id, &online, &nodes)).collect();
+        let isolated = read_set(&system.join("cpu/isolated")).unwrap_or_default().intersection(&online);
+        Ok(Topology { cores, nodes, isolated })
+    }
+
+    /// The online cores, lowest id first.
+    #[must_use]
+    pub fn cores(&self) -> &[Core] {
+        &self.cores
+    }
+
+    /// The NUMA nodes, lowest id first. There is one at least.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The cores that the scheduler leaves alone (`isolcpus`).
+    #[must_use]
+    pub fn isolated(&self) -> CoreSet {
+        self.isolated
+    }
+
+    /// One core; `None` when it is not online.
+    #[must_use]
+    pub fn core(&self, id: CoreId) -> Option<&Core> {
+        self.cores.binary_search_by_key(&id, |core| core.id).ok().map(|index| &self.cores[index])
+    }
+
+    /// The NUMA node of a core; `None` when it is not online.
+    #[must_use]
+    pub fn node_of(&self, id: CoreId) -> Option<u32> {
+        self.core(id).map(|core| core.node)
+    }
+
+    /// Chooses up to `count` of the `allowed` cores for reactors that talk to each other.
+    ///
+    /// In this order: isolated cores before others; physical cores before SMT siblings of chosen ones;
+    /// cores that share the first one's cache, then its node, before others; core 0, which takes most
+    /// interrupts, last among equals. Fewer come back only when fewer are allowed.
+    #[must_use]
+    pub fn choose(&self, allowed: &CoreSet, count: usize) -> Vec<CoreId> {
+        let mut free: Vec<&Core> = self.cores.iter().filter(|core| allowed.contains(core.id)).collect();
+        let mut chosen: Vec<&Core> = Vec::new();
+        while chosen.len() < count {
+            let cost = |core: &&Core| {
+                let is_taken = chosen.iter().any(|other| other.siblings.contains(core.id));
+                let first = chosen.first();
+                (
+                    !self.isolated.contains(core.id),
+                    is_taken,
+                    first.is_some_and(|first| !first.cache.contains(core.id)),
+                    first.is_some_and(|first| first.node != core.node),
+                    core.id == CoreId(0),
+                    core.id,
+                )
+            };
+            let Some(best) = free.iter().copied().min_by_key(cost) else { break };
+            free.retain(|core| core.id != best.id);
+            chosen.push(best);
+        }
+        chosen.into_iter().map(|core| core.id).collect()
+    }
+}
+
+fn read_nodes(folder: &Path, online: &CoreSet) -> Vec<Node> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut nodes: Vec<Node> = entries
+        .filter_map(|entry| {
+            let id = entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
+            let cores = read_set(&entry.path().join("cpulist"))?.intersection(online);
+            Some(Node { id, cores })
+        })
+        .collect();
+    nodes.sort_unstable_by_key(|node| node.id);
+    if nodes.is_empty() {
+        nodes.push(Node { id: 0, cores: *online });
+    }
+    nodes
+}
+
+fn read_core(folder: &Path, id: CoreId, online: &CoreSet, nodes: &[Node]) -> Core {
+    let folder = folder.join(format!("cpu{}", id.0));
+    let alone: CoreSet = [id].into_iter().collect();
+    // A set that does not name the core itself makes no sense, and is not believed.
+    let sensible = |set: Option<CoreSet>| {
+        set.map(|set| set.intersection(online)).filter(|set| set.contains(id)).unwrap_or(alone)
+    };
+    Core {
+        id,
+        node: nodes.iter().find(|node| node.cores.contains(id)).map_or(0, |node| node.id),
+        package: read_number(&folder.join("topology/physical_package_id")).unwrap_or(0),
+        siblings: sensible(read_set(&folder.join("topology/thread_siblings_list"))),
+        cache: sensible(read_cache(&folder.join("cache"))),
+    }
+}
+
+/// Who shares the highest level of cache.
+fn read_cache(folder: &Path) -> Option<CoreSet> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let levels = entries.filter_map(|entry| {
+        let level: u32 = read_number(&entry.path().join("level"))?;
+        Some((level, read_set(&entry.path().join("shared_cpu_list"))?))
+    });
+    levels.max_by_key(|(level, _)| *level).map(|(_, set)| set)
+}
+
+fn read_set(path: &Path) -> Option<CoreSet> {
+    fs::read_to_string(path).ok()?.parse().ok()
+}
+
+fn read_number(path: &Path) -> Option<u32> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
