@@ -79,11 +79,11 @@ impl Buf {
     ///
     /// # Panics
     ///
-    /// If `len` is more than [`Buf::capacity`].
+    /// If `len` is more than [`Buf::capacity`], or than 4 GiB - 1.
     #[inline]
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity(), "{len} bytes in a buffer of {}", self.capacity());
-        // A capacity can be larger than u32 can say only for a run of more than 4 GiB, which nobody can take.
+        let limit = self.capacity().min(u32::MAX as usize);
+        assert!(len <= limit, "{len} bytes in a buffer of {limit}");
         self.len = len as u32;
     }
 

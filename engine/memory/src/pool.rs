@@ -237,7 +237,7 @@ impl Pool {
     /// full but for the last; puts them at the end of `pieces`, in order. One, if a contiguous run is free.
     /// All or nothing: `false` if the free memory is too little or too fragmented.
     ///
-    /// `pieces` must have room: this itself allocates nothing.
+    /// A length of 0 is one empty buffer. `pieces` must have room: this itself allocates nothing.
     pub fn take_pieces(&self, len: usize, pieces: &mut impl Extend<Buf>, max: usize) -> bool {
         let max = max.min(PIECES_MAX);
         let mut taken = [const { None }; PIECES_MAX];

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Runs the loom tests: every order of the atomics that cores share. They are the unit tests named `loom`.
+# A crate of its own: ci/loom.sh stag-memory
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+crates=("$@")
+[ $# -gt 0 ] || crates=(stag-memory stag-fabric stag-runtime)
+
+# Its own target directory: the flag would rebuild everything of the usual one, and back.
+export CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom"
+for crate in "${crates[@]}"; do
+    cargo test --release -p "$crate" --lib loom
+done
