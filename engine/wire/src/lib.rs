@@ -1,1 +1,14 @@
+//! Wire formats: bytes to values and back.
+//!
+//! Nothing here allocates, blocks, recurses on what a peer sent, or can panic because of it. Views
+//! borrow the Receive buffer; one check makes their accessors infallible. Emitters write into a
+//! buffer that the caller owns and say when it is too small.
+//!
+//! From the bottom up: [`xdr`] reads and writes the basic types (RFC 4506), [`rpc`] the headers of
+//! ONC RPC version 2 (RFC 5531), [`rpcrdma`] the transport header in front of them (RFC 8166),
+//! [`cm_private_data`] what two sides tell each other while they connect (RFC 8797).
+#![no_std]
 #![forbid(unsafe_code)]
+
+pub mod rpcrdma;
+pub mod xdr;

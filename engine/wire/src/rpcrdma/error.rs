@@ -1,0 +1,114 @@
+//! Why a transport header was refused, and what its sender is told.
+
+/// What a Responder does about a message it refuses. A Requester drops every message it refuses
+/// (8166-4.5-c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing is sent; the Receive is posted again.
+    Drop,
+    /// RDMA_ERROR with ERR_VERS: same xid, same version word, and the range of versions (8166-4.5.1-a).
+    ErrVers,
+    /// RDMA_ERROR with ERR_CHUNK: same xid, same version word (8166-4.5.2-a).
+    ErrChunk,
+}
+
+/// Why a transport header was refused. [`Error::answer`] says what the peer is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The message is shorter than the smallest of its kind: 16 octets for any, 28 for one with chunk
+    /// lists (8166-4.5-a, 8166-X-1).
+    Short,
+    /// The version is not 1 (8166-4.5.1-a).
+    Version(u32),
+    /// RDMA_DONE (8166-4.6.2-a).
+    Done,
+    /// RDMA_MSGP (8166-4.6.1-a).
+    Padded,
+    /// A procedure that does not exist (8166-4.5.2-a).
+    Procedure(u32),
+    /// An RDMA_ERROR whose body cannot be decoded (8166-4.5-e).
+    ErrorBody,
+    /// The message ends before its chunk lists do.
+    Truncated,
+    /// A word that says whether an entry follows is neither 0 nor 1 (8166-X-2).
+    ListWord(u32),
+    /// The lists hold more segments, or more Write chunks, than the limit (8166-X-13).
+    TooManySegments {
+        /// The limit.
+        limit: u32,
+    },
+    /// A Position is not a multiple of 4 (8166-3.4.5-a).
+    Position(u32),
+    /// Offset plus length of a segment exceeds 64 bits: no memory is there.
+    SegmentRange,
+    /// RDMA_MSG with a Position Zero Read chunk: the Payload would be there twice (8166-X-3).
+    PositionZero,
+    /// RDMA_NOMSG without the chunk that holds the Payload stream (8166-4.2.4-b, 8166-X-4).
+    NoPayload,
+    /// The Payload stream is too short to have an xid and a msg_type.
+    PayloadShort,
+    /// The xid of the Payload stream is not that of the header (8166-4.2.1-a).
+    Xid {
+        /// The xid of the Payload stream.
+        payload: u32,
+    },
+    /// A Reply with a Read list (8166-4.3.1-a).
+    ReadListInReply,
+    /// A Reply as RDMA_MSG whose Reply chunk claims to hold octets.
+    ReplyChunkWithMessage,
+    /// An RDMA_ERROR where a Call was expected (8166-4.2.4-c), or where a Reply's lists were.
+    UnexpectedError,
+}
+
+impl Error {
+    /// Returns what a Responder does about the message. An error is never answered with an error.
+    #[inline]
+    #[must_use]
+    pub const fn answer(self) -> Answer {
+        match self {
+            Error::Short | Error::Done | Error::ErrorBody | Error::UnexpectedError => Answer::Drop,
+            // These are found in Replies only.
+            Error::ReadListInReply | Error::ReplyChunkWithMessage => Answer::Drop,
+            Error::Version(_) => Answer::ErrVers,
+            Error::Padded
+            | Error::Procedure(_)
+            | Error::Truncated
+            | Error::ListWord(_)
+            | Error::TooManySegments { .. }
+            | Error::Position(_)
+            | Error::SegmentRange
+            | Error::PositionZero
+            | Error::NoPayload
+            | Error::PayloadShort
+            | Error::Xid { .. } => Answer::ErrChunk,
+        }
+    }
+}
+
+impl core::fmt::Display for Error {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Error::Short => f.write_str("the message is shorter than any of its kind"),
+            Error::Version(found) => write!(f, "version {found} is not supported, 1 is"),
+            Error::Done => f.write_str("RDMA_DONE is not in use"),
+            Error::Padded => f.write_str("RDMA_MSGP is not in use"),
+            Error::Procedure(found) => write!(f, "procedure {found} does not exist"),
+            Error::ErrorBody => f.write_str("an RDMA_ERROR that cannot be decoded"),
+            Error::Truncated => f.write_str("the message ends inside its chunk lists"),
+            Error::ListWord(found) => write!(f, "list word {found} is neither 0 nor 1"),
+            Error::TooManySegments { limit } => write!(f, "more than {limit} segments"),
+            Error::Position(found) => write!(f, "Position {found} is not a multiple of 4"),
+            Error::SegmentRange => f.write_str("a segment ends beyond 64 bits"),
+            Error::PositionZero => f.write_str("RDMA_MSG with a Position Zero Read chunk"),
+            Error::NoPayload => f.write_str("RDMA_NOMSG without a chunk for the Payload stream"),
+            Error::PayloadShort => f.write_str("the Payload stream is shorter than 8 octets"),
+            Error::Xid { payload } => write!(f, "the Payload stream has another xid: {payload:#010x}"),
+            Error::ReadListInReply => f.write_str("a Reply with a Read list"),
+            Error::ReplyChunkWithMessage => f.write_str("RDMA_MSG with octets in its Reply chunk"),
+            Error::UnexpectedError => f.write_str("an RDMA_ERROR in the wrong direction"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}

@@ -1,0 +1,498 @@
+//! The header as a view of the Receive buffer it arrived in.
+
+use super::chunk::{ReadList, ReadSegment, Segment, WriteChunk, WriteList};
+use super::{
+    ERR_CHUNK_LEN, ERR_VERS_LEN, Error, FIXED_LEN, HEADER_LEN_MIN, READ_SEGMENT_LEN, SEGMENT_LEN,
+    SEGMENTS_MAX, VERSION, errcode, procedure,
+};
+
+/// The words that start a message of any version (8166-4.1-a).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// Equals the xid of the RPC message.
+    pub xid: u32,
+    /// Protocol version.
+    pub version: u32,
+    /// Credits requested by a Call, granted by a Reply.
+    pub credits: u32,
+    /// One of the values in [`procedure`], or any other.
+    pub procedure: u32,
+}
+
+impl Fixed {
+    /// Splits the fixed words off a message of any version, so that the caller can choose by version who
+    /// parses the rest.
+    #[inline]
+    pub fn parse(message: &[u8]) -> Result<(Fixed, &[u8]), Error> {
+        let (fixed, rest) = message.split_first_chunk::<FIXED_LEN>().ok_or(Error::Short)?;
+        Ok((Fixed::from_wire(fixed), rest))
+    }
+
+    #[inline]
+    fn from_wire(wire: &[u8; FIXED_LEN]) -> Fixed {
+        let [x0, x1, x2, x3, v0, v1, v2, v3, c0, c1, c2, c3, p0, p1, p2, p3] = *wire;
+        Fixed {
+            xid: u32::from_be_bytes([x0, x1, x2, x3]),
+            version: u32::from_be_bytes([v0, v1, v2, v3]),
+            credits: u32::from_be_bytes([c0, c1, c2, c3]),
+            procedure: u32::from_be_bytes([p0, p1, p2, p3]),
+        }
+    }
+
+    /// Returns the words as they go over the wire.
+    #[inline]
+    #[must_use]
+    pub fn to_wire(self) -> [u8; FIXED_LEN] {
+        let [x0, x1, x2, x3] = self.xid.to_be_bytes();
+        let [v0, v1, v2, v3] = self.version.to_be_bytes();
+        let [c0, c1, c2, c3] = self.credits.to_be_bytes();
+        let [p0, p1, p2, p3] = self.procedure.to_be_bytes();
+        [x0, x1, x2, x3, v0, v1, v2, v3, c0, c1, c2, c3, p0, p1, p2, p3]
+    }
+}
+
+/// What an RDMA_ERROR says. It is permanent for the transaction of its xid (8166-4.5-d).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorBody {
+    /// The Responder does not speak the Call's version.
+    Vers {
+        /// Lowest version that it speaks.
+        low: u32,
+        /// Highest version that it speaks.
+        high: u32,
+    },
+    /// The Responder could not process the Call's header or chunks.
+    Chunk,
+}
+
+/// What kind of message the header starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Procedure {
+    /// RDMA_MSG: the Payload stream follows the header.
+    Msg,
+    /// RDMA_NOMSG: the Payload stream is in the Position Zero Read chunk or in the Reply chunk.
+    Nomsg,
+    /// RDMA_ERROR: there is no Payload stream and there are no lists.
+    Error(ErrorBody),
+}
+
+/// Which way an RPC goes, seen from its receiver (8167 section 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// A Call from the peer: for our Responder.
+    Call,
+    /// A Reply of the peer: for our Requester.
+    Reply,
+    /// An RDMA_ERROR: it answers a Call that our Requester sent (8167-D-1).
+    Error,
+}
+
+/// Where the lists of a checked header are: what it takes to view it again without checking it again.
+///
+/// A Responder keeps the Receive buffer and this, and copies the chunk lists into its Reply later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Entries of the Read list.
+    read_segments: u32,
+    /// Entries of the Write list.
+    write_chunks: u32,
+    /// Octets of the Write list, without the word that ends it.
+    write_len: u32,
+    /// Octets of the header.
+    header_len: u32,
+    procedure: Procedure,
+}
+
+impl Layout {
+    /// Of [`super::emit_plain`]'s headers, which are the most frequent.
+    #[inline]
+    const fn plain(procedure: Procedure) -> Layout {
+        Layout {
+            read_segments: 0,
+            write_chunks: 0,
+            write_len: 0,
+            header_len: HEADER_LEN_MIN as u32,
+            procedure,
+        }
+    }
+
+    /// Returns the octets of the header; the Payload stream follows.
+    #[inline]
+    #[must_use]
+    pub const fn header_len(&self) -> usize {
+        self.header_len as usize
+    }
+
+    /// Returns where the Read list ends, with the word that ends it.
+    #[inline]
+    const fn reads_end(&self) -> usize {
+        FIXED_LEN + READ_SEGMENT_LEN * self.read_segments as usize + size_of::<u32>()
+    }
+
+    /// Returns where the Write list ends, with the word that ends it.
+    #[inline]
+    const fn writes_end(&self) -> usize {
+        self.reads_end() + self.write_len as usize + size_of::<u32>()
+    }
+}
+
+/// A checked header, borrowed from the Receive buffer it arrived in.
+#[derive(Clone, Copy, Debug)]
+pub struct Header<'a> {
+    fixed: Fixed,
+    layout: Layout,
+    reads: &'a [[u8; READ_SEGMENT_LEN]],
+    writes: &'a [u8],
+    reply: Option<WriteChunk<'a>>,
+}
+
+impl<'a> Header<'a> {
+    /// Splits a received message into its header and the Payload stream that follows.
+    ///
+    /// Accepts at most [`SEGMENTS_MAX`] segments; see [`Header::parse_limited`] for the checks.
+    #[inline]
+    pub fn parse(message: &'a [u8]) -> Result<(Header<'a>, &'a [u8]), Error> {
+        Header::parse_limited(message, SEGMENTS_MAX)
+    }
+
+    /// Splits a received message into its header and the Payload stream that follows.
+    ///
+    /// Does steps 1 to 4 of section 12 of the rules, and of the later steps what needs neither the Payload
+    /// stream nor the direction. [`Header::check_call`] and [`Header::check_reply`] do the rest.
+    ///
+    /// A message of a foreign version is [`Error::Version`], whatever its length. One exception: an
+    /// ERR_VERS is laid out alike in all versions (8166-7-a) and carries the version that it refuses, so it
+    /// is returned, and [`Header::version`] tells.
+    ///
+    /// Behind the header of RDMA_NOMSG and RDMA_ERROR there is no Payload; octets there are returned all
+    /// the same, and are to be ignored (8166-X-5).
+    #[inline]
+    pub fn parse_limited(message: &'a [u8], segments_max: u32) -> Result<(Header<'a>, &'a [u8]), Error> {
+        // Most messages are RDMA_MSG of version 1 without chunks: one length check, five compares.
+        if let Some((head, payload)) = message.split_first_chunk::<HEADER_LEN_MIN>() {
+            let [fixed @ .., r0, r1, r2, r3, w0, w1, w2, w3, c0, c1, c2, c3] = head;
+            let fixed = Fixed::from_wire(fixed);
+            let lists = u32::from_ne_bytes([*r0, *r1, *r2, *r3])
+                | u32::from_ne_bytes([*w0, *w1, *w2, *w3])
+                | u32::from_ne_bytes([*c0, *c1, *c2, *c3]);
+            if fixed.version == VERSION && fixed.procedure == procedure::MSG && lists == 0 {
+                let layout = Layout::plain(Procedure::Msg);
+                return Ok((Header { fixed, layout, reads: &[], writes: &[], reply: None }, payload));
+            }
+        }
+        Header::parse_any(message, segments_max)
+    }
+
+    /// Parses everything but the plain RDMA_MSG.
+    fn parse_any(message: &'a [u8], segments_max: u32) -> Result<(Header<'a>, &'a [u8]), Error> {
+        let (fixed, body) = Fixed::parse(message)?;
+        if fixed.procedure == procedure::ERROR {
+            return Header::parse_error(fixed, body);
+        }
+        if fixed.version != VERSION {
+            return Err(Error::Version(fixed.version));
+        }
+        if fixed.procedure == procedure::DONE {
+            return Err(Error::Done);
+        }
+        if message.len() < HEADER_LEN_MIN {
+            return Err(Error::Short);
+        }
+        let kind = match fixed.procedure {
+            procedure::MSG => Procedure::Msg,
+            procedure::NOMSG => Procedure::Nomsg,
+            procedure::MSGP => return Err(Error::Padded),
+            other => return Err(Error::Procedure(other)),
+        };
+        Header::parse_lists(fixed, kind, message, body, segments_max)
+    }
+
+    /// Parses the body of an RDMA_ERROR.
+    fn parse_error(fixed: Fixed, body: &'a [u8]) -> Result<(Header<'a>, &'a [u8]), Error> {
+        let mut rest = body;
+        let code = take_word(&mut rest).map_err(|_| Error::Short)?;
+        let (kind, len) = match code {
+            errcode::VERS => {
+                let low = take_word(&mut rest).map_err(|_| Error::Short)?;
+                let high = take_word(&mut rest).map_err(|_| Error::Short)?;
+                (Procedure::Error(ErrorBody::Vers { low, high }), ERR_VERS_LEN)
+            }
+            // Nothing else of a foreign version can be understood.
+            errcode::CHUNK if fixed.version == VERSION => (Procedure::Error(ErrorBody::Chunk), ERR_CHUNK_LEN),
+            _ => return Err(Error::ErrorBody),
+        };
+        let layout = Layout { header_len: len as u32, ..Layout::plain(kind) };
+        Ok((Header { fixed, layout, reads: &[], writes: &[], reply: None }, rest))
+    }
+
+    /// Walks the three lists. `body` is what follows the fixed words of `message`.
+    fn parse_lists(
+        fixed: Fixed,
+        kind: Procedure,
+        message: &'a [u8],
+        body: &'a [u8],
+        segments_max: u32,
+    ) -> Result<(Header<'a>, &'a [u8]), Error> {
+        let too_many = Error::TooManySegments { limit: segments_max };
+        let mut room = segments_max;
+        let mut rest = body;
+
+        let mut read_segments = 0;
+        let mut position_zero = false;
+        while list_word(rest)? {
+            let (entry, after) = rest.split_first_chunk().ok_or(Error::Truncated)?;
+            room = room.checked_sub(1).ok_or(too_many)?;
+            let entry = ReadSegment::from_wire(entry);
+            if !entry.position.is_multiple_of(4) {
+                return Err(Error::Position(entry.position));
+            }
+            check_range(entry.segment)?;
+            position_zero |= entry.position == 0;
+            read_segments += 1;
+            rest = after;
+        }
+        let (reads, _) = body[..READ_SEGMENT_LEN * read_segments].as_chunks();
+        rest = &rest[size_of::<u32>()..];
+
+        let writes = rest;
+        let mut write_chunks = 0;
+        while list_word(rest)? {
+            rest = &rest[size_of::<u32>()..];
+            take_chunk(&mut rest, &mut room, too_many)?;
+            write_chunks += 1;
+            // An empty Write chunk uses no segment but has to be bounded too.
+            if write_chunks > segments_max {
+                return Err(too_many);
+            }
+        }
+        let writes = &writes[..writes.len() - rest.len()];
+        rest = &rest[size_of::<u32>()..];
+
+        let present = list_word(rest)?;
+        rest = &rest[size_of::<u32>()..];
+        let reply = if present { Some(take_chunk(&mut rest, &mut room, too_many)?) } else { None };
+
+        match kind {
+            Procedure::Msg if position_zero => return Err(Error::PositionZero),
+            Procedure::Nomsg if reads.is_empty() && writes.is_empty() && reply.is_none() => {
+                return Err(Error::NoPayload);
+            }
+            _ => {}
+        }
+        let layout = Layout {
+            // None of these can be above 2^32: `room` bounds all counts.
+            read_segments: read_segments as u32,
+            write_chunks,
+            write_len: writes.len() as u32,
+            header_len: (message.len() - rest.len()) as u32,
+            procedure: kind,
+        };
+        Ok((Header { fixed, layout, reads, writes, reply }, rest))
+    }
+
+    /// Views a header that was checked before, at the start of `message`.
+    ///
+    /// `None` if `message` is too short for `layout`. If it is not the message that `layout` was taken
+    /// from, the accessors return nonsense, but stay within it.
+    #[inline]
+    #[must_use]
+    pub fn with_layout(message: &'a [u8], layout: Layout) -> Option<Header<'a>> {
+        let bytes = message.get(..layout.header_len())?;
+        let fixed = Fixed::from_wire(bytes.first_chunk()?);
+        let header = Header { fixed, layout, reads: &[], writes: &[], reply: None };
+        // A plain header, and an error's body, have nothing else to find.
+        if layout.header_len() <= HEADER_LEN_MIN {
+            return Some(header);
+        }
+        let reads = bytes.get(FIXED_LEN..layout.reads_end() - size_of::<u32>())?;
+        let writes = bytes.get(layout.reads_end()..layout.writes_end() - size_of::<u32>())?;
+        // The word that says whether there is a Reply chunk, and the chunk.
+        let reply = bytes.get(layout.writes_end() + size_of::<u32>()..)?;
+        let reply = WriteChunk::split(reply).map(|(chunk, _)| chunk);
+        Some(Header { reads: reads.as_chunks().0, writes, reply, ..header })
+    }
+
+    /// Returns where the lists are, for [`Header::with_layout`].
+    #[inline]
+    #[must_use]
+    pub const fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Returns the fixed words.
+    #[inline]
+    #[must_use]
+    pub const fn fixed(&self) -> Fixed {
+        self.fixed
+    }
+
+    /// Returns the xid.
+    #[inline]
+    #[must_use]
+    pub const fn xid(&self) -> u32 {
+        self.fixed.xid
+    }
+
+    /// Returns the version: 1, except in an ERR_VERS that refuses another one.
+    #[inline]
+    #[must_use]
+    pub const fn version(&self) -> u32 {
+        self.fixed.version
+    }
+
+    /// Returns the credits, as they stand there: requested by a Call, granted by a Reply. A value of 0 is to
+    /// be treated as 1 (8166-X-7, 8166-X-8), that of an RDMA_ERROR is to be ignored (8166-X-6).
+    #[inline]
+    #[must_use]
+    pub const fn credits(&self) -> u32 {
+        self.fixed.credits
+    }
+
+    /// Returns what kind of message this is.
+    #[inline]
+    #[must_use]
+    pub const fn procedure(&self) -> Procedure {
+        self.layout.procedure
+    }
+
+    /// Iterates over the Read list.
+    #[inline]
+    #[must_use]
+    pub fn read_list(&self) -> ReadList<'a> {
+        ReadList::new(self.reads)
+    }
+
+    /// Iterates over the Write list.
+    #[inline]
+    #[must_use]
+    pub fn write_list(&self) -> WriteList<'a> {
+        WriteList::new(self.writes, self.layout.write_chunks as usize)
+    }
+
+    /// Returns the number of Write chunks, empty ones included.
+    #[inline]
+    #[must_use]
+    pub const fn write_chunk_count(&self) -> usize {
+        self.layout.write_chunks as usize
+    }
+
+    /// Returns the Reply chunk.
+    #[inline]
+    #[must_use]
+    pub const fn reply_chunk(&self) -> Option<WriteChunk<'a>> {
+        self.reply
+    }
+
+    /// Tells whether the header has no chunk at all.
+    #[inline]
+    #[must_use]
+    pub const fn is_plain(&self) -> bool {
+        self.reads.is_empty() && self.layout.write_chunks == 0 && self.reply.is_none()
+    }
+
+    /// Tells whether the Read list has a Position Zero Read chunk.
+    #[inline]
+    #[must_use]
+    pub fn has_position_zero(&self) -> bool {
+        self.read_list().any(|entry| entry.position == 0)
+    }
+
+    /// Says whether the message is a Call or a Reply, from the header and the `payload` behind it
+    /// (8167 section 2). `None` if neither can be told: the message is in error.
+    #[inline]
+    #[must_use]
+    pub fn direction(&self, payload: &[u8]) -> Option<Direction> {
+        match self.procedure() {
+            Procedure::Msg => match payload.first_chunk() {
+                Some([_, _, _, _, 0, 0, 0, 0]) => Some(Direction::Call),
+                Some([_, _, _, _, 0, 0, 0, 1]) => Some(Direction::Reply),
+                _ => None,
+            },
+            // A Reply has no Read list (8166-4.3.1-a), so even one without Position Zero is a Call's.
+            Procedure::Nomsg if !self.reads.is_empty() => Some(Direction::Call),
+            Procedure::Nomsg => self.reply.map(|_| Direction::Reply),
+            Procedure::Error(_) => Some(Direction::Error),
+        }
+    }
+
+    /// Checks what a Responder has to know before it looks at the Call: steps 5 and 6 of section 12.
+    ///
+    /// What is left: the msg_type, and the Positions against the length of the Payload stream.
+    #[inline]
+    pub fn check_call(&self, payload: &[u8]) -> Result<(), Error> {
+        match self.procedure() {
+            Procedure::Msg => self.check_payload(payload),
+            Procedure::Nomsg if self.has_position_zero() => Ok(()),
+            Procedure::Nomsg => Err(Error::NoPayload),
+            Procedure::Error(_) => Err(Error::UnexpectedError),
+        }
+    }
+
+    /// Checks what a Requester has to know before it looks at the Reply (section 12, LX-5).
+    ///
+    /// What is left: the msg_type, and whether the chunks are those that were offered (8166-X-11).
+    #[inline]
+    pub fn check_reply(&self, payload: &[u8]) -> Result<(), Error> {
+        if !self.reads.is_empty() {
+            return Err(Error::ReadListInReply);
+        }
+        let reply_len = self.reply.map_or(0, |chunk| chunk.total_len());
+        match self.procedure() {
+            Procedure::Msg if reply_len != 0 => Err(Error::ReplyChunkWithMessage),
+            Procedure::Msg => self.check_payload(payload),
+            Procedure::Nomsg if reply_len != 0 => Ok(()),
+            Procedure::Nomsg => Err(Error::NoPayload),
+            Procedure::Error(_) => Err(Error::UnexpectedError),
+        }
+    }
+
+    #[inline]
+    fn check_payload(&self, payload: &[u8]) -> Result<(), Error> {
+        let [x0, x1, x2, x3, _, _, _, _] = payload.first_chunk().ok_or(Error::PayloadShort)?;
+        let xid = u32::from_be_bytes([*x0, *x1, *x2, *x3]);
+        if xid == self.fixed.xid { Ok(()) } else { Err(Error::Xid { payload: xid }) }
+    }
+}
+
+/// Returns the next word, and leaves `rest` behind it.
+#[inline]
+fn take_word(rest: &mut &[u8]) -> Result<u32, Error> {
+    let (word, after) = rest.split_first_chunk().ok_or(Error::Truncated)?;
+    *rest = after;
+    Ok(u32::from_be_bytes(*word))
+}
+
+/// Looks at the word that says whether an entry follows. On `Ok` the word is there.
+#[inline]
+fn list_word(rest: &[u8]) -> Result<bool, Error> {
+    match u32::from_be_bytes(*rest.first_chunk().ok_or(Error::Truncated)?) {
+        0 => Ok(false),
+        1 => Ok(true),
+        found => Err(Error::ListWord(found)),
+    }
+}
+
+/// Splits a chunk off `rest`, after checking it, and takes its segments from `room`.
+#[inline]
+fn take_chunk<'a>(rest: &mut &'a [u8], room: &mut u32, too_many: Error) -> Result<WriteChunk<'a>, Error> {
+    // The limit first: a count above it is refused as such, whatever the length of the message.
+    let count = u32::from_be_bytes(*rest.first_chunk().ok_or(Error::Truncated)?);
+    *room = room.checked_sub(count).ok_or(too_many)?;
+    let (chunk, after) = WriteChunk::split(rest).ok_or(Error::Truncated)?;
+    chunk.segments().try_for_each(check_range)?;
+    *rest = after;
+    Ok(chunk)
+}
+
+/// Refuses a segment whose end is no 64-bit number, so that nobody needs to check sums later.
+#[inline]
+fn check_range(segment: Segment) -> Result<(), Error> {
+    match segment.offset.checked_add(u64::from(segment.length)) {
+        Some(_) => Ok(()),
+        None => Err(Error::SegmentRange),
+    }
+}
+
+// The layouts of section 4.1, proved when this compiles.
+const _: () = assert!(FIXED_LEN + 3 * size_of::<u32>() == HEADER_LEN_MIN);
+const _: () = assert!(READ_SEGMENT_LEN == SEGMENT_LEN + 2 * size_of::<u32>());
