@@ -10,5 +10,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod cm_private_data;
+pub mod rpc;
 pub mod rpcrdma;
 pub mod xdr;

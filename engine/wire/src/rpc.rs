@@ -1,0 +1,578 @@
+//! ONC RPC version 2 (RFC 5531): the headers of Call and Reply, AUTH_NONE and AUTH_SYS.
+//!
+//! ```text
+//!  Call    xid, 0, rpcvers, prog, vers, proc, credential, verifier, arguments
+//!  Reply   xid, 1, 0, verifier, accept_stat, [low, high | results]
+//!          xid, 1, 1, reject_stat, low, high | auth_stat
+//! ```
+//!
+//! A credential or verifier is a flavor, a length of at most 400, and that many octets.
+
+use crate::xdr::{Decode, Encode, Error as XdrError, Overflow, Reader, Writer};
+
+/// The version of the protocol.
+pub const VERSION: u32 = 2;
+
+/// Octets that the body of a credential or verifier may have.
+pub const AUTH_BODY_LEN_MAX: u32 = 400;
+
+/// Octets of a Call header with empty credential and verifier.
+pub const CALL_HEADER_LEN_MIN: usize = 40;
+
+/// Octets of the header of a successful Reply with an empty verifier; the results follow.
+pub const REPLY_HEADER_LEN_MIN: usize = 24;
+
+/// Values of the second word.
+mod msg_type {
+    pub(super) const CALL: u32 = 0;
+    pub(super) const REPLY: u32 = 1;
+}
+
+/// Values of the third word of a Reply.
+mod reply_stat {
+    pub(super) const MSG_ACCEPTED: u32 = 0;
+    pub(super) const MSG_DENIED: u32 = 1;
+}
+
+/// Values of accept_stat.
+mod accept_stat {
+    pub(super) const SUCCESS: u32 = 0;
+    pub(super) const PROG_UNAVAIL: u32 = 1;
+    pub(super) const PROG_MISMATCH: u32 = 2;
+    pub(super) const PROC_UNAVAIL: u32 = 3;
+    pub(super) const GARBAGE_ARGS: u32 = 4;
+    pub(super) const SYSTEM_ERR: u32 = 5;
+}
+
+/// Values of reject_stat.
+mod reject_stat {
+    pub(super) const RPC_MISMATCH: u32 = 0;
+    pub(super) const AUTH_ERROR: u32 = 1;
+}
+
+/// Flavors of credentials and verifiers.
+pub mod flavor {
+    /// No authentication. The body is empty.
+    pub const AUTH_NONE: u32 = 0;
+    /// A user's numbers, unproved: [`super::AuthSys`].
+    pub const AUTH_SYS: u32 = 1;
+    /// A short form of AUTH_SYS.
+    pub const AUTH_SHORT: u32 = 2;
+    /// Diffie-Hellman, obsolete.
+    pub const AUTH_DH: u32 = 3;
+    /// GSS-API (RFC 2203).
+    pub const RPCSEC_GSS: u32 = 6;
+}
+
+/// Why a message is not a Call, or not a Reply.
+///
+/// [`Error::Drop`] and [`Error::Denied`] are what a server does about it; a client drops a Reply that
+/// it cannot read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// It cannot be read as far as xid and msg_type, or is of the other type: no answer (5531-d).
+    Drop,
+    /// It is a Call with this xid, and this is the answer (5531-a).
+    Denied {
+        /// The Call's xid.
+        xid: u32,
+        /// What to answer.
+        reason: Denied,
+    },
+    /// It is a Call or Reply with this xid, but ends too early or has values that do not exist. A Call is
+    /// answered with GARBAGE_ARGS.
+    Garbage {
+        /// The message's xid.
+        xid: u32,
+        /// What is wrong.
+        cause: XdrError,
+    },
+}
+
+impl core::fmt::Display for Error {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Error::Drop => f.write_str("not an RPC message of the expected type"),
+            Error::Denied { xid, reason } => write!(f, "Call {xid:#010x} is denied: {reason:?}"),
+            Error::Garbage { xid, cause } => write!(f, "message {xid:#010x}: {cause}"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// A credential or a verifier, undecoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpaqueAuth<'a> {
+    /// One of [`flavor`], or any other.
+    pub flavor: u32,
+    /// At most [`AUTH_BODY_LEN_MAX`] octets; what they mean depends on the flavor.
+    pub body: &'a [u8],
+}
+
+impl OpaqueAuth<'_> {
+    /// AUTH_NONE: nothing is claimed.
+    pub const NONE: OpaqueAuth<'static> = OpaqueAuth { flavor: flavor::AUTH_NONE, body: &[] };
+}
+
+impl<'a> Decode<'a> for OpaqueAuth<'a> {
+    #[inline]
+    fn decode(reader: &mut Reader<'a>) -> Result<OpaqueAuth<'a>, XdrError> {
+        Ok(OpaqueAuth { flavor: reader.u32()?, body: reader.opaque(AUTH_BODY_LEN_MAX)? })
+    }
+}
+
+impl Encode for OpaqueAuth<'_> {
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        writer.u32(self.flavor)?;
+        writer.opaque(self.body)
+    }
+}
+
+/// The header of a Call; the arguments follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallHeader<'a> {
+    /// Names the Call until its Reply.
+    pub xid: u32,
+    /// Program number.
+    pub program: u32,
+    /// Version of the program.
+    pub version: u32,
+    /// Procedure of the version. 0 is NULL in every program (5531-b).
+    pub procedure: u32,
+    /// Who calls.
+    pub credential: OpaqueAuth<'a>,
+    /// Proof of who calls.
+    pub verifier: OpaqueAuth<'a>,
+}
+
+impl<'a> CallHeader<'a> {
+    /// Reads the header of a Call. `reader` stands at the xid before, and at the arguments after.
+    ///
+    /// Checks the first of 5531-a, rpcvers; the rest is the caller's.
+    #[inline]
+    pub fn parse(reader: &mut Reader<'a>) -> Result<CallHeader<'a>, Error> {
+        let xid = expect_type(reader, msg_type::CALL)?;
+        // Alone, so that another version's Call is denied whatever its header looks like from here on.
+        if garbage(xid, reader.u32())? != VERSION {
+            return Err(Error::Denied { xid, reason: Denied::RPC_MISMATCH });
+        }
+        let [program @ .., v0, v1, v2, v3, p0, p1, p2, p3] = garbage(xid, reader.array::<12>())?;
+        Ok(CallHeader {
+            xid,
+            program: u32::from_be_bytes(*program),
+            version: u32::from_be_bytes([*v0, *v1, *v2, *v3]),
+            procedure: u32::from_be_bytes([*p0, *p1, *p2, *p3]),
+            credential: parse_auth(reader, xid, Denied::BAD_CREDENTIAL)?,
+            verifier: parse_auth(reader, xid, Denied::BAD_VERIFIER)?,
+        })
+    }
+
+    /// Returns the octets that [`CallHeader::emit`] writes.
+    #[inline]
+    #[must_use]
+    pub const fn emitted_len(&self) -> usize {
+        CALL_HEADER_LEN_MIN
+            + self.credential.body.len().next_multiple_of(4)
+            + self.verifier.body.len().next_multiple_of(4)
+    }
+
+    /// Writes the header of a Call. [`Overflow`] also if a body is longer than [`AUTH_BODY_LEN_MAX`].
+    #[inline]
+    pub fn emit(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        let limit = AUTH_BODY_LEN_MAX as usize;
+        if self.credential.body.len() > limit || self.verifier.body.len() > limit {
+            return Err(Overflow);
+        }
+        let head = [self.xid, msg_type::CALL, VERSION, self.program, self.version, self.procedure];
+        put_words::<6, 24>(writer, head)?;
+        self.credential.encode(writer)?;
+        self.verifier.encode(writer)
+    }
+}
+
+/// Reads xid and msg_type; returns the xid if the type is `expected`.
+#[inline]
+fn expect_type(reader: &mut Reader<'_>, expected: u32) -> Result<u32, Error> {
+    let [xid @ .., t0, t1, t2, t3] = reader.array::<8>().map_err(|_| Error::Drop)?;
+    if u32::from_be_bytes([*t0, *t1, *t2, *t3]) != expected {
+        return Err(Error::Drop);
+    }
+    Ok(u32::from_be_bytes(*xid))
+}
+
+#[inline]
+fn garbage<T>(xid: u32, result: Result<T, XdrError>) -> Result<T, Error> {
+    result.map_err(|cause| Error::Garbage { xid, cause })
+}
+
+/// Reads a credential or verifier of a Call. One that is too long is denied as `bad`.
+#[inline]
+fn parse_auth<'a>(reader: &mut Reader<'a>, xid: u32, bad: Denied) -> Result<OpaqueAuth<'a>, Error> {
+    reader.value().map_err(|cause| match cause {
+        XdrError::TooLong { .. } => Error::Denied { xid, reason: bad },
+        cause => Error::Garbage { xid, cause },
+    })
+}
+
+/// Writes `N` words, `LEN` octets, with one check of the room.
+#[inline]
+fn put_words<const N: usize, const LEN: usize>(
+    writer: &mut Writer<'_>,
+    words: [u32; N],
+) -> Result<(), Overflow> {
+    const { assert!(4 * N == LEN, "a word is four octets") };
+    for (place, word) in writer.array::<LEN>()?.as_chunks_mut().0.iter_mut().zip(words) {
+        *place = word.to_be_bytes();
+    }
+    Ok(())
+}
+
+/// Why the credential of a Call was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuthStat(pub u32);
+
+impl AuthStat {
+    /// The credential cannot be read.
+    pub const BADCRED: AuthStat = AuthStat(1);
+    /// The client has to begin a new session.
+    pub const REJECTEDCRED: AuthStat = AuthStat(2);
+    /// The verifier cannot be read.
+    pub const BADVERF: AuthStat = AuthStat(3);
+    /// The verifier expired or was used before.
+    pub const REJECTEDVERF: AuthStat = AuthStat(4);
+    /// Not allowed with this flavor.
+    pub const TOOWEAK: AuthStat = AuthStat(5);
+    /// The client refuses the verifier of the Reply.
+    pub const INVALIDRESP: AuthStat = AuthStat(6);
+    /// No reason is given.
+    pub const FAILED: AuthStat = AuthStat(7);
+    /// No credentials for the user (RPCSEC_GSS).
+    pub const RPCSEC_GSS_CREDPROBLEM: AuthStat = AuthStat(13);
+    /// Problem with the context (RPCSEC_GSS).
+    pub const RPCSEC_GSS_CTXPROBLEM: AuthStat = AuthStat(14);
+}
+
+/// Why a Call was denied, before its program was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// RPC_MISMATCH: the RPC version is not within these.
+    RpcMismatch {
+        /// Lowest version supported.
+        low: u32,
+        /// Highest version supported.
+        high: u32,
+    },
+    /// AUTH_ERROR.
+    AuthError(AuthStat),
+}
+
+impl Denied {
+    /// The answer to an rpcvers other than 2.
+    pub const RPC_MISMATCH: Denied = Denied::RpcMismatch { low: VERSION, high: VERSION };
+    const BAD_CREDENTIAL: Denied = Denied::AuthError(AuthStat::BADCRED);
+    const BAD_VERIFIER: Denied = Denied::AuthError(AuthStat::BADVERF);
+}
+
+/// What became of a Call whose sender was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// The results follow.
+    Success,
+    /// The program is not served here.
+    ProgUnavail,
+    /// The program is served, in these versions.
+    ProgMismatch {
+        /// Lowest version served.
+        low: u32,
+        /// Highest version served.
+        high: u32,
+    },
+    /// The version has no such procedure.
+    ProcUnavail,
+    /// The arguments cannot be decoded.
+    GarbageArgs,
+    /// The server failed for reasons of its own.
+    SystemErr,
+}
+
+/// What a Reply says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyBody<'a> {
+    /// MSG_ACCEPTED.
+    Accepted {
+        /// Proof of who replies.
+        verifier: OpaqueAuth<'a>,
+        /// What became of the Call.
+        outcome: Accepted,
+    },
+    /// MSG_DENIED.
+    Denied(Denied),
+}
+
+/// The header of a Reply; after [`Accepted::Success`] the results follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyHeader<'a> {
+    /// The Call's xid.
+    pub xid: u32,
+    /// What it says.
+    pub body: ReplyBody<'a>,
+}
+
+impl<'a> ReplyHeader<'a> {
+    /// Makes a Reply with the verifier that goes with AUTH_NONE and AUTH_SYS: AUTH_NONE (5531-c).
+    #[inline]
+    #[must_use]
+    pub const fn accepted(xid: u32, outcome: Accepted) -> ReplyHeader<'static> {
+        ReplyHeader { xid, body: ReplyBody::Accepted { verifier: OpaqueAuth::NONE, outcome } }
+    }
+
+    /// Makes a Reply that denies the Call.
+    #[inline]
+    #[must_use]
+    pub const fn denied(xid: u32, reason: Denied) -> ReplyHeader<'static> {
+        ReplyHeader { xid, body: ReplyBody::Denied(reason) }
+    }
+
+    /// Makes the answer to a Call that [`CallHeader::parse`] refused; `None` if it is to be dropped.
+    #[must_use]
+    pub const fn refusal(error: Error) -> Option<ReplyHeader<'static>> {
+        match error {
+            Error::Drop => None,
+            Error::Denied { xid, reason } => Some(ReplyHeader::denied(xid, reason)),
+            Error::Garbage { xid, .. } => Some(ReplyHeader::accepted(xid, Accepted::GarbageArgs)),
+        }
+    }
+
+    /// Tells whether results follow the header.
+    #[inline]
+    #[must_use]
+    pub const fn is_success(&self) -> bool {
+        matches!(self.body, ReplyBody::Accepted { outcome: Accepted::Success, .. })
+    }
+
+    /// Reads the header of a Reply. `reader` stands at the xid before, and at the results after.
+    #[inline]
+    pub fn parse(reader: &mut Reader<'a>) -> Result<ReplyHeader<'a>, Error> {
+        let xid = expect_type(reader, msg_type::REPLY)?;
+        Ok(ReplyHeader { xid, body: garbage(xid, ReplyBody::decode(reader))? })
+    }
+
+    /// Returns the octets that [`ReplyHeader::emit`] writes.
+    #[must_use]
+    pub const fn emitted_len(&self) -> usize {
+        match self.body {
+            ReplyBody::Accepted { verifier, outcome } => {
+                let range = if matches!(outcome, Accepted::ProgMismatch { .. }) { 8 } else { 0 };
+                REPLY_HEADER_LEN_MIN + verifier.body.len().next_multiple_of(4) + range
+            }
+            ReplyBody::Denied(Denied::RpcMismatch { .. }) => 24,
+            ReplyBody::Denied(Denied::AuthError(_)) => 20,
+        }
+    }
+
+    /// Writes the header of a Reply. [`Overflow`] also if the verifier is longer than [`AUTH_BODY_LEN_MAX`].
+    #[inline]
+    pub fn emit(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        put_words::<2, 8>(writer, [self.xid, msg_type::REPLY])?;
+        self.body.encode(writer)
+    }
+}
+
+/// Writes the header of a successful Reply with an empty verifier, the most frequent of all.
+#[inline]
+pub fn emit_success(writer: &mut Writer<'_>, xid: u32) -> Result<(), Overflow> {
+    let head = [xid, msg_type::REPLY, reply_stat::MSG_ACCEPTED, flavor::AUTH_NONE, 0, accept_stat::SUCCESS];
+    put_words::<6, REPLY_HEADER_LEN_MIN>(writer, head)
+}
+
+impl<'a> Decode<'a> for ReplyBody<'a> {
+    #[inline]
+    fn decode(reader: &mut Reader<'a>) -> Result<ReplyBody<'a>, XdrError> {
+        match reader.u32()? {
+            reply_stat::MSG_ACCEPTED => {
+                let verifier = reader.value()?;
+                let outcome = match reader.u32()? {
+                    accept_stat::SUCCESS => Accepted::Success,
+                    accept_stat::PROG_UNAVAIL => Accepted::ProgUnavail,
+                    accept_stat::PROG_MISMATCH => {
+                        Accepted::ProgMismatch { low: reader.u32()?, high: reader.u32()? }
+                    }
+                    accept_stat::PROC_UNAVAIL => Accepted::ProcUnavail,
+                    accept_stat::GARBAGE_ARGS => Accepted::GarbageArgs,
+                    accept_stat::SYSTEM_ERR => Accepted::SystemErr,
+                    found => return Err(XdrError::BadDiscriminant(found)),
+                };
+                Ok(ReplyBody::Accepted { verifier, outcome })
+            }
+            reply_stat::MSG_DENIED => Ok(ReplyBody::Denied(match reader.u32()? {
+                reject_stat::RPC_MISMATCH => Denied::RpcMismatch { low: reader.u32()?, high: reader.u32()? },
+                reject_stat::AUTH_ERROR => Denied::AuthError(AuthStat(reader.u32()?)),
+                found => return Err(XdrError::BadDiscriminant(found)),
+            })),
+            found => Err(XdrError::BadDiscriminant(found)),
+        }
+    }
+}
+
+impl Encode for ReplyBody<'_> {
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        match *self {
+            ReplyBody::Accepted { verifier, outcome } => {
+                if verifier.body.len() > AUTH_BODY_LEN_MAX as usize {
+                    return Err(Overflow);
+                }
+                writer.u32(reply_stat::MSG_ACCEPTED)?;
+                verifier.encode(writer)?;
+                match outcome {
+                    Accepted::Success => writer.u32(accept_stat::SUCCESS),
+                    Accepted::ProgUnavail => writer.u32(accept_stat::PROG_UNAVAIL),
+                    Accepted::ProgMismatch { low, high } => {
+                        put_words::<3, 12>(writer, [accept_stat::PROG_MISMATCH, low, high])
+                    }
+                    Accepted::ProcUnavail => writer.u32(accept_stat::PROC_UNAVAIL),
+                    Accepted::GarbageArgs => writer.u32(accept_stat::GARBAGE_ARGS),
+                    Accepted::SystemErr => writer.u32(accept_stat::SYSTEM_ERR),
+                }
+            }
+            ReplyBody::Denied(Denied::RpcMismatch { low, high }) => {
+                put_words::<4, 16>(writer, [reply_stat::MSG_DENIED, reject_stat::RPC_MISMATCH, low, high])
+            }
+            ReplyBody::Denied(Denied::AuthError(AuthStat(why))) => {
+                put_words::<3, 12>(writer, [reply_stat::MSG_DENIED, reject_stat::AUTH_ERROR, why])
+            }
+        }
+    }
+}
+
+/// The body of an AUTH_SYS credential: a user's numbers, unproved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuthSys<'a> {
+    /// Arbitrary.
+    pub stamp: u32,
+    /// Name of the caller's machine, at most [`AuthSys::MACHINE_NAME_LEN_MAX`] octets.
+    pub machine_name: &'a [u8],
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// The user's further groups.
+    pub gids: Gids<'a>,
+}
+
+impl<'a> AuthSys<'a> {
+    /// Octets that the machine name may have.
+    pub const MACHINE_NAME_LEN_MAX: u32 = 255;
+    /// Entries that the list of further groups may have.
+    pub const GIDS_MAX: u32 = 16;
+    /// Octets that the body can have at most: below [`AUTH_BODY_LEN_MAX`].
+    pub const BODY_LEN_MAX: usize = 4 + (4 + 256) + 4 + 4 + (4 + 4 * 16);
+
+    /// Reads the body of a credential whose flavor is AUTH_SYS. A failure is answered with
+    /// [`AuthStat::BADCRED`].
+    #[inline]
+    pub fn parse(body: &'a [u8]) -> Result<AuthSys<'a>, XdrError> {
+        let mut reader = Reader::new(body);
+        let auth = AuthSys {
+            stamp: reader.u32()?,
+            machine_name: reader.string(Self::MACHINE_NAME_LEN_MAX)?,
+            uid: reader.u32()?,
+            gid: reader.u32()?,
+            gids: reader.value()?,
+        };
+        reader.finish()?;
+        Ok(auth)
+    }
+}
+
+impl Encode for AuthSys<'_> {
+    /// Writes the body, without flavor and length. [`Overflow`] also if the machine name is too long.
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        if self.machine_name.len() > Self::MACHINE_NAME_LEN_MAX as usize {
+            return Err(Overflow);
+        }
+        writer.u32(self.stamp)?;
+        writer.string(self.machine_name)?;
+        writer.u32(self.uid)?;
+        writer.u32(self.gid)?;
+        writer.value(&self.gids)
+    }
+}
+
+/// At most [`AuthSys::GIDS_MAX`] group numbers: on the wire, or the caller's own.
+#[derive(Clone, Copy, Debug)]
+pub struct Gids<'a>(GidsIn<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum GidsIn<'a> {
+    Wire(&'a [[u8; 4]]),
+    Host(&'a [u32]),
+}
+
+impl<'a> Gids<'a> {
+    /// No groups.
+    pub const NONE: Gids<'static> = Gids(GidsIn::Host(&[]));
+
+    /// Takes group numbers to send. `None` if there are more than [`AuthSys::GIDS_MAX`].
+    #[inline]
+    #[must_use]
+    pub const fn new(gids: &'a [u32]) -> Option<Gids<'a>> {
+        if gids.len() > AuthSys::GIDS_MAX as usize { None } else { Some(Gids(GidsIn::Host(gids))) }
+    }
+
+    /// Returns how many there are.
+    #[inline]
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self.0 {
+            GidsIn::Wire(gids) => gids.len(),
+            GidsIn::Host(gids) => gids.len(),
+        }
+    }
+
+    /// Tells whether there are none.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Iterates over the numbers.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = u32> + use<'a> {
+        let (wire, host): (&[[u8; 4]], &[u32]) = match self.0 {
+            GidsIn::Wire(gids) => (gids, &[]),
+            GidsIn::Host(gids) => (&[], gids),
+        };
+        wire.iter().map(|gid| u32::from_be_bytes(*gid)).chain(host.iter().copied())
+    }
+}
+
+impl PartialEq for Gids<'_> {
+    fn eq(&self, other: &Gids<'_>) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Gids<'_> {}
+
+impl<'a> Decode<'a> for Gids<'a> {
+    #[inline]
+    fn decode(reader: &mut Reader<'a>) -> Result<Gids<'a>, XdrError> {
+        let count = reader.count(AuthSys::GIDS_MAX, 4)?;
+        let (gids, _) = reader.opaque_fixed(4 * count as usize)?.as_chunks();
+        Ok(Gids(GidsIn::Wire(gids)))
+    }
+}
+
+impl Encode for Gids<'_> {
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        // 16 at most, in both forms: checked when this was made.
+        writer.u32(self.len() as u32)?;
+        self.iter().try_for_each(|gid| writer.u32(gid))
+    }
+}
