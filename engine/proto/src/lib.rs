@@ -1,1 +1,35 @@
+//! RPC-over-RDMA version 1 (RFC 8166) as sans-IO state machines.
+//!
+//! Nothing here does I/O, reads a clock, or allocates after `new`. A driver (the `rpc` crate) owns the
+//! queue pair, the buffers and the time-outs; it feeds received messages as byte slices, and acts on the
+//! values that come back.
+//!
+//! ```text
+//!  driver of a client                                        driver of a server
+//!   begin, plan, emit_call ──▶ Send  ═════════▶ Receive ──▶ handle_receive
+//!                                                             pulls Read chunks, runs the RPC program
+//!   handle_receive ◀──── Receive ◀═════════ Writes, Send ◀── plan_reply, emit_reply
+//!   poll_fence, handle_fenced
+//! ```
+//!
+//! - [`parameters`]: what two ends agree on when they connect (RFC 8797).
+//! - [`credits`]: how many Calls may be in flight.
+//! - [`requester`], [`responder`]: the two machines. One connection has one of each at either end when Calls
+//!   go both ways (RFC 8167); the driver tells messages apart with
+//!   [`Header::direction`](stag_wire::rpcrdma::Header::direction).
+//! - [`plan`]: Short, Chunked or Long.
+//! - [`reads`]: the Read list as the Responder pulls it. [`span`]: where chunks and local memory are cut.
+//!
+//! Rule numbers in comments (`8166-4.4.1-a`) are those of the project's protocol notes: RFC, section, letter.
+//! Numbers with X or D are our decisions where the RFC is silent.
+
 #![forbid(unsafe_code)]
+
+pub mod credits;
+mod offer;
+pub mod parameters;
+pub mod plan;
+pub mod reads;
+pub mod requester;
+pub mod responder;
+pub mod span;

@@ -1,0 +1,655 @@
+//! The Requester: sends Calls, takes in their Replies, and fences what they exposed.
+//!
+//! ```text
+//!        begin            emit_call            Reply, RDMA_ERROR
+//!  Free ──────▶ Building ──────────▶ Sent ─────────────────────────▶ Fencing ──▶ Free
+//!   ▲              │                 │  │                              ▲  when every handle is fenced
+//!   └──────────────┘ abandon         │  └─ abandon (the Send failed) ──┤
+//!                                    │ cancel                          │
+//!                                    ▼            late Reply           │
+//!                                 Cancelled ───────────────────────────┘
+//! ```
+//!
+//! | state | waits for | holds a credit |
+//! |---|---|---|
+//! | `Free` | `begin` | no |
+//! | `Building` | `emit_call`: the driver exposes memory and encodes the Call | yes |
+//! | `Sent` | the Reply | yes |
+//! | `Cancelled` | the late Reply; its memory is fenced meanwhile | yes |
+//! | `Fencing` | the last fence | no |
+//!
+//! The driver owns buffers, queue pair and clock. It feeds each received message to
+//! [`Requester::handle_receive`] and acts on the value that comes back. While a Call's memory is
+//! [`Memory::Exposed`] it asks [`Requester::poll_fence`] for handles to fence, and reports each that is
+//! dead to [`Requester::handle_fenced`]; no memory of the Call is handed to anybody before that says
+//! [`Memory::Safe`] (8166-4.4.1-a).
+//!
+//! One Receive must be posted for each Call in flight **before** the Call is sent (8166-3.3.1-e), and after
+//! every message, dropped ones too, the Receive it took is posted again.
+
+use stag_wire::rpcrdma::{
+    Direction, Emitter, Error, ErrorBody, Header, MessageKind, Procedure, ReadSegment, Segment, VERSION,
+    emit_plain, header_len,
+};
+use stag_wire::xdr::Overflow;
+
+use crate::credits::Window;
+pub use crate::offer::Violation;
+use crate::offer::{HANDLES_MAX, Offer, Offers, TooMany};
+use crate::parameters::Parameters;
+pub use crate::plan::{Form, PlanError, Shape};
+
+/// How a [`Requester`] is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Calls at once: in flight, cancelled or being fenced. At most 65536.
+    pub slots: u32,
+    /// What was agreed with the peer.
+    pub parameters: Parameters,
+    /// Credits to request; more than `slots` are of no use.
+    pub credits_requested: u32,
+    /// Segments that one Call can carry, all lists together; at most 64.
+    pub segments_max: u32,
+    /// Where the xids start. Random, so that a restarted client does not repeat those of its last life.
+    pub xid_seed: u32,
+}
+
+/// Names one Call of one Requester. A stale one is recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallId {
+    xid: u32,
+    index: u32,
+}
+
+impl CallId {
+    /// The Call's xid, to put first in its Payload stream too (8166-4.2.1-a).
+    #[inline]
+    #[must_use]
+    pub fn xid(self) -> u32 {
+        self.xid
+    }
+
+    /// Its slot: small and dense, so that the driver can index an array with it.
+    #[inline]
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+
+    /// Whether `payload`, a Payload stream pulled out of a Reply chunk, is this Call's Reply: it starts
+    /// with the xid and msg_type REPLY. For inline Replies this was checked already.
+    #[inline]
+    #[must_use]
+    pub fn is_reply(self, payload: &[u8]) -> bool {
+        const REPLY: u32 = 1;
+        let Some([x0, x1, x2, x3, t0, t1, t2, t3]) = payload.first_chunk() else { return false };
+        let xid = u32::from_be_bytes([*x0, *x1, *x2, *x3]);
+        let msg_type = u32::from_be_bytes([*t0, *t1, *t2, *t3]);
+        xid == self.xid && msg_type == REPLY
+    }
+}
+
+/// Whether the peer may still touch memory that a Call exposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Memory {
+    /// It may: drain [`Requester::poll_fence`], and wait for the fences.
+    Exposed,
+    /// It cannot: the Call's memory may be handed back.
+    Safe,
+}
+
+/// The chunk lists of a Call, each segment as the fabric exposed it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChunkLists<'a> {
+    /// Read segments; those of one chunk share a Position, those of a Long Call's Payload stream have
+    /// Position 0. Written in ascending order of Position, whatever the order here (8166-X-9).
+    pub reads: &'a [ReadSegment],
+    /// Write chunks in the order of the results that they are for; an empty slice is an empty chunk.
+    pub writes: &'a [&'a [Segment]],
+    /// The Reply chunk.
+    pub reply: Option<&'a [Segment]>,
+}
+
+impl ChunkLists<'_> {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty() && self.reply.is_none()
+    }
+}
+
+/// Why [`Requester::emit_call`] wrote nothing. The driver broke the plan: it abandons the Call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmitError {
+    /// `out` is shorter than the header.
+    OutTooShort,
+    /// The lists are not those of the [`Form`]: their header's length, a Position Zero Read chunk or a Reply
+    /// chunk differs.
+    NotAsPlanned,
+}
+
+impl From<Overflow> for EmitError {
+    fn from(_: Overflow) -> Self {
+        Self::OutTooShort
+    }
+}
+
+/// What a received message meant to the Requester.
+#[derive(Debug)]
+#[must_use]
+pub enum Received<'m> {
+    /// A Call was answered.
+    Reply(Reply<'m>),
+    /// A Call failed for good (8166-4.5-d): the same xid is not sent again.
+    Failed {
+        /// Which.
+        call: CallId,
+        /// Why.
+        failure: Failure,
+        /// Whether its memory must be fenced first.
+        memory: Memory,
+    },
+    /// The Reply of a cancelled Call came: its credit is free again.
+    Late {
+        /// Which.
+        call: CallId,
+        /// Whether fences of its memory are still under way.
+        memory: Memory,
+    },
+    /// The message was discarded (8166-4.5-c).
+    Dropped(Dropped),
+    /// The connection must be closed.
+    Close(Misuse),
+}
+
+/// An answered Call.
+#[derive(Debug)]
+pub struct Reply<'m> {
+    /// Which.
+    pub call: CallId,
+    /// The Reply's Payload stream.
+    pub payload: Payload<'m>,
+    /// Whether the Call's memory must be fenced first. With [`Memory::Safe`] the Call is over.
+    pub memory: Memory,
+    header: Header<'m>,
+}
+
+/// Where the Payload stream of a Reply is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload<'m> {
+    /// In the message.
+    Inline(&'m [u8]),
+    /// In the Reply chunk: its first octets, this many. Check it with [`CallId::is_reply`] after the fence.
+    Long(u32),
+}
+
+impl<'m> Reply<'m> {
+    /// The octets in each Write chunk, in the order of [`ChunkLists::writes`]; 0 for one that came back
+    /// unused or empty (8267-X-2). Each was checked against the offer.
+    ///
+    /// An eligible result that has octets, but none in the non-empty chunk that was there for it, ends the
+    /// RPC with a permanent error (8166-6.1-d): only the Upper-Layer Binding can tell.
+    pub fn write_lens(&self) -> impl Iterator<Item = u32> + use<'m> {
+        // Checked against the offer, where a chunk of 4 GiB is refused.
+        self.header.write_list().map(|chunk| chunk.total_len() as u32)
+    }
+}
+
+/// Why a message was discarded. Its Receive is posted again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// The header is in error, or is not that of a Reply (section 12, steps 1 to 6; LX-5).
+    Header(Error),
+    /// An RDMA_ERROR of another version than that of our Calls.
+    Version(u32),
+    /// An RDMA_MSG whose msg_type is not REPLY.
+    NotAReply,
+    /// No Call in flight has this xid: it was answered already, or never sent (8166-X-10).
+    UnknownXid(u32),
+}
+
+/// Why a Call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// ERR_VERS: the Responder speaks only these versions of RPC-over-RDMA (8166-4.5.1-b).
+    Version {
+        /// The lowest.
+        low: u32,
+        /// The highest.
+        high: u32,
+    },
+    /// ERR_CHUNK: the Responder cannot process the Call's header or chunks, or the Reply does not fit. It
+    /// does not say whether the Call was executed (8267-4-c).
+    Chunk,
+    /// The Reply contradicts the Call (8166-X-11).
+    Violation(Violation),
+}
+
+/// A Send with Invalidate that was not agreed on (8797-X-2): the connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misuse {
+    /// Remote invalidation is off (8797-4.1-c).
+    InvalidationNotAgreed,
+    /// The handle is not one that the answered Call exposes (8797-4.1-b).
+    ForeignHandle(u32),
+}
+
+/// What became of a Call when the connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The Call never left: it may be sent on another connection without care.
+    NotSent,
+    /// The Call left and no Reply came: it may have been executed.
+    MaybeExecuted,
+    /// The Reply is here, and complete: only fences were missing, and the connection's end was the fence.
+    Replied,
+    /// The Call had failed, or was abandoned after its header was made.
+    Failed,
+    /// The Call had been cancelled. It may have been executed.
+    Cancelled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Building,
+    Sent,
+    Cancelled,
+    Fencing,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// The xid of the Call in it, or of the last one.
+    xid: u32,
+    state: State,
+    /// What a disconnect would say of the Call.
+    outcome: Outcome,
+    offer: Offer,
+}
+
+/// One connection's Requester. See the module's text.
+#[derive(Debug)]
+pub struct Requester {
+    parameters: Parameters,
+    window: Window,
+    slots: Box<[Slot]>,
+    /// Free slots, the one used last on top: its memory is warm.
+    free: Vec<u32>,
+    offers: Offers,
+    segments_max: u32,
+    /// Low bits of an xid: the slot. The bits above count the slot's Calls from a random start, so that no
+    /// xid comes back before 2^32 / slots others in the same slot.
+    index_bits: u32,
+    connected: bool,
+}
+
+impl Requester {
+    /// A new connection's Requester. All that it ever allocates.
+    ///
+    /// # Panics
+    ///
+    /// When `config` is out of the limits that it states.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        assert!((1..=65536).contains(&config.slots), "slots: {}, the limits are 1 and 65536", config.slots);
+        let per_slot = config.segments_max as usize;
+        assert!(per_slot <= HANDLES_MAX, "segments_max: {per_slot}, the limit is {HANDLES_MAX}");
+        let index_bits = config.slots.next_power_of_two().trailing_zeros();
+        let index_mask = (1 << index_bits) - 1;
+        let slots = (0..config.slots)
+            .map(|index| Slot {
+                xid: scramble(config.xid_seed ^ index) & !index_mask | index,
+                state: State::Free,
+                outcome: Outcome::NotSent,
+                offer: Offer::default(),
+            })
+            .collect();
+        Self {
+            parameters: config.parameters,
+            window: Window::new(config.credits_requested.min(config.slots)),
+            slots,
+            free: (0..config.slots).rev().collect(),
+            offers: Offers::new(config.slots as usize, per_slot),
+            segments_max: config.segments_max,
+            index_bits,
+            connected: true,
+        }
+    }
+
+    /// What was agreed with the peer.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// The credits.
+    #[must_use]
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Changes the credits that the next Calls request; more than the slots count as the slots.
+    pub fn set_credits_requested(&mut self, credits: u32) {
+        self.window.set_requested(credits.min(self.slots.len() as u32));
+    }
+
+    /// Calls that can begin now.
+    #[inline]
+    #[must_use]
+    pub fn available(&self) -> u32 {
+        if self.connected { self.window.available().min(self.free.len() as u32) } else { 0 }
+    }
+
+    /// Starts a Call: takes a credit and a slot. `None`: there is none now, or no connection any more.
+    #[inline]
+    pub fn begin(&mut self) -> Option<CallId> {
+        if self.available() == 0 {
+            return None;
+        }
+        let index = self.free.pop()?;
+        let taken = self.window.take();
+        debug_assert!(taken, "available() counted a credit");
+        let slot = &mut self.slots[index as usize];
+        slot.xid = slot.xid.wrapping_add(1 << self.index_bits);
+        slot.state = State::Building;
+        slot.outcome = Outcome::NotSent;
+        slot.offer = Offer::default();
+        Some(CallId { xid: slot.xid, index })
+    }
+
+    /// Gives up a Call that was not sent: its header was not emitted, or the Send was refused (8166-4.5.4-a).
+    /// The credit is free again. Handles that never got into an emitted header are the driver's to fence.
+    pub fn abandon(&mut self, call: CallId) -> Memory {
+        let Some(state) = self.state(call) else { return Memory::Safe };
+        assert!(matches!(state, State::Building | State::Sent), "only a Call in the making is abandoned");
+        self.answered(call.index, Outcome::Failed)
+    }
+
+    /// Decides the form of a Call, before anything is exposed for it.
+    #[inline]
+    pub fn plan(&self, shape: &Shape<'_>) -> Result<Form, PlanError> {
+        Form::of_call(shape, &self.parameters, self.segments_max)
+    }
+
+    /// Writes the header of a Call to the start of `out`, and returns its length. The inline Payload of an
+    /// RDMA_MSG goes right behind it. From now on the Call counts as sent: post it, or abandon it.
+    ///
+    /// `form` is what [`Requester::plan`] said. Handles in `lists` belong to this Call alone (8797-4.1-b).
+    ///
+    /// # Panics
+    ///
+    /// When the Call was sent before, or is over.
+    #[inline]
+    pub fn emit_call(
+        &mut self,
+        call: CallId,
+        form: &Form,
+        lists: &ChunkLists<'_>,
+        out: &mut [u8],
+    ) -> Result<usize, EmitError> {
+        assert!(self.state(call) == Some(State::Building), "a Call is emitted once, after begin");
+        let credits = self.window.requested();
+        let len = if lists.is_empty() && !form.long && !form.reply_chunk {
+            let len = out.len();
+            len - emit_plain(out, call.xid, credits)?.len()
+        } else {
+            self.emit_chunks(call, form, lists, credits, out)?
+        };
+        let slot = &mut self.slots[call.index()];
+        slot.state = State::Sent;
+        slot.outcome = Outcome::MaybeExecuted;
+        Ok(len)
+    }
+
+    fn emit_chunks(
+        &mut self,
+        call: CallId,
+        form: &Form,
+        lists: &ChunkLists<'_>,
+        credits: u32,
+        out: &mut [u8],
+    ) -> Result<usize, EmitError> {
+        let counts = lists.writes.iter().map(|chunk| chunk.len());
+        let len = header_len(lists.reads.len(), counts, lists.reply.map(<[Segment]>::len));
+        let long = lists.reads.iter().any(|read| read.position == 0);
+        let aligned = lists.reads.iter().all(|read| read.position.is_multiple_of(4));
+        let as_planned =
+            len == form.header_len as usize && long == form.long && lists.reply.is_some() == form.reply_chunk;
+        if !as_planned || !aligned {
+            return Err(EmitError::NotAsPlanned);
+        }
+        let offer = self.offers.record(call.index(), lists).map_err(|TooMany| EmitError::NotAsPlanned)?;
+
+        let kind = if form.long { MessageKind::Nomsg } else { MessageKind::Msg };
+        let mut emitter = Emitter::new(out, kind, call.xid, credits)?;
+        // Ascending by Position (8166-X-9), one pass for each chunk: there are few, and nothing to allocate.
+        let mut next = lists.reads.iter().map(|read| read.position).min();
+        while let Some(position) = next {
+            for read in lists.reads.iter().filter(|read| read.position == position) {
+                emitter.read_segment(*read)?;
+            }
+            next = lists.reads.iter().map(|read| read.position).filter(|&other| other > position).min();
+        }
+        for chunk in lists.writes {
+            emitter.write_chunk(chunk)?;
+        }
+        if let Some(chunk) = lists.reply {
+            emitter.reply_chunk(chunk)?;
+        }
+        let (len, _) = emitter.finish()?;
+        self.slots[call.index()].offer = offer;
+        Ok(len)
+    }
+
+    /// Takes in a message for this Requester. `invalidated`: the handle that came dead with it, if it was
+    /// sent with Send with Invalidate.
+    ///
+    /// Post the Receive again before a Call that the Reply's grant lets out is sent.
+    #[inline]
+    pub fn handle_receive<'m>(&mut self, message: &'m [u8], invalidated: Option<u32>) -> Received<'m> {
+        match self.receive(message, invalidated) {
+            Ok(received) => received,
+            // Whose memory was invalidated cannot be told (8797-X-2).
+            Err(dropped) => match invalidated {
+                Some(handle) => Received::Close(self.misuse(handle)),
+                None => Received::Dropped(dropped),
+            },
+        }
+    }
+
+    #[inline]
+    fn receive<'m>(&mut self, message: &'m [u8], invalidated: Option<u32>) -> Result<Received<'m>, Dropped> {
+        let (header, payload) = Header::parse(message).map_err(Dropped::Header)?;
+        if let Procedure::Error(body) = header.procedure() {
+            return self.receive_error(&header, body, invalidated);
+        }
+        header.check_reply(payload).map_err(Dropped::Header)?;
+        if header.direction(payload) != Some(Direction::Reply) {
+            return Err(Dropped::NotAReply);
+        }
+        let Some(call) = self.find(header.xid()) else {
+            // Late or not, the grant is the Responder's latest word (8166-X-10).
+            self.window.handle_grant(header.credits());
+            return Err(Dropped::UnknownXid(header.xid()));
+        };
+        if let Some(handle) = invalidated
+            && !self.invalidate(call, handle)
+        {
+            return Ok(Received::Close(self.misuse(handle)));
+        }
+        let slot = &self.slots[call.index()];
+        if slot.state == State::Cancelled {
+            self.window.handle_grant(header.credits());
+            return Ok(Received::Late { call, memory: self.answered(call.index, Outcome::Cancelled) });
+        }
+        match self.offers.verify(call.index(), &slot.offer, &header) {
+            Ok(reply_chunk_len) => {
+                self.window.handle_grant(header.credits());
+                let payload = match header.procedure() {
+                    Procedure::Nomsg => Payload::Long(reply_chunk_len),
+                    Procedure::Msg | Procedure::Error(_) => Payload::Inline(payload),
+                };
+                let memory = self.answered(call.index, Outcome::Replied);
+                Ok(Received::Reply(Reply { call, payload, memory, header }))
+            }
+            Err(violation) => {
+                // Not the valid reply of 8166-3.3.3-a: the grant stays.
+                let memory = self.answered(call.index, Outcome::Failed);
+                Ok(Received::Failed { call, failure: Failure::Violation(violation), memory })
+            }
+        }
+    }
+
+    /// An RDMA_ERROR ends its Call for good (8166-4.5-d). Its credit field is not looked at (8166-X-6).
+    fn receive_error<'m>(
+        &mut self,
+        header: &Header<'m>,
+        body: ErrorBody,
+        invalidated: Option<u32>,
+    ) -> Result<Received<'m>, Dropped> {
+        if header.version() != VERSION {
+            return Err(Dropped::Version(header.version()));
+        }
+        let call = self.find(header.xid()).ok_or(Dropped::UnknownXid(header.xid()))?;
+        if let Some(handle) = invalidated
+            && !self.invalidate(call, handle)
+        {
+            return Ok(Received::Close(self.misuse(handle)));
+        }
+        if self.slots[call.index()].state == State::Cancelled {
+            return Ok(Received::Late { call, memory: self.answered(call.index, Outcome::Cancelled) });
+        }
+        let failure = match body {
+            ErrorBody::Vers { low, high } => Failure::Version { low, high },
+            ErrorBody::Chunk => Failure::Chunk,
+        };
+        let memory = self.answered(call.index, Outcome::Failed);
+        Ok(Received::Failed { call, failure, memory })
+    }
+
+    /// Takes note that the peer's Send invalidated `handle`. `false`: it must not have.
+    fn invalidate(&mut self, call: CallId, handle: u32) -> bool {
+        let offer = &mut self.slots[call.index()].offer;
+        self.parameters.remote_invalidation && self.offers.handle_invalidated(call.index(), offer, handle)
+    }
+
+    fn misuse(&self, handle: u32) -> Misuse {
+        if self.parameters.remote_invalidation {
+            Misuse::ForeignHandle(handle)
+        } else {
+            Misuse::InvalidationNotAgreed
+        }
+    }
+
+    /// Gives up on a Call's Reply. The Responder does not know (8166-4.4.1-b): the memory is fenced first,
+    /// and the slot keeps its credit until the late Reply comes. Harmless on a Call that is over.
+    pub fn cancel(&mut self, call: CallId) -> Memory {
+        let Some(state) = self.state(call) else { return Memory::Safe };
+        match state {
+            State::Building => return self.answered(call.index, Outcome::NotSent),
+            State::Sent => {
+                let slot = &mut self.slots[call.index()];
+                slot.state = State::Cancelled;
+                slot.outcome = Outcome::Cancelled;
+            }
+            State::Free | State::Cancelled | State::Fencing => {}
+        }
+        self.memory(call.index)
+    }
+
+    /// The next handle of a Call to fence, once the Call was answered, failed, cancelled or abandoned.
+    /// A handle that cannot be fenced closes the connection (8166-4.5.4-b).
+    #[inline]
+    pub fn poll_fence(&mut self, call: CallId) -> Option<u32> {
+        match self.state(call)? {
+            State::Cancelled | State::Fencing => {
+                self.offers.poll_fence(call.index(), &mut self.slots[call.index()].offer)
+            }
+            State::Free | State::Building | State::Sent => None,
+        }
+    }
+
+    /// A handle from [`Requester::poll_fence`] is dead. `None`: its fence was not awaited, as when the
+    /// peer's Send invalidated it in the meantime.
+    #[inline]
+    pub fn handle_fenced(&mut self, call: CallId, handle: u32) -> Option<Memory> {
+        self.state(call)?;
+        let slot = &mut self.slots[call.index()];
+        if !self.offers.handle_fenced(call.index(), &mut slot.offer, handle) {
+            return None;
+        }
+        Some(self.settle(call.index))
+    }
+
+    /// The connection is gone: every posted buffer came back, and the peer can touch nothing any more.
+    /// Tells `each` outstanding Call its outcome, and forgets them all. No Call begins after this.
+    pub fn handle_disconnect(&mut self, mut each: impl FnMut(CallId, Outcome)) {
+        self.connected = false;
+        for index in 0..self.slots.len() as u32 {
+            let slot = &mut self.slots[index as usize];
+            if slot.state == State::Free {
+                continue;
+            }
+            let call = CallId { xid: slot.xid, index };
+            let outcome = slot.outcome;
+            if matches!(slot.state, State::Building | State::Sent | State::Cancelled) {
+                self.window.give_back();
+            }
+            slot.offer = Offer::default();
+            slot.state = State::Free;
+            self.free.push(index);
+            each(call, outcome);
+        }
+    }
+
+    /// The state of `call`; `None` when it is over.
+    #[inline]
+    fn state(&self, call: CallId) -> Option<State> {
+        let slot = self.slots.get(call.index())?;
+        (slot.xid == call.xid && slot.state != State::Free).then_some(slot.state)
+    }
+
+    /// The Call in flight with this xid.
+    #[inline]
+    fn find(&self, xid: u32) -> Option<CallId> {
+        let index = xid & ((1 << self.index_bits) - 1);
+        let slot = self.slots.get(index as usize)?;
+        let in_flight = matches!(slot.state, State::Sent | State::Cancelled);
+        (slot.xid == xid && in_flight).then_some(CallId { xid, index })
+    }
+
+    /// A Call got all the answer it will get: its credit is free, its memory is to be fenced.
+    #[inline]
+    fn answered(&mut self, index: u32, outcome: Outcome) -> Memory {
+        self.window.give_back();
+        let slot = &mut self.slots[index as usize];
+        slot.state = State::Fencing;
+        slot.outcome = outcome;
+        self.settle(index)
+    }
+
+    /// Frees the slot when nothing keeps it: no credit held, nothing exposed.
+    #[inline]
+    fn settle(&mut self, index: u32) -> Memory {
+        let memory = self.memory(index);
+        let slot = &mut self.slots[index as usize];
+        if memory == Memory::Safe && slot.state == State::Fencing {
+            slot.state = State::Free;
+            self.free.push(index);
+        }
+        memory
+    }
+
+    #[inline]
+    fn memory(&self, index: u32) -> Memory {
+        if self.slots[index as usize].offer.is_exposed() { Memory::Exposed } else { Memory::Safe }
+    }
+}
+
+/// Spreads the seed over all bits (the finaliser of MurmurHash3): neighbours start far apart.
+fn scramble(mut x: u32) -> u32 {
+    x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);
+    x = (x ^ (x >> 13)).wrapping_mul(0xc2b2_ae35);
+    x ^ (x >> 16)
+}

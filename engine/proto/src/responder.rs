@@ -1,0 +1,640 @@
+//! The Responder: takes in Calls, says what to pull, and forms their Replies.
+//!
+//! ```text
+//!        handle_receive           emit_reply, refuse, discard
+//!  Free ────────────────▶ Called ─────────────────────────────▶ Free
+//!                          │   ▲
+//!                          └───┘ handle_pulled: a Long Call's Payload stream is here
+//! ```
+//!
+//! | state | waits for |
+//! |---|---|
+//! | `Free` | a Call |
+//! | `Called` | the driver: pulls the Read chunks, runs the RPC program, writes the results, sends the Reply |
+//!
+//! The driver keeps the Receive buffer of a Call until its Reply is emitted: the slot keeps only where the
+//! chunk lists are in it, and the Reply repeats them from there. Then it
+//!
+//! 1. posts that Receive (or another) again and says so with [`Responder::receives_posted`],
+//! 2. posts the Writes, 3. posts the Send: the grant in the Reply counts on 1 (8166-3.3.1-d), and the
+//!    Requester on 2 being before 3 (8166-2.3.2-c).
+//!
+//! Nothing is written to the peer before [`Responder::plan_reply`] said that all of it fits (8267-3-b).
+//!
+//! A message with an xid that is in process is dropped (5531-e): over a reliable connection a
+//! retransmission can only be an error of the peer, and the one Reply answers both.
+
+use stag_wire::rpcrdma::{
+    Answer, Direction, Emitter, Error, Fixed, Header, Layout, MessageKind, Procedure, Segment, VERSION,
+    WriteChunk, emit_err_chunk, emit_err_vers, emit_plain,
+};
+use stag_wire::xdr::Overflow;
+
+use crate::credits::Grant;
+use crate::parameters::Parameters;
+use crate::reads::{self, ReadChunks};
+pub use crate::reads::{ChunkError, Limits};
+
+/// How a [`Responder`] is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Calls in process at once, and the most that is ever granted. At most 65536.
+    pub slots: u32,
+    /// What was agreed with the peer.
+    pub parameters: Parameters,
+    /// How large and how many chunks may be.
+    pub limits: Limits,
+}
+
+/// Names one Call of one Responder. A stale one is recognised, even when the peer used its xid again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallId {
+    index: u32,
+    generation: u32,
+}
+
+impl CallId {
+    /// Its slot: small and dense, so that the driver can index an array with it.
+    #[inline]
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+/// What a received message meant to the Responder. In every case its Receive is consumed; in all but
+/// [`Received::Call`] it can be posted again at once.
+#[derive(Debug)]
+#[must_use]
+pub enum Received<'m> {
+    /// A Call to process. Keep the message.
+    Call(Call<'m>),
+    /// A message to answer with an RDMA_ERROR: send it, or close the connection (8166-4.5.4-c).
+    Error(ErrorReply),
+    /// A message to ignore.
+    Dropped(Dropped),
+    /// The connection must be closed.
+    Close(Misuse),
+}
+
+/// A Call, as a view of its message. [`Responder::call`] makes it again from the kept message.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'m> {
+    /// Its name.
+    pub id: CallId,
+    /// Its Payload stream.
+    pub payload: Payload<'m>,
+    header: Header<'m>,
+}
+
+/// Where the Payload stream of a Call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload<'m> {
+    /// In the message.
+    Inline(&'m [u8]),
+    /// In the Position Zero Read chunk: pull this many octets, then ask [`Responder::handle_pulled`].
+    Long(u32),
+}
+
+impl<'m> Call<'m> {
+    /// The xid.
+    #[inline]
+    #[must_use]
+    pub fn xid(&self) -> u32 {
+        self.header.xid()
+    }
+
+    /// Whether the Call has no chunk at all: nothing to pull, nothing to write to.
+    #[inline]
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.header.is_plain()
+    }
+
+    /// The segments of the Position Zero Read chunk.
+    pub fn long_segments(&self) -> impl Iterator<Item = Segment> + Clone + use<'m> {
+        reads::segments_at(self.header.read_list(), 0)
+    }
+
+    /// The other Read chunks, ascending by Position. They fit into the Payload stream and do not overlap;
+    /// whether they are where the arguments have their items, only the decoder can tell: GARBAGE_ARGS if
+    /// not (8166-4.5.2-b), or [`Responder::refuse`] if the item is not eligible (8166-6.1-c).
+    pub fn read_chunks(&self) -> ReadChunks<'m> {
+        ReadChunks::new(self.header.read_list())
+    }
+
+    /// The Write chunk for the eligible result item number `item` of the Reply, counted from 0 in Payload
+    /// order. `None`: the item goes into the Payload stream, because there is no chunk for it or an empty
+    /// one (8166-4.3.2.3).
+    ///
+    /// Items are counted by the results that can have one (8267-X-1): one that failed counts, with length 0.
+    #[inline]
+    #[must_use]
+    pub fn write_chunk(&self, item: usize) -> Option<WriteChunk<'m>> {
+        self.header.write_list().nth(item).filter(|chunk| !chunk.is_empty())
+    }
+
+    /// The Reply chunk, for [`Form::long`] Replies.
+    #[inline]
+    #[must_use]
+    pub fn reply_chunk(&self) -> Option<WriteChunk<'m>> {
+        self.header.reply_chunk()
+    }
+}
+
+/// An RDMA_ERROR to send. Small, and complete: the Call it answers is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorReply {
+    octets: [u8; 28],
+    len: u8,
+    /// Why, for the log.
+    pub refused: Refused,
+}
+
+impl ErrorReply {
+    /// The message.
+    #[inline]
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.octets[..usize::from(self.len)]
+    }
+}
+
+/// Why a Call was answered with an RDMA_ERROR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The header is in error (8166-4.5.1-a, 4.5.2-a).
+    Header(Error),
+    /// The chunks do not fit the Payload stream, or the limits.
+    Chunks(ChunkError),
+    /// The pulled Payload stream is not this Call's (8166-4.2.1-a).
+    Payload,
+    /// The Reply fits nowhere (8166-4.3.3-d, 8267-3-b).
+    Reply(ReplyError),
+    /// An argument was reduced that must not be (8166-6.1-c).
+    Ineligible,
+}
+
+/// Why a message was ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// Too short, RDMA_DONE, or an RDMA_ERROR: never answered.
+    Header(Error),
+    /// An RDMA_MSG whose msg_type is not CALL (5531-d).
+    NotACall,
+    /// A Call with this xid is in process (5531-e).
+    DuplicateXid(u32),
+}
+
+/// The peer breaks the rules in a way that nothing but the end of the connection can repair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misuse {
+    /// More Calls than were ever granted (8166-3.3.1-b).
+    TooManyCalls {
+        /// The largest grant of this connection.
+        granted: u32,
+    },
+}
+
+/// The form of a Reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// The Payload stream goes into the Reply chunk (RDMA_NOMSG); otherwise it follows the header.
+    pub long: bool,
+    /// Octets of the header; the inline Payload starts there.
+    pub header_len: u32,
+    /// Octets of the Payload stream.
+    pub payload_len: u32,
+}
+
+/// Why a Reply cannot be sent as wanted. [`Responder::refuse`] answers the Call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyError {
+    /// The Call is over, or the connection is: nothing is sent.
+    Stale,
+    /// A result item is longer than the Write chunk that it must go into (8166-3.4.6-a).
+    WriteChunk {
+        /// The item.
+        item: u32,
+    },
+    /// The Reply is longer than the inline threshold, and there is no Reply chunk.
+    NoReplyChunk,
+    /// The Payload stream is longer than the Reply chunk.
+    ReplyChunk,
+    /// The header alone, with the chunks repeated, is longer than the inline threshold.
+    Header,
+}
+
+/// A Reply whose header is written: the Call is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Emitted {
+    /// Octets of the header; an inline Payload goes right behind it.
+    pub header_len: usize,
+    /// A handle of the peer to invalidate with the Send. `None`: a plain Send (8797-4.1-c).
+    pub invalidate: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Called,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    xid: u32,
+    /// Counts the Calls in this slot.
+    generation: u32,
+    state: State,
+    /// Where the slot is in the list of xids in process.
+    place: u32,
+    /// Where the chunk lists are in the Call's message.
+    layout: Layout,
+    /// The handle to invalidate with the Reply.
+    invalidate: Option<u32>,
+}
+
+/// One connection's Responder. See the module's text.
+#[derive(Debug)]
+pub struct Responder {
+    parameters: Parameters,
+    limits: Limits,
+    grant: Grant,
+    requested: u32,
+    slots: Box<[Slot]>,
+    /// Free slots, the one used last on top: its memory is warm.
+    free: Vec<u32>,
+    /// The xids in process, close together to be searched, and the slot of each.
+    xids: Vec<u32>,
+    places: Vec<u32>,
+    connected: bool,
+}
+
+impl Responder {
+    /// A new connection's Responder. All that it ever allocates.
+    ///
+    /// # Panics
+    ///
+    /// When `config` is out of the limits that it states.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        assert!((1..=65536).contains(&config.slots), "slots: {}, the limits are 1 and 65536", config.slots);
+        let count = config.slots as usize;
+        let slot = Slot {
+            xid: 0,
+            generation: 0,
+            state: State::Free,
+            place: 0,
+            layout: plain_layout(),
+            invalidate: None,
+        };
+        Self {
+            parameters: config.parameters,
+            limits: config.limits,
+            grant: Grant::new(config.slots),
+            requested: 1,
+            slots: vec![slot; count].into_boxed_slice(),
+            free: (0..config.slots).rev().collect(),
+            xids: Vec::with_capacity(count),
+            places: Vec::with_capacity(count),
+            connected: true,
+        }
+    }
+
+    /// What was agreed with the peer.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// The credits.
+    #[must_use]
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    /// Credits that the peer's last Call requested: what more is granted is not used (8166-3.3.1-b).
+    #[must_use]
+    pub fn credits_requested(&self) -> u32 {
+        self.requested
+    }
+
+    /// Bounds the grants to come, from 1 to the slots. Calls in process are not touched.
+    pub fn set_credit_limit(&mut self, limit: u32) {
+        self.grant.set_limit(limit);
+    }
+
+    /// `count` Receives for Calls were posted. The next message to the peer may grant as many more.
+    #[inline]
+    pub fn receives_posted(&mut self, count: u32) {
+        self.grant.receives_posted(count);
+    }
+
+    /// Takes in a message for this Responder. The checks are in the order of section 12.
+    #[inline]
+    pub fn handle_receive<'m>(&mut self, message: &'m [u8]) -> Received<'m> {
+        self.grant.receive_consumed();
+        match self.receive(message) {
+            Ok(call) => Received::Call(call),
+            Err(refusal) => self.answer(message, refusal),
+        }
+    }
+
+    #[inline]
+    fn receive<'m>(&mut self, message: &'m [u8]) -> Result<Call<'m>, Refusal> {
+        let (header, stream) =
+            Header::parse_limited(message, self.limits.segments).map_err(Refusal::Header)?;
+        header.check_call(stream).map_err(Refusal::Header)?;
+        if header.direction(stream) != Some(Direction::Call) {
+            return Err(Refusal::Drop(Dropped::NotACall));
+        }
+        let mut invalidate = None;
+        if !header.is_plain() {
+            self.check_chunks(&header, stream).map_err(Refusal::Chunks)?;
+            if self.parameters.remote_invalidation {
+                invalidate = only_handle(&header);
+            }
+        }
+        if self.xids.contains(&header.xid()) {
+            return Err(Refusal::Drop(Dropped::DuplicateXid(header.xid())));
+        }
+        if !self.connected || !self.grant.start() {
+            return Err(Refusal::Close(Misuse::TooManyCalls { granted: self.grant.ceiling() }));
+        }
+        self.requested = header.credits().max(1);
+        let id = self.occupy(&header, invalidate);
+        Ok(Call { id, payload: payload(&header, stream), header })
+    }
+
+    /// What is left of step 8: the Read chunks against the Payload stream, and all lists against the limits.
+    fn check_chunks(&self, header: &Header<'_>, stream: &[u8]) -> Result<(), ChunkError> {
+        if header.write_chunk_count() > self.limits.write_chunks as usize {
+            return Err(ChunkError::Chunks);
+        }
+        let inline_len = match header.procedure() {
+            Procedure::Nomsg => None,
+            // A Send is shorter than 4 GiB.
+            Procedure::Msg | Procedure::Error(_) => Some(stream.len() as u32),
+        };
+        reads::check(header.read_list(), inline_len, &self.limits)
+    }
+
+    #[inline]
+    fn occupy(&mut self, header: &Header<'_>, invalidate: Option<u32>) -> CallId {
+        let index = self.free.pop().expect("the grant never exceeds the slots");
+        let slot = &mut self.slots[index as usize];
+        slot.xid = header.xid();
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.state = State::Called;
+        slot.place = self.xids.len() as u32;
+        slot.layout = header.layout();
+        slot.invalidate = invalidate;
+        let generation = slot.generation;
+        self.xids.push(header.xid());
+        self.places.push(index);
+        CallId { index, generation }
+    }
+
+    /// Turns a refusal into what the peer gets to see of it.
+    #[cold]
+    fn answer<'m>(&mut self, message: &[u8], refusal: Refusal) -> Received<'m> {
+        let refused = match refusal {
+            Refusal::Drop(dropped) => return Received::Dropped(dropped),
+            Refusal::Close(misuse) => return Received::Close(misuse),
+            Refusal::Header(error) => match error.answer() {
+                Answer::Drop => return Received::Dropped(Dropped::Header(error)),
+                Answer::ErrVers | Answer::ErrChunk => Refused::Header(error),
+            },
+            Refusal::Chunks(error) => Refused::Chunks(error),
+        };
+        let Ok((fixed, _)) = Fixed::parse(message) else {
+            return Received::Dropped(Dropped::Header(Error::Short));
+        };
+        Received::Error(self.error_reply(fixed.xid, fixed.version, refused))
+    }
+
+    /// An RDMA_ERROR: the failing message's xid and version (8166-4.5-b), the present grant (8166-X-6).
+    #[cold]
+    fn error_reply(&mut self, xid: u32, version: u32, refused: Refused) -> ErrorReply {
+        let mut octets = [0; 28];
+        let credits = self.grant.renew();
+        let emitted = match refused {
+            Refused::Header(Error::Version(_)) => {
+                emit_err_vers(&mut octets, xid, version, credits, (VERSION, VERSION))
+            }
+            _ => emit_err_chunk(&mut octets, xid, version, credits),
+        };
+        let len = emitted.expect("28 octets hold either error");
+        ErrorReply { octets, len: len as u8, refused }
+    }
+
+    /// Views a Call again. `message` is the one it came in. `None`: it is over.
+    #[inline]
+    #[must_use]
+    pub fn call<'m>(&self, id: CallId, message: &'m [u8]) -> Option<Call<'m>> {
+        let header = Header::with_layout(message, self.slot(id)?.layout)?;
+        let stream = message.get(header.layout().header_len()..)?;
+        Some(Call { id, payload: payload(&header, stream), header })
+    }
+
+    /// The Payload stream of a Long Call was pulled: checks that it is a Call with the header's xid. If not,
+    /// the Call is over, and here is the answer; `None` inside: it was over before.
+    pub fn handle_pulled(&mut self, id: CallId, payload: &[u8]) -> Result<(), Option<ErrorReply>> {
+        let slot = self.slot(id).ok_or(None)?;
+        let mut start = [0; 8];
+        start[..4].copy_from_slice(&slot.xid.to_be_bytes());
+        if payload.starts_with(&start) { Ok(()) } else { Err(self.refuse(id, Refused::Payload)) }
+    }
+
+    /// Decides the form of a Reply, before anything is written to the peer.
+    ///
+    /// `message` is the Call's. `items`: the length of each eligible result item in Payload order, 0 for one
+    /// that failed or is empty. `payload_len`: the Payload stream without those items that have a
+    /// [`Call::write_chunk`].
+    ///
+    /// RDMA_MSG when it fits the inline threshold, else RDMA_NOMSG when a Reply chunk is there and large
+    /// enough (8166-3.5.3-e).
+    #[inline]
+    pub fn plan_reply(
+        &self,
+        id: CallId,
+        message: &[u8],
+        items: &[u32],
+        payload_len: u32,
+    ) -> Result<Form, ReplyError> {
+        let call = self.call(id, message).ok_or(ReplyError::Stale)?;
+        let mut header_len = stag_wire::rpcrdma::HEADER_LEN_MIN as u32;
+        if !call.is_plain() {
+            header_len = repeated_len(&call.header, items)?;
+        }
+        let threshold = self.parameters.reply_threshold;
+        if header_len > threshold {
+            return Err(ReplyError::Header);
+        }
+        let long = payload_len > threshold - header_len;
+        if long {
+            let room = call.reply_chunk().ok_or(ReplyError::NoReplyChunk)?.total_len();
+            if u64::from(payload_len) > room {
+                return Err(ReplyError::ReplyChunk);
+            }
+        }
+        Ok(Form { long, header_len, payload_len })
+    }
+
+    /// Writes the header of a Reply to the start of `out`, with the Call's chunks repeated and filled as
+    /// `items` and `form` say, and ends the Call. The Writes are posted before the Send.
+    ///
+    /// `message`, `items` and `form` are those of [`Responder::plan_reply`]. On [`ReplyError::Stale`] nothing
+    /// is to be sent.
+    ///
+    /// # Panics
+    ///
+    /// When `out` is shorter than the header, or `items` are not those of the plan.
+    #[inline]
+    pub fn emit_reply(
+        &mut self,
+        id: CallId,
+        message: &[u8],
+        items: &[u32],
+        form: &Form,
+        out: &mut [u8],
+    ) -> Result<Emitted, ReplyError> {
+        let call = self.call(id, message).ok_or(ReplyError::Stale)?;
+        let credits = self.grant.renew();
+        let header_len = if call.is_plain() {
+            emit_plain(out, call.xid(), credits).map(|_| stag_wire::rpcrdma::HEADER_LEN_MIN)
+        } else {
+            emit_repeated(&call.header, items, form, credits, out)
+        };
+        let header_len =
+            header_len.expect("`out` holds the header, and the chunks hold the items, as planned");
+        let invalidate = self.release(id);
+        Ok(Emitted { header_len, invalidate })
+    }
+
+    /// Ends a Call with ERR_CHUNK. `None`: it is over already, or the connection is.
+    pub fn refuse(&mut self, id: CallId, why: Refused) -> Option<ErrorReply> {
+        let xid = self.slot(id)?.xid;
+        let reply = self.error_reply(xid, VERSION, why);
+        let _ = self.release(id);
+        Some(reply)
+    }
+
+    /// Ends a Call without an answer. The peer's credit is lost to it until the connection ends, so this is
+    /// for Calls that must not be answered, and before closing (8166-4.5.4-c). `false`: it is over already.
+    pub fn discard(&mut self, id: CallId) -> bool {
+        let current = self.slot(id).is_some();
+        if current {
+            let _ = self.release(id);
+        }
+        current
+    }
+
+    /// The connection is gone. Tells `each` Call in process, and forgets them all: whatever comes for them
+    /// later is [`ReplyError::Stale`].
+    pub fn handle_disconnect(&mut self, mut each: impl FnMut(CallId)) {
+        self.connected = false;
+        while let Some(&index) = self.places.last() {
+            let id = CallId { index, generation: self.slots[index as usize].generation };
+            let _ = self.release(id);
+            each(id);
+        }
+    }
+
+    /// The slot of a Call in process.
+    #[inline]
+    fn slot(&self, id: CallId) -> Option<&Slot> {
+        self.slots
+            .get(id.index())
+            .filter(|slot| slot.generation == id.generation && slot.state == State::Called)
+    }
+
+    /// Frees the slot of a Call in process, and returns the handle that its Reply may invalidate.
+    #[inline]
+    fn release(&mut self, id: CallId) -> Option<u32> {
+        let slot = &mut self.slots[id.index()];
+        slot.state = State::Free;
+        let place = slot.place as usize;
+        let invalidate = slot.invalidate;
+        self.xids.swap_remove(place);
+        self.places.swap_remove(place);
+        if let Some(&moved) = self.places.get(place) {
+            self.slots[moved as usize].place = place as u32;
+        }
+        self.free.push(id.index);
+        self.grant.finish();
+        invalidate
+    }
+}
+
+/// Why a message is not a Call to process.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    Header(Error),
+    Chunks(ChunkError),
+    Drop(Dropped),
+    Close(Misuse),
+}
+
+/// The layout of a header without chunks.
+fn plain_layout() -> Layout {
+    let mut octets = [0; stag_wire::rpcrdma::HEADER_LEN_MIN];
+    emit_plain(&mut octets, 0, 0).expect("as long as a header without chunks");
+    Header::parse(&octets).expect("a header that was just written").0.layout()
+}
+
+#[inline]
+fn payload<'m>(header: &Header<'m>, stream: &'m [u8]) -> Payload<'m> {
+    match header.procedure() {
+        // Checked: within the limit of a chunk.
+        Procedure::Nomsg => Payload::Long(reads::len_at(header.read_list(), 0) as u32),
+        Procedure::Msg | Procedure::Error(_) => Payload::Inline(stream),
+    }
+}
+
+/// The handle of a Call whose chunks all have the same one: the only case where the Reply may invalidate
+/// it (8797-L-2).
+fn only_handle(header: &Header<'_>) -> Option<u32> {
+    let reads = header.read_list().map(|read| read.segment);
+    let writes = header.write_list().chain(header.reply_chunk()).flat_map(|chunk| chunk.segments());
+    let mut handles = reads.chain(writes).map(|segment| segment.handle);
+    let first = handles.next()?;
+    handles.all(|handle| handle == first).then_some(first)
+}
+
+/// Octets of a Reply header that repeats the Write list and the Reply chunk of `header`, if each item has
+/// room in its Write chunk.
+fn repeated_len(header: &Header<'_>, items: &[u32]) -> Result<u32, ReplyError> {
+    let mut items = items.iter();
+    for (item, chunk) in (0..).zip(header.write_list()) {
+        let len = items.next().copied().unwrap_or(0);
+        if !chunk.is_empty() && u64::from(len) > chunk.total_len() {
+            return Err(ReplyError::WriteChunk { item });
+        }
+    }
+    let counts = header.write_list().map(|chunk| chunk.segment_count());
+    let reply = header.reply_chunk().map(|chunk| chunk.segment_count());
+    // Not longer than the Call's header, which has the same chunks.
+    Ok(stag_wire::rpcrdma::header_len(0, counts, reply) as u32)
+}
+
+fn emit_repeated(
+    header: &Header<'_>,
+    items: &[u32],
+    form: &Form,
+    credits: u32,
+    out: &mut [u8],
+) -> Result<usize, Overflow> {
+    let kind = if form.long { MessageKind::Nomsg } else { MessageKind::Msg };
+    let mut emitter = Emitter::new(out, kind, header.xid(), credits)?;
+    let mut items = items.iter();
+    for chunk in header.write_list() {
+        let len = items.next().copied().unwrap_or(0);
+        // An item whose chunk is empty went into the Payload stream (8166-4.3.2.3-b).
+        emitter.echo_write_chunk(chunk, if chunk.is_empty() { 0 } else { u64::from(len) })?;
+    }
+    if let Some(chunk) = header.reply_chunk() {
+        emitter.echo_reply_chunk(chunk, if form.long { u64::from(form.payload_len) } else { 0 })?;
+    }
+    emitter.finish().map(|(len, _)| len)
+}
