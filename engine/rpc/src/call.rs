@@ -1,0 +1,87 @@
+//! What a handler gets to see of a Call.
+
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use stag_fabric::Peer;
+use stag_memory::Buf;
+use stag_wire::rpc::AuthSys;
+use stag_wire::xdr::Reader;
+
+use crate::ConnectionId;
+use crate::service::Token;
+
+/// Pieces that one Read chunk is placed in at most: more than one only when free memory is in pieces.
+pub const PIECES_MAX: usize = 16;
+
+/// The data of one Read chunk, as it was placed.
+#[derive(Debug, Default)]
+pub struct Placed {
+    /// The buffers, filled one after the other, each from its start for its `len()`.
+    pub pieces: ArrayVec<Buf, PIECES_MAX>,
+    /// Octets in all: the item's, perhaps with roundup (8166-3.4.5.2-a).
+    pub len: u32,
+}
+
+/// Who makes a Call.
+#[derive(Clone, Copy, Debug)]
+pub enum Caller<'a> {
+    /// AUTH_NONE.
+    None,
+    /// AUTH_SYS.
+    Sys(AuthSys<'a>),
+}
+
+/// A Call, as a handler sees it. The arguments lie in the buffer they arrived in.
+pub struct Call<'a> {
+    /// Transaction id.
+    pub xid: u32,
+    /// Program number.
+    pub program: u32,
+    /// Version.
+    pub version: u32,
+    /// Procedure number.
+    pub procedure: u32,
+    /// Who calls.
+    pub caller: Caller<'a>,
+    /// Who is at the other end of the connection.
+    pub peer: &'a Peer,
+    /// When this pass of the reactor began.
+    pub now: Duration,
+    pub(crate) arguments: Reader<'a>,
+    pub(crate) items: &'a mut [Placed],
+    pub(crate) connection: ConnectionId,
+    pub(crate) slot: u16,
+}
+
+impl<'a> Call<'a> {
+    /// A reader at the start of the arguments. Eligible arguments that came in Read chunks show up as
+    /// reduced items, whose data [`Call::placed`] has.
+    #[inline]
+    #[must_use]
+    pub fn arguments(&self) -> Reader<'a> {
+        self.arguments.clone()
+    }
+
+    /// The data of the Read chunk number `index`, which the handler may take out and keep.
+    ///
+    /// # Panics
+    ///
+    /// When `index` did not come from [`Call::arguments`].
+    #[must_use]
+    pub fn placed(&mut self, index: u32) -> &mut Placed {
+        &mut self.items[index as usize]
+    }
+
+    /// The connection it came in on.
+    #[must_use]
+    pub fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
+    /// A token to answer this Call later, for [`crate::Outcome::Later`].
+    #[must_use]
+    pub fn token(&self) -> Token {
+        Token { connection: self.connection, slot: self.slot, xid: self.xid }
+    }
+}

@@ -1,0 +1,239 @@
+//! What a client gives to a Call and gets back from it. The work is in `calling.rs`.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use stag_fabric::DisconnectReason;
+use stag_memory::{Buf, Shared};
+
+use crate::ConnectionId;
+
+/// Pieces of one Call's Read chunks, and segments of its Write chunks, at most.
+pub const CLIENT_SEGMENTS_MAX: usize = 8;
+
+/// Names a Call of a client until its [`CompletedCall`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallId {
+    /// The connection it was made on.
+    pub connection: ConnectionId,
+    pub(crate) call: stag_proto::CallId,
+}
+
+/// A Call's fixed part: what is called, as whom, and how long to wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Program number.
+    pub program: u32,
+    /// Version of the program.
+    pub version: u32,
+    /// Procedure number.
+    pub procedure: u32,
+    /// Who calls.
+    pub credentials: Credentials<'a>,
+    /// Comes back in the [`CompletedCall`].
+    pub user: u64,
+    /// Time after which the Call is given up.
+    pub timeout: Duration,
+    /// Largest possible results, in octets, **without** what goes to Write chunks. When they might not
+    /// fit inline, a Reply chunk of this size is provided (8267-D-1).
+    pub results_len_max: u32,
+}
+
+/// Credentials of a Call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Credentials<'a> {
+    /// AUTH_NONE.
+    #[default]
+    None,
+    /// AUTH_SYS, its body encoded once by [`stag_wire::rpc`].
+    Sys(&'a [u8]),
+}
+
+/// The memory that goes with a Call: it is exposed to the Responder until the Call is complete.
+#[derive(Debug, Default)]
+pub struct Chunks {
+    /// Read chunks: pieces of DDP-eligible arguments, with the number of the eligible item each belongs
+    /// to, ascending. The arguments' encoder says `eligible_opaque_reduced` once for each item.
+    pub read: ArrayVec<(u8, Shared), CLIENT_SEGMENTS_MAX>,
+    /// Write chunks: segments for DDP-eligible results, with the number of the chunk each belongs to,
+    /// ascending from 0. A buffer's `len()` is what is offered.
+    pub write: ArrayVec<(u8, Buf), CLIENT_SEGMENTS_MAX>,
+}
+
+impl Chunks {
+    /// One Read chunk of one piece.
+    #[must_use]
+    pub fn read(data: Shared) -> Chunks {
+        let mut chunks = Chunks::default();
+        chunks.read.push((0, data));
+        chunks
+    }
+
+    /// One Write chunk of one segment.
+    #[must_use]
+    pub fn write(buf: Buf) -> Chunks {
+        let mut chunks = Chunks::default();
+        chunks.write.push((0, buf));
+        chunks
+    }
+}
+
+/// Why a Call was not begun. Nothing was sent; the [`Chunks`] are handed back beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallRefused {
+    /// Every credit is in use: wait for a completion.
+    #[error("no credit: as many Calls are outstanding as the server granted")]
+    NoCredit,
+    /// No such connection, or it is not established.
+    #[error("not connected")]
+    NotConnected,
+    /// A pool has no buffer left.
+    #[error("no memory: the pool has no buffer left for this Call")]
+    NoMemory,
+    /// The chunk lists do not fit the inline threshold.
+    #[error("the chunk lists do not fit the inline threshold")]
+    TooManySegments,
+    /// The arguments are longer than a Long Call may be.
+    #[error("the arguments are longer than a Long Call may be")]
+    TooLong,
+    /// The provider did not take the work.
+    #[error("the fabric's send queue is full")]
+    FabricBusy,
+}
+
+/// A Call that is over. All its memory is fenced: no peer can reach it any more.
+#[derive(Debug)]
+pub struct CompletedCall {
+    /// Which.
+    pub call: CallId,
+    /// [`Request::user`].
+    pub user: u64,
+    /// The procedure that was called.
+    pub procedure: u32,
+    /// When the Call was sent, on the reactor's clock.
+    pub started: Duration,
+    /// How it ended.
+    pub result: Result<Results, CallError>,
+    /// The Write chunks' segments, as they were given. Each buffer's `len()` is what the server wrote
+    /// into it, if the Call succeeded; otherwise its content is undefined (8166-4.3.2.2-c).
+    pub written: ArrayVec<(u8, Buf), CLIENT_SEGMENTS_MAX>,
+}
+
+/// A successful Reply.
+#[derive(Debug)]
+pub struct Results {
+    message: Buf,
+    range: Range<u32>,
+    reduced: u32,
+}
+
+impl Results {
+    pub(crate) fn new(message: Buf, range: Range<u32>, reduced: u32) -> Results {
+        Results { message, range, reduced }
+    }
+
+    /// The encoded results, without what went to Write chunks.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.message[self.range.start as usize..self.range.end as usize]
+    }
+
+    /// How many octets of eligible results arrived in Write chunks.
+    #[inline]
+    #[must_use]
+    pub fn reduced_len(&self) -> u32 {
+        self.reduced
+    }
+}
+
+/// Why a Call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The time is over. The server may have executed it.
+    #[error("timed out; the server may have executed the Call")]
+    TimedOut,
+    /// It was cancelled. The server may have executed it.
+    #[error("cancelled; the server may have executed the Call")]
+    Cancelled,
+    /// The connection ended before the Call was sent: it was not executed.
+    #[error("the connection ended before the Call was sent")]
+    NotSent,
+    /// The connection ended while the Call was outstanding: it may have been executed.
+    #[error("the connection ended; the server may have executed the Call")]
+    ConnectionLost,
+    /// The server does not speak this version of RPC-over-RDMA (ERR_VERS).
+    #[error("the server speaks RPC-over-RDMA versions {low} to {high} only")]
+    TransportVersion {
+        /// Lowest it speaks.
+        low: u32,
+        /// Highest it speaks.
+        high: u32,
+    },
+    /// The server could not use this Call's chunks, or had no way to send the Reply (ERR_CHUNK). It may
+    /// have executed the Call (8267-4-c).
+    #[error("the server refused the Call's chunks, or could not send its Reply (ERR_CHUNK)")]
+    Chunk,
+    /// The program is not served.
+    #[error("the server does not have this program")]
+    ProgramUnavailable,
+    /// The program's version is not served.
+    #[error("the server has versions {low} to {high} of this program")]
+    ProgramMismatch {
+        /// Lowest version.
+        low: u32,
+        /// Highest version.
+        high: u32,
+    },
+    /// The procedure does not exist.
+    #[error("the server does not have this procedure")]
+    ProcedureUnavailable,
+    /// The server could not decode the arguments.
+    #[error("the server could not decode the arguments")]
+    GarbageArguments,
+    /// The server failed inside.
+    #[error("the server reports a system error")]
+    SystemError,
+    /// The server refused the credentials: an `auth_stat` of RFC 5531.
+    #[error("the server refused the credentials (auth_stat {0})")]
+    Authentication(u32),
+    /// The server does not speak RPC version 2.
+    #[error("the server does not speak RPC version 2")]
+    RpcVersion,
+    /// The Reply breaks the protocol.
+    #[error("the server's Reply breaks the protocol")]
+    BadReply,
+}
+
+/// What happened to a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectionEvent {
+    /// It can be used.
+    Established {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// It is gone. Comes after the completions of all its Calls.
+    Closed {
+        /// Which.
+        connection: ConnectionId,
+        /// Why.
+        reason: CloseReason,
+    },
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// The fabric says so.
+    Fabric(DisconnectReason),
+    /// The peer broke RPC-over-RDMA's rules: what it did.
+    Violation(&'static str),
+    /// We could not send a Reply or an RDMA_ERROR (8166-4.5.4-c).
+    CannotReply,
+}

@@ -1,0 +1,141 @@
+//! What a handler fills in.
+
+use stag_memory::{Buf, Pool, Shared};
+use stag_wire::rpc::ReplyBody;
+use stag_wire::rpcrdma::Header;
+use stag_wire::xdr::{Overflow, Writer};
+
+use crate::draft::{Draft, Item, Verdict};
+
+/// Where an eligible result has to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Into the Write chunk meant for it: give its memory to [`Reply::piece`], and encode only its
+    /// length (`eligible_opaque_reduced`).
+    Reduced,
+    /// Into the payload: encode its octets (`eligible_opaque_inline`).
+    Inline,
+}
+
+/// The Reply to one Call: the handler fills it in, the engine sends it.
+pub struct Reply<'a> {
+    pub(crate) draft: &'a mut Draft,
+    /// The Call's transport header: it says which chunks there are for results.
+    pub(crate) header: Header<'a>,
+    pub(crate) xid: u32,
+    /// Octets that the Send buffer may hold, header included.
+    pub(crate) inline_len_max: usize,
+    /// Where a long Reply's buffer comes from.
+    pub(crate) payload: &'a Pool,
+    /// Eligible results that the binding allows.
+    pub(crate) eligible: u8,
+    pub(crate) copied_bytes: &'a mut u64,
+}
+
+impl Reply<'_> {
+    /// Announces the next DDP-eligible result, of `len` octets, and says where it has to go. Call it once
+    /// for each eligible result, in the order in which they are encoded, before [`Reply::success`].
+    ///
+    /// Keeps 8166-4.3.2-a, 4.3.2.1-a, 4.3.2.3 and X-12: Write chunks are used in list order; an empty one,
+    /// or none, means inline; an item of no octets uses its chunk up.
+    pub fn item(&mut self, len: u32) -> Placement {
+        let index = self.draft.items.len();
+        let mut reduced = false;
+        if index < usize::from(self.eligible)
+            && let Some(chunk) = self.header.write_list().nth(index)
+            && chunk.segment_count() > 0
+        {
+            reduced = true;
+            if chunk.total_len() < u64::from(len) {
+                self.draft.verdict = Verdict::TooLong;
+            }
+        }
+        let pieces_end = self.draft.pieces.len() as u32;
+        self.draft.items.push(Item { len, reduced, pieces_end });
+        if reduced { Placement::Reduced } else { Placement::Inline }
+    }
+
+    /// Gives the next piece of the memory of the item announced last: it is written to the peer as it
+    /// is, without a copy. The pieces' lengths add up to the item's.
+    pub fn piece(&mut self, piece: Shared) {
+        if let Some(item) = self.draft.items.last_mut()
+            && item.reduced
+        {
+            self.draft.pieces.push(piece);
+            item.pieces_end = self.draft.pieces.len() as u32;
+        }
+    }
+
+    /// Answers with results. `encode` writes them; it may be called twice, when they turn out too long
+    /// to stay inline, and must write the same both times.
+    pub fn success(&mut self, encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>) {
+        self.encode(&ReplyBody::Success, encode);
+    }
+
+    /// Answers that the arguments could not be decoded (RFC 5531 `GARBAGE_ARGS`, 8166-4.5.2-b).
+    pub fn garbage_arguments(&mut self) {
+        self.error(&ReplyBody::GarbageArgs);
+    }
+
+    /// Answers that something failed that the program has no error for (RFC 5531 `SYSTEM_ERR`).
+    pub fn system_error(&mut self) {
+        self.error(&ReplyBody::SystemErr);
+    }
+
+    /// Answers that the Call's chunks are not those that the binding allows (8166-6.1-c): ERR_CHUNK.
+    pub fn bad_chunks(&mut self) {
+        self.draft.forget_results();
+        self.draft.verdict = Verdict::BadChunks;
+    }
+
+    pub(crate) fn error(&mut self, body: &ReplyBody) {
+        self.draft.forget_results();
+        self.encode(body, |_| Ok(()));
+    }
+
+    fn encode(&mut self, body: &ReplyBody, encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>) {
+        if self.draft.verdict == Verdict::TooLong {
+            return;
+        }
+        let write = |space: &mut [u8]| -> Result<usize, Overflow> {
+            let mut writer = Writer::new(space);
+            body.emit(self.xid, &mut writer)?;
+            encode(&mut writer)?;
+            Ok(writer.position())
+        };
+        let header_len = self.draft.header_len;
+        let Some(send) = self.draft.send.as_mut() else {
+            unreachable!("a draft has its Send buffer before the handler runs")
+        };
+        if header_len <= self.inline_len_max
+            && let Ok(len) = write(&mut send[header_len..self.inline_len_max])
+        {
+            self.draft.payload_len = len;
+            self.draft.verdict = Verdict::Encoded;
+            return;
+        }
+        self.draft.verdict = Verdict::TooLong;
+        let Some(mut long) = self.long_buffer() else { return };
+        if let Ok(len) = write(&mut long) {
+            *self.copied_bytes += len as u64;
+            long.set_len(len);
+            self.draft.payload_len = len;
+            self.draft.long = Some(long);
+            self.draft.verdict = Verdict::Encoded;
+        }
+    }
+
+    /// A buffer for a Long Reply, as large as the Reply chunk (8166-3.5.3-e), if there is one.
+    fn long_buffer(&self) -> Option<Buf> {
+        let len = self.header.reply_chunk()?.total_len();
+        let len = usize::try_from(len).ok()?.min(LONG_REPLY_LEN_MAX);
+        if len == 0 {
+            return None;
+        }
+        self.payload.take_len(len)
+    }
+}
+
+/// Largest Long Reply, in octets, whatever the Reply chunk would hold. READDIRPLUS and the like ask for
+/// at most 1 MiB; a little more for what stands around the entries.
+pub const LONG_REPLY_LEN_MAX: usize = (1 << 20) + 4096;

@@ -1,0 +1,217 @@
+//! What an embedder implements: [`Service`], and how several of them make one registry.
+
+use std::time::Duration;
+
+use crate::call::Call;
+use crate::reply::Reply;
+
+/// What RPC-over-RDMA must know of one procedure: its Upper-Layer Binding (8166-6-a).
+///
+/// The default, [`Procedure::plain`], has no DDP-eligible item: its Calls may still be long
+/// (Position Zero Read chunk) and its Replies too (Reply chunk).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Procedure {
+    /// Its name, for logs and statistics.
+    pub name: &'static str,
+    /// How many items of the arguments are DDP-eligible: data Read chunks that a Call may have.
+    pub eligible_arguments: u8,
+    /// How many items of the results are DDP-eligible: Write chunks that a Reply may use.
+    pub eligible_results: u8,
+}
+
+impl Procedure {
+    /// A procedure without DDP-eligible items.
+    #[must_use]
+    pub const fn plain(name: &'static str) -> Procedure {
+        Procedure { name, eligible_arguments: 0, eligible_results: 0 }
+    }
+}
+
+/// Names a Call that a [`Service`] answers later. Made by [`Call::token`]; good for one
+/// [`Service::finish`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token {
+    pub(crate) connection: stag_fabric::QueuePairId,
+    pub(crate) slot: u16,
+    pub(crate) xid: u32,
+}
+
+/// What a handler did with a Call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Outcome {
+    /// The [`Reply`] is filled in.
+    Done,
+    /// The Reply comes later: [`Service::poll_later`] will return this token. What was put in the
+    /// [`Reply`] so far is forgotten.
+    Later(Token),
+}
+
+/// One RPC program. Lives on one reactor, which owns it: no locks are needed, and none should be taken.
+///
+/// The engine answers for it: unknown versions and procedures (`PROG_MISMATCH`, `PROC_UNAVAIL`),
+/// unusable credentials, procedure 0 (NULL), and chunks that the binding does not allow (`ERR_CHUNK`).
+pub trait Service {
+    /// The program number.
+    fn program(&self) -> u32;
+
+    /// The lowest and the highest version served; every version between is served too.
+    fn versions(&self) -> (u32, u32);
+
+    /// The binding of one procedure, or `None` when there is no such procedure. Procedure 0 need not be
+    /// known here.
+    fn procedure(&self, version: u32, procedure: u32) -> Option<&'static Procedure>;
+
+    /// Answers a Call. Must not block; slow work returns [`Outcome::Later`].
+    fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome;
+
+    /// The next Call that was left for later and can be answered now. Called each pass.
+    fn poll_later(&mut self, now: Duration) -> Option<Token> {
+        let _ = now;
+        None
+    }
+
+    /// Answers the Call of `token`, which [`Service::poll_later`] returned.
+    fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {
+        let _ = token;
+        reply.system_error();
+    }
+
+    /// The Call of `token`, which [`Service::poll_later`] returned, needs no answer any more: its
+    /// connection is gone.
+    fn abandoned(&mut self, token: Token) {
+        let _ = token;
+    }
+}
+
+/// What a registry says of a program, version and procedure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// Served, with this binding; `service` is the place in the registry.
+    Found {
+        /// Place in the registry.
+        service: usize,
+        /// The binding.
+        procedure: &'static Procedure,
+    },
+    /// No such program.
+    NoProgram,
+    /// The program has other versions: lowest, highest.
+    NoVersion(u32, u32),
+    /// No such procedure.
+    NoProcedure,
+}
+
+static NULL: Procedure = Procedure::plain("NULL");
+
+/// Several services, known at compile time: `()`, one [`Service`], or a tuple of up to six.
+pub trait Services {
+    /// Finds who serves a procedure. The first service with that program and version wins.
+    fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup;
+    /// Calls service number `service`.
+    fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome;
+    /// The next late answer, and whose it is.
+    fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)>;
+    /// Lets service number `service` answer late.
+    fn finish(&mut self, service: usize, token: Token, reply: &mut Reply<'_>);
+    /// Tells service number `service` that an answer is no longer needed.
+    fn abandoned(&mut self, service: usize, token: Token);
+}
+
+/// Looks into one service; merges with what the ones before it said.
+#[inline]
+fn look<S: Service>(service: &S, place: usize, program: u32, version: u32, procedure: u32) -> Lookup {
+    if service.program() != program {
+        return Lookup::NoProgram;
+    }
+    let (low, high) = service.versions();
+    if version < low || version > high {
+        return Lookup::NoVersion(low, high);
+    }
+    if procedure == 0 {
+        return Lookup::Found { service: place, procedure: &NULL };
+    }
+    match service.procedure(version, procedure) {
+        Some(procedure) => Lookup::Found { service: place, procedure },
+        None => Lookup::NoProcedure,
+    }
+}
+
+/// The better of two answers: a program served by two services has the versions of both.
+fn merge(first: Lookup, second: Lookup) -> Lookup {
+    match (first, second) {
+        (Lookup::Found { .. }, _) | (Lookup::NoProcedure, Lookup::NoProgram | Lookup::NoVersion(..)) => first,
+        (Lookup::NoVersion(a, b), Lookup::NoVersion(c, d)) => Lookup::NoVersion(a.min(c), b.max(d)),
+        (Lookup::NoVersion(..), Lookup::NoProgram) => first,
+        _ => second,
+    }
+}
+
+impl Services for () {
+    fn lookup(&self, _: u32, _: u32, _: u32) -> Lookup {
+        Lookup::NoProgram
+    }
+    fn call(&mut self, _: usize, _: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        reply.system_error();
+        Outcome::Done
+    }
+    fn poll_later(&mut self, _: Duration) -> Option<(usize, Token)> {
+        None
+    }
+    fn finish(&mut self, _: usize, _: Token, reply: &mut Reply<'_>) {
+        reply.system_error();
+    }
+    fn abandoned(&mut self, _: usize, _: Token) {}
+}
+
+macro_rules! services {
+    ($($name:ident $place:tt),+) => {
+        impl<$($name: Service),+> Services for ($($name,)+) {
+            #[inline]
+            fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup {
+                let mut found = Lookup::NoProgram;
+                $(
+                    found = merge(found, look(&self.$place, $place, program, version, procedure));
+                    if let Lookup::Found { .. } = found {
+                        return found;
+                    }
+                )+
+                found
+            }
+            #[inline]
+            fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+                match service {
+                    $($place => self.$place.call(call, reply),)+
+                    _ => unreachable!("service {service} did not come from lookup"),
+                }
+            }
+            fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)> {
+                $(
+                    if let Some(token) = self.$place.poll_later(now) {
+                        return Some(($place, token));
+                    }
+                )+
+                None
+            }
+            fn finish(&mut self, service: usize, token: Token, reply: &mut Reply<'_>) {
+                match service {
+                    $($place => self.$place.finish(token, reply),)+
+                    _ => unreachable!("service {service} did not come from poll_later"),
+                }
+            }
+            fn abandoned(&mut self, service: usize, token: Token) {
+                match service {
+                    $($place => self.$place.abandoned(token),)+
+                    _ => unreachable!("service {service} did not come from poll_later"),
+                }
+            }
+        }
+    };
+}
+
+services!(A 0);
+services!(A 0, B 1);
+services!(A 0, B 1, C 2);
+services!(A 0, B 1, C 2, D 3);
+services!(A 0, B 1, C 2, D 3, E 4);
+services!(A 0, B 1, C 2, D 3, E 4, F 5);

@@ -1,0 +1,51 @@
+//! What an engine counts. Plain numbers of one reactor: read them between passes.
+
+/// Counters of an engine. All count from its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Calls sent.
+    pub calls_sent: u64,
+    /// Calls received and taken on.
+    pub calls_received: u64,
+    /// Replies sent.
+    pub replies_sent: u64,
+    /// Replies received that completed a Call.
+    pub replies_received: u64,
+    /// Calls that ended in error, at the client.
+    pub calls_failed: u64,
+    /// Messages whose Payload was all inline, in either direction.
+    pub messages_short: u64,
+    /// Read chunks at a non-zero Position.
+    pub read_chunks: u64,
+    /// Position Zero Read chunks: Long Calls.
+    pub position_zero_chunks: u64,
+    /// Write chunks used.
+    pub write_chunks: u64,
+    /// Write chunks offered and returned unused.
+    pub write_chunks_unused: u64,
+    /// Reply chunks used: Long Replies.
+    pub reply_chunks: u64,
+    /// Octets moved by RDMA Read.
+    pub read_bytes: u64,
+    /// Octets moved by RDMA Write.
+    pub write_bytes: u64,
+    /// Payload octets that were copied by this side's CPU beyond their placement: inline data, and
+    /// messages that turned out to be long.
+    pub copied_bytes: u64,
+    /// RDMA_ERROR messages sent.
+    pub errors_sent: u64,
+    /// Messages silently discarded, as the rules want.
+    pub messages_discarded: u64,
+    /// Handles invalidated by the peer's Send.
+    pub remote_invalidations: u64,
+    /// Handles fenced by us.
+    pub local_fences: u64,
+    /// Connections accepted or established.
+    pub connections_opened: u64,
+    /// Connections that ended.
+    pub connections_closed: u64,
+    /// Connections refused at admission.
+    pub connections_refused: u64,
+    /// Connections ended because the peer broke the rules.
+    pub violations: u64,
+}
