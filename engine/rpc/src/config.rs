@@ -1,0 +1,117 @@
+//! The numbers an engine is built with.
+
+use std::time::Duration;
+
+use stag_fabric::QueuePairCapacity;
+
+/// Numbers of an engine. All have defaults; [`EngineConfig::check`] says what does not fit together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Inline threshold that this side offers, in octets, both as its largest Send and as its largest
+    /// Receive: 1024 to 262144, rounded down to a multiple of 1024 (8797-4.2).
+    pub inline_threshold: u32,
+    /// Credits of one connection: what a client asks for, and the most that a server grants.
+    pub credits_max: u32,
+    /// Connections at once.
+    pub connections_max: u32,
+    /// Receives that all connections' Calls may use together: the credits that the server has.
+    pub receives_max: u32,
+    /// Whether to agree to remote invalidation (8797-4.1).
+    pub remote_invalidation: bool,
+    /// Largest Read chunk or Long Call that a server pulls, in octets (8166-8.1-e).
+    pub chunk_len_max: u32,
+    /// Completions handled in one pass.
+    pub burst: usize,
+    /// How long the oldest connection may stay half set up.
+    pub set_up_timeout: Duration,
+}
+
+impl Default for EngineConfig {
+    fn default() -> EngineConfig {
+        EngineConfig {
+            inline_threshold: 4096,
+            credits_max: 64,
+            connections_max: 64,
+            receives_max: 1024,
+            remote_invalidation: true,
+            chunk_len_max: (1 << 20) + 4096,
+            burst: 64,
+            set_up_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Most segments in one Call's chunk lists that either side deals with: what fits, within reason, in
+/// an inline threshold (8166-X-13), and more than every server must accept (8267-6.4.2-a).
+pub const SEGMENTS_MAX: u32 = 64;
+
+/// A number of an [`EngineConfig`] that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is {found}: it must be {low} to {high}; {repair}")]
+pub struct ConfigError {
+    /// The number's name.
+    pub what: &'static str,
+    /// The value found.
+    pub found: u64,
+    /// The lowest that works.
+    pub low: u64,
+    /// The highest that works.
+    pub high: u64,
+    /// What to do.
+    pub repair: &'static str,
+}
+
+impl EngineConfig {
+    /// Says what is wrong, if anything is.
+    ///
+    /// # Errors
+    ///
+    /// The first number that is out of its range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let check = |what, found: u64, low: u64, high: u64, repair| {
+            if found < low || found > high { Err(ConfigError { what, found, low, high, repair }) } else { Ok(()) }
+        };
+        check(
+            "inline_threshold",
+            self.inline_threshold.into(),
+            1024,
+            262_144,
+            "RFC 8797 carries 1 KiB to 256 KiB",
+        )?;
+        check("credits_max", self.credits_max.into(), 1, 1024, "32 to 128 suits most servers")?;
+        check("connections_max", self.connections_max.into(), 1, 65_536, "a reactor polls each of them")?;
+        check(
+            "receives_max",
+            self.receives_max.into(),
+            u64::from(self.connections_max) * 2,
+            1 << 20,
+            "every connection needs at least two Receives: raise it, or lower connections_max",
+        )?;
+        check("chunk_len_max", self.chunk_len_max.into(), 4096, 64 << 20, "1 MiB and a page suits NFS")?;
+        check("burst", self.burst as u64, 1, 4096, "64 is a good burst")
+    }
+
+    /// Octets of one message buffer: Sends and Receives.
+    #[must_use]
+    pub fn message_len(&self) -> usize {
+        (self.inline_threshold / 1024 * 1024) as usize
+    }
+
+    /// What one connection's queue pair may have outstanding.
+    pub(crate) fn capacity(&self) -> QueuePairCapacity {
+        QueuePairCapacity {
+            // A Receive for each credit and one for a message that takes none (RDMA_DONE, garbage).
+            receives: self.credits_max + SPARE_RECEIVES,
+            // For each credit: its Send, or the Read or Writes before it. A fragmented transfer takes
+            // more than its share and waits for room when the queue is full.
+            sends: self.credits_max * 4 + 8,
+            // For each credit: Read chunks, Write chunks and a Reply chunk.
+            exposures: self.credits_max * 4 + 8,
+            send_len_max: self.message_len() as u32,
+            receive_len_max: self.message_len() as u32,
+        }
+    }
+}
+
+/// Receives beyond the credits: for messages that take no credit.
+pub(crate) const SPARE_RECEIVES: u32 = 1;

@@ -1,0 +1,559 @@
+//! The engine: one pass over everything that a reactor's RPC connections have to do.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use stag_fabric::{Completed, Completion, DisconnectReason, Event, FabricError, ListenerId, Provider};
+use stag_proto::{INLINE_THRESHOLD_MIN, Parameters, Settings};
+use stag_runtime::Poller;
+use stag_wire::xdr::{Overflow, Writer};
+
+use crate::ConnectionId;
+use crate::calling::Calling;
+use crate::client::{CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent, Request};
+use crate::config::{ConfigError, EngineConfig};
+use crate::connection::Connection;
+use crate::draft::Draft;
+use crate::pools::Pools;
+use crate::service::Services;
+use crate::serving::{Pull, Serving};
+use crate::statistics::Statistics;
+
+/// How often Calls' deadlines are looked at: the precision of a Call's time-out.
+const SCAN_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Late answers that one pass sends at most.
+const LATE_BURST: usize = 64;
+
+/// Why an engine could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A number is out of its range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The provider cannot carry what was asked.
+    #[error("{what}: {wanted} wanted, the fabric's limit is {limit}; {repair}")]
+    Fabric {
+        /// The thing.
+        what: &'static str,
+        /// What the configuration wants.
+        wanted: u64,
+        /// What the fabric can do.
+        limit: u64,
+        /// What to change.
+        repair: &'static str,
+    },
+    /// Message buffers are smaller than the inline threshold.
+    #[error("message buffers of {found} octets cannot hold an inline threshold of {wanted}; make them as large")]
+    MessageLen {
+        /// Octets of one buffer.
+        found: usize,
+        /// The inline threshold.
+        wanted: usize,
+    },
+}
+
+/// What the halves of all connections share: everything of an engine but its connections and services.
+pub(crate) struct Core<P> {
+    pub(crate) provider: P,
+    pub(crate) pools: Pools,
+    pub(crate) config: EngineConfig,
+    pub(crate) statistics: Statistics,
+    /// The instant of this pass.
+    pub(crate) now: Duration,
+    pub(crate) completed: VecDeque<CompletedCall>,
+    pub(crate) events: VecDeque<ConnectionEvent>,
+    /// Kept for reuse, so that the steady state allocates nothing.
+    pub(crate) drafts: Vec<Box<Draft>>,
+    pub(crate) pulls: Vec<Box<Pull>>,
+    /// Receives that serving connections hold: posted, or with a Call in process.
+    pub(crate) receives_held: u32,
+    /// Connections that serve.
+    pub(crate) serving_count: u32,
+}
+
+impl<P> Core<P> {
+    pub(crate) fn draft(&mut self) -> Box<Draft> {
+        self.drafts.pop().unwrap_or_else(|| Box::new(Draft::new()))
+    }
+
+    pub(crate) fn put_draft(&mut self, mut draft: Box<Draft>) {
+        draft.clear();
+        self.drafts.push(draft);
+    }
+
+    /// Credits that one serving connection may have now: an equal share of the Receives, so that the sum of
+    /// all grants stays within them.
+    pub(crate) fn credit_share(&self) -> u32 {
+        let share = self.config.receives_max / self.serving_count.max(1);
+        share.saturating_sub(crate::config::SPARE_RECEIVES).clamp(1, self.config.credits_max)
+    }
+}
+
+/// RPC over one provider, inside one reactor: connections, their Calls, and the services.
+pub struct Engine<P, S> {
+    core: Core<P>,
+    services: S,
+    connections: Vec<Option<Box<Connection>>>,
+    completions: Vec<Completion>,
+    disconnects: Vec<(ConnectionId, DisconnectReason)>,
+    next_scan: Duration,
+    stopping: bool,
+    xid_seed: u32,
+}
+
+impl<P: Provider, S: Services> Engine<P, S> {
+    /// Makes an engine. The arenas of `pools` are registered with `provider` already.
+    ///
+    /// `seed` makes transaction ids differ from run to run; any number will do.
+    ///
+    /// # Errors
+    ///
+    /// When numbers do not fit together; see [`EngineError`].
+    pub fn new(
+        provider: P,
+        services: S,
+        pools: Pools,
+        config: EngineConfig,
+        seed: u32,
+    ) -> Result<Engine<P, S>, EngineError> {
+        config.check()?;
+        let limits = provider.limits();
+        if config.message_len() > limits.message_len_max as usize {
+            return Err(EngineError::Fabric {
+                what: "inline_threshold",
+                wanted: config.message_len() as u64,
+                limit: limits.message_len_max.into(),
+                repair: "lower it",
+            });
+        }
+        if pools.messages.unit_len() < config.message_len() {
+            return Err(EngineError::MessageLen {
+                found: pools.messages.unit_len(),
+                wanted: config.message_len(),
+            });
+        }
+        let calls = config.credits_max as usize * 2;
+        Ok(Engine {
+            services,
+            connections: Vec::new(),
+            completions: Vec::with_capacity(config.burst),
+            disconnects: Vec::new(),
+            next_scan: Duration::ZERO,
+            stopping: false,
+            xid_seed: seed,
+            core: Core {
+                provider,
+                pools,
+                config,
+                statistics: Statistics::default(),
+                now: Duration::ZERO,
+                completed: VecDeque::with_capacity(calls),
+                events: VecDeque::with_capacity(8),
+                drafts: Vec::with_capacity(calls),
+                pulls: Vec::with_capacity(calls),
+                receives_held: 0,
+                serving_count: 0,
+            },
+        })
+    }
+
+    /// Listens at `address` (a URL's part after `scheme://`) and serves whoever connects.
+    ///
+    /// # Errors
+    ///
+    /// What the provider says.
+    pub fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {
+        self.core.provider.listen(address)
+    }
+
+    /// Begins to connect to `address` as a client. A [`ConnectionEvent`] tells how it went.
+    ///
+    /// # Errors
+    ///
+    /// What the provider says; [`FabricError::Limit`] when the message buffers do not suffice.
+    pub fn connect(&mut self, address: &str) -> Result<ConnectionId, FabricError> {
+        let mut own = [0; Settings::PRIVATE_DATA_LEN];
+        let own = self.settings().emit(&mut own);
+        let id = self.core.provider.connect(address, own, self.core.config.capacity())?;
+        let mut connection = Connection::new(id, self.core.now);
+        // Before the Established event the parameters are the smallest; no Call is sent until then.
+        connection.calling = Some(Calling::new(&self.core.config, Parameters::default(), self.next_seed()));
+        self.insert(connection);
+        Ok(id)
+    }
+
+    /// Ends a connection. Its Calls complete first, then [`ConnectionEvent::Closed`] comes.
+    pub fn disconnect(&mut self, connection: ConnectionId) {
+        self.core.provider.disconnect(connection);
+    }
+
+    /// Begins a Call on an established connection. `encode` writes the arguments; it may be called twice,
+    /// when they turn out too long to stay inline, and must write the same both times.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is sent then, and the chunks are handed back.
+    pub fn call(
+        &mut self,
+        connection: ConnectionId,
+        request: &Request<'_>,
+        chunks: Chunks,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<CallId, (CallRefused, Chunks)> {
+        let Some(found) = find(&mut self.connections, connection) else {
+            return Err((CallRefused::NotConnected, chunks));
+        };
+        let established = found.established;
+        let Some(calling) = found.calling.as_mut().filter(|_| established) else {
+            return Err((CallRefused::NotConnected, chunks));
+        };
+        calling.call(&mut self.core, connection, request, chunks, encode)
+    }
+
+    /// Gives up a Call: its memory is fenced, then it completes with
+    /// [`CallError::Cancelled`](crate::CallError::Cancelled). Harmless when it is over already.
+    pub fn cancel(&mut self, call: CallId) {
+        if let Some(found) = find(&mut self.connections, call.connection)
+            && let Some(calling) = found.calling.as_mut()
+        {
+            calling.cancel(&mut self.core, call.connection, call.call, crate::CallError::Cancelled);
+        }
+    }
+
+    /// The next Call that is over.
+    #[inline]
+    pub fn completed(&mut self) -> Option<CompletedCall> {
+        self.core.completed.pop_front()
+    }
+
+    /// The next change of a client's connection.
+    pub fn connection_event(&mut self) -> Option<ConnectionEvent> {
+        self.core.events.pop_front()
+    }
+
+    /// Calls that could be begun now on `connection`.
+    #[must_use]
+    pub fn credits_available(&self, connection: ConnectionId) -> u32 {
+        self.connection(connection)
+            .filter(|found| found.established)
+            .and_then(|found| found.calling.as_ref())
+            .map_or(0, Calling::credits_available)
+    }
+
+    /// What the server granted last on `connection`.
+    #[must_use]
+    pub fn credits_granted(&self, connection: ConnectionId) -> u32 {
+        self.connection(connection).and_then(|found| found.calling.as_ref()).map_or(0, Calling::credits_granted)
+    }
+
+    /// What both ends of `connection` agreed on.
+    #[must_use]
+    pub fn parameters(&self, connection: ConnectionId) -> Option<Parameters> {
+        self.connection(connection).map(|found| found.parameters)
+    }
+
+    /// Connections there are, of both kinds, also those being set up or ended.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.connections.iter().flatten().count()
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn statistics(&self) -> &Statistics {
+        &self.core.statistics
+    }
+
+    /// The provider.
+    #[must_use]
+    pub fn provider(&self) -> &P {
+        &self.core.provider
+    }
+
+    /// The provider, to change it.
+    pub fn provider_mut(&mut self) -> &mut P {
+        &mut self.core.provider
+    }
+
+    /// The services.
+    pub fn services_mut(&mut self) -> &mut S {
+        &mut self.services
+    }
+
+    /// The buffers.
+    #[must_use]
+    pub fn pools(&self) -> &Pools {
+        &self.core.pools
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.core.config
+    }
+
+    fn connection(&self, id: ConnectionId) -> Option<&Connection> {
+        self.connections.get(id.index as usize)?.as_deref().filter(|found| found.id == id)
+    }
+
+    fn settings(&self) -> Settings {
+        let len = self.core.config.message_len() as u32;
+        Settings {
+            send_size: len,
+            receive_size: len,
+            remote_invalidation: self.core.config.remote_invalidation
+                && self.core.provider.limits().send_with_invalidate,
+        }
+    }
+
+    /// Another seed for a connection's transaction ids (a step of a multiplicative generator).
+    fn next_seed(&mut self) -> u32 {
+        self.xid_seed = self.xid_seed.wrapping_mul(0x915f_77f5).wrapping_add(0x9e37_79b9);
+        self.xid_seed
+    }
+
+    fn insert(&mut self, connection: Connection) {
+        let index = connection.id.index as usize;
+        if self.connections.len() <= index {
+            self.connections.resize_with(index + 1, || None);
+        }
+        self.connections[index] = Some(Box::new(connection));
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        match event {
+            Event::ConnectRequest { request, peer, private_data, .. } => {
+                if let Err(reason) = self.admit(request, peer, &private_data) {
+                    self.core.statistics.connections_refused += 1;
+                    tracing::warn!(reason, "connection refused");
+                    self.core.provider.reject(request, &reason);
+                }
+            }
+            Event::Established { queue_pair, private_data, peer } => {
+                let settings = self.settings();
+                let Some(found) = find(&mut self.connections, queue_pair) else { return };
+                found.established = true;
+                found.peer = Some(peer);
+                self.core.statistics.connections_opened += 1;
+                if found.calling.is_some() {
+                    let parameters = Parameters::of_client(&settings, &private_data);
+                    found.parameters = parameters;
+                    let seed = self.next_seed();
+                    let Some(found) = find(&mut self.connections, queue_pair) else { return };
+                    let mut calling = Calling::new(&self.core.config, parameters, seed);
+                    calling.post_receives(&mut self.core, queue_pair);
+                    found.calling = Some(calling);
+                    self.core.events.push_back(ConnectionEvent::Established { connection: queue_pair });
+                }
+            }
+            Event::Disconnected { queue_pair, reason } => self.disconnects.push((queue_pair, reason)),
+            _ => {}
+        }
+    }
+
+    /// Takes on a connection that somebody asked for, or says why not.
+    fn admit(
+        &mut self,
+        request: stag_fabric::ConnectRequestId,
+        peer: stag_fabric::Peer,
+        private_data: &[u8],
+    ) -> Result<(), String> {
+        let config = self.core.config;
+        if self.stopping {
+            return Err("the server is stopping".into());
+        }
+        if self.core.serving_count >= config.connections_max {
+            return Err(format!(
+                "{} connections are open, the limit is {}; raise connections_max",
+                self.core.serving_count, config.connections_max
+            ));
+        }
+        let first = 1 + crate::config::SPARE_RECEIVES;
+        if self.core.receives_held + first > config.receives_max {
+            return Err(format!(
+                "{} Receives are in use, the limit is {}; raise receives_max, or try again when others \
+                 have made a Call",
+                self.core.receives_held, config.receives_max
+            ));
+        }
+        let settings = self.settings();
+        let parameters = Parameters::of_server(&settings, private_data);
+        let id = self.core.provider.prepare(request, config.capacity()).map_err(|error| error.to_string())?;
+        let mut connection = Connection::new(id, self.core.now);
+        connection.peer = Some(peer);
+        connection.parameters = parameters;
+        let mut serving = Serving::new(&config, parameters);
+        self.core.serving_count += 1;
+        // 8166-3.3.3-a: the peer has one credit before it hears of any.
+        let posted = serving.post_receives(&mut self.core, id, first);
+        connection.serving = Some(serving);
+        self.insert(connection);
+        let mut own = [0; Settings::PRIVATE_DATA_LEN];
+        let own = settings.emit(&mut own);
+        let accepted = if posted { self.core.provider.accept(id, own) } else { Err(FabricError::Gone("buffer")) };
+        if let Err(error) = accepted {
+            tracing::warn!(%error, "connection not accepted");
+            self.core.provider.disconnect(id);
+        }
+        Ok(())
+    }
+
+    fn handle_disconnected(&mut self, id: ConnectionId, reason: DisconnectReason) {
+        let Some(mut gone) = find_slot(&mut self.connections, id).and_then(Option::take) else { return };
+        self.core.statistics.connections_closed += u64::from(gone.established);
+        let reason = gone.close_reason.take().unwrap_or(CloseReason::Fabric(reason));
+        if let Some(serving) = gone.serving.take() {
+            tracing::info!(?reason, "connection closed");
+            serving.close(&mut self.core);
+            self.core.serving_count -= 1;
+        }
+        if let Some(calling) = gone.calling.take() {
+            calling.close(&mut self.core, id);
+            self.core.events.push_back(ConnectionEvent::Closed { connection: id, reason });
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let id = completion.queue_pair;
+        let Some(found) = find(&mut self.connections, id) else { return };
+        match completion.completed {
+            Completed::Receive { buf, invalidated, exposed } => {
+                if completion.result.is_err() {
+                    // Flushed: the buffer goes back to its pool.
+                    if let Some(serving) = found.serving.as_mut() {
+                        serving.receive_flushed(&mut self.core);
+                    }
+                } else {
+                    found.receive(&mut self.core, &mut self.services, buf, invalidated, exposed);
+                }
+            }
+            Completed::Read(buf) => {
+                if let Some(serving) = found.serving.as_mut() {
+                    let peer = found.peer.as_ref();
+                    let result = completion.result;
+                    serving.read_done(&mut self.core, &mut self.services, id, peer, completion.id, buf, result);
+                }
+            }
+            Completed::Fence { handle, exposed } => {
+                if let Some(calling) = found.calling.as_mut() {
+                    calling.fenced(&mut self.core, id, handle, exposed);
+                }
+            }
+            // Unsignaled: only failures arrive, and the disconnect that follows them says all.
+            Completed::Send(_) | Completed::Write(_) => {}
+        }
+    }
+
+    /// Sends the answers that services have ready by now.
+    fn answer_late(&mut self) -> usize {
+        let mut count = 0;
+        while count < LATE_BURST
+            && let Some((service, token)) = self.services.poll_later(self.core.now)
+        {
+            count += 1;
+            let answered = find(&mut self.connections, token.connection)
+                .and_then(|found| found.serving.as_mut())
+                .is_some_and(|serving| serving.finish(&mut self.core, &mut self.services, service, token));
+            if !answered {
+                self.services.abandoned(service, token);
+            }
+        }
+        count
+    }
+
+    /// Looks at deadlines of Calls, and at connections that are being set up for too long.
+    fn scan(&mut self) {
+        self.next_scan = self.core.now + SCAN_INTERVAL;
+        for slot in &mut self.connections {
+            let Some(found) = slot else { continue };
+            let id = found.id;
+            if let Some(calling) = found.calling.as_mut() {
+                calling.expire(&mut self.core, id);
+            }
+            if !found.established && self.core.now >= found.opened + self.core.config.set_up_timeout {
+                self.core.provider.disconnect(id);
+            }
+        }
+    }
+}
+
+fn find(connections: &mut [Option<Box<Connection>>], id: ConnectionId) -> Option<&mut Connection> {
+    connections.get_mut(id.index as usize)?.as_deref_mut().filter(|found| found.id == id)
+}
+
+fn find_slot(
+    connections: &mut [Option<Box<Connection>>],
+    id: ConnectionId,
+) -> Option<&mut Option<Box<Connection>>> {
+    connections.get_mut(id.index as usize).filter(|slot| slot.as_ref().is_some_and(|found| found.id == id))
+}
+
+impl<P: Provider, S: Services> Poller for Engine<P, S> {
+    fn poll(&mut self, now: Duration) -> usize {
+        self.core.now = now;
+        let burst = self.core.config.burst;
+        let mut completions = std::mem::take(&mut self.completions);
+        let mut events = self.core.provider.poll(now, &mut completions, burst);
+
+        // Established comes before a queue pair's first completion, Disconnected after its last.
+        while let Some(event) = self.core.provider.poll_event() {
+            events += 1;
+            self.handle_event(event);
+        }
+        for completion in completions.drain(..) {
+            self.complete(completion);
+        }
+        self.completions = completions;
+        while let Some((id, reason)) = self.disconnects.pop() {
+            self.handle_disconnected(id, reason);
+        }
+
+        events += self.answer_late();
+        for found in self.connections.iter_mut().flatten() {
+            events += found.flush(&mut self.core);
+        }
+        if now >= self.next_scan {
+            self.scan();
+        }
+        // Posted work leaves together: one doorbell for each queue pair, not for each request.
+        self.core.provider.ring_doorbells();
+        events
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        let busy = self.connections.iter().flatten().any(|found| found.has_deadline());
+        let own = busy.then_some(self.next_scan);
+        match (own, self.core.provider.poll_timeout()) {
+            (Some(own), Some(other)) => Some(own.min(other)),
+            (own, other) => own.or(other),
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.core.completed.is_empty() && self.core.events.is_empty() && self.core.provider.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.core.provider.disarm();
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        out.extend(self.core.provider.descriptor().map(|descriptor| descriptor.as_raw_fd()));
+    }
+
+    fn stop(&mut self, _now: Duration) {
+        self.stopping = true;
+        // Clients' connections end at once, serving ones when their Calls are answered.
+        for found in self.connections.iter_mut().flatten() {
+            found.stop(&mut self.core);
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.connections.iter().all(Option::is_none)
+    }
+}
+

@@ -1,0 +1,30 @@
+//! The buffers an engine works with.
+
+use stag_memory::Pool;
+
+/// The pools of one reactor. The handler's own data may live in `payload` too: an in-memory store keeps
+/// placed buffers as they are.
+#[derive(Clone, Debug)]
+pub struct Pools {
+    /// Sends and Receives: a fixed pool whose buffers hold an inline threshold each.
+    pub messages: Pool,
+    /// Placed data, Long Calls and Long Replies: a pool of page runs.
+    pub payload: Pool,
+}
+
+impl Pools {
+    /// Message buffers that `config` needs, the sum of its users.
+    #[must_use]
+    pub fn messages_needed(config: &crate::EngineConfig) -> usize {
+        // Receives posted and Calls in process, for all connections together.
+        config.receives_max as usize
+            // Receives of a client: one for each of its credits.
+            + config.credits_max as usize
+            // Replies being made or still posted, and Calls still posted.
+            + 2 * config.credits_max as usize
+            // Completed Calls that the user has not let go of yet.
+            + config.credits_max as usize
+            // RDMA_ERROR messages in a burst of bad ones.
+            + config.burst
+    }
+}
