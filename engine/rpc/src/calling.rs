@@ -1,0 +1,670 @@
+//! The client half of a connection: drives the Requester, and holds the memory of its Calls.
+
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use stag_fabric::{Exposed, Fence, Handle, Provider, SendRequest};
+use stag_memory::Buf;
+use stag_proto::requester::{ChunkLists, Config, Failure, Memory, Outcome, Payload, Received, Requester};
+use stag_proto::{Parameters, Shape};
+use stag_wire::rpc::{CallHeader, ReplyHeader};
+use stag_wire::rpcrdma::{ReadSegment, Segment};
+use stag_wire::xdr::{Overflow, Writer};
+
+use crate::ConnectionId;
+use crate::client::{
+    CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CompletedCall, Credentials, Request, Results,
+};
+use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
+use crate::engine::Core;
+use crate::reply::LONG_REPLY_LEN_MAX;
+
+/// Positions of a Call's reduced arguments, in order.
+type Positions = ArrayVec<u32, CLIENT_SEGMENTS_MAX>;
+
+/// Octets of an accepted RPC Reply before its results: xid, type, status, an empty verifier, status. An error
+/// reply is no longer than this but for PROG_MISMATCH's and RPC_MISMATCH's two words.
+const REPLY_HEADER_LEN_MAX: u32 = 24 + 8;
+
+/// Largest Long Call that a client makes, in octets.
+const LONG_CALL_LEN_MAX: usize = 1 << 20;
+
+/// One segment of a Write chunk, while the peer may write it and after.
+#[derive(Debug)]
+struct Written {
+    chunk: u8,
+    handle: u32,
+    offered: u32,
+    /// Back after the fence.
+    buf: Option<Buf>,
+}
+
+/// How a Call ended, while fences are still awaited.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    /// A Reply, inline: where its Payload starts in the message.
+    Inline(u32),
+    /// A Reply in the Reply chunk, of so many octets.
+    Long(u32),
+    /// No Reply.
+    Failed(CallError),
+}
+
+/// One Call's memory and what its user wants back.
+#[derive(Debug, Default)]
+struct Slot {
+    call: Option<stag_proto::CallId>,
+    user: u64,
+    procedure: u32,
+    started: Duration,
+    deadline: Duration,
+    ending: Option<Ending>,
+    message: Option<Buf>,
+    written: ArrayVec<Written, CLIENT_SEGMENTS_MAX>,
+    /// Octets in each Write chunk, by the Reply.
+    chunk_lens: [u32; CLIENT_SEGMENTS_MAX],
+    reply_chunk: Option<(u32, Option<Buf>)>,
+}
+
+/// The client half of a connection.
+#[derive(Debug)]
+pub(crate) struct Calling {
+    requester: Requester,
+    slots: Box<[Slot]>,
+    receives_posted: u32,
+    receives_max: u32,
+    /// Calls that are not over.
+    outstanding: u32,
+}
+
+impl Calling {
+    pub(crate) fn new(config: &EngineConfig, parameters: Parameters, seed: u32) -> Calling {
+        // Twice the credits: a Call whose Reply came may still wait for fences while the next one starts.
+        let slots = config.credits_max * 2;
+        Calling {
+            requester: Requester::new(&Config {
+                slots,
+                parameters,
+                credits_requested: config.credits_max,
+                segments_max: SEGMENTS_MAX,
+                xid_seed: seed,
+            }),
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+            receives_posted: 0,
+            receives_max: config.credits_max + SPARE_RECEIVES,
+            outstanding: 0,
+        }
+    }
+
+    pub(crate) fn credits_available(&self) -> u32 {
+        self.requester.available()
+    }
+
+    pub(crate) fn credits_granted(&self) -> u32 {
+        self.requester.window().granted()
+    }
+
+    pub(crate) fn has_deadline(&self) -> bool {
+        self.outstanding > 0
+    }
+
+    /// Posts Receives until there is one for each credit (8166-3.3.1-e).
+    pub(crate) fn post_receives<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        while self.receives_posted < self.receives_max {
+            let Some(buf) = core.pools.messages.take() else { return };
+            if core.provider.post_receive(id, 0, buf).is_err() {
+                return;
+            }
+            self.receives_posted += 1;
+        }
+    }
+
+    /// Begins a Call. See [`crate::Engine::call`].
+    pub(crate) fn call<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        request: &Request<'_>,
+        chunks: Chunks,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<CallId, (CallRefused, Chunks)> {
+        if self.requester.available() == 0 {
+            return Err((CallRefused::NoCredit, chunks));
+        }
+        // 8166-3.3.1-e: a Receive for the Reply comes before the Call.
+        if self.receives_posted <= self.requester.window().in_flight() {
+            self.post_receives(core, id);
+            if self.receives_posted <= self.requester.window().in_flight() {
+                return Err((CallRefused::NoMemory, chunks));
+            }
+        }
+        let Some(mut send) = core.pools.messages.take() else {
+            return Err((CallRefused::NoMemory, chunks));
+        };
+        let counts = WriteCounts::of(&chunks);
+        let mut shape = Shape {
+            payload_len: 0,
+            read_segments: chunks.read.len() as u32,
+            write_chunks: counts.as_slice(),
+            reply_payload_len_max: request.results_len_max.saturating_add(REPLY_HEADER_LEN_MAX),
+            long_call_segments: 1,
+            reply_chunk_segments: 1,
+        };
+        let Ok(mut form) = self.requester.plan(&shape) else {
+            return Err((CallRefused::TooManySegments, chunks));
+        };
+        let Some(call) = self.requester.begin() else {
+            return Err((CallRefused::NoCredit, chunks));
+        };
+
+        // The Payload goes straight behind the header, or, when it does not fit, into a Long Call's buffer.
+        let threshold = self.requester.parameters().call_threshold as usize;
+        send.set_len(threshold.min(send.capacity()));
+        let write = |space: &mut [u8]| write_payload(space, call.xid(), request, &encode);
+        let mut long = None;
+        let (payload_len, positions) = match write(&mut send[form.header_len as usize..]) {
+            Ok(written) => written,
+            Err(Overflow) => {
+                shape.payload_len = u32::MAX;
+                match self.long_payload(core, &shape, write) {
+                    Ok((planned, buf, positions)) => {
+                        form = planned;
+                        long = Some(buf);
+                        (0, positions)
+                    }
+                    Err(refused) => {
+                        let _ = self.requester.abandon(call);
+                        return Err((refused, chunks));
+                    }
+                }
+            }
+        };
+        let mut reply_buf = None;
+        if form.reply_chunk {
+            let len = (shape.reply_payload_len_max as usize).min(LONG_REPLY_LEN_MAX);
+            let Some(mut buf) = core.pools.payload.take_len(len) else {
+                let _ = self.requester.abandon(call);
+                return Err((CallRefused::NoMemory, chunks));
+            };
+            buf.set_len(len);
+            reply_buf = Some(buf);
+        }
+
+        let slot = &mut self.slots[call.index()];
+        slot.call = Some(call);
+        slot.user = request.user;
+        slot.procedure = request.procedure;
+        slot.started = core.now;
+        slot.deadline = core.now.saturating_add(request.timeout);
+        slot.ending = None;
+        self.outstanding += 1;
+
+        let long_call = long.is_some();
+        let exposed = slot.expose(core, id, chunks, &positions, long, reply_buf);
+        let sent = exposed.is_some_and(|lists| {
+            let emitted = self.requester.emit_call(call, &lists.as_chunk_lists(counts.as_slice()), &mut send);
+            // The plan above and the lists agree by construction.
+            let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
+            send.set_len(header_len + payload_len);
+            let request = SendRequest { id: 0, buf: send, invalidate: None, signaled: false };
+            core.provider.post_send(id, request).is_ok()
+        });
+        if !sent {
+            // Rare: the queues are sized for all credits. The Call ends as one that was not sent, and its
+            // memory comes back with its completion.
+            self.end_unsent(core, id, call);
+            return Ok(CallId { connection: id, call });
+        }
+        let statistics = &mut core.statistics;
+        statistics.calls_sent += 1;
+        if long_call {
+            statistics.position_zero_chunks += 1;
+        } else {
+            statistics.messages_short += 1;
+        }
+        Ok(CallId { connection: id, call })
+    }
+
+    /// Encodes a Payload that does not fit inline (8166-3.5.3-a), and plans the Call anew for it.
+    fn long_payload<P: Provider>(
+        &self,
+        core: &mut Core<P>,
+        shape: &Shape<'_>,
+        write: impl Fn(&mut [u8]) -> Result<(usize, Positions), Overflow>,
+    ) -> Result<(Form, Buf, Positions), CallRefused> {
+        let form = self.requester.plan(shape).map_err(|_| CallRefused::TooManySegments)?;
+        let mut buf = core.pools.payload.take_len(LONG_CALL_LEN_MAX).ok_or(CallRefused::NoMemory)?;
+        buf.set_len(LONG_CALL_LEN_MAX);
+        let (len, positions) = write(&mut buf).map_err(|Overflow| CallRefused::TooLong)?;
+        core.statistics.copied_bytes += len as u64;
+        buf.set_len(len);
+        buf.shrink_to(len);
+        Ok((form, buf, positions))
+    }
+
+    /// Ends a Call that could not be exposed or sent.
+    fn end_unsent<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, call: stag_proto::CallId) {
+        self.slots[call.index()].ending = Some(Ending::Failed(CallError::NotSent));
+        let memory = self.requester.abandon(call);
+        self.settle(core, id, call, memory);
+    }
+
+    /// Gives up a Call, with `error` as its end.
+    pub(crate) fn cancel<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: stag_proto::CallId,
+        error: CallError,
+    ) {
+        let slot = &mut self.slots[call.index()];
+        if slot.call != Some(call) || slot.ending.is_some() {
+            return;
+        }
+        slot.ending = Some(Ending::Failed(error));
+        let memory = self.requester.cancel(call);
+        self.settle(core, id, call, memory);
+    }
+
+    /// Gives up all Calls whose time is over.
+    pub(crate) fn expire<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        if self.outstanding == 0 {
+            return;
+        }
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            if let Some(call) = slot.call
+                && core.now >= slot.deadline
+            {
+                self.cancel(core, id, call, CallError::TimedOut);
+            }
+        }
+    }
+
+    /// Takes in a message. `Err`: the connection has to end, and why.
+    #[inline]
+    pub(crate) fn receive<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        message: Buf,
+        invalidated: Option<Handle>,
+        exposed: Option<Exposed>,
+    ) -> Result<(), &'static str> {
+        // The Receive first: a Call that the Reply lets out brings back a Reply that needs one.
+        self.receives_posted -= 1;
+        self.post_receives(core, id);
+        core.statistics.remote_invalidations += u64::from(invalidated.is_some());
+        match self.requester.handle_receive(&message, invalidated.map(|handle| handle.0)) {
+            Received::Reply(reply) => {
+                let call = reply.call;
+                let slot = &mut self.slots[call.index()];
+                slot.ending = Some(match reply.payload {
+                    Payload::Inline(payload) => Ending::Inline((message.len() - payload.len()) as u32),
+                    Payload::Long(len) => {
+                        core.statistics.reply_chunks += 1;
+                        Ending::Long(len)
+                    }
+                });
+                slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
+                for (len, place) in reply.write_lens().zip(&mut slot.chunk_lens) {
+                    *place = len;
+                }
+                let memory = reply.memory;
+                slot.message = Some(message);
+                slot.take_back(invalidated, exposed);
+                core.statistics.replies_received += 1;
+                self.settle(core, id, call, memory);
+            }
+            Received::Failed { call, failure, memory } => {
+                let slot = &mut self.slots[call.index()];
+                slot.ending = Some(Ending::Failed(match failure {
+                    Failure::Version { low, high } => CallError::TransportVersion { low, high },
+                    Failure::Chunk => CallError::Chunk,
+                    Failure::Violation(_) => CallError::BadReply,
+                }));
+                slot.take_back(invalidated, exposed);
+                self.settle(core, id, call, memory);
+            }
+            Received::Late { call, memory } => {
+                self.slots[call.index()].take_back(invalidated, exposed);
+                self.settle(core, id, call, memory);
+            }
+            Received::Dropped(_) => core.statistics.messages_discarded += 1,
+            Received::Close(_) => {
+                return Err("its Send invalidated a handle that it must not (8797-X-2)");
+            }
+        }
+        Ok(())
+    }
+
+    /// A fence is done.
+    pub(crate) fn fenced<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        handle: Handle,
+        exposed: Exposed,
+    ) {
+        // By handle, not by slot: at the end of a connection handles come back that nobody fenced.
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.exposes(handle.0)) else { return };
+        let call = slot.call;
+        slot.take_back(Some(handle), Some(exposed));
+        if let Some(call) = call
+            && let Some(memory) = self.requester.handle_fenced(call, handle.0)
+        {
+            self.settle(core, id, call, memory);
+        }
+    }
+
+    /// The connection is gone, and all memory is back: every Call ends now.
+    pub(crate) fn close<P: Provider>(mut self, core: &mut Core<P>, id: ConnectionId) {
+        let slots = &mut self.slots;
+        let mut over: Vec<stag_proto::CallId> = Vec::new();
+        self.requester.handle_disconnect(|call, outcome| {
+            let slot = &mut slots[call.index()];
+            if slot.call == Some(call) {
+                slot.ending.get_or_insert(Ending::Failed(match outcome {
+                    Outcome::NotSent => CallError::NotSent,
+                    _ => CallError::ConnectionLost,
+                }));
+                over.push(call);
+            }
+        });
+        for call in over {
+            self.finish(core, id, call);
+        }
+    }
+
+    /// Fences what is left of a Call's memory, and ends the Call when nothing is.
+    #[inline]
+    fn settle<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: stag_proto::CallId,
+        mut memory: Memory,
+    ) {
+        if memory == Memory::Exposed {
+            while let Some(handle) = self.requester.poll_fence(call) {
+                core.statistics.local_fences += 1;
+                match core.provider.fence(id, Handle(handle), u64::from(call.xid())) {
+                    Some(Fence::Done(exposed)) => {
+                        self.slots[call.index()].take_back(Some(Handle(handle)), Some(exposed));
+                    }
+                    Some(Fence::Pending) => continue,
+                    // Not exposed any more: the connection is ending, and its completion carries the memory.
+                    None => continue,
+                }
+                if let Some(now) = self.requester.handle_fenced(call, handle) {
+                    memory = now;
+                }
+            }
+        }
+        if memory == Memory::Safe {
+            self.finish(core, id, call);
+        }
+    }
+
+    /// Hands a Call that is over to its user.
+    #[inline]
+    fn finish<P>(&mut self, core: &mut Core<P>, id: ConnectionId, call: stag_proto::CallId) {
+        let slot = &mut self.slots[call.index()];
+        // The late Reply of a cancelled Call, whose end was reported already.
+        if slot.call != Some(call) {
+            return;
+        }
+        let Some(ending) = slot.ending.take() else { return };
+        slot.call = None;
+        self.outstanding -= 1;
+        let result = slot.results(ending, call, &mut core.statistics);
+        core.statistics.calls_failed += u64::from(result.is_err());
+        let written = slot.written.drain(..).filter_map(|part| Some((part.chunk, part.buf?))).collect();
+        slot.reply_chunk = None;
+        core.completed.push_back(CompletedCall {
+            call: CallId { connection: id, call },
+            user: slot.user,
+            procedure: slot.procedure,
+            started: slot.started,
+            result,
+            written,
+        });
+    }
+}
+
+/// Segments of each Write chunk.
+struct WriteCounts {
+    counts: [u32; CLIENT_SEGMENTS_MAX],
+    len: usize,
+}
+
+impl WriteCounts {
+    #[inline]
+    fn of(chunks: &Chunks) -> WriteCounts {
+        let mut counts = WriteCounts { counts: [0; CLIENT_SEGMENTS_MAX], len: 0 };
+        for (chunk, _) in &chunks.write {
+            let chunk = usize::from(*chunk).min(CLIENT_SEGMENTS_MAX - 1);
+            counts.counts[chunk] += 1;
+            counts.len = counts.len.max(chunk + 1);
+        }
+        counts
+    }
+
+    #[inline]
+    fn as_slice(&self) -> &[u32] {
+        &self.counts[..self.len]
+    }
+}
+
+/// Encodes a Call's RPC message, and returns its length and the Positions of its reduced arguments.
+#[inline]
+fn write_payload(
+    space: &mut [u8],
+    xid: u32,
+    request: &Request<'_>,
+    encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+) -> Result<(usize, Positions), Overflow> {
+    let mut writer = Writer::new(space);
+    CallHeader {
+        xid,
+        program: request.program,
+        version: request.version,
+        procedure: request.procedure,
+        credential: match request.credentials {
+            Credentials::None => OpaqueAuth::NONE,
+            Credentials::Sys(body) => OpaqueAuth { flavor: AUTH_SYS, body },
+        },
+        verifier: OpaqueAuth::NONE,
+    }
+    .encode(&mut writer)?;
+    encode(&mut writer)?;
+    let positions = writer.reduced_positions().iter().copied().take(CLIENT_SEGMENTS_MAX).collect();
+    Ok((writer.position(), positions))
+}
+
+/// The chunk lists of one Call, as exposed.
+#[derive(Default)]
+struct Lists {
+    reads: ArrayVec<ReadSegment, { CLIENT_SEGMENTS_MAX + 1 }>,
+    writes: ArrayVec<Segment, CLIENT_SEGMENTS_MAX>,
+    reply: Option<Segment>,
+}
+
+impl Slot {
+    /// Exposes all memory of a Call. `None`: the provider refused something; what is exposed already is
+    /// fenced again, and the Write chunks' buffers are back in the slot.
+    fn expose<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        chunks: Chunks,
+        positions: &Positions,
+        long: Option<Buf>,
+        reply: Option<Buf>,
+    ) -> Option<Lists> {
+        let mut lists = Lists::default();
+        self.written.clear();
+        self.reply_chunk = None;
+        let mut complete = true;
+        if let Some(buf) = long {
+            complete &= lists.expose_read(core, id, 0, buf.share());
+        }
+        for (item, data) in chunks.read {
+            // A piece whose item the encoder did not reduce has no Position: the Call is not well formed.
+            let position = positions.get(usize::from(item)).copied();
+            complete = complete && position.is_some_and(|at| lists.expose_read(core, id, at, data));
+        }
+        for (chunk, buf) in chunks.write {
+            let offered = buf.len() as u32;
+            let mut part = Written { chunk, handle: 0, offered, buf: None };
+            if complete {
+                match core.provider.expose(id, Exposed::Write(buf)) {
+                    Ok(target) => {
+                        part.handle = target.handle.0;
+                        lists.writes.push(segment(target, offered));
+                    }
+                    Err(refused) => {
+                        complete = false;
+                        part.buf = write_buf(refused.request);
+                    }
+                }
+            } else {
+                part.buf = Some(buf);
+            }
+            self.written.push(part);
+        }
+        if let Some(buf) = reply.filter(|_| complete) {
+            let len = buf.len() as u32;
+            match core.provider.expose(id, Exposed::Write(buf)) {
+                Ok(target) => {
+                    self.reply_chunk = Some((target.handle.0, None));
+                    lists.reply = Some(segment(target, len));
+                }
+                Err(_) => complete = false,
+            }
+        }
+        if complete {
+            return Some(lists);
+        }
+        self.withdraw(core, id, &lists);
+        None
+    }
+
+    /// Fences what was exposed for a Call that will not be sent. No peer knows the handles, so no access can
+    /// be under way, and every fence is done at once.
+    fn withdraw<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, lists: &Lists) {
+        let reads = lists.reads.iter().map(|read| read.segment.handle);
+        let handles = reads.chain(lists.writes.iter().chain(&lists.reply).map(|segment| segment.handle));
+        for handle in handles {
+            if let Some(Fence::Done(exposed)) = core.provider.fence(id, Handle(handle), 0) {
+                self.take_back(Some(Handle(handle)), Some(exposed));
+            }
+        }
+    }
+
+    /// Whether `handle` is one of this Call's that is not fenced yet.
+    fn exposes(&self, handle: u32) -> bool {
+        self.written.iter().any(|part| part.handle == handle && part.buf.is_none())
+            || matches!(self.reply_chunk, Some((own, None)) if own == handle)
+    }
+
+    /// Keeps memory that came back from a fence.
+    #[inline]
+    fn take_back(&mut self, handle: Option<Handle>, exposed: Option<Exposed>) {
+        let (Some(handle), Some(Exposed::Write(buf))) = (handle, exposed) else { return };
+        if let Some(part) = self.written.iter_mut().find(|part| part.handle == handle.0 && part.buf.is_none()) {
+            part.buf = Some(buf);
+        } else if let Some((own, place)) = &mut self.reply_chunk
+            && *own == handle.0
+        {
+            *place = Some(buf);
+        }
+    }
+
+    /// Looks into the Reply, and sets the lengths of the Write chunks' buffers.
+    #[inline]
+    fn results(
+        &mut self,
+        ending: Ending,
+        call: stag_proto::CallId,
+        statistics: &mut Statistics,
+    ) -> Result<Results, CallError> {
+        let (message, start) = match ending {
+            Ending::Failed(error) => {
+                self.message = None;
+                return Err(error);
+            }
+            Ending::Inline(start) => (self.message.take().ok_or(CallError::BadReply)?, start as usize),
+            Ending::Long(len) => {
+                self.message = None;
+                let (_, buf) = self.reply_chunk.take().ok_or(CallError::BadReply)?;
+                let mut buf = buf.ok_or(CallError::BadReply)?;
+                buf.set_len((len as usize).min(buf.capacity()));
+                if !call.is_reply(&buf) {
+                    return Err(CallError::BadReply);
+                }
+                (buf, 0)
+            }
+        };
+        let mut reader = Reader::new(&message[start..]);
+        let status = match ReplyHeader::decode(&mut reader) {
+            Ok(header) => header.body,
+            Err(_) => return Err(CallError::BadReply),
+        };
+        check(status)?;
+        let first = (start + reader.position()) as u32;
+        let mut reduced = 0;
+        if !self.written.is_empty() {
+            reduced = self.spread(statistics);
+        }
+        let end = message.len() as u32;
+        Ok(Results::new(message, first..end, reduced))
+    }
+
+    /// Gives each segment of the Write chunks its share of the octets written, front to back
+    /// (8166-3.4.6-b), and returns their sum.
+    fn spread(&mut self, statistics: &mut Statistics) -> u32 {
+        let mut left = self.chunk_lens;
+        let mut sum = 0;
+        for part in &mut self.written {
+            let chunk = usize::from(part.chunk).min(CLIENT_SEGMENTS_MAX - 1);
+            let len = left[chunk].min(part.offered);
+            left[chunk] -= len;
+            sum += len;
+            if let Some(buf) = &mut part.buf {
+                buf.set_len(len as usize);
+            }
+        }
+        if sum > 0 {
+            statistics.write_chunks += 1;
+        } else {
+            statistics.write_chunks_unused += 1;
+        }
+        sum
+    }
+}
+
+impl Lists {
+    fn expose_read<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, at: u32, data: Shared) -> bool {
+        let len = data.len() as u32;
+        match core.provider.expose(id, Exposed::Read(data)) {
+            Ok(source) => {
+                self.reads.push(ReadSegment { position: at, segment: segment(source, len) });
+                core.statistics.read_chunks += u64::from(at != 0);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+fn segment(remote: RemoteSegment, length: u32) -> Segment {
+    Segment { handle: remote.handle.0, length, offset: remote.offset }
+}
+
+fn write_buf(exposed: Exposed) -> Option<Buf> {
+    match exposed {
+        Exposed::Write(buf) => Some(buf),
+        Exposed::Read(_) => None,
+    }
+}
