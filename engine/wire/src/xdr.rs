@@ -441,12 +441,16 @@ impl<'a> Reader<'a> {
 pub struct Mark {
     position: usize,
     skipped: u64,
+    reduced_count: u8,
 }
 
 /// A word that was left open ([`Writer::reserve_u32`]).
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the word stays 0 until it is patched"]
 pub struct Reserved(usize);
+
+/// Items that a [`Writer`] can leave to chunks.
+pub const REDUCED_MAX: usize = 8;
 
 /// Writes XDR items into a slice, one after the other.
 ///
@@ -457,6 +461,9 @@ pub struct Writer<'a> {
     position: usize,
     /// Octets, with padding, of the items left out.
     skipped: u64,
+    /// Positions of the items left out.
+    reduced: [u32; REDUCED_MAX],
+    reduced_count: u8,
 }
 
 impl<'a> Writer<'a> {
@@ -464,7 +471,7 @@ impl<'a> Writer<'a> {
     #[inline]
     #[must_use]
     pub const fn new(buf: &'a mut [u8]) -> Writer<'a> {
-        Writer { buf, position: 0, skipped: 0 }
+        Writer { buf, position: 0, skipped: 0, reduced: [0; REDUCED_MAX], reduced_count: 0 }
     }
 
     /// Returns the octets written so far.
@@ -499,7 +506,7 @@ impl<'a> Writer<'a> {
     #[inline]
     #[must_use]
     pub const fn mark(&self) -> Mark {
-        Mark { position: self.position, skipped: self.skipped }
+        Mark { position: self.position, skipped: self.skipped, reduced_count: self.reduced_count }
     }
 
     /// Forgets all that was written after `mark` was taken.
@@ -512,6 +519,7 @@ impl<'a> Writer<'a> {
         assert!(mark.position <= self.position, "a mark of another writer");
         self.position = mark.position;
         self.skipped = mark.skipped;
+        self.reduced_count = mark.reduced_count;
     }
 
     /// Opens the next `N` octets for the caller to fill. `N` must be a multiple of 4.
@@ -620,12 +628,22 @@ impl<'a> Writer<'a> {
         self.opaque(octets)
     }
 
+    /// Returns the Positions of the items left out so far, in order.
+    #[inline]
+    #[must_use]
+    pub fn reduced_positions(&self) -> &[u32] {
+        &self.reduced[..usize::from(self.reduced_count)]
+    }
+
     /// Writes the length word of a DDP-eligible item of `len` octets and leaves the rest to a chunk.
-    /// Returns the Position of the item, for the Read list (8166-3.4.5-a).
+    /// Returns the Position of the item, for the Read list (8166-3.4.5-a). [`Overflow`] also when
+    /// [`REDUCED_MAX`] items were left out already.
     #[inline]
     pub fn eligible_opaque_reduced(&mut self, len: u32) -> Result<u32, Overflow> {
         self.u32(len)?;
         let position = u32::try_from(self.unreduced_position()).map_err(|_| Overflow)?;
+        *self.reduced.get_mut(usize::from(self.reduced_count)).ok_or(Overflow)? = position;
+        self.reduced_count += 1;
         self.skipped += padded(len);
         Ok(position)
     }
