@@ -1,0 +1,273 @@
+//! How values become XDR and back: the macros that say it for records and numbers, and the small values
+//! that everything else is made of.
+
+use super::{HANDLE_LEN_MAX, NAME_LEN_MAX, PATH_LEN_MAX, STRING_LEN_CAP, Status, Verifier};
+use crate::xdr::{Decode, Encode, Error, Item, Overflow, Reader, Writer};
+
+/// Declares structs whose XDR form is their fields in order.
+macro_rules! records {
+    ($($(#[$meta:meta])* $name:ident $(<$lt:lifetime>)? {
+        $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
+    })*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name $(<$lt>)? {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+
+        impl<'a> $crate::xdr::Decode<'a> for $name $(<$lt>)? {
+            #[inline]
+            fn decode(reader: &mut $crate::xdr::Reader<'a>) -> Result<Self, $crate::xdr::Error> {
+                Ok($name { $($field: reader.value()?,)* })
+            }
+        }
+
+        impl $(<$lt>)? $crate::xdr::Encode for $name $(<$lt>)? {
+            #[inline]
+            fn encode(&self, writer: &mut $crate::xdr::Writer<'_>) -> Result<(), $crate::xdr::Overflow> {
+                $(writer.value(&self.$field)?;)*
+                Ok(())
+            }
+        }
+    )*};
+}
+pub(crate) use records;
+
+/// Declares an XDR enumeration: a number outside of it is an error.
+macro_rules! numbers {
+    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $number:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum $name {
+            $($(#[$variant_meta])* $variant = $number,)*
+        }
+
+        impl $name {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// Returns the one with this number, if there is one.
+            #[inline]
+            #[must_use]
+            pub const fn from_number(number: u32) -> Option<$name> {
+                match number {
+                    $($number => Some($name::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// Returns its number on the wire.
+            #[inline]
+            #[must_use]
+            pub const fn number(self) -> u32 {
+                self as u32
+            }
+        }
+
+        impl<'a> $crate::xdr::Decode<'a> for $name {
+            #[inline]
+            fn decode(reader: &mut $crate::xdr::Reader<'a>) -> Result<Self, $crate::xdr::Error> {
+                reader.enumeration($name::from_number)
+            }
+        }
+
+        impl $crate::xdr::Encode for $name {
+            #[inline]
+            fn encode(&self, writer: &mut $crate::xdr::Writer<'_>) -> Result<(), $crate::xdr::Overflow> {
+                writer.u32(self.number())
+            }
+        }
+    };
+}
+pub(crate) use numbers;
+
+/// Nothing: NULL's arguments, GETATTR's failure.
+impl<'a> Decode<'a> for () {
+    #[inline]
+    fn decode(_: &mut Reader<'a>) -> Result<Self, Error> {
+        Ok(())
+    }
+}
+
+impl Encode for () {
+    #[inline]
+    fn encode(&self, _: &mut Writer<'_>) -> Result<(), Overflow> {
+        Ok(())
+    }
+}
+
+macro_rules! words {
+    ($($type:ident)*) => {$(
+        impl<'a> Decode<'a> for $type {
+            #[inline]
+            fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+                reader.$type()
+            }
+        }
+
+        impl Encode for $type {
+            #[inline]
+            fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+                writer.$type(*self)
+            }
+        }
+    )*};
+}
+words!(u32 u64 bool);
+
+/// XDR's optional data, and RFC 1813's unions of one arm.
+impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
+    #[inline]
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+        reader.optional()
+    }
+}
+
+impl<T: Encode> Encode for Option<T> {
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        writer.optional(self.as_ref())
+    }
+}
+
+impl<'a> Decode<'a> for Verifier {
+    #[inline]
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+        reader.array().copied()
+    }
+}
+
+impl Encode for Verifier {
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        *writer.array()? = *self;
+        Ok(())
+    }
+}
+
+/// Declares opaque values that always stay in the stream.
+macro_rules! opaques {
+    ($($(#[$meta:meta])* $name:ident up to $max:ident;)*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub struct $name<'a>(pub &'a [u8]);
+
+        impl<'a> Decode<'a> for $name<'a> {
+            #[inline]
+            fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+                reader.opaque($max).map($name)
+            }
+        }
+
+        impl Encode for $name<'_> {
+            #[inline]
+            fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+                writer.opaque(self.0)
+            }
+        }
+    )*};
+}
+opaques! {
+    /// A file handle (nfs_fh3): at most [`HANDLE_LEN_MAX`] octets, opaque to a client.
+    Handle up to HANDLE_LEN_MAX;
+
+    /// A name of a directory entry (filename3). Any octets: what is a good name is the server's business.
+    Name up to STRING_LEN_CAP;
+}
+
+impl Name<'_> {
+    /// Tells whether it is longer than [`NAME_LEN_MAX`]: the answer is [`Status::NameTooLong`].
+    #[inline]
+    #[must_use]
+    pub const fn is_too_long(&self) -> bool {
+        self.0.len() > NAME_LEN_MAX as usize
+    }
+}
+
+/// Declares DDP-eligible values (RFC 8267 section 2).
+macro_rules! eligible {
+    ($($(#[$meta:meta])* $name:ident up to $max:expr;)*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name<'a>(pub Item<'a>);
+
+        impl<'a> Decode<'a> for $name<'a> {
+            #[inline]
+            fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+                reader.eligible_opaque($max).map($name)
+            }
+        }
+
+        /// Writes the item as it is: its octets, or the length word of what goes by chunk.
+        impl Encode for $name<'_> {
+            #[inline]
+            fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+                match self.0 {
+                    Item::Inline(octets) => writer.eligible_opaque_inline(octets),
+                    Item::Reduced { len, .. } => writer.eligible_opaque_reduced(len).map(|_position| ()),
+                }
+            }
+        }
+    )*};
+}
+eligible! {
+    /// The path of a symbolic link (nfspath3), where a Call or Reply is about that link.
+    Path up to STRING_LEN_CAP;
+
+    /// The data of READ and WRITE. No limit of its own: what is in the stream is bounded by the message,
+    /// and a chunk by what its receiver agreed to.
+    Data up to u32::MAX;
+}
+
+impl Path<'_> {
+    /// Tells whether it is longer than [`PATH_LEN_MAX`]: the answer is [`Status::NameTooLong`].
+    #[inline]
+    #[must_use]
+    pub fn is_too_long(&self) -> bool {
+        self.0.len() > PATH_LEN_MAX as usize
+    }
+}
+
+/// The results of a procedure: its `resok` fields, or why there are none.
+pub type Reply<T, F> = Result<T, Failure<F>>;
+
+/// A failed procedure: the status, and the fields of its `resfail`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure<F> {
+    /// Why.
+    pub status: Status,
+    /// The attributes that come with the failure.
+    pub attributes: F,
+}
+
+const NFS3_OK: u32 = 0;
+
+impl<'a, T: Decode<'a>, F: Decode<'a>> Decode<'a> for Reply<T, F> {
+    #[inline]
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+        match reader.u32()? {
+            NFS3_OK => reader.value().map(Ok),
+            number => {
+                let status = Status::from_number(number).ok_or(Error::BadDiscriminant(number))?;
+                Ok(Err(Failure { status, attributes: reader.value()? }))
+            }
+        }
+    }
+}
+
+impl<T: Encode, F: Encode> Encode for Reply<T, F> {
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        match self {
+            Ok(fields) => {
+                writer.u32(NFS3_OK)?;
+                writer.value(fields)
+            }
+            Err(failure) => {
+                writer.value(&failure.status)?;
+                writer.value(&failure.attributes)
+            }
+        }
+    }
+}
