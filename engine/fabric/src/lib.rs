@@ -9,5 +9,6 @@
 //! comes back when it is fenced. So safe code cannot touch memory that a device or a peer may write.
 
 mod provider;
+pub mod sim;
 
 pub use provider::*;

@@ -1,0 +1,205 @@
+//! The table of exposed memory of one queue pair.
+
+use std::collections::BTreeSet;
+
+use super::random::Random;
+use crate::{Exposed, Handle, RemoteSegment};
+
+/// Bits of a handle that name the slot; the others are its generation.
+const SLOT_BITS: u32 = 14;
+/// Exposures that a queue pair can have at once.
+pub(super) const EXPOSURES_MAX: u32 = 1 << SLOT_BITS;
+
+/// What a peer wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    Write,
+}
+
+/// Exposed memory by handle. A handle's generation is drawn anew for each use of its slot, so a peer
+/// cannot guess it, and one that is dead stays dead.
+#[derive(Debug, Default)]
+pub(super) struct Exposures {
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    entry: Option<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// The offset of the first octet. Random: a peer has no use for our addresses.
+    base: u64,
+    exposed: Exposed,
+    /// Accesses of the peer that began and have not ended.
+    under_way: u32,
+    /// The handle is dead for new accesses, and this fence waits.
+    fence: Option<u64>,
+    /// The fence waits for an event of its own besides the accesses.
+    fence_late: bool,
+}
+
+/// What [`Exposures::fence`] found.
+pub(super) enum Fenced {
+    /// Nobody is there now: here is the memory.
+    Done(Exposed),
+    /// It has to wait.
+    Pending,
+}
+
+impl Exposures {
+    /// Adds memory. `live` has the handles of the whole world: none is given out twice at once, so that
+    /// another queue pair's handle is surely unknown to this one.
+    pub(super) fn insert(
+        &mut self,
+        exposed: Exposed,
+        random: &mut Random,
+        live: &mut BTreeSet<u32>,
+    ) -> RemoteSegment {
+        let index = self.slots.iter().position(|slot| slot.entry.is_none()).unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
+        });
+        let slot = &mut self.slots[index];
+        let handle = loop {
+            let generation = random.below(1 << (32 - SLOT_BITS)) as u32;
+            let handle = (generation << SLOT_BITS) | index as u32;
+            if generation != slot.generation && live.insert(handle) {
+                slot.generation = generation;
+                break Handle(handle);
+            }
+        };
+        // The upper half of the address space is left free, so that honest arithmetic cannot overflow.
+        let base = random.next_u64() >> 1;
+        slot.entry = Some(Entry { base, exposed, under_way: 0, fence: None, fence_late: false });
+        RemoteSegment { handle, offset: base }
+    }
+
+    fn slot(&self, handle: Handle) -> Option<usize> {
+        let index = (handle.0 & (EXPOSURES_MAX - 1)) as usize;
+        let slot = self.slots.get(index)?;
+        (slot.generation == handle.0 >> SLOT_BITS && slot.entry.is_some()).then_some(index)
+    }
+
+    fn entry_mut(&mut self, handle: Handle) -> Option<&mut Entry> {
+        let index = self.slot(handle)?;
+        self.slots[index].entry.as_mut()
+    }
+
+    fn entry(&self, handle: Handle) -> Option<&Entry> {
+        self.slots[self.slot(handle)?].entry.as_ref()
+    }
+
+    fn remove(&mut self, handle: Handle, live: &mut BTreeSet<u32>) -> Option<Entry> {
+        let index = self.slot(handle)?;
+        live.remove(&handle.0);
+        self.slots[index].entry.take()
+    }
+
+    /// Begins an access to all of `len` octets at `segment`, if the peer may.
+    pub(super) fn begin(&mut self, segment: RemoteSegment, len: u64, access: Access) -> bool {
+        let Some(entry) = self.entry_mut(segment.handle) else { return false };
+        if entry.fence.is_some() {
+            return false;
+        }
+        let exposed_len = match (&entry.exposed, access) {
+            (Exposed::Read(shared), Access::Read) => shared.len() as u64,
+            (Exposed::Write(buf), Access::Write) => buf.len() as u64,
+            _ => return false,
+        };
+        let Some(at) = segment.offset.checked_sub(entry.base) else { return false };
+        let Some(end) = at.checked_add(len) else { return false };
+        if end > exposed_len {
+            return false;
+        }
+        entry.under_way += 1;
+        true
+    }
+
+    /// The octets of exposed memory that a piece of an access reads. `None`: they are gone.
+    pub(super) fn readable(&self, segment: RemoteSegment, at: u32, len: u32) -> Option<&[u8]> {
+        let entry = self.entry(segment.handle)?;
+        let start = (segment.offset - entry.base) as usize + at as usize;
+        match &entry.exposed {
+            Exposed::Read(shared) => Some(&shared[start..start + len as usize]),
+            Exposed::Write(_) => None,
+        }
+    }
+
+    /// The octets that a piece of an access writes. `None`: they are gone.
+    pub(super) fn writable(&mut self, segment: RemoteSegment, at: u32, len: u32) -> Option<&mut [u8]> {
+        let entry = self.entry_mut(segment.handle)?;
+        let start = (segment.offset - entry.base) as usize + at as usize;
+        match &mut entry.exposed {
+            Exposed::Write(buf) => Some(&mut buf[start..start + len as usize]),
+            Exposed::Read(_) => None,
+        }
+    }
+
+    /// Ends an access. Returns the fence that waited for it alone, with its memory.
+    pub(super) fn end(&mut self, handle: Handle, live: &mut BTreeSet<u32>) -> Option<(u64, Exposed)> {
+        let entry = self.entry_mut(handle)?;
+        entry.under_way -= 1;
+        self.finish_fence(handle, live)
+    }
+
+    /// Lets a late fence finish, unless an access is still under way.
+    pub(super) fn fence_due(&mut self, handle: Handle, live: &mut BTreeSet<u32>) -> Option<(u64, Exposed)> {
+        self.entry_mut(handle)?.fence_late = false;
+        self.finish_fence(handle, live)
+    }
+
+    fn finish_fence(&mut self, handle: Handle, live: &mut BTreeSet<u32>) -> Option<(u64, Exposed)> {
+        let entry = self.entry(handle)?;
+        let id = entry.fence?;
+        if entry.under_way > 0 || entry.fence_late {
+            return None;
+        }
+        self.remove(handle, live).map(|entry| (id, entry.exposed))
+    }
+
+    /// Kills a handle: no access begins from here on. `late`: [`Exposures::fence_due`] will be called.
+    pub(super) fn fence(
+        &mut self,
+        handle: Handle,
+        id: u64,
+        late: bool,
+        live: &mut BTreeSet<u32>,
+    ) -> Option<Fenced> {
+        let entry = self.entry_mut(handle)?;
+        if entry.fence.is_some() {
+            return None;
+        }
+        if entry.under_way == 0 && !late {
+            return self.remove(handle, live).map(|entry| Fenced::Done(entry.exposed));
+        }
+        entry.fence = Some(id);
+        entry.fence_late = late;
+        Some(Fenced::Pending)
+    }
+
+    /// Kills a handle on the peer's demand. `None`: it is not exposed, or is being fenced.
+    pub(super) fn invalidate(&mut self, handle: Handle, live: &mut BTreeSet<u32>) -> Option<Exposed> {
+        if self.entry(handle)?.fence.is_some() {
+            return None;
+        }
+        self.remove(handle, live).map(|entry| entry.exposed)
+    }
+
+    /// Takes everything, in the order of slots: the handle, its memory, and the fence that waited for it.
+    pub(super) fn drain(&mut self, live: &mut BTreeSet<u32>) -> Vec<(Handle, Exposed, Option<u64>)> {
+        let mut all = Vec::new();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(entry) = slot.entry.take() {
+                let handle = Handle((slot.generation << SLOT_BITS) | index as u32);
+                live.remove(&handle.0);
+                all.push((handle, entry.exposed, entry.fence));
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,470 @@
+//! [`Sim`]: the fabric trait on a simulated device.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use stag_memory::{Arena, ArenaId, Buf};
+
+use super::World;
+use super::device::Device;
+use super::exposure::{EXPOSURES_MAX, Fenced};
+use super::queue_pair::{End, Part, Payload, Phase, QueuePair, Receive, Verb, Work};
+use super::world::{Happening, State};
+use crate::{
+    Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence, Handle, Limits,
+    ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart, ReadRequest,
+    Refused, RemoteSegment, SendRequest, WriteRequest,
+};
+
+/// A provider on a simulated fabric. Made by [`World::provider`].
+///
+/// Dropping it is what the death of its process is elsewhere: everything posted goes back to its pool, and
+/// its peers see `PeerDied`.
+#[derive(Debug)]
+pub struct Sim {
+    pub(super) world: World,
+    pub(super) device: usize,
+}
+
+impl Sim {
+    /// The world that it lives in.
+    #[must_use]
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The name it was opened with.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.world.0.borrow().device(self.device).map_or_else(String::new, |device| device.name.clone())
+    }
+
+    /// Cuts a connection, as a fault does: each side finds out some time later. Harmless when the queue pair is gone.
+    pub fn cut(&mut self, queue_pair: QueuePairId) {
+        let end = self.end(queue_pair);
+        self.world.0.borrow_mut().cut(end);
+    }
+
+    fn end(&self, id: QueuePairId) -> End {
+        End { device: self.device, id }
+    }
+
+    /// Makes a queue pair if there is room for all its completions.
+    fn admit(
+        &self,
+        state: &mut State,
+        phase: Phase,
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError> {
+        let slow = state.random.happens(state.plan.slow_peer);
+        let slowness = if slow { state.plan.slow_factor.max(1) } else { 1 };
+        let device = own(state, self.device);
+        let Limits { completions, queue_pairs, message_len_max, .. } = device.limits;
+        let limit = |what, wanted, limit, repair| {
+            if wanted > limit { Err(FabricError::Limit { what, wanted, limit, repair }) } else { Ok(()) }
+        };
+        let count = device.queue_pairs().count() as u64;
+        limit("queue pairs", count + 1, queue_pairs.into(), "open the provider for more, or use another")?;
+        let wanted = device.completions_committed() + QueuePair::completions(&capacity);
+        limit("completion queue entries", wanted, completions.into(), "lower the queue pairs' capacity")?;
+        let exposures = capacity.exposures.into();
+        limit("exposures of a queue pair", exposures, EXPOSURES_MAX.into(), "expose less at once")?;
+        let message = capacity.send_len_max.max(capacity.receive_len_max).into();
+        limit("message length", message, message_len_max.into(), "lower the inline threshold")?;
+        Ok(device.insert(QueuePair::new(phase, capacity, slowness)))
+    }
+
+    fn check_private_data(&self, state: &State, private_data: &[u8]) -> Result<(), FabricError> {
+        let limit = state.device(self.device).map_or(0, |device| device.limits.private_data_len_max);
+        if private_data.len() > limit {
+            return Err(FabricError::Limit {
+                what: "octets of private data",
+                wanted: private_data.len() as u64,
+                limit: limit as u64,
+                repair: "send less of it at connection set-up",
+            });
+        }
+        Ok(())
+    }
+
+    /// Puts a request in the send queue, if nothing speaks against it.
+    fn post(
+        &self,
+        id: QueuePairId,
+        check: impl FnOnce(&QueuePair, &Limits) -> Result<(), PostError>,
+        arena: ArenaId,
+        make: impl FnOnce() -> (u64, bool, Verb, Payload, Vec<Part>),
+    ) -> Result<(), PostError> {
+        let mut state = self.world.0.borrow_mut();
+        let state = &mut *state;
+        let (full, early) = (state.plan.post_full, state.random.below(8) == 0);
+        let is_full = state.random.happens(full);
+        let device = own(state, self.device);
+        let limits = device.limits;
+        let is_registered = device.arenas.contains(&arena);
+        let queue_pair = device.queue_pair_mut(id).ok_or(PostError::NotConnected)?;
+        if queue_pair.phase != Phase::Established {
+            return Err(PostError::NotConnected);
+        }
+        check(queue_pair, &limits)?;
+        if !is_registered {
+            return Err(PostError::NotRegistered);
+        }
+        if queue_pair.sends_used >= queue_pair.capacity.sends || (is_full && queue_pair.sends_used > 0) {
+            return Err(PostError::Full);
+        }
+        let sequence = queue_pair.next_sequence;
+        queue_pair.next_sequence += 1;
+        queue_pair.sends_used += 1;
+        let (request_id, signaled, verb, payload, parts) = make();
+        queue_pair.sends.push_back(Work {
+            sequence,
+            id: request_id,
+            signaled,
+            verb,
+            payload,
+            parts,
+            departed: false,
+            arrived: false,
+            executed: false,
+            acked: false,
+            reported: false,
+            not_ready: 0,
+        });
+        state.trace.words(&[20, self.device as u64, u64::from(id.index), sequence, request_id]);
+        // A device may begin before the doorbell is rung.
+        if early {
+            state.depart(self.end(id));
+        }
+        Ok(())
+    }
+}
+
+/// The device behind a live [`Sim`].
+fn own(state: &mut State, device: usize) -> &mut Device {
+    state.device_mut(device).expect("a device lives until its Sim is dropped")
+}
+
+fn refused<T>(request: T, error: PostError) -> Refused<T> {
+    Refused { request, error }
+}
+
+impl Provider for Sim {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn limits(&self) -> Limits {
+        own(&mut self.world.0.borrow_mut(), self.device).limits
+    }
+
+    fn register(&mut self, arena: &Arena) -> Result<(), FabricError> {
+        let mut state = self.world.0.borrow_mut();
+        let device = own(&mut state, self.device);
+        if !device.arenas.contains(&arena.id()) {
+            device.arenas.push(arena.id());
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {
+        let mut state = self.world.0.borrow_mut();
+        let problem = if address.is_empty() {
+            "a name is expected"
+        } else if state.listeners.contains_key(address) {
+            "somebody listens there already; choose another name"
+        } else {
+            let listener = own(&mut state, self.device).next_listener();
+            state.listeners.insert(address.to_owned(), (self.device, listener));
+            return Ok(listener);
+        };
+        Err(FabricError::Address { address: address.to_owned(), problem: problem.to_owned() })
+    }
+
+    fn connect(
+        &mut self,
+        address: &str,
+        private_data: &[u8],
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError> {
+        if address.is_empty() {
+            let problem = "a name is expected".to_owned();
+            return Err(FabricError::Address { address: String::new(), problem });
+        }
+        let mut state = self.world.0.borrow_mut();
+        self.check_private_data(&state, private_data)?;
+        let id = self.admit(&mut state, Phase::Connecting, capacity)?;
+        state.start_connect(self.end(id), address, private_data);
+        Ok(id)
+    }
+
+    fn prepare(
+        &mut self,
+        request: ConnectRequestId,
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError> {
+        let mut state = self.world.0.borrow_mut();
+        if !own(&mut state, self.device).requests.contains_key(&request.0) {
+            return Err(FabricError::Gone("the connection request"));
+        }
+        // Only now: a request that does not fit can still be rejected, with the reason.
+        let id = self.admit(&mut state, Phase::Prepared, capacity)?;
+        if let Some(request) = own(&mut state, self.device).requests.remove(&request.0) {
+            state.join(self.end(id), request.from);
+        }
+        Ok(id)
+    }
+
+    fn accept(&mut self, queue_pair: QueuePairId, private_data: &[u8]) -> Result<(), FabricError> {
+        let mut state = self.world.0.borrow_mut();
+        self.check_private_data(&state, private_data)?;
+        let end = self.end(queue_pair);
+        match state.queue_pair(end) {
+            Some(found) if found.phase == Phase::Prepared => {
+                state.start_accept(end, private_data);
+                Ok(())
+            }
+            // It ended meanwhile, and its `Disconnected` is on the way.
+            _ => Err(FabricError::Gone("the connection to accept")),
+        }
+    }
+
+    fn reject(&mut self, request: ConnectRequestId, reason: &str) {
+        let mut state = self.world.0.borrow_mut();
+        if let Some(request) = own(&mut state, self.device).requests.remove(&request.0) {
+            state.refuse_connect(request.from, DisconnectReason::Rejected(reason.to_owned()));
+        }
+    }
+
+    fn disconnect(&mut self, queue_pair: QueuePairId) {
+        let mut state = self.world.0.borrow_mut();
+        let end = self.end(queue_pair);
+        let Some(found) = state.queue_pair_mut(end) else { return };
+        if matches!(found.phase, Phase::Closing | Phase::Dead) {
+            return;
+        }
+        found.phase = Phase::Closing;
+        let delay = state.latency(end);
+        let (reason, tell) = (DisconnectReason::Local, Some(DisconnectReason::Peer));
+        state.plan_after(delay, Happening::Dies { end, failed: None, reason, tell });
+    }
+
+    fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
+        let mut state = self.world.0.borrow_mut();
+        let state = &mut *state;
+        let device = own(state, self.device);
+        let is_registered = device.arenas.contains(&buf.location().arena);
+        let found = device.queue_pair_mut(queue_pair);
+        let Some(found) = found.filter(|found| !matches!(found.phase, Phase::Closing | Phase::Dead)) else {
+            return Err(refused(buf, PostError::NotConnected));
+        };
+        if !is_registered {
+            return Err(refused(buf, PostError::NotRegistered));
+        }
+        if found.receives_used >= found.capacity.receives {
+            return Err(refused(buf, PostError::Full));
+        }
+        let is_small = buf.capacity() < found.capacity.receive_len_max as usize;
+        found.receives_used += 1;
+        found.receives.push_back(Receive { id, buf });
+        state.violations.receives_too_small += u64::from(is_small);
+        state.trace.words(&[21, self.device as u64, u64::from(queue_pair.index), id]);
+        Ok(())
+    }
+
+    fn post_send(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: SendRequest,
+    ) -> Result<(), Refused<SendRequest>> {
+        let SendRequest { id, buf, invalidate, signaled } = request;
+        let (len, arena) = (buf.len(), buf.location().arena);
+        let mut slot = Some(buf);
+        let check = |queue_pair: &QueuePair, limits: &Limits| {
+            let longest = queue_pair.capacity.send_len_max.min(limits.message_len_max);
+            if len > longest as usize { Err(PostError::TooLong) } else { Ok(()) }
+        };
+        self.post(queue_pair, check, arena, || {
+            let buf = slot.take().expect("asked for once");
+            (id, signaled, Verb::Send { invalidate }, Payload::Send(buf), Vec::new())
+        })
+        .map_err(|error| {
+            let buf = slot.take().expect("what is refused was not taken");
+            refused(SendRequest { id, buf, invalidate, signaled }, error)
+        })
+    }
+
+    fn post_write(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: WriteRequest,
+    ) -> Result<(), Refused<WriteRequest>> {
+        let WriteRequest { id, source, target, signaled } = request;
+        let (len, arena) = (source.len(), source.location().arena);
+        let mut slot = Some(source);
+        let check = |_: &QueuePair, limits: &Limits| {
+            if len > limits.transfer_len_max as usize { Err(PostError::TooLong) } else { Ok(()) }
+        };
+        self.post(queue_pair, check, arena, || {
+            let source = slot.take().expect("asked for once");
+            let part = Part { remote: target, at: 0, len: len as u32, pieces_left: 0, begun: false };
+            (id, signaled, Verb::Write, Payload::Write(source), vec![part])
+        })
+        .map_err(|error| {
+            let source = slot.take().expect("what is refused was not taken");
+            refused(WriteRequest { id, source, target, signaled }, error)
+        })
+    }
+
+    fn post_read(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: ReadRequest,
+        parts: &[ReadPart],
+    ) -> Result<(), Refused<ReadRequest>> {
+        let ReadRequest { id, target } = request;
+        let (target_len, arena) = (target.len() as u64, target.location().arena);
+        let mut slot = Some(target);
+        let check = |_: &QueuePair, limits: &Limits| {
+            let fits = |part: &ReadPart| {
+                part.len <= limits.transfer_len_max && u64::from(part.at) + u64::from(part.len) <= target_len
+            };
+            if parts.len() > READ_PARTS_MAX || !parts.iter().all(fits) {
+                return Err(PostError::TooLong);
+            }
+            Ok(())
+        };
+        self.post(queue_pair, check, arena, || {
+            let target = slot.take().expect("asked for once");
+            let part = |part: &ReadPart| {
+                let ReadPart { at, len, source } = *part;
+                Part { remote: source, at, len, pieces_left: 0, begun: false }
+            };
+            (id, true, Verb::Read, Payload::Read(target), parts.iter().map(part).collect())
+        })
+        .map_err(|error| {
+            let target = slot.take().expect("what is refused was not taken");
+            refused(ReadRequest { id, target }, error)
+        })
+    }
+
+    fn expose(
+        &mut self,
+        queue_pair: QueuePairId,
+        exposed: Exposed,
+    ) -> Result<RemoteSegment, Refused<Exposed>> {
+        let mut state = self.world.0.borrow_mut();
+        let state = &mut *state;
+        let arena = match &exposed {
+            Exposed::Read(shared) => shared.location().arena,
+            Exposed::Write(buf) => buf.location().arena,
+        };
+        let device = state.devices[self.device].as_mut().expect("a device lives until its Sim is dropped");
+        let is_registered = device.arenas.contains(&arena);
+        let found = device.queue_pair_mut(queue_pair);
+        let Some(found) = found.filter(|found| found.phase == Phase::Established) else {
+            return Err(refused(exposed, PostError::NotConnected));
+        };
+        if !is_registered {
+            return Err(refused(exposed, PostError::NotRegistered));
+        }
+        if found.exposures_used >= found.capacity.exposures {
+            return Err(refused(exposed, PostError::Full));
+        }
+        found.exposures_used += 1;
+        Ok(found.exposures.insert(exposed, &mut state.random, &mut state.handles))
+    }
+
+    fn fence(&mut self, queue_pair: QueuePairId, handle: Handle, id: u64) -> Option<Fence> {
+        let mut state = self.world.0.borrow_mut();
+        let state = &mut *state;
+        let late = state.random.happens(state.plan.fence_pending);
+        let end = self.end(queue_pair);
+        let device = state.devices[self.device].as_mut().expect("a device lives until its Sim is dropped");
+        let found = device.queue_pair_mut(queue_pair)?;
+        match found.exposures.fence(handle, id, late, &mut state.handles)? {
+            Fenced::Done(exposed) => {
+                found.exposures_used -= 1;
+                Some(Fence::Done(exposed))
+            }
+            Fenced::Pending => {
+                found.sends_used += 1;
+                if late {
+                    let delay = state.latency(end);
+                    state.plan_after(delay, Happening::FenceDue { end, handle });
+                }
+                Some(Fence::Pending)
+            }
+        }
+    }
+
+    fn ring_doorbells(&mut self) {
+        let mut state = self.world.0.borrow_mut();
+        let ids: Vec<QueuePairId> = own(&mut state, self.device)
+            .queue_pairs()
+            .filter(|(_, queue_pair)| queue_pair.sends.back().is_some_and(|work| !work.departed))
+            .map(|(id, _)| id)
+            .collect();
+        for id in ids {
+            state.depart(self.end(id));
+        }
+    }
+
+    /// Harvests completions. A `now` later than the world's time moves the world there first.
+    ///
+    /// # Panics
+    ///
+    /// If `now` is earlier than the world's time: then the caller's clock is not the world's.
+    fn poll(&mut self, now: Duration, completions: &mut Vec<Completion>, max: usize) -> usize {
+        let mut state = self.world.0.borrow_mut();
+        assert!(now >= state.now, "polled at {now:?}, but the simulated time is {:?} already", state.now);
+        state.advance_to(now);
+        let max = max.min(completions.capacity() - completions.len());
+        for count in 0..max {
+            let Some(completion) = own(&mut state, self.device).harvest() else { return count };
+            let failed = u64::from(completion.result.is_err());
+            state.trace.words(&[22, self.device as u64, completion.id, failed]);
+            completions.push(completion);
+        }
+        max
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        own(&mut self.world.0.borrow_mut(), self.device).next_event()
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.world.next_event()
+    }
+
+    fn arm(&mut self) -> bool {
+        let mut state = self.world.0.borrow_mut();
+        let device = own(&mut state, self.device);
+        device.events.is_empty() && device.harvestable().is_none()
+    }
+
+    fn disarm(&mut self) {}
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        // A panic inside of the world unwinds with it borrowed: then there is nothing to tidy up for.
+        let Ok(mut state) = self.world.0.try_borrow_mut() else { return };
+        let index = self.device;
+        state.listeners.retain(|_, &mut (device, _)| device != index);
+        let Some(device) = state.device_mut(index) else { return };
+        let waiting: Vec<End> = device.requests.values().map(|request| request.from).collect();
+        let ids: Vec<QueuePairId> = device.queue_pairs().map(|(id, _)| id).collect();
+        for from in waiting {
+            state.refuse_connect(from, DisconnectReason::PeerDied);
+        }
+        for id in ids {
+            state.die(self.end(id), None, DisconnectReason::Local, Some(DisconnectReason::PeerDied));
+        }
+        state.devices[index] = None;
+    }
+}
