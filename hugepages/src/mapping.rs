@@ -1,20 +1,27 @@
-//! Sealed shared memory, mapped and pre-faulted.
+//! Sealed shared memory, mapped, bound and pre-faulted: the largest pages that the machine gives.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::ptr::NonNull;
 
+use crate::bytes::Bytes;
+use crate::inventory::{Inventory, Transparent};
+use crate::kernel::{self, Region};
 use crate::page::{PageChoice, PageSize};
+
+/// Neither longer nor shorter: whoever maps all of it never faults beyond its end.
+const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
 
 /// What to map.
 #[derive(Clone, Copy, Debug)]
 pub struct MapConfig<'a> {
-    /// Shown in `/proc/PID/maps` as `/memfd:NAME`.
+    /// Shown in `/proc/PID/maps` as `/memfd:NAME`. At most 249 bytes.
     pub name: &'a str,
     /// Bytes wanted; rounded up to whole pages.
     pub len: usize,
-    /// Where to begin.
+    /// The pages to begin with.
     pub page: PageChoice,
     /// The NUMA node to bind to.
     pub node: Option<u32>,
@@ -22,7 +29,7 @@ pub struct MapConfig<'a> {
 
 /// Why nothing could be mapped.
 #[derive(Debug, thiserror::Error)]
-#[error("memory {name:?} of {len} bytes: {doing}: {source}")]
+#[error("memory {name:?} of {}: {doing}: {source}", Bytes(*len as u64))]
 pub struct MapError {
     /// Whose.
     pub name: String,
@@ -36,67 +43,139 @@ pub struct MapError {
 
 /// A sealed memfd (it can neither grow nor shrink), mapped for reading and writing, zeroed and
 /// pre-faulted. Unmapped when dropped.
+///
+/// [`Mapping::new`] begins with the pages asked for and steps down: 1 GiB, 2 MiB, transparent, 4 KiB. What it
+/// gave up, and why, is in [`Mapping::notes`].
 #[derive(Debug)]
 pub struct Mapping {
-    // Invariant: `base..base + len` is one live mapping of `fd`, made by `mmap`, ours to unmap.
-    base: NonNull<u8>,
-    len: usize,
+    region: Region,
     page: PageSize,
     fd: OwnedFd,
     notes: Vec<String>,
 }
 
-// SAFETY: the mapping is plain memory, valid from any thread; `Mapping` itself never reads or writes it
-// after `new`, it only hands out its address.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; there is no interior mutability.
-unsafe impl Sync for Mapping {}
+/// A step of mapping that failed.
+struct Failed(&'static str, io::Error);
 
 impl Mapping {
-    /// Maps `config.len` bytes.
+    /// Maps `config.len` bytes, on the largest pages that can be had. Fails only if not even ordinary pages
+    /// can be. Touches every page, so it takes about a second for 4 GiB.
     pub fn new(config: &MapConfig<'_>) -> Result<Mapping, MapError> {
-        let fail = |doing, source| MapError { name: config.name.into(), len: config.len, doing, source };
-        let len = config.len.max(1).next_multiple_of(PageSize::Base.bytes());
-        let name = CString::new(config.name).map_err(|e| fail("name", io::Error::other(e)))?;
-        // SAFETY: `name` is a C string that outlives the call.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        if fd < 0 {
-            return Err(fail("memfd_create", io::Error::last_os_error()));
+        let fail =
+            |Failed(doing, source)| MapError { name: config.name.into(), len: config.len, doing, source };
+        let name = CString::new(config.name)
+            .map_err(|error| fail(Failed("its name has a zero byte", io::Error::other(error))))?;
+        if config.len > isize::MAX as usize / 2 {
+            return Err(fail(Failed("its length", io::ErrorKind::InvalidInput.into())));
         }
-        // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: plain system call on a descriptor we own.
-        if unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) } != 0 {
-            return Err(fail("ftruncate", io::Error::last_os_error()));
+        let inventory = Inventory::read(Path::new("/"));
+        let mut notes = Vec::new();
+        for page in candidates(config.page, config.len) {
+            if page == PageSize::Transparent
+                && let Some(why) = cannot_be_transparent(&inventory.transparent, config.len)
+            {
+                notes.push(format!("{page}: {why}; using smaller ones"));
+                continue;
+            }
+            let mut own_notes = Vec::new();
+            match Mapping::on(page, &name, config, &inventory, &mut own_notes) {
+                Ok(mut mapping) => {
+                    notes.append(&mut own_notes);
+                    mapping.notes = notes;
+                    return Ok(mapping);
+                }
+                Err(failed) if page == PageSize::Base => return Err(fail(failed)),
+                Err(Failed(doing, error)) => {
+                    let why = why_no_pages(page, config, &inventory);
+                    notes.push(format!("{page}: {why} ({doing}: {error}); using smaller ones"));
+                }
+            }
         }
-        let seals = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
-        // SAFETY: plain system call on a descriptor we own.
-        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(fail("sealing", io::Error::last_os_error()));
+        unreachable!("ordinary pages are the last candidate, and return")
+    }
+
+    /// Tries one kind of page.
+    fn on(
+        page: PageSize,
+        name: &CStr,
+        config: &MapConfig<'_>,
+        inventory: &Inventory,
+        notes: &mut Vec<String>,
+    ) -> Result<Mapping, Failed> {
+        let step = |doing| move |error| Failed(doing, error);
+        let len = config.len.max(1).next_multiple_of(page.bytes_of_len());
+        let fd = kernel::memfd(name, page).map_err(step("memfd_create"))?;
+        kernel::set_len(fd.as_fd(), len).map_err(step("ftruncate"))?;
+        let align = if page == PageSize::Transparent { page.bytes() } else { PageSize::Base.bytes() };
+        let mut region = Region::map(fd.as_fd(), len, align).map_err(step("mmap"))?;
+        // All policies before the first touch: that is when pages are chosen.
+        if page == PageSize::Transparent {
+            region.advise_huge().map_err(step("madvise(MADV_HUGEPAGE)"))?;
         }
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
-                fd.as_raw_fd(),
-                0,
-            )
+        if let Some(node) = config.node {
+            notes.extend(bind(&region, node, page, inventory));
+        }
+        region.populate(fd.as_fd()).map_err(step("pre-faulting"))?;
+        kernel::add_seals(fd.as_fd(), SEALS | libc::F_SEAL_SEAL).map_err(step("sealing"))?;
+
+        let mut got = page;
+        if page == PageSize::Transparent {
+            if region.huge_bytes() < len as u64 {
+                // Only an attempt; what counts is what is measured next.
+                let _ = region.collapse();
+            }
+            let huge = region.huge_bytes().min(len as u64);
+            if huge == 0 {
+                got = PageSize::Base;
+                notes.push(format!("{page}: the kernel had none free; using {got}"));
+            } else if huge < (len - len % page.bytes()) as u64 {
+                notes.push(format!("{page}: {} of {}", Bytes(huge), Bytes(len as u64)));
+            }
+        }
+        if !page.is_reserved()
+            && let Err(error) = region.lock()
+        {
+            notes.push(not_locked(len, &error));
+        }
+        Ok(Mapping { region, page: got, fd, notes: Vec::new() })
+    }
+
+    /// Maps memory that another process has made with [`Mapping::new`], and pre-faults it.
+    ///
+    /// Refuses a descriptor whose size is not `len`, or that is not sealed: its owner could shrink it, and a
+    /// touch beyond its end would kill this process.
+    pub fn attach(fd: OwnedFd, len: usize) -> Result<Mapping, MapError> {
+        let fail = |Failed(doing, source)| MapError { name: "of a peer".into(), len, doing, source };
+        let step = |doing| move |error| fail(Failed(doing, error));
+        let refuse = |doing| fail(Failed(doing, io::ErrorKind::InvalidData.into()));
+
+        let seals = kernel::seals(fd.as_fd()).map_err(step("reading its seals"))?;
+        if seals & SEALS != SEALS {
+            return Err(refuse("it is not sealed against growing and shrinking"));
+        }
+        let (size, page_len) = kernel::size(fd.as_fd()).map_err(step("fstat"))?;
+        if len == 0 || size != len as u64 {
+            return Err(refuse("its size is not the one announced"));
+        }
+        let page = match page_len {
+            len if len == PageSize::Huge1G.bytes() as u64 => PageSize::Huge1G,
+            len if len == PageSize::Huge2M.bytes() as u64 => PageSize::Huge2M,
+            _ => PageSize::Base,
         };
-        if base == libc::MAP_FAILED {
-            return Err(fail("mmap", io::Error::last_os_error()));
-        }
-        let base = NonNull::new(base.cast()).expect("mmap without MAP_FIXED never returns address 0");
-        Ok(Mapping { base, len, page: PageSize::Base, fd, notes: Vec::new() })
+        // Aligned as its owner's is, so that large pages can be mapped as such.
+        let large = !page.is_reserved() && len >= PageSize::Transparent.bytes();
+        let align = if large { PageSize::Transparent } else { PageSize::Base }.bytes();
+        let mut region = Region::map(fd.as_fd(), len, align).map_err(step("mmap"))?;
+        region.populate(fd.as_fd()).map_err(step("pre-faulting"))?;
+        let page = if large && region.huge_bytes() > 0 { PageSize::Transparent } else { page };
+        Ok(Mapping { region, page, fd, notes: Vec::new() })
     }
 
     /// The first byte. Valid for reads and writes of [`Mapping::len`] bytes while `self` lives.
     #[inline]
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
-        self.base
+        self.region.base()
     }
 
     /// Bytes mapped: what was asked for, rounded up to whole pages.
@@ -104,7 +183,7 @@ impl Mapping {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {
-        self.len
+        self.region.len()
     }
 
     /// What it stands on.
@@ -113,7 +192,7 @@ impl Mapping {
         self.page
     }
 
-    /// What it stepped down from and why, and what else is less than asked for.
+    /// What it stepped down from and why, and what else is less than asked for: sentences for the log.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -126,9 +205,177 @@ impl AsFd for Mapping {
     }
 }
 
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the field invariant; whoever was given `base` was told that it ends with `self`.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+/// The kinds of pages to try, in order.
+fn candidates(choice: PageChoice, len: usize) -> impl Iterator<Item = PageSize> {
+    PageSize::DESCENDING.into_iter().filter(move |&page| match choice {
+        PageChoice::Size(size) => page <= size,
+        // Not a page so large that rounding up to it wastes more than an eighth.
+        PageChoice::Auto => {
+            page == PageSize::Base || len.max(1).next_multiple_of(page.bytes()) - len <= len / 8
+        }
+    })
+}
+
+fn cannot_be_transparent(transparent: &Transparent, len: usize) -> Option<String> {
+    if len < PageSize::Transparent.bytes() {
+        return Some(format!("{} is less than one", Bytes(len as u64)));
+    }
+    match transparent.shmem.as_deref() {
+        None => Some("this kernel has none for shared memory".to_owned()),
+        Some(setting @ ("never" | "deny")) => Some(format!(
+            "off for shared memory ({} is {setting:?}; \"advise\" allows them)",
+            Transparent::SHMEM_PATH
+        )),
+        Some(_) => None,
+    }
+}
+
+/// Says what the machine has, after it could not give pages.
+fn why_no_pages(page: PageSize, config: &MapConfig<'_>, inventory: &Inventory) -> String {
+    if !page.is_reserved() {
+        return "not to be had".to_owned();
+    }
+    let wanted = config.len.max(1).div_ceil(page.bytes());
+    let len = page.bytes() as u64;
+    match config.node.and_then(|node| inventory.node(node)) {
+        Some(node) => {
+            let free = node.pages.iter().find(|pages| pages.page_len == len).map_or(0, |pages| pages.free);
+            format!(
+                "{wanted} wanted, {free} free on NUMA node {}; `stag hugepages setup` reserves some",
+                node.id
+            )
+        }
+        None => match inventory.pages.iter().find(|pages| pages.page_len == len) {
+            Some(pages) => {
+                let free = pages.free.saturating_sub(pages.reserved);
+                format!("{wanted} wanted, {free} free; `stag hugepages setup` reserves some")
+            }
+            None => "this kernel has none of that size".to_owned(),
+        },
+    }
+}
+
+/// Binds `region` to `node`, and says what is less than that.
+fn bind(region: &Region, node: u32, page: PageSize, inventory: &Inventory) -> Option<String> {
+    let len = region.len() as u64;
+    let free = inventory.node(node).and_then(|node| node.memory_free);
+    // A strict policy on a full node makes the kernel kill processes; reserved pages merely fail.
+    let strictly = page.is_reserved() || free.is_none_or(|free| free > len);
+    match region.bind(node, strictly) {
+        Ok(()) if strictly => None,
+        Ok(()) => Some(format!(
+            "NUMA node {node}: only preferred, not bound, because {} are wanted and {} are free there",
+            Bytes(len),
+            Bytes(free.unwrap_or(0))
+        )),
+        Err(_) if !inventory.nodes.is_empty() && inventory.node(node).is_none() => {
+            Some(format!("NUMA node {node}: not bound, this machine has no such node"))
+        }
+        Err(error) => Some(format!("NUMA node {node}: not bound: mbind: {error}")),
+    }
+}
+
+fn not_locked(len: usize, error: &io::Error) -> String {
+    let limit = kernel::memlock_limit();
+    let why = match limit {
+        Some(limit) if limit < len as u64 => {
+            format!("the limit of locked memory is {} (ulimit -l, LimitMEMLOCK=)", Bytes(limit))
+        }
+        _ => error.to_string(),
+    };
+    format!("{} not locked, so that they may be swapped out under pressure: {why}", Bytes(len as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(name: &str, len: usize, page: PageChoice) -> MapConfig<'_> {
+        MapConfig { name, len, page, node: None }
+    }
+
+    #[test]
+    fn auto_does_not_round_up_by_much_and_a_size_begins_there() {
+        let auto = |len| candidates(PageChoice::Auto, len).collect::<Vec<_>>();
+        use PageSize::*;
+        assert_eq!(auto(0), [Base]);
+        assert_eq!(auto(1 << 20), [Base]);
+        assert_eq!(auto(2 << 20), [Huge2M, Transparent, Base]);
+        assert_eq!(auto((2 << 20) + 1), [Base]);
+        assert_eq!(auto((64 << 20) + 1), [Huge2M, Transparent, Base]);
+        assert_eq!(auto(1 << 30), PageSize::DESCENDING);
+        let from = |page| candidates(PageChoice::Size(page), 1).collect::<Vec<_>>();
+        assert_eq!(from(Huge1G), PageSize::DESCENDING);
+        assert_eq!(from(Base), [Base]);
+    }
+
+    /// Whatever the machine has: the memory is there, it is zero, and what it is not is said.
+    #[test]
+    fn memory_is_there_on_any_machine_and_says_what_it_stepped_down_from() {
+        for page in [PageChoice::Auto, PageChoice::Size(PageSize::Huge2M), PageChoice::Size(PageSize::Base)] {
+            let mapping = Mapping::new(&config("test", 4 << 20, page)).unwrap();
+            assert_eq!((mapping.len(), mapping.base().addr().get() % 4096), (4 << 20, 0));
+            let wanted = match page {
+                PageChoice::Auto => PageSize::Huge2M,
+                PageChoice::Size(size) => size,
+            };
+            assert!(mapping.page_size() <= wanted);
+            let stepped_down = mapping.notes().iter().any(|note| note.starts_with("2 MiB pages: "));
+            assert_eq!(stepped_down, mapping.page_size() < wanted, "{:?}", mapping.notes());
+            // SAFETY: just mapped, 4 MiB, and nobody else knows of it.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.base().as_ptr(), 4 << 20) };
+            assert!(bytes.iter().all(|&byte| byte == 0));
+            bytes.fill(1);
+        }
+    }
+
+    #[test]
+    fn the_length_is_sealed() {
+        let mapping = Mapping::new(&config("sealed", 5000, PageChoice::Auto)).unwrap();
+        assert_eq!(mapping.len(), 8192);
+        for len in [4096, 8191, 12288] {
+            let error = kernel::set_len(mapping.as_fd(), len).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        }
+        assert!(kernel::add_seals(mapping.as_fd(), libc::F_SEAL_FUTURE_WRITE).is_err(), "no more seals");
+    }
+
+    #[test]
+    fn a_peer_sees_the_same_memory_and_only_what_is_sealed() {
+        let mapping = Mapping::new(&config("peer", 8192, PageChoice::Auto)).unwrap();
+        let fd = || mapping.as_fd().try_clone_to_owned().unwrap();
+        let other = Mapping::attach(fd(), 8192).unwrap();
+        // SAFETY: both are mapped, of two pages, and only this thread touches them.
+        unsafe {
+            mapping.base().as_ptr().add(8191).write_volatile(7);
+            assert_eq!(other.base().as_ptr().add(8191).read_volatile(), 7);
+        }
+        let error = Mapping::attach(fd(), 4096).unwrap_err();
+        assert!(error.to_string().contains("its size is not the one announced"), "{error}");
+        let open = kernel::memfd(c"open", PageSize::Base).unwrap();
+        kernel::set_len(open.as_fd(), 4096).unwrap();
+        let error = Mapping::attach(open, 4096).unwrap_err();
+        assert!(error.to_string().contains("not sealed"), "{error}");
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_is_said_and_not_fatal() {
+        let mapping = Mapping::new(&MapConfig { node: Some(777), ..config("node", 4096, PageChoice::Auto) });
+        let notes = mapping.unwrap().notes().join("\n");
+        assert!(notes.contains("NUMA node 777: not bound"), "{notes}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert!(Mapping::new(&config("a\0b", 4096, PageChoice::Auto)).is_err());
+        assert!(Mapping::new(&config("huge", usize::MAX, PageChoice::Auto)).is_err());
+    }
+
+    #[test]
+    fn notes_name_the_setting_and_the_limit() {
+        let transparent = Transparent { anonymous: None, shmem: Some("never".into()) };
+        let why = cannot_be_transparent(&transparent, 2 << 20).unwrap();
+        assert!(why.contains("shmem_enabled is \"never\""), "{why}");
+        assert!(cannot_be_transparent(&transparent, 4096).unwrap().contains("4 KiB is less than one"));
     }
 }

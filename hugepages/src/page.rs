@@ -35,6 +35,11 @@ impl PageSize {
         }
     }
 
+    /// What the length of a mapping is a multiple of.
+    pub(crate) const fn bytes_of_len(self) -> usize {
+        if self.is_reserved() { self.bytes() } else { PageSize::Base.bytes() }
+    }
+
     /// Whether these are reserved pages (hugetlbfs), which are never swapped.
     #[must_use]
     pub const fn is_reserved(self) -> bool {
@@ -93,5 +98,18 @@ impl fmt::Display for PageChoice {
             PageChoice::Size(PageSize::Transparent) => f.write_str("thp"),
             PageChoice::Size(PageSize::Base) => f.write_str("4k"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_read_back_what_they_show() {
+        for text in ["auto", "1g", "2m", "thp", "4k"] {
+            assert_eq!(text.parse::<PageChoice>().unwrap().to_string(), text);
+        }
+        assert!("3m".parse::<PageChoice>().unwrap_err().to_string().contains("auto, 1g, 2m, thp, 4k"));
     }
 }

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use stag_hugepages::{MapConfig, MapError, PageChoice, PageSize};
+use stag_hugepages::{MapError, PageChoice, PageSize};
 
 use crate::budget::{Budget, BudgetError};
 
@@ -223,7 +223,7 @@ use mapped::Memory;
 mod mapped {
     use std::os::fd::AsFd;
 
-    use stag_hugepages::Mapping;
+    use stag_hugepages::{MapConfig, Mapping};
 
     use super::*;
 

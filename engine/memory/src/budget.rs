@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use stag_hugepages::Bytes;
+
 use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// A share in the process's memory budget. Clones spend from the same number.
@@ -178,29 +180,11 @@ impl fmt::Display for PriceList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.prices.iter().map(|price| price.what.chars().count()).max().unwrap_or(0).max(5);
         for price in &self.prices {
-            let (each, bytes) = (Bytes(price.each).to_string(), Bytes(price.bytes()).to_string());
+            let (each, bytes) = (Bytes(price.each), Bytes(price.bytes()));
             writeln!(f, "{:width$}  {each:>10} x {:>8} = {bytes:>10}", price.what, price.count)?;
         }
-        let total = Bytes(self.bytes()).to_string();
+        let total = Bytes(self.bytes());
         write!(f, "{:width$}  {:>10}   {:>8}   {total:>10}", "total", "", "")
-    }
-}
-
-/// Bytes for a human: exact where it is a whole number of a unit, else rounded to a tenth.
-pub(crate) struct Bytes(pub(crate) u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        for (unit, shift) in UNITS {
-            if self.0 >> shift != 0 {
-                if self.0.trailing_zeros() >= shift {
-                    return write!(f, "{} {unit}", self.0 >> shift);
-                }
-                return write!(f, "{:.1} {unit}", self.0 as f64 / (1_u64 << shift) as f64);
-            }
-        }
-        write!(f, "{} B", self.0)
     }
 }
 

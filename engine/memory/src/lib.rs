@@ -34,4 +34,4 @@ pub use buf::{Buf, Location};
 pub use ledger::Ledger;
 pub use pool::{PIECES_MAX, Pool, PoolError};
 pub use shared::Shared;
-pub use stag_hugepages::{PageChoice, PageSize};
+pub use stag_hugepages::{Bytes, MapError, Mapping, PageChoice, PageSize};

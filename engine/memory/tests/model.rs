@@ -8,7 +8,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool, Shared};
 
-const UNITS: usize = 96;
+const UNITS: usize = if cfg!(miri) { 24 } else { 96 };
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -45,7 +45,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => any().prop_map(Step::IntoBuf),
         3 => any().prop_map(Step::Write),
     ];
-    proptest::collection::vec(step, if cfg!(miri) { 1..40 } else { 1..250 })
+    proptest::collection::vec(step, if cfg!(miri) { 1..30 } else { 1..250 })
 }
 
 enum Item {
@@ -322,7 +322,7 @@ fn run(unit_len: usize, runs: bool, steps: Vec<Step>) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { 200 },
+        cases: if cfg!(miri) { 2 } else { 200 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

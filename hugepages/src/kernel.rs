@@ -1,0 +1,300 @@
+//! The system calls, each behind a small safe function.
+
+use std::ffi::CStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use crate::page::PageSize;
+
+/// `memfd_create(2)` keeps log2 of the page size from this bit on.
+const MFD_HUGE_SHIFT: u32 = 26;
+/// The NUMA nodes that a mask has room for: more than Linux can be built with.
+const NODES_MAX: usize = 1024;
+
+/// A memfd that allows seals, on pages of that size.
+pub(crate) fn memfd(name: &CStr, page: PageSize) -> io::Result<OwnedFd> {
+    let mut flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    if page.is_reserved() {
+        flags |= libc::MFD_HUGETLB | (page.bytes().ilog2() << MFD_HUGE_SHIFT);
+    }
+    // Kernels before 6.3 do not know MFD_NOEXEC_SEAL; some later ones are set up to insist on it.
+    let result = memfd_with(name, flags | libc::MFD_NOEXEC_SEAL);
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => memfd_with(name, flags),
+        result => result,
+    }
+}
+
+fn memfd_with(name: &CStr, flags: libc::c_uint) -> io::Result<OwnedFd> {
+    // SAFETY: `name` is a C string that outlives the call.
+    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(crate) fn set_len(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+    // SAFETY: a plain system call on an open descriptor.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) }).map(drop)
+}
+
+/// Size in bytes, and the size of a page of the file.
+pub(crate) fn size(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    // SAFETY: `stat` is plain numbers, for which zeroes are valid.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is ours to write, and of the type that the call fills.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) })?;
+    Ok((stat.st_size as u64, stat.st_blksize as u64))
+}
+
+pub(crate) fn add_seals(fd: BorrowedFd<'_>, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: a plain system call on an open descriptor.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
+}
+
+pub(crate) fn seals(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    // SAFETY: a plain system call on an open descriptor.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
+}
+
+/// Makes the file's pages exist. Unlike a first touch, this fails with an error where there are none.
+fn allocate(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+    // SAFETY: a plain system call on an open descriptor.
+    check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t) }).map(drop)
+}
+
+/// A shared mapping for reading and writing; unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Region {
+    // Invariant: `base..base + len` is a live mapping that `Region::map` made and only `drop` ends.
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range that is valid in every thread, and that `Region` itself neither reads nor writes
+// but in `touch`, which adds nothing to what is there and has `&mut self`.
+unsafe impl Send for Region {}
+// SAFETY: as above; nothing happens through `&Region` but system calls.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps the first `len` bytes of `fd` at an address that is a multiple of `align`, a power of two.
+    pub(crate) fn map(fd: BorrowedFd<'_>, len: usize, align: usize) -> io::Result<Region> {
+        let page = PageSize::Base.bytes();
+        // Reserved pages are aligned to themselves by the kernel.
+        let slack = align.saturating_sub(page);
+        let room = len.checked_add(slack).ok_or(io::ErrorKind::InvalidInput)?;
+        if slack == 0 {
+            // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+            let base = unsafe { map_at(ptr::null_mut(), len, READ_WRITE, libc::MAP_SHARED, fd.as_raw_fd())? };
+            return Ok(Region { base, len });
+        }
+        let reserve = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: as above.
+        let start = unsafe { map_at(ptr::null_mut(), room, libc::PROT_NONE, reserve, -1)? };
+        let reserved = Region { base: start, len: room };
+        let lead = start.addr().get().next_multiple_of(align) - start.addr().get();
+        // SAFETY: `lead <= slack`, so all of this is within the range just reserved, which nobody else uses.
+        // It is replaced by the new mapping, of which `base` is the first byte.
+        let base = unsafe {
+            let target = start.as_ptr().add(lead).cast();
+            map_at(target, len, READ_WRITE, libc::MAP_SHARED | libc::MAP_FIXED, fd.as_raw_fd())?
+        };
+        std::mem::forget(reserved);
+        // SAFETY: the rest of the reserved range, before and after; nobody else uses it.
+        unsafe {
+            unmap(start.as_ptr(), lead);
+            unmap(base.as_ptr().add(len), slack - lead);
+        }
+        Ok(Region { base, len })
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn advise(&self, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: our own mapping; none of the advices below changes or drops what is in it.
+        check(unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) }).map(drop)
+    }
+
+    /// Asks for transparent hugepages.
+    pub(crate) fn advise_huge(&self) -> io::Result<()> {
+        self.advise(libc::MADV_HUGEPAGE)
+    }
+
+    /// Gathers what is there on transparent hugepages now.
+    pub(crate) fn collapse(&self) -> io::Result<()> {
+        self.advise(libc::MADV_COLLAPSE)
+    }
+
+    /// Makes every page exist and be mapped, writable.
+    pub(crate) fn populate(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        match self.advise(libc::MADV_POPULATE_WRITE) {
+            // Kernels before 5.14 do not know it.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                // First in the file, where a lack of pages is an error; in the mapping it would be a signal.
+                allocate(fd, self.len)?;
+                self.touch();
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// Touches each page, leaving what is in it.
+    fn touch(&mut self) {
+        for at in (0..self.len).step_by(PageSize::Base.bytes()) {
+            // SAFETY: within our mapping; `&mut self`, and nobody has been told of the address yet, so nothing
+            // is lost between the read and the write. Volatile, or the compiler would drop both.
+            unsafe {
+                let byte = self.base.as_ptr().add(at);
+                byte.write_volatile(byte.read_volatile());
+            }
+        }
+    }
+
+    /// Sets the NUMA policy of the memory that the mapping shows: `MPOL_BIND` to `node`, or only
+    /// `MPOL_PREFERRED`.
+    pub(crate) fn bind(&self, node: u32, strictly: bool) -> io::Result<()> {
+        const BITS: usize = libc::c_ulong::BITS as usize;
+        let node = node as usize;
+        if node >= NODES_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut mask: [libc::c_ulong; NODES_MAX / BITS] = [0; NODES_MAX / BITS];
+        mask[node / BITS] = 1 << (node % BITS);
+        let mode = if strictly { libc::MPOL_BIND } else { libc::MPOL_PREFERRED };
+        // SAFETY: our own mapping, and a mask of as many bits as are claimed (the call counts one more).
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.base.as_ptr(),
+                self.len,
+                libc::c_long::from(mode),
+                mask.as_ptr(),
+                NODES_MAX + 1,
+                0,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Keeps the pages from being swapped.
+    pub(crate) fn lock(&self) -> io::Result<()> {
+        // SAFETY: our own mapping; locking changes nothing in it, and unmapping ends it.
+        check(unsafe { libc::mlock(self.base.as_ptr().cast(), self.len) }).map(drop)
+    }
+
+    /// Bytes that stand on transparent hugepages, as the kernel reports them; 0 if it does not.
+    pub(crate) fn huge_bytes(&self) -> u64 {
+        let Ok(smaps) = fs::read_to_string("/proc/self/smaps") else { return 0 };
+        let start = self.base.addr().get();
+        huge_bytes_in(&smaps, start, start + self.len)
+    }
+}
+
+/// Adds up `ShmemPmdMapped` of the mappings of `smaps` that lie within `start..end`.
+fn huge_bytes_in(smaps: &str, start: usize, end: usize) -> u64 {
+    let (mut inside, mut sum) = (false, 0);
+    for line in smaps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let first = words.next().unwrap_or("");
+        if let Some((from, to)) = first.split_once('-') {
+            let parse = |text| usize::from_str_radix(text, 16);
+            inside = matches!((parse(from), parse(to)), (Ok(from), Ok(to)) if from >= start && to <= end);
+        } else if inside && first == "ShmemPmdMapped:" {
+            sum += words.next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024;
+        }
+    }
+    sum
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the field's invariant; whoever was given the address was told that it ends here.
+        unsafe { unmap(self.base.as_ptr(), self.len) };
+    }
+}
+
+const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// # Safety
+///
+/// With `MAP_FIXED`, the target range is the caller's to replace.
+unsafe fn map_at(
+    target: *mut libc::c_void,
+    len: usize,
+    access: libc::c_int,
+    flags: libc::c_int,
+    fd: libc::c_int,
+) -> io::Result<NonNull<u8>> {
+    // SAFETY: the caller's word.
+    let base = unsafe { libc::mmap(target, len, access, flags, fd, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
+}
+
+/// # Safety
+///
+/// The range is the caller's, and nobody uses it any more.
+unsafe fn unmap(start: *mut u8, len: usize) {
+    if len > 0 {
+        // SAFETY: the caller's word. It fails only for a range that is not one of pages, which ours are.
+        unsafe { libc::munmap(start.cast(), len) };
+    }
+}
+
+/// The soft limit of locked memory, in bytes; `None`: unlimited.
+pub(crate) fn memlock_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is ours to write, and of the type that the call fills.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    (result != 0 || limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn smaps_are_added_up_within_the_range_only() {
+        let smaps = "7f0000000000-7f0000200000 rw-s 0 00:01 1 /memfd:a (deleted)\nSize: 2048 kB\n\
+                     ShmemPmdMapped:     2048 kB\nVmFlags: rd\n\
+                     7f0000200000-7f0000400000 rw-s 0 00:01 1 /memfd:a (deleted)\nShmemPmdMapped: 1024 kB\n\
+                     7f0000400000-7f0000600000 rw-s 0 00:01 1 /memfd:b (deleted)\nShmemPmdMapped: 2048 kB\n";
+        assert_eq!(huge_bytes_in(smaps, 0x7f00_0000_0000, 0x7f00_0040_0000), 3 << 20);
+        assert_eq!(huge_bytes_in("nonsense\n-\n", 0, usize::MAX), 0);
+    }
+
+    #[test]
+    fn an_aligned_region_is_aligned_and_whole() {
+        let fd = memfd(c"aligned", PageSize::Base).unwrap();
+        set_len(fd.as_fd(), 3 << 20).unwrap();
+        let mut region = Region::map(fd.as_fd(), 3 << 20, 2 << 20).unwrap();
+        assert_eq!(region.base().addr().get() % (2 << 20), 0);
+        allocate(fd.as_fd(), region.len()).unwrap();
+        // The way of kernels that cannot populate.
+        region.touch();
+    }
+
+    #[test]
+    fn a_node_beyond_any_mask_is_refused() {
+        let fd = memfd(c"node", PageSize::Base).unwrap();
+        set_len(fd.as_fd(), 4096).unwrap();
+        let region = Region::map(fd.as_fd(), 4096, 4096).unwrap();
+        assert!(region.bind(1024, true).is_err());
+    }
+}
