@@ -9,6 +9,8 @@
 //! comes back when it is fenced. So safe code cannot touch memory that a device or a peer may write.
 
 mod provider;
+pub mod shm;
 pub mod sim;
 
 pub use provider::*;
+pub use shm::{Shm, ShmConfig};

@@ -1,0 +1,710 @@
+//! One queue pair: its rings, its tables, and what is posted to it.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use stag_memory::Buf;
+
+use super::exposure::{Access, Bind, Binds, Exposures, Fenced, Refusal};
+use super::order::{self, Word};
+use super::pages::{Layout, Part};
+use super::ring::{BadHead, Consumer, Header, Kind, Producer};
+use super::setup::Dialing;
+use super::wake::Bell;
+use crate::{
+    Completed, Completion, DisconnectReason, Exposed, Fence, Handle, Peer, PostError, QueuePairCapacity,
+    QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
+};
+
+/// Why a side closed, as it tells the peer in `closed`. 0 is open.
+pub(super) mod closed {
+    /// In order.
+    pub(in crate::shm) const ORDERLY: u32 = 1;
+    /// The peer sent a message that was larger than the Receive for it.
+    pub(in crate::shm) const LENGTH: u32 = 2;
+}
+
+/// Records taken from one ring before the next ring gets its turn.
+const BURST: usize = 64;
+
+/// What a queue pair waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Connecting side: for the listener, then for its ACCEPT.
+    Dialing,
+    /// Accepting side: for the user's `accept`.
+    Prepared,
+    /// For the user to take `Event::Established`.
+    Announced,
+    /// For work.
+    Open,
+    /// The peer is gone. For the messages in the ring to be received, as far as Receives are posted.
+    Draining(DisconnectReason),
+    /// For everything to be given back.
+    Closing(DisconnectReason),
+}
+
+/// Something that found no room in the ring, in order.
+enum Pending {
+    Send(SendRequest),
+    Bind {
+        kind: Kind,
+        handle: Handle,
+        bind: Bind,
+    },
+    /// Done, but behind Sends that are not.
+    Complete(Completion),
+}
+
+/// The connected half of a queue pair. Rings point into the parts, which live as long.
+pub(super) struct Link {
+    consumer: Consumer,
+    producer: Producer,
+    ours: Part,
+    theirs: Part,
+    binds: Binds,
+    /// The peer's bell, if it may sleep.
+    bell: Option<Bell>,
+    /// How many of our arenas the peer knows.
+    regions: usize,
+    /// Our epoch; odd within a span of accesses.
+    epoch: u64,
+}
+
+impl Link {
+    pub(super) fn new(ours: Part, theirs: Part, binds: Binds, bell: Option<Bell>, regions: usize) -> Link {
+        let (Layout { ring_len: our_len, .. }, Layout { ring_len: their_len, .. }) =
+            (ours.layout(), theirs.layout());
+        // SAFETY: both rings are mapped twice, back to back, by `Part`, and stay so: the parts are moved into
+        // the same `Link`, which drops them with the rings. `ring_len` is a power of two. Ours is
+        // writable, and this producer the only one that writes there.
+        let (consumer, producer) =
+            unsafe { (Consumer::new(theirs.ring(), their_len), Producer::new(ours.ring(), our_len)) };
+        Link { consumer, producer, ours, theirs, binds, bell, regions, epoch: 0 }
+    }
+
+    /// Our part.
+    pub(super) fn ours(&self) -> &Part {
+        &self.ours
+    }
+
+    /// Wakes the peer if it sleeps. After a doorbell, or after news for a producer that waits.
+    #[inline(always)]
+    fn wake(&self) {
+        if let Some(bell) = &self.bell
+            && order::is_asleep(self.theirs.sleeping())
+        {
+            bell.ring();
+        }
+    }
+
+    #[inline(always)]
+    fn begin_span(&mut self) {
+        if self.epoch.is_multiple_of(2) {
+            self.epoch += 1;
+            order::access_begin(self.ours.epoch(), self.epoch);
+        }
+    }
+
+    #[inline(always)]
+    fn end_span(&mut self) {
+        if !self.epoch.is_multiple_of(2) {
+            self.epoch += 1;
+            order::access_end(self.ours.epoch(), self.epoch);
+        }
+    }
+
+    /// Where the peer's memory is, for an access within the span that this starts.
+    #[inline(always)]
+    fn access(&mut self, at: RemoteSegment, len: usize, access: Access) -> Result<*mut u8, WorkError> {
+        self.begin_span();
+        self.binds.access(at.handle, at.offset, len, access, &self.theirs).map_err(|refusal| match refusal {
+            // A peer that closes kills all it exposed.
+            Refusal::Dead if order_closed(&self.theirs) => WorkError::Flushed,
+            Refusal::Dead | Refusal::Access => WorkError::RemoteAccess,
+        })
+    }
+}
+
+/// Whether the owner of `part` has closed.
+fn order_closed(part: &Part) -> bool {
+    closed_code(part) != 0
+}
+
+fn closed_code(part: &Part) -> u32 {
+    // Acquire: pairs with the release in `QueuePair::close`.
+    part.closed().get_acquire()
+}
+
+/// A queue pair.
+pub(super) struct QueuePair {
+    pub(super) id: QueuePairId,
+    pub(super) phase: Phase,
+    pub(super) link: Option<Link>,
+    receives: VecDeque<(u64, Buf)>,
+    pending: VecDeque<Pending>,
+    exposures: Exposures,
+    pub(super) capacity: QueuePairCapacity,
+    /// Signaled requests whose completion the user has not got, and Sends that wait for room.
+    outstanding: u32,
+    /// In the provider's list of queue pairs whose doorbell is to be rung.
+    pub(super) is_dirty: bool,
+    /// In the provider's list of queue pairs that `poll` must look after.
+    pub(super) needs_attention: bool,
+    /// The peer can touch nothing any more: its socket is gone.
+    pub(super) peer_gone: bool,
+    pub(super) socket: Option<OwnedFd>,
+    pub(super) peer: Peer,
+    pub(super) dialing: Option<Dialing>,
+    /// Accepting side: our part's descriptor, until ACCEPT is sent.
+    pub(super) part_fd: Option<OwnedFd>,
+    /// Where the fence of all exposures is, while closing.
+    flushed: usize,
+}
+
+impl QueuePair {
+    pub(super) fn new(
+        id: QueuePairId,
+        phase: Phase,
+        capacity: QueuePairCapacity,
+        seed: u64,
+        peer: Peer,
+    ) -> QueuePair {
+        let pending = capacity.sends as usize + 2 * capacity.exposures as usize;
+        QueuePair {
+            id,
+            phase,
+            link: None,
+            receives: VecDeque::with_capacity(capacity.receives as usize),
+            pending: VecDeque::with_capacity(pending),
+            exposures: Exposures::new(capacity.exposures, seed),
+            capacity,
+            outstanding: 0,
+            is_dirty: false,
+            needs_attention: false,
+            peer_gone: false,
+            socket: None,
+            peer,
+            dialing: None,
+            part_fd: None,
+            flushed: 0,
+        }
+    }
+
+    /// Completions that it may have waiting at once.
+    pub(super) fn completions(capacity: &QueuePairCapacity) -> u64 {
+        u64::from(capacity.receives) + u64::from(capacity.sends) + u64::from(capacity.exposures)
+    }
+
+    #[inline(always)]
+    fn completion(&self, id: u64, completed: Completed, result: Result<(), WorkError>) -> Completion {
+        Completion { queue_pair: self.id, id, completed, result }
+    }
+
+    /// The user got the completion of a signaled Send, Write or Read.
+    #[inline(always)]
+    pub(super) fn harvested(&mut self) {
+        self.outstanding -= 1;
+    }
+
+    /// The link, if work may be posted.
+    #[inline(always)]
+    fn open(&mut self) -> Option<&mut Link> {
+        if matches!(self.phase, Phase::Open) { self.link.as_mut() } else { None }
+    }
+
+    /// The first word of the next batch, for the provider's list.
+    pub(super) fn doorbell(&self) -> Option<*const std::sync::atomic::AtomicU64> {
+        self.link.as_ref().map(|link| link.consumer.doorbell())
+    }
+
+    pub(super) fn post_receive(&mut self, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
+        let error = if matches!(self.phase, Phase::Draining(_) | Phase::Closing(_)) {
+            PostError::NotConnected
+        } else if self.receives.len() >= self.capacity.receives as usize {
+            PostError::Full
+        } else {
+            self.receives.push_back((id, buf));
+            return Ok(());
+        };
+        Err(Refused { request: buf, error })
+    }
+
+    /// Posts a Send. `Err` in the inner result: the connection has to end.
+    #[inline]
+    pub(super) fn post_send(
+        &mut self,
+        request: SendRequest,
+        local: &mut VecDeque<Completion>,
+    ) -> Result<Result<(), DisconnectReason>, Refused<SendRequest>> {
+        let full = self.outstanding >= self.capacity.sends;
+        let len_max = self.capacity.send_len_max as usize;
+        let room = self.pending.is_empty();
+        let Some(link) = self.open() else {
+            return Err(Refused { request, error: PostError::NotConnected });
+        };
+        let len = request.buf.len();
+        if len > len_max {
+            return Err(Refused { request, error: PostError::TooLong });
+        }
+        let fits = room
+            && match link.producer.fits(len, link.theirs.head()) {
+                Ok(fits) => fits,
+                Err(BadHead) => {
+                    let SendRequest { id, buf, .. } = request;
+                    return Ok(Err(self.fail_send(id, buf, WorkError::PeerViolation, local)));
+                }
+            };
+        // A Send that is done at once and wants no completion takes no room.
+        if full && (request.signaled || !fits) {
+            return Err(Refused { request, error: PostError::Full });
+        }
+        if let Some(handle) = request.invalidate
+            && !link.binds.forget(handle)
+        {
+            let SendRequest { id, buf, .. } = request;
+            return Ok(Err(self.fail_send(id, buf, WorkError::RemoteAccess, local)));
+        }
+        if !fits {
+            self.outstanding += 1;
+            self.pending.push_back(Pending::Send(request));
+            return Ok(Ok(()));
+        }
+        let SendRequest { id, buf, invalidate, signaled } = request;
+        send(&mut link.producer, &buf, invalidate);
+        if signaled {
+            self.outstanding += 1;
+            local.push_back(self.completion(id, Completed::Send(buf), Ok(())));
+        }
+        Ok(Ok(()))
+    }
+
+    #[cold]
+    fn fail_send(
+        &mut self,
+        id: u64,
+        buf: Buf,
+        error: WorkError,
+        local: &mut VecDeque<Completion>,
+    ) -> DisconnectReason {
+        self.outstanding += 1;
+        self.complete(id, Completed::Send(buf), Err(error), local);
+        DisconnectReason::Work(error)
+    }
+
+    /// Queues a completion, behind those of Sends that still wait for room. Counted in `outstanding` already.
+    fn complete(
+        &mut self,
+        id: u64,
+        completed: Completed,
+        result: Result<(), WorkError>,
+        local: &mut VecDeque<Completion>,
+    ) {
+        let completion = self.completion(id, completed, result);
+        if self.pending.is_empty() {
+            local.push_back(completion);
+        } else {
+            self.pending.push_back(Pending::Complete(completion));
+        }
+    }
+
+    #[inline]
+    pub(super) fn post_write(
+        &mut self,
+        request: WriteRequest,
+        local: &mut VecDeque<Completion>,
+    ) -> Result<Result<(), DisconnectReason>, Refused<WriteRequest>> {
+        let full = self.outstanding >= self.capacity.sends;
+        let Some(link) = self.open() else {
+            return Err(Refused { request, error: PostError::NotConnected });
+        };
+        if full && request.signaled {
+            return Err(Refused { request, error: PostError::Full });
+        }
+        let WriteRequest { id, source, target, signaled } = request;
+        let result = link.access(target, source.len(), Access::Write).map(|to| {
+            // SAFETY: `source` is readable for its length. `to` is mapped and writable for it (`Binds`), and
+            // the peer keeps off while the span lasts (`order`). They do not overlap: `source` is memory
+            // that nobody writes, and what is exposed for writing is a buffer that nobody else has.
+            unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), to, source.len()) };
+        });
+        if signaled || result.is_err() {
+            self.outstanding += 1;
+            self.complete(id, Completed::Write(source), result, local);
+        }
+        Ok(result.map_err(DisconnectReason::Work))
+    }
+
+    #[inline]
+    pub(super) fn post_read(
+        &mut self,
+        request: ReadRequest,
+        parts: &[ReadPart],
+        local: &mut VecDeque<Completion>,
+    ) -> Result<Result<(), DisconnectReason>, Refused<ReadRequest>> {
+        let full = self.outstanding >= self.capacity.sends;
+        let Some(link) = self.open() else {
+            return Err(Refused { request, error: PostError::NotConnected });
+        };
+        if full {
+            return Err(Refused { request, error: PostError::Full });
+        }
+        let room = request.target.capacity() as u64;
+        let fits = |part: &ReadPart| u64::from(part.at) + u64::from(part.len) <= room;
+        if parts.len() > crate::READ_PARTS_MAX || !parts.iter().all(fits) {
+            return Err(Refused { request, error: PostError::TooLong });
+        }
+        let ReadRequest { id, mut target } = request;
+        let result = parts.iter().try_for_each(|part| {
+            let from = link.access(part.source, part.len as usize, Access::Read)?;
+            // SAFETY: `from` is mapped for `len` bytes (`Binds`), and the peer keeps off while the span lasts
+            // (`order`). The target has room for `at + len` bytes, as checked above, and is ours alone, so
+            // they do not overlap.
+            unsafe {
+                let to = target.as_mut_ptr().add(part.at as usize);
+                std::ptr::copy_nonoverlapping(from.cast_const(), to, part.len as usize);
+            }
+            Ok(())
+        });
+        self.outstanding += 1;
+        self.complete(id, Completed::Read(target), result, local);
+        Ok(result.map_err(DisconnectReason::Work))
+    }
+
+    #[inline]
+    pub(super) fn expose(
+        &mut self,
+        exposed: Exposed,
+        region: Option<usize>,
+    ) -> Result<RemoteSegment, Refused<Exposed>> {
+        let room = self.pending.is_empty();
+        let full = self.exposures.is_full() || self.pending.len() == self.pending.capacity();
+        let (Phase::Open, Some(link)) = (&self.phase, &mut self.link) else {
+            return Err(Refused { request: exposed, error: PostError::NotConnected });
+        };
+        let Some(region) = region.filter(|&region| region < link.regions) else {
+            return Err(Refused { request: exposed, error: PostError::NotRegistered });
+        };
+        if full {
+            return Err(Refused { request: exposed, error: PostError::Full });
+        }
+        let (kind, offset, len) = match &exposed {
+            Exposed::Read(shared) => (Kind::BindRead, shared.location().offset, shared.len()),
+            Exposed::Write(buf) => (Kind::BindWrite, buf.location().offset, buf.len()),
+        };
+        // A head that cannot be waits in `pending`, where it is met again and ends the connection.
+        let fits = room && link.producer.fits(Bind::LEN, link.theirs.head()) == Ok(true);
+        let (handle, kills) = self.exposures.insert(exposed);
+        let bind = Bind { offset, region: region as u16, len: len as u32, kills };
+        if fits {
+            announce(&mut link.producer, kind, handle, bind);
+        } else {
+            self.pending.push_back(Pending::Bind { kind, handle, bind });
+        }
+        Ok(RemoteSegment { handle, offset })
+    }
+
+    #[inline]
+    pub(super) fn fence(&mut self, handle: Handle, id: u64) -> Option<Fence> {
+        let link = self.link.as_ref()?;
+        let theirs = (!self.peer_gone).then_some(&link.theirs);
+        Some(match self.exposures.fence(handle, id, &link.ours, theirs)? {
+            Fenced::Done(exposed) => Fence::Done(exposed),
+            Fenced::Waiting => Fence::Pending,
+        })
+    }
+
+    /// Ends the span of accesses, and makes what was posted leave.
+    #[inline(always)]
+    pub(super) fn ring_doorbell(&mut self) {
+        let Some(link) = &mut self.link else { return };
+        // First, so that a peer that fences what this batch did not invalidate need not wait.
+        link.end_span();
+        link.producer.publish();
+        link.wake();
+    }
+
+    /// Takes messages from the ring, at most `room` and a burst of them.
+    #[inline]
+    pub(super) fn harvest(
+        &mut self,
+        completions: &mut Vec<Completion>,
+        room: usize,
+    ) -> Result<(), DisconnectReason> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        let mut left = room.min(BURST);
+        let mut records = 4 * BURST;
+        let result = loop {
+            // Binds give the user nothing, but take time: they are bounded, too.
+            if left == 0 || records == 0 {
+                break Ok(());
+            }
+            records -= 1;
+            let header = match link.consumer.peek() {
+                Ok(Some(header)) => header,
+                Ok(None) => break Ok(()),
+                Err(_) => break Err(DisconnectReason::PeerViolation("a record with an impossible length")),
+            };
+            let access = match header.kind() {
+                Some(kind @ (Kind::Send | Kind::SendInvalidate)) => {
+                    let Some((id, mut buf)) = self.receives.pop_front() else { break Ok(()) };
+                    left -= 1;
+                    let room = buf.capacity();
+                    if header.len() > room {
+                        completions.push(Completion {
+                            queue_pair: self.id,
+                            id,
+                            completed: Completed::Receive { buf, invalidated: None, exposed: None },
+                            result: Err(WorkError::Length),
+                        });
+                        break Err(DisconnectReason::Work(WorkError::Length));
+                    }
+                    // SAFETY: `header` is what `peek` returned; the buffer has `room` writable bytes, ours alone.
+                    unsafe { link.consumer.payload(header, buf.as_mut_ptr(), room) };
+                    buf.set_len(header.len());
+                    link.consumer.advance(header);
+                    let (mut invalidated, mut exposed) = (None, None);
+                    if kind == Kind::SendInvalidate {
+                        let handle = Handle(header.aux());
+                        exposed = self.exposures.invalidated(handle);
+                        // One that we fenced while the message was on its way is dead already: no news.
+                        invalidated = exposed.is_some().then_some(handle);
+                    }
+                    let completed = Completed::Receive { buf, invalidated, exposed };
+                    completions.push(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
+                    continue;
+                }
+                Some(Kind::BindRead) => Access::Read,
+                Some(Kind::BindWrite) => Access::Write,
+                None => break Err(DisconnectReason::PeerViolation("a record of an unknown kind")),
+            };
+            if !bind(link, header, access) {
+                break Err(DisconnectReason::PeerViolation("an exposure outside of its arena"));
+            }
+        };
+        if link.consumer.tell(link.ours.head()) {
+            link.wake();
+        }
+        result
+    }
+
+    /// Whether `poll` has something to look after here.
+    pub(super) fn has_chores(&self) -> bool {
+        !self.pending.is_empty() || self.exposures.is_waiting() || !matches!(self.phase, Phase::Open)
+    }
+
+    /// Sends what waited for room, as far as there is room now.
+    pub(super) fn send_pending(&mut self, local: &mut VecDeque<Completion>) -> Result<(), DisconnectReason> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        let mut pushed = false;
+        while let Some(next) = self.pending.front() {
+            let len = match next {
+                Pending::Send(request) => Some(request.buf.len()),
+                Pending::Bind { .. } => Some(Bind::LEN),
+                Pending::Complete(_) => None,
+            };
+            if let Some(len) = len {
+                match link.producer.fits(len, link.theirs.head()) {
+                    Ok(true) => pushed = true,
+                    Ok(false) => break,
+                    Err(BadHead) => {
+                        return Err(DisconnectReason::PeerViolation("a position outside of the ring"));
+                    }
+                }
+            }
+            match self.pending.pop_front() {
+                Some(Pending::Send(SendRequest { id, buf, invalidate, signaled })) => {
+                    send(&mut link.producer, &buf, invalidate);
+                    if signaled {
+                        let completed = Completed::Send(buf);
+                        local.push_back(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
+                    } else {
+                        self.outstanding -= 1;
+                    }
+                }
+                Some(Pending::Bind { kind, handle, bind }) => {
+                    announce(&mut link.producer, kind, handle, bind);
+                }
+                Some(Pending::Complete(completion)) => local.push_back(completion),
+                None => {}
+            }
+        }
+        // Their doorbell was rung when there was no room.
+        if pushed {
+            link.producer.publish();
+            link.wake();
+        }
+        Ok(())
+    }
+
+    /// Hands out fences that were waiting and are done, at most `room`.
+    pub(super) fn poll_fences(&mut self, completions: &mut Vec<Completion>, room: usize) {
+        let Some(link) = &self.link else { return };
+        for _ in 0..room {
+            let Some((handle, id, exposed)) = self.exposures.poll(&link.theirs, self.peer_gone) else {
+                return;
+            };
+            let completed = Completed::Fence { handle, exposed };
+            completions.push(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
+        }
+    }
+
+    /// Whether there is nothing to receive, or no Receive for it.
+    pub(super) fn is_drained(&self) -> bool {
+        let nothing = |link: &Link| !matches!(link.consumer.peek(), Ok(Some(_)));
+        self.receives.is_empty() || self.link.as_ref().is_none_or(nothing)
+    }
+
+    /// The peer's socket is gone: why, by its own last word.
+    pub(super) fn peer_reason(&self) -> DisconnectReason {
+        match self.link.as_ref().map(|link| closed_code(&link.theirs)) {
+            Some(closed::LENGTH) => DisconnectReason::Work(WorkError::Length),
+            Some(0) | None => DisconnectReason::PeerDied,
+            Some(_) => DisconnectReason::Peer,
+        }
+    }
+
+    /// Starts to close. No access of ours is under way, nor will any come: the peer may rely on it as soon as it
+    /// sees `closed`.
+    pub(super) fn close(&mut self, reason: DisconnectReason) {
+        if let Some(link) = &mut self.link {
+            link.end_span();
+            // What was posted before still goes out, where the peer can take it.
+            link.producer.publish();
+            let code = if reason == DisconnectReason::Work(WorkError::Length) {
+                closed::LENGTH
+            } else {
+                closed::ORDERLY
+            };
+            // Release: after the last access. Pairs with the acquire in `closed_code`.
+            link.ours.closed().set_release(code);
+        }
+        self.phase = Phase::Closing(reason);
+    }
+
+    /// Gives back what is posted and exposed, at most `room`. `true`: nothing is left.
+    pub(super) fn flush(&mut self, completions: &mut Vec<Completion>, room: usize) -> bool {
+        let end = completions.len() + room;
+        let flushed = Err(WorkError::Flushed);
+        while completions.len() < end {
+            if let Some((id, buf)) = self.receives.pop_front() {
+                let completed = Completed::Receive { buf, invalidated: None, exposed: None };
+                completions.push(self.completion(id, completed, flushed));
+                continue;
+            }
+            match self.pending.pop_front() {
+                Some(Pending::Send(SendRequest { id, buf, .. })) => {
+                    self.outstanding -= 1;
+                    completions.push(self.completion(id, Completed::Send(buf), flushed));
+                    continue;
+                }
+                Some(Pending::Complete(completion)) => {
+                    self.outstanding -= 1;
+                    completions.push(completion);
+                    continue;
+                }
+                Some(Pending::Bind { .. }) => continue,
+                None => {}
+            }
+            // A local fence of everything: no need to wait for the peer, unless it is in the middle of an access.
+            if let Some((handle, next)) = self.exposures.next_live(self.flushed) {
+                self.flushed = next;
+                if let Some(Fence::Done(exposed)) = self.fence(handle, u64::from(handle.0)) {
+                    let completed = Completed::Fence { handle, exposed };
+                    completions.push(self.completion(u64::from(handle.0), completed, flushed));
+                }
+                continue;
+            }
+            let Some(link) = &self.link else { break };
+            let Some((handle, id, exposed)) = self.exposures.poll(&link.theirs, self.peer_gone) else {
+                break;
+            };
+            completions.push(self.completion(id, Completed::Fence { handle, exposed }, flushed));
+        }
+        self.receives.is_empty() && self.pending.is_empty() && self.exposures.is_empty()
+    }
+
+    /// Says that we sleep, or that we do not.
+    pub(super) fn set_sleeping(&self, sleeping: bool) {
+        if let Some(link) = &self.link {
+            if sleeping {
+                order::sleep_announce(link.ours.sleeping());
+            } else {
+                link.ours.sleeping().set(0);
+            }
+        }
+    }
+
+    /// Whether `poll` would find work here. After [`QueuePair::set_sleeping`] and a fence.
+    pub(super) fn has_work(&mut self) -> bool {
+        if self.exposures.is_waiting() || !matches!(self.phase, Phase::Open) {
+            return true;
+        }
+        let Some(link) = &mut self.link else { return false };
+        if !matches!(link.consumer.peek(), Ok(None)) && !self.receives.is_empty() {
+            return true;
+        }
+        // Room for what waits for it; the peer wakes us when it makes some.
+        match self.pending.front() {
+            Some(Pending::Send(request)) => {
+                link.producer.fits(request.buf.len(), link.theirs.head()) != Ok(false)
+            }
+            Some(Pending::Bind { .. }) => link.producer.fits(Bind::LEN, link.theirs.head()) != Ok(false),
+            Some(Pending::Complete(_)) => true,
+            None => false,
+        }
+    }
+}
+
+impl Drop for QueuePair {
+    /// A provider that is dropped with open queue pairs: the peer hears of it, and memory that it may be
+    /// writing to at this moment is given up rather than given back.
+    fn drop(&mut self) {
+        if !matches!(self.phase, Phase::Closing(_)) {
+            self.close(DisconnectReason::Local);
+        }
+        let mut from = 0;
+        while let Some((handle, next)) = self.exposures.next_live(from) {
+            from = next;
+            drop(self.fence(handle, 0));
+        }
+        if let Some(link) = &self.link {
+            while let Some(done) = self.exposures.poll(&link.theirs, self.peer_gone) {
+                drop(done);
+            }
+        }
+        self.exposures.forget_waiting();
+    }
+}
+
+/// Pushes a message for which there is room.
+#[inline(always)]
+fn send(producer: &mut Producer, buf: &Buf, invalidate: Option<Handle>) {
+    let (kind, aux) = match invalidate {
+        None => (Kind::Send, 0),
+        Some(Handle(handle)) => (Kind::SendInvalidate, handle),
+    };
+    // SAFETY: the buffer is readable for its length; the caller asked `fits` for it.
+    unsafe { producer.push(kind, aux, buf.as_ptr(), buf.len()) };
+}
+
+/// Pushes a BIND for which there is room.
+#[inline(always)]
+fn announce(producer: &mut Producer, kind: Kind, handle: Handle, bind: Bind) {
+    let bytes = bind.encode();
+    // SAFETY: the array is readable for its length; the caller asked `fits` for it.
+    unsafe { producer.push(kind, handle.0, bytes.as_ptr(), bytes.len()) };
+}
+
+/// Takes a BIND record. `false`: it makes no sense.
+#[inline(always)]
+fn bind(link: &mut Link, header: Header, access: Access) -> bool {
+    let mut bytes = [0; Bind::LEN];
+    if header.len() != Bind::LEN {
+        return false;
+    }
+    // SAFETY: `header` is what `peek` returned, and the array has its length.
+    unsafe { link.consumer.payload(header, bytes.as_mut_ptr(), Bind::LEN) };
+    link.consumer.advance(header);
+    link.binds.insert(header.aux(), access, Bind::decode(bytes)).is_ok()
+}

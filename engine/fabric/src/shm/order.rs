@@ -1,0 +1,313 @@
+//! The orderings that two processes rely on, and nothing else.
+//!
+//! Every rule about what one side must see before the other does something is a function of this file,
+//! written over [`Word`], so that the very code that runs in production also runs under loom:
+//!
+//! - **doorbell**: [`publish`] with [`observe`];
+//! - **fence of an exposure**: [`access_begin`], [`is_dead`], [`access_end`] with [`kill`], [`is_over`];
+//! - **sleep**: [`sleep_announce`] then [`observe`], with [`publish`] then [`is_asleep`].
+//!
+//! Each word has one writer. A side maps the words of its peer read-only.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// One aligned word of shared memory: an atomic of `std`, or one of loom in its tests.
+pub(super) trait Word {
+    /// What it holds.
+    type Value: Copy + PartialEq;
+
+    /// Loads without ordering anything.
+    fn get(&self) -> Self::Value;
+
+    /// Loads, and orders everything after it. (A relaxed load and a fence, because an acquire load from
+    /// memory that is mapped read-only is not something that the language promises.)
+    fn get_acquire(&self) -> Self::Value;
+
+    /// Stores without ordering anything.
+    fn set(&self, value: Self::Value);
+
+    /// Stores after everything before it.
+    fn set_release(&self, value: Self::Value);
+
+    /// A sequentially consistent fence: of two sides that each store, fence, then load the other's word,
+    /// at least one sees the other's store.
+    fn fence();
+}
+
+macro_rules! word {
+    ($atomic:ty, $value:ty) => {
+        impl Word for $atomic {
+            type Value = $value;
+
+            #[inline(always)]
+            fn get(&self) -> $value {
+                <$atomic>::load(self, Ordering::Relaxed)
+            }
+
+            #[inline(always)]
+            fn get_acquire(&self) -> $value {
+                let value = <$atomic>::load(self, Ordering::Relaxed);
+                fence(Ordering::Acquire);
+                value
+            }
+
+            #[inline(always)]
+            fn set(&self, value: $value) {
+                <$atomic>::store(self, value, Ordering::Relaxed);
+            }
+
+            #[inline(always)]
+            fn set_release(&self, value: $value) {
+                <$atomic>::store(self, value, Ordering::Release);
+            }
+
+            #[inline(always)]
+            fn fence() {
+                fence(Ordering::SeqCst);
+            }
+        }
+    };
+}
+
+word!(AtomicU32, u32);
+word!(AtomicU64, u64);
+
+/// Rings the doorbell: everything stored before becomes visible with `header`, which `first` takes.
+///
+/// `next` is where the batch after this one will start. It is cleared first, so that a consumer that has
+/// read this batch finds no stale bytes there. Pairs with [`observe`].
+#[inline(always)]
+pub(super) fn publish<W: Word<Value = u64>>(first: &W, next: &W, header: u64) {
+    next.set(0);
+    first.set_release(header);
+}
+
+/// The header at the start of a batch, 0 while there is none. Pairs with [`publish`].
+#[inline(always)]
+pub(super) fn observe<W: Word<Value = u64>>(first: &W) -> u64 {
+    first.get_acquire()
+}
+
+/// Initiator: starts a span of accesses. `epoch` is odd during a span, and never repeats.
+///
+/// One span, so one fence, covers all the accesses of one doorbell. Pairs with [`kill`]: either that
+/// sees the odd epoch and waits for the span to end, or every [`is_dead`] of this span sees the kill.
+#[inline(always)]
+pub(super) fn access_begin<W: Word<Value = u64>>(epoch: &W, odd: u64) {
+    debug_assert!(odd % 2 == 1);
+    epoch.set(odd);
+    W::fence();
+}
+
+/// Initiator, within a span: whether the exposure that was announced with `alive` was killed since.
+#[inline(always)]
+pub(super) fn is_dead<W: Word<Value = u32>>(kills: &W, alive: u32) -> bool {
+    kills.get() != alive
+}
+
+/// Initiator: ends the span; its accesses are done. Pairs with the acquire loads of [`kill`] and [`is_over`].
+#[inline(always)]
+pub(super) fn access_end<W: Word<Value = u64>>(epoch: &W, even: u64) {
+    debug_assert!(even.is_multiple_of(2));
+    epoch.set_release(even);
+}
+
+/// Target: kills the exposure by counting up its `kills` word. `None`: no access is under way or will come.
+/// `Some(span)`: one may be, until [`is_over`] says otherwise.
+#[inline]
+pub(super) fn kill<K: Word<Value = u32>, E: Word<Value = u64>>(
+    kills: &K,
+    count: u32,
+    epoch: &E,
+) -> Option<u64> {
+    kills.set(count);
+    K::fence();
+    let span = epoch.get_acquire();
+    (span % 2 == 1).then_some(span)
+}
+
+/// Target: whether the span that [`kill`] met has ended. A later span has seen the kill.
+#[inline]
+pub(super) fn is_over<W: Word<Value = u64>>(epoch: &W, span: u64) -> bool {
+    epoch.get_acquire() != span
+}
+
+/// Sleeper: says that it goes to sleep. It must look at every ring once more ([`observe`]) before it does.
+#[inline]
+pub(super) fn sleep_announce<W: Word<Value = u32>>(sleeping: &W) {
+    sleeping.set(1);
+}
+
+/// Producer, after [`publish`]: whether the peer must be woken. Pairs with [`sleep_announce`] and a fence.
+#[inline]
+pub(super) fn is_asleep<W: Word<Value = u32>>(sleeping: &W) -> bool {
+    W::fence();
+    sleeping.get() != 0
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    //! Run with `RUSTFLAGS="--cfg loom" cargo test -p stag-fabric --lib --release order`.
+
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    use loom::thread;
+
+    use super::*;
+
+    macro_rules! word {
+        ($atomic:ty, $value:ty) => {
+            impl Word for $atomic {
+                type Value = $value;
+                fn get(&self) -> $value {
+                    <$atomic>::load(self, Ordering::Relaxed)
+                }
+                fn get_acquire(&self) -> $value {
+                    let value = <$atomic>::load(self, Ordering::Relaxed);
+                    fence(Ordering::Acquire);
+                    value
+                }
+                fn set(&self, value: $value) {
+                    <$atomic>::store(self, value, Ordering::Relaxed);
+                }
+                fn set_release(&self, value: $value) {
+                    <$atomic>::store(self, value, Ordering::Release);
+                }
+                fn fence() {
+                    fence(Ordering::SeqCst);
+                }
+            }
+        };
+    }
+
+    word!(AtomicU32, u32);
+    word!(AtomicU64, u64);
+
+    /// Exposed memory is used again as soon as its fence is done: the initiator must not write to it then.
+    #[test]
+    fn no_access_after_a_fence() {
+        loom::model(|| {
+            let kills = Arc::new(AtomicU32::new(0));
+            let epoch = Arc::new(AtomicU64::new(0));
+            // loom's cell finds two sides that touch it at once, or without an order between them.
+            let memory = Arc::new(loom::cell::UnsafeCell::new(0u32));
+
+            let initiator = {
+                let (kills, epoch, memory) = (kills.clone(), epoch.clone(), memory.clone());
+                thread::spawn(move || {
+                    // One span with two accesses, as two Writes behind one doorbell are.
+                    access_begin(&*epoch, 1);
+                    for _ in 0..2 {
+                        if !is_dead(&*kills, 0) {
+                            // SAFETY: loom fails the test when the target touches it meanwhile.
+                            memory.with_mut(|m| unsafe { *m += 1 });
+                        }
+                    }
+                    access_end(&*epoch, 2);
+                })
+            };
+
+            if let Some(span) = kill(&*kills, 1, &*epoch) {
+                while !is_over(&*epoch, span) {
+                    thread::yield_now();
+                }
+            }
+            // SAFETY: the fence is done; loom fails the test when the initiator still touches it.
+            memory.with_mut(|m| unsafe { *m += 10 });
+            initiator.join().unwrap();
+        });
+    }
+
+    /// A span that starts after the kill sees it, even when the target waits for the span before it.
+    #[test]
+    fn a_later_span_sees_the_kill() {
+        loom::model(|| {
+            let kills = Arc::new(AtomicU32::new(0));
+            let epoch = Arc::new(AtomicU64::new(0));
+            let memory = Arc::new(loom::cell::UnsafeCell::new(0u32));
+            let initiator = {
+                let (kills, epoch, memory) = (kills.clone(), epoch.clone(), memory.clone());
+                thread::spawn(move || {
+                    for span in [1, 3] {
+                        access_begin(&*epoch, span);
+                        if !is_dead(&*kills, 0) {
+                            // SAFETY: as above.
+                            memory.with_mut(|m| unsafe { *m += 1 });
+                        }
+                        access_end(&*epoch, span + 1);
+                    }
+                })
+            };
+            if let Some(span) = kill(&*kills, 1, &*epoch) {
+                while !is_over(&*epoch, span) {
+                    thread::yield_now();
+                }
+            }
+            // SAFETY: as above.
+            memory.with_mut(|m| unsafe { *m += 10 });
+            initiator.join().unwrap();
+        });
+    }
+
+    /// A producer that finds nobody asleep has been seen by the sleeper's last look.
+    #[test]
+    fn no_lost_wake() {
+        loom::model(|| {
+            let ring = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+            let sleeping = Arc::new(AtomicU32::new(0));
+            let woken = Arc::new(AtomicU32::new(0));
+            let producer = {
+                let (ring, sleeping, woken) = (ring.clone(), sleeping.clone(), woken.clone());
+                thread::spawn(move || {
+                    publish(&ring[0], &ring[1], 7);
+                    if is_asleep(&*sleeping) {
+                        woken.store(1, Ordering::Relaxed);
+                    }
+                })
+            };
+            sleep_announce(&*sleeping);
+            AtomicU32::fence();
+            let seen = observe(&ring[0]);
+            producer.join().unwrap();
+            assert!(seen == 7 || woken.load(Ordering::Relaxed) == 1, "asleep with work in the ring");
+        });
+    }
+
+    /// A consumer follows a ring of two batches of two words, and meets neither stale nor torn batches.
+    #[test]
+    fn batches_arrive_whole_and_in_order() {
+        loom::model(|| {
+            // Two slots of {header, payload}. What a former lap left: nonsense that must never be taken.
+            let ring =
+                Arc::new([AtomicU64::new(0), AtomicU64::new(99), AtomicU64::new(98), AtomicU64::new(97)]);
+            let head = Arc::new(AtomicU64::new(0));
+            let producer = {
+                let (ring, head) = (ring.clone(), head.clone());
+                thread::spawn(move || {
+                    for batch in 0..3usize {
+                        let (at, next) = (batch % 2 * 2, (batch + 1) % 2 * 2);
+                        // Room for the batch and for the cleared word behind it.
+                        while batch as u64 + 1 - Word::get_acquire(&*head) > 1 {
+                            thread::yield_now();
+                        }
+                        Word::set(&ring[at + 1], batch as u64 + 10);
+                        publish(&ring[at], &ring[next], batch as u64 + 1);
+                    }
+                })
+            };
+            for batch in 0..3usize {
+                let at = batch % 2 * 2;
+                let header = loop {
+                    match observe(&ring[at]) {
+                        0 => thread::yield_now(),
+                        header => break header,
+                    }
+                };
+                assert_eq!(header, batch as u64 + 1);
+                assert_eq!(Word::get(&ring[at + 1]), batch as u64 + 10);
+                head.set_release(batch as u64 + 1);
+            }
+            producer.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,261 @@
+//! The memory of a connection: two memfds, each written by one side only.
+//!
+//! Each side makes the memory that it writes, and passes it to the peer, which maps it **read-only**; the
+//! seals see to it that it stays so. So a peer can tell us wrong things, but cannot change what we said,
+//! and each side sizes its own part.
+//!
+//! ```text
+//!   0     head      u64   how far this side has read the peer's ring
+//!   64    epoch     u64   odd while this side touches the peer's exposed memory
+//!   128   sleeping  u32   1 while this side sleeps
+//!   132   closed    u32   why this side closed; 0 while it is open
+//!   256   kills     u32 for each exposure of this side: how often it was killed
+//!   page  ring      mapped twice, back to back
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+const HEAD: usize = 0;
+const EPOCH: usize = 64;
+const SLEEPING: usize = 128;
+const CLOSED: usize = 132;
+const KILLS: usize = 256;
+const PAGE: usize = 4096;
+
+/// The sizes of one side's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Bytes of the ring: a power of two, at least a page.
+    pub(super) ring_len: u32,
+    /// Exposures of the side that owns the part.
+    pub(super) exposures: u32,
+}
+
+impl Layout {
+    /// Largest ring.
+    pub(super) const RING_LEN_MAX: u32 = 1 << 24;
+    /// Most exposures of a queue pair.
+    pub(super) const EXPOSURES_MAX: u32 = 4096;
+
+    /// Whether the sizes make sense: they may come from the peer.
+    pub(super) fn is_valid(self) -> bool {
+        self.ring_len.is_power_of_two()
+            && self.ring_len as usize >= PAGE
+            && self.ring_len <= Self::RING_LEN_MAX
+            && self.exposures <= Self::EXPOSURES_MAX
+    }
+
+    fn control_len(self) -> usize {
+        (KILLS + 4 * self.exposures as usize).next_multiple_of(PAGE)
+    }
+
+    /// Bytes of the memfd.
+    pub(super) fn file_len(self) -> usize {
+        self.control_len() + self.ring_len as usize
+    }
+}
+
+/// A mapped part: ours, writable; or the peer's, read-only.
+///
+/// Invariants: `base` is the start of a mapping of `layout.control_len() + 2 * layout.ring_len` bytes,
+/// unmapped by `drop` only. The control words are touched by atomic operations only, in both processes.
+pub(super) struct Part {
+    base: *mut u8,
+    layout: Layout,
+}
+
+impl Part {
+    /// Makes and maps our part, all zeroes, and the descriptor to pass to the peer.
+    pub(super) fn create(layout: Layout) -> io::Result<(Part, OwnedFd)> {
+        debug_assert!(layout.is_valid());
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a C string, and flags that exist.
+        let fd = check(unsafe { libc::memfd_create(c"stag-shm-connection".as_ptr(), flags) })?;
+        // SAFETY: just made, nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: an open descriptor.
+        check(unsafe { libc::ftruncate(fd.as_raw_fd(), layout.file_len() as libc::off_t) })?;
+        let part = Part::map(fd.as_fd(), layout, libc::PROT_READ | libc::PROT_WRITE)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        // SAFETY: an open descriptor; the argument is an int.
+        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+        // From here on nobody can map it writable. Since Linux 5.1; without it the peer maps it read-only
+        // all the same, as it trusts us with as much.
+        // SAFETY: as above. A failure changes nothing.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };
+        Ok((part, fd))
+    }
+
+    /// Maps the peer's part. The caller checked `layout`, and that the file is sealed and this long.
+    pub(super) fn open(fd: BorrowedFd<'_>, layout: Layout) -> io::Result<Part> {
+        Part::map(fd, layout, libc::PROT_READ)
+    }
+
+    fn map(fd: BorrowedFd<'_>, layout: Layout, protection: libc::c_int) -> io::Result<Part> {
+        let (control_len, ring_len) = (layout.control_len(), layout.ring_len as usize);
+        // The address range first, so that the two views of the ring can be put side by side into it.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base =
+            unsafe { libc::mmap(ptr::null_mut(), control_len + 2 * ring_len, libc::PROT_NONE, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // From here on `drop` unmaps it all.
+        let part = Part { base: base.cast(), layout };
+        for (at, len, offset) in
+            [(0, control_len + ring_len, 0), (control_len + ring_len, ring_len, control_len)]
+        {
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+            // SAFETY: MAP_FIXED replaces `at..at + len` of the range that was just reserved: both add up
+            // to its length, and nothing points into it yet.
+            let mapped = unsafe {
+                libc::mmap(
+                    part.base.add(at).cast(),
+                    len,
+                    protection,
+                    flags,
+                    fd.as_raw_fd(),
+                    offset as libc::off_t,
+                )
+            };
+            if mapped == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(part)
+    }
+
+    #[inline(always)]
+    fn word32(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: `offset` is a multiple of 4 below `control_len`, so inside of the mapping, which lives as
+        // long as `self`; all accesses are atomic. Words of a read-only part are only ever loaded, and
+        // relaxed (see `Word::load_acquire`), which the language allows for read-only memory.
+        unsafe { AtomicU32::from_ptr(self.base.add(offset).cast()) }
+    }
+
+    #[inline(always)]
+    fn word64(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as in `word32`, with a multiple of 8.
+        unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
+    }
+
+    /// How far the owner has read.
+    #[inline(always)]
+    pub(super) fn head(&self) -> &AtomicU64 {
+        self.word64(HEAD)
+    }
+
+    /// Odd while the owner accesses the other side's exposed memory.
+    #[inline(always)]
+    pub(super) fn epoch(&self) -> &AtomicU64 {
+        self.word64(EPOCH)
+    }
+
+    /// 1 while the owner sleeps.
+    #[inline(always)]
+    pub(super) fn sleeping(&self) -> &AtomicU32 {
+        self.word32(SLEEPING)
+    }
+
+    /// Why the owner closed; 0 while it has not.
+    pub(super) fn closed(&self) -> &AtomicU32 {
+        self.word32(CLOSED)
+    }
+
+    /// How often the owner's exposure `index` was killed. `index` is below the layout's `exposures`.
+    #[inline(always)]
+    pub(super) fn kills(&self, index: usize) -> &AtomicU32 {
+        assert!(index < self.layout.exposures as usize, "an exposure's index is below the table's length");
+        self.word32(KILLS + 4 * index)
+    }
+
+    /// The ring's first byte; `2 * ring_len` bytes are mapped from there.
+    pub(super) fn ring(&self) -> *mut u8 {
+        // SAFETY: within the mapping.
+        unsafe { self.base.add(self.layout.control_len()) }
+    }
+
+    /// The sizes.
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let len = self.layout.control_len() + 2 * self.layout.ring_len as usize;
+        // SAFETY: the range that `map` reserved; the rings and words into it die with their connection,
+        // which owns this part.
+        unsafe { libc::munmap(self.base.cast(), len) };
+    }
+}
+
+/// Whether a received memfd can be mapped for `len` bytes without the danger that a shrinking file makes
+/// us die of SIGBUS.
+pub(super) fn is_safe_to_map(fd: BorrowedFd<'_>, len: u64) -> bool {
+    // SAFETY: an open descriptor. On anything but a memfd it fails.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0 && file_status(fd).is_ok_and(|s| s.st_size as u64 >= len)
+}
+
+/// `fstat`.
+pub(super) fn file_status(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
+    let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: an open descriptor and room for the answer.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), status.as_mut_ptr()) })?;
+    // SAFETY: filled in, as the call succeeded.
+    Ok(unsafe { status.assume_init() })
+}
+
+/// The error of a system call that returned -1.
+pub(super) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    const LAYOUT: Layout = Layout { ring_len: 16384, exposures: 64 };
+
+    #[test]
+    fn the_ring_is_its_own_mirror_and_the_peer_sees_it() {
+        let (ours, fd) = Part::create(LAYOUT).unwrap();
+        assert!(is_safe_to_map(fd.as_fd(), LAYOUT.file_len() as u64));
+        let theirs = Part::open(fd.as_fd(), LAYOUT).unwrap();
+        // SAFETY: `2 * ring_len` bytes are mapped; one thread.
+        unsafe {
+            ours.ring().add(5).write_volatile(42);
+            assert_eq!(ours.ring().add(16384 + 5).read_volatile(), 42);
+            assert_eq!(theirs.ring().add(16384 + 5).read_volatile(), 42);
+        }
+    }
+
+    #[test]
+    fn the_peer_cannot_make_it_writable_nor_shorter() {
+        let (_ours, fd) = Part::create(LAYOUT).unwrap();
+        assert!(Part::map(fd.as_fd(), LAYOUT, libc::PROT_READ | libc::PROT_WRITE).is_err());
+        // SAFETY: an open descriptor.
+        assert!(check(unsafe { libc::ftruncate(fd.as_raw_fd(), 0) }).is_err());
+    }
+
+    #[test]
+    fn thirty_two_credits_of_1_kib_fit_64_kib() {
+        let ring_len = crate::shm::ring::ring_len(1024, crate::shm::RING_LEN_DEFAULT);
+        let part = Layout { ring_len, exposures: 32 * 4 };
+        assert!(2 * part.file_len() <= 64 * 1024, "{}", 2 * part.file_len());
+    }
+
+    #[test]
+    fn a_file_that_is_not_sealed_is_refused() {
+        // SAFETY: a C string, and flags that exist.
+        let fd = check(unsafe { libc::memfd_create(c"unsealed".as_ptr(), libc::MFD_CLOEXEC) }).unwrap();
+        // SAFETY: just made.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        assert!(!is_safe_to_map(fd.as_fd(), 0));
+    }
+}

@@ -1,0 +1,263 @@
+//! Unix sockets: how two processes find each other, and how descriptors travel.
+//!
+//! Everything is non-blocking; the provider calls again from its `poll`. The name lives in the abstract
+//! namespace (`@stag/shm/NAME`), so nothing is left behind in a file system.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use super::message::LEN_MAX;
+use super::pages::check;
+use super::regions::REGIONS_MAX;
+use crate::{FabricError, Peer};
+
+/// Descriptors beside a message at most: the part, the bell, the arenas.
+pub(super) const DESCRIPTORS_MAX: usize = 2 + REGIONS_MAX;
+
+const PREFIX: &[u8] = b"\0stag/shm/";
+const NAME_LEN_MAX: usize = 64;
+const BACKLOG: libc::c_int = 64;
+
+/// A checked name.
+#[derive(Clone, Copy)]
+pub(super) struct Address {
+    raw: libc::sockaddr_un,
+    len: libc::socklen_t,
+}
+
+impl Address {
+    /// Checks `name`: 1 to 64 letters, digits, `.`, `_`, `-`.
+    pub(super) fn new(name: &str) -> Result<Address, FabricError> {
+        let problem = if name.is_empty() {
+            "the name is empty; write shm://NAME".to_owned()
+        } else if name.len() > NAME_LEN_MAX {
+            format!(
+                "the name has {} characters, the limit is {NAME_LEN_MAX}; choose a shorter one",
+                name.len()
+            )
+        } else if let Some(bad) =
+            name.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_' | '-'))
+        {
+            format!("{bad:?} cannot be in a name; use letters, digits, '.', '_' and '-'")
+        } else {
+            // SAFETY: all zeroes is a valid address structure.
+            let mut raw: libc::sockaddr_un = unsafe { mem::zeroed() };
+            raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
+            for (to, &from) in raw.sun_path.iter_mut().zip(PREFIX.iter().chain(name.as_bytes())) {
+                *to = from as libc::c_char;
+            }
+            let len = mem::offset_of!(libc::sockaddr_un, sun_path) + PREFIX.len() + name.len();
+            return Ok(Address { raw, len: len as libc::socklen_t });
+        };
+        Err(FabricError::Address { address: name.to_owned(), problem })
+    }
+
+    fn as_ptr(&self) -> *const libc::sockaddr {
+        (&raw const self.raw).cast()
+    }
+}
+
+/// A socket of our kind.
+fn socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+    // SAFETY: just made, nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Listens.
+pub(super) fn listen(address: &Address) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    // SAFETY: an address of the length given.
+    check(unsafe { libc::bind(socket.as_raw_fd(), address.as_ptr(), address.len) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) })?;
+    Ok(socket)
+}
+
+/// Connects. A full backlog is `WouldBlock`: try again later.
+pub(super) fn connect(address: &Address) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    // SAFETY: an address of the length given.
+    check(unsafe { libc::connect(socket.as_raw_fd(), address.as_ptr(), address.len) })?;
+    Ok(socket)
+}
+
+/// Takes the next connection, `None` while there is none.
+pub(super) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let (address, len) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: null asks for no address.
+    match check(unsafe { libc::accept4(listener.as_raw_fd(), address, len, flags) }) {
+        // SAFETY: just made, nobody else owns it.
+        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Who is at the other end, by the kernel's word.
+pub(super) fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: room for the answer, and its length.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    })?;
+    let libc::ucred { pid, uid, gid } = credentials;
+    Ok(Peer::Process { pid: pid as u32, uid, gid })
+}
+
+/// Says that nothing more will come from us, which wakes the peer.
+pub(super) fn shutdown(socket: BorrowedFd<'_>) {
+    // SAFETY: no pointers. It fails when the peer is gone already.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_WR) };
+}
+
+/// Room for the control message that carries descriptors, aligned as it must be.
+#[repr(align(8))]
+struct Control([u8; CONTROL_LEN]);
+const CONTROL_LEN: usize =
+    (size_of::<libc::cmsghdr>() + size_of::<RawFd>() * DESCRIPTORS_MAX).next_multiple_of(16);
+
+/// Sends one datagram with descriptors beside it.
+pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    assert!(fds.len() <= DESCRIPTORS_MAX, "the control buffer holds {DESCRIPTORS_MAX} descriptors");
+    let mut control = Control([0; CONTROL_LEN]);
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeroes is a valid message header.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    if !fds.is_empty() {
+        let len = size_of_val(fds) as u32;
+        debug_assert_eq!(size_of::<BorrowedFd<'_>>(), size_of::<RawFd>());
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: plain arithmetic.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as _;
+        // SAFETY: the control buffer is aligned and, by the assertion above, long enough for one header
+        // and these descriptors, so CMSG_FIRSTHDR is not null and CMSG_DATA is within it.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(len) as _;
+            let data = libc::CMSG_DATA(header).cast::<RawFd>();
+            for (i, fd) in fds.iter().enumerate() {
+                data.add(i).write_unaligned(fd.as_raw_fd());
+            }
+        }
+    }
+    // SAFETY: `message` points to what lives over the call.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A received datagram.
+pub(super) enum Received {
+    /// Bytes, and the descriptors beside them.
+    Datagram(Vec<u8>, Vec<OwnedFd>),
+    /// Longer than any message, or with more descriptors.
+    TooLong,
+    /// None yet.
+    Nothing,
+    /// The peer closed.
+    Closed,
+}
+
+/// Takes the next datagram. Descriptors that nobody wants are closed.
+pub(super) fn receive(socket: BorrowedFd<'_>) -> Received {
+    let mut bytes = vec![0u8; LEN_MAX];
+    let mut control = Control([0; CONTROL_LEN]);
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeroes is a valid message header.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_LEN as _;
+    // SAFETY: `message` points to what lives over the call, with its true lengths.
+    let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    if len < 0 {
+        let blocked = matches!(
+            io::Error::last_os_error().kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+        );
+        return if blocked { Received::Nothing } else { Received::Closed };
+    }
+
+    // Own the descriptors before anything else can go wrong.
+    let mut fds = Vec::new();
+    // SAFETY: `message` is what the kernel filled in, and the control buffer lives.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    while !header.is_null() {
+        // SAFETY: not null, so a whole header within the control buffer, as CMSG_FIRSTHDR and CMSG_NXTHDR
+        // promise; the kernel wrote its length, which covers the descriptors.
+        unsafe {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let count = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+                let data = libc::CMSG_DATA(header).cast::<RawFd>();
+                for i in 0..count {
+                    // The kernel just made this descriptor for us.
+                    fds.push(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
+                }
+            }
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+    }
+    if len == 0 && fds.is_empty() {
+        return Received::Closed;
+    }
+    if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+        return Received::TooLong;
+    }
+    bytes.truncate(len as usize);
+    Received::Datagram(bytes, fds)
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::shm::wake::Bell;
+
+    #[test]
+    fn names_are_checked() {
+        for bad in ["", "a/b", "ä", &"x".repeat(65), "a b"] {
+            assert!(Address::new(bad).is_err(), "{bad:?}");
+        }
+        assert!(Address::new("a.b_c-1").is_ok());
+    }
+
+    #[test]
+    fn a_datagram_and_its_descriptors_arrive_and_the_end_is_seen() {
+        let address = Address::new(&format!("rendezvous-{}", std::process::id())).unwrap();
+        let listener = listen(&address).unwrap();
+        assert!(accept(listener.as_fd()).unwrap().is_none());
+        let client = connect(&address).unwrap();
+        let server = accept(listener.as_fd()).unwrap().unwrap();
+        assert!(matches!(receive(server.as_fd()), Received::Nothing));
+
+        let bell = Bell::new().unwrap();
+        send(client.as_fd(), b"hello", &[bell.as_fd(); DESCRIPTORS_MAX]).unwrap();
+        let Received::Datagram(bytes, fds) = receive(server.as_fd()) else { panic!("it was sent") };
+        assert_eq!((&bytes[..], fds.len()), (&b"hello"[..], DESCRIPTORS_MAX));
+
+        send(client.as_fd(), &[7; LEN_MAX + 1], &[]).unwrap();
+        assert!(matches!(receive(server.as_fd()), Received::TooLong));
+
+        let Peer::Process { pid, .. } = peer(server.as_fd()).unwrap() else { panic!("a process") };
+        assert_eq!(pid, std::process::id());
+        drop(client);
+        assert!(matches!(receive(server.as_fd()), Received::Closed));
+    }
+}
