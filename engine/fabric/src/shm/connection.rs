@@ -609,9 +609,9 @@ impl QueuePair {
             // A local fence of everything: no need to wait for the peer, unless it is in the middle of an access.
             if let Some((handle, next)) = self.exposures.next_live(self.flushed) {
                 self.flushed = next;
-                if let Some(Fence::Done(exposed)) = self.fence(handle, u64::from(handle.0)) {
+                if let Some(Fence::Done(exposed)) = self.fence(handle, 0) {
                     let completed = Completed::Fence { handle, exposed };
-                    completions.push(self.completion(u64::from(handle.0), completed, flushed));
+                    completions.push(self.completion(0, completed, flushed));
                 }
                 continue;
             }

@@ -1,9 +1,9 @@
 //! Shared memory: two processes (or threads) of one machine.
 //!
-//! Messages go through byte rings ([`ring`]); RDMA Write and RDMA Read are one copy by the initiator,
-//! straight between its buffer and the peer's arena, which it has mapped ([`regions`]). What may be
-//! touched is announced and fenced per exposure ([`exposure`]). Two processes find each other through a Unix
-//! socket ([`rendezvous`], [`setup`]), which then stays open and tells at once when the peer is gone.
+//! Messages go through byte rings (`ring`); RDMA Write and RDMA Read are one copy by the initiator,
+//! straight between its buffer and the peer's arena, which it has mapped (`regions`). What may be
+//! touched is announced and fenced per exposure (`exposure`). Two processes find each other through a Unix
+//! socket (`rendezvous`, `setup`), which then stays open and tells at once when the peer is gone.
 //!
 //! # Trust
 //!
