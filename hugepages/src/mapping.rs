@@ -329,6 +329,22 @@ mod tests {
         }
     }
 
+    /// Even where the setting is off and `new` would not try: what is claimed is what was measured.
+    #[test]
+    fn transparent_pages_are_claimed_only_if_the_kernel_gave_some() {
+        let inventory = Inventory::read(Path::new("/"));
+        let config = config("transparent", (4 << 20) + 4096, PageChoice::Auto);
+        let mut notes = Vec::new();
+        let Ok(mapping) = Mapping::on(PageSize::Transparent, c"transparent", &config, &inventory, &mut notes)
+        else {
+            return; // this kernel has none at all
+        };
+        assert_eq!((mapping.len(), mapping.base().addr().get() % (2 << 20)), (config.len, 0));
+        let huge = mapping.region.huge_bytes();
+        assert_eq!(mapping.page_size() == PageSize::Transparent, huge > 0, "{huge} {notes:?}");
+        assert_eq!(notes.iter().any(|note| note.starts_with("transparent")), huge < 4 << 20, "{notes:?}");
+    }
+
     #[test]
     fn the_length_is_sealed() {
         let mapping = Mapping::new(&config("sealed", 5000, PageChoice::Auto)).unwrap();
