@@ -230,7 +230,7 @@ pub enum Failure {
 pub enum Misuse {
     /// Remote invalidation is off (8797-4.1-c).
     InvalidationNotAgreed,
-    /// The handle is not one that the answered Call exposes (8797-4.1-b).
+    /// The handle is not one that the answered Call exposed (8797-4.1-b).
     ForeignHandle(u32),
 }
 

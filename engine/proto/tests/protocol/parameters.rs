@@ -22,7 +22,7 @@ fn negotiated(client: PrivateData, server: PrivateData) -> Parameters {
 
 #[test]
 fn a_threshold_is_the_smaller_of_one_sides_send_and_the_other_sides_receive() {
-    // 8166-3.3.2-a 8797-4.2-b 8797-4.2-c
+    // 8166-3.3.2-a 8797-4.2-b 8797-4.2-c 8797-L-3
     let agreed = negotiated(data(4096, 8192, true), data(16384, 2048, true));
     assert_eq!(agreed, parameters(2048, 8192, true));
 }
