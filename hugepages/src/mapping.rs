@@ -1,6 +1,7 @@
 //! Sealed shared memory, mapped, bound and pre-faulted: the largest pages that the machine gives.
 
 use std::ffi::{CStr, CString};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -46,7 +47,6 @@ pub struct MapError {
 ///
 /// [`Mapping::new`] begins with the pages asked for and steps down: 1 GiB, 2 MiB, transparent, 4 KiB. What it
 /// gave up, and why, is in [`Mapping::notes`].
-#[derive(Debug)]
 pub struct Mapping {
     region: Region,
     page: PageSize,
@@ -196,6 +196,13 @@ impl Mapping {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut mapping = f.debug_struct("Mapping");
+        mapping.field("len", &self.len()).field("page", &self.page).field("notes", &self.notes).finish()
     }
 }
 

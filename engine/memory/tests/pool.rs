@@ -298,7 +298,8 @@ fn an_arena_is_paid_for_and_refused_when_it_does_not_fit() {
         "{error}"
     );
     // What fits only before it is rounded up to pages is not half taken.
-    assert!(Arena::new(&ArenaConfig { len: 46_752, ..config }).is_err());
+    let error = Arena::new(&ArenaConfig { len: 46_752, ..config }).unwrap_err().to_string();
+    assert!(error.starts_with("rounding payload up to 4 KiB pages: 2.3 KiB wanted"), "{error}");
     assert_eq!(budget.spent(), 53_248);
     assert!(matches!(
         Arena::new(&ArenaConfig { len: usize::MAX, ..config }),
