@@ -2,7 +2,7 @@
 # Runs fuzz targets: ci/fuzz.sh SECONDS [TARGET...]   (default: all targets, SECONDS each)
 #
 # Prints `TARGET: N runs, ok` for each. On a crash or a hang: its output, the input's path and the command
-# that replays it; exit status 1. Without a C++ compiler only the kept corpus is run, and the script says so.
+# that replays it; exit status 1. Without a C++ compiler only the kept corpus is run: SKIPPED and why, status 77.
 #
 # Stable Rust suffices: the coverage instrumentation is asked of LLVM by flags, so neither nightly nor cargo-fuzz
 # is needed. Finds go to TARGET_DIR/fuzz-corpus/TARGET and are used by the next run; what is worth keeping is copied
@@ -34,8 +34,9 @@ skip=""
 command -v "${CXX:-c++}" >/dev/null || skip="no C++ compiler (${CXX:-c++}): install one (g++ or clang), or name it in CXX"
 [[ $host == *-linux-* || $host == *-apple-* ]] || skip="libFuzzer is not known to work on $host"
 if [[ -n $skip ]]; then
-    echo "fuzz: SKIPPED, $skip. Running the kept corpus only."
-    exec cargo test --quiet --manifest-path $fuzz/Cargo.toml --target-dir "$target_dir/fuzz"
+    cargo test --quiet --manifest-path $fuzz/Cargo.toml --target-dir "$target_dir/fuzz"
+    echo "SKIPPED: $skip; the kept corpus ran, ok"
+    exit 77
 fi
 
 # --target keeps these flags away from build scripts.

@@ -92,7 +92,8 @@ fn emit_again(header: &Header<'_>) -> Vec<u8> {
     buf
 }
 
-/// An RPC header: what parses as a Call or a Reply survives being written; what is refused has an answer or none.
+/// An RPC header: what parses as a Call or a Reply survives being written, what is refused has an answer
+/// unless it is to be dropped.
 pub fn rpc_header(message: &[u8]) {
     let mut reader = Reader::new(message);
     match CallHeader::parse(&mut reader) {
