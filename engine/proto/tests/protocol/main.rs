@@ -5,6 +5,7 @@
 
 mod support;
 
+mod arbitrary;
 mod call_forms;
 mod call_order;
 mod cancellation;
@@ -18,4 +19,5 @@ mod parameters;
 mod read_lists;
 mod reply_forms;
 mod rules;
+mod states;
 mod write_chunks;
