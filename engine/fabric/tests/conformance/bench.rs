@@ -572,6 +572,40 @@ impl<H: Harness> Bench<H> {
         }
     }
 
+    /// Exposes a copy of `bytes` to be read, and tells the peer of it: only a message that was posted after the
+    /// exposure makes its handle good at the peer.
+    pub(crate) fn offer_read(
+        &mut self,
+        side: usize,
+        queue_pairs: [QueuePairId; 2],
+        bytes: &[u8],
+    ) -> RemoteSegment {
+        let segment = self[side].expose_read(queue_pairs[side], bytes);
+        self.tell(side, queue_pairs);
+        segment
+    }
+
+    /// As [`Bench::offer_read`], of memory to be written.
+    pub(crate) fn offer_write(
+        &mut self,
+        side: usize,
+        queue_pairs: [QueuePairId; 2],
+        len: usize,
+    ) -> RemoteSegment {
+        let segment = self[side].expose_write(queue_pairs[side], len);
+        self.tell(side, queue_pairs);
+        segment
+    }
+
+    /// Passes a message from `side` to the other, which has no Receive posted.
+    pub(crate) fn tell(&mut self, side: usize, queue_pairs: [QueuePairId; 2]) {
+        let (from, to) = (queue_pairs[side], queue_pairs[1 - side]);
+        self[1 - side].post_receive(to, u64::MAX);
+        self[side].post_send(from, u64::MAX, b"something is exposed");
+        self.message(1 - side, to, u64::MAX);
+        assert_eq!(self.completion(side, from, Kind::Send, u64::MAX).result, Ok(()));
+    }
+
     /// As [`Bench::fenced`], for memory that was exposed to be written.
     pub(crate) fn fenced_buf(
         &mut self,

@@ -11,8 +11,8 @@ use crate::bench::{A, B, Bench, CAPACITY, Harness, Kind, memory, pattern, refusa
 /// makes room for exactly one more.
 pub(crate) fn sends_beyond_capacity<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
-    let readable = bench[B].expose_read(qb, &pattern(100, 1));
-    let writable = bench[B].expose_write(qb, 100);
+    let readable = bench.offer_read(B, [qa, qb], &pattern(100, 1));
+    let writable = bench.offer_write(B, [qa, qb], 100);
     for id in 0..8 {
         bench[B].post_receive(qb, id);
     }
@@ -51,9 +51,9 @@ fn every_post_is_refused<H: Harness>(
     assert_eq!(refusal(bench[A].try_send(qa, request), is_same), expected);
 
     let source = bench[A].buf(b"source").share();
-    let request = WriteRequest { id: 78, source, target: somewhere, signaled: false };
+    let request = WriteRequest { id: 78, source, target: somewhere, signaled: true };
     let is_same =
-        |r: &WriteRequest| r.id == 78 && r.source[..] == *b"source" && r.target == somewhere && !r.signaled;
+        |r: &WriteRequest| r.id == 78 && r.source[..] == *b"source" && r.target == somewhere && r.signaled;
     assert_eq!(refusal(bench[A].try_write(qa, request), is_same), expected);
 
     let target = bench[A].buf(b"target");

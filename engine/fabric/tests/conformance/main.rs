@@ -9,6 +9,7 @@ mod capacity;
 mod exposures;
 mod messages;
 mod setup;
+mod shared_memory;
 mod simulated;
 mod teardown;
 mod transfers;
@@ -21,6 +22,14 @@ macro_rules! conformance {
                 #[test]
                 fn $case() {
                     crate::simulated::run(stringify!($case), crate::$subject::$case);
+                }
+            )* })*
+        }
+        mod on_shm {
+            $(mod $subject { $(
+                #[test]
+                fn $case() {
+                    crate::shared_memory::run(stringify!($case), crate::$subject::$case);
                 }
             )* })*
         }
@@ -65,6 +74,7 @@ conformance! {
         send_with_invalidate
         send_with_invalidate_of_readable_memory
         invalidating_what_is_not_exposed
+        invalidating_what_was_fenced_meanwhile
         exposures_are_limited
         exposing_unregistered_memory
     }

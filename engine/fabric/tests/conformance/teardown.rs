@@ -170,8 +170,7 @@ pub(crate) fn with_exposures<H: Harness>(bench: &mut Bench<H>) {
 /// With Reads under way in both directions.
 pub(crate) fn with_reads_under_way<H: Harness>(bench: &mut Bench<H>) {
     at_every_step(bench, |bench, queue_pairs| {
-        let sources: Vec<_> =
-            (0..2).map(|s| bench[s].expose_read(queue_pairs[s], &pattern(50_000, 1))).collect();
+        let sources: Vec<_> = (0..2).map(|s| bench.offer_read(s, queue_pairs, &pattern(50_000, 1))).collect();
         for side in [A, B] {
             for id in 0..3 {
                 bench[side].post_read(queue_pairs[side], id, 50_000, sources[1 - side]);
@@ -183,7 +182,7 @@ pub(crate) fn with_reads_under_way<H: Harness>(bench: &mut Bench<H>) {
 /// With Writes under way in both directions, signaled and not, and memory that is being fenced meanwhile.
 pub(crate) fn with_writes_under_way<H: Harness>(bench: &mut Bench<H>) {
     at_every_step(bench, |bench, queue_pairs| {
-        let targets: Vec<_> = (0..2).map(|s| bench[s].expose_write(queue_pairs[s], 50_000)).collect();
+        let targets: Vec<_> = (0..2).map(|s| bench.offer_write(s, queue_pairs, 50_000)).collect();
         for side in [A, B] {
             for id in 0..3 {
                 let source = bench[side].buf(&pattern(50_000, id)).share();
@@ -197,9 +196,8 @@ pub(crate) fn with_writes_under_way<H: Harness>(bench: &mut Bench<H>) {
 /// With everything at once.
 pub(crate) fn with_everything_under_way<H: Harness>(bench: &mut Bench<H>) {
     at_every_step(bench, |bench, queue_pairs| {
-        let sources: Vec<_> =
-            (0..2).map(|s| bench[s].expose_read(queue_pairs[s], &pattern(9000, 1))).collect();
-        let targets: Vec<_> = (0..2).map(|s| bench[s].expose_write(queue_pairs[s], 9000)).collect();
+        let sources: Vec<_> = (0..2).map(|s| bench.offer_read(s, queue_pairs, &pattern(9000, 1))).collect();
+        let targets: Vec<_> = (0..2).map(|s| bench.offer_write(s, queue_pairs, 9000)).collect();
         for (side, queue_pair) in queue_pairs.into_iter().enumerate() {
             for id in 0..4 {
                 bench[side].post_receive(queue_pair, id);
@@ -220,8 +218,8 @@ pub(crate) fn with_everything_under_way<H: Harness>(bench: &mut Bench<H>) {
 pub(crate) fn the_other_side_dies<H: Harness>(bench: &mut Bench<H>) {
     let queue_pairs = [bench.connect(), bench.connect()];
     for [qa, qb] in queue_pairs {
-        let source = bench[B].expose_read(qb, &pattern(9000, 1));
-        let target = bench[A].expose_write(qa, 9000);
+        let source = bench.offer_read(B, [qa, qb], &pattern(9000, 1));
+        let target = bench.offer_write(A, [qa, qb], 9000);
         for id in 0..4 {
             bench[A].post_receive(qa, id);
             bench[B].post_receive(qb, id);

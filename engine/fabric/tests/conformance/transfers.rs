@@ -16,7 +16,7 @@ fn at(segment: RemoteSegment, by: u64) -> RemoteSegment {
 pub(crate) fn writes_land_before_the_send_behind_them<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
     for round in 0..4 {
-        let target = bench[B].expose_write(qb, 40_000);
+        let target = bench.offer_write(B, [qa, qb], 40_000);
         bench[B].post_receive(qb, round);
         let bytes = pattern(40_000, round);
         for (i, piece) in bytes.chunks(10_000).enumerate() {
@@ -34,7 +34,7 @@ pub(crate) fn writes_land_before_the_send_behind_them<H: Harness>(bench: &mut Be
 /// A Write touches its target and nothing beside it.
 pub(crate) fn a_write_touches_nothing_else<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
-    let target = bench[B].expose_write(qb, 300);
+    let target = bench.offer_write(B, [qa, qb], 300);
     bench[B].post_receive(qb, 1);
     bench[A].post_write(qa, 1, &pattern(100, 3), at(target, 100));
     bench[A].post_send(qa, 2, b"done");
@@ -49,8 +49,8 @@ pub(crate) fn a_write_touches_nothing_else<H: Harness>(bench: &mut Bench<H>) {
 pub(crate) fn a_read_gathers_its_parts<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
     let (one, two) = (pattern(5000, 1), pattern(70, 2));
-    let first = bench[A].expose_read(qa, &one);
-    let second = bench[A].expose_read(qa, &two);
+    let first = bench.offer_read(A, [qa, qb], &one);
+    let second = bench.offer_read(A, [qa, qb], &two);
     let mut target = bench[B].buf(&[0xee; 6000]);
     target.set_len(6000);
     let parts = [
@@ -70,7 +70,7 @@ pub(crate) fn a_read_gathers_its_parts<H: Harness>(bench: &mut Bench<H>) {
 pub(crate) fn read_parts_are_bounded<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
     let bytes = pattern(READ_PARTS_MAX, 4);
-    let source = bench[A].expose_read(qa, &bytes);
+    let source = bench.offer_read(A, [qa, qb], &bytes);
     let part = |i: usize| ReadPart { at: i as u32, len: 1, source: at(source, i as u64) };
     let parts: Vec<_> = (0..READ_PARTS_MAX).map(part).collect();
     let target = bench[B].buf(&[0; READ_PARTS_MAX]);
@@ -93,8 +93,8 @@ pub(crate) fn read_parts_are_bounded<H: Harness>(bench: &mut Bench<H>) {
 /// Transfers of no octets are done like any other, at the very end of the memory too.
 pub(crate) fn zero_length_transfers<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
-    let readable = bench[B].expose_read(qb, &[1; 16]);
-    let writable = bench[B].expose_write(qb, 16);
+    let readable = bench.offer_read(B, [qa, qb], &[1; 16]);
+    let writable = bench.offer_write(B, [qa, qb], 16);
     bench[A].post_write(qa, 1, b"", writable);
     bench[A].post_write(qa, 2, b"", at(writable, 16));
     bench[A].post_read(qa, 3, 0, at(readable, 16));
@@ -108,8 +108,8 @@ pub(crate) fn zero_length_transfers<H: Harness>(bench: &mut Bench<H>) {
 /// Sends, Writes and Reads of one queue pair complete in the order in which they were posted.
 pub(crate) fn completions_come_in_posting_order<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
-    let readable = bench[B].expose_read(qb, &pattern(9000, 1));
-    let writable = bench[B].expose_write(qb, 9000);
+    let readable = bench.offer_read(B, [qa, qb], &pattern(9000, 1));
+    let writable = bench.offer_write(B, [qa, qb], 9000);
     for round in 0..5 {
         let ids = round * 10;
         for id in 0..2 {
@@ -135,7 +135,7 @@ pub(crate) fn completions_come_in_posting_order<H: Harness>(bench: &mut Bench<H>
 /// Unsignaled Writes give their sources back without a completion.
 pub(crate) fn unsignaled_writes<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
-    let target = bench[B].expose_write(qb, 4096);
+    let target = bench.offer_write(B, [qa, qb], 4096);
     for round in 0..20 {
         let source = bench[A].buf(&pattern(4096, round)).share();
         let mut request = Some(WriteRequest { id: round, source, target, signaled: false });
@@ -163,7 +163,7 @@ pub(crate) fn unsignaled_writes<H: Harness>(bench: &mut Bench<H>) {
 pub(crate) fn write_bounds<H: Harness>(bench: &mut Bench<H>) {
     for (by, len) in OUTSIDE {
         let [qa, qb] = bench.connect();
-        let target = bench[B].expose_write(qb, EXPOSED);
+        let target = bench.offer_write(B, [qa, qb], EXPOSED);
         bench[A].post_write(qa, 1, &pattern(len, 1), at(target, by));
         refused_untouched(bench, [qa, qb], Kind::Write);
     }
@@ -173,7 +173,7 @@ pub(crate) fn write_bounds<H: Harness>(bench: &mut Bench<H>) {
 pub(crate) fn read_bounds<H: Harness>(bench: &mut Bench<H>) {
     for (by, len) in OUTSIDE {
         let [qa, qb] = bench.connect();
-        let source = bench[B].expose_read(qb, &[7; EXPOSED]);
+        let source = bench.offer_read(B, [qa, qb], &[7; EXPOSED]);
         bench[A].post_read(qa, 1, len as u32, at(source, by));
         bench.refused(A, [qa, qb], Kind::Read, 1, WorkError::RemoteAccess);
         let end = bench[B].take_completion(|c| c.queue_pair == qb).expect("the memory came back");
@@ -210,7 +210,7 @@ fn refused_untouched<H: Harness>(bench: &mut Bench<H>, [qa, qb]: [QueuePairId; 2
 /// Memory exposed to be read is not written, and the other way round.
 pub(crate) fn wrong_access<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
-    let source = bench[B].expose_read(qb, &pattern(100, 1));
+    let source = bench.offer_read(B, [qa, qb], &pattern(100, 1));
     bench[A].post_write(qa, 1, &[0; 10], source);
     bench.refused(A, [qa, qb], Kind::Write, 1, WorkError::RemoteAccess);
     let end = bench[B].take_completion(|c| c.queue_pair == qb).expect("the memory came back");
@@ -222,7 +222,7 @@ pub(crate) fn wrong_access<H: Harness>(bench: &mut Bench<H>) {
     }
 
     let [qa, qb] = bench.connect();
-    let target = bench[B].expose_write(qb, 100);
+    let target = bench.offer_write(B, [qa, qb], 100);
     bench[A].post_read(qa, 1, 10, target);
     refused_untouched(bench, [qa, qb], Kind::Read);
 }
@@ -231,7 +231,7 @@ pub(crate) fn wrong_access<H: Harness>(bench: &mut Bench<H>) {
 pub(crate) fn unknown_handle<H: Harness>(bench: &mut Bench<H>) {
     for flip in [1, 1 << 7, 1 << 15, 1 << 16, 1 << 31, u32::MAX] {
         let [qa, qb] = bench.connect();
-        let target = bench[B].expose_write(qb, 100);
+        let target = bench.offer_write(B, [qa, qb], 100);
         let unknown = RemoteSegment { handle: Handle(target.handle.0 ^ flip), ..target };
         bench[A].post_write(qa, 1, &[0; 10], unknown);
         refused_untouched(bench, [qa, qb], Kind::Write);
@@ -248,7 +248,7 @@ pub(crate) fn unknown_handle<H: Harness>(bench: &mut Bench<H>) {
 pub(crate) fn handle_of_another_queue_pair<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
     let [other_a, other_b] = bench.connect();
-    let target = bench[B].expose_write(qb, 100);
+    let target = bench.offer_write(B, [qa, qb], 100);
     bench[A].post_write(other_a, 1, &[0; 10], target);
     bench.refused(A, [other_a, other_b], Kind::Write, 1, WorkError::RemoteAccess);
     // The queue pair whose handle it is has nothing to do with that.
@@ -262,7 +262,7 @@ pub(crate) fn handle_of_another_queue_pair<H: Harness>(bench: &mut Bench<H>) {
 /// A handle is good for the peer, not for the side that made it.
 pub(crate) fn own_handle<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
-    let own = bench[A].expose_read(qa, &[1; 64]);
+    let own = bench.offer_read(A, [qa, qb], &[1; 64]);
     bench[A].post_read(qa, 1, 64, own);
     bench.refused(A, [qa, qb], Kind::Read, 1, WorkError::RemoteAccess);
 }
