@@ -1,1 +1,17 @@
+//! NFS version 3 and MOUNT over RPC-over-RDMA.
+//!
+//! - [`binding`]: the Upper-Layer Binding (RFC 8267): which items may go by chunk, how long a Reply can be.
+//! - [`export`]: what is served to whom, and how it is written on a command line.
+//! - [`caller`]: who a Call is from; [`handle`]: file handles that cannot be forged.
+//! - [`store`]: what keeps the files, as the server sees it; [`memory`]: files in pool memory.
+//!
+//! A READ hands out the stored pages themselves, by reference count; a WRITE puts the very buffer in their
+//! stead that the data was placed in. Neither copies what it need not, and neither is ever torn.
 #![forbid(unsafe_code)]
+
+pub mod binding;
+pub mod caller;
+pub mod export;
+pub mod handle;
+pub mod memory;
+pub mod store;

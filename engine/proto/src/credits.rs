@@ -168,11 +168,11 @@ impl Grant {
 
     /// The grant to put in a message that goes out now. Remembers it.
     ///
-    /// The Receive of the message that this answers counts, because it is posted again before the answer is
-    /// sent: ask before [`Grant::finish`], or with `refused` when the message never became a Call in process.
+    /// For a Reply, ask before [`Grant::finish`]: the Call's own Receive counts, because it is posted
+    /// again before the Reply is sent.
     #[inline]
-    pub fn renew(&mut self, refused: bool) -> u32 {
-        let covered = self.receives.saturating_add(self.in_process).saturating_add(u32::from(refused));
+    pub fn renew(&mut self) -> u32 {
+        let covered = self.receives.saturating_add(self.in_process);
         self.granted = self.limit.min(covered).max(1);
         self.ceiling = self.ceiling.max(self.granted);
         debug_assert!(self.check(), "{self:?}");

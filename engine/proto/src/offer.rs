@@ -133,11 +133,9 @@ impl Offers {
         bit != 0
     }
 
-    /// The peer's Send invalidated `handle`. `false`: it was not exposed by this Call.
-    ///
-    /// It may be dead already: the peer cannot know that the Call was cancelled and fenced.
+    /// The peer's Send invalidated `handle`. `false`: it was not exposed by this Call, or is dead already.
     pub(crate) fn handle_invalidated(&self, index: usize, offer: &mut Offer, handle: u32) -> bool {
-        let bit = self.bit(index, offer, handle).unwrap_or(0);
+        let bit = self.bit(index, offer, handle).unwrap_or(0) & (offer.exposed | offer.fencing);
         offer.exposed &= !bit;
         offer.fencing &= !bit;
         bit != 0

@@ -1,0 +1,415 @@
+//! Exports: what is served, to whom, and as whom. One line of text each: `mem:/data,ro,client=10.0.0.0/8`.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use stag_fabric::Peer;
+use stag_wire::nfs3::PATH_LEN_MAX;
+
+use crate::caller::Caller;
+
+/// The user and the group that stand for whom nobody knows, unless an export says otherwise.
+pub const NOBODY: u32 = 65534;
+
+/// What keeps an export's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// Pool memory: [`crate::memory`].
+    Memory,
+}
+
+/// One export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// What keeps the files.
+    pub medium: Medium,
+    /// The path that clients mount.
+    pub path: String,
+    /// Whether nothing may be changed.
+    pub read_only: bool,
+    /// Whether the user and group 0 of a client are `anonymous` here.
+    pub root_squash: bool,
+    /// Whether every client is `anonymous` here.
+    pub all_squash: bool,
+    /// User of those who are squashed, or say nothing of themselves.
+    pub anonymous_uid: u32,
+    /// Group of those.
+    pub anonymous_gid: u32,
+    /// Bytes of data that it may hold; the rest of the memory budget if it does not say.
+    pub size: Option<u64>,
+    /// Objects that it may hold.
+    pub objects: u32,
+    /// Who may mount it: everybody if there are none.
+    pub clients: Vec<Client>,
+}
+
+/// Who may mount an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// Processes of this machine that run as this user.
+    User(u32),
+    /// Addresses whose first `bits` bits are those of `address`.
+    Network {
+        /// The network.
+        address: IpAddr,
+        /// Bits that count.
+        bits: u8,
+    },
+}
+
+impl Client {
+    /// Whether `peer` is one of them.
+    #[must_use]
+    pub fn includes(&self, peer: &Peer) -> bool {
+        match (*self, peer) {
+            (Client::User(uid), Peer::Process { uid: found, .. }) => uid == *found,
+            (Client::Network { address, bits }, Peer::Address(found)) => {
+                // An IPv4 peer of an IPv6 socket is still an IPv4 peer.
+                match (address, found.ip().to_canonical()) {
+                    (IpAddr::V4(network), IpAddr::V4(found)) => {
+                        let differ = u32::from(network) ^ u32::from(found);
+                        differ.checked_shr(32 - u32::from(bits)).unwrap_or(0) == 0
+                    }
+                    (IpAddr::V6(network), IpAddr::V6(found)) => {
+                        let differ = u128::from(network) ^ u128::from(found);
+                        differ.checked_shr(128 - u32::from(bits)).unwrap_or(0) == 0
+                    }
+                    _ => false,
+                }
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Client::User(uid) => write!(f, "uid={uid}"),
+            Client::Network { address, bits } => write!(f, "{address}/{bits}"),
+        }
+    }
+}
+
+impl Export {
+    /// An export of `path` with the default options.
+    #[must_use]
+    pub fn new(medium: Medium, path: &str) -> Export {
+        Export {
+            medium,
+            path: path.to_owned(),
+            read_only: false,
+            root_squash: true,
+            all_squash: false,
+            anonymous_uid: NOBODY,
+            anonymous_gid: NOBODY,
+            size: None,
+            objects: 1 << 20,
+            clients: Vec::new(),
+        }
+    }
+
+    /// Whether `peer` may use it. As soon as somebody is named, everybody else may not.
+    #[must_use]
+    pub fn allows(&self, peer: &Peer) -> bool {
+        self.clients.is_empty() || self.clients.iter().any(|client| client.includes(peer))
+    }
+
+    /// As whom a Call runs here; `None` is one that says nothing of its user.
+    #[must_use]
+    pub fn caller(&self, named: Option<Caller>) -> Caller {
+        match named {
+            Some(caller) if self.all_squash || self.root_squash && caller.is_root() => self.anonymous(),
+            Some(caller) if self.root_squash => caller.squashed(self.anonymous_uid, self.anonymous_gid),
+            Some(caller) => caller,
+            None => self.anonymous(),
+        }
+    }
+
+    fn anonymous(&self) -> Caller {
+        Caller::new(self.anonymous_uid, self.anonymous_gid, [])
+    }
+}
+
+/// Why a line of text is no export.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("export {export:?}: {what} {found:?}: {wanted}")]
+pub struct ExportError {
+    /// The whole line.
+    pub export: String,
+    /// What of it is wrong.
+    pub what: &'static str,
+    /// What was found there.
+    pub found: String,
+    /// What is possible there.
+    pub wanted: &'static str,
+}
+
+/// Part of [`ExportError`]: what, found, wanted.
+type Complaint = (&'static str, String, &'static str);
+
+impl FromStr for Export {
+    type Err = ExportError;
+
+    /// Reads `MEDIUM:/PATH[,OPTION...]`.
+    fn from_str(text: &str) -> Result<Export, ExportError> {
+        parse(text).map_err(|(what, found, wanted)| ExportError {
+            export: text.to_owned(),
+            what,
+            found,
+            wanted,
+        })
+    }
+}
+
+fn parse(text: &str) -> Result<Export, Complaint> {
+    let mut words = text.split(',');
+    let place = words.next().unwrap_or_default();
+    let (medium, path) = place.split_once(':').unwrap_or(("", place));
+    let medium = match medium {
+        "mem" => Medium::Memory,
+        other => return Err(("medium", other.to_owned(), "write mem:/PATH, the only medium there is")),
+    };
+    check_path(path)?;
+    let mut export = Export::new(medium, path);
+    let mut seen: Vec<&str> = Vec::new();
+    for word in words {
+        let (option, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        let repeats = matches!(option, "client" | "uid");
+        if !repeats && seen.contains(&option) {
+            return Err(("option", word.to_owned(), "give each option but client and uid only once"));
+        }
+        seen.push(option);
+        set(&mut export, option, value, word)?;
+    }
+    if seen.contains(&"ro") && seen.contains(&"rw") {
+        return Err(("options", "ro,rw".to_owned(), "give one of the two"));
+    }
+    Ok(export)
+}
+
+fn check_path(path: &str) -> Result<(), Complaint> {
+    let complain = |wanted| Err(("path", path.to_owned(), wanted));
+    if !path.starts_with('/') {
+        return complain("a path begins with /");
+    }
+    if path.len() > PATH_LEN_MAX as usize {
+        return complain("a path has at most 1024 bytes");
+    }
+    let names = path.split('/').skip(1);
+    if path.len() > 1 && names.clone().any(|name| matches!(name, "" | "." | "..")) {
+        return complain("leave out //, /./, /../ and a / at the end");
+    }
+    if path.contains('\0') {
+        return complain("leave out the zero byte");
+    }
+    Ok(())
+}
+
+fn set(export: &mut Export, option: &str, value: Option<&str>, word: &str) -> Result<(), Complaint> {
+    let number = |what| {
+        let found = value.unwrap_or_default();
+        found.parse::<u32>().map_err(|_| (what, found.to_owned(), "give a number from 0 to 4294967295"))
+    };
+    let yes_or_no = |what| match value {
+        None | Some("yes") => Ok(true),
+        Some("no") => Ok(false),
+        Some(other) => Err((what, other.to_owned(), "give yes or no")),
+    };
+    match (option, value) {
+        ("ro", None) => export.read_only = true,
+        ("rw", None) => export.read_only = false,
+        ("ro" | "rw", Some(value)) => {
+            return Err((
+                "option ro or rw with the value",
+                value.to_owned(),
+                "it has none; write ro or rw alone",
+            ));
+        }
+        ("root_squash", _) => export.root_squash = yes_or_no("option root_squash")?,
+        ("all_squash", _) => export.all_squash = yes_or_no("option all_squash")?,
+        ("anonuid", _) => export.anonymous_uid = number("option anonuid")?,
+        ("anongid", _) => export.anonymous_gid = number("option anongid")?,
+        ("uid", _) => export.clients.push(Client::User(number("option uid")?)),
+        ("client", _) => export.clients.push(network(value.unwrap_or_default())?),
+        ("objects", _) => match number("option objects")? {
+            0 => return Err(("option objects", "0".to_owned(), "give at least 1, for the root directory")),
+            objects => export.objects = objects,
+        },
+        ("size", _) => export.size = Some(size(value.unwrap_or_default())?),
+        _ => {
+            return Err((
+                "option",
+                word.to_owned(),
+                "the options are ro, rw, root_squash=yes|no, all_squash=yes|no, anonuid=N, anongid=N, uid=N, \
+                 client=ADDRESS/BITS, size=BYTES, objects=N",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn network(text: &str) -> Result<Client, Complaint> {
+    let complain =
+        || ("option client", text.to_owned(), "give an address, or a network like 10.0.0.0/8 or fd00::/8");
+    let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+    let address: IpAddr = address.parse().map_err(|_| complain())?;
+    let bits_max = if address.is_ipv4() { 32 } else { 128 };
+    let bits = bits.map_or(Ok(bits_max), |bits| bits.parse::<u8>().map_err(|_| complain()))?;
+    if bits > bits_max {
+        return Err(("option client", text.to_owned(), "an IPv4 network has at most /32, an IPv6 one /128"));
+    }
+    Ok(Client::Network { address, bits })
+}
+
+/// Reads a number of bytes, with an optional K, M, G or T of 1024s.
+fn size(text: &str) -> Result<u64, Complaint> {
+    let complain =
+        || ("option size", text.to_owned(), "give bytes, like 1073741824, 512M or 4G, at least 4096");
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(complain()),
+    };
+    let number: u64 = digits.parse().map_err(|_| complain())?;
+    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes >= 4096);
+    bytes.ok_or_else(complain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(uid: u32) -> Peer {
+        Peer::Process { pid: 1, uid, gid: 1 }
+    }
+
+    fn address(text: &str) -> Peer {
+        Peer::Address(text.parse().unwrap())
+    }
+
+    #[test]
+    fn options_are_understood() {
+        let plain: Export = "mem:/data".parse().unwrap();
+        assert_eq!(plain, Export::new(Medium::Memory, "/data"));
+        let full: Export =
+            "mem:/a/b,ro,root_squash=no,anonuid=1,anongid=2,size=3M,objects=4,uid=5,client=10.1.0.0/16"
+                .parse()
+                .unwrap();
+        let network = Client::Network { address: "10.1.0.0".parse().unwrap(), bits: 16 };
+        let expected = Export {
+            path: "/a/b".into(),
+            read_only: true,
+            root_squash: false,
+            anonymous_uid: 1,
+            anonymous_gid: 2,
+            size: Some(3 << 20),
+            objects: 4,
+            clients: vec![Client::User(5), network],
+            ..plain
+        };
+        assert_eq!(full, expected);
+        assert_eq!("mem:/".parse::<Export>().unwrap().path, "/");
+    }
+
+    #[test]
+    fn errors_name_the_option_the_value_and_the_repair() {
+        for (text, message) in [
+            ("/data", r#"export "/data": medium "": write mem:/PATH, the only medium there is"#),
+            ("dir:/x", r#"export "dir:/x": medium "dir": write mem:/PATH, the only medium there is"#),
+            ("mem:data", r#"export "mem:data": path "data": a path begins with /"#),
+            ("mem:/a/", r#"export "mem:/a/": path "/a/": leave out //, /./, /../ and a / at the end"#),
+            (
+                "mem:/a/../b",
+                r#"export "mem:/a/../b": path "/a/../b": leave out //, /./, /../ and a / at the end"#,
+            ),
+            (
+                "mem:/a,ro,ro",
+                r#"export "mem:/a,ro,ro": option "ro": give each option but client and uid only once"#,
+            ),
+            ("mem:/a,ro,rw", r#"export "mem:/a,ro,rw": options "ro,rw": give one of the two"#),
+            (
+                "mem:/a,ro=1",
+                r#"export "mem:/a,ro=1": option ro or rw with the value "1": it has none; write ro or rw alone"#,
+            ),
+            (
+                "mem:/a,root_squash=maybe",
+                r#"export "mem:/a,root_squash=maybe": option root_squash "maybe": give yes or no"#,
+            ),
+            (
+                "mem:/a,anonuid=-1",
+                r#"export "mem:/a,anonuid=-1": option anonuid "-1": give a number from 0 to 4294967295"#,
+            ),
+            (
+                "mem:/a,client=10.0.0.0/33",
+                r#"export "mem:/a,client=10.0.0.0/33": option client "10.0.0.0/33": an IPv4 network has at most /32, an IPv6 one /128"#,
+            ),
+            (
+                "mem:/a,client=host",
+                r#"export "mem:/a,client=host": option client "host": give an address, or a network like 10.0.0.0/8 or fd00::/8"#,
+            ),
+            (
+                "mem:/a,size=99999999T",
+                r#"export "mem:/a,size=99999999T": option size "99999999T": give bytes, like 1073741824, 512M or 4G, at least 4096"#,
+            ),
+            (
+                "mem:/a,objects=0",
+                r#"export "mem:/a,objects=0": option objects "0": give at least 1, for the root directory"#,
+            ),
+        ] {
+            assert_eq!(text.parse::<Export>().unwrap_err().to_string(), message);
+        }
+        let unknown = "mem:/a,sync".parse::<Export>().unwrap_err();
+        assert_eq!((unknown.what, unknown.found.as_str()), ("option", "sync"));
+        assert!(format!("mem:/{}", "x".repeat(1024)).parse::<Export>().is_err());
+        assert!(format!("mem:/{}", "x".repeat(1023)).parse::<Export>().is_ok());
+    }
+
+    #[test]
+    fn everybody_or_those_who_are_named() {
+        let open: Export = "mem:/a".parse().unwrap();
+        assert!(open.allows(&process(7)) && open.allows(&address("192.0.2.1:1")));
+
+        let users: Export = "mem:/a,uid=7,uid=8".parse().unwrap();
+        assert!(users.allows(&process(7)) && users.allows(&process(8)));
+        assert!(!users.allows(&process(0)) && !users.allows(&address("192.0.2.1:1")));
+
+        let networks: Export = "mem:/a,client=192.0.2.128/25,client=fd00::/8".parse().unwrap();
+        for (peer, expected) in [
+            ("192.0.2.128:9", true),
+            ("192.0.2.127:9", false),
+            ("[::ffff:192.0.2.200]:9", true),
+            ("[fdff::1]:9", true),
+            ("[fe80::1]:9", false),
+        ] {
+            assert_eq!(networks.allows(&address(peer)), expected, "{peer}");
+        }
+        assert!(!networks.allows(&process(0)));
+
+        let one: Export = "mem:/a,client=192.0.2.1".parse().unwrap();
+        assert!(one.allows(&address("192.0.2.1:9")) && !one.allows(&address("192.0.2.0:9")));
+        let all: Export = "mem:/a,client=0.0.0.0/0".parse().unwrap();
+        assert!(all.allows(&address("203.0.113.9:9")) && !all.allows(&address("[2001:db8::1]:9")));
+    }
+
+    #[test]
+    fn squashing() {
+        let root = Caller::new(0, 0, [0, 9]);
+        let user = Caller::new(5, 0, [0, 9]);
+        let nobody = Caller::new(NOBODY, NOBODY, []);
+        let default: Export = "mem:/a".parse().unwrap();
+        assert_eq!(default.caller(Some(root)), nobody);
+        assert_eq!(default.caller(Some(user)), Caller::new(5, NOBODY, [NOBODY, 9]));
+        assert_eq!(default.caller(None), nobody);
+        let trusting: Export = "mem:/a,root_squash=no".parse().unwrap();
+        assert_eq!(trusting.caller(Some(root)), root);
+        assert_eq!(trusting.caller(None), nobody);
+        let all: Export = "mem:/a,all_squash,anonuid=1,anongid=2".parse().unwrap();
+        assert_eq!(all.caller(Some(user)), Caller::new(1, 2, []));
+    }
+}

@@ -1,0 +1,336 @@
+//! Objects: their attributes, and the table that they are in.
+
+use std::cell::Cell;
+
+use stag_wire::nfs3::{Attributes, DeviceNumber, FileType, SetAttributes, SetTime, Status, Time, Verifier};
+
+use super::FILE_LEN_MAX;
+use super::directory::Directory;
+use super::pages::Pages;
+use super::space::{PAGE_LEN, Space};
+use crate::caller::{Caller, Guarded, permission};
+use crate::store::{ObjectId, Special};
+
+/// Permission bits that can be set.
+const MODE_MASK: u32 = 0o7777;
+const SET_UID: u32 = 0o4000;
+pub(super) const SET_GID: u32 = 0o2000;
+pub(super) const STICKY: u32 = 0o1000;
+const GROUP_EXECUTE: u32 = 0o0010;
+
+const NANOSECONDS: u32 = 1_000_000_000;
+
+/// Where an object is in the table.
+pub(super) type Index = u32;
+
+pub(super) struct Inode {
+    pub(super) generation: u64,
+    pub(super) mode: u32,
+    pub(super) nlink: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) size: u64,
+    /// Changes when the object is read, which changes nothing else.
+    pub(super) atime: Cell<Time>,
+    pub(super) mtime: Time,
+    pub(super) ctime: Time,
+    /// Of the exclusive CREATE that made it.
+    pub(super) create_verifier: Option<Verifier>,
+    pub(super) body: Body,
+}
+
+pub(super) enum Body {
+    File(Pages),
+    Directory(Box<Directory>),
+    Symlink(Box<[u8]>),
+    Special(Special),
+}
+
+impl Body {
+    pub(super) fn file_type(&self) -> FileType {
+        match self {
+            Body::File(_) => FileType::Regular,
+            Body::Directory(_) => FileType::Directory,
+            Body::Symlink(_) => FileType::Symlink,
+            Body::Special(special) => special.file_type(),
+        }
+    }
+}
+
+impl Inode {
+    /// A new object of `caller`, in a directory with these attributes (or none: the root).
+    pub(super) fn new(caller: &Caller, parent: Option<&Inode>, body: Body, now: Time) -> Inode {
+        let mut inode = Inode {
+            generation: 0,
+            mode: 0o644,
+            nlink: 1,
+            uid: caller.uid,
+            gid: caller.gid,
+            size: 0,
+            atime: Cell::new(now),
+            mtime: now,
+            ctime: now,
+            create_verifier: None,
+            body,
+        };
+        match &inode.body {
+            Body::Directory(_) => {
+                (inode.mode, inode.nlink, inode.size) = (0o755, 2, PAGE_LEN as u64);
+            }
+            Body::Symlink(path) => (inode.mode, inode.size) = (0o777, path.len() as u64),
+            Body::File(_) | Body::Special(_) => {}
+        }
+        if let Some(parent) = parent
+            && parent.mode & SET_GID != 0
+        {
+            inode.gid = parent.gid;
+            if matches!(inode.body, Body::Directory(_)) {
+                inode.mode |= SET_GID;
+            }
+        }
+        inode
+    }
+
+    pub(super) fn guarded(&self) -> Guarded {
+        let is_directory = matches!(self.body, Body::Directory(_));
+        Guarded { mode: self.mode, uid: self.uid, gid: self.gid, is_directory }
+    }
+
+    /// Fails unless `caller` has the permission `wanted`.
+    #[inline]
+    pub(super) fn permit(&self, caller: &Caller, wanted: u32) -> Result<(), Status> {
+        if caller.may(&self.guarded(), wanted) { Ok(()) } else { Err(Status::Acces) }
+    }
+
+    pub(super) fn attributes(&self, fileid: u64, fsid: u64) -> Attributes {
+        let (used, rdev) = match &self.body {
+            Body::File(pages) => (pages.count() * PAGE_LEN as u64, DeviceNumber::default()),
+            Body::Special(Special::Block(number) | Special::Character(number)) => (0, *number),
+            Body::Directory(_) | Body::Symlink(_) | Body::Special(_) => (self.size, DeviceNumber::default()),
+        };
+        Attributes {
+            file_type: self.body.file_type(),
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            size: self.size,
+            used,
+            rdev,
+            fsid,
+            fileid,
+            atime: self.atime.get(),
+            mtime: self.mtime,
+            ctime: self.ctime,
+        }
+    }
+
+    /// The pages of a regular file.
+    pub(super) fn file(&self) -> Result<&Pages, Status> {
+        match &self.body {
+            Body::File(pages) => Ok(pages),
+            Body::Directory(_) => Err(Status::IsDir),
+            Body::Symlink(_) | Body::Special(_) => Err(Status::Inval),
+        }
+    }
+
+    /// The pages of a regular file, to change.
+    pub(super) fn file_mut(&mut self) -> Result<&mut Pages, Status> {
+        match &mut self.body {
+            Body::File(pages) => Ok(pages),
+            Body::Directory(_) => Err(Status::IsDir),
+            Body::Symlink(_) | Body::Special(_) => Err(Status::Inval),
+        }
+    }
+
+    /// The entries of a directory.
+    pub(super) fn directory(&self) -> Result<&Directory, Status> {
+        if let Body::Directory(directory) = &self.body { Ok(directory) } else { Err(Status::NotDir) }
+    }
+
+    /// The entries of a directory, to change.
+    pub(super) fn directory_mut(&mut self) -> Result<&mut Directory, Status> {
+        if let Body::Directory(directory) = &mut self.body { Ok(directory) } else { Err(Status::NotDir) }
+    }
+
+    /// Fails unless `caller` may set all of `set`.
+    pub(super) fn check(&self, caller: &Caller, set: &SetAttributes) -> Result<(), Status> {
+        let is_root = caller.is_root();
+        let owns = is_root || caller.uid == self.uid;
+        let may_write = owns || caller.may(&self.guarded(), permission::WRITE);
+        if set.mode.is_some() && !owns {
+            return Err(Status::Perm);
+        }
+        // chown_restricted: only the superuser gives objects away.
+        if !set.uid.is_none_or(|uid| is_root || owns && uid == self.uid) {
+            return Err(Status::Perm);
+        }
+        if !set.gid.is_none_or(|gid| is_root || owns && (gid == self.gid || caller.in_group(gid))) {
+            return Err(Status::Perm);
+        }
+        if let Some(size) = set.size {
+            self.file()?;
+            if !may_write {
+                return Err(Status::Acces);
+            }
+            if size > FILE_LEN_MAX {
+                return Err(Status::FBig);
+            }
+        }
+        for time in [set.atime, set.mtime] {
+            match time {
+                SetTime::Keep => {}
+                SetTime::ServerTime if may_write => {}
+                SetTime::ServerTime => return Err(Status::Acces),
+                SetTime::ClientTime(_) if !owns => return Err(Status::Perm),
+                SetTime::ClientTime(time) if time.nanoseconds >= NANOSECONDS => return Err(Status::Inval),
+                SetTime::ClientTime(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets what [`Inode::check`] allowed.
+    pub(super) fn set(&mut self, caller: &Caller, set: &SetAttributes, space: &mut Space, now: Time) {
+        if *set == SetAttributes::default() {
+            return;
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            self.uid = set.uid.unwrap_or(self.uid);
+            self.gid = set.gid.unwrap_or(self.gid);
+            if !matches!(self.body, Body::Directory(_)) {
+                self.drop_privileges();
+            }
+        }
+        if let (Some(size), Body::File(pages)) = (set.size, &mut self.body) {
+            if size < self.size {
+                pages.truncate(space, size);
+            }
+            self.size = size;
+            self.wrote(caller, now);
+        }
+        // After what ends privileges: a mode that was asked for counts.
+        if let Some(mode) = set.mode {
+            self.mode = mode & MODE_MASK;
+            if !caller.is_root() && !caller.in_group(self.gid) {
+                self.mode &= !SET_GID;
+            }
+        }
+        for (time, place) in [(set.atime, self.atime.get_mut()), (set.mtime, &mut self.mtime)] {
+            match time {
+                SetTime::Keep => {}
+                SetTime::ServerTime => *place = now,
+                SetTime::ClientTime(time) => *place = time,
+            }
+        }
+        self.ctime = now;
+    }
+
+    /// Notes that `caller` changed the data.
+    #[inline]
+    pub(super) fn wrote(&mut self, caller: &Caller, now: Time) {
+        (self.mtime, self.ctime) = (now, now);
+        if !caller.is_root() {
+            self.drop_privileges();
+        }
+    }
+
+    /// A program that somebody changed no longer runs as its owner. (Set-gid without group execute means
+    /// something else and stays.)
+    fn drop_privileges(&mut self) {
+        self.mode &= !SET_UID;
+        if self.mode & GROUP_EXECUTE != 0 {
+            self.mode &= !SET_GID;
+        }
+    }
+}
+
+/// The table of objects.
+pub(super) struct Inodes {
+    slots: Vec<Option<Inode>>,
+    free: Vec<Index>,
+    limit: u32,
+    count: u32,
+    /// Of the next object: none is used twice, so a handle of a removed object never fits a new one.
+    generation_next: u64,
+}
+
+impl Inodes {
+    pub(super) fn new(limit: u32) -> Inodes {
+        Inodes { slots: Vec::new(), free: Vec::new(), limit, count: 0, generation_next: 1 }
+    }
+
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Objects that can still be made.
+    pub(super) fn left(&self) -> u32 {
+        self.limit - self.count
+    }
+
+    /// Adds an object. Check [`Inodes::left`] first.
+    pub(super) fn insert(&mut self, mut inode: Inode) -> Index {
+        inode.generation = self.generation_next;
+        self.generation_next += 1;
+        self.count += 1;
+        let slot = Some(inode);
+        match self.free.pop() {
+            Some(index) => {
+                self.slots[index as usize] = slot;
+                index
+            }
+            None => {
+                self.slots.push(slot);
+                (self.slots.len() - 1) as Index
+            }
+        }
+    }
+
+    /// Takes an object out.
+    pub(super) fn remove(&mut self, index: Index) -> Inode {
+        let inode = self.slots[index as usize].take().expect("an entry names an object that is there");
+        self.free.push(index);
+        self.count -= 1;
+        inode
+    }
+
+    /// Where the object is that `object` names, if it is still there.
+    #[inline]
+    pub(super) fn find(&self, object: ObjectId) -> Result<Index, Status> {
+        let index = object.fileid.wrapping_sub(1);
+        let slot = usize::try_from(index).ok().and_then(|index| self.slots.get(index));
+        match slot.and_then(Option::as_ref) {
+            Some(inode) if inode.generation == object.generation => Ok(index as Index),
+            _ => Err(Status::Stale),
+        }
+    }
+
+    /// What names the object at `index`.
+    #[inline]
+    pub(super) fn id(&self, index: Index) -> ObjectId {
+        ObjectId { fileid: fileid(index), generation: self[index].generation }
+    }
+}
+
+/// The number of the object at `index`. 0 is nobody's: some clients do not show such entries.
+#[inline]
+pub(super) fn fileid(index: Index) -> u64 {
+    u64::from(index) + 1
+}
+
+impl std::ops::Index<Index> for Inodes {
+    type Output = Inode;
+
+    #[inline]
+    fn index(&self, index: Index) -> &Inode {
+        self.slots[index as usize].as_ref().expect("an entry names an object that is there")
+    }
+}
+
+impl std::ops::IndexMut<Index> for Inodes {
+    #[inline]
+    fn index_mut(&mut self, index: Index) -> &mut Inode {
+        self.slots[index as usize].as_mut().expect("an entry names an object that is there")
+    }
+}

@@ -1,0 +1,684 @@
+//! A file system in pool memory.
+//!
+//! Data is in pages of 4096 bytes, each a counted reference into a pool. A READ takes references to the pages
+//! as they are; a WRITE puts others in their stead, and changes a page in place only if nobody else refers to it.
+//! So a READ in flight is never torn, and neither copies what it need not; [`MemoryStore::statistics`] counts
+//! what was copied.
+//!
+//! Everything is bounded: data by [`MemoryConfig::data_len_max`] and by the pool, objects and names by the
+//! configuration, what describes the data by the data (`pages`). Beyond a bound the answer is
+//! [`Status::NoSpc`], and what there was stays.
+
+mod directory;
+mod inode;
+mod pages;
+mod space;
+
+use std::hash::{BuildHasher, RandomState};
+
+use stag_memory::{Pool, Shared};
+use stag_wire::nfs3::{
+    Attributes, CreateHow, NAME_LEN_MAX, PATH_LEN_MAX, SetAttributes, Stable, Status, Time, Verifier,
+};
+
+use crate::caller::{Caller, permission};
+use crate::store::{
+    ListStart, Listed, ObjectId, ReadDone, Special, Store, StoreLimits, Usage, WriteData, WriteDone,
+};
+use directory::{COOKIE_PARENT, COOKIE_SELF, Directory};
+use inode::{Body, Index, Inode, Inodes, STICKY, fileid};
+use pages::Pages;
+pub use space::Statistics;
+use space::{PAGE_LEN, Source, Space};
+
+/// The largest file, in bytes: leaves room so that no sum of an offset and a count overflows.
+pub const FILE_LEN_MAX: u64 = 1 << 62;
+/// Hard links of an object.
+pub const LINKS_MAX: u32 = 65_000;
+/// How deep a directory may lie that is moved to another one.
+pub const DEPTH_MAX: u32 = 2048;
+
+/// What store to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryConfig {
+    /// Identifies the file system in handles and attributes. Choose another for each.
+    pub fsid: u64,
+    /// Bytes of the pool that data may take. Leave the rest to Calls on their way: what is placed for a WRITE comes
+    /// from the same pool.
+    pub data_len_max: u64,
+    /// Objects.
+    pub objects_max: u32,
+    /// Entries of all directories together; more than objects only where there are hard links.
+    pub names_max: u32,
+    /// Permissions, owner and group of the root directory.
+    pub root: RootAttributes,
+}
+
+/// Who owns the root directory, and what others may do there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootAttributes {
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// Why there is no store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// Pages are units, of this length.
+    #[error("pool {pool}: units of {found} bytes, but a memory store needs units of {PAGE_LEN}")]
+    UnitLen {
+        /// Which.
+        pool: &'static str,
+        /// Bytes of its units.
+        found: usize,
+    },
+    /// No unit is free: holes need one.
+    #[error("pool {pool}: no unit of {units} is free, but a memory store needs at least one; make it larger")]
+    Empty {
+        /// Which.
+        pool: &'static str,
+        /// Its units.
+        units: usize,
+    },
+    /// Not even a root directory.
+    #[error("a memory store of {found} objects: it needs at least 1, for its root directory")]
+    NoObjects {
+        /// What was asked for.
+        found: u32,
+    },
+}
+
+/// A file system in pool memory; see the module.
+pub struct MemoryStore {
+    fsid: u64,
+    root: Index,
+    verifier: Verifier,
+    inodes: Inodes,
+    space: Space,
+    /// Entries that can still be made.
+    names_left: u32,
+}
+
+impl MemoryStore {
+    /// Makes an empty file system in `pool`, whose units must be of 4096 bytes.
+    pub fn new(config: &MemoryConfig, pool: Pool, now: Time) -> Result<MemoryStore, MemoryError> {
+        let (name, units) = (pool.name(), pool.units());
+        if pool.unit_len() != PAGE_LEN {
+            return Err(MemoryError::UnitLen { pool: name, found: pool.unit_len() });
+        }
+        if config.objects_max == 0 {
+            return Err(MemoryError::NoObjects { found: 0 });
+        }
+        let limit = config.data_len_max / PAGE_LEN as u64;
+        let space = Space::new(pool, limit).ok_or(MemoryError::Empty { pool: name, units })?;
+        let mut inodes = Inodes::new(config.objects_max);
+        let owner = Caller::new(config.root.uid, config.root.gid, []);
+        // The first object of the table: it is its own parent.
+        let body = Body::Directory(Box::new(Directory::new(0)));
+        let root = inodes.insert(Inode { mode: config.root.mode, ..Inode::new(&owner, None, body, now) });
+        let verifier = RandomState::new().hash_one(now.seconds).to_be_bytes();
+        Ok(MemoryStore { fsid: config.fsid, root, verifier, inodes, space, names_left: config.names_max })
+    }
+
+    /// What it has done with data.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.space.statistics
+    }
+
+    /// A directory in which `caller` may look names up.
+    fn search(&self, caller: &Caller, directory: ObjectId) -> Result<Index, Status> {
+        let index = self.inodes.find(directory)?;
+        self.inodes[index].directory()?;
+        self.inodes[index].permit(caller, permission::EXECUTE)?;
+        Ok(index)
+    }
+
+    /// A directory whose entries `caller` may change.
+    fn open_to_change(&self, caller: &Caller, directory: ObjectId) -> Result<Index, Status> {
+        let index = self.inodes.find(directory)?;
+        self.inodes[index].directory()?;
+        self.inodes[index].permit(caller, permission::WRITE | permission::EXECUTE)?;
+        Ok(index)
+    }
+
+    fn entry(&self, directory: Index, name: &[u8]) -> Result<Index, Status> {
+        self.inodes[directory].directory()?.find(name).ok_or(Status::NoEnt)
+    }
+
+    /// Fails unless `name` can be that of a new entry of `directory`.
+    fn check_new_name(&self, caller: &Caller, directory: ObjectId, name: &[u8]) -> Result<Index, Status> {
+        check_name(name)?;
+        let index = self.open_to_change(caller, directory)?;
+        if is_dots(name) || self.entry(index, name).is_ok() {
+            return Err(Status::Exist);
+        }
+        Ok(index)
+    }
+
+    /// Makes an object and its entry.
+    fn make(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        body: Body,
+        set: &SetAttributes,
+        now: Time,
+    ) -> Result<Index, Status> {
+        let parent = self.check_new_name(caller, directory, name)?;
+        self.check_room()?;
+        let is_directory = matches!(body, Body::Directory(_));
+        if is_directory && self.inodes[parent].nlink >= LINKS_MAX {
+            return Err(Status::MLink);
+        }
+        let mut set = *set;
+        if !matches!(body, Body::File(_)) {
+            set.size = None;
+        }
+        let mut inode = Inode::new(caller, Some(&self.inodes[parent]), body, now);
+        // Like most servers: of the owner and group asked for, what the caller could not set is left out.
+        if !caller.is_root() {
+            set.uid = None;
+            set.gid = set.gid.filter(|gid| caller.in_group(*gid));
+        }
+        inode.check(caller, &set)?;
+        let inherited = inode.mode & inode::SET_GID;
+        inode.set(caller, &set, &mut self.space, now);
+        if is_directory {
+            inode.mode |= inherited;
+        }
+        let index = self.inodes.insert(inode);
+        self.names_left -= 1;
+        self.inodes[parent].nlink += u32::from(is_directory);
+        self.change_entries(parent, now)?.insert(name, index);
+        Ok(index)
+    }
+
+    fn check_room(&self) -> Result<(), Status> {
+        if self.inodes.left() == 0 || self.names_left == 0 { Err(Status::NoSpc) } else { Ok(()) }
+    }
+
+    /// The entries of a directory, whose times change with them.
+    fn change_entries(&mut self, directory: Index, now: Time) -> Result<&mut Directory, Status> {
+        let inode = &mut self.inodes[directory];
+        (inode.mtime, inode.ctime) = (now, now);
+        inode.directory_mut()
+    }
+
+    /// Fails if a sticky directory keeps `caller` from removing or renaming `object` in it.
+    fn check_sticky(&self, caller: &Caller, directory: Index, object: Index) -> Result<(), Status> {
+        let (directory, object) = (&self.inodes[directory], &self.inodes[object]);
+        let owns = caller.is_root() || caller.uid == object.uid || caller.uid == directory.uid;
+        if directory.mode & STICKY != 0 && !owns { Err(Status::Acces) } else { Ok(()) }
+    }
+
+    /// Takes one name from an object, which ends with its last.
+    fn unlink(&mut self, object: Index, now: Time) {
+        let inode = &mut self.inodes[object];
+        inode.ctime = now;
+        inode.nlink -= 1;
+        if inode.nlink == 0 {
+            let mut inode = self.inodes.remove(object);
+            if let Body::File(pages) = &mut inode.body {
+                pages.truncate(&mut self.space, 0);
+            }
+        }
+    }
+
+    /// Ends an empty directory, but for its entry.
+    fn end_directory(&mut self, parent: Index, object: Index) {
+        self.inodes[parent].nlink -= 1;
+        self.inodes.remove(object);
+    }
+
+    /// Fails if `directory` is `object` or lies in it.
+    fn check_not_within(&self, mut directory: Index, object: Index) -> Result<(), Status> {
+        for _ in 0..DEPTH_MAX {
+            if directory == object {
+                return Err(Status::Inval);
+            }
+            if directory == self.root {
+                return Ok(());
+            }
+            directory = self.inodes[directory].directory()?.parent;
+        }
+        Err(Status::NameTooLong)
+    }
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
+}
+
+/// Fails unless `name` can be that of an entry.
+fn check_name(name: &[u8]) -> Result<(), Status> {
+    if name.len() > NAME_LEN_MAX as usize {
+        return Err(Status::NameTooLong);
+    }
+    if name.is_empty() || name.iter().any(|octet| matches!(octet, 0 | b'/')) {
+        return Err(Status::Inval);
+    }
+    Ok(())
+}
+
+impl Store for MemoryStore {
+    fn fsid(&self) -> u64 {
+        self.fsid
+    }
+
+    fn root(&self) -> ObjectId {
+        self.inodes.id(self.root)
+    }
+
+    fn limits(&self) -> StoreLimits {
+        StoreLimits {
+            file_len_max: FILE_LEN_MAX,
+            links_max: LINKS_MAX,
+            name_len_max: NAME_LEN_MAX,
+            path_len_max: PATH_LEN_MAX,
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        Usage {
+            bytes_total: self.space.limit() * PAGE_LEN as u64,
+            bytes_free: self.space.free() * PAGE_LEN as u64,
+            files_total: u64::from(self.inodes.limit()),
+            files_free: u64::from(self.inodes.left().min(self.names_left)),
+        }
+    }
+
+    fn write_verifier(&self) -> Verifier {
+        self.verifier
+    }
+
+    fn attributes(&self, object: ObjectId) -> Result<Attributes, Status> {
+        let index = self.inodes.find(object)?;
+        Ok(self.inodes[index].attributes(fileid(index), self.fsid))
+    }
+
+    fn set_attributes(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        set: &SetAttributes,
+        guard: Option<Time>,
+        now: Time,
+    ) -> Result<(), Status> {
+        let index = self.inodes.find(object)?;
+        let inode = &mut self.inodes[index];
+        if guard.is_some_and(|ctime| ctime != inode.ctime) {
+            return Err(Status::NotSync);
+        }
+        inode.check(caller, set)?;
+        inode.set(caller, set, &mut self.space, now);
+        Ok(())
+    }
+
+    fn lookup(&self, caller: &Caller, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status> {
+        let index = self.search(caller, directory)?;
+        let found = match name {
+            b"." => index,
+            b".." => self.inodes[index].directory()?.parent,
+            name => {
+                check_name(name)?;
+                self.entry(index, name)?
+            }
+        };
+        Ok(self.inodes.id(found))
+    }
+
+    fn access(&self, caller: &Caller, object: ObjectId, wanted: u32) -> Result<u32, Status> {
+        let index = self.inodes.find(object)?;
+        Ok(caller.accesses(&self.inodes[index].guarded(), wanted))
+    }
+
+    fn read_link(&self, _: &Caller, object: ObjectId, now: Time) -> Result<&[u8], Status> {
+        let index = self.inodes.find(object)?;
+        let inode = &self.inodes[index];
+        inode.atime.set(now);
+        if let Body::Symlink(path) = &inode.body { Ok(path) } else { Err(Status::Inval) }
+    }
+
+    fn read(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        count: u32,
+        pieces: &mut Vec<Shared>,
+        now: Time,
+    ) -> Result<ReadDone, Status> {
+        let index = self.inodes.find(object)?;
+        let inode = &self.inodes[index];
+        let pages = inode.file()?;
+        // An owner reads what it opened before it took the permission from itself, and a program is read to be
+        // executed: an NFS server cannot see an open file (RFC 1813 section 4.4).
+        let guarded = inode.guarded();
+        let permitted = caller.uid == inode.uid
+            || caller.may(&guarded, permission::READ)
+            || caller.may(&guarded, permission::EXECUTE);
+        if !permitted {
+            return Err(Status::Acces);
+        }
+        let end = offset.saturating_add(u64::from(count)).min(inode.size);
+        let read = pages.read(&mut self.space, offset, end, pieces);
+        inode.atime.set(now);
+        Ok(ReadDone { count: read as u32, eof: offset.saturating_add(read) >= inode.size })
+    }
+
+    fn write(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        data: WriteData<'_>,
+        _stable: Stable,
+        now: Time,
+    ) -> Result<WriteDone, Status> {
+        let index = self.inodes.find(object)?;
+        let inode = &mut self.inodes[index];
+        inode.file()?;
+        // As in `read`.
+        if caller.uid != inode.uid {
+            inode.permit(caller, permission::WRITE)?;
+        }
+        let len = data.len() as u64;
+        if len > u64::from(u32::MAX) {
+            return Err(Status::Inval);
+        }
+        // It is as safe as memory is: a COMMIT would not make it safer.
+        let committed = Stable::FileSync;
+        if len == 0 {
+            return Ok(WriteDone { count: 0, committed });
+        }
+        if offset.checked_add(len).is_none_or(|end| end > FILE_LEN_MAX) {
+            return Err(Status::FBig);
+        }
+        let mut source = match data {
+            WriteData::Inline(octets) => Source::inline(octets),
+            WriteData::Placed(pieces) => Source::placed(pieces),
+        };
+        let count = inode.file_mut()?.write(&mut self.space, offset, len, &mut source);
+        if count == 0 {
+            return Err(Status::NoSpc);
+        }
+        inode.size = inode.size.max(offset + count);
+        inode.wrote(caller, now);
+        Ok(WriteDone { count: count as u32, committed })
+    }
+
+    fn commit(&mut self, _: &Caller, object: ObjectId, _: u64, _: u32) -> Result<(), Status> {
+        let index = self.inodes.find(object)?;
+        self.inodes[index].file().map(|_| ())
+    }
+
+    fn create(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        how: &CreateHow,
+        now: Time,
+    ) -> Result<ObjectId, Status> {
+        let body = Body::File(Pages::default());
+        let taken = self.search(caller, directory).and_then(|index| self.entry(index, name));
+        let index = match (how, taken) {
+            (CreateHow::Unchecked(set), Ok(index)) => {
+                // The file that is there keeps its attributes; only its size is set.
+                let inode = &mut self.inodes[index];
+                inode.file().map_err(|_| Status::Exist)?;
+                let set = SetAttributes { size: set.size, ..SetAttributes::default() };
+                inode.check(caller, &set)?;
+                inode.set(caller, &set, &mut self.space, now);
+                index
+            }
+            (CreateHow::Exclusive(verifier), Ok(index))
+                if self.inodes[index].create_verifier == Some(*verifier) =>
+            {
+                index
+            }
+            (CreateHow::Unchecked(set) | CreateHow::Guarded(set), _) => {
+                self.make(caller, directory, name, body, set, now)?
+            }
+            (CreateHow::Exclusive(verifier), _) => {
+                let index = self.make(caller, directory, name, body, &SetAttributes::default(), now)?;
+                self.inodes[index].create_verifier = Some(*verifier);
+                index
+            }
+        };
+        Ok(self.inodes.id(index))
+    }
+
+    fn make_directory(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        set: &SetAttributes,
+        now: Time,
+    ) -> Result<ObjectId, Status> {
+        let parent = self.inodes.find(directory)?;
+        let body = Body::Directory(Box::new(Directory::new(parent)));
+        let index = self.make(caller, directory, name, body, set, now)?;
+        Ok(self.inodes.id(index))
+    }
+
+    fn make_symlink(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        path: &[u8],
+        set: &SetAttributes,
+        now: Time,
+    ) -> Result<ObjectId, Status> {
+        if path.len() > PATH_LEN_MAX as usize {
+            return Err(Status::NameTooLong);
+        }
+        if path.is_empty() || path.contains(&0) {
+            return Err(Status::Inval);
+        }
+        let index = self.make(caller, directory, name, Body::Symlink(path.into()), set, now)?;
+        Ok(self.inodes.id(index))
+    }
+
+    fn make_special(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        special: Special,
+        set: &SetAttributes,
+        now: Time,
+    ) -> Result<ObjectId, Status> {
+        if matches!(special, Special::Block(_) | Special::Character(_)) && !caller.is_root() {
+            return Err(Status::Perm);
+        }
+        let index = self.make(caller, directory, name, Body::Special(special), set, now)?;
+        Ok(self.inodes.id(index))
+    }
+
+    fn remove(&mut self, caller: &Caller, directory: ObjectId, name: &[u8], now: Time) -> Result<(), Status> {
+        check_name(name)?;
+        let parent = self.open_to_change(caller, directory)?;
+        if is_dots(name) {
+            return Err(Status::IsDir);
+        }
+        let object = self.entry(parent, name)?;
+        self.check_sticky(caller, parent, object)?;
+        if self.inodes[object].directory().is_ok() {
+            return Err(Status::IsDir);
+        }
+        self.change_entries(parent, now)?.remove(name);
+        self.names_left += 1;
+        self.unlink(object, now);
+        Ok(())
+    }
+
+    fn remove_directory(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        now: Time,
+    ) -> Result<(), Status> {
+        check_name(name)?;
+        let parent = self.open_to_change(caller, directory)?;
+        match name {
+            b"." => return Err(Status::Inval),
+            // Whatever it is, the directory itself is in it.
+            b".." => return Err(Status::NotEmpty),
+            _ => {}
+        }
+        let object = self.entry(parent, name)?;
+        self.check_sticky(caller, parent, object)?;
+        if !self.inodes[object].directory()?.is_empty() {
+            return Err(Status::NotEmpty);
+        }
+        self.change_entries(parent, now)?.remove(name);
+        self.names_left += 1;
+        self.end_directory(parent, object);
+        Ok(())
+    }
+
+    fn rename(
+        &mut self,
+        caller: &Caller,
+        (from_directory, from): (ObjectId, &[u8]),
+        (to_directory, to): (ObjectId, &[u8]),
+        now: Time,
+    ) -> Result<(), Status> {
+        check_name(from)?;
+        check_name(to)?;
+        let source = self.open_to_change(caller, from_directory)?;
+        let target = self.open_to_change(caller, to_directory)?;
+        if is_dots(from) || is_dots(to) {
+            return Err(Status::Inval);
+        }
+        let object = self.entry(source, from)?;
+        self.check_sticky(caller, source, object)?;
+        let is_directory = self.inodes[object].directory().is_ok();
+        if is_directory && source != target {
+            self.check_not_within(target, object)?;
+            // Its `..` changes.
+            self.inodes[object].permit(caller, permission::WRITE)?;
+        }
+        let replaced = self.entry(target, to).ok();
+        match replaced {
+            // Two names of one object: both stay.
+            Some(replaced) if replaced == object => return Ok(()),
+            Some(replaced) => {
+                self.check_sticky(caller, target, replaced)?;
+                let entries = self.inodes[replaced].directory();
+                if entries.is_ok() != is_directory {
+                    return Err(Status::Exist);
+                }
+                if entries.is_ok_and(|entries| !entries.is_empty()) {
+                    return Err(Status::NotEmpty);
+                }
+            }
+            None if is_directory && source != target && self.inodes[target].nlink >= LINKS_MAX => {
+                return Err(Status::MLink);
+            }
+            None => {}
+        }
+
+        // Nothing can fail from here on.
+        match replaced {
+            Some(replaced) => {
+                self.change_entries(target, now)?.replace(to, object);
+                self.names_left += 1;
+                if is_directory {
+                    self.end_directory(target, replaced);
+                } else {
+                    self.unlink(replaced, now);
+                }
+            }
+            None => self.change_entries(target, now)?.insert(to, object),
+        }
+        self.change_entries(source, now)?.remove(from);
+        self.inodes[object].ctime = now;
+        if is_directory && source != target {
+            self.inodes[object].directory_mut()?.parent = target;
+            self.inodes[source].nlink -= 1;
+            self.inodes[target].nlink += 1;
+        }
+        Ok(())
+    }
+
+    fn link(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        directory: ObjectId,
+        name: &[u8],
+        now: Time,
+    ) -> Result<(), Status> {
+        let index = self.inodes.find(object)?;
+        let parent = self.check_new_name(caller, directory, name)?;
+        if self.inodes[index].directory().is_ok() {
+            return Err(Status::Inval);
+        }
+        if self.inodes[index].nlink >= LINKS_MAX {
+            return Err(Status::MLink);
+        }
+        if self.names_left == 0 {
+            return Err(Status::NoSpc);
+        }
+        self.names_left -= 1;
+        self.change_entries(parent, now)?.insert(name, index);
+        let inode = &mut self.inodes[index];
+        inode.nlink += 1;
+        inode.ctime = now;
+        Ok(())
+    }
+
+    fn list_verifier(&self, directory: ObjectId) -> Result<Verifier, Status> {
+        let index = self.inodes.find(directory)?;
+        self.inodes[index].directory()?;
+        Ok(directory.generation.to_be_bytes())
+    }
+
+    fn list(
+        &self,
+        caller: &Caller,
+        directory: ObjectId,
+        start: ListStart,
+        now: Time,
+        mut visit: impl FnMut(Listed<'_>) -> bool,
+    ) -> Result<bool, Status> {
+        let verifier = self.list_verifier(directory)?;
+        let index = self.inodes.find(directory)?;
+        self.inodes[index].permit(caller, permission::READ)?;
+        if start.cookie != 0 && start.verifier != verifier {
+            return Err(Status::BadCookie);
+        }
+        self.inodes[index].atime.set(now);
+        let entries = self.inodes[index].directory()?;
+        let mut show = |name: &[u8], index: Index, cookie: u64| {
+            let attributes =
+                start.attributes.then(|| self.inodes[index].attributes(fileid(index), self.fsid));
+            visit(Listed { object: self.inodes.id(index), name, cookie, attributes })
+        };
+        let dots: [(&[u8], Index, u64); 2] =
+            [(b".", index, COOKIE_SELF), (b"..", entries.parent, COOKIE_PARENT)];
+        for (name, index, cookie) in dots {
+            if start.cookie < cookie && !show(name, index, cookie) {
+                return Ok(false);
+            }
+        }
+        for (cookie, entry) in entries.after(start.cookie) {
+            if !show(&entry.name, entry.index, cookie) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

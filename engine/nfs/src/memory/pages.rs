@@ -1,0 +1,192 @@
+//! The data of one file: pages, and holes where none was written.
+//!
+//! A page that holds fewer than [`PAGE_LEN`] octets reads as if zeros followed, so a file can be cut without
+//! memory. Pages are in chunks of [`CHUNK_PAGES`], and only chunks with pages exist: a file's bookkeeping
+//! is proportional to its pages, wherever they are.
+
+use std::collections::BTreeMap;
+
+use stag_memory::Shared;
+
+use super::space::{PAGE_LEN, Source, Space};
+
+/// Pages of a chunk: 256 KiB of data, 1.5 KiB of bookkeeping.
+const CHUNK_PAGES: u64 = 64;
+/// Bytes of a chunk.
+const CHUNK_LEN: u64 = CHUNK_PAGES * PAGE_LEN as u64;
+
+/// Pages of one chunk; those beyond its end are holes.
+type Chunk = Vec<Option<Shared>>;
+
+#[derive(Default)]
+pub(super) struct Pages {
+    // Invariant: no chunk is without pages.
+    chunks: BTreeMap<u64, Chunk>,
+    /// Pages that are not holes.
+    count: u64,
+}
+
+impl Pages {
+    /// Pages that it holds.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Appends the octets `offset..end` to `pieces`, holes as zeros, and returns how many: fewer only if
+    /// `pieces` is at its capacity.
+    pub(super) fn read(&self, space: &mut Space, offset: u64, end: u64, pieces: &mut Vec<Shared>) -> u64 {
+        let mut reading = Reading { first: pieces.len(), pieces, at: offset, pages: 0 };
+        if offset < end {
+            // `None`: the capacity is used up.
+            let _ = self.read_chunks(space.zeros(), end, &mut reading);
+        }
+        space.statistics.pages_read += reading.pages;
+        reading.at - offset
+    }
+
+    fn read_chunks(&self, zeros: &Shared, end: u64, reading: &mut Reading<'_>) -> Option<()> {
+        for (index, chunk) in self.chunks.range(reading.at / CHUNK_LEN..=(end - 1) / CHUNK_LEN) {
+            let start = index * CHUNK_LEN;
+            reading.zeros(zeros, start)?;
+            let first = ((reading.at - start) / PAGE_LEN as u64) as usize;
+            let last = ((end - start).min(CHUNK_LEN) - 1) as usize / PAGE_LEN;
+            for (index, page) in chunk.iter().enumerate().take(last + 1).skip(first) {
+                let Some(page) = page else { continue };
+                let start = start + (index * PAGE_LEN) as u64;
+                reading.zeros(zeros, start)?;
+                let stop = (start + page.len() as u64).min(end);
+                if reading.at < stop {
+                    let from = (reading.at - start) as usize;
+                    let whole = from == 0 && stop - start == page.len() as u64;
+                    let part = if whole { page.clone() } else { page.slice(from..(stop - start) as usize) };
+                    reading.push(part)?;
+                    reading.pages += 1;
+                }
+            }
+        }
+        reading.zeros(zeros, end)
+    }
+
+    /// Writes `source`, of `len` octets, at `offset`; returns how many were written before space ran out.
+    /// `offset + len` does not overflow.
+    pub(super) fn write(&mut self, space: &mut Space, offset: u64, len: u64, source: &mut Source<'_>) -> u64 {
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let index = at / CHUNK_LEN;
+            let start = index * CHUNK_LEN;
+            let stop = (end - start).min(CHUNK_LEN) as usize;
+            let (mut new, mut count) = (Chunk::new(), 0);
+            let found = self.chunks.get_mut(&index);
+            let is_new = found.is_none();
+            let chunk = found.unwrap_or(&mut new);
+            let written = write_chunk(chunk, space, (at - start) as usize, stop, source, &mut count);
+            if is_new && count > 0 {
+                self.chunks.insert(index, new);
+            }
+            self.count += count;
+            at = start + written as u64;
+            if written < stop {
+                break;
+            }
+        }
+        at - offset
+    }
+
+    /// Forgets what is at `len` and beyond.
+    pub(super) fn truncate(&mut self, space: &mut Space, len: u64) {
+        let mut freed = 0;
+        let index = len / CHUNK_LEN;
+        for chunk in self.chunks.split_off(&index).into_iter() {
+            let (found, mut chunk) = chunk;
+            let mut kept = 0;
+            if found == index {
+                let len = (len - index * CHUNK_LEN) as usize;
+                kept = len.div_ceil(PAGE_LEN).min(chunk.len());
+                if let Some(Some(page)) = chunk.get_mut(len / PAGE_LEN)
+                    && !len.is_multiple_of(PAGE_LEN)
+                    && page.len() > len % PAGE_LEN
+                {
+                    *page = page.slice(..len % PAGE_LEN);
+                }
+            }
+            freed += chunk.drain(kept..).flatten().count() as u64;
+            if chunk.iter().any(Option::is_some) {
+                self.chunks.insert(found, chunk);
+            }
+        }
+        self.count -= freed;
+        space.release(freed);
+    }
+}
+
+/// Writes `source` at `at..stop` of a chunk, page by page; returns where it ended. Adds to `count` the pages that
+/// were holes.
+fn write_chunk(
+    chunk: &mut Chunk,
+    space: &mut Space,
+    mut at: usize,
+    stop: usize,
+    source: &mut Source<'_>,
+    count: &mut u64,
+) -> usize {
+    while at < stop {
+        let index = at / PAGE_LEN;
+        let start = index * PAGE_LEN;
+        let (from, to) = (at - start, (stop - start).min(PAGE_LEN));
+        if let Some(Some(page)) = chunk.get_mut(index) {
+            if space.rewrite(page, from, to, source).is_err() {
+                break;
+            }
+        } else {
+            let Ok(page) = space.fill(from, to, source) else { break };
+            if chunk.len() <= index {
+                chunk.resize_with(index + 1, || None);
+            }
+            chunk[index] = Some(page);
+            *count += 1;
+        }
+        at = start + to;
+    }
+    at
+}
+
+/// Collects the pieces of a READ.
+struct Reading<'a> {
+    pieces: &'a mut Vec<Shared>,
+    /// The first of `pieces` that is ours: what was there before is not joined to.
+    first: usize,
+    /// How far in the file it is.
+    at: u64,
+    pages: u64,
+}
+
+impl Reading<'_> {
+    /// Appends a piece, to the last one if it follows it in memory too. `None`: there is no room.
+    #[inline]
+    fn push(&mut self, piece: Shared) -> Option<()> {
+        let len = piece.len() as u64;
+        let piece = match self.pieces[self.first..].last_mut() {
+            Some(last) => last.try_join(piece).err(),
+            None => Some(piece),
+        };
+        if let Some(piece) = piece {
+            if self.pieces.len() == self.pieces.capacity() {
+                return None;
+            }
+            self.pieces.push(piece);
+        }
+        self.at += len;
+        Some(())
+    }
+
+    /// Appends zeros up to `end`; nothing if that is behind.
+    #[inline]
+    fn zeros(&mut self, zeros: &Shared, end: u64) -> Option<()> {
+        while self.at < end {
+            let len = (end - self.at).min(zeros.len() as u64) as usize;
+            self.push(zeros.slice(..len))?;
+        }
+        Some(())
+    }
+}

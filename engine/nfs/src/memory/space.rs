@@ -1,0 +1,190 @@
+//! The room for data: pages of the pool, counted against a limit, and the zeros that holes are read from.
+
+use stag_memory::{Buf, Pool, Shared};
+use stag_wire::nfs3::Status;
+
+/// Bytes of a page: the unit of the pool.
+pub(super) const PAGE_LEN: usize = 4096;
+
+/// Bytes of zeros that a hole is read from in one piece.
+const ZEROS_LEN: usize = 16 * PAGE_LEN;
+
+/// What a store has done with data since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Octets copied into pages: data from messages, unaligned or partly written pages, and what a page that is
+    /// still being read held before.
+    pub octets_copied: u64,
+    /// Pages that a placed buffer became, without a copy.
+    pub pages_placed: u64,
+    /// Pages handed out to READs, without a copy.
+    pub pages_read: u64,
+}
+
+pub(super) struct Space {
+    pool: Pool,
+    zeros: Shared,
+    /// Pages that files hold.
+    held: u64,
+    /// Pages that files may hold.
+    limit: u64,
+    pub(super) statistics: Statistics,
+}
+
+impl Space {
+    /// Takes the zeros from `pool`; `None` if it has not even one page.
+    pub(super) fn new(pool: Pool, limit: u64) -> Option<Space> {
+        let mut zeros = pool.take_len(ZEROS_LEN).or_else(|| pool.take_len(PAGE_LEN))?;
+        zeros.fill(0);
+        let zeros = zeros.share();
+        Some(Space { pool, zeros, held: 0, limit, statistics: Statistics::default() })
+    }
+
+    pub(super) fn zeros(&self) -> &Shared {
+        &self.zeros
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Pages that can still be written.
+    pub(super) fn free(&self) -> u64 {
+        (self.limit - self.held).min(self.pool.free_units() as u64)
+    }
+
+    /// Counts `pages` that files no longer hold.
+    pub(super) fn release(&mut self, pages: u64) {
+        self.held -= pages;
+    }
+
+    /// A page of `len` octets to write a copy into, if the pool has one.
+    fn blank(&self, len: usize) -> Result<Buf, Status> {
+        let mut page = self.pool.take().ok_or(Status::NoSpc)?;
+        page.set_len(len);
+        Ok(page)
+    }
+
+    /// Makes a page where there was a hole: octets `from..to` of it are the next of `source`.
+    pub(super) fn fill(&mut self, from: usize, to: usize, source: &mut Source<'_>) -> Result<Shared, Status> {
+        if self.held == self.limit {
+            return Err(Status::NoSpc);
+        }
+        let page = match source.take_page(from, to) {
+            Some(page) => {
+                self.statistics.pages_placed += 1;
+                page
+            }
+            None => {
+                let mut page = self.blank(to)?;
+                page[..from].fill(0);
+                source.copy_to(&mut page[from..]);
+                self.statistics.octets_copied += (to - from) as u64;
+                page.share()
+            }
+        };
+        self.held += 1;
+        Ok(page)
+    }
+
+    /// Puts the next octets of `source` at `from..to` of a page. Whoever reads the page now goes on reading what
+    /// it held.
+    pub(super) fn rewrite(
+        &mut self,
+        page: &mut Shared,
+        from: usize,
+        to: usize,
+        source: &mut Source<'_>,
+    ) -> Result<(), Status> {
+        let len = page.len();
+        if to >= len
+            && let Some(placed) = source.take_page(from, to)
+        {
+            *page = placed;
+            self.statistics.pages_placed += 1;
+            return Ok(());
+        }
+        let written = (to - from) as u64;
+        if to <= len
+            && let Some(octets) = page.get_mut()
+        {
+            source.copy_to(&mut octets[from..to]);
+            self.statistics.octets_copied += written;
+            return Ok(());
+        }
+        // It is being read, or it has to become longer, which a `Shared` cannot.
+        let mut copy = self.blank(len.max(to))?;
+        let kept = from.min(len);
+        copy[..kept].copy_from_slice(&page[..kept]);
+        copy[kept..from].fill(0);
+        source.copy_to(&mut copy[from..to]);
+        if to < len {
+            copy[to..].copy_from_slice(&page[to..]);
+        }
+        self.statistics.octets_copied += written + kept as u64 + len.saturating_sub(to) as u64;
+        *page = copy.share();
+        Ok(())
+    }
+}
+
+/// The octets of a WRITE that are not written yet.
+pub(super) struct Source<'a> {
+    inline: &'a [u8],
+    pieces: &'a [Shared],
+    /// Octets of the first of `pieces` that were taken.
+    taken: usize,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn inline(octets: &'a [u8]) -> Source<'a> {
+        Source { inline: octets, pieces: &[], taken: 0 }
+    }
+
+    pub(super) fn placed(pieces: &'a [Shared]) -> Source<'a> {
+        Source { inline: &[], pieces, taken: 0 }
+    }
+
+    /// Drops the first pieces that are used up.
+    fn settle(&mut self) {
+        while let Some((first, rest)) = self.pieces.split_first()
+            && first.len() == self.taken
+        {
+            (self.pieces, self.taken) = (rest, 0);
+        }
+    }
+
+    /// Takes `to - from` octets as the page they lie in, if they begin both a page of the file and one of
+    /// memory. Elsewhere they would keep a second page of memory.
+    fn take_page(&mut self, from: usize, to: usize) -> Option<Shared> {
+        if from != 0 {
+            return None;
+        }
+        self.settle();
+        let first = self.pieces.first()?;
+        let end = self.taken + to;
+        if end > first.len() || !(first.location().offset + self.taken as u64).is_multiple_of(PAGE_LEN as u64)
+        {
+            return None;
+        }
+        let page = first.slice(self.taken..end);
+        self.taken = end;
+        Some(page)
+    }
+
+    /// Copies as many octets as `target` has room for. There must be as many.
+    fn copy_to(&mut self, mut target: &mut [u8]) {
+        let (now, later) = self.inline.split_at(target.len().min(self.inline.len()));
+        target[..now.len()].copy_from_slice(now);
+        self.inline = later;
+        target = &mut target[now.len()..];
+        while !target.is_empty() {
+            self.settle();
+            let first = &self.pieces[0][self.taken..];
+            let len = first.len().min(target.len());
+            let (now, later) = target.split_at_mut(len);
+            now.copy_from_slice(&first[..len]);
+            self.taken += len;
+            target = later;
+        }
+    }
+}

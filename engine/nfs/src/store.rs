@@ -1,0 +1,303 @@
+//! What keeps the files: the seam between the NFS server and the stores behind it.
+//!
+//! The server decodes, squashes, seals handles and gathers attributes; a [`Store`] knows objects, names,
+//! permissions and data. Its procedures are RFC 1813's, and their errors its statuses. A store is owned by one
+//! reactor, and no procedure blocks. (A store on a slower medium would complete READ, WRITE and COMMIT
+//! later; those three are the ones that take and give data as counted references, which can wait.)
+
+use stag_memory::Shared;
+use stag_wire::nfs3::{
+    Attributes, CreateHow, DeviceNumber, FileType, SetAttributes, Stable, Status, Time, Verifier,
+};
+
+use crate::caller::Caller;
+
+/// Names an object of one store, for as long as it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectId {
+    /// The object's number; used again after the object is gone.
+    pub fileid: u64,
+    /// Tells the objects of one number apart.
+    pub generation: u64,
+}
+
+/// Octets to write.
+#[derive(Clone, Copy, Debug)]
+pub enum WriteData<'a> {
+    /// In a message: they are copied.
+    Inline(&'a [u8]),
+    /// In buffers that a transfer placed them in, one after the other. A store may keep the buffers. They
+    /// must be of a pool with units of 4096 bytes.
+    Placed(&'a [Shared]),
+}
+
+impl WriteData<'_> {
+    /// Octets in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            WriteData::Inline(octets) => octets.len(),
+            WriteData::Placed(pieces) => pieces.iter().map(Shared::len).sum(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a READ gave, beside the octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadDone {
+    /// Octets.
+    pub count: u32,
+    /// Whether they reach the end of the file.
+    pub eof: bool,
+}
+
+/// What a WRITE did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteDone {
+    /// Octets written: fewer than given if the space ended between.
+    pub count: u32,
+    /// How safe they are.
+    pub committed: Stable,
+}
+
+/// An object to make that is neither file, directory nor symbolic link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// A block device.
+    Block(DeviceNumber),
+    /// A character device.
+    Character(DeviceNumber),
+    /// A socket.
+    Socket,
+    /// A named pipe.
+    Fifo,
+}
+
+impl Special {
+    /// Its type.
+    #[must_use]
+    pub const fn file_type(&self) -> FileType {
+        match self {
+            Special::Block(_) => FileType::Block,
+            Special::Character(_) => FileType::Character,
+            Special::Socket => FileType::Socket,
+            Special::Fifo => FileType::Fifo,
+        }
+    }
+}
+
+/// An entry of a directory, as [`Store::list`] shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed<'a> {
+    /// The object.
+    pub object: ObjectId,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Where the listing goes on after it.
+    pub cookie: u64,
+    /// Its attributes, if they were asked for.
+    pub attributes: Option<Attributes>,
+}
+
+/// Space and objects of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes for data in all.
+    pub bytes_total: u64,
+    /// Bytes free.
+    pub bytes_free: u64,
+    /// Objects in all.
+    pub files_total: u64,
+    /// Objects free.
+    pub files_free: u64,
+}
+
+/// The numbers that FSINFO and PATHCONF tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreLimits {
+    /// The largest file, in bytes.
+    pub file_len_max: u64,
+    /// Hard links of an object.
+    pub links_max: u32,
+    /// The longest name, in bytes.
+    pub name_len_max: u32,
+    /// The longest path of a symbolic link, in bytes.
+    pub path_len_max: u32,
+}
+
+/// A file system.
+///
+/// Every procedure that changes something does all of it, or fails and does nothing; only
+/// [`Store::write`] may write a part, and says how much. `now` is the wall clock.
+pub trait Store {
+    /// Identifies the file system: in handles and attributes.
+    fn fsid(&self) -> u64;
+
+    /// The directory that everything is in.
+    fn root(&self) -> ObjectId;
+
+    /// The numbers it keeps to.
+    fn limits(&self) -> StoreLimits;
+
+    /// Space and objects now.
+    fn usage(&self) -> Usage;
+
+    /// Changes whenever data that was written and not committed may have been lost.
+    fn write_verifier(&self) -> Verifier;
+
+    /// Attributes of an object. No permission is needed.
+    fn attributes(&self, object: ObjectId) -> Result<Attributes, Status>;
+
+    /// Sets attributes, if the object's ctime is `guard`.
+    fn set_attributes(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        set: &SetAttributes,
+        guard: Option<Time>,
+        now: Time,
+    ) -> Result<(), Status>;
+
+    /// The object of a name, of `.` and of `..`.
+    fn lookup(&self, caller: &Caller, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status>;
+
+    /// Which of the accesses `wanted` the caller has.
+    fn access(&self, caller: &Caller, object: ObjectId, wanted: u32) -> Result<u32, Status>;
+
+    /// What a symbolic link holds.
+    fn read_link(&self, caller: &Caller, object: ObjectId, now: Time) -> Result<&[u8], Status>;
+
+    /// Appends `count` octets from `offset`, or what there is of them, to `pieces`, without copying.
+    ///
+    /// `pieces` is never made larger than its capacity: where the file is in so many places that it would have to
+    /// be, the READ is short. So give it room for at least one piece.
+    fn read(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        count: u32,
+        pieces: &mut Vec<Shared>,
+        now: Time,
+    ) -> Result<ReadDone, Status>;
+
+    /// Writes at `offset`. A failure changed nothing.
+    fn write(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        data: WriteData<'_>,
+        stable: Stable,
+        now: Time,
+    ) -> Result<WriteDone, Status>;
+
+    /// Puts what was written on stable storage.
+    fn commit(&mut self, caller: &Caller, object: ObjectId, offset: u64, count: u32) -> Result<(), Status>;
+
+    /// Makes a regular file, or finds the one that `how` allows.
+    fn create(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        how: &CreateHow,
+        now: Time,
+    ) -> Result<ObjectId, Status>;
+
+    /// Makes a directory.
+    fn make_directory(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        set: &SetAttributes,
+        now: Time,
+    ) -> Result<ObjectId, Status>;
+
+    /// Makes a symbolic link that holds `path`.
+    fn make_symlink(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        path: &[u8],
+        set: &SetAttributes,
+        now: Time,
+    ) -> Result<ObjectId, Status>;
+
+    /// Makes a device, socket or pipe.
+    fn make_special(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        special: Special,
+        set: &SetAttributes,
+        now: Time,
+    ) -> Result<ObjectId, Status>;
+
+    /// Removes a name of anything but a directory.
+    fn remove(&mut self, caller: &Caller, directory: ObjectId, name: &[u8], now: Time) -> Result<(), Status>;
+
+    /// Removes an empty directory.
+    fn remove_directory(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        now: Time,
+    ) -> Result<(), Status>;
+
+    /// Gives the object `from` the name `to`, in whose stead it comes.
+    fn rename(
+        &mut self,
+        caller: &Caller,
+        from: (ObjectId, &[u8]),
+        to: (ObjectId, &[u8]),
+        now: Time,
+    ) -> Result<(), Status>;
+
+    /// Gives an object one more name.
+    fn link(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        directory: ObjectId,
+        name: &[u8],
+        now: Time,
+    ) -> Result<(), Status>;
+
+    /// What a client must send back together with a directory's cookies.
+    fn list_verifier(&self, directory: ObjectId) -> Result<Verifier, Status>;
+
+    /// Shows the entries after `cookie` (from the first, if it is 0) until `visit` returns `false`; that entry
+    /// counts as not shown. Returns whether the last entry was shown.
+    ///
+    /// A cookie stays good as long as the directory: entries that come or go meanwhile change no other's.
+    fn list(
+        &self,
+        caller: &Caller,
+        directory: ObjectId,
+        start: ListStart,
+        now: Time,
+        visit: impl FnMut(Listed<'_>) -> bool,
+    ) -> Result<bool, Status>;
+}
+
+/// Where and how a listing starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListStart {
+    /// The cookie of the last entry seen, or 0.
+    pub cookie: u64,
+    /// The verifier that came with it.
+    pub verifier: Verifier,
+    /// Whether to show attributes.
+    pub attributes: bool,
+}

@@ -1,0 +1,304 @@
+//! Names, directories and cookies, handles of what is gone, and the bounds of objects and names.
+
+use stag_nfs::caller::Caller;
+use stag_nfs::memory::{DEPTH_MAX, MemoryConfig};
+use stag_nfs::store::{ListStart, ObjectId, Special, Store};
+use stag_wire::nfs3::{CreateHow, DeviceNumber, FileType, SetAttributes, Status};
+
+use crate::lab::{CONFIG, Lab, NONE};
+
+const ROOT: Caller = Caller::ROOT;
+
+/// Every procedure that takes a name, on the root directory.
+fn with_name(lab: &mut Lab, name: &[u8]) -> Vec<(&'static str, Option<Status>)> {
+    let (root, now) = (lab.root(), lab.now());
+    let file = lab.store.lookup(&ROOT, root, b"file").unwrap();
+    let store = &mut lab.store;
+    let fifo = Special::Fifo;
+    vec![
+        ("lookup", store.lookup(&ROOT, root, name).err()),
+        ("create", store.create(&ROOT, root, name, &CreateHow::Guarded(NONE), now).err()),
+        ("mkdir", store.make_directory(&ROOT, root, name, &NONE, now).err()),
+        ("symlink", store.make_symlink(&ROOT, root, name, b"x", &NONE, now).err()),
+        ("mknod", store.make_special(&ROOT, root, name, fifo, &NONE, now).err()),
+        ("link", store.link(&ROOT, file, root, name, now).err()),
+        ("rename from", store.rename(&ROOT, (root, name), (root, b"new"), now).err()),
+        ("rename to", store.rename(&ROOT, (root, b"file"), (root, name), now).err()),
+        ("remove", store.remove(&ROOT, root, name, now).err()),
+        ("rmdir", store.remove_directory(&ROOT, root, name, now).err()),
+    ]
+}
+
+#[test]
+fn bad_names_are_refused_everywhere() {
+    let mut lab = Lab::new(64);
+    lab.file("file");
+    for (name, status) in [
+        (&[b'n'; 256][..], Status::NameTooLong),
+        (&[b'n'; 4096], Status::NameTooLong),
+        (b"", Status::Inval),
+        (b"a/b", Status::Inval),
+        (b"a\0b", Status::Inval),
+    ] {
+        for (procedure, found) in with_name(&mut lab, name) {
+            assert_eq!(found, Some(status), "{procedure} of {} octets", name.len());
+        }
+    }
+}
+
+#[test]
+fn dots_are_there_and_cannot_be_made_or_taken() {
+    let mut lab = Lab::new(64);
+    lab.file("file");
+    let expected = |procedure: &str, dotdot: bool| match procedure {
+        "lookup" => None,
+        "create" | "mkdir" | "symlink" | "mknod" | "link" => Some(Status::Exist),
+        "remove" => Some(Status::IsDir),
+        "rmdir" if dotdot => Some(Status::NotEmpty),
+        _ => Some(Status::Inval),
+    };
+    for name in [&b"."[..], b".."] {
+        for (procedure, found) in with_name(&mut lab, name) {
+            assert_eq!(found, expected(procedure, name == b".."), "{procedure}");
+        }
+    }
+    let root = lab.root();
+    assert_eq!(lab.store.lookup(&ROOT, root, b".."), Ok(root), "the root is its own parent");
+}
+
+#[test]
+fn the_longest_names_and_paths_fit() {
+    let mut lab = Lab::new(64);
+    lab.file("file");
+    let name = [0xff; 255];
+    let (root, now) = (lab.root(), lab.now());
+    let link = lab.store.make_symlink(&ROOT, root, &name, &[b'p'; 1024], &NONE, now).unwrap();
+    assert_eq!(lab.store.lookup(&ROOT, root, &name), Ok(link));
+    assert_eq!(lab.store.read_link(&ROOT, link, now), Ok(&[b'p'; 1024][..]));
+    let attributes = lab.store.attributes(link).unwrap();
+    assert_eq!((attributes.file_type, attributes.size, attributes.mode), (FileType::Symlink, 1024, 0o777));
+    let mut symlink = |path: &[u8]| lab.store.make_symlink(&ROOT, root, b"l", path, &NONE, now);
+    assert_eq!(symlink(&[b'p'; 1025]), Err(Status::NameTooLong));
+    assert_eq!(symlink(b""), Err(Status::Inval));
+    assert_eq!(symlink(b"a\0"), Err(Status::Inval));
+}
+
+/// Entries that come and go during a listing change nobody else's cookie, and nothing is seen twice.
+#[test]
+fn cookies_stay_good_while_the_directory_changes() {
+    let mut lab = Lab::new(64);
+    let root = lab.root();
+    for index in 0..20 {
+        lab.file(&format!("f{index:02}"));
+    }
+    let (all, eof) = lab.list(root, 0, usize::MAX);
+    assert!(eof && all.len() == 22);
+    assert_eq!(all[..2], [(".".to_owned(), 1), ("..".to_owned(), 2)]);
+
+    let (first, eof) = lab.list(root, 0, 10);
+    assert!(!eof && first == all[..10]);
+    // The entry that the cookie names goes, one before it, one behind it; one comes, one is renamed.
+    lab.remove(root, &first[9].0).unwrap();
+    lab.remove(root, &first[4].0).unwrap();
+    lab.remove(root, "f15").unwrap();
+    lab.file("new");
+    lab.rename(&ROOT, (root, "f00"), (root, "renamed")).unwrap();
+    let (rest, eof) = lab.list(root, first[9].1, usize::MAX);
+    assert!(eof);
+    let names: Vec<_> = rest.iter().map(|(name, _)| name.as_str()).collect();
+    let mut expected: Vec<String> =
+        (8..20).filter(|index| *index != 15).map(|index| format!("f{index:02}")).collect();
+    expected.extend(["new".to_owned(), "renamed".to_owned()]);
+    assert_eq!(names, expected);
+    // Those that stayed kept their cookies.
+    assert!(rest.iter().filter(|entry| entry.0.starts_with('f')).all(|entry| all.contains(entry)));
+    // A removed name that comes again is a new entry, and cookies beyond the end list nothing.
+    let (list, _) = lab.list(root, 0, usize::MAX);
+    assert!(list.iter().all(|entry| entry.0 != "f15"));
+    lab.file("f15");
+    let last = lab.list(root, 0, usize::MAX).0.pop().unwrap();
+    assert!(last.0 == "f15" && last.1 > rest.last().unwrap().1);
+    assert_eq!(lab.list(root, last.1, 9), (vec![], true));
+    assert_eq!(lab.list(root, u64::MAX, 9), (vec![], true));
+}
+
+/// RENAME onto a name keeps that name's cookie: a listing shows it once.
+#[test]
+fn a_replaced_entry_keeps_its_cookie() {
+    let mut lab = Lab::new(64);
+    let root = lab.root();
+    let (a, b) = (lab.file("a"), lab.file("b"));
+    let before = lab.list(root, 0, 9).0;
+    lab.rename(&ROOT, (root, "b"), (root, "a")).unwrap();
+    assert_eq!(lab.list(root, 0, 9).0, before[..3]);
+    assert_eq!(lab.store.lookup(&ROOT, root, b"a"), Ok(b));
+    assert_eq!(lab.store.attributes(a), Err(Status::Stale));
+}
+
+#[test]
+fn a_cookie_needs_its_verifier() {
+    let mut lab = Lab::new(64);
+    let root = lab.root();
+    let other = lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
+    let now = lab.now();
+    let start = |cookie, verifier| ListStart { cookie, verifier, attributes: false };
+    let wrong = lab.store.list_verifier(other).unwrap();
+    assert_eq!(lab.store.list(&ROOT, root, start(1, wrong), now, |_| true), Err(Status::BadCookie));
+    assert_eq!(lab.store.list(&ROOT, root, start(0, wrong), now, |_| true), Ok(true));
+    let file = lab.file("f");
+    assert_eq!(lab.store.list_verifier(file), Err(Status::NotDir));
+    assert_eq!(lab.store.list(&ROOT, file, start(0, wrong), now, |_| true), Err(Status::NotDir));
+}
+
+/// A handle of an object that is gone stays stale, even when its number is used again.
+#[test]
+fn what_is_gone_is_stale_for_good() {
+    let mut lab = Lab::new(64);
+    let root = lab.root();
+    let old = lab.file("f");
+    lab.remove(root, "f").unwrap();
+    let new = lab.file("f");
+    assert_eq!(new.fileid, old.fileid, "the number is used again");
+    assert_ne!(new, old);
+    let now = lab.now();
+    let store = &mut lab.store;
+    assert_eq!(store.attributes(old), Err(Status::Stale));
+    assert_eq!(store.access(&ROOT, old, 1), Err(Status::Stale));
+    assert_eq!(store.lookup(&ROOT, old, b"x"), Err(Status::Stale));
+    assert_eq!(store.set_attributes(&ROOT, old, &NONE, None, now), Err(Status::Stale));
+    assert_eq!(store.link(&ROOT, old, root, b"x", now), Err(Status::Stale));
+    assert_eq!(store.list_verifier(old), Err(Status::Stale));
+    for fileid in [0, 3, 1 << 40, u64::MAX] {
+        assert_eq!(store.attributes(ObjectId { fileid, generation: 1 }), Err(Status::Stale), "{fileid}");
+    }
+
+    let directory = lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
+    let now = lab.now();
+    lab.store.remove_directory(&ROOT, root, b"d", now).unwrap();
+    assert_eq!(lab.create(&ROOT, directory, "x", &CreateHow::Guarded(NONE)), Err(Status::Stale));
+    assert_eq!(lab.rename(&ROOT, (root, "f"), (directory, "f")), Err(Status::Stale));
+}
+
+#[test]
+fn rename_into_its_own_subtree_is_invalid() {
+    let mut lab = Lab::new(64);
+    let root = lab.root();
+    let a = lab.mkdir(&ROOT, root, "a", 0o755).unwrap();
+    let b = lab.mkdir(&ROOT, a, "b", 0o755).unwrap();
+    assert_eq!(lab.rename(&ROOT, (root, "a"), (a, "x")), Err(Status::Inval));
+    assert_eq!(lab.rename(&ROOT, (root, "a"), (b, "x")), Err(Status::Inval));
+    assert_eq!(lab.rename(&ROOT, (root, "a"), (b, "..")), Err(Status::Inval));
+    assert_eq!(lab.rename(&ROOT, (a, "b"), (root, "b")), Ok(()));
+    assert_eq!(lab.store.lookup(&ROOT, b, b".."), Ok(root));
+    assert_eq!(lab.store.attributes(a).unwrap().nlink, 2);
+    assert_eq!(lab.store.attributes(root).unwrap().nlink, 4);
+    assert_eq!(lab.rename(&ROOT, (root, "a"), (b, "x")), Ok(()));
+}
+
+/// How far up a RENAME looks is bounded.
+#[test]
+fn a_directory_is_not_moved_too_deep() {
+    let mut lab = Lab::new(64);
+    let root = lab.root();
+    let moved = lab.mkdir(&ROOT, root, "moved", 0o755).unwrap();
+    let mut deep = root;
+    for _ in 0..DEPTH_MAX + 3 {
+        deep = lab.mkdir(&ROOT, deep, "d", 0o755).unwrap();
+    }
+    assert_eq!(lab.rename(&ROOT, (root, "moved"), (deep, "m")), Err(Status::NameTooLong));
+    assert_eq!(lab.store.lookup(&ROOT, root, b"moved"), Ok(moved));
+}
+
+#[test]
+fn exclusive_create_knows_a_retransmission() {
+    let mut lab = Lab::new(64);
+    let root = lab.root();
+    let made = lab.create(&ROOT, root, "f", &CreateHow::Exclusive([1; 8])).unwrap();
+    assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Exclusive([1; 8])), Ok(made));
+    assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Exclusive([2; 8])), Err(Status::Exist));
+    assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Guarded(NONE)), Err(Status::Exist));
+    assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Unchecked(NONE)), Ok(made));
+    let other = lab.file("g");
+    assert_eq!(lab.create(&ROOT, root, "g", &CreateHow::Exclusive([0; 8])), Err(Status::Exist));
+    lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
+    assert_eq!(lab.create(&ROOT, root, "d", &CreateHow::Unchecked(NONE)), Err(Status::Exist));
+    // UNCHECKED on what is there sets only the size.
+    lab.write(other, 0, b"abc").unwrap();
+    let set = SetAttributes { size: Some(1), mode: Some(0o777), ..NONE };
+    assert_eq!(lab.create(&ROOT, root, "g", &CreateHow::Unchecked(set)), Ok(other));
+    let attributes = lab.store.attributes(other).unwrap();
+    assert_eq!((attributes.size, attributes.mode), (1, 0o644));
+}
+
+#[test]
+fn special_objects_have_their_numbers() {
+    let mut lab = Lab::new(64);
+    let (root, now) = (lab.root(), lab.now());
+    let number = DeviceNumber { major: 8, minor: 1 };
+    for (name, special, rdev) in [
+        (&b"b"[..], Special::Block(number), number),
+        (b"c", Special::Character(number), number),
+        (b"s", Special::Socket, DeviceNumber::default()),
+        (b"p", Special::Fifo, DeviceNumber::default()),
+    ] {
+        let set = SetAttributes { mode: Some(0o640), size: Some(7), ..NONE };
+        let object = lab.store.make_special(&ROOT, root, name, special, &set, now).unwrap();
+        let attributes = lab.store.attributes(object).unwrap();
+        assert_eq!((attributes.file_type, attributes.rdev), (special.file_type(), rdev));
+        assert_eq!((attributes.mode, attributes.size), (0o640, 0));
+    }
+    let user = Caller::new(1, 1, []);
+    lab.set(&ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
+    let device = Special::Block(number);
+    assert_eq!(lab.store.make_special(&user, root, b"x", device, &NONE, now), Err(Status::Perm));
+    assert!(lab.store.make_special(&user, root, b"x", Special::Fifo, &NONE, now).is_ok());
+}
+
+#[test]
+fn objects_and_names_are_bounded_and_come_back() {
+    let config = MemoryConfig { objects_max: 4, names_max: 5, ..CONFIG };
+    let mut lab = Lab::with(64, config);
+    let root = lab.root();
+    let file = lab.file("a");
+    lab.mkdir(&ROOT, root, "b", 0o755).unwrap();
+    lab.file("c");
+    let full = lab.create(&ROOT, root, "d", &CreateHow::Guarded(NONE));
+    assert_eq!((full, lab.store.usage().files_free), (Err(Status::NoSpc), 0));
+    assert_eq!(lab.mkdir(&ROOT, root, "d", 0o755), Err(Status::NoSpc));
+    let now = lab.now();
+    lab.store.link(&ROOT, file, root, b"d", now).unwrap();
+    lab.store.link(&ROOT, file, root, b"e", now).unwrap();
+    assert_eq!(lab.store.link(&ROOT, file, root, b"f", now), Err(Status::NoSpc));
+    assert_eq!(lab.store.attributes(file).unwrap().nlink, 3);
+    // A RENAME needs neither, whether it replaces or not.
+    lab.rename(&ROOT, (root, "c"), (root, "g")).unwrap();
+    lab.rename(&ROOT, (root, "g"), (root, "e")).unwrap();
+    assert_eq!(lab.store.attributes(file).unwrap().nlink, 2);
+    lab.store.link(&ROOT, file, root, b"f", now).unwrap();
+    for name in ["a", "d", "e", "f"] {
+        lab.remove(root, name).unwrap();
+    }
+    lab.store.remove_directory(&ROOT, root, b"b", now).unwrap();
+    assert_eq!(lab.store.usage().files_free, 3);
+    let attributes = lab.store.attributes(root).unwrap();
+    assert_eq!(attributes.nlink, 2);
+}
+
+#[test]
+fn wrong_kinds_are_told() {
+    let mut lab = Lab::new(64);
+    let root = lab.root();
+    let file = lab.file("f");
+    lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
+    let now = lab.now();
+    assert_eq!(lab.store.lookup(&ROOT, file, b"x"), Err(Status::NotDir));
+    assert_eq!(lab.store.remove(&ROOT, root, b"d", now), Err(Status::IsDir));
+    assert_eq!(lab.store.remove_directory(&ROOT, root, b"f", now), Err(Status::NotDir));
+    assert_eq!(lab.store.remove(&ROOT, root, b"nothing", now), Err(Status::NoEnt));
+    assert_eq!(lab.rename(&ROOT, (root, "d"), (root, "f")), Err(Status::Exist));
+    assert_eq!(lab.rename(&ROOT, (root, "f"), (root, "d")), Err(Status::Exist));
+    assert_eq!(lab.rename(&ROOT, (root, "nothing"), (root, "d")), Err(Status::NoEnt));
+    let directory = lab.store.lookup(&ROOT, root, b"d").unwrap();
+    assert_eq!(lab.store.link(&ROOT, directory, root, b"x", now), Err(Status::Inval));
+    assert_eq!(lab.store.link(&ROOT, file, root, b"d", now), Err(Status::Exist));
+}
