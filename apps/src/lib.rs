@@ -1,0 +1,27 @@
+//! What the binaries `stag` and `stagd` are made of. The engine is elsewhere; here are flags,
+//! configuration and output.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`arguments`] | clap, with every complaint on one line |
+//! | [`failure`] | why a command fails, and its exit status |
+//! | [`output`] | lines for people, objects for programs (`--json`) |
+//! | [`values`] | sizes and the like, as flags and configuration keys take them |
+//! | [`url`] | `shm://NAME/path`: a fabric, a server, a file |
+//! | [`tool`] | `stag`: the list of its commands |
+//! | [`commands`] | one file for each command |
+//! | [`remote`] | a server's files, as the commands use them |
+//! | [`stagd`] | the server: options, plan, run, report |
+//! | [`demo`] | `stag demo` |
+#![forbid(unsafe_code)]
+
+pub mod arguments;
+pub mod commands;
+pub mod demo;
+pub mod failure;
+pub mod output;
+pub mod remote;
+pub mod stagd;
+pub mod tool;
+pub mod url;
+pub mod values;

@@ -65,7 +65,6 @@ fn allocate(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
 }
 
 /// A shared mapping for reading and writing; unmapped when dropped.
-#[derive(Debug)]
 pub(crate) struct Region {
     // Invariant: `base..base + len` is a live mapping that `Region::map` made and only `drop` ends.
     base: NonNull<u8>,

@@ -1,6 +1,7 @@
 //! Sealed shared memory, mapped, bound and pre-faulted: the largest pages that the machine gives.
 
 use std::ffi::{CStr, CString};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -46,7 +47,6 @@ pub struct MapError {
 ///
 /// [`Mapping::new`] begins with the pages asked for and steps down: 1 GiB, 2 MiB, transparent, 4 KiB. What it
 /// gave up, and why, is in [`Mapping::notes`].
-#[derive(Debug)]
 pub struct Mapping {
     region: Region,
     page: PageSize,
@@ -199,6 +199,13 @@ impl Mapping {
     }
 }
 
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut mapping = f.debug_struct("Mapping");
+        mapping.field("len", &self.len()).field("page", &self.page).field("notes", &self.notes).finish()
+    }
+}
+
 impl AsFd for Mapping {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -327,6 +334,22 @@ mod tests {
             assert!(bytes.iter().all(|&byte| byte == 0));
             bytes.fill(1);
         }
+    }
+
+    /// Even where the setting is off and `new` would not try: what is claimed is what was measured.
+    #[test]
+    fn transparent_pages_are_claimed_only_if_the_kernel_gave_some() {
+        let inventory = Inventory::read(Path::new("/"));
+        let config = config("transparent", (4 << 20) + 4096, PageChoice::Auto);
+        let mut notes = Vec::new();
+        let Ok(mapping) = Mapping::on(PageSize::Transparent, c"transparent", &config, &inventory, &mut notes)
+        else {
+            return; // this kernel has none at all
+        };
+        assert_eq!((mapping.len(), mapping.base().addr().get() % (2 << 20)), (config.len, 0));
+        let huge = mapping.region.huge_bytes();
+        assert_eq!(mapping.page_size() == PageSize::Transparent, huge > 0, "{huge} {notes:?}");
+        assert_eq!(notes.iter().any(|note| note.starts_with("transparent")), huge < 4 << 20, "{notes:?}");
     }
 
     #[test]

@@ -1,2 +1,5 @@
 //! The `stag` tool.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    stag_apps::tool::main()
+}

@@ -1,2 +1,5 @@
 //! The `stagd` server.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    stag_apps::stagd::main()
+}

@@ -112,7 +112,9 @@ pub struct SendRequest {
     pub id: u64,
     /// The message: the buffer's `len()` bytes.
     pub buf: Buf,
-    /// A handle of the peer that dies with this Send (Send with Invalidate).
+    /// A handle of the peer that dies with this Send (Send with Invalidate). One that the peer fenced while
+    /// the Send was on its way is no error, but on some hardware the end of the connection; one that was
+    /// never exposed is an error everywhere.
     pub invalidate: Option<Handle>,
     /// Whether a completion is wanted. Without one the buffer goes back to its pool by itself; errors
     /// always complete.
@@ -184,7 +186,8 @@ pub enum Completed {
     Write(Shared),
     /// A Read is done: the data is there.
     Read(Buf),
-    /// A fence is done: no access of the peer is under way or will come.
+    /// A fence is done: no access of the peer is under way or will come. The end of the connection fences
+    /// what is still exposed; then the result is `Flushed`, and `id` is 0 unless a fence was pending.
     Fence {
         /// The dead handle.
         handle: Handle,

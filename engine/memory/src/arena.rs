@@ -88,7 +88,8 @@ impl Arena {
         taken.take(config.name, wanted)?;
         let memory = Memory::new(config)?;
         // Rounding up to whole pages is paid for too.
-        taken.take(config.name, memory.len() as u64 - wanted)?;
+        let rounding = format!("rounding {} up to {}", config.name, memory.page_size());
+        taken.take(&rounding, memory.len() as u64 - wanted)?;
 
         let id = ArenaId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
         assert!(id.0 != 0, "4 billion arenas were made");

@@ -10,6 +10,26 @@
 //! - A [`Budget`] is the one number that all arenas together stay below.
 //! - A [`Ledger`] proves at exit that every buffer came back.
 //!
+//! The compiler keeps what belongs to one reactor there:
+//!
+//! ```compile_fail,E0277
+//! fn send<T: Send>() {}
+//! send::<stag_memory::Buf>();
+//! ```
+//! ```compile_fail,E0277
+//! fn send<T: Send>() {}
+//! send::<stag_memory::Shared>();
+//! ```
+//! ```compile_fail,E0277
+//! fn send<T: Send>() {}
+//! send::<stag_memory::Pool>();
+//! ```
+//! ```
+//! fn send_and_sync<T: Send + Sync>() {}
+//! send_and_sync::<stag_memory::Arena>();
+//! send_and_sync::<stag_memory::Budget>();
+//! ```
+//!
 //! # Memory that others write
 //!
 //! An arena may be mapped by another process or be written by a device. Rust cannot see those writes, so

@@ -1,12 +1,18 @@
 //! Pools: an arena's memory cut into units of one size, for one reactor.
 //!
 //! A free unit that was used last is handed out first: it is likeliest to be in the cache. Taking and
-//! dropping a unit touches two cache lines beside the buffer itself: the first of [`Inner`] and the top
-//! of the stack.
+//! dropping a unit touches at most two cache lines beside the buffer itself: the first of [`Inner`] and the
+//! top of the stack.
+//!
+//! In a pool of runs, what is given back first becomes the *recent* run, or lengthens it at either end. So a
+//! run comes back in one step whether it is dropped whole or page by page, and a run of the same length is
+//! taken again in one step. When something that does not adjoin is given back, the recent run retires: a
+//! single unit to the stack, a longer run to the [`Extents`], which merge it with its neighbours.
 
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::offset_of;
 use std::ptr::NonNull;
 
 use crate::arena::{Arena, ArenaId};
@@ -20,6 +26,8 @@ pub const PIECES_MAX: usize = 32;
 const STACK_MAX: u32 = 512;
 /// Single units that are cut from an extent at once, when none is at hand.
 const REFILL: u32 = 32;
+/// The longest recent run that single units are taken from: longer ones are kept whole for who needs them.
+const BREAK_MAX: u32 = 128;
 
 /// Why there is no pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,12 +110,12 @@ pub(crate) struct Inner {
     // Invariant: `base..base + count * unit_len` lies in `arena`, was reserved for this pool alone, and is
     // initialised memory.
     base: NonNull<u8>,
-    /// Free single units; the first `stack_len` are valid, the last of those is taken first. All others that
-    /// are free are in `extents`; a pool of fixed units has room for all here.
+    /// Free single units; the first `stack_len` are valid, the last of those is taken first. A pool of fixed
+    /// units has room for all here. All others that are free are in `recent` or `extents`.
     stack: Box<[Cell<u32>]>,
-    /// How many [`Shared`](crate::Shared) cover a unit. Only valid while it is shared.
-    counts: Box<[Cell<u32>]>,
     stack_len: Cell<u32>,
+    /// Units that were given back last. Always empty in a pool of fixed units.
+    recent: Cell<Run>,
     unit_len: u32,
     /// `unit_len` is `1 << shift`; [`NO_SHIFT`] where it is not a power of two.
     shift: u32,
@@ -116,11 +124,23 @@ pub(crate) struct Inner {
     /// [`Pool`]s, and [`Shared`](crate::Shared)s that are empty and therefore hold no unit.
     handles: Cell<u32>,
     outstanding_max: Cell<u32>,
+    is_fixed: bool,
 
-    // Only touched through `extents()`, by functions that call nothing that could come back here.
+    /// How many [`Shared`](crate::Shared) cover a unit. Only valid while it is shared.
+    counts: Box<[Cell<u32>]>,
+    // Only touched in `with_extents`, by closures that call nothing that could come back here.
     extents: UnsafeCell<Option<Extents>>,
     name: &'static str,
     arena: Arena,
+}
+
+const _: () = assert!(offset_of!(Inner, counts) == 64, "the hot fields fill the first cache line");
+
+/// Units side by side.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    first: u32,
+    count: u32,
 }
 
 const NO_SHIFT: u32 = u32::MAX;
@@ -187,6 +207,8 @@ impl Pool {
             base: unsafe { arena.base().add(range.start) },
             stack_len: Cell::new(if runs { 0 } else { stack_room }),
             stack,
+            recent: Cell::default(),
+            is_fixed: !runs,
             counts: (0..units).map(|_| Cell::new(0)).collect(),
             unit_len: unit_len as u32,
             shift: if unit_len.is_power_of_two() { unit_len.ilog2() } else { NO_SHIFT },
@@ -400,6 +422,12 @@ impl Inner {
     /// Takes a single free unit.
     #[inline]
     fn pop(&self) -> Option<u32> {
+        let Run { first, count } = self.recent.get();
+        // Wraps for none, which is thereby too many.
+        if count.wrapping_sub(1) < BREAK_MAX {
+            self.recent.set(Run { first, count: count - 1 });
+            return Some(first + count - 1);
+        }
         let len = self.stack_len.get();
         if len == 0 {
             return self.refill();
@@ -412,7 +440,14 @@ impl Inner {
     #[cold]
     fn refill(&self) -> Option<u32> {
         let room = self.stack.len() as u32;
-        let (first, count) = self.with_extents(|extents| extents.take_from_shortest(REFILL.min(room)))??;
+        let cut = self.with_extents(|extents| extents.take_from_shortest(REFILL.min(room)))?;
+        let Some((first, count)) = cut else {
+            // A long recent run may be all there is.
+            let Run { first, count } = self.recent.get();
+            let left = count.checked_sub(1)?;
+            self.recent.set(Run { first, count: left });
+            return Some(first + left);
+        };
         for index in 1..count {
             // The lowest on top.
             self.stack[(count - 1 - index) as usize].set(first + index);
@@ -422,7 +457,20 @@ impl Inner {
     }
 
     /// Takes a run of at least 2 units.
+    #[inline]
     fn take_run(&self, count: u32) -> Option<u32> {
+        let recent = self.recent.get();
+        if recent.count == count {
+            self.recent.set(Run::default());
+            return Some(recent.first);
+        }
+        self.find_run(count)
+    }
+
+    /// The rest of [`Inner::take_run`]: finds one that is not the recent one.
+    #[inline(never)]
+    fn find_run(&self, count: u32) -> Option<u32> {
+        self.retire();
         let first = self.with_extents(|extents| extents.take(count))?;
         if first.is_some() || self.stack_len.get() == 0 {
             return first;
@@ -434,8 +482,49 @@ impl Inner {
 
     /// Takes the longest run, or nearly, but at most `count` units.
     fn take_longest_run(&self, count: u32) -> Option<(u32, u32)> {
+        self.retire();
         let run = self.with_extents(|extents| extents.take_from_longest(count)).flatten();
         run.or_else(|| Some((self.pop()?, 1)))
+    }
+
+    /// Makes units free that were in use.
+    #[inline]
+    fn put_back(&self, first: u32, count: u32) {
+        if self.is_fixed {
+            return (first..first + count).for_each(|unit| self.push(unit));
+        }
+        let recent = self.recent.get();
+        let longer = recent.count + count;
+        if recent.count == 0 || first + count == recent.first {
+            self.recent.set(Run { first, count: longer });
+        } else if recent.first + recent.count == first {
+            self.recent.set(Run { first: recent.first, count: longer });
+        } else {
+            self.retire();
+            self.recent.set(Run { first, count });
+        }
+    }
+
+    /// Puts the recent run where it belongs.
+    #[inline(never)]
+    fn retire(&self) {
+        let Run { first, count } = self.recent.replace(Run::default());
+        if count > 1 {
+            self.with_extents(|extents| extents.give(first, count));
+        } else if count == 1 {
+            if self.stack_len.get() as usize == self.stack.len() {
+                self.spill(self.stack_len.get().div_ceil(2));
+            }
+            self.push(first);
+        }
+    }
+
+    /// Puts a unit on the stack, which has room.
+    #[inline]
+    fn push(&self, unit: u32) {
+        let len = self.stack_len.get();
+        self.stack[len as usize].set(unit);
+        self.stack_len.set(len + 1);
     }
 
     /// Puts the `count` oldest units of the stack among the extents.
@@ -491,38 +580,13 @@ impl Inner {
     pub(crate) unsafe fn give(inner: NonNull<Inner>, first: u32, count: u32) {
         // SAFETY: alive, by the caller's word.
         let this = unsafe { inner.as_ref() };
-        let len = this.stack_len.get();
-        if count == 1 && (len as usize) < this.stack.len() {
-            this.stack[len as usize].set(first);
-            this.stack_len.set(len + 1);
-        } else {
-            this.give_run(first, count);
-        }
+        this.put_back(first, count);
         let outstanding = this.outstanding.get() - count;
         this.outstanding.set(outstanding);
         if outstanding | this.handles.get() == 0 {
             // SAFETY: nothing holds it any more, and each holder's way out leads through here or through
             // `drop_handle`, which make the sum 0 only once.
             unsafe { Inner::end(inner) };
-        }
-    }
-
-    /// The rest of [`Inner::give`]: a run, or a unit that finds the stack full.
-    #[inline(never)]
-    fn give_run(&self, first: u32, count: u32) {
-        let give = |extents: &mut Extents| extents.give(first, count);
-        if count > 1 && self.with_extents(give).is_some() {
-            return;
-        }
-        for unit in first..first + count {
-            let mut len = self.stack_len.get();
-            if len as usize == self.stack.len() {
-                // Only a pool of runs gets here: the stack of a fixed one has room for all its units.
-                self.spill(len.div_ceil(2));
-                len = self.stack_len.get();
-            }
-            self.stack[len as usize].set(unit);
-            self.stack_len.set(len + 1);
         }
     }
 

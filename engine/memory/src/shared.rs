@@ -104,10 +104,7 @@ impl Shared {
                 count.set(count.get().wrapping_add(1));
                 all |= count.get();
             }
-            if all > u32::MAX >> 1 {
-                // Only leaked references can be so many; counting on would free what is in use.
-                std::process::abort();
-            }
+            check_count(all);
         }
         ManuallyDrop::into_inner(part)
     }
@@ -165,14 +162,34 @@ impl Shared {
         unsafe { self.part(start as u32, (end - start) as u32) }
     }
 
-    /// Splits it into `0..at` and `at..len()`. A unit that both touch is then counted twice.
+    /// Splits it into `0..at` and `at..len()`. Touches no count but that of the unit that both share, if any.
     ///
     /// # Panics
     ///
     /// If `at` is more than `len()`.
+    #[inline]
     #[must_use]
     pub fn split_at(self, at: usize) -> (Shared, Shared) {
-        (self.slice(..at), self.slice(at..))
+        assert!(at <= self.len(), "split at {at} of {} shared bytes", self.len());
+        if at == 0 {
+            return (self.slice(..0), self);
+        }
+        if at == self.len() {
+            let empty = self.slice(at..);
+            return (self, empty);
+        }
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `0 < at < len`, so both are within what `this` covers.
+        let (before, next) = unsafe { (this.pointer.add(at - 1), this.pointer.add(at)) };
+        let pool = this.pool();
+        let boundary = pool.index_of(next);
+        if pool.index_of(before) == boundary {
+            let count = &pool.counts(boundary, 1)[0];
+            count.set(count.get() + 1);
+            check_count(count.get());
+        }
+        let part = |pointer, len| Shared { pointer, pool: this.pool, len };
+        (part(this.pointer, at as u32), part(next, this.len - at as u32))
     }
 
     /// Appends `next`, whose first byte follows our last one in the same pool. Any two join if one of them is
@@ -235,7 +252,8 @@ impl Shared {
         Ok(unsafe { Buf::from_parts(this.pool, this.pointer, count, this.len) })
     }
 
-    /// Gives back each run of units that nobody covers after us.
+    /// Gives back the units that nobody covers after us.
+    #[inline]
     fn release(&mut self) {
         let (first, count) = self.covered();
         if count == 0 {
@@ -243,27 +261,46 @@ impl Shared {
             unsafe { Inner::drop_handle(self.pool) };
             return;
         }
-        // The pool may end with the last run, so nothing of it is touched after a run is given that might
-        // be the last: every run but the one given last is followed by units that are still handed out.
-        let mut run = (first, 0);
-        for index in first..first + count {
-            let cell = &self.pool().counts(index, 1)[0];
+        // In one sweep without a branch, which the compiler turns into vector instructions: most often all
+        // units have the same fate.
+        let (mut any_left, mut any_free) = (false, false);
+        for cell in self.pool().counts(first, count) {
             let left = cell.get() - 1;
             cell.set(left);
-            if left == 0 {
-                run.1 += 1;
-                continue;
-            }
-            if run.1 > 0 {
-                // SAFETY: nobody covers these units any more; `index` is handed out and keeps the pool alive.
-                unsafe { Inner::give(self.pool, run.0, run.1) };
-            }
-            run = (index + 1, 0);
+            any_left |= left != 0;
+            any_free |= left == 0;
         }
-        if run.1 > 0 {
-            // SAFETY: nobody covers these units any more, and the pool is not used after this.
-            unsafe { Inner::give(self.pool, run.0, run.1) };
+        if !any_left {
+            // SAFETY: nobody covers these units any more, and this is the end of `self`.
+            unsafe { Inner::give(self.pool, first, count) };
+        } else if any_free {
+            self.release_some(first, count);
         }
+    }
+
+    /// Gives back those of the units whose count is 0; there is one whose is not.
+    #[cold]
+    fn release_some(&self, first: u32, count: u32) {
+        // The pool outlives this: somebody else covers one of the units.
+        let counts = self.pool().counts(first, count);
+        let mut start = first;
+        for run in counts.chunk_by(|a, b| (a.get() == 0) == (b.get() == 0)) {
+            let len = run.len() as u32;
+            if run[0].get() == 0 {
+                // SAFETY: nobody covers these units any more, and `self` neither.
+                unsafe { Inner::give(self.pool, start, len) };
+            }
+            start += len;
+        }
+    }
+}
+
+/// Ends the process rather than let a count wrap. Only leaked references can be so many; counting on
+/// would free what is in use.
+#[inline]
+fn check_count(count: u32) {
+    if count > u32::MAX >> 1 {
+        std::process::abort();
     }
 }
 

@@ -244,7 +244,7 @@ impl Model {
                     let holders = self.holders();
                     let units = self.units(&Item::Shared(shared.slice(..)));
                     let alone = units.clone().all(|unit| holders[unit] == (0, 0));
-                    let possible = alone && !range.is_empty() && range.start % self.unit_len == 0;
+                    let possible = alone && !range.is_empty() && range.start.is_multiple_of(self.unit_len);
                     match shared.into_buf() {
                         Ok(buf) => {
                             assert!(possible);
@@ -283,7 +283,7 @@ impl Model {
     /// A position within `len`, half of the time on the boundary of an eighth of a unit.
     fn cut(&self, random: usize, len: usize) -> usize {
         let at = random.wrapping_mul(7919) % (len + 1);
-        if random % 2 == 0 { at } else { at / (self.unit_len / 8) * (self.unit_len / 8) }
+        if random.is_multiple_of(2) { at } else { at / (self.unit_len / 8) * (self.unit_len / 8) }
     }
 
     fn check(&self) {

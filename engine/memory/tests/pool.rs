@@ -49,6 +49,42 @@ fn the_last_one_given_is_the_first_one_taken() {
 }
 
 #[test]
+fn a_run_that_comes_back_page_by_page_is_one_run_again() {
+    let pool = pages(64);
+    for ascending in [true, false] {
+        let run = pool.take_len(16 * 4096).unwrap();
+        let _other = pool.take_len(2 * 4096).unwrap();
+        let offset = run.location().offset;
+        let shared = run.share();
+        let mut parts: Vec<Shared> = (0..16).map(|at| shared.slice(at * 4096..(at + 1) * 4096)).collect();
+        drop(shared);
+        if !ascending {
+            parts.reverse();
+        }
+        drop(parts);
+        let again = pool.take_len(16 * 4096).unwrap();
+        assert_eq!(again.location().offset, offset, "the most recent one, ascending {ascending}");
+    }
+    assert!(pool.take_len(64 * 4096).is_some());
+}
+
+#[test]
+fn single_units_come_from_a_long_run_only_if_there_is_nothing_else() {
+    let pool = pages(300);
+    let long = pool.take_len(200 * 4096).unwrap();
+    let offset = long.location().offset;
+    drop(long);
+    let singles: Vec<Buf> = (0..100).map(|_| pool.take().unwrap()).collect();
+    let long = pool.take_len(200 * 4096).expect("left whole");
+    assert_eq!(long.location().offset, offset);
+    drop(long);
+    let rest: Vec<Buf> = std::iter::from_fn(|| pool.take()).collect();
+    assert_eq!((rest.len(), pool.free_units()), (200, 0));
+    drop((singles, rest));
+    assert!(pool.take_len(300 * 4096).is_some());
+}
+
+#[test]
 fn buffers_are_aligned_and_zero_at_first() {
     for (unit_len, align) in [(64, 64), (4096, 4096), (8192, 4096), (192, 64), (1000, 8), (12288, 4096)] {
         let pool = fixed(unit_len, 5);
@@ -262,7 +298,8 @@ fn an_arena_is_paid_for_and_refused_when_it_does_not_fit() {
         "{error}"
     );
     // What fits only before it is rounded up to pages is not half taken.
-    assert!(Arena::new(&ArenaConfig { len: 46_752, ..config }).is_err());
+    let error = Arena::new(&ArenaConfig { len: 46_752, ..config }).unwrap_err().to_string();
+    assert!(error.starts_with("rounding payload up to 4 KiB pages: 2.3 KiB wanted"), "{error}");
     assert_eq!(budget.spent(), 53_248);
     assert!(matches!(
         Arena::new(&ArenaConfig { len: usize::MAX, ..config }),

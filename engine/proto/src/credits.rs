@@ -168,11 +168,11 @@ impl Grant {
 
     /// The grant to put in a message that goes out now. Remembers it.
     ///
-    /// For a Reply, ask before [`Grant::finish`]: the Call's own Receive counts, because it is posted
-    /// again before the Reply is sent.
+    /// The Receive of the message that this answers counts, because it is posted again before the answer is
+    /// sent: ask before [`Grant::finish`], or with `refused` when the message never became a Call in process.
     #[inline]
-    pub fn renew(&mut self) -> u32 {
-        let covered = self.receives.saturating_add(self.in_process);
+    pub fn renew(&mut self, refused: bool) -> u32 {
+        let covered = self.receives.saturating_add(self.in_process).saturating_add(u32::from(refused));
         self.granted = self.limit.min(covered).max(1);
         self.ceiling = self.ceiling.max(self.granted);
         debug_assert!(self.check(), "{self:?}");

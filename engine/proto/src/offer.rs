@@ -133,9 +133,11 @@ impl Offers {
         bit != 0
     }
 
-    /// The peer's Send invalidated `handle`. `false`: it was not exposed by this Call, or is dead already.
+    /// The peer's Send invalidated `handle`. `false`: it was not exposed by this Call.
+    ///
+    /// It may be dead already: the peer cannot know that the Call was cancelled and fenced.
     pub(crate) fn handle_invalidated(&self, index: usize, offer: &mut Offer, handle: u32) -> bool {
-        let bit = self.bit(index, offer, handle).unwrap_or(0) & (offer.exposed | offer.fencing);
+        let bit = self.bit(index, offer, handle).unwrap_or(0);
         offer.exposed &= !bit;
         offer.fencing &= !bit;
         bit != 0

@@ -29,6 +29,8 @@ pub struct Shape<'a> {
     pub write_chunks: &'a [u32],
     /// The most that the Reply's Payload stream can be after reduction (8166-6.2-a).
     pub reply_payload_len_max: u32,
+    /// Use a Long Call even if a Short one would do (8166-3.5.3-d): the Payload stream is not copied then.
+    pub prefer_long_call: bool,
     /// Segments that a Position Zero Read chunk would have, if one is needed; 0 counts as 1.
     pub long_call_segments: u32,
     /// Segments that a Reply chunk would have, if one is needed; 0 counts as 1.
@@ -116,7 +118,8 @@ impl Form {
             .saturating_add(READ_SEGMENT_LEN.saturating_mul(shape.read_segments))
             .saturating_add(writes_len)
             .saturating_add(reply_chunk_len);
-        let long = header_len.saturating_add(shape.payload_len) > parameters.call_threshold;
+        let long = shape.prefer_long_call
+            || header_len.saturating_add(shape.payload_len) > parameters.call_threshold;
         if long {
             let count = shape.long_call_segments.max(1);
             segments = segments.saturating_add(count);

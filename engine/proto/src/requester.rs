@@ -230,20 +230,20 @@ pub enum Failure {
 pub enum Misuse {
     /// Remote invalidation is off (8797-4.1-c).
     InvalidationNotAgreed,
-    /// The handle is not one that the answered Call exposes (8797-4.1-b).
+    /// The handle is not one that the answered Call exposed (8797-4.1-b).
     ForeignHandle(u32),
 }
 
 /// What became of a Call when the connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The Call never left: it may be sent on another connection without care.
+    /// The Call never left, or was abandoned: it may be sent on another connection without care.
     NotSent,
     /// The Call left and no Reply came: it may have been executed.
     MaybeExecuted,
     /// The Reply is here, and complete: only fences were missing, and the connection's end was the fence.
     Replied,
-    /// The Call had failed, or was abandoned after its header was made.
+    /// The Call had failed.
     Failed,
     /// The Call had been cancelled. It may have been executed.
     Cancelled,
@@ -363,7 +363,7 @@ impl Requester {
     pub fn abandon(&mut self, call: CallId) -> Memory {
         let Some(state) = self.state(call) else { return Memory::Safe };
         assert!(matches!(state, State::Building | State::Sent), "only a Call in the making is abandoned");
-        self.answered(call.index, Outcome::Failed)
+        self.answered(call.index, Outcome::NotSent)
     }
 
     /// Decides the form of a Call, before anything is exposed for it.

@@ -25,8 +25,8 @@
 //! retransmission can only be an error of the peer, and the one Reply answers both.
 
 use stag_wire::rpcrdma::{
-    Answer, Direction, Emitter, Error, Fixed, Header, Layout, MessageKind, Procedure, Segment, VERSION,
-    WriteChunk, emit_err_chunk, emit_err_vers, emit_plain,
+    Answer, Direction, ERR_VERS_LEN, Emitter, Error, Fixed, HEADER_LEN_MIN, Header, Layout, MessageKind,
+    Procedure, Segment, VERSION, WriteChunk, emit_err_chunk, emit_err_vers, emit_plain, header_len,
 };
 use stag_wire::xdr::Overflow;
 
@@ -63,7 +63,7 @@ impl CallId {
 }
 
 /// What a received message meant to the Responder. In every case its Receive is consumed; in all but
-/// [`Received::Call`] it can be posted again at once.
+/// [`Received::Call`] it is posted again at once, before an answer is sent.
 #[derive(Debug)]
 #[must_use]
 pub enum Received<'m> {
@@ -145,7 +145,7 @@ impl<'m> Call<'m> {
 /// An RDMA_ERROR to send. Small, and complete: the Call it answers is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorReply {
-    octets: [u8; 28],
+    octets: [u8; ERR_VERS_LEN],
     len: u8,
     /// Why, for the log.
     pub refused: Refused,
@@ -184,6 +184,8 @@ pub enum Dropped {
     NotACall,
     /// A Call with this xid is in process (5531-e).
     DuplicateXid(u32),
+    /// It came after [`Responder::handle_disconnect`]: nobody can be answered.
+    Disconnected,
 }
 
 /// The peer breaks the rules in a way that nothing but the end of the connection can repair.
@@ -358,7 +360,10 @@ impl Responder {
         if self.xids.contains(&header.xid()) {
             return Err(Refusal::Drop(Dropped::DuplicateXid(header.xid())));
         }
-        if !self.connected || !self.grant.start() {
+        if !self.connected {
+            return Err(Refusal::Drop(Dropped::Disconnected));
+        }
+        if !self.grant.start() {
             return Err(Refusal::Close(Misuse::TooManyCalls { granted: self.grant.ceiling() }));
         }
         self.requested = header.credits().max(1);
@@ -410,22 +415,8 @@ impl Responder {
         let Ok((fixed, _)) = Fixed::parse(message) else {
             return Received::Dropped(Dropped::Header(Error::Short));
         };
-        Received::Error(self.error_reply(fixed.xid, fixed.version, refused))
-    }
-
-    /// An RDMA_ERROR: the failing message's xid and version (8166-4.5-b), the present grant (8166-X-6).
-    #[cold]
-    fn error_reply(&mut self, xid: u32, version: u32, refused: Refused) -> ErrorReply {
-        let mut octets = [0; 28];
-        let credits = self.grant.renew();
-        let emitted = match refused {
-            Refused::Header(Error::Version(_)) => {
-                emit_err_vers(&mut octets, xid, version, credits, (VERSION, VERSION))
-            }
-            _ => emit_err_chunk(&mut octets, xid, version, credits),
-        };
-        let len = emitted.expect("28 octets hold either error");
-        ErrorReply { octets, len: len as u8, refused }
+        let credits = self.grant.renew(true);
+        Received::Error(error_reply(fixed.xid, fixed.version, credits, refused))
     }
 
     /// Views a Call again. `message` is the one it came in. `None`: it is over.
@@ -463,7 +454,7 @@ impl Responder {
         payload_len: u32,
     ) -> Result<Form, ReplyError> {
         let call = self.call(id, message).ok_or(ReplyError::Stale)?;
-        let mut header_len = stag_wire::rpcrdma::HEADER_LEN_MIN as u32;
+        let mut header_len = HEADER_LEN_MIN as u32;
         if !call.is_plain() {
             header_len = repeated_len(&call.header, items)?;
         }
@@ -500,9 +491,9 @@ impl Responder {
         out: &mut [u8],
     ) -> Result<Emitted, ReplyError> {
         let call = self.call(id, message).ok_or(ReplyError::Stale)?;
-        let credits = self.grant.renew();
+        let credits = self.grant.renew(false);
         let header_len = if call.is_plain() {
-            emit_plain(out, call.xid(), credits).map(|_| stag_wire::rpcrdma::HEADER_LEN_MIN)
+            emit_plain(out, call.xid(), credits).map(|_| HEADER_LEN_MIN)
         } else {
             emit_repeated(&call.header, items, form, credits, out)
         };
@@ -515,7 +506,7 @@ impl Responder {
     /// Ends a Call with ERR_CHUNK. `None`: it is over already, or the connection is.
     pub fn refuse(&mut self, id: CallId, why: Refused) -> Option<ErrorReply> {
         let xid = self.slot(id)?.xid;
-        let reply = self.error_reply(xid, VERSION, why);
+        let reply = error_reply(xid, VERSION, self.grant.renew(false), why);
         let _ = self.release(id);
         Some(reply)
     }
@@ -576,9 +567,23 @@ enum Refusal {
     Close(Misuse),
 }
 
+/// An RDMA_ERROR: the failing message's xid and version (8166-4.5-b), the present grant (8166-X-6).
+#[cold]
+fn error_reply(xid: u32, version: u32, credits: u32, refused: Refused) -> ErrorReply {
+    let mut octets = [0; ERR_VERS_LEN];
+    let emitted = match refused {
+        Refused::Header(Error::Version(_)) => {
+            emit_err_vers(&mut octets, xid, version, credits, (VERSION, VERSION))
+        }
+        _ => emit_err_chunk(&mut octets, xid, version, credits),
+    };
+    let len = emitted.expect("the longer of the two errors fits");
+    ErrorReply { octets, len: len as u8, refused }
+}
+
 /// The layout of a header without chunks.
 fn plain_layout() -> Layout {
-    let mut octets = [0; stag_wire::rpcrdma::HEADER_LEN_MIN];
+    let mut octets = [0; HEADER_LEN_MIN];
     emit_plain(&mut octets, 0, 0).expect("as long as a header without chunks");
     Header::parse(&octets).expect("a header that was just written").0.layout()
 }
@@ -615,7 +620,7 @@ fn repeated_len(header: &Header<'_>, items: &[u32]) -> Result<u32, ReplyError> {
     let counts = header.write_list().map(|chunk| chunk.segment_count());
     let reply = header.reply_chunk().map(|chunk| chunk.segment_count());
     // Not longer than the Call's header, which has the same chunks.
-    Ok(stag_wire::rpcrdma::header_len(0, counts, reply) as u32)
+    Ok(header_len(0, counts, reply) as u32)
 }
 
 fn emit_repeated(

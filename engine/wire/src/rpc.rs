@@ -116,9 +116,16 @@ impl OpaqueAuth<'_> {
 }
 
 impl<'a> Decode<'a> for OpaqueAuth<'a> {
+    /// A chunk in the place of the body is not looked for: it ends as a chunk that belongs to no item
+    /// (8166-8.2-a: credentials and verifiers are never reduced).
     #[inline]
     fn decode(reader: &mut Reader<'a>) -> Result<OpaqueAuth<'a>, XdrError> {
-        Ok(OpaqueAuth { flavor: reader.u32()?, body: reader.opaque(AUTH_BODY_LEN_MAX)? })
+        let [flavor @ .., l0, l1, l2, l3] = reader.array::<8>()?;
+        let len = u32::from_be_bytes([*l0, *l1, *l2, *l3]);
+        if len > AUTH_BODY_LEN_MAX {
+            return Err(XdrError::TooLong { limit: AUTH_BODY_LEN_MAX, found: len });
+        }
+        Ok(OpaqueAuth { flavor: u32::from_be_bytes(*flavor), body: reader.opaque_fixed(len as usize)? })
     }
 }
 

@@ -263,7 +263,9 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], Error> {
         const { assert!(N.is_multiple_of(UNIT), "not a whole number of XDR units") };
-        let (array, rest) = self.rest.split_first_chunk::<N>().ok_or(Error::Truncated)?;
+        // `let else`, not `ok_or(...)?`: that makes a slice and an error share a place on the stack, word
+        // by word, and reading a Call's header takes 65 ns instead of 3.
+        let Some((array, rest)) = self.rest.split_first_chunk::<N>() else { return Err(Error::Truncated) };
         self.rest = rest;
         Ok(array)
     }
@@ -324,8 +326,9 @@ impl<'a> Reader<'a> {
     /// Reads opaque data of a fixed length, and its padding.
     #[inline]
     pub fn opaque_fixed(&mut self, len: usize) -> Result<&'a [u8], Error> {
-        let (octets, rest) = self.rest.split_at_checked(len).ok_or(Error::Truncated)?;
-        self.rest = rest.get(padding(len)..).ok_or(Error::Truncated)?;
+        let Some((octets, rest)) = self.rest.split_at_checked(len) else { return Err(Error::Truncated) };
+        let Some(rest) = rest.get(padding(len)..) else { return Err(Error::Truncated) };
+        self.rest = rest;
         Ok(octets)
     }
 

@@ -28,6 +28,8 @@ pub(super) struct Exposures {
 struct Slot {
     generation: u32,
     entry: Option<Entry>,
+    /// The handle that was here last ended by a fence of ours, of which the peer may not know yet.
+    was_fenced: bool,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,16 @@ struct Entry {
     fence: Option<u64>,
     /// The fence waits for an event of its own besides the accesses.
     fence_late: bool,
+}
+
+/// What [`Exposures::invalidate`] found.
+pub(super) enum Invalidated {
+    /// It is dead now, and this is what it named.
+    Memory(Exposed),
+    /// It was fenced while the message was on its way.
+    AlreadyFenced,
+    /// The peer had no business with it.
+    Unknown,
 }
 
 /// What [`Exposures::fence`] found.
@@ -94,10 +106,13 @@ impl Exposures {
         self.slots[self.slot(handle)?].entry.as_ref()
     }
 
-    fn remove(&mut self, handle: Handle, live: &mut BTreeSet<u32>) -> Option<Entry> {
+    fn remove(&mut self, handle: Handle, is_fence: bool, live: &mut BTreeSet<u32>) -> Option<Entry> {
         let index = self.slot(handle)?;
         live.remove(&handle.0);
-        self.slots[index].entry.take()
+        let slot = &mut self.slots[index];
+        let entry = slot.entry.take();
+        slot.was_fenced = entry.is_some() && is_fence;
+        entry
     }
 
     /// Begins an access to all of `len` octets at `segment`, if the peer may.
@@ -159,7 +174,7 @@ impl Exposures {
         if entry.under_way > 0 || entry.fence_late {
             return None;
         }
-        self.remove(handle, live).map(|entry| (id, entry.exposed))
+        self.remove(handle, true, live).map(|entry| (id, entry.exposed))
     }
 
     /// Kills a handle: no access begins from here on. `late`: [`Exposures::fence_due`] will be called.
@@ -175,19 +190,27 @@ impl Exposures {
             return None;
         }
         if entry.under_way == 0 && !late {
-            return self.remove(handle, live).map(|entry| Fenced::Done(entry.exposed));
+            return self.remove(handle, true, live).map(|entry| Fenced::Done(entry.exposed));
         }
         entry.fence = Some(id);
         entry.fence_late = late;
         Some(Fenced::Pending)
     }
 
-    /// Kills a handle on the peer's demand. `None`: it is not exposed, or is being fenced.
-    pub(super) fn invalidate(&mut self, handle: Handle, live: &mut BTreeSet<u32>) -> Option<Exposed> {
-        if self.entry(handle)?.fence.is_some() {
-            return None;
+    /// Kills a handle on the peer's demand.
+    pub(super) fn invalidate(&mut self, handle: Handle, live: &mut BTreeSet<u32>) -> Invalidated {
+        let slot = self.slots.get((handle.0 & (EXPOSURES_MAX - 1)) as usize);
+        let Some(slot) = slot.filter(|slot| slot.generation == handle.0 >> SLOT_BITS) else {
+            return Invalidated::Unknown;
+        };
+        match &slot.entry {
+            Some(entry) if entry.fence.is_some() => return Invalidated::AlreadyFenced,
+            Some(_) => {}
+            None if slot.was_fenced => return Invalidated::AlreadyFenced,
+            None => return Invalidated::Unknown,
         }
-        self.remove(handle, live).map(|entry| entry.exposed)
+        let entry = self.remove(handle, false, live);
+        entry.map_or(Invalidated::Unknown, |entry| Invalidated::Memory(entry.exposed))
     }
 
     /// Takes everything, in the order of slots: the handle, its memory, and the fence that waited for it.

@@ -39,6 +39,9 @@ pub struct FaultPlan {
     pub connect_refused: Odds,
     /// A request to connect, or the answer to it, is lost, so that set-up times out.
     pub setup_lost: Odds,
+    /// A Send that invalidates a handle which was fenced while it was on its way ends the connection, as it
+    /// does on some hardware, instead of being taken for the message it is.
+    pub late_invalidate_refused: Odds,
     /// Private data arrives empty.
     pub private_data_dropped: Odds,
     /// Private data arrives without its end.
@@ -66,6 +69,7 @@ impl Default for FaultPlan {
             post_full: Odds::NEVER,
             connect_refused: Odds::NEVER,
             setup_lost: Odds::NEVER,
+            late_invalidate_refused: Odds::NEVER,
             private_data_dropped: Odds::NEVER,
             private_data_truncated: Odds::NEVER,
             death: Odds::NEVER,
@@ -94,6 +98,7 @@ impl FaultPlan {
         FaultPlan {
             connect_refused: Odds::one_in(8),
             setup_lost: Odds::one_in(12),
+            late_invalidate_refused: Odds::one_in(2),
             private_data_dropped: Odds::one_in(8),
             private_data_truncated: Odds::one_in(8),
             death: Odds::one_in(400),
@@ -121,6 +126,7 @@ impl FaultPlan {
                     post_full: some(storm.post_full),
                     connect_refused: some(storm.connect_refused),
                     setup_lost: some(storm.setup_lost),
+                    late_invalidate_refused: some(storm.late_invalidate_refused),
                     private_data_dropped: some(storm.private_data_dropped),
                     private_data_truncated: some(storm.private_data_truncated),
                     death: some(storm.death),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::device::Slots;
-use super::exposure::Access;
+use super::exposure::{Access, Invalidated};
 use super::queue_pair::{End, Part, Payload, Phase, Receive, Verb, Work};
 use super::world::{Happening, State};
 use crate::{Completed, DisconnectReason, Exposed, Handle, WorkError};
@@ -238,13 +238,8 @@ impl State {
         match outcome {
             Ok(exposed) => {
                 let slots = if exposed.is_some() { Slots::RECEIVE_AND_EXPOSURE } else { Slots::RECEIVE };
-                self.complete(
-                    peer,
-                    id,
-                    Completed::Receive { buf, invalidated: invalidate, exposed },
-                    Ok(()),
-                    slots,
-                );
+                let invalidated = invalidate.filter(|_| exposed.is_some());
+                self.complete(peer, id, Completed::Receive { buf, invalidated, exposed }, Ok(()), slots);
                 self.mark_executed(from, sequence);
             }
             Err(error) => {
@@ -267,8 +262,13 @@ impl State {
         let Some(handle) = handle else { return Ok(None) };
         let (devices, live) = (&mut self.devices, &mut self.handles);
         let queue_pair = devices[end.device].as_mut().and_then(|device| device.queue_pair_mut(end.id));
-        let exposed = queue_pair.and_then(|queue_pair| queue_pair.exposures.invalidate(handle, live));
-        exposed.map(Some).ok_or(WorkError::PeerViolation)
+        match queue_pair.map(|queue_pair| queue_pair.exposures.invalidate(handle, live)) {
+            Some(Invalidated::Memory(exposed)) => Ok(Some(exposed)),
+            Some(Invalidated::AlreadyFenced) if !self.random.happens(self.plan.late_invalidate_refused) => {
+                Ok(None)
+            }
+            _ => Err(WorkError::PeerViolation),
+        }
     }
 
     /// A Send found no Receive: it waits and tries again, a few times.

@@ -74,8 +74,8 @@ pub fn emit_err_vers(
     Ok(out.len)
 }
 
-/// Writes an RDMA_ERROR with ERR_CHUNK, 20 octets, and returns its length. `xid` and `version` are copied from
-/// the message it answers (8166-4.5-b); `credits` is the present grant (8166-X-6).
+/// Writes an RDMA_ERROR with ERR_CHUNK, 20 octets, and returns its length. `xid` and `version` are copied
+/// from the message it answers (8166-4.5-b); `credits` is the present grant (8166-X-6).
 #[inline]
 pub fn emit_err_chunk(buf: &mut [u8], xid: u32, version: u32, credits: u32) -> Result<usize, Overflow> {
     let mut out = Output { buf, len: 0 };

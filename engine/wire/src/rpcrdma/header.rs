@@ -24,7 +24,7 @@ impl Fixed {
     /// parses the rest.
     #[inline]
     pub fn parse(message: &[u8]) -> Result<(Fixed, &[u8]), Error> {
-        let (fixed, rest) = message.split_first_chunk::<FIXED_LEN>().ok_or(Error::Short)?;
+        let Some((fixed, rest)) = message.split_first_chunk::<FIXED_LEN>() else { return Err(Error::Short) };
         Ok((Fixed::from_wire(fixed), rest))
     }
 
@@ -139,7 +139,7 @@ impl Layout {
 /// A checked header, borrowed from the Receive buffer it arrived in.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
-    fixed: Fixed,
+    head: &'a [u8; FIXED_LEN],
     layout: Layout,
     reads: &'a [[u8; READ_SEGMENT_LEN]],
     writes: &'a [u8],
@@ -170,14 +170,14 @@ impl<'a> Header<'a> {
     pub fn parse_limited(message: &'a [u8], segments_max: u32) -> Result<(Header<'a>, &'a [u8]), Error> {
         // Most messages are RDMA_MSG of version 1 without chunks: one length check, five compares.
         if let Some((head, payload)) = message.split_first_chunk::<HEADER_LEN_MIN>() {
-            let [fixed @ .., r0, r1, r2, r3, w0, w1, w2, w3, c0, c1, c2, c3] = head;
-            let fixed = Fixed::from_wire(fixed);
+            let [head @ .., r0, r1, r2, r3, w0, w1, w2, w3, c0, c1, c2, c3] = head;
+            let fixed = Fixed::from_wire(head);
             let lists = u32::from_ne_bytes([*r0, *r1, *r2, *r3])
                 | u32::from_ne_bytes([*w0, *w1, *w2, *w3])
                 | u32::from_ne_bytes([*c0, *c1, *c2, *c3]);
             if fixed.version == VERSION && fixed.procedure == procedure::MSG && lists == 0 {
                 let layout = Layout::plain(Procedure::Msg);
-                return Ok((Header { fixed, layout, reads: &[], writes: &[], reply: None }, payload));
+                return Ok((Header { head, layout, reads: &[], writes: &[], reply: None }, payload));
             }
         }
         Header::parse_any(message, segments_max)
@@ -185,9 +185,10 @@ impl<'a> Header<'a> {
 
     /// Parses everything but the plain RDMA_MSG.
     fn parse_any(message: &'a [u8], segments_max: u32) -> Result<(Header<'a>, &'a [u8]), Error> {
-        let (fixed, body) = Fixed::parse(message)?;
+        let Some((head, body)) = message.split_first_chunk() else { return Err(Error::Short) };
+        let fixed = Fixed::from_wire(head);
         if fixed.procedure == procedure::ERROR {
-            return Header::parse_error(fixed, body);
+            return Header::parse_error(head, body);
         }
         if fixed.version != VERSION {
             return Err(Error::Version(fixed.version));
@@ -204,11 +205,11 @@ impl<'a> Header<'a> {
             procedure::MSGP => return Err(Error::Padded),
             other => return Err(Error::Procedure(other)),
         };
-        Header::parse_lists(fixed, kind, message, body, segments_max)
+        Header::parse_lists(head, kind, message, body, segments_max)
     }
 
     /// Parses the body of an RDMA_ERROR.
-    fn parse_error(fixed: Fixed, body: &'a [u8]) -> Result<(Header<'a>, &'a [u8]), Error> {
+    fn parse_error(head: &'a [u8; FIXED_LEN], body: &'a [u8]) -> Result<(Header<'a>, &'a [u8]), Error> {
         let mut rest = body;
         let code = take_word(&mut rest).map_err(|_| Error::Short)?;
         let (kind, len) = match code {
@@ -218,16 +219,18 @@ impl<'a> Header<'a> {
                 (Procedure::Error(ErrorBody::Vers { low, high }), ERR_VERS_LEN)
             }
             // Nothing else of a foreign version can be understood.
-            errcode::CHUNK if fixed.version == VERSION => (Procedure::Error(ErrorBody::Chunk), ERR_CHUNK_LEN),
+            errcode::CHUNK if Fixed::from_wire(head).version == VERSION => {
+                (Procedure::Error(ErrorBody::Chunk), ERR_CHUNK_LEN)
+            }
             _ => return Err(Error::ErrorBody),
         };
         let layout = Layout { header_len: len as u32, ..Layout::plain(kind) };
-        Ok((Header { fixed, layout, reads: &[], writes: &[], reply: None }, rest))
+        Ok((Header { head, layout, reads: &[], writes: &[], reply: None }, rest))
     }
 
     /// Walks the three lists. `body` is what follows the fixed words of `message`.
     fn parse_lists(
-        fixed: Fixed,
+        head: &'a [u8; FIXED_LEN],
         kind: Procedure,
         message: &'a [u8],
         body: &'a [u8],
@@ -240,7 +243,7 @@ impl<'a> Header<'a> {
         let mut read_segments = 0;
         let mut position_zero = false;
         while list_word(rest)? {
-            let (entry, after) = rest.split_first_chunk().ok_or(Error::Truncated)?;
+            let Some((entry, after)) = rest.split_first_chunk() else { return Err(Error::Truncated) };
             room = room.checked_sub(1).ok_or(too_many)?;
             let entry = ReadSegment::from_wire(entry);
             if !entry.position.is_multiple_of(4) {
@@ -287,7 +290,7 @@ impl<'a> Header<'a> {
             header_len: (message.len() - rest.len()) as u32,
             procedure: kind,
         };
-        Ok((Header { fixed, layout, reads, writes, reply }, rest))
+        Ok((Header { head, layout, reads, writes, reply }, rest))
     }
 
     /// Views a header that was checked before, at the start of `message`.
@@ -298,8 +301,8 @@ impl<'a> Header<'a> {
     #[must_use]
     pub fn with_layout(message: &'a [u8], layout: Layout) -> Option<Header<'a>> {
         let bytes = message.get(..layout.header_len())?;
-        let fixed = Fixed::from_wire(bytes.first_chunk()?);
-        let header = Header { fixed, layout, reads: &[], writes: &[], reply: None };
+        let head = bytes.first_chunk()?;
+        let header = Header { head, layout, reads: &[], writes: &[], reply: None };
         // A plain header, and an error's body, have nothing else to find.
         if layout.header_len() <= HEADER_LEN_MIN {
             return Some(header);
@@ -322,30 +325,30 @@ impl<'a> Header<'a> {
     /// Returns the fixed words.
     #[inline]
     #[must_use]
-    pub const fn fixed(&self) -> Fixed {
-        self.fixed
+    pub fn fixed(&self) -> Fixed {
+        Fixed::from_wire(self.head)
     }
 
     /// Returns the xid.
     #[inline]
     #[must_use]
-    pub const fn xid(&self) -> u32 {
-        self.fixed.xid
+    pub fn xid(&self) -> u32 {
+        self.fixed().xid
     }
 
     /// Returns the version: 1, except in an ERR_VERS that refuses another one.
     #[inline]
     #[must_use]
-    pub const fn version(&self) -> u32 {
-        self.fixed.version
+    pub fn version(&self) -> u32 {
+        self.fixed().version
     }
 
     /// Returns the credits, as they stand there: requested by a Call, granted by a Reply. A value of 0 is to
     /// be treated as 1 (8166-X-7, 8166-X-8), that of an RDMA_ERROR is to be ignored (8166-X-6).
     #[inline]
     #[must_use]
-    pub const fn credits(&self) -> u32 {
-        self.fixed.credits
+    pub fn credits(&self) -> u32 {
+        self.fixed().credits
     }
 
     /// Returns what kind of message this is.
@@ -450,7 +453,7 @@ impl<'a> Header<'a> {
     fn check_payload(&self, payload: &[u8]) -> Result<(), Error> {
         let [x0, x1, x2, x3, _, _, _, _] = payload.first_chunk().ok_or(Error::PayloadShort)?;
         let xid = u32::from_be_bytes([*x0, *x1, *x2, *x3]);
-        if xid == self.fixed.xid { Ok(()) } else { Err(Error::Xid { payload: xid }) }
+        if xid == self.xid() { Ok(()) } else { Err(Error::Xid { payload: xid }) }
     }
 }
 
@@ -465,7 +468,8 @@ fn take_word(rest: &mut &[u8]) -> Result<u32, Error> {
 /// Looks at the word that says whether an entry follows. On `Ok` the word is there.
 #[inline]
 fn list_word(rest: &[u8]) -> Result<bool, Error> {
-    match u32::from_be_bytes(*rest.first_chunk().ok_or(Error::Truncated)?) {
+    let Some(word) = rest.first_chunk() else { return Err(Error::Truncated) };
+    match u32::from_be_bytes(*word) {
         0 => Ok(false),
         1 => Ok(true),
         found => Err(Error::ListWord(found)),
@@ -476,9 +480,10 @@ fn list_word(rest: &[u8]) -> Result<bool, Error> {
 #[inline]
 fn take_chunk<'a>(rest: &mut &'a [u8], room: &mut u32, too_many: Error) -> Result<WriteChunk<'a>, Error> {
     // The limit first: a count above it is refused as such, whatever the length of the message.
-    let count = u32::from_be_bytes(*rest.first_chunk().ok_or(Error::Truncated)?);
+    let Some(count) = rest.first_chunk() else { return Err(Error::Truncated) };
+    let count = u32::from_be_bytes(*count);
     *room = room.checked_sub(count).ok_or(too_many)?;
-    let (chunk, after) = WriteChunk::split(rest).ok_or(Error::Truncated)?;
+    let Some((chunk, after)) = WriteChunk::split(rest) else { return Err(Error::Truncated) };
     chunk.segments().try_for_each(check_range)?;
     *rest = after;
     Ok(chunk)

@@ -1,0 +1,108 @@
+//! clap, with every complaint on one line.
+
+use std::error::Error as _;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Error, FromArgMatches, Parser};
+
+use crate::failure::one_line;
+
+/// Parses the arguments. `Err` has said what there is to say (help, version or a complaint) and holds the
+/// exit status.
+pub fn parse<P: Parser + FromArgMatches + CommandFactory>(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<P, ExitCode> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let command = P::command();
+    let name = name(&command, &arguments);
+    let parsed = command.term_width(80).try_get_matches_from(arguments);
+    parsed.and_then(|matches| P::from_arg_matches(&matches)).map_err(|error| {
+        if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+            // A closed pipe is no failure of ours.
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("{}", complaint(&error, &name));
+        ExitCode::from(2)
+    })
+}
+
+/// clap's error on one line: what, the value found, what is possible, and where to read on.
+fn complaint(error: &Error, name: &str) -> String {
+    let of = |kind| error.get(kind).map(text).unwrap_or_default();
+    let argument = of(ContextKind::InvalidArg);
+    // `--size <SIZE>`: the placeholder says nothing that the complaint does not.
+    let argument = argument.split(" <").next().unwrap_or_default();
+    let value = of(ContextKind::InvalidValue);
+    let mut line = match error.kind() {
+        ErrorKind::UnknownArgument if argument.starts_with('-') => {
+            format!("{argument} is not an option here")
+        }
+        ErrorKind::UnknownArgument => format!("{argument:?} is one argument too many"),
+        ErrorKind::InvalidSubcommand => {
+            format!("there is no command {:?}", of(ContextKind::InvalidSubcommand))
+        }
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            "a command is missing; try `stag demo`".to_owned()
+        }
+        ErrorKind::MissingRequiredArgument => format!("{argument} is missing"),
+        ErrorKind::InvalidValue if value.is_empty() => format!("{argument} has no value"),
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => match error.source() {
+            Some(source) if argument.starts_with('<') => source.to_string(),
+            Some(source) => format!("{argument}: {source}"),
+            None => format!("{argument}: {value:?} is not possible"),
+        },
+        ErrorKind::ArgumentConflict => {
+            let other = of(ContextKind::PriorArg);
+            if other == argument {
+                format!("{argument} is given more than once")
+            } else {
+                format!("{argument} does not go with {other}")
+            }
+        }
+        ErrorKind::InvalidUtf8 => "an argument is not UTF-8".to_owned(),
+        _ => {
+            let rendered = error.to_string();
+            let first = rendered.lines().next().unwrap_or_default();
+            first.trim_start_matches("error: ").to_owned()
+        }
+    };
+    for (kind, introduction) in [
+        (ContextKind::ValidValue, "use one of:"),
+        (ContextKind::SuggestedArg, "did you mean"),
+        (ContextKind::SuggestedSubcommand, "did you mean"),
+    ] {
+        let possible = of(kind);
+        if !possible.is_empty() {
+            line = format!("{line}; {introduction} {possible}");
+        }
+    }
+    one_line(&format!("{name}: {line} (see `{name} --help`)"))
+}
+
+fn text(value: &ContextValue) -> String {
+    match value {
+        ContextValue::String(text) => text.clone(),
+        ContextValue::Strings(texts) => texts.join(", "),
+        ContextValue::StyledStr(text) => text.to_string(),
+        ContextValue::StyledStrs(texts) => {
+            texts.iter().map(StyledStr::to_string).collect::<Vec<_>>().join(", ")
+        }
+        ContextValue::Number(number) => number.to_string(),
+        ContextValue::Bool(yes) => yes.to_string(),
+        _ => String::new(),
+    }
+}
+
+/// The command in whose arguments the error is, as `stag ls`: clap does not always say.
+fn name(command: &clap::Command, arguments: &[OsString]) -> String {
+    let name = command.get_name();
+    let mut words = arguments.iter().skip(1).filter_map(|argument| argument.to_str());
+    match words.find_map(|word| command.find_subcommand(word)) {
+        Some(subcommand) => format!("{name} {}", subcommand.get_name()),
+        None => name.to_owned(),
+    }
+}

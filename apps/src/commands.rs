@@ -1,0 +1,15 @@
+//! One file for each command of `stag`: its flags and what it does.
+
+pub mod cat;
+pub mod cp;
+pub mod df;
+pub mod fabrics;
+pub mod get;
+pub mod hugepages;
+pub mod ls;
+pub mod mkdir;
+pub mod mv;
+pub mod ping;
+pub mod put;
+pub mod rm;
+pub mod stat;

@@ -1,0 +1,85 @@
+//! `stag fabrics`: what works on this machine, and why the others do not.
+
+use std::fs;
+use std::path::Path;
+
+use clap::Args;
+use serde::Serialize;
+use stag::memory::{Arena, ArenaConfig, Budget, PageChoice};
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::url::Fabric;
+
+/// Shows which fabrics work here, and why the others do not
+#[derive(Debug, Args)]
+#[command(after_help = "Examples: stag fabrics\n          stag fabrics --json")]
+pub struct Fabrics {}
+
+/// What is found out about a fabric; the object of `--json`.
+#[derive(Serialize)]
+struct Finding {
+    /// The scheme of its URLs.
+    fabric: &'static str,
+    /// Whether it can be used now.
+    works: bool,
+    /// What it stands on, or why it does not work.
+    detail: String,
+}
+
+impl Fabrics {
+    /// Runs it.
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        for fabric in Fabric::ALL {
+            let (works, detail) = match fabric {
+                Fabric::Shm => shm(),
+                Fabric::Iwarp => (false, "not in this version".to_owned()),
+                Fabric::Verbs => (false, verbs(Path::new("/sys/class/infiniband"))),
+            };
+            let finding = Finding { fabric: fabric.name(), works, detail };
+            out.object(&finding)?;
+            let verdict = if works { "works" } else { "does not work" };
+            out.line(format_args!("{:<6} {verdict:<14} {}", finding.fabric, finding.detail))?;
+        }
+        Ok(())
+    }
+}
+
+/// Tries what shm needs: memory that another process can map.
+fn shm() -> (bool, String) {
+    /// One large page: enough to see which pages there are.
+    const TRIAL_LEN: usize = 2 << 20;
+    let config = ArenaConfig {
+        name: "stag-fabrics",
+        len: TRIAL_LEN,
+        page: PageChoice::Auto,
+        node: None,
+        budget: &Budget::new(1 << 31),
+    };
+    match Arena::new(&config) {
+        Ok(arena) => {
+            let mut detail = format!("memfd on {}", arena.page_size());
+            for note in arena.notes() {
+                detail = format!("{detail}; {note}");
+            }
+            (true, detail)
+        }
+        Err(error) => (false, error.to_string()),
+    }
+}
+
+/// Names the RDMA devices, which a later version will use.
+fn verbs(devices: &Path) -> String {
+    let mut names: Vec<String> = fs::read_dir(devices)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+        .collect();
+    names.sort();
+    let devices = devices.display();
+    if names.is_empty() {
+        format!("not in this version; {devices} has no device either")
+    } else {
+        format!("not in this version; {devices} has {}", names.join(", "))
+    }
+}

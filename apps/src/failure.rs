@@ -1,0 +1,79 @@
+//! Why a command fails, and the exit status that says so.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+/// Why a command ends. Its text is one line that names the thing, the value found, the limit and the
+/// repair, as far as there are such.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// A flag, an argument or the configuration is wrong: status 2, before anything was done.
+    Usage(String),
+    /// It went wrong while running: status 1.
+    Run(String),
+    /// All is said already: status 1.
+    Told,
+    /// Nobody reads our output any more (`stag ls … | head`): status 0, in silence.
+    OutputClosed,
+}
+
+impl Failure {
+    /// A [`Failure::Run`].
+    pub fn run(text: impl fmt::Display) -> Failure {
+        Failure::Run(one_line(&text.to_string()))
+    }
+
+    /// A [`Failure::Usage`].
+    pub fn usage(text: impl fmt::Display) -> Failure {
+        Failure::Usage(one_line(&text.to_string()))
+    }
+
+    /// What failed on writing to standard output.
+    #[must_use]
+    pub fn output(error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+            _ => Failure::Run(format!("standard output: {error}")),
+        }
+    }
+
+    /// Puts the name of the thing before the text.
+    #[must_use]
+    pub fn of(self, thing: impl fmt::Display) -> Failure {
+        match self {
+            Failure::Usage(text) => Failure::Usage(format!("{thing}: {text}")),
+            Failure::Run(text) => Failure::Run(format!("{thing}: {text}")),
+            told => told,
+        }
+    }
+
+    /// Prints the line, and gives the exit status.
+    #[must_use]
+    pub fn report(&self, program: &str) -> ExitCode {
+        let (status, text) = match self {
+            Failure::Usage(text) => (2, text),
+            Failure::Run(text) => (1, text),
+            Failure::Told => return ExitCode::from(1),
+            Failure::OutputClosed => return ExitCode::SUCCESS,
+        };
+        eprintln!("{program}: {text}");
+        ExitCode::from(status)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(text) | Failure::Run(text) => f.write_str(text),
+            Failure::Told => f.write_str("failed"),
+            Failure::OutputClosed => f.write_str("standard output was closed"),
+        }
+    }
+}
+
+/// Folds white space, so that the text is one line whoever wrote it.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,55 @@
+//! Lines for people, objects for programs.
+
+use std::fmt;
+use std::io::{self, BufWriter, Stdout, Write};
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Standard output. Either lines, or with `--json` one JSON object a line.
+pub struct Output {
+    json: bool,
+    out: BufWriter<Stdout>,
+}
+
+impl Output {
+    /// Standard output, for people or for programs.
+    #[must_use]
+    pub fn new(json: bool) -> Output {
+        Output { json, out: BufWriter::new(io::stdout()) }
+    }
+
+    /// Whether objects are wanted.
+    #[must_use]
+    pub fn json(&self) -> bool {
+        self.json
+    }
+
+    /// Writes a line. Nothing with `--json`.
+    pub fn line(&mut self, line: impl fmt::Display) -> Result<(), Failure> {
+        if self.json {
+            return Ok(());
+        }
+        writeln!(self.out, "{line}").map_err(|error| Failure::output(&error))
+    }
+
+    /// Writes an object, as one line. Nothing without `--json`.
+    pub fn object(&mut self, object: &impl Serialize) -> Result<(), Failure> {
+        if !self.json {
+            return Ok(());
+        }
+        let text = serde_json::to_string(object).map_err(Failure::run)?;
+        writeln!(self.out, "{text}").map_err(|error| Failure::output(&error))
+    }
+
+    /// Writes bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.out.write_all(bytes).map_err(|error| Failure::output(&error))
+    }
+
+    /// Sends off what is buffered, so that whoever waits for a line gets it.
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        self.out.flush().map_err(|error| Failure::output(&error))
+    }
+}

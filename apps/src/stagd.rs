@@ -1,0 +1,55 @@
+//! `stagd`: the server.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::arguments;
+use crate::failure::Failure;
+use crate::output::Output;
+
+mod options;
+mod settings;
+
+pub use options::Options;
+pub use settings::Settings;
+
+/// The NFS server of Stag: serves memory as files, over RDMA fabrics
+#[derive(Debug, Parser)]
+#[command(
+    name = "stagd",
+    version,
+    after_help = "Examples: stagd --export mem:/data --listen shm://demo\n          \
+        stagd --export mem:/data,ro --listen shm://demo --memory 4G --check"
+)]
+struct Stagd {
+    #[command(flatten)]
+    options: Options,
+    /// Print one JSON object a line instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// The whole of `stagd`.
+#[must_use]
+pub fn main() -> ExitCode {
+    let stagd: Stagd = match arguments::parse(std::env::args_os()) {
+        Ok(stagd) => stagd,
+        Err(status) => return status,
+    };
+    let mut out = Output::new(stagd.json);
+    match run(&stagd.options, &mut out).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // What was printed so far belongs before the complaint; why it failed is in `failure`.
+            let _ = out.flush();
+            failure.report("stagd")
+        }
+    }
+}
+
+/// Serves until told to stop.
+pub fn run(options: &Options, _out: &mut Output) -> Result<(), Failure> {
+    Settings::new(options)?;
+    Err(Failure::run("the engine is not in this version yet"))
+}

@@ -1,0 +1,85 @@
+//! What a user may set: flags, and the same keys in a configuration file. Flags win.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::failure::Failure;
+use crate::url::Url;
+use crate::values::{Pages, Poll, Size};
+
+/// Everything that can be set, and nothing decided yet.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Options {
+    /// Serve files: mem:/PATH[,ro] (repeatable)
+    #[arg(long, value_name = "SPEC")]
+    pub export: Vec<String>,
+    /// Listen there: shm://NAME (repeatable)
+    #[arg(long, value_name = "URL")]
+    pub listen: Vec<Url>,
+    /// Memory in all [default: RAM / 4, at most 1G]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Size>,
+    /// Longest inline message, 1K-256K [default: 4K]
+    #[arg(long, value_name = "SIZE")]
+    pub inline_threshold: Option<Size>,
+    /// Calls of a client at once [default: 64]
+    #[arg(long, value_name = "N")]
+    pub credits: Option<u32>,
+    /// Core to run on [default: one that suits]
+    #[arg(long, value_name = "N")]
+    pub core: Option<usize>,
+    /// When idle: busy, adaptive [default: adaptive]
+    #[arg(long, value_name = "MODE", hide_possible_values = true)]
+    pub poll: Option<Poll>,
+    /// auto, 1g, 2m, thp or 4k [default: auto]
+    #[arg(long, value_name = "SIZE")]
+    pub pages: Option<Pages>,
+    /// Read the same keys from there; flags win
+    #[arg(long, value_name = "FILE.toml")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// Check all, print the memory's price list, end
+    #[arg(long)]
+    #[serde(skip)]
+    pub check: bool,
+    /// Stop when standard input ends: for a parent process
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub until_eof: bool,
+}
+
+impl Options {
+    /// These, and for whatever they leave open the configuration file's.
+    pub fn with_file(&self) -> Result<Options, Failure> {
+        let Some(path) = &self.config else { return Ok(self.clone()) };
+        let file = read(path)?;
+        let flags = self.clone();
+        let lists = |flags: Vec<_>, file| if flags.is_empty() { file } else { flags };
+        Ok(Options {
+            export: lists(flags.export, file.export),
+            listen: if flags.listen.is_empty() { file.listen } else { flags.listen },
+            memory: flags.memory.or(file.memory),
+            inline_threshold: flags.inline_threshold.or(file.inline_threshold),
+            credits: flags.credits.or(file.credits),
+            core: flags.core.or(file.core),
+            poll: flags.poll.or(file.poll),
+            pages: flags.pages.or(file.pages),
+            config: flags.config,
+            check: flags.check,
+            until_eof: flags.until_eof,
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Options, Failure> {
+    let name = path.display();
+    let text = fs::read_to_string(path).map_err(|error| Failure::usage(format_args!("{name}: {error}")))?;
+    toml::from_str(&text).map_err(|error| {
+        let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
+        Failure::usage(format_args!("{name}, line {line}: {}", error.message()))
+    })
+}

@@ -1,0 +1,116 @@
+//! Options with every gap filled and every value checked.
+
+use std::fs;
+
+use crate::failure::Failure;
+use crate::url::Url;
+use crate::values::{Pages, Poll, Size};
+
+use super::Options;
+
+/// What the server does. See [`Options`] for what each is.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The exports.
+    pub exports: Vec<String>,
+    /// Where it listens.
+    pub listen: Vec<Url>,
+    /// The memory budget, in bytes.
+    pub memory: u64,
+    /// Octets.
+    pub inline_threshold: u32,
+    /// Of one connection.
+    pub credits: u32,
+    /// The core that was asked for.
+    pub core: Option<usize>,
+    /// What to do when idle.
+    pub poll: Poll,
+    /// Where to begin.
+    pub pages: Pages,
+}
+
+/// Most memory that is taken without being told to.
+const MEMORY_DEFAULT_MAX: u64 = 1 << 30;
+
+/// The least that a server can do something with.
+const MEMORY_MIN: u64 = 16 << 20;
+
+/// RFC 8797 carries thresholds of 1 KiB to 256 KiB.
+const INLINE_THRESHOLD: std::ops::RangeInclusive<u64> = 1 << 10..=256 << 10;
+
+/// More than any client uses, and few enough that the Receives of a few connections fit.
+const CREDITS: std::ops::RangeInclusive<u32> = 1..=1024;
+
+impl Settings {
+    /// Reads the configuration file, if there is one, and checks everything.
+    pub fn new(options: &Options) -> Result<Settings, Failure> {
+        let options = options.with_file()?;
+        if options.export.is_empty() {
+            return Err(Failure::usage("nothing to serve; give an --export, for example --export mem:/data"));
+        }
+        if options.listen.is_empty() {
+            return Err(Failure::usage(
+                "nowhere to listen; give a --listen, for example --listen shm://demo",
+            ));
+        }
+        for url in &options.listen {
+            if !url.path.is_empty() {
+                let server = url.server();
+                return Err(Failure::usage(format_args!(
+                    "--listen {url}: a path is the clients' matter; write {server}"
+                )));
+            }
+        }
+        let ram = ram();
+        let memory = options.memory.map_or_else(|| default_memory(ram), |size| size.0);
+        if memory < MEMORY_MIN || ram.is_some_and(|ram| memory > ram) {
+            return Err(Failure::usage(format_args!(
+                "--memory {}: it must be {} to {}",
+                Size(memory),
+                Size(MEMORY_MIN),
+                ram.map_or_else(
+                    || "what this machine has".into(),
+                    |ram| format!("{}, this machine's RAM", Size(ram))
+                ),
+            )));
+        }
+        let inline_threshold = options.inline_threshold.map_or(4096, |size| size.0);
+        if !INLINE_THRESHOLD.contains(&inline_threshold) {
+            return Err(Failure::usage(format_args!(
+                "--inline-threshold {}: it must be {} to {}",
+                Size(inline_threshold),
+                Size(*INLINE_THRESHOLD.start()),
+                Size(*INLINE_THRESHOLD.end()),
+            )));
+        }
+        let credits = options.credits.unwrap_or(64);
+        if !CREDITS.contains(&credits) {
+            let (low, high) = CREDITS.into_inner();
+            return Err(Failure::usage(format_args!("--credits {credits}: it must be {low} to {high}")));
+        }
+        Ok(Settings {
+            exports: options.export,
+            listen: options.listen,
+            memory,
+            inline_threshold: inline_threshold as u32,
+            credits,
+            core: options.core,
+            poll: options.poll.unwrap_or_default(),
+            pages: options.pages.unwrap_or_default(),
+        })
+    }
+}
+
+/// A quarter of RAM, within reason and in whole MiB.
+fn default_memory(ram: Option<u64>) -> u64 {
+    let quarter = ram.map_or(MEMORY_DEFAULT_MAX, |ram| ram / 4);
+    quarter.clamp(MEMORY_MIN, MEMORY_DEFAULT_MAX) >> 20 << 20
+}
+
+/// This machine's RAM in bytes, if it says.
+fn ram() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    kib.checked_mul(1024)
+}

@@ -1,0 +1,89 @@
+//! `stag`: the list of its commands.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{cat, cp, df, fabrics, get, hugepages, ls, mkdir, mv, ping, put, rm, stat};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::{arguments, demo, stagd};
+
+/// RPC over RDMA, with and without RDMA hardware: try it, use it, measure it
+#[derive(Debug, Parser)]
+#[command(
+    name = "stag",
+    version,
+    disable_help_subcommand = true,
+    help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
+        Options: --json (objects instead of lines), -h or --help, -V or --version\n\
+        Examples: stag demo\n          stag ls -l shm://NAME/data\n"
+)]
+struct Stag {
+    /// Print one JSON object a line instead of text
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Demo),
+    Ping(ping::Ping),
+    Ls(ls::Ls),
+    Cat(cat::Cat),
+    Get(get::Get),
+    Put(put::Put),
+    Cp(cp::Cp),
+    Mv(mv::Mv),
+    Rm(rm::Rm),
+    Mkdir(mkdir::Mkdir),
+    Stat(stat::Stat),
+    Df(df::Df),
+    Hugepages(hugepages::Hugepages),
+    Fabrics(fabrics::Fabrics),
+    /// The server, for `stag demo` where only `stag` was built
+    #[command(hide = true)]
+    Stagd(stagd::Options),
+}
+
+impl Command {
+    fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        match self {
+            Command::Demo(command) => command.run(out),
+            Command::Ping(command) => command.run(out),
+            Command::Ls(command) => command.run(out),
+            Command::Cat(command) => command.run(out),
+            Command::Get(command) => command.run(out),
+            Command::Put(command) => command.run(out),
+            Command::Cp(command) => command.run(out),
+            Command::Mv(command) => command.run(out),
+            Command::Rm(command) => command.run(out),
+            Command::Mkdir(command) => command.run(out),
+            Command::Stat(command) => command.run(out),
+            Command::Df(command) => command.run(out),
+            Command::Hugepages(command) => command.run(out),
+            Command::Fabrics(command) => command.run(out),
+            Command::Stagd(options) => stagd::run(options, out),
+        }
+    }
+}
+
+/// The whole of `stag`.
+#[must_use]
+pub fn main() -> ExitCode {
+    let stag: Stag = match arguments::parse(std::env::args_os()) {
+        Ok(stag) => stag,
+        Err(status) => return status,
+    };
+    let mut out = Output::new(stag.json);
+    match stag.command.run(&mut out).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // What was printed so far belongs before the complaint; why it failed is in `failure`.
+            let _ = out.flush();
+            failure.report("stag")
+        }
+    }
+}

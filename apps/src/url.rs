@@ -1,0 +1,190 @@
+//! URLs: `FABRIC://ADDRESS[/path]`. The scheme is the fabric, the address is the server's there, and the
+//! path begins with an export's.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::de::{Deserialize, Deserializer, Error as _};
+
+/// Longest name in a path, in octets, as servers take it.
+const NAME_LEN_MAX: usize = 255;
+
+/// Longest path, in octets, as the MOUNT protocol takes it.
+const PATH_LEN_MAX: usize = 1024;
+
+/// The fabrics that there are names for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// Two processes of one host.
+    Shm,
+    /// RDMA in userspace over TCP.
+    Iwarp,
+    /// RDMA hardware, through rdma-core.
+    Verbs,
+}
+
+impl Fabric {
+    /// All of them.
+    pub const ALL: [Fabric; 3] = [Fabric::Shm, Fabric::Iwarp, Fabric::Verbs];
+
+    /// The scheme of its URLs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fabric::Shm => "shm",
+            Fabric::Iwarp => "iwarp",
+            Fabric::Verbs => "verbs",
+        }
+    }
+
+    /// Whether this version has it.
+    #[must_use]
+    pub const fn is_built(self) -> bool {
+        matches!(self, Fabric::Shm)
+    }
+
+    /// The names of those that this version has.
+    #[must_use]
+    pub fn built() -> String {
+        let names: Vec<_> = Fabric::ALL.into_iter().filter(|f| f.is_built()).map(Fabric::name).collect();
+        names.join(", ")
+    }
+}
+
+/// A server, and perhaps a file there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// How to get there.
+    pub fabric: Fabric,
+    /// Where it is on that fabric.
+    pub address: String,
+    /// The names from the root to the file; none for the root, which holds the exports.
+    pub path: Vec<String>,
+}
+
+impl Url {
+    /// The server alone.
+    #[must_use]
+    pub fn server(&self) -> Url {
+        Url { path: Vec::new(), ..self.clone() }
+    }
+
+    /// The last name of the path.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.path.last().map(String::as_str)
+    }
+
+    /// The file `name` in the folder that this is.
+    #[must_use]
+    pub fn join(&self, name: &str) -> Url {
+        let mut url = self.clone();
+        url.path.push(name.to_owned());
+        url
+    }
+}
+
+impl FromStr for Url {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Url, String> {
+        let fail = |problem: String| Err(format!("URL {text:?}: {problem}"));
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return fail("it names no fabric; write FABRIC://ADDRESS/PATH, as in shm://demo/data".into());
+        };
+        let Some(fabric) = Fabric::ALL.into_iter().find(|fabric| fabric.name() == scheme) else {
+            return fail(format!("{scheme:?} is no fabric; this version works over: {}", Fabric::built()));
+        };
+        if !fabric.is_built() {
+            return fail(format!("{scheme} is not in this version yet; it works over: {}", Fabric::built()));
+        }
+        let (address, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if address.is_empty() {
+            return fail(format!("the address is empty; write {scheme}://NAME/PATH"));
+        }
+        if path.len() >= PATH_LEN_MAX {
+            return fail(format!("the path has {} octets, the limit is {PATH_LEN_MAX}", path.len() + 1));
+        }
+        let mut names: Vec<String> = Vec::new();
+        for name in path.split('/').filter(|name| !name.is_empty() && *name != ".") {
+            if name == ".." {
+                names.pop();
+                continue;
+            }
+            if name.len() > NAME_LEN_MAX {
+                return fail(format!("a name has {} octets, the limit is {NAME_LEN_MAX}", name.len()));
+            }
+            names.push(name.to_owned());
+        }
+        Ok(Url { fabric, address: address.to_owned(), path: names })
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.fabric.name(), self.address)?;
+        self.path.iter().try_for_each(|name| write!(f, "/{name}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Url {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Url, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A file on this machine or on a server: what `stag cp` copies between.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A path of this machine.
+    Local(PathBuf),
+    /// A file of a server.
+    Remote(Url),
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Place, String> {
+        if text.contains("://") { text.parse().map(Place::Remote) } else { Ok(Place::Local(text.into())) }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Local(path) => path.display().fmt(f),
+            Place::Remote(url) => url.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_a_fabric_an_address_and_names() {
+        let url: Url = "shm://demo//data/./a/../b c".parse().unwrap();
+        assert_eq!((url.fabric, url.address.as_str()), (Fabric::Shm, "demo"));
+        assert_eq!(url.path, ["data", "b c"]);
+        assert_eq!(url.to_string(), "shm://demo/data/b c");
+        assert_eq!("shm://demo/..".parse::<Url>().unwrap(), url.server());
+    }
+
+    #[test]
+    fn a_refusal_names_the_value_and_the_repair() {
+        for (text, part) in [
+            ("demo", "names no fabric"),
+            ("tcp://demo", "works over: shm"),
+            ("iwarp://host:20049", "not in this version yet; it works over: shm"),
+            ("shm:///data", "the address is empty"),
+        ] {
+            let error = text.parse::<Url>().unwrap_err();
+            assert!(error.contains(part) && error.contains(text), "{error}");
+        }
+        let error = format!("shm://d/{}", "n".repeat(256)).parse::<Url>().unwrap_err();
+        assert!(error.contains("256 octets, the limit is 255"), "{error}");
+    }
+}

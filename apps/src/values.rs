@@ -1,0 +1,142 @@
+//! Values of flags and configuration keys, and how they are shown.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::de::{Deserialize, Deserializer, Error as _};
+use stag::memory::PageChoice;
+
+/// A number of bytes: `4096`, `64K`, `512M`, `1G`, `1GiB`. Units are powers of 1024.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let shift = match text[digits..].to_ascii_lowercase().as_str() {
+            "" | "b" => Some(0),
+            "k" | "kib" => Some(10),
+            "m" | "mib" => Some(20),
+            "g" | "gib" => Some(30),
+            "t" | "tib" => Some(40),
+            _ => None,
+        };
+        let number = text[..digits].parse::<u64>().ok();
+        let bytes = number.zip(shift).and_then(|(number, shift)| number.checked_mul(1 << shift));
+        bytes.map(Size).ok_or_else(|| format!("{text:?} is not a size; write 4096, 64K, 512M or 1G"))
+    }
+}
+
+/// Exact where it is a whole number of a unit, else rounded to a tenth.
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (unit, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+            if self.0 >> shift != 0 {
+                let exact = self.0.trailing_zeros() >= shift;
+                let precision = usize::from(!exact);
+                return write!(f, "{:.precision$} {unit}", self.0 as f64 / (1_u64 << shift) as f64);
+            }
+        }
+        write!(f, "{} B", self.0)
+    }
+}
+
+/// In a configuration file: a text as on the command line, or a number of bytes.
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+        #[derive(serde::Deserialize)]
+        #[serde(
+            untagged,
+            expecting = "a size is a number of bytes, or a text such as \"64K\", \"512M\", \"1G\""
+        )]
+        enum Value {
+            Number(u64),
+            Text(String),
+        }
+        match Value::deserialize(deserializer)? {
+            Value::Number(number) => Ok(Size(number)),
+            Value::Text(text) => text.parse().map_err(D::Error::custom),
+        }
+    }
+}
+
+/// The pages that memory is put on: see [`PageChoice`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pages(pub PageChoice);
+
+impl FromStr for Pages {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pages, String> {
+        text.parse().map(Pages).map_err(|error| format!("{text:?}: {error}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Pages {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pages, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// What a reactor does when it is idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Poll {
+    /// Polls on: the lowest latency, and a core that nobody else can use.
+    Busy,
+    /// Polls for a moment, then sleeps until there is work.
+    #[default]
+    Adaptive,
+}
+
+impl fmt::Display for Poll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Poll::Busy => "busy",
+            Poll::Adaptive => "adaptive",
+        })
+    }
+}
+
+/// A time for people, in the unit that suits it: `870 ns`, `12.3 µs`, `4.50 ms`, `1.20 s`.
+#[derive(Clone, Copy, Debug)]
+pub struct Time(pub Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanoseconds = self.0.as_nanos();
+        let text = match nanoseconds {
+            0..1_000 => format!("{nanoseconds} ns"),
+            1_000..1_000_000 => format!("{:.1} µs", nanoseconds as f64 / 1e3),
+            1_000_000..1_000_000_000 => format!("{:.2} ms", nanoseconds as f64 / 1e6),
+            _ => format!("{:.2} s", self.0.as_secs_f64()),
+        };
+        f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_shown() {
+        for (text, bytes, shown) in [
+            ("0", 0, "0 B"),
+            ("4096", 4096, "4 KiB"),
+            ("1536", 1536, "1.5 KiB"),
+            ("64K", 65536, "64 KiB"),
+            ("512m", 512 << 20, "512 MiB"),
+            ("1GiB", 1 << 30, "1 GiB"),
+        ] {
+            let size: Size = text.parse().unwrap();
+            assert_eq!((size.0, size.to_string().as_str()), (bytes, shown), "{text}");
+        }
+        for text in ["", "K", "12Q", "-1", "1.5G", "99999999999T", "18446744073709551616"] {
+            assert!(text.parse::<Size>().unwrap_err().contains("is not a size"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The command line as a user meets it: help that fits the screen, complaints of one line, exit statuses.
+
+use std::process::{Command, Output};
+
+const STAG: &str = env!("CARGO_BIN_EXE_stag");
+const STAGD: &str = env!("CARGO_BIN_EXE_stagd");
+
+fn run(program: &str, arguments: &[&str]) -> Output {
+    Command::new(program).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The names in the list of commands of `stag --help`.
+fn commands() -> Vec<String> {
+    let help = run(STAG, &["--help"]);
+    let lines = text(&help.stdout).lines();
+    let indented = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    indented.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn every_help_fits_a_screen_and_shows_two_examples() {
+    let commands = commands();
+    for wanted in ["demo", "ping", "ls", "cat", "get", "put", "cp", "mv", "rm", "mkdir", "stat", "df"] {
+        assert!(commands.iter().any(|name| name == wanted), "{wanted} is not in {commands:?}");
+    }
+    let mut screens = vec![(STAG, vec!["--help".to_owned()]), (STAGD, vec!["--help".to_owned()])];
+    screens.extend(commands.into_iter().map(|name| (STAG, vec![name, "--help".to_owned()])));
+    for (program, arguments) in screens {
+        let help = Command::new(program).args(&arguments).output().unwrap();
+        assert!(help.status.success(), "{arguments:?}");
+        let help = text(&help.stdout);
+        let lines_max = if arguments[0] == "perf" { 40 } else { 24 };
+        assert!(help.lines().count() <= lines_max, "{arguments:?}: {} lines\n{help}", help.lines().count());
+        for line in help.lines() {
+            assert!(line.chars().count() <= 80, "{arguments:?}: {line}");
+        }
+        let examples =
+            help.split_once("Examples: ").unwrap_or_else(|| panic!("{arguments:?}: no examples")).1;
+        assert!(examples.trim().lines().count() >= 2, "{arguments:?}: two examples wanted: {examples}");
+    }
+}
+
+#[test]
+fn a_bad_command_line_is_one_line_and_status_2() {
+    let long_name = format!("shm://demo/data/{}", "n".repeat(256));
+    let listen = ["--listen", "shm://demo"];
+    let export = ["--export", "mem:/data"];
+    let served = [export, listen].concat();
+    let with = |more: &[&'static str]| [&served[..], more].concat();
+    let cases: Vec<(&str, Vec<&str>, &str)> = vec![
+        (STAG, vec![], "stag: a command is missing"),
+        (STAG, vec!["frob"], "no command \"frob\""),
+        (STAG, vec!["lss", "shm://demo"], "did you mean ls"),
+        (STAG, vec!["ls"], "stag ls: <URL> is missing"),
+        (STAG, vec!["ls", "--frob", "shm://demo"], "stag ls: --frob is not an option here"),
+        (STAG, vec!["ls", "data"], "\"data\": it names no fabric"),
+        (STAG, vec!["ls", "tcp://demo"], "\"tcp\" is no fabric; this version works over: shm"),
+        (STAG, vec!["ls", "iwarp://host"], "iwarp is not in this version yet; it works over: shm"),
+        (STAG, vec!["ls", "verbs://host"], "verbs is not in this version yet; it works over: shm"),
+        (STAG, vec!["stat", &long_name], "a name has 256 octets, the limit is 255"),
+        (STAG, vec!["ping", "-c", "x", "shm://demo"], "stag ping: --count: invalid digit"),
+        (STAG, vec!["demo", "--size-limit", "12Q"], "--size-limit: \"12Q\" is not a size; write 4096, 64K"),
+        (STAGD, listen.to_vec(), "nothing to serve; give an --export"),
+        (STAGD, export.to_vec(), "nowhere to listen; give a --listen"),
+        (STAGD, with(&["--memory", "1K"]), "--memory 1 KiB: it must be 16 MiB to"),
+        (STAGD, with(&["--memory", "100T"]), "this machine's RAM"),
+        (
+            STAGD,
+            with(&["--inline-threshold", "512"]),
+            "--inline-threshold 512 B: it must be 1 KiB to 256 KiB",
+        ),
+        (STAGD, with(&["--credits", "0"]), "--credits 0: it must be 1 to 1024"),
+        (STAGD, with(&["--poll", "lazy"]), "use one of: busy, adaptive"),
+        (STAGD, with(&["--pages", "3m"]), "\"3m\": unknown page size; use one of: auto, 1g, 2m, thp, 4k"),
+        (STAGD, [&export[..], &["--listen", "shm://demo/x"]].concat(), "a path is the clients' matter"),
+        (STAGD, with(&["--config", "/no/such.toml"]), "/no/such.toml: No such file"),
+    ];
+    for (program, arguments, part) in cases {
+        let output = run(program, &arguments);
+        let complaint = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
+        assert!(complaint.contains(part), "{arguments:?}: {part:?} is not in {complaint:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_bad_configuration_file_is_named_with_the_line_and_the_key() {
+    let folder = std::env::temp_dir().join(format!("stag-configuration-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("stagd.toml");
+    for (content, part) in [
+        ("exports = [\"mem:/data\"]\n", "line 1: unknown field `exports`, expected one of `export`"),
+        ("export = [\"mem:/data\"]\n\nmemory = \"3Q\"\n", "line 3: \"3Q\" is not a size"),
+        ("credits = \"many\"\n", "line 1: invalid type"),
+        ("listen = [\"tcp://x\"]\n", "\"tcp\" is no fabric"),
+        ("export = [\n", "line 1: "),
+    ] {
+        std::fs::write(&path, content).unwrap();
+        let output = run(STAGD, &["--config", path.to_str().unwrap()]);
+        let complaint = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{content}: {complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{content}: {complaint}");
+        assert!(complaint.contains("stagd.toml, ") && complaint.contains(part), "{part:?}: {complaint}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn fabrics_says_what_works_and_why_the_others_do_not() {
+    let output = run(STAG, &["fabrics", "--json"]);
+    assert!(output.status.success());
+    let lines: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let works: Vec<_> = lines.iter().map(|line| (line["fabric"].as_str(), line["works"].as_bool())).collect();
+    assert_eq!(
+        works,
+        [(Some("shm"), Some(true)), (Some("iwarp"), Some(false)), (Some("verbs"), Some(false))]
+    );
+    assert!(lines.iter().all(|line| !line["detail"].as_str().unwrap().is_empty()));
+}

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Runs fuzz targets: ci/fuzz.sh SECONDS [TARGET...]   (default: all targets, SECONDS each)
+#
+# Prints `TARGET: N runs, ok` for each. On a crash or a hang: its output, the input's path and the command
+# that replays it; exit status 1. Without a C++ compiler only the kept corpus is run: SKIPPED and why, status 77.
+#
+# Stable Rust suffices: the coverage instrumentation is asked of LLVM by flags, so neither nightly nor cargo-fuzz
+# is needed. Finds go to TARGET_DIR/fuzz-corpus/TARGET and are used by the next run; what is worth keeping is copied
+# by hand to engine/fuzz/corpus/TARGET, which this script only reads.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
+[[ $# -ge 1 && $1 =~ ^[0-9]+$ && $1 -ge 1 ]] || usage
+seconds=$1
+shift
+
+fuzz=engine/fuzz
+target_dir=${CARGO_TARGET_DIR:-$fuzz/target}
+mkdir -p "$target_dir"
+target_dir=$(cd "$target_dir" && pwd)
+known=$(cd $fuzz/fuzz_targets && ls ./*.rs | sed 's|^\./||; s|\.rs$||')
+targets=("$@")
+[[ $# -gt 0 ]] || mapfile -t targets <<<"$known"
+for target in "${targets[@]}"; do
+    if ! grep -qx -- "$target" <<<"$known"; then
+        echo "fuzz: no target $target; there are:" $known >&2
+        exit 2
+    fi
+done
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+skip=""
+command -v "${CXX:-c++}" >/dev/null || skip="no C++ compiler (${CXX:-c++}): install one (g++ or clang), or name it in CXX"
+[[ $host == *-linux-* || $host == *-apple-* ]] || skip="libFuzzer is not known to work on $host"
+if [[ -n $skip ]]; then
+    cargo test --quiet --manifest-path $fuzz/Cargo.toml --target-dir "$target_dir/fuzz"
+    echo "SKIPPED: $skip; the kept corpus ran, ok"
+    exit 77
+fi
+
+# --target keeps these flags away from build scripts.
+flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4"
+flags+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table"
+flags+=" -Cllvm-args=-sanitizer-coverage-trace-compares -Clink-dead-code --cfg fuzzing"
+RUSTFLAGS="${RUSTFLAGS:-} $flags" cargo build --quiet --release --features libfuzzer \
+    --manifest-path $fuzz/Cargo.toml --target-dir "$target_dir/fuzz" --target "$host"
+
+failed=0
+for target in "${targets[@]}"; do
+    binary=$target_dir/fuzz/$host/release/$target
+    finds=$target_dir/fuzz-corpus/$target
+    crashes=$target_dir/fuzz-crashes/$target
+    log=$target_dir/fuzz-$target.log
+    mkdir -p "$finds" "$crashes"
+    # A hang is a crash here: every target takes microseconds.
+    if "$binary" -max_total_time="$seconds" -max_len=4096 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
+        -artifact_prefix="$crashes/" "$finds" "$fuzz/corpus/$target" >"$log" 2>&1; then
+        echo "$target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") runs, ok"
+    else
+        failed=1
+        tail -n 40 "$log"
+        input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
+        echo "$target: FAILED, input: ${input:-none kept, see $log}"
+        [[ -z $input ]] || echo "  replay: $binary $input"
+    fi
+done
+exit $failed

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Format, clippy and documentation, warnings denied. One of them: ci/lint.sh fmt|clippy|doc
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fmt() { cargo fmt --all --check; }
+clippy() { cargo clippy --locked --workspace --all-targets -- -D warnings; }
+doc() { RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace; }
+
+[ $# -gt 0 ] || set -- fmt clippy doc
+for check in "$@"; do
+    case $check in
+        fmt | clippy | doc) "$check" ;;
+        *) echo "ci/lint.sh: no check $check; there are: fmt clippy doc" >&2; exit 2 ;;
+    esac
+done

@@ -1,0 +1,24 @@
+//! Fuzz targets: each a plain function of octets that panics when a promise is broken.
+//!
+//! `ci/fuzz.sh SECONDS [TARGET...]` runs them under libFuzzer. `cargo test` in this folder runs them
+//! over the kept corpus, `corpus/TARGET/`, with nothing but a Rust toolchain.
+//!
+//! To add a target: write the function, list it in [`TARGETS`], add `fuzz_targets/TARGET.rs` and a
+//! `[[bin]]` of that name, and put a few seeds into `corpus/TARGET/`. To keep a crash from coming back,
+//! add its input there.
+#![forbid(unsafe_code)]
+
+mod wire;
+
+pub use wire::{cm_private_data, rpc_header, rpcrdma_header, xdr_reader};
+
+/// A target: it takes any octets, and returns.
+pub type Target = fn(&[u8]);
+
+/// All targets, by name.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("rpcrdma_header", rpcrdma_header),
+    ("rpc_header", rpc_header),
+    ("cm_private_data", cm_private_data),
+    ("xdr_reader", xdr_reader),
+];

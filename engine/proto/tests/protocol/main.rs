@@ -1,0 +1,23 @@
+//! The rules of RPC-over-RDMA version 1, one file for each subject.
+//!
+//! A test that keeps a rule names it in a comment at its start, by number (`// 8166-3.3.1-c`). `rules.rs` checks
+//! that each rule listed for this crate in `tests/rules.txt` is named by a test.
+
+mod support;
+
+mod arbitrary;
+mod call_forms;
+mod call_order;
+mod cancellation;
+mod chunk_echo;
+mod credits;
+mod disconnect;
+mod errors;
+mod fencing;
+mod pair;
+mod parameters;
+mod read_lists;
+mod reply_forms;
+mod rules;
+mod states;
+mod write_chunks;
