@@ -35,6 +35,7 @@ fn main() -> Outcome<()> {
     println!("{:<44} {:>12} {:>12}", "", "best", "median");
     bare_echo()?;
     memcpy();
+    one_thread()?;
     for may_sleep in [false, true] {
         let name = format!("rates-{}-{may_sleep}", std::process::id());
         let mode = if may_sleep { "adaptive" } else { "busy" };
@@ -320,6 +321,53 @@ impl Side {
         report("expose + doorbell + local fence [ns]", costs.into_iter(), true);
         Ok(())
     }
+}
+
+/// What the code costs without the transfers: both sides in one thread, and a pass that finds nothing.
+fn one_thread() -> Outcome<()> {
+    let (mut client, mut server) = (Side::new(false)?, Side::new(false)?);
+    let name = format!("rates-{}-one", std::process::id());
+    server.shm.listen(&name)?;
+    let pair = client.shm.connect(&name, b"", CAPACITY)?;
+    client.post_receives(pair);
+    while client.established.is_none() || server.established.is_none() {
+        client.poll();
+        server.poll();
+    }
+    let peer = server.established.ok_or("just established")?;
+    let (mut messages, mut idle) = (Vec::new(), Vec::new());
+    for _ in 0..WINDOWS {
+        let (begin, mut done) = (now(), 0u64);
+        while begin.elapsed() < WINDOW {
+            for _ in 0..8 {
+                for _ in 0..DEPTH_MAX {
+                    client.send(pair, 64);
+                }
+                client.shm.ring_doorbells();
+                server.shm.poll(Duration::ZERO, &mut server.completions, 64);
+                while let Some(Completion { completed: Completed::Receive { buf, .. }, .. }) =
+                    server.completions.pop()
+                {
+                    server.shm.post_receive(peer, 0, buf).map_err(|r| r.error)?;
+                    done += 1;
+                }
+            }
+        }
+        messages.push(begin.elapsed().as_nanos() as f64 / done as f64);
+        let begin = now();
+        for _ in 0..1000 {
+            client.shm.poll(Duration::ZERO, &mut client.completions, 64);
+        }
+        idle.push(begin.elapsed().as_nanos() as f64 / 1000.0);
+    }
+    report("message 64 B, both sides in one thread [ns]", messages.into_iter(), true);
+    report("idle pass [ns]", idle.into_iter(), true);
+    let begin = now();
+    for _ in 0..1000 {
+        std::hint::black_box(now());
+    }
+    report("clock read [ns]", [begin.elapsed().as_nanos() as f64 / 1000.0].into_iter(), true);
+    Ok(())
 }
 
 fn serve(name: &str) -> Outcome<()> {

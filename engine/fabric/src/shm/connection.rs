@@ -349,7 +349,7 @@ impl QueuePair {
         if full {
             return Err(Refused { request, error: PostError::Full });
         }
-        let room = request.target.capacity() as u64;
+        let room = request.target.len() as u64;
         let fits = |part: &ReadPart| u64::from(part.at) + u64::from(part.len) <= room;
         if parts.len() > crate::READ_PARTS_MAX || !parts.iter().all(fits) {
             return Err(Refused { request, error: PostError::TooLong });

@@ -33,7 +33,7 @@ mod wake;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf};
@@ -842,7 +842,7 @@ impl Provider for Shm {
             pair.set_sleeping(true);
         }
         // Pairs with the fence of `order::is_asleep`: a producer whose doorbell we miss below sees that we sleep.
-        fence(Ordering::SeqCst);
+        order::full_fence();
         if self.slots.iter_mut().flatten().any(|pair| pair.has_work()) {
             self.disarm();
             return false;
