@@ -358,8 +358,8 @@ impl QueuePair {
         let result = parts.iter().try_for_each(|part| {
             let from = link.access(part.source, part.len as usize, Access::Read)?;
             // SAFETY: `from` is mapped for `len` bytes (`Binds`), and the peer keeps off while the span lasts
-            // (`order`). The target has room for `at + len` bytes, as checked above, and is ours alone, so
-            // they do not overlap.
+            // (`order`). `at + len` is at most the target's length, as checked above, and the target is ours
+            // alone, so they do not overlap.
             unsafe {
                 let to = target.as_mut_ptr().add(part.at as usize);
                 std::ptr::copy_nonoverlapping(from.cast_const(), to, part.len as usize);
@@ -600,7 +600,9 @@ impl QueuePair {
                 }
                 Some(Pending::Complete(completion)) => {
                     self.outstanding -= 1;
-                    completions.push(completion);
+                    // Nothing succeeds behind a Send that did not.
+                    let result = completion.result.and(flushed);
+                    completions.push(Completion { result, ..completion });
                     continue;
                 }
                 Some(Pending::Bind { .. }) => continue,
@@ -637,8 +639,11 @@ impl QueuePair {
 
     /// Whether `poll` would find work here. After [`QueuePair::set_sleeping`] and a fence.
     pub(super) fn has_work(&mut self) -> bool {
-        if self.exposures.is_waiting() || !matches!(self.phase, Phase::Open) {
-            return true;
+        match self.phase {
+            Phase::Open if !self.exposures.is_waiting() => {}
+            // Its socket tells when there is news; without one, `poll_timeout` does.
+            Phase::Dialing | Phase::Prepared => return false,
+            _ => return true,
         }
         let Some(link) = &mut self.link else { return false };
         if !matches!(link.consumer.peek(), Ok(None)) && !self.receives.is_empty() {
@@ -653,6 +658,23 @@ impl QueuePair {
             Some(Pending::Complete(_)) => true,
             None => false,
         }
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+impl QueuePair {
+    /// Receives that wait for a message.
+    pub(super) fn receives_posted(&self) -> usize {
+        self.receives.len()
+    }
+
+    /// A Write that does not end the connection when it is refused.
+    pub(super) fn try_write(&mut self, source: &stag_memory::Shared, at: RemoteSegment) -> bool {
+        let Some(link) = self.open() else { return false };
+        let Ok(to) = link.access(at, source.len(), Access::Write) else { return false };
+        // SAFETY: as in `post_write`.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), to, source.len()) };
+        true
     }
 }
 

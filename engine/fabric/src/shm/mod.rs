@@ -28,6 +28,8 @@ mod regions;
 mod rendezvous;
 mod ring;
 mod setup;
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests;
 mod wake;
 
 use std::collections::VecDeque;

@@ -46,6 +46,12 @@ impl Regions {
         Regions(Vec::new())
     }
 
+    /// How many are mapped.
+    #[cfg(all(test, not(loom), not(miri)))]
+    pub(super) fn mapped(&self) -> usize {
+        self.0.iter().filter(|region| region.strong_count() > 0).count()
+    }
+
     /// Maps the arena behind `fd`, or finds it mapped. The caller checked that it is sealed and this long.
     pub(super) fn map(&mut self, fd: BorrowedFd<'_>, len: u64) -> io::Result<Rc<Region>> {
         let status = file_status(fd)?;

@@ -1,0 +1,609 @@
+//! Tests of the whole provider that need to see its inside: peers that break the rules, full rings, sleep.
+//!
+//! Both sides run in one thread, in turns; two processes are in `tests/shm.rs`.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::AtomicU32;
+use std::thread;
+
+use stag_memory::{ArenaConfig, Budget, PageChoice, Pool};
+
+use super::message::{Introduction, Message};
+use super::pages::{Layout, Part, check};
+use super::*;
+use crate::WorkError;
+
+const CAPACITY: QueuePairCapacity =
+    QueuePairCapacity { receives: 16, sends: 16, exposures: 8, send_len_max: 1024, receive_len_max: 1024 };
+
+struct Side {
+    shm: Shm,
+    messages: Pool,
+    now: Duration,
+    completions: Vec<Completion>,
+    events: Vec<Event>,
+}
+
+fn address() -> String {
+    // Partner of nothing: only uniqueness matters.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("unit-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn arena() -> Arena {
+    let budget = Budget::new(16 << 20);
+    let page = PageChoice::Size(stag_memory::PageSize::Base);
+    Arena::new(&ArenaConfig { name: "unit", len: 1 << 20, page, node: None, budget: &budget }).unwrap()
+}
+
+impl Side {
+    fn new(config: ShmConfig) -> Side {
+        let arena = arena();
+        let messages = Pool::runs(&arena, "messages", 1024, 512).unwrap();
+        let mut shm = Shm::open(config).unwrap();
+        shm.register(&arena).unwrap();
+        let (completions, events) = (Vec::with_capacity(64), Vec::new());
+        Side { shm, messages, now: Duration::ZERO, completions, events }
+    }
+
+    fn buf(&self, bytes: &[u8]) -> Buf {
+        let mut buf = self.messages.take_len(bytes.len().max(1)).unwrap();
+        buf.set_len(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    fn turn(&mut self) {
+        self.now += Duration::from_micros(10);
+        self.shm.ring_doorbells();
+        let mut completions = Vec::with_capacity(64);
+        self.shm.poll(self.now, &mut completions, 64);
+        self.completions.append(&mut completions);
+        while let Some(event) = self.shm.poll_event() {
+            self.events.push(event);
+        }
+    }
+
+    fn send(&mut self, pair: QueuePairId, bytes: &[u8]) -> Result<(), PostError> {
+        let buf = self.buf(bytes);
+        let request = SendRequest { id: 7, buf, invalidate: None, signaled: false };
+        self.shm.post_send(pair, request).map_err(|refused| refused.error)
+    }
+
+    fn receive(&mut self, pair: QueuePairId) {
+        let buf = self.messages.take().unwrap();
+        self.shm.post_receive(pair, 1, buf).unwrap();
+    }
+
+    fn messages(&mut self) -> Vec<Vec<u8>> {
+        let mut messages = Vec::new();
+        self.completions.retain(|completion| match &completion.completed {
+            Completed::Receive { buf, .. } if completion.result.is_ok() => {
+                messages.push(buf.to_vec());
+                false
+            }
+            _ => true,
+        });
+        messages
+    }
+
+    fn reason(&self, pair: QueuePairId) -> Option<DisconnectReason> {
+        self.events.iter().find_map(|event| match event {
+            Event::Disconnected { queue_pair, reason } if *queue_pair == pair => Some(reason.clone()),
+            _ => None,
+        })
+    }
+}
+
+/// Runs both sides in turns until `done` says so.
+fn until<T>(sides: &mut [&mut Side], mut done: impl FnMut(&mut [&mut Side]) -> Option<T>) -> T {
+    for _ in 0..200_000 {
+        for side in sides.iter_mut() {
+            side.turn();
+        }
+        if let Some(value) = done(sides) {
+            return value;
+        }
+    }
+    panic!("200000 turns were not enough");
+}
+
+fn connect(client: &mut Side, server: &mut Side, capacity: QueuePairCapacity) -> (QueuePairId, QueuePairId) {
+    let address = address();
+    server.shm.listen(&address).unwrap();
+    let a = client.shm.connect(&address, b"", capacity).unwrap();
+    let b = until(&mut [client, server], |sides| accept(sides[1], capacity));
+    until(&mut [client, server], |sides| {
+        let established = |side: &Side| side.events.iter().any(|e| matches!(e, Event::Established { .. }));
+        (established(sides[0]) && established(sides[1])).then_some(())
+    });
+    (a, b)
+}
+
+fn accept(server: &mut Side, capacity: QueuePairCapacity) -> Option<QueuePairId> {
+    let is_request = |event: &Event| matches!(event, Event::ConnectRequest { .. });
+    let at = server.events.iter().position(is_request)?;
+    let Event::ConnectRequest { request, .. } = server.events.remove(at) else { return None };
+    let pair = server.shm.prepare(request, capacity).unwrap();
+    server.shm.accept(pair, b"").unwrap();
+    Some(pair)
+}
+
+fn pair() -> (Side, Side, QueuePairId, QueuePairId) {
+    let (mut client, mut server) = (Side::new(ShmConfig::default()), Side::new(ShmConfig::default()));
+    let (a, b) = connect(&mut client, &mut server, CAPACITY);
+    (client, server, a, b)
+}
+
+#[test]
+fn a_full_ring_pushes_back_and_keeps_order() {
+    let (mut client, mut server, a, b) = pair();
+    // Nobody receives: the ring fills, then the send queue, and then it is Full.
+    let (mut sent, mut rest) = (0u32, None);
+    for i in 0..1000u32 {
+        match client.send(a, &[&i.to_ne_bytes()[..], &[0xaa; 996]].concat()) {
+            Ok(()) => sent += 1,
+            Err(error) => {
+                rest = Some(error);
+                break;
+            }
+        }
+    }
+    assert_eq!(rest, Some(PostError::Full));
+    // Two records of 1008 bytes are a batch of 2 KiB, one line stays clear; and 16 that wait.
+    assert_eq!(sent, 16 + 15);
+
+    let mut seen = 0u32;
+    for _ in 0..sent {
+        server.receive(b);
+        let message = until(&mut [&mut client, &mut server], |sides| sides[1].messages().pop());
+        assert_eq!(message[..4], seen.to_ne_bytes());
+        seen += 1;
+    }
+    client.send(a, b"there is room again").unwrap();
+}
+
+#[test]
+fn completions_keep_posting_order_behind_a_send_that_waits() {
+    let (mut client, mut server, a, b) = pair();
+    let memory = server.buf(&[0; 100]);
+    let segment = server.shm.expose(b, Exposed::Write(memory)).unwrap();
+    for _ in 0..3 {
+        server.turn();
+        client.turn();
+    }
+    while !client.shm.slots[0].as_ref().unwrap().has_chores() {
+        client.send(a, &[1; 1000]).unwrap();
+    }
+    let buf = client.buf(b"signaled");
+    client.shm.post_send(a, SendRequest { id: 100, buf, invalidate: None, signaled: true }).unwrap();
+    let source = client.buf(&[9; 100]).share();
+    client.shm.post_write(a, WriteRequest { id: 101, source, target: segment, signaled: true }).unwrap();
+    client.turn();
+    assert!(client.completions.is_empty(), "the Send waits, so what is behind it does");
+    let ids = until(&mut [&mut client, &mut server], |sides| {
+        sides[1].messages();
+        if sides[1].messages.outstanding() < 8 {
+            sides[1].receive(b);
+        }
+        let ids: Vec<u64> = sides[0].completions.iter().map(|c| c.id).collect();
+        (ids.len() == 2).then_some(ids)
+    });
+    assert_eq!(ids, [100, 101]);
+}
+
+#[test]
+fn large_messages_get_a_large_ring() {
+    let (mut client, mut server) = (Side::new(ShmConfig::default()), Side::new(ShmConfig::default()));
+    let capacity = QueuePairCapacity { send_len_max: 65536, receive_len_max: 65536, ..CAPACITY };
+    let (a, b) = connect(&mut client, &mut server, capacity);
+    for len in [65536, 1, 40000, 65535] {
+        let buf = server.messages.take_len(65536).unwrap();
+        server.shm.post_receive(b, 1, buf).unwrap();
+        let message: Vec<u8> = (0..len).map(|i: u32| (i * 7 + len) as u8).collect();
+        client.send(a, &message).unwrap();
+        let got = until(&mut [&mut client, &mut server], |sides| sides[1].messages().pop());
+        assert!(got == message, "{len} bytes");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_the_peer_is_told_why() {
+    let mut client = Side::new(ShmConfig::default());
+    let mut server = Side::new(ShmConfig { completions: 50, ..ShmConfig::default() });
+    let address = address();
+    server.shm.listen(&address).unwrap();
+    let first = client.shm.connect(&address, b"", CAPACITY).unwrap();
+    until(&mut [&mut client, &mut server], |sides| accept(sides[1], CAPACITY));
+    let second = client.shm.connect(&address, b"", CAPACITY).unwrap();
+    let error = until(&mut [&mut client, &mut server], |sides| {
+        let at = sides[1].events.iter().position(|e| matches!(e, Event::ConnectRequest { .. }))?;
+        let Event::ConnectRequest { request, .. } = sides[1].events.remove(at) else { return None };
+        Some(sides[1].shm.prepare(request, CAPACITY).unwrap_err())
+    });
+    assert!(matches!(error, FabricError::Limit { wanted: 80, limit: 50, .. }), "{error}");
+    let reason = until(&mut [&mut client, &mut server], |sides| sides[0].reason(second));
+    assert!(
+        matches!(&reason, DisconnectReason::Rejected(why) if why.contains("the limit is 50")),
+        "{reason:?}"
+    );
+    assert_eq!(client.reason(first), None);
+
+    // What ends makes room.
+    client.shm.disconnect(first);
+    until(&mut [&mut client, &mut server], |sides| sides[0].reason(first));
+    until(&mut [&mut client, &mut server], |sides| (sides[1].shm.completions_taken == 0).then_some(()));
+}
+
+#[test]
+fn a_stale_id_names_nothing() {
+    let (mut client, mut server, a, _) = pair();
+    client.shm.disconnect(a);
+    until(&mut [&mut client, &mut server], |sides| sides[0].reason(a));
+    assert_eq!(client.send(a, b"x"), Err(PostError::NotConnected));
+    assert!(client.shm.fence(a, Handle(1), 0).is_none());
+    client.shm.disconnect(a);
+}
+
+#[test]
+fn dropping_the_provider_ends_its_connections_in_order() {
+    let (client, mut server, _, b) = pair();
+    server.receive(b);
+    let memory = server.buf(&[0; 10]);
+    server.shm.expose(b, Exposed::Write(memory)).unwrap();
+    drop(client);
+    let reason = until(&mut [&mut server], |sides| sides[0].reason(b));
+    assert_eq!(reason, DisconnectReason::Peer);
+    server.completions.clear();
+    assert_eq!(server.messages.outstanding(), 0);
+}
+
+/// A client by hand: a socket and a part, to break the rules with.
+struct Rogue {
+    // Kept open, as a living peer does.
+    _socket: OwnedFd,
+    part: Part,
+}
+
+impl Rogue {
+    fn introduction(layout: Layout) -> Introduction {
+        let (arenas, private_data) = (Vec::new(), Vec::new());
+        Introduction { may_sleep: false, capacity: CAPACITY, layout, arenas, private_data }
+    }
+
+    /// Connects in order, then has the server's attention.
+    fn connect(server: &mut Side) -> (Rogue, QueuePairId) {
+        let address = address();
+        server.shm.listen(&address).unwrap();
+        let layout = Layout { ring_len: 16384, exposures: 8 };
+        let (part, fd) = Part::create(layout).unwrap();
+        let socket = rendezvous::connect(&Address::new(&address).unwrap()).unwrap();
+        let bell = Bell::new().unwrap();
+        let hello = Message::Hello(Rogue::introduction(layout)).encode();
+        rendezvous::send(socket.as_fd(), &hello, &[fd.as_fd(), bell.as_fd()]).unwrap();
+        let pair = until(&mut [server], |sides| accept(sides[0], CAPACITY));
+        server.receive(pair);
+        (Rogue { _socket: socket, part }, pair)
+    }
+
+    fn write(&self, at: usize, words: &[u64]) {
+        // Last to first: the header of the first record is the doorbell.
+        for (i, &word) in words.iter().enumerate().rev() {
+            // SAFETY: in the ring, which is mapped writable and page-aligned.
+            let atomic = unsafe { AtomicU64::from_ptr(self.part.ring().add(at + 8 * i).cast()) };
+            atomic.store(word, Ordering::Release);
+        }
+    }
+}
+
+const LAST: u64 = 1 << 28;
+
+#[test]
+fn impossible_records_end_the_connection() {
+    let cases: [(&str, &[u64]); 7] = [
+        ("longer than the ring", &[LAST | 1 << 24 | 0xff_ffff]),
+        ("an unknown kind", &[LAST | 15 << 24]),
+        ("a batch that ends in nothing", &[1 << 24]),
+        ("a bind of the wrong length", &[LAST | 3 << 24 | 8 | 77 << 32, 0]),
+        ("a bind of an arena that is not there", &[LAST | 4 << 24 | 16 | 77 << 32, 9 << 48, 4096]),
+        ("a bind of an index that is not there", &[LAST | 4 << 24 | 16 | u64::from(u32::MAX) << 32, 0, 1]),
+        ("all ones", &[u64::MAX]),
+    ];
+    for (what, words) in cases {
+        let mut server = Side::new(ShmConfig::default());
+        let (rogue, pair) = Rogue::connect(&mut server);
+        rogue.write(0, words);
+        let reason = until(&mut [&mut server], |sides| sides[0].reason(pair));
+        assert!(matches!(reason, DisconnectReason::PeerViolation(_)), "{what}: {reason:?}");
+        server.completions.clear();
+        assert_eq!(server.messages.outstanding(), 0, "{what}: all buffers came back");
+    }
+}
+
+#[test]
+fn an_impossible_position_ends_the_connection() {
+    let mut server = Side::new(ShmConfig::default());
+    let (rogue, pair) = Rogue::connect(&mut server);
+    rogue.part.head().store(u64::MAX / 2, Ordering::Release);
+    until(&mut [&mut server], |sides| {
+        let _ = sides[0].send(pair, &[0; 1000]);
+        sides[0].reason(pair)
+    });
+    let failed = server.completions.iter().any(|c| c.result == Err(WorkError::PeerViolation));
+    assert!(failed, "the Send that met it says so");
+}
+
+#[test]
+fn every_stray_word_is_survived() {
+    // A small generator with a fixed seed: random words at the start of a batch, and random lengths behind.
+    let mut state = 0x5eed_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 20
+    };
+    for round in 0..60 {
+        let mut server = Side::new(ShmConfig::default());
+        let (rogue, pair) = Rogue::connect(&mut server);
+        for i in (0..16384 / 8).rev() {
+            // Headers that are nearly right go further than noise.
+            let kind = 1 + random() % 5;
+            let word = random() % 200 | kind << 24 | (random() & 1) << 28 | (random() % 16) << 32;
+            rogue.write(8 * i, &[word]);
+        }
+        for _ in 0..200 {
+            server.turn();
+            server.completions.clear();
+            let buf = server.messages.take().unwrap();
+            let _ = server.shm.post_receive(pair, 1, buf);
+        }
+        drop(rogue);
+        let reason = until(&mut [&mut server], |sides| sides[0].reason(pair));
+        server.completions.clear();
+        assert_eq!(server.messages.outstanding(), 0, "round {round}: {reason:?}");
+    }
+}
+
+#[test]
+fn handshakes_that_break_the_rules_cost_nothing() {
+    let mut server = Side::new(ShmConfig::default());
+    let name = address();
+    server.shm.listen(&name).unwrap();
+    let dial = || rendezvous::connect(&Address::new(&name).unwrap()).unwrap();
+    let layout = Layout { ring_len: 16384, exposures: 8 };
+    let hello = Message::Hello(Rogue::introduction(layout)).encode();
+    let with_arena = Introduction { arenas: vec![1 << 20], ..Rogue::introduction(layout) };
+    let bell = Bell::new().unwrap();
+    let (_part, fd) = Part::create(layout).unwrap();
+    let (_small, short) = Part::create(Layout { ring_len: 4096, exposures: 0 }).unwrap();
+    // SAFETY: a C string, and flags that exist.
+    let unsealed = check(unsafe { libc::memfd_create(c"unsealed".as_ptr(), libc::MFD_CLOEXEC) }).unwrap();
+    // SAFETY: just made.
+    let unsealed = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(unsealed) };
+    // SAFETY: an open descriptor.
+    check(unsafe { libc::ftruncate(unsealed.as_raw_fd(), 1 << 20) }).unwrap();
+
+    let cases: Vec<(&str, Vec<u8>, Vec<BorrowedFd<'_>>)> = vec![
+        ("another program", b"GET / HTTP/1.1".to_vec(), vec![]),
+        ("no descriptors", hello.clone(), vec![]),
+        ("too many descriptors", hello.clone(), vec![fd.as_fd(), bell.as_fd(), fd.as_fd()]),
+        ("a part that is too short", hello.clone(), vec![short.as_fd(), bell.as_fd()]),
+        ("a part that may shrink", hello.clone(), vec![unsealed.as_fd(), bell.as_fd()]),
+        ("an eventfd for a part", hello.clone(), vec![bell.as_fd(), bell.as_fd()]),
+        (
+            "an arena that may shrink",
+            Message::Hello(with_arena).encode(),
+            vec![fd.as_fd(), bell.as_fd(), unsealed.as_fd()],
+        ),
+        ("an accept", Message::Accept(Rogue::introduction(layout)).encode(), vec![fd.as_fd(), bell.as_fd()]),
+        ("too long", vec![0; 4000], vec![]),
+    ];
+    for (what, bytes, fds) in cases {
+        let socket = dial();
+        rendezvous::send(socket.as_fd(), &bytes, &fds).unwrap();
+        let answer = until(&mut [&mut server], |_| match setup::answer(socket.as_fd()) {
+            Answer::Nothing => None,
+            answer => Some(answer),
+        });
+        assert!(matches!(answer, Answer::Rejected(_)), "{what}");
+        assert!(server.events.is_empty(), "{what}: the user hears nothing of it");
+    }
+
+    // Somebody who says nothing is dropped when its time is over; a real client is served meanwhile.
+    let silent = dial();
+    let mut client = Side::new(ShmConfig::default());
+    client.shm.connect(&name, b"", CAPACITY).unwrap();
+    until(&mut [&mut client, &mut server], |sides| accept(sides[1], CAPACITY));
+    assert_eq!(server.shm.incoming.len(), 1);
+    server.now += ShmConfig::default().setup_timeout;
+    until(&mut [&mut server], |sides| sides[0].shm.incoming.is_empty().then_some(()));
+    assert!(matches!(setup::answer(silent.as_fd()), Answer::Closed));
+}
+
+#[test]
+fn a_listener_that_says_nothing_times_out() {
+    let name = address();
+    let listener = rendezvous::listen(&Address::new(&name).unwrap()).unwrap();
+    let mut client = Side::new(ShmConfig::default());
+    let pair = client.shm.connect(&name, b"", CAPACITY).unwrap();
+    client.receive(pair);
+    client.turn();
+    assert!(client.shm.poll_timeout().is_some_and(|at| at <= client.now + Duration::from_secs(5)));
+    client.now += Duration::from_secs(6);
+    let reason = until(&mut [&mut client], |sides| sides[0].reason(pair));
+    assert_eq!(reason, DisconnectReason::TimedOut);
+    client.completions.clear();
+    assert_eq!(client.messages.outstanding(), 0);
+    drop(listener);
+}
+
+#[test]
+fn arenas_are_mapped_once_for_all_connections() {
+    let (mut client, mut server) = (Side::new(ShmConfig::default()), Side::new(ShmConfig::default()));
+    let address = address();
+    server.shm.listen(&address).unwrap();
+    for _ in 0..3 {
+        client.shm.connect(&address, b"", CAPACITY).unwrap();
+        until(&mut [&mut client, &mut server], |sides| accept(sides[1], CAPACITY));
+    }
+    assert_eq!(server.shm.regions.mapped(), 1);
+    drop(client);
+    until(&mut [&mut server], |sides| (sides[0].shm.regions.mapped() == 0).then_some(()));
+}
+
+/// Two reactors that sleep whenever they may; a lost wake-up would end the test by its time limit.
+#[test]
+fn sleepers_are_always_woken() {
+    const ROUNDS: u32 = 3000;
+    let config = ShmConfig { may_sleep: true, ..ShmConfig::default() };
+    let name = address();
+    let mut server = Side::new(config);
+    server.shm.listen(&name).unwrap();
+
+    fn sleep(side: &mut Side) {
+        if side.shm.arm() {
+            let fd = side.shm.descriptor().unwrap().as_raw_fd();
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry.
+            let ready = unsafe { libc::poll(&raw mut poll, 1, 20_000) };
+            assert!(ready == 1, "nobody woke us for 20 s");
+            side.shm.disarm();
+        }
+    }
+
+    let client_name = name.clone();
+    let client = thread::spawn(move || {
+        let mut client = Side::new(config);
+        let pair = client.shm.connect(&client_name, b"", CAPACITY).unwrap();
+        client.receive(pair);
+        loop {
+            client.turn();
+            if client.events.iter().any(|e| matches!(e, Event::Established { .. })) {
+                break;
+            }
+            sleep(&mut client);
+        }
+        for round in 0..ROUNDS {
+            client.send(pair, &round.to_ne_bytes()).unwrap();
+            loop {
+                client.turn();
+                if let Some(message) = client.messages().pop() {
+                    assert_eq!(message, round.to_ne_bytes());
+                    client.receive(pair);
+                    break;
+                }
+                sleep(&mut client);
+            }
+        }
+        client.shm.disconnect(pair);
+        while client.reason(pair).is_none() {
+            client.turn();
+        }
+    });
+    let mut pair = None;
+    loop {
+        server.turn();
+        if pair.is_none() {
+            pair = accept(&mut server, CAPACITY);
+            if let Some(pair) = pair {
+                server.receive(pair);
+            }
+        }
+        if let Some(pair) = pair {
+            for message in server.messages() {
+                server.receive(pair);
+                server.send(pair, &message).unwrap();
+            }
+            if let Some(reason) = server.reason(pair) {
+                assert_eq!(reason, DisconnectReason::Peer);
+                break;
+            }
+        }
+        sleep(&mut server);
+    }
+    client.join().unwrap();
+}
+
+/// The real memory model, for what loom shows of the abstract one: the target fences while the initiator writes,
+/// and whatever the fence gave back is not written any more.
+#[test]
+fn fenced_memory_is_never_written_again() {
+    let name = address();
+    let stop = std::sync::Arc::new(AtomicU32::new(0));
+    let (client_name, client_stop) = (name.clone(), stop.clone());
+    let initiator = thread::spawn(move || {
+        let mut client = Side::new(ShmConfig::default());
+        let pair = client.shm.connect(&client_name, b"", CAPACITY).unwrap();
+        let source = client.buf(&[0xff; 4096]).share();
+        let (mut segment, mut writes) = (None, 0u64);
+        while client_stop.load(Ordering::Acquire) == 0 {
+            client.turn();
+            for _ in 0..16 - client.shm.slots[0].as_ref().map_or(16, |p| p.receives_posted()) {
+                client.receive(pair);
+            }
+            for message in client.messages() {
+                let word = |at: usize| u64::from_ne_bytes(message[at..at + 8].try_into().unwrap());
+                segment = Some(RemoteSegment { handle: Handle(word(0) as u32), offset: word(8) });
+            }
+            // Not `post_write`: a refusal would end the connection.
+            if let (Some(target), Some(Some(pair))) = (segment, client.shm.slots.first_mut()) {
+                writes += u64::from(pair.try_write(&source, target));
+                client.shm.mark_dirty(0);
+            }
+        }
+        writes
+    });
+
+    let mut server = Side::new(ShmConfig::default());
+    server.shm.listen(&name).unwrap();
+    let pair = until(&mut [&mut server], |sides| {
+        thread::yield_now();
+        accept(sides[0], CAPACITY)
+    });
+    until(&mut [&mut server], |sides| (!sides[0].events.is_empty()).then_some(()));
+    let mut pending = 0;
+    for round in 0..2000 {
+        let mut exposed = Exposed::Write(server.buf(&[0; 4096]));
+        let segment = loop {
+            match server.shm.expose(pair, exposed) {
+                Ok(segment) => break segment,
+                // The announcements of earlier ones still wait for room.
+                Err(Refused { request, error }) => {
+                    assert_eq!(error, PostError::Full);
+                    exposed = request;
+                    server.turn();
+                }
+            }
+        };
+        let mut message = u64::from(segment.handle.0).to_ne_bytes().to_vec();
+        message.extend_from_slice(&segment.offset.to_ne_bytes());
+        while server.send(pair, &message).is_err() {
+            server.turn();
+        }
+        for _ in 0..round % 50 {
+            server.turn();
+        }
+        let exposed = match server.shm.fence(pair, segment.handle, 5).unwrap() {
+            Fence::Done(exposed) => exposed,
+            Fence::Pending => {
+                pending += 1;
+                until(&mut [&mut server], |sides| {
+                    let is_fence = |c: &Completion| matches!(c.completed, Completed::Fence { .. });
+                    let at = sides[0].completions.iter().position(is_fence)?;
+                    match sides[0].completions.remove(at).completed {
+                        Completed::Fence { exposed, .. } => Some(exposed),
+                        _ => None,
+                    }
+                })
+            }
+        };
+        let Exposed::Write(mut buf) = exposed else { panic!("it was exposed to be written") };
+        buf.fill(0);
+        for _ in 0..5 {
+            server.turn();
+        }
+        assert!(buf.iter().all(|&byte| byte == 0), "round {round}: written after its fence");
+    }
+    stop.store(1, Ordering::Release);
+    let writes = initiator.join().unwrap();
+    println!("{writes} writes, {pending} fences had to wait");
+}
