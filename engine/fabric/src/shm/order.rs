@@ -110,7 +110,8 @@ pub(super) fn observe<W: Word<Value = u64>>(first: &W) -> u64 {
 #[inline(always)]
 pub(super) fn access_begin<W: Word<Value = u64>>(epoch: &W, odd: u64) {
     debug_assert!(odd % 2 == 1);
-    epoch.set(odd);
+    // Release: a target that waited for the span before and finds this one instead has seen that one's end.
+    epoch.set_release(odd);
     W::fence();
 }
 
