@@ -8,7 +8,7 @@
 //!
 //! - the initiator invalidates it with a Send: it forgets the bind before the Send leaves;
 //! - the target fences it: it counts up the exposure's kill word. Each bind carries the count of its time,
-//!   and the initiator compares before each access ([`order`](super::order)). A count, rather than the dead
+//!   and the initiator compares before each access ([`order`]). A count, rather than the dead
 //!   handle: a bind of an earlier exposure at that index, which the initiator has not replaced yet, stays
 //!   dead whatever happens at the index later.
 

@@ -162,8 +162,8 @@ pub(super) fn is_asleep<W: Word<Value = u32>>(sleeping: &W) -> bool {
 }
 
 #[cfg(all(test, loom))]
-mod tests {
-    //! Run with `RUSTFLAGS="--cfg loom" cargo test -p stag-fabric --lib --release order`.
+mod loom_tests {
+    //! Run with `RUSTFLAGS="--cfg loom" cargo test -p stag-fabric --lib --release loom`, as ci/loom.sh does.
 
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

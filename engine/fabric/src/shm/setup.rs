@@ -6,15 +6,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use super::connection::{Link, Phase};
 use super::exposure::Binds;
 use super::message::{Introduction, Malformed, Message};
 use super::pages::{self, Part};
 use super::regions::Regions;
 use super::rendezvous::{self, Address, Received};
 use super::ring;
-use super::wake::Bell;
-use super::{Admit, Ours};
-use crate::{ConnectRequestId, ListenerId, Peer, QueuePairCapacity};
+use super::wake::{Bell, Token};
+use super::{ACCEPT_BURST, Admit, INCOMING_MAX, Ours, Shm};
+use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, QueuePairCapacity};
 
 /// Connecting side.
 pub(super) struct Dialing {
@@ -182,4 +183,168 @@ pub(super) fn is_admitted(admit: Admit, peer: &Peer) -> bool {
         (Admit::SameUserOrRoot, Peer::Process { uid, .. }) => *uid == ours || *uid == 0 || ours == 0,
         (Admit::SameUserOrRoot, Peer::Address(_)) => false,
     }
+}
+
+// The connecting side.
+impl Shm {
+    /// Tries to reach the listener, and says HELLO.
+    pub(super) fn dial(&mut self, index: u32) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        if !matches!(pair.phase, Phase::Dialing) {
+            return;
+        }
+        let Some(dialing) = &pair.dialing else { return };
+        let socket = match rendezvous::connect(&dialing.address) {
+            Ok(socket) => socket,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => return self.close(index, DisconnectReason::NoListener),
+        };
+        let token = Token::QueuePair { index, generation: pair.id.generation };
+        let result = rendezvous::peer(socket.as_fd()).and_then(|peer| {
+            pair.peer = peer;
+            if !is_admitted(self.config.admit, &pair.peer) {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            self.epoll.add(socket.as_fd(), token)?;
+            let part = (&dialing.part, dialing.fd.as_fd());
+            let private_data = dialing.private_data.clone();
+            introduce(socket.as_fd(), true, &self.ours, part, pair.capacity, private_data)
+        });
+        pair.socket = Some(socket);
+        match result {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let reason = "the listener runs as another user; see Admit".to_owned();
+                self.close(index, DisconnectReason::Rejected(reason));
+            }
+            Err(_) => self.close(index, DisconnectReason::PeerDied),
+        }
+    }
+
+    /// The socket of a queue pair has news.
+    pub(super) fn hear(&mut self, index: u32, hung_up: bool) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        let Some(socket) = &pair.socket else { return };
+        match pair.phase {
+            Phase::Dialing => match answer(socket.as_fd()) {
+                Answer::Nothing => {}
+                Answer::Accepted(offer) => self.establish(index, offer),
+                Answer::Rejected(reason) => self.close(index, DisconnectReason::Rejected(reason)),
+                Answer::Violation(problem) => self.close(index, DisconnectReason::PeerViolation(problem)),
+                Answer::Closed => self.close(index, DisconnectReason::PeerDied),
+            },
+            _ if hung_up => {
+                // Whoever holds this end no longer reads it: it would be ready for ever.
+                self.epoll.remove(socket.as_fd());
+                pair.peer_gone = true;
+                let reason = pair.peer_reason();
+                match pair.phase {
+                    Phase::Open | Phase::Announced => {
+                        pair.phase = Phase::Draining(reason);
+                        self.mark_attention(index);
+                    }
+                    Phase::Closing(_) => {}
+                    _ => self.close(index, reason),
+                }
+            }
+            // One more datagram, after the last that there should be.
+            _ => {
+                self.epoll.remove(socket.as_fd());
+                self.close(index, DisconnectReason::PeerViolation("a message after the set-up"));
+            }
+        }
+    }
+
+    /// The peer accepted.
+    fn establish(&mut self, index: u32, mut offer: Offer) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        let Some(dialing) = pair.dialing.take() else { return };
+        let private_data = std::mem::take(&mut offer.introduction.private_data);
+        match offer.map(&mut self.regions) {
+            Ok((theirs, binds, bell)) => {
+                pair.link = Some(Link::new(dialing.part, theirs, binds, bell, self.ours.arenas.len()));
+                pair.phase = Phase::Announced;
+                let (queue_pair, peer) = (pair.id, pair.peer.clone());
+                self.events.push_back(Event::Established { queue_pair, private_data, peer });
+            }
+            Err(_) => self.close(index, DisconnectReason::PeerViolation("its memory cannot be mapped")),
+        }
+    }
+}
+
+// The accepting side.
+impl Shm {
+    /// Takes connections from a listener's backlog.
+    pub(super) fn take_connections(&mut self, index: u32) {
+        for _ in 0..ACCEPT_BURST {
+            let Some(listener) = self.listeners.get(index as usize) else { return };
+            // An error here is one of a connection that is gone again, or of descriptors that ran out: the
+            // next look tries again.
+            let Ok(Some(socket)) = rendezvous::accept(listener.as_fd()) else { return };
+            let Ok(peer) = rendezvous::peer(socket.as_fd()) else { continue };
+            let refusal = if !is_admitted(self.config.admit, &peer) {
+                Some("only processes of the same user, or root, may connect")
+            } else if self.incoming.len() == INCOMING_MAX {
+                Some("too many connection requests wait")
+            } else {
+                None
+            };
+            if let Some(reason) = refusal {
+                refuse(socket.as_fd(), reason);
+                continue;
+            }
+            let id = self.incoming_next;
+            self.incoming_next = self.incoming_next.wrapping_add(1);
+            if self.epoll.add(socket.as_fd(), Token::Incoming(id)).is_ok() {
+                let deadline = self.now + self.config.setup_timeout;
+                let listener = ListenerId(index);
+                self.incoming.push(Incoming { id, listener, socket, peer, deadline, hello: None });
+                // HELLO is usually there already.
+                self.hear_incoming(id, false);
+            }
+        }
+    }
+
+    /// A connection without a queue pair has news.
+    pub(super) fn hear_incoming(&mut self, id: u32, hung_up: bool) {
+        let Some(at) = self.incoming.iter().position(|incoming| incoming.id == id) else { return };
+        let incoming = &mut self.incoming[at];
+        if incoming.hello.is_some() {
+            // The user has not answered yet. If the peer gave up, or sent more than it should, it will
+            // find the request gone.
+            self.incoming.swap_remove(at);
+            return;
+        }
+        match hello(incoming.socket.as_fd()) {
+            Ok(Some(mut offer)) => {
+                let private_data = std::mem::take(&mut offer.introduction.private_data);
+                incoming.hello = Some(offer);
+                let Incoming { listener, ref peer, .. } = *incoming;
+                let (request, peer) = (incoming.request(), peer.clone());
+                self.events.push_back(Event::ConnectRequest { listener, request, peer, private_data });
+            }
+            Ok(None) if !hung_up => {}
+            Ok(None) | Err(Deaf::Closed) => {
+                self.incoming.swap_remove(at);
+            }
+            Err(Deaf::Nonsense(problem)) => {
+                refuse(incoming.socket.as_fd(), problem);
+                self.incoming.swap_remove(at);
+            }
+        }
+    }
+
+    pub(super) fn take_request(&mut self, request: ConnectRequestId) -> Option<(Incoming, Offer)> {
+        let is_it = |incoming: &Incoming| incoming.request() == request && incoming.hello.is_some();
+        let at = self.incoming.iter().position(is_it)?;
+        let mut incoming = self.incoming.swap_remove(at);
+        let offer = incoming.hello.take()?;
+        Some((incoming, offer))
+    }
+}
+
+/// Says no, as far as the peer still listens.
+pub(super) fn refuse(socket: BorrowedFd<'_>, reason: &str) {
+    // It may be gone already.
+    let _ = rendezvous::send(socket, &Message::Reject(reason.to_owned()).encode(), &[]);
 }

@@ -2,16 +2,23 @@
 //!
 //! Both sides run in one thread, in turns; two processes are in `tests/shm.rs`.
 
-use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::AtomicU32;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
-use stag_memory::{ArenaConfig, Budget, PageChoice, Pool};
+use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
 
 use super::message::{Introduction, Message};
 use super::pages::{Layout, Part, check};
-use super::*;
-use crate::WorkError;
+use super::rendezvous::{self, Address};
+use super::setup::{self, Answer};
+use super::wake::Bell;
+use super::{Shm, ShmConfig};
+use crate::{
+    Completed, Completion, DisconnectReason, Event, Exposed, FabricError, Fence, Handle, PostError, Provider,
+    QueuePairCapacity, QueuePairId, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
+};
 
 const CAPACITY: QueuePairCapacity =
     QueuePairCapacity { receives: 16, sends: 16, exposures: 8, send_len_max: 1024, receive_len_max: 1024 };
@@ -153,12 +160,10 @@ fn a_full_ring_pushes_back_and_keeps_order() {
     // Two records of 1008 bytes are a batch of 2 KiB, one line stays clear; and 16 that wait.
     assert_eq!(sent, 16 + 15);
 
-    let mut seen = 0u32;
-    for _ in 0..sent {
+    for seen in 0..sent {
         server.receive(b);
         let message = until(&mut [&mut client, &mut server], |sides| sides[1].messages().pop());
         assert_eq!(message[..4], seen.to_ne_bytes());
-        seen += 1;
     }
     client.send(a, b"there is room again").unwrap();
 }
@@ -347,7 +352,7 @@ fn every_stray_word_is_survived() {
         for i in (0..16384 / 8).rev() {
             // Headers that are nearly right go further than noise.
             let kind = 1 + random() % 5;
-            let word = random() % 200 | kind << 24 | (random() & 1) << 28 | (random() % 16) << 32;
+            let word = (random() % 200) | (kind << 24) | ((random() & 1) << 28) | ((random() % 16) << 32);
             rogue.write(8 * i, &[word]);
         }
         for _ in 0..200 {

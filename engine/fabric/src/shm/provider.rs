@@ -1,0 +1,421 @@
+//! The provider's methods: the thin layer between the trait and a queue pair.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use stag_memory::{Arena, Buf};
+
+use super::connection::{Link, Phase, QueuePair};
+use super::regions::REGIONS_MAX;
+use super::rendezvous::{self, Address};
+use super::setup::{self, Dialing, refuse};
+use super::wake::Token;
+use super::{Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, Shm, message, order, pages, ring};
+use crate::{
+    Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
+    Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
+    ReadRequest, Refused, RemoteSegment, SendRequest, WriteRequest,
+};
+
+impl Provider for Shm {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            completions: self.config.completions,
+            queue_pairs: self.config.queue_pairs,
+            message_len_max: MESSAGE_LEN_MAX,
+            transfer_len_max: u32::MAX,
+            private_data_len_max: message::PRIVATE_DATA_LEN_MAX,
+            send_with_invalidate: true,
+            exposure: ExposureKind::TableEntry,
+        }
+    }
+
+    /// Connections that exist already do not learn of it: expose its buffers on later ones.
+    fn register(&mut self, arena: &Arena) -> Result<(), FabricError> {
+        if self.ours.region(arena.id()).is_some() {
+            return Ok(());
+        }
+        let wanted = self.ours.arenas.len() + 1;
+        if wanted > REGIONS_MAX {
+            let (wanted, limit) = (wanted as u64, REGIONS_MAX as u64);
+            let repair = "register fewer, larger arenas";
+            return Err(FabricError::Limit { what: "registered arenas", wanted, limit, repair });
+        }
+        if !pages::is_safe_to_map(arena.fd(), arena.len() as u64) {
+            let doing = format!("register the arena {:?}: it is not sealed against shrinking", arena.name());
+            return Err(FabricError::System { doing, source: io::ErrorKind::InvalidInput.into() });
+        }
+        self.ours.arenas.push(arena.clone());
+        Ok(())
+    }
+
+    fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {
+        let name = Address::new(address)?;
+        let index = self.listeners.len() as u32;
+        let listener = rendezvous::listen(&name).and_then(|listener| {
+            self.epoll.add(listener.as_fd(), Token::Listener(index))?;
+            Ok(listener)
+        });
+        let failed = |source| FabricError::System { doing: format!("listen at shm://{address}"), source };
+        self.listeners.push(listener.map_err(failed)?);
+        Ok(ListenerId(index))
+    }
+
+    fn connect(
+        &mut self,
+        address: &str,
+        private_data: &[u8],
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError> {
+        let name = Address::new(address)?;
+        check_private_data(private_data)?;
+        let seed = seed()?;
+        let id = self.admit(&capacity)?;
+        let (part, fd) = setup::create_part(&capacity).map_err(|error| {
+            self.completions_taken -= QueuePair::completions(&capacity);
+            no_memory(error)
+        })?;
+        // Who it is comes out when there is a socket.
+        let peer = Peer::Process { pid: 0, uid: 0, gid: 0 };
+        let mut pair = QueuePair::new(id, Phase::Dialing, capacity, seed, peer);
+        let private_data = private_data.to_vec();
+        pair.dialing = Some(Dialing { address: name, part, fd, private_data, deadline: None });
+        self.install(pair);
+        // The next pass dials, so that Receives can be posted even when nobody listens.
+        self.look_at = Duration::ZERO;
+        Ok(id)
+    }
+
+    fn prepare(
+        &mut self,
+        request: ConnectRequestId,
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError> {
+        let (incoming, offer) =
+            self.take_request(request).ok_or(FabricError::Gone("the connection request"))?;
+        let refused = |error: FabricError| {
+            refuse(incoming.socket.as_fd(), &error.to_string());
+            error
+        };
+        let seed = seed()?;
+        let id = self.admit(&capacity).map_err(refused)?;
+        let parts = setup::create_part(&capacity).and_then(|ours| Ok((ours, offer.map(&mut self.regions)?)));
+        let ((ours, fd), (theirs, binds, bell)) = match parts {
+            Ok(parts) => parts,
+            Err(error) => {
+                self.completions_taken -= QueuePair::completions(&capacity);
+                return Err(refused(no_memory(error)));
+            }
+        };
+        let token = Token::QueuePair { index: id.index, generation: id.generation };
+        self.epoll.rename(incoming.socket.as_fd(), token).map_err(no_memory)?;
+        let mut pair = QueuePair::new(id, Phase::Prepared, capacity, seed, incoming.peer);
+        pair.link = Some(Link::new(ours, theirs, binds, bell, self.ours.arenas.len()));
+        pair.part_fd = Some(fd);
+        pair.socket = Some(incoming.socket);
+        self.install(pair);
+        Ok(id)
+    }
+
+    fn accept(&mut self, queue_pair: QueuePairId, private_data: &[u8]) -> Result<(), FabricError> {
+        check_private_data(private_data)?;
+        let gone = FabricError::Gone("the prepared queue pair");
+        let slot = self.slots.get_mut(queue_pair.index as usize).and_then(Option::as_deref_mut);
+        let Some(pair) = slot.filter(|pair| pair.id == queue_pair && pair.phase == Phase::Prepared) else {
+            return Err(gone);
+        };
+        let (Some(socket), Some(link), Some(fd)) = (&pair.socket, &pair.link, pair.part_fd.take()) else {
+            return Err(gone);
+        };
+        let part = (link.ours(), fd.as_fd());
+        let private_data = private_data.to_vec();
+        let sent = setup::introduce(socket.as_fd(), false, &self.ours, part, pair.capacity, private_data);
+        if sent.is_err() {
+            self.close(queue_pair.index, DisconnectReason::PeerDied);
+            return Ok(());
+        }
+        pair.phase = Phase::Announced;
+        let peer = pair.peer.clone();
+        self.events.push_back(Event::Established { queue_pair, private_data: Vec::new(), peer });
+        Ok(())
+    }
+
+    fn reject(&mut self, request: ConnectRequestId, reason: &str) {
+        if let Some((incoming, _)) = self.take_request(request) {
+            refuse(incoming.socket.as_fd(), reason);
+        }
+    }
+
+    fn disconnect(&mut self, queue_pair: QueuePairId) {
+        if find(&mut self.slots, queue_pair).is_some() {
+            self.close(queue_pair.index, DisconnectReason::Local);
+        }
+    }
+
+    #[inline]
+    fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
+        let registered = self.ours.region(buf.location().arena).is_some();
+        match find(&mut self.slots, queue_pair) {
+            None => Err(Refused { request: buf, error: PostError::NotConnected }),
+            Some(_) if !registered => Err(Refused { request: buf, error: PostError::NotRegistered }),
+            Some(pair) => pair.post_receive(id, buf),
+        }
+    }
+
+    #[inline]
+    fn post_send(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: SendRequest,
+    ) -> Result<(), Refused<SendRequest>> {
+        if self.ours.region(request.buf.location().arena).is_none() {
+            return Err(Refused { request, error: PostError::NotRegistered });
+        }
+        let result = match find(&mut self.slots, queue_pair) {
+            None => return Err(Refused { request, error: PostError::NotConnected }),
+            Some(pair) => pair.post_send(request, &mut self.local)?,
+        };
+        self.posted(queue_pair.index, result);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_write(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: WriteRequest,
+    ) -> Result<(), Refused<WriteRequest>> {
+        if self.ours.region(request.source.location().arena).is_none() {
+            return Err(Refused { request, error: PostError::NotRegistered });
+        }
+        let result = match find(&mut self.slots, queue_pair) {
+            None => return Err(Refused { request, error: PostError::NotConnected }),
+            Some(pair) => pair.post_write(request, &mut self.local)?,
+        };
+        self.posted(queue_pair.index, result);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_read(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: ReadRequest,
+        parts: &[ReadPart],
+    ) -> Result<(), Refused<ReadRequest>> {
+        if self.ours.region(request.target.location().arena).is_none() {
+            return Err(Refused { request, error: PostError::NotRegistered });
+        }
+        let result = match find(&mut self.slots, queue_pair) {
+            None => return Err(Refused { request, error: PostError::NotConnected }),
+            Some(pair) => pair.post_read(request, parts, &mut self.local)?,
+        };
+        self.posted(queue_pair.index, result);
+        Ok(())
+    }
+
+    #[inline]
+    fn expose(
+        &mut self,
+        queue_pair: QueuePairId,
+        exposed: Exposed,
+    ) -> Result<RemoteSegment, Refused<Exposed>> {
+        let arena = match &exposed {
+            Exposed::Read(shared) => shared.location().arena,
+            Exposed::Write(buf) => buf.location().arena,
+        };
+        let region = self.ours.region(arena);
+        let segment = match find(&mut self.slots, queue_pair) {
+            None => return Err(Refused { request: exposed, error: PostError::NotConnected }),
+            Some(pair) => pair.expose(exposed, region)?,
+        };
+        self.posted(queue_pair.index, Ok(()));
+        Ok(segment)
+    }
+
+    #[inline]
+    fn fence(&mut self, queue_pair: QueuePairId, handle: Handle, id: u64) -> Option<Fence> {
+        let fence = find(&mut self.slots, queue_pair)?.fence(handle, id)?;
+        if matches!(fence, Fence::Pending) {
+            self.mark_attention(queue_pair.index);
+        }
+        Some(fence)
+    }
+
+    #[inline]
+    fn ring_doorbells(&mut self) {
+        while let Some(index) = self.dirty.pop() {
+            if let Some(Some(pair)) = self.slots.get_mut(index as usize) {
+                pair.is_dirty = false;
+                pair.ring_doorbell();
+            }
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Duration, completions: &mut Vec<Completion>, max: usize) -> usize {
+        let start = completions.len();
+        let end = start + max.min(completions.capacity() - start);
+        self.now = now;
+
+        while completions.len() < end
+            && let Some(completion) = self.local.pop_front()
+        {
+            let signaled =
+                !matches!(completion.completed, Completed::Receive { .. } | Completed::Fence { .. });
+            if signaled && let Some(pair) = find(&mut self.slots, completion.queue_pair) {
+                pair.harvested();
+            }
+            completions.push(completion);
+        }
+
+        self.harvest(completions, end);
+
+        if !self.attention.is_empty() {
+            self.attend(completions, end);
+        }
+        self.look_passes += u32::from(completions.len() == start);
+        if now >= self.look_at || self.look_passes >= LOOK_PASSES {
+            self.look();
+        }
+        completions.len() - start
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        if let Event::Established { queue_pair, .. } = event
+            && let Some(pair) = find(&mut self.slots, queue_pair)
+        {
+            // From here on there may be completions.
+            if pair.phase == Phase::Announced {
+                pair.phase = Phase::Open;
+            }
+            let open = matches!(pair.phase, Phase::Open | Phase::Draining(_));
+            if let Some(doorbell) = pair.doorbell().filter(|_| open) {
+                self.active.push(Active { doorbell, index: queue_pair.index });
+            }
+        }
+        Some(event)
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        let incoming = self.incoming.iter().filter(|i| i.hello.is_none()).map(|i| i.deadline);
+        let dialing = self.slots.iter().flatten().filter_map(|pair| {
+            let dialing = pair.dialing.as_ref()?;
+            let again = pair.socket.is_none().then_some(self.now + DIAL_INTERVAL);
+            Some(again.unwrap_or_else(|| dialing.deadline.unwrap_or(self.now)))
+        });
+        incoming.chain(dialing).min()
+    }
+
+    fn arm(&mut self) -> bool {
+        if !self.config.may_sleep || !self.local.is_empty() || !self.events.is_empty() {
+            return false;
+        }
+        self.ring_doorbells();
+        self.is_armed = true;
+        for pair in self.slots.iter().flatten() {
+            pair.set_sleeping(true);
+        }
+        // Pairs with the fence of `order::is_asleep`: a producer whose doorbell we miss below sees that we sleep.
+        order::full_fence();
+        if self.slots.iter_mut().flatten().any(|pair| pair.has_work()) {
+            self.disarm();
+            return false;
+        }
+        true
+    }
+
+    fn disarm(&mut self) {
+        if std::mem::take(&mut self.is_armed) {
+            for pair in self.slots.iter().flatten() {
+                pair.set_sleeping(false);
+            }
+            // Whatever woke us, the next pass looks.
+            self.look_at = Duration::ZERO;
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.config.may_sleep.then(|| self.epoll.as_fd())
+    }
+}
+
+impl Shm {
+    /// Goes round the open queue pairs, once.
+    #[inline(always)]
+    fn harvest(&mut self, completions: &mut Vec<Completion>, end: usize) {
+        let count = self.active.len();
+        if self.turn >= count {
+            self.turn = 0;
+        }
+        let mut at = self.turn;
+        for _ in 0..count {
+            let Active { doorbell, index } = self.active[at];
+            let next = if at + 1 == count { 0 } else { at + 1 };
+            if count > 1 {
+                ring::prefetch_read(self.active[next].doorbell.cast());
+            }
+            // SAFETY: mapped and aligned (invariant of `Active`). Relaxed: the harvest looks again, in order.
+            let rung = unsafe { &*doorbell }.load(Ordering::Relaxed) != 0;
+            if rung && !self.harvest_one(at, index, completions, end) {
+                return;
+            }
+            at = next;
+        }
+    }
+
+    /// Takes what one queue pair has. `false`: this pass is over.
+    #[inline(always)]
+    fn harvest_one(&mut self, at: usize, index: u32, completions: &mut Vec<Completion>, end: usize) -> bool {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return true };
+        let result = pair.harvest(completions, end - completions.len());
+        if let Some(doorbell) = pair.doorbell() {
+            self.active[at].doorbell = doorbell;
+        }
+        if let Err(reason) = result {
+            self.close(index, reason);
+            return false;
+        }
+        if completions.len() == end {
+            // The next pass starts behind this one, so that nobody starves.
+            self.turn = at + 1;
+            return false;
+        }
+        true
+    }
+}
+
+/// The queue pair, if it still exists.
+#[inline(always)]
+fn find(slots: &mut [Option<Box<QueuePair>>], id: QueuePairId) -> Option<&mut QueuePair> {
+    let slot = slots.get_mut(id.index as usize)?.as_deref_mut()?;
+    (slot.id.generation == id.generation).then_some(slot)
+}
+
+fn check_private_data(private_data: &[u8]) -> Result<(), FabricError> {
+    let (wanted, limit) = (private_data.len() as u64, message::PRIVATE_DATA_LEN_MAX as u64);
+    if wanted > limit {
+        let repair = "carry less in it";
+        return Err(FabricError::Limit { what: "octets of private data", wanted, limit, repair });
+    }
+    Ok(())
+}
+
+fn no_memory(source: io::Error) -> FabricError {
+    FabricError::System { doing: "map the memory of a connection".to_owned(), source }
+}
+
+/// Random bits for handles.
+fn seed() -> Result<u64, FabricError> {
+    getrandom::u64().map_err(|error| FabricError::System {
+        doing: "get random bits for handles".to_owned(),
+        source: io::Error::other(error.to_string()),
+    })
+}
