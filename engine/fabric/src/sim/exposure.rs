@@ -7,6 +7,7 @@ use crate::{Exposed, Handle, RemoteSegment};
 
 /// Bits of a handle that name the slot; the others are its generation.
 const SLOT_BITS: u32 = 14;
+const GENERATION_MASK: u32 = u32::MAX >> SLOT_BITS;
 /// Exposures that a queue pair can have at once.
 pub(super) const EXPOSURES_MAX: u32 = 1 << SLOT_BITS;
 
@@ -17,8 +18,8 @@ pub(super) enum Access {
     Write,
 }
 
-/// Exposed memory by handle. A handle's generation is drawn anew for each use of its slot, so a peer
-/// cannot guess it, and one that is dead stays dead.
+/// Exposed memory by handle. The generations of a slot are a random walk through all that there are: a peer
+/// cannot guess the next one, and one that is dead stays dead until the slot was used 2^18 times.
 #[derive(Debug, Default)]
 pub(super) struct Exposures {
     slots: Vec<Slot>,
@@ -26,7 +27,10 @@ pub(super) struct Exposures {
 
 #[derive(Debug, Default)]
 struct Slot {
+    /// Of the present or last use.
     generation: u32,
+    /// Odd, and therefore comes by every generation before it comes by one again. 0: never used.
+    stride: u32,
     entry: Option<Entry>,
     /// The handle that was here last ended by a fence of ours, of which the peer may not know yet.
     was_fenced: bool,
@@ -77,11 +81,14 @@ impl Exposures {
             self.slots.len() - 1
         });
         let slot = &mut self.slots[index];
+        if slot.stride == 0 {
+            slot.stride = random.next_u64() as u32 | 1;
+            slot.generation = random.next_u64() as u32 & GENERATION_MASK;
+        }
         let handle = loop {
-            let generation = random.below(1 << (32 - SLOT_BITS)) as u32;
-            let handle = (generation << SLOT_BITS) | index as u32;
-            if generation != slot.generation && live.insert(handle) {
-                slot.generation = generation;
+            slot.generation = slot.generation.wrapping_add(slot.stride) & GENERATION_MASK;
+            let handle = (slot.generation << SLOT_BITS) | index as u32;
+            if live.insert(handle) {
                 break Handle(handle);
             }
         };

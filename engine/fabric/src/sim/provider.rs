@@ -39,6 +39,15 @@ impl Sim {
         self.world.0.borrow().device(self.device).map_or_else(String::new, |device| device.name.clone())
     }
 
+    /// The queue pair at the other end, which only a simulation can tell. `None`: there is none (any more, or
+    /// before the peer prepared it).
+    #[must_use]
+    pub fn peer(&self, queue_pair: QueuePairId) -> Option<QueuePairId> {
+        let state = self.world.0.borrow();
+        let peer = state.queue_pair(self.end(queue_pair))?.peer?;
+        state.queue_pair(peer).map(|_| peer.id)
+    }
+
     /// Cuts a connection, as a fault does: each side finds out some time later. Harmless when the queue pair is gone.
     pub fn cut(&mut self, queue_pair: QueuePairId) {
         let end = self.end(queue_pair);

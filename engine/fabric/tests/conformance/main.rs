@@ -11,6 +11,7 @@ mod messages;
 mod setup;
 mod shared_memory;
 mod simulated;
+mod storm;
 mod teardown;
 mod transfers;
 

@@ -11,15 +11,21 @@ const SEEDS: u64 = 12;
 
 /// A world, and what the suite asks of it.
 pub(crate) struct Simulated {
-    world: World,
+    pub(crate) world: World,
     addresses: u32,
+}
+
+impl Simulated {
+    pub(crate) fn new(seed: u64, plan: FaultPlan) -> Simulated {
+        Simulated { world: World::new(seed, plan), addresses: 0 }
+    }
 }
 
 /// Runs a case for several seeds: even ones calm, odd ones rough.
 pub(crate) fn run(name: &str, case: fn(&mut Bench<Simulated>)) {
     sweep(name, 0..SEEDS, |seed| {
         let plan = if seed % 2 == 0 { FaultPlan::default() } else { rough() };
-        let mut bench = Bench::new(Simulated { world: World::new(seed, plan), addresses: 0 });
+        let mut bench = Bench::new(Simulated::new(seed, plan));
         case(&mut bench);
         bench.finish();
     });
