@@ -28,6 +28,7 @@
 pub mod credits;
 mod offer;
 pub mod parameters;
+mod plain;
 pub mod plan;
 pub mod reads;
 pub mod requester;

@@ -178,6 +178,12 @@ impl Offer {
         self.exposed | self.fencing != 0
     }
 
+    /// Whether a Reply to this offer has chunks to compare.
+    #[inline]
+    pub(crate) fn expects_chunks(&self) -> bool {
+        self.write_chunks > 0 || self.reply_chunk
+    }
+
     fn add_handle(&mut self, handles: &mut [u32], handle: u32) -> Result<(), TooMany> {
         let used = usize::from(self.handles);
         if !handles[..used].contains(&handle) {

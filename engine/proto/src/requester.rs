@@ -29,7 +29,7 @@
 
 use stag_wire::rpcrdma::{
     Direction, Emitter, Error, ErrorBody, Header, MessageKind, Procedure, ReadSegment, Segment, VERSION,
-    emit_plain, header_len,
+    WriteList, emit_plain, header_len,
 };
 use stag_wire::xdr::Overflow;
 
@@ -37,6 +37,7 @@ use crate::credits::Window;
 pub use crate::offer::Violation;
 use crate::offer::{HANDLES_MAX, Offer, Offers, TooMany};
 use crate::parameters::Parameters;
+use crate::plain;
 pub use crate::plan::{Form, PlanError, Shape};
 
 /// How a [`Requester`] is made.
@@ -81,11 +82,7 @@ impl CallId {
     #[inline]
     #[must_use]
     pub fn is_reply(self, payload: &[u8]) -> bool {
-        const REPLY: u32 = 1;
-        let Some([x0, x1, x2, x3, t0, t1, t2, t3]) = payload.first_chunk() else { return false };
-        let xid = u32::from_be_bytes([*x0, *x1, *x2, *x3]);
-        let msg_type = u32::from_be_bytes([*t0, *t1, *t2, *t3]);
-        xid == self.xid && msg_type == REPLY
+        plain::start(payload) == Some((self.xid, plain::REPLY))
     }
 }
 
@@ -171,7 +168,8 @@ pub struct Reply<'m> {
     pub payload: Payload<'m>,
     /// Whether the Call's memory must be fenced first. With [`Memory::Safe`] the Call is over.
     pub memory: Memory,
-    header: Header<'m>,
+    /// `None` without chunks.
+    writes: Option<WriteList<'m>>,
 }
 
 /// Where the Payload stream of a Reply is.
@@ -191,7 +189,7 @@ impl<'m> Reply<'m> {
     /// RPC with a permanent error (8166-6.1-d): only the Upper-Layer Binding can tell.
     pub fn write_lens(&self) -> impl Iterator<Item = u32> + use<'m> {
         // Checked against the offer, where a chunk of 4 GiB is refused.
-        self.header.write_list().map(|chunk| chunk.total_len() as u32)
+        self.writes.clone().into_iter().flatten().map(|chunk| chunk.total_len() as u32)
     }
 }
 
@@ -448,6 +446,31 @@ impl Requester {
     /// Post the Receive again before a Call that the Reply's grant lets out is sent.
     #[inline]
     pub fn handle_receive<'m>(&mut self, message: &'m [u8], invalidated: Option<u32>) -> Received<'m> {
+        if invalidated.is_none()
+            && let Some(received) = self.receive_plain(message)
+        {
+            return received;
+        }
+        self.receive_any(message, invalidated)
+    }
+
+    /// Takes in the plainest of messages: a Reply without chunks to a Call that offered none. `None`: it is
+    /// something else.
+    #[inline]
+    fn receive_plain<'m>(&mut self, message: &'m [u8]) -> Option<Received<'m>> {
+        let plain = plain::parse(message, plain::REPLY)?;
+        let call = self.find(plain.xid)?;
+        let slot = &self.slots[call.index()];
+        if slot.state != State::Sent || slot.offer.expects_chunks() {
+            return None;
+        }
+        self.window.handle_grant(plain.credits);
+        let memory = self.answered(call.index, Outcome::Replied);
+        Some(Received::Reply(Reply { call, payload: Payload::Inline(plain.stream), memory, writes: None }))
+    }
+
+    #[inline(never)]
+    fn receive_any<'m>(&mut self, message: &'m [u8], invalidated: Option<u32>) -> Received<'m> {
         match self.receive(message, invalidated) {
             Ok(received) => received,
             // Whose memory was invalidated cannot be told (8797-X-2).
@@ -458,7 +481,6 @@ impl Requester {
         }
     }
 
-    #[inline]
     fn receive<'m>(&mut self, message: &'m [u8], invalidated: Option<u32>) -> Result<Received<'m>, Dropped> {
         let (header, payload) = Header::parse(message).map_err(Dropped::Header)?;
         if let Procedure::Error(body) = header.procedure() {
@@ -491,7 +513,7 @@ impl Requester {
                     Procedure::Msg | Procedure::Error(_) => Payload::Inline(payload),
                 };
                 let memory = self.answered(call.index, Outcome::Replied);
-                Ok(Received::Reply(Reply { call, payload, memory, header }))
+                Ok(Received::Reply(Reply { call, payload, memory, writes: Some(header.write_list()) }))
             }
             Err(violation) => {
                 // Not the valid reply of 8166-3.3.3-a: the grant stays.

@@ -32,6 +32,7 @@ use stag_wire::xdr::Overflow;
 
 use crate::credits::Grant;
 use crate::parameters::Parameters;
+use crate::plain;
 use crate::reads::{self, ReadChunks};
 pub use crate::reads::{ChunkError, Limits};
 
@@ -84,7 +85,9 @@ pub struct Call<'m> {
     pub id: CallId,
     /// Its Payload stream.
     pub payload: Payload<'m>,
-    header: Header<'m>,
+    xid: u32,
+    /// `None` without chunks.
+    header: Option<Header<'m>>,
 }
 
 /// Where the Payload stream of a Call is.
@@ -101,26 +104,26 @@ impl<'m> Call<'m> {
     #[inline]
     #[must_use]
     pub fn xid(&self) -> u32 {
-        self.header.xid()
+        self.xid
     }
 
     /// Whether the Call has no chunk at all: nothing to pull, nothing to write to.
     #[inline]
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.header.is_plain()
+        self.header.is_none()
     }
 
     /// The segments of the Position Zero Read chunk.
     pub fn long_segments(&self) -> impl Iterator<Item = Segment> + Clone + use<'m> {
-        reads::segments_at(self.header.read_list(), 0)
+        reads::segments_at(self.header().read_list(), 0)
     }
 
     /// The other Read chunks, ascending by Position. They fit into the Payload stream and do not overlap;
     /// whether they are where the arguments have their items, only the decoder can tell: GARBAGE_ARGS if
     /// not (8166-4.5.2-b), or [`Responder::refuse`] if the item is not eligible (8166-6.1-c).
     pub fn read_chunks(&self) -> ReadChunks<'m> {
-        ReadChunks::new(self.header.read_list())
+        ReadChunks::new(self.header().read_list())
     }
 
     /// The Write chunk for the eligible result item number `item` of the Reply, counted from 0 in Payload
@@ -131,14 +134,21 @@ impl<'m> Call<'m> {
     #[inline]
     #[must_use]
     pub fn write_chunk(&self, item: usize) -> Option<WriteChunk<'m>> {
-        self.header.write_list().nth(item).filter(|chunk| !chunk.is_empty())
+        self.header?.write_list().nth(item).filter(|chunk| !chunk.is_empty())
     }
 
     /// The Reply chunk, for [`Form::long`] Replies.
     #[inline]
     #[must_use]
     pub fn reply_chunk(&self) -> Option<WriteChunk<'m>> {
-        self.header.reply_chunk()
+        self.header?.reply_chunk()
+    }
+
+    fn header(&self) -> Header<'m> {
+        match self.header {
+            Some(header) => header,
+            None => plain::header(),
+        }
     }
 }
 
@@ -250,6 +260,8 @@ struct Slot {
     state: State,
     /// Where the slot is in the list of xids in process.
     place: u32,
+    /// Whether the Call has no chunks: its Reply then needs nothing of the message.
+    plain: bool,
     /// Where the chunk lists are in the Call's message.
     layout: Layout,
     /// The handle to invalidate with the Reply.
@@ -287,7 +299,8 @@ impl Responder {
             generation: 0,
             state: State::Free,
             place: 0,
-            layout: plain_layout(),
+            plain: true,
+            layout: plain::header().layout(),
             invalidate: None,
         };
         Self {
@@ -336,13 +349,24 @@ impl Responder {
     #[inline]
     pub fn handle_receive<'m>(&mut self, message: &'m [u8]) -> Received<'m> {
         self.grant.receive_consumed();
-        match self.receive(message) {
-            Ok(call) => Received::Call(call),
+        let Some(plain) = plain::parse(message, plain::CALL) else {
+            return match self.receive(message) {
+                Ok(call) => Received::Call(call),
+                Err(refusal) => self.answer(message, refusal),
+            };
+        };
+        match self.start(plain.xid, plain.credits) {
+            Ok(id) => {
+                self.slots[id.index()].plain = true;
+                let payload = Payload::Inline(plain.stream);
+                Received::Call(Call { id, xid: plain.xid, payload, header: None })
+            }
             Err(refusal) => self.answer(message, refusal),
         }
     }
 
-    #[inline]
+    /// Takes in a message that is not the plainest of Calls.
+    #[inline(never)]
     fn receive<'m>(&mut self, message: &'m [u8]) -> Result<Call<'m>, Refusal> {
         let (header, stream) =
             Header::parse_limited(message, self.limits.segments).map_err(Refusal::Header)?;
@@ -350,15 +374,22 @@ impl Responder {
         if header.direction(stream) != Some(Direction::Call) {
             return Err(Refusal::Drop(Dropped::NotACall));
         }
-        let mut invalidate = None;
-        if !header.is_plain() {
-            self.check_chunks(&header, stream).map_err(Refusal::Chunks)?;
-            if self.parameters.remote_invalidation {
-                invalidate = only_handle(&header);
-            }
+        self.check_chunks(&header, stream).map_err(Refusal::Chunks)?;
+        let id = self.start(header.xid(), header.credits())?;
+        let slot = &mut self.slots[id.index()];
+        slot.plain = false;
+        slot.layout = header.layout();
+        if self.parameters.remote_invalidation {
+            slot.invalidate = only_handle(&header);
         }
-        if self.xids.contains(&header.xid()) {
-            return Err(Refusal::Drop(Dropped::DuplicateXid(header.xid())));
+        Ok(Call { id, xid: header.xid(), payload: payload(&header, stream), header: Some(header) })
+    }
+
+    /// Gives a Call its slot, if the peer may have one more in process.
+    #[inline]
+    fn start(&mut self, xid: u32, credits: u32) -> Result<CallId, Refusal> {
+        if self.xids.contains(&xid) {
+            return Err(Refusal::Drop(Dropped::DuplicateXid(xid)));
         }
         if !self.connected {
             return Err(Refusal::Drop(Dropped::Disconnected));
@@ -366,9 +397,18 @@ impl Responder {
         if !self.grant.start() {
             return Err(Refusal::Close(Misuse::TooManyCalls { granted: self.grant.ceiling() }));
         }
-        self.requested = header.credits().max(1);
-        let id = self.occupy(&header, invalidate);
-        Ok(Call { id, payload: payload(&header, stream), header })
+        self.requested = credits.max(1);
+        let index = self.free.pop().expect("the grant never exceeds the slots");
+        let slot = &mut self.slots[index as usize];
+        slot.xid = xid;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.state = State::Called;
+        slot.place = self.xids.len() as u32;
+        slot.invalidate = None;
+        let generation = slot.generation;
+        self.xids.push(xid);
+        self.places.push(index);
+        Ok(CallId { index, generation })
     }
 
     /// What is left of step 8: the Read chunks against the Payload stream, and all lists against the limits.
@@ -382,22 +422,6 @@ impl Responder {
             Procedure::Msg | Procedure::Error(_) => Some(stream.len() as u32),
         };
         reads::check(header.read_list(), inline_len, &self.limits)
-    }
-
-    #[inline]
-    fn occupy(&mut self, header: &Header<'_>, invalidate: Option<u32>) -> CallId {
-        let index = self.free.pop().expect("the grant never exceeds the slots");
-        let slot = &mut self.slots[index as usize];
-        slot.xid = header.xid();
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.state = State::Called;
-        slot.place = self.xids.len() as u32;
-        slot.layout = header.layout();
-        slot.invalidate = invalidate;
-        let generation = slot.generation;
-        self.xids.push(header.xid());
-        self.places.push(index);
-        CallId { index, generation }
     }
 
     /// Turns a refusal into what the peer gets to see of it.
@@ -423,18 +447,24 @@ impl Responder {
     #[inline]
     #[must_use]
     pub fn call<'m>(&self, id: CallId, message: &'m [u8]) -> Option<Call<'m>> {
-        let header = Header::with_layout(message, self.slot(id)?.layout)?;
+        let slot = self.slot(id)?;
+        if slot.plain {
+            let payload = Payload::Inline(message.get(HEADER_LEN_MIN..)?);
+            return Some(Call { id, xid: slot.xid, payload, header: None });
+        }
+        let header = Header::with_layout(message, slot.layout)?;
         let stream = message.get(header.layout().header_len()..)?;
-        Some(Call { id, payload: payload(&header, stream), header })
+        Some(Call { id, xid: slot.xid, payload: payload(&header, stream), header: Some(header) })
     }
 
     /// The Payload stream of a Long Call was pulled: checks that it is a Call with the header's xid. If not,
     /// the Call is over, and here is the answer; `None` inside: it was over before.
     pub fn handle_pulled(&mut self, id: CallId, payload: &[u8]) -> Result<(), Option<ErrorReply>> {
         let slot = self.slot(id).ok_or(None)?;
-        let mut start = [0; 8];
-        start[..4].copy_from_slice(&slot.xid.to_be_bytes());
-        if payload.starts_with(&start) { Ok(()) } else { Err(self.refuse(id, Refused::Payload)) }
+        match plain::start(payload) == Some((slot.xid, plain::CALL)) {
+            true => Ok(()),
+            false => Err(self.refuse(id, Refused::Payload)),
+        }
     }
 
     /// Decides the form of a Reply, before anything is written to the peer.
@@ -453,18 +483,38 @@ impl Responder {
         items: &[u32],
         payload_len: u32,
     ) -> Result<Form, ReplyError> {
-        let call = self.call(id, message).ok_or(ReplyError::Stale)?;
-        let mut header_len = HEADER_LEN_MIN as u32;
-        if !call.is_plain() {
-            header_len = repeated_len(&call.header, items)?;
+        let slot = self.slot(id).ok_or(ReplyError::Stale)?;
+        let threshold = self.parameters.reply_threshold;
+        if slot.plain {
+            let header_len = HEADER_LEN_MIN as u32;
+            // A threshold is at least 1 KiB.
+            if payload_len > threshold - header_len {
+                return Err(ReplyError::NoReplyChunk);
+            }
+            return Ok(Form { long: false, header_len, payload_len });
         }
+        self.plan_repeated(id, message, items, payload_len)
+    }
+
+    /// As [`Responder::plan_reply`], for a Call with chunks.
+    #[inline(never)]
+    fn plan_repeated(
+        &self,
+        id: CallId,
+        message: &[u8],
+        items: &[u32],
+        payload_len: u32,
+    ) -> Result<Form, ReplyError> {
+        let slot = self.slot(id).ok_or(ReplyError::Stale)?;
+        let header = Header::with_layout(message, slot.layout).ok_or(ReplyError::Stale)?;
+        let header_len = repeated_len(&header, items)?;
         let threshold = self.parameters.reply_threshold;
         if header_len > threshold {
             return Err(ReplyError::Header);
         }
         let long = payload_len > threshold - header_len;
         if long {
-            let room = call.reply_chunk().ok_or(ReplyError::NoReplyChunk)?.total_len();
+            let room = header.reply_chunk().ok_or(ReplyError::NoReplyChunk)?.total_len();
             if u64::from(payload_len) > room {
                 return Err(ReplyError::ReplyChunk);
             }
@@ -490,12 +540,13 @@ impl Responder {
         form: &Form,
         out: &mut [u8],
     ) -> Result<Emitted, ReplyError> {
-        let call = self.call(id, message).ok_or(ReplyError::Stale)?;
-        let credits = self.grant.renew(false);
-        let header_len = if call.is_plain() {
-            emit_plain(out, call.xid(), credits).map(|_| HEADER_LEN_MIN)
+        let slot = self.slot(id).ok_or(ReplyError::Stale)?;
+        let header_len = if slot.plain {
+            let xid = slot.xid;
+            emit_plain(out, xid, self.grant.renew(false)).map(|_| HEADER_LEN_MIN)
         } else {
-            emit_repeated(&call.header, items, form, credits, out)
+            let header = Header::with_layout(message, slot.layout).ok_or(ReplyError::Stale)?;
+            emit_repeated(&header, items, form, self.grant.renew(false), out)
         };
         let header_len =
             header_len.expect("`out` holds the header, and the chunks hold the items, as planned");
@@ -581,13 +632,6 @@ fn error_reply(xid: u32, version: u32, credits: u32, refused: Refused) -> ErrorR
     ErrorReply { octets, len: len as u8, refused }
 }
 
-/// The layout of a header without chunks.
-fn plain_layout() -> Layout {
-    let mut octets = [0; HEADER_LEN_MIN];
-    emit_plain(&mut octets, 0, 0).expect("as long as a header without chunks");
-    Header::parse(&octets).expect("a header that was just written").0.layout()
-}
-
 #[inline]
 fn payload<'m>(header: &Header<'m>, stream: &'m [u8]) -> Payload<'m> {
     match header.procedure() {
@@ -623,6 +667,7 @@ fn repeated_len(header: &Header<'_>, items: &[u32]) -> Result<u32, ReplyError> {
     Ok(header_len(0, counts, reply) as u32)
 }
 
+#[inline(never)]
 fn emit_repeated(
     header: &Header<'_>,
     items: &[u32],
