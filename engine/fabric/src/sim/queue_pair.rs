@@ -117,6 +117,8 @@ pub(super) struct QueuePair {
     pub(super) exposures_used: u32,
     /// Completions in the completion queue.
     pub(super) unharvested: u32,
+    /// It came as far as that, whatever it is now.
+    pub(super) was_established: bool,
     /// `Established` waits to be taken: completions stay back until then.
     pub(super) held: bool,
     /// The peer refused a request of ours: nothing more of ours has effect.
@@ -147,6 +149,7 @@ impl QueuePair {
             sends_used: 0,
             exposures_used: 0,
             unharvested: 0,
+            was_established: false,
             held: false,
             broken: false,
             cut: false,
@@ -164,7 +167,11 @@ impl QueuePair {
 
     /// Whether the peer's work has effect here.
     pub(super) fn is_reachable(&self) -> bool {
-        matches!(self.phase, Phase::Accepting | Phase::Established | Phase::Closing)
+        match self.phase {
+            Phase::Accepting | Phase::Established => true,
+            Phase::Closing => self.was_established,
+            Phase::Connecting | Phase::Prepared | Phase::Dead => false,
+        }
     }
 
     pub(super) fn work(&self, sequence: u64) -> Option<&Work> {

@@ -144,6 +144,7 @@ impl State {
     fn establish(&mut self, end: End, private_data: Vec<u8>) {
         let Some(queue_pair) = self.queue_pair_mut(end) else { return };
         queue_pair.phase = Phase::Established;
+        queue_pair.was_established = true;
         queue_pair.held = true;
         let (peer, timer) = (queue_pair.peer, queue_pair.timer.take());
         if let Some(key) = timer {

@@ -7,6 +7,7 @@
 mod bench;
 mod capacity;
 mod exposures;
+mod faults;
 mod messages;
 mod setup;
 mod shared_memory;
