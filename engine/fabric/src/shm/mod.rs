@@ -17,7 +17,13 @@
 //!
 //! In busy mode no message and no doorbell takes a locked instruction, a fence or a system call; accesses
 //! to exposed memory take one fence per doorbell. A side that may sleep ([`ShmConfig::may_sleep`]) costs its
-//! peers one fence per doorbell. The socket is looked at every 30 µs, one system call.
+//! peers one fence per doorbell. The sockets are looked at every 30 µs, one system call.
+//!
+//! # Death
+//!
+//! A process that dies closes its sockets, after its memory is gone: then nobody can touch anything any
+//! more, and all that was exposed comes back. So a process must not hand its sockets to a child that
+//! outlives it: they close on `exec`, but a bare `fork` keeps them.
 
 mod connection;
 mod exposure;
@@ -149,6 +155,8 @@ pub struct Shm {
     listeners: Vec<OwnedFd>,
     incoming: Vec<Incoming>,
     incoming_next: u32,
+    /// Queue pairs that wait for their listener.
+    dialing: Vec<u32>,
     is_armed: bool,
 }
 
@@ -185,6 +193,7 @@ impl Shm {
             listeners: Vec::new(),
             incoming: Vec::new(),
             incoming_next: 0,
+            dialing: Vec::new(),
             is_armed: false,
         })
     }
@@ -357,9 +366,15 @@ impl Shm {
         let late = |incoming: &Incoming| incoming.hello.is_none() && now >= incoming.deadline;
         // A closed descriptor leaves the epoll by itself.
         self.incoming.retain(|incoming| !late(incoming));
-        for index in 0..self.slots.len() as u32 {
+        let mut at = 0;
+        while let Some(&index) = self.dialing.get(at) {
             let timeout = self.config.setup_timeout;
-            let Some(Some(pair)) = self.slots.get_mut(index as usize) else { continue };
+            let pair = self.slots.get_mut(index as usize).and_then(Option::as_mut);
+            let Some(pair) = pair.filter(|pair| matches!(pair.phase, Phase::Dialing)) else {
+                self.dialing.swap_remove(at);
+                continue;
+            };
+            at += 1;
             let Some(dialing) = &mut pair.dialing else { continue };
             if now >= *dialing.deadline.get_or_insert(now + timeout) {
                 self.close(index, DisconnectReason::TimedOut);

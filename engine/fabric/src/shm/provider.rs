@@ -87,6 +87,7 @@ impl Provider for Shm {
         let private_data = private_data.to_vec();
         pair.dialing = Some(Dialing { address: name, part, fd, private_data, deadline: None });
         self.install(pair);
+        self.dialing.push(id.index);
         // The next pass dials, so that Receives can be posted even when nobody listens.
         self.look_at = Duration::ZERO;
         Ok(id)
@@ -295,10 +296,14 @@ impl Provider for Shm {
             // From here on there may be completions.
             if pair.phase == Phase::Announced {
                 pair.phase = Phase::Open;
-            }
-            let open = matches!(pair.phase, Phase::Open | Phase::Draining(_));
-            if let Some(doorbell) = pair.doorbell().filter(|_| open) {
-                self.active.push(Active { doorbell, index: queue_pair.index });
+                if let Some(doorbell) = pair.doorbell() {
+                    self.active.push(Active { doorbell, index: queue_pair.index });
+                }
+                // The peer may be gone again already; what it sent is in the ring.
+                if pair.peer_gone {
+                    pair.phase = Phase::Draining(pair.peer_reason());
+                    self.mark_attention(queue_pair.index);
+                }
             }
         }
         Some(event)
@@ -306,7 +311,8 @@ impl Provider for Shm {
 
     fn poll_timeout(&self) -> Option<Duration> {
         let incoming = self.incoming.iter().filter(|i| i.hello.is_none()).map(|i| i.deadline);
-        let dialing = self.slots.iter().flatten().filter_map(|pair| {
+        let dialing = self.dialing.iter().filter_map(|&index| {
+            let pair = self.slots.get(index as usize)?.as_ref()?;
             let dialing = pair.dialing.as_ref()?;
             let again = pair.socket.is_none().then_some(self.now + DIAL_INTERVAL);
             Some(again.unwrap_or_else(|| dialing.deadline.unwrap_or(self.now)))

@@ -239,11 +239,12 @@ impl Shm {
                 pair.peer_gone = true;
                 let reason = pair.peer_reason();
                 match pair.phase {
-                    Phase::Open | Phase::Announced => {
+                    Phase::Open => {
                         pair.phase = Phase::Draining(reason);
                         self.mark_attention(index);
                     }
-                    Phase::Closing(_) => {}
+                    // The user has to hear that it was there, first.
+                    Phase::Announced | Phase::Closing(_) => {}
                     _ => self.close(index, reason),
                 }
             }

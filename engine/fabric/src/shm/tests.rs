@@ -528,6 +528,75 @@ fn sleepers_are_always_woken() {
     client.join().unwrap();
 }
 
+/// Two threads, messages of any length both ways, Receives posted late: nothing is lost, torn or out of order.
+#[test]
+fn messages_both_ways_under_pressure() {
+    const COUNT: u64 = 20_000;
+    let name = address();
+
+    fn run(side: &mut Side, pair: QueuePairId, salt: u64) {
+        let mut state = salt;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        };
+        let message = |number: u64, salt: u64| {
+            let len = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt) % 1016;
+            let mut bytes = number.to_ne_bytes().to_vec();
+            bytes.extend((0..len).map(|i| (i ^ number ^ salt) as u8));
+            bytes
+        };
+        let (mut sent, mut received, mut posted) = (0, 0, 0);
+        while sent < COUNT || received < COUNT {
+            for _ in 0..random() % 20 {
+                if sent < COUNT && side.send(pair, &message(sent, salt)).is_ok() {
+                    sent += 1;
+                }
+            }
+            for _ in 0..random() % 8 {
+                if posted < 16 && received + posted < COUNT {
+                    side.receive(pair);
+                    posted += 1;
+                }
+            }
+            side.turn();
+            for bytes in side.messages() {
+                assert!(bytes == message(received, 3 - salt), "message {received}");
+                received += 1;
+                posted -= 1;
+            }
+            assert_eq!(side.reason(pair), None);
+        }
+    }
+
+    let client_name = name.clone();
+    let client = thread::spawn(move || {
+        let mut client = Side::new(ShmConfig::default());
+        let pair = client.shm.connect(&client_name, b"", CAPACITY).unwrap();
+        until(&mut [&mut client], |sides| {
+            thread::yield_now();
+            (!sides[0].events.is_empty()).then_some(())
+        });
+        run(&mut client, pair, 1);
+        // The other side has to send the rest of its own; it closes.
+        until(&mut [&mut client], |sides| {
+            thread::yield_now();
+            sides[0].reason(pair)
+        })
+    });
+    let mut server = Side::new(ShmConfig::default());
+    server.shm.listen(&name).unwrap();
+    let pair = until(&mut [&mut server], |sides| {
+        thread::yield_now();
+        accept(sides[0], CAPACITY)
+    });
+    until(&mut [&mut server], |sides| (!sides[0].events.is_empty()).then_some(()));
+    run(&mut server, pair, 2);
+    server.shm.disconnect(pair);
+    until(&mut [&mut server], |sides| sides[0].reason(pair));
+    assert_eq!(client.join().unwrap(), DisconnectReason::Peer);
+}
+
 /// The real memory model, for what loom shows of the abstract one: the target fences while the initiator writes,
 /// and whatever the fence gave back is not written any more.
 #[test]
