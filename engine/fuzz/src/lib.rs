@@ -8,8 +8,10 @@
 //! add its input there.
 #![forbid(unsafe_code)]
 
+mod proto;
 mod wire;
 
+pub use proto::{requester, responder};
 pub use wire::{cm_private_data, rpc_header, rpcrdma_header, xdr_reader};
 
 /// A target: it takes any octets, and returns.
@@ -21,4 +23,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("rpc_header", rpc_header),
     ("cm_private_data", cm_private_data),
     ("xdr_reader", xdr_reader),
+    ("requester", requester),
+    ("responder", responder),
 ];
