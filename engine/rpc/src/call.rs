@@ -14,13 +14,21 @@ use crate::service::Token;
 /// Pieces that one Read chunk is placed in at most: more than one only when free memory is in pieces.
 pub const PIECES_MAX: usize = 16;
 
-/// The data of one Read chunk, as it was placed.
+/// The data of one Read chunk, as it was placed. [`Placed::is_missing`] when there was no memory for it.
 #[derive(Debug, Default)]
 pub struct Placed {
     /// The buffers, filled one after the other, each from its start for its `len()`.
     pub pieces: ArrayVec<Buf, PIECES_MAX>,
     /// Octets in all: the item's, perhaps with roundup (8166-3.4.5.2-a).
     pub len: u32,
+}
+
+impl Placed {
+    /// Whether there was no memory to place the data in: the Call cannot be executed now.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.len > 0 && self.pieces.is_empty()
+    }
 }
 
 /// Who makes a Call.
@@ -44,14 +52,14 @@ pub struct Call<'a> {
     pub procedure: u32,
     /// Who calls.
     pub caller: Caller<'a>,
-    /// Who is at the other end of the connection.
-    pub peer: &'a Peer,
+    /// Who is at the other end of the connection, when the fabric knows.
+    pub peer: Option<&'a Peer>,
     /// When this pass of the reactor began.
     pub now: Duration,
     pub(crate) arguments: Reader<'a>,
     pub(crate) items: &'a mut [Placed],
     pub(crate) connection: ConnectionId,
-    pub(crate) slot: u16,
+    pub(crate) slot: u32,
 }
 
 impl<'a> Call<'a> {

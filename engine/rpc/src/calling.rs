@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use stag_fabric::{Exposed, Fence, Handle, Provider, SendRequest};
-use stag_memory::Buf;
-use stag_proto::requester::{ChunkLists, Config, Failure, Memory, Outcome, Payload, Received, Requester};
-use stag_proto::{Parameters, Shape};
-use stag_wire::rpc::{CallHeader, ReplyHeader};
+use stag_fabric::{Exposed, Fence, Handle, Provider, RemoteSegment, SendRequest};
+use stag_memory::{Buf, Shared};
+use stag_proto::parameters::Parameters;
+use stag_proto::plan::{Form, Shape};
+use stag_proto::requester::{
+    self, ChunkLists, Config, Failure, Memory, Outcome, Payload, Received, Requester,
+};
+use stag_wire::rpc::{Accepted, CallHeader, Denied, OpaqueAuth, ReplyBody, ReplyHeader, flavor};
 use stag_wire::rpcrdma::{ReadSegment, Segment};
-use stag_wire::xdr::{Overflow, Writer};
+use stag_wire::xdr::{Overflow, Reader, Writer};
 
 use crate::ConnectionId;
 use crate::client::{
@@ -18,6 +21,7 @@ use crate::client::{
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::engine::Core;
 use crate::reply::LONG_REPLY_LEN_MAX;
+use crate::statistics::Statistics;
 
 /// Positions of a Call's reduced arguments, in order.
 type Positions = ArrayVec<u32, CLIENT_SEGMENTS_MAX>;
@@ -53,7 +57,7 @@ enum Ending {
 /// One Call's memory and what its user wants back.
 #[derive(Debug, Default)]
 struct Slot {
-    call: Option<stag_proto::CallId>,
+    call: Option<requester::CallId>,
     user: u64,
     procedure: u32,
     started: Duration,
@@ -61,6 +65,8 @@ struct Slot {
     ending: Option<Ending>,
     message: Option<Buf>,
     written: ArrayVec<Written, CLIENT_SEGMENTS_MAX>,
+    /// Handles of what the peer may read, until they are fenced.
+    reads: ArrayVec<u32, { CLIENT_SEGMENTS_MAX + 1 }>,
     /// Octets in each Write chunk, by the Reply.
     chunk_lens: [u32; CLIENT_SEGMENTS_MAX],
     reply_chunk: Option<(u32, Option<Buf>)>,
@@ -125,25 +131,26 @@ impl Calling {
         core: &mut Core<P>,
         id: ConnectionId,
         request: &Request<'_>,
-        chunks: Chunks,
+        chunks: &mut Chunks,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-    ) -> Result<CallId, (CallRefused, Chunks)> {
+    ) -> Result<CallId, CallRefused> {
         if self.requester.available() == 0 {
-            return Err((CallRefused::NoCredit, chunks));
+            return Err(CallRefused::NoCredit);
         }
         // 8166-3.3.1-e: a Receive for the Reply comes before the Call.
         if self.receives_posted <= self.requester.window().in_flight() {
             self.post_receives(core, id);
             if self.receives_posted <= self.requester.window().in_flight() {
-                return Err((CallRefused::NoMemory, chunks));
+                return Err(CallRefused::NoMemory);
             }
         }
         let Some(mut send) = core.pools.messages.take() else {
-            return Err((CallRefused::NoMemory, chunks));
+            return Err(CallRefused::NoMemory);
         };
-        let counts = WriteCounts::of(&chunks);
+        let counts = WriteCounts::of(chunks);
         let mut shape = Shape {
             payload_len: 0,
+            prefer_long_call: false,
             read_segments: chunks.read.len() as u32,
             write_chunks: counts.as_slice(),
             reply_payload_len_max: request.results_len_max.saturating_add(REPLY_HEADER_LEN_MAX),
@@ -151,10 +158,10 @@ impl Calling {
             reply_chunk_segments: 1,
         };
         let Ok(mut form) = self.requester.plan(&shape) else {
-            return Err((CallRefused::TooManySegments, chunks));
+            return Err(CallRefused::TooManySegments);
         };
         let Some(call) = self.requester.begin() else {
-            return Err((CallRefused::NoCredit, chunks));
+            return Err(CallRefused::NoCredit);
         };
 
         // The Payload goes straight behind the header, or, when it does not fit, into a Long Call's buffer.
@@ -174,7 +181,7 @@ impl Calling {
                     }
                     Err(refused) => {
                         let _ = self.requester.abandon(call);
-                        return Err((refused, chunks));
+                        return Err(refused);
                     }
                 }
             }
@@ -184,7 +191,7 @@ impl Calling {
             let len = (shape.reply_payload_len_max as usize).min(LONG_REPLY_LEN_MAX);
             let Some(mut buf) = core.pools.payload.take_len(len) else {
                 let _ = self.requester.abandon(call);
-                return Err((CallRefused::NoMemory, chunks));
+                return Err(CallRefused::NoMemory);
             };
             buf.set_len(len);
             reply_buf = Some(buf);
@@ -202,7 +209,18 @@ impl Calling {
         let long_call = long.is_some();
         let exposed = slot.expose(core, id, chunks, &positions, long, reply_buf);
         let sent = exposed.is_some_and(|lists| {
-            let emitted = self.requester.emit_call(call, &lists.as_chunk_lists(counts.as_slice()), &mut send);
+            let mut writes: ArrayVec<&[Segment], CLIENT_SEGMENTS_MAX> = ArrayVec::new();
+            let mut at = 0;
+            for &count in counts.as_slice() {
+                writes.push(&lists.writes[at..at + count as usize]);
+                at += count as usize;
+            }
+            let chunk_lists = ChunkLists {
+                reads: &lists.reads,
+                writes: &writes,
+                reply: lists.reply.as_ref().map(std::slice::from_ref),
+            };
+            let emitted = self.requester.emit_call(call, &form, &chunk_lists, &mut send);
             // The plan above and the lists agree by construction.
             let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
             send.set_len(header_len + payload_len);
@@ -243,7 +261,7 @@ impl Calling {
     }
 
     /// Ends a Call that could not be exposed or sent.
-    fn end_unsent<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, call: stag_proto::CallId) {
+    fn end_unsent<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, call: requester::CallId) {
         self.slots[call.index()].ending = Some(Ending::Failed(CallError::NotSent));
         let memory = self.requester.abandon(call);
         self.settle(core, id, call, memory);
@@ -254,7 +272,7 @@ impl Calling {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: stag_proto::CallId,
+        call: requester::CallId,
         error: CallError,
     ) {
         let slot = &mut self.slots[call.index()];
@@ -360,7 +378,7 @@ impl Calling {
     /// The connection is gone, and all memory is back: every Call ends now.
     pub(crate) fn close<P: Provider>(mut self, core: &mut Core<P>, id: ConnectionId) {
         let slots = &mut self.slots;
-        let mut over: Vec<stag_proto::CallId> = Vec::new();
+        let mut over: Vec<requester::CallId> = Vec::new();
         self.requester.handle_disconnect(|call, outcome| {
             let slot = &mut slots[call.index()];
             if slot.call == Some(call) {
@@ -382,7 +400,7 @@ impl Calling {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: stag_proto::CallId,
+        call: requester::CallId,
         mut memory: Memory,
     ) {
         if memory == Memory::Exposed {
@@ -408,7 +426,7 @@ impl Calling {
 
     /// Hands a Call that is over to its user.
     #[inline]
-    fn finish<P>(&mut self, core: &mut Core<P>, id: ConnectionId, call: stag_proto::CallId) {
+    fn finish<P>(&mut self, core: &mut Core<P>, id: ConnectionId, call: requester::CallId) {
         let slot = &mut self.slots[call.index()];
         // The late Reply of a cancelled Call, whose end was reported already.
         if slot.call != Some(call) {
@@ -472,11 +490,11 @@ fn write_payload(
         procedure: request.procedure,
         credential: match request.credentials {
             Credentials::None => OpaqueAuth::NONE,
-            Credentials::Sys(body) => OpaqueAuth { flavor: AUTH_SYS, body },
+            Credentials::Sys(body) => OpaqueAuth { flavor: flavor::AUTH_SYS, body },
         },
         verifier: OpaqueAuth::NONE,
     }
-    .encode(&mut writer)?;
+    .emit(&mut writer)?;
     encode(&mut writer)?;
     let positions = writer.reduced_positions().iter().copied().take(CLIENT_SEGMENTS_MAX).collect();
     Ok((writer.position(), positions))
@@ -497,7 +515,7 @@ impl Slot {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        chunks: Chunks,
+        chunks: &mut Chunks,
         positions: &Positions,
         long: Option<Buf>,
         reply: Option<Buf>,
@@ -509,12 +527,12 @@ impl Slot {
         if let Some(buf) = long {
             complete &= lists.expose_read(core, id, 0, buf.share());
         }
-        for (item, data) in chunks.read {
+        for (item, data) in chunks.read.drain(..) {
             // A piece whose item the encoder did not reduce has no Position: the Call is not well formed.
             let position = positions.get(usize::from(item)).copied();
             complete = complete && position.is_some_and(|at| lists.expose_read(core, id, at, data));
         }
-        for (chunk, buf) in chunks.write {
+        for (chunk, buf) in chunks.write.drain(..) {
             let offered = buf.len() as u32;
             let mut part = Written { chunk, handle: 0, offered, buf: None };
             if complete {
@@ -543,6 +561,7 @@ impl Slot {
                 Err(_) => complete = false,
             }
         }
+        self.reads = lists.reads.iter().map(|read| read.segment.handle).collect();
         if complete {
             return Some(lists);
         }
@@ -565,14 +584,20 @@ impl Slot {
     /// Whether `handle` is one of this Call's that is not fenced yet.
     fn exposes(&self, handle: u32) -> bool {
         self.written.iter().any(|part| part.handle == handle && part.buf.is_none())
+            || self.reads.contains(&handle)
             || matches!(self.reply_chunk, Some((own, None)) if own == handle)
     }
 
     /// Keeps memory that came back from a fence.
     #[inline]
     fn take_back(&mut self, handle: Option<Handle>, exposed: Option<Exposed>) {
-        let (Some(handle), Some(Exposed::Write(buf))) = (handle, exposed) else { return };
-        if let Some(part) = self.written.iter_mut().find(|part| part.handle == handle.0 && part.buf.is_none()) {
+        let Some(handle) = handle else { return };
+        let Some(Exposed::Write(buf)) = exposed else {
+            self.reads.retain(|own| *own != handle.0);
+            return;
+        };
+        if let Some(part) = self.written.iter_mut().find(|part| part.handle == handle.0 && part.buf.is_none())
+        {
             part.buf = Some(buf);
         } else if let Some((own, place)) = &mut self.reply_chunk
             && *own == handle.0
@@ -586,7 +611,7 @@ impl Slot {
     fn results(
         &mut self,
         ending: Ending,
-        call: stag_proto::CallId,
+        call: requester::CallId,
         statistics: &mut Statistics,
     ) -> Result<Results, CallError> {
         let (message, start) = match ending {
@@ -607,11 +632,8 @@ impl Slot {
             }
         };
         let mut reader = Reader::new(&message[start..]);
-        let status = match ReplyHeader::decode(&mut reader) {
-            Ok(header) => header.body,
-            Err(_) => return Err(CallError::BadReply),
-        };
-        check(status)?;
+        let header = ReplyHeader::parse(&mut reader).map_err(|_| CallError::BadReply)?;
+        check(&header.body)?;
         let first = (start + reader.position()) as u32;
         let mut reduced = 0;
         if !self.written.is_empty() {
@@ -645,7 +667,13 @@ impl Slot {
 }
 
 impl Lists {
-    fn expose_read<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, at: u32, data: Shared) -> bool {
+    fn expose_read<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        at: u32,
+        data: Shared,
+    ) -> bool {
         let len = data.len() as u32;
         match core.provider.expose(id, Exposed::Read(data)) {
             Ok(source) => {
@@ -667,4 +695,21 @@ fn write_buf(exposed: Exposed) -> Option<Buf> {
         Exposed::Write(buf) => Some(buf),
         Exposed::Read(_) => None,
     }
+}
+
+/// Turns an RPC-level refusal into the Call's error.
+#[inline]
+fn check(body: &ReplyBody<'_>) -> Result<(), CallError> {
+    Err(match *body {
+        ReplyBody::Accepted { outcome, .. } => match outcome {
+            Accepted::Success => return Ok(()),
+            Accepted::ProgUnavail => CallError::ProgramUnavailable,
+            Accepted::ProgMismatch { low, high } => CallError::ProgramMismatch { low, high },
+            Accepted::ProcUnavail => CallError::ProcedureUnavailable,
+            Accepted::GarbageArgs => CallError::GarbageArguments,
+            Accepted::SystemErr => CallError::SystemError,
+        },
+        ReplyBody::Denied(Denied::RpcMismatch { .. }) => CallError::RpcVersion,
+        ReplyBody::Denied(Denied::AuthError(status)) => CallError::Authentication(status.0),
+    })
 }

@@ -17,7 +17,7 @@ pub const CLIENT_SEGMENTS_MAX: usize = 8;
 pub struct CallId {
     /// The connection it was made on.
     pub connection: ConnectionId,
-    pub(crate) call: stag_proto::CallId,
+    pub(crate) call: stag_proto::requester::CallId,
 }
 
 /// A Call's fixed part: what is called, as whom, and how long to wait.
@@ -79,7 +79,7 @@ impl Chunks {
     }
 }
 
-/// Why a Call was not begun. Nothing was sent; the [`Chunks`] are handed back beside it.
+/// Why a Call was not begun. Nothing was sent, and its [`Chunks`] are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallRefused {

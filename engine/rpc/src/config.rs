@@ -69,7 +69,11 @@ impl EngineConfig {
     /// The first number that is out of its range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let check = |what, found: u64, low: u64, high: u64, repair| {
-            if found < low || found > high { Err(ConfigError { what, found, low, high, repair }) } else { Ok(()) }
+            if found < low || found > high {
+                Err(ConfigError { what, found, low, high, repair })
+            } else {
+                Ok(())
+            }
         };
         check(
             "inline_threshold",

@@ -47,12 +47,15 @@ pub(crate) struct Draft {
     pub(crate) writes: Vec<PlannedWrite>,
     /// Index into `writes`.
     pub(crate) next_write: usize,
+    /// The peer's handle that dies with the Send.
+    pub(crate) invalidate: Option<stag_fabric::Handle>,
 }
 
 /// One RDMA Write of a Draft.
 #[derive(Debug)]
 pub(crate) struct PlannedWrite {
-    pub(crate) source: Shared,
+    /// Taken when it is posted.
+    pub(crate) source: Option<Shared>,
     pub(crate) target: stag_fabric::RemoteSegment,
 }
 
@@ -68,6 +71,7 @@ impl Draft {
             verdict: Verdict::Empty,
             writes: Vec::with_capacity(16),
             next_write: 0,
+            invalidate: None,
         }
     }
 
@@ -79,6 +83,7 @@ impl Draft {
         self.forget_results();
         self.writes.clear();
         self.next_write = 0;
+        self.invalidate = None;
     }
 
     /// Forgets the handler's results, and keeps the Send buffer.

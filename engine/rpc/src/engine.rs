@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use stag_fabric::{Completed, Completion, DisconnectReason, Event, FabricError, ListenerId, Provider};
-use stag_proto::{INLINE_THRESHOLD_MIN, Parameters, Settings};
+use stag_proto::parameters::{InlineSize, Parameters, PrivateData, Side};
 use stag_runtime::Poller;
 use stag_wire::xdr::{Overflow, Writer};
 
@@ -46,7 +46,9 @@ pub enum EngineError {
         repair: &'static str,
     },
     /// Message buffers are smaller than the inline threshold.
-    #[error("message buffers of {found} octets cannot hold an inline threshold of {wanted}; make them as large")]
+    #[error(
+        "message buffers of {found} octets cannot hold an inline threshold of {wanted}; make them as large"
+    )]
     MessageLen {
         /// Octets of one buffer.
         found: usize,
@@ -65,13 +67,20 @@ pub(crate) struct Core<P> {
     pub(crate) now: Duration,
     pub(crate) completed: VecDeque<CompletedCall>,
     pub(crate) events: VecDeque<ConnectionEvent>,
-    /// Kept for reuse, so that the steady state allocates nothing.
+    /// Kept for reuse, so that the steady state allocates nothing. Boxed, because they move from here to a
+    /// Call and back.
+    #[allow(clippy::vec_box, reason = "the box moves, not what is in it")]
     pub(crate) drafts: Vec<Box<Draft>>,
+    #[allow(clippy::vec_box, reason = "the box moves, not what is in it")]
     pub(crate) pulls: Vec<Box<Pull>>,
     /// Receives that serving connections hold: posted, or with a Call in process.
     pub(crate) receives_held: u32,
     /// Connections that serve.
     pub(crate) serving_count: u32,
+    /// Credits that one serving connection may have at most, by the number of them.
+    pub(crate) credit_share: u32,
+    /// Counts the passes.
+    pub(crate) pass: u64,
 }
 
 impl<P> Core<P> {
@@ -84,13 +93,29 @@ impl<P> Core<P> {
         self.drafts.push(draft);
     }
 
-    /// Credits that one serving connection may have now: an equal share of the Receives, so that the sum of
-    /// all grants stays within them.
-    pub(crate) fn credit_share(&self) -> u32 {
-        let share = self.config.receives_max / self.serving_count.max(1);
-        share.saturating_sub(crate::config::SPARE_RECEIVES).clamp(1, self.config.credits_max)
+    pub(crate) fn put_pull(&mut self, mut pull: Box<Pull>) {
+        pull.clear();
+        self.pulls.push(pull);
+    }
+
+    /// Shares the Receives anew after a change of the number of serving connections. Every connection that
+    /// may still come has its first two put aside; the rest is divided equally.
+    pub(crate) fn share_credits(&mut self) {
+        let guaranteed = self.config.connections_max * FIRST_RECEIVES;
+        let free = self.config.receives_max.saturating_sub(guaranteed);
+        self.credit_share = (1 + free / self.serving_count.max(1)).min(self.config.credits_max);
+    }
+
+    /// Receives that serving connections may post beyond those they have, without taking those put aside for
+    /// connections to come.
+    pub(crate) fn receives_room(&self) -> u32 {
+        let aside = self.config.connections_max.saturating_sub(self.serving_count) * FIRST_RECEIVES;
+        self.config.receives_max.saturating_sub(self.receives_held + aside)
     }
 }
+
+/// Receives that a serving connection starts with: one credit (8166-3.3.3-a), and the spare.
+const FIRST_RECEIVES: u32 = 1 + crate::config::SPARE_RECEIVES;
 
 /// RPC over one provider, inside one reactor: connections, their Calls, and the services.
 pub struct Engine<P, S> {
@@ -156,6 +181,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 pulls: Vec::with_capacity(calls),
                 receives_held: 0,
                 serving_count: 0,
+                credit_share: config.credits_max,
+                pass: 0,
             },
         })
     }
@@ -175,12 +202,12 @@ impl<P: Provider, S: Services> Engine<P, S> {
     ///
     /// What the provider says; [`FabricError::Limit`] when the message buffers do not suffice.
     pub fn connect(&mut self, address: &str) -> Result<ConnectionId, FabricError> {
-        let mut own = [0; Settings::PRIVATE_DATA_LEN];
-        let own = self.settings().emit(&mut own);
-        let id = self.core.provider.connect(address, own, self.core.config.capacity())?;
+        let own = self.settings().to_wire();
+        let id = self.core.provider.connect(address, &own, self.core.config.capacity())?;
         let mut connection = Connection::new(id, self.core.now);
         // Before the Established event the parameters are the smallest; no Call is sent until then.
-        connection.calling = Some(Calling::new(&self.core.config, Parameters::default(), self.next_seed()));
+        let seed = self.next_seed();
+        connection.calling = Some(Calling::new(&self.core.config, Parameters::default(), seed));
         self.insert(connection);
         Ok(id)
     }
@@ -195,20 +222,21 @@ impl<P: Provider, S: Services> Engine<P, S> {
     ///
     /// # Errors
     ///
-    /// Nothing is sent then, and the chunks are handed back.
+    /// Nothing is sent then, and `chunks` is as it was. Otherwise it is empty: its memory belongs to the
+    /// Call, and the Write chunks' comes back with the [`CompletedCall`].
     pub fn call(
         &mut self,
         connection: ConnectionId,
         request: &Request<'_>,
-        chunks: Chunks,
+        chunks: &mut Chunks,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-    ) -> Result<CallId, (CallRefused, Chunks)> {
+    ) -> Result<CallId, CallRefused> {
         let Some(found) = find(&mut self.connections, connection) else {
-            return Err((CallRefused::NotConnected, chunks));
+            return Err(CallRefused::NotConnected);
         };
         let established = found.established;
         let Some(calling) = found.calling.as_mut().filter(|_| established) else {
-            return Err((CallRefused::NotConnected, chunks));
+            return Err(CallRefused::NotConnected);
         };
         calling.call(&mut self.core, connection, request, chunks, encode)
     }
@@ -246,7 +274,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// What the server granted last on `connection`.
     #[must_use]
     pub fn credits_granted(&self, connection: ConnectionId) -> u32 {
-        self.connection(connection).and_then(|found| found.calling.as_ref()).map_or(0, Calling::credits_granted)
+        self.connection(connection)
+            .and_then(|found| found.calling.as_ref())
+            .map_or(0, Calling::credits_granted)
     }
 
     /// What both ends of `connection` agreed on.
@@ -299,13 +329,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.connections.get(id.index as usize)?.as_deref().filter(|found| found.id == id)
     }
 
-    fn settings(&self) -> Settings {
-        let len = self.core.config.message_len() as u32;
-        Settings {
-            send_size: len,
-            receive_size: len,
+    /// What this side says in its private data (RFC 8797).
+    fn settings(&self) -> PrivateData {
+        let size = InlineSize::round_down(self.core.config.inline_threshold);
+        PrivateData {
             remote_invalidation: self.core.config.remote_invalidation
                 && self.core.provider.limits().send_with_invalidate,
+            send_size: size,
+            receive_size: size,
         }
     }
 
@@ -339,7 +370,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 found.peer = Some(peer);
                 self.core.statistics.connections_opened += 1;
                 if found.calling.is_some() {
-                    let parameters = Parameters::of_client(&settings, &private_data);
+                    let parameters = Parameters::negotiate(Side::Client, &settings, &private_data);
                     found.parameters = parameters;
                     let seed = self.next_seed();
                     let Some(found) = find(&mut self.connections, queue_pair) else { return };
@@ -371,8 +402,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 self.core.serving_count, config.connections_max
             ));
         }
-        let first = 1 + crate::config::SPARE_RECEIVES;
-        if self.core.receives_held + first > config.receives_max {
+        if self.core.receives_held + FIRST_RECEIVES > config.receives_max {
             return Err(format!(
                 "{} Receives are in use, the limit is {}; raise receives_max, or try again when others \
                  have made a Call",
@@ -380,20 +410,21 @@ impl<P: Provider, S: Services> Engine<P, S> {
             ));
         }
         let settings = self.settings();
-        let parameters = Parameters::of_server(&settings, private_data);
+        let parameters = Parameters::negotiate(Side::Server, &settings, private_data);
         let id = self.core.provider.prepare(request, config.capacity()).map_err(|error| error.to_string())?;
         let mut connection = Connection::new(id, self.core.now);
         connection.peer = Some(peer);
         connection.parameters = parameters;
         let mut serving = Serving::new(&config, parameters);
         self.core.serving_count += 1;
+        self.core.share_credits();
         // 8166-3.3.3-a: the peer has one credit before it hears of any.
-        let posted = serving.post_receives(&mut self.core, id, first);
+        let posted = serving.post_receives(&mut self.core, id, FIRST_RECEIVES);
         connection.serving = Some(serving);
         self.insert(connection);
-        let mut own = [0; Settings::PRIVATE_DATA_LEN];
-        let own = settings.emit(&mut own);
-        let accepted = if posted { self.core.provider.accept(id, own) } else { Err(FabricError::Gone("buffer")) };
+        let own = settings.to_wire();
+        let accepted =
+            if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
         if let Err(error) = accepted {
             tracing::warn!(%error, "connection not accepted");
             self.core.provider.disconnect(id);
@@ -409,6 +440,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             tracing::info!(?reason, "connection closed");
             serving.close(&mut self.core);
             self.core.serving_count -= 1;
+            self.core.share_credits();
         }
         if let Some(calling) = gone.calling.take() {
             calling.close(&mut self.core, id);
@@ -434,7 +466,18 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 if let Some(serving) = found.serving.as_mut() {
                     let peer = found.peer.as_ref();
                     let result = completion.result;
-                    serving.read_done(&mut self.core, &mut self.services, id, peer, completion.id, buf, result);
+                    let done = serving.read_done(
+                        &mut self.core,
+                        &mut self.services,
+                        id,
+                        peer,
+                        completion.id,
+                        buf,
+                        result,
+                    );
+                    if let Err(reason) = done {
+                        found.close(&mut self.core, reason);
+                    }
                 }
             }
             Completed::Fence { handle, exposed } => {
@@ -454,9 +497,18 @@ impl<P: Provider, S: Services> Engine<P, S> {
             && let Some((service, token)) = self.services.poll_later(self.core.now)
         {
             count += 1;
-            let answered = find(&mut self.connections, token.connection)
-                .and_then(|found| found.serving.as_mut())
-                .is_some_and(|serving| serving.finish(&mut self.core, &mut self.services, service, token));
+            let mut answered = false;
+            if let Some(found) = find(&mut self.connections, token.connection)
+                && let Some(serving) = found.serving.as_mut()
+            {
+                match serving.finish(&mut self.core, &mut self.services, token.connection, service, token) {
+                    Ok(found) => answered = found,
+                    Err(reason) => {
+                        answered = true;
+                        found.close(&mut self.core, reason);
+                    }
+                }
+            }
             if !answered {
                 self.services.abandoned(service, token);
             }
@@ -494,6 +546,7 @@ fn find_slot(
 impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn poll(&mut self, now: Duration) -> usize {
         self.core.now = now;
+        self.core.pass += 1;
         let burst = self.core.config.burst;
         let mut completions = std::mem::take(&mut self.completions);
         let mut events = self.core.provider.poll(now, &mut completions, burst);
@@ -513,7 +566,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
 
         events += self.answer_late();
         for found in self.connections.iter_mut().flatten() {
-            events += found.flush(&mut self.core);
+            events += found.flush(&mut self.core, &mut self.services);
         }
         if now >= self.next_scan {
             self.scan();
@@ -556,4 +609,3 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         self.connections.iter().all(Option::is_none)
     }
 }
-

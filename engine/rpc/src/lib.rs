@@ -1,7 +1,41 @@
 //! RPC over RDMA: connections, clients and services, inside one reactor.
+//!
+//! An [`Engine`] drives the state machines of `stag-proto` over a provider of `stag-fabric`. It is one
+//! [`Poller`](stag_runtime::Poller) of a reactor: each pass harvests completions, runs handlers, posts
+//! work, and rings the doorbells once.
+//!
+//! A server implements [`Service`] and gives it to the engine; a client begins Calls with
+//! [`Engine::call`] and takes their ends from [`Engine::completed`]. One engine can be both.
+//!
+//! # Reading order
+//!
+//! `service.rs` (what an embedder implements), `call.rs` and `reply.rs` (what its handler sees),
+//! `client.rs` (what a client sees), `engine.rs` (the pass), then `serving.rs` and `calling.rs` (the two
+//! halves of a connection).
 
+mod call;
+mod calling;
+mod client;
+mod config;
+mod connection;
+mod draft;
+mod engine;
+mod pools;
+mod reply;
+mod service;
+mod serving;
 mod statistics;
 
+pub use call::{Call, Caller, PIECES_MAX, Placed};
+pub use client::{
+    CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent,
+    Credentials, Request, Results,
+};
+pub use config::{ConfigError, EngineConfig, SEGMENTS_MAX};
+pub use engine::{Engine, EngineError};
+pub use pools::Pools;
+pub use reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
+pub use service::{Lookup, Outcome, Procedure, Service, Services, Token};
 pub use statistics::Statistics;
 
 /// Names a connection: that of its queue pair.

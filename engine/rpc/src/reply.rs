@@ -1,8 +1,8 @@
 //! What a handler fills in.
 
 use stag_memory::{Buf, Pool, Shared};
-use stag_wire::rpc::ReplyBody;
-use stag_wire::rpcrdma::Header;
+use stag_proto::responder;
+use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::draft::{Draft, Item, Verdict};
@@ -20,9 +20,8 @@ pub enum Placement {
 /// The Reply to one Call: the handler fills it in, the engine sends it.
 pub struct Reply<'a> {
     pub(crate) draft: &'a mut Draft,
-    /// The Call's transport header: it says which chunks there are for results.
-    pub(crate) header: Header<'a>,
-    pub(crate) xid: u32,
+    /// The Call, for the transport: it says which chunks there are for results.
+    pub(crate) call: &'a responder::Call<'a>,
     /// Octets that the Send buffer may hold, header included.
     pub(crate) inline_len_max: usize,
     /// Where a long Reply's buffer comes from.
@@ -42,8 +41,7 @@ impl Reply<'_> {
         let index = self.draft.items.len();
         let mut reduced = false;
         if index < usize::from(self.eligible)
-            && let Some(chunk) = self.header.write_list().nth(index)
-            && chunk.segment_count() > 0
+            && let Some(chunk) = self.call.write_chunk(index)
         {
             reduced = true;
             if chunk.total_len() < u64::from(len) {
@@ -69,17 +67,21 @@ impl Reply<'_> {
     /// Answers with results. `encode` writes them; it may be called twice, when they turn out too long
     /// to stay inline, and must write the same both times.
     pub fn success(&mut self, encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>) {
-        self.encode(&ReplyBody::Success, encode);
+        let xid = self.call.xid();
+        self.encode(|writer| {
+            emit_success(writer, xid)?;
+            encode(writer)
+        });
     }
 
     /// Answers that the arguments could not be decoded (RFC 5531 `GARBAGE_ARGS`, 8166-4.5.2-b).
     pub fn garbage_arguments(&mut self) {
-        self.error(&ReplyBody::GarbageArgs);
+        self.error(Accepted::GarbageArgs);
     }
 
     /// Answers that something failed that the program has no error for (RFC 5531 `SYSTEM_ERR`).
     pub fn system_error(&mut self) {
-        self.error(&ReplyBody::SystemErr);
+        self.error(Accepted::SystemErr);
     }
 
     /// Answers that the Call's chunks are not those that the binding allows (8166-6.1-c): ERR_CHUNK.
@@ -88,18 +90,23 @@ impl Reply<'_> {
         self.draft.verdict = Verdict::BadChunks;
     }
 
-    pub(crate) fn error(&mut self, body: &ReplyBody) {
-        self.draft.forget_results();
-        self.encode(body, |_| Ok(()));
+    fn error(&mut self, outcome: Accepted) {
+        self.header(&ReplyHeader::accepted(self.call.xid(), outcome));
     }
 
-    fn encode(&mut self, body: &ReplyBody, encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>) {
+    /// Answers with a header and no results.
+    pub(crate) fn header(&mut self, header: &ReplyHeader<'_>) {
+        self.draft.forget_results();
+        self.encode(|writer| header.emit(writer));
+    }
+
+    #[inline]
+    fn encode(&mut self, encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>) {
         if self.draft.verdict == Verdict::TooLong {
             return;
         }
         let write = |space: &mut [u8]| -> Result<usize, Overflow> {
             let mut writer = Writer::new(space);
-            body.emit(self.xid, &mut writer)?;
             encode(&mut writer)?;
             Ok(writer.position())
         };
@@ -127,12 +134,14 @@ impl Reply<'_> {
 
     /// A buffer for a Long Reply, as large as the Reply chunk (8166-3.5.3-e), if there is one.
     fn long_buffer(&self) -> Option<Buf> {
-        let len = self.header.reply_chunk()?.total_len();
+        let len = self.call.reply_chunk()?.total_len();
         let len = usize::try_from(len).ok()?.min(LONG_REPLY_LEN_MAX);
         if len == 0 {
             return None;
         }
-        self.payload.take_len(len)
+        let mut buf = self.payload.take_len(len)?;
+        buf.set_len(len);
+        Some(buf)
     }
 }
 

@@ -32,7 +32,7 @@ impl Procedure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
     pub(crate) connection: stag_fabric::QueuePairId,
-    pub(crate) slot: u16,
+    pub(crate) slot: u32,
     pub(crate) xid: u32,
 }
 

@@ -1,6 +1,14 @@
-//! Stag: a userspace, polled-mode RPC-over-RDMA engine. This is the crate an embedder depends on.
+//! **Stag**: a userspace, polled-mode RPC-over-RDMA engine.
 //!
-//! Each module is one crate of the engine, whole.
+//! This is the crate to depend on. It re-exports the layers, and what most programs need stands in
+//! [`prelude`].
+//!
+//! - To serve: implement [`rpc::Service`], give it to a [`rpc::Engine`], and let a
+//!   [`runtime::Reactor`] run it. `examples/echo_server.rs` is a whole server.
+//! - To call: connect an engine, begin Calls, take their ends. `examples/echo_client.rs` is a whole
+//!   client.
+//! - A fabric is chosen once, at start: [`fabric::shm`] between processes of one machine, [`fabric::sim`]
+//!   for tests in virtual time.
 
 pub use stag_fabric as fabric;
 pub use stag_hugepages as hugepages;
@@ -10,3 +18,16 @@ pub use stag_proto as proto;
 pub use stag_rpc as rpc;
 pub use stag_runtime as runtime;
 pub use stag_wire as wire;
+
+/// What most programs need.
+pub mod prelude {
+    pub use stag_fabric::Provider;
+    pub use stag_fabric::shm::{Shm, ShmConfig};
+    pub use stag_memory::{Arena, ArenaConfig, Budget, Buf, Ledger, PageChoice, Pool, Shared};
+    pub use stag_rpc::{
+        Call, CallError, Caller, Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Outcome,
+        Placement, Pools, Procedure, Reply, Request, Service,
+    };
+    pub use stag_runtime::{Clock, CoreId, PollMode, Poller, Reactor, ReactorConfig, StopFlag};
+    pub use stag_wire::xdr::{Overflow, Reader, Writer};
+}

@@ -11,7 +11,6 @@ mod faults;
 mod messages;
 mod setup;
 mod shared_memory;
-mod side;
 mod simulated;
 mod storm;
 mod teardown;

@@ -1,0 +1,124 @@
+//! One connection: its queue pair, and its client and server halves.
+//!
+//! Calls may go both ways on one connection (RFC 8167): then it has both halves, and a message's type says
+//! which it is for. Today a connection that was opened has the client half, one that was accepted the
+//! server half.
+
+use std::time::Duration;
+
+use stag_fabric::{Exposed, Handle, Peer, Provider};
+use stag_memory::Buf;
+use stag_proto::parameters::Parameters;
+
+use crate::ConnectionId;
+use crate::calling::Calling;
+use crate::client::CloseReason;
+use crate::engine::Core;
+use crate::service::Services;
+use crate::serving::Serving;
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) id: ConnectionId,
+    pub(crate) peer: Option<Peer>,
+    pub(crate) established: bool,
+    pub(crate) parameters: Parameters,
+    pub(crate) calling: Option<Calling>,
+    pub(crate) serving: Option<Serving>,
+    /// Why we ended it, if we did.
+    pub(crate) close_reason: Option<CloseReason>,
+    /// Set-up began then.
+    pub(crate) opened: Duration,
+    stopping: bool,
+    closing: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(id: ConnectionId, now: Duration) -> Connection {
+        Connection {
+            id,
+            peer: None,
+            established: false,
+            parameters: Parameters::default(),
+            calling: None,
+            serving: None,
+            close_reason: None,
+            opened: now,
+            stopping: false,
+            closing: false,
+        }
+    }
+
+    /// Takes in a message.
+    #[inline]
+    pub(crate) fn receive<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        message: Buf,
+        invalidated: Option<Handle>,
+        exposed: Option<Exposed>,
+    ) {
+        let result = if let Some(serving) = &mut self.serving {
+            serving.receive(core, services, self.id, self.peer.as_ref(), message)
+        } else if let Some(calling) = &mut self.calling {
+            calling.receive(core, self.id, message, invalidated, exposed).map_err(CloseReason::Violation)
+        } else {
+            Ok(())
+        };
+        if let Err(reason) = result {
+            self.close(core, reason);
+        }
+    }
+
+    /// Ends the connection, for a reason of ours.
+    #[cold]
+    pub(crate) fn close<P: Provider>(&mut self, core: &mut Core<P>, reason: CloseReason) {
+        if self.closing {
+            return;
+        }
+        if let CloseReason::Violation(what) = reason {
+            core.statistics.violations += 1;
+            tracing::warn!(peer = ?self.peer, what, "connection ended: the peer broke the rules");
+        }
+        self.closing = true;
+        self.close_reason = Some(reason);
+        core.provider.disconnect(self.id);
+    }
+
+    /// Goes on with what found no room, and with a graceful stop. Returns how much was done.
+    #[inline]
+    pub(crate) fn flush<P: Provider, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
+        let Some(serving) = &mut self.serving else { return 0 };
+        if serving.has_waiting() {
+            return match serving.flush(core, services, self.id, self.peer.as_ref()) {
+                Ok(count) => count,
+                Err(reason) => {
+                    self.close(core, reason);
+                    0
+                }
+            };
+        }
+        if self.stopping && !self.closing && serving.is_idle() {
+            self.closing = true;
+            core.provider.disconnect(self.id);
+            return 1;
+        }
+        0
+    }
+
+    /// Begins a graceful stop: a client's half ends at once, a server's when its Calls are answered.
+    pub(crate) fn stop<P: Provider>(&mut self, core: &mut Core<P>) {
+        self.stopping = true;
+        if self.serving.is_none() && !self.closing {
+            self.closing = true;
+            core.provider.disconnect(self.id);
+        }
+    }
+
+    /// Whether something must be looked at when time passes.
+    pub(crate) fn has_deadline(&self) -> bool {
+        !self.established || self.calling.as_ref().is_some_and(Calling::has_deadline)
+    }
+}

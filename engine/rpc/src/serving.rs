@@ -1,0 +1,1000 @@
+//! The server half of a connection: drives the Responder, pulls Calls' chunks, runs services, sends
+//! Replies.
+//!
+//! ```text
+//!  Receive ─▶ Responder ─▶ [pull Position Zero] ─▶ [pull data chunks] ─▶ service ─▶ Writes, Send
+//!                                                                           └▶ later ─┘
+//! ```
+
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+use stag_fabric::{
+    Handle, Peer, Provider, READ_PARTS_MAX, ReadPart, ReadRequest, RemoteSegment, SendRequest, WorkError,
+    WriteRequest,
+};
+use stag_memory::{Buf, Shared};
+use stag_proto::parameters::Parameters;
+use stag_proto::responder::{
+    self, CallId, Config, ErrorReply, Limits, Payload, Received, Refused, ReplyError, Responder,
+};
+use stag_proto::span::Cursor;
+use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeader, flavor};
+use stag_wire::rpcrdma::Segment;
+use stag_wire::xdr::{Reader, Reduced};
+
+use crate::ConnectionId;
+use crate::call::{Call, Caller, PIECES_MAX, Placed};
+use crate::client::CloseReason;
+use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
+use crate::draft::{Draft, PlannedWrite, Verdict};
+use crate::engine::Core;
+use crate::reply::Reply;
+use crate::service::{Lookup, Outcome, Services, Token};
+
+/// Data Read chunks of one Call at most. NFS has one; custom programs may have more.
+const READ_CHUNKS_MAX: usize = 8;
+
+/// Pieces of memory that one Call's Read chunks are placed in at most.
+const INCOMING_MAX: usize = 32;
+
+/// Credits that a connection starts with, when there are enough.
+const CREDITS_START: u32 = 16;
+
+/// Calls after which a connection's use of its credits is looked at.
+const CREDITS_EPOCH: u32 = 1024;
+
+/// A piece of memory that RDMA Reads fill.
+#[derive(Debug)]
+struct Incoming {
+    /// Number of the data Read chunk; none for the Position Zero Read chunk.
+    chunk: Option<u8>,
+    /// Where in the chunk the piece starts.
+    start: u32,
+    len: u32,
+    /// Here before it is posted, and after it is filled.
+    buf: Option<Buf>,
+    posted: bool,
+}
+
+/// What one Call pulls by RDMA Read. Reused.
+#[derive(Debug, Default)]
+pub(crate) struct Pull {
+    /// The Payload stream of a Long Call.
+    long: Option<Buf>,
+    items: Vec<Placed>,
+    reduced: ArrayVec<Reduced, READ_CHUNKS_MAX>,
+    incoming: ArrayVec<Incoming, INCOMING_MAX>,
+    /// Pieces not filled yet.
+    pending: u32,
+}
+
+impl Pull {
+    /// Forgets everything; buffers go back to their pools.
+    pub(crate) fn clear(&mut self) {
+        self.long = None;
+        self.items.clear();
+        self.reduced.clear();
+        self.incoming.clear();
+        self.pending = 0;
+    }
+}
+
+/// A Call that is in process beyond one pass.
+#[derive(Debug)]
+struct Pending {
+    id: CallId,
+    xid: u32,
+    message: Buf,
+    pull: Option<Box<Pull>>,
+    /// A service answers it later.
+    later: bool,
+    /// How many results the binding lets be in Write chunks.
+    eligible_results: u8,
+}
+
+/// The server half of a connection.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    responder: Responder,
+    slots: Box<[Option<Pending>]>,
+    /// Replies whose Writes or Send found no room in the send queue, oldest first.
+    blocked: VecDeque<Box<Draft>>,
+    /// Slots with Reads that found no room.
+    waiting: VecDeque<u32>,
+    /// Calls that are in a slot.
+    pending: u32,
+    /// Receives that this connection holds: posted, or with a Call in process.
+    held: u32,
+    /// Credits that it may have at present, by its use of them.
+    limit: u32,
+    /// Calls that arrived in the pass `pass`, the most in one pass of this epoch, and Calls of this epoch.
+    pass: u64,
+    arrived: u32,
+    peak: u32,
+    epoch: u32,
+}
+
+/// What became of a Call that was run.
+enum Ran {
+    Answered,
+    Later(u8),
+}
+
+impl Serving {
+    pub(crate) fn new(config: &EngineConfig, parameters: Parameters) -> Serving {
+        let slots = config.credits_max;
+        Serving {
+            responder: Responder::new(&Config {
+                slots,
+                parameters,
+                limits: Limits {
+                    segments: SEGMENTS_MAX,
+                    read_chunks: READ_CHUNKS_MAX as u32,
+                    write_chunks: 16,
+                    chunk_len: config.chunk_len_max,
+                    pull_len: config.chunk_len_max.saturating_mul(2),
+                },
+            }),
+            slots: (0..slots).map(|_| None).collect(),
+            blocked: VecDeque::new(),
+            waiting: VecDeque::new(),
+            pending: 0,
+            held: 0,
+            limit: CREDITS_START.min(slots),
+            pass: 0,
+            arrived: 0,
+            peak: 0,
+            epoch: 0,
+        }
+    }
+
+    /// Whether nothing is in process or waits to be sent.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending == 0 && self.blocked.is_empty()
+    }
+
+    /// Whether something found no room in a queue.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.blocked.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Posts `count` more Receives, if there is memory for them.
+    pub(crate) fn post_receives<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        count: u32,
+    ) -> bool {
+        let mut posted = 0;
+        while posted < count
+            && let Some(buf) = core.pools.messages.take()
+            && core.provider.post_receive(id, 0, buf).is_ok()
+        {
+            posted += 1;
+        }
+        self.held += posted;
+        core.receives_held += posted;
+        self.responder.receives_posted(posted);
+        posted == count
+    }
+
+    /// A Receive came back without a message: the connection is ending.
+    pub(crate) fn receive_flushed<P>(&mut self, core: &mut Core<P>) {
+        self.held -= 1;
+        core.receives_held -= 1;
+    }
+
+    /// A message's Receive is spent, and its Call over: posts as many as the connection should have now.
+    /// Before the Reply's header is made, because the grant in it counts on them (8166-3.3.1-d).
+    #[inline]
+    fn replenish<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        self.held -= 1;
+        core.receives_held -= 1;
+        let share = core.credit_share;
+        let limit = self.limit.min(share);
+        self.responder.set_credit_limit(limit);
+        let wanted = limit.min(self.responder.credits_requested()).max(1) + SPARE_RECEIVES;
+        if self.held < wanted {
+            let room = core.receives_room();
+            let count = (wanted - self.held).min(room);
+            self.post_receives(core, id, count);
+        }
+    }
+
+    /// Watches how many of its credits the connection uses: more are granted while it uses many, fewer when
+    /// it does not.
+    #[inline]
+    fn observe<P>(&mut self, core: &Core<P>) {
+        if self.pass != core.pass {
+            self.pass = core.pass;
+            self.arrived = 0;
+        }
+        self.arrived += 1;
+        self.peak = self.peak.max(self.arrived + self.pending);
+        self.epoch += 1;
+        if self.peak * 2 >= self.limit && self.limit < core.credit_share {
+            self.limit = (self.limit * 2).min(core.credit_share);
+        }
+        if self.epoch == CREDITS_EPOCH {
+            if self.peak * 8 < self.limit {
+                self.limit = (self.limit / 2).max(CREDITS_START.min(core.config.credits_max));
+            }
+            self.epoch = 0;
+            self.peak = 0;
+        }
+    }
+
+    /// Takes in a message. `Err`: the connection has to end.
+    #[inline]
+    pub(crate) fn receive<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        message: Buf,
+    ) -> Result<(), CloseReason> {
+        self.observe(core);
+        let call = match self.responder.handle_receive(&message) {
+            Received::Call(call) => call,
+            Received::Error(error) => {
+                drop(message);
+                self.replenish(core, id);
+                return self.send_error(core, id, &error);
+            }
+            Received::Dropped(_) => {
+                core.statistics.messages_discarded += 1;
+                drop(message);
+                self.replenish(core, id);
+                return Ok(());
+            }
+            Received::Close(_) => {
+                return Err(CloseReason::Violation("it sent more Calls than it had credits for"));
+            }
+        };
+        core.statistics.calls_received += 1;
+        let call_id = call.id;
+        if let Payload::Inline(stream) = call.payload {
+            let chunks = if call.is_plain() { 0 } else { call.read_chunks().count() };
+            if chunks == 0 {
+                core.statistics.messages_short += 1;
+                return match self.run(core, services, id, peer, &call, &message, stream, None)? {
+                    Ran::Answered => Ok(()),
+                    Ran::Later(eligible) => {
+                        self.keep(call_id, call.xid(), message, None, Some(eligible));
+                        Ok(())
+                    }
+                };
+            }
+            if !may_pull(services, stream, chunks) {
+                // Whatever is wrong with it, its data is not needed to say so.
+                return self.run(core, services, id, peer, &call, &message, stream, None).map(|_| ());
+            }
+        }
+        // Something has to be pulled first.
+        let xid = call.xid();
+        let mut pull = core.pulls.pop().unwrap_or_default();
+        match call.payload {
+            Payload::Long(len) => {
+                core.statistics.position_zero_chunks += 1;
+                if !place(core, &mut pull, None, len) {
+                    core.put_pull(pull);
+                    return self.refuse_for_memory(core, id, call_id);
+                }
+            }
+            Payload::Inline(_) => plan_chunks(core, &mut pull, &call),
+        }
+        self.keep(call_id, xid, message, Some(pull), None);
+        self.advance(core, services, id, peer, call_id)
+    }
+
+    /// Keeps a Call in its slot.
+    fn keep(&mut self, id: CallId, xid: u32, message: Buf, pull: Option<Box<Pull>>, later: Option<u8>) {
+        debug_assert!(self.slots[id.index()].is_none(), "a slot has one Call");
+        self.pending += 1;
+        self.slots[id.index()] = Some(Pending {
+            id,
+            xid,
+            message,
+            pull,
+            later: later.is_some(),
+            eligible_results: later.unwrap_or(0),
+        });
+    }
+
+    /// There is no memory to pull a Long Call into: its sender may try again later.
+    #[cold]
+    fn refuse_for_memory<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: CallId,
+    ) -> Result<(), CloseReason> {
+        let error = self.responder.refuse(call, Refused::Payload);
+        self.replenish(core, id);
+        error.map_or(Ok(()), |error| self.send_error(core, id, &error))
+    }
+
+    /// Posts what is to be posted of a Call's Reads, and runs the Call when all are done.
+    fn advance<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        call_id: CallId,
+    ) -> Result<(), CloseReason> {
+        loop {
+            let Some(pending) = &mut self.slots[call_id.index()] else { return Ok(()) };
+            let Some(pull) = &mut pending.pull else { return Ok(()) };
+            let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(()) };
+            match post_reads(core, id, &call, pull) {
+                Posted::All => {}
+                Posted::Full => {
+                    if !self.waiting.contains(&(call_id.index() as u32)) {
+                        self.waiting.push_back(call_id.index() as u32);
+                    }
+                    return Ok(());
+                }
+                Posted::Refused => return Ok(()),
+            }
+            if pull.pending > 0 {
+                return Ok(());
+            }
+            if matches!(call.payload, Payload::Long(_)) && pull.long.is_none() {
+                // The Payload stream is here. Look whether data chunks are to be pulled beside it.
+                pull.long = pull.incoming.pop().and_then(|incoming| incoming.buf);
+                let stream = pull.long.as_deref().unwrap_or_default();
+                if let Err(error) = self.responder.handle_pulled(call_id, stream) {
+                    self.release(core, call_id);
+                    self.replenish(core, id);
+                    return error.map_or(Ok(()), |error| self.send_error(core, id, &error));
+                }
+                let chunks = call.read_chunks().count();
+                if chunks > 0 && may_pull(services, stream, chunks) {
+                    plan_chunks(core, pull, &call);
+                    continue;
+                }
+            }
+            break;
+        }
+        let Some(mut pending) = self.release_slot(call_id) else { return Ok(()) };
+        let Some(mut pull) = pending.pull.take() else { return Ok(()) };
+        pull.collect();
+        let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(()) };
+        let long = pull.long.take();
+        let stream = match (call.payload, &long) {
+            (Payload::Inline(stream), _) => stream,
+            (Payload::Long(_), Some(long)) => long,
+            (Payload::Long(_), None) => return Ok(()),
+        };
+        let ran = self.run(core, services, id, peer, &call, &pending.message, stream, Some(&mut pull));
+        pull.long = long;
+        match ran? {
+            Ran::Answered => core.put_pull(pull),
+            Ran::Later(eligible) => {
+                self.keep(call_id, pending.xid, pending.message, Some(pull), Some(eligible))
+            }
+        }
+        Ok(())
+    }
+
+    /// A Read is done.
+    #[allow(clippy::too_many_arguments, reason = "the engine's parts, borrowed one by one")]
+    pub(crate) fn read_done<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        request: u64,
+        buf: Buf,
+        result: Result<(), WorkError>,
+    ) -> Result<(), CloseReason> {
+        let (slot, place) = ((request >> 32) as usize, (request & 0xffff_ffff) as usize);
+        let Some(pending) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return Ok(()) };
+        let Some(incoming) = pending.pull.as_mut().and_then(|pull| pull.incoming.get_mut(place)) else {
+            return Ok(());
+        };
+        incoming.buf = Some(buf);
+        if result.is_err() {
+            // The connection is ending, with everything in it.
+            return Ok(());
+        }
+        core.statistics.read_bytes += u64::from(incoming.len);
+        let call_id = pending.id;
+        if let Some(pull) = &mut pending.pull {
+            pull.pending -= 1;
+        }
+        self.advance(core, services, id, peer, call_id)
+    }
+
+    /// Runs a Call whose Payload stream and data are here, and sends its Reply.
+    #[allow(clippy::too_many_arguments, reason = "the engine's parts, borrowed one by one")]
+    #[inline]
+    fn run<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        call: &responder::Call<'_>,
+        message: &Buf,
+        stream: &[u8],
+        pull: Option<&mut Pull>,
+    ) -> Result<Ran, CloseReason> {
+        let mut no_items: [Placed; 0] = [];
+        let (items, reduced): (&mut [Placed], &[Reduced]) = match pull {
+            Some(pull) => (&mut pull.items, &pull.reduced),
+            None => (&mut no_items, &[]),
+        };
+        let mut reader = Reader::with_reduced(stream, reduced);
+        let header = match CallHeader::parse(&mut reader) {
+            Ok(header) => header,
+            Err(error) => {
+                let Some(refusal) = ReplyHeader::refusal(error) else {
+                    self.responder.discard(call.id);
+                    self.replenish(core, id);
+                    return Ok(Ran::Answered);
+                };
+                return self.answer(core, id, call, message, 0, |reply| {
+                    reply.header(&refusal);
+                    Ran::Answered
+                });
+            }
+        };
+        let refuse = |outcome| ReplyHeader::accepted(header.xid, outcome);
+        let caller = match header.credential.flavor {
+            flavor::AUTH_NONE => Ok(Caller::None),
+            flavor::AUTH_SYS => {
+                AuthSys::parse(header.credential.body).map(Caller::Sys).map_err(|_| AuthStat::BADCRED)
+            }
+            _ => Err(AuthStat::REJECTEDCRED),
+        };
+        let looked = services.lookup(header.program, header.version, header.procedure);
+        // Procedure 0 takes any flavor (5531-b).
+        let caller = match caller {
+            Err(_) if header.procedure == 0 => Caller::None,
+            Err(status) => {
+                let refusal = ReplyHeader::denied(header.xid, Denied::AuthError(status));
+                return self.answer(core, id, call, message, 0, |reply| {
+                    reply.header(&refusal);
+                    Ran::Answered
+                });
+            }
+            Ok(caller) => caller,
+        };
+        let (service, procedure) = match looked {
+            Lookup::Found { service, procedure } => (service, procedure),
+            other => {
+                let refusal = refuse(match other {
+                    Lookup::NoVersion(low, high) => Accepted::ProgMismatch { low, high },
+                    Lookup::NoProcedure => Accepted::ProcUnavail,
+                    _ => Accepted::ProgUnavail,
+                });
+                return self.answer(core, id, call, message, 0, |reply| {
+                    reply.header(&refusal);
+                    Ran::Answered
+                });
+            }
+        };
+        if !call.is_plain() && call.read_chunks().count() > usize::from(procedure.eligible_arguments) {
+            // 8166-6.1-c
+            let error = self.responder.refuse(call.id, Refused::Ineligible);
+            self.replenish(core, id);
+            if let Some(error) = error {
+                self.send_error(core, id, &error)?;
+            }
+            return Ok(Ran::Answered);
+        }
+        let now = core.now;
+        let eligible = procedure.eligible_results;
+        self.answer(core, id, call, message, eligible, |reply| {
+            if header.procedure == 0 {
+                reply.success(|_| Ok(()));
+                return Ran::Answered;
+            }
+            let mut call = Call {
+                xid: header.xid,
+                program: header.program,
+                version: header.version,
+                procedure: header.procedure,
+                caller,
+                peer,
+                now,
+                arguments: reader,
+                items,
+                connection: id,
+                slot: call.id.index() as u32,
+            };
+            match services.call(service, &mut call, reply) {
+                Outcome::Done => Ran::Answered,
+                Outcome::Later(_) => Ran::Later(eligible),
+            }
+        })
+    }
+
+    /// Makes a Reply: lets `fill` fill it in, then sends it.
+    #[inline]
+    fn answer<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: &responder::Call<'_>,
+        message: &Buf,
+        eligible: u8,
+        fill: impl FnOnce(&mut Reply<'_>) -> Ran,
+    ) -> Result<Ran, CloseReason> {
+        let header_len = if call.is_plain() {
+            stag_wire::rpcrdma::HEADER_LEN_MIN
+        } else {
+            match self.responder.plan_reply(call.id, message, &[], 0) {
+                Ok(form) => form.header_len as usize,
+                Err(error) => return self.refuse(core, id, call.id, Refused::Reply(error)),
+            }
+        };
+        let mut draft = core.draft();
+        let Some(mut send) = core.pools.messages.take() else {
+            core.put_draft(draft);
+            return Err(CloseReason::CannotReply);
+        };
+        send.set_len(send.capacity());
+        draft.send = Some(send);
+        draft.header_len = header_len;
+        let mut reply = Reply {
+            draft: &mut draft,
+            call,
+            inline_len_max: self.responder.parameters().reply_threshold as usize,
+            payload: &core.pools.payload,
+            eligible,
+            copied_bytes: &mut core.statistics.copied_bytes,
+        };
+        let ran = fill(&mut reply);
+        if let Ran::Later(_) = ran {
+            core.put_draft(draft);
+            return Ok(ran);
+        }
+        match draft.verdict {
+            Verdict::Encoded => {}
+            Verdict::BadChunks => {
+                core.put_draft(draft);
+                return self.refuse(core, id, call.id, Refused::Ineligible);
+            }
+            Verdict::TooLong => {
+                core.put_draft(draft);
+                return self.refuse(core, id, call.id, Refused::Reply(ReplyError::NoReplyChunk));
+            }
+            // A handler that says it is done and gave no answer: the peer waits for one.
+            Verdict::Empty => reply_of(&mut draft, call, core, self.responder.parameters()).system_error(),
+        }
+        self.send(core, id, call, message, draft)?;
+        Ok(Ran::Answered)
+    }
+
+    /// Answers a Call with ERR_CHUNK.
+    #[cold]
+    fn refuse<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: CallId,
+        why: Refused,
+    ) -> Result<Ran, CloseReason> {
+        let error = self.responder.refuse(call, why);
+        self.replenish(core, id);
+        if let Some(error) = error {
+            self.send_error(core, id, &error)?;
+        }
+        Ok(Ran::Answered)
+    }
+
+    /// Sends a filled-in Reply: decides its form, posts its Writes, then its Send.
+    #[inline]
+    fn send<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: &responder::Call<'_>,
+        message: &Buf,
+        mut draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
+        let mut items: ArrayVec<u32, ITEMS_MAX> = ArrayVec::new();
+        for item in &draft.items {
+            if items.try_push(if item.reduced { item.len } else { 0 }).is_err() {
+                break;
+            }
+        }
+        let form = match self.responder.plan_reply(call.id, message, &items, draft.payload_len as u32) {
+            Ok(form) => form,
+            Err(error) => {
+                core.put_draft(draft);
+                return self.refuse(core, id, call.id, Refused::Reply(error)).map(|_| ());
+            }
+        };
+        debug_assert_eq!(form.long, draft.long.is_some(), "the Reply was encoded where its form wants it");
+        self.replenish(core, id);
+        let Some(send) = draft.send.as_mut() else { return Err(CloseReason::CannotReply) };
+        let Ok(emitted) = self.responder.emit_reply(call.id, message, &items, &form, send) else {
+            core.put_draft(draft);
+            return Ok(());
+        };
+        send.set_len(if form.long { emitted.header_len } else { emitted.header_len + draft.payload_len });
+        draft.invalidate = emitted.invalidate.map(Handle);
+        if !call.is_plain() {
+            plan_writes(core, call, &mut draft);
+        }
+        core.statistics.replies_sent += 1;
+        if !self.blocked.is_empty() {
+            self.blocked.push_back(draft);
+            return Ok(());
+        }
+        self.post(core, id, draft)
+    }
+
+    /// Posts the rest of a Reply. What finds no room waits in `blocked`.
+    #[inline]
+    fn post<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        mut draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
+        match post_draft(core, id, &mut draft) {
+            Posted::All => core.put_draft(draft),
+            Posted::Full => self.blocked.push_front(draft),
+            Posted::Refused => {
+                core.put_draft(draft);
+                return Err(CloseReason::CannotReply);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends an RDMA_ERROR. `Err` when it cannot be sent (8166-4.5.4-c).
+    #[cold]
+    fn send_error<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        error: &ErrorReply,
+    ) -> Result<(), CloseReason> {
+        tracing::debug!(refused = ?error.refused, "RDMA_ERROR");
+        let octets = error.as_bytes();
+        let mut draft = core.draft();
+        let Some(mut send) = core.pools.messages.take() else {
+            core.put_draft(draft);
+            return Err(CloseReason::CannotReply);
+        };
+        send.set_len(octets.len());
+        send.copy_from_slice(octets);
+        draft.send = Some(send);
+        core.statistics.errors_sent += 1;
+        self.post(core, id, draft)
+    }
+
+    /// A service answers a Call that it left for later. `false`: that Call is gone.
+    pub(crate) fn finish<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        service: usize,
+        token: Token,
+    ) -> Result<bool, CloseReason> {
+        let kept = self.slots.get(token.slot as usize).and_then(Option::as_ref);
+        let Some(call_id) = kept.filter(|kept| kept.later && kept.xid == token.xid).map(|kept| kept.id)
+        else {
+            return Ok(false);
+        };
+        let Some(pending) = self.release_slot(call_id) else { return Ok(false) };
+        let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(false) };
+        self.answer(core, id, &call, &pending.message, pending.eligible_results, |reply| {
+            services.finish(service, token, reply);
+            Ran::Answered
+        })?;
+        if let Some(pull) = pending.pull {
+            core.put_pull(pull);
+        }
+        Ok(true)
+    }
+
+    /// Tries again what found no room. Returns how much was posted.
+    #[inline]
+    pub(crate) fn flush<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+    ) -> Result<usize, CloseReason> {
+        let mut count = 0;
+        while let Some(draft) = self.blocked.pop_front() {
+            let before = self.blocked.len();
+            self.post(core, id, draft)?;
+            if self.blocked.len() > before {
+                break;
+            }
+            count += 1;
+        }
+        for _ in 0..self.waiting.len() {
+            let Some(slot) = self.waiting.pop_front() else { break };
+            let Some(call_id) = self.slots[slot as usize].as_ref().map(|pending| pending.id) else {
+                continue;
+            };
+            self.advance(core, services, id, peer, call_id)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// The connection is gone, and all its posted buffers are back: lets go of the rest.
+    pub(crate) fn close<P>(mut self, core: &mut Core<P>) {
+        core.receives_held -= self.held;
+        self.responder.handle_disconnect(|_| {});
+        for draft in self.blocked.drain(..) {
+            core.put_draft(draft);
+        }
+        for pending in self.slots.iter_mut().filter_map(Option::take) {
+            if let Some(pull) = pending.pull {
+                core.put_pull(pull);
+            }
+        }
+    }
+
+    /// Takes a Call out of its slot.
+    fn release_slot(&mut self, id: CallId) -> Option<Pending> {
+        let pending = self.slots[id.index()].take()?;
+        self.pending -= 1;
+        Some(pending)
+    }
+
+    fn release<P>(&mut self, core: &mut Core<P>, id: CallId) {
+        if let Some(pull) = self.release_slot(id).and_then(|pending| pending.pull) {
+            core.put_pull(pull);
+        }
+    }
+}
+
+/// Eligible results of one Reply at most.
+const ITEMS_MAX: usize = 16;
+
+/// A Reply over a draft that has its Send buffer.
+fn reply_of<'a, P>(
+    draft: &'a mut Draft,
+    call: &'a responder::Call<'a>,
+    core: &'a mut Core<P>,
+    parameters: &Parameters,
+) -> Reply<'a> {
+    Reply {
+        draft,
+        call,
+        inline_len_max: parameters.reply_threshold as usize,
+        payload: &core.pools.payload,
+        eligible: 0,
+        copied_bytes: &mut core.statistics.copied_bytes,
+    }
+}
+
+/// Whether a Call's data chunks are worth pulling: its procedure is served, and may have so many.
+fn may_pull<S: Services>(services: &S, stream: &[u8], chunks: usize) -> bool {
+    let Ok(header) = CallHeader::parse(&mut Reader::new(stream)) else { return false };
+    match services.lookup(header.program, header.version, header.procedure) {
+        Lookup::Found { procedure, .. } => chunks <= usize::from(procedure.eligible_arguments),
+        _ => false,
+    }
+}
+
+/// Plans the Reads of all data chunks. A chunk that there is no memory for is left out: the handler sees
+/// that its data is not there.
+fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &responder::Call<'_>) {
+    for (index, chunk) in (0u8..).zip(call.read_chunks().take(READ_CHUNKS_MAX)) {
+        core.statistics.read_chunks += 1;
+        pull.reduced.push(Reduced::read_chunk(u32::from(index), chunk.position, chunk.len));
+        pull.items.push(Placed { pieces: ArrayVec::new(), len: chunk.len });
+        place(core, pull, Some(index), chunk.len);
+    }
+}
+
+/// Takes memory for `len` octets of a chunk. `false`: there is none.
+fn place<P>(core: &mut Core<P>, pull: &mut Pull, chunk: Option<u8>, len: u32) -> bool {
+    if len == 0 {
+        return true;
+    }
+    let mut pieces: ArrayVec<Buf, PIECES_MAX> = ArrayVec::new();
+    let room = (INCOMING_MAX - pull.incoming.len()).min(PIECES_MAX);
+    // The Payload stream of a Long Call has to be in one piece: it is parsed.
+    let taken = match core.pools.payload.take_len(len as usize) {
+        Some(buf) => room > 0 && pieces.try_push(buf).is_ok(),
+        None => chunk.is_some() && core.pools.payload.take_pieces(len as usize, &mut pieces, room),
+    };
+    if !taken {
+        return false;
+    }
+    let mut start = 0;
+    for mut buf in pieces {
+        let part = (len - start).min(buf.capacity() as u32);
+        buf.set_len(part as usize);
+        pull.incoming.push(Incoming { chunk, start, len: part, buf: Some(buf), posted: false });
+        pull.pending += 1;
+        start += part;
+    }
+    true
+}
+
+impl Pull {
+    /// Puts the filled pieces where the handler finds them.
+    fn collect(&mut self) {
+        for incoming in self.incoming.drain(..) {
+            if let (Some(chunk), Some(buf)) = (incoming.chunk, incoming.buf)
+                && let Some(item) = self.items.get_mut(usize::from(chunk))
+            {
+                item.pieces.push(buf);
+            }
+        }
+    }
+}
+
+/// How posting went.
+enum Posted {
+    All,
+    /// The send queue is full: try again later.
+    Full,
+    /// The queue pair takes no more work: the connection is ending.
+    Refused,
+}
+
+/// Posts those of a Call's Reads that are not posted yet.
+fn post_reads<P: Provider>(
+    core: &mut Core<P>,
+    id: ConnectionId,
+    call: &responder::Call<'_>,
+    pull: &mut Pull,
+) -> Posted {
+    for (place, incoming) in pull.incoming.iter_mut().enumerate() {
+        if incoming.posted {
+            continue;
+        }
+        let mut parts: ArrayVec<ReadPart, READ_PARTS_MAX> = ArrayVec::new();
+        match incoming.chunk {
+            None => cut(call.long_segments(), incoming, &mut parts),
+            Some(chunk) => {
+                if let Some(chunk) = call.read_chunks().nth(usize::from(chunk)) {
+                    cut(chunk.segments(), incoming, &mut parts);
+                }
+            }
+        }
+        let Some(target) = incoming.buf.take() else { continue };
+        let request = ReadRequest { id: ((call.id.index() as u64) << 32) | place as u64, target };
+        match core.provider.post_read(id, request, &parts) {
+            Ok(()) => incoming.posted = true,
+            Err(refused) => {
+                incoming.buf = Some(refused.request.target);
+                return match refused.error {
+                    stag_fabric::PostError::Full => Posted::Full,
+                    _ => Posted::Refused,
+                };
+            }
+        }
+    }
+    Posted::All
+}
+
+/// The Reads that fill one piece of memory from a chunk's segments.
+fn cut(
+    segments: impl Iterator<Item = Segment>,
+    incoming: &Incoming,
+    parts: &mut ArrayVec<ReadPart, READ_PARTS_MAX>,
+) {
+    let mut cursor = Cursor::new(segments);
+    let mut skip = incoming.start;
+    while skip > 0
+        && let Some(span) = cursor.take(skip)
+    {
+        skip -= span.len;
+    }
+    let mut at = 0;
+    while at < incoming.len
+        && let Some(span) = cursor.take(incoming.len - at)
+    {
+        let source = RemoteSegment { handle: Handle(span.handle), offset: span.offset };
+        if parts.try_push(ReadPart { at, len: span.len, source }).is_err() {
+            return;
+        }
+        at += span.len;
+    }
+}
+
+/// Cuts a Reply's reduced results, and its Payload if it is long, into RDMA Writes.
+fn plan_writes<P>(core: &mut Core<P>, call: &responder::Call<'_>, draft: &mut Draft) {
+    let Draft { items, pieces, long, writes, .. } = draft;
+    let mut pieces = pieces.drain(..);
+    let mut begin = 0;
+    for (index, item) in items.iter().enumerate() {
+        let own = pieces.by_ref().take((item.pieces_end - begin) as usize);
+        begin = item.pieces_end;
+        let Some(chunk) = call.write_chunk(index).filter(|_| item.reduced) else {
+            own.for_each(drop);
+            continue;
+        };
+        if item.len > 0 {
+            core.statistics.write_chunks += 1;
+        } else {
+            core.statistics.write_chunks_unused += 1;
+        }
+        let mut cursor = Cursor::new(chunk.segments());
+        let mut left = item.len as usize;
+        for piece in own {
+            left -= write_piece(&mut cursor, piece, left, writes);
+        }
+    }
+    drop(pieces);
+    if let Some(buf) = long.take()
+        && let Some(chunk) = call.reply_chunk()
+    {
+        core.statistics.reply_chunks += 1;
+        let len = buf.len();
+        write_piece(&mut Cursor::new(chunk.segments()), buf.share(), len, writes);
+    }
+    core.statistics.write_bytes +=
+        writes.iter().map(|write| write.source.as_ref().map_or(0, |s| s.len() as u64)).sum::<u64>();
+}
+
+/// Plans the Writes of one piece, at most `left` octets of it; returns how many octets they are.
+fn write_piece(
+    cursor: &mut Cursor<impl Iterator<Item = Segment>>,
+    piece: Shared,
+    left: usize,
+    writes: &mut Vec<PlannedWrite>,
+) -> usize {
+    let len = piece.len().min(left);
+    let mut at = 0;
+    while at < len
+        && let Some(span) = cursor.take((len - at) as u32)
+    {
+        let target = RemoteSegment { handle: Handle(span.handle), offset: span.offset };
+        let end = at + span.len as usize;
+        if at == 0 && end == piece.len() {
+            // The usual case: the whole piece goes to one segment, and its count moves along.
+            writes.push(PlannedWrite { source: Some(piece), target });
+            return len;
+        }
+        writes.push(PlannedWrite { source: Some(piece.slice(at..end)), target });
+        at = end;
+    }
+    at
+}
+
+/// Posts the rest of a draft: its Writes, then its Send.
+#[inline]
+fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draft: &mut Draft) -> Posted {
+    while let Some(write) = draft.writes.get_mut(draft.next_write) {
+        let Some(source) = write.source.take() else {
+            draft.next_write += 1;
+            continue;
+        };
+        let request = WriteRequest { id: 0, source, target: write.target, signaled: false };
+        if let Err(refused) = core.provider.post_write(id, request) {
+            write.source = Some(refused.request.source);
+            return posted(refused.error);
+        }
+        draft.next_write += 1;
+    }
+    let Some(buf) = draft.send.take() else { return Posted::All };
+    let request = SendRequest { id: 0, buf, invalidate: draft.invalidate, signaled: false };
+    match core.provider.post_send(id, request) {
+        Ok(()) => Posted::All,
+        Err(refused) => {
+            draft.send = Some(refused.request.buf);
+            posted(refused.error)
+        }
+    }
+}
+
+fn posted(error: stag_fabric::PostError) -> Posted {
+    match error {
+        stag_fabric::PostError::Full => Posted::Full,
+        _ => Posted::Refused,
+    }
+}
