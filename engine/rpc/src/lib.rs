@@ -20,6 +20,7 @@ mod config;
 mod connection;
 mod draft;
 mod engine;
+mod memory;
 mod pools;
 mod reply;
 mod service;
@@ -33,7 +34,8 @@ pub use client::{
 };
 pub use config::{ConfigError, EngineConfig, SEGMENTS_MAX};
 pub use engine::{Engine, EngineError};
-pub use pools::Pools;
+pub use memory::{Memory, MemoryError};
+pub use pools::{PAGE_LEN, Pools};
 pub use reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
 pub use service::{Lookup, Outcome, Procedure, Service, Services, Token};
 pub use statistics::Statistics;

@@ -2,6 +2,9 @@
 
 use stag_memory::Pool;
 
+/// Octets of a payload page.
+pub const PAGE_LEN: usize = 4096;
+
 /// The pools of one reactor. The handler's own data may live in `payload` too: an in-memory store keeps
 /// placed buffers as they are.
 #[derive(Clone, Debug)]

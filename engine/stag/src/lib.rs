@@ -25,8 +25,8 @@ pub mod prelude {
     pub use stag_fabric::shm::{Shm, ShmConfig};
     pub use stag_memory::{Arena, ArenaConfig, Budget, Buf, Ledger, PageChoice, Pool, Shared};
     pub use stag_rpc::{
-        Call, CallError, Caller, Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Outcome,
-        Placement, Pools, Procedure, Reply, Request, Service,
+        Call, CallError, Caller, Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Memory, Outcome,
+        Placed, Placement, Pools, Procedure, Reply, Request, Service,
     };
     pub use stag_runtime::{Clock, CoreId, PollMode, Poller, Reactor, ReactorConfig, StopFlag};
     pub use stag_wire::xdr::{Overflow, Reader, Writer};
