@@ -600,6 +600,31 @@ impl<'a> Writer<'a> {
         self.opaque_fixed(octets)
     }
 
+    /// Writes opaque data of a variable length that lies in pieces of `len` octets in all.
+    ///
+    /// # Panics
+    ///
+    /// If the pieces are more or less than `len` octets.
+    pub fn opaque_pieces<'p>(
+        &mut self,
+        len: u32,
+        pieces: impl IntoIterator<Item = &'p [u8]>,
+    ) -> Result<(), Overflow> {
+        self.u32(len)?;
+        let end = self.position + len as usize;
+        let place = self.buf.get_mut(self.position..end + padding(len as usize)).ok_or(Overflow)?;
+        let (mut data, pad) = place.split_at_mut(len as usize);
+        for piece in pieces {
+            let (now, later) = data.split_at_mut(piece.len());
+            now.copy_from_slice(piece);
+            data = later;
+        }
+        assert!(data.is_empty(), "pieces of fewer octets than said");
+        pad.fill(0);
+        self.position = end + pad.len();
+        Ok(())
+    }
+
     /// Writes a string.
     #[inline]
     pub fn string(&mut self, octets: &[u8]) -> Result<(), Overflow> {

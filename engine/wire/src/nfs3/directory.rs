@@ -10,7 +10,7 @@
 use core::marker::PhantomData;
 
 use super::value::records;
-use super::{Handle, Name, PostOpAttributes, Reply, Verifier};
+use super::{Handle, Name, POST_OP_ATTRIBUTES_LEN_MAX, PostOpAttributes, Reply, Verifier};
 use crate::xdr::{Decode, Encode, Error, Overflow, Reader, Writer, padding};
 
 records! {
@@ -138,6 +138,9 @@ impl<'a, E: Decode<'a>> Iterator for EntriesIter<'a, E> {
 pub trait ListEntry: Encode {
     /// XDR length of its id, name and cookie: what the `dircount` of READDIRPLUS bounds.
     fn directory_len(&self) -> usize;
+
+    /// XDR length of all of it.
+    fn encoded_len(&self) -> usize;
 }
 
 const fn directory_len(name: &Name<'_>) -> usize {
@@ -145,14 +148,28 @@ const fn directory_len(name: &Name<'_>) -> usize {
 }
 
 impl ListEntry for Entry<'_> {
+    #[inline]
     fn directory_len(&self) -> usize {
+        directory_len(&self.name)
+    }
+
+    #[inline]
+    fn encoded_len(&self) -> usize {
         directory_len(&self.name)
     }
 }
 
 impl ListEntry for EntryPlus<'_> {
+    #[inline]
     fn directory_len(&self) -> usize {
         directory_len(&self.name)
+    }
+
+    #[inline]
+    fn encoded_len(&self) -> usize {
+        let attributes = if self.attributes.is_some() { POST_OP_ATTRIBUTES_LEN_MAX } else { 4 };
+        let handle = self.handle.map_or(4, |handle| 8 + handle.0.len() + padding(handle.0.len()));
+        directory_len(&self.name) + attributes + handle
     }
 }
 
@@ -165,6 +182,7 @@ pub struct Listing<'w, 'b> {
     /// Bytes of directory information that `dircount` still allows.
     directory_left: usize,
     is_empty: bool,
+    is_cut: bool,
 }
 
 /// The final 0 of the list, and eof.
@@ -188,7 +206,7 @@ impl<'w, 'b> Listing<'w, 'b> {
         if writer.remaining() < LIST_END_LEN {
             return Err(Overflow);
         }
-        Ok(Listing { writer, end, directory_left: dircount as usize, is_empty: true })
+        Ok(Listing { writer, end, directory_left: dircount as usize, is_empty: true, is_cut: false })
     }
 
     /// Appends an entry. `false`: it does not fit, nothing was written, and nothing more should be pushed.
@@ -200,15 +218,16 @@ impl<'w, 'b> Listing<'w, 'b> {
         if directory_len > self.directory_left && !self.is_empty {
             return false;
         }
-        let mark = self.writer.mark();
-        let written = self.writer.optional(Some(entry));
-        if written.is_err()
-            || self.writer.position() + LIST_END_LEN > self.end
-            || self.writer.remaining() < LIST_END_LEN
-        {
-            self.writer.rewind(mark);
+        let len = 4 + entry.encoded_len() + LIST_END_LEN;
+        if self.writer.position() + len > self.end {
             return false;
         }
+        if len > self.writer.remaining() {
+            self.is_cut = true;
+            return false;
+        }
+        let written = self.writer.optional(Some(entry));
+        debug_assert!(written.is_ok(), "its length was checked");
         self.directory_left = self.directory_left.saturating_sub(directory_len);
         self.is_empty = false;
         true
@@ -219,6 +238,13 @@ impl<'w, 'b> Listing<'w, 'b> {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.is_empty
+    }
+
+    /// Tells whether an entry was refused only because the buffer has no room for it: the client's limits would
+    /// have allowed it.
+    #[must_use]
+    pub const fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// Ends the results.
@@ -238,6 +264,43 @@ mod tests {
     /// XDR length of a list without attributes and entries.
     const EMPTY_LEN: u32 = 4 + 8 + 8;
 
+    #[test]
+    fn lengths_are_those_of_the_encoding() {
+        let attributes = Some(super::super::Attributes {
+            file_type: super::super::FileType::Fifo,
+            mode: 0,
+            nlink: 0,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            used: 0,
+            rdev: Default::default(),
+            fsid: 0,
+            fileid: 0,
+            atime: Default::default(),
+            mtime: Default::default(),
+            ctime: Default::default(),
+        });
+        let encoded = |entry: &dyn Fn(&mut Writer<'_>)| {
+            let mut buf = [0; 256];
+            let mut writer = Writer::new(&mut buf);
+            entry(&mut writer);
+            writer.position()
+        };
+        for name in [&b""[..], b"a", b"four", b"hello"] {
+            let (fileid, name, cookie) = (1, Name(name), 2);
+            let entry = Entry { fileid, name, cookie };
+            assert_eq!(entry.encoded_len(), encoded(&|writer| writer.value(&entry).unwrap()));
+            for attributes in [None, attributes] {
+                for handle in [None, Some(Handle(&[])), Some(Handle(&[7; 5]))] {
+                    let entry = EntryPlus { fileid, name, cookie, attributes, handle };
+                    assert_eq!(entry.encoded_len(), encoded(&|writer| writer.value(&entry).unwrap()));
+                    assert_eq!(entry.directory_len(), Entry { fileid, name, cookie }.encoded_len());
+                }
+            }
+        }
+    }
+
     /// Pushes `ENTRY` until it is refused; returns how many there are, and the length of the `resok` fields.
     fn fill(room: usize, len_max: u32, dircount: u32) -> Result<(usize, usize), Overflow> {
         let mut buf = [0xaa; 256];
@@ -248,6 +311,10 @@ mod tests {
             count += 1;
         }
         assert_eq!(list.is_empty(), count == 0);
+        // Only the buffer is to blame if a larger one would have taken one more.
+        if room < 256 {
+            assert_eq!(list.is_cut(), fill(256, len_max, dircount)?.0 > count);
+        }
         list.finish(false)?;
         let mut reader = Reader::new(writer.written());
         let reply: ReaddirReply<'_> = reader.value().unwrap();

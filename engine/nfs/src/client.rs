@@ -1,0 +1,264 @@
+//! The client: typed Calls of NFS version 3 and MOUNT that do not block.
+//!
+//! A [`Target`] says which connection, as whom, and for how long; [`Target::begin`] begins the Call of any
+//! [`Operation`] (its arguments' type says which), with the chunks that go with it. When the engine says that
+//! the Call is over, [`Finished`] reads the results.
+//!
+//! ```text
+//! target.begin(&mut engine, &ReadArguments { .. }, &mut Chunks::write(buf), user)?
+//!     ... engine.poll(now), engine.completed() ...
+//! Finished::new(completed).reply::<ReadArguments>()?
+//! ```
+
+use std::time::Duration;
+
+use stag_fabric::Provider;
+use stag_memory::Buf;
+use stag_rpc::{
+    CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CompletedCall, ConnectionId, Credentials,
+    Engine, Request, Services,
+};
+use stag_wire::mount3;
+use stag_wire::nfs3::{self, PATH_LEN_MAX, Procedure};
+use stag_wire::xdr::{Decode, Encode, Item, Reader, Reduced};
+
+use crate::binding::reply_len_max;
+
+/// Results of MOUNT that are lists, in octets at most. RFC 1813 sets no bound.
+const MOUNT_LIST_LEN_MAX: u32 = 1 << 16;
+
+/// The arguments of a procedure, which know what comes back.
+pub trait Operation: Encode {
+    /// Program number.
+    const PROGRAM: u32;
+    /// Version of the program.
+    const VERSION: u32;
+    /// The results.
+    type Reply<'r>: Decode<'r>;
+
+    /// Procedure number.
+    fn procedure(&self) -> u32;
+
+    /// The longest possible results in octets, without what goes to Write chunks when `reduced`.
+    fn results_len_max(&self, reduced: bool) -> u32;
+}
+
+/// Says for each procedure of NFS: arguments, results, and what bounds their length.
+macro_rules! operations {
+    (@limit $operation:ident) => { 0 };
+    (@limit $operation:ident, $this:ident, $limit:expr) => {{
+        let $this = $operation;
+        $limit
+    }};
+    ($($arguments:ident is $procedure:ident giving $reply:ident $(<$lt:lifetime>)?
+        $(limited by |$this:ident| $limit:expr)?;)*) => {$(
+        impl Operation for nfs3::$arguments<'_> {
+            const PROGRAM: u32 = nfs3::PROGRAM;
+            const VERSION: u32 = nfs3::VERSION;
+            type Reply<'r> = nfs3::$reply $(<$lt>)?;
+
+            #[inline]
+            fn procedure(&self) -> u32 {
+                Procedure::$procedure.number()
+            }
+
+            #[inline]
+            fn results_len_max(&self, reduced: bool) -> u32 {
+                let limit = operations!(@limit self $(, $this, $limit)?);
+                let len = reply_len_max(Procedure::$procedure, limit);
+                if reduced { len.reduced } else { len.whole }
+            }
+        }
+    )*};
+}
+
+operations! {
+    GetattrArguments is Getattr giving GetattrReply;
+    SetattrArguments is Setattr giving SetattrReply;
+    LookupArguments is Lookup giving LookupReply<'r>;
+    AccessArguments is Access giving AccessReply;
+    ReadlinkArguments is Readlink giving ReadlinkReply<'r> limited by |_this| PATH_LEN_MAX;
+    ReadArguments is Read giving ReadReply<'r> limited by |this| this.count;
+    WriteArguments is Write giving WriteReply;
+    CreateArguments is Create giving CreateReply<'r>;
+    MkdirArguments is Mkdir giving CreateReply<'r>;
+    SymlinkArguments is Symlink giving CreateReply<'r>;
+    MknodArguments is Mknod giving CreateReply<'r>;
+    RemoveArguments is Remove giving RemoveReply;
+    RmdirArguments is Rmdir giving RemoveReply;
+    RenameArguments is Rename giving RenameReply;
+    LinkArguments is Link giving LinkReply;
+    ReaddirArguments is Readdir giving ReaddirReply<'r> limited by |this| this.count;
+    ReaddirplusArguments is Readdirplus giving ReaddirplusReply<'r> limited by |this| this.maxcount;
+    FsstatArguments is Fsstat giving FsstatReply;
+    FsinfoArguments is Fsinfo giving FsinfoReply;
+    PathconfArguments is Pathconf giving PathconfReply;
+    CommitArguments is Commit giving CommitReply;
+}
+
+/// NULL of NFS: a Call that does nothing, to see whether the server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Null;
+
+/// MNT of MOUNT: the handle of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mnt<'a>(pub mount3::PathArguments<'a>);
+
+/// EXPORT of MOUNT: what is exported to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Export;
+
+/// Says the same for the rest.
+macro_rules! other_operations {
+    ($($type:ty: $module:ident $procedure:ident, $reply:ty, $len:expr, $encode:expr;)*) => {$(
+        impl Encode for $type {
+            #[inline]
+            fn encode(
+                &self,
+                writer: &mut stag_wire::xdr::Writer<'_>,
+            ) -> Result<(), stag_wire::xdr::Overflow> {
+                let encode: fn(&Self, &mut stag_wire::xdr::Writer<'_>) -> _ = $encode;
+                encode(self, writer)
+            }
+        }
+
+        impl Operation for $type {
+            const PROGRAM: u32 = $module::PROGRAM;
+            const VERSION: u32 = $module::VERSION;
+            type Reply<'r> = $reply;
+
+            #[inline]
+            fn procedure(&self) -> u32 {
+                $module::Procedure::$procedure.number()
+            }
+
+            #[inline]
+            fn results_len_max(&self, _: bool) -> u32 {
+                $len
+            }
+        }
+    )*};
+}
+
+other_operations! {
+    Null: nfs3 Null, (), 0, |_, _| Ok(());
+    Mnt<'_>: mount3 Mnt, mount3::MntReply<'r>,
+        4 + 4 + nfs3::HANDLE_LEN_MAX + 4 + 4 * mount3::FLAVORS_MAX, |this, writer| writer.value(&this.0);
+    Export: mount3 Export, mount3::Exports<'r>, MOUNT_LIST_LEN_MAX, |_, _| Ok(());
+}
+
+/// Where Calls go, as whom, and how long they may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The connection.
+    pub connection: ConnectionId,
+    /// Who calls.
+    pub credentials: Credentials<'a>,
+    /// Time after which a Call is given up.
+    pub timeout: Duration,
+}
+
+impl Target<'_> {
+    /// Begins a Call. `user` comes back with its end.
+    ///
+    /// `chunks` is the memory for its DDP-eligible item: [`Chunks::write`] for the results of READ, as large as
+    /// its count; [`Chunks::read`] for the data of WRITE, whose arguments then say [`Item::Reduced`]. Without
+    /// them the item is inline. A Reply chunk, where it might be needed, is the engine's business.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was sent then, and the chunks are as they were; otherwise they are taken.
+    #[inline]
+    pub fn begin<P: Provider, S: Services, O: Operation>(
+        &self,
+        engine: &mut Engine<P, S>,
+        operation: &O,
+        chunks: &mut Chunks,
+        user: u64,
+    ) -> Result<CallId, CallRefused> {
+        let request = Request {
+            program: O::PROGRAM,
+            version: O::VERSION,
+            procedure: operation.procedure(),
+            credentials: self.credentials,
+            user,
+            timeout: self.timeout,
+            results_len_max: operation.results_len_max(!chunks.write.is_empty()),
+        };
+        engine.call(self.connection, &request, chunks, |writer| writer.value(operation))
+    }
+}
+
+/// Why there are no results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The Call failed below NFS.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The results are not those of the procedure.
+    #[error("the server's results make no sense: {0}")]
+    Results(#[from] stag_wire::xdr::Error),
+}
+
+/// A Call that is over.
+#[derive(Debug)]
+pub struct Finished {
+    completed: CompletedCall,
+    /// The Write chunk that its results may be reduced by: none, if none was provided.
+    reduced: Option<[Reduced; 1]>,
+}
+
+impl Finished {
+    /// Makes the results of a Call of [`Target::begin`] readable.
+    #[must_use]
+    pub fn new(completed: CompletedCall) -> Finished {
+        let reduced = match &completed.result {
+            Ok(results) if !completed.written.is_empty() => {
+                Some([Reduced::write_chunk(0, results.reduced_len())])
+            }
+            _ => None,
+        };
+        Finished { completed, reduced }
+    }
+
+    /// What the engine said.
+    #[must_use]
+    pub fn completed(&self) -> &CompletedCall {
+        &self.completed
+    }
+
+    /// The results. `O` must be the type that the Call was begun with.
+    ///
+    /// # Errors
+    ///
+    /// When there are none; what NFS itself says about a failure is in the results.
+    pub fn reply<O: Operation>(&self) -> Result<O::Reply<'_>, ClientError> {
+        let results = self.completed.result.as_ref().map_err(|error| *error)?;
+        let reduced = self.reduced.as_ref().map_or(&[][..], |reduced| reduced);
+        let mut reader = Reader::with_reduced(results.bytes(), reduced);
+        let reply = reader.value()?;
+        reader.finish()?;
+        Ok(reply)
+    }
+
+    /// The octets of an eligible item of the results, in the pieces that they lie in.
+    pub fn octets<'s>(&'s self, item: &Item<'s>) -> impl Iterator<Item = &'s [u8]> + use<'s> {
+        let (inline, mut left) = match *item {
+            Item::Inline(octets) => (Some(octets), 0),
+            Item::Reduced { len, .. } => (None, len as usize),
+        };
+        let written = self.completed.written.iter().map_while(move |(_, buf)| {
+            let now = left.min(buf.len());
+            left -= now;
+            (now > 0).then(|| &buf[..now])
+        });
+        inline.into_iter().chain(written)
+    }
+
+    /// Takes the Write chunk's buffers back: with the data, if the Call succeeded.
+    #[must_use]
+    pub fn into_buffers(self) -> arrayvec::ArrayVec<(u8, Buf), CLIENT_SEGMENTS_MAX> {
+        self.completed.written
+    }
+}

@@ -1,0 +1,148 @@
+//! READDIR and READDIRPLUS: as many entries as the client's limits, and what it provided for the Reply, hold.
+
+use std::cell::Cell;
+
+use stag_rpc::{Call, Reply};
+use stag_wire::nfs3::{
+    Entry, EntryPlus, Failure, Handle, Listing, Name, ReaddirArguments, ReaddirReply, ReaddirplusArguments,
+    Status, Time, Verifier,
+};
+use stag_wire::xdr::{Overflow, Writer};
+
+use super::{Asker, Exports, Opened, decode};
+use crate::store::{ListStart, Listed, Store};
+
+/// The most octets of one list.
+const LIST_LEN_MAX: u32 = 1 << 20;
+
+pub(super) fn readdir<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    call: &Call<'_>,
+    reply: &mut Reply<'_>,
+    now: Time,
+) {
+    let Some(arguments) = decode::<ReaddirArguments<'_>>(call, reply) else { return };
+    let request = Request {
+        directory: arguments.directory,
+        cookie: arguments.cookie,
+        verifier: arguments.verifier,
+        len_max: arguments.count,
+        dircount: u32::MAX,
+        plus: false,
+    };
+    list(exports, asker, &request, reply, now);
+}
+
+pub(super) fn readdirplus<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    call: &Call<'_>,
+    reply: &mut Reply<'_>,
+    now: Time,
+) {
+    let Some(arguments) = decode::<ReaddirplusArguments<'_>>(call, reply) else { return };
+    let request = Request {
+        directory: arguments.directory,
+        cookie: arguments.cookie,
+        verifier: arguments.verifier,
+        len_max: arguments.maxcount,
+        dircount: arguments.dircount,
+        plus: true,
+    };
+    list(exports, asker, &request, reply, now);
+}
+
+/// What both procedures ask for.
+struct Request<'a> {
+    directory: Handle<'a>,
+    cookie: u64,
+    verifier: Verifier,
+    len_max: u32,
+    dircount: u32,
+    plus: bool,
+}
+
+fn list<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+    now: Time,
+) {
+    let opened = match exports.open(asker, request.directory) {
+        Ok(opened) => opened,
+        Err(status) => {
+            let failed: ReaddirReply<'_> = Err(Failure { status, attributes: None });
+            return reply.success(|writer| writer.value(&failed));
+        }
+    };
+    let exports = &*exports;
+    let room_inline = Cell::new(None);
+    reply.success(|writer| {
+        let room = writer.remaining();
+        let start = writer.position();
+        let cut = encode(writer, exports, &opened, request, now)?;
+        match room_inline.replace(Some(room)) {
+            // Inline. If only the room there cuts the list short, it belongs into the Reply chunk.
+            None if cut => Err(Overflow),
+            None => Ok(()),
+            // In the Reply chunk, for what does not fit inline; a chunk that is hardly larger is of no use.
+            Some(inline) if writer.position() - start <= inline => Err(Overflow),
+            Some(_) => Ok(()),
+        }
+    });
+}
+
+/// Writes results. `true`: they hold fewer entries than the client would take, because there is no room.
+fn encode<S: Store>(
+    writer: &mut Writer<'_>,
+    exports: &Exports<S>,
+    opened: &Opened,
+    request: &Request<'_>,
+    now: Time,
+) -> Result<bool, Overflow> {
+    let mark = writer.mark();
+    let attributes = exports.attributes(opened);
+    let store = exports.store(opened);
+    // Both procedures fail with the same fields.
+    let fail = |writer: &mut Writer<'_>, status| {
+        writer.rewind(mark);
+        let failed: ReaddirReply<'_> = Err(Failure { status, attributes });
+        writer.value(&failed)
+    };
+    let verifier = match store.list_verifier(opened.object) {
+        Ok(verifier) => verifier,
+        Err(status) => return fail(writer, status).map(|()| false),
+    };
+    let len_max = request.len_max.min(LIST_LEN_MAX);
+    let mut list = Listing::begin(writer, &attributes, verifier, len_max, request.dircount)?;
+    let start = ListStart { cookie: request.cookie, verifier: request.verifier, attributes: request.plus };
+    let listed = store.list(&opened.caller, opened.object, start, now, |entry| {
+        push(&mut list, exports, opened, &entry, request.plus)
+    });
+    let cut = list.is_cut();
+    match listed {
+        Ok(false) if list.is_empty() => fail(writer, Status::TooSmall)?,
+        Ok(eof) => list.finish(eof)?,
+        Err(status) => fail(writer, status)?,
+    }
+    Ok(cut)
+}
+
+fn push<S: Store>(
+    list: &mut Listing<'_, '_>,
+    exports: &Exports<S>,
+    opened: &Opened,
+    entry: &Listed<'_>,
+    plus: bool,
+) -> bool {
+    let (fileid, name, cookie) = (entry.object.fileid, Name(entry.name), entry.cookie);
+    if plus {
+        let handle = exports.seal(opened, entry.object);
+        let attributes = entry.attributes;
+        list.push(&EntryPlus { fileid, name, cookie, attributes, handle: Some(Handle(&handle)) })
+    } else {
+        list.push(&Entry { fileid, name, cookie })
+    }
+}

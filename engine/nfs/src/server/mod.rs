@@ -1,0 +1,235 @@
+//! The server: NFS version 3 and MOUNT as services of one engine, over the exports that they share.
+//!
+//! ```text
+//! Call ─▶ decode ─▶ open the handle: forged? gone? allowed? as whom? ─▶ store ─▶ attributes ─▶ encode ─▶ Reply
+//! ```
+//!
+//! [`services`] makes the two from the same [`Exports`]. Both run on the reactor that owns the stores.
+
+// A failed procedure returns the attributes that RFC 1813 gives it: larger than clippy likes a `Result`, but on
+// the stack, where a pointer to the heap would cost more.
+#![expect(clippy::result_large_err, reason = "RFC 1813's failures carry attributes; see above")]
+
+mod listing;
+mod mount;
+mod nfs;
+mod transfer;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use stag_fabric::Peer;
+use stag_memory::Pool;
+use stag_rpc::{Call, Reply};
+use stag_runtime::WallClock;
+use stag_wire::nfs3::{Handle, PostOpAttributes, Status, Time, WccAttributes, WccData};
+use stag_wire::xdr::{Decode, Error};
+
+use crate::caller::Caller;
+use crate::export::Export;
+use crate::handle::{HANDLE_LEN, HandleKey};
+use crate::store::{ObjectId, Store};
+
+pub use mount::Mount;
+pub use nfs::{Nfs, TRANSFER_LEN_MAX};
+
+/// What tells the time of day, for time stamps of files.
+#[derive(Clone, Debug)]
+pub enum TimeOfDay {
+    /// The system does.
+    System(WallClock),
+    /// It is this much more than the reactor's time: for simulations.
+    Offset(Duration),
+}
+
+impl TimeOfDay {
+    /// The time of day when the reactor's clock stands at `now`.
+    #[inline]
+    pub fn at(&mut self, now: Duration) -> Time {
+        let time = match self {
+            TimeOfDay::System(clock) => clock.at(now),
+            TimeOfDay::Offset(offset) => *offset + now,
+        };
+        // RFC 1813's times end in 2106.
+        let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        Time { seconds, nanoseconds: time.subsec_nanos() }
+    }
+}
+
+/// Why exports cannot be served together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportsError {
+    /// Clients could not tell them apart.
+    #[error("two exports have the path {0:?}: give each its own")]
+    SamePath(String),
+    /// Handles could not tell them apart.
+    #[error("exports {first:?} and {second:?} have the file system id {fsid}: give each its own")]
+    SameFsid {
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+        /// The id.
+        fsid: u64,
+    },
+}
+
+/// What is served: exports, each with the store that keeps its files.
+pub struct Exports<S> {
+    shares: Vec<(Export, S)>,
+    key: HandleKey,
+    /// For results that have to be in registered memory and are not.
+    pool: Pool,
+}
+
+impl<S: Store> Exports<S> {
+    /// Puts exports together. `pool` is one that Replies can be sent from.
+    pub fn new(shares: Vec<(Export, S)>, pool: Pool) -> Result<Exports<S>, ExportsError> {
+        for (index, (export, store)) in shares.iter().enumerate() {
+            for (earlier, other) in &shares[..index] {
+                if earlier.path == export.path {
+                    return Err(ExportsError::SamePath(export.path.clone()));
+                }
+                if other.fsid() == store.fsid() {
+                    let (first, second) = (earlier.path.clone(), export.path.clone());
+                    return Err(ExportsError::SameFsid { first, second, fsid: store.fsid() });
+                }
+            }
+        }
+        Ok(Exports { shares, key: HandleKey::new(), pool })
+    }
+
+    /// The exports with their stores.
+    #[must_use]
+    pub fn shares(&self) -> &[(Export, S)] {
+        &self.shares
+    }
+
+    /// The object of a handle, if `asker` may know it.
+    fn open(&self, asker: &Asker<'_>, handle: Handle<'_>) -> Result<Opened, Status> {
+        let (fsid, object) = self.key.open(handle.0)?;
+        let share = self.shares.iter().position(|(_, store)| store.fsid() == fsid).ok_or(Status::Stale)?;
+        let export = &self.shares[share].0;
+        if !asker.is_allowed(export) {
+            return Err(Status::Acces);
+        }
+        Ok(Opened { share, object, caller: export.caller(asker.caller) })
+    }
+
+    fn store(&self, opened: &Opened) -> &S {
+        &self.shares[opened.share].1
+    }
+
+    fn store_mut(&mut self, opened: &Opened) -> &mut S {
+        &mut self.shares[opened.share].1
+    }
+
+    fn is_read_only(&self, opened: &Opened) -> bool {
+        self.shares[opened.share].0.read_only
+    }
+
+    fn seal(&self, opened: &Opened, object: ObjectId) -> [u8; HANDLE_LEN] {
+        self.key.seal(self.store(opened).fsid(), object)
+    }
+
+    fn attributes(&self, opened: &Opened) -> PostOpAttributes {
+        self.store(opened).attributes(opened.object).ok()
+    }
+
+    fn before(&self, opened: &Opened) -> Option<WccAttributes> {
+        self.attributes(opened).map(|attributes| attributes.wcc())
+    }
+
+    /// Runs `work` on the object of `handle`; gives its attributes afterwards as well.
+    fn look<T>(
+        &mut self,
+        asker: &Asker<'_>,
+        handle: Handle<'_>,
+        work: impl FnOnce(&mut Self, &Opened) -> Result<T, Status>,
+    ) -> (Result<T, Status>, PostOpAttributes) {
+        match self.open(asker, handle) {
+            Ok(opened) => {
+                let result = work(self, &opened);
+                (result, self.attributes(&opened))
+            }
+            Err(status) => (Err(status), None),
+        }
+    }
+
+    /// Runs `work`, which changes the object of `handle`; gives its weak cache consistency data as well.
+    fn change<T>(
+        &mut self,
+        asker: &Asker<'_>,
+        handle: Handle<'_>,
+        work: impl FnOnce(&mut Self, &Opened) -> Result<T, Status>,
+    ) -> (Result<T, Status>, WccData) {
+        match self.open(asker, handle) {
+            Ok(opened) => {
+                let before = self.before(&opened);
+                let result = if self.is_read_only(&opened) { Err(Status::RoFs) } else { work(self, &opened) };
+                (result, WccData { before, after: self.attributes(&opened) })
+            }
+            Err(status) => (Err(status), WccData::default()),
+        }
+    }
+}
+
+/// An object that a Call names, and as whom the Call runs there.
+struct Opened {
+    share: usize,
+    object: ObjectId,
+    caller: Caller,
+}
+
+/// Who makes a Call.
+struct Asker<'a> {
+    peer: Option<&'a Peer>,
+    caller: Option<Caller>,
+}
+
+impl<'a> Asker<'a> {
+    #[inline]
+    fn of(call: &Call<'a>) -> Asker<'a> {
+        let caller = match &call.caller {
+            stag_rpc::Caller::None => None,
+            stag_rpc::Caller::Sys(user) => Some(Caller::new(user.uid, user.gid, user.gids.iter())),
+        };
+        Asker { peer: call.peer, caller }
+    }
+
+    #[inline]
+    fn is_allowed(&self, export: &Export) -> bool {
+        match self.peer {
+            Some(peer) => export.allows(peer),
+            None => export.clients.is_empty(),
+        }
+    }
+}
+
+/// Exports that several services of one reactor use in turn.
+pub type SharedExports<S> = Rc<RefCell<Exports<S>>>;
+
+/// Makes the services NFS and MOUNT of the same exports.
+#[must_use]
+pub fn services<S: Store>(exports: Exports<S>, time: TimeOfDay) -> (Nfs<S>, Mount<S>) {
+    let exports = Rc::new(RefCell::new(exports));
+    (Nfs::new(exports.clone(), time), Mount::new(exports))
+}
+
+/// Decodes a Call's arguments. If that fails, the Reply says so.
+///
+/// Octets after the arguments are forgiven: some clients send the roundup of a Read chunk inline.
+#[inline]
+fn decode<'a, T: Decode<'a>>(call: &Call<'a>, reply: &mut Reply<'_>) -> Option<T> {
+    let mut reader = call.arguments();
+    match reader.value().and_then(|value| reader.finish_lenient().map(|()| value)) {
+        Ok(value) => return Some(value),
+        // 8166-6.1-c
+        Err(Error::IneligibleChunk | Error::UnusedChunk) => reply.bad_chunks(),
+        // 8267-6.4.2-b
+        Err(_) => reply.garbage_arguments(),
+    }
+    None
+}

@@ -1,0 +1,159 @@
+//! MOUNT version 3. It keeps no list of who mounted what: nobody could trust it (clients come and go without a
+//! word), and peers could make it grow. DUMP shows an empty one.
+
+use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service};
+use stag_wire::mount3::{
+    self, Flavors, MntOk, MntReply, PATH_LEN_MAX, PathArguments, Procedure, Status, encode_export,
+    encode_exports_end,
+};
+use stag_wire::nfs3::{FileType, Handle, Name, Status as NfsStatus};
+use stag_wire::rpc::flavor;
+
+use super::{Asker, Exports, SharedExports, decode};
+use crate::binding;
+use crate::caller::Caller;
+use crate::handle::HANDLE_LEN;
+use crate::store::Store;
+
+/// The service MOUNT version 3.
+pub struct Mount<S> {
+    exports: SharedExports<S>,
+}
+
+static BOUND: [Bound; Procedure::COUNT] = {
+    let mut bound = [Bound::plain(""); Procedure::COUNT];
+    let mut index = 0;
+    while index < bound.len() {
+        bound[index] = Bound::plain(binding::MOUNT3[index].name);
+        index += 1;
+    }
+    bound
+};
+
+/// The flavors that NFS takes, in wire order; the preferred one first.
+const FLAVORS: &[[u8; 4]] = &[flavor::AUTH_SYS.to_be_bytes(), flavor::AUTH_NONE.to_be_bytes()];
+
+impl<S: Store> Mount<S> {
+    pub(super) fn new(exports: SharedExports<S>) -> Mount<S> {
+        Mount { exports }
+    }
+}
+
+impl<S: Store> Service for Mount<S> {
+    fn program(&self) -> u32 {
+        mount3::PROGRAM
+    }
+
+    fn versions(&self) -> (u32, u32) {
+        (mount3::VERSION, mount3::VERSION)
+    }
+
+    fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {
+        BOUND.get(usize::try_from(procedure).ok()?)
+    }
+
+    fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        let exports = self.exports.borrow();
+        let asker = Asker::of(call);
+        match Procedure::from_number(call.procedure) {
+            Some(Procedure::Mnt) => mnt(&exports, &asker, call, reply),
+            Some(Procedure::Umnt) => {
+                if decode::<PathArguments<'_>>(call, reply).is_some() {
+                    reply.success(|_| Ok(()));
+                }
+            }
+            Some(Procedure::Null | Procedure::Umntall) => reply.success(|_| Ok(())),
+            Some(Procedure::Dump) => reply.success(|writer| mount3::encode_mounts(writer, [])),
+            Some(Procedure::Export) => export(&exports, reply),
+            // The engine calls only what `procedure` knows.
+            None => reply.system_error(),
+        }
+        Outcome::Done
+    }
+}
+
+fn mnt<S: Store>(exports: &Exports<S>, asker: &Asker<'_>, call: &Call<'_>, reply: &mut Reply<'_>) {
+    let Some(arguments) = decode::<PathArguments<'_>>(call, reply) else { return };
+    let found = find(exports, asker, arguments.path.0);
+    let results: MntReply<'_> = match &found {
+        Ok(handle) => Ok(MntOk { handle: Handle(handle), flavors: Flavors::new(FLAVORS) }),
+        Err(status) => Err(*status),
+    };
+    reply.success(|writer| writer.value(&results));
+}
+
+/// The handle of a directory at or below an export.
+fn find<S: Store>(exports: &Exports<S>, asker: &Asker<'_>, path: &[u8]) -> Result<[u8; HANDLE_LEN], Status> {
+    if path.len() > PATH_LEN_MAX as usize {
+        return Err(Status::NameTooLong);
+    }
+    // The longest export that the path is at or below.
+    let below = exports.shares.iter().filter_map(|share| Some((share, rest(share.0.path.as_bytes(), path)?)));
+    let ((export, store), rest) =
+        below.max_by_key(|((export, _), _)| export.path.len()).ok_or(Status::NoEnt)?;
+    if !asker.is_allowed(export) {
+        return Err(Status::Acces);
+    }
+    let mut object = store.root();
+    // As the superuser: what a user may do there, each of its Calls will be asked.
+    for name in rest.split(|octet| *octet == b'/').filter(|name| !name.is_empty()) {
+        object = store.lookup(&Caller::ROOT, object, name).map_err(mount_status)?;
+    }
+    match store.attributes(object).map_err(mount_status)?.file_type {
+        FileType::Directory => Ok(exports.key.seal(store.fsid(), object)),
+        _ => Err(Status::NotDir),
+    }
+}
+
+/// What of `path` is below `export`; `None` if it is elsewhere.
+fn rest<'p>(export: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+    if export == b"/" {
+        return path.first().filter(|first| **first == b'/').map(|_| path);
+    }
+    let rest = path.strip_prefix(export)?;
+    (rest.is_empty() || rest[0] == b'/').then_some(rest)
+}
+
+fn mount_status(status: NfsStatus) -> Status {
+    match status {
+        NfsStatus::NoEnt | NfsStatus::Stale => Status::NoEnt,
+        NfsStatus::NotDir => Status::NotDir,
+        NfsStatus::Acces => Status::Acces,
+        NfsStatus::NameTooLong => Status::NameTooLong,
+        NfsStatus::Inval => Status::Inval,
+        NfsStatus::Io => Status::Io,
+        _ => Status::ServerFault,
+    }
+}
+
+fn export<S: Store>(exports: &Exports<S>, reply: &mut Reply<'_>) {
+    // Groups are text on the wire; made here, not per Call of importance.
+    let groups: Vec<Vec<String>> = exports
+        .shares
+        .iter()
+        .map(|(export, _)| export.clients.iter().map(ToString::to_string).collect())
+        .collect();
+    reply.success(|writer| {
+        for ((export, _), groups) in exports.shares.iter().zip(&groups) {
+            let groups = groups.iter().map(|group| Name(group.as_bytes()));
+            encode_export(writer, Name(export.path.as_bytes()), groups)?;
+        }
+        encode_exports_end(writer)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rest;
+
+    #[test]
+    fn paths_at_and_below_an_export() {
+        assert_eq!(rest(b"/data", b"/data"), Some(&b""[..]));
+        assert_eq!(rest(b"/data", b"/data/x/y"), Some(&b"/x/y"[..]));
+        assert_eq!(rest(b"/data", b"/data/"), Some(&b"/"[..]));
+        assert_eq!(rest(b"/data", b"/database"), None);
+        assert_eq!(rest(b"/data", b"/"), None);
+        assert_eq!(rest(b"/", b"/any"), Some(&b"/any"[..]));
+        assert_eq!(rest(b"/", b"any"), None);
+    }
+}

@@ -1,0 +1,485 @@
+//! NFS version 3: which procedure does what. READ and WRITE are in `transfer`, READDIR and READDIRPLUS in
+//! `listing`.
+
+use stag_memory::Shared;
+use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service};
+use stag_wire::nfs3::{
+    self, AccessArguments, AccessOk, AccessReply, CommitArguments, CommitOk, CommitReply, CreateArguments,
+    CreateOk, CreateReply, Failure, FsinfoArguments, FsinfoOk, FsinfoReply, FsstatArguments, FsstatOk,
+    FsstatReply, GetattrArguments, GetattrOk, GetattrReply, Handle, LinkArguments, LinkOk, LinkReply,
+    LookupArguments, LookupOk, LookupReply, MkdirArguments, MknodArguments, MknodData, PathconfArguments,
+    PathconfOk, PathconfReply, PostOpAttributes, Procedure, RemoveArguments, RemoveOk, RemoveReply,
+    RenameArguments, RenameOk, RenameReply, RmdirArguments, SetattrArguments, SetattrOk, SetattrReply,
+    Status, Time, WccData, access, properties,
+};
+use stag_wire::xdr::Encode;
+
+use super::listing::{readdir, readdirplus};
+use super::transfer::{read, readlink, symlink, write};
+use super::{Asker, Exports, Opened, SharedExports, TimeOfDay, decode};
+use crate::binding;
+use crate::handle::HANDLE_LEN;
+use crate::store::{ObjectId, Special, Store};
+
+/// The most octets that one READ or WRITE moves.
+pub const TRANSFER_LEN_MAX: u32 = 1 << 20;
+
+/// What READDIR and READDIRPLUS should ask for, in octets.
+const LIST_LEN_PREFERRED: u32 = 1 << 16;
+
+/// Pieces that the data of a READ can be in: all pages in different places, and one more where the READ
+/// begins within a page.
+const PIECES_MAX: usize = TRANSFER_LEN_MAX as usize / 4096 + 1;
+
+/// The service NFS version 3.
+pub struct Nfs<S> {
+    exports: SharedExports<S>,
+    time: TimeOfDay,
+    /// For the data of the Call in hand. Allocated once.
+    pub(super) pieces: Vec<Shared>,
+}
+
+/// The binding, in the engine's terms.
+static BOUND: [Bound; Procedure::COUNT] = {
+    let mut bound = [Bound::plain(""); Procedure::COUNT];
+    let mut index = 0;
+    while index < bound.len() {
+        let binding = &binding::NFS3[index];
+        bound[index] = Bound {
+            name: binding.name,
+            eligible_arguments: binding.eligible_arguments,
+            eligible_results: binding.eligible_results,
+        };
+        index += 1;
+    }
+    bound
+};
+
+impl<S: Store> Nfs<S> {
+    pub(super) fn new(exports: SharedExports<S>, time: TimeOfDay) -> Nfs<S> {
+        Nfs { exports, time, pieces: Vec::with_capacity(PIECES_MAX) }
+    }
+
+    /// What is served.
+    #[must_use]
+    pub fn exports(&self) -> &SharedExports<S> {
+        &self.exports
+    }
+}
+
+impl<S: Store> Service for Nfs<S> {
+    fn program(&self) -> u32 {
+        nfs3::PROGRAM
+    }
+
+    fn versions(&self) -> (u32, u32) {
+        (nfs3::VERSION, nfs3::VERSION)
+    }
+
+    fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {
+        BOUND.get(usize::try_from(procedure).ok()?)
+    }
+
+    fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        let now = self.time.at(call.now);
+        let asker = Asker::of(call);
+        let exports = &mut *self.exports.borrow_mut();
+        match Procedure::from_number(call.procedure) {
+            Some(Procedure::Read) => read(exports, &asker, call, reply, &mut self.pieces, now),
+            Some(Procedure::Write) => write(exports, &asker, call, reply, &mut self.pieces, now),
+            Some(procedure) => dispatch(procedure, exports, &asker, call, reply, now),
+            // The engine calls only what `procedure` knows.
+            None => reply.system_error(),
+        }
+        Outcome::Done
+    }
+}
+
+/// Answers everything but READ and WRITE.
+fn dispatch<S: Store>(
+    procedure: Procedure,
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    call: &mut Call<'_>,
+    reply: &mut Reply<'_>,
+    now: Time,
+) {
+    /// Decodes, runs, encodes.
+    macro_rules! answer {
+        ($run:ident) => {
+            if let Some(arguments) = decode(call, reply) {
+                let results = $run(exports, asker, &arguments, now);
+                results.send(reply);
+            }
+        };
+    }
+    match procedure {
+        Procedure::Null => reply.success(|_| Ok(())),
+        Procedure::Getattr => answer!(getattr),
+        Procedure::Setattr => answer!(setattr),
+        Procedure::Lookup => answer!(lookup),
+        Procedure::Access => answer!(access),
+        Procedure::Create => answer!(create),
+        Procedure::Mkdir => answer!(mkdir),
+        Procedure::Mknod => answer!(mknod),
+        Procedure::Remove => answer!(remove),
+        Procedure::Rmdir => answer!(rmdir),
+        Procedure::Rename => answer!(rename),
+        Procedure::Link => answer!(link),
+        Procedure::Fsstat => answer!(fsstat),
+        Procedure::Fsinfo => answer!(fsinfo),
+        Procedure::Pathconf => answer!(pathconf),
+        Procedure::Commit => answer!(commit),
+        Procedure::Readdir => readdir(exports, asker, call, reply, now),
+        Procedure::Readdirplus => readdirplus(exports, asker, call, reply, now),
+        Procedure::Readlink => readlink(exports, asker, call, reply, now),
+        Procedure::Symlink => symlink(exports, asker, call, reply, now),
+        // Answered by the caller.
+        Procedure::Read | Procedure::Write => reply.system_error(),
+    }
+}
+
+/// Results that can be sent as they are.
+pub(super) trait Answer {
+    fn send(&self, reply: &mut Reply<'_>);
+}
+
+impl<T: Encode, F: Encode> Answer for nfs3::Reply<T, F> {
+    fn send(&self, reply: &mut Reply<'_>) {
+        reply.success(|writer| writer.value(self));
+    }
+}
+
+/// An object that was found or made: its handle, its attributes, and those of the directory.
+pub(super) struct Named<D> {
+    handle: [u8; HANDLE_LEN],
+    attributes: PostOpAttributes,
+    directory: D,
+}
+
+impl<D> Named<D> {
+    fn new<S: Store>(exports: &Exports<S>, opened: &Opened, object: ObjectId, directory: D) -> Named<D> {
+        let attributes = exports.store(opened).attributes(object).ok();
+        Named { handle: exports.seal(opened, object), attributes, directory }
+    }
+}
+
+impl Answer for Result<Named<PostOpAttributes>, Failure<PostOpAttributes>> {
+    fn send(&self, reply: &mut Reply<'_>) {
+        let results: LookupReply<'_> = self.as_ref().map_err(|failure| *failure).map(|named| LookupOk {
+            object: Handle(&named.handle),
+            attributes: named.attributes,
+            directory: named.directory,
+        });
+        results.send(reply);
+    }
+}
+
+/// What CREATE, MKDIR, SYMLINK and MKNOD end with.
+pub(super) type Made = Result<Named<WccData>, Failure<WccData>>;
+
+impl Answer for Made {
+    fn send(&self, reply: &mut Reply<'_>) {
+        let results: CreateReply<'_> = self.as_ref().map_err(|failure| *failure).map(|named| CreateOk {
+            object: Some(Handle(&named.handle)),
+            attributes: named.attributes,
+            directory: named.directory,
+        });
+        results.send(reply);
+    }
+}
+
+/// Makes an object in a directory by what `work` does.
+pub(super) fn make<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    directory: Handle<'_>,
+    work: impl FnOnce(&mut S, &Opened) -> Result<ObjectId, Status>,
+) -> Made {
+    let (made, wcc) = exports.change(asker, directory, |exports, opened| {
+        let object = work(exports.store_mut(opened), opened)?;
+        Ok(Named::new(exports, opened, object, ()))
+    });
+    match made {
+        Ok(Named { handle, attributes, .. }) => Ok(Named { handle, attributes, directory: wcc }),
+        Err(status) => Err(Failure { status, attributes: wcc }),
+    }
+}
+
+fn getattr<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &GetattrArguments<'_>,
+    _: Time,
+) -> GetattrReply {
+    let found = exports.open(asker, arguments.object);
+    let attributes = found.and_then(|opened| exports.store(&opened).attributes(opened.object));
+    match attributes {
+        Ok(attributes) => Ok(GetattrOk { attributes }),
+        Err(status) => Err(Failure { status, attributes: () }),
+    }
+}
+
+fn setattr<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &SetattrArguments<'_>,
+    now: Time,
+) -> SetattrReply {
+    let (done, object) = exports.change(asker, arguments.object, |exports, opened| {
+        let (set, guard) = (&arguments.attributes, arguments.guard);
+        exports.store_mut(opened).set_attributes(&opened.caller, opened.object, set, guard, now)
+    });
+    done.map(|()| SetattrOk { object }).map_err(|status| Failure { status, attributes: object })
+}
+
+fn lookup<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &LookupArguments<'_>,
+    _: Time,
+) -> Result<Named<PostOpAttributes>, Failure<PostOpAttributes>> {
+    let (found, directory) = exports.look(asker, arguments.what.directory, |exports, opened| {
+        let name = arguments.what.name.0;
+        let object = exports.store(opened).lookup(&opened.caller, opened.object, name)?;
+        Ok(Named::new(exports, opened, object, ()))
+    });
+    match found {
+        Ok(Named { handle, attributes, .. }) => Ok(Named { handle, attributes, directory }),
+        Err(status) => Err(Failure { status, attributes: directory }),
+    }
+}
+
+fn access<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &AccessArguments<'_>,
+    _: Time,
+) -> AccessReply {
+    let (granted, attributes) = exports.look(asker, arguments.object, |exports, opened| {
+        let mut wanted = arguments.access;
+        if exports.is_read_only(opened) {
+            wanted &= !(access::MODIFY | access::EXTEND | access::DELETE);
+        }
+        exports.store(opened).access(&opened.caller, opened.object, wanted)
+    });
+    match granted {
+        Ok(access) => Ok(AccessOk { attributes, access }),
+        Err(status) => Err(Failure { status, attributes }),
+    }
+}
+
+fn create<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &CreateArguments<'_>,
+    now: Time,
+) -> Made {
+    make(exports, asker, arguments.place.directory, |store, opened| {
+        store.create(&opened.caller, opened.object, arguments.place.name.0, &arguments.how, now)
+    })
+}
+
+fn mkdir<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &MkdirArguments<'_>,
+    now: Time,
+) -> Made {
+    make(exports, asker, arguments.place.directory, |store, opened| {
+        let (name, set) = (arguments.place.name.0, &arguments.attributes);
+        store.make_directory(&opened.caller, opened.object, name, set, now)
+    })
+}
+
+fn mknod<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &MknodArguments<'_>,
+    now: Time,
+) -> Made {
+    make(exports, asker, arguments.place.directory, |store, opened| {
+        let (special, set) = match &arguments.what {
+            MknodData::Block(set, number) => (Special::Block(*number), set),
+            MknodData::Character(set, number) => (Special::Character(*number), set),
+            MknodData::Socket(set) => (Special::Socket, set),
+            MknodData::Fifo(set) => (Special::Fifo, set),
+            MknodData::Other(_) => return Err(Status::BadType),
+        };
+        let name = arguments.place.name.0;
+        store.make_special(&opened.caller, opened.object, name, special, set, now)
+    })
+}
+
+fn remove<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &RemoveArguments<'_>,
+    now: Time,
+) -> RemoveReply {
+    let (done, directory) = exports.change(asker, arguments.object.directory, |exports, opened| {
+        let name = arguments.object.name.0;
+        exports.store_mut(opened).remove(&opened.caller, opened.object, name, now)
+    });
+    done.map(|()| RemoveOk { directory }).map_err(|status| Failure { status, attributes: directory })
+}
+
+fn rmdir<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &RmdirArguments<'_>,
+    now: Time,
+) -> RemoveReply {
+    let (done, directory) = exports.change(asker, arguments.object.directory, |exports, opened| {
+        let name = arguments.object.name.0;
+        exports.store_mut(opened).remove_directory(&opened.caller, opened.object, name, now)
+    });
+    done.map(|()| RemoveOk { directory }).map_err(|status| Failure { status, attributes: directory })
+}
+
+/// Opens the second object of a procedure that takes two: both must be of one export.
+fn open_beside<S: Store>(
+    exports: &Exports<S>,
+    asker: &Asker<'_>,
+    first: &Opened,
+    handle: Handle<'_>,
+) -> Result<Opened, Status> {
+    let second = exports.open(asker, handle)?;
+    if second.share == first.share { Ok(second) } else { Err(Status::XDev) }
+}
+
+fn rename<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &RenameArguments<'_>,
+    now: Time,
+) -> RenameReply {
+    // Known before anything changes, also if it is the same directory.
+    let target = exports.open(asker, arguments.to.directory);
+    let before = target.as_ref().ok().and_then(|target| exports.before(target));
+    let (done, from) = exports.change(asker, arguments.from.directory, |exports, opened| {
+        let target = open_beside(exports, asker, opened, arguments.to.directory)?;
+        let from = (opened.object, arguments.from.name.0);
+        let to = (target.object, arguments.to.name.0);
+        exports.store_mut(opened).rename(&opened.caller, from, to, now)
+    });
+    let after = target.ok().and_then(|target| exports.attributes(&target));
+    let attributes = RenameOk { from, to: WccData { before, after } };
+    done.map(|()| attributes).map_err(|status| Failure { status, attributes })
+}
+
+fn link<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &LinkArguments<'_>,
+    now: Time,
+) -> LinkReply {
+    let (done, directory) = exports.change(asker, arguments.link.directory, |exports, opened| {
+        let file = open_beside(exports, asker, opened, arguments.file)?;
+        let name = arguments.link.name.0;
+        exports.store_mut(opened).link(&opened.caller, file.object, opened.object, name, now)
+    });
+    let attributes = exports.open(asker, arguments.file).ok().and_then(|file| exports.attributes(&file));
+    let attributes = LinkOk { attributes, directory };
+    done.map(|()| attributes).map_err(|status| Failure { status, attributes })
+}
+
+fn fsstat<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &FsstatArguments<'_>,
+    _: Time,
+) -> FsstatReply {
+    let (usage, attributes) = exports.look(asker, arguments.root, |exports, opened| {
+        let store = exports.store(opened);
+        store.attributes(opened.object).map(|_| store.usage())
+    });
+    match usage {
+        Ok(usage) => Ok(FsstatOk {
+            attributes,
+            bytes_total: usage.bytes_total,
+            bytes_free: usage.bytes_free,
+            bytes_available: usage.bytes_free,
+            files_total: usage.files_total,
+            files_free: usage.files_free,
+            files_available: usage.files_free,
+            invariant_seconds: 0,
+        }),
+        Err(status) => Err(Failure { status, attributes }),
+    }
+}
+
+fn fsinfo<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &FsinfoArguments<'_>,
+    _: Time,
+) -> FsinfoReply {
+    let (limits, attributes) = exports.look(asker, arguments.root, |exports, opened| {
+        let store = exports.store(opened);
+        store.attributes(opened.object).map(|_| store.limits())
+    });
+    match limits {
+        Ok(limits) => Ok(FsinfoOk {
+            attributes,
+            read_max: TRANSFER_LEN_MAX,
+            read_preferred: TRANSFER_LEN_MAX,
+            read_multiple: 4096,
+            write_max: TRANSFER_LEN_MAX,
+            write_preferred: TRANSFER_LEN_MAX,
+            write_multiple: 4096,
+            readdir_preferred: LIST_LEN_PREFERRED,
+            file_size_max: limits.file_len_max,
+            time_delta: Time { seconds: 0, nanoseconds: 1 },
+            properties: properties::LINK
+                | properties::SYMLINK
+                | properties::HOMOGENEOUS
+                | properties::CAN_SET_TIME,
+        }),
+        Err(status) => Err(Failure { status, attributes }),
+    }
+}
+
+fn pathconf<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &PathconfArguments<'_>,
+    _: Time,
+) -> PathconfReply {
+    let (limits, attributes) = exports.look(asker, arguments.object, |exports, opened| {
+        let store = exports.store(opened);
+        store.attributes(opened.object).map(|_| store.limits())
+    });
+    match limits {
+        Ok(limits) => Ok(PathconfOk {
+            attributes,
+            link_max: limits.links_max,
+            name_max: limits.name_len_max,
+            no_trunc: true,
+            chown_restricted: true,
+            case_insensitive: false,
+            case_preserving: true,
+        }),
+        Err(status) => Err(Failure { status, attributes }),
+    }
+}
+
+fn commit<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &CommitArguments<'_>,
+    _: Time,
+) -> CommitReply {
+    let before = exports.open(asker, arguments.file).ok().and_then(|opened| exports.before(&opened));
+    // Nothing changes, so a read-only export is no obstacle.
+    let (verifier, after) = exports.look(asker, arguments.file, |exports, opened| {
+        let store = exports.store_mut(opened);
+        store.commit(&opened.caller, opened.object, arguments.offset, arguments.count)?;
+        Ok(store.write_verifier())
+    });
+    let file = WccData { before, after };
+    match verifier {
+        Ok(verifier) => Ok(CommitOk { file, verifier }),
+        Err(status) => Err(Failure { status, attributes: file }),
+    }
+}

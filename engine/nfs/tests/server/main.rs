@@ -1,0 +1,5 @@
+//! Client and server together, over the simulated fabric.
+
+mod pair;
+mod procedures;
+mod transfers;

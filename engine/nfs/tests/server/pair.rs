@@ -1,0 +1,153 @@
+//! A client and a server, and the world between them.
+
+use std::time::Duration;
+
+use stag_fabric::Provider;
+use stag_fabric::sim::{FaultPlan, Sim, World};
+use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
+use stag_nfs::client::{Finished, Operation, Target};
+use stag_nfs::export::Export;
+use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_nfs::server::{Exports, Mount, Nfs, TimeOfDay, services};
+use stag_rpc::{Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools};
+use stag_runtime::Poller;
+use stag_wire::nfs3::{CreateArguments, CreateHow, DirectoryName, Handle, Name, SetAttributes, Time};
+use stag_wire::rpc::{AuthSys, Gids};
+use stag_wire::xdr::Writer;
+
+pub(crate) const PAGE: usize = 4096;
+/// Pages of each side.
+const PAGES: usize = 2048;
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+type Server = Engine<Sim, (Nfs<MemoryStore>, Mount<MemoryStore>)>;
+
+pub(crate) struct Pair {
+    pub(crate) world: World,
+    pub(crate) client: Engine<Sim, ()>,
+    pub(crate) server: Server,
+    pub(crate) connection: ConnectionId,
+    /// The credential: an AUTH_SYS body, or none.
+    pub(crate) credential: Option<Vec<u8>>,
+    /// The root of the first export.
+    pub(crate) root: Vec<u8>,
+}
+
+fn pools(provider: &mut Sim, config: &EngineConfig) -> Pools {
+    let messages = Pools::messages_needed(config);
+    let len = Pool::footprint(config.message_len(), messages) + Pool::footprint(PAGE, PAGES);
+    let page = PageChoice::Size(PageSize::Base);
+    let budget = Budget::new(1 << 32);
+    let arena = Arena::new(&ArenaConfig { name: "test", len, page, node: None, budget: &budget }).unwrap();
+    provider.register(&arena).unwrap();
+    Pools {
+        messages: Pool::fixed(&arena, "messages", config.message_len(), messages).unwrap(),
+        payload: Pool::runs(&arena, "payload", PAGE, PAGES).unwrap(),
+    }
+}
+
+pub(crate) fn credential(uid: u32, gid: u32, gids: &[u32]) -> Vec<u8> {
+    let user = AuthSys { stamp: 1, machine_name: b"test", uid, gid, gids: Gids::new(gids).unwrap() };
+    let mut body = vec![0; AuthSys::BODY_LEN_MAX];
+    let mut writer = Writer::new(&mut body);
+    writer.value(&user).unwrap();
+    let len = writer.position();
+    body.truncate(len);
+    body
+}
+
+impl Pair {
+    /// A server of these exports, and a client that has mounted the first as root.
+    pub(crate) fn new(exports: &[&str]) -> Pair {
+        Pair::with(exports, FaultPlan::default())
+    }
+
+    pub(crate) fn with(exports: &[&str], plan: FaultPlan) -> Pair {
+        let world = World::new(1, plan);
+        let config = EngineConfig { connections_max: 4, receives_max: 256, ..EngineConfig::default() };
+        let mut provider = world.provider("server");
+        let server_pools = pools(&mut provider, &config);
+        let shares = exports.iter().enumerate().map(|(index, text)| {
+            let config = MemoryConfig {
+                fsid: index as u64 + 1,
+                data_len_max: (PAGES as u64 - 600) * PAGE as u64,
+                objects_max: 10_000,
+                names_max: 20_000,
+                root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
+            };
+            let store = MemoryStore::new(&config, server_pools.payload.clone(), Time::default()).unwrap();
+            (text.parse::<Export>().unwrap(), store)
+        });
+        let exports = Exports::new(shares.collect(), server_pools.payload.clone()).unwrap();
+        let services = services(exports, TimeOfDay::Offset(Duration::from_secs(1_000_000)));
+        let mut server = Engine::new(provider, services, server_pools, config, 1).unwrap();
+        server.listen("here").unwrap();
+
+        let mut provider = world.provider("client");
+        let client_pools = pools(&mut provider, &config);
+        let mut client = Engine::new(provider, (), client_pools, config, 2).unwrap();
+        client.poll(world.now());
+        let connection = client.connect("here").unwrap();
+        let credential = Some(credential(0, 0, &[]));
+        let mut pair = Pair { world, client, server, connection, credential, root: Vec::new() };
+        let event = pair.until(|pair| pair.client.connection_event());
+        assert_eq!(event, ConnectionEvent::Established { connection });
+        pair.root = pair.mnt(b"/data").unwrap();
+        pair
+    }
+
+    /// Lets time go by until `found` is.
+    pub(crate) fn until<T>(&mut self, mut found: impl FnMut(&mut Pair) -> Option<T>) -> T {
+        for _ in 0..100_000 {
+            let now = self.world.now();
+            let work = self.client.poll(now) + self.server.poll(now);
+            if let Some(found) = found(self) {
+                return found;
+            }
+            if work == 0 {
+                let timer = self.client.next_timeout().into_iter().chain(self.server.next_timeout()).min();
+                assert!(self.world.advance_before(timer), "nothing will ever happen again");
+            }
+        }
+        panic!("too many passes")
+    }
+
+    /// Makes one Call.
+    pub(crate) fn call<O: Operation>(&mut self, operation: &O, chunks: Chunks) -> Finished {
+        let credential = self.credential.clone();
+        let credentials = credential.as_deref().map_or(Credentials::None, Credentials::Sys);
+        let target = Target { connection: self.connection, credentials, timeout: TIMEOUT };
+        let mut chunks = chunks;
+        target.begin(&mut self.client, operation, &mut chunks, 42).unwrap();
+        let completed = self.until(|pair| pair.client.completed());
+        assert_eq!(completed.user, 42);
+        Finished::new(completed)
+    }
+
+    /// Makes a Call without chunks, and gives its results to `look`.
+    pub(crate) fn ask<O: Operation, R>(&mut self, operation: O, look: impl FnOnce(O::Reply<'_>) -> R) -> R {
+        let finished = self.call(&operation, Chunks::default());
+        look(finished.reply::<O>().unwrap())
+    }
+
+    pub(crate) fn mnt(&mut self, path: &[u8]) -> Result<Vec<u8>, stag_wire::mount3::Status> {
+        let operation = stag_nfs::client::Mnt(stag_wire::mount3::PathArguments { path: Name(path) });
+        let finished = self.call(&operation, Chunks::default());
+        finished.reply::<stag_nfs::client::Mnt<'_>>().unwrap().map(|ok| ok.handle.0.to_vec())
+    }
+
+    pub(crate) fn create(&mut self, directory: &[u8], name: &[u8]) -> Vec<u8> {
+        let place = DirectoryName { directory: Handle(directory), name: Name(name) };
+        let how = CreateHow::Guarded(SetAttributes::default());
+        self.ask(CreateArguments { place, how }, |reply| reply.unwrap().object.unwrap().0.to_vec())
+    }
+}
+
+/// Whatever a test did: nobody broke the fabric's rules.
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(self.world.violations(), Default::default());
+        }
+    }
+}

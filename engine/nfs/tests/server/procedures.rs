@@ -1,0 +1,379 @@
+//! Every procedure, its attributes and its errors.
+
+use stag_nfs::client::{Export, Null};
+use stag_rpc::Chunks;
+use stag_wire::mount3;
+use stag_wire::nfs3::*;
+
+use crate::pair::{Pair, credential};
+
+fn place<'a>(directory: &'a [u8], name: &'a [u8]) -> DirectoryName<'a> {
+    DirectoryName { directory: Handle(directory), name: Name(name) }
+}
+
+fn getattr(pair: &mut Pair, object: &[u8]) -> Result<Attributes, Status> {
+    pair.ask(GetattrArguments { object: Handle(object) }, |reply| {
+        reply.map(|ok| ok.attributes).map_err(|failure| failure.status)
+    })
+}
+
+fn lookup(pair: &mut Pair, directory: &[u8], name: &[u8]) -> Result<Vec<u8>, Status> {
+    pair.ask(LookupArguments { what: place(directory, name) }, |reply| {
+        reply.map(|ok| ok.object.0.to_vec()).map_err(|failure| failure.status)
+    })
+}
+
+// As large as RFC 1813 makes it.
+#[expect(clippy::result_large_err)]
+fn mkdir(pair: &mut Pair, directory: &[u8], name: &[u8]) -> Result<Vec<u8>, Failure<WccData>> {
+    let arguments = MkdirArguments { place: place(directory, name), attributes: SetAttributes::default() };
+    let finished = pair.call(&arguments, Chunks::default());
+    let reply = finished.reply::<MkdirArguments<'_>>().unwrap();
+    reply.map(|ok| ok.object.unwrap().0.to_vec())
+}
+
+/// Weak cache consistency: before and after are there, and differ as they should.
+fn changed(wcc: &WccData) {
+    let (before, after) = (wcc.before.unwrap(), wcc.after.unwrap());
+    assert!(before.mtime < after.mtime && before.ctime < after.ctime, "{wcc:?}");
+}
+
+fn unchanged(wcc: &WccData) {
+    assert_eq!(wcc.before.unwrap(), wcc.after.unwrap().wcc());
+}
+
+#[test]
+fn mount_finds_exports_and_what_is_below() {
+    let mut pair = Pair::new(&[
+        "mem:/data,root_squash=no",
+        "mem:/data/inner,ro",
+        "mem:/private,uid=12345",
+        "mem:/net,client=192.0.2.0/24",
+    ]);
+    let root = pair.root.clone();
+    let sub = mkdir(&mut pair, &root, b"sub").unwrap();
+    pair.create(&root, b"file");
+    assert_eq!(pair.mnt(b"/data/sub"), Ok(sub.clone()));
+    assert_eq!(pair.mnt(b"/data/sub/"), Ok(sub));
+    assert_eq!(pair.mnt(b"/data/"), Ok(root.clone()));
+    assert_ne!(pair.mnt(b"/data/inner"), Ok(root));
+    assert_eq!(pair.mnt(b"/data/file"), Err(mount3::Status::NotDir));
+    assert_eq!(pair.mnt(b"/data/file/x"), Err(mount3::Status::NotDir));
+    assert_eq!(pair.mnt(b"/data/none"), Err(mount3::Status::NoEnt));
+    assert_eq!(pair.mnt(b"/database"), Err(mount3::Status::NoEnt));
+    assert_eq!(pair.mnt(b"/"), Err(mount3::Status::NoEnt));
+    assert_eq!(pair.mnt(b""), Err(mount3::Status::NoEnt));
+    assert_eq!(pair.mnt(&[b'/'; 1025]), Err(mount3::Status::NameTooLong));
+    assert_eq!(pair.mnt(b"/private"), Err(mount3::Status::Acces));
+    let exports: Vec<(String, Vec<String>)> = pair.ask(Export, |exports| {
+        let text = |octets: &[u8]| String::from_utf8(octets.to_vec()).unwrap();
+        let groups = |export: &mount3::Export| export.groups.into_iter().map(|name| text(name.0)).collect();
+        exports.into_iter().map(|export| (text(export.path.0), groups(&export))).collect()
+    });
+    assert_eq!(
+        exports,
+        [
+            ("/data".to_owned(), vec![]),
+            ("/data/inner".to_owned(), vec![]),
+            ("/private".to_owned(), vec!["uid=12345".to_owned()]),
+            ("/net".to_owned(), vec!["192.0.2.0/24".to_owned()]),
+        ]
+    );
+}
+
+#[test]
+fn null_and_attributes() {
+    let mut pair = Pair::new(&["mem:/data"]);
+    pair.ask(Null, |()| ());
+    let root = pair.root.clone();
+    let attributes = getattr(&mut pair, &root).unwrap();
+    assert_eq!((attributes.file_type, attributes.mode, attributes.nlink), (FileType::Directory, 0o755, 2));
+    assert_eq!((attributes.fsid, attributes.fileid), (1, 1));
+    for (handle, status) in
+        [(&root[..31], Status::BadHandle), (&[0; 32], Status::BadHandle), (&[], Status::BadHandle)]
+    {
+        assert_eq!(getattr(&mut pair, handle), Err(status));
+    }
+    let limits = pair.ask(PathconfArguments { object: Handle(&root) }, |reply| reply.unwrap());
+    assert_eq!((limits.name_max, limits.no_trunc, limits.chown_restricted), (255, true, true));
+    let info = pair.ask(FsinfoArguments { root: Handle(&root) }, |reply| reply.unwrap());
+    assert_eq!((info.read_max, info.write_max, info.properties), (1 << 20, 1 << 20, 0x1b));
+    assert_eq!(info.file_size_max, 1 << 62);
+    let usage = pair.ask(FsstatArguments { root: Handle(&root) }, |reply| reply.unwrap());
+    assert_eq!((usage.files_total, usage.files_free), (10_000, 9_999));
+    assert!(usage.bytes_free > 0 && usage.bytes_free <= usage.bytes_total);
+}
+
+#[test]
+fn names_come_and_go_with_their_attributes() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let how = CreateHow::Guarded(SetAttributes { mode: Some(0o640), ..SetAttributes::default() });
+    let made = pair.ask(CreateArguments { place: place(&root, b"f"), how }, |reply| {
+        let ok = reply.unwrap();
+        changed(&ok.directory);
+        assert_eq!(ok.attributes.unwrap().mode, 0o640);
+        ok.object.unwrap().0.to_vec()
+    });
+    assert_eq!(lookup(&mut pair, &root, b"f"), Ok(made.clone()));
+    let failure = pair.ask(CreateArguments { place: place(&root, b"f"), how }, |reply| reply.unwrap_err());
+    assert_eq!(failure.status, Status::Exist);
+    unchanged(&failure.attributes);
+
+    let sub = mkdir(&mut pair, &root, b"d").unwrap();
+    let failure = mkdir(&mut pair, &root, b"d").unwrap_err();
+    assert_eq!(failure.status, Status::Exist);
+    let failure = mkdir(&mut pair, &root, &[b'n'; 256]).unwrap_err();
+    assert_eq!(failure.status, Status::NameTooLong);
+    unchanged(&failure.attributes);
+
+    let link = LinkArguments { file: Handle(&made), link: place(&sub, b"g") };
+    pair.ask(link, |reply| {
+        let ok = reply.unwrap();
+        changed(&ok.directory);
+        assert_eq!(ok.attributes.unwrap().nlink, 2);
+    });
+    let failure = pair.ask(link, |reply| reply.unwrap_err());
+    assert_eq!((failure.status, failure.attributes.attributes.unwrap().nlink), (Status::Exist, 2));
+
+    let rename = RenameArguments { from: place(&root, b"f"), to: place(&sub, b"h") };
+    pair.ask(rename, |reply| {
+        let ok = reply.unwrap();
+        changed(&ok.from);
+        changed(&ok.to);
+    });
+    let failure = pair.ask(rename, |reply| reply.unwrap_err());
+    assert_eq!(failure.status, Status::NoEnt);
+    unchanged(&failure.attributes.from);
+    unchanged(&failure.attributes.to);
+    let into_itself = RenameArguments { from: place(&root, b"d"), to: place(&sub, b"x") };
+    assert_eq!(pair.ask(into_itself, |reply| reply.unwrap_err()).status, Status::Inval);
+
+    let failure = pair.ask(RemoveArguments { object: place(&root, b"d") }, |reply| reply.unwrap_err());
+    assert_eq!(failure.status, Status::IsDir);
+    unchanged(&failure.attributes);
+    let failure = pair.ask(RmdirArguments { object: place(&root, b"d") }, |reply| reply.unwrap_err());
+    assert_eq!(failure.status, Status::NotEmpty);
+    for name in [b"g", b"h"] {
+        pair.ask(RemoveArguments { object: place(&sub, name) }, |reply| changed(&reply.unwrap().directory));
+    }
+    assert_eq!(getattr(&mut pair, &made), Err(Status::Stale));
+    pair.ask(RmdirArguments { object: place(&root, b"d") }, |reply| changed(&reply.unwrap().directory));
+    assert_eq!(getattr(&mut pair, &sub), Err(Status::Stale));
+    let failure = pair.ask(RemoveArguments { object: place(&sub, b"x") }, |reply| reply.unwrap_err());
+    assert_eq!((failure.status, failure.attributes), (Status::Stale, WccData::default()));
+}
+
+#[test]
+fn special_objects() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let number = DeviceNumber { major: 1, minor: 3 };
+    let none = SetAttributes::default();
+    for (name, what) in [
+        (&b"c"[..], MknodData::Character(none, number)),
+        (b"b", MknodData::Block(none, number)),
+        (b"s", MknodData::Socket(none)),
+        (b"p", MknodData::Fifo(none)),
+    ] {
+        let made = pair.ask(MknodArguments { place: place(&root, name), what }, |reply| {
+            reply.unwrap().attributes.unwrap()
+        });
+        assert_eq!(made.file_type, what.file_type());
+    }
+    for file_type in [FileType::Regular, FileType::Directory, FileType::Symlink] {
+        let what = MknodData::Other(file_type);
+        let failure =
+            pair.ask(MknodArguments { place: place(&root, b"x"), what }, |reply| reply.unwrap_err());
+        assert_eq!(failure.status, Status::BadType);
+        unchanged(&failure.attributes);
+    }
+}
+
+#[test]
+fn setattr_has_a_guard() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = pair.create(&root, b"f");
+    let before = getattr(&mut pair, &file).unwrap();
+    let attributes = SetAttributes { size: Some(10), ..SetAttributes::default() };
+    let arguments = |guard| SetattrArguments { object: Handle(&file), attributes, guard };
+    let wrong = Time { seconds: 1, nanoseconds: 1 };
+    let failure = pair.ask(arguments(Some(wrong)), |reply| reply.unwrap_err());
+    assert_eq!(failure.status, Status::NotSync);
+    unchanged(&failure.attributes);
+    let ok = pair.ask(arguments(Some(before.ctime)), |reply| reply.unwrap());
+    changed(&ok.object);
+    assert_eq!(ok.object.after.unwrap().size, 10);
+}
+
+#[test]
+fn commit_repeats_the_verifier_of_write() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = pair.create(&root, b"f");
+    let data = Data(stag_wire::xdr::Item::Inline(b"abc"));
+    let stable = Stable::Unstable;
+    let arguments = WriteArguments { file: Handle(&file), offset: 0, count: 3, stable, data };
+    let written = pair.ask(arguments, |reply| reply.unwrap());
+    changed(&written.file);
+    let commit = CommitArguments { file: Handle(&file), offset: 0, count: 0 };
+    let committed = pair.ask(commit, |reply| reply.unwrap());
+    assert_eq!(committed.verifier, written.verifier);
+    unchanged(&committed.file);
+    let commit = CommitArguments { file: Handle(&root), offset: 0, count: 0 };
+    assert_eq!(pair.ask(commit, |reply| reply.unwrap_err()).status, Status::IsDir);
+}
+
+/// Lists with tiny limits, page by page, and with large ones, in the Reply chunk: the same entries.
+#[test]
+fn listings_of_every_size() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let mut expected = vec![b".".to_vec(), b"..".to_vec()];
+    for index in 0..300 {
+        let name = format!("a name of some length {index}").into_bytes();
+        pair.create(&root, &name);
+        expected.push(name);
+    }
+    for count in [200, 1000, 4096, 65_536, 1 << 20] {
+        for plus in [false, true] {
+            if plus && count == 200 {
+                continue;
+            }
+            let (mut cookie, mut verifier, mut found) = (0, [0; 8], Vec::new());
+            let mut calls = 0;
+            loop {
+                calls += 1;
+                let directory = Handle(&root);
+                let eof = if plus {
+                    let arguments = ReaddirplusArguments {
+                        directory,
+                        cookie,
+                        verifier,
+                        dircount: count,
+                        maxcount: count,
+                    };
+                    pair.ask(arguments, |reply| {
+                        let list = reply.unwrap();
+                        verifier = list.verifier;
+                        for entry in list.entries {
+                            cookie = entry.cookie;
+                            assert_eq!(entry.attributes.unwrap().fileid, entry.fileid);
+                            found.push((entry.name.0.to_vec(), entry.handle.map(|handle| handle.0.to_vec())));
+                        }
+                        list.eof
+                    })
+                } else {
+                    pair.ask(ReaddirArguments { directory, cookie, verifier, count }, |reply| {
+                        let list = reply.unwrap();
+                        verifier = list.verifier;
+                        for entry in list.entries {
+                            cookie = entry.cookie;
+                            found.push((entry.name.0.to_vec(), None));
+                        }
+                        list.eof
+                    })
+                };
+                if eof {
+                    break;
+                }
+                assert!(calls < 1000);
+            }
+            assert!(found.iter().map(|(name, _)| name).eq(&expected), "count {count}, plus {plus}");
+            if count >= 65_536 {
+                assert_eq!(calls, 1, "the Reply chunk is used");
+            }
+            if let Some((name, Some(handle))) = found.last().cloned() {
+                assert_eq!(lookup(&mut pair, &root, &name), Ok(handle));
+            }
+        }
+    }
+    let mut list = |handle: &[u8], cookie, verifier, count| {
+        pair.ask(ReaddirArguments { directory: Handle(handle), cookie, verifier, count }, |reply| {
+            reply.map(|list| list.entries.into_iter().count()).map_err(|failure| failure.status)
+        })
+    };
+    assert_eq!(list(&root, 0, [0; 8], 100), Err(Status::TooSmall));
+    assert_eq!(list(&root, 1, [9; 8], 4096), Err(Status::BadCookie));
+    assert_eq!(list(&[1; 32], 0, [0; 8], 4096), Err(Status::BadHandle));
+    let file = lookup(&mut pair, &root, &expected[9]).unwrap();
+    let arguments = ReaddirArguments { directory: Handle(&file), cookie: 0, verifier: [0; 8], count: 4096 };
+    assert_eq!(pair.ask(arguments, |reply| reply.unwrap_err()).status, Status::NotDir);
+}
+
+#[test]
+fn a_read_only_export_is_read_only() {
+    let mut pair = Pair::new(&["mem:/data,ro,root_squash=no"]);
+    let root = pair.root.clone();
+    let none = SetAttributes::default();
+    let failure = mkdir(&mut pair, &root, b"d").unwrap_err();
+    assert_eq!(failure.status, Status::RoFs);
+    unchanged(&failure.attributes);
+    let how = CreateHow::Guarded(none);
+    let mut refused = Vec::new();
+    refused.push(
+        pair.ask(CreateArguments { place: place(&root, b"f"), how }, |reply| reply.unwrap_err().status),
+    );
+    refused.push(pair.ask(RemoveArguments { object: place(&root, b"f") }, |reply| reply.unwrap_err().status));
+    refused.push(pair.ask(RmdirArguments { object: place(&root, b"f") }, |reply| reply.unwrap_err().status));
+    let rename = RenameArguments { from: place(&root, b"f"), to: place(&root, b"g") };
+    refused.push(pair.ask(rename, |reply| reply.unwrap_err().status));
+    let link = LinkArguments { file: Handle(&root), link: place(&root, b"g") };
+    refused.push(pair.ask(link, |reply| reply.unwrap_err().status));
+    let setattr = SetattrArguments { object: Handle(&root), attributes: none, guard: None };
+    refused.push(pair.ask(setattr, |reply| reply.unwrap_err().status));
+    assert_eq!(refused, [Status::RoFs; 6]);
+    let access = pair.ask(AccessArguments { object: Handle(&root), access: 0x3f }, |reply| reply.unwrap());
+    assert_eq!(access.access, access::READ | access::LOOKUP);
+}
+
+#[test]
+fn root_is_nobody_unless_the_export_trusts_it() {
+    let mut pair = Pair::new(&["mem:/data"]);
+    let root = pair.root.clone();
+    assert_eq!(mkdir(&mut pair, &root, b"d").unwrap_err().status, Status::Acces);
+    let access = |pair: &mut Pair| {
+        let arguments = AccessArguments { object: Handle(&root), access: 0x3f };
+        pair.ask(arguments, |reply| reply.unwrap().access)
+    };
+    assert_eq!(access(&mut pair), access::READ | access::LOOKUP);
+    pair.credential = None;
+    assert_eq!(access(&mut pair), access::READ | access::LOOKUP);
+    assert_eq!(mkdir(&mut pair, &root, b"d").unwrap_err().status, Status::Acces);
+}
+
+#[test]
+fn users_and_groups_count() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let directory = mkdir(&mut pair, &root, b"d").unwrap();
+    let attributes =
+        SetAttributes { mode: Some(0o770), uid: Some(10), gid: Some(20), ..SetAttributes::default() };
+    let object = Handle(&directory);
+    pair.ask(SetattrArguments { object, attributes, guard: None }, |reply| reply.unwrap());
+    for (user, allowed) in [
+        (credential(10, 1, &[]), true),
+        (credential(11, 20, &[]), true),
+        (credential(11, 1, &[5, 20]), true),
+        (credential(11, 1, &[5]), false),
+    ] {
+        pair.credential = Some(user);
+        let name = format!("{:?}", pair.world.now());
+        let found = mkdir(&mut pair, &directory, name.as_bytes());
+        assert_eq!(found.err().map(|failure| failure.status), (!allowed).then_some(Status::Acces));
+    }
+}
+
+#[test]
+fn names_of_two_exports_do_not_mix() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no", "mem:/other,root_squash=no"]);
+    let root = pair.root.clone();
+    let other = pair.mnt(b"/other").unwrap();
+    let file = pair.create(&root, b"f");
+    assert_eq!(lookup(&mut pair, &other, b"f"), Err(Status::NoEnt));
+    let rename = RenameArguments { from: place(&root, b"f"), to: place(&other, b"f") };
+    assert_eq!(pair.ask(rename, |reply| reply.unwrap_err()).status, Status::XDev);
+    let link = LinkArguments { file: Handle(&file), link: place(&other, b"f") };
+    assert_eq!(pair.ask(link, |reply| reply.unwrap_err()).status, Status::XDev);
+}

@@ -1,0 +1,178 @@
+//! READ, WRITE, READLINK and SYMLINK, with and without chunks.
+
+use stag_memory::Buf;
+use stag_nfs::memory::Statistics;
+use stag_nfs::store::Store;
+use stag_rpc::Chunks;
+use stag_wire::nfs3::{
+    Data, DirectoryName, Handle, Name, Path, ReadArguments, ReadlinkArguments, SetAttributes, Stable, Status,
+    SymlinkArguments, WriteArguments,
+};
+use stag_wire::xdr::Item;
+
+use crate::pair::{PAGE, Pair};
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 3) as u8 ^ (at >> 9) as u8).collect()
+}
+
+fn buffer(pair: &Pair, len: usize) -> Buf {
+    pair.client.pools().payload.take_len(len).unwrap()
+}
+
+fn write(pair: &mut Pair, file: &[u8], offset: u64, octets: &[u8], by_chunk: bool) -> Result<u32, Status> {
+    let count = octets.len() as u32;
+    let (chunks, item) = if by_chunk {
+        let mut buf = buffer(pair, octets.len());
+        buf.copy_from_slice(octets);
+        (Chunks::read(buf.share()), Item::Reduced { index: 0, len: count })
+    } else {
+        (Chunks::default(), Item::Inline(octets))
+    };
+    let stable = Stable::Unstable;
+    let arguments = WriteArguments { file: Handle(file), offset, count, stable, data: Data(item) };
+    let finished = pair.call(&arguments, chunks);
+    let reply = finished.reply::<WriteArguments<'_>>().unwrap();
+    reply.map(|ok| ok.count).map_err(|failure| failure.status)
+}
+
+fn read(pair: &mut Pair, file: &[u8], offset: u64, count: u32, by_chunk: bool) -> (Vec<u8>, bool) {
+    let chunks =
+        if by_chunk { Chunks::write(buffer(pair, count.max(1) as usize)) } else { Chunks::default() };
+    let finished = pair.call(&ReadArguments { file: Handle(file), offset, count }, chunks);
+    let ok = finished.reply::<ReadArguments<'_>>().unwrap().unwrap();
+    let octets: Vec<u8> = finished.octets(&ok.data.0).flatten().copied().collect();
+    assert_eq!(octets.len(), ok.count as usize);
+    (octets, ok.eof)
+}
+
+/// Data of every size, both ways, by chunk and without: inline, Long Call, Long Reply.
+#[test]
+fn what_is_written_is_read() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    for (index, len) in [1, 3, 4, 500, 4095, 4096, 4097, 20_000, 131_072, 1 << 20].into_iter().enumerate() {
+        for by_chunk in [true, false] {
+            let file = pair.create(&root, format!("f{index}{by_chunk}").as_bytes());
+            let octets = pattern(len);
+            if len < 1 << 20 || by_chunk {
+                assert_eq!(write(&mut pair, &file, 0, &octets, by_chunk), Ok(len as u32));
+            } else {
+                // Longer than a Long Call may be.
+                assert_eq!(write(&mut pair, &file, 0, &octets[..len / 2], false), Ok(len as u32 / 2));
+                assert_eq!(
+                    write(&mut pair, &file, len as u64 / 2, &octets[len / 2..], false),
+                    Ok(len as u32 / 2)
+                );
+            }
+            for by_chunk in [true, false] {
+                let (found, eof) = read(&mut pair, &file, 0, len as u32, by_chunk);
+                assert!(found == octets && eof, "{len} octets, by chunk: {by_chunk}");
+                if len > 1 {
+                    let (found, eof) = read(&mut pair, &file, 1, len as u32 - 2, by_chunk);
+                    assert!(found == octets[1..len - 1] && !eof);
+                }
+                // 8267-X-3: nothing at the end of the file.
+                assert_eq!(read(&mut pair, &file, len as u64, 100, by_chunk), (vec![], true));
+            }
+        }
+    }
+}
+
+/// The pages that the data was placed in are the file's, and go out again as they are.
+#[test]
+fn chunks_are_not_copied() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = pair.create(&root, b"f");
+    let octets = pattern(64 * PAGE);
+    write(&mut pair, &file, 0, &octets, true).unwrap();
+    let (found, _) = read(&mut pair, &file, 0, octets.len() as u32, true);
+    assert!(found == octets);
+    let exports = pair.server.services_mut().0.exports().clone();
+    let statistics = exports.borrow().shares()[0].1.statistics();
+    assert_eq!(statistics, Statistics { octets_copied: 0, pages_placed: 64, pages_read: 64 });
+}
+
+#[test]
+fn symbolic_links_go_both_ways() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    for (index, len) in [1, 8, 255, 1000, 1024].into_iter().enumerate() {
+        for by_chunk in [true, false] {
+            let target = vec![b'l'; len];
+            let name = format!("l{index}{by_chunk}");
+            let place = DirectoryName { directory: Handle(&root), name: Name(name.as_bytes()) };
+            let (chunks, item) = if by_chunk {
+                let mut buf = buffer(&pair, len);
+                buf.copy_from_slice(&target);
+                (Chunks::read(buf.share()), Item::Reduced { index: 0, len: len as u32 })
+            } else {
+                (Chunks::default(), Item::Inline(&target[..]))
+            };
+            let attributes = SetAttributes::default();
+            let finished = pair.call(&SymlinkArguments { place, attributes, path: Path(item) }, chunks);
+            let made = finished.reply::<SymlinkArguments<'_>>().unwrap().unwrap();
+            let symlink = made.object.unwrap().0.to_vec();
+            for by_chunk in [true, false] {
+                let chunks = if by_chunk { Chunks::write(buffer(&pair, 1024)) } else { Chunks::default() };
+                let finished = pair.call(&ReadlinkArguments { symlink: Handle(&symlink) }, chunks);
+                let ok = finished.reply::<ReadlinkArguments<'_>>().unwrap().unwrap();
+                let found: Vec<u8> = finished.octets(&ok.path.0).flatten().copied().collect();
+                assert_eq!(found, target);
+            }
+        }
+    }
+    // Too long for the store, by chunk and inline alike.
+    for (len, status) in [(1025, Status::NameTooLong), (4096, Status::NameTooLong)] {
+        let place = DirectoryName { directory: Handle(&root), name: Name(b"long") };
+        let mut buf = buffer(&pair, len);
+        buf.fill(b'x');
+        let path = Path(Item::Reduced { index: 0, len: len as u32 });
+        let arguments = SymlinkArguments { place, attributes: SetAttributes::default(), path };
+        let finished = pair.call(&arguments, Chunks::read(buf.share()));
+        let failure = finished.reply::<SymlinkArguments<'_>>().unwrap().unwrap_err();
+        assert_eq!(failure.status, status);
+    }
+}
+
+/// RFC 1813 3.3.7: the count is that of the data.
+#[test]
+fn a_write_whose_count_is_not_its_data_is_invalid() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = pair.create(&root, b"f");
+    for count in [0, 2, 4] {
+        let data = Data(Item::Inline(b"abc"));
+        let arguments =
+            WriteArguments { file: Handle(&file), offset: 0, count, stable: Stable::FileSync, data };
+        let failure = pair.ask(arguments, |reply| reply.unwrap_err());
+        assert_eq!((failure.status, failure.attributes.after.unwrap().size), (Status::Inval, 0));
+    }
+}
+
+/// The server's memory is spent by files: NOSPC, nothing lost, and the server goes on.
+#[test]
+fn a_full_server_says_so() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = pair.create(&root, b"f");
+    let octets = pattern(1 << 18);
+    let mut len = 0u64;
+    let status = loop {
+        match write(&mut pair, &file, len, &octets, true) {
+            Ok(count) => len += u64::from(count),
+            Err(status) => break status,
+        }
+        assert!(len < 1 << 30);
+    };
+    assert_eq!(status, Status::NoSpc);
+    assert!(len >= 4 << 20, "{len}");
+    for start in (0..len).step_by(octets.len()) {
+        let count = (len - start).min(octets.len() as u64);
+        let (found, _) = read(&mut pair, &file, start, count as u32, true);
+        assert!(found == octets[..count as usize]);
+    }
+    let exports = pair.server.services_mut().0.exports().clone();
+    assert_eq!(exports.borrow().shares()[0].1.usage().bytes_free, 0);
+}
