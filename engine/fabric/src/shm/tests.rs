@@ -115,6 +115,23 @@ fn until<T>(sides: &mut [&mut Side], mut done: impl FnMut(&mut [&mut Side]) -> O
     panic!("200000 turns were not enough");
 }
 
+/// As [`until`], with the other side in another thread, which runs when it may.
+fn wait<T>(side: &mut Side, mut done: impl FnMut(&mut Side) -> Option<T>) -> T {
+    for _ in 0..20_000_000 {
+        side.turn();
+        if let Some(value) = done(side) {
+            return value;
+        }
+        thread::yield_now();
+    }
+    panic!("20 million turns were not enough");
+}
+
+/// For sides in threads: their time is counted in turns, and one may get many while the other gets none.
+fn patient(may_sleep: bool) -> ShmConfig {
+    ShmConfig { may_sleep, setup_timeout: Duration::from_secs(1 << 20), ..ShmConfig::default() }
+}
+
 fn connect(client: &mut Side, server: &mut Side, capacity: QueuePairCapacity) -> (QueuePairId, QueuePairId) {
     let address = address();
     server.shm.listen(&address).unwrap();
@@ -459,7 +476,7 @@ fn arenas_are_mapped_once_for_all_connections() {
 #[test]
 fn sleepers_are_always_woken() {
     const ROUNDS: u32 = 3000;
-    let config = ShmConfig { may_sleep: true, ..ShmConfig::default() };
+    let config = patient(true);
     let name = address();
     let mut server = Side::new(config);
     server.shm.listen(&name).unwrap();
@@ -548,6 +565,7 @@ fn messages_both_ways_under_pressure() {
         };
         let (mut sent, mut received, mut posted) = (0, 0, 0);
         while sent < COUNT || received < COUNT {
+            thread::yield_now();
             for _ in 0..random() % 20 {
                 if sent < COUNT && side.send(pair, &message(sent, salt)).is_ok() {
                     sent += 1;
@@ -569,31 +587,25 @@ fn messages_both_ways_under_pressure() {
         }
     }
 
+    let mut server = Side::new(patient(false));
+    server.shm.listen(&name).unwrap();
     let client_name = name.clone();
     let client = thread::spawn(move || {
-        let mut client = Side::new(ShmConfig::default());
+        let mut client = Side::new(patient(false));
         let pair = client.shm.connect(&client_name, b"", CAPACITY).unwrap();
-        until(&mut [&mut client], |sides| {
-            thread::yield_now();
-            (!sides[0].events.is_empty()).then_some(())
-        });
+        wait(&mut client, |client| (!client.events.is_empty()).then_some(()));
         run(&mut client, pair, 1);
-        // The other side has to send the rest of its own; it closes.
-        until(&mut [&mut client], |sides| {
-            thread::yield_now();
-            sides[0].reason(pair)
-        })
+        // A disconnect throws away what no Receive is posted for: so say that we have it all.
+        wait(&mut client, |client| client.send(pair, b"all here").ok());
+        wait(&mut client, |client| client.reason(pair))
     });
-    let mut server = Side::new(ShmConfig::default());
-    server.shm.listen(&name).unwrap();
-    let pair = until(&mut [&mut server], |sides| {
-        thread::yield_now();
-        accept(sides[0], CAPACITY)
-    });
-    until(&mut [&mut server], |sides| (!sides[0].events.is_empty()).then_some(()));
+    let pair = wait(&mut server, |server| accept(server, CAPACITY));
+    wait(&mut server, |server| (!server.events.is_empty()).then_some(()));
     run(&mut server, pair, 2);
+    server.receive(pair);
+    wait(&mut server, |server| server.messages().pop());
     server.shm.disconnect(pair);
-    until(&mut [&mut server], |sides| sides[0].reason(pair));
+    wait(&mut server, |server| server.reason(pair));
     assert_eq!(client.join().unwrap(), DisconnectReason::Peer);
 }
 
@@ -602,10 +614,12 @@ fn messages_both_ways_under_pressure() {
 #[test]
 fn fenced_memory_is_never_written_again() {
     let name = address();
+    let mut server = Side::new(patient(false));
+    server.shm.listen(&name).unwrap();
     let stop = std::sync::Arc::new(AtomicU32::new(0));
     let (client_name, client_stop) = (name.clone(), stop.clone());
     let initiator = thread::spawn(move || {
-        let mut client = Side::new(ShmConfig::default());
+        let mut client = Side::new(patient(false));
         let pair = client.shm.connect(&client_name, b"", CAPACITY).unwrap();
         let source = client.buf(&[0xff; 4096]).share();
         let (mut segment, mut writes) = (None, 0u64);
@@ -627,13 +641,8 @@ fn fenced_memory_is_never_written_again() {
         writes
     });
 
-    let mut server = Side::new(ShmConfig::default());
-    server.shm.listen(&name).unwrap();
-    let pair = until(&mut [&mut server], |sides| {
-        thread::yield_now();
-        accept(sides[0], CAPACITY)
-    });
-    until(&mut [&mut server], |sides| (!sides[0].events.is_empty()).then_some(()));
+    let pair = wait(&mut server, |server| accept(server, CAPACITY));
+    wait(&mut server, |server| (!server.events.is_empty()).then_some(()));
     let mut pending = 0;
     for round in 0..2000 {
         let mut exposed = Exposed::Write(server.buf(&[0; 4096]));
@@ -660,10 +669,10 @@ fn fenced_memory_is_never_written_again() {
             Fence::Done(exposed) => exposed,
             Fence::Pending => {
                 pending += 1;
-                until(&mut [&mut server], |sides| {
+                wait(&mut server, |server| {
                     let is_fence = |c: &Completion| matches!(c.completed, Completed::Fence { .. });
-                    let at = sides[0].completions.iter().position(is_fence)?;
-                    match sides[0].completions.remove(at).completed {
+                    let at = server.completions.iter().position(is_fence)?;
+                    match server.completions.remove(at).completed {
                         Completed::Fence { exposed, .. } => Some(exposed),
                         _ => None,
                     }
