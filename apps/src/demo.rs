@@ -3,10 +3,24 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use stag::runtime::{CoreId, Topology, affinity};
 
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::values::Size;
+use crate::url::{Fabric, Url};
+use crate::values::{Poll, Size};
+use report::Connection;
+use server::{Server, ServerConfig};
+use steps::Run;
+use tree::{Kind, Tree};
+
+mod progress;
+mod report;
+mod server;
+mod steps;
+mod tree;
 
 /// Copies a tree through a server of its own and checks every byte
 #[derive(Debug, Args)]
@@ -26,9 +40,130 @@ pub struct Demo {
     pub keep: bool,
 }
 
+/// The least memory that the demo's server gets.
+const MEMORY_MIN: u64 = 256 << 20;
+
+/// The name of the export.
+const EXPORT: &str = "demo";
+
 impl Demo {
     /// Runs it.
-    pub fn run(&self, _out: &mut Output) -> Result<(), Failure> {
-        Err(Failure::run("demo: not in this version yet"))
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        let tree = Tree::find(self.path.as_deref(), self.size_limit.0)?;
+        announce(&tree, self.size_limit, out)?;
+        // Room for the files, and half as much again for messages and what is on its way.
+        let memory = (tree.pages_bytes + tree.pages_bytes / 2).max(MEMORY_MIN);
+        let cores = Cores::choose()?;
+        let url = Url {
+            fabric: Fabric::Shm,
+            // Of its own, so that demos do not meet.
+            address: format!("demo-{}", std::process::id()),
+            path: Vec::new(),
+        };
+        let server = Server::start(&ServerConfig {
+            url: url.clone(),
+            export: format!("mem:/{EXPORT},root_squash=no"),
+            memory,
+            core: cores.server,
+            poll: cores.poll,
+        })?;
+        cores.say(&server, out)?;
+        cores.pin_client()?;
+
+        let mut run = Run::new(&tree, url.join(EXPORT.as_ref()))?;
+        let free = run.free()?;
+        if free < tree.pages_bytes {
+            let (wanted, free) = (Size(tree.pages_bytes), Size(free));
+            return Err(Failure::run(format_args!(
+                "{}: the tree takes {wanted}, the server has {free}; lower --size-limit",
+                tree.root.display()
+            )));
+        }
+        run.copy_in(out)?;
+        run.list(out)?;
+        run.read_back(out)?;
+        if self.keep {
+            let connection = Connection::of(&run);
+            drop(run);
+            return keep(&tree, connection, server, &url.join(EXPORT.as_ref()), out);
+        }
+        run.rename(out)?;
+        run.list(out)?;
+        run.remove(out)?;
+        run.expect_free(free)?;
+        let connection = Connection::of(&run);
+        drop(run);
+        let stopped = server.stop()?;
+        report::print(&tree, connection, &stopped, out)
+    }
+}
+
+/// Leaves server and files there until a signal comes.
+fn keep(
+    tree: &Tree,
+    connection: Connection,
+    server: Server,
+    url: &Url,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])
+        .map_err(|error| Failure::run(format_args!("signal handlers: {error}")))?;
+    out.line(format_args!("kept       {url} (server: process {}); Ctrl-C ends it. Try:", server.id()))?;
+    out.line(format_args!("           stag ls -l {url}"))?;
+    out.flush()?;
+    let _ = signals.forever().next();
+    let stopped = server.stop()?;
+    report::print(tree, connection, &stopped, out)
+}
+
+fn announce(tree: &Tree, limit: Size, out: &mut Output) -> Result<(), Failure> {
+    let Tree { root, files, bytes, over_limit, skipped, objects, .. } = tree;
+    let folders = objects.iter().filter(|object| object.kind == Kind::Folder).count();
+    let (root, bytes) = (root.display(), Size(*bytes));
+    out.line(format_args!("tree       {root}: {files} files in {folders} folders, {bytes}"))?;
+    if *over_limit > 0 {
+        out.line(format_args!(
+            "           {over_limit} files more would be over {limit}: left out (--size-limit takes more)"
+        ))?;
+    }
+    if *skipped > 0 {
+        out.line(format_args!("           {skipped} left out: not readable, or no files"))?;
+    }
+    out.flush()
+}
+
+/// Who runs where.
+struct Cores {
+    client: Option<usize>,
+    server: Option<usize>,
+    poll: Poll,
+}
+
+impl Cores {
+    /// Two cores that are near each other; none and sleep instead of polling where there is only one.
+    fn choose() -> Result<Cores, Failure> {
+        let topology = Topology::read().map_err(Failure::run)?;
+        Ok(match topology.choose(&affinity::allowed(), 2)[..] {
+            [client, server] => Cores { client: Some(client.0), server: Some(server.0), poll: Poll::Busy },
+            _ => Cores { client: None, server: None, poll: Poll::Adaptive },
+        })
+    }
+
+    fn say(&self, server: &Server, out: &mut Output) -> Result<(), Failure> {
+        let name =
+            |core: Option<usize>| core.map_or_else(|| "any core".into(), |core| format!("core {core}"));
+        let pages = server.started["pages"].as_str().unwrap_or("unknown pages");
+        let (id, theirs, ours) = (server.id(), name(self.server), name(self.client));
+        out.line(format_args!("server     stagd, process {id} on {theirs}, memory on {pages}"))?;
+        out.line(format_args!("client     this process, {} on {ours}", std::process::id()))?;
+        if self.client.is_none() {
+            out.line("warning: only one core for client and server: every Call waits for the scheduler")?;
+        }
+        out.flush()
+    }
+
+    fn pin_client(&self) -> Result<(), Failure> {
+        let Some(core) = self.client else { return Ok(()) };
+        affinity::pin(CoreId(core)).map_err(Failure::run)
     }
 }

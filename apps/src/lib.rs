@@ -10,18 +10,25 @@
 //! | [`url`] | `shm://NAME/path`: a fabric, a server, a file |
 //! | [`tool`] | `stag`: the list of its commands |
 //! | [`commands`] | one file for each command |
+//! | [`attributes`] | how a file is shown |
+//! | [`copy`] | copies between this machine and servers |
 //! | [`remote`] | a server's files, as the commands use them |
+//! | [`timings`], [`counters`] | what was measured and counted |
 //! | [`stagd`] | the server: options, plan, run, report |
 //! | [`demo`] | `stag demo` |
 #![forbid(unsafe_code)]
 
 pub mod arguments;
+pub mod attributes;
 pub mod commands;
+pub mod copy;
+pub mod counters;
 pub mod demo;
 pub mod failure;
 pub mod output;
 pub mod remote;
 pub mod stagd;
+pub mod timings;
 pub mod tool;
 pub mod url;
 pub mod values;

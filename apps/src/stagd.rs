@@ -9,9 +9,15 @@ use crate::failure::Failure;
 use crate::output::Output;
 
 mod options;
+mod plan;
+mod report;
+mod serve;
+mod services;
 mod settings;
 
 pub use options::Options;
+use plan::Plan;
+use serve::Place;
 pub use settings::Settings;
 
 /// The NFS server of Stag: serves memory as files, over RDMA fabrics
@@ -49,7 +55,12 @@ pub fn main() -> ExitCode {
 }
 
 /// Serves until told to stop.
-pub fn run(options: &Options, _out: &mut Output) -> Result<(), Failure> {
-    Settings::new(options)?;
-    Err(Failure::run("the engine is not in this version yet"))
+pub fn run(options: &Options, out: &mut Output) -> Result<(), Failure> {
+    let settings = Settings::new(options)?;
+    let plan = Plan::new(&settings)?;
+    let place = Place::choose(&settings)?;
+    if options.check {
+        return report::checked(&settings, &plan, &place, out);
+    }
+    serve::serve(&settings, &plan, &place, options.until_eof, out)
 }

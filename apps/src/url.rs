@@ -1,6 +1,7 @@
 //! URLs: `FABRIC://ADDRESS[/path]`. The scheme is the fabric, the address is the server's there, and the
 //! path begins with an export's.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -60,7 +61,7 @@ pub struct Url {
     /// Where it is on that fabric.
     pub address: String,
     /// The names from the root to the file; none for the root, which holds the exports.
-    pub path: Vec<String>,
+    pub path: Vec<OsString>,
 }
 
 impl Url {
@@ -72,13 +73,21 @@ impl Url {
 
     /// The last name of the path.
     #[must_use]
-    pub fn name(&self) -> Option<&str> {
-        self.path.last().map(String::as_str)
+    pub fn name(&self) -> Option<&OsStr> {
+        self.path.last().map(OsString::as_os_str)
+    }
+
+    /// The folder that it is in; the server's, if it is an export's first name.
+    #[must_use]
+    pub fn parent(&self) -> Url {
+        let mut url = self.clone();
+        url.path.pop();
+        url
     }
 
     /// The file `name` in the folder that this is.
     #[must_use]
-    pub fn join(&self, name: &str) -> Url {
+    pub fn join(&self, name: &OsStr) -> Url {
         let mut url = self.clone();
         url.path.push(name.to_owned());
         url
@@ -106,7 +115,7 @@ impl FromStr for Url {
         if path.len() >= PATH_LEN_MAX {
             return fail(format!("the path has {} octets, the limit is {PATH_LEN_MAX}", path.len() + 1));
         }
-        let mut names: Vec<String> = Vec::new();
+        let mut names: Vec<OsString> = Vec::new();
         for name in path.split('/').filter(|name| !name.is_empty() && *name != ".") {
             if name == ".." {
                 names.pop();
@@ -115,7 +124,7 @@ impl FromStr for Url {
             if name.len() > NAME_LEN_MAX {
                 return fail(format!("a name has {} octets, the limit is {NAME_LEN_MAX}", name.len()));
             }
-            names.push(name.to_owned());
+            names.push(name.into());
         }
         Ok(Url { fabric, address: address.to_owned(), path: names })
     }
@@ -124,7 +133,7 @@ impl FromStr for Url {
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.fabric.name(), self.address)?;
-        self.path.iter().try_for_each(|name| write!(f, "/{name}"))
+        self.path.iter().try_for_each(|name| write!(f, "/{}", name.display()))
     }
 }
 
@@ -148,6 +157,26 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Place, String> {
         if text.contains("://") { text.parse().map(Place::Remote) } else { Ok(Place::Local(text.into())) }
+    }
+}
+
+impl Place {
+    /// The last name of it, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&OsStr> {
+        match self {
+            Place::Local(path) => path.file_name(),
+            Place::Remote(url) => url.name(),
+        }
+    }
+
+    /// The file `name` in the folder that this is.
+    #[must_use]
+    pub fn join(&self, name: &OsStr) -> Place {
+        match self {
+            Place::Local(path) => Place::Local(path.join(name)),
+            Place::Remote(url) => Place::Remote(url.join(name)),
+        }
     }
 }
 

@@ -7,19 +7,36 @@ use crate::output::Output;
 use crate::remote::Remote;
 use crate::url::Url;
 
-/// Writes a server's file to standard output
+/// Writes a server's files to standard output
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples: stag cat shm://NAME/data/notes\n          stag cat shm://NAME/data/a.tar | tar t"
-)]
+#[command(after_help = "With --json it writes the same bytes.\n\n\
+    Examples: stag cat shm://NAME/data/notes\n          stag cat shm://NAME/data/a.tar | tar t")]
 pub struct Cat {
-    /// File: shm://NAME/EXPORT/PATH
-    pub url: Url,
+    /// Files: shm://NAME/EXPORT/PATH
+    #[arg(required = true, value_name = "URL")]
+    urls: Vec<Url>,
 }
+
+/// Octets fetched at once.
+const WINDOW: usize = 4 << 20;
 
 impl Cat {
     /// Runs it.
-    pub fn run(&self, _out: &mut Output) -> Result<(), Failure> {
-        Remote::connect(&self.url).map(drop)
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        let mut buffer = vec![0; WINDOW];
+        for url in &self.urls {
+            let mut remote = Remote::connect(url)?;
+            let node = remote.find(&url.path).map_err(|error| error.at(url))?;
+            let mut offset = 0;
+            loop {
+                let len = remote.read(&node.handle, offset, &mut buffer).map_err(|error| error.at(url))?;
+                out.bytes(&buffer[..len])?;
+                offset += len as u64;
+                if len < buffer.len() {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -2,10 +2,10 @@
 
 use clap::Args;
 
+use crate::copy;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::remote::Remote;
-use crate::url::Url;
+use crate::url::Place;
 
 /// Copies between this machine and servers, or within a server
 #[derive(Debug, Args)]
@@ -13,13 +13,18 @@ use crate::url::Url;
     after_help = "Examples: stag cp -r ./src shm://NAME/data/src\n          stag cp shm://NAME/data/a shm://OTHER/data/a"
 )]
 pub struct Cp {
-    /// File: shm://NAME/EXPORT/PATH
-    pub url: Url,
+    /// A path, or shm://NAME/EXPORT/PATH
+    source: Place,
+    /// The same; the copy comes into it, if it is a folder
+    target: Place,
+    /// Folders too, with all that is in them
+    #[arg(short, long)]
+    recursive: bool,
 }
 
 impl Cp {
     /// Runs it.
-    pub fn run(&self, _out: &mut Output) -> Result<(), Failure> {
-        Remote::connect(&self.url).map(drop)
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        copy::copy(&self.source, &self.target, self.recursive, out)
     }
 }

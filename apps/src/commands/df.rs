@@ -1,23 +1,62 @@
 //! `stag df`.
 
 use clap::Args;
+use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::remote::Remote;
 use crate::url::Url;
+use crate::values::Size;
 
-/// Shows the space of an export
+/// Shows the space of exports
 #[derive(Debug, Args)]
-#[command(after_help = "Examples: stag df shm://NAME/data\n          stag df --json shm://NAME/data")]
+#[command(after_help = "Examples: stag df shm://NAME\n          stag df --json shm://NAME/data")]
 pub struct Df {
-    /// File: shm://NAME/EXPORT/PATH
-    pub url: Url,
+    /// shm://NAME for all exports, or shm://NAME/EXPORT for one
+    url: Url,
+}
+
+/// A line of `--json`.
+#[derive(Serialize)]
+struct Space {
+    url: String,
+    bytes_total: u64,
+    bytes_free: u64,
+    files_total: u64,
+    files_free: u64,
 }
 
 impl Df {
     /// Runs it.
-    pub fn run(&self, _out: &mut Output) -> Result<(), Failure> {
-        Remote::connect(&self.url).map(drop)
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        let mut remote = Remote::connect(&self.url)?;
+        let mut urls = vec![self.url.clone()];
+        if self.url.path.is_empty() {
+            urls.clear();
+            for export in remote.exports().map_err(|error| error.at(&self.url))? {
+                let mut url = self.url.clone();
+                url.path = export.split('/').filter(|name| !name.is_empty()).map(Into::into).collect();
+                urls.push(url);
+            }
+        }
+        out.line(format_args!("{:>10} {:>10} {:>10} {:>5}  export", "size", "used", "free", "use"))?;
+        for url in urls {
+            let node = remote.find(&url.path).map_err(|error| error.at(&url))?;
+            let space = remote.space(&node.handle).map_err(|error| error.at(&url))?;
+            let used = space.bytes_total.saturating_sub(space.bytes_free);
+            let percent = 100.0 * used as f64 / space.bytes_total.max(1) as f64;
+            let [total, used, free] =
+                [space.bytes_total, used, space.bytes_free].map(|n| Size(n).to_string());
+            out.line(format_args!("{total:>10} {used:>10} {free:>10} {percent:>4.0}%  {url}"))?;
+            out.object(&Space {
+                url: url.to_string(),
+                bytes_total: space.bytes_total,
+                bytes_free: space.bytes_free,
+                files_total: space.files_total,
+                files_free: space.files_free,
+            })?;
+        }
+        Ok(())
     }
 }

@@ -1,11 +1,13 @@
 //! `stag get`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
+use crate::copy;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::remote::Remote;
-use crate::url::Url;
+use crate::url::{Place, Url};
 
 /// Fetches a file or a tree from a server
 #[derive(Debug, Args)]
@@ -13,13 +15,20 @@ use crate::url::Url;
     after_help = "Examples: stag get shm://NAME/data/notes\n          stag get -r shm://NAME/data/src ./src"
 )]
 pub struct Get {
-    /// File: shm://NAME/EXPORT/PATH
-    pub url: Url,
+    /// What to fetch: shm://NAME/EXPORT/PATH
+    url: Url,
+    /// Where to put it; into it, if it is a folder
+    #[arg(default_value = ".", hide_default_value = true)]
+    path: PathBuf,
+    /// Folders too, with all that is in them
+    #[arg(short, long)]
+    recursive: bool,
 }
 
 impl Get {
     /// Runs it.
-    pub fn run(&self, _out: &mut Output) -> Result<(), Failure> {
-        Remote::connect(&self.url).map(drop)
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        let (source, target) = (Place::Remote(self.url.clone()), Place::Local(self.path.clone()));
+        copy::copy(&source, &target, self.recursive, out)
     }
 }

@@ -1,10 +1,12 @@
 //! `stag ls`.
 
 use clap::Args;
+use serde::Serialize;
 
+use crate::attributes::{Described, long};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::remote::Remote;
+use crate::remote::{Entry, Remote};
 use crate::url::Url;
 
 /// Lists a folder, or the exports of a server
@@ -12,15 +14,45 @@ use crate::url::Url;
 #[command(after_help = "Examples: stag ls shm://NAME\n          stag ls -l shm://NAME/data")]
 pub struct Ls {
     /// Folder or file: shm://NAME[/EXPORT/PATH]
-    pub url: Url,
-    /// One line for each, with mode, owner, size and time
+    url: Url,
+    /// With mode, links, owner, group, size and time (UTC)
     #[arg(short)]
-    pub long: bool,
+    long: bool,
+}
+
+/// A line of `--json` for a server.
+#[derive(Serialize)]
+struct Export {
+    export: String,
 }
 
 impl Ls {
     /// Runs it.
-    pub fn run(&self, _out: &mut Output) -> Result<(), Failure> {
-        Remote::connect(&self.url).map(drop)
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        let mut remote = Remote::connect(&self.url)?;
+        if self.url.path.is_empty() {
+            for export in remote.exports().map_err(|error| error.at(&self.url))? {
+                out.line(&export)?;
+                out.object(&Export { export })?;
+            }
+            return Ok(());
+        }
+        let node = remote.find(&self.url.path).map_err(|error| error.at(&self.url))?;
+        let mut entries = if node.is_folder() {
+            remote.list(&node.handle).map_err(|error| error.at(&self.url))?
+        } else {
+            vec![Entry { name: self.url.name().unwrap_or_default().to_owned(), node }]
+        };
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        for Entry { name, node } in entries {
+            let name = name.display();
+            match self.long {
+                true => out.line(format_args!("{} {name}", long(&node.attributes)))?,
+                false if node.is_folder() => out.line(format_args!("{name}/"))?,
+                false => out.line(&name)?,
+            }
+            out.object(&Described::new(&name, &node.attributes))?;
+        }
+        Ok(())
     }
 }

@@ -1,26 +1,62 @@
-//! `stag ping`.
+//! `stag ping`: NULL Calls, and how long they take.
+
+use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::remote::Remote;
 use crate::url::Url;
+use crate::values::Time;
 
 /// Times NULL Calls to a server
 #[derive(Debug, Args)]
 #[command(after_help = "Examples: stag ping shm://NAME\n          stag ping -c 100000 shm://NAME")]
 pub struct Ping {
     /// Server: shm://NAME
-    pub url: Url,
-    /// Number of Calls
-    #[arg(short = 'c', long, default_value_t = 10, value_name = "N")]
-    pub count: u32,
+    url: Url,
+    /// Number of Calls, one after the other
+    #[arg(short, long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
 }
+
+/// The object of `--json`.
+#[derive(Serialize)]
+struct Pinged {
+    url: String,
+    calls: u32,
+    min_ns: u64,
+    mean_ns: u64,
+    max_ns: u64,
+}
+
+/// Up to so many Calls are shown one by one.
+const SHOWN_MAX: u32 = 20;
 
 impl Ping {
     /// Runs it.
-    pub fn run(&self, _out: &mut Output) -> Result<(), Failure> {
-        Remote::connect(&self.url).map(drop)
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        let mut remote = Remote::connect(&self.url)?;
+        let (mut min, mut max, mut sum) = (Duration::MAX, Duration::ZERO, Duration::ZERO);
+        for call in 1..=self.count {
+            let time = remote.null().map_err(|error| error.at(&self.url))?;
+            (min, max, sum) = (min.min(time), max.max(time), sum + time);
+            if self.count <= SHOWN_MAX {
+                out.line(format_args!("{}: Call {call}: {}", self.url, Time(time)))?;
+                out.flush()?;
+            }
+        }
+        let mean = sum / self.count;
+        out.object(&Pinged {
+            url: self.url.to_string(),
+            calls: self.count,
+            min_ns: min.as_nanos() as u64,
+            mean_ns: mean.as_nanos() as u64,
+            max_ns: max.as_nanos() as u64,
+        })?;
+        let (min, mean, max) = (Time(min), Time(mean), Time(max));
+        out.line(format_args!("{} Calls answered: min {min}, mean {mean}, max {max}", self.count))
     }
 }

@@ -1,11 +1,13 @@
 //! `stag put`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
+use crate::copy;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::remote::Remote;
-use crate::url::Url;
+use crate::url::{Place, Url};
 
 /// Brings a file or a tree to a server
 #[derive(Debug, Args)]
@@ -13,13 +15,19 @@ use crate::url::Url;
     after_help = "Examples: stag put notes shm://NAME/data\n          stag put -r ./src shm://NAME/data/src"
 )]
 pub struct Put {
-    /// File: shm://NAME/EXPORT/PATH
-    pub url: Url,
+    /// What to bring
+    path: PathBuf,
+    /// Where to put it: shm://NAME/EXPORT/PATH; into it, if it is a folder
+    url: Url,
+    /// Folders too, with all that is in them
+    #[arg(short, long)]
+    recursive: bool,
 }
 
 impl Put {
     /// Runs it.
-    pub fn run(&self, _out: &mut Output) -> Result<(), Failure> {
-        Remote::connect(&self.url).map(drop)
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        let (source, target) = (Place::Local(self.path.clone()), Place::Remote(self.url.clone()));
+        copy::copy(&source, &target, self.recursive, out)
     }
 }

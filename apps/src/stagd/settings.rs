@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use stag::nfs::export::Export;
+
 use crate::failure::Failure;
 use crate::url::Url;
 use crate::values::{Pages, Poll, Size};
@@ -11,8 +13,8 @@ use super::Options;
 /// What the server does. See [`Options`] for what each is.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The exports.
-    pub exports: Vec<String>,
+    /// The exports, and how each was written.
+    pub exports: Vec<(String, Export)>,
     /// Where it listens.
     pub listen: Vec<Url>,
     /// The memory budget, in bytes.
@@ -48,6 +50,7 @@ impl Settings {
         if options.export.is_empty() {
             return Err(Failure::usage("nothing to serve; give an --export, for example --export mem:/data"));
         }
+        let exports = parse_exports(options.export)?;
         if options.listen.is_empty() {
             return Err(Failure::usage(
                 "nowhere to listen; give a --listen, for example --listen shm://demo",
@@ -89,7 +92,7 @@ impl Settings {
             return Err(Failure::usage(format_args!("--credits {credits}: it must be {low} to {high}")));
         }
         Ok(Settings {
-            exports: options.export,
+            exports,
             listen: options.listen,
             memory,
             inline_threshold: inline_threshold as u32,
@@ -99,6 +102,18 @@ impl Settings {
             pages: options.pages.unwrap_or_default(),
         })
     }
+}
+
+fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, Export)>, Failure> {
+    let mut exports: Vec<(String, Export)> = Vec::new();
+    for spec in specs {
+        let export: Export = spec.parse().map_err(Failure::usage)?;
+        if exports.iter().any(|(_, other)| other.path == export.path) {
+            return Err(Failure::usage(format_args!("export {spec:?}: {} is exported already", export.path)));
+        }
+        exports.push((spec, export));
+    }
+    Ok(exports)
 }
 
 /// A quarter of RAM, within reason and in whole MiB.

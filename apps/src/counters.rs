@@ -1,0 +1,47 @@
+//! What an engine counted, as it is printed.
+
+use serde::Serialize;
+use stag::rpc::Statistics;
+
+/// Declares the object of `--json` with the fields of [`Statistics`] that it shows.
+macro_rules! counters {
+    ($($field:ident),* $(,)?) => {
+        /// The counters of one engine, by the names of [`Statistics`].
+        #[derive(Clone, Copy, Debug, Default, Serialize)]
+        #[expect(missing_docs, reason = "each is a field of `Statistics`, which says what it is")]
+        pub struct Counters {
+            $(pub $field: u64,)*
+        }
+
+        impl From<&Statistics> for Counters {
+            fn from(statistics: &Statistics) -> Counters {
+                Counters { $($field: statistics.$field,)* }
+            }
+        }
+    };
+}
+
+counters! {
+    calls_sent,
+    calls_received,
+    replies_sent,
+    replies_received,
+    calls_failed,
+    messages_short,
+    read_chunks,
+    position_zero_chunks,
+    write_chunks,
+    write_chunks_unused,
+    reply_chunks,
+    read_bytes,
+    write_bytes,
+    copied_bytes,
+    errors_sent,
+    messages_discarded,
+    remote_invalidations,
+    local_fences,
+    connections_opened,
+    connections_closed,
+    connections_refused,
+    violations,
+}

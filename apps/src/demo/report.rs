@@ -1,0 +1,165 @@
+//! What the demo says at its end: a table for people, an object for programs.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::progress::gigabytes;
+use super::steps::{Run, Step};
+use super::tree::Tree;
+use crate::counters::Counters;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::values::{Size, Time};
+
+/// The object of `--json`.
+#[derive(Serialize)]
+struct Report<'a> {
+    path: String,
+    files: u64,
+    bytes: u64,
+    /// Files left out because of `--size-limit`.
+    over_limit: u64,
+    /// Left out: neither file, folder nor symbolic link, or not readable.
+    skipped: u64,
+    /// Whether everything came back as it was sent.
+    verified: bool,
+    mismatches: u64,
+    steps: &'a [Step],
+    procedures: Vec<Row>,
+    credits_granted: u32,
+    inline_threshold: u32,
+    client: Counters,
+    /// The last object that `stagd --json` printed.
+    server: &'a Value,
+}
+
+/// The latency of one procedure.
+#[derive(Serialize)]
+struct Row {
+    procedure: String,
+    calls: u64,
+    p50_ns: u64,
+    p99_ns: u64,
+    p999_ns: u64,
+    max_ns: u64,
+}
+
+/// What is to be told of the connection; taken before it ends.
+pub(super) struct Connection {
+    client: Counters,
+    credits_granted: u32,
+    inline_threshold: u32,
+    rows: Vec<Row>,
+    steps: Vec<Step>,
+    mismatches: u64,
+}
+
+impl Connection {
+    /// Takes the figures of a run that is done.
+    #[must_use]
+    pub(super) fn of(run: &Run<'_>) -> Connection {
+        let rows = run.remote.timings().iter().map(|timing| Row {
+            procedure: format!("{:?}", timing.procedure).to_uppercase(),
+            calls: timing.calls,
+            p50_ns: timing.p50.as_nanos() as u64,
+            p99_ns: timing.p99.as_nanos() as u64,
+            p999_ns: timing.p999.as_nanos() as u64,
+            max_ns: timing.max.as_nanos() as u64,
+        });
+        Connection {
+            client: run.remote.counters(),
+            credits_granted: run.remote.credits_granted(),
+            inline_threshold: run.remote.inline_threshold(),
+            rows: rows.collect(),
+            steps: run.steps.clone(),
+            mismatches: run.mismatches,
+        }
+    }
+}
+
+/// Prints the table or the object. Fails if anything differed.
+pub(super) fn print(
+    tree: &Tree,
+    connection: Connection,
+    server: &Value,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let Connection { client, credits_granted, inline_threshold, rows, steps, mismatches } = connection;
+    table(&rows, out)?;
+    let moved = |step: &str| steps.iter().find(|found| found.step == step);
+    for step in ["copied in", "read back"].into_iter().filter_map(moved) {
+        let [transfer, whole] = [step.transfer_seconds, step.seconds]
+            .map(|seconds| gigabytes(step.bytes, Duration::from_secs_f64(seconds)));
+        let bytes = Size(step.bytes);
+        out.line(format_args!(
+            "{:<10} {bytes} at {transfer}; {whole} with digests and local files",
+            step.step
+        ))?;
+    }
+    chunks(&client, &server["counters"], credits_granted, inline_threshold, out)?;
+    let ledger = server["ledger"].as_str().unwrap_or("none");
+    out.line(format_args!("ledger     server: {ledger}"))?;
+    let verified = mismatches == 0;
+    out.object(&Report {
+        path: tree.root.display().to_string(),
+        files: tree.files,
+        bytes: tree.bytes,
+        over_limit: tree.over_limit,
+        skipped: tree.skipped,
+        verified,
+        mismatches,
+        steps: &steps,
+        procedures: rows,
+        credits_granted,
+        inline_threshold,
+        client,
+        server,
+    })?;
+    if !verified {
+        return Err(Failure::run(format_args!("{mismatches} things came back other than they were sent")));
+    }
+    let Tree { files, bytes, .. } = tree;
+    out.line(format_args!("verified   {files} files, {bytes} bytes: every byte is as it was sent (SHA-256)"))
+}
+
+fn table(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
+    out.line("")?;
+    let [p50, p99, p999, max] = ["p50", "p99", "p99.9", "max"];
+    out.line(format_args!("{:<12} {:>9} {p50:>11} {p99:>11} {p999:>11} {max:>11}", "procedure", "Calls"))?;
+    let mut calls = 0;
+    for row in rows {
+        let [p50, p99, p999, max] = [row.p50_ns, row.p99_ns, row.p999_ns, row.max_ns]
+            .map(|nanoseconds| Time(Duration::from_nanos(nanoseconds)));
+        calls += row.calls;
+        out.line(format_args!(
+            "{:<12} {:>9} {p50:>11} {p99:>11} {p999:>11} {max:>11}",
+            row.procedure, row.calls
+        ))?;
+    }
+    out.line(format_args!("{:<12} {calls:>9}", "in all"))?;
+    out.line("")
+}
+
+/// Chunks by kind, copies and credits.
+fn chunks(
+    client: &Counters,
+    server: &Value,
+    credits: u32,
+    inline_threshold: u32,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let of = |name: &str| server[name].as_u64().unwrap_or(0);
+    let (read, write) = (of("read_chunks"), of("write_chunks"));
+    let (reply, zero, short) = (of("reply_chunks"), of("position_zero_chunks"), of("messages_short"));
+    out.line(format_args!(
+        "chunks     Read {read}, Write {write}, Reply {reply}, Position Zero {zero}; {short} messages without"
+    ))?;
+    let (pulled, pushed) = (Size(of("read_bytes")), Size(of("write_bytes")));
+    out.line(format_args!("placed     {pulled} by RDMA Read, {pushed} by RDMA Write: each byte once"))?;
+    let (own, theirs) = (Size(client.copied_bytes), Size(of("copied_bytes")));
+    out.line(format_args!("copies     beyond that: client {own}, server {theirs} (inline data)"))?;
+    let threshold = Size(inline_threshold.into());
+    out.line(format_args!("credits    {credits} granted; inline threshold {threshold}"))
+}

@@ -1,0 +1,125 @@
+//! The demo's server: a real `stagd` process.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::failure::Failure;
+use crate::url::Url;
+use crate::values::Poll;
+
+/// How to start it.
+pub(super) struct ServerConfig {
+    /// Where it listens.
+    pub(super) url: Url,
+    /// What it exports, as `stagd --export` takes it.
+    pub(super) export: String,
+    /// Its memory budget in bytes.
+    pub(super) memory: u64,
+    /// The core that it is pinned to.
+    pub(super) core: Option<usize>,
+    /// What it does when it is idle.
+    pub(super) poll: Poll,
+}
+
+/// A server process. Dropping it closes its standard input, on which it stops.
+pub(super) struct Server {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    /// The object that it printed at its start.
+    pub(super) started: Value,
+}
+
+impl Server {
+    /// Starts it, and waits until it is ready.
+    pub(super) fn start(config: &ServerConfig) -> Result<Server, Failure> {
+        let mut command = command()?;
+        command.args(["--json", "--until-eof", "--export", &config.export]);
+        command.args(["--listen", &config.url.to_string(), "--memory", &config.memory.to_string()]);
+        command.args(["--poll", &config.poll.to_string()]);
+        if let Some(core) = config.core {
+            command.args(["--core", &core.to_string()]);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut child = command
+            .spawn()
+            .map_err(|error| Failure::run(format_args!("the server, {program}, does not start: {error}")))?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            unreachable!("both were asked for as pipes")
+        };
+        let mut server =
+            Server { child, input: Some(input), output: BufReader::new(output), started: Value::Null };
+        server.started = server.wait_for("started")?;
+        server.wait_for("ready")?;
+        Ok(server)
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Stops it in order, and returns the object that it printed at its end. Fails if it leaked a buffer, or
+    /// ended with another status than 0.
+    pub(super) fn stop(mut self) -> Result<Value, Failure> {
+        // Its sign to stop.
+        self.input = None;
+        let stopped = self.wait_for("stopped")?;
+        let status = self.child.wait().map_err(|error| Failure::run(format_args!("the server: {error}")))?;
+        if !status.success() {
+            let ledger = stopped["ledger"].as_str().unwrap_or("no ledger");
+            return Err(Failure::run(format_args!("the server ended with {status}; {ledger}")));
+        }
+        Ok(stopped)
+    }
+
+    /// Reads on to the object of that event.
+    fn wait_for(&mut self, event: &str) -> Result<Value, Failure> {
+        loop {
+            let mut line = String::new();
+            let len = self.output.read_line(&mut line);
+            if len.map_err(|error| Failure::run(format_args!("the server: {error}")))? == 0 {
+                let status = self.child.wait();
+                let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+                return Err(Failure::run(format_args!(
+                    "the server ended before it was {event}: {status}; it said why above"
+                )));
+            }
+            let object: Value = serde_json::from_str(&line)
+                .map_err(|error| Failure::run(format_args!("the server printed {line:?}: {error}")))?;
+            if object["event"] == event {
+                return Ok(object);
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.input = None;
+        // It is told to stop, and does so within its deadline; nothing is left to do with its status.
+        let _ = self.child.wait();
+    }
+}
+
+/// The `stagd` beside this program; or this program, which holds the same code, where there is none or an
+/// older one (`cargo run --bin stag` builds only `stag`).
+fn command() -> Result<Command, Failure> {
+    let own =
+        env::current_exe().map_err(|error| Failure::run(format_args!("this program's path: {error}")))?;
+    let beside: PathBuf = own.with_file_name("stagd");
+    let age = |path: &PathBuf| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    if age(&beside).is_some_and(|beside| age(&own).is_none_or(|own| beside >= own)) {
+        return Ok(Command::new(beside));
+    }
+    let mut command = Command::new(own);
+    command.arg("stagd");
+    Ok(command)
+}

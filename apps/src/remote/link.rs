@@ -1,0 +1,241 @@
+//! One connection of a client, driven on the calling thread: begins Calls and waits for their ends.
+
+use std::hash::{BuildHasher, RandomState};
+use std::thread;
+use std::time::Duration;
+
+use stag::fabric::{DisconnectReason, Shm, ShmConfig};
+use stag::memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
+use stag::nfs::client::{Finished, Operation, Target};
+use stag::rpc::{
+    CallError, CallRefused, Chunks, CloseReason, ConnectionEvent, ConnectionId, Credentials, Engine,
+    EngineConfig, Pools,
+};
+use stag::runtime::{Clock, Poller};
+use stag::wire::nfs3;
+
+use super::RemoteError;
+use super::credentials;
+use crate::counters::Counters;
+use crate::timings::Timings;
+use crate::url::Url;
+
+/// Octets of data on their way at once: payload of the Calls in flight, and a long Reply.
+const PAYLOAD_LEN: usize = 12 << 20;
+
+/// Octets of a unit of the payload pool.
+const PAGE_LEN: usize = 4096;
+
+/// How long a server may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a connection may take to come about, or to end.
+const SET_UP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Waiting: first by polling, then by leaving the core to others between polls, then asleep.
+const SPIN: Duration = Duration::from_micros(200);
+const YIELD: Duration = Duration::from_millis(20);
+const SLEEP: Duration = Duration::from_micros(100);
+
+/// A connection.
+pub(super) struct Link {
+    engine: Engine<Shm, ()>,
+    connection: ConnectionId,
+    clock: Clock,
+    /// The instant of the last pass.
+    now: Duration,
+    credentials: Vec<u8>,
+    timings: Timings,
+}
+
+impl Link {
+    /// Connects.
+    pub(super) fn connect(url: &Url) -> Result<Link, RemoteError> {
+        let config = EngineConfig {
+            connections_max: 1,
+            // It serves nobody.
+            receives_max: 2,
+            ..EngineConfig::default()
+        };
+        let broken = |error: &dyn std::fmt::Display| RemoteError::Broken(error.to_string());
+        let messages = Pools::messages_needed(&config);
+        let len = Pool::footprint(config.message_len(), messages) + PAYLOAD_LEN;
+        let budget = Budget::new(2 * len as u64 + (4 << 20));
+        let arena = ArenaConfig { name: "stag", len, page: PageChoice::Auto, node: None, budget: &budget };
+        let arena = Arena::new(&arena).map_err(|error| broken(&error))?;
+        let pools = Pools {
+            messages: Pool::fixed(&arena, "messages", config.message_len(), messages)
+                .map_err(|error| broken(&error))?,
+            payload: Pool::runs(&arena, "payload", PAGE_LEN, PAYLOAD_LEN / PAGE_LEN)
+                .map_err(|error| broken(&error))?,
+        };
+        let mut provider = Shm::open(ShmConfig { queue_pairs: 2, completions: 4096, ..ShmConfig::default() })
+            .map_err(|error| broken(&error))?;
+        stag::fabric::Provider::register(&mut provider, &arena).map_err(|error| broken(&error))?;
+        // Any number will do, but it should differ from run to run.
+        let seed = RandomState::new().hash_one(std::process::id()) as u32;
+        let mut engine = Engine::new(provider, (), pools, config, seed).map_err(|error| broken(&error))?;
+        let clock = Clock::start_system();
+        let now = clock.now();
+        engine.poll(now);
+        let connection = engine.connect(&url.address).map_err(|error| broken(&error))?;
+        let credentials = credentials::encode();
+        let mut link = Link { engine, connection, clock, now, credentials, timings: Timings::default() };
+        link.establish(url)?;
+        Ok(link)
+    }
+
+    fn establish(&mut self, url: &Url) -> Result<(), RemoteError> {
+        let event = self.wait(SET_UP_TIMEOUT, Engine::connection_event);
+        let reason = match event {
+            Some(ConnectionEvent::Established { .. }) => return Ok(()),
+            Some(ConnectionEvent::Closed { reason, .. }) => reason,
+            Some(_) | None => CloseReason::Fabric(DisconnectReason::TimedOut),
+        };
+        Err(RemoteError::Broken(match reason {
+            CloseReason::Fabric(DisconnectReason::NoListener) => {
+                let server = url.server();
+                format!("nobody listens there; start one: stagd --export mem:/data --listen {server}")
+            }
+            CloseReason::Fabric(DisconnectReason::TimedOut) => {
+                format!("no connection within {} s; is the server stuck?", SET_UP_TIMEOUT.as_secs())
+            }
+            reason => closed(&reason),
+        }))
+    }
+
+    /// The figures of the Calls so far.
+    pub(super) fn timings(&self) -> &Timings {
+        &self.timings
+    }
+
+    /// What was counted.
+    pub(super) fn counters(&self) -> Counters {
+        self.engine.statistics().into()
+    }
+
+    /// Credits that the server granted last.
+    pub(super) fn credits_granted(&self) -> u32 {
+        self.engine.credits_granted(self.connection)
+    }
+
+    /// The longest inline Call that both sides agreed on.
+    pub(super) fn inline_threshold(&self) -> u32 {
+        self.engine.parameters(self.connection).map_or(0, |parameters| parameters.call_threshold)
+    }
+
+    /// A buffer for `len` octets of payload, if there is one.
+    pub(super) fn buffer(&self, len: usize) -> Option<Buf> {
+        self.engine.pools().payload.take_len(len)
+    }
+
+    /// Begins a Call. `false`: not now, wait for another one to end first; the chunks are as they were.
+    pub(super) fn begin<O: Operation>(
+        &mut self,
+        operation: &O,
+        chunks: &mut Chunks,
+        user: u64,
+    ) -> Result<bool, RemoteError> {
+        let credentials = Credentials::Sys(&self.credentials);
+        let target = Target { connection: self.connection, credentials, timeout: TIMEOUT };
+        // The Call's time begins at the engine's last pass.
+        self.engine.poll(self.clock.now());
+        let user = if O::PROGRAM == nfs3::PROGRAM { user } else { user | NOT_NFS };
+        match target.begin(&mut self.engine, operation, chunks, user) {
+            Ok(_) => Ok(true),
+            Err(CallRefused::NoCredit | CallRefused::NoMemory | CallRefused::FabricBusy) => Ok(false),
+            Err(CallRefused::NotConnected) => Err(self.broken(CallError::NotSent)),
+            Err(refused) => Err(RemoteError::Broken(refused.to_string())),
+        }
+    }
+
+    /// Waits for the end of some Call, which has results.
+    pub(super) fn finished(&mut self) -> Result<Finished, RemoteError> {
+        // The engine ends every Call at its time-out; this is for the engine's own mistakes.
+        let Some(completed) = self.wait(2 * TIMEOUT, Engine::completed) else {
+            return Err(RemoteError::Broken("the engine lost a Call".to_owned()));
+        };
+        if let Err(error) = completed.result {
+            return Err(self.broken(error));
+        }
+        let time = self.now.saturating_sub(completed.started);
+        if completed.user & NOT_NFS == 0
+            && let Some(procedure) = nfs3::Procedure::from_number(completed.procedure)
+        {
+            self.timings.record(procedure, time);
+        }
+        Ok(Finished::new(completed))
+    }
+
+    /// Makes one Call without chunks, and waits for its end.
+    pub(super) fn call<O: Operation>(&mut self, operation: &O) -> Result<Finished, RemoteError> {
+        // Credits come back within a pass or two of the last Reply.
+        for _ in 0..CREDIT_PASSES {
+            if self.begin(operation, &mut Chunks::default(), 0)? {
+                return self.finished();
+            }
+        }
+        Err(RemoteError::Broken("no credit or no memory, although no Call is outstanding".to_owned()))
+    }
+
+    /// How long the last completed Call took.
+    pub(super) fn time(&self, finished: &Finished) -> Duration {
+        self.now.saturating_sub(finished.completed().started)
+    }
+
+    /// Makes passes until `poll` has something.
+    fn wait<T>(&mut self, timeout: Duration, poll: impl Fn(&mut Engine<Shm, ()>) -> Option<T>) -> Option<T> {
+        let begun = self.clock.now();
+        self.now = begun;
+        loop {
+            self.engine.poll(self.now);
+            let found = poll(&mut self.engine);
+            self.now = self.clock.now();
+            if found.is_some() {
+                return found;
+            }
+            match self.now.saturating_sub(begun) {
+                waited if waited >= timeout => return None,
+                waited if waited < SPIN => std::hint::spin_loop(),
+                waited if waited < YIELD => thread::yield_now(),
+                _ => thread::sleep(SLEEP),
+            }
+        }
+    }
+
+    /// Why a Call failed; if the connection ended, why that.
+    fn broken(&mut self, error: CallError) -> RemoteError {
+        if !matches!(error, CallError::NotSent | CallError::ConnectionLost) {
+            return RemoteError::Broken(error.to_string());
+        }
+        let event = self.wait(SET_UP_TIMEOUT, Engine::connection_event);
+        RemoteError::Broken(match event {
+            Some(ConnectionEvent::Closed { reason, .. }) => format!("{error}: {}", closed(&reason)),
+            _ => error.to_string(),
+        })
+    }
+}
+
+/// In a Call's user number: it is of another program, whose procedures have other names.
+const NOT_NFS: u64 = 1 << 63;
+
+/// Passes within which a credit must have come back.
+const CREDIT_PASSES: u32 = 1000;
+
+/// Ends the connection in order, so that the server does not take it for a death.
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.engine.disconnect(self.connection);
+        let _ = self.wait(SET_UP_TIMEOUT, |engine| engine.is_drained().then_some(()));
+    }
+}
+
+fn closed(reason: &CloseReason) -> String {
+    match reason {
+        CloseReason::Fabric(DisconnectReason::PeerDied) => "the server's process is gone".to_owned(),
+        CloseReason::Fabric(DisconnectReason::Peer) => "the server ended the connection".to_owned(),
+        CloseReason::Fabric(DisconnectReason::Rejected(why)) => format!("the server refused: {why}"),
+        CloseReason::Violation(what) => format!("the server broke the protocol: {what}"),
+        reason => format!("{reason:?}"),
+    }
+}

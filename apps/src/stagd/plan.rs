@@ -1,0 +1,150 @@
+//! What the memory goes to: one budget, cut into pools by a commented sum.
+
+use stag::memory::{Pool, PriceList};
+use stag::rpc::{EngineConfig, Pools};
+
+use super::Settings;
+use crate::failure::Failure;
+use crate::values::Size;
+
+/// Octets of a page of the store, the unit of the payload pool.
+pub(crate) const PAGE_LEN: usize = 4096;
+
+/// Pinned by the fabric for one connection: rings and state, an upper bound at inline thresholds of up to 4 KiB.
+const CONNECTION_LEN: u64 = 64 << 10;
+
+/// The arena is a multiple of this, so that hugepages lose nothing to rounding.
+const ROUNDING: usize = 2 << 20;
+
+/// Octets of the heap that an object of the store may take: inode, name, entry.
+const OBJECT_LEN: u64 = 512;
+
+/// One object for so many octets of memory: files of one page each still fit.
+const MEMORY_PER_OBJECT: u64 = 16 << 10;
+
+/// Of the payload pool, one part in so many is for Calls on their way; the rest may become files.
+const TRANSIT_SHARE: usize = 8;
+
+/// Receives take at most one part in so many of the budget, as far as that leaves enough of them.
+const RECEIVES_SHARE: u64 = 8;
+
+/// Numbers that follow from the budget.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// For the engine.
+    pub(super) engine: EngineConfig,
+    /// Units of the pool of Sends and Receives.
+    pub(super) messages: usize,
+    /// Pages of the payload pool.
+    pub(super) pages: usize,
+    /// Octets of them that files may take.
+    pub(super) files_len_max: u64,
+    /// Objects that all exports together may have.
+    pub(super) objects_max: u32,
+    /// Octets of the arena that both pools are cut from.
+    pub(super) arena_len: usize,
+    /// The sum.
+    pub(super) prices: PriceList,
+}
+
+impl Plan {
+    /// Cuts the budget. Fails if what must be does not fit.
+    pub(super) fn new(settings: &Settings) -> Result<Plan, Failure> {
+        let default = EngineConfig::default();
+        // Large messages must not eat up the budget: fewer Receives then, and so fewer credits at once.
+        let affordable = settings.memory / RECEIVES_SHARE / u64::from(settings.inline_threshold);
+        let least = (2 * default.connections_max).max(settings.credits + default.connections_max);
+        let engine = EngineConfig {
+            inline_threshold: settings.inline_threshold,
+            credits_max: settings.credits,
+            receives_max: (affordable as u32).clamp(least, default.receives_max.max(least)),
+            ..default
+        };
+        engine.check().map_err(Failure::usage)?;
+
+        let messages = Pools::messages_needed(&engine);
+        let messages_len = Pool::footprint(engine.message_len(), messages);
+        let connections = u64::from(engine.connections_max);
+        let objects_max = settings.memory / MEMORY_PER_OBJECT;
+        // What is not payload.
+        let fixed = CONNECTION_LEN * connections + OBJECT_LEN * objects_max + messages_len as u64;
+        let left = settings.memory.saturating_sub(fixed);
+        let arena_len = (left as usize + messages_len) / ROUNDING * ROUNDING;
+        let pages = arena_len.saturating_sub(messages_len) / PAGE_LEN;
+        // The largest transfer that every client must get through, several at once.
+        let pages_min = 4 * engine.chunk_len_max as usize / PAGE_LEN;
+        if pages < pages_min {
+            let wanted = fixed + (pages_min * PAGE_LEN + ROUNDING) as u64;
+            return Err(Failure::usage(format_args!(
+                "--memory {}: {} are needed for --credits {} and --inline-threshold {}; raise it, or lower those",
+                Size(settings.memory),
+                Size(wanted.next_multiple_of(1 << 20)),
+                settings.credits,
+                Size(settings.inline_threshold.into()),
+            )));
+        }
+        let files = pages - pages / TRANSIT_SHARE;
+
+        let mut prices = PriceList::new();
+        prices
+            .add("Receives and Sends", engine.message_len() as u64, messages as u64)
+            .add("files, in pages", PAGE_LEN as u64, files as u64)
+            .add("data on its way, in pages", PAGE_LEN as u64, (pages - files) as u64)
+            .add("connections, at most", CONNECTION_LEN, connections)
+            .add("objects and names, at most", OBJECT_LEN, objects_max);
+        let lost = settings.memory - prices.bytes();
+        prices.add("lost to whole hugepages", lost, 1);
+        Ok(Plan {
+            engine,
+            messages,
+            pages,
+            files_len_max: (files * PAGE_LEN) as u64,
+            objects_max: u32::try_from(objects_max).unwrap_or(u32::MAX),
+            arena_len,
+            prices,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stagd::Options;
+
+    fn plan(memory: &str, threshold: &str, credits: u32) -> Result<(Settings, Plan), Failure> {
+        let options = Options {
+            export: vec!["mem:/data".into()],
+            listen: vec!["shm://test".parse().unwrap()],
+            memory: Some(memory.parse().unwrap()),
+            inline_threshold: Some(threshold.parse().unwrap()),
+            credits: Some(credits),
+            ..Options::default()
+        };
+        let settings = Settings::new(&options)?;
+        let plan = Plan::new(&settings)?;
+        Ok((settings, plan))
+    }
+
+    #[test]
+    fn the_sum_stays_within_the_budget_and_uses_nearly_all_of_it() {
+        for (memory, threshold, credits) in [("64M", "4K", 64), ("1G", "4K", 64), ("512M", "64K", 128)] {
+            let (settings, plan) = plan(memory, threshold, credits).unwrap();
+            let sum = plan.prices.bytes();
+            assert_eq!(sum, settings.memory, "{memory}: {}", plan.prices);
+            let lost = plan.prices.prices().last().unwrap();
+            assert!(lost.bytes() < ROUNDING as u64 + PAGE_LEN as u64, "{memory}: {}", plan.prices);
+            let pools = Pool::footprint(plan.engine.message_len(), plan.messages) + plan.pages * PAGE_LEN;
+            assert!(pools <= plan.arena_len, "{memory}");
+        }
+    }
+
+    #[test]
+    fn too_small_a_budget_says_how_much_is_needed() {
+        let error = plan("16M", "256K", 1024).unwrap_err();
+        let Failure::Usage(text) = error else { panic!("{error}") };
+        assert!(
+            text.contains("--memory 16 MiB:") && text.contains("are needed for --credits 1024"),
+            "{text}"
+        );
+    }
+}

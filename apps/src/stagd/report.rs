@@ -1,0 +1,208 @@
+//! What the server says: at its start what it chose, at its end what it did.
+
+use serde::Serialize;
+use stag::memory::{Arena, Ledger, PriceList};
+use stag::runtime::Stopped;
+
+use super::Settings;
+use super::plan::Plan;
+use super::serve::Place;
+use crate::counters::Counters;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::values::{Size, Time};
+
+/// What was chosen: the object of `--check --json`, and the first one of `--json`.
+#[derive(Serialize)]
+struct Chosen<'a> {
+    /// `checked` or `started`.
+    event: &'static str,
+    version: &'static str,
+    core: usize,
+    node: u32,
+    poll: String,
+    /// The pages that the memory stands on; what was asked for, if it is only checked.
+    pages: String,
+    /// What it stepped down from, and why.
+    notes: &'a [String],
+    warnings: &'a [String],
+    inline_threshold: u32,
+    credits: u32,
+    connections_max: u32,
+    exports: Vec<String>,
+    memory: u64,
+    prices: Vec<Price<'a>>,
+}
+
+/// A line of the price list.
+#[derive(Serialize)]
+struct Price<'a> {
+    what: &'a str,
+    each: u64,
+    count: u64,
+    bytes: u64,
+}
+
+/// One of the places where it listens: an object of `--json`.
+#[derive(Serialize)]
+struct Ready<'a> {
+    event: &'static str,
+    url: &'a str,
+}
+
+/// The last object of `--json`.
+#[derive(Serialize)]
+struct Ended<'a> {
+    event: &'static str,
+    /// Whether everything under way was finished in time.
+    drained: bool,
+    drain_seconds: f64,
+    busy_seconds: f64,
+    idle_seconds: f64,
+    asleep_seconds: f64,
+    counters: &'a Counters,
+    /// Units of all pools that did not come back.
+    leaked: usize,
+    ledger: String,
+}
+
+/// The memory that it got.
+pub(super) struct Got<'a> {
+    pages: String,
+    notes: &'a [String],
+}
+
+/// Says what would be done.
+pub(super) fn checked(
+    settings: &Settings,
+    plan: &Plan,
+    place: &Place,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let got = Got { pages: format!("{} (asked for)", settings.pages.0), notes: &[] };
+    chosen("checked", settings, plan, place, &got, out)
+}
+
+/// Says what is done.
+pub(super) fn started(
+    settings: &Settings,
+    plan: &Plan,
+    place: &Place,
+    arena: &Arena,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let got = Got { pages: arena.page_size().to_string(), notes: arena.notes() };
+    chosen("started", settings, plan, place, &got, out)
+}
+
+fn chosen(
+    event: &'static str,
+    settings: &Settings,
+    plan: &Plan,
+    place: &Place,
+    got: &Got<'_>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let version = env!("CARGO_PKG_VERSION");
+    let (engine, core, node) = (&plan.engine, place.core.0, place.node);
+    let exports: Vec<String> = settings.exports.iter().map(|(spec, _)| spec.clone()).collect();
+    out.line(format_args!("stagd {version}"))?;
+    out.line(format_args!("core       {core}, NUMA node {node}, polls: {}", settings.poll))?;
+    out.line(format_args!("pages      {}", got.pages))?;
+    for note in got.notes {
+        out.line(format_args!("           {note}"))?;
+    }
+    let threshold = Size(engine.inline_threshold.into());
+    let (credits, connections) = (engine.credits_max, engine.connections_max);
+    out.line(format_args!(
+        "messages   {threshold} inline, {credits} credits, {connections} connections at most"
+    ))?;
+    for export in &exports {
+        out.line(format_args!("export     {export}"))?;
+    }
+    out.line(format_args!("memory     {}, of which", Size(settings.memory)))?;
+    for line in plan.prices.to_string().lines() {
+        out.line(format_args!("           {line}"))?;
+    }
+    for warning in &place.warnings {
+        out.line(format_args!("warning: {warning}"))?;
+    }
+    out.object(&Chosen {
+        event,
+        version,
+        core,
+        node,
+        poll: settings.poll.to_string(),
+        pages: got.pages.clone(),
+        notes: got.notes,
+        warnings: &place.warnings,
+        inline_threshold: engine.inline_threshold,
+        credits: engine.credits_max,
+        connections_max: engine.connections_max,
+        exports,
+        memory: settings.memory,
+        prices: prices(&plan.prices),
+    })?;
+    out.flush()
+}
+
+fn prices(list: &PriceList) -> Vec<Price<'_>> {
+    let lines = list.prices().iter();
+    lines
+        .map(|line| Price { what: &line.what, each: line.each, count: line.count, bytes: line.bytes() })
+        .collect()
+}
+
+/// Says where it listens, and that it does.
+pub(super) fn ready(settings: &Settings, out: &mut Output) -> Result<(), Failure> {
+    for url in &settings.listen {
+        let url = url.to_string();
+        out.line(format_args!("ready: {url}"))?;
+        out.object(&Ready { event: "ready", url: &url })?;
+    }
+    out.flush()
+}
+
+/// Says what was done. Fails if a buffer did not come back, or something under way was not finished.
+pub(super) fn stopped(
+    stopped: &Stopped,
+    counters: &Counters,
+    ledger: &Ledger,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let Stopped { drained, drain, statistics } = *stopped;
+    let leaked = ledger.outstanding();
+    let ledger = match leaked {
+        0 => format!("no buffer leaked ({ledger})"),
+        _ => ledger.to_string().trim_end().replace('\n', "; "),
+    };
+    let how =
+        if drained { "everything under way was finished" } else { "not everything was finished in time" };
+    out.line(format_args!("stopped    in {}: {how}", Time(drain)))?;
+    let Counters { replies_sent, connections_opened, read_bytes, write_bytes, .. } = *counters;
+    let (pulled, pushed) = (Size(read_bytes), Size(write_bytes));
+    out.line(format_args!("served     {replies_sent} Calls on {connections_opened} connections"))?;
+    out.line(format_args!("placed     {pulled} by RDMA Read, {pushed} by RDMA Write"))?;
+    let [busy, idle, asleep] = [statistics.busy, statistics.idle, statistics.asleep].map(Time);
+    out.line(format_args!("time       {busy} busy, {idle} idle, {asleep} asleep"))?;
+    out.line(format_args!("ledger     {ledger}"))?;
+    out.object(&Ended {
+        event: "stopped",
+        drained,
+        drain_seconds: drain.as_secs_f64(),
+        busy_seconds: statistics.busy.as_secs_f64(),
+        idle_seconds: statistics.idle.as_secs_f64(),
+        asleep_seconds: statistics.asleep.as_secs_f64(),
+        counters,
+        leaked,
+        ledger: ledger.clone(),
+    })?;
+    out.flush()?;
+    if leaked > 0 {
+        return Err(Failure::Run(ledger));
+    }
+    if !drained {
+        return Err(Failure::run("not everything under way was finished in time"));
+    }
+    Ok(())
+}

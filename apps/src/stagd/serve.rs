@@ -1,0 +1,169 @@
+//! The server's life: memory, services, reactor; until a signal, and out in order.
+
+use std::io::{self, Read};
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use stag::fabric::{Provider, Shm, ShmConfig};
+use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, PageSize, Pool};
+use stag::rpc::{Engine, Pools};
+use stag::runtime::{Clock, CoreId, PollMode, Reactor, ReactorConfig, StopFlag, Topology, affinity};
+
+use super::plan::{PAGE_LEN, Plan};
+use super::{Settings, report, services};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::values::{Poll, Size};
+
+/// How long a graceful stop may take.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// Where the server runs.
+pub(super) struct Place {
+    /// The core, and its NUMA node if there is more than one.
+    pub(super) core: CoreId,
+    pub(super) node: u32,
+    /// Something that costs speed, if there is such.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Place {
+    /// The core that was asked for, or one that suits.
+    pub(super) fn choose(settings: &Settings) -> Result<Place, Failure> {
+        let topology = Topology::read().map_err(Failure::run)?;
+        let allowed = affinity::allowed();
+        let core = match settings.core.map(CoreId) {
+            Some(core) => {
+                affinity::check(core)
+                    .map_err(|error| Failure::usage(format_args!("--core {}: {error}", core.0)))?;
+                core
+            }
+            None => match topology.choose(&allowed, 1).first() {
+                Some(core) => *core,
+                None => return Err(Failure::run("no core of this machine is allowed to this process")),
+            },
+        };
+        let mut warnings = Vec::new();
+        if allowed.len() == 1 {
+            let advice = match settings.poll {
+                Poll::Busy => "; --poll adaptive leaves it to the clients between Calls",
+                Poll::Adaptive => "",
+            };
+            warnings.push(format!(
+                "{} is the only core, for the server and its clients: each Call waits for the scheduler{advice}",
+                core.0
+            ));
+        }
+        Ok(Place { core, node: topology.node_of(core).unwrap_or(0), warnings })
+    }
+}
+
+/// Serves until a signal, or until standard input ends if `until_eof`.
+pub(super) fn serve(
+    settings: &Settings,
+    plan: &Plan,
+    place: &Place,
+    until_eof: bool,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let stop = StopFlag::new().map_err(|error| Failure::run(format_args!("stop flag: {error}")))?;
+    // Before the reactor pins this thread: a thread inherits where its parent may run.
+    stop_on_signal(&stop)?;
+    if until_eof {
+        stop_on_eof(&stop)?;
+    }
+
+    let budget = Budget::new(settings.memory);
+    let arena = arena(settings, plan, place, &budget)?;
+    let pools = Pools {
+        messages: Pool::fixed(&arena, "messages", plan.engine.message_len(), plan.messages)
+            .map_err(Failure::run)?,
+        payload: Pool::runs(&arena, "payload", PAGE_LEN, plan.pages).map_err(Failure::run)?,
+    };
+    let mut ledger = Ledger::new();
+    ledger.register(&pools.messages);
+    ledger.register(&pools.payload);
+
+    let config = ShmConfig {
+        may_sleep: settings.poll == Poll::Adaptive,
+        queue_pairs: plan.engine.connections_max,
+        ..ShmConfig::default()
+    };
+    let mut provider = Shm::open(config).map_err(Failure::run)?;
+    provider.register(&arena).map_err(Failure::run)?;
+    let clock = Clock::start();
+    let services = services::make(settings, plan, &pools, &clock)?;
+    let mut engine =
+        Engine::new(provider, services, pools, plan.engine, std::process::id()).map_err(Failure::run)?;
+    for url in &settings.listen {
+        engine.listen(&url.address).map_err(|error| Failure::run(format_args!("--listen {url}: {error}")))?;
+    }
+    let mode = match settings.poll {
+        Poll::Busy => PollMode::Busy,
+        Poll::Adaptive => PollMode::default(),
+    };
+    let config = ReactorConfig { core: Some(place.core), mode, drain_max: DRAIN_MAX };
+    let mut reactor = Reactor::new(config, clock).map_err(Failure::run)?;
+
+    report::started(settings, plan, place, &arena, out)?;
+    report::ready(settings, out)?;
+    let stopped = reactor.run(&mut engine, &stop).map_err(Failure::run)?;
+
+    let counters = engine.statistics().into();
+    // Whatever the engine, its services and the provider hold goes back to the pools.
+    drop(engine);
+    report::stopped(&stopped, &counters, &ledger, out)
+}
+
+/// The memory of both pools.
+fn arena(settings: &Settings, plan: &Plan, place: &Place, budget: &Budget) -> Result<Arena, Failure> {
+    let make = |page| {
+        let (len, node) = (plan.arena_len, Some(place.node));
+        Arena::new(&ArenaConfig { name: "stagd", len, page, node, budget })
+    };
+    let made = match make(settings.pages.0) {
+        // 1 GiB pages may round up to more than the budget; 2 MiB pages never do.
+        Err(ArenaError::Budget(_)) if settings.pages.0 == PageChoice::Auto => {
+            make(PageChoice::Size(PageSize::Huge2M))
+        }
+        made => made,
+    };
+    made.map_err(|error| {
+        let memory = Size(settings.memory);
+        Failure::run(format_args!("--memory {memory}, --pages {}: {error}", settings.pages.0))
+    })
+}
+
+/// Lets SIGINT and SIGTERM stop the server: the first in order, the second at once.
+fn stop_on_signal(stop: &StopFlag) -> Result<(), Failure> {
+    let fail = |error: io::Error| Failure::run(format_args!("signal handlers: {error}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(fail)?;
+    let stop = stop.clone();
+    let thread = thread::Builder::new().name("signals".to_owned());
+    let thread = thread.spawn(move || {
+        let mut signals = signals.forever();
+        if signals.next().is_some() {
+            stop.request();
+        }
+        if signals.next().is_some() {
+            eprintln!("stagd: stopped at once by a second signal; Calls may be unanswered");
+            std::process::exit(1);
+        }
+    });
+    thread.map(drop).map_err(fail)
+}
+
+/// Stops the server when standard input ends: when the parent process that holds it goes, or wants it.
+fn stop_on_eof(stop: &StopFlag) -> Result<(), Failure> {
+    let stop = stop.clone();
+    let thread = thread::Builder::new().name("stdin".to_owned());
+    let thread = thread.spawn(move || {
+        let mut input = io::stdin().lock();
+        let mut ignored = [0; 64];
+        while matches!(input.read(&mut ignored), Ok(1..)) {}
+        stop.request();
+    });
+    thread.map(drop).map_err(|error| Failure::run(format_args!("a thread for standard input: {error}")))
+}

@@ -1,0 +1,67 @@
+//! `stag demo` on a small tree.
+
+#[expect(dead_code, reason = "shared with the other tests, which use other parts")]
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use common::{Folder, content, stag_fails, stag_json, stag_ok};
+
+fn small_tree(what: &str) -> Folder {
+    let folder = Folder::new(what);
+    fs::create_dir_all(folder.join("a/b/c")).unwrap();
+    for (index, len) in [0, 10, 5000, 100_000, (3 << 20) + 7].into_iter().enumerate() {
+        fs::write(folder.join(&format!("a/b/{index}")), content(len, index as u8)).unwrap();
+    }
+    symlink("b/1", folder.join("a/link")).unwrap();
+    folder
+}
+
+#[test]
+fn every_byte_comes_back_and_everything_is_told() {
+    let folder = small_tree("demo");
+    let report = &stag_json(&["demo", "--path", folder.0.to_str().unwrap()])[0];
+    assert_eq!((report["verified"].as_bool(), report["mismatches"].as_u64()), (Some(true), Some(0)));
+    let bytes = 10 + 5000 + 100_000 + (3 << 20) + 7;
+    assert_eq!((report["files"].as_u64(), report["bytes"].as_u64()), (Some(5), Some(bytes)));
+    let steps: Vec<_> = report["steps"].as_array().unwrap().iter().map(|step| &step["step"]).collect();
+    assert_eq!(steps, ["copied in", "listed", "read back", "renamed", "listed", "removed"]);
+    for procedure in
+        ["CREATE", "WRITE", "READ", "READDIRPLUS", "RENAME", "REMOVE", "RMDIR", "MKDIR", "SYMLINK"]
+    {
+        let rows = report["procedures"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["procedure"] == procedure);
+        let row = row.unwrap_or_else(|| panic!("{procedure} is not in {rows:?}"));
+        assert!(row["calls"].as_u64() > Some(0) && row["p50_ns"].as_u64() <= row["max_ns"].as_u64());
+    }
+    let server = &report["server"];
+    assert_eq!((server["leaked"].as_u64(), server["drained"].as_bool()), (Some(0), Some(true)));
+    let counters = &server["counters"];
+    // Four files are long enough for chunks; the last in three or more parts.
+    assert!(counters["read_chunks"].as_u64() >= Some(5), "{counters}");
+    assert!(counters["write_chunks"].as_u64() >= Some(5), "{counters}");
+    assert!(report["credits_granted"].as_u64() > Some(0));
+}
+
+#[test]
+fn people_get_lines_and_a_table() {
+    let folder = small_tree("demo-text");
+    let text = stag_ok(&["demo", "--path", folder.0.to_str().unwrap()]);
+    for part in
+        ["copied in", "read back", "procedure", "p99.9", "chunks", "credits", "no buffer leaked", "verified"]
+    {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}
+
+#[test]
+fn what_is_over_the_limit_is_left_out_and_told() {
+    let folder = small_tree("demo-limit");
+    let path = folder.0.to_str().unwrap();
+    let text = stag_ok(&["demo", "--path", path, "--size-limit", "1M"]);
+    assert!(text.contains("1 files more would be over 1 MiB: left out"), "{text}");
+    let complaint = stag_fails(&["demo", "--path", "/no/such/folder"]);
+    assert!(complaint.contains("--path /no/such/folder: "), "{complaint}");
+}

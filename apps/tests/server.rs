@@ -1,0 +1,146 @@
+//! The life of `stagd`: start, stop, and sudden death.
+
+#[expect(dead_code, reason = "shared with the other tests, which use other parts")]
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use common::{Folder, STAG, STAGD, Server, content, stag_fails, stag_ok, unique};
+
+#[test]
+fn check_prints_the_price_list_and_ends() {
+    let arguments = ["--export", "mem:/data", "--listen", "shm://unused", "--memory", "64M", "--check"];
+    let output = Command::new(STAGD).args(arguments).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    for part in ["Receives and Sends", "files, in pages", "total", "64 credits", "mem:/data"] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    assert!(!text.contains("ready"), "{text}");
+}
+
+#[test]
+fn flags_win_over_the_configuration_file() {
+    let folder = Folder::new("configuration");
+    let path = folder.join("stagd.toml");
+    let url = format!("shm://{}", unique("file"));
+    let content = format!(
+        "export = [\"mem:/from-file\"]\nlisten = [\"{url}\"]\nmemory = \"32M\"\ncredits = 8\npages = \"4k\"\n"
+    );
+    std::fs::write(&path, content).unwrap();
+    let arguments = ["--json", "--check", "--credits", "16", "--config", path.to_str().unwrap()];
+    let output = Command::new(STAGD).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let checked: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(checked["event"], "checked");
+    assert_eq!((checked["credits"].as_u64(), checked["memory"].as_u64()), (Some(16), Some(32 << 20)));
+    assert_eq!(checked["exports"][0], "mem:/from-file");
+}
+
+#[test]
+fn the_start_says_what_was_chosen() {
+    let server = Server::with_data();
+    let started = &server.started;
+    assert_eq!(started["inline_threshold"], 4096);
+    assert!(started["core"].is_u64() && started["node"].is_u64());
+    assert!(started["pages"].as_str().unwrap().contains("pages"));
+    let prices = started["prices"].as_array().unwrap();
+    let sum: u64 = prices.iter().map(|price| price["bytes"].as_u64().unwrap()).sum();
+    assert!(sum <= started["memory"].as_u64().unwrap());
+}
+
+#[test]
+fn a_graceful_stop_leaves_a_clean_ledger_whoever_asks_for_it() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut server = Server::with_data();
+        stag_ok(&["mkdir", &server.at("data/kept")]);
+        server.signal(signal);
+        let mut rest = String::new();
+        let status = server.child.wait().unwrap();
+        server.read_rest(&mut rest);
+        let stopped: serde_json::Value = serde_json::from_str(&rest).unwrap();
+        assert!(status.success(), "{stopped}");
+        assert_eq!((stopped["event"].as_str(), stopped["drained"].as_bool()), (Some("stopped"), Some(true)));
+        assert_eq!(stopped["leaked"], 0);
+        assert!(stopped["counters"]["replies_sent"].as_u64() > Some(0), "{stopped}");
+    }
+}
+
+/// Two servers of one name cannot be: the second says so and ends.
+#[test]
+fn a_name_that_is_taken_is_refused() {
+    let server = Server::with_data();
+    let arguments = ["--export", "mem:/data", "--listen", &server.url, "--memory", "32M"];
+    let output = Command::new(STAGD).args(arguments).output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert!(complaint.lines().count() == 1 && complaint.contains(&server.url), "{complaint}");
+}
+
+/// A server that is killed while a client is busy with it: the client says so at once, not after a time-out.
+#[test]
+fn a_client_hears_at_once_that_its_server_was_killed() {
+    let mut server = Server::with_data();
+    let folder = Folder::new("killed");
+    let (big, url) = (folder.join("big"), server.at("data/big"));
+    std::fs::write(&big, content(24 << 20, 1)).unwrap();
+    stag_ok(&["put", big.to_str().unwrap(), &url]);
+
+    // The client has read something and waits for us to take it: there is more to come.
+    let mut command = Command::new(STAG);
+    command.args(["cat", &url]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut client = command.spawn().unwrap();
+    let mut data = client.stdout.take().unwrap();
+    data.read_exact(&mut [0; 1]).unwrap();
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+
+    let (sender, receiver) = mpsc::channel();
+    let mut complaints = client.stderr.take().unwrap();
+    let reader = thread::spawn(move || {
+        let mut rest = Vec::new();
+        let len = data.read_to_end(&mut rest).unwrap();
+        let mut complaint = String::new();
+        complaints.read_to_string(&mut complaint).unwrap();
+        let _ = sender.send((len, complaint));
+    });
+    let heard = receiver.recv_timeout(Duration::from_secs(10));
+    let _ = client.kill();
+    let status = client.wait().unwrap();
+    reader.join().unwrap();
+    let (len, complaint) = heard.expect("the client says within 10 s that its server is gone");
+    assert!(len < (24 << 20) - 1, "the client cannot have got everything");
+    assert_eq!(status.code(), Some(1), "{complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    assert!(complaint.contains(&url) && complaint.contains("the server's process is gone"), "{complaint}");
+    // Nor does a new client wait.
+    assert!(stag_fails(&["ping", &server.url]).contains("nobody listens there"));
+}
+
+/// `--until-eof`: a server does not outlive the process that holds its standard input.
+#[test]
+fn a_server_may_end_with_its_parent() {
+    let url = format!("shm://{}", unique("eof"));
+    let mut child = Command::new(STAGD)
+        .args(["--until-eof", "--export", "mem:/data", "--listen", &url, "--memory", "32M"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("ready: ") {
+        line.clear();
+        assert!(output.read_line(&mut line).unwrap() > 0, "it ended before it was ready");
+    }
+    assert_eq!(line.trim_end(), format!("ready: {url}"));
+    drop(child.stdin.take());
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(rest.contains("no buffer leaked"), "{rest}");
+}
