@@ -190,7 +190,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (pick(), pick()).prop_map(|(d, n)| Step::Remove(d, n)),
         1 => (pick(), pick()).prop_map(|(d, n)| Step::RemoveDirectory(d, n)),
         3 => (pick(), pick(), pick(), pick()).prop_map(|(d, n, e, m)| Step::Rename(d, n, e, m)),
-        8 => (pick(), place(), 0usize..3 * PAGE, prop::option::of(1usize..2 * PAGE))
+        8 => (pick(), place(), 0usize..3 * PAGE, prop::option::of(100usize..2 * PAGE))
             .prop_map(|(f, offset, len, pieces)| Step::Write(f, offset, len, pieces)),
         4 => (pick(), prop::sample::select(vec![0, 4096, 8192]), 1usize..4, Just(Some(2 * PAGE)))
             .prop_map(|(f, offset, pages, pieces)| Step::Write(f, offset, pages * PAGE, pieces)),

@@ -3,3 +3,4 @@
 mod pair;
 mod procedures;
 mod transfers;
+mod weather;

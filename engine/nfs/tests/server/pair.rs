@@ -9,7 +9,9 @@ use stag_nfs::client::{Finished, Operation, Target};
 use stag_nfs::export::Export;
 use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_nfs::server::{Exports, Mount, Nfs, TimeOfDay, services};
-use stag_rpc::{Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools};
+use stag_rpc::{
+    CallRefused, Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools,
+};
 use stag_runtime::Poller;
 use stag_wire::nfs3::{CreateArguments, CreateHow, DirectoryName, Handle, Name, SetAttributes, Time};
 use stag_wire::rpc::{AuthSys, Gids};
@@ -59,11 +61,11 @@ pub(crate) fn credential(uid: u32, gid: u32, gids: &[u32]) -> Vec<u8> {
 impl Pair {
     /// A server of these exports, and a client that has mounted the first as root.
     pub(crate) fn new(exports: &[&str]) -> Pair {
-        Pair::with(exports, FaultPlan::default())
+        Pair::with(exports, 1, FaultPlan::default())
     }
 
-    pub(crate) fn with(exports: &[&str], plan: FaultPlan) -> Pair {
-        let world = World::new(1, plan);
+    pub(crate) fn with(exports: &[&str], seed: u64, plan: FaultPlan) -> Pair {
+        let world = World::new(seed, plan);
         let config = EngineConfig { connections_max: 4, receives_max: 256, ..EngineConfig::default() };
         let mut provider = world.provider("server");
         let server_pools = pools(&mut provider, &config);
@@ -112,13 +114,22 @@ impl Pair {
         panic!("too many passes")
     }
 
+    /// Begins a Call, as soon as that is possible.
+    pub(crate) fn begin<O: Operation>(&mut self, operation: &O, mut chunks: Chunks, user: u64) {
+        self.until(|pair| {
+            let credentials = pair.credential.as_deref().map_or(Credentials::None, Credentials::Sys);
+            let target = Target { connection: pair.connection, credentials, timeout: TIMEOUT };
+            match target.begin(&mut pair.client, operation, &mut chunks, user) {
+                Ok(_) => Some(()),
+                Err(CallRefused::NoCredit | CallRefused::NoMemory | CallRefused::FabricBusy) => None,
+                Err(refused) => panic!("{refused}"),
+            }
+        });
+    }
+
     /// Makes one Call.
     pub(crate) fn call<O: Operation>(&mut self, operation: &O, chunks: Chunks) -> Finished {
-        let credential = self.credential.clone();
-        let credentials = credential.as_deref().map_or(Credentials::None, Credentials::Sys);
-        let target = Target { connection: self.connection, credentials, timeout: TIMEOUT };
-        let mut chunks = chunks;
-        target.begin(&mut self.client, operation, &mut chunks, 42).unwrap();
+        self.begin(operation, chunks, 42);
         let completed = self.until(|pair| pair.client.completed());
         assert_eq!(completed.user, 42);
         Finished::new(completed)
