@@ -1,5 +1,6 @@
 //! How a file's attributes are shown.
 
+use std::ffi::OsStr;
 use std::fmt;
 
 use serde::Serialize;
@@ -77,6 +78,12 @@ pub fn mode(attributes: &Attributes) -> String {
         });
     }
     text
+}
+
+/// A name for a terminal: control characters, which could do something there, become `?`.
+#[must_use]
+pub fn printable(name: &OsStr) -> String {
+    name.to_string_lossy().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Everything of a `ls -l` line but the name.

@@ -144,7 +144,7 @@ impl Cores {
     fn choose() -> Result<Cores, Failure> {
         let topology = Topology::read().map_err(Failure::run)?;
         Ok(match topology.choose(&affinity::allowed(), 2)[..] {
-            [client, server] => Cores { client: Some(client.0), server: Some(server.0), poll: Poll::Busy },
+            [server, client] => Cores { client: Some(client.0), server: Some(server.0), poll: Poll::Busy },
             _ => Cores { client: None, server: None, poll: Poll::Adaptive },
         })
     }

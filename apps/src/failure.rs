@@ -38,6 +38,14 @@ impl Failure {
         }
     }
 
+    /// Whether it is more than that nobody reads our output: what a server goes on without.
+    pub fn unless_output_closed(result: Result<(), Failure>) -> Result<(), Failure> {
+        match result {
+            Err(Failure::OutputClosed) => Ok(()),
+            result => result,
+        }
+    }
+
     /// Puts the name of the thing before the text.
     #[must_use]
     pub fn of(self, thing: impl fmt::Display) -> Failure {

@@ -6,6 +6,7 @@
 //! | [`arguments`] | clap, with every complaint on one line |
 //! | [`failure`] | why a command fails, and its exit status |
 //! | [`output`] | lines for people, objects for programs (`--json`) |
+//! | [`logging`] | warnings on standard error (`STAG_LOG`) |
 //! | [`values`] | sizes and the like, as flags and configuration keys take them |
 //! | [`url`] | `shm://NAME/path`: a fabric, a server, a file |
 //! | [`tool`] | `stag`: the list of its commands |
@@ -25,6 +26,7 @@ pub mod copy;
 pub mod counters;
 pub mod demo;
 pub mod failure;
+pub mod logging;
 pub mod output;
 pub mod remote;
 pub mod stagd;

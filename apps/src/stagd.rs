@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::arguments;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::{arguments, logging};
 
 mod options;
 mod plan;
@@ -56,6 +56,7 @@ pub fn main() -> ExitCode {
 
 /// Serves until told to stop.
 pub fn run(options: &Options, out: &mut Output) -> Result<(), Failure> {
+    logging::start()?;
     let settings = Settings::new(options)?;
     let plan = Plan::new(&settings)?;
     let place = Place::choose(&settings)?;

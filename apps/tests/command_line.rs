@@ -124,3 +124,31 @@ fn fabrics_says_what_works_and_why_the_others_do_not() {
     );
     assert!(lines.iter().all(|line| !line["detail"].as_str().unwrap().is_empty()));
 }
+
+#[test]
+fn hugepages_changes_nothing_unless_told_to() {
+    let show = || run(STAG, &["hugepages", "show", "--json"]);
+    let before = show();
+    assert!(before.status.success());
+    // A kernel without hugepages, or a container that hides them, has no plan either.
+    let plan = run(STAG, &["hugepages", "setup", "--count", "1"]);
+    if text(&before.stdout).is_empty() {
+        assert_eq!(plan.status.code(), Some(2));
+        return;
+    }
+    let plan = text(&plan.stdout);
+    assert!(
+        plan.contains("nothing was changed; --apply does it") || plan.contains("nothing to do"),
+        "{plan}"
+    );
+    assert!(run(STAG, &["hugepages", "clear"]).status.success());
+    let total = |output: &Output| -> Vec<serde_json::Value> {
+        let lines = text(&output.stdout).lines();
+        lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["total"].clone()).collect()
+    };
+    assert_eq!(total(&before), total(&show()));
+
+    let absurd = run(STAG, &["hugepages", "setup", "--size", "4k", "--count", "1"]);
+    assert_eq!(absurd.status.code(), Some(2));
+    assert!(text(&absurd.stderr).contains("\"4k\" cannot be reserved; use one of: 2m, 1g"));
+}

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use crate::attributes::{Described, long};
+use crate::attributes::{Described, long, printable};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::remote::{Entry, Remote};
@@ -45,13 +45,13 @@ impl Ls {
         };
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         for Entry { name, node } in entries {
-            let name = name.display();
+            let shown = printable(&name);
             match self.long {
-                true => out.line(format_args!("{} {name}", long(&node.attributes)))?,
-                false if node.is_folder() => out.line(format_args!("{name}/"))?,
-                false => out.line(&name)?,
+                true => out.line(format_args!("{} {shown}", long(&node.attributes)))?,
+                false if node.is_folder() => out.line(format_args!("{shown}/"))?,
+                false => out.line(&shown)?,
             }
-            out.object(&Described::new(&name, &node.attributes))?;
+            out.object(&Described::new(name.display(), &node.attributes))?;
         }
         Ok(())
     }

@@ -159,7 +159,9 @@ fn chunks(
     let (pulled, pushed) = (Size(of("read_bytes")), Size(of("write_bytes")));
     out.line(format_args!("placed     {pulled} by RDMA Read, {pushed} by RDMA Write: each byte once"))?;
     let (own, theirs) = (Size(client.copied_bytes), Size(of("copied_bytes")));
-    out.line(format_args!("copies     beyond that: client {own}, server {theirs} (inline data)"))?;
+    out.line(format_args!(
+        "copies     by the engines beyond that: client {own}, server {theirs} (inline data)"
+    ))?;
     let threshold = Size(inline_threshold.into());
     out.line(format_args!("credits    {credits} granted; inline threshold {threshold}"))
 }

@@ -14,8 +14,8 @@ use crate::values::{Pages, Poll, Size};
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Options {
-    /// Serve files: mem:/PATH[,ro] (repeatable)
-    #[arg(long, value_name = "SPEC")]
+    /// What is served: a [`stag::nfs::export::Export`] each
+    #[arg(long, value_name = "SPEC", help = "Serve files: mem:/PATH[,ro] (repeatable)")]
     pub export: Vec<String>,
     /// Listen there: shm://NAME (repeatable)
     #[arg(long, value_name = "URL")]

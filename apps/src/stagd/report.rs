@@ -63,7 +63,7 @@ struct Ended<'a> {
     counters: &'a Counters,
     /// Units of all pools that did not come back.
     leaked: usize,
-    ledger: String,
+    ledger: &'a str,
 }
 
 /// The memory that it got.
@@ -170,12 +170,30 @@ pub(super) fn stopped(
     ledger: &Ledger,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let Stopped { drained, drain, statistics } = *stopped;
     let leaked = ledger.outstanding();
     let ledger = match leaked {
         0 => format!("no buffer leaked ({ledger})"),
         _ => ledger.to_string().trim_end().replace('\n', "; "),
     };
+    let told = tell_end(stopped, counters, leaked, &ledger, out);
+    // What went wrong matters more than who hears of it.
+    if leaked > 0 {
+        return Err(Failure::Run(ledger));
+    }
+    if !stopped.drained {
+        return Err(Failure::run("not everything under way was finished in time"));
+    }
+    Failure::unless_output_closed(told)
+}
+
+fn tell_end(
+    stopped: &Stopped,
+    counters: &Counters,
+    leaked: usize,
+    ledger: &str,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let Stopped { drained, drain, statistics } = *stopped;
     let how =
         if drained { "everything under way was finished" } else { "not everything was finished in time" };
     out.line(format_args!("stopped    in {}: {how}", Time(drain)))?;
@@ -195,14 +213,7 @@ pub(super) fn stopped(
         asleep_seconds: statistics.asleep.as_secs_f64(),
         counters,
         leaked,
-        ledger: ledger.clone(),
+        ledger,
     })?;
-    out.flush()?;
-    if leaked > 0 {
-        return Err(Failure::Run(ledger));
-    }
-    if !drained {
-        return Err(Failure::run("not everything under way was finished in time"));
-    }
-    Ok(())
+    out.flush()
 }

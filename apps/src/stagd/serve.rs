@@ -107,8 +107,8 @@ pub(super) fn serve(
     let config = ReactorConfig { core: Some(place.core), mode, drain_max: DRAIN_MAX };
     let mut reactor = Reactor::new(config, clock).map_err(Failure::run)?;
 
-    report::started(settings, plan, place, &arena, out)?;
-    report::ready(settings, out)?;
+    Failure::unless_output_closed(report::started(settings, plan, place, &arena, out))?;
+    Failure::unless_output_closed(report::ready(settings, out))?;
     let stopped = reactor.run(&mut engine, &stop).map_err(Failure::run)?;
 
     let counters = engine.statistics().into();

@@ -1,0 +1,24 @@
+//! The log, on standard error: what happens that nobody asked for. `STAG_LOG` sets what is told
+//! (`STAG_LOG=info`, `STAG_LOG=stag_rpc=debug`).
+
+use std::env;
+use std::io;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::failure::Failure;
+
+/// The variable that says what is told.
+const VARIABLE: &str = "STAG_LOG";
+
+/// Starts the log: warnings and errors, unless told otherwise.
+pub fn start() -> Result<(), Failure> {
+    let wanted = env::var(VARIABLE).unwrap_or_else(|_| "warn".to_owned());
+    let filter = EnvFilter::try_new(&wanted).map_err(|error| {
+        Failure::usage(format_args!("{VARIABLE}={wanted:?}: {error}; write for example {VARIABLE}=info"))
+    })?;
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).finish();
+    // It is set already where one process runs two servers: the first one's log serves both.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    Ok(())
+}
