@@ -80,10 +80,10 @@ fn list<S: Store>(
     let exports = &*exports;
     let room_inline = Cell::new(None);
     reply.success(|writer| {
-        let room = writer.remaining();
         let start = writer.position();
+        let earlier = room_inline.replace(Some(writer.remaining()));
         let cut = encode(writer, exports, &opened, request, now)?;
-        match room_inline.replace(Some(room)) {
+        match earlier {
             // Inline. If only the room there cuts the list short, it belongs into the Reply chunk.
             None if cut => Err(Overflow),
             None => Ok(()),
