@@ -16,8 +16,9 @@ use crate::config::{ConfigError, EngineConfig};
 use crate::connection::Connection;
 use crate::draft::Draft;
 use crate::pools::Pools;
+use crate::pulling::Pull;
 use crate::service::Services;
-use crate::serving::{Pull, Serving};
+use crate::serving::Serving;
 use crate::statistics::Statistics;
 
 /// How often Calls' deadlines are looked at: the precision of a Call's time-out.

@@ -10,8 +10,8 @@
 //! # Reading order
 //!
 //! `service.rs` (what an embedder implements), `call.rs` and `reply.rs` (what its handler sees),
-//! `client.rs` (what a client sees), `engine.rs` (the pass), then `serving.rs` and `calling.rs` (the two
-//! halves of a connection).
+//! `client.rs` (what a client sees), `engine.rs` (the pass), then `serving.rs` (with `pulling.rs` and
+//! `pushing.rs`: its Reads and Writes) and `calling.rs`, the two halves of a connection.
 
 mod call;
 mod calling;
@@ -22,6 +22,8 @@ mod draft;
 mod engine;
 mod memory;
 mod pools;
+mod pulling;
+mod pushing;
 mod reply;
 mod service;
 mod serving;

@@ -9,76 +9,31 @@
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
-use stag_fabric::{
-    Handle, Peer, Provider, READ_PARTS_MAX, ReadPart, ReadRequest, RemoteSegment, SendRequest, WorkError,
-    WriteRequest,
-};
-use stag_memory::{Buf, Shared};
+use stag_fabric::{Handle, Peer, Provider, WorkError};
+use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
 use stag_proto::responder::{
     self, CallId, Config, ErrorReply, Limits, Payload, Received, Refused, ReplyError, Responder,
 };
-use stag_proto::span::Cursor;
 use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeader, flavor};
-use stag_wire::rpcrdma::Segment;
 use stag_wire::xdr::{Reader, Reduced};
 
 use crate::ConnectionId;
-use crate::call::{Call, Caller, PIECES_MAX, Placed};
+use crate::call::{Call, Caller, Placed};
 use crate::client::CloseReason;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
-use crate::draft::{Draft, PlannedWrite, Verdict};
+use crate::draft::{Draft, Verdict};
 use crate::engine::Core;
+use crate::pulling::{Pull, READ_CHUNKS_MAX, place, plan_chunks, post_reads};
+use crate::pushing::{Posted, plan_writes, post_draft};
 use crate::reply::Reply;
 use crate::service::{Lookup, Outcome, Services, Token};
-
-/// Data Read chunks of one Call at most. NFS has one; custom programs may have more.
-const READ_CHUNKS_MAX: usize = 8;
-
-/// Pieces of memory that one Call's Read chunks are placed in at most.
-const INCOMING_MAX: usize = 32;
 
 /// Credits that a connection starts with, when there are enough.
 const CREDITS_START: u32 = 16;
 
 /// Calls after which a connection's use of its credits is looked at.
 const CREDITS_EPOCH: u32 = 1024;
-
-/// A piece of memory that RDMA Reads fill.
-#[derive(Debug)]
-struct Incoming {
-    /// Number of the data Read chunk; none for the Position Zero Read chunk.
-    chunk: Option<u8>,
-    /// Where in the chunk the piece starts.
-    start: u32,
-    len: u32,
-    /// Here before it is posted, and after it is filled.
-    buf: Option<Buf>,
-    posted: bool,
-}
-
-/// What one Call pulls by RDMA Read. Reused.
-#[derive(Debug, Default)]
-pub(crate) struct Pull {
-    /// The Payload stream of a Long Call.
-    long: Option<Buf>,
-    items: Vec<Placed>,
-    reduced: ArrayVec<Reduced, READ_CHUNKS_MAX>,
-    incoming: ArrayVec<Incoming, INCOMING_MAX>,
-    /// Pieces not filled yet.
-    pending: u32,
-}
-
-impl Pull {
-    /// Forgets everything; buffers go back to their pools.
-    pub(crate) fn clear(&mut self) {
-        self.long = None;
-        self.items.clear();
-        self.reduced.clear();
-        self.incoming.clear();
-        self.pending = 0;
-    }
-}
 
 /// A Call that is in process beyond one pass.
 #[derive(Debug)]
@@ -783,218 +738,5 @@ fn may_pull<S: Services>(services: &S, stream: &[u8], chunks: usize) -> bool {
     match services.lookup(header.program, header.version, header.procedure) {
         Lookup::Found { procedure, .. } => chunks <= usize::from(procedure.eligible_arguments),
         _ => false,
-    }
-}
-
-/// Plans the Reads of all data chunks. A chunk that there is no memory for is left out: the handler sees
-/// that its data is not there.
-fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &responder::Call<'_>) {
-    for (index, chunk) in (0u8..).zip(call.read_chunks().take(READ_CHUNKS_MAX)) {
-        core.statistics.read_chunks += 1;
-        pull.reduced.push(Reduced::read_chunk(u32::from(index), chunk.position, chunk.len));
-        pull.items.push(Placed { pieces: ArrayVec::new(), len: chunk.len });
-        place(core, pull, Some(index), chunk.len);
-    }
-}
-
-/// Takes memory for `len` octets of a chunk. `false`: there is none.
-fn place<P>(core: &mut Core<P>, pull: &mut Pull, chunk: Option<u8>, len: u32) -> bool {
-    if len == 0 {
-        return true;
-    }
-    let mut pieces: ArrayVec<Buf, PIECES_MAX> = ArrayVec::new();
-    let room = (INCOMING_MAX - pull.incoming.len()).min(PIECES_MAX);
-    // The Payload stream of a Long Call has to be in one piece: it is parsed.
-    let taken = match core.pools.payload.take_len(len as usize) {
-        Some(buf) => room > 0 && pieces.try_push(buf).is_ok(),
-        None => chunk.is_some() && core.pools.payload.take_pieces(len as usize, &mut pieces, room),
-    };
-    if !taken {
-        return false;
-    }
-    let mut start = 0;
-    for mut buf in pieces {
-        let part = (len - start).min(buf.capacity() as u32);
-        buf.set_len(part as usize);
-        pull.incoming.push(Incoming { chunk, start, len: part, buf: Some(buf), posted: false });
-        pull.pending += 1;
-        start += part;
-    }
-    true
-}
-
-impl Pull {
-    /// Puts the filled pieces where the handler finds them.
-    fn collect(&mut self) {
-        for incoming in self.incoming.drain(..) {
-            if let (Some(chunk), Some(buf)) = (incoming.chunk, incoming.buf)
-                && let Some(item) = self.items.get_mut(usize::from(chunk))
-            {
-                item.pieces.push(buf);
-            }
-        }
-    }
-}
-
-/// How posting went.
-enum Posted {
-    All,
-    /// The send queue is full: try again later.
-    Full,
-    /// The queue pair takes no more work: the connection is ending.
-    Refused,
-}
-
-/// Posts those of a Call's Reads that are not posted yet.
-fn post_reads<P: Provider>(
-    core: &mut Core<P>,
-    id: ConnectionId,
-    call: &responder::Call<'_>,
-    pull: &mut Pull,
-) -> Posted {
-    for (place, incoming) in pull.incoming.iter_mut().enumerate() {
-        if incoming.posted {
-            continue;
-        }
-        let mut parts: ArrayVec<ReadPart, READ_PARTS_MAX> = ArrayVec::new();
-        match incoming.chunk {
-            None => cut(call.long_segments(), incoming, &mut parts),
-            Some(chunk) => {
-                if let Some(chunk) = call.read_chunks().nth(usize::from(chunk)) {
-                    cut(chunk.segments(), incoming, &mut parts);
-                }
-            }
-        }
-        let Some(target) = incoming.buf.take() else { continue };
-        let request = ReadRequest { id: ((call.id.index() as u64) << 32) | place as u64, target };
-        match core.provider.post_read(id, request, &parts) {
-            Ok(()) => incoming.posted = true,
-            Err(refused) => {
-                incoming.buf = Some(refused.request.target);
-                return match refused.error {
-                    stag_fabric::PostError::Full => Posted::Full,
-                    _ => Posted::Refused,
-                };
-            }
-        }
-    }
-    Posted::All
-}
-
-/// The Reads that fill one piece of memory from a chunk's segments.
-fn cut(
-    segments: impl Iterator<Item = Segment>,
-    incoming: &Incoming,
-    parts: &mut ArrayVec<ReadPart, READ_PARTS_MAX>,
-) {
-    let mut cursor = Cursor::new(segments);
-    let mut skip = incoming.start;
-    while skip > 0
-        && let Some(span) = cursor.take(skip)
-    {
-        skip -= span.len;
-    }
-    let mut at = 0;
-    while at < incoming.len
-        && let Some(span) = cursor.take(incoming.len - at)
-    {
-        let source = RemoteSegment { handle: Handle(span.handle), offset: span.offset };
-        if parts.try_push(ReadPart { at, len: span.len, source }).is_err() {
-            return;
-        }
-        at += span.len;
-    }
-}
-
-/// Cuts a Reply's reduced results, and its Payload if it is long, into RDMA Writes.
-fn plan_writes<P>(core: &mut Core<P>, call: &responder::Call<'_>, draft: &mut Draft) {
-    let Draft { items, pieces, long, writes, .. } = draft;
-    let mut pieces = pieces.drain(..);
-    let mut begin = 0;
-    for (index, item) in items.iter().enumerate() {
-        let own = pieces.by_ref().take((item.pieces_end - begin) as usize);
-        begin = item.pieces_end;
-        let Some(chunk) = call.write_chunk(index).filter(|_| item.reduced) else {
-            own.for_each(drop);
-            continue;
-        };
-        if item.len > 0 {
-            core.statistics.write_chunks += 1;
-        } else {
-            core.statistics.write_chunks_unused += 1;
-        }
-        let mut cursor = Cursor::new(chunk.segments());
-        let mut left = item.len as usize;
-        for piece in own {
-            left -= write_piece(&mut cursor, piece, left, writes);
-        }
-    }
-    drop(pieces);
-    if let Some(buf) = long.take()
-        && let Some(chunk) = call.reply_chunk()
-    {
-        core.statistics.reply_chunks += 1;
-        let len = buf.len();
-        write_piece(&mut Cursor::new(chunk.segments()), buf.share(), len, writes);
-    }
-    core.statistics.write_bytes +=
-        writes.iter().map(|write| write.source.as_ref().map_or(0, |s| s.len() as u64)).sum::<u64>();
-}
-
-/// Plans the Writes of one piece, at most `left` octets of it; returns how many octets they are.
-fn write_piece(
-    cursor: &mut Cursor<impl Iterator<Item = Segment>>,
-    piece: Shared,
-    left: usize,
-    writes: &mut Vec<PlannedWrite>,
-) -> usize {
-    let len = piece.len().min(left);
-    let mut at = 0;
-    while at < len
-        && let Some(span) = cursor.take((len - at) as u32)
-    {
-        let target = RemoteSegment { handle: Handle(span.handle), offset: span.offset };
-        let end = at + span.len as usize;
-        if at == 0 && end == piece.len() {
-            // The usual case: the whole piece goes to one segment, and its count moves along.
-            writes.push(PlannedWrite { source: Some(piece), target });
-            return len;
-        }
-        writes.push(PlannedWrite { source: Some(piece.slice(at..end)), target });
-        at = end;
-    }
-    at
-}
-
-/// Posts the rest of a draft: its Writes, then its Send.
-#[inline]
-fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draft: &mut Draft) -> Posted {
-    while let Some(write) = draft.writes.get_mut(draft.next_write) {
-        let Some(source) = write.source.take() else {
-            draft.next_write += 1;
-            continue;
-        };
-        let request = WriteRequest { id: 0, source, target: write.target, signaled: false };
-        if let Err(refused) = core.provider.post_write(id, request) {
-            write.source = Some(refused.request.source);
-            return posted(refused.error);
-        }
-        draft.next_write += 1;
-    }
-    let Some(buf) = draft.send.take() else { return Posted::All };
-    let request = SendRequest { id: 0, buf, invalidate: draft.invalidate, signaled: false };
-    match core.provider.post_send(id, request) {
-        Ok(()) => Posted::All,
-        Err(refused) => {
-            draft.send = Some(refused.request.buf);
-            posted(refused.error)
-        }
-    }
-}
-
-fn posted(error: stag_fabric::PostError) -> Posted {
-    match error {
-        stag_fabric::PostError::Full => Posted::Full,
-        _ => Posted::Refused,
     }
 }

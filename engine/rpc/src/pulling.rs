@@ -1,0 +1,165 @@
+//! What a Call's chunks bring in: memory for it, and the RDMA Reads that fill it.
+
+use arrayvec::ArrayVec;
+use stag_fabric::{Handle, Provider, READ_PARTS_MAX, ReadPart, ReadRequest, RemoteSegment};
+use stag_memory::Buf;
+use stag_proto::responder;
+use stag_proto::span::Cursor;
+use stag_wire::rpcrdma::Segment;
+use stag_wire::xdr::Reduced;
+
+use crate::ConnectionId;
+use crate::call::{PIECES_MAX, Placed};
+use crate::engine::Core;
+use crate::pushing::Posted;
+
+/// Data Read chunks of one Call at most. NFS has one; custom programs may have more.
+pub(crate) const READ_CHUNKS_MAX: usize = 8;
+
+/// Pieces of memory that one Call's Read chunks are placed in at most.
+const INCOMING_MAX: usize = 32;
+
+/// A piece of memory that RDMA Reads fill.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    /// Number of the data Read chunk; none for the Position Zero Read chunk.
+    chunk: Option<u8>,
+    /// Where in the chunk the piece starts.
+    start: u32,
+    pub(crate) len: u32,
+    /// Here before it is posted, and after it is filled.
+    pub(crate) buf: Option<Buf>,
+    posted: bool,
+}
+
+/// What one Call pulls by RDMA Read. Reused.
+#[derive(Debug, Default)]
+pub(crate) struct Pull {
+    /// The Payload stream of a Long Call.
+    pub(crate) long: Option<Buf>,
+    pub(crate) items: Vec<Placed>,
+    pub(crate) reduced: ArrayVec<Reduced, READ_CHUNKS_MAX>,
+    pub(crate) incoming: ArrayVec<Incoming, INCOMING_MAX>,
+    /// Pieces not filled yet.
+    pub(crate) pending: u32,
+}
+
+impl Pull {
+    /// Forgets everything; buffers go back to their pools.
+    pub(crate) fn clear(&mut self) {
+        self.long = None;
+        self.items.clear();
+        self.reduced.clear();
+        self.incoming.clear();
+        self.pending = 0;
+    }
+
+    /// Puts the filled pieces where the handler finds them.
+    pub(crate) fn collect(&mut self) {
+        for incoming in self.incoming.drain(..) {
+            if let (Some(chunk), Some(buf)) = (incoming.chunk, incoming.buf)
+                && let Some(item) = self.items.get_mut(usize::from(chunk))
+            {
+                item.pieces.push(buf);
+            }
+        }
+    }
+}
+
+/// Plans the Reads of all data chunks. A chunk that there is no memory for is left out: the handler sees
+/// that its data is not there.
+pub(crate) fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &responder::Call<'_>) {
+    for (index, chunk) in (0u8..).zip(call.read_chunks().take(READ_CHUNKS_MAX)) {
+        core.statistics.read_chunks += 1;
+        pull.reduced.push(Reduced::read_chunk(u32::from(index), chunk.position, chunk.len));
+        pull.items.push(Placed { pieces: ArrayVec::new(), len: chunk.len });
+        place(core, pull, Some(index), chunk.len);
+    }
+}
+
+/// Takes memory for `len` octets of a chunk. `false`: there is none.
+pub(crate) fn place<P>(core: &mut Core<P>, pull: &mut Pull, chunk: Option<u8>, len: u32) -> bool {
+    if len == 0 {
+        return true;
+    }
+    let mut pieces: ArrayVec<Buf, PIECES_MAX> = ArrayVec::new();
+    let room = (INCOMING_MAX - pull.incoming.len()).min(PIECES_MAX);
+    // The Payload stream of a Long Call has to be in one piece: it is parsed.
+    let taken = match core.pools.payload.take_len(len as usize) {
+        Some(buf) => room > 0 && pieces.try_push(buf).is_ok(),
+        None => chunk.is_some() && core.pools.payload.take_pieces(len as usize, &mut pieces, room),
+    };
+    if !taken {
+        return false;
+    }
+    let mut start = 0;
+    for mut buf in pieces {
+        let part = (len - start).min(buf.capacity() as u32);
+        buf.set_len(part as usize);
+        pull.incoming.push(Incoming { chunk, start, len: part, buf: Some(buf), posted: false });
+        pull.pending += 1;
+        start += part;
+    }
+    true
+}
+
+/// Posts those of a Call's Reads that are not posted yet.
+pub(crate) fn post_reads<P: Provider>(
+    core: &mut Core<P>,
+    id: ConnectionId,
+    call: &responder::Call<'_>,
+    pull: &mut Pull,
+) -> Posted {
+    for (place, incoming) in pull.incoming.iter_mut().enumerate() {
+        if incoming.posted {
+            continue;
+        }
+        let mut parts: ArrayVec<ReadPart, READ_PARTS_MAX> = ArrayVec::new();
+        match incoming.chunk {
+            None => cut(call.long_segments(), incoming, &mut parts),
+            Some(chunk) => {
+                if let Some(chunk) = call.read_chunks().nth(usize::from(chunk)) {
+                    cut(chunk.segments(), incoming, &mut parts);
+                }
+            }
+        }
+        let Some(target) = incoming.buf.take() else { continue };
+        let request = ReadRequest { id: ((call.id.index() as u64) << 32) | place as u64, target };
+        match core.provider.post_read(id, request, &parts) {
+            Ok(()) => incoming.posted = true,
+            Err(refused) => {
+                incoming.buf = Some(refused.request.target);
+                return match refused.error {
+                    stag_fabric::PostError::Full => Posted::Full,
+                    _ => Posted::Refused,
+                };
+            }
+        }
+    }
+    Posted::All
+}
+
+/// The Reads that fill one piece of memory from a chunk's segments.
+fn cut(
+    segments: impl Iterator<Item = Segment>,
+    incoming: &Incoming,
+    parts: &mut ArrayVec<ReadPart, READ_PARTS_MAX>,
+) {
+    let mut cursor = Cursor::new(segments);
+    let mut skip = incoming.start;
+    while skip > 0
+        && let Some(span) = cursor.take(skip)
+    {
+        skip -= span.len;
+    }
+    let mut at = 0;
+    while at < incoming.len
+        && let Some(span) = cursor.take(incoming.len - at)
+    {
+        let source = RemoteSegment { handle: Handle(span.handle), offset: span.offset };
+        if parts.try_push(ReadPart { at, len: span.len, source }).is_err() {
+            return;
+        }
+        at += span.len;
+    }
+}

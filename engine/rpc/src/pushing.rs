@@ -1,0 +1,113 @@
+//! What a Reply sends out: its RDMA Writes, then its Send.
+
+use stag_fabric::{Handle, Provider, RemoteSegment, SendRequest, WriteRequest};
+use stag_memory::Shared;
+use stag_proto::responder;
+use stag_proto::span::Cursor;
+use stag_wire::rpcrdma::Segment;
+
+use crate::ConnectionId;
+use crate::draft::{Draft, PlannedWrite};
+use crate::engine::Core;
+
+/// How posting went.
+pub(crate) enum Posted {
+    All,
+    /// The send queue is full: try again later.
+    Full,
+    /// The queue pair takes no more work: the connection is ending.
+    Refused,
+}
+
+/// Cuts a Reply's reduced results, and its Payload if it is long, into RDMA Writes.
+pub(crate) fn plan_writes<P>(core: &mut Core<P>, call: &responder::Call<'_>, draft: &mut Draft) {
+    let Draft { items, pieces, long, writes, .. } = draft;
+    let mut pieces = pieces.drain(..);
+    let mut begin = 0;
+    for (index, item) in items.iter().enumerate() {
+        let own = pieces.by_ref().take((item.pieces_end - begin) as usize);
+        begin = item.pieces_end;
+        let Some(chunk) = call.write_chunk(index).filter(|_| item.reduced) else {
+            own.for_each(drop);
+            continue;
+        };
+        if item.len > 0 {
+            core.statistics.write_chunks += 1;
+        } else {
+            core.statistics.write_chunks_unused += 1;
+        }
+        let mut cursor = Cursor::new(chunk.segments());
+        let mut left = item.len as usize;
+        for piece in own {
+            left -= write_piece(&mut cursor, piece, left, writes);
+        }
+    }
+    drop(pieces);
+    if let Some(buf) = long.take()
+        && let Some(chunk) = call.reply_chunk()
+    {
+        core.statistics.reply_chunks += 1;
+        let len = buf.len();
+        write_piece(&mut Cursor::new(chunk.segments()), buf.share(), len, writes);
+    }
+    core.statistics.write_bytes +=
+        writes.iter().map(|write| write.source.as_ref().map_or(0, |s| s.len() as u64)).sum::<u64>();
+}
+
+/// Plans the Writes of one piece, at most `left` octets of it; returns how many octets they are.
+fn write_piece(
+    cursor: &mut Cursor<impl Iterator<Item = Segment>>,
+    piece: Shared,
+    left: usize,
+    writes: &mut Vec<PlannedWrite>,
+) -> usize {
+    let len = piece.len().min(left);
+    let mut at = 0;
+    while at < len
+        && let Some(span) = cursor.take((len - at) as u32)
+    {
+        let target = RemoteSegment { handle: Handle(span.handle), offset: span.offset };
+        let end = at + span.len as usize;
+        if at == 0 && end == piece.len() {
+            // The usual case: the whole piece goes to one segment, and its count moves along.
+            writes.push(PlannedWrite { source: Some(piece), target });
+            return len;
+        }
+        writes.push(PlannedWrite { source: Some(piece.slice(at..end)), target });
+        at = end;
+    }
+    at
+}
+
+/// Posts the rest of a draft: its Writes, then its Send.
+#[inline]
+pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draft: &mut Draft) -> Posted {
+    while let Some(write) = draft.writes.get_mut(draft.next_write) {
+        let Some(source) = write.source.take() else {
+            draft.next_write += 1;
+            continue;
+        };
+        let request = WriteRequest { id: 0, source, target: write.target, signaled: false };
+        if let Err(refused) = core.provider.post_write(id, request) {
+            write.source = Some(refused.request.source);
+            return posted(refused.error);
+        }
+        draft.next_write += 1;
+    }
+    let Some(buf) = draft.send.take() else { return Posted::All };
+    let request = SendRequest { id: 0, buf, invalidate: draft.invalidate, signaled: false };
+    match core.provider.post_send(id, request) {
+        Ok(()) => Posted::All,
+        Err(refused) => {
+            draft.send = Some(refused.request.buf);
+            posted(refused.error)
+        }
+    }
+}
+
+fn posted(error: stag_fabric::PostError) -> Posted {
+    match error {
+        stag_fabric::PostError::Full => Posted::Full,
+        _ => Posted::Refused,
+    }
+}
