@@ -13,6 +13,8 @@ use crate::values::{Size, Time};
 pub(super) struct Progress {
     name: &'static str,
     bar: ProgressBar,
+    files_total: u64,
+    bytes_total: u64,
     /// Files done.
     pub(super) files: u64,
     /// Octets done.
@@ -23,16 +25,35 @@ impl Progress {
     /// A step that goes through so many files and octets.
     #[must_use]
     pub(super) fn new(name: &'static str, files: u64, bytes: u64, out: &Output) -> Progress {
+        // Steps that move no data count names.
+        let (len, shown) = match bytes {
+            0 => (files, "{pos}/{len}, {per_sec}"),
+            _ => (bytes, "{bytes}/{total_bytes}, {bytes_per_sec}"),
+        };
         let bar = if std::io::stderr().is_terminal() && !out.json() {
-            ProgressBar::new(bytes.max(1))
+            ProgressBar::new(len.max(1))
         } else {
             ProgressBar::hidden()
         };
-        let template = "{msg:<20} {bar:24} {bytes}/{total_bytes} {bytes_per_sec}, ETA {eta}";
-        let style = ProgressStyle::with_template(template);
+        let style = ProgressStyle::with_template(&format!("{{msg}} {{wide_bar}} {shown}, ETA {{eta}}"));
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.set_message(format!("{name} 0/{files}"));
-        Progress { name, bar, files: 0, bytes: 0 }
+        let progress = Progress { name, bar, files_total: files, bytes_total: bytes, files: 0, bytes: 0 };
+        progress.show();
+        progress
+    }
+
+    fn show(&self) {
+        let Progress { name, bar, files_total, bytes_total, files, bytes } = self;
+        if bar.is_hidden() {
+            return;
+        }
+        if *bytes_total == 0 {
+            bar.set_message(*name);
+            bar.set_position(*files);
+        } else {
+            bar.set_message(format!("{name} {files}/{files_total}"));
+            bar.set_position(*bytes);
+        }
     }
 
     /// The step's name.
@@ -45,13 +66,12 @@ impl Progress {
     pub(super) fn file(&mut self, bytes: u64) {
         self.files += 1;
         self.more(bytes);
-        self.bar.set_message(format!("{} {}", self.name, self.files));
     }
 
     /// So many octets of a file that is not done yet.
     pub(super) fn more(&mut self, bytes: u64) {
         self.bytes += bytes;
-        self.bar.set_position(self.bytes);
+        self.show();
     }
 
     /// The step is done: a line says so.
