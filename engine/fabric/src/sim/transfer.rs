@@ -405,7 +405,7 @@ impl State {
             let delay = self.latency(end);
             self.plan_after(delay, Happening::Dies { end: peer, failed: None, reason, tell: None });
         }
-        self.flush_sends(end, peer, failed);
+        self.flush_sends(end, failed);
         self.flush_receives(end);
         self.flush_exposures(end);
         if let Some(device) = self.device_mut(end.device) {
@@ -413,15 +413,10 @@ impl State {
         }
     }
 
-    fn flush_sends(&mut self, end: End, peer: Option<End>, failed: Option<(u64, WorkError)>) {
+    fn flush_sends(&mut self, end: End, failed: Option<(u64, WorkError)>) {
         let Some(queue_pair) = self.queue_pair(end) else { return };
         let works: Vec<(u64, bool)> =
             queue_pair.sends.iter().map(|work| (work.sequence, work.executed)).collect();
-        let under_way: Vec<Handle> = queue_pair
-            .sends
-            .iter()
-            .flat_map(|work| work.parts.iter().filter(|part| part.begun).map(|part| part.remote.handle))
-            .collect();
         let mut flushing = false;
         for (sequence, executed) in works {
             let result = match failed {
@@ -436,13 +431,9 @@ impl State {
                 self.report_one(end, sequence, result);
             }
         }
+        // An access under way stays so in the peer's table: the peer ends too, and a fence there with it.
         if let Some(queue_pair) = self.queue_pair_mut(end) {
             queue_pair.sends.clear();
-        }
-        if let Some(peer) = peer {
-            for handle in under_way {
-                self.end_access(peer, handle);
-            }
         }
     }
 

@@ -112,7 +112,6 @@ fn scenario(bench: &mut Bench<Simulated>) -> bool {
         }
         let told = |c: &Completion| kind_of(c) == Some(Kind::Receive) && c.result.is_ok();
         if let (Some(qa), true, Some(_)) = (queue_pairs[A], up[A], bench[A].take_completion(told)) {
-            // What A was told of is not used here: that it dies in time is shown on `storm`.
             for id in 0..3 {
                 let buf = bench[A].buf(&pattern(300, id));
                 let request = SendRequest { id, buf, invalidate: None, signaled: id != 1 };
@@ -246,10 +245,11 @@ fn a_fence_is_late_though_nobody_is_there() {
     let mut bench = bench(1, FaultPlan { fence_pending: Odds::ALWAYS, ..FaultPlan::default() });
     let [qa, qb] = bench.connect();
     let target = bench.offer_write(B, [qa, qb], 100);
+    // Leaves before the fence, and arrives while it is pending: the handle is dead from the call on.
+    bench[A].post_write(qa, 1, &[1; 100], target);
+    bench[A].provider().ring_doorbells();
     assert!(matches!(bench[B].fence(qb, target.handle, 5), Some(Fence::Pending)));
     assert!(bench[B].fence(qb, target.handle, 6).is_none(), "it is being fenced already");
-    // Dead from the moment of the call on.
-    bench[A].post_write(qa, 1, &[1; 100], target);
     bench.refused(A, [qa, qb], Kind::Write, 1, WorkError::RemoteAccess);
     bench.finish();
 }

@@ -11,6 +11,7 @@ mod faults;
 mod messages;
 mod setup;
 mod shared_memory;
+mod side;
 mod simulated;
 mod storm;
 mod teardown;

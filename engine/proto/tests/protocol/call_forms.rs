@@ -77,6 +77,12 @@ fn a_call_whose_header_does_not_fit_fails_locally() {
     assert!(matches!(wide.plan(&writes), Err(PlanError::CallHeader { threshold: 1024, .. })));
     let many = Shape { write_chunks: &[60, 5], ..Shape::default() };
     assert!(matches!(wide.plan(&many), Err(PlanError::Segments { limit: 64, .. })));
+    // The Reply chunk counts too.
+    let roomy = requester_with(1, parameters(4096, 1024, false));
+    let fits = Shape { write_chunks: &[31], reply_payload_len_max: 2000, ..Shape::default() };
+    assert!(roomy.plan(&fits).is_ok());
+    let one_more = Shape { write_chunks: &[32], ..fits };
+    assert_eq!(roomy.plan(&one_more), Err(PlanError::Segments { count: 33, limit: 32 }));
     let absurd = Shape { write_chunks: &[u32::MAX, u32::MAX], read_segments: u32::MAX, ..Shape::default() };
     assert!(wide.plan(&absurd).is_err());
 }
