@@ -92,4 +92,20 @@ offend "a crate of the engine that the layers of ci/tidy.sh do not name" < <(
     done
 )
 
+# What is cited can be looked up: a rule number in engine/spec, a link of a README where it points to.
+offend "cites a rule that engine/spec does not have" < <(
+    files \( -name '*.rs' -o -name rules.txt \) | xargs grep -noE '\b(5531|8166|8167|8267|8797|LX)-[0-9A-Z]+(\.[0-9]+)*-[a-z0-9]+\b' |
+        while IFS=: read -r file line rule; do
+            grep -qrF -- "$rule" engine/spec || echo "$file:$line: $rule"
+        done
+)
+offend "a link to nowhere" < <(
+    files -name '*.md' | while IFS= read -r file; do
+        grep -oE '\]\([^)]+\)' "$file" | sed 's/^](//; s/)$//; s/#.*//' | grep -vE '^(https?:|$)' |
+            while IFS= read -r link; do
+                [ -e "$(dirname "$file")/$link" ] || echo "$file: $link"
+            done
+    done
+)
+
 [ $offences -eq 0 ] || { echo "tidy: $offences offences"; exit 1; }

@@ -20,7 +20,7 @@
 //! - [`plan`]: Short, Chunked or Long.
 //! - [`reads`]: the Read list as the Responder pulls it. [`span`]: where chunks and local memory are cut.
 //!
-//! Rule numbers in comments (`8166-4.4.1-a`) are those of the project's protocol notes: RFC, section, letter.
+//! Rule numbers in comments (`8166-4.4.1-a`) are those of `engine/spec`: RFC, section, letter.
 //! Numbers with X or D are our decisions where the RFC is silent.
 
 #![forbid(unsafe_code)]
