@@ -77,6 +77,9 @@ struct Copier {
     remotes: Vec<(Url, Remote)>,
     copied: Copied,
     buffer: Vec<u8>,
+    /// Inside a tree, whose names the source chose: what is there already may be a link to elsewhere, which
+    /// must not be followed.
+    nested: bool,
 }
 
 impl Copier {
@@ -89,8 +92,13 @@ impl Copier {
             },
             _ => target.clone(),
         };
-        if let Kind::Absent = kind {
-            return Err(Failure::run(format_args!("{source}: no such file")));
+        match kind {
+            Kind::Absent => return Err(Failure::run(format_args!("{source}: no such file"))),
+            Kind::Other => {
+                let what = "is neither a file nor a folder nor a symbolic link";
+                return Err(Failure::run(format_args!("{source}: {what}")));
+            }
+            Kind::File { .. } | Kind::Folder { .. } | Kind::Link => {}
         }
         if let Kind::Folder { .. } = kind {
             if !recursive {
@@ -107,6 +115,7 @@ impl Copier {
             return Err(Failure::run(format_args!("{source}: source and target are the same")));
         }
         self.object(source, &target, &kind)?;
+        self.nested = true;
         // A stack instead of recursion: a tree may be as deep as it likes.
         let mut folders = vec![(source.clone(), target)];
         if !matches!(kind, Kind::Folder { .. }) {
@@ -216,7 +225,7 @@ impl Copier {
             Place::Local(path) => {
                 // The owner can always go on to fill it.
                 match fs::DirBuilder::new().mode(mode | 0o700).create(path) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_folder(path) => Ok(()),
                     made => made.map_err(|error| local(path, &error)),
                 }
             }
@@ -292,6 +301,9 @@ impl Copier {
             Place::Local(path) => {
                 let mut options = File::options();
                 options.write(true).create(true).truncate(true).mode(mode);
+                if self.nested {
+                    options.custom_flags(libc::O_NOFOLLOW);
+                }
                 options.open(path).map(End::Local).map_err(|error| local(path, &error))
             }
             Place::Remote(url) => {
@@ -353,6 +365,11 @@ pub fn read_full(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize>
         }
     }
     Ok(len)
+}
+
+/// Whether it is a folder itself, and not a link to one.
+fn is_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 fn local(path: &Path, error: &io::Error) -> Failure {

@@ -9,6 +9,7 @@ use stag::runtime::{CoreId, Topology, affinity};
 
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::stagd::MEMORY_PER_OBJECT;
 use crate::url::{Fabric, Url};
 use crate::values::{Poll, Size};
 use report::Connection;
@@ -51,8 +52,9 @@ impl Demo {
     pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
         let tree = Tree::find(self.path.as_deref(), self.size_limit.0)?;
         announce(&tree, self.size_limit, out)?;
-        // Room for the files, and half as much again for messages and what is on its way.
-        let memory = (tree.pages_bytes + tree.pages_bytes / 2).max(MEMORY_MIN);
+        // Room for the files, half as much again for messages and what is on its way, and all the names.
+        let names = tree.objects.len() as u64 * MEMORY_PER_OBJECT;
+        let memory = (tree.pages_bytes + tree.pages_bytes / 2 + names).max(MEMORY_MIN);
         let cores = Cores::choose()?;
         let url = Url {
             fabric: Fabric::Shm,

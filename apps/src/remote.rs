@@ -71,6 +71,7 @@ fn meaning(status: Status) -> &'static str {
         Status::Io => "the server had an input/output error",
         Status::Acces => "permission denied",
         Status::Exist => "exists already",
+        Status::XDev => "lies in another export; use cp and rm",
         Status::NotDir => "is not a folder",
         Status::IsDir => "is a folder (-r takes folders)",
         Status::Inval => "not possible with this kind of file",

@@ -16,6 +16,7 @@ mod services;
 mod settings;
 
 pub use options::Options;
+pub(crate) use plan::MEMORY_PER_OBJECT;
 use plan::Plan;
 use serve::Place;
 pub use settings::Settings;

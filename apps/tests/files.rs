@@ -162,3 +162,27 @@ fn what_cannot_be_done_is_said_on_one_line() {
     let (stopped, status) = server.stop();
     assert!(status.success(), "{stopped}");
 }
+
+/// What is fetched as a tree stays below where it was wanted, whatever links lie there already: a server could
+/// list a name twice, first as a link.
+#[test]
+fn a_fetched_tree_follows_no_link() {
+    let (server, folder) = (Server::with_data(), Folder::new("links"));
+    let (outside, back) = (folder.join("outside"), folder.join("back"));
+    fs::create_dir_all(folder.join("tree/deep")).unwrap();
+    fs::write(folder.join("tree/deep/file"), b"new").unwrap();
+    stag_ok(&["put", "-r", folder.join("tree").to_str().unwrap(), &server.at("data")]);
+    fs::create_dir_all(&outside).unwrap();
+    fs::write(outside.join("file"), b"old").unwrap();
+
+    fs::create_dir_all(back.join("tree")).unwrap();
+    symlink(&outside, back.join("tree/deep")).unwrap();
+    let complaint = stag_fails(&["get", "-r", &server.at("data/tree"), back.to_str().unwrap()]);
+    assert!(complaint.contains("back/tree/deep: File exists"), "{complaint}");
+
+    fs::remove_file(back.join("tree/deep")).unwrap();
+    fs::create_dir(back.join("tree/deep")).unwrap();
+    symlink(outside.join("file"), back.join("tree/deep/file")).unwrap();
+    stag_fails(&["get", "-r", &server.at("data/tree"), back.to_str().unwrap()]);
+    assert_eq!(fs::read(outside.join("file")).unwrap(), b"old");
+}

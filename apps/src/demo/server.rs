@@ -4,7 +4,10 @@ use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -30,10 +33,14 @@ pub(super) struct ServerConfig {
 pub(super) struct Server {
     child: Child,
     input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    /// The lines that it prints.
+    lines: Receiver<String>,
     /// The object that it printed at its start.
     pub(super) started: Value,
 }
+
+/// Longer than a server takes to start on much memory, or to stop with its deadline.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Server {
     /// Starts it, and waits until it is ready.
@@ -53,8 +60,13 @@ impl Server {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both were asked for as pipes")
         };
-        let mut server =
-            Server { child, input: Some(input), output: BufReader::new(output), started: Value::Null };
+        let (sender, lines) = mpsc::channel();
+        // Ends with the server's output.
+        thread::spawn(move || {
+            let lines = BufReader::new(output).lines();
+            lines.map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let mut server = Server { child, input: Some(input), lines, started: Value::Null };
         server.started = server.wait_for("started")?;
         server.wait_for("ready")?;
         Ok(server)
@@ -83,15 +95,20 @@ impl Server {
     /// Reads on to the object of that event.
     fn wait_for(&mut self, event: &str) -> Result<Value, Failure> {
         loop {
-            let mut line = String::new();
-            let len = self.output.read_line(&mut line);
-            if len.map_err(|error| Failure::run(format_args!("the server: {error}")))? == 0 {
-                let status = self.child.wait();
-                let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-                return Err(Failure::run(format_args!(
-                    "the server ended before it was {event}: {status}; it said why above"
-                )));
-            }
+            let line = match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = self.child.wait();
+                    let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+                    return Err(Failure::run(format_args!(
+                        "the server ended before it was {event}: {status}; it said why above"
+                    )));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let seconds = PATIENCE.as_secs();
+                    return Err(Failure::run(format_args!("the server is not {event} within {seconds} s")));
+                }
+            };
             let object: Value = serde_json::from_str(&line)
                 .map_err(|error| Failure::run(format_args!("the server printed {line:?}: {error}")))?;
             if object["event"] == event {
@@ -104,7 +121,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.input = None;
-        // It is told to stop, and does so within its deadline; nothing is left to do with its status.
+        // It is told to stop now, and does so within its deadline, or else is killed: it never outlives us.
+        if self.wait_for("stopped").is_err() {
+            let _ = self.child.kill();
+        }
         let _ = self.child.wait();
     }
 }

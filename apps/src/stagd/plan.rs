@@ -19,8 +19,8 @@ const ROUNDING: usize = 2 << 20;
 /// Octets of the heap that an object of the store may take: inode, name, entry.
 const OBJECT_LEN: u64 = 512;
 
-/// One object for so many octets of memory: files of one page each still fit.
-const MEMORY_PER_OBJECT: u64 = 16 << 10;
+/// One object for so many octets of memory: small files run out of space before they run out of objects, nearly.
+pub(crate) const MEMORY_PER_OBJECT: u64 = 8 << 10;
 
 /// Of the payload pool, one part in so many is for Calls on their way; the rest may become files.
 const TRANSIT_SHARE: usize = 8;
@@ -57,7 +57,9 @@ impl Plan {
         let engine = EngineConfig {
             inline_threshold: settings.inline_threshold,
             credits_max: settings.credits,
-            receives_max: (affordable as u32).clamp(least, default.receives_max.max(least)),
+            receives_max: u32::try_from(affordable)
+                .unwrap_or(u32::MAX)
+                .clamp(least, default.receives_max.max(least)),
             ..default
         };
         engine.check().map_err(Failure::usage)?;
