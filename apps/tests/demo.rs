@@ -3,10 +3,12 @@
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::symlink;
+use std::process::Command;
+use std::time::SystemTime;
 
-use common::{Folder, content, stag_fails, stag_json, stag_ok};
+use common::{Folder, STAG, content, stag_fails, stag_json, stag_ok};
 
 fn small_tree(what: &str) -> Folder {
     let folder = Folder::new(what);
@@ -64,4 +66,22 @@ fn what_is_over_the_limit_is_left_out_and_told() {
     assert!(text.contains("1 files more would be over 1 MiB: left out"), "{text}");
     let complaint = stag_fails(&["demo", "--path", "/no/such/folder"]);
     assert!(complaint.contains("--path /no/such/folder: "), "{complaint}");
+}
+
+/// `cargo run --bin stag` builds no `stagd`, and may leave an old one beside: `stag` serves by itself then.
+#[test]
+fn the_demo_needs_no_stagd_beside_and_takes_no_old_one() {
+    let (folder, bin) = (small_tree("demo-alone"), Folder::new("bin"));
+    let stag = bin.join("stag");
+    fs::copy(STAG, &stag).unwrap();
+    let demo = || {
+        let output = Command::new(&stag).arg("demo").arg("--path").arg(&folder.0).output().unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{complaint}");
+    };
+    demo();
+    // It is no program, so the demo fails if it takes it.
+    let old = File::create(bin.join("stagd")).unwrap();
+    old.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    demo();
 }
