@@ -1,1 +1,22 @@
+//! The load generator of `stag perf`, and the box's own limits that its figures are compared with.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `scenario` | what to measure: operation, size, depth, cores |
+//! | `server` | the server that a measurement starts itself |
+//! | `load` | the client: keeps Calls outstanding, and takes their times |
+//! | `limits` | cache-line transfers, bare echoes and memcpy of the same two cores |
+//! | `run` | rounds of limits and load, and their ratios |
 
+pub mod limits;
+pub mod load;
+mod pin;
+pub mod run;
+pub mod scenario;
+pub mod server;
+pub mod spread;
+
+pub use limits::Limits;
+pub use run::{Figures, run};
+pub use scenario::{Operation, Scenario};
+pub use spread::Spread;

@@ -261,7 +261,7 @@ fn rounds(len: usize) -> usize {
 fn on_core<T: Send + 'static>(core: usize, work: impl FnOnce(&Clock) -> T + Send + 'static) -> T {
     join(thread::spawn(move || {
         pin(core);
-        let clock = Clock::new();
+        let clock = Clock::start();
         work(&clock)
     }))
 }

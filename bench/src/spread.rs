@@ -24,11 +24,8 @@ impl Spread {
             return Spread::default();
         };
         let middle = values.len() / 2;
-        let median = if values.len() % 2 == 1 {
-            values[middle]
-        } else {
-            (values[middle - 1] + values[middle]) / 2.0
-        };
+        let median =
+            if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
         Spread { median, min, max, count: values.len() }
     }
 

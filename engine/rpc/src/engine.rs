@@ -242,6 +242,12 @@ impl<P: Provider, S: Services> Engine<P, S> {
         calling.call(&mut self.core, connection, request, chunks, encode)
     }
 
+    /// Makes Calls begun since the last pass leave now rather than at the end of the next one.
+    #[inline]
+    pub fn ring_doorbells(&mut self) {
+        self.core.provider.ring_doorbells();
+    }
+
     /// Gives up a Call: its memory is fenced, then it completes with
     /// [`CallError::Cancelled`](crate::CallError::Cancelled). Harmless when it is over already.
     pub fn cancel(&mut self, call: CallId) {

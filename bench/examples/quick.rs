@@ -1,0 +1,56 @@
+//! A quick look at the figures that the project is measured by: `quick [null|read|write|…] [size] [depth] [touch]`.
+
+use std::time::Duration;
+
+use stag_bench::{Operation, Scenario, run};
+
+fn main() -> anyhow::Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let number =
+        |index: usize, default| words.get(index).and_then(|word| word.parse().ok()).unwrap_or(default);
+    let operation = match words.first().map(String::as_str) {
+        Some("read") => Operation::Read,
+        Some("write") => Operation::Write,
+        Some("getattr") => Operation::Getattr,
+        Some("echo") => Operation::Echo,
+        _ => Operation::Null,
+    };
+    let scenario = Scenario {
+        operation,
+        size: number(1, 4096),
+        depth: number(2, 1),
+        connections: 1,
+        cores: vec![0, 1],
+        duration: Duration::from_millis(500),
+        count: None,
+        warm_up: Duration::from_millis(200),
+        repeat: number(4, 5),
+        inline_threshold: 4096,
+        touch: words.get(3).is_some_and(|word| word == "touch"),
+        may_sleep: false,
+        server: None,
+    };
+    let figures = run(&scenario, |_| {})?;
+    println!(
+        "{:?} {}B q{}: {:.2} M/s ({:.2} GB/s), p50 {:.0} ns p99 {:.0} ns; echo {:.0} ns {:.1} M/s, line {:.0} ns, \
+         copy hot {:.1} read {:.1} GB/s; ratios: latency {:.2}, rate {:.2}, hot {:.2}, read {:.2}; leaked {}",
+        operation,
+        scenario.size,
+        scenario.depth,
+        figures.calls_per_second.median / 1e6,
+        figures.bytes_per_second.median / 1e9,
+        figures.latency_ns.p50.median,
+        figures.latency_ns.p99.median,
+        figures.limits.echo_round_trip_ns.median,
+        figures.limits.echo_per_second.median / 1e6,
+        figures.limits.line_transfer_ns.median,
+        figures.limits.copy_hot.median / 1e9,
+        figures.limits.copy_read.median / 1e9,
+        figures.ratios.latency_to_echo.median,
+        figures.ratios.rate_to_echo.median,
+        figures.ratios.bytes_to_copy_hot.median,
+        figures.ratios.bytes_to_copy_read.median,
+        figures.buffers_leaked,
+    );
+    Ok(())
+}

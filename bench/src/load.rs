@@ -1,0 +1,399 @@
+//! The client: keeps Calls outstanding on its connections, and takes their times.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use hdrhistogram::Histogram;
+use stag::nfs::client::{Finished, Mnt, Null, Operation as NfsOperation, Target};
+use stag::prelude::*;
+use stag::rpc::{CompletedCall, ConnectionId, Statistics};
+use stag::wire::mount3::PathArguments;
+use stag::wire::nfs3::{
+    CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments, Handle, Name, ReadArguments,
+    SetAttributes, Stable, WriteArguments,
+};
+use stag::wire::rpc::{AuthSys, Gids};
+use stag::wire::xdr::Item;
+
+use crate::limits::touch;
+use crate::scenario::{Operation, Scenario};
+use crate::server::{ECHO_PROGRAM, engine_config};
+
+/// Below this many octets data goes inline, as NFS clients do: a chunk costs more than the copy.
+const CHUNK_LEN_MIN: usize = 1024;
+
+/// How long one Call may take before the measurement is given up.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What one client core measured in one round.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Calls that ended in the measured time.
+    pub calls: u64,
+    /// The measured time.
+    pub took: Duration,
+    /// Latencies in nanoseconds.
+    pub latency: Histogram<u64>,
+    /// The engine's counters at the end, set-up and warm-up included.
+    pub statistics: Statistics,
+    /// The last grant.
+    pub credits_granted: u32,
+    /// Inline thresholds: Calls, Replies.
+    pub thresholds: (u32, u32),
+    /// What the arena stepped down from, if anything.
+    pub notes: Vec<String>,
+}
+
+/// Octets of the file that one connection works on: a block for each Call outstanding.
+#[must_use]
+pub fn file_len(scenario: &Scenario) -> usize {
+    scenario.size.max(4096).next_multiple_of(4096) * scenario.depth.max(1)
+}
+
+struct Connection {
+    id: ConnectionId,
+    file: Vec<u8>,
+}
+
+/// One client core's engine and what it works with.
+struct Client<'a> {
+    scenario: &'a Scenario,
+    engine: Engine<Shm, ()>,
+    clock: Clock,
+    credential: Vec<u8>,
+    connections: Vec<Connection>,
+    /// The octets that WRITE and echo send.
+    data: Shared,
+    /// Buffers for READ that no Call has at present.
+    spare: Vec<Buf>,
+    notes: Vec<String>,
+}
+
+/// Runs one round of `scenario` on this thread, against `address`.
+///
+/// # Errors
+///
+/// When a Call fails, or the server goes away.
+pub fn run(scenario: &Scenario, address: &str, export: &str, number: usize) -> Result<Measured> {
+    let mut client = Client::start(scenario, address, export, number)?;
+    client.measure()
+}
+
+impl<'a> Client<'a> {
+    fn start(scenario: &'a Scenario, address: &str, export: &str, number: usize) -> Result<Client<'a>> {
+        let config = engine_config(scenario);
+        let block = scenario.size.max(4096).next_multiple_of(4096);
+        let blocks = scenario.depth * scenario.connections + 1;
+        let memory = Memory::new(&config, blocks * block + (8 << 20))?;
+        let mut shm = Shm::open(ShmConfig { may_sleep: scenario.may_sleep, ..ShmConfig::default() })?;
+        shm.register(&memory.arena)?;
+        let engine = Engine::new(shm, (), memory.pools.clone(), config, number as u32 + 7)?;
+        let take = |len| memory.pools.payload.take_len(len).context("the client's payload pool is too small");
+        let mut data = take(scenario.size.max(1))?;
+        for (index, octet) in data.iter_mut().enumerate() {
+            *octet = index as u8;
+        }
+        let mut spare = Vec::new();
+        if scenario.operation == Operation::Read && scenario.size >= CHUNK_LEN_MIN {
+            for _ in 0..scenario.depth * scenario.connections {
+                spare.push(take(scenario.size)?);
+            }
+        }
+        let mut client = Client {
+            scenario,
+            engine,
+            clock: Clock::start(),
+            credential: credential(),
+            connections: Vec::new(),
+            data: data.share(),
+            spare,
+            notes: memory.arena.notes().to_vec(),
+        };
+        for index in 0..scenario.connections {
+            let id = client.connect(address)?;
+            let name = format!("perf-{}-{number}-{index}", std::process::id());
+            let file = match scenario.operation {
+                Operation::Null | Operation::Echo => Vec::new(),
+                _ => client.make_file(id, export, &name)?,
+            };
+            client.connections.push(Connection { id, file });
+        }
+        Ok(client)
+    }
+
+    fn connect(&mut self, address: &str) -> Result<ConnectionId> {
+        let id = self.engine.connect(address)?;
+        loop {
+            self.engine.poll(self.clock.now());
+            match self.engine.connection_event() {
+                Some(ConnectionEvent::Established { connection }) if connection == id => return Ok(id),
+                Some(ConnectionEvent::Closed { reason, .. }) => bail!("{address}: {reason:?}"),
+                _ => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Makes one Call and waits for its end.
+    fn ask<O: NfsOperation>(
+        &mut self,
+        id: ConnectionId,
+        operation: &O,
+        mut chunks: Chunks,
+    ) -> Result<Finished> {
+        let target =
+            Target { connection: id, credentials: Credentials::Sys(&self.credential), timeout: TIMEOUT };
+        target.begin(&mut self.engine, operation, &mut chunks, 0)?;
+        loop {
+            self.engine.poll(self.clock.now());
+            if let Some(done) = self.engine.completed() {
+                return Ok(Finished::new(done));
+            }
+        }
+    }
+
+    /// Makes the file of a connection, full of data.
+    fn make_file(&mut self, id: ConnectionId, export: &str, name: &str) -> Result<Vec<u8>> {
+        let mount = Mnt(PathArguments { path: Name(export.as_bytes()) });
+        let finished = self.ask(id, &mount, Chunks::default())?;
+        let root = match finished.reply::<Mnt<'_>>()? {
+            Ok(ok) => ok.handle.0.to_vec(),
+            Err(status) => bail!("mount {export}: {status:?}"),
+        };
+        let place = DirectoryName { directory: Handle(&root), name: Name(name.as_bytes()) };
+        let how = CreateHow::Unchecked(SetAttributes { mode: Some(0o600), ..SetAttributes::default() });
+        let finished = self.ask(id, &CreateArguments { place, how }, Chunks::default())?;
+        let file = match finished.reply::<CreateArguments<'_>>()? {
+            Ok(ok) => ok.object.context("the server gave no handle")?.0.to_vec(),
+            Err(failure) => bail!("create {name}: {:?}", failure.status),
+        };
+        for block in 0..self.scenario.depth {
+            let arguments = self.write_arguments(&file, block);
+            let finished = self.ask(id, &arguments.0, arguments.1)?;
+            if let Err(failure) = finished.reply::<WriteArguments<'_>>()? {
+                bail!("write {name}: {:?}", failure.status);
+            }
+        }
+        Ok(file)
+    }
+
+    fn write_arguments<'f>(&self, file: &'f [u8], block: usize) -> (WriteArguments<'f>, Chunks) {
+        let size = self.scenario.size.max(1);
+        let offset = (block * size.next_multiple_of(4096)) as u64;
+        let (stable, count) = (Stable::Unstable, size as u32);
+        let item = Item::Reduced { index: 0, len: count };
+        let arguments = WriteArguments { file: Handle(file), offset, count, stable, data: Data(item) };
+        (arguments, Chunks::read(self.data.clone()))
+    }
+
+    /// Begins the Call of one lane: a connection, and a place in its depth.
+    #[inline]
+    fn begin(&mut self, lane: usize) -> Result<()> {
+        let scenario = self.scenario;
+        let (connection, block) = (&self.connections[lane / scenario.depth], lane % scenario.depth);
+        let engine = &mut self.engine;
+        let user = lane as u64;
+        let target = Target {
+            connection: connection.id,
+            credentials: Credentials::Sys(&self.credential),
+            timeout: TIMEOUT,
+        };
+        let size = scenario.size;
+        let offset = (block * size.next_multiple_of(4096)) as u64;
+        let refused = match scenario.operation {
+            Operation::Null => Target { credentials: Credentials::None, ..target }.begin(
+                engine,
+                &Null,
+                &mut Chunks::default(),
+                user,
+            ),
+            Operation::Getattr => {
+                let arguments = GetattrArguments { object: Handle(&connection.file) };
+                target.begin(engine, &arguments, &mut Chunks::default(), user)
+            }
+            Operation::Read => {
+                let arguments = ReadArguments { file: Handle(&connection.file), offset, count: size as u32 };
+                let mut chunks = Chunks::default();
+                if size >= CHUNK_LEN_MIN {
+                    let mut buf = self.spare.pop().context("a buffer for each Call")?;
+                    buf.set_len(size);
+                    chunks.write.push((0, buf));
+                }
+                target.begin(engine, &arguments, &mut chunks, user)
+            }
+            Operation::Write => {
+                let mut chunks = Chunks::default();
+                let item = if size >= CHUNK_LEN_MIN {
+                    chunks.read.push((0, self.data.clone()));
+                    Item::Reduced { index: 0, len: size as u32 }
+                } else {
+                    Item::Inline(&self.data[..size])
+                };
+                let arguments = WriteArguments {
+                    file: Handle(&connection.file),
+                    offset,
+                    count: size as u32,
+                    stable: Stable::Unstable,
+                    data: Data(item),
+                };
+                target.begin(engine, &arguments, &mut chunks, user)
+            }
+            Operation::Echo => {
+                let request = Request {
+                    program: ECHO_PROGRAM,
+                    version: 1,
+                    procedure: 1,
+                    credentials: Credentials::None,
+                    user,
+                    timeout: TIMEOUT,
+                    results_len_max: 4 + (size as u32).next_multiple_of(4),
+                };
+                let data = &self.data[..size];
+                engine.call(connection.id, &request, &mut Chunks::default(), |writer| writer.opaque(data))
+            }
+        };
+        refused.map(|_| ()).map_err(|refused| anyhow!("a Call was not begun: {refused}"))
+    }
+
+    /// Looks at the end of a Call, and gives its buffer back.
+    #[inline]
+    fn end(&mut self, done: CompletedCall) -> Result<()> {
+        let size = self.scenario.size;
+        match self.scenario.operation {
+            Operation::Null => {
+                done.result?;
+            }
+            Operation::Echo => {
+                let len = Reader::new(done.result?.bytes()).opaque(u32::MAX)?.len();
+                if len != size {
+                    bail!("an echo of {size} octets returned {len}");
+                }
+            }
+            Operation::Getattr => {
+                let finished = Finished::new(done);
+                if let Err(failure) = finished.reply::<GetattrArguments<'_>>()? {
+                    bail!("getattr: {:?}", failure.status);
+                }
+            }
+            Operation::Read => {
+                let finished = Finished::new(done);
+                match finished.reply::<ReadArguments<'_>>()? {
+                    Ok(ok) if ok.count as usize == size => {
+                        if self.scenario.touch {
+                            for piece in finished.octets(&ok.data.0) {
+                                black_box(touch(piece));
+                            }
+                        }
+                    }
+                    Ok(ok) => bail!("a READ of {size} octets returned {}", ok.count),
+                    Err(failure) => bail!("read: {:?}", failure.status),
+                }
+                self.spare.extend(finished.into_buffers().into_iter().map(|(_, buf)| buf));
+            }
+            Operation::Write => {
+                let finished = Finished::new(done);
+                match finished.reply::<WriteArguments<'_>>()? {
+                    Ok(ok) if ok.count as usize == size => {}
+                    Ok(ok) => bail!("a WRITE of {size} octets wrote {}", ok.count),
+                    Err(failure) => bail!("write: {:?}", failure.status),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps every lane's Call outstanding until the time is over.
+    fn measure(&mut self) -> Result<Measured> {
+        let scenario = self.scenario;
+        let lanes = scenario.depth * scenario.connections;
+        let mut latency = Histogram::new_with_bounds(1, 60_000_000_000, 3)?;
+        // A server grants more as it sees more use: lanes wait until there are credits for them.
+        let mut waiting: Vec<usize> = (0..lanes).rev().collect();
+        let start = self.clock.now();
+        let (measure_from, mut measure_to) =
+            (start + scenario.warm_up, start + scenario.warm_up + scenario.duration);
+        let (mut calls, mut total) = (0, 0u64);
+        let mut outstanding = 0usize;
+        let mut ending = false;
+        let mut last = start;
+        loop {
+            let now = self.clock.now();
+            self.engine.poll(now);
+            let mut any = false;
+            while let Some(done) = self.engine.completed() {
+                any = true;
+                outstanding -= 1;
+                let lane = done.user as usize;
+                if now >= measure_from && !ending {
+                    calls += 1;
+                    total += 1;
+                    latency.saturating_record((now - done.started).as_nanos() as u64);
+                }
+                last = now;
+                self.end(done)?;
+                waiting.push(lane);
+            }
+            if now >= measure_to || scenario.count.is_some_and(|count| total >= count) {
+                measure_to = measure_to.min(now);
+                ending = true;
+            }
+            if ending {
+                if outstanding == 0 {
+                    break;
+                }
+                continue;
+            }
+            let mut begun = false;
+            while let Some(&lane) = waiting.last() {
+                if self.engine.credits_available(self.connections[lane / scenario.depth].id) == 0 {
+                    break;
+                }
+                waiting.pop();
+                self.begin(lane)?;
+                outstanding += 1;
+                begun = true;
+            }
+            if begun {
+                self.engine.ring_doorbells();
+            }
+            if !any {
+                if let Some(ConnectionEvent::Closed { reason, .. }) = self.engine.connection_event() {
+                    bail!("the connection ended: {reason:?}");
+                }
+                if now > last + TIMEOUT {
+                    bail!("no Call ended for {TIMEOUT:?}");
+                }
+                if scenario.may_sleep {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        let first = self.connections[0].id;
+        let thresholds = self
+            .engine
+            .parameters(first)
+            .map_or((0, 0), |agreed| (agreed.call_threshold, agreed.reply_threshold));
+        Ok(Measured {
+            calls,
+            took: measure_to.saturating_sub(measure_from),
+            latency,
+            statistics: *self.engine.statistics(),
+            credits_granted: self.engine.credits_granted(first),
+            thresholds,
+            notes: self.notes.clone(),
+        })
+    }
+}
+
+/// This process's user, as AUTH_SYS.
+fn credential() -> Vec<u8> {
+    // SAFETY: these calls have no preconditions and cannot fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let user = AuthSys { stamp: 0, machine_name: b"stag-perf", uid, gid, gids: Gids::NONE };
+    let mut body = vec![0; AuthSys::BODY_LEN_MAX];
+    let mut writer = Writer::new(&mut body);
+    // The body is as long as any credential can be.
+    let written = writer.value(&user).map(|()| writer.position());
+    body.truncate(written.unwrap_or(0));
+    body
+}

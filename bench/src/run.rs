@@ -1,0 +1,184 @@
+//! Rounds of limits and load, and their ratios.
+
+use std::thread;
+
+use anyhow::{Result, anyhow};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use stag::rpc::Statistics;
+
+use crate::limits::{self, Limits};
+use crate::load::{self, Measured};
+use crate::pin::pin;
+use crate::scenario::{Operation, Scenario};
+use crate::server::{EXPORT, Server};
+use crate::spread::Spread;
+
+/// What a scenario came to. Spreads are over rounds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// What was measured.
+    pub scenario: Scenario,
+    /// Calls a second, all clients together.
+    pub calls_per_second: Spread,
+    /// Octets of data a second; 0 for operations that move none.
+    pub bytes_per_second: Spread,
+    /// Latency in nanoseconds.
+    pub latency_ns: Latency,
+    /// The box's limits; one measurement in each round.
+    pub limits: Limits,
+    /// The figures as ratios to the limits of the same round.
+    pub ratios: Ratios,
+    /// The server's last grant.
+    pub credits_granted: u32,
+    /// Inline thresholds: of Calls, of Replies.
+    pub inline_thresholds: (u32, u32),
+    /// Payload octets that the server copied beyond their placement, for each Call, if the server is ours.
+    pub server_copied_bytes_per_call: Option<f64>,
+    /// The same of the client.
+    pub client_copied_bytes_per_call: f64,
+    /// Buffers that the server did not get back. Always 0, or Stag has a bug.
+    pub buffers_leaked: usize,
+    /// What memory stepped down from.
+    pub notes: Vec<String>,
+}
+
+/// Percentiles of the latency.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    /// Half of all Calls are faster.
+    pub p50: Spread,
+    /// 99 %.
+    pub p99: Spread,
+    /// 99.9 %.
+    pub p999: Spread,
+    /// The slowest.
+    pub max: Spread,
+    /// The mean.
+    pub mean: Spread,
+}
+
+/// Ratios to the limits of the same round.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Ratios {
+    /// Median latency to the round trip of a bare 64 B echo: of use at depth 1.
+    pub latency_to_echo: Spread,
+    /// Calls a second to bare echoes a second at the same depth.
+    pub rate_to_echo: Spread,
+    /// Octets a second to memcpy with a target that nobody else touches.
+    pub bytes_to_copy_hot: Spread,
+    /// Octets a second to memcpy with a target that the other core reads.
+    pub bytes_to_copy_read: Spread,
+}
+
+/// Measures `scenario`. `progress` is told about each round that is done.
+///
+/// # Errors
+///
+/// When a server or client fails.
+pub fn run(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<Figures> {
+    let copies = matches!(scenario.operation, Operation::Read | Operation::Write);
+    let copy_len = if copies { scenario.size } else { 4096 };
+    let cores = [scenario.client_cores()[0], scenario.server_core()];
+    let mut limit_rounds = Vec::new();
+    let mut rounds = Vec::new();
+    let mut served: Option<(Statistics, u64)> = None;
+    let mut leaked = 0;
+    for round in 0..scenario.repeat.max(1) {
+        limit_rounds.push(limits::measure(cores, scenario.depth, copy_len, 1));
+        let round = match &scenario.server {
+            Some((address, export)) => clients(scenario, address, export)?,
+            None => {
+                let mut server = Server::start(scenario, round)?;
+                let measured = clients(scenario, &server.address, EXPORT)?;
+                let (statistics, outstanding) = server.finish()?;
+                leaked += outstanding;
+                served = Some((statistics, statistics.calls_received.max(1)));
+                measured
+            }
+        };
+        rounds.push(round);
+        progress(rounds.len());
+    }
+    Ok(sum_up(scenario, &rounds, &limit_rounds, served, leaked))
+}
+
+/// One round of all client cores.
+fn clients(scenario: &Scenario, address: &str, export: &str) -> Result<Vec<Measured>> {
+    let mut threads = Vec::new();
+    for (number, &core) in scenario.client_cores().iter().enumerate() {
+        let (scenario, address, export) = (scenario.clone(), address.to_owned(), export.to_owned());
+        threads.push(thread::Builder::new().name("stag-perf-client".into()).spawn(move || {
+            pin(core);
+            load::run(&scenario, &address, &export, number)
+        })?);
+    }
+    threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("the client panicked"))?).collect()
+}
+
+fn sum_up(
+    scenario: &Scenario,
+    rounds: &[Vec<Measured>],
+    limit_rounds: &[Limits],
+    served: Option<(Statistics, u64)>,
+    leaked: usize,
+) -> Figures {
+    let size = if scenario.operation.has_size() { scenario.size as f64 } else { 0.0 };
+    let rates: Vec<f64> = rounds.iter().map(|round| rate(round)).collect();
+    let latencies: Vec<Histogram<u64>> = rounds.iter().map(|round| merged(round)).collect();
+    let of = |value: &dyn Fn(&Histogram<u64>) -> f64| Spread::of(latencies.iter().map(value).collect());
+    let ratio = |value: &dyn Fn(usize) -> f64| Spread::of((0..rounds.len()).map(value).collect());
+    let gather = |value: &dyn Fn(&Limits) -> f64| Spread::of(limit_rounds.iter().map(value).collect());
+    let last = &rounds[rounds.len() - 1][0];
+    let sent = last.statistics.calls_sent.max(1) as f64;
+    Figures {
+        scenario: scenario.clone(),
+        calls_per_second: Spread::of(rates.clone()),
+        bytes_per_second: Spread::of(rates.iter().map(|rate| rate * size).collect()),
+        latency_ns: Latency {
+            p50: of(&|latency| latency.value_at_quantile(0.5) as f64),
+            p99: of(&|latency| latency.value_at_quantile(0.99) as f64),
+            p999: of(&|latency| latency.value_at_quantile(0.999) as f64),
+            max: of(&|latency| latency.max() as f64),
+            mean: of(&Histogram::mean),
+        },
+        limits: Limits {
+            line_transfer_ns: gather(&|limits| limits.line_transfer_ns.median),
+            echo_round_trip_ns: gather(&|limits| limits.echo_round_trip_ns.median),
+            echo_per_second: gather(&|limits| limits.echo_per_second.median),
+            copy_hot: gather(&|limits| limits.copy_hot.median),
+            copy_read: gather(&|limits| limits.copy_read.median),
+            ..limit_rounds[0].clone()
+        },
+        ratios: Ratios {
+            latency_to_echo: ratio(&|round| {
+                latencies[round].value_at_quantile(0.5) as f64 / limit_rounds[round].echo_round_trip_ns.median
+            }),
+            rate_to_echo: ratio(&|round| rates[round] / limit_rounds[round].echo_per_second.median),
+            bytes_to_copy_hot: ratio(&|round| rates[round] * size / limit_rounds[round].copy_hot.median),
+            bytes_to_copy_read: ratio(&|round| rates[round] * size / limit_rounds[round].copy_read.median),
+        },
+        credits_granted: last.credits_granted,
+        inline_thresholds: last.thresholds,
+        server_copied_bytes_per_call: served
+            .map(|(statistics, calls)| statistics.copied_bytes as f64 / calls as f64),
+        client_copied_bytes_per_call: last.statistics.copied_bytes as f64 / sent,
+        buffers_leaked: leaked,
+        notes: last.notes.clone(),
+    }
+}
+
+/// Calls a second of all clients in one round.
+fn rate(round: &[Measured]) -> f64 {
+    round.iter().map(|client| client.calls as f64 / client.took.as_secs_f64().max(1e-9)).sum()
+}
+
+/// All clients' latencies of one round.
+fn merged(round: &[Measured]) -> Histogram<u64> {
+    let mut sum = round[0].latency.clone();
+    for client in &round[1..] {
+        // The bounds are the same everywhere, so nothing is lost.
+        let _ = sum.add(&client.latency);
+    }
+    sum
+}

@@ -1,0 +1,80 @@
+//! What to measure.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// The operation under load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Operation {
+    /// NFS NULL: no arguments, no results.
+    Null,
+    /// NFS READ; large ones by Write chunk.
+    Read,
+    /// NFS WRITE, unstable; large ones by Read chunk.
+    Write,
+    /// NFS GETATTR.
+    Getattr,
+    /// A program of our own that returns its arguments, always inline.
+    Echo,
+}
+
+impl Operation {
+    /// Whether it moves `size` octets.
+    #[must_use]
+    pub fn has_size(self) -> bool {
+        matches!(self, Operation::Read | Operation::Write | Operation::Echo)
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scenario {
+    /// What is called.
+    pub operation: Operation,
+    /// Octets of each READ, WRITE or echo.
+    pub size: usize,
+    /// Calls outstanding on each connection.
+    pub depth: usize,
+    /// Connections of each client core.
+    pub connections: usize,
+    /// Cores of the clients, then the server's core. At least two entries; the last one is the server's.
+    pub cores: Vec<usize>,
+    /// How long each round measures.
+    pub duration: Duration,
+    /// Calls after which a round ends, if before `duration`.
+    pub count: Option<u64>,
+    /// How long each round runs before it measures.
+    pub warm_up: Duration,
+    /// Rounds.
+    pub repeat: usize,
+    /// Inline threshold that both ends offer.
+    pub inline_threshold: u32,
+    /// Whether the client reads every cache line of what it READ.
+    pub touch: bool,
+    /// Whether both ends may sleep; otherwise they spin.
+    pub may_sleep: bool,
+    /// A server that runs already: its address, and the export to use.
+    pub server: Option<(String, String)>,
+}
+
+impl Scenario {
+    /// Cores of the clients.
+    #[must_use]
+    pub fn client_cores(&self) -> &[usize] {
+        &self.cores[..self.cores.len() - 1]
+    }
+
+    /// The server's core.
+    #[must_use]
+    pub fn server_core(&self) -> usize {
+        self.cores[self.cores.len() - 1]
+    }
+
+    /// Credits that one connection needs.
+    #[must_use]
+    pub fn credits(&self) -> u32 {
+        (self.depth as u32).clamp(1, 1024)
+    }
+}

@@ -1,0 +1,168 @@
+//! The server that a measurement starts itself: NFS over a memory store, and the echo program, on its own
+//! pinned thread and in its own reactor.
+
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use stag::nfs::export::Export;
+use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag::nfs::server::{Exports, TimeOfDay, services};
+use stag::prelude::*;
+use stag::rpc::{PAGE_LEN, Statistics};
+use stag::runtime::WallClock;
+
+use crate::scenario::Scenario;
+
+/// Number of the echo program, from the range that RFC 5531 leaves to users.
+pub const ECHO_PROGRAM: u32 = 0x2000_7a61;
+
+/// The export that holds the measured files.
+pub const EXPORT: &str = "/perf";
+
+/// A running server. Ends when it is dropped.
+pub struct Server {
+    /// What to connect to.
+    pub address: String,
+    /// What it stepped down from, if anything.
+    pub notes: Vec<String>,
+    stop: StopFlag,
+    thread: Option<JoinHandle<Result<(Statistics, usize)>>>,
+}
+
+impl Server {
+    /// Starts a server for `scenario`, and waits until it listens.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot get its memory, core or address.
+    pub fn start(scenario: &Scenario, round: usize) -> Result<Server> {
+        let address = format!("stag-perf-{}-{round}", std::process::id());
+        let stop = StopFlag::new()?;
+        let (ready, started) = mpsc::channel();
+        let thread = {
+            let (scenario, address, stop) = (scenario.clone(), address.clone(), stop.clone());
+            thread::Builder::new()
+                .name("stag-perf-server".into())
+                .spawn(move || serve(&scenario, &address, &stop, &ready))?
+        };
+        let mut server = Server { address, notes: Vec::new(), stop, thread: Some(thread) };
+        match started.recv() {
+            Ok(notes) => {
+                server.notes = notes;
+                Ok(server)
+            }
+            // It ended before it was ready: its result says why.
+            Err(_) => Err(server.finish().err().unwrap_or_else(|| anyhow!("the server ended at once"))),
+        }
+    }
+
+    /// Stops the server, and returns what it counted, and how many buffers it did not get back.
+    ///
+    /// # Errors
+    ///
+    /// When it had failed.
+    pub fn finish(&mut self) -> Result<(Statistics, usize)> {
+        self.stop.request();
+        let thread = self.thread.take().context("the server was stopped before")?;
+        thread.join().map_err(|_| anyhow!("the server panicked"))?
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            let _ = self.finish();
+        }
+    }
+}
+
+/// Octets of payload that a server needs for `scenario`: every file, as often again for what is placed before
+/// it takes a file's place, and room for the rest.
+fn payload_len(scenario: &Scenario) -> usize {
+    let connections = scenario.connections * scenario.client_cores().len();
+    let files = connections * crate::load::file_len(scenario);
+    2 * files + (16 << 20)
+}
+
+/// The engine's numbers for `scenario`, at either end.
+#[must_use]
+pub fn engine_config(scenario: &Scenario) -> EngineConfig {
+    let connections = (scenario.connections * scenario.client_cores().len()) as u32;
+    let credits = scenario.credits().max(16);
+    EngineConfig {
+        inline_threshold: scenario.inline_threshold,
+        credits_max: credits,
+        connections_max: connections,
+        receives_max: (credits + 3) * connections,
+        ..EngineConfig::default()
+    }
+}
+
+fn serve(
+    scenario: &Scenario,
+    address: &str,
+    stop: &StopFlag,
+    ready: &mpsc::Sender<Vec<String>>,
+) -> Result<(Statistics, usize)> {
+    let mode = if scenario.may_sleep { PollMode::default() } else { PollMode::Busy };
+    let clock = Clock::start();
+    let core = Some(CoreId(scenario.server_core()));
+    let drain_max = Duration::from_secs(2);
+    let mut reactor = Reactor::new(ReactorConfig { core, mode, drain_max }, clock)?;
+
+    let config = engine_config(scenario);
+    let memory = Memory::new(&config, payload_len(scenario))?;
+    let mut shm = Shm::open(ShmConfig { may_sleep: scenario.may_sleep, ..ShmConfig::default() })?;
+    shm.register(&memory.arena)?;
+
+    let now = clock.now();
+    let mut time = TimeOfDay::System(WallClock::new(now));
+    let store = MemoryConfig {
+        fsid: 1,
+        data_len_max: (memory.pools.payload.units() * PAGE_LEN) as u64 - (8 << 20),
+        objects_max: 4096,
+        names_max: 4096,
+        root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
+    };
+    let store = MemoryStore::new(&store, memory.pools.payload.clone(), time.at(now))?;
+    let export = format!("mem:{EXPORT},root_squash=no").parse::<Export>()?;
+    let exports = Exports::new(vec![(export, store)], memory.pools.payload.clone())?;
+    let (nfs, mount) = services(exports, time);
+
+    let mut engine = Engine::new(shm, (nfs, mount, Echo), memory.pools.clone(), config, 1)?;
+    engine.listen(address)?;
+    ready.send(memory.arena.notes().to_vec())?;
+    let _ = reactor.run(&mut engine, stop)?;
+    let statistics = *engine.statistics();
+    drop(engine);
+    Ok((statistics, memory.ledger.outstanding()))
+}
+
+/// The echo program: procedure 1 of version 1 returns its arguments.
+struct Echo;
+
+static ECHO: Procedure = Procedure::plain("ECHO");
+
+impl Service for Echo {
+    fn program(&self) -> u32 {
+        ECHO_PROGRAM
+    }
+
+    fn versions(&self) -> (u32, u32) {
+        (1, 1)
+    }
+
+    fn procedure(&self, _version: u32, procedure: u32) -> Option<&'static Procedure> {
+        (procedure == 1).then_some(&ECHO)
+    }
+
+    fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        match call.arguments().opaque(1 << 20) {
+            Ok(octets) => reply.success(|writer| writer.opaque(octets)),
+            Err(_) => reply.garbage_arguments(),
+        }
+        Outcome::Done
+    }
+}
