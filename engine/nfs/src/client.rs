@@ -15,8 +15,8 @@ use std::time::Duration;
 use stag_fabric::Provider;
 use stag_memory::Buf;
 use stag_rpc::{
-    CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CompletedCall, ConnectionId, Credentials,
-    Engine, Request, Services,
+    CallError, CallId, CallRefused, Chunks, CompletedCall, ConnectionId, Credentials, Engine, Few, Request,
+    Services,
 };
 use stag_wire::mount3;
 use stag_wire::nfs3::{self, PATH_LEN_MAX, Procedure};
@@ -258,7 +258,7 @@ impl Finished {
 
     /// Takes the Write chunk's buffers back: with the data, if the Call succeeded.
     #[must_use]
-    pub fn into_buffers(self) -> arrayvec::ArrayVec<(u8, Buf), CLIENT_SEGMENTS_MAX> {
+    pub fn into_buffers(self) -> Few<(u8, Buf)> {
         self.completed.written
     }
 }

@@ -81,6 +81,8 @@ pub(crate) struct Calling {
     receives_max: u32,
     /// Calls that are not over.
     outstanding: u32,
+    /// Of the Call that is being made.
+    lists: Lists,
 }
 
 impl Calling {
@@ -99,6 +101,7 @@ impl Calling {
             receives_posted: 0,
             receives_max: config.credits_max + SPARE_RECEIVES,
             outstanding: 0,
+            lists: Lists::default(),
         }
     }
 
@@ -136,6 +139,9 @@ impl Calling {
     ) -> Result<CallId, CallRefused> {
         if self.requester.available() == 0 {
             return Err(CallRefused::NoCredit);
+        }
+        if chunks.read.len() > CLIENT_SEGMENTS_MAX || chunks.write.len() > CLIENT_SEGMENTS_MAX {
+            return Err(CallRefused::TooManySegments);
         }
         // 8166-3.3.1-e: a Receive for the Reply comes before the Call.
         if self.receives_posted <= self.requester.window().in_flight() {
@@ -207,26 +213,20 @@ impl Calling {
         self.outstanding += 1;
 
         let long_call = long.is_some();
-        let exposed = slot.expose(core, id, chunks, &positions, long, reply_buf);
-        let sent = exposed.is_some_and(|lists| {
-            let mut writes: ArrayVec<&[Segment], CLIENT_SEGMENTS_MAX> = ArrayVec::new();
-            let mut at = 0;
-            for &count in counts.as_slice() {
-                writes.push(&lists.writes[at..at + count as usize]);
-                at += count as usize;
-            }
-            let chunk_lists = ChunkLists {
-                reads: &lists.reads,
-                writes: &writes,
-                reply: lists.reply.as_ref().map(std::slice::from_ref),
+        let plain = !long_call && reply_buf.is_none() && chunks.is_empty();
+        let lists = &mut self.lists;
+        let sent = (plain || slot.expose(core, id, chunks, &positions, long, reply_buf, lists)) && {
+            let emitted = if plain {
+                self.requester.emit_call(call, &form, &ChunkLists::default(), &mut send)
+            } else {
+                emit_chunks(&mut self.requester, call, &form, lists, counts.as_slice(), &mut send)
             };
-            let emitted = self.requester.emit_call(call, &form, &chunk_lists, &mut send);
             // The plan above and the lists agree by construction.
             let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
             send.set_len(header_len + payload_len);
             let request = SendRequest { id: 0, buf: send, invalidate: None, signaled: false };
             core.provider.post_send(id, request).is_ok()
-        });
+        };
         if !sent {
             // Rare: the queues are sized for all credits. The Call ends as one that was not sent, and its
             // memory comes back with its completion.
@@ -460,7 +460,7 @@ impl WriteCounts {
     #[inline]
     fn of(chunks: &Chunks) -> WriteCounts {
         let mut counts = WriteCounts { counts: [0; CLIENT_SEGMENTS_MAX], len: 0 };
-        for (chunk, _) in &chunks.write {
+        for (chunk, _) in chunks.write.iter() {
             let chunk = usize::from(*chunk).min(CLIENT_SEGMENTS_MAX - 1);
             counts.counts[chunk] += 1;
             counts.len = counts.len.max(chunk + 1);
@@ -500,8 +500,27 @@ fn write_payload(
     Ok((writer.position(), positions))
 }
 
+/// Writes the header of a Call with chunks.
+fn emit_chunks(
+    requester: &mut Requester,
+    call: requester::CallId,
+    form: &Form,
+    lists: &Lists,
+    counts: &[u32],
+    out: &mut [u8],
+) -> Result<usize, requester::EmitError> {
+    let mut writes: ArrayVec<&[Segment], CLIENT_SEGMENTS_MAX> = ArrayVec::new();
+    let mut at = 0;
+    for &count in counts {
+        writes.push(&lists.writes[at..at + count as usize]);
+        at += count as usize;
+    }
+    let reply = lists.reply.as_ref().map(std::slice::from_ref);
+    requester.emit_call(call, form, &ChunkLists { reads: &lists.reads, writes: &writes, reply }, out)
+}
+
 /// The chunk lists of one Call, as exposed.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Lists {
     reads: ArrayVec<ReadSegment, { CLIENT_SEGMENTS_MAX + 1 }>,
     writes: ArrayVec<Segment, CLIENT_SEGMENTS_MAX>,
@@ -509,8 +528,9 @@ struct Lists {
 }
 
 impl Slot {
-    /// Exposes all memory of a Call. `None`: the provider refused something; what is exposed already is
-    /// fenced again, and the Write chunks' buffers are back in the slot.
+    /// Exposes all memory of a Call, and puts its segments into `lists`. `false`: the provider refused
+    /// something; what is exposed already is fenced again, and the Write chunks' buffers are back in the slot.
+    #[allow(clippy::too_many_arguments, reason = "one step of `Calling::call`, cut out to be read alone")]
     fn expose<P: Provider>(
         &mut self,
         core: &mut Core<P>,
@@ -519,20 +539,23 @@ impl Slot {
         positions: &Positions,
         long: Option<Buf>,
         reply: Option<Buf>,
-    ) -> Option<Lists> {
-        let mut lists = Lists::default();
+        lists: &mut Lists,
+    ) -> bool {
+        lists.reads.clear();
+        lists.writes.clear();
+        lists.reply = None;
         self.written.clear();
         self.reply_chunk = None;
         let mut complete = true;
         if let Some(buf) = long {
             complete &= lists.expose_read(core, id, 0, buf.share());
         }
-        for (item, data) in chunks.read.drain(..) {
+        for (item, data) in chunks.read.drain() {
             // A piece whose item the encoder did not reduce has no Position: the Call is not well formed.
             let position = positions.get(usize::from(item)).copied();
             complete = complete && position.is_some_and(|at| lists.expose_read(core, id, at, data));
         }
-        for (chunk, buf) in chunks.write.drain(..) {
+        for (chunk, buf) in chunks.write.drain() {
             let offered = buf.len() as u32;
             let mut part = Written { chunk, handle: 0, offered, buf: None };
             if complete {
@@ -562,11 +585,10 @@ impl Slot {
             }
         }
         self.reads = lists.reads.iter().map(|read| read.segment.handle).collect();
-        if complete {
-            return Some(lists);
+        if !complete {
+            self.withdraw(core, id, lists);
         }
-        self.withdraw(core, id, &lists);
-        None
+        complete
     }
 
     /// Fences what was exposed for a Call that will not be sent. No peer knows the handles, so no access can

@@ -3,13 +3,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
 use stag_fabric::DisconnectReason;
 use stag_memory::{Buf, Shared};
 
 use crate::ConnectionId;
+use crate::few::Few;
 
-/// Pieces of one Call's Read chunks, and segments of its Write chunks, at most.
+/// Pieces of one Call's Read chunks, and segments of its Write chunks, at most. With more of either a Call
+/// is refused ([`CallRefused::TooManySegments`]).
 pub const CLIENT_SEGMENTS_MAX: usize = 8;
 
 /// Names a Call of a client until its [`CompletedCall`].
@@ -55,13 +56,20 @@ pub enum Credentials<'a> {
 pub struct Chunks {
     /// Read chunks: pieces of DDP-eligible arguments, with the number of the eligible item each belongs
     /// to, ascending. The arguments' encoder says `eligible_opaque_reduced` once for each item.
-    pub read: ArrayVec<(u8, Shared), CLIENT_SEGMENTS_MAX>,
+    pub read: Few<(u8, Shared)>,
     /// Write chunks: segments for DDP-eligible results, with the number of the chunk each belongs to,
     /// ascending from 0. A buffer's `len()` is what is offered.
-    pub write: ArrayVec<(u8, Buf), CLIENT_SEGMENTS_MAX>,
+    pub write: Few<(u8, Buf)>,
 }
 
 impl Chunks {
+    /// Whether there is no chunk.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.read.is_empty() && self.write.is_empty()
+    }
+
     /// One Read chunk of one piece.
     #[must_use]
     pub fn read(data: Shared) -> Chunks {
@@ -118,7 +126,7 @@ pub struct CompletedCall {
     pub result: Result<Results, CallError>,
     /// The Write chunks' segments, as they were given. Each buffer's `len()` is what the server wrote
     /// into it, if the Call succeeded; otherwise its content is undefined (8166-4.3.2.2-c).
-    pub written: ArrayVec<(u8, Buf), CLIENT_SEGMENTS_MAX>,
+    pub written: Few<(u8, Buf)>,
 }
 
 /// A successful Reply.

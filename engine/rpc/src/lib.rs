@@ -20,6 +20,7 @@ mod config;
 mod connection;
 mod draft;
 mod engine;
+mod few;
 mod memory;
 mod pools;
 mod pulling;
@@ -36,6 +37,7 @@ pub use client::{
 };
 pub use config::{ConfigError, EngineConfig, SEGMENTS_MAX};
 pub use engine::{Engine, EngineError};
+pub use few::Few;
 pub use memory::{Memory, MemoryError};
 pub use pools::{PAGE_LEN, Pools};
 pub use reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
