@@ -3,8 +3,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-fmt() { cargo fmt --all --check; }
-clippy() { cargo clippy --locked --workspace --all-targets -- -D warnings; }
+# engine/fuzz is a workspace of its own.
+fuzz="--manifest-path engine/fuzz/Cargo.toml"
+
+fmt() { cargo fmt --all --check && cargo fmt $fuzz --check; }
+clippy() {
+    cargo clippy --locked --workspace --all-targets -- -D warnings
+    cargo clippy --locked $fuzz --all-targets -- -D warnings
+}
 doc() { RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace; }
 
 [ $# -gt 0 ] || set -- fmt clippy doc

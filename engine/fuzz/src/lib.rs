@@ -8,9 +8,11 @@
 //! add its input there.
 #![forbid(unsafe_code)]
 
+mod nfs;
 mod proto;
 mod wire;
 
+pub use nfs::{mount3, nfs3_call, nfs3_reply};
 pub use proto::{requester, responder};
 pub use wire::{cm_private_data, rpc_header, rpcrdma_header, xdr_reader};
 
@@ -23,6 +25,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("rpc_header", rpc_header),
     ("cm_private_data", cm_private_data),
     ("xdr_reader", xdr_reader),
+    ("nfs3_call", nfs3_call),
+    ("nfs3_reply", nfs3_reply),
+    ("mount3", mount3),
     ("requester", requester),
     ("responder", responder),
 ];
