@@ -79,7 +79,6 @@ impl Draft {
     pub(crate) fn clear(&mut self) {
         self.send = None;
         self.header_len = 0;
-        self.long = None;
         self.forget_results();
         self.writes.clear();
         self.next_write = 0;
@@ -89,6 +88,7 @@ impl Draft {
     /// Forgets the handler's results, and keeps the Send buffer.
     pub(crate) fn forget_results(&mut self) {
         self.payload_len = 0;
+        self.long = None;
         self.items.clear();
         self.pieces.clear();
         self.verdict = Verdict::Empty;

@@ -105,6 +105,7 @@ impl Reply<'_> {
         if self.draft.verdict == Verdict::TooLong {
             return;
         }
+        self.draft.long = None;
         let write = |space: &mut [u8]| -> Result<usize, Overflow> {
             let mut writer = Writer::new(space);
             encode(&mut writer)?;
