@@ -1,0 +1,170 @@
+//! What the engine itself answers, for every service.
+
+use stag_rpc::{CallError, Chunks, Credentials, Request};
+
+use crate::support::program::{BAD_CHUNKS, ECHO, FORGET, LATER, NEVER, PROGRAM, PUT, VERSION};
+use crate::support::{Bench, Ended, bytes, error, opaque, request, words};
+
+#[test]
+fn unknown_programs_versions_and_procedures() {
+    // 5531-a
+    let mut bench = Bench::new();
+    let cases = [
+        (Request { program: PROGRAM + 1, ..request(ECHO) }, CallError::ProgramUnavailable),
+        (
+            Request { version: VERSION + 1, ..request(ECHO) },
+            CallError::ProgramMismatch { low: VERSION - 1, high: VERSION },
+        ),
+        (
+            Request { version: 0, ..request(0) },
+            CallError::ProgramMismatch { low: VERSION - 1, high: VERSION },
+        ),
+        (request(999), CallError::ProcedureUnavailable),
+    ];
+    for (request, expected) in cases {
+        let done = bench.call(request, Chunks::default(), |_| Ok(()));
+        assert_eq!(error(&done), expected);
+    }
+    assert_eq!(bench.server.engine.services_mut().0.executed, 0);
+    bench.check_alive(0);
+    bench.close();
+}
+
+#[test]
+fn arguments_that_cannot_be_decoded() {
+    let mut bench = Bench::new();
+    // A length of 4 GiB, an item longer than the message, nothing at all.
+    for lens in [&[u32::MAX][..], &[100, 1], &[]] {
+        let done = bench.call(request(ECHO), Chunks::default(), |writer| words(writer, lens));
+        assert_eq!(error(&done), CallError::GarbageArguments);
+    }
+    bench.check_alive(0);
+    bench.close();
+}
+
+#[test]
+fn null_takes_any_credentials() {
+    // 5531-b: garbage where AUTH_SYS should be is refused, but for NULL.
+    let mut bench = Bench::new();
+    let broken = Credentials::Sys(&[1, 2, 3, 4]);
+    let done = bench.call(Request { credentials: broken, ..request(0) }, Chunks::default(), |_| Ok(()));
+    assert_eq!(bytes(&done), []);
+    let done = bench.call(Request { credentials: broken, ..request(ECHO) }, Chunks::default(), |_| Ok(()));
+    assert_eq!(error(&done), CallError::Authentication(1));
+    bench.check_alive(0);
+    bench.close();
+}
+
+#[test]
+fn a_handler_that_answers_nothing_is_a_system_error() {
+    let mut bench = Bench::new();
+    let done = bench.call(request(FORGET), Chunks::default(), |_| Ok(()));
+    assert_eq!(error(&done), CallError::SystemError);
+    bench.check_alive(0);
+    bench.close();
+}
+
+#[test]
+fn chunks_that_the_binding_does_not_allow() {
+    // 8166-6.1-c: a handler says so, and the engine does for a procedure without eligible arguments.
+    let mut bench = Bench::new();
+    let done = bench.call(request(BAD_CHUNKS), Chunks::default(), |_| Ok(()));
+    assert_eq!(error(&done), CallError::Chunk);
+    let chunks = Chunks::read(bench.clients[0].data(b"not eligible"));
+    let done = bench.call(request(ECHO), chunks, |writer| writer.eligible_opaque_reduced(12).map(|_| ()));
+    assert_eq!(error(&done), CallError::Chunk);
+    assert_eq!(bench.server.engine.statistics().read_bytes, 0, "it is not even pulled");
+    bench.check_alive(0);
+    bench.close();
+}
+
+#[test]
+fn late_answers_come_in_any_order() {
+    let mut bench = Bench::new();
+    bench.check_alive(0);
+    let delays = [400u64, 100, 300, 200];
+    let calls: Vec<_> = delays
+        .iter()
+        .map(|delay| {
+            let text = delay.to_be_bytes();
+            bench
+                .begin(0, request(LATER), Chunks::default(), |writer| {
+                    writer.u64(*delay * 1000)?;
+                    writer.opaque(&text)
+                })
+                .expect("a credit")
+        })
+        .collect();
+    let mut order = Vec::new();
+    while order.len() < calls.len() {
+        bench.run(|bench| !bench.clients[0].done.is_empty());
+        for done in std::mem::take(&mut bench.clients[0].done) {
+            let at = calls.iter().position(|call| *call == done.call).expect("one of them");
+            let done = Ended::of(done);
+            assert_eq!(bytes(&done), opaque(&delays[at].to_be_bytes()));
+            order.push(delays[at]);
+        }
+    }
+    assert_eq!(order, [100, 200, 300, 400]);
+    bench.close();
+}
+
+#[test]
+fn a_call_that_is_never_answered_ends_with_its_connection() {
+    let mut bench = Bench::new();
+    let call = bench
+        .begin(0, request(LATER), Chunks::default(), |writer| {
+            writer.u64(NEVER)?;
+            writer.opaque(b"")
+        })
+        .expect("a credit");
+    bench.run(|bench| bench.server.engine.services_mut().0.kept() == 1);
+    let connection = bench.connections[0];
+    bench.clients[0].engine.disconnect(connection);
+    let done = bench.finish(0, call);
+    assert_eq!(error(&done), CallError::ConnectionLost);
+    bench.run(|bench| bench.server.engine.connection_count() == 0);
+    bench.server.engine.services_mut().0.release();
+    bench.pass();
+    assert_eq!(bench.server.engine.services_mut().0.abandoned, 1);
+    bench.check_left();
+}
+
+#[test]
+fn data_that_there_is_no_memory_for_is_missing() {
+    // The handler decides what to answer; a Long Call without memory is ERR_CHUNK.
+    let mut bench = Bench::new();
+    let pool = bench.server.memory.pools.payload.clone();
+    let mut hoard = Vec::new();
+    while let Some(buf) = pool.take() {
+        hoard.push(buf);
+    }
+    let chunks = Chunks::read(bench.clients[0].space(4096).share());
+    let done = bench.call(request(PUT), chunks, |writer| {
+        writer.u32(1)?;
+        writer.eligible_opaque_reduced(4096).map(|_| ())
+    });
+    assert_eq!(bytes(&done)[..4], [0, 0, 0, 1], "the handler saw that it is missing");
+    let text = vec![1; 5000];
+    let done = bench.call(request(ECHO), Chunks::default(), |writer| writer.opaque(&text));
+    assert_eq!(error(&done), CallError::Chunk);
+
+    // In pieces, when free memory is in pieces: every other page.
+    let mut at = 0;
+    hoard.sort_by_key(|buf| buf.as_ptr() as usize);
+    hoard.retain(|_| {
+        at += 1;
+        at % 2 == 0
+    });
+    let data: Vec<u8> = (0..50_000u32).map(|octet| octet as u8).collect();
+    let chunks = Chunks::read(bench.clients[0].data(&data));
+    let done = bench.call(request(PUT), chunks, |writer| {
+        writer.u32(1)?;
+        writer.eligible_opaque_reduced(50_000).map(|_| ())
+    });
+    assert_eq!(bytes(&done)[..4], [0; 4]);
+    assert_eq!(bytes(&done)[4..], crate::support::program::sum(&data).to_be_bytes());
+    drop(hoard);
+    bench.check_alive(0);
+    bench.close();
+}

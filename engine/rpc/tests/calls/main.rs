@@ -1,0 +1,7 @@
+//! Whole Calls between engines, over a simulated fabric: each rule that only both ends together can keep.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod answers;
+mod forms;

@@ -1,0 +1,253 @@
+//! The RPC program that the tests call: one procedure for each way in which a handler can behave.
+
+use std::time::Duration;
+
+use stag_memory::Pool;
+use stag_rpc::{Call, Outcome, PIECES_MAX, Placed, Placement, Procedure, Reply, Service, Token};
+use stag_wire::xdr::{Item, Overflow, Reader, Writer};
+
+pub(crate) const PROGRAM: u32 = 0x2000_0042;
+/// Versions served: 2 and 3.
+pub(crate) const VERSION: u32 = 3;
+
+/// `opaque echo(opaque)`, without eligible items.
+pub(crate) const ECHO: u32 = 1;
+/// `put(eligible opaque<>)`: answers whether all data came, and the sum of each item's octets.
+pub(crate) const PUT: u32 = 2;
+/// `get(seed, lengths<>)`: answers with one eligible opaque for each length.
+pub(crate) const GET: u32 = 3;
+/// `later(delay in microseconds, opaque)`: echoes after the delay; never when that is [`NEVER`].
+pub(crate) const LATER: u32 = 4;
+/// Says that it is done, and fills in nothing.
+pub(crate) const FORGET: u32 = 5;
+/// Says that the chunks are not those that its binding allows.
+pub(crate) const BAD_CHUNKS: u32 = 6;
+/// `opaque big(seed, length)`: a plain result of any length.
+pub(crate) const BIG: u32 = 7;
+/// As [`BIG`], but then it thinks better of it and says GARBAGE_ARGS.
+pub(crate) const REGRET: u32 = 8;
+/// `later_put(delay, eligible opaque<>)`: as [`PUT`], after a delay.
+pub(crate) const LATER_PUT: u32 = 9;
+
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// Eligible items of one Call or Reply at most.
+pub(crate) const ITEMS_MAX: u32 = 4;
+/// Octets of one item at most.
+pub(crate) const ITEM_LEN_MAX: u32 = 1 << 20;
+
+static PLAIN: Procedure = Procedure::plain("PLAIN");
+static TAKES: Procedure =
+    Procedure { name: "TAKES", eligible_arguments: ITEMS_MAX as u8, eligible_results: 0 };
+static GIVES: Procedure =
+    Procedure { name: "GIVES", eligible_arguments: 0, eligible_results: ITEMS_MAX as u8 };
+
+/// The octet number `index` of the data that `seed` stands for.
+pub(crate) fn octet(seed: u32, index: usize) -> u8 {
+    (seed.wrapping_mul(0x9e37_79b9).wrapping_add(index as u32).wrapping_mul(0x85eb_ca6b) >> 24) as u8
+}
+
+pub(crate) fn pattern(seed: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|index| octet(seed, index)).collect()
+}
+
+/// What [`PUT`] answers for an item: order counts.
+pub(crate) fn sum<'a>(octets: impl IntoIterator<Item = &'a u8>) -> u32 {
+    octets.into_iter().fold(17, |sum: u32, octet| sum.wrapping_mul(31).wrapping_add(u32::from(*octet)))
+}
+
+/// A Call to be answered later.
+struct Kept {
+    token: Token,
+    due: Duration,
+    answer: Vec<u8>,
+}
+
+/// See the module's text.
+pub(crate) struct Program {
+    pool: Pool,
+    kept: Vec<Kept>,
+    finishing: Option<Vec<u8>>,
+    /// Times a handler ran.
+    pub(crate) executed: u64,
+    /// Calls that were answered later or abandoned.
+    pub(crate) finished: u64,
+    pub(crate) abandoned: u64,
+}
+
+impl Program {
+    pub(crate) fn new(pool: Pool) -> Program {
+        Program { pool, kept: Vec::new(), finishing: None, executed: 0, finished: 0, abandoned: 0 }
+    }
+
+    /// Calls that wait for their time.
+    pub(crate) fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Makes everything that waits due at once, also what would never be.
+    pub(crate) fn release(&mut self) {
+        for kept in &mut self.kept {
+            kept.due = Duration::ZERO;
+        }
+    }
+
+    fn get(&self, call: &Call<'_>, reply: &mut Reply<'_>) -> Option<()> {
+        let mut arguments = call.arguments();
+        let seed = arguments.u32().ok()?;
+        let count = arguments.count(ITEMS_MAX, 4).ok()?;
+        let mut lens = Vec::new();
+        for _ in 0..count {
+            lens.push(arguments.u32().ok().filter(|len| *len <= ITEM_LEN_MAX)?);
+        }
+        arguments.finish().ok()?;
+        let mut items = Vec::new();
+        for (number, &len) in (0..).zip(&lens) {
+            let placement = reply.item(len);
+            if placement == Placement::Reduced && len > 0 {
+                let mut buf = self.pool.take_len(len as usize)?;
+                buf.set_len(len as usize);
+                buf.copy_from_slice(&pattern(seed + number, len as usize));
+                // In two pieces, cut anywhere.
+                let (head, tail) = buf.share().split_at(len as usize / 3);
+                reply.piece(head);
+                reply.piece(tail);
+            }
+            items.push((seed + number, len, placement));
+        }
+        reply.success(|writer| {
+            for &(seed, len, placement) in &items {
+                match placement {
+                    Placement::Reduced => writer.eligible_opaque_reduced(len).map(|_| ())?,
+                    Placement::Inline => writer.eligible_opaque_inline(&pattern(seed, len as usize))?,
+                }
+            }
+            Ok(())
+        });
+        Some(())
+    }
+}
+
+/// The answer of [`PUT`]. `None`: the arguments are no such.
+fn put(call: &mut Call<'_>, mut arguments: Reader<'_>) -> Option<Vec<u8>> {
+    let count = arguments.u32().ok().filter(|count| *count <= ITEMS_MAX)?;
+    let mut sums = Vec::new();
+    let mut missing = 0u32;
+    for _ in 0..count {
+        match arguments.eligible_opaque(ITEM_LEN_MAX).ok()? {
+            Item::Inline(octets) => sums.push(sum(octets)),
+            Item::Reduced { index, len } => {
+                let placed: &mut Placed = call.placed(index);
+                assert!(placed.pieces.len() <= PIECES_MAX);
+                missing |= u32::from(placed.is_missing());
+                let octets = placed.pieces.iter().flat_map(|piece| piece.iter());
+                sums.push(sum(octets.take(len as usize)));
+            }
+        }
+    }
+    arguments.finish().ok()?;
+    let mut answer = missing.to_be_bytes().to_vec();
+    sums.iter().for_each(|sum| answer.extend(sum.to_be_bytes()));
+    Some(answer)
+}
+
+fn raw(writer: &mut Writer<'_>, octets: &[u8]) -> Result<(), Overflow> {
+    writer.opaque_fixed(octets)
+}
+
+impl Service for Program {
+    fn program(&self) -> u32 {
+        PROGRAM
+    }
+
+    fn versions(&self) -> (u32, u32) {
+        (VERSION - 1, VERSION)
+    }
+
+    fn procedure(&self, _version: u32, procedure: u32) -> Option<&'static Procedure> {
+        match procedure {
+            ECHO | LATER | FORGET | BAD_CHUNKS | BIG | REGRET => Some(&PLAIN),
+            PUT | LATER_PUT => Some(&TAKES),
+            GET => Some(&GIVES),
+            _ => None,
+        }
+    }
+
+    fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        self.executed += 1;
+        let mut arguments = call.arguments();
+        match call.procedure {
+            ECHO => match arguments.opaque(ITEM_LEN_MAX) {
+                Ok(text) => reply.success(|writer| writer.opaque(text)),
+                Err(_) => reply.garbage_arguments(),
+            },
+            PUT => match put(call, arguments) {
+                Some(answer) => reply.success(|writer| raw(writer, &answer)),
+                None => reply.garbage_arguments(),
+            },
+            GET => {
+                if self.get(call, reply).is_none() {
+                    reply.garbage_arguments();
+                }
+            }
+            LATER | LATER_PUT => {
+                let Ok(delay) = arguments.u64() else {
+                    reply.garbage_arguments();
+                    return Outcome::Done;
+                };
+                let answer = if call.procedure == LATER {
+                    arguments.opaque(ITEM_LEN_MAX).ok().map(|text| {
+                        let mut answer = (text.len() as u32).to_be_bytes().to_vec();
+                        answer.extend(text);
+                        answer.resize(answer.len().next_multiple_of(4), 0);
+                        answer
+                    })
+                } else {
+                    put(call, arguments)
+                };
+                let Some(answer) = answer else {
+                    reply.garbage_arguments();
+                    return Outcome::Done;
+                };
+                let due = call.now.saturating_add(Duration::from_micros(delay));
+                let token = call.token();
+                self.kept.push(Kept { token, due, answer });
+                return Outcome::Later(token);
+            }
+            FORGET => {}
+            BAD_CHUNKS => reply.bad_chunks(),
+            BIG | REGRET => {
+                let (Ok(seed), Ok(len)) = (arguments.u32(), arguments.u32()) else {
+                    reply.garbage_arguments();
+                    return Outcome::Done;
+                };
+                reply.success(|writer| writer.opaque(&pattern(seed, len.min(ITEM_LEN_MAX) as usize)));
+                if call.procedure == REGRET {
+                    reply.garbage_arguments();
+                }
+            }
+            other => unreachable!("procedure {other} is not ours"),
+        }
+        Outcome::Done
+    }
+
+    fn poll_later(&mut self, now: Duration) -> Option<Token> {
+        let at = self.kept.iter().position(|kept| kept.due <= now)?;
+        let kept = self.kept.swap_remove(at);
+        self.finishing = Some(kept.answer);
+        Some(kept.token)
+    }
+
+    fn finish(&mut self, _token: Token, reply: &mut Reply<'_>) {
+        self.finished += 1;
+        match self.finishing.take() {
+            Some(answer) => reply.success(|writer| raw(writer, &answer)),
+            None => reply.system_error(),
+        }
+    }
+
+    fn abandoned(&mut self, _token: Token) {
+        self.abandoned += 1;
+        self.finishing = None;
+    }
+}
