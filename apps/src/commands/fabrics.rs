@@ -25,28 +25,33 @@ struct Finding {
     works: bool,
     /// What it stands on, or why it does not work.
     detail: String,
+    /// What could be better.
+    notes: Vec<String>,
 }
 
 impl Fabrics {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
         for fabric in Fabric::ALL {
-            let (works, detail) = match fabric {
+            let (works, detail, notes) = match fabric {
                 Fabric::Shm => shm(),
-                Fabric::Iwarp => (false, "not in this version".to_owned()),
-                Fabric::Verbs => (false, verbs(Path::new("/sys/class/infiniband"))),
+                Fabric::Iwarp => (false, "not in this version".to_owned(), Vec::new()),
+                Fabric::Verbs => (false, verbs(Path::new("/sys/class/infiniband")), Vec::new()),
             };
-            let finding = Finding { fabric: fabric.name(), works, detail };
+            let finding = Finding { fabric: fabric.name(), works, detail, notes };
             out.object(&finding)?;
             let verdict = if works { "works" } else { "does not work" };
             out.line(format_args!("{:<6} {verdict:<14} {}", finding.fabric, finding.detail))?;
+            for note in &finding.notes {
+                out.line(format_args!("{:<6} {:<14} {note}", "", ""))?;
+            }
         }
         Ok(())
     }
 }
 
 /// Tries what shm needs: memory that another process can map.
-fn shm() -> (bool, String) {
+fn shm() -> (bool, String, Vec<String>) {
     /// One large page: enough to see which pages there are.
     const TRIAL_LEN: usize = 2 << 20;
     let config = ArenaConfig {
@@ -57,14 +62,8 @@ fn shm() -> (bool, String) {
         budget: &Budget::new(1 << 31),
     };
     match Arena::new(&config) {
-        Ok(arena) => {
-            let mut detail = format!("memfd on {}", arena.page_size());
-            for note in arena.notes() {
-                detail = format!("{detail}; {note}");
-            }
-            (true, detail)
-        }
-        Err(error) => (false, error.to_string()),
+        Ok(arena) => (true, format!("memfd on {}", arena.page_size()), arena.notes().to_vec()),
+        Err(error) => (false, error.to_string(), Vec::new()),
     }
 }
 
