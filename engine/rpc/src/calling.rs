@@ -70,6 +70,8 @@ struct Slot {
     /// Octets in each Write chunk, by the Reply.
     chunk_lens: [u32; CLIENT_SEGMENTS_MAX],
     reply_chunk: Option<(u32, Option<Buf>)>,
+    /// The Call could not be exposed as a whole: it ends when what was exposed of it is fenced.
+    withdrawn: bool,
 }
 
 /// The client half of a connection.
@@ -81,6 +83,9 @@ pub(crate) struct Calling {
     receives_max: u32,
     /// Calls that are not over.
     outstanding: u32,
+    /// Memory regions that are exposed, of all Calls, and how many the queue pair may have.
+    exposed: u32,
+    exposures_max: u32,
     /// Of the Call that is being made.
     lists: Lists,
 }
@@ -101,6 +106,8 @@ impl Calling {
             receives_posted: 0,
             receives_max: config.credits_max + SPARE_RECEIVES,
             outstanding: 0,
+            exposed: 0,
+            exposures_max: config.capacity().exposures,
             lists: Lists::default(),
         }
     }
@@ -192,6 +199,15 @@ impl Calling {
                 }
             }
         };
+        let plain = long.is_none() && !form.reply_chunk && chunks.is_empty();
+        if !plain {
+            let regions = chunks.read.len() + chunks.write.len();
+            let regions = regions as u32 + u32::from(long.is_some()) + u32::from(form.reply_chunk);
+            if self.exposed + regions > self.exposures_max {
+                let _ = self.requester.abandon(call);
+                return Err(CallRefused::FabricBusy);
+            }
+        }
         let mut reply_buf = None;
         if form.reply_chunk {
             let len = (shape.reply_payload_len_max as usize).min(LONG_REPLY_LEN_MAX);
@@ -213,9 +229,12 @@ impl Calling {
         self.outstanding += 1;
 
         let long_call = long.is_some();
-        let plain = !long_call && reply_buf.is_none() && chunks.is_empty();
         let lists = &mut self.lists;
-        let sent = (plain || slot.expose(core, id, chunks, &positions, long, reply_buf, lists)) && {
+        let complete = plain || slot.expose(core, id, chunks, &positions, long, reply_buf, lists);
+        if !plain {
+            self.exposed += slot.exposed_count();
+        }
+        let sent = complete && {
             let emitted = if plain {
                 self.requester.emit_call(call, &form, &ChunkLists::default(), &mut send)
             } else {
@@ -230,7 +249,7 @@ impl Calling {
         if !sent {
             // Rare: the queues are sized for all credits. The Call ends as one that was not sent, and its
             // memory comes back with its completion.
-            self.end_unsent(core, id, call);
+            self.end_unsent(core, id, call, complete);
             return Ok(CallId { connection: id, call });
         }
         let statistics = &mut core.statistics;
@@ -260,9 +279,22 @@ impl Calling {
         Ok((form, buf, positions))
     }
 
-    /// Ends a Call that could not be exposed or sent.
-    fn end_unsent<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, call: requester::CallId) {
-        self.slots[call.index()].ending = Some(Ending::Failed(CallError::NotSent));
+    /// Ends a Call that could not be exposed, or not sent although all of it was (`complete`).
+    #[cold]
+    fn end_unsent<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: requester::CallId,
+        complete: bool,
+    ) {
+        let slot = &mut self.slots[call.index()];
+        slot.ending = Some(Ending::Failed(CallError::NotSent));
+        // The Requester was not told of these handles: their fences are awaited here.
+        slot.withdrawn = !complete && slot.exposed_count() > 0;
+        if slot.withdrawn {
+            return;
+        }
         let memory = self.requester.abandon(call);
         self.settle(core, id, call, memory);
     }
@@ -330,7 +362,7 @@ impl Calling {
                 }
                 let memory = reply.memory;
                 slot.message = Some(message);
-                slot.take_back(invalidated, exposed);
+                self.exposed -= slot.take_back(invalidated, exposed);
                 core.statistics.replies_received += 1;
                 self.settle(core, id, call, memory);
             }
@@ -341,15 +373,20 @@ impl Calling {
                     Failure::Chunk => CallError::Chunk,
                     Failure::Violation(_) => CallError::BadReply,
                 }));
-                slot.take_back(invalidated, exposed);
+                self.exposed -= slot.take_back(invalidated, exposed);
                 self.settle(core, id, call, memory);
             }
             Received::Late { call, memory } => {
-                self.slots[call.index()].take_back(invalidated, exposed);
+                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed);
                 self.settle(core, id, call, memory);
             }
             Received::Dropped(_) => core.statistics.messages_discarded += 1,
             Received::Close(_) => {
+                // Whose it was must get it back with the end of the connection all the same.
+                let owner = self.slots.iter_mut().find(|slot| invalidated.is_some_and(|h| slot.exposes(h.0)));
+                if let Some(slot) = owner {
+                    self.exposed -= slot.take_back(invalidated, exposed);
+                }
                 return Err("its Send invalidated a handle that it must not (8797-X-2)");
             }
         }
@@ -367,10 +404,15 @@ impl Calling {
         // By handle, not by slot: at the end of a connection handles come back that nobody fenced.
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.exposes(handle.0)) else { return };
         let call = slot.call;
-        slot.take_back(Some(handle), Some(exposed));
-        if let Some(call) = call
-            && let Some(memory) = self.requester.handle_fenced(call, handle.0)
-        {
+        self.exposed -= slot.take_back(Some(handle), Some(exposed));
+        let Some(call) = call else { return };
+        if slot.withdrawn {
+            if slot.exposed_count() == 0 {
+                slot.withdrawn = false;
+                let memory = self.requester.abandon(call);
+                self.settle(core, id, call, memory);
+            }
+        } else if let Some(memory) = self.requester.handle_fenced(call, handle.0) {
             self.settle(core, id, call, memory);
         }
     }
@@ -408,7 +450,8 @@ impl Calling {
                 core.statistics.local_fences += 1;
                 match core.provider.fence(id, Handle(handle), u64::from(call.xid())) {
                     Some(Fence::Done(exposed)) => {
-                        self.slots[call.index()].take_back(Some(Handle(handle)), Some(exposed));
+                        let slot = &mut self.slots[call.index()];
+                        self.exposed -= slot.take_back(Some(Handle(handle)), Some(exposed));
                     }
                     Some(Fence::Pending) => continue,
                     // Not exposed any more: the connection is ending, and its completion carries the memory.
@@ -591,8 +634,8 @@ impl Slot {
         complete
     }
 
-    /// Fences what was exposed for a Call that will not be sent. No peer knows the handles, so no access can
-    /// be under way, and every fence is done at once.
+    /// Fences what was exposed for a Call that will not be sent. What is not back at once comes with a
+    /// completion, as after every fence, or at the end of the connection.
     fn withdraw<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, lists: &Lists) {
         let reads = lists.reads.iter().map(|read| read.segment.handle);
         let handles = reads.chain(lists.writes.iter().chain(&lists.reply).map(|segment| segment.handle));
@@ -603,6 +646,13 @@ impl Slot {
         }
     }
 
+    /// Memory regions of this Call that are not back yet.
+    fn exposed_count(&self) -> u32 {
+        let written = self.written.iter().filter(|part| part.buf.is_none()).count();
+        let reply = usize::from(matches!(self.reply_chunk, Some((_, None))));
+        (written + self.reads.len() + reply) as u32
+    }
+
     /// Whether `handle` is one of this Call's that is not fenced yet.
     fn exposes(&self, handle: u32) -> bool {
         self.written.iter().any(|part| part.handle == handle && part.buf.is_none())
@@ -610,21 +660,26 @@ impl Slot {
             || matches!(self.reply_chunk, Some((own, None)) if own == handle)
     }
 
-    /// Keeps memory that came back from a fence.
+    /// Keeps memory that came back from a fence. Returns how many regions of this Call that is: one or none.
     #[inline]
-    fn take_back(&mut self, handle: Option<Handle>, exposed: Option<Exposed>) {
-        let Some(handle) = handle else { return };
-        let Some(Exposed::Write(buf)) = exposed else {
+    fn take_back(&mut self, handle: Option<Handle>, exposed: Option<Exposed>) -> u32 {
+        let (Some(handle), Some(exposed)) = (handle, exposed) else { return 0 };
+        let Exposed::Write(buf) = exposed else {
+            let before = self.reads.len();
             self.reads.retain(|own| *own != handle.0);
-            return;
+            return (before - self.reads.len()) as u32;
         };
-        if let Some(part) = self.written.iter_mut().find(|part| part.handle == handle.0 && part.buf.is_none())
-        {
+        let mut written = self.written.iter_mut();
+        if let Some(part) = written.find(|part| part.handle == handle.0 && part.buf.is_none()) {
             part.buf = Some(buf);
-        } else if let Some((own, place)) = &mut self.reply_chunk
-            && *own == handle.0
-        {
-            *place = Some(buf);
+            return 1;
+        }
+        match &mut self.reply_chunk {
+            Some((own, place @ None)) if *own == handle.0 => {
+                *place = Some(buf);
+                1
+            }
+            _ => 0,
         }
     }
 

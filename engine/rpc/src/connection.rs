@@ -61,6 +61,11 @@ impl Connection {
         exposed: Option<Exposed>,
     ) {
         let result = if let Some(serving) = &mut self.serving {
+            if self.closing {
+                // Nobody will see an answer.
+                serving.receive_flushed(core);
+                return;
+            }
             serving.receive(core, services, self.id, self.peer.as_ref(), message)
         } else if let Some(calling) = &mut self.calling {
             calling.receive(core, self.id, message, invalidated, exposed).map_err(CloseReason::Violation)
@@ -119,6 +124,8 @@ impl Connection {
 
     /// Whether something must be looked at when time passes.
     pub(crate) fn has_deadline(&self) -> bool {
-        !self.established || self.calling.as_ref().is_some_and(Calling::has_deadline)
+        !self.established
+            || self.calling.as_ref().is_some_and(Calling::has_deadline)
+            || self.serving.as_ref().is_some_and(Serving::has_pending)
     }
 }

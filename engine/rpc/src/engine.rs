@@ -99,6 +99,12 @@ impl<P> Core<P> {
         self.pulls.push(pull);
     }
 
+    /// Whether there are hardly enough message buffers to answer what is begun: nothing more is begun then.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.pools.messages.free_units() < MESSAGES_RESERVE
+    }
+
     /// Shares the Receives anew after a change of the number of serving connections. Every connection that
     /// may still come has its first two put aside; the rest is divided equally.
     pub(crate) fn share_credits(&mut self) {
@@ -116,7 +122,14 @@ impl<P> Core<P> {
 }
 
 /// Receives that a serving connection starts with: one credit (8166-3.3.3-a), and the spare.
-const FIRST_RECEIVES: u32 = 1 + crate::config::SPARE_RECEIVES;
+pub(crate) const FIRST_RECEIVES: u32 = 1 + crate::config::SPARE_RECEIVES;
+
+/// Message buffers that answering one Call takes: its Reply, or an RDMA_ERROR instead, and the Receive in
+/// place of its own.
+const MESSAGES_RESERVE: usize = 3;
+
+/// A request to connect: its name, who asks, and the private data.
+type ConnectRequest = (stag_fabric::ConnectRequestId, stag_fabric::Peer, Vec<u8>);
 
 /// RPC over one provider, inside one reactor: connections, their Calls, and the services.
 pub struct Engine<P, S> {
@@ -125,6 +138,7 @@ pub struct Engine<P, S> {
     connections: Vec<Option<Box<Connection>>>,
     completions: Vec<Completion>,
     disconnects: Vec<(ConnectionId, DisconnectReason)>,
+    requests: Vec<ConnectRequest>,
     next_scan: Duration,
     stopping: bool,
     xid_seed: u32,
@@ -167,6 +181,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             connections: Vec::new(),
             completions: Vec::with_capacity(config.burst),
             disconnects: Vec::new(),
+            requests: Vec::new(),
             next_scan: Duration::ZERO,
             stopping: false,
             xid_seed: seed,
@@ -364,11 +379,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     fn handle_event(&mut self, event: Event) {
         match event {
             Event::ConnectRequest { request, peer, private_data, .. } => {
-                if let Err(reason) = self.admit(request, peer, &private_data) {
-                    self.core.statistics.connections_refused += 1;
-                    tracing::warn!(reason, "connection refused");
-                    self.core.provider.reject(request, &reason);
-                }
+                self.requests.push((request, peer, private_data));
             }
             Event::Established { queue_pair, private_data, peer } => {
                 let settings = self.settings();
@@ -501,6 +512,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     fn answer_late(&mut self) -> usize {
         let mut count = 0;
         while count < LATE_BURST
+            && !self.core.is_short()
             && let Some((service, token)) = self.services.poll_later(self.core.now)
         {
             count += 1;
@@ -569,6 +581,14 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         self.completions = completions;
         while let Some((id, reason)) = self.disconnects.pop() {
             self.handle_disconnected(id, reason);
+        }
+        // After those that are gone: their places and their memory are free now.
+        while let Some((request, peer, private_data)) = self.requests.pop() {
+            if let Err(reason) = self.admit(request, peer, &private_data) {
+                self.core.statistics.connections_refused += 1;
+                tracing::warn!(reason, "connection refused");
+                self.core.provider.reject(request, &reason);
+            }
         }
 
         events += self.answer_late();

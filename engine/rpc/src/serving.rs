@@ -23,7 +23,7 @@ use crate::call::{Call, Caller, Placed};
 use crate::client::CloseReason;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::draft::{Draft, Verdict};
-use crate::engine::Core;
+use crate::engine::{Core, FIRST_RECEIVES};
 use crate::pulling::{Pull, READ_CHUNKS_MAX, place, plan_chunks, post_reads};
 use crate::pushing::{Posted, plan_writes, post_draft};
 use crate::reply::Reply;
@@ -55,8 +55,11 @@ pub(crate) struct Serving {
     slots: Box<[Option<Pending>]>,
     /// Replies whose Writes or Send found no room in the send queue, oldest first.
     blocked: VecDeque<Box<Draft>>,
-    /// Slots with Reads that found no room.
+    /// Slots with Reads that found no room, or whose Call waits for a message buffer.
     waiting: VecDeque<u32>,
+    /// Messages that wait for message buffers: those of the answer, and of the Receive in their stead. At
+    /// most as many as Receives were posted.
+    stalled: VecDeque<Buf>,
     /// Calls that are in a slot.
     pending: u32,
     /// Receives that this connection holds: posted, or with a Call in process.
@@ -94,6 +97,7 @@ impl Serving {
             slots: (0..slots).map(|_| None).collect(),
             blocked: VecDeque::new(),
             waiting: VecDeque::new(),
+            stalled: VecDeque::new(),
             pending: 0,
             held: 0,
             limit: CREDITS_START.min(slots),
@@ -106,13 +110,18 @@ impl Serving {
 
     /// Whether nothing is in process or waits to be sent.
     pub(crate) fn is_idle(&self) -> bool {
-        self.pending == 0 && self.blocked.is_empty()
+        self.pending == 0 && self.blocked.is_empty() && self.stalled.is_empty()
     }
 
-    /// Whether something found no room in a queue.
+    /// Whether something found no room in a queue, or no memory.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.blocked.is_empty() || !self.waiting.is_empty()
+        !self.blocked.is_empty() || !self.waiting.is_empty() || !self.stalled.is_empty()
+    }
+
+    /// Whether a Call is in process: a service may answer it as time passes.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.pending > 0
     }
 
     /// Posts `count` more Receives, if there is memory for them.
@@ -123,7 +132,9 @@ impl Serving {
         count: u32,
     ) -> bool {
         let mut posted = 0;
+        // One at any rate; more only while others do not need the memory to answer with.
         while posted < count
+            && (posted == 0 || !core.is_short())
             && let Some(buf) = core.pools.messages.take()
             && core.provider.post_receive(id, 0, buf).is_ok()
         {
@@ -149,13 +160,15 @@ impl Serving {
         core.receives_held -= 1;
         let share = core.credit_share;
         let limit = self.limit.min(share);
-        self.responder.set_credit_limit(limit);
         let wanted = limit.min(self.responder.credits_requested()).max(1) + SPARE_RECEIVES;
         if self.held < wanted {
-            let room = core.receives_room();
+            // What a connection starts with it keeps, however many others there are.
+            let room = core.receives_room().max(FIRST_RECEIVES.saturating_sub(self.held));
             let count = (wanted - self.held).min(room);
             self.post_receives(core, id, count);
         }
+        // Of what is posted and in process one is the spare: the rest may be granted, and no more.
+        self.responder.set_credit_limit(limit.min(self.held.saturating_sub(SPARE_RECEIVES)));
     }
 
     /// Watches how many of its credits the connection uses: more are granted while it uses many, fewer when
@@ -181,9 +194,26 @@ impl Serving {
         }
     }
 
-    /// Takes in a message. `Err`: the connection has to end.
+    /// Takes in a message, now or when there is memory to answer it. `Err`: the connection has to end.
     #[inline]
     pub(crate) fn receive<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        message: Buf,
+    ) -> Result<(), CloseReason> {
+        if core.is_short() || !self.stalled.is_empty() {
+            self.stalled.push_back(message);
+            return Ok(());
+        }
+        self.take_in(core, services, id, peer, message)
+    }
+
+    /// Takes in a message. `Err`: the connection has to end.
+    #[inline]
+    fn take_in<P: Provider, S: Services>(
         &mut self,
         core: &mut Core<P>,
         services: &mut S,
@@ -283,19 +313,22 @@ impl Serving {
     ) -> Result<(), CloseReason> {
         loop {
             let Some(pending) = &mut self.slots[call_id.index()] else { return Ok(()) };
-            let Some(pull) = &mut pending.pull else { return Ok(()) };
+            // A Call that a service has already keeps its memory until it is answered.
+            let Some(pull) = pending.pull.as_mut().filter(|_| !pending.later) else { return Ok(()) };
             let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(()) };
             match post_reads(core, id, &call, pull) {
                 Posted::All => {}
                 Posted::Full => {
-                    if !self.waiting.contains(&(call_id.index() as u32)) {
-                        self.waiting.push_back(call_id.index() as u32);
-                    }
+                    self.wait(call_id);
                     return Ok(());
                 }
-                Posted::Refused => return Ok(()),
+                Posted::Refused => return Err(CloseReason::CannotReply),
             }
             if pull.pending > 0 {
+                return Ok(());
+            }
+            if core.is_short() {
+                self.wait(call_id);
                 return Ok(());
             }
             if matches!(call.payload, Payload::Long(_)) && pull.long.is_none() {
@@ -334,6 +367,15 @@ impl Serving {
             }
         }
         Ok(())
+    }
+
+    /// Lets a Call wait for room in the send queue, or for memory.
+    #[cold]
+    fn wait(&mut self, call: CallId) {
+        let slot = call.index() as u32;
+        if !self.waiting.contains(&slot) {
+            self.waiting.push_back(slot);
+        }
     }
 
     /// A Read is done.
@@ -582,6 +624,11 @@ impl Serving {
         }
         core.statistics.replies_sent += 1;
         if !self.blocked.is_empty() {
+            if self.blocked.len() > core.config.credits_max as usize {
+                // A peer that has Receives for its Replies (8166-3.3.1-e) cannot let so many wait.
+                core.put_draft(draft);
+                return Err(CloseReason::Violation("it does not take its Replies"));
+            }
             self.blocked.push_back(draft);
             return Ok(());
         }
@@ -598,6 +645,10 @@ impl Serving {
     ) -> Result<(), CloseReason> {
         match post_draft(core, id, &mut draft) {
             Posted::All => core.put_draft(draft),
+            Posted::Full if self.blocked.len() > core.config.credits_max as usize => {
+                core.put_draft(draft);
+                return Err(CloseReason::Violation("it does not take its Replies"));
+            }
             Posted::Full => self.blocked.push_front(draft),
             Posted::Refused => {
                 core.put_draft(draft);
@@ -679,6 +730,13 @@ impl Serving {
                 continue;
             };
             self.advance(core, services, id, peer, call_id)?;
+            // One that waits again made no progress that is worth another pass.
+            count += usize::from(self.waiting.back() != Some(&slot));
+        }
+        while !core.is_short()
+            && let Some(message) = self.stalled.pop_front()
+        {
+            self.take_in(core, services, id, peer, message)?;
             count += 1;
         }
         Ok(count)
