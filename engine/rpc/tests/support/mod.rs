@@ -50,6 +50,17 @@ impl<S: Services> Node<S> {
         services: impl FnOnce(&Memory) -> S,
     ) -> Node<S> {
         let memory = Memory::new(&config, payload_len).expect("a few megabytes");
+        Node::on(world, name, config, memory, services)
+    }
+
+    /// A node on memory that there is already. Its message buffers may be larger than `config` needs.
+    pub(crate) fn on(
+        world: &World,
+        name: &str,
+        config: EngineConfig,
+        memory: Memory,
+        services: impl FnOnce(&Memory) -> S,
+    ) -> Node<S> {
         let mut sim = world.provider(name);
         sim.register(&memory.arena).expect("an arena");
         let services = services(&memory);
