@@ -1,17 +1,32 @@
 #!/usr/bin/env bash
-# Sweeps the simulator: whole clients and servers on virtual time, with faults, one seed after another.
-#   ci/sim.sh [SEEDS]              how many seeds (default 2000)
-#   STAG_SEED=N ci/sim.sh 1    replays the seed that a failure printed
-# The sweep is the test target `sim` of whichever crate has it. Status 77: there is none.
+# Sweeps the simulator: tests that run one seed after another on virtual time, with faults.
+#   ci/sim.sh [SEEDS [TEST...]]         SEEDS of each sweep (default 2000), of all or of those named
+#   STAG_SEED=N ci/sim.sh 1 TEST        replays the seed that a failure printed
+# A sweep is a test that calls sweep("its own name", ...) of stag_fabric::sim. Status 77: there is none.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-found=0
-for test in engine/*/tests/sim.rs; do
-    [ -e "$test" ] || continue
+seeds=${1:-2000}
+[[ $seeds =~ ^[1-9][0-9]*$ ]] || { sed -n '3,4s/^# *//p' "$0" >&2; exit 2; }
+[ $# -eq 0 ] || shift
+only=" $* "
+
+# crate, test target, sweep: from engine/CRATE/tests/TARGET.rs, or any file below engine/CRATE/tests/TARGET/.
+mapfile -t sweeps < <(
+    grep -roE 'sweep\("[a-z0-9_]+"' engine/*/tests --include='*.rs' |
+        sed -E 's|^engine/([^/]+)/tests/([^/:.]+)[^:]*:sweep\("([a-z0-9_]+)"|\1 \2 \3|' | sort -u
+)
+
+found=0 failed=0
+for sweep in "${sweeps[@]}"; do
+    read -r crate target name <<<"$sweep"
+    [[ $only == "  " || $only == *" $name "* ]] || continue
     found=1
-    crate=stag-$(basename "$(dirname "$(dirname "$test")")")
+    crate=stag-$crate
     [ "$crate" != stag-stag ] || crate=stag
-    STAG_SEEDS="${1:-2000}" cargo test --locked -p "$crate" --test sim -- --nocapture || exit 1
+    began=$SECONDS
+    STAG_SEEDS=$seeds cargo test --locked --quiet -p "$crate" --test "$target" -- "$name" || failed=1
+    echo "$crate $name: $seeds seeds, $((SECONDS - began)) s"
 done
-[ $found -eq 1 ] || { echo "SKIPPED: no crate has a test target sim (engine/*/tests/sim.rs)"; exit 77; }
+[ $found -eq 1 ] || { echo "SKIPPED: no test calls sweep(\"...\")${*:+ with the name $*}"; exit 77; }
+exit $failed
