@@ -382,9 +382,11 @@ impl Run {
             self.step(until);
         }
         // Late Replies of Calls that were given up bring their credits back.
-        self.server.engine.services_mut().0.release();
-        let end = self.world.now() + Duration::from_millis(200);
-        self.run_until(end);
+        for _ in 0..10 {
+            self.server.engine.services_mut().0.release();
+            let end = self.world.now() + Duration::from_millis(50);
+            self.run_until(end);
+        }
         for client in &self.clients {
             let Some(connection) = client.connection.filter(|_| client.established) else { continue };
             let engine = &client.node.engine;

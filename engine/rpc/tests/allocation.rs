@@ -1,0 +1,262 @@
+//! The steady state of a Call allocates nothing, on either side: counted, over shared memory, with both engines
+//! in one thread. And what an idle connection pins.
+//!
+//! A program of its own, because it replaces the allocator.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use stag_fabric::{Provider, Shm, ShmConfig};
+use stag_memory::{Buf, Pool};
+use stag_rpc::{
+    Call, Chunks, CompletedCall, ConnectionEvent, ConnectionId, Engine, EngineConfig, Memory, Outcome,
+    Placement, Procedure, Reply, Request, Service,
+};
+use stag_runtime::Poller;
+use stag_wire::xdr::{Item, Writer};
+
+use support::program::{ECHO, GET, PROGRAM, PUT, VERSION};
+use support::request_for;
+
+struct Counting;
+
+// Partner of nothing: read by the thread that counts; no other test of this program is running then.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: it is the system's allocator; counting allocates nothing. `realloc` and `alloc_zeroed` are the trait's
+// own, which come here.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Octets of the data chunks.
+const CHUNK_LEN: usize = 4096;
+/// Calls that are counted, after as many to warm up.
+const CALLS: u64 = 1000;
+
+static PLAIN: Procedure = Procedure::plain("ECHO");
+static TAKES: Procedure = Procedure { name: "PUT", eligible_arguments: 1, eligible_results: 0 };
+static GIVES: Procedure = Procedure { name: "GET", eligible_arguments: 0, eligible_results: 1 };
+
+/// Keeps the data of the last PUT, and gives it to each GET: no copies, and no allocations of its own.
+struct Store {
+    page: Option<stag_memory::Shared>,
+}
+
+impl Store {
+    fn new(pool: &Pool) -> Store {
+        let mut buf = pool.take_len(CHUNK_LEN).expect("a page");
+        buf.set_len(CHUNK_LEN);
+        buf.fill(1);
+        Store { page: Some(buf.share()) }
+    }
+}
+
+impl Service for Store {
+    fn program(&self) -> u32 {
+        PROGRAM
+    }
+
+    fn versions(&self) -> (u32, u32) {
+        (VERSION, VERSION)
+    }
+
+    fn procedure(&self, _version: u32, procedure: u32) -> Option<&'static Procedure> {
+        match procedure {
+            ECHO => Some(&PLAIN),
+            PUT => Some(&TAKES),
+            GET => Some(&GIVES),
+            _ => None,
+        }
+    }
+
+    fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        let mut arguments = call.arguments();
+        match call.procedure {
+            ECHO => match arguments.opaque(1024) {
+                Ok(text) => reply.success(|writer| writer.opaque(text)),
+                Err(_) => reply.garbage_arguments(),
+            },
+            PUT => match arguments.eligible_opaque(CHUNK_LEN as u32) {
+                Ok(Item::Reduced { index, .. }) => {
+                    self.page = call.placed(index).pieces.pop().map(Buf::share);
+                    reply.success(|_| Ok(()));
+                }
+                _ => reply.garbage_arguments(),
+            },
+            _ => match (reply.item(CHUNK_LEN as u32), &self.page) {
+                (Placement::Reduced, Some(page)) => {
+                    reply.piece(page.clone());
+                    reply.success(|writer| writer.eligible_opaque_reduced(CHUNK_LEN as u32).map(|_| ()));
+                }
+                _ => reply.system_error(),
+            },
+        }
+        Outcome::Done
+    }
+}
+
+/// Both ends of one shared-memory connection.
+struct Pair {
+    client: Engine<Shm, ()>,
+    server: Engine<Shm, (Store,)>,
+    connection: ConnectionId,
+    memory: (Memory, Memory),
+    now: Duration,
+}
+
+impl Pair {
+    fn new(label: &str, config: EngineConfig) -> Pair {
+        let name = format!("rpc-{label}-{}", std::process::id());
+        let open = |memory: &Memory| {
+            let mut shm = Shm::open(ShmConfig::default()).expect("it needs nothing");
+            shm.register(&memory.arena).expect("an arena is sealed");
+            shm
+        };
+        let memory = || Memory::new(&config, 4 << 20).expect("a few megabytes");
+        let memory = (memory(), memory());
+        let store = Store::new(&memory.1.pools.payload);
+        let mut server =
+            Engine::new(open(&memory.1), (store,), memory.1.pools.clone(), config, 1).expect("it fits");
+        server.listen(&name).expect("the name is free");
+        let mut client =
+            Engine::new(open(&memory.0), (), memory.0.pools.clone(), config, 2).expect("it fits");
+        let connection = client.connect(&name).expect("the name is fine");
+        let mut pair = Pair { client, server, connection, memory, now: Duration::ZERO };
+        loop {
+            pair.pass();
+            match pair.client.connection_event() {
+                Some(ConnectionEvent::Established { .. }) => return pair,
+                Some(event) => panic!("unexpected: {event:?}"),
+                None => {}
+            }
+        }
+    }
+
+    fn pass(&mut self) {
+        self.now += Duration::from_micros(1);
+        self.client.poll(self.now);
+        self.server.poll(self.now);
+    }
+
+    fn call(
+        &mut self,
+        request: &Request<'_>,
+        chunks: &mut Chunks,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), stag_wire::xdr::Overflow>,
+    ) -> CompletedCall {
+        self.client.call(self.connection, request, chunks, encode).expect("a credit");
+        for _ in 0..100_000 {
+            self.pass();
+            if let Some(done) = self.client.completed() {
+                return done;
+            }
+        }
+        panic!("no answer");
+    }
+
+    /// Allocations of many Calls after the first.
+    fn count(&mut self, mut call: impl FnMut(&mut Pair)) -> u64 {
+        for _ in 0..CALLS {
+            call(self);
+        }
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..CALLS {
+            call(self);
+        }
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    }
+}
+
+fn calls_allocate_nothing() {
+    let mut pair = Pair::new("allocation", EngineConfig::default());
+    let null = pair.count(|pair| {
+        let done = pair.call(&request_for(0, 0), &mut Chunks::default(), |_| Ok(()));
+        assert!(done.result.is_ok());
+    });
+    let echo = pair.count(|pair| {
+        let done =
+            pair.call(&request_for(ECHO, 512), &mut Chunks::default(), |writer| writer.opaque(&[7; 500]));
+        assert_eq!(done.result.expect("an answer").bytes().len(), 504);
+    });
+    let page = |pair: &Pair| {
+        let mut buf = pair.memory.0.pools.payload.take_len(CHUNK_LEN).expect("a page");
+        buf.set_len(CHUNK_LEN);
+        buf
+    };
+    let put = pair.count(|pair| {
+        let mut chunks = Chunks::read(page(pair).share());
+        let done = pair.call(&request_for(PUT, 0), &mut chunks, |writer| {
+            writer.eligible_opaque_reduced(CHUNK_LEN as u32).map(|_| ())
+        });
+        assert!(done.result.is_ok());
+    });
+    let get = pair.count(|pair| {
+        let mut chunks = Chunks::write(page(pair));
+        let done = pair.call(&request_for(GET, 4), &mut chunks, |_| Ok(()));
+        assert_eq!(done.result.expect("an answer").reduced_len() as usize, CHUNK_LEN);
+    });
+    assert_eq!([null, echo, put, get], [0; 4], "allocations of {CALLS} Calls: NULL, ECHO, PUT, GET");
+}
+
+/// Octets of all memory files that this process has mapped, each counted once.
+fn memory_files() -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
+    let mut files: Vec<(String, u64)> = Vec::new();
+    for line in maps.lines().filter(|line| line.contains("memfd:")) {
+        let mut words = line.split_whitespace();
+        let (range, inode) = (words.next().unwrap_or_default(), words.nth(3).unwrap_or_default());
+        let (start, end) = range.split_once('-').expect("a range");
+        let address = |text| u64::from_str_radix(text, 16).expect("an address");
+        let len = address(end) - address(start);
+        match files.iter_mut().find(|(known, _)| known == inode) {
+            Some((_, most)) => *most = len.max(*most),
+            None => files.push((inode.to_owned(), len)),
+        }
+    }
+    files.iter().map(|(_, len)| len).sum()
+}
+
+fn an_idle_connection_pins_little() {
+    let config = EngineConfig { inline_threshold: 1024, credits_max: 32, ..EngineConfig::default() };
+    let mut pair = Pair::new("pinned", config);
+    let name = format!("rpc-pinned-{}", std::process::id());
+    pair.pass();
+    let before = memory_files();
+    let second = pair.client.connect(&name).expect("the name is fine");
+    loop {
+        pair.pass();
+        if let Some(event) = pair.client.connection_event() {
+            assert_eq!(event, ConnectionEvent::Established { connection: second });
+            break;
+        }
+    }
+    pair.pass();
+    let rings = memory_files() - before;
+    // Both ends' together. The buffers that wait in posted Receives are of the shared pools.
+    assert!(rings > 0, "the rings are not in memory files any more: count them where they are");
+    assert!(rings <= 64 << 10, "a connection's rings are {rings} octets");
+    println!("a connection's memory beyond the shared pools: {rings} octets");
+}
+
+/// One test, so that nothing else allocates or opens files while it counts.
+#[test]
+fn what_a_call_and_a_connection_cost() {
+    calls_allocate_nothing();
+    an_idle_connection_pins_little();
+}
