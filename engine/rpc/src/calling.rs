@@ -23,6 +23,9 @@ use crate::engine::Core;
 use crate::reply::LONG_REPLY_LEN_MAX;
 use crate::statistics::Statistics;
 
+/// Octets of a header without chunks.
+const HEADER_LEN_MIN: u32 = stag_wire::rpcrdma::HEADER_LEN_MIN as u32;
+
 /// Positions of a Call's reduced arguments, in order.
 type Positions = ArrayVec<u32, CLIENT_SEGMENTS_MAX>;
 
@@ -170,9 +173,12 @@ impl Calling {
             long_call_segments: 1,
             reply_chunk_segments: 1,
         };
-        let Ok(mut form) = self.requester.plan(&shape) else {
-            return Err(CallRefused::TooManySegments);
+        let planned = if chunks.is_empty() && self.fits_inline(&shape) {
+            Ok(Form { long: false, reply_chunk: false, header_len: HEADER_LEN_MIN })
+        } else {
+            self.requester.plan(&shape)
         };
+        let Ok(mut form) = planned else { return Err(CallRefused::TooManySegments) };
         let Some(call) = self.requester.begin() else {
             return Err(CallRefused::NoCredit);
         };
@@ -260,6 +266,13 @@ impl Calling {
             statistics.messages_short += 1;
         }
         Ok(CallId { connection: id, call })
+    }
+
+    /// Whether the Reply to a Call without chunks is sure to fit inline: what most Calls are, without a plan.
+    #[inline]
+    fn fits_inline(&self, shape: &Shape<'_>) -> bool {
+        let len = shape.reply_payload_len_max.saturating_add(HEADER_LEN_MIN);
+        len <= self.requester.parameters().reply_threshold
     }
 
     /// Encodes a Payload that does not fit inline (8166-3.5.3-a), and plans the Call anew for it.

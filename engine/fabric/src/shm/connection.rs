@@ -230,6 +230,26 @@ impl QueuePair {
         Err(Refused { request: buf, error })
     }
 
+    /// Sends a message if nothing stands in its way: most do not. `false`: nothing happened.
+    #[inline(always)]
+    pub(super) fn send_now(&mut self, request: &SendRequest) -> bool {
+        let len = request.buf.len();
+        if request.signaled
+            || request.invalidate.is_some()
+            || !matches!(self.phase, Phase::Open)
+            || !self.pending.is_empty()
+            || len > self.capacity.send_len_max as usize
+        {
+            return false;
+        }
+        let Some(link) = &mut self.link else { return false };
+        if !link.producer.fits_surely(len) {
+            return false;
+        }
+        send(&mut link.producer, &request.buf, None);
+        true
+    }
+
     /// Posts a Send. `Err` in the inner result: the connection has to end.
     #[inline]
     pub(super) fn post_send(

@@ -180,7 +180,13 @@ impl Provider for Shm {
         }
         let result = match find(&mut self.slots, queue_pair) {
             None => return Err(Refused { request, error: PostError::NotConnected }),
-            Some(pair) => pair.post_send(request, &mut self.local)?,
+            Some(pair) => {
+                if pair.send_now(&request) {
+                    self.mark_dirty(queue_pair.index);
+                    return Ok(());
+                }
+                pair.post_send(request, &mut self.local)?
+            }
         };
         self.posted(queue_pair.index, result);
         Ok(())

@@ -181,13 +181,18 @@ impl Producer {
     /// seems short. The caller retries later after a `false`.
     #[inline(always)]
     pub(super) fn fits(&mut self, payload_len: usize, head: &AtomicU64) -> Result<bool, BadHead> {
-        // The record, up to the next line, and the line whose first word `publish` clears.
-        let end = (self.tail + record_len(payload_len)).next_multiple_of(LINE) + LINE;
-        if end - self.head <= self.len {
+        if self.fits_surely(payload_len) {
             return Ok(true);
         }
         self.refresh(head)?;
-        Ok(end - self.head <= self.len)
+        Ok(self.fits_surely(payload_len))
+    }
+
+    /// Whether a record fits, by what is known of the consumer: the record, up to the next line, and the line
+    /// whose first word `publish` clears.
+    #[inline(always)]
+    pub(super) fn fits_surely(&self, payload_len: usize) -> bool {
+        (self.tail + record_len(payload_len)).next_multiple_of(LINE) + LINE - self.head <= self.len
     }
 
     #[cold]
@@ -371,6 +376,17 @@ unsafe fn copy_in(source: *const u8, target: *mut u8, len: usize) {
     }
     let whole = len & !7;
     let mut at = 0;
+    while at + 32 <= whole {
+        // SAFETY: `at + 32 <= len`; the target is 8-aligned. Volatile, so that this loop stays a loop, and of
+        // four words, so that it is two wide moves.
+        unsafe {
+            target
+                .add(at)
+                .cast::<[u64; 4]>()
+                .write_volatile(source.add(at).cast::<[u64; 4]>().read_unaligned());
+        }
+        at += 32;
+    }
     while at < whole {
         // SAFETY: `at + 8 <= len`; the target is 8-aligned. Volatile, so that this loop stays a loop.
         unsafe { target.add(at).cast::<u64>().write_volatile(source.add(at).cast::<u64>().read_unaligned()) };
@@ -404,6 +420,17 @@ unsafe fn copy_out(source: *const u8, target: *mut u8, len: usize, room: usize) 
     // Whole words when the buffer has room for the padding, as it nearly always has.
     let words = if room >= len.next_multiple_of(8) { len.next_multiple_of(8) } else { len & !7 };
     let mut at = 0;
+    while at + 32 <= words {
+        // SAFETY: `at + 32 <= words`, which is within both; the source is 8-aligned. Volatile: read once,
+        // whatever the peer does.
+        unsafe {
+            target
+                .add(at)
+                .cast::<[u64; 4]>()
+                .write_unaligned(source.add(at).cast::<[u64; 4]>().read_volatile());
+        }
+        at += 32;
+    }
     while at < words {
         // SAFETY: `at + 8 <= words`, which is within both. Volatile: read once, whatever the peer does.
         unsafe { target.add(at).cast::<u64>().write_unaligned(source.add(at).cast::<u64>().read_volatile()) };
