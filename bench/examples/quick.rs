@@ -31,6 +31,9 @@ fn main() -> anyhow::Result<()> {
         server: None,
     };
     let figures = run(&scenario, |_| {})?;
+    let (Some(limits), Some(ratios)) = (&figures.limits, &figures.ratios) else {
+        anyhow::bail!("the cores are one")
+    };
     println!(
         "{:?} {}B q{}: {:.2} M/s ({:.2} GB/s), p50 {:.0} ns p99 {:.0} ns; echo {:.0} ns {:.1} M/s, line {:.0} ns, \
          copy hot {:.1} read {:.1} GB/s; ratios: latency {:.2}, rate {:.2}, hot {:.2}, read {:.2}; leaked {}",
@@ -41,15 +44,15 @@ fn main() -> anyhow::Result<()> {
         figures.bytes_per_second.median / 1e9,
         figures.latency_ns.p50.median,
         figures.latency_ns.p99.median,
-        figures.limits.echo_round_trip_ns.median,
-        figures.limits.echo_per_second.median / 1e6,
-        figures.limits.line_transfer_ns.median,
-        figures.limits.copy_hot.median / 1e9,
-        figures.limits.copy_read.median / 1e9,
-        figures.ratios.latency_to_echo.median,
-        figures.ratios.rate_to_echo.median,
-        figures.ratios.bytes_to_copy_hot.median,
-        figures.ratios.bytes_to_copy_read.median,
+        limits.echo_round_trip_ns.median,
+        limits.echo_per_second.median / 1e6,
+        limits.line_transfer_ns.median,
+        limits.copy_hot.median / 1e9,
+        limits.copy_read.median / 1e9,
+        ratios.latency_to_echo.median,
+        ratios.rate_to_echo.median,
+        ratios.bytes_to_copy_hot.median,
+        ratios.bytes_to_copy_read.median,
         figures.buffers_leaked,
     );
     Ok(())

@@ -11,7 +11,7 @@ use stag::rpc::{CompletedCall, ConnectionId, Statistics};
 use stag::wire::mount3::PathArguments;
 use stag::wire::nfs3::{
     CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments, Handle, Name, ReadArguments,
-    SetAttributes, Stable, WriteArguments,
+    RemoveArguments, SetAttributes, Stable, WriteArguments,
 };
 use stag::wire::rpc::{AuthSys, Gids};
 use stag::wire::xdr::Item;
@@ -41,7 +41,9 @@ pub struct Measured {
     pub credits_granted: u32,
     /// Inline thresholds: Calls, Replies.
     pub thresholds: (u32, u32),
-    /// What the arena stepped down from, if anything.
+    /// The pages that the arena stands on.
+    pub pages: String,
+    /// What it stepped down from, if anything.
     pub notes: Vec<String>,
 }
 
@@ -54,6 +56,8 @@ pub fn file_len(scenario: &Scenario) -> usize {
 struct Connection {
     id: ConnectionId,
     file: Vec<u8>,
+    /// Where the file is: its folder and its name.
+    place: (Vec<u8>, String),
 }
 
 /// One client core's engine and what it works with.
@@ -67,7 +71,7 @@ struct Client<'a> {
     data: Shared,
     /// Buffers for READ that no Call has at present.
     spare: Vec<Buf>,
-    notes: Vec<String>,
+    arena: Arena,
 }
 
 /// Runs one round of `scenario` on this thread, against `address`.
@@ -77,7 +81,9 @@ struct Client<'a> {
 /// When a Call fails, or the server goes away.
 pub fn run(scenario: &Scenario, address: &str, export: &str, number: usize) -> Result<Measured> {
     let mut client = Client::start(scenario, address, export, number)?;
-    client.measure()
+    let measured = client.measure()?;
+    client.remove_files()?;
+    Ok(measured)
 }
 
 impl<'a> Client<'a> {
@@ -108,16 +114,16 @@ impl<'a> Client<'a> {
             connections: Vec::new(),
             data: data.share(),
             spare,
-            notes: memory.arena.notes().to_vec(),
+            arena: memory.arena.clone(),
         };
         for index in 0..scenario.connections {
             let id = client.connect(address)?;
             let name = format!("perf-{}-{number}-{index}", std::process::id());
-            let file = match scenario.operation {
-                Operation::Null | Operation::Echo => Vec::new(),
+            let (folder, file) = match scenario.operation {
+                Operation::Null | Operation::Echo => Default::default(),
                 _ => client.make_file(id, export, &name)?,
             };
-            client.connections.push(Connection { id, file });
+            client.connections.push(Connection { id, file, place: (folder, name) });
         }
         Ok(client)
     }
@@ -149,11 +155,14 @@ impl<'a> Client<'a> {
             if let Some(done) = self.engine.completed() {
                 return Ok(Finished::new(done));
             }
+            if self.scenario.may_sleep {
+                std::thread::yield_now();
+            }
         }
     }
 
-    /// Makes the file of a connection, full of data.
-    fn make_file(&mut self, id: ConnectionId, export: &str, name: &str) -> Result<Vec<u8>> {
+    /// Makes the file of a connection, full of data. Returns the handles of its folder and of itself.
+    fn make_file(&mut self, id: ConnectionId, export: &str, name: &str) -> Result<(Vec<u8>, Vec<u8>)> {
         let mount = Mnt(PathArguments { path: Name(export.as_bytes()) });
         let finished = self.ask(id, &mount, Chunks::default())?;
         let root = match finished.reply::<Mnt<'_>>()? {
@@ -174,7 +183,22 @@ impl<'a> Client<'a> {
                 bail!("write {name}: {:?}", failure.status);
             }
         }
-        Ok(file)
+        Ok((root, file))
+    }
+
+    /// Leaves the export as it was found.
+    fn remove_files(&mut self) -> Result<()> {
+        for Connection { id, file, place } in std::mem::take(&mut self.connections) {
+            if file.is_empty() {
+                continue;
+            }
+            let object = DirectoryName { directory: Handle(&place.0), name: Name(place.1.as_bytes()) };
+            let finished = self.ask(id, &RemoveArguments { object }, Chunks::default())?;
+            if let Err(failure) = finished.reply::<RemoveArguments<'_>>()? {
+                bail!("remove {}: {:?}", place.1, failure.status);
+            }
+        }
+        Ok(())
     }
 
     fn write_arguments<'f>(&self, file: &'f [u8], block: usize) -> (WriteArguments<'f>, Chunks) {
@@ -380,7 +404,8 @@ impl<'a> Client<'a> {
             statistics: *self.engine.statistics(),
             credits_granted: self.engine.credits_granted(first),
             thresholds,
-            notes: self.notes.clone(),
+            pages: self.arena.page_size().to_string(),
+            notes: self.arena.notes().to_vec(),
         })
     }
 }

@@ -19,16 +19,18 @@ use crate::spread::Spread;
 pub struct Figures {
     /// What was measured.
     pub scenario: Scenario,
+    /// Calls measured, of all clients and rounds.
+    pub calls: u64,
     /// Calls a second, all clients together.
     pub calls_per_second: Spread,
     /// Octets of data a second; 0 for operations that move none.
     pub bytes_per_second: Spread,
     /// Latency in nanoseconds.
     pub latency_ns: Latency,
-    /// The box's limits; one measurement in each round.
-    pub limits: Limits,
+    /// The box's limits; one measurement in each round. None when there is only one core: they spin.
+    pub limits: Option<Limits>,
     /// The figures as ratios to the limits of the same round.
-    pub ratios: Ratios,
+    pub ratios: Option<Ratios>,
     /// The server's last grant.
     pub credits_granted: u32,
     /// Inline thresholds: of Calls, of Replies.
@@ -39,7 +41,9 @@ pub struct Figures {
     pub client_copied_bytes_per_call: f64,
     /// Buffers that the server did not get back. Always 0, or Stag has a bug.
     pub buffers_leaked: usize,
-    /// What memory stepped down from.
+    /// The pages that the client's memory stands on.
+    pub pages: String,
+    /// What memory of either end stepped down from.
     pub notes: Vec<String>,
 }
 
@@ -84,8 +88,11 @@ pub fn run(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<Figur
     let mut rounds = Vec::new();
     let mut served: Option<(Statistics, u64)> = None;
     let mut leaked = 0;
+    let mut notes = Vec::new();
     for round in 0..scenario.repeat.max(1) {
-        limit_rounds.push(limits::measure(cores, scenario.depth, copy_len, 1));
+        if cores[0] != cores[1] {
+            limit_rounds.push(limits::measure(cores, scenario.depth, copy_len, 1));
+        }
         let round = match &scenario.server {
             Some((address, export)) => clients(scenario, address, export)?,
             None => {
@@ -93,6 +100,7 @@ pub fn run(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<Figur
                 let measured = clients(scenario, &server.address, EXPORT)?;
                 let (statistics, outstanding) = server.finish()?;
                 leaked += outstanding;
+                notes = std::mem::take(&mut server.notes);
                 served = Some((statistics, statistics.calls_received.max(1)));
                 measured
             }
@@ -100,7 +108,12 @@ pub fn run(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<Figur
         rounds.push(round);
         progress(rounds.len());
     }
-    Ok(sum_up(scenario, &rounds, &limit_rounds, served, leaked))
+    for note in &rounds[rounds.len() - 1][0].notes {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    Ok(Figures { notes, ..sum_up(scenario, &rounds, &limit_rounds, served, leaked) })
 }
 
 /// One round of all client cores.
@@ -133,6 +146,7 @@ fn sum_up(
     let sent = last.statistics.calls_sent.max(1) as f64;
     Figures {
         scenario: scenario.clone(),
+        calls: rounds.iter().flatten().map(|client| client.calls).sum(),
         calls_per_second: Spread::of(rates.clone()),
         bytes_per_second: Spread::of(rates.iter().map(|rate| rate * size).collect()),
         latency_ns: Latency {
@@ -142,29 +156,30 @@ fn sum_up(
             max: of(&|latency| latency.max() as f64),
             mean: of(&Histogram::mean),
         },
-        limits: Limits {
+        limits: limit_rounds.first().map(|first| Limits {
             line_transfer_ns: gather(&|limits| limits.line_transfer_ns.median),
             echo_round_trip_ns: gather(&|limits| limits.echo_round_trip_ns.median),
             echo_per_second: gather(&|limits| limits.echo_per_second.median),
             copy_hot: gather(&|limits| limits.copy_hot.median),
             copy_read: gather(&|limits| limits.copy_read.median),
-            ..limit_rounds[0].clone()
-        },
-        ratios: Ratios {
+            ..first.clone()
+        }),
+        ratios: limit_rounds.first().map(|_| Ratios {
             latency_to_echo: ratio(&|round| {
                 latencies[round].value_at_quantile(0.5) as f64 / limit_rounds[round].echo_round_trip_ns.median
             }),
             rate_to_echo: ratio(&|round| rates[round] / limit_rounds[round].echo_per_second.median),
             bytes_to_copy_hot: ratio(&|round| rates[round] * size / limit_rounds[round].copy_hot.median),
             bytes_to_copy_read: ratio(&|round| rates[round] * size / limit_rounds[round].copy_read.median),
-        },
+        }),
         credits_granted: last.credits_granted,
         inline_thresholds: last.thresholds,
         server_copied_bytes_per_call: served
             .map(|(statistics, calls)| statistics.copied_bytes as f64 / calls as f64),
         client_copied_bytes_per_call: last.statistics.copied_bytes as f64 / sent,
         buffers_leaked: leaked,
-        notes: last.notes.clone(),
+        pages: last.pages.clone(),
+        notes: Vec::new(),
     }
 }
 
