@@ -61,7 +61,7 @@ struct Expected {
     /// The peer may read these until the Call is over, and not longer.
     exposed: Vec<Shared>,
     cancelled: bool,
-    deadline: Duration,
+    timeout: Duration,
 }
 
 struct Client {
@@ -139,7 +139,9 @@ impl Run {
                 }
                 (Err(CallError::ConnectionLost | CallError::NotSent), _) => {}
                 (Err(CallError::Cancelled), _) => assert!(expected.cancelled),
-                (Err(CallError::TimedOut), _) => assert!(self.world.now() >= expected.deadline),
+                (Err(CallError::TimedOut), _) => {
+                    assert!(self.world.now() >= done.started + expected.timeout);
+                }
                 (Err(CallError::Chunk | CallError::GarbageArguments), _) if self.short => {}
                 // One end knows of a larger inline threshold than the other: no Reply chunk was offered.
                 (Err(CallError::Chunk), _) if self.deaf => {}
@@ -312,10 +314,8 @@ impl Run {
             }
         };
         let offered = (chunks.read.len(), chunks.write.len());
-        let now = self.world.now();
         match self.clients[index].node.engine.call(connection, &request, &mut chunks, encode) {
             Ok(call) => {
-                let deadline = now + timeout;
                 let expected = Expected {
                     client: index,
                     call,
@@ -324,7 +324,7 @@ impl Run {
                     written,
                     exposed,
                     cancelled: false,
-                    deadline,
+                    timeout,
                 };
                 self.expected.insert(self.next_user, expected);
             }

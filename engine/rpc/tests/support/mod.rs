@@ -106,6 +106,8 @@ pub(crate) struct Bench {
     pub(crate) clients: Vec<Node<()>>,
     pub(crate) connections: Vec<ConnectionId>,
     next_user: u64,
+    /// Somebody here sends without credits: some Sends find no Receive, and that is not our fault.
+    pub(crate) rules_broken: bool,
 }
 
 impl Bench {
@@ -131,7 +133,14 @@ impl Bench {
             (Program::new(memory.pools.payload.clone()),)
         });
         server.engine.listen(ADDRESS).expect("the address is free");
-        let mut bench = Bench { world, server, clients: Vec::new(), connections: Vec::new(), next_user: 0 };
+        let mut bench = Bench {
+            world,
+            server,
+            clients: Vec::new(),
+            connections: Vec::new(),
+            next_user: 0,
+            rules_broken: false,
+        };
         for _ in 0..clients {
             bench.add_client(client);
         }
@@ -179,7 +188,7 @@ impl Bench {
             if done(self) {
                 return;
             }
-            assert!(self.step(), "nothing happens any more, and what was awaited did not");
+            assert!(self.step() || done(self), "nothing happens any more, and what was awaited did not");
         }
         panic!("what was awaited did not happen in {PASSES_MAX} passes");
     }
@@ -272,7 +281,11 @@ impl Bench {
         }
         assert_eq!(self.server.engine.services_mut().0.kept(), 0);
         assert_eq!(self.server.outstanding(), 0, "the server's buffers: {}", self.server.memory.ledger);
-        assert_eq!(self.world.violations(), Violations::default());
+        let mut violations = self.world.violations();
+        if self.rules_broken {
+            violations.receiver_not_ready = 0;
+        }
+        assert_eq!(violations, Violations::default());
         assert_eq!(self.server.engine.connection_count(), 0);
     }
 

@@ -1,0 +1,321 @@
+//! Clients that do not keep to the rules, against a server's engine.
+
+use stag_fabric::RemoteSegment;
+use stag_fabric::sim::{FaultPlan, Random, World, sweep};
+
+use crate::raw::{Raw, octets, word};
+use crate::support::program::{BIG, ECHO, GET, LATER, NEVER, PROGRAM, PUT, VERSION};
+use crate::support::{ADDRESS, Bench, small};
+
+const MSG: u32 = 0;
+const NOMSG: u32 = 1;
+const MSGP: u32 = 2;
+const DONE: u32 = 3;
+const ERROR: u32 = 4;
+
+/// A server, an honest client beside, and a peer that is neither.
+struct Case {
+    bench: Bench,
+    raw: Raw,
+}
+
+impl Case {
+    fn new() -> Case {
+        Case::in_world(World::new(1, FaultPlan::default()))
+    }
+
+    fn in_world(world: World) -> Case {
+        let server = stag_rpc::EngineConfig { inline_threshold: 4096, ..small() };
+        let mut bench = Bench::in_world(world, server, small(), 1);
+        bench.establish();
+        let mut raw = Raw::new(&bench.world);
+        raw.connect(ADDRESS);
+        let mut case = Case { bench, raw };
+        case.run(|case| case.raw.established);
+        case
+    }
+
+    fn pass(&mut self) -> usize {
+        let now = self.bench.world.now();
+        self.bench.pass() + self.raw.poll(now)
+    }
+
+    #[track_caller]
+    fn run(&mut self, mut done: impl FnMut(&mut Case) -> bool) {
+        for _ in 0..100_000 {
+            if done(self) {
+                return;
+            }
+            if self.pass() == 0 {
+                assert!(self.bench.world.advance(), "nothing happens any more, and what was awaited did not");
+            }
+        }
+        panic!("what was awaited did not happen");
+    }
+
+    /// Until nothing happens any more.
+    fn quiesce(&mut self) {
+        for _ in 0..10_000 {
+            if self.pass() == 0 && !self.bench.world.advance() {
+                return;
+            }
+        }
+        panic!("it never becomes quiet");
+    }
+
+    /// The honest client's connection works, and at the end all memory is back.
+    #[track_caller]
+    fn close(mut self) {
+        self.bench.check_alive(0);
+        self.raw.disconnect();
+        self.quiesce();
+        assert_eq!(self.raw.memory.ledger.outstanding(), 0, "{}", self.raw.memory.ledger);
+        self.bench.close();
+    }
+}
+
+/// The RPC message of a Call.
+fn rpc(xid: u32, procedure: u32, arguments: &[u32]) -> Vec<u32> {
+    let mut words = vec![xid, 0, 2, PROGRAM, VERSION, procedure, 0, 0, 0, 0];
+    words.extend(arguments);
+    words
+}
+
+/// A transport header and what follows it.
+fn message(xid: u32, procedure: u32, lists: &[u32], rest: &[u32]) -> Vec<u8> {
+    let mut words = vec![xid, 1, 1, procedure];
+    words.extend(lists);
+    words.extend(rest);
+    octets(&words)
+}
+
+/// A read segment, with the word before it that says so.
+fn read(position: u32, handle: u32, len: u32, offset: u64) -> Vec<u32> {
+    vec![1, position, handle, len, (offset >> 32) as u32, offset as u32]
+}
+
+fn of(segment: RemoteSegment, position: u32, len: u32) -> Vec<u32> {
+    read(position, segment.handle.0, len, segment.offset)
+}
+
+#[test]
+fn headers_in_error_get_their_answers() {
+    // 8166-4.5-a, 4.5-b, 4.5.1-a, 4.5.2-a, 4.2.4-c, 4.6.1-a, 8.1-e; the connection lives on each time.
+    let mut case = Case::new();
+    let null = |xid| rpc(xid, 0, &[]);
+    let xid = 0x77;
+    let list = |parts: &[Vec<u32>]| -> Vec<u32> {
+        let mut lists = parts.concat();
+        lists.extend([0, 0, 0]);
+        lists
+    };
+    let none = None;
+    let chunk = Some(2);
+    let mut endless = Vec::new();
+    for _ in 0..160 {
+        endless.extend(read(0, 1, 4, 0));
+    }
+    let many: Vec<Vec<u32>> = (0..65).map(|_| read(40, 1, 4, 0)).collect();
+    let nine: Vec<Vec<u32>> = (0..9).map(|index| read(40 + 4 * index, 1, 4, 0)).collect();
+    let cases: Vec<(&str, Vec<u8>, Option<u32>)> = vec![
+        ("nothing", vec![], none),
+        ("four octets", octets(&[xid]), none),
+        ("27 octets", message(xid, MSG, &[0, 0, 0], &[])[..27].to_vec(), none),
+        ("zeros", vec![0; 28], Some(1)),
+        ("many zeros", vec![0; 4096], Some(1)),
+        ("version 2", octets(&[xid, 2, 1, MSG, 0, 0, 0]), Some(1)),
+        ("version 0xffffffff", octets(&[xid, u32::MAX, 1, 77, 0, 0, 0]), Some(1)),
+        ("RDMA_MSGP", message(xid, MSGP, &[0, 0, 0, 0, 0], &null(xid)), chunk),
+        ("RDMA_DONE", message(xid, DONE, &[0, 0, 0], &[]), none),
+        ("RDMA_ERROR", message(xid, ERROR, &[2, 0, 0], &[]), none),
+        ("procedure 9", message(xid, 9, &[0, 0, 0], &null(xid)), chunk),
+        ("RDMA_NOMSG without lists", message(xid, NOMSG, &[0, 0, 0], &[]), chunk),
+        ("a list that never ends", message(xid, MSG, &endless, &[]), chunk),
+        ("a list word of 7", message(xid, MSG, &[7, 0, 0], &null(xid)), chunk),
+        ("65 segments", message(xid, MSG, &list(&many), &null(xid)), chunk),
+        ("9 chunks", message(xid, MSG, &list(&nine), &rpc(xid, PUT, &[4; 10])), chunk),
+        ("a Write chunk of 2^32-1 segments", message(xid, MSG, &[0, 1, u32::MAX, 0, 0], &null(xid)), chunk),
+        ("an xid that is not the RPC's", message(xid, MSG, &[0, 0, 0], &null(xid + 1)), chunk),
+        ("a Reply", message(xid, MSG, &[0, 0, 0], &[xid, 1, 0, 0, 0, 0]), none),
+        ("Position 5", message(xid, MSG, &list(&[read(5, 1, 4, 0)]), &null(xid)), chunk),
+        ("a Position outside", message(xid, MSG, &list(&[read(4000, 1, 4, 0)]), &null(xid)), chunk),
+        (
+            "Positions that overlap",
+            message(xid, MSG, &list(&[read(40, 1, 40, 0), read(44, 2, 40, 0)]), &null(xid)),
+            chunk,
+        ),
+        (
+            "lengths that overflow when summed",
+            message(xid, NOMSG, &list(&[read(0, 1, u32::MAX, 0), read(0, 2, u32::MAX, 0)]), &[]),
+            chunk,
+        ),
+        (
+            "an address that overflows",
+            message(xid, NOMSG, &list(&[read(0, 1, 4096, u64::MAX - 4)]), &[]),
+            chunk,
+        ),
+        ("a Long Call beyond the budget", message(xid, NOMSG, &list(&[read(0, 1, 2 << 20, 0)]), &[]), chunk),
+    ];
+    for (what, octets, expected) in cases {
+        assert!(case.raw.send(&octets, None), "{what}");
+        case.quiesce();
+        let answers = std::mem::take(&mut case.raw.messages);
+        assert_eq!(case.raw.closed, None, "{what}: the connection lives");
+        match expected {
+            None => assert!(answers.is_empty(), "{what}: {answers:?}"),
+            Some(code) => {
+                assert_eq!(answers.len(), 1, "{what}");
+                let answer = &answers[0];
+                assert_eq!(answer.len(), if code == 1 { 28 } else { 20 }, "{what}");
+                let same = [word(&octets, 0), word(&octets, 1)];
+                assert_eq!([word(answer, 0), word(answer, 1)], same, "{what}: xid and version");
+                assert!(word(answer, 2) >= 1, "{what}: a grant is never 0");
+                assert_eq!([word(answer, 3), word(answer, 4)], [ERROR, code], "{what}");
+            }
+        }
+    }
+    // After all of that it is served as anybody.
+    assert!(case.raw.send(&message(5, MSG, &[0, 0, 0], &rpc(5, 0, &[])), None));
+    case.run(|case| case.raw.messages.len() == 1);
+    assert_eq!(word(&case.raw.messages[0], 0), 5);
+    assert_eq!(word(&case.raw.messages[0], 3), MSG);
+    case.close();
+}
+
+#[test]
+fn rpc_messages_in_error_get_their_answers() {
+    // 5531-a, 5531-d
+    let mut case = Case::new();
+    let mut send = |words: &[u32]| -> Option<Vec<u8>> {
+        let octets = message(words[0], MSG, &[0, 0, 0], words);
+        assert!(case.raw.send(&octets, None));
+        case.quiesce();
+        let mut answers = std::mem::take(&mut case.raw.messages);
+        assert!(answers.len() <= 1);
+        answers.pop()
+    };
+    // RPC version 3: denied, RPC_MISMATCH, 2 to 2.
+    let answer = send(&[1, 0, 3, PROGRAM, VERSION, 0, 0, 0, 0, 0]).expect("an answer");
+    assert_eq!((7..13).map(|at| word(&answer, at)).collect::<Vec<_>>(), [1, 1, 1, 0, 2, 2]);
+    // An unknown flavor: denied, AUTH_ERROR.
+    let answer = send(&[2, 0, 2, PROGRAM, VERSION, ECHO, 77, 0, 0, 0]).expect("an answer");
+    assert_eq!((7..12).map(|at| word(&answer, at)).collect::<Vec<_>>(), [2, 1, 1, 1, 2]);
+    // A credential of 4 GiB, and one that is longer than the message: an answer or none, never more.
+    let _ = send(&[3, 0, 2, PROGRAM, VERSION, ECHO, 1, u32::MAX, 0, 0]);
+    let _ = send(&[4, 0, 2, PROGRAM, VERSION, ECHO, 1, 400, 0, 0]);
+    // A Call that ends in its header.
+    let _ = send(&[5, 0, 2, PROGRAM]);
+    // The arguments' string has 4 GiB.
+    let answer = send(&rpc(6, ECHO, &[u32::MAX])).expect("an answer");
+    assert_eq!(word(&answer, 12), 4, "GARBAGE_ARGS");
+    case.close();
+}
+
+#[test]
+fn memory_that_is_not_there_ends_that_connection_alone() {
+    // A Long Call, a data chunk, a Write chunk and a Reply chunk whose handles were never exposed.
+    let calls: [Vec<u8>; 4] = [
+        message(9, NOMSG, &[read(0, 0xbad, 4096, 64), vec![0, 0, 0]].concat(), &[]),
+        message(9, MSG, &[read(44, 0xbad, 4096, 64), vec![0, 0, 0]].concat(), &rpc(9, PUT, &[1, 4096])),
+        message(9, MSG, &[0, 1, 1, 0xbad, 4096, 0, 64, 0, 0], &rpc(9, GET, &[1, 1, 4096])),
+        message(9, MSG, &[0, 0, 1, 1, 0xbad, 9000, 0, 64], &rpc(9, BIG, &[1, 8000])),
+    ];
+    for call in calls {
+        let mut case = Case::new();
+        assert!(case.raw.send(&call, None));
+        case.run(|case| case.raw.closed.is_some());
+        case.run(|case| case.bench.server.engine.connection_count() == 1);
+        case.close();
+    }
+}
+
+#[test]
+fn a_segment_beyond_its_region_ends_that_connection_alone() {
+    let mut case = Case::new();
+    let [readable, _] = case.raw.expose(4096).expect("memory");
+    let lists = [of(readable, 44, 8192), vec![0, 0, 0]].concat();
+    assert!(case.raw.send(&message(9, MSG, &lists, &rpc(9, PUT, &[1, 8192])), None));
+    case.run(|case| case.raw.closed.is_some());
+    case.close();
+}
+
+#[test]
+fn more_calls_than_credits_end_the_connection() {
+    // 8166-3.3.1-b: one credit is assumed at first; the second Call in process is one too many.
+    let mut case = Case::new();
+    for xid in [1, 2] {
+        let arguments = [(NEVER >> 32) as u32, NEVER as u32, 0];
+        assert!(case.raw.send(&message(xid, MSG, &[0, 0, 0], &rpc(xid, LATER, &arguments)), None));
+    }
+    case.run(|case| case.raw.closed.is_some());
+    assert_eq!(case.bench.server.engine.statistics().violations, 1);
+    assert!(case.raw.messages.is_empty());
+    case.close();
+}
+
+#[test]
+fn an_xid_that_is_in_process_is_not_executed_twice() {
+    // 5531-e
+    let mut case = Case::new();
+    let call = message(8, MSG, &[0, 0, 0], &rpc(8, LATER, &[0, 200, 0]));
+    assert!(case.raw.send(&call, None));
+    assert!(case.raw.send(&call, None));
+    case.run(|case| case.bench.server.engine.services_mut().0.executed == 1);
+    case.bench.run_for(std::time::Duration::from_millis(20));
+    case.quiesce();
+    assert_eq!(case.raw.messages.len(), 1);
+    assert_eq!(case.bench.server.engine.services_mut().0.executed, 1);
+    case.close();
+}
+
+#[test]
+fn arbitrary_messages_do_no_harm() {
+    // Random octets, and Calls of every form with some words changed or cut off.
+    sweep("arbitrary_messages_do_no_harm", 0..60, |seed| {
+        let mut random = Random::new(seed);
+        let mut case = Case::in_world(World::new(seed, FaultPlan::default()));
+        case.bench.rules_broken = true;
+        for xid in 0..40 {
+            if case.raw.pair.is_none() {
+                case.raw.established = false;
+                case.raw.closed = None;
+                case.raw.connect(ADDRESS);
+                case.run(|case| case.raw.established || case.raw.closed.is_some());
+            }
+            let Some([readable, writable]) = case.raw.expose(4096) else { continue };
+            let (reads, writes) = (of(readable, 44, 4096), of(writable, 0, 4096));
+            let mut octets = match random.below(6) {
+                0 => (0..random.below(4096)).map(|_| random.below(256) as u8).collect(),
+                1 => message(xid, MSG, &[reads, vec![0, 0, 0]].concat(), &rpc(xid, PUT, &[1, 4096])),
+                2 => {
+                    let lists = [&[0, 1, 1][..], &writes[2..], &[0, 0]].concat();
+                    message(xid, MSG, &lists, &rpc(xid, GET, &[1, 1, 4000]))
+                }
+                3 => {
+                    let lists = [&[0, 0, 1, 1][..], &writes[2..]].concat();
+                    message(xid, MSG, &lists, &rpc(xid, BIG, &[1, 4000]))
+                }
+                4 => message(xid, NOMSG, &[of(readable, 0, 4096), vec![0, 0, 0]].concat(), &[]),
+                _ => message(xid, MSG, &[0, 0, 0], &rpc(xid, ECHO, &[4, 4])),
+            };
+            for _ in 0..random.below(4) {
+                if octets.len() < 4 {
+                    break;
+                }
+                let at = random.below(octets.len() as u64 / 4) as usize * 4;
+                let value = [0, 1, 2, 4, 0x7fff_fffc, u32::MAX, random.below(1 << 32) as u32];
+                let value = value[random.below(7) as usize];
+                octets[at..at + 4].copy_from_slice(&value.to_be_bytes());
+            }
+            if random.below(6) == 0 {
+                octets.truncate(random.below(octets.len() as u64 + 1) as usize);
+            }
+            case.raw.send(&octets, None);
+            if random.below(3) > 0 {
+                case.quiesce();
+            }
+        }
+        case.quiesce();
+        case.close();
+    });
+}

@@ -1,0 +1,9 @@
+//! Peers that do not keep to the rules, against a server's engine and a client's. Whatever they send: a protocol
+//! answer or the end of that connection alone, and all memory back.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clients;
+mod raw;
+mod servers;

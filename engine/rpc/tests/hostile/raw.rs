@@ -1,0 +1,144 @@
+//! A peer that sends what a test says: the bare provider.
+
+use std::time::Duration;
+
+use stag_fabric::sim::{Sim, World};
+use stag_fabric::{
+    Completed, Completion, DisconnectReason, Event, Exposed, Handle, Provider, QueuePairCapacity,
+    QueuePairId, RemoteSegment, SendRequest,
+};
+use stag_proto::parameters::{InlineSize, PrivateData};
+use stag_rpc::Memory;
+
+use crate::support::small;
+
+const CAPACITY: QueuePairCapacity =
+    QueuePairCapacity { receives: 64, sends: 64, exposures: 64, send_len_max: 4096, receive_len_max: 4096 };
+
+pub(crate) struct Raw {
+    sim: Sim,
+    pub(crate) memory: Memory,
+    pub(crate) pair: Option<QueuePairId>,
+    pub(crate) established: bool,
+    /// What came in and nobody looked at yet.
+    pub(crate) messages: Vec<Vec<u8>>,
+    pub(crate) closed: Option<DisconnectReason>,
+    completions: Vec<Completion>,
+}
+
+impl Raw {
+    pub(crate) fn new(world: &World) -> Raw {
+        let config = stag_rpc::EngineConfig { inline_threshold: 4096, ..small() };
+        let memory = Memory::new(&config, 1 << 20).expect("a few megabytes");
+        let mut sim = world.provider("raw");
+        sim.register(&memory.arena).expect("an arena");
+        Raw {
+            sim,
+            memory,
+            pair: None,
+            established: false,
+            messages: Vec::new(),
+            closed: None,
+            completions: Vec::with_capacity(64),
+        }
+    }
+
+    /// What it says of itself: messages of 4096 octets, and remote invalidation.
+    fn private_data() -> [u8; 8] {
+        let size = InlineSize::round_down(4096);
+        PrivateData { remote_invalidation: true, send_size: size, receive_size: size }.to_wire()
+    }
+
+    pub(crate) fn connect(&mut self, address: &str) {
+        let pair = self.sim.connect(address, &Raw::private_data(), CAPACITY).expect("the address is fine");
+        self.pair = Some(pair);
+        self.post_receives(32);
+    }
+
+    pub(crate) fn listen(&mut self, address: &str) {
+        self.sim.listen(address).expect("the address is free");
+    }
+
+    fn post_receives(&mut self, count: usize) {
+        let Some(pair) = self.pair else { return };
+        for _ in 0..count {
+            let Some(buf) = self.memory.pools.messages.take() else { return };
+            if self.sim.post_receive(pair, 0, buf).is_err() {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn poll(&mut self, now: Duration) -> usize {
+        let mut count = self.sim.poll(now, &mut self.completions, 64);
+        while let Some(event) = self.sim.poll_event() {
+            count += 1;
+            match event {
+                Event::ConnectRequest { request, .. } => {
+                    let pair = self.sim.prepare(request, CAPACITY).expect("it fits");
+                    self.pair = Some(pair);
+                    self.post_receives(32);
+                    self.sim.accept(pair, &Raw::private_data()).expect("just prepared");
+                }
+                Event::Established { .. } => self.established = true,
+                Event::Disconnected { reason, .. } => {
+                    self.closed = Some(reason);
+                    self.pair = None;
+                }
+                event => panic!("unexpected: {event:?}"),
+            }
+        }
+        for completion in std::mem::take(&mut self.completions) {
+            if let Completed::Receive { buf, .. } = completion.completed
+                && completion.result.is_ok()
+            {
+                self.messages.push(buf.to_vec());
+                drop(buf);
+                self.post_receives(1);
+            }
+        }
+        self.completions.reserve(64);
+        self.sim.ring_doorbells();
+        count
+    }
+
+    /// Sends these octets. `false`: the connection takes nothing.
+    pub(crate) fn send(&mut self, octets: &[u8], invalidate: Option<Handle>) -> bool {
+        let Some(pair) = self.pair else { return false };
+        let mut buf = self.memory.pools.messages.take().expect("a message buffer");
+        buf.set_len(octets.len());
+        buf.copy_from_slice(octets);
+        self.sim.post_send(pair, SendRequest { id: 0, buf, invalidate, signaled: false }).is_ok()
+    }
+
+    /// Lets the peer read and write some memory; returns two segments.
+    pub(crate) fn expose(&mut self, len: usize) -> Option<[RemoteSegment; 2]> {
+        let pair = self.pair?;
+        let space = || {
+            let mut buf = self.memory.pools.payload.take_len(len)?;
+            buf.set_len(len);
+            buf.fill(0);
+            Some(buf)
+        };
+        let (readable, writable) = (space()?.share(), space()?);
+        let readable = self.sim.expose(pair, Exposed::Read(readable)).ok()?;
+        let writable = self.sim.expose(pair, Exposed::Write(writable)).ok()?;
+        Some([readable, writable])
+    }
+
+    pub(crate) fn disconnect(&mut self) {
+        if let Some(pair) = self.pair {
+            self.sim.disconnect(pair);
+        }
+    }
+}
+
+/// Words in network order.
+pub(crate) fn octets(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+pub(crate) fn word(message: &[u8], index: usize) -> u32 {
+    let octets = message[index * 4..][..4].try_into().expect("four octets");
+    u32::from_be_bytes(octets)
+}
