@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use stag_fabric::{Exposed, Fence, Handle, Provider, RemoteSegment, SendRequest};
-use stag_memory::{Buf, Shared};
+use stag_fabric::{Exposed, Fence, Handle, Provider, SendRequest};
+use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
 use stag_proto::plan::{Form, Shape};
 use stag_proto::requester::{
     self, ChunkLists, Config, Failure, Memory, Outcome, Payload, Received, Requester,
 };
 use stag_wire::rpc::{Accepted, CallHeader, Denied, OpaqueAuth, ReplyBody, ReplyHeader, flavor};
-use stag_wire::rpcrdma::{ReadSegment, Segment};
 use stag_wire::xdr::{Overflow, Reader, Writer};
 
 use crate::ConnectionId;
@@ -20,6 +19,7 @@ use crate::client::{
 };
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::engine::Core;
+use crate::offering::{Lists, WriteCounts, emit_chunks, segment, write_buf};
 use crate::reply::LONG_REPLY_LEN_MAX;
 use crate::statistics::Statistics;
 
@@ -506,30 +506,6 @@ impl Calling {
     }
 }
 
-/// Segments of each Write chunk.
-struct WriteCounts {
-    counts: [u32; CLIENT_SEGMENTS_MAX],
-    len: usize,
-}
-
-impl WriteCounts {
-    #[inline]
-    fn of(chunks: &Chunks) -> WriteCounts {
-        let mut counts = WriteCounts { counts: [0; CLIENT_SEGMENTS_MAX], len: 0 };
-        for (chunk, _) in chunks.write.iter() {
-            let chunk = usize::from(*chunk).min(CLIENT_SEGMENTS_MAX - 1);
-            counts.counts[chunk] += 1;
-            counts.len = counts.len.max(chunk + 1);
-        }
-        counts
-    }
-
-    #[inline]
-    fn as_slice(&self) -> &[u32] {
-        &self.counts[..self.len]
-    }
-}
-
 /// Encodes a Call's RPC message, and returns its length and the Positions of its reduced arguments.
 #[inline]
 fn write_payload(
@@ -554,33 +530,6 @@ fn write_payload(
     encode(&mut writer)?;
     let positions = writer.reduced_positions().iter().copied().take(CLIENT_SEGMENTS_MAX).collect();
     Ok((writer.position(), positions))
-}
-
-/// Writes the header of a Call with chunks.
-fn emit_chunks(
-    requester: &mut Requester,
-    call: requester::CallId,
-    form: &Form,
-    lists: &Lists,
-    counts: &[u32],
-    out: &mut [u8],
-) -> Result<usize, requester::EmitError> {
-    let mut writes: ArrayVec<&[Segment], CLIENT_SEGMENTS_MAX> = ArrayVec::new();
-    let mut at = 0;
-    for &count in counts {
-        writes.push(&lists.writes[at..at + count as usize]);
-        at += count as usize;
-    }
-    let reply = lists.reply.as_ref().map(std::slice::from_ref);
-    requester.emit_call(call, form, &ChunkLists { reads: &lists.reads, writes: &writes, reply }, out)
-}
-
-/// The chunk lists of one Call, as exposed.
-#[derive(Debug, Default)]
-struct Lists {
-    reads: ArrayVec<ReadSegment, { CLIENT_SEGMENTS_MAX + 1 }>,
-    writes: ArrayVec<Segment, CLIENT_SEGMENTS_MAX>,
-    reply: Option<Segment>,
 }
 
 impl Slot {
@@ -753,37 +702,6 @@ impl Slot {
             statistics.write_chunks_unused += 1;
         }
         sum
-    }
-}
-
-impl Lists {
-    fn expose_read<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        at: u32,
-        data: Shared,
-    ) -> bool {
-        let len = data.len() as u32;
-        match core.provider.expose(id, Exposed::Read(data)) {
-            Ok(source) => {
-                self.reads.push(ReadSegment { position: at, segment: segment(source, len) });
-                core.statistics.read_chunks += u64::from(at != 0);
-                true
-            }
-            Err(_) => false,
-        }
-    }
-}
-
-fn segment(remote: RemoteSegment, length: u32) -> Segment {
-    Segment { handle: remote.handle.0, length, offset: remote.offset }
-}
-
-fn write_buf(exposed: Exposed) -> Option<Buf> {
-    match exposed {
-        Exposed::Write(buf) => Some(buf),
-        Exposed::Read(_) => None,
     }
 }
 

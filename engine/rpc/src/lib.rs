@@ -22,6 +22,7 @@ mod draft;
 mod engine;
 mod few;
 mod memory;
+mod offering;
 mod pools;
 mod pulling;
 mod pushing;

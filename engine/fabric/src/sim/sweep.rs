@@ -24,7 +24,9 @@ pub fn sweep(test: &str, seeds: Range<u64>, mut run: impl FnMut(u64)) {
     };
     for seed in seeds {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            eprintln!("{test}: failed with seed {seed}; replay: {SEED_VARIABLE}={seed} cargo test --workspace {test}");
+            eprintln!(
+                "{test}: failed with seed {seed}; replay: {SEED_VARIABLE}={seed} cargo test --workspace {test}"
+            );
             resume_unwind(panic);
         }
     }
