@@ -17,6 +17,10 @@ use crate::engine::Core;
 use crate::service::Services;
 use crate::serving::Serving;
 
+/// How long a connection outlives the beginning of a graceful stop. The Sends of a stopping engine are
+/// signaled, and awaited; Replies that were posted just before are not, and have this time to arrive.
+const LINGER: Duration = Duration::from_millis(10);
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -30,7 +34,8 @@ pub(crate) struct Connection {
     pub(crate) close_reason: Option<CloseReason>,
     /// Set-up began then.
     pub(crate) opened: Duration,
-    stopping: bool,
+    /// When a graceful stop began.
+    stopping: Option<Duration>,
     closing: bool,
 }
 
@@ -45,7 +50,7 @@ impl Connection {
             serving: None,
             close_reason: None,
             opened: now,
-            stopping: false,
+            stopping: None,
             closing: false,
         }
     }
@@ -105,7 +110,8 @@ impl Connection {
                 }
             };
         }
-        if self.stopping && !self.closing && serving.is_idle() {
+        let Some(since) = self.stopping else { return 0 };
+        if !self.closing && serving.is_idle() && core.now >= since + LINGER {
             self.closing = true;
             core.provider.disconnect(self.id);
             return 1;
@@ -115,7 +121,7 @@ impl Connection {
 
     /// Begins a graceful stop: a client's half ends at once, a server's when its Calls are answered.
     pub(crate) fn stop<P: Provider>(&mut self, core: &mut Core<P>) {
-        self.stopping = true;
+        self.stopping = Some(core.now);
         if self.serving.is_none() && !self.closing {
             self.closing = true;
             core.provider.disconnect(self.id);
@@ -125,6 +131,7 @@ impl Connection {
     /// Whether something must be looked at when time passes.
     pub(crate) fn has_deadline(&self) -> bool {
         !self.established
+            || self.stopping.is_some()
             || self.calling.as_ref().is_some_and(Calling::has_deadline)
             || self.serving.as_ref().is_some_and(Serving::has_pending)
     }

@@ -85,6 +85,8 @@ pub(crate) struct Core<P> {
     pub(crate) credit_share: u32,
     /// Counts the passes.
     pub(crate) pass: u64,
+    /// A graceful stop is under way.
+    pub(crate) stopping: bool,
 }
 
 impl<P> Core<P> {
@@ -143,7 +145,6 @@ pub struct Engine<P, S> {
     disconnects: Vec<(ConnectionId, DisconnectReason)>,
     requests: Vec<ConnectRequest>,
     next_scan: Duration,
-    stopping: bool,
     xid_seed: u32,
 }
 
@@ -186,7 +187,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
             disconnects: Vec::new(),
             requests: Vec::new(),
             next_scan: Duration::ZERO,
-            stopping: false,
             xid_seed: seed,
             core: Core {
                 provider,
@@ -202,6 +202,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 serving_count: 0,
                 credit_share: config.credits_max,
                 pass: 0,
+                stopping: false,
             },
         })
     }
@@ -414,7 +415,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         private_data: &[u8],
     ) -> Result<(), String> {
         let config = self.core.config;
-        if self.stopping {
+        if self.core.stopping {
             return Err("the server is stopping".into());
         }
         if self.core.serving_count >= config.connections_max {
@@ -506,8 +507,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     calling.fenced(&mut self.core, id, handle, exposed);
                 }
             }
-            // Unsignaled: only failures arrive, and the disconnect that follows them says all.
-            Completed::Send(_) | Completed::Write(_) => {}
+            // Unsignaled, but for the Sends of a stopping server: only failures arrive, and the disconnect that
+            // follows them says all.
+            Completed::Send(_) => {
+                if let Some(serving) = found.serving.as_mut() {
+                    serving.sent();
+                }
+            }
+            Completed::Write(_) => {}
         }
     }
 
@@ -635,8 +642,9 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         out.extend(self.core.provider.descriptor().map(|descriptor| descriptor.as_raw_fd()));
     }
 
-    fn stop(&mut self, _now: Duration) {
-        self.stopping = true;
+    fn stop(&mut self, now: Duration) {
+        self.core.now = now;
+        self.core.stopping = true;
         // Clients' connections end at once, serving ones when their Calls are answered.
         for found in self.connections.iter_mut().flatten() {
             found.stop(&mut self.core);

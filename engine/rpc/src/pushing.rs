@@ -95,7 +95,8 @@ pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draf
         draft.next_write += 1;
     }
     let Some(buf) = draft.send.take() else { return Posted::All };
-    let request = SendRequest { id: 0, buf, invalidate: draft.invalidate, signaled: false };
+    // Before a connection is ended in order, its last Reply has to be there.
+    let request = SendRequest { id: 0, buf, invalidate: draft.invalidate, signaled: core.stopping };
     match core.provider.post_send(id, request) {
         Ok(()) => Posted::All,
         Err(refused) => {

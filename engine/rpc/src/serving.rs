@@ -62,6 +62,8 @@ pub(crate) struct Serving {
     stalled: VecDeque<Buf>,
     /// Calls that are in a slot.
     pending: u32,
+    /// Signaled Sends that are not complete: only a stopping engine has some.
+    sending: u32,
     /// Receives that this connection holds: posted, or with a Call in process.
     held: u32,
     /// Credits that it may have at present, by its use of them.
@@ -99,6 +101,7 @@ impl Serving {
             waiting: VecDeque::new(),
             stalled: VecDeque::new(),
             pending: 0,
+            sending: 0,
             held: 0,
             limit: CREDITS_START.min(slots),
             pass: 0,
@@ -110,7 +113,12 @@ impl Serving {
 
     /// Whether nothing is in process or waits to be sent.
     pub(crate) fn is_idle(&self) -> bool {
-        self.pending == 0 && self.blocked.is_empty() && self.stalled.is_empty()
+        self.pending == 0 && self.sending == 0 && self.blocked.is_empty() && self.stalled.is_empty()
+    }
+
+    /// A signaled Send is complete, or another one failed.
+    pub(crate) fn sent(&mut self) {
+        self.sending = self.sending.saturating_sub(1);
     }
 
     /// Whether something found no room in a queue, or no memory.
@@ -644,7 +652,10 @@ impl Serving {
         mut draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
         match post_draft(core, id, &mut draft) {
-            Posted::All => core.put_draft(draft),
+            Posted::All => {
+                self.sending += u32::from(core.stopping);
+                core.put_draft(draft);
+            }
             Posted::Full if self.blocked.len() > core.config.credits_max as usize => {
                 core.put_draft(draft);
                 return Err(CloseReason::Violation("it does not take its Replies"));
