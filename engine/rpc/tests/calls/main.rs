@@ -4,4 +4,5 @@
 mod support;
 
 mod answers;
+mod endings;
 mod forms;

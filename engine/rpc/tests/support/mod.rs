@@ -173,11 +173,15 @@ impl Bench {
 
     /// As [`Bench::pass`], then lets time go on if nothing was done. `false`: nothing will happen any more.
     pub(crate) fn step(&mut self) -> bool {
+        self.step_before(None)
+    }
+
+    fn step_before(&mut self, end: Option<Duration>) -> bool {
         if self.pass() > 0 {
             return true;
         }
         let timers = self.clients.iter().map(|client| client.engine.next_timeout());
-        let timer = timers.chain([self.server.engine.next_timeout()]).flatten().min();
+        let timer = timers.chain([self.server.engine.next_timeout(), end]).flatten().min();
         self.world.advance_before(timer)
     }
 
@@ -200,9 +204,7 @@ impl Bench {
             if self.world.now() >= end {
                 return;
             }
-            if self.pass() == 0 {
-                self.world.advance_before(Some(end));
-            }
+            self.step_before(Some(end));
         }
         panic!("time did not go on in {PASSES_MAX} passes");
     }
