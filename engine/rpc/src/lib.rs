@@ -29,6 +29,7 @@ mod pushing;
 mod reply;
 mod service;
 mod serving;
+mod slot;
 mod statistics;
 
 pub use call::{Call, Caller, PIECES_MAX, Placed};

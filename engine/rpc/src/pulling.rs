@@ -5,13 +5,15 @@ use stag_fabric::{Handle, Provider, READ_PARTS_MAX, ReadPart, ReadRequest, Remot
 use stag_memory::Buf;
 use stag_proto::responder;
 use stag_proto::span::Cursor;
+use stag_wire::rpc::CallHeader;
 use stag_wire::rpcrdma::Segment;
-use stag_wire::xdr::Reduced;
+use stag_wire::xdr::{Reader, Reduced};
 
 use crate::ConnectionId;
 use crate::call::{PIECES_MAX, Placed};
 use crate::engine::Core;
 use crate::pushing::Posted;
+use crate::service::{Lookup, Services};
 
 /// Data Read chunks of one Call at most. NFS has one; custom programs may have more.
 pub(crate) const READ_CHUNKS_MAX: usize = 8;
@@ -63,6 +65,15 @@ impl Pull {
                 item.pieces.push(buf);
             }
         }
+    }
+}
+
+/// Whether a Call's data chunks are worth pulling: its procedure is served, and may have so many.
+pub(crate) fn may_pull<S: Services>(services: &S, stream: &[u8], chunks: usize) -> bool {
+    let Ok(header) = CallHeader::parse(&mut Reader::new(stream)) else { return false };
+    match services.lookup(header.program, header.version, header.procedure) {
+        Lookup::Found { procedure, .. } => chunks <= usize::from(procedure.eligible_arguments),
+        _ => false,
     }
 }
 

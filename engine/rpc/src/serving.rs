@@ -24,7 +24,7 @@ use crate::client::CloseReason;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::draft::{Draft, Verdict};
 use crate::engine::{Core, FIRST_RECEIVES};
-use crate::pulling::{Pull, READ_CHUNKS_MAX, place, plan_chunks, post_reads};
+use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, place, plan_chunks, post_reads};
 use crate::pushing::{Posted, plan_writes, post_draft};
 use crate::reply::Reply;
 use crate::service::{Lookup, Outcome, Services, Token};
@@ -548,14 +548,7 @@ impl Serving {
         send.set_len(send.capacity());
         draft.send = Some(send);
         draft.header_len = header_len;
-        let mut reply = Reply {
-            draft: &mut draft,
-            call,
-            inline_len_max: self.responder.parameters().reply_threshold as usize,
-            payload: &core.pools.payload,
-            eligible,
-            copied_bytes: &mut core.statistics.copied_bytes,
-        };
+        let mut reply = Reply { eligible, ..reply_of(&mut draft, call, core, self.responder.parameters()) };
         let ran = fill(&mut reply);
         if let Ran::Later(_) = ran {
             core.put_draft(draft);
@@ -798,14 +791,5 @@ fn reply_of<'a, P>(
         payload: &core.pools.payload,
         eligible: 0,
         copied_bytes: &mut core.statistics.copied_bytes,
-    }
-}
-
-/// Whether a Call's data chunks are worth pulling: its procedure is served, and may have so many.
-fn may_pull<S: Services>(services: &S, stream: &[u8], chunks: usize) -> bool {
-    let Ok(header) = CallHeader::parse(&mut Reader::new(stream)) else { return false };
-    match services.lookup(header.program, header.version, header.procedure) {
-        Lookup::Found { procedure, .. } => chunks <= usize::from(procedure.eligible_arguments),
-        _ => false,
     }
 }
