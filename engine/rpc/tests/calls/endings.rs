@@ -262,3 +262,28 @@ fn a_server_that_stops_answers_first() {
         bench.close();
     });
 }
+
+#[test]
+fn calls_wait_for_message_buffers() {
+    // The pool is empty but for what the first Call needs: nobody is cut off, the Calls wait for memory.
+    let mut bench = Bench::new();
+    bench.check_alive(0);
+    let pool = bench.server.memory.pools.messages.clone();
+    let mut hoard = Vec::new();
+    while let Some(buf) = pool.take() {
+        hoard.push(buf);
+    }
+    let mut calls = Vec::new();
+    for _ in 0..4 {
+        let encode = |writer: &mut stag_wire::xdr::Writer<'_>| writer.opaque(b"patience");
+        calls.push(bench.begin(0, request_for(ECHO, 16), Chunks::default(), encode).expect("a credit"));
+    }
+    bench.run_for(Duration::from_millis(50));
+    assert!(bench.clients[0].done.is_empty());
+    assert_eq!(bench.closed(0), None);
+    drop(hoard);
+    for call in calls {
+        assert_eq!(bytes(&bench.finish(0, call)), opaque(b"patience"));
+    }
+    bench.close();
+}
