@@ -477,6 +477,8 @@ fn run(seed: u64, memories: &mut Vec<Memory>) {
     run.close(gently);
 
     assert!(run.expected.is_empty(), "Calls that never ended");
+    let received = run.server.engine.statistics().calls_received;
+    assert!(run.server.engine.services_mut().0.executed <= received, "a Call ran twice");
     for buf in &run.guarded {
         assert!(buf.iter().all(|octet| *octet == GUARD), "memory was written to after its Call was over");
     }
