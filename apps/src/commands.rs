@@ -9,6 +9,7 @@ pub mod hugepages;
 pub mod ls;
 pub mod mkdir;
 pub mod mv;
+pub mod perf;
 pub mod ping;
 pub mod put;
 pub mod rm;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{cat, cp, df, fabrics, get, hugepages, ls, mkdir, mv, ping, put, rm, stat};
+use crate::commands::{cat, cp, df, fabrics, get, hugepages, ls, mkdir, mv, perf, ping, put, rm, stat};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::{arguments, demo, stagd};
@@ -31,6 +31,7 @@ struct Stag {
 enum Command {
     Demo(demo::Demo),
     Ping(ping::Ping),
+    Perf(perf::Perf),
     Ls(ls::Ls),
     Cat(cat::Cat),
     Get(get::Get),
@@ -53,6 +54,7 @@ impl Command {
         match self {
             Command::Demo(command) => command.run(out),
             Command::Ping(command) => command.run(out),
+            Command::Perf(command) => command.run(out),
             Command::Ls(command) => command.run(out),
             Command::Cat(command) => command.run(out),
             Command::Get(command) => command.run(out),

@@ -1,0 +1,154 @@
+//! `stag perf`: how fast Calls are between pinned cores, as ratios to what the same cores can do at best.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `plan` | the flags checked, and every gap filled |
+//! | `numbers` | times and counts, as the flags take them |
+//! | `requirement` | `--require 'p99<20us'` |
+//! | `report` | what is said, to people and to programs |
+
+mod numbers;
+mod plan;
+mod report;
+mod requirement;
+
+use std::io::IsTerminal;
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use stag_bench::Operation;
+
+use self::numbers::{Number, Span};
+use self::plan::Plan;
+use self::requirement::Requirement;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::url::Url;
+use crate::values::{Poll, Size};
+
+/// Measures Calls between pinned cores, and what the machine allows
+#[derive(Debug, Args)]
+#[command(after_help = "\
+    METRIC of --require: p50 p99 p999 max mean (ns, us, ms, s), rate (k, M),\n  \
+    bandwidth (MB/s, GB/s); ratios latency/echo rate/echo copy-hot copy-read\n\
+    Examples: stag perf null -q 32\n          \
+    stag perf read -s 1M -q 2 --touch --require 'copy-read>0.9'")]
+pub struct Perf {
+    /// What is called
+    #[arg(value_enum)]
+    operation: Called,
+    /// A server that runs: shm://NAME, and /EXPORT for files [default: its own]
+    url: Option<Url>,
+    /// Data of a Call: 64, 1M [default: 4K]
+    #[arg(short, long, conflicts_with = "all")]
+    size: Option<Size>,
+    /// All sizes: powers of two, 64 to 1M
+    #[arg(short, long)]
+    all: bool,
+    /// Calls outstanding at once
+    #[arg(short = 'q', long, value_name = "N", default_value_t = 1)]
+    depth: usize,
+    /// Of each client core
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    connections: usize,
+    /// Clients', then server's [default: two]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cores: Vec<usize>,
+    /// Of a round: 50ms, 2s [default: 500ms]
+    #[arg(short = 't', long, value_name = "TIME")]
+    duration: Option<Span>,
+    /// End a round after so many Calls
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<Number>,
+    /// Before each round
+    #[arg(long, value_name = "TIME", default_value = "200ms")]
+    warm_up: Span,
+    /// Rounds, for the median
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
+    /// Read every cache line that arrived
+    #[arg(long)]
+    touch: bool,
+    /// When idle: busy, adaptive
+    #[arg(long, value_enum, hide_possible_values = true)]
+    poll: Option<Poll>,
+    /// Largest whole message
+    #[arg(long, value_name = "LEN", default_value = "4K")]
+    inline_threshold: Size,
+    /// Of both ends
+    #[arg(long, value_name = "NAME", default_value = "shm", conflicts_with = "url")]
+    fabric: String,
+    /// Status 1 if missed; may be repeated
+    #[arg(long, value_name = "METRIC<VALUE")]
+    require: Vec<Requirement>,
+}
+
+/// [`Operation`], as an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Called {
+    Null,
+    Read,
+    Write,
+    Getattr,
+    Echo,
+}
+
+impl From<Called> for Operation {
+    fn from(called: Called) -> Operation {
+        match called {
+            Called::Null => Operation::Null,
+            Called::Read => Operation::Read,
+            Called::Write => Operation::Write,
+            Called::Getattr => Operation::Getattr,
+            Called::Echo => Operation::Echo,
+        }
+    }
+}
+
+impl Perf {
+    /// Runs it.
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        let plan = Plan::new(self)?;
+        report::chosen(&plan, out)?;
+        let mut missed = Vec::new();
+        let mut leaked = 0;
+        for (index, scenario) in plan.scenarios.iter().enumerate() {
+            let bar = progress(&plan, index, out);
+            let figures = stag_bench::run(scenario, |_| bar.inc(1));
+            bar.finish_and_clear();
+            // `{:#}`: what failed, and why, on one line.
+            let figures = figures.map_err(|error| Failure::run(format_args!("{error:#}")))?;
+            let found: Vec<_> = self.require.iter().map(|wanted| wanted.verdict(&figures)).collect();
+            report::measured(&plan, index, &figures, &found, out)?;
+            missed.extend(found.iter().filter(|verdict| !verdict.met).map(|verdict| {
+                let at = if self.all { format!(" at {}", Size(scenario.size as u64)) } else { String::new() };
+                format!("--require {}{at}: {} found", verdict.wanted, verdict.found)
+            }));
+            leaked += figures.buffers_leaked;
+        }
+        if leaked > 0 {
+            return Err(Failure::run(format_args!("the server did not get {leaked} buffers back")));
+        }
+        if !missed.is_empty() {
+            return Err(Failure::run(missed.join("; ")));
+        }
+        Ok(())
+    }
+}
+
+/// A bar for the rounds of one size on a terminal, nothing elsewhere.
+fn progress(plan: &Plan, index: usize, out: &Output) -> ProgressBar {
+    if !std::io::stderr().is_terminal() || out.json() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(plan.scenarios[index].repeat as u64);
+    let style = ProgressStyle::with_template("{msg} round {pos}/{len} {wide_bar} ETA {eta}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let message = match plan.scenarios.len() {
+        1 => String::new(),
+        sizes => format!("size {} of {sizes},", index + 1),
+    };
+    bar.set_message(message);
+    bar.tick();
+    bar
+}

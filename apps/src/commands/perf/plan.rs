@@ -1,0 +1,251 @@
+//! What is measured, and where: the flags checked, and every gap filled.
+
+use std::fs;
+use std::time::Duration;
+
+use stag::rpc::Pools;
+use stag::runtime::environment::{self, Finding};
+use stag::runtime::{CoreId, CoreSet, Topology, affinity};
+use stag_bench::server::engine_config;
+use stag_bench::{Operation, Scenario};
+
+use super::{Called, Perf};
+use crate::failure::Failure;
+use crate::url::{Fabric, Url};
+use crate::values::{Poll, Size};
+
+/// The largest READ and WRITE that servers take.
+const SIZE_MAX: u64 = 1 << 20;
+
+/// With `--all`: from a cache line on, for below it all sizes are alike.
+const ALL_SIZES: std::ops::RangeInclusive<u32> = 6..=20;
+
+/// One Call has four exposures, a queue pair of shm 4096, and two Calls' worth is to spare.
+const DEPTH_MAX: usize = 1022;
+
+/// More tell nothing new about one core, and take memory.
+const CONNECTIONS_MAX: usize = 256;
+
+/// RFC 8797 carries thresholds of 1 KiB to 256 KiB.
+const INLINE_THRESHOLD: std::ops::RangeInclusive<u64> = 1 << 10..=256 << 10;
+
+/// With `--count` alone, the time that a round may take.
+const COUNT_TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// What is to be done.
+pub(super) struct Plan {
+    /// One for each size.
+    pub(super) scenarios: Vec<Scenario>,
+    /// The server that runs already, if it is not our own.
+    pub(super) url: Option<Url>,
+    /// Cores of the clients, the server's last.
+    pub(super) cores: Vec<usize>,
+    /// Their NUMA nodes.
+    pub(super) nodes: Vec<u32>,
+    /// What both ends do when idle.
+    pub(super) poll: Poll,
+    /// What spoils the measurement.
+    pub(super) findings: Vec<Finding>,
+    /// And what else there is to know about the figures.
+    pub(super) notes: Vec<String>,
+}
+
+impl Plan {
+    /// Checks the flags, and chooses what they leave open.
+    pub(super) fn new(perf: &Perf) -> Result<Plan, Failure> {
+        let operation = Operation::from(perf.operation);
+        check(perf, operation)?;
+        let topology = Topology::read().map_err(Failure::run)?;
+        let cores = choose_cores(perf, &topology)?;
+        let is_shared = has_twice(&cores);
+        let poll = perf.poll.unwrap_or(if is_shared { Poll::Adaptive } else { Poll::Busy });
+
+        let mut notes = Vec::new();
+        if cfg!(debug_assertions) {
+            notes.push("this is a debug build: it says nothing about speed; build with --release".to_owned());
+        }
+        if is_shared {
+            notes.push("client and server share a core: each Call waits for the scheduler".to_owned());
+            if poll == Poll::Busy {
+                notes.push("--poll busy on a shared core: each end keeps the other from running".to_owned());
+            }
+        }
+        if perf.url.is_some() {
+            notes.push(
+                "the other server goes on polling while the limits are measured: they are too low, and the ratios too \
+                 good, if it polls (--poll busy) on one of these cores"
+                    .to_owned(),
+            );
+        }
+
+        let duration = match (perf.duration, perf.count) {
+            (Some(duration), _) => duration.0,
+            (None, Some(_)) => COUNT_TIME_MAX,
+            (None, None) => Duration::from_millis(500),
+        };
+        let sizes: Vec<usize> = match (perf.all, perf.size) {
+            (true, _) => ALL_SIZES.map(|shift| 1 << shift).collect(),
+            (false, Some(size)) => vec![size.0 as usize],
+            (false, None) => vec![4096],
+        };
+        let scenario = |size| Scenario {
+            operation,
+            size,
+            depth: perf.depth,
+            connections: perf.connections,
+            cores: cores.clone(),
+            duration,
+            count: perf.count.map(|count| count.0),
+            warm_up: perf.warm_up.0,
+            repeat: perf.repeat as usize,
+            inline_threshold: perf.inline_threshold.0 as u32,
+            touch: perf.touch,
+            may_sleep: poll == Poll::Adaptive,
+            server: perf.url.as_ref().map(|url| (url.address.clone(), export(url))),
+        };
+        let scenarios: Vec<Scenario> = sizes.into_iter().map(scenario).collect();
+        scenarios.iter().try_for_each(check_memory)?;
+
+        let set: CoreSet = cores.iter().copied().map(CoreId).collect();
+        let mut nodes: Vec<u32> = set.iter().filter_map(|core| topology.node_of(core)).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let findings = environment::inspect(&set);
+        Ok(Plan { scenarios, url: perf.url.clone(), cores, nodes, poll, findings, notes })
+    }
+
+    /// How one measures, as on a command line: `read`, `null`, …
+    pub(super) fn operation(&self) -> &'static str {
+        match self.scenarios[0].operation {
+            Operation::Null => "null",
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Getattr => "getattr",
+            Operation::Echo => "echo",
+        }
+    }
+}
+
+/// Refuses what makes no sense, whatever the machine is like.
+fn check(perf: &Perf, operation: Operation) -> Result<(), Failure> {
+    let refuse = |text: std::fmt::Arguments<'_>| Err(Failure::usage(text));
+    if !operation.has_size() && (perf.all || perf.size.is_some()) {
+        let flag = if perf.all { "--all" } else { "--size" };
+        return refuse(format_args!("{flag}: it goes with read, write and echo; the others move no data"));
+    }
+    if let Some(size) = perf.size.filter(|size| !(1..=SIZE_MAX).contains(&size.0)) {
+        return refuse(format_args!("--size {size}: it must be 1 B to {}", Size(SIZE_MAX)));
+    }
+    if !(1..=DEPTH_MAX).contains(&perf.depth) {
+        return refuse(format_args!("--depth {}: it must be 1 to {DEPTH_MAX}", perf.depth));
+    }
+    if !(1..=CONNECTIONS_MAX).contains(&perf.connections) {
+        return refuse(format_args!("--connections {}: it must be 1 to {CONNECTIONS_MAX}", perf.connections));
+    }
+    if !INLINE_THRESHOLD.contains(&perf.inline_threshold.0) {
+        let (low, high) = (Size(*INLINE_THRESHOLD.start()), Size(*INLINE_THRESHOLD.end()));
+        let found = perf.inline_threshold;
+        return refuse(format_args!("--inline-threshold {found}: it must be {low} to {high}"));
+    }
+    if perf.duration.is_some_and(|duration| duration.0.is_zero()) {
+        return refuse(format_args!("--duration 0: it must be more, for example 50ms"));
+    }
+    if perf.touch && operation != Operation::Read {
+        return refuse(format_args!("--touch: it goes with read, whose data the client gets"));
+    }
+    check_fabric(&perf.fabric)?;
+    if let Some(url) = &perf.url {
+        if operation == Operation::Echo {
+            return refuse(format_args!(
+                "{url}: echo is a program of stag perf's own server; leave the URL out, or measure null"
+            ));
+        }
+        if operation != Operation::Null && url.path.is_empty() {
+            return refuse(format_args!(
+                "{url}: {} works on a file; name an export, as in {url}/data",
+                if perf.operation == Called::Getattr { "getattr" } else { "it" }
+            ));
+        }
+    }
+    match perf.require.iter().find_map(|wanted| wanted.misfit(operation)) {
+        Some(misfit) => refuse(format_args!("{misfit}")),
+        None => Ok(()),
+    }
+}
+
+fn check_fabric(name: &str) -> Result<(), Failure> {
+    let refuse = |problem: &str| {
+        Err(Failure::usage(format_args!("--fabric {name}: {problem}; it works over: {}", Fabric::built())))
+    };
+    match Fabric::ALL.into_iter().find(|fabric| fabric.name() == name) {
+        Some(fabric) if fabric.is_built() => Ok(()),
+        Some(_) => refuse("not in this version yet"),
+        None => refuse("there is no such fabric"),
+    }
+}
+
+/// The cores that were asked for, or two that suit: the server's is the one that `stagd` would choose.
+fn choose_cores(perf: &Perf, topology: &Topology) -> Result<Vec<usize>, Failure> {
+    let allowed = affinity::allowed();
+    if perf.cores.is_empty() {
+        return match topology.choose(&allowed, 2)[..] {
+            [server, client] => Ok(vec![client.0, server.0]),
+            [only] => Ok(vec![only.0, only.0]),
+            _ => Err(Failure::run("no core of this machine is allowed to this process")),
+        };
+    }
+    let of =
+        |core: usize| Failure::usage(format_args!("--cores {core}: name two at least, the server's last"));
+    if let [only] = perf.cores[..] {
+        return Err(of(only));
+    }
+    for core in &perf.cores {
+        affinity::check(CoreId(*core)).map_err(|error| Failure::usage(format_args!("--cores: {error}")))?;
+    }
+    Ok(perf.cores.clone())
+}
+
+fn has_twice(cores: &[usize]) -> bool {
+    cores.iter().enumerate().any(|(index, core)| cores[..index].contains(core))
+}
+
+/// The path of the export, as MOUNT takes it.
+fn export(url: &Url) -> String {
+    url.path.iter().map(|name| format!("/{}", name.display())).collect()
+}
+
+/// Refuses what would not fit into the machine: pinned memory is never swapped out.
+fn check_memory(scenario: &Scenario) -> Result<(), Failure> {
+    let wanted = memory_len(scenario);
+    match available() {
+        Some(available) if wanted > available / 4 * 3 => Err(Failure::usage(format_args!(
+            "--depth {}, --connections {}, --size {}, --inline-threshold {}: together they take {} of the {} of memory \
+             that is available; lower one of them",
+            scenario.depth,
+            scenario.connections,
+            Size(scenario.size as u64),
+            Size(scenario.inline_threshold.into()),
+            Size(wanted),
+            Size(available),
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Octets that both ends take, about: at most three blocks for each Call outstanding, and the messages.
+fn memory_len(scenario: &Scenario) -> u64 {
+    let config = engine_config(scenario);
+    let clients = scenario.client_cores().len() as u64;
+    let block = scenario.size.next_multiple_of(4096) as u64;
+    let calls = (scenario.depth * scenario.connections) as u64 * clients;
+    let messages = (Pools::messages_needed(&config) * config.message_len()) as u64;
+    3 * calls * block + (1 + clients) * messages + (32 << 20)
+}
+
+/// Octets of memory that are available, if the kernel says.
+fn available() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    kib.checked_mul(1024)
+}

@@ -1,0 +1,257 @@
+//! What is said: before the first round what was chosen, after each size what was found.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use stag::runtime::environment::Finding;
+use stag_bench::run::{Latency, Ratios};
+use stag_bench::{Figures, Limits, Spread};
+
+use super::plan::Plan;
+use super::requirement::{Verdict, rate};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::values::{Size, Time};
+
+/// The object of `--json`, one for each size. A figure is `median`, `min`, `max`, and `count` of rounds.
+#[derive(Serialize)]
+struct Measured<'a> {
+    operation: &'static str,
+    /// Null for those that move no data.
+    size: Option<usize>,
+    depth: usize,
+    connections: usize,
+    /// Cores of the clients, the server's last.
+    cores: &'a [usize],
+    nodes: &'a [u32],
+    poll: String,
+    /// Null for a server of our own.
+    url: Option<String>,
+    touch: bool,
+    pages: &'a str,
+    notes: Vec<&'a str>,
+    findings: Vec<Found<'a>>,
+    inline_threshold_call: u32,
+    inline_threshold_reply: u32,
+    credits_granted: u32,
+    calls: u64,
+    calls_per_second: Spread,
+    bytes_per_second: Spread,
+    latency_ns: Latency,
+    client_copied_bytes_per_call: f64,
+    /// Null of a server that is not our own.
+    server_copied_bytes_per_call: Option<f64>,
+    /// Null on one core.
+    limits: Option<&'a Limits>,
+    ratios: Option<&'a Ratios>,
+    /// Buffers that our own server did not get back.
+    leaked: usize,
+    requirements: &'a [Verdict],
+}
+
+/// Something that spoils the measurement.
+#[derive(Serialize)]
+struct Found<'a> {
+    what: &'a str,
+    found: &'a str,
+    why: &'a str,
+    repair: &'a str,
+}
+
+impl<'a> From<&'a Finding> for Found<'a> {
+    fn from(finding: &'a Finding) -> Found<'a> {
+        Found { what: finding.what, found: &finding.found, why: finding.why, repair: &finding.repair }
+    }
+}
+
+/// Says what was chosen.
+pub(super) fn chosen(plan: &Plan, out: &mut Output) -> Result<(), Failure> {
+    let scenario = &plan.scenarios[0];
+    let list = |numbers: Vec<String>| numbers.join(",");
+    let clients = list(scenario.client_cores().iter().map(usize::to_string).collect());
+    let nodes = list(plan.nodes.iter().map(u32::to_string).collect());
+    let server = match &plan.url {
+        Some(url) => format!("server {url} (limits with core {})", scenario.server_core()),
+        None => format!("server core {}", scenario.server_core()),
+    };
+    out.line(format_args!("cores      client {clients}, {server}; NUMA node {nodes}; polls: {}", plan.poll))?;
+    let (depth, connections, repeat) = (scenario.depth, scenario.connections, scenario.repeat);
+    let length = match scenario.count {
+        Some(count) => format!("{count} Calls"),
+        None => Time(scenario.duration).to_string(),
+    };
+    let touch = if scenario.touch { ", the reader reads every line" } else { "" };
+    out.line(format_args!(
+        "load       {}, depth {depth}, connections {connections}{touch}; {repeat} rounds of {length}",
+        plan.operation()
+    ))?;
+    for note in &plan.notes {
+        out.line(format_args!("warning: {note}"))?;
+    }
+    for finding in &plan.findings {
+        out.line(format_args!("warning: {finding}"))?;
+    }
+    out.flush()
+}
+
+/// Says what was found for one size.
+pub(super) fn measured(
+    plan: &Plan,
+    index: usize,
+    figures: &Figures,
+    requirements: &[Verdict],
+    out: &mut Output,
+) -> Result<(), Failure> {
+    out.object(&object(plan, index, figures, requirements))?;
+    let is_table = plan.scenarios.len() > 1;
+    if index == 0 {
+        engine(figures, out)?;
+        heading(out)?;
+    }
+    row(plan, figures, out)?;
+    if is_table {
+        if index + 1 == plan.scenarios.len() {
+            limits(plan, figures, true, out)?;
+        }
+    } else {
+        limits(plan, figures, false, out)?;
+    }
+    for verdict in requirements {
+        let word = if verdict.met { "met" } else { "MISSED" };
+        out.line(format_args!("{word:<10} {}: {} found", verdict.wanted, verdict.found))?;
+    }
+    out.flush()
+}
+
+fn object<'a>(
+    plan: &'a Plan,
+    index: usize,
+    figures: &'a Figures,
+    requirements: &'a [Verdict],
+) -> Measured<'a> {
+    let scenario = &plan.scenarios[index];
+    Measured {
+        operation: plan.operation(),
+        size: scenario.operation.has_size().then_some(scenario.size),
+        depth: scenario.depth,
+        connections: scenario.connections,
+        cores: &plan.cores,
+        nodes: &plan.nodes,
+        poll: plan.poll.to_string(),
+        url: plan.url.as_ref().map(ToString::to_string),
+        touch: scenario.touch,
+        pages: &figures.pages,
+        notes: plan.notes.iter().chain(&figures.notes).map(String::as_str).collect(),
+        findings: plan.findings.iter().map(Found::from).collect(),
+        inline_threshold_call: figures.inline_thresholds.0,
+        inline_threshold_reply: figures.inline_thresholds.1,
+        credits_granted: figures.credits_granted,
+        calls: figures.calls,
+        calls_per_second: figures.calls_per_second,
+        bytes_per_second: figures.bytes_per_second,
+        latency_ns: figures.latency_ns,
+        client_copied_bytes_per_call: figures.client_copied_bytes_per_call,
+        server_copied_bytes_per_call: figures.server_copied_bytes_per_call,
+        limits: figures.limits.as_ref(),
+        ratios: figures.ratios.as_ref(),
+        leaked: figures.buffers_leaked,
+        requirements,
+    }
+}
+
+/// What both ends agreed on, and what they stand on.
+fn engine(figures: &Figures, out: &mut Output) -> Result<(), Failure> {
+    let [calls, replies] =
+        [figures.inline_thresholds.0, figures.inline_thresholds.1].map(|octets| Size(octets.into()));
+    out.line(format_args!("messages   inline up to {calls} for Calls, {replies} for Replies"))?;
+    out.line(format_args!("pages      {}", figures.pages))?;
+    for note in &figures.notes {
+        out.line(format_args!("warning: pages: {note}"))?;
+    }
+    out.line("")
+}
+
+fn heading(out: &mut Output) -> Result<(), Failure> {
+    out.line(format_args!(
+        "{:<9} {:>11} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>11} {:>9}",
+        "size", "rate", "±", "GB/s", "p50", "p99", "p99.9", "max", "credits", "copied/Call", "× limit"
+    ))
+}
+
+fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), Failure> {
+    let scenario = &figures.scenario;
+    let size = if scenario.operation.has_size() {
+        Size(scenario.size as u64).to_string()
+    } else {
+        plan.operation().to_owned()
+    };
+    let latency = &figures.latency_ns;
+    let [p50, p99, p999, max] = [latency.p50, latency.p99, latency.p999, latency.max].map(time);
+    let bandwidth = match figures.bytes_per_second.median {
+        0.0 => "-".to_owned(),
+        bytes => format!("{:.2}", bytes / 1e9),
+    };
+    // Both ends' where both are ours.
+    let copied = figures.client_copied_bytes_per_call + figures.server_copied_bytes_per_call.unwrap_or(0.0);
+    let ratio = figures
+        .ratios
+        .as_ref()
+        .map_or("-".to_owned(), |ratios| format!("{:.2}", main(figures, ratios).1.median));
+    out.line(format_args!(
+        "{size:<9} {:>11} {:>5.0}% {bandwidth:>9} {p50:>9} {p99:>9} {p999:>9} {max:>9} {:>7} {copied:>11.0} {ratio:>9}",
+        rate(figures.calls_per_second.median),
+        figures.calls_per_second.percent(),
+        figures.credits_granted,
+    ))
+}
+
+/// The limit that counts most for a scenario: its name, and the ratio to it.
+fn main(figures: &Figures, ratios: &Ratios) -> (&'static str, Spread) {
+    use stag_bench::Operation::{Read, Write};
+    let scenario = &figures.scenario;
+    match scenario.operation {
+        Read if scenario.touch => ("copy-read", ratios.bytes_to_copy_read),
+        Read | Write => ("copy-hot", ratios.bytes_to_copy_hot),
+        _ if scenario.depth * scenario.connections == 1 => ("latency/echo", ratios.latency_to_echo),
+        _ => ("rate/echo", ratios.rate_to_echo),
+    }
+}
+
+fn limits(plan: &Plan, figures: &Figures, is_last_of_many: bool, out: &mut Output) -> Result<(), Failure> {
+    let (Some(limits), Some(ratios)) = (&figures.limits, &figures.ratios) else {
+        return out.line("\nlimits     not measured: they need two cores");
+    };
+    let copies = matches!(plan.operation(), "read" | "write");
+    let depth = limits.echo_depth;
+    out.line("")?;
+    if is_last_of_many {
+        out.line(format_args!("× limit is {}; at the last size:", main(figures, ratios).0))?;
+    }
+    out.line(format_args!(
+        "{:<40} {:>12} {:>6}   {:<14} {:>7} {:>6}",
+        "limit of these two cores", "", "±", "ratio to it", "", "±"
+    ))?;
+    let mut line = |what: &str, limit: String, spread: Spread, ratio: Option<(&str, Spread)>| {
+        let ratio = ratio.map_or(String::new(), |(name, ratio)| {
+            format!("   {name:<14} {:>7.2} {:>5.0}%", ratio.median, ratio.percent())
+        });
+        out.line(format_args!("{what:<40} {limit:>12} {:>5.0}%{ratio}", spread.percent()))
+    };
+    let (transfer, echo) = (limits.line_transfer_ns, limits.echo_round_trip_ns);
+    line("cache line from core to core", time(transfer).to_string(), transfer, None)?;
+    let ratio = ("latency/echo", ratios.latency_to_echo);
+    line("echo of 64 B over two rings, depth 1", time(echo).to_string(), echo, Some(ratio))?;
+    let echoes = limits.echo_per_second;
+    let ratio = ("rate/echo", ratios.rate_to_echo);
+    line(&format!("the same, depth {depth}"), rate(echoes.median), echoes, Some(ratio))?;
+    let copy = |spread: Spread| format!("{:.2} GB/s", spread.median / 1e9);
+    let size = Size(limits.copy_len as u64);
+    let ratio = copies.then_some(("copy-hot", ratios.bytes_to_copy_hot));
+    line(&format!("memcpy of {size}, target untouched"), copy(limits.copy_hot), limits.copy_hot, ratio)?;
+    let ratio = copies.then_some(("copy-read", ratios.bytes_to_copy_read));
+    line(&format!("memcpy of {size}, target read since"), copy(limits.copy_read), limits.copy_read, ratio)
+}
+
+fn time(nanoseconds: Spread) -> Time {
+    Time(Duration::from_nanos(nanoseconds.median as u64))
+}

@@ -1,0 +1,253 @@
+//! `--require`: a figure, and what it must come to.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Serialize;
+use stag_bench::{Figures, Operation};
+
+use super::numbers::{nanoseconds, split, thousands};
+use crate::values::Time;
+
+/// A figure that can be required.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Metric {
+    P50,
+    P99,
+    P999,
+    Max,
+    Mean,
+    Rate,
+    Bandwidth,
+    LatencyToEcho,
+    RateToEcho,
+    CopyHot,
+    CopyRead,
+}
+
+/// What a metric is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Nanoseconds,
+    PerSecond,
+    BytesPerSecond,
+    Ratio,
+}
+
+impl Metric {
+    /// All of them, by name.
+    const ALL: [(&'static str, Metric); 11] = [
+        ("p50", Metric::P50),
+        ("p99", Metric::P99),
+        ("p999", Metric::P999),
+        ("max", Metric::Max),
+        ("mean", Metric::Mean),
+        ("rate", Metric::Rate),
+        ("bandwidth", Metric::Bandwidth),
+        ("latency/echo", Metric::LatencyToEcho),
+        ("rate/echo", Metric::RateToEcho),
+        ("copy-hot", Metric::CopyHot),
+        ("copy-read", Metric::CopyRead),
+    ];
+
+    fn unit(self) -> Unit {
+        match self {
+            Metric::P50 | Metric::P99 | Metric::P999 | Metric::Max | Metric::Mean => Unit::Nanoseconds,
+            Metric::Rate => Unit::PerSecond,
+            Metric::Bandwidth => Unit::BytesPerSecond,
+            _ => Unit::Ratio,
+        }
+    }
+
+    /// The median over the rounds; None if it was not measured.
+    fn of(self, figures: &Figures) -> Option<f64> {
+        let latency = &figures.latency_ns;
+        let ratios = figures.ratios.as_ref();
+        let spread = match self {
+            Metric::P50 => Some(latency.p50),
+            Metric::P99 => Some(latency.p99),
+            Metric::P999 => Some(latency.p999),
+            Metric::Max => Some(latency.max),
+            Metric::Mean => Some(latency.mean),
+            Metric::Rate => Some(figures.calls_per_second),
+            Metric::Bandwidth => Some(figures.bytes_per_second),
+            Metric::LatencyToEcho => ratios.map(|ratios| ratios.latency_to_echo),
+            Metric::RateToEcho => ratios.map(|ratios| ratios.rate_to_echo),
+            Metric::CopyHot => ratios.map(|ratios| ratios.bytes_to_copy_hot),
+            Metric::CopyRead => ratios.map(|ratios| ratios.bytes_to_copy_read),
+        };
+        spread.map(|spread| spread.median)
+    }
+}
+
+/// How the figure must compare to the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    Below,
+    AtMost,
+    Above,
+    AtLeast,
+}
+
+impl Comparison {
+    /// The longer signs first: `<` begins `<=` too.
+    const ALL: [(&'static str, Comparison); 4] = [
+        ("<=", Comparison::AtMost),
+        (">=", Comparison::AtLeast),
+        ("<", Comparison::Below),
+        (">", Comparison::Above),
+    ];
+
+    fn holds(self, found: f64, value: f64) -> bool {
+        match self {
+            Comparison::Below => found < value,
+            Comparison::AtMost => found <= value,
+            Comparison::Above => found > value,
+            Comparison::AtLeast => found >= value,
+        }
+    }
+}
+
+/// A figure, and what it must come to.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Requirement {
+    text: String,
+    metric: Metric,
+    comparison: Comparison,
+    value: f64,
+}
+
+/// Whether a requirement was met.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Verdict {
+    pub(super) wanted: String,
+    pub(super) found: String,
+    pub(super) met: bool,
+}
+
+impl Requirement {
+    /// Compares it with the medians.
+    pub(super) fn verdict(&self, figures: &Figures) -> Verdict {
+        let found = self.metric.of(figures);
+        let text = match (found, self.metric.unit()) {
+            (None, _) => "no such figure on one core".to_owned(),
+            (Some(found), Unit::Nanoseconds) => Time(Duration::from_nanos(found as u64)).to_string(),
+            (Some(found), Unit::PerSecond) => rate(found),
+            (Some(found), Unit::BytesPerSecond) => format!("{:.2} GB/s", found / 1e9),
+            (Some(found), Unit::Ratio) => format!("{found:.3}"),
+        };
+        let met = found.is_some_and(|found| self.comparison.holds(found, self.value));
+        Verdict { wanted: self.text.clone(), found: text, met }
+    }
+
+    /// Why `operation` has no such figure, if it has none.
+    pub(super) fn misfit(&self, operation: Operation) -> Option<String> {
+        let copies = matches!(self.metric, Metric::CopyHot | Metric::CopyRead);
+        let moves = operation.has_size() && !(copies && operation == Operation::Echo);
+        let needs_data = copies || self.metric == Metric::Bandwidth;
+        (needs_data && !moves).then(|| format!("--require {}: it is a figure of read and write", self.text))
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for Requirement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Requirement, String> {
+        let fail = |problem: &str| Err(format!("{text:?}: {problem}, as in p99<20us, rate>5M, copy-hot>0.9"));
+        let Some((sign, at)) = Comparison::ALL.iter().find_map(|sign| Some((*sign, text.find(sign.0)?)))
+        else {
+            return fail("no <, <=, > or >=; write METRIC, one of them, VALUE");
+        };
+        let (name, value) = (text[..at].trim(), text[at + sign.0.len()..].trim());
+        let Some(&(_, metric)) = Metric::ALL.iter().find(|(known, _)| *known == name) else {
+            let names: Vec<_> = Metric::ALL.iter().map(|(name, _)| *name).collect();
+            return Err(format!("{text:?}: {name:?} is no metric; use one of: {}", names.join(", ")));
+        };
+        let (number, unit) = split(value);
+        let Some(number) = number else { return fail("the value is not a number") };
+        let (scale, units) = match metric.unit() {
+            Unit::Nanoseconds => (nanoseconds(unit), "a unit of ns, us, ms or s"),
+            Unit::PerSecond => (thousands(unit.trim_end_matches("/s")), "no unit, or k or M"),
+            Unit::BytesPerSecond => {
+                let scale = match unit {
+                    "MB/s" => Some(1e6),
+                    "GB/s" => Some(1e9),
+                    _ => None,
+                };
+                (scale, "a unit of MB/s or GB/s")
+            }
+            Unit::Ratio => ((unit.is_empty() || unit == "x").then_some(1.0), "no unit"),
+        };
+        let Some(scale) = scale else { return fail(&format!("{name} takes {units}")) };
+        Ok(Requirement { text: text.to_owned(), metric, comparison: sign.1, value: number * scale })
+    }
+}
+
+/// Calls a second for people.
+pub(super) fn rate(per_second: f64) -> String {
+    match per_second {
+        1e6.. => format!("{:.2} M/s", per_second / 1e6),
+        1e3.. => format!("{:.1} k/s", per_second / 1e3),
+        _ => format!("{per_second:.0} /s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_requirement_is_a_metric_a_sign_and_a_value() {
+        for (text, metric, comparison, value) in [
+            ("p99<20us", Metric::P99, Comparison::Below, 20e3),
+            ("max <= 1.5ms", Metric::Max, Comparison::AtMost, 1.5e6),
+            ("rate>5M", Metric::Rate, Comparison::Above, 5e6),
+            ("rate>=200k/s", Metric::Rate, Comparison::AtLeast, 2e5),
+            ("bandwidth>10GB/s", Metric::Bandwidth, Comparison::Above, 10e9),
+            ("latency/echo<2", Metric::LatencyToEcho, Comparison::Below, 2.0),
+            ("rate/echo>0.2", Metric::RateToEcho, Comparison::Above, 0.2),
+            ("copy-hot>0.9", Metric::CopyHot, Comparison::Above, 0.9),
+        ] {
+            let found: Requirement = text.parse().unwrap();
+            assert_eq!((found.metric, found.comparison, found.value), (metric, comparison, value), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_can_be_written() {
+        for (text, part) in [
+            ("p99", "no <, <=, > or >="),
+            ("p98<1us", "\"p98\" is no metric; use one of: p50, p99, p999, max"),
+            ("p99<", "the value is not a number"),
+            ("p99<20", "p99 takes a unit of ns, us, ms or s"),
+            ("p99<20GB/s", "p99 takes a unit of ns"),
+            ("rate>5x", "rate takes no unit, or k or M"),
+            ("bandwidth>5", "bandwidth takes a unit of MB/s or GB/s"),
+            ("copy-hot>0.9GB/s", "copy-hot takes no unit"),
+        ] {
+            let error = text.parse::<Requirement>().unwrap_err();
+            assert!(error.contains(part) && error.contains(text), "{part:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn signs_compare_as_they_are_written() {
+        for (text, [less, same, more]) in [
+            ("rate<5", [true, false, false]),
+            ("rate<=5", [true, true, false]),
+            ("rate>5", [false, false, true]),
+            ("rate>=5", [false, true, true]),
+        ] {
+            let wanted: Requirement = text.parse().unwrap();
+            let holds = |found| wanted.comparison.holds(found, wanted.value);
+            assert_eq!([holds(4.0), holds(5.0), holds(6.0)], [less, same, more], "{text}");
+        }
+    }
+}

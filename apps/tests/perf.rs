@@ -1,0 +1,134 @@
+//! `stag perf`: each operation measured for a moment, and what it says of it. Never how fast it was.
+
+#[expect(dead_code, reason = "shared with the other tests, which use other parts")]
+mod common;
+
+use serde_json::Value;
+
+use common::{Server, stag, stag_fails, stag_json, stag_ok};
+
+/// A run as short as it can be. Tests run beside each other, so nobody may keep a core for itself.
+const SHORT: [&str; 8] = ["-t", "50ms", "--repeat", "1", "--warm-up", "10ms", "--poll", "adaptive"];
+
+fn measure(arguments: &[&str]) -> Value {
+    let mut objects = stag_json(&[&["perf"], arguments, &SHORT].concat());
+    assert_eq!(objects.len(), 1, "{arguments:?}");
+    objects.remove(0)
+}
+
+/// What holds of each run, however fast.
+fn check(found: &Value, operation: &str) {
+    assert_eq!(found["operation"], operation);
+    assert!(found["calls"].as_u64().unwrap() > 0, "{found}");
+    assert_eq!(found["leaked"], 0, "{found}");
+    assert!(found["calls_per_second"]["median"].as_f64().unwrap() > 0.0, "{found}");
+    let latency = |name: &str| found["latency_ns"][name]["median"].as_f64().unwrap();
+    let order = ["p50", "p99", "p999", "max"].map(latency);
+    assert!(order.is_sorted() && order[0] > 0.0, "{operation}: {order:?}");
+    assert!(found["credits_granted"].as_u64().unwrap() > 0, "{found}");
+    assert!(found["inline_threshold_call"].as_u64().unwrap() >= 1024, "{found}");
+    assert!(!found["pages"].as_str().unwrap().is_empty(), "{found}");
+    assert!(found["cores"].as_array().unwrap().len() >= 2, "{found}");
+}
+
+#[test]
+fn each_operation_is_measured() {
+    for operation in ["null", "getattr"] {
+        let found = measure(&[operation]);
+        check(&found, operation);
+        assert_eq!((&found["size"], found["bytes_per_second"]["median"].as_f64()), (&Value::Null, Some(0.0)));
+    }
+    for operation in ["read", "write", "echo"] {
+        let found = measure(&[operation, "-s", "4K", "-q", "4"]);
+        check(&found, operation);
+        assert_eq!((&found["size"], &found["depth"]), (&4096.into(), &4.into()));
+        let [rate, bytes] =
+            ["calls_per_second", "bytes_per_second"].map(|name| found[name]["median"].as_f64().unwrap());
+        assert!((bytes / rate / 4096.0 - 1.0).abs() < 1e-6, "{found}");
+    }
+    check(&measure(&["read", "-s", "1M", "-q", "2", "--touch"]), "read");
+    check(&measure(&["null", "-n", "100", "--connections", "2"]), "null");
+}
+
+#[test]
+fn a_requirement_decides_the_status() {
+    let perf = |requirements: &[&'static str]| [&["perf", "null"], &SHORT[..], requirements].concat();
+    let met = stag_ok(&perf(&["--require", "p99<1000s", "--require", "rate>0"]));
+    assert!(met.contains("met        p99<1000s") && met.contains("met        rate>0"), "{met}");
+
+    let output = stag(&perf(&["--require", "p99<1ns", "--require", "rate>0"]));
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    assert!(complaint.contains("--require p99<1ns: ") && complaint.contains(" found"), "{complaint}");
+    assert!(!complaint.contains("rate"), "only what was missed: {complaint}");
+}
+
+#[test]
+fn a_server_that_runs_is_measured_and_left_as_it_was() {
+    let server = Server::with_data();
+    let data = server.at("data");
+    check(&measure(&["null", &server.url]), "null");
+    for operation in ["read", "write", "getattr"] {
+        let found = measure(&[operation, &data, "-q", "2"]);
+        check(&found, operation);
+        assert_eq!(
+            (&found["url"], &found["server_copied_bytes_per_call"]),
+            (&data.clone().into(), &Value::Null)
+        );
+    }
+    assert_eq!(stag_ok(&["ls", &data]), "", "the files that were measured are gone");
+    let (stopped, status) = server.stop();
+    assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
+
+    let nobody = format!("shm://{}", common::unique("nobody"));
+    stag_fails(&[&["perf", "null", &nobody], &SHORT[..]].concat());
+}
+
+#[test]
+fn one_core_for_both_ends_works_and_says_what_that_means() {
+    let found = measure(&["null", "-n", "10"]);
+    let core = found["cores"][0].to_string();
+    let both = format!("{core},{core}");
+    let found = measure(&["null", "--cores", &both]);
+    check(&found, "null");
+    assert_eq!((&found["limits"], &found["ratios"]), (&Value::Null, &Value::Null));
+    let notes = found["notes"].to_string();
+    assert!(notes.contains("client and server share a core"), "{notes}");
+}
+
+#[test]
+fn bad_flags_are_one_line_and_status_2() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["read", "-s", "2M"], "--size 2 MiB: it must be 1 B to 1 MiB"),
+        (&["read", "-s", "0"], "--size 0 B: it must be 1 B to 1 MiB"),
+        (&["read", "-s", "12Q"], "\"12Q\" is not a size"),
+        (&["read", "-s", "4K", "-a"], "does not go with"),
+        (&["null", "-s", "4K"], "--size: it goes with read, write and echo"),
+        (&["null", "-q", "0"], "--depth 0: it must be 1 to 1022"),
+        (&["null", "-q", "1025"], "--depth 1025: it must be 1 to 1022"),
+        (&["null", "--connections", "0"], "--connections 0: it must be 1 to 256"),
+        (&["null", "--cores", "0"], "name two at least, the server's last"),
+        (&["null", "--cores", "1023,1023"], "this process may use cores "),
+        (&["null", "--cores", "5000,0"], "this process may use cores "),
+        (&["null", "-t", "1h"], "\"1h\" is not a time; write 50ms"),
+        (&["null", "-t", "0"], "--duration 0: it must be more"),
+        (&["null", "-n", "0"], "is not a number of Calls"),
+        (&["null", "--inline-threshold", "512"], "--inline-threshold 512 B: it must be 1 KiB to 256 KiB"),
+        (&["null", "--touch"], "--touch: it goes with read"),
+        (&["null", "--fabric", "iwarp"], "--fabric iwarp: not in this version yet; it works over: shm"),
+        (&["null", "--fabric", "tcp"], "--fabric tcp: there is no such fabric"),
+        (&["null", "--require", "p98<1us"], "\"p98\" is no metric; use one of: p50"),
+        (&["null", "--require", "copy-hot>0.9"], "--require copy-hot>0.9: it is a figure of read and write"),
+        (&["echo", "shm://nobody"], "echo is a program of stag perf's own server"),
+        (&["read", "shm://nobody"], "name an export, as in shm://nobody/data"),
+        (&["frob"], "use one of: null, read, write, getattr, echo"),
+    ];
+    for (arguments, part) in cases {
+        let output = stag(&[&["perf"], *arguments].concat());
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
+        assert!(complaint.contains(part), "{arguments:?}: {part:?} is not in {complaint:?}");
+    }
+}
