@@ -491,6 +491,9 @@ impl Inner {
     #[inline]
     fn put_back(&self, first: u32, count: u32) {
         if self.is_fixed {
+            if count == 1 {
+                return self.push(first);
+            }
             return (first..first + count).for_each(|unit| self.push(unit));
         }
         let recent = self.recent.get();

@@ -17,6 +17,7 @@ use crate::client::{
 };
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::engine::Core;
+use crate::few::Few;
 use crate::offering::{Lists, WriteCounts, emit_chunks};
 use crate::reply::LONG_REPLY_LEN_MAX;
 use crate::slot::{Ending, Slot};
@@ -326,13 +327,17 @@ impl Calling {
                         Ending::Long(len)
                     }
                 });
-                slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
-                for (len, place) in reply.write_lens().zip(&mut slot.chunk_lens) {
-                    *place = len;
+                if !slot.written.is_empty() {
+                    slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
+                    for (len, place) in reply.write_lens().zip(&mut slot.chunk_lens) {
+                        *place = len;
+                    }
                 }
                 let memory = reply.memory;
                 slot.message = Some(message);
-                self.exposed -= slot.take_back(invalidated, exposed);
+                if exposed.is_some() {
+                    self.exposed -= slot.take_back(invalidated, exposed);
+                }
                 core.statistics.replies_received += 1;
                 self.settle(core, id, call, memory);
             }
@@ -450,7 +455,11 @@ impl Calling {
         self.outstanding -= 1;
         let result = slot.results(ending, call, &mut core.statistics);
         core.statistics.calls_failed += u64::from(result.is_err());
-        let written = slot.written.drain(..).filter_map(|part| Some((part.chunk, part.buf?))).collect();
+        let written = if slot.written.is_empty() {
+            Few::new()
+        } else {
+            slot.written.drain(..).filter_map(|part| Some((part.chunk, part.buf?))).collect()
+        };
         slot.reply_chunk = None;
         core.completed.push_back(CompletedCall {
             call: CallId { connection: id, call },
@@ -485,6 +494,9 @@ fn write_payload(
     }
     .emit(&mut writer)?;
     encode(&mut writer)?;
-    let positions = writer.reduced_positions().iter().copied().take(CLIENT_SEGMENTS_MAX).collect();
+    let mut positions = Positions::new();
+    for &position in writer.reduced_positions().iter().take(CLIENT_SEGMENTS_MAX) {
+        positions.push(position);
+    }
     Ok((writer.position(), positions))
 }

@@ -87,6 +87,8 @@ pub(crate) struct Core<P> {
     pub(crate) pass: u64,
     /// A graceful stop is under way.
     pub(crate) stopping: bool,
+    /// An RDMA Read was posted since the last look at completions.
+    pub(crate) read_posted: bool,
 }
 
 impl<P> Core<P> {
@@ -203,6 +205,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 credit_share: config.credits_max,
                 pass: 0,
                 stopping: false,
+                read_posted: false,
             },
         })
     }
@@ -470,6 +473,20 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
     }
 
+    /// Acts on all that one look found.
+    #[inline]
+    fn handle(&mut self, completions: &mut Vec<Completion>, events: &mut usize) {
+        // Established comes before a queue pair's first completion, Disconnected after its last.
+        while let Some(event) = self.core.provider.poll_event() {
+            *events += 1;
+            self.handle_event(event);
+        }
+        for completion in completions.drain(..) {
+            self.complete(completion);
+        }
+    }
+
+    #[inline]
     fn complete(&mut self, completion: Completion) {
         let id = completion.queue_pair;
         let Some(found) = find(&mut self.connections, id) else { return };
@@ -588,13 +605,12 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
             events = self.core.provider.poll(now, &mut completions, burst);
         }
 
-        // Established comes before a queue pair's first completion, Disconnected after its last.
-        while let Some(event) = self.core.provider.poll_event() {
-            events += 1;
-            self.handle_event(event);
-        }
-        for completion in completions.drain(..) {
-            self.complete(completion);
+        self.handle(&mut completions, &mut events);
+        // Where memory is shared a Read is done when it is posted: its Call need not wait for another pass. Once
+        // only, so that the pass stays bounded.
+        if std::mem::take(&mut self.core.read_posted) {
+            events += self.core.provider.poll(now, &mut completions, burst);
+            self.handle(&mut completions, &mut events);
         }
         self.completions = completions;
         while let Some((id, reason)) = self.disconnects.pop() {

@@ -21,6 +21,9 @@ impl WriteCounts {
     #[inline]
     pub(crate) fn of(chunks: &Chunks) -> WriteCounts {
         let mut counts = WriteCounts { counts: [0; CLIENT_SEGMENTS_MAX], len: 0 };
+        if chunks.write.is_empty() {
+            return counts;
+        }
         for (chunk, _) in chunks.write.iter() {
             let chunk = usize::from(*chunk).min(CLIENT_SEGMENTS_MAX - 1);
             counts.counts[chunk] += 1;

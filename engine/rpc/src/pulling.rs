@@ -137,7 +137,10 @@ pub(crate) fn post_reads<P: Provider>(
         let Some(target) = incoming.buf.take() else { continue };
         let request = ReadRequest { id: ((call.id.index() as u64) << 32) | place as u64, target };
         match core.provider.post_read(id, request, &parts) {
-            Ok(()) => incoming.posted = true,
+            Ok(()) => {
+                incoming.posted = true;
+                core.read_posted = true;
+            }
             Err(refused) => {
                 incoming.buf = Some(refused.request.target);
                 return match refused.error {

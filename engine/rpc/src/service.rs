@@ -138,6 +138,7 @@ fn look<S: Service>(service: &S, place: usize, program: u32, version: u32, proce
 }
 
 /// The better of two answers: a program served by two services has the versions of both.
+#[inline]
 fn merge(first: Lookup, second: Lookup) -> Lookup {
     match (first, second) {
         (Lookup::Found { .. }, _) | (Lookup::NoProcedure, Lookup::NoProgram | Lookup::NoVersion(..)) => first,

@@ -584,6 +584,10 @@ impl<'a> Writer<'a> {
     /// Writes opaque data of a fixed length, and its padding.
     #[inline]
     pub fn opaque_fixed(&mut self, octets: &[u8]) -> Result<(), Overflow> {
+        if octets.is_empty() {
+            // Every empty verifier: not worth two copies of a length that only the run knows.
+            return Ok(());
+        }
         let end = self.position + octets.len();
         let place = self.buf.get_mut(self.position..end + padding(octets.len())).ok_or(Overflow)?;
         let (data, pad) = place.split_at_mut(octets.len());

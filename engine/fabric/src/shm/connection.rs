@@ -483,15 +483,22 @@ impl QueuePair {
                     unsafe { link.consumer.payload(header, buf.as_mut_ptr(), room) };
                     buf.set_len(header.len());
                     link.consumer.advance(header);
-                    let (mut invalidated, mut exposed) = (None, None);
+                    // Two pushes, so that what most messages do not have is not copied either.
                     if kind == Kind::SendInvalidate {
                         let handle = Handle(header.aux());
-                        exposed = self.exposures.invalidated(handle);
+                        let exposed = self.exposures.invalidated(handle);
                         // One that we fenced while the message was on its way is dead already: no news.
-                        invalidated = exposed.is_some().then_some(handle);
+                        let invalidated = exposed.is_some().then_some(handle);
+                        let completed = Completed::Receive { buf, invalidated, exposed };
+                        completions.push(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
+                    } else {
+                        completions.push(Completion {
+                            queue_pair: self.id,
+                            id,
+                            completed: Completed::Receive { buf, invalidated: None, exposed: None },
+                            result: Ok(()),
+                        });
                     }
-                    let completed = Completed::Receive { buf, invalidated, exposed };
-                    completions.push(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
                     continue;
                 }
                 Some(Kind::BindRead) => Access::Read,

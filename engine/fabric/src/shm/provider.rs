@@ -178,17 +178,16 @@ impl Provider for Shm {
         if self.ours.region(request.buf.location().arena).is_none() {
             return Err(Refused { request, error: PostError::NotRegistered });
         }
-        let result = match find(&mut self.slots, queue_pair) {
-            None => return Err(Refused { request, error: PostError::NotConnected }),
-            Some(pair) => {
-                if pair.send_now(&request) {
-                    self.mark_dirty(queue_pair.index);
-                    return Ok(());
-                }
-                pair.post_send(request, &mut self.local)?
-            }
+        let Some(pair) = find(&mut self.slots, queue_pair) else {
+            return Err(Refused { request, error: PostError::NotConnected });
         };
-        self.posted(queue_pair.index, result);
+        if !pair.send_now(&request) {
+            return self.post_send_slow(queue_pair, request);
+        }
+        if !pair.is_dirty {
+            pair.is_dirty = true;
+            self.dirty.push(queue_pair.index);
+        }
         Ok(())
     }
 
@@ -360,6 +359,21 @@ impl Provider for Shm {
 }
 
 impl Shm {
+    /// Posts a Send that `send_now` does not take.
+    #[inline(never)]
+    fn post_send_slow(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: SendRequest,
+    ) -> Result<(), Refused<SendRequest>> {
+        let result = match find(&mut self.slots, queue_pair) {
+            None => return Err(Refused { request, error: PostError::NotConnected }),
+            Some(pair) => pair.post_send(request, &mut self.local)?,
+        };
+        self.posted(queue_pair.index, result);
+        Ok(())
+    }
+
     /// Goes round the open queue pairs, once.
     #[inline(always)]
     fn harvest(&mut self, completions: &mut Vec<Completion>, end: usize) {

@@ -101,10 +101,16 @@ impl Header {
     }
 }
 
+/// Rounds up to a multiple of a power of two, without the branch of `next_multiple_of`.
+#[inline(always)]
+const fn round_up(value: u64, to: u64) -> u64 {
+    (value + (to - 1)) & !(to - 1)
+}
+
 /// Bytes that a record takes.
 #[inline(always)]
 const fn record_len(payload_len: usize) -> u64 {
-    HEADER_LEN + (payload_len as u64).next_multiple_of(8)
+    HEADER_LEN + round_up(payload_len as u64, 8)
 }
 
 /// Length of a ring for messages of up to `message_len_max` bytes: a power of two, whole pages.
@@ -192,7 +198,7 @@ impl Producer {
     /// whose first word `publish` clears.
     #[inline(always)]
     pub(super) fn fits_surely(&self, payload_len: usize) -> bool {
-        (self.tail + record_len(payload_len)).next_multiple_of(LINE) + LINE - self.head <= self.len
+        round_up(self.tail + record_len(payload_len), LINE) + LINE - self.head <= self.len
     }
 
     #[cold]
@@ -246,7 +252,7 @@ impl Producer {
         } else {
             self.word(self.last).set(self.last_header.0 | Header::LAST);
         }
-        let next = self.tail.next_multiple_of(LINE);
+        let next = round_up(self.tail, LINE);
         first |= ((next - self.batch) / (2 * LINE)).min(Header::PAIRS_MAX) << Header::PAIRS_SHIFT;
         order::publish(self.word(self.batch), self.word(next), first);
         self.tail = next;
@@ -344,7 +350,7 @@ impl Consumer {
         self.position += record_len(header.len());
         self.within = !header.is_last();
         if header.is_last() {
-            self.position = self.position.next_multiple_of(LINE);
+            self.position = round_up(self.position, LINE);
         }
     }
 
@@ -395,9 +401,19 @@ unsafe fn copy_in(source: *const u8, target: *mut u8, len: usize) {
     let rest = len - whole;
     if rest > 0 {
         let mut last = [0u8; 8];
-        for (i, byte) in last.iter_mut().enumerate().take(rest) {
-            // SAFETY: `whole + i < len`.
-            *byte = unsafe { source.add(whole + i).read() };
+        // XDR has four bytes here or none. Not a loop over bytes, which would become a call to memcpy.
+        if rest & 4 != 0 {
+            // SAFETY: `whole + 4 <= len`.
+            last[..4].copy_from_slice(&unsafe { source.add(whole).cast::<[u8; 4]>().read() });
+        }
+        if rest & 2 != 0 {
+            let at = rest & 4;
+            // SAFETY: `whole + at + 2 <= len`.
+            last[at..at + 2].copy_from_slice(&unsafe { source.add(whole + at).cast::<[u8; 2]>().read() });
+        }
+        if rest & 1 != 0 {
+            // SAFETY: `len - 1 < len`.
+            last[rest - 1] = unsafe { source.add(len - 1).read() };
         }
         // SAFETY: `whole + 8` is `len` rounded up to 8.
         unsafe { target.add(whole).cast::<u64>().write_volatile(u64::from_ne_bytes(last)) };
@@ -418,7 +434,8 @@ unsafe fn copy_out(source: *const u8, target: *mut u8, len: usize, room: usize) 
         return;
     }
     // Whole words when the buffer has room for the padding, as it nearly always has.
-    let words = if room >= len.next_multiple_of(8) { len.next_multiple_of(8) } else { len & !7 };
+    let padded = round_up(len as u64, 8) as usize;
+    let words = if room >= padded { padded } else { len & !7 };
     let mut at = 0;
     while at + 32 <= words {
         // SAFETY: `at + 32 <= words`, which is within both; the source is 8-aligned. Volatile: read once,
