@@ -3,12 +3,20 @@
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use serde_json::Value;
 
 use common::{Server, stag, stag_fails, stag_json, stag_ok};
 
 /// A run as short as it can be. Tests run beside each other, so nobody may keep a core for itself.
 const SHORT: [&str; 8] = ["-t", "50ms", "--repeat", "1", "--warm-up", "10ms", "--poll", "adaptive"];
+
+/// Measurements spin on both cores while they take the limits, so they take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn measure(arguments: &[&str]) -> Value {
     let mut objects = stag_json(&[&["perf"], arguments, &SHORT].concat());
@@ -33,6 +41,7 @@ fn check(found: &Value, operation: &str) {
 
 #[test]
 fn each_operation_is_measured() {
+    let _turn = alone();
     for operation in ["null", "getattr"] {
         let found = measure(&[operation]);
         check(&found, operation);
@@ -47,11 +56,13 @@ fn each_operation_is_measured() {
         assert!((bytes / rate / 4096.0 - 1.0).abs() < 1e-6, "{found}");
     }
     check(&measure(&["read", "-s", "1M", "-q", "2", "--touch"]), "read");
+    check(&measure(&["echo", "-s", "1020K"]), "echo");
     check(&measure(&["null", "-n", "100", "--connections", "2"]), "null");
 }
 
 #[test]
 fn a_requirement_decides_the_status() {
+    let _turn = alone();
     let perf = |requirements: &[&'static str]| [&["perf", "null"], &SHORT[..], requirements].concat();
     let met = stag_ok(&perf(&["--require", "p99<1000s", "--require", "rate>0"]));
     assert!(met.contains("met        p99<1000s") && met.contains("met        rate>0"), "{met}");
@@ -66,6 +77,7 @@ fn a_requirement_decides_the_status() {
 
 #[test]
 fn a_server_that_runs_is_measured_and_left_as_it_was() {
+    let _turn = alone();
     let server = Server::with_data();
     let data = server.at("data");
     check(&measure(&["null", &server.url]), "null");
@@ -87,6 +99,7 @@ fn a_server_that_runs_is_measured_and_left_as_it_was() {
 
 #[test]
 fn one_core_for_both_ends_works_and_says_what_that_means() {
+    let _turn = alone();
     let found = measure(&["null", "-n", "10"]);
     let core = found["cores"][0].to_string();
     let both = format!("{core},{core}");
@@ -101,6 +114,7 @@ fn one_core_for_both_ends_works_and_says_what_that_means() {
 fn bad_flags_are_one_line_and_status_2() {
     let cases: &[(&[&str], &str)] = &[
         (&["read", "-s", "2M"], "--size 2 MiB: it must be 1 B to 1 MiB"),
+        (&["echo", "-s", "1M"], "--size 1 MiB: it must be 1 B to 1020 KiB"),
         (&["read", "-s", "0"], "--size 0 B: it must be 1 B to 1 MiB"),
         (&["read", "-s", "12Q"], "\"12Q\" is not a size"),
         (&["read", "-s", "4K", "-a"], "does not go with"),

@@ -17,6 +17,9 @@ use crate::values::{Poll, Size};
 /// The largest READ and WRITE that servers take.
 const SIZE_MAX: u64 = 1 << 20;
 
+/// The largest echo: it is a Long Call with its headers, which may be no longer than that.
+const ECHO_SIZE_MAX: u64 = SIZE_MAX - 4096;
+
 /// With `--all`: from a cache line on, for below it all sizes are alike.
 const ALL_SIZES: std::ops::RangeInclusive<u32> = 6..=20;
 
@@ -84,7 +87,10 @@ impl Plan {
             (None, None) => Duration::from_millis(500),
         };
         let sizes: Vec<usize> = match (perf.all, perf.size) {
-            (true, _) => ALL_SIZES.map(|shift| 1 << shift).collect(),
+            (true, _) => {
+                let fits = |size: &usize| *size as u64 <= size_max(operation);
+                ALL_SIZES.map(|shift| 1 << shift).filter(fits).collect()
+            }
             (false, Some(size)) => vec![size.0 as usize],
             (false, None) => vec![4096],
         };
@@ -133,8 +139,9 @@ fn check(perf: &Perf, operation: Operation) -> Result<(), Failure> {
         let flag = if perf.all { "--all" } else { "--size" };
         return refuse(format_args!("{flag}: it goes with read, write and echo; the others move no data"));
     }
-    if let Some(size) = perf.size.filter(|size| !(1..=SIZE_MAX).contains(&size.0)) {
-        return refuse(format_args!("--size {size}: it must be 1 B to {}", Size(SIZE_MAX)));
+    let size_max = size_max(operation);
+    if let Some(size) = perf.size.filter(|size| !(1..=size_max).contains(&size.0)) {
+        return refuse(format_args!("--size {size}: it must be 1 B to {}", Size(size_max)));
     }
     if !(1..=DEPTH_MAX).contains(&perf.depth) {
         return refuse(format_args!("--depth {}: it must be 1 to {DEPTH_MAX}", perf.depth));
@@ -171,6 +178,10 @@ fn check(perf: &Perf, operation: Operation) -> Result<(), Failure> {
         Some(misfit) => refuse(format_args!("{misfit}")),
         None => Ok(()),
     }
+}
+
+fn size_max(operation: Operation) -> u64 {
+    if operation == Operation::Echo { ECHO_SIZE_MAX } else { SIZE_MAX }
 }
 
 fn check_fabric(name: &str) -> Result<(), Failure> {
