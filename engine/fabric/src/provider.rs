@@ -1,6 +1,7 @@
 //! The trait and the values that cross it.
 
-use std::os::fd::BorrowedFd;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use stag_memory::{Arena, Buf, Shared};
@@ -279,7 +280,7 @@ pub enum Peer {
         gid: u32,
     },
     /// An address of a network.
-    Address(std::net::SocketAddr),
+    Address(SocketAddr),
 }
 
 /// Something of the connection manager. Rare: not on the path of an RPC.
@@ -315,6 +316,20 @@ pub enum Event {
         /// Why.
         reason: DisconnectReason,
     },
+}
+
+/// A connection to one of our listeners that is not for the fabric: its first octets are those of another
+/// protocol, which the user may speak on the same port (RPC over TCP, by its record mark).
+///
+/// Nothing was consumed: the octets that told it apart are still in the socket.
+#[derive(Debug)]
+pub struct Stranger {
+    /// Where it came in.
+    pub listener: ListenerId,
+    /// The connection: non-blocking, with the listener's socket options.
+    pub socket: OwnedFd,
+    /// Who it is.
+    pub peer: SocketAddr,
 }
 
 /// Why something outside the data path failed.
@@ -451,6 +466,12 @@ pub trait Provider {
 
     /// The next event of the connection manager.
     fn poll_event(&mut self) -> Option<Event>;
+
+    /// The next connection that is not for this fabric. It belongs to the caller from now on; one that is not taken is
+    /// closed after a while. `None`, too, where a listener can have no such guests.
+    fn take_stranger(&mut self) -> Option<Stranger> {
+        None
+    }
 
     /// When `poll` must be called next even if nothing happens.
     fn poll_timeout(&self) -> Option<Duration> {
