@@ -494,7 +494,7 @@ impl Inner {
             if count == 1 {
                 return self.push(first);
             }
-            return (first..first + count).for_each(|unit| self.push(unit));
+            return self.push_all(first, count);
         }
         let recent = self.recent.get();
         let longer = recent.count + count;
@@ -528,6 +528,12 @@ impl Inner {
         let len = self.stack_len.get();
         self.stack[len as usize].set(unit);
         self.stack_len.set(len + 1);
+    }
+
+    /// Puts units on the stack, which has room. Out of line, so that giving back a single unit stays small.
+    #[cold]
+    fn push_all(&self, first: u32, count: u32) {
+        (first..first + count).for_each(|unit| self.push(unit));
     }
 
     /// Puts the `count` oldest units of the stack among the extents.
