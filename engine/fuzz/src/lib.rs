@@ -9,10 +9,12 @@
 #![forbid(unsafe_code)]
 
 mod nfs;
+mod programs;
 mod proto;
 mod wire;
 
 pub use nfs::{mount3, nfs3_call, nfs3_reply};
+pub use programs::rpcbind;
 pub use proto::{requester, responder};
 pub use wire::{cm_private_data, rpc_header, rpcrdma_header, xdr_reader};
 
@@ -28,6 +30,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("nfs3_call", nfs3_call),
     ("nfs3_reply", nfs3_reply),
     ("mount3", mount3),
+    ("rpcbind", rpcbind),
     ("requester", requester),
     ("responder", responder),
 ];

@@ -10,7 +10,7 @@ use stag_wire::nfs3::*;
 use stag_wire::xdr::{Encode, Item, Reader, Reduced, Writer};
 
 /// Octets of the RPC header that a stream's arguments or results stand behind.
-const HEADER_LEN: u32 = 44;
+pub(crate) const HEADER_LEN: u32 = 44;
 
 /// Reads a value of a type, checks it, and returns it if there is one: `read!(Type, stream, chunks)`.
 ///
@@ -43,6 +43,7 @@ macro_rules! read {
         value
     }};
 }
+pub(crate) use read;
 
 /// As `read!`, for a value that has nothing more to check.
 macro_rules! check {
@@ -51,8 +52,10 @@ macro_rules! check {
     }};
 }
 
+pub(crate) use check;
+
 /// Writes a value that was read from `len` octets. Returns also where an item was left to a chunk.
-fn write_again<T: Encode + Debug>(value: &T, len: usize) -> (Vec<u8>, Option<u32>) {
+pub(crate) fn write_again<T: Encode + Debug>(value: &T, len: usize) -> (Vec<u8>, Option<u32>) {
     let mut buf = vec![0xff; len];
     let mut writer = Writer::new(&mut buf);
     writer.value(value).unwrap_or_else(|_| panic!("{value:?} needs more octets than it was read from"));

@@ -148,26 +148,28 @@ impl Encode for Verifier {
 
 /// Declares opaque values that always stay in the stream.
 macro_rules! opaques {
-    ($($(#[$meta:meta])* $name:ident up to $max:ident;)*) => {$(
+    ($($(#[$meta:meta])* $name:ident up to $max:expr;)*) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub struct $name<'a>(pub &'a [u8]);
 
-        impl<'a> Decode<'a> for $name<'a> {
+        impl<'a> $crate::xdr::Decode<'a> for $name<'a> {
             #[inline]
-            fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+            fn decode(reader: &mut $crate::xdr::Reader<'a>) -> Result<Self, $crate::xdr::Error> {
                 reader.opaque($max).map($name)
             }
         }
 
-        impl Encode for $name<'_> {
+        impl $crate::xdr::Encode for $name<'_> {
             #[inline]
-            fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+            fn encode(&self, writer: &mut $crate::xdr::Writer<'_>) -> Result<(), $crate::xdr::Overflow> {
                 writer.opaque(self.0)
             }
         }
     )*};
 }
+pub(crate) use opaques;
+
 opaques! {
     /// A file handle (nfs_fh3): at most [`HANDLE_LEN_MAX`] octets, opaque to a client.
     Handle up to HANDLE_LEN_MAX;
