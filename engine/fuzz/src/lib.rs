@@ -11,11 +11,13 @@
 mod nfs;
 mod programs;
 mod proto;
+mod stream;
 mod wire;
 
 pub use nfs::{mount3, nfs3_call, nfs3_reply};
 pub use programs::rpcbind;
 pub use proto::{requester, responder};
+pub use stream::record_marking;
 pub use wire::{cm_private_data, rpc_header, rpcrdma_header, xdr_reader};
 
 /// A target: it takes any octets, and returns.
@@ -33,4 +35,5 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("rpcbind", rpcbind),
     ("requester", requester),
     ("responder", responder),
+    ("record_marking", record_marking),
 ];

@@ -5,7 +5,8 @@
 //! buffer that the caller owns and say when it is too small.
 //!
 //! From the bottom up: [`xdr`] reads and writes the basic types (RFC 4506), [`rpc`] the headers of
-//! ONC RPC version 2 (RFC 5531), [`rpcrdma`] the transport header in front of them (RFC 8166),
+//! ONC RPC version 2 (RFC 5531), [`record`] their marks on a byte stream, [`rpcrdma`] the transport header
+//! in front of them (RFC 8166),
 //! [`cm_private_data`] what two sides tell each other while they connect (RFC 8797). Of the programs,
 //! [`nfs3`] and [`mount3`] (RFC 1813); [`rpcbind`] tells where programs are (RFC 1833).
 #![no_std]
@@ -14,6 +15,7 @@
 pub mod cm_private_data;
 pub mod mount3;
 pub mod nfs3;
+pub mod record;
 pub mod rpc;
 pub mod rpcbind;
 pub mod rpcrdma;
