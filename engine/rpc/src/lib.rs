@@ -43,7 +43,7 @@ pub use few::Few;
 pub use memory::{Memory, MemoryError};
 pub use pools::{PAGE_LEN, Pools};
 pub use reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
-pub use service::{Lookup, Outcome, Procedure, Service, Services, Token};
+pub use service::{Locate, Lookup, Outcome, Procedure, Repeat, Service, Services, Token};
 pub use statistics::Statistics;
 
 /// Names a connection: that of its queue pair.

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
+use stag_wire::xdr::Reader;
+
 use crate::call::Call;
 use crate::reply::Reply;
 
-/// What RPC-over-RDMA must know of one procedure: its Upper-Layer Binding (8166-6-a).
+/// What the engine must know of one procedure: its Upper-Layer Binding (8166-6-a), and what it means to be
+/// called again.
 ///
 /// The default, [`Procedure::plain`], has no DDP-eligible item: its Calls may still be long
-/// (Position Zero Read chunk) and its Replies too (Reply chunk).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// (Position Zero Read chunk) and its Replies too (Reply chunk). It may be called again.
+#[derive(Clone, Copy, Debug)]
 pub struct Procedure {
     /// Its name, for logs and statistics.
     pub name: &'static str,
@@ -17,13 +20,41 @@ pub struct Procedure {
     pub eligible_arguments: u8,
     /// How many items of the results are DDP-eligible: Write chunks that a Reply may use.
     pub eligible_results: u8,
+    /// What a second execution of the same Call would do.
+    pub repeat: Repeat,
+    /// Finds the one eligible argument in a Call that comes over a byte stream, so that its data can be received
+    /// right into payload memory. `None`: it is not looked for, and is always inline.
+    pub locate: Option<Locate>,
+}
+
+/// Reads arguments up to and including the length word of the eligible one, and returns that length.
+/// [`stag_wire::xdr::Error::Truncated`]: more of the arguments has to be here.
+pub type Locate = fn(&mut Reader<'_>) -> Result<u32, stag_wire::xdr::Error>;
+
+/// What a second execution of the same Call would do. Unless it is harmless, Replies are kept for a while and sent
+/// again when a Call is retransmitted, over whichever connection (5531-e).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// Nothing that the first did not do: the Call is simply executed again.
+    Harmless,
+    /// Something else, or it fails: REMOVE.
+    Harmful,
+    /// Nothing by itself, but it must not come after a later Call: WRITE. Kept apart, because there are many:
+    /// they would push out the Replies that matter more.
+    Untimely,
 }
 
 impl Procedure {
-    /// A procedure without DDP-eligible items.
+    /// A procedure without DDP-eligible items, which may be called again.
     #[must_use]
     pub const fn plain(name: &'static str) -> Procedure {
-        Procedure { name, eligible_arguments: 0, eligible_results: 0 }
+        Procedure { name, eligible_arguments: 0, eligible_results: 0, repeat: Repeat::Harmless, locate: None }
+    }
+
+    /// The same procedure, which must not be executed twice.
+    #[must_use]
+    pub const fn once(self) -> Procedure {
+        Procedure { repeat: Repeat::Harmful, ..self }
     }
 }
 
@@ -85,7 +116,7 @@ pub trait Service {
 }
 
 /// What a registry says of a program, version and procedure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Lookup {
     /// Served, with this binding; `service` is the place in the registry.
     Found {

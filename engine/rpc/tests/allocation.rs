@@ -50,8 +50,8 @@ const CHUNK_LEN: usize = 4096;
 const CALLS: u64 = 1000;
 
 static PLAIN: Procedure = Procedure::plain("ECHO");
-static TAKES: Procedure = Procedure { name: "PUT", eligible_arguments: 1, eligible_results: 0 };
-static GIVES: Procedure = Procedure { name: "GET", eligible_arguments: 0, eligible_results: 1 };
+static TAKES: Procedure = Procedure { eligible_arguments: 1, ..Procedure::plain("PUT") };
+static GIVES: Procedure = Procedure { eligible_results: 1, ..Procedure::plain("GET") };
 
 /// Keeps the data of the last PUT, and gives it to each GET: no copies, and no allocations of its own.
 struct Store {

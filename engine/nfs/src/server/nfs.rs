@@ -2,7 +2,7 @@
 //! `listing`.
 
 use stag_memory::Shared;
-use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service};
+use stag_rpc::{Call, Outcome, Procedure as Bound, Repeat, Reply, Service};
 use stag_wire::nfs3::{
     self, AccessArguments, AccessOk, AccessReply, CommitArguments, CommitOk, CommitReply, CreateArguments,
     CreateOk, CreateReply, Failure, FsinfoArguments, FsinfoOk, FsinfoReply, FsstatArguments, FsstatOk,
@@ -15,7 +15,7 @@ use stag_wire::nfs3::{
 use stag_wire::xdr::Encode;
 
 use super::listing::{readdir, readdirplus};
-use super::transfer::{read, readlink, symlink, write};
+use super::transfer::{locate_data, read, readlink, symlink, write};
 use super::{Asker, Exports, Opened, SharedExports, TimeOfDay, decode};
 use crate::binding;
 use crate::handle::HANDLE_LEN;
@@ -49,9 +49,15 @@ static BOUND: [Bound; Procedure::COUNT] = {
             name: binding.name,
             eligible_arguments: binding.eligible_arguments,
             eligible_results: binding.eligible_results,
+            repeat: if binding.idempotent { Repeat::Harmless } else { Repeat::Harmful },
+            locate: None,
         };
         index += 1;
     }
+    // As other servers do: a WRITE that was delayed must not undo a later one.
+    let write = &mut bound[Procedure::Write as usize];
+    write.repeat = Repeat::Untimely;
+    write.locate = Some(locate_data);
     bound
 };
 

@@ -3,10 +3,10 @@
 use stag_memory::Shared;
 use stag_rpc::{Call, Placed, Placement, Reply};
 use stag_wire::nfs3::{
-    Data, Failure, Path, ReadArguments, ReadOk, ReadReply, ReadlinkArguments, ReadlinkOk, ReadlinkReply,
-    STRING_LEN_CAP, Status, SymlinkArguments, Time, WriteArguments, WriteOk, WriteReply,
+    Data, Failure, HANDLE_LEN_MAX, Path, ReadArguments, ReadOk, ReadReply, ReadlinkArguments, ReadlinkOk,
+    ReadlinkReply, STRING_LEN_CAP, Status, SymlinkArguments, Time, WriteArguments, WriteOk, WriteReply,
 };
-use stag_wire::xdr::Item;
+use stag_wire::xdr::{Error, Item, Reader};
 
 use super::nfs::{Answer, Made, TRANSFER_LEN_MAX, make};
 use super::{Asker, Exports, decode};
@@ -97,6 +97,14 @@ pub(super) fn write<S: Store>(
         Err(status) => Err(Failure { status, attributes: file }),
     };
     results.send(reply);
+}
+
+/// Finds the data of a WRITE behind the other arguments, of which perhaps not all have arrived.
+pub(super) fn locate_data(arguments: &mut Reader<'_>) -> Result<u32, Error> {
+    arguments.opaque(HANDLE_LEN_MAX)?;
+    // Offset, count, stable, and the data's own length.
+    arguments.array::<16>()?;
+    arguments.u32()
 }
 
 /// Takes the first `len` octets out of where they were placed; what follows is roundup. `None` if there was no

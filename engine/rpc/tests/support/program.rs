@@ -37,10 +37,8 @@ pub(crate) const ITEMS_MAX: u32 = 4;
 pub(crate) const ITEM_LEN_MAX: u32 = 1 << 20;
 
 static PLAIN: Procedure = Procedure::plain("PLAIN");
-static TAKES: Procedure =
-    Procedure { name: "TAKES", eligible_arguments: ITEMS_MAX as u8, eligible_results: 0 };
-static GIVES: Procedure =
-    Procedure { name: "GIVES", eligible_arguments: 0, eligible_results: ITEMS_MAX as u8 };
+static TAKES: Procedure = Procedure { eligible_arguments: ITEMS_MAX as u8, ..Procedure::plain("TAKES") };
+static GIVES: Procedure = Procedure { eligible_results: ITEMS_MAX as u8, ..Procedure::plain("GIVES") };
 
 /// The octet number `index` of the data that `seed` stands for.
 pub(crate) fn octet(seed: u32, index: usize) -> u8 {
