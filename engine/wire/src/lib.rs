@@ -9,12 +9,18 @@
 //! in front of them (RFC 8166),
 //! [`cm_private_data`] what two sides tell each other while they connect (RFC 8797). Of the programs,
 //! [`nfs3`] and [`mount3`] (RFC 1813); [`rpcbind`] tells where programs are (RFC 1833).
+//!
+//! iWARP, which carries RDMA over TCP, is three layers: [`mpa`] frames the stream (RFC 5044, RFC 6581), [`ddp`] says where
+//! octets go (RFC 5041), [`rdmap`] what they are (RFC 5040).
 #![no_std]
 #![forbid(unsafe_code)]
 
 pub mod cm_private_data;
+pub mod ddp;
 pub mod mount3;
+pub mod mpa;
 pub mod nfs3;
+pub mod rdmap;
 pub mod record;
 pub mod rpc;
 pub mod rpcbind;
