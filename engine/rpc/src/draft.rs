@@ -35,6 +35,8 @@ pub(crate) struct Draft {
     pub(crate) header_len: usize,
     /// Octets of (reduced) RPC message.
     pub(crate) payload_len: usize,
+    /// Where in the payload the first reduced result belongs.
+    pub(crate) splice: u32,
     /// The payload, when it did not fit behind the header.
     pub(crate) long: Option<Buf>,
     /// Eligible results in order.
@@ -65,6 +67,7 @@ impl Draft {
             send: None,
             header_len: 0,
             payload_len: 0,
+            splice: 0,
             long: None,
             items: Vec::with_capacity(4),
             pieces: Vec::with_capacity(16),

@@ -18,6 +18,7 @@ mod calling;
 mod client;
 mod config;
 mod connection;
+mod dispatch;
 mod draft;
 mod engine;
 mod few;

@@ -20,8 +20,10 @@ pub enum Placement {
 /// The Reply to one Call: the handler fills it in, the engine sends it.
 pub struct Reply<'a> {
     pub(crate) draft: &'a mut Draft,
-    /// The Call, for the transport: it says which chunks there are for results.
-    pub(crate) call: &'a responder::Call<'a>,
+    /// The Call's.
+    pub(crate) xid: u32,
+    /// Which chunks there are for results; `None` on a byte stream, which has none.
+    pub(crate) chunks: Option<&'a responder::Call<'a>>,
     /// Octets that the Send buffer may hold, header included.
     pub(crate) inline_len_max: usize,
     /// Where a long Reply's buffer comes from.
@@ -37,16 +39,24 @@ impl Reply<'_> {
     ///
     /// Keeps 8166-4.3.2-a, 4.3.2.1-a, 4.3.2.3 and X-12: Write chunks are used in list order; an empty one,
     /// or none, means inline; an item of no octets uses its chunk up.
+    ///
+    /// On a byte stream the only eligible result of a procedure is sent from the memory that it lies in, unless
+    /// it is so short that a copy costs less.
     pub fn item(&mut self, len: u32) -> Placement {
         let index = self.draft.items.len();
         let mut reduced = false;
-        if index < usize::from(self.eligible)
-            && let Some(chunk) = self.call.write_chunk(index)
-        {
-            reduced = true;
-            if chunk.total_len() < u64::from(len) {
-                self.draft.verdict = Verdict::TooLong;
+        match self.chunks {
+            Some(call) => {
+                if index < usize::from(self.eligible)
+                    && let Some(chunk) = call.write_chunk(index)
+                {
+                    reduced = true;
+                    if chunk.total_len() < u64::from(len) {
+                        self.draft.verdict = Verdict::TooLong;
+                    }
+                }
             }
+            None => reduced = self.eligible == 1 && index == 0 && len >= SPLICE_LEN_MIN,
         }
         let pieces_end = self.draft.pieces.len() as u32;
         self.draft.items.push(Item { len, reduced, pieces_end });
@@ -67,7 +77,7 @@ impl Reply<'_> {
     /// Answers with results. `encode` writes them; it may be called twice, when they turn out too long
     /// to stay inline, and must write the same both times.
     pub fn success(&mut self, encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>) {
-        let xid = self.call.xid();
+        let xid = self.xid;
         self.encode(|writer| {
             emit_success(writer, xid)?;
             encode(writer)
@@ -91,7 +101,7 @@ impl Reply<'_> {
     }
 
     fn error(&mut self, outcome: Accepted) {
-        self.header(&ReplyHeader::accepted(self.call.xid(), outcome));
+        self.header(&ReplyHeader::accepted(self.xid, outcome));
     }
 
     /// Answers with a header and no results.
@@ -106,9 +116,11 @@ impl Reply<'_> {
             return;
         }
         self.draft.long = None;
-        let write = |space: &mut [u8]| -> Result<usize, Overflow> {
+        let mut splice = 0;
+        let mut write = |space: &mut [u8]| -> Result<usize, Overflow> {
             let mut writer = Writer::new(space);
             encode(&mut writer)?;
+            splice = writer.reduced_positions().first().copied().unwrap_or(0);
             Ok(writer.position())
         };
         let header_len = self.draft.header_len;
@@ -119,6 +131,7 @@ impl Reply<'_> {
             && let Ok(len) = write(&mut send[header_len..self.inline_len_max])
         {
             self.draft.payload_len = len;
+            self.draft.splice = splice;
             self.draft.verdict = Verdict::Encoded;
             return;
         }
@@ -128,15 +141,19 @@ impl Reply<'_> {
             *self.copied_bytes += len as u64;
             long.set_len(len);
             self.draft.payload_len = len;
+            self.draft.splice = splice;
             self.draft.long = Some(long);
             self.draft.verdict = Verdict::Encoded;
         }
     }
 
-    /// A buffer for a Long Reply, as large as the Reply chunk (8166-3.5.3-e), if there is one.
+    /// A buffer for a Long Reply, as large as the Reply chunk (8166-3.5.3-e), if there is one. On a byte stream as
+    /// large as any may be: what is not used goes back at once.
     fn long_buffer(&self) -> Option<Buf> {
-        let len = self.call.reply_chunk()?.total_len();
-        let len = usize::try_from(len).ok()?.min(LONG_REPLY_LEN_MAX);
+        let len = match self.chunks {
+            Some(call) => usize::try_from(call.reply_chunk()?.total_len()).ok()?.min(LONG_REPLY_LEN_MAX),
+            None => LONG_REPLY_LEN_MAX,
+        };
         if len == 0 {
             return None;
         }
@@ -149,3 +166,6 @@ impl Reply<'_> {
 /// Largest Long Reply, in octets, whatever the Reply chunk would hold. READDIRPLUS and the like ask for
 /// at most 1 MiB; a little more for what stands around the entries.
 pub const LONG_REPLY_LEN_MAX: usize = (1 << 20) + 4096;
+
+/// A result of fewer octets is copied into the Reply on a byte stream: a piece of its own costs more.
+const SPLICE_LEN_MIN: u32 = 1024;

@@ -15,19 +15,19 @@ use stag_proto::parameters::Parameters;
 use stag_proto::responder::{
     self, CallId, Config, ErrorReply, Limits, Payload, Received, Refused, ReplyError, Responder,
 };
-use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeader, flavor};
 use stag_wire::xdr::{Reader, Reduced};
 
 use crate::ConnectionId;
-use crate::call::{Call, Caller, Placed};
+use crate::call::Placed;
 use crate::client::CloseReason;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
+use crate::dispatch::{Origin, Route, route};
 use crate::draft::{Draft, Verdict};
 use crate::engine::{Core, FIRST_RECEIVES};
 use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, place, plan_chunks, post_reads};
 use crate::pushing::{Posted, plan_writes, post_draft};
 use crate::reply::Reply;
-use crate::service::{Lookup, Outcome, Services, Token};
+use crate::service::{Services, Token};
 
 /// Credits that a connection starts with, when there are enough.
 const CREDITS_START: u32 = 16;
@@ -435,56 +435,21 @@ impl Serving {
             Some(pull) => (&mut pull.items, &pull.reduced),
             None => (&mut no_items, &[]),
         };
-        let mut reader = Reader::with_reduced(stream, reduced);
-        let header = match CallHeader::parse(&mut reader) {
-            Ok(header) => header,
-            Err(error) => {
-                let Some(refusal) = ReplyHeader::refusal(error) else {
-                    self.responder.discard(call.id);
-                    self.replenish(core, id);
-                    return Ok(Ran::Answered);
-                };
+        let run = match route(services, Reader::with_reduced(stream, reduced)) {
+            Route::Run(run) => run,
+            Route::Drop => {
+                self.responder.discard(call.id);
+                self.replenish(core, id);
+                return Ok(Ran::Answered);
+            }
+            Route::Refuse(refusal) => {
                 return self.answer(core, id, call, message, 0, |reply| {
                     reply.header(&refusal);
                     Ran::Answered
                 });
             }
         };
-        let refuse = |outcome| ReplyHeader::accepted(header.xid, outcome);
-        let caller = match header.credential.flavor {
-            flavor::AUTH_NONE => Ok(Caller::None),
-            flavor::AUTH_SYS => {
-                AuthSys::parse(header.credential.body).map(Caller::Sys).map_err(|_| AuthStat::BADCRED)
-            }
-            _ => Err(AuthStat::REJECTEDCRED),
-        };
-        let looked = services.lookup(header.program, header.version, header.procedure);
-        // Procedure 0 takes any flavor (5531-b).
-        let caller = match caller {
-            Err(_) if header.procedure == 0 => Caller::None,
-            Err(status) => {
-                let refusal = ReplyHeader::denied(header.xid, Denied::AuthError(status));
-                return self.answer(core, id, call, message, 0, |reply| {
-                    reply.header(&refusal);
-                    Ran::Answered
-                });
-            }
-            Ok(caller) => caller,
-        };
-        let (service, procedure) = match looked {
-            Lookup::Found { service, procedure } => (service, procedure),
-            other => {
-                let refusal = refuse(match other {
-                    Lookup::NoVersion(low, high) => Accepted::ProgMismatch { low, high },
-                    Lookup::NoProcedure => Accepted::ProcUnavail,
-                    _ => Accepted::ProgUnavail,
-                });
-                return self.answer(core, id, call, message, 0, |reply| {
-                    reply.header(&refusal);
-                    Ran::Answered
-                });
-            }
-        };
+        let procedure = run.procedure;
         if !call.is_plain() && call.read_chunks().count() > usize::from(procedure.eligible_arguments) {
             // 8166-6.1-c
             let error = self.responder.refuse(call.id, Refused::Ineligible);
@@ -494,29 +459,12 @@ impl Serving {
             }
             return Ok(Ran::Answered);
         }
-        let now = core.now;
         let eligible = procedure.eligible_results;
+        let origin = Origin { connection: id, slot: call.id.index() as u32, peer, now: core.now };
         self.answer(core, id, call, message, eligible, |reply| {
-            if header.procedure == 0 {
-                reply.success(|_| Ok(()));
-                return Ran::Answered;
-            }
-            let mut call = Call {
-                xid: header.xid,
-                program: header.program,
-                version: header.version,
-                procedure: header.procedure,
-                caller,
-                peer,
-                now,
-                arguments: reader,
-                items,
-                connection: id,
-                slot: call.id.index() as u32,
-            };
-            match services.call(service, &mut call, reply) {
-                Outcome::Done => Ran::Answered,
-                Outcome::Later(_) => Ran::Later(eligible),
+            match run.call(services, &origin, items, reply) {
+                true => Ran::Answered,
+                false => Ran::Later(eligible),
             }
         })
     }
@@ -786,7 +734,8 @@ fn reply_of<'a, P>(
 ) -> Reply<'a> {
     Reply {
         draft,
-        call,
+        xid: call.xid(),
+        chunks: Some(call),
         inline_len_max: parameters.reply_threshold as usize,
         payload: &core.pools.payload,
         eligible: 0,

@@ -1,0 +1,118 @@
+//! From a Call's octets to its handler: the same for every transport.
+//!
+//! [`route`] makes RFC 5531's checks in their order (5531-a); what it lets through, [`Run::call`] gives to the
+//! service.
+
+use std::time::Duration;
+
+use stag_fabric::Peer;
+use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeader, flavor};
+use stag_wire::xdr::Reader;
+
+use crate::ConnectionId;
+use crate::call::{Call, Caller, Placed};
+use crate::reply::Reply;
+use crate::service::{Lookup, Outcome, Procedure, Services};
+
+/// What becomes of a Call.
+pub(crate) enum Route<'a> {
+    /// It has no xid, or is no Call: nobody is answered (5531-d).
+    Drop,
+    /// The engine answers by itself.
+    Refuse(ReplyHeader<'static>),
+    /// A service answers it.
+    Run(Run<'a>),
+}
+
+/// A Call that a service answers.
+pub(crate) struct Run<'a> {
+    pub(crate) header: CallHeader<'a>,
+    pub(crate) procedure: &'static Procedure,
+    caller: Caller<'a>,
+    service: usize,
+    /// At the first argument.
+    pub(crate) arguments: Reader<'a>,
+}
+
+/// Where a Call came in.
+pub(crate) struct Origin<'a> {
+    pub(crate) connection: ConnectionId,
+    /// Where the connection keeps it if it is answered later.
+    pub(crate) slot: u32,
+    pub(crate) peer: Option<&'a Peer>,
+    pub(crate) now: Duration,
+}
+
+/// Decides who answers a Call. `reader` stands at its xid.
+#[inline(always)]
+pub(crate) fn route<'a, S: Services>(services: &S, mut reader: Reader<'a>) -> Route<'a> {
+    let header = match CallHeader::parse(&mut reader) {
+        Ok(header) => header,
+        Err(error) => {
+            return match ReplyHeader::refusal(error) {
+                Some(refusal) => Route::Refuse(refusal),
+                None => Route::Drop,
+            };
+        }
+    };
+    let caller = match header.credential.flavor {
+        flavor::AUTH_NONE => Ok(Caller::None),
+        flavor::AUTH_SYS => {
+            AuthSys::parse(header.credential.body).map(Caller::Sys).map_err(|_| AuthStat::BADCRED)
+        }
+        _ => Err(AuthStat::REJECTEDCRED),
+    };
+    let looked = services.lookup(header.program, header.version, header.procedure);
+    // Procedure 0 takes any flavor (5531-b).
+    let caller = match caller {
+        Err(_) if header.procedure == 0 => Caller::None,
+        Err(status) => {
+            return Route::Refuse(ReplyHeader::denied(header.xid, Denied::AuthError(status)));
+        }
+        Ok(caller) => caller,
+    };
+    match looked {
+        Lookup::Found { service, procedure } => {
+            Route::Run(Run { header, procedure, caller, service, arguments: reader })
+        }
+        other => {
+            let outcome = match other {
+                Lookup::NoVersion(low, high) => Accepted::ProgMismatch { low, high },
+                Lookup::NoProcedure => Accepted::ProcUnavail,
+                _ => Accepted::ProgUnavail,
+            };
+            Route::Refuse(ReplyHeader::accepted(header.xid, outcome))
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Lets the service answer. `true`: it has; `false`: it will, later.
+    #[inline(always)]
+    pub(crate) fn call<S: Services>(
+        self,
+        services: &mut S,
+        origin: &Origin<'_>,
+        items: &mut [Placed],
+        reply: &mut Reply<'_>,
+    ) -> bool {
+        if self.header.procedure == 0 {
+            reply.success(|_| Ok(()));
+            return true;
+        }
+        let mut call = Call {
+            xid: self.header.xid,
+            program: self.header.program,
+            version: self.header.version,
+            procedure: self.header.procedure,
+            caller: self.caller,
+            peer: origin.peer,
+            now: origin.now,
+            arguments: self.arguments,
+            items,
+            connection: origin.connection,
+            slot: origin.slot,
+        };
+        matches!(services.call(self.service, &mut call, reply), Outcome::Done)
+    }
+}
