@@ -69,6 +69,7 @@ engine/fabric:      memory wire
 engine/runtime:
 engine/rpc:         wire proto memory fabric runtime
 engine/nfs:         wire proto memory fabric runtime rpc
+engine/dump:        wire
 engine/stag:        wire proto memory fabric runtime rpc nfs hugepages
 '
 # The project's crates in the [dependencies] of a manifest, without their prefix.

@@ -11,7 +11,7 @@
 //! [`nfs3`] and [`mount3`] (RFC 1813); [`rpcbind`] tells where programs are (RFC 1833).
 //!
 //! iWARP, which carries RDMA over TCP, is three layers: [`mpa`] frames the stream (RFC 5044, RFC 6581), [`ddp`] says where
-//! octets go (RFC 5041), [`rdmap`] what they are (RFC 5040).
+//! octets go (RFC 5041), [`rdmap`] what they are (RFC 5040). [`roce`] has the packets of RoCEv2, to read them in captures.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ pub mod mpa;
 pub mod nfs3;
 pub mod rdmap;
 pub mod record;
+pub mod roce;
 pub mod rpc;
 pub mod rpcbind;
 pub mod rpcrdma;

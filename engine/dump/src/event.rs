@@ -1,0 +1,287 @@
+//! What an [`Analyzer`](crate::Analyzer) reports, and what it counts.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use stag_wire::cm_private_data::PrivateData;
+use stag_wire::rpcrdma;
+
+use crate::program::Rpc;
+
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The end that asked for the connection.
+    Client,
+    /// The end that was asked.
+    Server,
+}
+
+impl Side {
+    /// The other end.
+    #[must_use]
+    pub const fn other(self) -> Side {
+        match self {
+            Side::Client => Side::Server,
+            Side::Server => Side::Client,
+        }
+    }
+
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Side::Client => 0,
+            Side::Server => 1,
+        }
+    }
+}
+
+/// What carries the RDMA messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// MPA, DDP and RDMAP over TCP.
+    Iwarp,
+    /// RoCE version 2 over UDP.
+    Roce,
+}
+
+impl fmt::Display for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fabric::Iwarp => "iWARP",
+            Fabric::Roce => "RoCEv2",
+        })
+    }
+}
+
+/// A connection that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoints {
+    /// What carries it.
+    pub fabric: Fabric,
+    /// Who asked for it. For RoCE the port is that of the address block, or 0.
+    pub client: SocketAddr,
+    /// Who was asked. For RoCE the port is that of the service, or 0.
+    pub server: SocketAddr,
+    /// The capture does not have its start: who asked is a guess, and what depends on the past is not checked.
+    pub midway: bool,
+}
+
+/// A rule that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The rule's number in `engine/spec`.
+    pub rule: &'static str,
+    /// What was found.
+    pub text: String,
+}
+
+/// A message of the connection's set-up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup<'a> {
+    /// What it is: `MPA Request`, `CM REP` and the like.
+    pub name: &'static str,
+    /// Its options, as `name value` pairs in the order of the wire.
+    pub options: Vec<(&'static str, String)>,
+    /// The upper layer's private data.
+    pub private_data: &'a [u8],
+    /// What RFC 8797 finds in it.
+    pub parameters: Option<PrivateData>,
+}
+
+/// A DDP or RDMAP error that ends a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terminate {
+    /// What it says.
+    pub text: String,
+}
+
+/// Which chunk of a Call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkKind {
+    /// All segments of the Read list with this Position.
+    Read {
+        /// The Position.
+        position: u32,
+    },
+    /// An entry of the Write list.
+    Write {
+        /// Its place in the list, from 0.
+        index: usize,
+    },
+    /// The Reply chunk.
+    Reply,
+}
+
+/// What happened to a chunk until its Reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkUse {
+    /// Which chunk.
+    pub kind: ChunkKind,
+    /// Octets that were offered.
+    pub offered: u64,
+    /// RDMA Reads or Writes.
+    pub operations: u32,
+    /// Octets that they moved.
+    pub moved: u64,
+    /// The octets, if [`Options::keep_data`](crate::Options::keep_data) asked for them or they are a Payload stream.
+    pub data: Vec<u8>,
+}
+
+/// The Call that a Reply answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<'a> {
+    /// Frame of the Call.
+    pub frame: u64,
+    /// When it was captured.
+    pub time: Duration,
+    /// Its chunks, in the order of the wire.
+    pub chunks: &'a [ChunkUse],
+    /// The whole message, if [`Options::keep_data`](crate::Options::keep_data) asked for it; else empty.
+    pub octets: &'a [u8],
+}
+
+/// An RPC-over-RDMA message.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// Who sent it.
+    pub from: Side,
+    /// All of it.
+    pub octets: &'a [u8],
+    /// The handle that came to be invalidated with it.
+    pub invalidated: Option<u32>,
+    /// Its header and the Payload stream behind it; or why it cannot be read.
+    pub header: Result<(rpcrdma::Header<'a>, &'a [u8]), rpcrdma::Error>,
+    /// The Payload stream that went by chunk, as far as it was captured.
+    pub long_payload: Option<&'a [u8]>,
+    /// What the Payload stream says.
+    pub rpc: Option<&'a Rpc>,
+    /// The Call that it answers.
+    pub answered: Option<Answered<'a>>,
+    /// The rules that it breaks.
+    pub violations: &'a [Violation],
+}
+
+/// Something that was seen.
+#[derive(Debug)]
+pub struct Event<'a> {
+    /// In which frame. A Call whose Payload went by chunk comes when that has been read, but with its own frame.
+    pub frame: u64,
+    /// When, since 1970.
+    pub time: Duration,
+    /// On which connection, counted from 1.
+    pub connection: u64,
+    /// What.
+    pub kind: EventKind<'a>,
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub enum EventKind<'a> {
+    /// A connection.
+    Opened(Endpoints),
+    /// A message of its set-up.
+    Setup(Side, Setup<'a>),
+    /// An RPC-over-RDMA message.
+    Message(&'a Message<'a>),
+    /// A broken rule below RPC-over-RDMA.
+    Violation(Side, &'a Violation),
+    /// The capture lacks so many octets of what a side sent; for RoCE, packets.
+    Gap(Side, u64),
+    /// What one should know to read the rest.
+    Note(Side, &'static str),
+    /// A Terminate message.
+    Terminate(Side, Terminate),
+    /// The connection ended. Calls that were not answered.
+    Closed {
+        /// Calls without a Reply.
+        unanswered: usize,
+    },
+}
+
+/// What was counted.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Frames of the capture.
+    pub frames: u64,
+    /// Frames whose link type is not read here.
+    pub frames_of_other_links: u64,
+    /// Frames that are fragments of IP packets.
+    pub fragments: u64,
+    /// Frames that end inside a header, or contradict themselves.
+    pub malformed: u64,
+    /// RDMA connections.
+    pub connections: u64,
+    /// RPC-over-RDMA messages.
+    pub messages: u64,
+    /// Of these: Calls.
+    pub calls: u64,
+    /// Of these: Replies.
+    pub replies: u64,
+    /// Of these: RDMA_ERROR.
+    pub errors: u64,
+    /// Replies and errors whose Call was found.
+    pub paired: u64,
+    /// Calls that were not answered when their connection or the capture ended.
+    pub unanswered: u64,
+    /// Sends that are not RPC-over-RDMA.
+    pub other_sends: u64,
+    /// RDMA Reads, and the octets that they moved.
+    pub reads: Moved,
+    /// RDMA Writes, and the octets that they moved.
+    pub writes: Moved,
+    /// FPDUs, or packets of RoCE.
+    pub segments: u64,
+    /// Of these: with a CRC that was checked and is right.
+    pub crc_good: u64,
+    /// Of these: with a wrong CRC.
+    pub crc_bad: u64,
+    /// Packets of RoCE that came before.
+    pub duplicates: u64,
+    /// Octets of TCP streams that the capture lacks.
+    pub missing: u64,
+    /// Connections that were given up to keep within memory.
+    pub given_up: u64,
+    /// Broken rules.
+    pub violations: BTreeMap<&'static str, u64>,
+}
+
+/// Operations and what they moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Operations.
+    pub operations: u64,
+    /// Octets.
+    pub octets: u64,
+}
+
+impl Totals {
+    /// All broken rules together.
+    #[must_use]
+    pub fn violation_count(&self) -> u64 {
+        self.violations.values().sum()
+    }
+}
+
+/// Where things are reported, and at which moment of the capture.
+pub(crate) struct Context<'c> {
+    pub(crate) frame: u64,
+    pub(crate) time: Duration,
+    pub(crate) connection: u64,
+    pub(crate) sink: &'c mut dyn FnMut(&Event<'_>),
+    pub(crate) totals: &'c mut Totals,
+}
+
+impl Context<'_> {
+    pub(crate) fn emit(&mut self, kind: EventKind<'_>) {
+        let (frame, time, connection) = (self.frame, self.time, self.connection);
+        (self.sink)(&Event { frame, time, connection, kind });
+    }
+
+    /// Reports a broken rule below RPC-over-RDMA.
+    pub(crate) fn violation(&mut self, from: Side, rule: &'static str, text: impl fmt::Display) {
+        *self.totals.violations.entry(rule).or_default() += 1;
+        self.emit(EventKind::Violation(from, &Violation { rule, text: text.to_string() }));
+    }
+}

@@ -1,0 +1,287 @@
+//! The RPC messages inside: program, version, procedure and status by name; the bodies of NFS version 3, NFSACL and MOUNT
+//! by their codecs, so that their chunks can be checked against the items that they hold.
+
+use std::fmt;
+
+use stag_wire::rpc::{self, Accepted, AuthStat, CallHeader, Denied, ReplyBody, ReplyHeader};
+use stag_wire::xdr::{Decode, Error as XdrError, Reader, Reduced};
+use stag_wire::{mount3, nfs3};
+
+use crate::status;
+
+/// Program number of NFSACL.
+const NFSACL: u32 = 100_227;
+/// First of the program numbers that clients choose for their callbacks.
+const TRANSIENT: u32 = 0x4000_0000;
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Program number.
+    pub program: u32,
+    /// Its version.
+    pub version: u32,
+    /// Procedure number.
+    pub procedure: u32,
+}
+
+/// Names of NFS version 2's procedures.
+const NFS2: [&str; 18] = [
+    "NULL", "GETATTR", "SETATTR", "ROOT", "LOOKUP", "READLINK", "READ", "WRITECACHE", "WRITE", "CREATE", "REMOVE",
+    "RENAME", "LINK", "SYMLINK", "MKDIR", "RMDIR", "READDIR", "STATFS",
+];
+/// Names of NFS version 3's procedures.
+const NFS3: [&str; nfs3::Procedure::COUNT] = [
+    "NULL", "GETATTR", "SETATTR", "LOOKUP", "ACCESS", "READLINK", "READ", "WRITE", "CREATE", "MKDIR", "SYMLINK",
+    "MKNOD", "REMOVE", "RMDIR", "RENAME", "LINK", "READDIR", "READDIRPLUS", "FSSTAT", "FSINFO", "PATHCONF", "COMMIT",
+];
+const MOUNT3: [&str; mount3::Procedure::COUNT] = ["NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT"];
+
+impl Target {
+    /// Returns the program's name.
+    #[must_use]
+    pub fn program_name(&self) -> Option<&'static str> {
+        Some(match self.program {
+            nfs3::PROGRAM => "NFS",
+            mount3::PROGRAM => "MOUNT",
+            NFSACL => "NFSACL",
+            100_000 => "PORTMAP",
+            100_021 => "NLM",
+            100_024 => "NSM",
+            TRANSIENT.. if self.version == 1 => "NFS-CB",
+            _ => return None,
+        })
+    }
+
+    /// Returns the procedure's name.
+    #[must_use]
+    pub fn procedure_name(&self) -> Option<&'static str> {
+        let names: &[&str] = match (self.program_name()?, self.version) {
+            ("NFS", 2) => &NFS2,
+            ("NFS", 3) => &NFS3,
+            ("NFS", 4) => &["NULL", "COMPOUND"],
+            ("NFS-CB", 1) => &["CB_NULL", "CB_COMPOUND"],
+            ("MOUNT", 1..=3) => &MOUNT3,
+            ("NFSACL", 2) => &["NULL", "GETACL", "SETACL", "GETATTR", "ACCESS"],
+            ("NFSACL", _) => &["NULL", "GETACL", "SETACL"],
+            _ => &["NULL"],
+        };
+        names.get(usize::try_from(self.procedure).ok()?).copied()
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.program_name() {
+            Some(name) => write!(f, "{name}")?,
+            None => write!(f, "program {}", self.program)?,
+        }
+        write!(f, " v{} ", self.version)?;
+        match self.procedure_name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "procedure {}", self.procedure),
+        }
+    }
+}
+
+/// What a Reply says of its Call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It was executed; the program has no status of its own, or it is not known here.
+    Success,
+    /// It was executed, and the program says this.
+    Program {
+        /// The program's number for it.
+        number: u32,
+        /// Its name.
+        name: Option<&'static str>,
+    },
+    /// It was not executed.
+    NotExecuted(&'static str),
+    /// It was not executed, for reasons of authentication.
+    Authentication(AuthStat),
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Status::Success => f.write_str("SUCCESS"),
+            Status::Program { name: Some(name), .. } => f.write_str(name),
+            Status::Program { number, name: None } => write!(f, "status {number}"),
+            Status::NotExecuted(name) => f.write_str(name),
+            Status::Authentication(AuthStat(number)) => write!(f, "AUTH_ERROR {number}"),
+        }
+    }
+}
+
+/// An RPC message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rpc {
+    /// A Call.
+    Call(Target),
+    /// A Reply. What it answers is known from the Call.
+    Reply(Option<Target>, Status),
+}
+
+impl Rpc {
+    /// Returns what is or was called.
+    #[must_use]
+    pub fn target(&self) -> Option<Target> {
+        match *self {
+            Rpc::Call(target) => Some(target),
+            Rpc::Reply(target, _) => target,
+        }
+    }
+}
+
+/// What is wrong with a Payload stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Problem {
+    /// It is no Call, or no Reply.
+    Header(rpc::Error),
+    /// The arguments or results do not fit their procedure, or the chunks.
+    Body(XdrError),
+}
+
+/// Reads a Call, from which the Read chunks `reduced` were moved out.
+pub(crate) fn read_call(payload: &[u8], reduced: &[Reduced]) -> (Option<Rpc>, Option<Problem>) {
+    let mut reader = Reader::with_reduced(payload, reduced);
+    let header = match CallHeader::parse(&mut reader) {
+        Ok(header) => header,
+        Err(error) => return (None, Some(Problem::Header(error))),
+    };
+    let target = Target { program: header.program, version: header.version, procedure: header.procedure };
+    // RPCSEC_GSS wraps the arguments.
+    let plain = header.credential.flavor != rpc::flavor::RPCSEC_GSS;
+    let problem = if plain { arguments(target, reader).err().map(Problem::Body) } else { None };
+    (Some(Rpc::Call(target)), problem)
+}
+
+/// Reads the Reply to a Call of `target`, whose results went to the Write chunks `reduced`.
+pub(crate) fn read_reply(
+    payload: &[u8],
+    target: Option<Target>,
+    reduced: &[Reduced],
+) -> (Option<Rpc>, Option<Problem>) {
+    let mut reader = Reader::with_reduced(payload, reduced);
+    let header = match ReplyHeader::parse(&mut reader) {
+        Ok(header) => header,
+        Err(error) => return (None, Some(Problem::Header(error))),
+    };
+    let status = match header.body {
+        ReplyBody::Accepted { outcome, .. } => match outcome {
+            Accepted::Success => Status::Success,
+            Accepted::ProgUnavail => Status::NotExecuted("PROG_UNAVAIL"),
+            Accepted::ProgMismatch { .. } => Status::NotExecuted("PROG_MISMATCH"),
+            Accepted::ProcUnavail => Status::NotExecuted("PROC_UNAVAIL"),
+            Accepted::GarbageArgs => Status::NotExecuted("GARBAGE_ARGS"),
+            Accepted::SystemErr => Status::NotExecuted("SYSTEM_ERR"),
+        },
+        ReplyBody::Denied(Denied::RpcMismatch { .. }) => Status::NotExecuted("RPC_MISMATCH"),
+        ReplyBody::Denied(Denied::AuthError(why)) => Status::Authentication(why),
+    };
+    let (Status::Success, Some(target)) = (status, target) else {
+        return (Some(Rpc::Reply(target, status)), None);
+    };
+    let status = program_status(target, reader.rest()).unwrap_or(status);
+    let problem = results(target, reader).err().map(Problem::Body);
+    (Some(Rpc::Reply(Some(target), status)), problem)
+}
+
+/// Reads the status that the results of most procedures start with.
+fn program_status(target: Target, results: &[u8]) -> Option<Status> {
+    let number = u32::from_be_bytes(*results.first_chunk()?);
+    if target.procedure == 0 {
+        return None;
+    }
+    let name = match (target.program_name()?, target.version) {
+        ("NFS" | "NFSACL", 2 | 3) => status::nfs3(number),
+        ("NFS", 4) | ("NFS-CB", 1) => status::nfs4(number),
+        ("MOUNT", _) if target.procedure == 1 => status::mount3(number),
+        _ => return None,
+    };
+    Some(Status::Program { number, name })
+}
+
+/// Reads a value and all the rest with it.
+fn whole<'a, T: Decode<'a>>(mut reader: Reader<'a>) -> Result<(), XdrError> {
+    reader.value::<T>()?;
+    reader.finish()
+}
+
+fn arguments(target: Target, reader: Reader<'_>) -> Result<(), XdrError> {
+    match (target.program, target.version) {
+        (nfs3::PROGRAM, nfs3::VERSION) => nfs3_arguments(target.procedure, reader),
+        (mount3::PROGRAM, mount3::VERSION) => match mount3::Procedure::from_number(target.procedure) {
+            Some(mount3::Procedure::Mnt | mount3::Procedure::Umnt) => whole::<mount3::PathArguments<'_>>(reader),
+            Some(_) => reader.finish(),
+            None => Ok(()),
+        },
+        // Nothing of it is DDP-eligible (8267-5.2-a), so no Read chunk may have a place in it.
+        (NFSACL, _) if reader.reduced().is_empty() => Ok(()),
+        (NFSACL, _) => Err(XdrError::IneligibleChunk),
+        _ => Ok(()),
+    }
+}
+
+fn results(target: Target, reader: Reader<'_>) -> Result<(), XdrError> {
+    match (target.program, target.version) {
+        (nfs3::PROGRAM, nfs3::VERSION) => nfs3_results(target.procedure, reader),
+        (NFSACL, _) if reader.reduced().iter().any(|chunk| chunk.len != 0) => Err(XdrError::IneligibleChunk),
+        _ => Ok(()),
+    }
+}
+
+fn nfs3_arguments(procedure: u32, reader: Reader<'_>) -> Result<(), XdrError> {
+    use nfs3::{self as n, Procedure as P};
+    let Some(procedure) = P::from_number(procedure) else { return Ok(()) };
+    match procedure {
+        P::Null => reader.finish(),
+        P::Getattr => whole::<n::GetattrArguments<'_>>(reader),
+        P::Setattr => whole::<n::SetattrArguments<'_>>(reader),
+        P::Lookup => whole::<n::LookupArguments<'_>>(reader),
+        P::Access => whole::<n::AccessArguments<'_>>(reader),
+        P::Readlink => whole::<n::ReadlinkArguments<'_>>(reader),
+        P::Read => whole::<n::ReadArguments<'_>>(reader),
+        P::Write => whole::<n::WriteArguments<'_>>(reader),
+        P::Create => whole::<n::CreateArguments<'_>>(reader),
+        P::Mkdir => whole::<n::MkdirArguments<'_>>(reader),
+        P::Symlink => whole::<n::SymlinkArguments<'_>>(reader),
+        P::Mknod => whole::<n::MknodArguments<'_>>(reader),
+        P::Remove => whole::<n::RemoveArguments<'_>>(reader),
+        P::Rmdir => whole::<n::RmdirArguments<'_>>(reader),
+        P::Rename => whole::<n::RenameArguments<'_>>(reader),
+        P::Link => whole::<n::LinkArguments<'_>>(reader),
+        P::Readdir => whole::<n::ReaddirArguments<'_>>(reader),
+        P::Readdirplus => whole::<n::ReaddirplusArguments<'_>>(reader),
+        P::Fsstat => whole::<n::FsstatArguments<'_>>(reader),
+        P::Fsinfo => whole::<n::FsinfoArguments<'_>>(reader),
+        P::Pathconf => whole::<n::PathconfArguments<'_>>(reader),
+        P::Commit => whole::<n::CommitArguments<'_>>(reader),
+    }
+}
+
+fn nfs3_results(procedure: u32, reader: Reader<'_>) -> Result<(), XdrError> {
+    use nfs3::{self as n, Procedure as P};
+    let Some(procedure) = P::from_number(procedure) else { return Ok(()) };
+    match procedure {
+        P::Null => reader.finish(),
+        P::Getattr => whole::<n::GetattrReply>(reader),
+        P::Setattr => whole::<n::SetattrReply>(reader),
+        P::Lookup => whole::<n::LookupReply<'_>>(reader),
+        P::Access => whole::<n::AccessReply>(reader),
+        P::Readlink => whole::<n::ReadlinkReply<'_>>(reader),
+        P::Read => whole::<n::ReadReply<'_>>(reader),
+        P::Write => whole::<n::WriteReply>(reader),
+        P::Create | P::Mkdir | P::Symlink | P::Mknod => whole::<n::CreateReply<'_>>(reader),
+        P::Remove | P::Rmdir => whole::<n::RemoveReply>(reader),
+        P::Rename => whole::<n::RenameReply>(reader),
+        P::Link => whole::<n::LinkReply>(reader),
+        P::Readdir => whole::<n::ReaddirReply<'_>>(reader),
+        P::Readdirplus => whole::<n::ReaddirplusReply<'_>>(reader),
+        P::Fsstat => whole::<n::FsstatReply>(reader),
+        P::Fsinfo => whole::<n::FsinfoReply>(reader),
+        P::Pathconf => whole::<n::PathconfReply>(reader),
+        P::Commit => whole::<n::CommitReply>(reader),
+    }
+}
