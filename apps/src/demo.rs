@@ -61,6 +61,7 @@ impl Demo {
             // Of its own, so that demos do not meet.
             address: format!("demo-{}", std::process::id()),
             path: Vec::new(),
+            mount_port: None,
         };
         let server = Server::start(&ServerConfig {
             url: url.clone(),

@@ -9,6 +9,7 @@
 //! | [`logging`] | warnings on standard error (`STAG_LOG`) |
 //! | [`values`] | sizes and the like, as flags and configuration keys take them |
 //! | [`url`] | `shm://NAME/path`: a fabric, a server, a file |
+//! | [`options`] | how every server is connected to |
 //! | [`tool`] | `stag`: the list of its commands |
 //! | [`commands`] | one file for each command |
 //! | [`attributes`] | how a file is shown |
@@ -27,6 +28,7 @@ pub mod counters;
 pub mod demo;
 pub mod failure;
 pub mod logging;
+pub mod options;
 pub mod output;
 pub mod remote;
 pub mod stagd;

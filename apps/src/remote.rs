@@ -6,13 +6,14 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use stag::nfs::client::{ClientError, Export, Mnt, Null};
+use stag::nfs::client::{ClientError, Export, Mnt, Null, Operation};
 use stag::wire::mount3;
 use stag::wire::nfs3::{
     Attributes, CreateArguments, CreateHow, CreateReply, DirectoryName, Failure as Failed, FileType,
-    FsstatArguments, FsstatOk, GetattrArguments, Handle as WireHandle, LookupArguments, MkdirArguments, Name,
-    Path, PostOpAttributes, ReaddirplusArguments, ReadlinkArguments, RemoveArguments, RenameArguments, Reply,
-    RmdirArguments, SetAttributes, Status, SymlinkArguments, VERIFIER_LEN,
+    FsinfoArguments, FsinfoOk, FsstatArguments, FsstatOk, GetattrArguments, Handle as WireHandle,
+    LookupArguments, MkdirArguments, Name, Path, PostOpAttributes, ReaddirplusArguments, ReadlinkArguments,
+    RemoveArguments, RenameArguments, Reply, RmdirArguments, SetAttributes, Status, SymlinkArguments,
+    VERIFIER_LEN,
 };
 use stag::wire::xdr::Item;
 
@@ -20,17 +21,24 @@ use crate::counters::Counters;
 use crate::failure::Failure;
 use crate::timings::Timings;
 use crate::url::Url;
-use link::Link;
+use any::AnyLink;
+use data::Limits;
+use mount::{Mount, Results};
 
+mod any;
 mod credentials;
 mod data;
 mod link;
+mod mount;
+mod tcp;
 
 /// Why an operation on a server's file failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemoteError {
     /// The server's answer.
     Status(Status),
+    /// The server does not have the program.
+    NotServed,
     /// There was no answer, or none that makes sense; or the other end of a copy failed.
     Broken(String),
 }
@@ -58,6 +66,7 @@ impl fmt::Display for RemoteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RemoteError::Status(status) => f.write_str(meaning(*status)),
+            RemoteError::NotServed => f.write_str("the server does not have this program"),
             RemoteError::Broken(text) => f.write_str(text),
         }
     }
@@ -120,7 +129,13 @@ pub struct Entry {
 
 /// A connection to a server.
 pub struct Remote {
-    link: Link,
+    link: AnyLink,
+    /// Where it is.
+    server: Url,
+    /// Where MOUNT is served, when that is known.
+    mount: Option<Mount>,
+    /// How much the server takes and gives at once.
+    limits: Limits,
     /// The exports that were mounted: the names of each, and its handle; the longest first.
     mounted: Vec<(Vec<OsString>, Handle)>,
 }
@@ -131,8 +146,9 @@ const LISTING_LEN: u32 = 64 << 10;
 impl Remote {
     /// Connects.
     pub fn connect(url: &Url) -> Result<Remote, Failure> {
-        let link = Link::connect(url).map_err(|error| error.at(url.server()))?;
-        Ok(Remote { link, mounted: Vec::new() })
+        let server = url.server();
+        let link = AnyLink::connect(&server).map_err(|error| error.at(&server))?;
+        Ok(Remote { link, server, mount: None, limits: Limits::default(), mounted: Vec::new() })
     }
 
     /// How long the NFS Calls took.
@@ -167,8 +183,8 @@ impl Remote {
 
     /// The paths of the exports.
     pub fn exports(&mut self) -> Result<Vec<String>, RemoteError> {
-        let finished = self.link.call(&Export)?;
-        let exports = finished.reply::<Export>()?;
+        let results = self.mount_call(&Export)?;
+        let exports = results.reply::<Export>()?;
         let paths = exports.into_iter().map(|export| String::from_utf8_lossy(export.path.0).into_owned());
         Ok(paths.collect())
     }
@@ -204,15 +220,34 @@ impl Remote {
             return Err(RemoteError::Broken(format!("is in no export; the server has: {exports}")));
         };
         let arguments = Mnt(mount3::PathArguments { path: Name(path.as_bytes()) });
-        let finished = self.link.call(&arguments)?;
-        let ok = finished
-            .reply::<Mnt<'_>>()?
-            .map_err(|status| RemoteError::Broken(format!("mounting {path}: {status:?}")))?;
+        let results = self.mount_call(&arguments)?;
+        let ok = match (results.reply::<Mnt<'_>>()?, &self.mount) {
+            (Ok(ok), _) => ok,
+            (Err(status), Some(mount)) => return Err(mount.refusal(path, status)),
+            (Err(_), None) => return Err(RemoteError::senseless("MNT")),
+        };
         let (export, handle) = (split(path), ok.handle.0.to_vec());
         let depth = export.len();
+        self.limits = self.limits.with(self.fsinfo(&handle)?);
         self.mounted.push((export, handle.clone()));
         self.mounted.sort_by_key(|(export, _)| std::cmp::Reverse(export.len()));
         Ok((handle, depth))
+    }
+
+    /// Makes a MOUNT Call, wherever that is served.
+    fn mount_call<O: Operation>(&mut self, operation: &O) -> Result<Results, RemoteError> {
+        let mount = match &mut self.mount {
+            Some(mount) => mount,
+            mount @ None => mount.insert(Mount::find(&mut self.link, &self.server)?),
+        };
+        mount.call(&mut self.link, operation)
+    }
+
+    /// What the server can do, for the export of this handle.
+    fn fsinfo(&mut self, root: &Handle) -> Result<FsinfoOk, RemoteError> {
+        let arguments = FsinfoArguments { root: WireHandle(root) };
+        let finished = self.link.call(&arguments)?;
+        answer(finished.reply::<FsinfoArguments<'_>>())
     }
 
     /// The last name of a URL, and the folder that it is in.
@@ -281,12 +316,12 @@ impl Remote {
 
     /// Reads from `offset` into `buffer`, and returns how much of it was filled: all, or up to the file's end.
     pub fn read(&mut self, file: &Handle, offset: u64, buffer: &mut [u8]) -> Result<usize, RemoteError> {
-        data::read(&mut self.link, file, offset, buffer)
+        data::read(&mut self.link, self.limits, file, offset, buffer)
     }
 
     /// Writes all of `data` at `offset`.
     pub fn write(&mut self, file: &Handle, offset: u64, data: &[u8]) -> Result<(), RemoteError> {
-        data::write(&mut self.link, file, offset, data)
+        data::write(&mut self.link, self.limits, file, offset, data)
     }
 
     /// Makes an empty file, or empties the one that is there.

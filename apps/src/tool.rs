@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{cat, cp, df, fabrics, get, hugepages, ls, mkdir, mv, perf, ping, put, rm, stat};
 use crate::failure::Failure;
+use crate::options::{self, Options};
 use crate::output::Output;
 use crate::{arguments, demo, stagd};
 
@@ -16,13 +17,21 @@ use crate::{arguments, demo, stagd};
     version,
     disable_help_subcommand = true,
     help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
-        Options: --json (objects instead of lines), -h or --help, -V or --version\n\
+        Options: --json (objects instead of lines), -h or --help, -V or --version,\n\
+        \x20        --mountport PORT (of a server's MOUNT), --no-reconnect\n\
         Examples: stag demo\n          stag ls -l shm://NAME/data\n"
 )]
 struct Stag {
     /// Print one JSON object a line instead of text
     #[arg(long, global = true)]
     json: bool,
+    /// TCP port of the server's MOUNT, where its rpcbind is not to be asked
+    // Few need it: it would push examples off the screen of every command.
+    #[arg(long, global = true, value_name = "PORT", hide = true, value_parser = clap::value_parser!(u16).range(1..))]
+    mountport: Option<u16>,
+    /// Give up when a connection ends, rather than connect again
+    #[arg(long, global = true, hide = true)]
+    no_reconnect: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -79,6 +88,7 @@ pub fn main() -> ExitCode {
         Ok(stag) => stag,
         Err(status) => return status,
     };
+    options::set(Options { mount_port: stag.mountport, no_reconnect: stag.no_reconnect });
     let mut out = Output::new(stag.json);
     match stag.command.run(&mut out).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,

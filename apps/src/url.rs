@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 
+use crate::remote::RemoteError;
+
 /// Longest name in a path, in octets, as servers take it.
 const NAME_LEN_MAX: usize = 255;
 
@@ -39,6 +41,12 @@ impl Fabric {
         }
     }
 
+    /// Whether its addresses are `HOST:PORT`.
+    #[must_use]
+    pub const fn is_network(self) -> bool {
+        !matches!(self, Fabric::Shm)
+    }
+
     /// Whether this version has it.
     #[must_use]
     pub const fn is_built(self) -> bool {
@@ -62,13 +70,30 @@ pub struct Url {
     pub address: String,
     /// The names from the root to the file; none for the root, which holds the exports.
     pub path: Vec<OsString>,
+    /// The TCP port of the server's MOUNT (`?mountport=PORT`), if it is said.
+    pub mount_port: Option<u16>,
 }
+
+/// The port of NFS over RDMA (8267-4.2-b), for an address that names none.
+const NFS_RDMA_PORT: u16 = 20049;
+
+/// What the option for MOUNT's port begins with, behind the path.
+const MOUNT_PORT: &str = "?mountport=";
 
 impl Url {
     /// The server alone.
     #[must_use]
     pub fn server(&self) -> Url {
         Url { path: Vec::new(), ..self.clone() }
+    }
+
+    /// The host of a network's address, without the brackets of IPv6, and the port.
+    pub fn host_and_port(&self) -> Result<(&str, u16), RemoteError> {
+        let parts = self.address.rsplit_once(':').and_then(|(host, port)| {
+            let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+            Some((host, port.parse().ok()?))
+        });
+        parts.ok_or_else(|| RemoteError::Broken(format!("{:?} is not HOST:PORT", self.address)))
     }
 
     /// The last name of the path.
@@ -108,10 +133,24 @@ impl FromStr for Url {
         if !fabric.is_built() {
             return fail(format!("{scheme} is not in this version yet; it works over: {}", Fabric::built()));
         }
+        // Names may have a `?` too: only this option is one.
+        let (rest, mount_port) = match rest.rsplit_once(MOUNT_PORT) {
+            Some((rest, port)) => match port.parse() {
+                Ok(port @ 1..) => (rest, Some(port)),
+                _ => return fail(format!("mountport: {port:?} is not a port; write 1 to 65535")),
+            },
+            None => (rest, None),
+        };
         let (address, path) = rest.split_once('/').unwrap_or((rest, ""));
         if address.is_empty() {
-            return fail(format!("the address is empty; write {scheme}://NAME/PATH"));
+            let address = if fabric.is_network() { "HOST" } else { "NAME" };
+            return fail(format!("the address is empty; write {scheme}://{address}/PATH"));
         }
+        let address = if fabric.is_network() { with_port(address) } else { Ok(address.to_owned()) };
+        let address = match address {
+            Ok(address) => address,
+            Err(problem) => return fail(problem),
+        };
         if path.len() >= PATH_LEN_MAX {
             return fail(format!("the path has {} octets, the limit is {PATH_LEN_MAX}", path.len() + 1));
         }
@@ -126,14 +165,36 @@ impl FromStr for Url {
             }
             names.push(name.into());
         }
-        Ok(Url { fabric, address: address.to_owned(), path: names })
+        Ok(Url { fabric, address, path: names, mount_port })
+    }
+}
+
+/// `HOST:PORT`, the port filled in if it is missing.
+fn with_port(address: &str) -> Result<String, String> {
+    let (host, port) = match address.rsplit_once(':') {
+        // The last colon is of the host's own, which is an address of IPv6.
+        Some(_) if address.ends_with(']') => (address, None),
+        Some((host, port)) => (host, Some(port)),
+        None => (address, None),
+    };
+    if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+        return Err(format!("{host:?} has colons; write IPv6 addresses as [{address}]"));
+    }
+    if host.is_empty() {
+        return Err("the host is empty; write HOST:PORT".to_owned());
+    }
+    match port.map(str::parse::<u16>) {
+        None => Ok(format!("{host}:{NFS_RDMA_PORT}")),
+        Some(Ok(port)) => Ok(format!("{host}:{port}")),
+        Some(Err(_)) => Err(format!("{:?} is not a port; write 1 to 65535", port.unwrap_or_default())),
     }
 }
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.fabric.name(), self.address)?;
-        self.path.iter().try_for_each(|name| write!(f, "/{}", name.display()))
+        self.path.iter().try_for_each(|name| write!(f, "/{}", name.display()))?;
+        self.mount_port.map_or(Ok(()), |port| write!(f, "{MOUNT_PORT}{port}"))
     }
 }
 

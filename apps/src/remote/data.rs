@@ -5,15 +5,46 @@ use std::collections::VecDeque;
 use stag::nfs::client::Finished;
 use stag::rpc::Chunks;
 use stag::wire::nfs3::{
-    CommitArguments, Data, Handle as WireHandle, ReadArguments, Stable, Verifier, WriteArguments,
+    CommitArguments, Data, FsinfoOk, Handle as WireHandle, ReadArguments, Stable, Verifier, WriteArguments,
 };
 use stag::wire::xdr::Item;
 
-use super::link::Link;
+use super::any::AnyLink;
 use super::{Handle, RemoteError, answer};
 
-/// Octets of one READ or WRITE at most: what servers take.
+/// Octets of one READ or WRITE at most, however much a server takes.
 const TRANSFER_LEN: usize = 1 << 20;
+
+/// How much a server gives and takes at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Octets of one READ.
+    read: usize,
+    /// Octets of one WRITE.
+    write: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { read: TRANSFER_LEN, write: TRANSFER_LEN }
+    }
+}
+
+impl Limits {
+    /// With those of one more export: the smaller ones count, for a handle does not tell its export.
+    pub(super) fn with(self, info: FsinfoOk) -> Limits {
+        // Whole pages where possible; a server that says 0 takes something all the same.
+        let limit = |so_far: usize, max: u32| match max as usize {
+            0 => so_far,
+            max @ 1..PAGE_LEN => so_far.min(max),
+            max => so_far.min(max / PAGE_LEN * PAGE_LEN),
+        };
+        Limits { read: limit(self.read, info.read_max), write: limit(self.write, info.write_max) }
+    }
+}
+
+/// Octets of a page.
+const PAGE_LEN: usize = 4096;
 
 /// Calls in flight.
 const DEPTH: usize = 4;
@@ -41,31 +72,33 @@ impl Part {
     }
 }
 
-/// The parts of `range`, in order.
-fn parts(from: usize, to: usize) -> VecDeque<Part> {
-    let starts = (from..to).step_by(TRANSFER_LEN);
-    starts.map(|start| Part { start, end: to.min(start + TRANSFER_LEN) }).collect()
+/// The parts of a range, in order, of at most `len` octets each.
+fn parts(from: usize, to: usize, len: usize) -> VecDeque<Part> {
+    let starts = (from..to).step_by(len);
+    starts.map(|start| Part { start, end: to.min(start + len) }).collect()
 }
 
 /// Reads from `offset` into `buffer`; returns how much there was.
 pub(super) fn read(
-    link: &mut Link,
+    link: &mut AnyLink,
+    limits: Limits,
     file: &Handle,
     offset: u64,
     buffer: &mut [u8],
 ) -> Result<usize, RemoteError> {
     // The first alone: most files end within it.
-    let first = buffer.len().min(TRANSFER_LEN);
-    let mut end = transfer_in(link, file, offset, buffer, parts(0, first), buffer.len())?;
+    let first = buffer.len().min(limits.read);
+    let mut end = transfer_in(link, file, offset, buffer, parts(0, first, limits.read), buffer.len())?;
     if end > first {
-        end = transfer_in(link, file, offset, buffer, parts(first, buffer.len()), end)?;
+        let rest = parts(first, buffer.len(), limits.read);
+        end = transfer_in(link, file, offset, buffer, rest, end)?;
     }
     Ok(end)
 }
 
 /// Reads `waiting`. Returns where the file ends in `buffer`; `end`, if it is not seen to end.
 fn transfer_in(
-    link: &mut Link,
+    link: &mut AnyLink,
     file: &Handle,
     offset: u64,
     buffer: &mut [u8],
@@ -109,7 +142,7 @@ fn transfer_in(
 }
 
 /// `false`: not now.
-fn begin_read(link: &mut Link, file: &Handle, offset: u64, part: Part) -> Result<bool, RemoteError> {
+fn begin_read(link: &mut AnyLink, file: &Handle, offset: u64, part: Part) -> Result<bool, RemoteError> {
     let count = part.end - part.start;
     let Some(chunk) = link.buffer(count) else { return Ok(false) };
     let arguments =
@@ -130,8 +163,14 @@ fn take_data(finished: &Finished, target: &mut [u8]) -> Result<(usize, bool), Re
 }
 
 /// Writes `data` at `offset`, so that it is safe when this returns.
-pub(super) fn write(link: &mut Link, file: &Handle, offset: u64, data: &[u8]) -> Result<(), RemoteError> {
-    let mut waiting = parts(0, data.len());
+pub(super) fn write(
+    link: &mut AnyLink,
+    limits: Limits,
+    file: &Handle,
+    offset: u64,
+    data: &[u8],
+) -> Result<(), RemoteError> {
+    let mut waiting = parts(0, data.len(), limits.write);
     // One Call that is safe at once, or several and one COMMIT.
     let stable = if waiting.len() == 1 { Stable::FileSync } else { Stable::Unstable };
     let mut verifier: Option<Verifier> = None;
@@ -176,7 +215,7 @@ pub(super) fn write(link: &mut Link, file: &Handle, offset: u64, data: &[u8]) ->
 }
 
 fn begin_write(
-    link: &mut Link,
+    link: &mut AnyLink,
     file: &Handle,
     offset: u64,
     data: &[u8],
@@ -196,7 +235,7 @@ fn begin_write(
     link.begin(&arguments, &mut chunks, part.to_user())
 }
 
-fn commit(link: &mut Link, file: &Handle, verifier: &mut Option<Verifier>) -> Result<(), RemoteError> {
+fn commit(link: &mut AnyLink, file: &Handle, verifier: &mut Option<Verifier>) -> Result<(), RemoteError> {
     let arguments = CommitArguments { file: WireHandle(file), offset: 0, count: 0 };
     let finished = link.call(&arguments)?;
     let ok = answer(finished.reply::<CommitArguments<'_>>())?;

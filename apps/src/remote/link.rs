@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::thread;
 use std::time::Duration;
 
-use stag::fabric::{DisconnectReason, Shm, ShmConfig};
+use stag::fabric::{DisconnectReason, FabricError, Provider};
 use stag::memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
 use stag::nfs::client::{Finished, Operation, Target};
 use stag::rpc::{
@@ -37,9 +37,9 @@ const SPIN: Duration = Duration::from_micros(200);
 const YIELD: Duration = Duration::from_millis(20);
 const SLEEP: Duration = Duration::from_micros(100);
 
-/// A connection.
-pub(super) struct Link {
-    engine: Engine<Shm, ()>,
+/// A connection over one fabric.
+pub(super) struct Link<P: Provider> {
+    engine: Engine<P, ()>,
     connection: ConnectionId,
     clock: Clock,
     /// The instant of the last pass.
@@ -48,9 +48,12 @@ pub(super) struct Link {
     timings: Timings,
 }
 
-impl Link {
-    /// Connects.
-    pub(super) fn connect(url: &Url) -> Result<Link, RemoteError> {
+impl<P: Provider> Link<P> {
+    /// Connects over the provider that `open` opens.
+    pub(super) fn connect(
+        url: &Url,
+        open: impl FnOnce() -> Result<P, FabricError>,
+    ) -> Result<Link<P>, RemoteError> {
         let config = EngineConfig {
             connections_max: 1,
             // It serves nobody.
@@ -69,9 +72,8 @@ impl Link {
             payload: Pool::runs(&arena, "payload", PAGE_LEN, PAYLOAD_LEN / PAGE_LEN)
                 .map_err(|error| broken(&error))?,
         };
-        let mut provider = Shm::open(ShmConfig { queue_pairs: 2, completions: 4096, ..ShmConfig::default() })
-            .map_err(|error| broken(&error))?;
-        stag::fabric::Provider::register(&mut provider, &arena).map_err(|error| broken(&error))?;
+        let mut provider = open().map_err(|error| broken(&error))?;
+        provider.register(&arena).map_err(|error| broken(&error))?;
         // Any number will do, but it should differ from run to run.
         let seed = RandomState::new().hash_one(std::process::id()) as u32;
         let mut engine = Engine::new(provider, (), pools, config, seed).map_err(|error| broken(&error))?;
@@ -155,8 +157,12 @@ impl Link {
         let Some(completed) = self.wait(2 * TIMEOUT, Engine::completed) else {
             return Err(RemoteError::Broken("the engine lost a Call".to_owned()));
         };
-        if let Err(error) = completed.result {
-            return Err(self.broken(error));
+        match completed.result {
+            Ok(_) => {}
+            Err(CallError::ProgramUnavailable | CallError::ProgramMismatch { .. }) => {
+                return Err(RemoteError::NotServed);
+            }
+            Err(error) => return Err(self.broken(error)),
         }
         let time = self.now.saturating_sub(completed.started);
         if completed.user & NOT_NFS == 0
@@ -184,7 +190,7 @@ impl Link {
     }
 
     /// Makes passes until `poll` has something.
-    fn wait<T>(&mut self, timeout: Duration, poll: impl Fn(&mut Engine<Shm, ()>) -> Option<T>) -> Option<T> {
+    fn wait<T>(&mut self, timeout: Duration, poll: impl Fn(&mut Engine<P, ()>) -> Option<T>) -> Option<T> {
         let begun = self.clock.now();
         self.now = begun;
         loop {
@@ -223,7 +229,7 @@ const NOT_NFS: u64 = 1 << 63;
 const CREDIT_PASSES: u32 = 1000;
 
 /// Ends the connection in order, so that the server does not take it for a death.
-impl Drop for Link {
+impl<P: Provider> Drop for Link<P> {
     fn drop(&mut self) {
         self.engine.disconnect(self.connection);
         let _ = self.wait(SET_UP_TIMEOUT, |engine| engine.is_drained().then_some(()));
