@@ -15,7 +15,7 @@ mod stream;
 mod wire;
 
 pub use nfs::{mount3, nfs3_call, nfs3_reply};
-pub use programs::rpcbind;
+pub use programs::{nfsacl, nlm4, nsm, rpcbind};
 pub use proto::{requester, responder};
 pub use stream::record_marking;
 pub use wire::{cm_private_data, rpc_header, rpcrdma_header, xdr_reader};
@@ -33,6 +33,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("nfs3_reply", nfs3_reply),
     ("mount3", mount3),
     ("rpcbind", rpcbind),
+    ("nfsacl", nfsacl),
+    ("nlm4", nlm4),
+    ("nsm", nsm),
     ("requester", requester),
     ("responder", responder),
     ("record_marking", record_marking),

@@ -8,7 +8,8 @@
 //! ONC RPC version 2 (RFC 5531), [`record`] their marks on a byte stream, [`rpcrdma`] the transport header
 //! in front of them (RFC 8166),
 //! [`cm_private_data`] what two sides tell each other while they connect (RFC 8797). Of the programs,
-//! [`nfs3`] and [`mount3`] (RFC 1813); [`rpcbind`] tells where programs are (RFC 1833).
+//! [`nfs3`] and [`mount3`] (RFC 1813), and what belongs to them: [`nfsacl`], [`nlm4`], [`nsm`]; [`rpcbind`] tells
+//! where programs are (RFC 1833).
 //!
 //! iWARP, which carries RDMA over TCP, is three layers: [`mpa`] frames the stream (RFC 5044, RFC 6581), [`ddp`] says where
 //! octets go (RFC 5041), [`rdmap`] what they are (RFC 5040). [`roce`] has the packets of RoCEv2, to read them in captures.
@@ -20,6 +21,9 @@ pub mod ddp;
 pub mod mount3;
 pub mod mpa;
 pub mod nfs3;
+pub mod nfsacl;
+pub mod nlm4;
+pub mod nsm;
 pub mod rdmap;
 pub mod record;
 pub mod roce;
