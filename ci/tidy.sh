@@ -65,12 +65,13 @@ engine/wire:
 engine/proto:       wire
 hugepages:
 engine/memory:      hugepages
+engine/disk:        memory
 engine/fabric:      memory wire
 engine/runtime:
 engine/rpc:         wire proto memory fabric runtime
-engine/nfs:         wire proto memory fabric runtime rpc
+engine/nfs:         wire proto memory disk fabric runtime rpc
 engine/dump:        wire
-engine/stag:        wire proto memory fabric runtime rpc nfs hugepages
+engine/stag:        wire proto memory disk fabric runtime rpc nfs hugepages
 '
 # The project's crates in the [dependencies] of a manifest, without their prefix.
 dependencies() {

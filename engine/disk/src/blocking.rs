@@ -1,0 +1,44 @@
+//! Operations by plain system calls, done when they are begun.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+
+use arrayvec::ArrayVec;
+use rustix::fs::{fdatasync, fsync};
+use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev2};
+
+use crate::completion::{Completion, Data, PIECES_MAX};
+use crate::disk::{Sync, Work};
+
+pub(crate) fn run(mut work: Work, file: &OwnedFd) -> Completion {
+    let result = loop {
+        match once(&mut work, file) {
+            Err(Errno::INTR) => {}
+            result => break result,
+        }
+    };
+    work.data.cut(result.unwrap_or(0));
+    Completion { tag: work.tag, result: result.map(|count| count as u32), data: work.data }
+}
+
+fn once(work: &mut Work, file: &OwnedFd) -> Result<usize, Errno> {
+    match &mut work.data {
+        Data::None if work.sync == Sync::All => fsync(file).map(|()| 0),
+        Data::None => fdatasync(file).map(|()| 0),
+        Data::Read(pieces) => {
+            let mut slices: ArrayVec<IoSliceMut<'_>, PIECES_MAX> =
+                pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+            preadv(file, &mut slices, work.offset)
+        }
+        Data::Write(pieces) => {
+            let slices: ArrayVec<IoSlice<'_>, PIECES_MAX> =
+                pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+            let flags = match work.sync {
+                Sync::None => ReadWriteFlags::empty(),
+                Sync::Data => ReadWriteFlags::DSYNC,
+                Sync::All => ReadWriteFlags::SYNC,
+            };
+            pwritev2(file, &slices, work.offset, flags)
+        }
+    }
+}

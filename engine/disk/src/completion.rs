@@ -1,0 +1,69 @@
+//! What goes in with an operation and comes back with its completion.
+
+use arrayvec::ArrayVec;
+use rustix::io::Errno;
+use stag_memory::{Buf, Shared};
+
+/// Buffers of one operation at most.
+pub const PIECES_MAX: usize = 16;
+
+/// The buffers of one operation, in the order of the file.
+pub type Pieces<T> = ArrayVec<T, PIECES_MAX>;
+
+/// What an operation moves.
+#[derive(Debug, Default)]
+pub enum Data {
+    /// Nothing: a sync.
+    #[default]
+    None,
+    /// Buffers to fill, each to its `len()`. When they come back, to what was read.
+    Read(Pieces<Buf>),
+    /// What to write.
+    Write(Pieces<Shared>),
+}
+
+/// An operation is over.
+#[derive(Debug)]
+pub struct Completion {
+    /// What it was begun with.
+    pub tag: u64,
+    /// Octets moved, fewer than asked for perhaps; or why none were.
+    pub result: Result<u32, Errno>,
+    /// The buffers.
+    pub data: Data,
+}
+
+/// An operation that was not begun, because as many as possible are under way: the buffers come back.
+#[derive(Debug)]
+pub struct Refused(pub Data);
+
+impl Data {
+    /// Octets in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Data::None => 0,
+            Data::Read(pieces) => pieces.iter().map(Buf::len).sum(),
+            Data::Write(pieces) => pieces.iter().map(Shared::len).sum(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// After a read of `count` octets: cuts the buffers to them, and gives back those behind.
+    pub(crate) fn cut(&mut self, count: usize) {
+        if let Data::Read(pieces) = self {
+            let mut left = count;
+            for piece in pieces.iter_mut() {
+                let len = piece.len().min(left);
+                piece.shrink_to(len);
+                left -= len;
+            }
+            pieces.retain(|piece| !piece.is_empty());
+        }
+    }
+}

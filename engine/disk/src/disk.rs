@@ -1,0 +1,275 @@
+//! The operations of one reactor, and whose they are.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::{OwnedFd, RawFd};
+use std::rc::Rc;
+
+use rustix::io::Errno;
+use stag_memory::{Arena, Buf, Shared};
+
+use crate::blocking;
+use crate::completion::{Completion, Data, Pieces, Refused};
+use crate::ring::Ring;
+
+/// How to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Operations at once.
+    pub depth: u32,
+    /// Whether to use io_uring where it is permitted.
+    pub uring: bool,
+}
+
+impl Default for DiskConfig {
+    fn default() -> DiskConfig {
+        DiskConfig { depth: 256, uring: true }
+    }
+}
+
+/// How operations are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// By io_uring. `registered` is how much of the arenas' memory it knows beforehand, in bytes: what is not
+    /// registered is looked up for each operation.
+    Uring {
+        /// Bytes.
+        registered: u64,
+        /// Why it is not all of it.
+        refused: Option<Errno>,
+    },
+    /// By plain system calls, which hold the reactor up for as long as the disk takes: io_uring was refused
+    /// for this reason, or not asked for.
+    Blocking(Option<Errno>),
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Method::Uring { refused: None, .. } => write!(f, "io_uring, buffers registered"),
+            Method::Uring { registered, refused: Some(error) } => {
+                write!(f, "io_uring, {registered} bytes of buffers registered: {error}; raise `ulimit -l`")
+            }
+            Method::Blocking(None) => write!(f, "plain system calls, as asked for"),
+            Method::Blocking(Some(error)) => write!(
+                f,
+                "plain system calls, which hold everything up while the disk works: io_uring is refused ({error}); \
+                 permit io_uring_setup, io_uring_enter and io_uring_register"
+            ),
+        }
+    }
+}
+
+/// How safe a write has to be before it completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Not at all: [`Disk::sync`] will make it so.
+    None,
+    /// The octets, and what is needed to find them.
+    Data,
+    /// All of the file's attributes too.
+    All,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Reads begun.
+    pub reads: u64,
+    /// Writes begun.
+    pub writes: u64,
+    /// Syncs begun.
+    pub syncs: u64,
+    /// System calls made for them.
+    pub system_calls: u64,
+    /// Operations that failed.
+    pub failures: u64,
+}
+
+/// Does operations on files for one owner; several of one reactor share what is beneath.
+///
+/// Each sees the completions of its own operations only. Dropping it forgets them: their buffers go back to
+/// their pools as they complete.
+pub struct Disk {
+    shared: Rc<RefCell<Operations>>,
+    owner: u32,
+}
+
+/// What the owners share.
+struct Operations {
+    /// `None`: plain system calls.
+    ring: Option<Ring>,
+    method: Method,
+    depth: u32,
+    /// Begun, and not yet given out by [`Disk::poll`].
+    outstanding: u32,
+    owners: Vec<Owner>,
+    statistics: Statistics,
+}
+
+/// An owner's completions that it has not asked for yet.
+#[derive(Default)]
+struct Owner {
+    done: VecDeque<Completion>,
+    gone: bool,
+}
+
+impl Disk {
+    /// Prepares for `config.depth` operations at once. `arenas` are those that most buffers come from.
+    #[must_use]
+    pub fn new(config: &DiskConfig, arenas: &[&Arena]) -> Disk {
+        let ring = if config.uring { Ring::new(config.depth, arenas).map_err(Some) } else { Err(None) };
+        let (ring, method) = match ring {
+            Ok((ring, registered, refused)) => (Some(ring), Method::Uring { registered, refused }),
+            Err(error) => (None, Method::Blocking(error)),
+        };
+        // The kernel may have a lower limit.
+        let depth = ring.as_ref().map_or(config.depth, Ring::depth);
+        let operations = Operations {
+            ring,
+            method,
+            depth,
+            outstanding: 0,
+            owners: Vec::new(),
+            statistics: Statistics::default(),
+        };
+        Disk::of(Rc::new(RefCell::new(operations)))
+    }
+
+    /// One more owner of the same reactor.
+    #[must_use]
+    pub fn another(&self) -> Disk {
+        Disk::of(self.shared.clone())
+    }
+
+    fn of(shared: Rc<RefCell<Operations>>) -> Disk {
+        let mut operations = shared.borrow_mut();
+        let owner = operations.owners.len() as u32;
+        let done = VecDeque::with_capacity(operations.depth as usize);
+        operations.owners.push(Owner { done, gone: false });
+        drop(operations);
+        Disk { shared, owner }
+    }
+
+    /// How it works.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.shared.borrow().method
+    }
+
+    /// What all owners did.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.shared.borrow().statistics
+    }
+
+    /// Operations that could be begun now.
+    #[must_use]
+    pub fn left(&self) -> u32 {
+        let operations = self.shared.borrow();
+        operations.depth - operations.outstanding
+    }
+
+    /// What becomes readable when an operation completes.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.shared.borrow().ring.as_ref().map(Ring::descriptor)
+    }
+
+    /// Begins to fill `pieces` from `offset` of `file`. [`Disk::poll`] completes it.
+    pub fn read(
+        &self,
+        tag: u64,
+        file: &Rc<OwnedFd>,
+        offset: u64,
+        pieces: Pieces<Buf>,
+    ) -> Result<(), Refused> {
+        self.begin(Work { tag, offset, sync: Sync::None, data: Data::Read(pieces) }, file)
+    }
+
+    /// Begins to write `pieces` at `offset` of `file`; it completes when that is as safe as `sync` says.
+    pub fn write(
+        &self,
+        tag: u64,
+        file: &Rc<OwnedFd>,
+        offset: u64,
+        pieces: Pieces<Shared>,
+        sync: Sync,
+    ) -> Result<(), Refused> {
+        self.begin(Work { tag, offset, sync, data: Data::Write(pieces) }, file)
+    }
+
+    /// Begins to make safe what was written to `file`.
+    pub fn sync(&self, tag: u64, file: &Rc<OwnedFd>, sync: Sync) -> Result<(), Refused> {
+        self.begin(Work { tag, offset: 0, sync, data: Data::None }, file)
+    }
+
+    fn begin(&self, work: Work, file: &Rc<OwnedFd>) -> Result<(), Refused> {
+        let operations = &mut *self.shared.borrow_mut();
+        if operations.outstanding == operations.depth {
+            return Err(Refused(work.data));
+        }
+        let statistics = &mut operations.statistics;
+        match work.data {
+            Data::None => statistics.syncs += 1,
+            Data::Read(_) => statistics.reads += 1,
+            Data::Write(_) => statistics.writes += 1,
+        }
+        operations.outstanding += 1;
+        match &mut operations.ring {
+            Some(ring) => ring.begin(self.owner, work, file),
+            None => {
+                operations.statistics.system_calls += 1;
+                let completion = blocking::run(work, file);
+                operations.complete(self.owner, completion);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next of this owner's operations that is over. Hands those that were begun since the last time to
+    /// the kernel first.
+    pub fn poll(&self) -> Option<Completion> {
+        let operations = &mut *self.shared.borrow_mut();
+        if let Some(ring) = &mut operations.ring {
+            operations.statistics.system_calls += u64::from(ring.submit());
+            while let Some((owner, completion)) = operations.ring.as_mut().and_then(Ring::harvest) {
+                operations.complete(owner, completion);
+            }
+        }
+        let completion = operations.owners[self.owner as usize].done.pop_front()?;
+        operations.outstanding -= 1;
+        Some(completion)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let operations = &mut *self.shared.borrow_mut();
+        let owner = &mut operations.owners[self.owner as usize];
+        owner.gone = true;
+        operations.outstanding -= owner.done.len() as u32;
+        owner.done.clear();
+    }
+}
+
+impl Operations {
+    fn complete(&mut self, owner: u32, completion: Completion) {
+        self.statistics.failures += u64::from(completion.result.is_err());
+        let owner = &mut self.owners[owner as usize];
+        if owner.gone {
+            self.outstanding -= 1;
+        } else {
+            owner.done.push_back(completion);
+        }
+    }
+}
+
+/// An operation to do.
+pub(crate) struct Work {
+    pub(crate) tag: u64,
+    pub(crate) offset: u64,
+    pub(crate) sync: Sync,
+    pub(crate) data: Data,
+}

@@ -1,0 +1,101 @@
+//! System calls about files that `rustix` lacks.
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+/// The most octets of a kernel's file handle.
+const HANDLE_LEN_MAX: usize = 128;
+
+/// What the kernel itself calls a file, whatever its names are: a number, and what tells the files that had
+/// that number apart. It is the same after a restart, of a program or of the machine.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct FileHandle {
+    // The kernel's `struct file_handle`.
+    len: u32,
+    kind: i32,
+    octets: [u8; HANDLE_LEN_MAX],
+}
+
+impl FileHandle {
+    /// A handle of these octets, which are at most 128, and of this kind.
+    #[must_use]
+    pub fn new(kind: i32, octets: &[u8]) -> FileHandle {
+        let mut handle = FileHandle { len: octets.len() as u32, kind, octets: [0; HANDLE_LEN_MAX] };
+        handle.octets[..octets.len()].copy_from_slice(octets);
+        handle
+    }
+
+    /// The layout of [`FileHandle::octets`]; each file system has its own.
+    #[must_use]
+    pub fn kind(&self) -> i32 {
+        self.kind
+    }
+
+    /// The handle.
+    #[must_use]
+    pub fn octets(&self) -> &[u8] {
+        &self.octets[..(self.len as usize).min(HANDLE_LEN_MAX)]
+    }
+}
+
+/// The handle of `name` in `directory`, or of `directory` itself (which may be any object) if `name` is empty.
+/// Needs no privilege.
+pub fn file_handle(directory: BorrowedFd<'_>, name: &CStr) -> Result<FileHandle, Errno> {
+    let mut handle = FileHandle::new(0, &[]);
+    handle.len = HANDLE_LEN_MAX as u32;
+    let mut mount_id: libc::c_int = 0;
+    // SAFETY: `handle` has the kernel's layout and as many octets as its `len` says, `name` ends in a zero byte,
+    // and `mount_id` is writable; the descriptor is open.
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            directory.as_raw_fd(),
+            name.as_ptr(),
+            &raw mut handle,
+            &raw mut mount_id,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    if status < 0 { Err(last()) } else { Ok(handle) }
+}
+
+/// Opens what `handle` names in the file system that `mount` is in, to be looked at only (`O_PATH`).
+///
+/// Needs the capability `CAP_DAC_READ_SEARCH`. The object may lie anywhere in the file system.
+pub fn open_by_handle(mount: BorrowedFd<'_>, handle: &FileHandle) -> Result<OwnedFd, Errno> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let mut handle = *handle;
+    // SAFETY: as in `file_handle`.
+    let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut handle, flags) };
+    if fd < 0 {
+        return Err(last());
+    }
+    // SAFETY: a descriptor that the kernel has just made for us; it fits an `int`.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
+/// Sets the permission bits of what `file` is, which may be opened to be looked at only.
+pub fn change_mode(file: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
+    // SAFETY: the empty path ends in a zero byte, and the descriptor is open.
+    let status = unsafe {
+        libc::syscall(libc::SYS_fchmodat2, file.as_raw_fd(), c"".as_ptr(), mode, libc::AT_EMPTY_PATH)
+    };
+    if status == 0 {
+        return Ok(());
+    }
+    match last() {
+        // Before Linux 6.6, or a container's filter: by the name that /proc has for the descriptor.
+        Errno::NOSYS | Errno::PERM => {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode))
+        }
+        error => Err(error),
+    }
+}
+
+fn last() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

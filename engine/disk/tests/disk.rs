@@ -1,0 +1,330 @@
+//! Operations on real files, by io_uring (where it is permitted) and by plain system calls.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use proptest::prelude::*;
+use stag_disk::{Completion, Data, Disk, DiskConfig, Errno, Method, PIECES_MAX, Pieces, Sync, system};
+use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool, Shared};
+
+const PAGE: usize = 4096;
+const UNITS: usize = 1024;
+
+/// A file in the system's folder for such, which goes when the test ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        // Relaxed: only the number must differ.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("stag-disk-{}-{number}", std::process::id());
+        Scratch(std::env::temp_dir().join(name))
+    }
+
+    fn open(&self) -> Rc<OwnedFd> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&self.0);
+        Rc::new(file.unwrap().into())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn arena() -> Arena {
+    let budget = Budget::new(1 << 32);
+    let page = PageChoice::Size(PageSize::Base);
+    Arena::new(&ArenaConfig { name: "test", len: UNITS * PAGE, page, node: None, budget: &budget }).unwrap()
+}
+
+fn pool(arena: &Arena) -> Pool {
+    Pool::runs(arena, "pages", PAGE, UNITS).unwrap()
+}
+
+/// Both ways to work, and io_uring with and without registered buffers.
+fn each_way(test: impl Fn(Disk, Pool)) {
+    for (uring, registers) in [(true, true), (true, false), (false, false)] {
+        let arena = arena();
+        let arenas: &[&Arena] = if registers { &[&arena] } else { &[] };
+        let disk = Disk::new(&DiskConfig { depth: 8, uring }, arenas);
+        println!("{}", disk.method());
+        assert!(uring || disk.method() == Method::Blocking(None));
+        test(disk, pool(&arena));
+    }
+}
+
+fn wait(disk: &Disk) -> Completion {
+    loop {
+        if let Some(completion) = disk.poll() {
+            return completion;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn filled(pool: &Pool, octets: &[u8]) -> Shared {
+    let mut buf = pool.take_len(octets.len()).unwrap();
+    buf.copy_from_slice(octets);
+    buf.share()
+}
+
+fn one<T>(piece: T) -> Pieces<T> {
+    Pieces::from_iter([piece])
+}
+
+fn octets(completion: Completion) -> Vec<u8> {
+    let Data::Read(pieces) = completion.data else { panic!("{completion:?}") };
+    let octets: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+    assert_eq!(completion.result, Ok(octets.len() as u32));
+    octets
+}
+
+#[test]
+fn what_is_written_is_read() {
+    each_way(|disk, pool| {
+        let scratch = Scratch::new();
+        let file = scratch.open();
+        let text = b"a stag swims across the fjord";
+        for (tag, sync) in [(1, Sync::None), (2, Sync::Data), (3, Sync::All)] {
+            disk.write(tag, &file, 100 * tag, one(filled(&pool, text)), sync).unwrap();
+            let completion = wait(&disk);
+            assert_eq!((completion.tag, completion.result), (tag, Ok(text.len() as u32)));
+        }
+        disk.sync(4, &file, Sync::Data).unwrap();
+        assert_eq!(wait(&disk).result, Ok(0));
+        disk.sync(5, &file, Sync::All).unwrap();
+        assert_eq!(wait(&disk).result, Ok(0));
+        assert_eq!(&fs::read(&scratch.0).unwrap()[200..][..text.len()], text);
+
+        // Longer than the file: cut to what there is, and the rest of the memory is free again.
+        disk.read(6, &file, 300, one(pool.take_len(8 * PAGE).unwrap())).unwrap();
+        let completion = wait(&disk);
+        assert_eq!(pool.outstanding(), 1);
+        assert_eq!(octets(completion), text);
+        // Behind the end.
+        disk.read(7, &file, 1 << 40, one(pool.take().unwrap())).unwrap();
+        assert_eq!(octets(wait(&disk)), b"");
+        assert_eq!(pool.outstanding(), 0);
+        let statistics = disk.statistics();
+        assert_eq!((statistics.reads, statistics.writes, statistics.syncs), (2, 3, 2));
+        assert_eq!(statistics.failures, 0);
+    });
+}
+
+#[test]
+fn failures_say_why_and_give_the_buffers_back() {
+    each_way(|disk, pool| {
+        let scratch = Scratch::new();
+        scratch.open();
+        let unwritable: Rc<OwnedFd> = Rc::new(fs::File::open(&scratch.0).unwrap().into());
+        disk.write(1, &unwritable, 0, one(filled(&pool, b"no")), Sync::None).unwrap();
+        let completion = wait(&disk);
+        assert_eq!(completion.result, Err(Errno::BADF));
+        assert_eq!(completion.data.len(), 2);
+        drop(completion);
+        let directory: Rc<OwnedFd> = Rc::new(fs::File::open(std::env::temp_dir()).unwrap().into());
+        disk.read(2, &directory, 0, one(pool.take().unwrap())).unwrap();
+        assert_eq!(wait(&disk).result, Err(Errno::ISDIR));
+        assert_eq!(disk.statistics().failures, 2);
+        assert_eq!(pool.outstanding(), 0);
+    });
+}
+
+#[test]
+fn more_than_the_depth_is_refused_and_nothing_is_lost() {
+    each_way(|disk, pool| {
+        let scratch = Scratch::new();
+        let file = scratch.open();
+        let depth = disk.left();
+        assert_eq!(depth, 8);
+        for tag in 0..u64::from(depth) {
+            disk.write(tag, &file, tag * 10, one(filled(&pool, &[tag as u8; 10])), Sync::None).unwrap();
+        }
+        let refused = disk.read(99, &file, 0, one(pool.take().unwrap())).unwrap_err();
+        assert_eq!(refused.0.len(), PAGE);
+        drop(refused);
+        let mut seen: Vec<u64> = (0..depth).map(|_| wait(&disk).tag).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..u64::from(depth)).collect::<Vec<_>>());
+        assert_eq!(disk.left(), depth);
+        assert_eq!(fs::read(&scratch.0).unwrap().len(), 80);
+        assert_eq!(pool.outstanding(), 0);
+    });
+}
+
+#[test]
+fn each_owner_sees_its_own() {
+    each_way(|disk, pool| {
+        let scratch = Scratch::new();
+        let file = scratch.open();
+        let other = disk.another();
+        disk.write(1, &file, 0, one(filled(&pool, b"one")), Sync::None).unwrap();
+        other.write(2, &file, 3, one(filled(&pool, b"two")), Sync::None).unwrap();
+        assert_eq!(wait(&other).tag, 2);
+        assert_eq!(wait(&disk).tag, 1);
+        assert!(other.poll().is_none() && disk.poll().is_none());
+
+        // One that goes leaves its operations behind, and takes nobody's room.
+        other.write(3, &file, 0, one(filled(&pool, b"ONE")), Sync::None).unwrap();
+        drop(other);
+        disk.sync(4, &file, Sync::All).unwrap();
+        assert_eq!(wait(&disk).tag, 4);
+        while pool.outstanding() > 0 {
+            assert!(disk.poll().is_none());
+        }
+        assert_eq!(disk.left(), 8);
+        assert_eq!(fs::read(&scratch.0).unwrap(), b"ONEtwo");
+    });
+}
+
+/// Nobody asks for the completions: dropping waits, and every buffer comes back.
+#[test]
+fn dropped_with_work_in_flight_it_waits() {
+    each_way(|disk, pool| {
+        let scratch = Scratch::new();
+        let file = scratch.open();
+        for tag in 0..8 {
+            let pieces = Pieces::from_iter((0..PIECES_MAX).map(|_| filled(&pool, &[tag as u8; PAGE])));
+            disk.write(tag, &file, tag * (PIECES_MAX * PAGE) as u64, pieces, Sync::Data).unwrap();
+        }
+        assert!(pool.outstanding() > 0);
+        drop(disk);
+        assert_eq!(pool.outstanding(), 0);
+        assert_eq!(Rc::strong_count(&file), 1, "no descriptor is kept");
+        if fs::metadata(&scratch.0).unwrap().len() > 0 {
+            let found = fs::read(&scratch.0).unwrap();
+            assert_eq!(found.len(), 8 * PIECES_MAX * PAGE);
+            assert!(
+                found
+                    .chunks(PIECES_MAX * PAGE)
+                    .enumerate()
+                    .all(|(tag, part)| part == vec![tag as u8; part.len()])
+            );
+        }
+    });
+}
+
+/// A pipe's read end: it stays in flight until somebody writes.
+#[test]
+fn a_completion_makes_the_descriptor_readable() {
+    let arena = arena();
+    let pool = pool(&arena);
+    let disk = Disk::new(&DiskConfig::default(), &[&arena]);
+    let Some(descriptor) = disk.descriptor() else {
+        println!("SKIPPED: {}", disk.method());
+        return;
+    };
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    disk.read(1, &Rc::new(reader.into()), 0, one(pool.take().unwrap())).unwrap();
+    assert!(disk.poll().is_none(), "nothing to read yet");
+    assert!(!is_readable(descriptor, 0));
+    writer.write_all(b"now").unwrap();
+    assert!(is_readable(descriptor, 10_000));
+    assert_eq!(octets(wait(&disk)), b"now");
+    assert!(!is_readable(descriptor, 0));
+}
+
+fn is_readable(descriptor: i32, timeout_ms: i32) -> bool {
+    let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, readable and writable.
+    unsafe { libc::poll(&raw mut entry, 1, timeout_ms) > 0 }
+}
+
+/// What the kernel calls a file stays when it is renamed, and differs from that of any other.
+#[test]
+fn file_handles_name_files() {
+    let scratch = Scratch::new();
+    let file = scratch.open();
+    let before = match system::file_handle(file.as_fd(), c"") {
+        Ok(handle) => handle,
+        Err(error) => {
+            println!("SKIPPED: the file system of {} has no file handles: {error}", scratch.0.display());
+            return;
+        }
+    };
+    let other = Scratch::new();
+    let other_handle = system::file_handle(other.open().as_fd(), c"").unwrap();
+    assert_ne!(before.octets(), other_handle.octets());
+    let moved = Scratch::new();
+    fs::rename(&scratch.0, &moved.0).unwrap();
+    let after = system::file_handle(file.as_fd(), c"").unwrap();
+    assert_eq!((before.kind(), before.octets()), (after.kind(), after.octets()));
+    let rebuilt = system::FileHandle::new(after.kind(), after.octets());
+    match system::open_by_handle(file.as_fd(), &rebuilt) {
+        Ok(opened) => {
+            let again = system::file_handle(opened.as_fd(), c"").unwrap();
+            assert_eq!(again.octets(), before.octets());
+        }
+        Err(error) => println!("without the capability: {error}"),
+    }
+}
+
+#[test]
+fn a_mode_is_changed_without_opening_the_file() {
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    let scratch = Scratch::new();
+    scratch.open();
+    let looked_at = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&scratch.0).unwrap();
+    system::change_mode(looked_at.as_fd(), 0o640).unwrap();
+    assert_eq!(fs::metadata(&scratch.0).unwrap().permissions().mode() & 0o7777, 0o640);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(u64, Vec<usize>, u8),
+    Read(u64, Vec<usize>),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let lengths = || prop::collection::vec(1usize..3 * PAGE, 1..6);
+    let offset = || 0u64..20 * PAGE as u64;
+    let step = prop_oneof![
+        (offset(), lengths(), any::<u8>())
+            .prop_map(|(offset, lengths, fill)| Step::Write(offset, lengths, fill)),
+        (offset(), lengths()).prop_map(|(offset, lengths)| Step::Read(offset, lengths)),
+    ];
+    prop::collection::vec(step, 1..20)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Any mix of pieces against a vector.
+    #[test]
+    fn like_a_vector(steps in steps()) {
+        each_way(|disk, pool| {
+            let scratch = Scratch::new();
+            let file = scratch.open();
+            let mut model: Vec<u8> = Vec::new();
+            for step in &steps {
+                match step {
+                    Step::Write(offset, lengths, fill) => {
+                        let data: Vec<Vec<u8>> = lengths.iter().map(|len| vec![*fill; *len]).collect();
+                        let pieces = data.iter().map(|octets| filled(&pool, octets)).collect();
+                        disk.write(0, &file, *offset, pieces, Sync::None).unwrap();
+                        let data = data.concat();
+                        assert_eq!(wait(&disk).result, Ok(data.len() as u32));
+                        let end = *offset as usize + data.len();
+                        model.resize(model.len().max(end), 0);
+                        model[*offset as usize..end].copy_from_slice(&data);
+                    }
+                    Step::Read(offset, lengths) => {
+                        let pieces: Pieces<Buf> = lengths.iter().map(|len| pool.take_len(*len).unwrap()).collect();
+                        disk.read(0, &file, *offset, pieces).unwrap();
+                        let from = model.len().min(*offset as usize);
+                        let end = model.len().min(from + lengths.iter().sum::<usize>());
+                        assert_eq!(octets(wait(&disk)), &model[from..end]);
+                    }
+                }
+                assert_eq!(pool.outstanding(), 0);
+            }
+        });
+    }
+}
