@@ -129,7 +129,7 @@ fn serve(
     let store = MemoryStore::new(&store, memory.pools.payload.clone(), time.at(now))?;
     let export = format!("mem:{EXPORT},root_squash=no").parse::<Export>()?;
     let exports = Exports::new(vec![(export, store)], memory.pools.payload.clone())?;
-    let (nfs, mount) = services(exports, time);
+    let (nfs, mount, _) = services(exports, time);
 
     let mut engine = Engine::new(shm, (nfs, mount, Echo), memory.pools.clone(), config, 1)?;
     engine.listen(address)?;

@@ -91,24 +91,26 @@ impl Caller {
     /// Which of the accesses `wanted` ([`access`]) it has on an object.
     #[must_use]
     pub fn accesses(&self, object: &Guarded, wanted: u32) -> u32 {
-        use permission::{EXECUTE, READ, WRITE};
-        const OF_DIRECTORY: &[(u32, u32)] = &[
-            (access::READ, READ),
-            (access::LOOKUP, EXECUTE),
-            (access::MODIFY, WRITE | EXECUTE),
-            (access::EXTEND, WRITE | EXECUTE),
-            (access::DELETE, WRITE | EXECUTE),
-        ];
-        const OF_OTHERS: &[(u32, u32)] = &[
-            (access::READ, READ),
-            (access::MODIFY, WRITE),
-            (access::EXTEND, WRITE),
-            (access::EXECUTE, EXECUTE),
-        ];
-        let known = if object.is_directory { OF_DIRECTORY } else { OF_OTHERS };
-        let granted = known.iter().filter(|(_, needed)| self.may(object, *needed));
-        granted.fold(0, |bits, (bit, _)| bits | bit) & wanted
+        accesses(object.is_directory, wanted, |needed| self.may(object, needed))
     }
+}
+
+/// Which of the accesses `wanted` ([`access`]) somebody has on an object, when `may` tells the permissions.
+#[must_use]
+pub fn accesses(is_directory: bool, wanted: u32, may: impl Fn(u32) -> bool) -> u32 {
+    use permission::{EXECUTE, READ, WRITE};
+    const OF_DIRECTORY: &[(u32, u32)] = &[
+        (access::READ, READ),
+        (access::LOOKUP, EXECUTE),
+        (access::MODIFY, WRITE | EXECUTE),
+        (access::EXTEND, WRITE | EXECUTE),
+        (access::DELETE, WRITE | EXECUTE),
+    ];
+    const OF_OTHERS: &[(u32, u32)] =
+        &[(access::READ, READ), (access::MODIFY, WRITE), (access::EXTEND, WRITE), (access::EXECUTE, EXECUTE)];
+    let known = if is_directory { OF_DIRECTORY } else { OF_OTHERS };
+    let granted = known.iter().filter(|(_, needed)| may(*needed));
+    granted.fold(0, |bits, (bit, _)| bits | bit) & wanted
 }
 
 /// What permissions depend on.

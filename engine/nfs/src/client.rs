@@ -18,9 +18,9 @@ use stag_rpc::{
     CallError, CallId, CallRefused, Chunks, CompletedCall, ConnectionId, Credentials, Engine, Few, Request,
     Services,
 };
-use stag_wire::mount3;
-use stag_wire::nfs3::{self, PATH_LEN_MAX, Procedure};
+use stag_wire::nfs3::{self, PATH_LEN_MAX, POST_OP_ATTRIBUTES_LEN_MAX, Procedure};
 use stag_wire::xdr::{Decode, Encode, Item, Reader, Reduced};
+use stag_wire::{mount3, nfsacl};
 
 use crate::binding::reply_len_max;
 
@@ -108,6 +108,18 @@ pub struct Mnt<'a>(pub mount3::PathArguments<'a>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export;
 
+/// GETACL of NFSACL: the access control lists of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Getacl<'a>(pub nfsacl::GetaclArguments<'a>);
+
+/// SETACL of NFSACL: puts others in their stead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setacl<'a>(pub nfsacl::SetaclArguments<'a>);
+
+/// Two lists as long as they can be: 8267-5.2-a leaves it to the client how much room it gives.
+const LISTS_LEN_MAX: u32 =
+    4 + POST_OP_ATTRIBUTES_LEN_MAX as u32 + 4 + 2 * (8 + nfsacl::ENTRY_LEN as u32 * nfsacl::ENTRIES_MAX);
+
 /// Says the same for the rest.
 macro_rules! other_operations {
     ($($type:ty: $module:ident $procedure:ident, $reply:ty, $len:expr, $encode:expr;)*) => {$(
@@ -145,6 +157,9 @@ other_operations! {
     Mnt<'_>: mount3 Mnt, mount3::MntReply<'r>,
         4 + 4 + nfs3::HANDLE_LEN_MAX + 4 + 4 * mount3::FLAVORS_MAX, |this, writer| writer.value(&this.0);
     Export: mount3 Export, mount3::Exports<'r>, MOUNT_LIST_LEN_MAX, |_, _| Ok(());
+    Getacl<'_>: nfsacl Getacl, nfsacl::GetaclReply<'r>, LISTS_LEN_MAX, |this, writer| writer.value(&this.0);
+    Setacl<'_>: nfsacl Setacl, nfsacl::SetaclReply, 4 + POST_OP_ATTRIBUTES_LEN_MAX as u32,
+        |this, writer| writer.value(&this.0);
 }
 
 /// Where Calls go, as whom, and how long they may take.

@@ -2,7 +2,7 @@
 //!
 //! - [`binding`]: the Upper-Layer Binding (RFC 8267): which items may go by chunk, how long a Reply can be.
 //! - [`export`]: what is served to whom, and how it is written on a command line.
-//! - [`caller`]: who a Call is from; [`handle`]: file handles that cannot be forged.
+//! - [`caller`]: who a Call is from; [`acl`]: access control lists; [`handle`]: file handles that cannot be forged.
 //! - [`store`]: what keeps the files, as the server sees it; [`memory`]: files in pool memory.
 //! - [`server`]: the services NFS and MOUNT; [`client`]: typed Calls that do not block.
 //!
@@ -10,6 +10,7 @@
 //! stead that the data was placed in. Neither copies what it need not, and neither is ever torn.
 #![forbid(unsafe_code)]
 
+pub mod acl;
 pub mod binding;
 pub mod caller;
 pub mod client;

@@ -10,6 +10,7 @@ use stag_wire::nfs3::{
     Attributes, CreateHow, DeviceNumber, FileType, SetAttributes, Stable, Status, Time, Verifier,
 };
 
+use crate::acl::{Lists, SetLists};
 use crate::caller::Caller;
 
 /// Names an object of one store, for as long as it exists.
@@ -169,6 +170,35 @@ pub trait Store {
 
     /// Which of the accesses `wanted` the caller has.
     fn access(&self, caller: &Caller, object: ObjectId, wanted: u32) -> Result<u32, Status>;
+
+    /// The access control lists of an object beside its mode. No permission is needed. A store that keeps none
+    /// has this answer.
+    fn lists(&self, object: ObjectId) -> Result<Lists<'_>, Status> {
+        self.attributes(object).map(|_| Lists::default())
+    }
+
+    /// Sets access control lists. A store that keeps none takes what a mode can say, and no more.
+    fn set_lists(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        set: &SetLists,
+        now: Time,
+    ) -> Result<(), Status> {
+        let mode = self.attributes(object)?.mode;
+        if matches!(set.default, Some(Some(_))) {
+            return Err(Status::NotSupp);
+        }
+        match &set.access {
+            Some(Some(acl)) if acl.is_minimal() => {
+                let mode = Some(mode & !0o777 | acl.mode_bits());
+                let set = SetAttributes { mode, ..SetAttributes::default() };
+                self.set_attributes(caller, object, &set, None, now)
+            }
+            Some(Some(_)) => Err(Status::NotSupp),
+            Some(None) | None => Ok(()),
+        }
+    }
 
     /// What a symbolic link holds.
     fn read_link(&self, caller: &Caller, object: ObjectId, now: Time) -> Result<&[u8], Status>;

@@ -8,11 +8,13 @@ use super::FILE_LEN_MAX;
 use super::directory::Directory;
 use super::pages::Pages;
 use super::space::{PAGE_LEN, Space};
+use crate::acl::{Acl, Lists, SetLists};
 use crate::caller::{Caller, Guarded, permission};
 use crate::store::{ObjectId, Special};
 
 /// Permission bits that can be set.
 const MODE_MASK: u32 = 0o7777;
+const PERMISSIONS: u32 = 0o777;
 const SET_UID: u32 = 0o4000;
 pub(super) const SET_GID: u32 = 0o2000;
 pub(super) const STICKY: u32 = 0o1000;
@@ -36,7 +38,16 @@ pub(super) struct Inode {
     pub(super) ctime: Time,
     /// Of the exclusive CREATE that made it.
     pub(super) create_verifier: Option<Verifier>,
+    /// Few objects have any: one word for the others.
+    pub(super) lists: Option<Box<OwnLists>>,
     pub(super) body: Body,
+}
+
+/// Access control lists of an object. `access` is not minimal, and says what `mode` says.
+#[derive(Clone, Default)]
+pub(super) struct OwnLists {
+    access: Option<Acl>,
+    default: Option<Acl>,
 }
 
 pub(super) enum Body {
@@ -71,6 +82,7 @@ impl Inode {
             mtime: now,
             ctime: now,
             create_verifier: None,
+            lists: None,
             body,
         };
         match &inode.body {
@@ -91,15 +103,100 @@ impl Inode {
         inode
     }
 
-    pub(super) fn guarded(&self) -> Guarded {
-        let is_directory = matches!(self.body, Body::Directory(_));
-        Guarded { mode: self.mode, uid: self.uid, gid: self.gid, is_directory }
+    pub(super) fn is_directory(&self) -> bool {
+        matches!(self.body, Body::Directory(_))
+    }
+
+    /// Whether `caller` has the permission `wanted`.
+    #[inline]
+    pub(super) fn allows(&self, caller: &Caller, wanted: u32) -> bool {
+        if let Some(lists) = &self.lists
+            && let Some(acl) = &lists.access
+            && !caller.is_root()
+        {
+            return acl.permits(caller, self.uid, self.gid, wanted);
+        }
+        let is_directory = self.is_directory();
+        caller.may(&Guarded { mode: self.mode, uid: self.uid, gid: self.gid, is_directory }, wanted)
+    }
+
+    pub(super) fn lists(&self) -> Lists<'_> {
+        let lists = self.lists.as_deref();
+        Lists {
+            access: lists.and_then(|lists| lists.access.as_ref()),
+            default: lists.and_then(|lists| lists.default.as_ref()),
+        }
+    }
+
+    /// How many users and groups its lists name.
+    pub(super) fn lists_len(&self) -> usize {
+        let Lists { access, default } = self.lists();
+        access.map_or(0, Acl::len) + default.map_or(0, Acl::len)
+    }
+
+    /// Fails unless `caller` may set these lists.
+    pub(super) fn check_lists(&self, caller: &Caller, set: &SetLists) -> Result<(), Status> {
+        if matches!(self.body, Body::Symlink(_)) {
+            return Err(Status::NotSupp);
+        }
+        if !caller.is_root() && caller.uid != self.uid {
+            return Err(Status::Perm);
+        }
+        if matches!(set.default, Some(Some(_))) && !self.is_directory() {
+            return Err(Status::Acces);
+        }
+        Ok(())
+    }
+
+    /// How many more users and groups its lists would name.
+    pub(super) fn lists_growth(&self, set: &SetLists) -> i64 {
+        let Lists { access, default } = self.lists();
+        let growth = |old: Option<&Acl>, new: &Option<Option<Acl>>| {
+            let new = new.as_ref().map(|new| new.as_ref().map_or(0, Acl::len) as i64);
+            new.map_or(0, |new| new - old.map_or(0, Acl::len) as i64)
+        };
+        growth(access, &set.access) + growth(default, &set.default)
+    }
+
+    /// Sets what [`Inode::check_lists`] allowed; the mode follows.
+    pub(super) fn set_lists(&mut self, caller: &Caller, set: &SetLists, now: Time) {
+        let mut lists = self.lists.take().unwrap_or_default();
+        if let Some(access) = &set.access {
+            if let Some(acl) = access {
+                self.mode = self.mode & !PERMISSIONS | acl.mode_bits();
+                if !caller.is_root() && !caller.in_group(self.gid) {
+                    self.mode &= !SET_GID;
+                }
+            }
+            lists.access = access.clone().filter(|acl| !acl.is_minimal());
+        }
+        if let Some(default) = &set.default {
+            lists.default.clone_from(default);
+        }
+        self.keep(*lists);
+        self.ctime = now;
+    }
+
+    /// Takes over the default list of the directory that it is made in; its mode is what was asked for.
+    pub(super) fn inherit(&mut self, default: &Acl) {
+        if matches!(self.body, Body::Symlink(_)) {
+            return;
+        }
+        let access = default.inherited(self.mode);
+        self.mode = self.mode & !PERMISSIONS | access.mode_bits();
+        let default = self.is_directory().then(|| default.clone());
+        self.keep(OwnLists { access: Some(access).filter(|acl| !acl.is_minimal()), default });
+    }
+
+    fn keep(&mut self, lists: OwnLists) {
+        let is_some = lists.access.is_some() || lists.default.is_some();
+        self.lists = is_some.then(|| Box::new(lists));
     }
 
     /// Fails unless `caller` has the permission `wanted`.
     #[inline]
     pub(super) fn permit(&self, caller: &Caller, wanted: u32) -> Result<(), Status> {
-        if caller.may(&self.guarded(), wanted) { Ok(()) } else { Err(Status::Acces) }
+        if self.allows(caller, wanted) { Ok(()) } else { Err(Status::Acces) }
     }
 
     pub(super) fn attributes(&self, fileid: u64, fsid: u64) -> Attributes {
@@ -157,7 +254,7 @@ impl Inode {
     pub(super) fn check(&self, caller: &Caller, set: &SetAttributes) -> Result<(), Status> {
         let is_root = caller.is_root();
         let owns = is_root || caller.uid == self.uid;
-        let may_write = owns || caller.may(&self.guarded(), permission::WRITE);
+        let may_write = owns || self.allows(caller, permission::WRITE);
         if set.mode.is_some() && !owns {
             return Err(Status::Perm);
         }
@@ -212,6 +309,9 @@ impl Inode {
         // After what ends privileges: a mode that was asked for counts.
         if let Some(mode) = set.mode {
             self.mode = mode & MODE_MASK;
+            if let Some(acl) = self.lists.as_mut().and_then(|lists| lists.access.as_mut()) {
+                acl.set_mode_bits(mode);
+            }
             if !caller.is_root() && !caller.in_group(self.gid) {
                 self.mode &= !SET_GID;
             }

@@ -21,7 +21,8 @@ use stag_wire::nfs3::{
     Attributes, CreateHow, NAME_LEN_MAX, PATH_LEN_MAX, SetAttributes, Stable, Status, Time, Verifier,
 };
 
-use crate::caller::{Caller, permission};
+use crate::acl::{Lists, SetLists};
+use crate::caller::{Caller, accesses, permission};
 use crate::store::{
     ListStart, Listed, ObjectId, ReadDone, Special, Store, StoreLimits, Usage, WriteData, WriteDone,
 };
@@ -37,6 +38,9 @@ pub const FILE_LEN_MAX: u64 = 1 << 62;
 pub const LINKS_MAX: u32 = 65_000;
 /// How deep a directory may lie that is moved to another one.
 pub const DEPTH_MAX: u32 = 2048;
+/// Users and groups that access control lists can name, on average over all objects that there can be. A few objects
+/// may have many.
+pub const ACL_NAMES_PER_OBJECT: u64 = 2;
 
 /// What store to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +106,8 @@ pub struct MemoryStore {
     space: Space,
     /// Entries that can still be made.
     names_left: u32,
+    /// Users and groups that access control lists can still name: [`ACL_NAMES_PER_OBJECT`] for each object.
+    acl_names_left: u64,
 }
 
 impl MemoryStore {
@@ -122,7 +128,9 @@ impl MemoryStore {
         let body = Body::Directory(Box::new(Directory::new(0)));
         let root = inodes.insert(Inode { mode: config.root.mode, ..Inode::new(&owner, None, body, now) });
         let verifier = RandomState::new().hash_one(now.seconds).to_be_bytes();
-        Ok(MemoryStore { fsid: config.fsid, root, verifier, inodes, space, names_left: config.names_max })
+        let acl_names_left = u64::from(config.objects_max) * ACL_NAMES_PER_OBJECT;
+        let (fsid, names_left) = (config.fsid, config.names_max);
+        Ok(MemoryStore { fsid, root, verifier, inodes, space, names_left, acl_names_left })
     }
 
     /// What it has done with data.
@@ -193,6 +201,13 @@ impl MemoryStore {
         if is_directory {
             inode.mode |= inherited;
         }
+        if let Some(default) = self.inodes[parent].lists().default {
+            inode.inherit(default);
+        }
+        let Some(left) = self.acl_names_left.checked_sub(inode.lists_len() as u64) else {
+            return Err(Status::NoSpc);
+        };
+        self.acl_names_left = left;
         let index = self.inodes.insert(inode);
         self.names_left -= 1;
         self.inodes[parent].nlink += u32::from(is_directory);
@@ -225,6 +240,7 @@ impl MemoryStore {
         inode.nlink -= 1;
         if inode.nlink == 0 {
             let mut inode = self.inodes.remove(object);
+            self.acl_names_left += inode.lists_len() as u64;
             if let Body::File(pages) = &mut inode.body {
                 pages.truncate(&mut self.space, 0);
             }
@@ -234,7 +250,8 @@ impl MemoryStore {
     /// Ends an empty directory, but for its entry.
     fn end_directory(&mut self, parent: Index, object: Index) {
         self.inodes[parent].nlink -= 1;
-        self.inodes.remove(object);
+        let inode = self.inodes.remove(object);
+        self.acl_names_left += inode.lists_len() as u64;
     }
 
     /// Fails if `directory` is `object` or lies in it.
@@ -336,7 +353,29 @@ impl Store for MemoryStore {
 
     fn access(&self, caller: &Caller, object: ObjectId, wanted: u32) -> Result<u32, Status> {
         let index = self.inodes.find(object)?;
-        Ok(caller.accesses(&self.inodes[index].guarded(), wanted))
+        let inode = &self.inodes[index];
+        Ok(accesses(inode.is_directory(), wanted, |needed| inode.allows(caller, needed)))
+    }
+
+    fn lists(&self, object: ObjectId) -> Result<Lists<'_>, Status> {
+        let index = self.inodes.find(object)?;
+        Ok(self.inodes[index].lists())
+    }
+
+    fn set_lists(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        set: &SetLists,
+        now: Time,
+    ) -> Result<(), Status> {
+        let index = self.inodes.find(object)?;
+        let inode = &mut self.inodes[index];
+        inode.check_lists(caller, set)?;
+        self.acl_names_left =
+            self.acl_names_left.checked_add_signed(-inode.lists_growth(set)).ok_or(Status::NoSpc)?;
+        inode.set_lists(caller, set, now);
+        Ok(())
     }
 
     fn read_link(&self, _: &Caller, object: ObjectId, now: Time) -> Result<&[u8], Status> {
@@ -360,10 +399,9 @@ impl Store for MemoryStore {
         let pages = inode.file()?;
         // An owner reads what it opened before it took the permission from itself, and a program is read to be
         // executed: an NFS server cannot see an open file (RFC 1813 section 4.4).
-        let guarded = inode.guarded();
         let permitted = caller.uid == inode.uid
-            || caller.may(&guarded, permission::READ)
-            || caller.may(&guarded, permission::EXECUTE);
+            || inode.allows(caller, permission::READ)
+            || inode.allows(caller, permission::EXECUTE);
         if !permitted {
             return Err(Status::Acces);
         }

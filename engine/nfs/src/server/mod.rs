@@ -1,10 +1,10 @@
-//! The server: NFS version 3 and MOUNT as services of one engine, over the exports that they share.
+//! The server: NFS version 3, MOUNT and NFSACL as services of one engine, over the exports that they share.
 //!
 //! ```text
 //! Call ─▶ decode ─▶ open the handle: forged? gone? allowed? as whom? ─▶ store ─▶ attributes ─▶ encode ─▶ Reply
 //! ```
 //!
-//! [`services`] makes the two from the same [`Exports`]. Both run on the reactor that owns the stores.
+//! [`services`] makes them from the same [`Exports`]. All run on the reactor that owns the stores.
 
 // A failed procedure returns the attributes that RFC 1813 gives it: larger than clippy likes a `Result`, but on
 // the stack, where a pointer to the heap would cost more.
@@ -13,6 +13,7 @@
 mod listing;
 mod mount;
 mod nfs;
+mod nfsacl;
 mod transfer;
 
 use std::cell::RefCell;
@@ -33,6 +34,7 @@ use crate::store::{ObjectId, Store};
 
 pub use mount::Mount;
 pub use nfs::{Nfs, TRANSFER_LEN_MAX};
+pub use nfsacl::Nfsacl;
 
 /// What tells the time of day, for time stamps of files.
 #[derive(Clone, Debug)]
@@ -211,11 +213,11 @@ impl<'a> Asker<'a> {
 /// Exports that several services of one reactor use in turn.
 pub type SharedExports<S> = Rc<RefCell<Exports<S>>>;
 
-/// Makes the services NFS and MOUNT of the same exports.
+/// Makes the services NFS, MOUNT and NFSACL of the same exports.
 #[must_use]
-pub fn services<S: Store>(exports: Exports<S>, time: TimeOfDay) -> (Nfs<S>, Mount<S>) {
+pub fn services<S: Store>(exports: Exports<S>, time: TimeOfDay) -> (Nfs<S>, Mount<S>, Nfsacl<S>) {
     let exports = Rc::new(RefCell::new(exports));
-    (Nfs::new(exports.clone(), time), Mount::new(exports))
+    (Nfs::new(exports.clone(), time.clone()), Mount::new(exports.clone()), Nfsacl::new(exports, time))
 }
 
 /// Decodes a Call's arguments. If that fails, the Reply says so.

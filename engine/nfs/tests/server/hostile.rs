@@ -7,7 +7,7 @@ use stag_nfs::client::Null;
 use stag_rpc::{CallError, Chunks, Credentials, Request};
 use stag_wire::nfs3::{self, Procedure, STRING_LEN_CAP};
 use stag_wire::xdr::{Overflow, Writer};
-use stag_wire::{mount3, nfs3::HANDLE_LEN_MAX};
+use stag_wire::{mount3, nfs3::HANDLE_LEN_MAX, nfsacl};
 
 use crate::pair::Pair;
 
@@ -45,7 +45,8 @@ fn random_arguments_get_an_answer() {
         let nfs = Procedure::ALL.iter().map(|procedure| (nfs3::PROGRAM, 3, procedure.number()));
         let mount = mount3::Procedure::ALL.iter().map(|procedure| (mount3::PROGRAM, 3, procedure.number()));
         let mut executed = 0;
-        for target in nfs.chain(mount).collect::<Vec<_>>() {
+        let acl = nfsacl::Procedure::ALL.iter().map(|procedure| (nfsacl::PROGRAM, 3, procedure.number()));
+        for target in nfs.chain(mount).chain(acl).collect::<Vec<_>>() {
             for _ in 0..20 {
                 let mut octets = Vec::new();
                 for handle in [&root, &file] {
@@ -130,7 +131,10 @@ fn what_is_not_served_is_told() {
     assert_eq!(ask(nfs3::PROGRAM, 2, 1), Err(CallError::ProgramMismatch { low: 3, high: 3 }));
     assert_eq!(ask(nfs3::PROGRAM, 4, 1), Err(CallError::ProgramMismatch { low: 3, high: 3 }));
     assert_eq!(ask(mount3::PROGRAM, 1, 1), Err(CallError::ProgramMismatch { low: 3, high: 3 }));
-    assert_eq!(ask(100_227, 3, 0), Err(CallError::ProgramUnavailable));
+    assert_eq!(ask(100_227, 3, 3), Err(CallError::ProcedureUnavailable));
+    assert_eq!(ask(100_227, 2, 0), Err(CallError::ProgramMismatch { low: 3, high: 3 }));
+    assert_eq!(ask(100_227, 3, 0), Ok(()));
+    assert_eq!(ask(100_021, 4, 0), Err(CallError::ProgramUnavailable));
     assert_eq!(ask(nfs3::PROGRAM, 3, 0), Ok(()));
     assert_eq!(ask(mount3::PROGRAM, 3, 0), Ok(()));
 }

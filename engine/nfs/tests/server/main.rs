@@ -1,5 +1,6 @@
 //! Client and server together, over the simulated fabric.
 
+mod acl;
 mod hostile;
 mod pair;
 mod procedures;

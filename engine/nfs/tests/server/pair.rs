@@ -8,7 +8,7 @@ use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_nfs::client::{Finished, Operation, Target};
 use stag_nfs::export::Export;
 use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag_nfs::server::{Exports, Mount, Nfs, TimeOfDay, services};
+use stag_nfs::server::{Exports, Mount, Nfs, Nfsacl, TimeOfDay, services};
 use stag_rpc::{
     CallRefused, Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools,
 };
@@ -22,7 +22,7 @@ pub(crate) const PAGE: usize = 4096;
 const PAGES: usize = 2048;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-type Server = Engine<Sim, (Nfs<MemoryStore>, Mount<MemoryStore>)>;
+type Server = Engine<Sim, (Nfs<MemoryStore>, Mount<MemoryStore>, Nfsacl<MemoryStore>)>;
 
 pub(crate) struct Pair {
     pub(crate) world: World,

@@ -1,0 +1,158 @@
+//! NFSACL version 3: the access control lists of the exports' objects. Served on the connections that NFS is served
+//! on; nothing in it is reduced, and a GETACL Reply is as long as the lists are (8267-5.2-a).
+
+use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service};
+use stag_wire::nfs3::{Failure, PostOpAttributes, Status, Time};
+use stag_wire::nfsacl::{
+    self, Entry, GetaclArguments, Procedure, SetaclArguments, SetaclOk, SetaclReply, encode_acl, kind, mask,
+};
+
+use super::{Asker, Exports, SharedExports, TimeOfDay, decode};
+use crate::acl::{Acl, SetLists};
+use crate::binding;
+use crate::store::Store;
+
+/// The service NFSACL version 3.
+pub struct Nfsacl<S> {
+    exports: SharedExports<S>,
+    time: TimeOfDay,
+}
+
+/// SETACL may be repeated: it says what the lists are, not how they change.
+static BOUND: [Bound; Procedure::COUNT] = {
+    let mut bound = [Bound::plain(""); Procedure::COUNT];
+    let mut index = 0;
+    while index < bound.len() {
+        bound[index] = Bound::plain(binding::NFSACL3[index].name);
+        index += 1;
+    }
+    bound
+};
+
+impl<S: Store> Nfsacl<S> {
+    pub(super) fn new(exports: SharedExports<S>, time: TimeOfDay) -> Nfsacl<S> {
+        Nfsacl { exports, time }
+    }
+}
+
+impl<S: Store> Service for Nfsacl<S> {
+    fn program(&self) -> u32 {
+        nfsacl::PROGRAM
+    }
+
+    fn versions(&self) -> (u32, u32) {
+        (nfsacl::VERSION, nfsacl::VERSION)
+    }
+
+    fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {
+        BOUND.get(usize::try_from(procedure).ok()?)
+    }
+
+    fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        let now = self.time.at(call.now);
+        let asker = Asker::of(call);
+        let exports = &mut *self.exports.borrow_mut();
+        match Procedure::from_number(call.procedure) {
+            Some(Procedure::Getacl) => {
+                if let Some(arguments) = decode(call, reply) {
+                    getacl(exports, &asker, &arguments, reply);
+                }
+            }
+            Some(Procedure::Setacl) => {
+                if let Some(arguments) = decode(call, reply) {
+                    let results = setacl(exports, &asker, &arguments, now);
+                    reply.success(|writer| writer.value(&results));
+                }
+            }
+            Some(Procedure::Null) => reply.success(|_| Ok(())),
+            // The engine calls only what `procedure` knows.
+            None => reply.system_error(),
+        }
+        Outcome::Done
+    }
+}
+
+/// Lists in the order of the wire.
+struct Shown {
+    access: Vec<Entry>,
+    default: Vec<Entry>,
+}
+
+fn getacl<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &GetaclArguments<'_>,
+    reply: &mut Reply<'_>,
+) {
+    let wanted = arguments.mask;
+    let (shown, attributes) = exports.look(asker, arguments.object, |exports, opened| {
+        if wanted & !mask::ALL != 0 {
+            return Err(Status::Inval);
+        }
+        let store = exports.store(opened);
+        let attributes = store.attributes(opened.object)?;
+        let lists = store.lists(opened.object)?;
+        let (uid, gid) = (attributes.uid, attributes.gid);
+        let access = lists.access.map_or_else(
+            || Acl::from_mode(attributes.mode).entries(uid, gid, 0),
+            |acl| acl.entries(uid, gid, 0),
+        );
+        let default = lists.default.map_or_else(Vec::new, |acl| acl.entries(uid, gid, kind::DEFAULT));
+        Ok(Shown { access, default })
+    });
+    match shown {
+        Ok(shown) => reply.success(|writer| {
+            writer.u32(0)?;
+            writer.value(&attributes)?;
+            writer.u32(wanted)?;
+            for (entries, whole, counted) in [
+                (&shown.access, mask::ACCESS, mask::ACCESS_COUNT),
+                (&shown.default, mask::DEFAULT, mask::DEFAULT_COUNT),
+            ] {
+                let asked = wanted & (whole | counted) != 0;
+                let entries = if asked { &entries[..] } else { &[] };
+                encode_acl(writer, entries.iter().copied(), wanted & whole == 0)?;
+            }
+            Ok(())
+        }),
+        Err(status) => {
+            let results: nfsacl::GetaclReply<'_> = Err(Failure { status, attributes });
+            reply.success(|writer| writer.value(&results));
+        }
+    }
+}
+
+fn setacl<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    arguments: &SetaclArguments<'_>,
+    now: Time,
+) -> SetaclReply {
+    let (done, wcc) = exports.change(asker, arguments.object, |exports, opened| {
+        let set = lists(arguments)?;
+        exports.store_mut(opened).set_lists(&opened.caller, opened.object, &set, now)
+    });
+    let attributes: PostOpAttributes = wcc.after;
+    done.map(|()| SetaclOk { attributes }).map_err(|status| Failure { status, attributes })
+}
+
+/// The lists that a SETACL gives.
+fn lists(arguments: &SetaclArguments<'_>) -> Result<SetLists, Status> {
+    if arguments.mask & !mask::ALL != 0 {
+        return Err(Status::Inval);
+    }
+    let list = |bit, acl: &nfsacl::Acl<'_>| {
+        if arguments.mask & bit == 0 {
+            return Ok(None);
+        }
+        let entries = acl.entries.iter();
+        if acl.count as usize != entries.len() {
+            return Err(Status::Inval);
+        }
+        // No entries: no list.
+        let made = if entries.len() == 0 { None } else { Some(Acl::from_entries(entries)) };
+        made.transpose().map(Some).map_err(|_| Status::Inval)
+    };
+    let access = list(mask::ACCESS, &arguments.access)?;
+    Ok(SetLists { access, default: list(mask::DEFAULT, &arguments.default)? })
+}

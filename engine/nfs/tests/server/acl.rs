@@ -1,0 +1,228 @@
+//! NFSACL, as a client sees it: lists are kept, keep in step with the mode, decide, and are inherited.
+
+use stag_nfs::client::{Getacl, Setacl};
+use stag_rpc::Chunks;
+use stag_wire::nfs3::*;
+use stag_wire::nfsacl::{self, ENTRIES_MAX, Entry, GetaclArguments, SetaclArguments, encode_acl, kind, mask};
+use stag_wire::xdr::{Reader, Writer};
+
+use crate::pair::{Pair, credential};
+
+type List = Vec<(u32, u32, u32)>;
+
+/// Both lists of an object, and its mode.
+fn getacl(pair: &mut Pair, object: &[u8], wanted: u32) -> Result<(List, List, u32), Status> {
+    let arguments = GetaclArguments { object: Handle(object), mask: wanted };
+    pair.ask(Getacl(arguments), |reply| {
+        let lists = reply.map_err(|failure| failure.status)?;
+        assert_eq!(lists.mask, wanted);
+        let list = |acl: nfsacl::Acl<'_>| acl.entries.iter().map(|e| (e.kind, e.id, e.permissions)).collect();
+        Ok((list(lists.access), list(lists.default), lists.attributes.unwrap().mode))
+    })
+}
+
+fn setacl(
+    pair: &mut Pair,
+    object: &[u8],
+    access: Option<&[(u32, u32, u32)]>,
+    default: Option<&[(u32, u32, u32)]>,
+) -> Result<u32, Status> {
+    let encoded = |list: Option<&[(u32, u32, u32)]>| {
+        let list = list.unwrap_or_default();
+        let entries = list.iter().map(|&(kind, id, permissions)| Entry { kind, id, permissions });
+        let mut octets = vec![0; 8 + 12 * list.len()];
+        encode_acl(&mut Writer::new(&mut octets), entries, false).unwrap();
+        octets
+    };
+    let bit = |list: Option<&[_]>, bit| if list.is_some() { bit } else { 0 };
+    let wanted = bit(access, mask::ACCESS) | bit(default, mask::DEFAULT);
+    let (access, default) = (encoded(access), encoded(default));
+    let access = Reader::new(&access).value().unwrap();
+    let default = Reader::new(&default).value().unwrap();
+    let arguments = SetaclArguments { object: Handle(object), mask: wanted, access, default };
+    pair.ask(Setacl(arguments), |reply| match reply {
+        Ok(done) => Ok(done.attributes.unwrap().mode),
+        Err(failure) => Err(failure.status),
+    })
+}
+
+fn chmod(pair: &mut Pair, object: &[u8], mode: u32) {
+    let attributes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+    pair.ask(SetattrArguments { object: Handle(object), attributes, guard: None }, |reply| reply.unwrap());
+}
+
+fn access(pair: &mut Pair, object: &[u8]) -> u32 {
+    pair.ask(AccessArguments { object: Handle(object), access: 0x3f }, |reply| reply.unwrap().access)
+}
+
+fn become_user(pair: &mut Pair, uid: u32, gids: &[u32]) {
+    pair.credential = Some(credential(uid, 99, gids));
+}
+
+fn make(pair: &mut Pair, directory: &[u8], name: &[u8], mode: u32, is_directory: bool) -> Vec<u8> {
+    let place = DirectoryName { directory: Handle(directory), name: Name(name) };
+    let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+    let handle = |reply: CreateReply<'_>| reply.unwrap().object.unwrap().0.to_vec();
+    if is_directory {
+        pair.ask(MkdirArguments { place, attributes: set }, handle)
+    } else {
+        pair.ask(CreateArguments { place, how: CreateHow::Guarded(set) }, handle)
+    }
+}
+
+const OWNER: u32 = kind::OWNER;
+const USER: u32 = kind::USER;
+const OWNING: u32 = kind::OWNING_GROUP;
+const GROUP: u32 = kind::GROUP;
+const MASK: u32 = kind::MASK;
+const OTHER: u32 = kind::OTHER;
+const EVERYTHING: u32 = mask::ALL;
+
+#[test]
+fn a_mode_shows_as_four_entries() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = make(&mut pair, &root, b"f", 0o640, false);
+    let expected = vec![(OWNER, 0, 6), (OWNING, 0, 4), (MASK, 0, 4), (OTHER, 0, 0)];
+    assert_eq!(getacl(&mut pair, &file, mask::ACCESS | mask::ACCESS_COUNT), Ok((expected, vec![], 0o640)));
+    assert_eq!(getacl(&mut pair, &file, mask::ACCESS_COUNT), Ok((vec![], vec![], 0o640)));
+    assert_eq!(
+        getacl(&mut pair, &root, mask::DEFAULT | mask::DEFAULT_COUNT).map(|lists| lists.1),
+        Ok(vec![])
+    );
+    assert_eq!(getacl(&mut pair, &file, 16), Err(Status::Inval));
+    assert_eq!(getacl(&mut pair, &[7; 32], EVERYTHING), Err(Status::BadHandle));
+}
+
+/// What `setfacl -m u:7:rw,g:30:r` does, and `chmod` after it.
+#[test]
+fn lists_are_kept_and_decide_and_follow_the_mode() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = make(&mut pair, &root, b"f", 0o600, false);
+    let list = [(OWNER, 0, 6), (USER, 7, 6), (OWNING, 0, 0), (GROUP, 30, 4), (MASK, 0, 6), (OTHER, 0, 0)];
+    assert_eq!(setacl(&mut pair, &file, Some(&list), None), Ok(0o660));
+    assert_eq!(getacl(&mut pair, &file, EVERYTHING), Ok((list.to_vec(), vec![], 0o660)));
+    let (read, write) = (access::READ, access::MODIFY | access::EXTEND);
+    for (uid, gids, expected) in [(7, &[][..], read | write), (8, &[30], read), (8, &[], 0)] {
+        become_user(&mut pair, uid, gids);
+        assert_eq!(access(&mut pair, &file), expected, "{uid} {gids:?}");
+    }
+    become_user(&mut pair, 7, &[]);
+    assert_eq!(setacl(&mut pair, &file, Some(&list), None), Err(Status::Perm), "not the owner's");
+    let arguments = ReadArguments { file: Handle(&file), offset: 0, count: 1 };
+    assert!(pair.call(&arguments, Chunks::default()).reply::<ReadArguments<'_>>().unwrap().is_ok());
+
+    become_user(&mut pair, 0, &[]);
+    chmod(&mut pair, &file, 0o640);
+    become_user(&mut pair, 7, &[]);
+    assert_eq!(access(&mut pair, &file), read, "the mask is the mode's middle");
+    become_user(&mut pair, 0, &[]);
+    let (shown, _, mode) = getacl(&mut pair, &file, EVERYTHING).unwrap();
+    assert_eq!((shown[4], mode), ((MASK, 0, 4), 0o640));
+
+    // Taken away: the mode remains.
+    assert_eq!(setacl(&mut pair, &file, Some(&[]), None), Ok(0o640));
+    assert_eq!(getacl(&mut pair, &file, mask::ACCESS).unwrap().0.len(), 4);
+    become_user(&mut pair, 7, &[]);
+    assert_eq!(access(&mut pair, &file), 0);
+}
+
+#[test]
+fn new_objects_inherit_the_default_list() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let directory = make(&mut pair, &root, b"d", 0o755, true);
+    let default = [(OWNER, 0, 7), (USER, 7, 7), (OWNING, 0, 5), (MASK, 0, 7), (OTHER, 0, 0)]
+        .map(|(kind, id, permissions)| (kind | kind::DEFAULT, id, permissions));
+    assert_eq!(setacl(&mut pair, &directory, None, Some(&default)), Ok(0o755));
+    assert_eq!(getacl(&mut pair, &directory, EVERYTHING).unwrap().1, default);
+
+    let file = make(&mut pair, &directory, b"f", 0o640, false);
+    let (list, none, mode) = getacl(&mut pair, &file, EVERYTHING).unwrap();
+    assert_eq!(list, [(OWNER, 0, 6), (USER, 7, 7), (OWNING, 0, 5), (MASK, 0, 4), (OTHER, 0, 0)]);
+    assert_eq!((none, mode), (vec![], 0o640));
+    let below = make(&mut pair, &directory, b"b", 0o777, true);
+    let (list, inherited, mode) = getacl(&mut pair, &below, EVERYTHING).unwrap();
+    assert_eq!((list.len(), inherited, mode), (5, default.to_vec(), 0o770));
+    // A default list says nothing of the directory itself.
+    become_user(&mut pair, 7, &[]);
+    assert_eq!(access(&mut pair, &below) & access::MODIFY, access::MODIFY);
+    assert_eq!(access(&mut pair, &directory) & access::MODIFY, 0);
+
+    become_user(&mut pair, 0, &[]);
+    assert_eq!(setacl(&mut pair, &file, None, Some(&default)), Err(Status::Acces), "only directories");
+    assert_eq!(setacl(&mut pair, &directory, None, Some(&[])), Ok(0o755));
+    let plain = make(&mut pair, &directory, b"p", 0o640, false);
+    assert_eq!(getacl(&mut pair, &plain, EVERYTHING).unwrap().0.len(), 4);
+}
+
+/// The longest list of the captures, and the longest there is: one Long Call each, and a Long Reply (8267-5.2-a).
+#[test]
+fn long_lists_go_both_ways() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = pair.create(&root, b"f");
+    for count in [425, ENTRIES_MAX] {
+        let users = (0..count - 4).map(|index| (USER, 1000 + index, 4));
+        let list: Vec<_> = [(OWNER, 0, 6)]
+            .into_iter()
+            .chain(users)
+            .chain([(OWNING, 0, 4), (MASK, 0, 4), (OTHER, 0, 4)])
+            .collect();
+        assert_eq!(setacl(&mut pair, &file, Some(&list), None), Ok(0o644));
+        assert_eq!(getacl(&mut pair, &file, EVERYTHING).map(|lists| lists.0), Ok(list));
+    }
+}
+
+#[test]
+fn lists_that_make_no_sense_change_nothing() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = make(&mut pair, &root, b"f", 0o640, false);
+    for list in [
+        &[(OWNER, 0, 6)][..],
+        &[(OWNER, 0, 6), (OWNING, 0, 4), (OTHER, 0, 4), (USER, 7, 4)],
+        &[(OWNER, 0, 8), (OWNING, 0, 4), (OTHER, 0, 4)],
+    ] {
+        assert_eq!(setacl(&mut pair, &file, Some(list), None), Err(Status::Inval));
+    }
+    let place = DirectoryName { directory: Handle(&root), name: Name(b"l") };
+    let arguments = SymlinkArguments {
+        place,
+        attributes: SetAttributes::default(),
+        path: Path(stag_wire::xdr::Item::Inline(b"x")),
+    };
+    let link = pair.ask(arguments, |reply| reply.unwrap().object.unwrap().0.to_vec());
+    let list = [(OWNER, 0, 6), (OWNING, 0, 4), (OTHER, 0, 4)];
+    assert_eq!(setacl(&mut pair, &link, Some(&list), None), Err(Status::NotSupp));
+    assert_eq!(getacl(&mut pair, &file, EVERYTHING).map(|lists| lists.2), Ok(0o640));
+    assert_eq!(setacl(&mut pair, &file, Some(&list), None), Ok(0o644), "a minimal list is a mode");
+}
+
+#[test]
+fn a_read_only_export_keeps_its_lists() {
+    let mut pair = Pair::new(&["mem:/data,ro,root_squash=no"]);
+    let root = pair.root.clone();
+    let list = [(OWNER, 0, 6), (OWNING, 0, 4), (OTHER, 0, 4)];
+    assert_eq!(setacl(&mut pair, &root, Some(&list), None), Err(Status::RoFs));
+}
+
+/// What lists name is bounded for the whole store, and comes back when they go.
+#[test]
+fn names_in_lists_are_bounded() {
+    // 10,000 objects: 20,000 names.
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let users = (0..1000).map(|index| (USER, 1000 + index, 4));
+    let list: Vec<_> = users.chain([(OWNER, 0, 6), (OWNING, 0, 4), (MASK, 0, 4), (OTHER, 0, 4)]).collect();
+    let files: Vec<_> = (0..21).map(|n| pair.create(&root, format!("f{n}").as_bytes())).collect();
+    for file in &files[..20] {
+        assert_eq!(setacl(&mut pair, file, Some(&list), None), Ok(0o644));
+    }
+    assert_eq!(setacl(&mut pair, &files[20], Some(&list), None), Err(Status::NoSpc));
+    assert_eq!(setacl(&mut pair, &files[0], Some(&list), None), Ok(0o644), "in its own stead");
+    let object = DirectoryName { directory: Handle(&root), name: Name(b"f0") };
+    pair.ask(RemoveArguments { object }, |reply| reply.unwrap());
+    assert_eq!(setacl(&mut pair, &files[20], Some(&list), None), Ok(0o644));
+}
