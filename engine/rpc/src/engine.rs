@@ -640,10 +640,8 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn next_timeout(&self) -> Option<Duration> {
         let busy = self.connections.iter().flatten().any(|found| found.has_deadline());
         let own = busy.then_some(self.next_scan);
-        match (own, self.core.provider.poll_timeout()) {
-            (Some(own), Some(other)) => Some(own.min(other)),
-            (own, other) => own.or(other),
-        }
+        let services = self.services.next_timeout();
+        [own, services, self.core.provider.poll_timeout()].into_iter().flatten().min()
     }
 
     fn arm(&mut self) -> bool {
@@ -656,6 +654,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.extend(self.core.provider.descriptor().map(|descriptor| descriptor.as_raw_fd()));
+        self.services.descriptors(out);
     }
 
     fn stop(&mut self, now: Duration) {

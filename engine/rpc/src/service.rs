@@ -1,5 +1,6 @@
 //! What an embedder implements: [`Service`], and how several of them make one registry.
 
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_wire::xdr::Reader;
@@ -113,6 +114,18 @@ pub trait Service {
     fn abandoned(&mut self, token: Token) {
         let _ = token;
     }
+
+    /// Adds what becomes readable when [`Service::poll_later`] has something to do, so that the reactor may sleep
+    /// on it.
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        let _ = out;
+    }
+
+    /// When [`Service::poll_later`] has something to do even if nothing happens, on the clock of its `now`. A time
+    /// in the past forbids sleep.
+    fn next_timeout(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// What a registry says of a program, version and procedure.
@@ -147,6 +160,14 @@ pub trait Services {
     fn finish(&mut self, service: usize, token: Token, reply: &mut Reply<'_>);
     /// Tells service number `service` that an answer is no longer needed.
     fn abandoned(&mut self, service: usize, token: Token);
+    /// Adds what to wake up for.
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        let _ = out;
+    }
+    /// When to look for late answers next, even if nothing happens.
+    fn next_timeout(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// Looks into one service; merges with what the ones before it said.
@@ -236,6 +257,12 @@ macro_rules! services {
                     $($place => self.$place.abandoned(token),)+
                     _ => unreachable!("service {service} did not come from poll_later"),
                 }
+            }
+            fn descriptors(&self, out: &mut Vec<RawFd>) {
+                $(self.$place.descriptors(out);)+
+            }
+            fn next_timeout(&self) -> Option<Duration> {
+                [$(self.$place.next_timeout()),+].into_iter().flatten().min()
             }
         }
     };
