@@ -4,6 +4,7 @@
 //! - [`export`]: what is served to whom, and how it is written on a command line.
 //! - [`caller`]: who a Call is from; [`acl`]: access control lists; [`handle`]: file handles that cannot be forged.
 //! - [`store`]: what keeps the files, as the server sees it; [`memory`]: files in pool memory.
+//! - [`lock`]: locks on ranges of files.
 //! - [`server`]: the services NFS and MOUNT; [`client`]: typed Calls that do not block.
 //!
 //! A READ hands out the stored pages themselves, by reference count; a WRITE puts the very buffer in their
@@ -16,6 +17,7 @@ pub mod caller;
 pub mod client;
 pub mod export;
 pub mod handle;
+pub mod lock;
 pub mod memory;
 pub mod server;
 pub mod store;

@@ -1,0 +1,441 @@
+//! Locks on ranges of files, as NLM has them, and shares: a data structure that knows no protocol, no clock and no
+//! connection.
+//!
+//! ```text
+//! owner A   ────────xxxxxxxxxxxx──────ssss──      x: exclusive   s: shared
+//! owner B   ──ssss────────────────────ssssss      of one owner nothing overlaps, and what touches and is alike is one
+//! waiting   [A x 0-3] [C x 0-end]                 in the order in which they came
+//! ```
+//!
+//! An owner is a process of a host. What it asks for takes the place of what it had there: it upgrades, downgrades,
+//! joins and splits. Another owner's lock is in the way if the ranges overlap and one of the two is exclusive.
+//! Requests that wait are looked at whenever something is freed, the oldest first, and each is granted as soon as
+//! nothing that is *held* is in its way. (A younger one may overtake an older one that it would not have disturbed: to
+//! hold it back for fairness would make deadlocks of programs that have none.)
+//!
+//! Everything is bounded ([`LockConfig`]): a host that asks for too much is refused, and the others are not.
+
+mod file;
+mod range;
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use file::{File, Share};
+pub use file::{Held, Waiting};
+pub use range::Range;
+
+use crate::store::ObjectId;
+
+/// A file of one of the exports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileKey {
+    /// The file system.
+    pub fsid: u64,
+    /// The file.
+    pub object: ObjectId,
+}
+
+/// A client host. Small numbers, given out by who knows the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HostId(pub u32);
+
+/// A process of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its host.
+    pub host: HostId,
+    /// What tells it apart from other processes.
+    pub svid: u32,
+    /// What tells it apart besides.
+    pub handle: Box<[u8]>,
+}
+
+/// How many locks there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockConfig {
+    /// Locks and shares in all.
+    pub locks_max: u32,
+    /// Locks and shares of one host.
+    pub host_locks_max: u32,
+    /// Locks and shares on one file: what one request may have to look at.
+    pub file_locks_max: u32,
+    /// Requests that wait, in all.
+    pub waiting_max: u32,
+    /// Requests of one host that wait.
+    pub host_waiting_max: u32,
+    /// Requests that wait for one file.
+    pub file_waiting_max: u32,
+    /// Octets of all owners' handles together.
+    pub handle_octets_max: u32,
+}
+
+impl Default for LockConfig {
+    fn default() -> LockConfig {
+        LockConfig {
+            locks_max: 32_768,
+            host_locks_max: 8_192,
+            file_locks_max: 8_192,
+            waiting_max: 4_096,
+            host_waiting_max: 1_024,
+            file_waiting_max: 256,
+            handle_octets_max: 2 << 20,
+        }
+    }
+}
+
+impl LockConfig {
+    /// Octets of the heap that all this can take, at most.
+    #[must_use]
+    pub const fn memory_max(&self) -> u64 {
+        // A lock with its owner, its place in a list that grew by doubling, and a file of its own.
+        const LOCK: u64 = 512;
+        // The same, and what the waiting one is to be called back with.
+        const WAITING: u64 = 1024;
+        self.locks_max as u64 * LOCK + self.waiting_max as u64 * WAITING + self.handle_octets_max as u64
+    }
+}
+
+/// No room: one of the limits of [`LockConfig`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many locks")]
+pub struct NoRoom;
+
+/// Why there is no lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Another owner's lock or share is in the way.
+    #[error("another lock is in the way")]
+    Conflict,
+    /// There are too many.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+}
+
+/// A lock that was waited for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Granted<W> {
+    /// The file.
+    pub file: FileKey,
+    /// What was asked for.
+    pub request: Waiting<W>,
+}
+
+/// Whose lock, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// The file.
+    pub file: FileKey,
+    /// The host that asks.
+    pub host: HostId,
+    /// The process of the host.
+    pub svid: u32,
+    /// The process of the host, again.
+    pub handle: &'a [u8],
+    /// Where.
+    pub range: Range,
+    /// Whether it is to exclude shared locks too.
+    pub exclusive: bool,
+}
+
+impl Request<'_> {
+    fn is_by(&self, owner: &Owner) -> bool {
+        self.host == owner.host && self.svid == owner.svid && *self.handle == *owner.handle
+    }
+
+    fn owner(&self) -> Rc<Owner> {
+        Rc::new(Owner { host: self.host, svid: self.svid, handle: self.handle.into() })
+    }
+}
+
+/// What there is, in all or of one host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Locks and shares.
+    pub locks: u32,
+    /// Requests that wait.
+    pub waiting: u32,
+}
+
+/// All locks. `W` is what comes back with a lock that was waited for.
+#[derive(Debug)]
+pub struct LockTable<W> {
+    config: LockConfig,
+    files: HashMap<FileKey, File<W>>,
+    hosts: HashMap<HostId, Counts>,
+    all: Counts,
+    handle_octets: u64,
+    /// Not fetched yet. No more than waited.
+    granted: VecDeque<Granted<W>>,
+}
+
+impl<W> LockTable<W> {
+    /// A table without locks.
+    #[must_use]
+    pub fn new(config: LockConfig) -> LockTable<W> {
+        LockTable {
+            config,
+            files: HashMap::new(),
+            hosts: HashMap::new(),
+            all: Counts::default(),
+            handle_octets: 0,
+            granted: VecDeque::new(),
+        }
+    }
+
+    /// What there is in all.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.all
+    }
+
+    /// What a host has.
+    #[must_use]
+    pub fn host_counts(&self, host: HostId) -> Counts {
+        self.hosts.get(&host).copied().unwrap_or_default()
+    }
+
+    /// The locks on a file, in the order of their first octets.
+    #[must_use]
+    pub fn held(&self, file: FileKey) -> &[Held] {
+        self.files.get(&file).map_or(&[], |file| &file.held)
+    }
+
+    /// The lock that is in a request's way, the first if there are several.
+    #[must_use]
+    pub fn test(&self, request: &Request<'_>) -> Option<&Held> {
+        self.files.get(&request.file)?.conflict(request)
+    }
+
+    /// Takes a lock, or changes what the owner has there. A request of the same owner for the same that waits
+    /// is over then.
+    pub fn lock(&mut self, request: &Request<'_>) -> Result<(), Refused> {
+        if self.test(request).is_some() {
+            return Err(Refused::Conflict);
+        }
+        let frees = self.replace(request, Some(request.exclusive))?;
+        self.forget_waiting(request);
+        if frees {
+            self.settle(request.file);
+        }
+        Ok(())
+    }
+
+    /// Lets a request wait for its turn. If the same waits already, it keeps its place, with the new `waiter`.
+    pub fn wait(&mut self, request: &Request<'_>, waiter: W) -> Result<(), NoRoom> {
+        if let Some(file) = self.files.get_mut(&request.file)
+            && let Some(same) = file.waiting.iter_mut().find(|waiting| waiting.is(request))
+        {
+            same.waiter = waiter;
+            return Ok(());
+        }
+        let queued = self.files.get(&request.file).map_or(0, |file| file.waiting.len());
+        let octets = self.handle_octets + request.handle.len() as u64;
+        let has_room = self.all.waiting < self.config.waiting_max
+            && self.host_counts(request.host).waiting < self.config.host_waiting_max
+            && queued < self.config.file_waiting_max as usize
+            && octets <= u64::from(self.config.handle_octets_max);
+        if !has_room {
+            return Err(NoRoom);
+        }
+        let (owner, range, exclusive) = (request.owner(), request.range, request.exclusive);
+        let file = self.files.entry(request.file).or_default();
+        file.waiting.push_back(Waiting { owner, range, exclusive, waiter });
+        self.count_waiting(request.host, request.handle.len(), true);
+        Ok(())
+    }
+
+    /// Ends a request that waits. `false`: there is none.
+    pub fn cancel(&mut self, request: &Request<'_>) -> bool {
+        let found = self.forget_waiting(request);
+        self.drop_if_empty(request.file);
+        found
+    }
+
+    /// Gives a range back, whatever the owner has there. [`NoRoom`]: what is left would be too many pieces.
+    pub fn unlock(&mut self, request: &Request<'_>) -> Result<(), NoRoom> {
+        self.replace(request, None)?;
+        self.settle(request.file);
+        Ok(())
+    }
+
+    /// Takes a share. One that the same owner has on the file is over then.
+    pub fn share(&mut self, request: &Request<'_>, deny: u32, access: u32) -> Result<(), Refused> {
+        let file = self.files.get(&request.file);
+        let shares = || file.into_iter().flat_map(|file| &file.shares);
+        if shares().any(|other| !other.is_by(request) && other.deny & access | deny & other.access != 0) {
+            return Err(Refused::Conflict);
+        }
+        let has_one = shares().any(|other| other.is_by(request));
+        if !has_one {
+            self.check_room(request.file, request.host, 1, request.handle.len())?;
+        }
+        let file = self.files.entry(request.file).or_default();
+        if let Some(own) = file.shares.iter_mut().find(|other| other.is_by(request)) {
+            (own.deny, own.access) = (deny, access);
+        } else {
+            file.shares.push(Share { host: request.host, handle: request.handle.into(), deny, access });
+            self.count_locks(request.host, 1, request.handle.len());
+        }
+        Ok(())
+    }
+
+    /// Ends the share of an owner on a file, if there is one.
+    pub fn unshare(&mut self, request: &Request<'_>) {
+        let Some(file) = self.files.get_mut(&request.file) else { return };
+        if let Some(place) = file.shares.iter().position(|share| share.is_by(request)) {
+            let share = file.shares.swap_remove(place);
+            self.count_locks(share.host, -1, share.handle.len());
+            self.drop_if_empty(request.file);
+        }
+    }
+
+    /// Frees all that a host has, and ends all that it waits for.
+    pub fn free_host(&mut self, host: HostId) {
+        let mut touched = Vec::new();
+        let mut octets = 0;
+        for (key, file) in &mut self.files {
+            let before = (file.held.len(), file.waiting.len(), file.shares.len());
+            file.held.retain(|held| {
+                let stays = held.owner.host != host;
+                octets += if stays { 0 } else { held.owner.handle.len() as u64 };
+                stays
+            });
+            file.waiting.retain(|waiting| {
+                let stays = waiting.owner.host != host;
+                octets += if stays { 0 } else { waiting.owner.handle.len() as u64 };
+                stays
+            });
+            file.shares.retain(|share| {
+                let stays = share.host != host;
+                octets += if stays { 0 } else { share.handle.len() as u64 };
+                stays
+            });
+            if before != (file.held.len(), file.waiting.len(), file.shares.len()) {
+                touched.push(*key);
+            }
+        }
+        let had = self.hosts.remove(&host).unwrap_or_default();
+        self.all.locks -= had.locks;
+        self.all.waiting -= had.waiting;
+        self.handle_octets -= octets;
+        self.granted.retain(|granted| granted.request.owner.host != host);
+        for file in touched {
+            self.settle(file);
+        }
+    }
+
+    /// The next lock that was waited for and is held now.
+    pub fn poll_granted(&mut self) -> Option<Granted<W>> {
+        self.granted.pop_front()
+    }
+
+    /// Sets what an owner has in a range: a lock, or nothing.
+    /// Returns whether others may have more there than before.
+    fn replace(&mut self, request: &Request<'_>, kind: Option<bool>) -> Result<bool, NoRoom> {
+        let plan = match self.files.get(&request.file) {
+            Some(file) => file.plan(request, kind),
+            None if kind.is_none() => return Ok(false),
+            None => File::<W>::default().plan(request, kind),
+        };
+        let growth = plan.growth();
+        if growth > 0 {
+            self.check_room(request.file, request.host, growth as u32, request.handle.len())?;
+        }
+        self.files.entry(request.file).or_default().apply(request, &plan);
+        self.count_locks(request.host, growth, request.handle.len());
+        Ok(plan.frees)
+    }
+
+    /// Grants what can be granted now, and forgets a file that nobody is interested in.
+    fn settle(&mut self, key: FileKey) {
+        let mut place = 0;
+        while let Some(file) = self.files.get(&key)
+            && let Some(waiting) = file.waiting.get(place)
+        {
+            let owner = waiting.owner.clone();
+            let request = Request {
+                file: key,
+                host: owner.host,
+                svid: owner.svid,
+                handle: &owner.handle,
+                range: waiting.range,
+                exclusive: waiting.exclusive,
+            };
+            if file.conflict(&request).is_some() {
+                place += 1;
+                continue;
+            }
+            let Ok(frees) = self.replace(&request, Some(request.exclusive)) else {
+                // Without room it goes on waiting: its host asks again, and is told.
+                place += 1;
+                continue;
+            };
+            let request = self.files.get_mut(&key).and_then(|file| file.waiting.remove(place));
+            self.count_waiting(owner.host, owner.handle.len(), false);
+            self.granted.extend(request.map(|request| Granted { file: key, request }));
+            if frees {
+                place = 0;
+            }
+        }
+        self.drop_if_empty(key);
+    }
+
+    fn forget_waiting(&mut self, request: &Request<'_>) -> bool {
+        let Some(file) = self.files.get_mut(&request.file) else { return false };
+        let Some(place) = file.waiting.iter().position(|waiting| waiting.is(request)) else { return false };
+        file.waiting.remove(place);
+        self.count_waiting(request.host, request.handle.len(), false);
+        true
+    }
+
+    fn drop_if_empty(&mut self, key: FileKey) {
+        if self.files.get(&key).is_some_and(File::is_empty) {
+            self.files.remove(&key);
+        }
+    }
+
+    fn check_room(&self, key: FileKey, host: HostId, growth: u32, handle_len: usize) -> Result<(), NoRoom> {
+        let on_file = self.files.get(&key).map_or(0, |file| file.held.len() + file.shares.len());
+        let octets = self.handle_octets + u64::from(growth) * handle_len as u64;
+        let has_room = self.all.locks + growth <= self.config.locks_max
+            && self.host_counts(host).locks + growth <= self.config.host_locks_max
+            && on_file + growth as usize <= self.config.file_locks_max as usize
+            && octets <= u64::from(self.config.handle_octets_max);
+        if has_room { Ok(()) } else { Err(NoRoom) }
+    }
+
+    fn count_locks(&mut self, host: HostId, growth: i32, handle_len: usize) {
+        let counts = self.hosts.entry(host).or_default();
+        counts.locks = grown(counts.locks, growth);
+        self.all.locks = grown(self.all.locks, growth);
+        self.count_octets(growth, handle_len);
+        self.forget_idle(host);
+    }
+
+    fn count_waiting(&mut self, host: HostId, handle_len: usize, more: bool) {
+        let counts = self.hosts.entry(host).or_default();
+        let growth = if more { 1 } else { -1 };
+        counts.waiting = grown(counts.waiting, growth);
+        self.all.waiting = grown(self.all.waiting, growth);
+        self.count_octets(growth, handle_len);
+        self.forget_idle(host);
+    }
+
+    fn count_octets(&mut self, growth: i32, handle_len: usize) {
+        let octets = i64::from(growth) * handle_len as i64;
+        self.handle_octets =
+            self.handle_octets.checked_add_signed(octets).expect("what is freed was counted");
+    }
+
+    fn forget_idle(&mut self, host: HostId) {
+        if self.hosts.get(&host) == Some(&Counts::default()) {
+            self.hosts.remove(&host);
+        }
+    }
+}
+
+/// A count after a change, which is within its limits.
+fn grown(count: u32, growth: i32) -> u32 {
+    count.checked_add_signed(growth).expect("what is freed was counted")
+}
