@@ -2,12 +2,15 @@
 //!
 //! The server decodes, squashes, seals handles and gathers attributes; a [`Store`] knows objects, names,
 //! permissions and data. Its procedures are RFC 1813's, and their errors its statuses. A store is owned by one
-//! reactor, and no procedure blocks. (A store on a slower medium would complete READ, WRITE and COMMIT
-//! later; those three are the ones that take and give data as counted references, which can wait.)
+//! reactor, and no procedure blocks. READ, WRITE and COMMIT may be [`Progress::Later`]: they take and give data as
+//! counted references, which can wait.
+
+use std::os::fd::RawFd;
 
 use stag_memory::Shared;
 use stag_wire::nfs3::{
-    Attributes, CreateHow, DeviceNumber, FileType, SetAttributes, Stable, Status, Time, Verifier,
+    Attributes, CreateHow, DeviceNumber, FileType, STRING_LEN_CAP, SetAttributes, Stable, Status, Time,
+    Verifier,
 };
 
 use crate::acl::{Lists, SetLists};
@@ -67,6 +70,42 @@ pub struct WriteDone {
     pub committed: Stable,
 }
 
+/// Names a READ, WRITE or COMMIT of one store that is under way. Small and dense, so that an array can be indexed
+/// with it; good for one [`Store::finish`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub u32);
+
+/// How far a READ, WRITE or COMMIT is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Progress<T> {
+    /// It is over.
+    Done(T),
+    /// It will be: [`Store::poll_later`] will return this ticket.
+    Later(Ticket),
+}
+
+impl<T> Progress<T> {
+    /// What came out, if it is over.
+    pub fn done(self) -> Option<T> {
+        match self {
+            Progress::Done(done) => Some(done),
+            Progress::Later(_) => None,
+        }
+    }
+}
+
+/// What came of something that was [`Progress::Later`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// Of a READ.
+    Read(ReadDone),
+    /// Of a WRITE.
+    Write(WriteDone),
+    /// Of a COMMIT.
+    Commit,
+}
+
 /// An object to make that is neither file, directory nor symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
@@ -93,16 +132,19 @@ impl Special {
     }
 }
 
+/// Room for what a symbolic link holds.
+pub const LINK_SPACE: usize = STRING_LEN_CAP as usize;
+
 /// An entry of a directory, as [`Store::list`] shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
-    /// The object.
+    /// The object. A store may leave the generation out where it gives no attributes.
     pub object: ObjectId,
     /// Its name.
     pub name: &'a [u8],
     /// Where the listing goes on after it.
     pub cookie: u64,
-    /// Its attributes, if they were asked for.
+    /// Its attributes, if they were asked for and it is one that can be reached.
     pub attributes: Option<Attributes>,
 }
 
@@ -200,13 +242,20 @@ pub trait Store {
         }
     }
 
-    /// What a symbolic link holds.
-    fn read_link(&self, caller: &Caller, object: ObjectId, now: Time) -> Result<&[u8], Status>;
+    /// What a symbolic link holds. A store that does not have it in memory reads it into `space`.
+    fn read_link<'a>(
+        &'a self,
+        caller: &Caller,
+        object: ObjectId,
+        space: &'a mut [u8; LINK_SPACE],
+        now: Time,
+    ) -> Result<&'a [u8], Status>;
 
     /// Appends `count` octets from `offset`, or what there is of them, to `pieces`, without copying.
     ///
     /// `pieces` is never made larger than its capacity: where the file is in so many places that it would have to
-    /// be, the READ is short. So give it room for at least one piece.
+    /// be, the READ is short. So give it room for at least one piece. If it is done later, [`Store::finish`] gives
+    /// the pieces.
     fn read(
         &mut self,
         caller: &Caller,
@@ -215,7 +264,7 @@ pub trait Store {
         count: u32,
         pieces: &mut Vec<Shared>,
         now: Time,
-    ) -> Result<ReadDone, Status>;
+    ) -> Result<Progress<ReadDone>, Status>;
 
     /// Writes at `offset`. A failure changed nothing.
     fn write(
@@ -226,10 +275,39 @@ pub trait Store {
         data: WriteData<'_>,
         stable: Stable,
         now: Time,
-    ) -> Result<WriteDone, Status>;
+    ) -> Result<Progress<WriteDone>, Status>;
 
     /// Puts what was written on stable storage.
-    fn commit(&mut self, caller: &Caller, object: ObjectId, offset: u64, count: u32) -> Result<(), Status>;
+    fn commit(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        count: u32,
+    ) -> Result<Progress<()>, Status>;
+
+    /// The next of those that were [`Progress::Later`] and are over. Called each pass: what was begun since the
+    /// last time gets under way.
+    fn poll_later(&mut self) -> Option<Ticket> {
+        None
+    }
+
+    /// What came of what [`Store::poll_later`] returned; the octets of a READ are appended to `pieces`, as
+    /// [`Store::read`] would.
+    fn finish(&mut self, ticket: Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, Status> {
+        let _ = (ticket, pieces);
+        Err(Status::ServerFault)
+    }
+
+    /// What becomes readable when [`Store::poll_later`] has something to return.
+    fn descriptor(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// Whether [`Store::poll_later`] has work to do of its own accord, so that nobody should sleep.
+    fn is_busy(&self) -> bool {
+        false
+    }
 
     /// Makes a regular file, or finds the one that `how` allows.
     fn create(

@@ -24,7 +24,8 @@ use stag_wire::nfs3::{
 use crate::acl::{Lists, SetLists};
 use crate::caller::{Caller, accesses, permission};
 use crate::store::{
-    ListStart, Listed, ObjectId, ReadDone, Special, Store, StoreLimits, Usage, WriteData, WriteDone,
+    LINK_SPACE, ListStart, Listed, ObjectId, Progress, ReadDone, Special, Store, StoreLimits, Usage,
+    WriteData, WriteDone,
 };
 use directory::{COOKIE_PARENT, COOKIE_SELF, Directory};
 use inode::{Body, Index, Inode, Inodes, STICKY, fileid};
@@ -378,7 +379,13 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn read_link(&self, _: &Caller, object: ObjectId, now: Time) -> Result<&[u8], Status> {
+    fn read_link<'a>(
+        &'a self,
+        _: &Caller,
+        object: ObjectId,
+        _: &'a mut [u8; LINK_SPACE],
+        now: Time,
+    ) -> Result<&'a [u8], Status> {
         let index = self.inodes.find(object)?;
         let inode = &self.inodes[index];
         inode.atime.set(now);
@@ -393,7 +400,7 @@ impl Store for MemoryStore {
         count: u32,
         pieces: &mut Vec<Shared>,
         now: Time,
-    ) -> Result<ReadDone, Status> {
+    ) -> Result<Progress<ReadDone>, Status> {
         let index = self.inodes.find(object)?;
         let inode = &self.inodes[index];
         let pages = inode.file()?;
@@ -408,7 +415,8 @@ impl Store for MemoryStore {
         let end = offset.saturating_add(u64::from(count)).min(inode.size);
         let read = pages.read(&mut self.space, offset, end, pieces);
         inode.atime.set(now);
-        Ok(ReadDone { count: read as u32, eof: offset.saturating_add(read) >= inode.size })
+        let eof = offset.saturating_add(read) >= inode.size;
+        Ok(Progress::Done(ReadDone { count: read as u32, eof }))
     }
 
     fn write(
@@ -419,7 +427,7 @@ impl Store for MemoryStore {
         data: WriteData<'_>,
         _stable: Stable,
         now: Time,
-    ) -> Result<WriteDone, Status> {
+    ) -> Result<Progress<WriteDone>, Status> {
         let index = self.inodes.find(object)?;
         let inode = &mut self.inodes[index];
         inode.file()?;
@@ -434,7 +442,7 @@ impl Store for MemoryStore {
         // It is as safe as memory is: a COMMIT would not make it safer.
         let committed = Stable::FileSync;
         if len == 0 {
-            return Ok(WriteDone { count: 0, committed });
+            return Ok(Progress::Done(WriteDone { count: 0, committed }));
         }
         if offset.checked_add(len).is_none_or(|end| end > FILE_LEN_MAX) {
             return Err(Status::FBig);
@@ -449,12 +457,12 @@ impl Store for MemoryStore {
         }
         inode.size = inode.size.max(offset + count);
         inode.wrote(caller, now);
-        Ok(WriteDone { count: count as u32, committed })
+        Ok(Progress::Done(WriteDone { count: count as u32, committed }))
     }
 
-    fn commit(&mut self, _: &Caller, object: ObjectId, _: u64, _: u32) -> Result<(), Status> {
+    fn commit(&mut self, _: &Caller, object: ObjectId, _: u64, _: u32) -> Result<Progress<()>, Status> {
         let index = self.inodes.find(object)?;
-        self.inodes[index].file().map(|_| ())
+        self.inodes[index].file().map(|_| Progress::Done(()))
     }
 
     fn create(

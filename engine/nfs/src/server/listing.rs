@@ -141,7 +141,9 @@ fn push<S: Store>(
     if plus {
         let handle = exports.seal(opened, entry.object);
         let attributes = entry.attributes;
-        list.push(&EntryPlus { fileid, name, cookie, attributes, handle: Some(Handle(&handle)) })
+        // What cannot be reached has no handle: clients look it up, and hear why.
+        let handle = attributes.map(|_| Handle(&handle[..]));
+        list.push(&EntryPlus { fileid, name, cookie, attributes, handle })
     } else {
         list.push(&Entry { fileid, name, cookie })
     }

@@ -179,6 +179,7 @@ impl<S: Store> Exports<S> {
 }
 
 /// An object that a Call names, and as whom the Call runs there.
+#[derive(Clone, Copy)]
 struct Opened {
     share: usize,
     object: ObjectId,

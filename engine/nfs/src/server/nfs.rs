@@ -1,25 +1,28 @@
 //! NFS version 3: which procedure does what. READ and WRITE are in `transfer`, READDIR and READDIRPLUS in
 //! `listing`.
 
+use std::os::fd::RawFd;
+use std::time::Duration;
+
 use stag_memory::Shared;
-use stag_rpc::{Call, Outcome, Procedure as Bound, Repeat, Reply, Service};
+use stag_rpc::{Call, Outcome, Procedure as Bound, Repeat, Reply, Service, Token};
 use stag_wire::nfs3::{
-    self, AccessArguments, AccessOk, AccessReply, CommitArguments, CommitOk, CommitReply, CreateArguments,
-    CreateOk, CreateReply, Failure, FsinfoArguments, FsinfoOk, FsinfoReply, FsstatArguments, FsstatOk,
-    FsstatReply, GetattrArguments, GetattrOk, GetattrReply, Handle, LinkArguments, LinkOk, LinkReply,
-    LookupArguments, LookupOk, LookupReply, MkdirArguments, MknodArguments, MknodData, PathconfArguments,
-    PathconfOk, PathconfReply, PostOpAttributes, Procedure, RemoveArguments, RemoveOk, RemoveReply,
-    RenameArguments, RenameOk, RenameReply, RmdirArguments, SetattrArguments, SetattrOk, SetattrReply,
-    Status, Time, WccData, access, properties,
+    self, AccessArguments, AccessOk, AccessReply, CreateArguments, CreateOk, CreateReply, Failure,
+    FsinfoArguments, FsinfoOk, FsinfoReply, FsstatArguments, FsstatOk, FsstatReply, GetattrArguments,
+    GetattrOk, GetattrReply, Handle, LinkArguments, LinkOk, LinkReply, LookupArguments, LookupOk,
+    LookupReply, MkdirArguments, MknodArguments, MknodData, PathconfArguments, PathconfOk, PathconfReply,
+    PostOpAttributes, Procedure, RemoveArguments, RemoveOk, RemoveReply, RenameArguments, RenameOk,
+    RenameReply, RmdirArguments, SetattrArguments, SetattrOk, SetattrReply, Status, Time, WccData, access,
+    properties,
 };
 use stag_wire::xdr::Encode;
 
 use super::listing::{readdir, readdirplus};
-use super::transfer::{locate_data, read, readlink, symlink, write};
+use super::transfer::{Pending, commit, finish, locate_data, read, readlink, symlink, write};
 use super::{Asker, Exports, Opened, SharedExports, TimeOfDay, decode};
 use crate::binding;
 use crate::handle::HANDLE_LEN;
-use crate::store::{ObjectId, Special, Store};
+use crate::store::{ObjectId, Special, Store, Ticket};
 
 /// The most octets that one READ or WRITE moves.
 pub const TRANSFER_LEN_MAX: u32 = 1 << 20;
@@ -37,6 +40,17 @@ pub struct Nfs<S> {
     time: TimeOfDay,
     /// For the data of the Call in hand. Allocated once.
     pub(super) pieces: Vec<Shared>,
+    /// Calls that stores are at: a list for each, in the places that their tickets say.
+    waiting: Vec<Vec<Option<Waiting>>>,
+    /// The one of them that `poll_later` told of.
+    ready: Option<(usize, Ticket)>,
+}
+
+/// A Call that a store is at.
+struct Waiting {
+    token: Token,
+    procedure: Procedure,
+    pending: Pending,
 }
 
 /// The binding, in the engine's terms.
@@ -63,7 +77,27 @@ static BOUND: [Bound; Procedure::COUNT] = {
 
 impl<S: Store> Nfs<S> {
     pub(super) fn new(exports: SharedExports<S>, time: TimeOfDay) -> Nfs<S> {
-        Nfs { exports, time, pieces: Vec::with_capacity(PIECES_MAX) }
+        let waiting = exports.borrow().shares.iter().map(|_| Vec::new()).collect();
+        Nfs { exports, time, pieces: Vec::with_capacity(PIECES_MAX), waiting, ready: None }
+    }
+
+    /// Keeps a Call until its store is done with it.
+    fn wait(&mut self, ticket: Ticket, waiting: Waiting) {
+        let places = &mut self.waiting[waiting.pending.opened().share];
+        let place = ticket.0 as usize;
+        if places.len() <= place {
+            places.resize_with(place + 1, || None);
+        }
+        debug_assert!(places[place].is_none(), "a ticket is of one Call");
+        places[place] = Some(waiting);
+    }
+
+    /// Takes out the Call that `poll_later` told of.
+    fn take_ready(&mut self, token: Token) -> Option<(Ticket, Waiting)> {
+        let (share, ticket) = self.ready.take()?;
+        let waiting = self.waiting[share].get_mut(ticket.0 as usize)?.take()?;
+        debug_assert_eq!(waiting.token, token, "the engine asks for what it was told of");
+        Some((ticket, waiting))
     }
 
     /// What is served.
@@ -89,19 +123,67 @@ impl<S: Store> Service for Nfs<S> {
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         let now = self.time.at(call.now);
         let asker = Asker::of(call);
+        let mut exports = self.exports.borrow_mut();
+        // The engine calls only what `procedure` knows.
+        let Some(procedure) = Procedure::from_number(call.procedure) else {
+            reply.system_error();
+            return Outcome::Done;
+        };
+        let later = match procedure {
+            Procedure::Read => read(&mut exports, &asker, call, reply, &mut self.pieces, now),
+            Procedure::Write => write(&mut exports, &asker, call, reply, &mut self.pieces, now),
+            Procedure::Commit => commit(&mut exports, &asker, call, reply),
+            _ => {
+                dispatch(procedure, &mut exports, &asker, call, reply, now);
+                None
+            }
+        };
+        let Some((ticket, pending)) = later else { return Outcome::Done };
+        drop(exports);
+        let token = call.token();
+        self.wait(ticket, Waiting { token, procedure, pending });
+        Outcome::Later(token)
+    }
+
+    fn poll_later(&mut self, _: Duration) -> Option<Token> {
         let exports = &mut *self.exports.borrow_mut();
-        match Procedure::from_number(call.procedure) {
-            Some(Procedure::Read) => read(exports, &asker, call, reply, &mut self.pieces, now),
-            Some(Procedure::Write) => write(exports, &asker, call, reply, &mut self.pieces, now),
-            Some(procedure) => dispatch(procedure, exports, &asker, call, reply, now),
-            // The engine calls only what `procedure` knows.
-            None => reply.system_error(),
+        for (share, (_, store)) in exports.shares.iter_mut().enumerate() {
+            if let Some(ticket) = store.poll_later()
+                && let Some(Some(waiting)) = self.waiting[share].get(ticket.0 as usize)
+            {
+                self.ready = Some((share, ticket));
+                return Some(waiting.token);
+            }
         }
-        Outcome::Done
+        None
+    }
+
+    fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {
+        let Some((ticket, waiting)) = self.take_ready(token) else { return reply.system_error() };
+        let exports = &mut *self.exports.borrow_mut();
+        let Waiting { procedure, pending, .. } = waiting;
+        finish(exports, ticket, procedure, &pending, reply, &mut self.pieces);
+    }
+
+    fn abandoned(&mut self, token: Token) {
+        let Some((ticket, waiting)) = self.take_ready(token) else { return };
+        // Nobody wants to know: what a READ has read goes back to its pool.
+        let opened = waiting.pending.opened();
+        let _ = self.exports.borrow_mut().store_mut(opened).finish(ticket, &mut self.pieces);
+        self.pieces.clear();
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        out.extend(self.exports.borrow().shares.iter().filter_map(|(_, store)| store.descriptor()));
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        let is_busy = self.exports.borrow().shares.iter().any(|(_, store)| store.is_busy());
+        is_busy.then_some(Duration::ZERO)
     }
 }
 
-/// Answers everything but READ and WRITE.
+/// Answers everything but READ, WRITE and COMMIT.
 fn dispatch<S: Store>(
     procedure: Procedure,
     exports: &mut Exports<S>,
@@ -135,13 +217,12 @@ fn dispatch<S: Store>(
         Procedure::Fsstat => answer!(fsstat),
         Procedure::Fsinfo => answer!(fsinfo),
         Procedure::Pathconf => answer!(pathconf),
-        Procedure::Commit => answer!(commit),
         Procedure::Readdir => readdir(exports, asker, call, reply, now),
         Procedure::Readdirplus => readdirplus(exports, asker, call, reply, now),
         Procedure::Readlink => readlink(exports, asker, call, reply, now),
         Procedure::Symlink => symlink(exports, asker, call, reply, now),
         // Answered by the caller.
-        Procedure::Read | Procedure::Write => reply.system_error(),
+        Procedure::Read | Procedure::Write | Procedure::Commit => reply.system_error(),
     }
 }
 
@@ -467,25 +548,5 @@ fn pathconf<S: Store>(
             case_preserving: true,
         }),
         Err(status) => Err(Failure { status, attributes }),
-    }
-}
-
-fn commit<S: Store>(
-    exports: &mut Exports<S>,
-    asker: &Asker<'_>,
-    arguments: &CommitArguments<'_>,
-    _: Time,
-) -> CommitReply {
-    let before = exports.open(asker, arguments.file).ok().and_then(|opened| exports.before(&opened));
-    // Nothing changes, so a read-only export is no obstacle.
-    let (verifier, after) = exports.look(asker, arguments.file, |exports, opened| {
-        let store = exports.store_mut(opened);
-        store.commit(&opened.caller, opened.object, arguments.offset, arguments.count)?;
-        Ok(store.write_verifier())
-    });
-    let file = WccData { before, after };
-    match verifier {
-        Ok(verifier) => Ok(CommitOk { file, verifier }),
-        Err(status) => Err(Failure { status, attributes: file }),
     }
 }

@@ -1,21 +1,24 @@
-//! Procedures with a DDP-eligible item: READ, WRITE, READLINK, SYMLINK.
+//! Procedures with a DDP-eligible item, READ, WRITE, READLINK, SYMLINK; and COMMIT. A store may finish READ, WRITE
+//! and COMMIT later.
 
 use stag_memory::Shared;
 use stag_rpc::{Call, Placed, Placement, Reply};
 use stag_wire::nfs3::{
-    Data, Failure, HANDLE_LEN_MAX, Path, ReadArguments, ReadOk, ReadReply, ReadlinkArguments, ReadlinkOk,
-    ReadlinkReply, STRING_LEN_CAP, Status, SymlinkArguments, Time, WriteArguments, WriteOk, WriteReply,
+    CommitArguments, CommitOk, CommitReply, Data, Failure, HANDLE_LEN_MAX, Path, PostOpAttributes, Procedure,
+    ReadArguments, ReadOk, ReadReply, ReadlinkArguments, ReadlinkOk, ReadlinkReply, STRING_LEN_CAP, Status,
+    SymlinkArguments, Time, Verifier, WccAttributes, WccData, WriteArguments, WriteOk, WriteReply,
 };
 use stag_wire::xdr::{Error, Item, Reader};
 
 use super::nfs::{Answer, Made, TRANSFER_LEN_MAX, make};
-use super::{Asker, Exports, decode};
-use crate::store::{Store, WriteData};
+use super::{Asker, Exports, Opened, decode};
+use crate::store::{Finished, LINK_SPACE, Progress, ReadDone, Store, Ticket, WriteData, WriteDone};
 
 /// The status in front of successful results.
 const NFS3_OK: u32 = 0;
 
-/// Answers READ: the stored pages themselves go to the Write chunk, if there is one.
+/// Answers READ: the stored pages themselves go to the Write chunk, if there is one. What it returns is answered
+/// later.
 pub(super) fn read<S: Store>(
     exports: &mut Exports<S>,
     asker: &Asker<'_>,
@@ -23,13 +26,31 @@ pub(super) fn read<S: Store>(
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
     now: Time,
-) {
-    let Some(arguments) = decode::<ReadArguments<'_>>(call, reply) else { return };
+) -> Option<(Ticket, Pending)> {
+    let arguments = decode::<ReadArguments<'_>>(call, reply)?;
     let count = arguments.count.min(TRANSFER_LEN_MAX);
     let (done, attributes) = exports.look(asker, arguments.file, |exports, opened| {
         let store = exports.store_mut(opened);
-        store.read(&opened.caller, opened.object, arguments.offset, count, pieces, now)
+        let done = store.read(&opened.caller, opened.object, arguments.offset, count, pieces, now)?;
+        Ok(match done {
+            Progress::Done(done) => Ok(done),
+            Progress::Later(ticket) => Err((ticket, Pending { opened: *opened, before: None })),
+        })
     });
+    match done {
+        Ok(Ok(done)) => answer_read(reply, Ok(done), attributes, pieces),
+        Ok(Err(later)) => return Some(later),
+        Err(status) => answer_read(reply, Err(status), attributes, pieces),
+    }
+    None
+}
+
+fn answer_read(
+    reply: &mut Reply<'_>,
+    done: Result<ReadDone, Status>,
+    attributes: PostOpAttributes,
+    pieces: &mut Vec<Shared>,
+) {
     let done = match done {
         Ok(done) => done,
         Err(status) => {
@@ -59,7 +80,8 @@ pub(super) fn read<S: Store>(
     }
 }
 
-/// Answers WRITE: the very buffers that the data was placed in become the file's pages.
+/// Answers WRITE: the very buffers that the data was placed in become the file's pages. What it returns is answered
+/// later.
 pub(super) fn write<S: Store>(
     exports: &mut Exports<S>,
     asker: &Asker<'_>,
@@ -67,8 +89,8 @@ pub(super) fn write<S: Store>(
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
     now: Time,
-) {
-    let Some(arguments) = decode::<WriteArguments<'_>>(call, reply) else { return };
+) -> Option<(Ticket, Pending)> {
+    let arguments = decode::<WriteArguments<'_>>(call, reply)?;
     let mut missing = false;
     let data = match arguments.data.0 {
         Item::Inline(octets) => WriteData::Inline(octets),
@@ -77,7 +99,7 @@ pub(super) fn write<S: Store>(
             WriteData::Placed(pieces)
         }
     };
-    let (done, file) = exports.change(asker, arguments.file, |exports, opened| {
+    let (done, mut file) = exports.change(asker, arguments.file, |exports, opened| {
         let store = exports.store_mut(opened);
         if arguments.count as usize != arguments.data.0.len() {
             return Err(Status::Inval);
@@ -89,14 +111,101 @@ pub(super) fn write<S: Store>(
         }
         let (offset, stable) = (arguments.offset, arguments.stable);
         let done = store.write(&opened.caller, opened.object, offset, data, stable, now)?;
-        Ok((done, store.write_verifier()))
+        Ok(match done {
+            Progress::Done(done) => Ok((done, store.write_verifier())),
+            Progress::Later(ticket) => Err((ticket, *opened)),
+        })
     });
     pieces.clear();
+    match done {
+        Ok(Ok(done)) => answer_write(reply, Ok(done), file),
+        Ok(Err((ticket, opened))) => {
+            return Some((ticket, Pending { opened, before: file.before.take() }));
+        }
+        Err(status) => answer_write(reply, Err(status), file),
+    }
+    None
+}
+
+fn answer_write(reply: &mut Reply<'_>, done: Result<(WriteDone, Verifier), Status>, file: WccData) {
     let results: WriteReply = match done {
         Ok((done, verifier)) => Ok(WriteOk { file, count: done.count, committed: done.committed, verifier }),
         Err(status) => Err(Failure { status, attributes: file }),
     };
     results.send(reply);
+}
+
+/// Answers COMMIT. What it returns is answered later.
+pub(super) fn commit<S: Store>(
+    exports: &mut Exports<S>,
+    asker: &Asker<'_>,
+    call: &Call<'_>,
+    reply: &mut Reply<'_>,
+) -> Option<(Ticket, Pending)> {
+    let arguments = decode::<CommitArguments<'_>>(call, reply)?;
+    let before = exports.open(asker, arguments.file).ok().and_then(|opened| exports.before(&opened));
+    // Nothing changes, so a read-only export is no obstacle.
+    let (done, after) = exports.look(asker, arguments.file, |exports, opened| {
+        let store = exports.store_mut(opened);
+        let done = store.commit(&opened.caller, opened.object, arguments.offset, arguments.count)?;
+        Ok(match done {
+            Progress::Done(()) => Ok(store.write_verifier()),
+            Progress::Later(ticket) => Err((ticket, Pending { opened: *opened, before })),
+        })
+    });
+    match done {
+        Ok(Ok(verifier)) => answer_commit(reply, Ok(verifier), WccData { before, after }),
+        Ok(Err(later)) => return Some(later),
+        Err(status) => answer_commit(reply, Err(status), WccData { before, after }),
+    }
+    None
+}
+
+fn answer_commit(reply: &mut Reply<'_>, done: Result<Verifier, Status>, file: WccData) {
+    let results: CommitReply = match done {
+        Ok(verifier) => Ok(CommitOk { file, verifier }),
+        Err(status) => Err(Failure { status, attributes: file }),
+    };
+    results.send(reply);
+}
+
+/// A READ, WRITE or COMMIT that its store is at.
+#[derive(Clone, Copy)]
+pub(super) struct Pending {
+    opened: Opened,
+    /// What the file was before.
+    before: Option<WccAttributes>,
+}
+
+impl Pending {
+    pub(super) fn opened(&self) -> &Opened {
+        &self.opened
+    }
+}
+
+/// Answers what was left for later, and is over now.
+pub(super) fn finish<S: Store>(
+    exports: &mut Exports<S>,
+    ticket: Ticket,
+    procedure: Procedure,
+    pending: &Pending,
+    reply: &mut Reply<'_>,
+    pieces: &mut Vec<Shared>,
+) {
+    let opened = &pending.opened;
+    let done = exports.store_mut(opened).finish(ticket, pieces);
+    let verifier = exports.store(opened).write_verifier();
+    let after = exports.attributes(opened);
+    let file = WccData { before: pending.before, after };
+    match (procedure, done) {
+        (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), after, pieces),
+        (_, Ok(Finished::Write(done))) => answer_write(reply, Ok((done, verifier)), file),
+        (_, Ok(Finished::Commit)) => answer_commit(reply, Ok(verifier), file),
+        (Procedure::Read, Err(status)) => answer_read(reply, Err(status), after, pieces),
+        (Procedure::Write, Err(status)) => answer_write(reply, Err(status), file),
+        (_, Err(status)) => answer_commit(reply, Err(status), file),
+    }
+    pieces.clear();
 }
 
 /// Finds the data of a WRITE behind the other arguments, of which perhaps not all have arrived.
@@ -141,7 +250,8 @@ pub(super) fn readlink<S: Store>(
             return failed.send(reply);
         }
     };
-    let path = exports.store(&opened).read_link(&opened.caller, opened.object, now);
+    let mut space = [0; LINK_SPACE];
+    let path = exports.store(&opened).read_link(&opened.caller, opened.object, &mut space, now);
     let attributes = exports.attributes(&opened);
     let path = match path {
         Ok(path) => path,

@@ -3,7 +3,7 @@
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
 use stag_nfs::caller::Caller;
 use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag_nfs::store::{ListStart, ObjectId, ReadDone, Store, WriteData, WriteDone};
+use stag_nfs::store::{LINK_SPACE, ListStart, ObjectId, ReadDone, Store, WriteData, WriteDone};
 use stag_wire::nfs3::{CreateHow, SetAttributes, Stable, Status, Time, Verifier};
 
 pub(crate) const PAGE: usize = 4096;
@@ -109,7 +109,8 @@ impl Lab {
     ) -> Result<WriteDone, Status> {
         let now = self.now();
         let data = WriteData::Inline(octets);
-        self.store.write(&Caller::ROOT, object, offset, data, Stable::Unstable, now)
+        let done = self.store.write(&Caller::ROOT, object, offset, data, Stable::Unstable, now)?;
+        Ok(done.done().expect("memory needs no time"))
     }
 
     pub(crate) fn write_placed(
@@ -120,7 +121,8 @@ impl Lab {
     ) -> Result<WriteDone, Status> {
         let now = self.now();
         let data = WriteData::Placed(pieces);
-        self.store.write(&Caller::ROOT, object, offset, data, Stable::Unstable, now)
+        let done = self.store.write(&Caller::ROOT, object, offset, data, Stable::Unstable, now)?;
+        Ok(done.done().expect("memory needs no time"))
     }
 
     /// A buffer of the pool that holds `octets`, as a transfer would have placed them.
@@ -134,7 +136,7 @@ impl Lab {
         let now = self.now();
         let mut pieces = Vec::with_capacity(300);
         let done = self.store.read(&Caller::ROOT, object, offset, count, &mut pieces, now).unwrap();
-        (pieces, done)
+        (pieces, done.done().expect("memory needs no time"))
     }
 
     pub(crate) fn read(&mut self, object: ObjectId, offset: u64, count: u32) -> (Vec<u8>, ReadDone) {
@@ -178,6 +180,11 @@ impl Lab {
             true
         });
         (found, eof.unwrap())
+    }
+
+    pub(crate) fn read_link(&mut self, link: ObjectId) -> Result<Vec<u8>, Status> {
+        let now = self.now();
+        self.store.read_link(&Caller::ROOT, link, &mut [0; LINK_SPACE], now).map(<[u8]>::to_vec)
     }
 
     /// Data units that files and READs hold.

@@ -132,9 +132,9 @@ fn privileges_end_when_data_or_owner_change() {
     let mode = |lab: &Lab| lab.store.attributes(file).unwrap().mode;
     let now = lab.now();
     let data = WriteData::Inline(b"x");
-    lab.store.write(&Caller::ROOT, file, 0, data, Stable::FileSync, now).unwrap();
+    lab.store.write(&Caller::ROOT, file, 0, data, Stable::FileSync, now).unwrap().done().unwrap();
     assert_eq!(mode(&lab), 0o6755, "root keeps them");
-    lab.store.write(&owner(), file, 0, data, Stable::FileSync, now).unwrap();
+    lab.store.write(&owner(), file, 0, data, Stable::FileSync, now).unwrap().done().unwrap();
     assert_eq!(mode(&lab), 0o755);
     let set = |mode| SetAttributes { mode: Some(mode), ..NONE };
     lab.set(&Caller::ROOT, file, set(0o6745)).unwrap();
