@@ -22,8 +22,12 @@ pub struct EngineConfig {
     pub chunk_len_max: u32,
     /// Completions handled in one pass.
     pub burst: usize,
-    /// How long the oldest connection may stay half set up.
+    /// How long the oldest connection may stay half set up; over TCP, how long until its first Call.
     pub set_up_timeout: Duration,
+    /// TCP connections at once.
+    pub streams_max: u32,
+    /// Octets of payload memory that Calls on their way in over TCP may hold.
+    pub stream_memory: u32,
 }
 
 impl Default for EngineConfig {
@@ -37,6 +41,8 @@ impl Default for EngineConfig {
             chunk_len_max: (1 << 20) + 4096,
             burst: 64,
             set_up_timeout: Duration::from_secs(10),
+            streams_max: 64,
+            stream_memory: 16 << 20,
         }
     }
 }
@@ -92,6 +98,14 @@ impl EngineConfig {
             "every connection needs at least two Receives: raise it, or lower connections_max",
         )?;
         check("chunk_len_max", self.chunk_len_max.into(), 4096, 64 << 20, "1 MiB and a page suits NFS")?;
+        check("streams_max", self.streams_max.into(), 0, 65_536, "each pins up to 64 KiB while it waits")?;
+        check(
+            "stream_memory",
+            self.stream_memory.into(),
+            u64::from(self.chunk_len_max) + 8192,
+            1 << 30,
+            "the largest Call has to fit",
+        )?;
         check("burst", self.burst as u64, 1, 4096, "64 is a good burst")
     }
 

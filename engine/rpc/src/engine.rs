@@ -1,10 +1,13 @@
 //! The engine: one pass over everything that a reactor's RPC connections have to do.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use stag_fabric::{Completed, Completion, DisconnectReason, Event, FabricError, ListenerId, Provider};
+use stag_fabric::{
+    Completed, Completion, DisconnectReason, Event, FabricError, ListenerId, Provider, Stranger,
+};
 use stag_proto::parameters::{InlineSize, Parameters, PrivateData, Side};
 use stag_runtime::Poller;
 use stag_wire::xdr::{Overflow, Writer};
@@ -20,6 +23,7 @@ use crate::pulling::Pull;
 use crate::service::Services;
 use crate::serving::Serving;
 use crate::statistics::Statistics;
+use crate::stream::{Streams, is_stream};
 
 /// How often Calls' deadlines are looked at: the precision of a Call's time-out.
 const SCAN_INTERVAL: Duration = Duration::from_millis(10);
@@ -148,6 +152,8 @@ pub struct Engine<P, S> {
     requests: Vec<ConnectRequest>,
     next_scan: Duration,
     xid_seed: u32,
+    /// RPC over TCP, once there is some.
+    streams: Option<Box<Streams>>,
 }
 
 impl<P: Provider, S: Services> Engine<P, S> {
@@ -190,6 +196,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             requests: Vec::new(),
             next_scan: Duration::ZERO,
             xid_seed: seed,
+            streams: None,
             core: Core {
                 provider,
                 pools,
@@ -217,6 +224,39 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// What the provider says.
     pub fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {
         self.core.provider.listen(address)
+    }
+
+    /// Listens at `address` (`HOST:PORT`) for RPC over TCP, and serves whoever connects. Returns the address that
+    /// it got: with port 0, the system chooses one.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn listen_tcp(&mut self, address: &str) -> Result<SocketAddr, FabricError> {
+        self.streams()?.listen(address)
+    }
+
+    /// TCP connections there are.
+    #[must_use]
+    pub fn stream_count(&self) -> usize {
+        self.streams.as_ref().map_or(0, |streams| streams.count())
+    }
+
+    fn streams(&mut self) -> Result<&mut Streams, FabricError> {
+        if self.streams.is_none() {
+            self.streams = Some(Box::new(Streams::new(&self.core.config)?));
+        }
+        self.streams.as_deref_mut().ok_or(FabricError::Gone("engine"))
+    }
+
+    /// Takes on a connection to the provider's port that speaks no RDMA: it may speak RPC over TCP.
+    #[cold]
+    fn adopt(&mut self, stranger: Stranger) {
+        if let Err(error) = self.streams() {
+            tracing::warn!(%error, "TCP connection refused");
+        } else if let Some(streams) = &mut self.streams {
+            streams.adopt(&mut self.core, stranger.socket.into(), stranger.peer);
+        }
     }
 
     /// Begins to connect to `address` as a client. A [`ConnectionEvent`] tells how it went.
@@ -544,7 +584,11 @@ impl<P: Provider, S: Services> Engine<P, S> {
         {
             count += 1;
             let mut answered = false;
-            if let Some(found) = find(&mut self.connections, token.connection)
+            if is_stream(token.connection) {
+                if let Some(streams) = &mut self.streams {
+                    answered = streams.finish(&mut self.core, &mut self.services, service, token);
+                }
+            } else if let Some(found) = find(&mut self.connections, token.connection)
                 && let Some(serving) = found.serving.as_mut()
             {
                 match serving.finish(&mut self.core, &mut self.services, token.connection, service, token) {
@@ -629,6 +673,12 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         for found in self.connections.iter_mut().flatten() {
             events += found.flush(&mut self.core, &mut self.services);
         }
+        while let Some(stranger) = self.core.provider.take_stranger() {
+            self.adopt(stranger);
+        }
+        if let Some(streams) = &mut self.streams {
+            events += streams.poll(&mut self.core, &mut self.services);
+        }
         if now >= self.next_scan {
             self.scan();
         }
@@ -640,20 +690,28 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn next_timeout(&self) -> Option<Duration> {
         let busy = self.connections.iter().flatten().any(|found| found.has_deadline());
         let own = busy.then_some(self.next_scan);
-        let services = self.services.next_timeout();
-        [own, services, self.core.provider.poll_timeout()].into_iter().flatten().min()
+        let streams = self.streams.as_ref().and_then(|streams| streams.next_timeout());
+        let others = [streams, self.services.next_timeout(), self.core.provider.poll_timeout()];
+        others.into_iter().chain([own]).flatten().min()
     }
 
     fn arm(&mut self) -> bool {
-        self.core.completed.is_empty() && self.core.events.is_empty() && self.core.provider.arm()
+        self.core.completed.is_empty()
+            && self.core.events.is_empty()
+            && self.streams.as_ref().is_none_or(|streams| streams.arm())
+            && self.core.provider.arm()
     }
 
     fn disarm(&mut self) {
+        if let Some(streams) = &mut self.streams {
+            streams.disarm();
+        }
         self.core.provider.disarm();
     }
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.extend(self.core.provider.descriptor().map(|descriptor| descriptor.as_raw_fd()));
+        out.extend(self.streams.as_ref().map(|streams| streams.descriptor()));
         self.services.descriptors(out);
     }
 
@@ -664,9 +722,12 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         for found in self.connections.iter_mut().flatten() {
             found.stop(&mut self.core);
         }
+        if let Some(streams) = &mut self.streams {
+            streams.stop();
+        }
     }
 
     fn is_drained(&self) -> bool {
-        self.connections.iter().all(Option::is_none)
+        self.connections.iter().all(Option::is_none) && self.stream_count() == 0
     }
 }

@@ -11,7 +11,8 @@
 //!
 //! `service.rs` (what an embedder implements), `call.rs` and `reply.rs` (what its handler sees),
 //! `client.rs` (what a client sees), `engine.rs` (the pass), then `serving.rs` (with `pulling.rs` and
-//! `pushing.rs`: its Reads and Writes) and `calling.rs`, the two halves of a connection.
+//! `pushing.rs`: its Reads and Writes) and `calling.rs`, the two halves of a connection. `stream/` is RPC over
+//! TCP.
 
 mod call;
 mod calling;
@@ -32,6 +33,7 @@ mod service;
 mod serving;
 mod slot;
 mod statistics;
+mod stream;
 
 pub use call::{Call, Caller, PIECES_MAX, Placed};
 pub use client::{
@@ -47,5 +49,5 @@ pub use reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
 pub use service::{Locate, Lookup, Outcome, Procedure, Repeat, Service, Services, Token};
 pub use statistics::Statistics;
 
-/// Names a connection: that of its queue pair.
+/// Names a connection: that of its queue pair; of a TCP connection, an index that no queue pair has.
 pub type ConnectionId = stag_fabric::QueuePairId;

@@ -48,4 +48,18 @@ pub struct Statistics {
     pub connections_refused: u64,
     /// Connections ended because the peer broke the rules.
     pub violations: u64,
+    /// Byte streams (TCP) taken on.
+    pub streams_opened: u64,
+    /// Byte streams that ended.
+    pub streams_closed: u64,
+    /// Byte streams refused, because there were enough.
+    pub streams_refused: u64,
+    /// Byte streams ended because the peer was too slow, or silent.
+    pub stream_timeouts: u64,
+    /// Octets received over byte streams.
+    pub stream_bytes_received: u64,
+    /// Octets sent over byte streams.
+    pub stream_bytes_sent: u64,
+    /// Eligible arguments of Calls over byte streams that were received where they may stay.
+    pub stream_items: u64,
 }

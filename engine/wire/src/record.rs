@@ -215,6 +215,18 @@ impl Splitter {
         self.len += octets;
     }
 
+    /// The last `octets` that [`Splitter::step`] gave out were not taken: they will come again.
+    ///
+    /// # Panics
+    ///
+    /// If the record has not so many.
+    #[inline]
+    pub fn take_back(&mut self, octets: u32) {
+        assert!(self.in_fragment && octets <= self.len, "octets of another record");
+        self.left += octets;
+        self.len -= octets;
+    }
+
     /// Octets of the whole record, as soon as the mark of its last fragment is here.
     #[inline]
     #[must_use]

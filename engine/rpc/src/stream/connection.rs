@@ -1,0 +1,537 @@
+//! One byte stream: its Calls in, its Replies out.
+
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use rustix::event::epoll::EventFlags;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use stag_fabric::Peer;
+use stag_memory::Buf;
+use stag_wire::record::{Error as RecordError, MARK_LEN, Step};
+use stag_wire::rpc::{Accepted, ReplyHeader};
+use stag_wire::xdr::{Reader, Reduced};
+
+use super::incoming::{Incoming, TARGETS_MAX};
+use super::outbox::{Outbox, PADDING_MAX, SLICES_MAX};
+use super::quota::Quota;
+use crate::ConnectionId;
+use crate::call::Placed;
+use crate::dispatch::{Origin, Route, route};
+use crate::draft::Verdict;
+use crate::engine::Core;
+use crate::reply::Reply;
+use crate::service::{Services, Token};
+
+/// Calls of one connection that services answer later, at most: beyond that no more are taken on.
+const LATER_MAX: usize = 64;
+
+/// Octets of Replies that wait to be sent, from which on no more Calls are taken on.
+const QUEUED_MAX: usize = 1 << 20;
+
+/// Free units of payload memory below which no more Calls are taken on.
+const UNITS_MIN: usize = 8;
+
+/// Of the shared buffer, what is offered behind an item that is received where it belongs: the beginning of the next
+/// record, which would have to be copied.
+const BEHIND_ITEM: usize = 4096;
+
+/// System calls that one pass sends with at most.
+const SENDS_MAX: usize = 4;
+
+/// How long an unused connection stays: as Linux's server does.
+pub(super) const IDLE_MAX: Duration = Duration::from_secs(6 * 60);
+
+/// How long Replies may wait without the peer taking an octet.
+const SEND_MAX: Duration = Duration::from_secs(30);
+
+/// How long a record may take to arrive, beyond what its length allows.
+const RECORD_MAX: Duration = Duration::from_secs(10);
+
+/// Octets a second that a record has to come with.
+const RECORD_RATE: u64 = 64 << 10;
+
+/// Why a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The peer closed it, or it failed.
+    Peer,
+    /// What came is no record of ours.
+    Record(RecordError),
+    /// It took too long.
+    TimedOut(&'static str),
+    /// A Reply could not be made.
+    CannotReply,
+    /// We are stopping.
+    Stopped,
+}
+
+/// A Call that a service answers later.
+#[derive(Clone, Copy, Debug)]
+struct Later {
+    xid: u32,
+    eligible: u8,
+}
+
+/// Octets that were received and not looked at yet.
+#[derive(Debug)]
+struct Backlog {
+    buf: Buf,
+    at: usize,
+    end: usize,
+}
+
+/// What connections share, beside the engine's core.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) quota: Quota,
+    /// Where octets are received; `None` while there is no memory for another.
+    pub(super) staging: Option<Buf>,
+}
+
+/// One byte stream.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) id: ConnectionId,
+    pub(super) socket: TcpStream,
+    pub(super) peer: Peer,
+    incoming: Incoming,
+    outbox: Outbox,
+    backlog: Option<Backlog>,
+    /// Something that was received waits until Replies have left, or for memory.
+    stalled: bool,
+    later: Vec<Option<Later>>,
+    later_count: usize,
+    /// What the poller is asked for.
+    pub(super) interest: EventFlags,
+    /// The socket takes no more for now.
+    blocked: bool,
+    /// The peer sends no more.
+    ended: bool,
+    /// Calls taken on.
+    calls: u64,
+    opened: Duration,
+    /// When an octet last came or went.
+    active: Duration,
+    /// When the peer last took an octet of what waits to be sent, or nothing waited.
+    progress: Duration,
+    /// Whether it is among those to go on with in the next pass.
+    pub(super) is_active: bool,
+}
+
+impl Connection {
+    pub(super) fn new(
+        id: ConnectionId,
+        socket: TcpStream,
+        peer: Peer,
+        record_len_max: u32,
+        now: Duration,
+    ) -> Connection {
+        Connection {
+            id,
+            socket,
+            peer,
+            incoming: Incoming::new(record_len_max),
+            outbox: Outbox::default(),
+            backlog: None,
+            stalled: false,
+            later: Vec::new(),
+            later_count: 0,
+            interest: EventFlags::empty(),
+            blocked: false,
+            ended: false,
+            calls: 0,
+            opened: now,
+            active: now,
+            progress: now,
+            is_active: false,
+        }
+    }
+
+    /// What the poller should be asked for now.
+    pub(super) fn wanted(&self) -> EventFlags {
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, !self.stalled && !self.ended);
+        flags.set(EventFlags::OUT, self.blocked);
+        flags
+    }
+
+    /// Whether it can go on by itself in the next pass.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled
+    }
+
+    /// Whether there is something to send that the socket might take.
+    pub(super) fn has_output(&self) -> bool {
+        !self.blocked && self.outbox.queued() > 0
+    }
+
+    /// Whether every Call is answered and every answer sent.
+    pub(super) fn is_idle(&self) -> bool {
+        self.later_count == 0 && self.outbox.queued() == 0
+    }
+
+    /// Whether the peer sends no more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether its socket or a service will say when it can go on, if it cannot now.
+    pub(super) fn will_be_told(&self) -> bool {
+        self.blocked || self.later_count > 0
+    }
+
+    /// The socket takes octets again.
+    pub(super) fn writable(&mut self) {
+        self.blocked = false;
+    }
+
+    /// Receives once, and runs the Calls that are there.
+    pub(super) fn receive<P, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        shared: &mut Shared,
+    ) -> Result<(), Ending> {
+        if self.stalled || self.ended {
+            return Ok(());
+        }
+        if shared.staging.is_none() {
+            shared.staging = core.pools.payload.take_len(super::STAGING_LEN);
+        }
+        let Some(mut staging) = shared.staging.take() else { return Ok(()) };
+        let direct = self.incoming.direct() as usize;
+        let offered = if direct > 0 { BEHIND_ITEM } else { staging.capacity() };
+        staging.set_len(offered);
+        let received = {
+            let mut slices: ArrayVec<IoSliceMut<'_>, TARGETS_MAX> = ArrayVec::new();
+            self.incoming.targets(&mut slices);
+            slices.push(IoSliceMut::new(&mut staging));
+            (&self.socket).read_vectored(&mut slices)
+        };
+        let count = match received {
+            Ok(0) => {
+                // Half closed: what it asked before is still answered.
+                self.ended = true;
+                shared.staging = Some(staging);
+                return if self.is_idle() { Err(Ending::Peer) } else { Ok(()) };
+            }
+            Ok(count) => count,
+            Err(error) => {
+                shared.staging = Some(staging);
+                return match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(()),
+                    _ => Err(Ending::Peer),
+                };
+            }
+        };
+        self.active = core.now;
+        core.statistics.stream_bytes_received += count as u64;
+        let placed = count.min(direct);
+        self.incoming.received(placed as u32);
+        let end = count - placed;
+        let result = self.process(core, services, shared, &staging[..end]);
+        self.settle(shared, staging, end, result)
+    }
+
+    /// Goes on with what waited.
+    pub(super) fn resume<P, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        shared: &mut Shared,
+    ) -> Result<(), Ending> {
+        let Some(Backlog { buf, at, end }) = self.backlog.take() else {
+            let (_, result) = self.process(core, services, shared, &[]);
+            return result;
+        };
+        let (used, result) = self.process(core, services, shared, &buf[at..end]);
+        self.settle(shared, buf, end, (at + used, result))
+    }
+
+    /// Keeps what was received and not used, in the buffer it is in.
+    fn settle(
+        &mut self,
+        shared: &mut Shared,
+        buf: Buf,
+        end: usize,
+        (at, result): (usize, Result<(), Ending>),
+    ) -> Result<(), Ending> {
+        if at < end && result.is_ok() {
+            self.backlog = Some(Backlog { buf, at, end });
+        } else if shared.staging.is_none() {
+            shared.staging = Some(buf);
+        }
+        result
+    }
+
+    /// Whether another Call may be taken on.
+    fn may_call<P>(&self, core: &Core<P>) -> bool {
+        self.later_count < LATER_MAX
+            && self.outbox.queued() < QUEUED_MAX
+            && core.pools.payload.free_units() >= UNITS_MIN
+            && !core.stopping
+    }
+
+    /// Takes octets in and runs the Calls that are complete. Returns how many octets it used: fewer than there are
+    /// when it has to wait.
+    fn process<P, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        shared: &mut Shared,
+        input: &[u8],
+    ) -> (usize, Result<(), Ending>) {
+        let mut rest = input;
+        self.stalled = false;
+        let result = loop {
+            if !self.may_call(core) {
+                self.stalled = true;
+                break Ok(());
+            }
+            if let Some(record) = self.incoming.splitter.whole(&mut rest) {
+                if let Err(ending) = self.run(core, services, record, None) {
+                    break Err(ending);
+                }
+                continue;
+            }
+            if self.incoming.is_waiting()
+                && self.incoming.take(&core.pools.payload, &mut shared.quota, services, &[]).1.is_err()
+            {
+                self.stalled = true;
+                break Ok(());
+            }
+            let before = rest;
+            match self.incoming.splitter.step(&mut rest) {
+                Ok(Step::Octets(octets)) => {
+                    self.incoming.started.get_or_insert(core.now);
+                    let taken = self.incoming.take(&core.pools.payload, &mut shared.quota, services, octets);
+                    if let (used, Err(_)) = taken {
+                        // Those that were not taken come again.
+                        self.incoming.splitter.take_back((octets.len() - used) as u32);
+                        rest = &before[before.len() - rest.len() - (octets.len() - used)..];
+                        self.stalled = true;
+                        break Ok(());
+                    }
+                }
+                Ok(Step::End) => {
+                    if let Err(ending) = self.run_assembled(core, services, shared) {
+                        break Err(ending);
+                    }
+                }
+                Ok(Step::Pause) => break Ok(()),
+                Err(error) => break Err(Ending::Record(error)),
+            }
+        };
+        (input.len() - rest.len(), result)
+    }
+
+    /// Runs the Call that was put together.
+    fn run_assembled<P, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        shared: &mut Shared,
+    ) -> Result<(), Ending> {
+        let head = self.incoming.head.take();
+        let mut item = self.incoming.item.take();
+        let octets = head.as_deref().unwrap_or_default();
+        let result = match &mut item {
+            Some(item) if !item.is_complete() => {
+                // The record ends within its item.
+                let xid = octets.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
+                let refusal = ReplyHeader::accepted(xid, Accepted::GarbageArgs);
+                self.answer(core, xid, 0, |reply| refuse(reply, &refusal)).map(|_| ())
+            }
+            Some(item) => {
+                core.statistics.stream_items += 1;
+                let reduced = [Reduced::read_chunk(0, item.position, item.len)];
+                self.run(core, services, octets, Some((&mut item.placed, &reduced)))
+            }
+            None => self.run(core, services, octets, None),
+        };
+        (self.incoming.head, self.incoming.item) = (head, item);
+        self.incoming.clear(&mut shared.quota);
+        result
+    }
+
+    /// Runs a Call and puts its Reply into the outbox.
+    fn run<P, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        record: &[u8],
+        item: Option<(&mut Placed, &[Reduced])>,
+    ) -> Result<(), Ending> {
+        self.calls += 1;
+        core.statistics.calls_received += 1;
+        let (items, reduced): (&mut [Placed], &[Reduced]) = match item {
+            Some((placed, reduced)) => (std::slice::from_mut(placed), reduced),
+            None => (&mut [], &[]),
+        };
+        let run = match route(services, Reader::with_reduced(record, reduced)) {
+            Route::Run(run) => run,
+            Route::Drop => {
+                core.statistics.messages_discarded += 1;
+                return Ok(());
+            }
+            Route::Refuse(refusal) => {
+                return self.answer(core, 0, 0, |reply| refuse(reply, &refusal)).map(|_| ());
+            }
+        };
+        let (xid, eligible) = (run.header.xid, run.procedure.eligible_results);
+        let slot = self.later.iter().position(Option::is_none).unwrap_or(self.later.len());
+        // Not borrowed from `self`, which makes the Reply.
+        let peer = self.peer.clone();
+        let origin = Origin { connection: self.id, slot: slot as u32, peer: Some(&peer), now: core.now };
+        let done = self.answer(core, xid, eligible, |reply| run.call(services, &origin, items, reply))?;
+        if !done {
+            if slot == self.later.len() {
+                self.later.push(None);
+            }
+            self.later[slot] = Some(Later { xid, eligible });
+            self.later_count += 1;
+        }
+        Ok(())
+    }
+
+    /// Makes a Reply: lets `fill` fill it in, then puts it into the outbox, unless `fill` says that it will come
+    /// later. Returns what `fill` said.
+    fn answer<P>(
+        &mut self,
+        core: &mut Core<P>,
+        xid: u32,
+        eligible: u8,
+        fill: impl FnOnce(&mut Reply<'_>) -> bool,
+    ) -> Result<bool, Ending> {
+        let Some(mut page) = self.outbox.open(&core.pools.payload) else { return Err(Ending::CannotReply) };
+        if self.outbox.queued() == 0 {
+            self.progress = core.now;
+        }
+        let at = if page.len() == page.capacity() { 0 } else { page.len() };
+        page.set_len(page.capacity());
+        let mut draft = core.draft();
+        let inline_len_max = page.capacity() - PADDING_MAX;
+        draft.send = Some(page);
+        draft.header_len = at + MARK_LEN;
+        let mut reply = Reply {
+            draft: &mut draft,
+            xid,
+            chunks: None,
+            inline_len_max,
+            payload: &core.pools.payload,
+            eligible,
+            copied_bytes: &mut core.statistics.copied_bytes,
+        };
+        let done = fill(&mut reply);
+        if done {
+            match reply.draft.verdict {
+                Verdict::Encoded => {}
+                // Arguments that were placed and must not be: on a stream they are just wrong.
+                Verdict::BadChunks => reply.garbage_arguments(),
+                // Longer than any Reply may be, or no memory for it, or a handler that forgot to answer.
+                Verdict::TooLong | Verdict::Empty => reply.system_error(),
+            }
+            core.statistics.replies_sent += 1;
+            let closed = self.outbox.close(&mut draft, at);
+            debug_assert!(closed.is_ok(), "the pieces of a result are as long as was said");
+            core.put_draft(draft);
+            return closed.map(|()| true).map_err(|_| Ending::CannotReply);
+        }
+        if let Some(page) = draft.send.take() {
+            self.outbox.put_back(page, at);
+        }
+        core.put_draft(draft);
+        Ok(false)
+    }
+
+    /// A service answers a Call that it left for later. `false`: that Call is gone.
+    pub(super) fn finish<P, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        service: usize,
+        token: Token,
+    ) -> Result<bool, Ending> {
+        let Some(place) = self.later.get_mut(token.slot as usize) else { return Ok(false) };
+        let Some(later) = place.take_if(|later| later.xid == token.xid) else { return Ok(false) };
+        self.later_count -= 1;
+        self.answer(core, later.xid, later.eligible, |reply| {
+            services.finish(service, token, reply);
+            true
+        })
+    }
+
+    /// Sends what there is, as far as the socket takes it. Returns the octets sent.
+    pub(super) fn send(&mut self, now: Duration) -> Result<usize, Ending> {
+        let mut sum = 0;
+        for _ in 0..SENDS_MAX {
+            if self.outbox.queued() == 0 {
+                break;
+            }
+            let mut slices: ArrayVec<IoSlice<'_>, SLICES_MAX> = ArrayVec::new();
+            self.outbox.slices(&mut slices);
+            let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let sent = sendmsg(&self.socket, &slices, &mut SendAncillaryBuffer::default(), flags);
+            let count = match sent {
+                Ok(count) => count,
+                Err(error) if error == rustix::io::Errno::AGAIN => {
+                    self.blocked = true;
+                    break;
+                }
+                Err(error) if error == rustix::io::Errno::INTR => continue,
+                Err(_) => return Err(Ending::Peer),
+            };
+            drop(slices);
+            self.outbox.sent(count);
+            (self.active, self.progress) = (now, now);
+            sum += count;
+            if count < offered {
+                self.blocked = true;
+                break;
+            }
+        }
+        // It wants nothing more, and has all.
+        if self.ended && self.is_idle() && !self.stalled { Err(Ending::Peer) } else { Ok(sum) }
+    }
+
+    /// Looks at the clock: has something taken too long?
+    pub(super) fn expire(&self, now: Duration, set_up_timeout: Duration) -> Result<(), Ending> {
+        let since = |start: Duration| now.saturating_sub(start);
+        if self.outbox.queued() > 0 && since(self.progress) >= SEND_MAX {
+            return Err(Ending::TimedOut("it does not take its Replies"));
+        }
+        if self.calls == 0 && since(self.opened) >= set_up_timeout + self.allowance() {
+            return Err(Ending::TimedOut("it makes no Call"));
+        }
+        if let Some(started) = self.incoming.started
+            && !self.stalled
+            && since(started) >= RECORD_MAX + self.allowance()
+        {
+            return Err(Ending::TimedOut("a record takes too long to arrive"));
+        }
+        if self.later_count == 0 && since(self.active) >= IDLE_MAX {
+            return Err(Ending::TimedOut("it is not used"));
+        }
+        Ok(())
+    }
+
+    /// What the length of the record that arrives now allows for.
+    fn allowance(&self) -> Duration {
+        let len = self.incoming.splitter.record_len().unwrap_or(0);
+        Duration::from_secs(u64::from(len) / RECORD_RATE)
+    }
+
+    /// Lets go of everything.
+    pub(super) fn close(mut self, shared: &mut Shared) {
+        self.incoming.clear(&mut shared.quota);
+    }
+}
+
+/// Fills in what the engine answers by itself.
+fn refuse(reply: &mut Reply<'_>, refusal: &ReplyHeader<'_>) -> bool {
+    reply.header(refusal);
+    true
+}

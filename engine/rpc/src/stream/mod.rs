@@ -1,0 +1,438 @@
+//! RPC over byte streams: TCP, with record marking, beside RDMA and on the same reactor (RFC 5531 section 11).
+//!
+//! Sockets come from listeners of our own ([`Streams::listen`]), and from a provider that met one on its port that
+//! speaks no RDMA ([`Streams::adopt`]). The services are the same, and so are the `Call` and the `Reply` that
+//! they see.
+//!
+//! # What is copied
+//!
+//! One receive brings a burst of Calls into a buffer that all connections share, where they are run. A large WRITE's
+//! data are received in payload buffers, page-aligned, for a store to keep; what of them came with the burst (at
+//! most its buffer's length, a sixteenth of 1 MiB, and 4 KiB while WRITE follows WRITE) is copied there. A WRITE
+//! that came whole with a burst is handed over inline: the store copies it once. Results are sent from where a
+//! store has them. One send takes the Replies of the whole burst.
+//!
+//! # Bounds
+//!
+//! Each connection has one record on its way in, whose memory all of them share by a quota; so many Calls that
+//! are answered later; so many octets of Replies on their way out; a burst that waits for any of these; and
+//! time-outs for all that needs the peer. What does not begin like a record ends that connection alone.
+
+mod connection;
+mod incoming;
+mod outbox;
+mod quota;
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
+use stag_fabric::{FabricError, Peer};
+
+use crate::ConnectionId;
+use crate::config::EngineConfig;
+use crate::engine::Core;
+use crate::service::{Services, Token};
+use connection::{Connection, Ending, Shared};
+use quota::Quota;
+
+/// Octets of the buffer that bursts are received in.
+pub(crate) const STAGING_LEN: usize = 64 << 10;
+
+/// What a record may have beyond its largest item: headers and the other arguments.
+const RECORD_REST: u32 = 4096;
+
+/// Sockets whose events one pass handles at most, and new ones that it accepts at most.
+const EVENTS_MAX: usize = 64;
+
+/// How long a pass that is busy with RDMA leaves silent sockets alone at most.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_micros(50);
+
+/// How often deadlines are looked at.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A peer that says nothing at all is asked whether it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// In the index of a [`ConnectionId`]: it names a byte stream, and no queue pair.
+const STREAM: u32 = 1 << 31;
+
+/// In the poller's data: a listener.
+const LISTENER: u64 = 1 << 63;
+
+/// Whether a connection is a byte stream.
+#[inline]
+pub(crate) const fn is_stream(id: ConnectionId) -> bool {
+    id.index & STREAM != 0
+}
+
+/// All byte streams of an engine.
+pub(crate) struct Streams {
+    poller: OwnedFd,
+    listeners: Vec<TcpListener>,
+    connections: Vec<Option<Box<Connection>>>,
+    /// How often each place was used.
+    generations: Vec<u32>,
+    free: Vec<u32>,
+    count: usize,
+    connections_max: usize,
+    record_len_max: u32,
+    set_up_timeout: Duration,
+    shared: Shared,
+    /// Places of connections that have something to send, or wait for something: each once.
+    active: Vec<u32>,
+    /// Those of them that this pass has still to look at.
+    at_hand: Vec<u32>,
+    events: Box<[Event]>,
+    next_look: Duration,
+    look_interval: Duration,
+    next_scan: Duration,
+    complaints: Complaints,
+}
+
+/// At most one line a second of what peers can cause.
+#[derive(Debug, Default)]
+struct Complaints {
+    next: Duration,
+    withheld: u64,
+}
+
+impl Complaints {
+    /// Whether to write a line now, and how many were withheld before it.
+    fn admit(&mut self, now: Duration) -> Option<u64> {
+        if now < self.next {
+            self.withheld += 1;
+            return None;
+        }
+        self.next = now + Duration::from_secs(1);
+        Some(std::mem::take(&mut self.withheld))
+    }
+}
+
+fn system(doing: &str, error: impl Into<std::io::Error>) -> FabricError {
+    FabricError::System { doing: doing.to_owned(), source: error.into() }
+}
+
+impl Streams {
+    pub(crate) fn new(config: &EngineConfig) -> Result<Streams, FabricError> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| system("epoll", error))?;
+        let blank = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let most = config.streams_max as usize;
+        Ok(Streams {
+            poller,
+            listeners: Vec::new(),
+            connections: Vec::new(),
+            generations: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+            connections_max: most,
+            record_len_max: config.chunk_len_max + RECORD_REST,
+            set_up_timeout: config.set_up_timeout,
+            shared: Shared { quota: Quota::new(config.stream_memory as usize), staging: None },
+            active: Vec::with_capacity(most),
+            at_hand: Vec::with_capacity(most),
+            events: vec![blank; EVENTS_MAX].into_boxed_slice(),
+            next_look: Duration::ZERO,
+            look_interval: Duration::ZERO,
+            next_scan: Duration::ZERO,
+            complaints: Complaints::default(),
+        })
+    }
+
+    /// Listens at `HOST:PORT`, and returns the address that it got.
+    pub(crate) fn listen(&mut self, address: &str) -> Result<SocketAddr, FabricError> {
+        let doing = format!("listen at tcp://{address}");
+        let listener = TcpListener::bind(address).map_err(|error| system(&doing, error))?;
+        listener.set_nonblocking(true).map_err(|error| system(&doing, error))?;
+        let data = EventData::new_u64(LISTENER | self.listeners.len() as u64);
+        epoll::add(&self.poller, &listener, data, EventFlags::IN).map_err(|error| system(&doing, error))?;
+        let bound = listener.local_addr().map_err(|error| system(&doing, error))?;
+        self.listeners.push(listener);
+        Ok(bound)
+    }
+
+    /// Connections there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Takes on a connected socket.
+    pub(crate) fn adopt<P>(&mut self, core: &mut Core<P>, socket: TcpStream, peer: SocketAddr) {
+        if core.stopping || self.count >= self.connections_max {
+            core.statistics.streams_refused += 1;
+            if let Some(withheld) = self.complaints.admit(core.now) {
+                let (open, limit) = (self.count, self.connections_max);
+                tracing::warn!(%peer, open, limit, withheld, "TCP connection refused; raise streams_max");
+            }
+            return;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.generations.push(0);
+            self.connections.len() as u32 - 1
+        });
+        let id = ConnectionId { index: index | STREAM, generation: self.generations[index as usize] };
+        if let Err(error) = self.watch(id, &socket) {
+            self.free.push(index);
+            core.statistics.streams_refused += 1;
+            tracing::warn!(%peer, %error, "TCP connection refused");
+            return;
+        }
+        let peer = Peer::Address(peer);
+        let mut connection = Connection::new(id, socket, peer, self.record_len_max, core.now);
+        connection.interest = EventFlags::IN;
+        self.connections[index as usize] = Some(Box::new(connection));
+        if self.count == 0 {
+            self.next_scan = core.now + SCAN_INTERVAL;
+        }
+        self.count += 1;
+        core.statistics.streams_opened += 1;
+    }
+
+    fn watch(&self, id: ConnectionId, socket: &TcpStream) -> std::io::Result<()> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        set_socket_keepalive(socket, true)?;
+        set_tcp_keepidle(socket, KEEP_ALIVE)?;
+        epoll::add(&self.poller, socket, key(id), EventFlags::IN)?;
+        Ok(())
+    }
+
+    /// One pass. Returns how much was done.
+    #[inline]
+    pub(crate) fn poll<P, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
+        let mut events = 0;
+        if core.now >= self.next_look {
+            events += self.look(core, services);
+        }
+        if !self.active.is_empty() {
+            events += self.go_on(core, services);
+        }
+        if core.now >= self.next_scan {
+            self.scan(core);
+        }
+        events
+    }
+
+    /// Looks which sockets have something for us. A look is a system call: while nothing comes, there are fewer.
+    fn look<P, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
+        let mut events = std::mem::take(&mut self.events);
+        let count = epoll::wait(&self.poller, &mut events[..], Some(&Timespec::default())).unwrap_or(0);
+        self.look_interval = match count {
+            0 => (self.look_interval * 2 + Duration::from_micros(1)).min(LOOK_INTERVAL_MAX),
+            _ => Duration::ZERO,
+        };
+        self.next_look = core.now + self.look_interval;
+        for event in &events[..count] {
+            let (data, flags) = (event.data.u64(), event.flags);
+            if data & LISTENER != 0 {
+                self.accept(core, (data & !LISTENER) as usize);
+                continue;
+            }
+            let (index, generation) = (data as u32, (data >> 32) as u32);
+            if self.generations.get(index as usize) == Some(&generation) {
+                self.handle(core, services, index, flags);
+            }
+        }
+        self.events = events;
+        count
+    }
+
+    fn accept<P>(&mut self, core: &mut Core<P>, listener: usize) {
+        for _ in 0..EVENTS_MAX {
+            let Some(listener) = self.listeners.get(listener) else { return };
+            match listener.accept() {
+                Ok((socket, peer)) => self.adopt(core, socket, peer),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    if let Some(withheld) = self.complaints.admit(core.now) {
+                        tracing::warn!(%error, withheld, "a TCP connection could not be accepted");
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn handle<P, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        index: u32,
+        flags: EventFlags,
+    ) {
+        let Some(mut connection) = self.connections[index as usize].take() else { return };
+        let mut result = Ok(());
+        if flags.contains(EventFlags::OUT) {
+            connection.writable();
+        }
+        if flags.contains(EventFlags::IN) {
+            result = connection.receive(core, services, &mut self.shared);
+        }
+        if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
+            result = result.and(Err(Ending::Peer));
+        }
+        self.put(core, index, connection, result);
+    }
+
+    /// Puts a connection back that something was done with, or ends it.
+    fn put<P>(
+        &mut self,
+        core: &mut Core<P>,
+        index: u32,
+        mut connection: Box<Connection>,
+        result: Result<(), Ending>,
+    ) {
+        if let Err(ending) = result {
+            self.generations[index as usize] = self.generations[index as usize].wrapping_add(1);
+            self.free.push(index);
+            self.count -= 1;
+            self.tell(core, &connection, ending);
+            connection.close(&mut self.shared);
+            return;
+        }
+        let wanted = connection.wanted();
+        if wanted != connection.interest {
+            let changed = epoll::modify(&self.poller, &connection.socket, key(connection.id), wanted);
+            debug_assert!(changed.is_ok(), "the socket is ours and watched: {changed:?}");
+            connection.interest = wanted;
+        }
+        let is_active = connection.has_output() || connection.is_stalled() || connection.has_ended();
+        if is_active && !connection.is_active {
+            connection.is_active = true;
+            self.active.push(index);
+        }
+        self.connections[index as usize] = Some(connection);
+    }
+
+    #[cold]
+    fn tell<P>(&mut self, core: &mut Core<P>, connection: &Connection, ending: Ending) {
+        core.statistics.streams_closed += 1;
+        let peer = &connection.peer;
+        let what: &dyn std::fmt::Display = match &ending {
+            Ending::Peer | Ending::Stopped => {
+                tracing::debug!(?peer, ?ending, "TCP connection closed");
+                return;
+            }
+            Ending::Record(error) => {
+                core.statistics.violations += 1;
+                error
+            }
+            Ending::TimedOut(what) => {
+                core.statistics.stream_timeouts += 1;
+                what
+            }
+            Ending::CannotReply => &"no Reply could be made",
+        };
+        if let Some(withheld) = self.complaints.admit(core.now) {
+            tracing::warn!(?peer, %what, withheld, "TCP connection ended");
+        }
+    }
+
+    /// Goes on with connections that have something to send, or wait.
+    fn go_on<P, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
+        let mut events = 0;
+        // Those that stay active are for the next pass.
+        std::mem::swap(&mut self.active, &mut self.at_hand);
+        while let Some(index) = self.at_hand.pop() {
+            let Some(mut connection) = self.connections[index as usize].take() else { continue };
+            connection.is_active = false;
+            let mut result = Ok(());
+            if connection.is_stalled() && !core.stopping {
+                result = connection.resume(core, services, &mut self.shared);
+                events += usize::from(!connection.is_stalled());
+            }
+            if result.is_ok() {
+                result = match connection.send(core.now) {
+                    Ok(count) => {
+                        core.statistics.stream_bytes_sent += count as u64;
+                        events += usize::from(count > 0);
+                        Ok(())
+                    }
+                    Err(ending) => Err(ending),
+                };
+            }
+            if core.stopping && connection.is_idle() {
+                result = result.and(Err(Ending::Stopped));
+            }
+            self.put(core, index, connection, result);
+        }
+        events
+    }
+
+    /// Looks at deadlines.
+    fn scan<P>(&mut self, core: &mut Core<P>) {
+        self.next_scan = core.now + SCAN_INTERVAL;
+        for index in 0..self.connections.len() as u32 {
+            let Some(connection) = &self.connections[index as usize] else { continue };
+            if let Err(ending) = connection.expire(core.now, self.set_up_timeout)
+                && let Some(connection) = self.connections[index as usize].take()
+            {
+                self.put(core, index, connection, Err(ending));
+            }
+        }
+    }
+
+    /// A service answers a Call that it left for later. `false`: that Call, or its connection, is gone.
+    pub(crate) fn finish<P, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        service: usize,
+        token: Token,
+    ) -> bool {
+        let index = token.connection.index & !STREAM;
+        let Some(place) = self.connections.get_mut(index as usize) else { return false };
+        let Some(mut connection) = place.take_if(|found| found.id == token.connection) else { return false };
+        let (answered, result) = match connection.finish(core, services, service, token) {
+            Ok(answered) => (answered, Ok(())),
+            Err(ending) => (true, Err(ending)),
+        };
+        self.put(core, index, connection, result);
+        answered
+    }
+
+    /// Begins a graceful stop: nobody is let in, no more Calls are taken on, answers are still sent.
+    pub(crate) fn stop(&mut self) {
+        self.listeners.clear();
+        for (index, connection) in (0..).zip(&mut self.connections) {
+            if let Some(connection) = connection
+                && !std::mem::replace(&mut connection.is_active, true)
+            {
+                self.active.push(index);
+            }
+        }
+    }
+
+    /// Prepares for sleep on [`Streams::descriptor`]. `false`: there is work that no socket will tell of.
+    pub(crate) fn arm(&self) -> bool {
+        self.active
+            .iter()
+            .filter_map(|index| self.connections[*index as usize].as_ref())
+            .all(|c| c.will_be_told())
+    }
+
+    /// After a sleep: looks at once.
+    pub(crate) fn disarm(&mut self) {
+        self.next_look = Duration::ZERO;
+        self.look_interval = Duration::ZERO;
+    }
+
+    /// What becomes readable when a socket has something for us.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.poller.as_raw_fd()
+    }
+
+    /// When it must be polled next even if nothing happens.
+    pub(crate) fn next_timeout(&self) -> Option<Duration> {
+        (self.count > 0).then_some(self.next_scan)
+    }
+}
+
+/// What the poller says of a connection's socket.
+fn key(id: ConnectionId) -> EventData {
+    EventData::new_u64(u64::from(id.index & !STREAM) | (u64::from(id.generation) << 32))
+}

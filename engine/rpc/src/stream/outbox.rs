@@ -1,0 +1,187 @@
+//! Replies on their way out of one byte stream: pages that Replies are written into one after the other, and
+//! between them memory that is sent from where it lies.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use arrayvec::ArrayVec;
+use stag_memory::{Buf, Pool, Shared};
+use stag_wire::record::{MARK_LEN, Mark};
+use stag_wire::xdr::padding;
+
+use crate::draft::Draft;
+
+/// A page with less room is not begun with: a usual Reply would not fit.
+const ROOM_MIN: usize = 640;
+
+/// Octets behind a Reply that are kept for the padding of its spliced result.
+pub(super) const PADDING_MAX: usize = 3;
+
+/// Pieces that one system call sends.
+pub(super) const SLICES_MAX: usize = 256;
+
+/// Something to send.
+#[derive(Debug)]
+enum Part {
+    /// Octets of a page, by its number.
+    Page { page: u32, start: u32, end: u32 },
+    /// Memory that is sent from where it lies: a store's, or a long Reply.
+    Memory(Shared),
+}
+
+impl Part {
+    fn len(&self) -> usize {
+        match self {
+            Part::Page { start, end, .. } => (end - start) as usize,
+            Part::Memory(shared) => shared.len(),
+        }
+    }
+}
+
+/// The Reply does not add up: our service gave other pieces than it said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BadPieces;
+
+/// What one stream has to send.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    /// Pages that parts are in; the last one may still be written to. Its `len` is what is written.
+    pages: VecDeque<Buf>,
+    /// Number of the first page.
+    first: u32,
+    parts: VecDeque<Part>,
+    /// Octets of the first part that left already.
+    left: usize,
+    /// Octets to send.
+    queued: usize,
+}
+
+impl Outbox {
+    /// Octets to send.
+    #[inline]
+    pub(super) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// Takes out the page that the next Reply goes into: with `len` octets of others in front.
+    pub(super) fn open(&mut self, pool: &Pool) -> Option<Buf> {
+        if self.pages.back().is_some_and(|page| page.capacity() - page.len() >= ROOM_MIN) {
+            return self.pages.pop_back();
+        }
+        pool.take()
+    }
+
+    /// Puts the page back without a Reply, with `len` octets as before.
+    pub(super) fn put_back(&mut self, mut page: Buf, len: usize) {
+        if len == 0 {
+            return;
+        }
+        page.set_len(len);
+        self.pages.push_back(page);
+    }
+
+    /// Puts the page back, with a Reply that begins at `at`.
+    pub(super) fn close(&mut self, draft: &mut Draft, at: usize) -> Result<(), BadPieces> {
+        let Some(mut page) = draft.send.take() else { return Err(BadPieces) };
+        let item = draft.items.first().filter(|item| item.reduced).map(|item| item.len as usize);
+        let given: usize = draft.pieces.iter().map(Shared::len).sum();
+        if item.unwrap_or(0) != given {
+            self.put_back(page, at);
+            return Err(BadPieces);
+        }
+        let pad = item.map_or(0, padding);
+        let splice = item.map_or(draft.payload_len, |_| draft.splice as usize);
+        let record_len = draft.payload_len + given + pad;
+        page[at..at + MARK_LEN].copy_from_slice(&Mark::whole(record_len as u32).to_bytes());
+        let start = at + MARK_LEN;
+        let number = self.first.wrapping_add(self.pages.len() as u32);
+        let on_page =
+            |start: usize, end: usize| Part::Page { page: number, start: start as u32, end: end as u32 };
+        if let Some(long) = draft.long.take() {
+            let long = long.share();
+            page[start..start + pad].fill(0);
+            page.set_len(start + pad);
+            self.pages.push_back(page);
+            self.push(on_page(at, start));
+            let (front, back) = long.split_at(splice);
+            self.push(Part::Memory(front));
+            draft.pieces.drain(..).for_each(|piece| self.push(Part::Memory(piece)));
+            self.push(on_page(start, start + pad));
+            self.push(Part::Memory(back));
+        } else {
+            let (cut, end) = (start + splice, start + draft.payload_len);
+            if pad > 0 {
+                page.copy_within(cut..end, cut + pad);
+                page[cut..cut + pad].fill(0);
+            }
+            page.set_len(end + pad);
+            self.pages.push_back(page);
+            self.push(on_page(at, cut));
+            draft.pieces.drain(..).for_each(|piece| self.push(Part::Memory(piece)));
+            self.push(on_page(cut, end + pad));
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, part: Part) {
+        let len = part.len();
+        if len == 0 {
+            return;
+        }
+        self.queued += len;
+        if let Part::Page { page, start, end } = part
+            && let Some(Part::Page { page: last, end: last_end, .. }) = self.parts.back_mut()
+            && (*last, *last_end) == (page, start)
+        {
+            *last_end = end;
+            return;
+        }
+        self.parts.push_back(part);
+    }
+
+    /// The next octets to send.
+    pub(super) fn slices<'a>(&'a self, slices: &mut ArrayVec<IoSlice<'a>, SLICES_MAX>) {
+        let mut skip = self.left;
+        for part in self.parts.iter().take(SLICES_MAX) {
+            let octets: &[u8] = match part {
+                Part::Page { page, start, end } => {
+                    &self.pages[page.wrapping_sub(self.first) as usize][*start as usize..*end as usize]
+                }
+                Part::Memory(shared) => shared,
+            };
+            slices.push(IoSlice::new(&octets[skip..]));
+            skip = 0;
+        }
+    }
+
+    /// So many octets left.
+    pub(super) fn sent(&mut self, octets: usize) {
+        self.queued -= octets;
+        let mut octets = octets + self.left;
+        self.left = 0;
+        while let Some(part) = self.parts.front() {
+            let len = part.len();
+            if octets < len {
+                self.left = octets;
+                break;
+            }
+            octets -= len;
+            self.parts.pop_front();
+        }
+        // The number of the first page that is still needed.
+        let needed = self.parts.iter().find_map(|part| match part {
+            Part::Page { page, .. } => Some(*page),
+            _ => None,
+        });
+        let end = self.first.wrapping_add(self.pages.len() as u32);
+        let keep = needed.unwrap_or(if self.parts.is_empty() { end } else { end.wrapping_sub(1) });
+        while self.first != keep && self.pages.pop_front().is_some() {
+            self.first = self.first.wrapping_add(1);
+        }
+    }
+
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.pages.is_empty() && self.parts.is_empty()
+    }
+}
