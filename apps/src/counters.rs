@@ -44,4 +44,11 @@ counters! {
     connections_closed,
     connections_refused,
     violations,
+    streams_opened,
+    streams_closed,
+    streams_refused,
+    stream_timeouts,
+    stream_bytes_received,
+    stream_bytes_sent,
+    stream_items,
 }

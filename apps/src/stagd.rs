@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::{arguments, logging};
 
+mod listen;
 mod options;
 mod plan;
 mod report;
@@ -15,13 +16,14 @@ mod serve;
 mod services;
 mod settings;
 
+pub use listen::Listen;
 pub use options::Options;
 pub(crate) use plan::MEMORY_PER_OBJECT;
 use plan::Plan;
 use serve::Place;
 pub use settings::Settings;
 
-/// The NFS server of Stag: serves memory as files, over RDMA fabrics
+/// The NFS server of Stag: serves memory as files, over RDMA fabrics and TCP
 #[derive(Debug, Parser)]
 #[command(
     name = "stagd",

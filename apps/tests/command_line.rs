@@ -98,7 +98,7 @@ fn a_bad_configuration_file_is_named_with_the_line_and_the_key() {
         ("exports = [\"mem:/data\"]\n", "line 1: unknown field `exports`, expected one of `export`"),
         ("export = [\"mem:/data\"]\n\nmemory = \"3Q\"\n", "line 3: \"3Q\" is not a size"),
         ("credits = \"many\"\n", "line 1: invalid type"),
-        ("listen = [\"tcp://x\"]\n", "\"tcp\" is no fabric"),
+        ("listen = [\"tcp://x\"]\n", "write tcp://HOST:PORT"),
         ("export = [\n", "line 1: "),
     ] {
         std::fs::write(&path, content).unwrap();

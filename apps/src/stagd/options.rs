@@ -7,8 +7,9 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::failure::Failure;
-use crate::url::Url;
 use crate::values::{Pages, Poll, Size};
+
+use super::listen::Listen;
 
 /// Everything that can be set, and nothing decided yet.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -17,9 +18,9 @@ pub struct Options {
     /// What is served: a [`stag::nfs::export::Export`] each
     #[arg(long, value_name = "SPEC", help = "Serve files: mem:/PATH[,ro] (repeatable)")]
     pub export: Vec<String>,
-    /// Listen there: shm://NAME (repeatable)
+    /// Listen at shm://NAME, tcp://HOST:PORT (several)
     #[arg(long, value_name = "URL")]
-    pub listen: Vec<Url>,
+    pub listen: Vec<Listen>,
     /// Memory in all [default: RAM / 4, at most 1G]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,

@@ -5,6 +5,7 @@ use stag::memory::{Arena, Ledger, PriceList};
 use stag::runtime::Stopped;
 
 use super::Settings;
+use super::listen::Listen;
 use super::plan::Plan;
 use super::serve::Place;
 use crate::counters::Counters;
@@ -154,9 +155,9 @@ fn prices(list: &PriceList) -> Vec<Price<'_>> {
 }
 
 /// Says where it listens, and that it does.
-pub(super) fn ready(settings: &Settings, out: &mut Output) -> Result<(), Failure> {
-    for url in &settings.listen {
-        let url = url.to_string();
+pub(super) fn ready(places: &[Listen], out: &mut Output) -> Result<(), Failure> {
+    for place in places {
+        let url = place.to_string();
         out.line(format_args!("ready: {url}"))?;
         out.object(&Ready { event: "ready", url: &url })?;
     }

@@ -11,10 +11,12 @@ use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, P
 use stag::rpc::{Engine, Pools};
 use stag::runtime::{Clock, CoreId, PollMode, Reactor, ReactorConfig, StopFlag, Topology, affinity};
 
+use super::listen::Listen;
 use super::plan::{PAGE_LEN, Plan};
 use super::{Settings, report, services};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::url::Fabric;
 use crate::values::{Poll, Size};
 
 /// How long a graceful stop may take.
@@ -86,35 +88,68 @@ pub(super) fn serve(
     ledger.register(&pools.messages);
     ledger.register(&pools.payload);
 
-    let config = ShmConfig {
-        may_sleep: settings.poll == Poll::Adaptive,
-        queue_pairs: plan.engine.connections_max,
-        ..ShmConfig::default()
-    };
-    let mut provider = Shm::open(config).map_err(Failure::run)?;
-    provider.register(&arena).map_err(Failure::run)?;
-    let clock = Clock::start();
-    let services = services::make(settings, plan, &pools, &clock)?;
-    let mut engine =
-        Engine::new(provider, services, pools, plan.engine, std::process::id()).map_err(Failure::run)?;
-    for url in &settings.listen {
-        engine.listen(&url.address).map_err(|error| Failure::run(format_args!("--listen {url}: {error}")))?;
+    let server = Server { settings, plan, place, stop, arena, pools, ledger };
+    match settings.fabric {
+        None | Some(Fabric::Shm) => {
+            let config = ShmConfig {
+                may_sleep: settings.poll == Poll::Adaptive,
+                queue_pairs: plan.engine.connections_max,
+                ..ShmConfig::default()
+            };
+            server.run(Shm::open(config).map_err(Failure::run)?, out)
+        }
+        Some(other) => Err(Failure::usage(format_args!("{} is not in this version yet", other.name()))),
     }
-    let mode = match settings.poll {
-        Poll::Busy => PollMode::Busy,
-        Poll::Adaptive => PollMode::default(),
-    };
-    let config = ReactorConfig { core: Some(place.core), mode, drain_max: DRAIN_MAX };
-    let mut reactor = Reactor::new(config, clock).map_err(Failure::run)?;
+}
 
-    Failure::unless_output_closed(report::started(settings, plan, place, &arena, out))?;
-    Failure::unless_output_closed(report::ready(settings, out))?;
-    let stopped = reactor.run(&mut engine, &stop).map_err(Failure::run)?;
+/// All that a server has, whichever fabric it serves.
+struct Server<'a> {
+    settings: &'a Settings,
+    plan: &'a Plan,
+    place: &'a Place,
+    stop: StopFlag,
+    arena: Arena,
+    pools: Pools,
+    ledger: Ledger,
+}
 
-    let counters = engine.statistics().into();
-    // Whatever the engine, its services and the provider hold goes back to the pools.
-    drop(engine);
-    report::stopped(&stopped, &counters, &ledger, out)
+impl Server<'_> {
+    /// Serves until it is stopped.
+    fn run<P: Provider>(self, mut provider: P, out: &mut Output) -> Result<(), Failure> {
+        let Server { settings, plan, place, stop, arena, pools, ledger } = self;
+        provider.register(&arena).map_err(Failure::run)?;
+        let clock = Clock::start();
+        let services = services::make(settings, plan, &pools, &clock)?;
+        let mut engine =
+            Engine::new(provider, services, pools, plan.engine, std::process::id()).map_err(Failure::run)?;
+        let mut places = Vec::new();
+        for place in &settings.listen {
+            let fail = |error| Failure::run(format_args!("--listen {place}: {error}"));
+            places.push(match place {
+                Listen::Fabric(url) => engine.listen(&url.address).map(|_| place.clone()).map_err(fail)?,
+                Listen::Tcp(address) => {
+                    let bound = engine.listen_tcp(address).map_err(fail)?;
+                    // With port 0 the system has chosen one.
+                    if address.ends_with(":0") { Listen::Tcp(bound.to_string()) } else { place.clone() }
+                }
+            });
+        }
+        let mode = match settings.poll {
+            Poll::Busy => PollMode::Busy,
+            Poll::Adaptive => PollMode::default(),
+        };
+        let config = ReactorConfig { core: Some(place.core), mode, drain_max: DRAIN_MAX };
+        let mut reactor = Reactor::new(config, clock).map_err(Failure::run)?;
+
+        Failure::unless_output_closed(report::started(settings, plan, place, &arena, out))?;
+        Failure::unless_output_closed(report::ready(&places, out))?;
+        let stopped = reactor.run(&mut engine, &stop).map_err(Failure::run)?;
+
+        let counters = engine.statistics().into();
+        // Whatever the engine, its services and the provider hold goes back to the pools.
+        drop(engine);
+        report::stopped(&stopped, &counters, &ledger, out)
+    }
 }
 
 /// The memory of both pools.

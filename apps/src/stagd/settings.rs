@@ -5,10 +5,11 @@ use std::fs;
 use stag::nfs::export::Export;
 
 use crate::failure::Failure;
-use crate::url::Url;
+use crate::url::Fabric;
 use crate::values::{Pages, Poll, Size};
 
 use super::Options;
+use super::listen::{self, Listen};
 
 /// What the server does. See [`Options`] for what each is.
 #[derive(Clone, Debug)]
@@ -16,7 +17,9 @@ pub struct Settings {
     /// The exports, and how each was written.
     pub exports: Vec<(String, Export)>,
     /// Where it listens.
-    pub listen: Vec<Url>,
+    pub listen: Vec<Listen>,
+    /// The fabric among these, if there is one.
+    pub fabric: Option<Fabric>,
     /// The memory budget, in bytes.
     pub memory: u64,
     /// Octets.
@@ -53,17 +56,10 @@ impl Settings {
         let exports = parse_exports(options.export)?;
         if options.listen.is_empty() {
             return Err(Failure::usage(
-                "nowhere to listen; give a --listen, for example --listen shm://demo",
+                "nowhere to listen; give a --listen, for example --listen shm://demo or tcp://0.0.0.0:2049",
             ));
         }
-        for url in &options.listen {
-            if !url.path.is_empty() {
-                let server = url.server();
-                return Err(Failure::usage(format_args!(
-                    "--listen {url}: a path is the clients' matter; write {server}"
-                )));
-            }
-        }
+        let fabric = listen::fabric(&options.listen)?;
         let ram = ram();
         let memory = options.memory.map_or_else(|| default_memory(ram), |size| size.0);
         if memory < MEMORY_MIN || ram.is_some_and(|ram| memory > ram) {
@@ -94,6 +90,7 @@ impl Settings {
         Ok(Settings {
             exports,
             listen: options.listen,
+            fabric,
             memory,
             inline_threshold: inline_threshold as u32,
             credits,

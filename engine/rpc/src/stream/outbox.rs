@@ -179,9 +179,4 @@ impl Outbox {
             self.first = self.first.wrapping_add(1);
         }
     }
-
-    #[cfg(test)]
-    fn is_empty(&self) -> bool {
-        self.pages.is_empty() && self.parts.is_empty()
-    }
 }
