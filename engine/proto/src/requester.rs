@@ -8,6 +8,9 @@
 //!                                    │ cancel                          │
 //!                                    ▼            late Reply           │
 //!                                 Cancelled ───────────────────────────┘
+//!
+//!             handle_interruption              resume
+//!  Building, Sent ──────────────▶ Interrupted ───────▶ Building       cancel: Interrupted ──▶ Free
 //! ```
 //!
 //! | state | waits for | holds a credit |
@@ -17,6 +20,7 @@
 //! | `Sent` | the Reply | yes |
 //! | `Cancelled` | the late Reply; its memory is fenced meanwhile | yes |
 //! | `Fencing` | the last fence | no |
+//! | `Interrupted` | `resume`: a new connection to the same Responder, and a credit there | no |
 //!
 //! The driver owns buffers, queue pair and clock. It feeds each received message to
 //! [`Requester::handle_receive`] and acts on the value that comes back. While a Call's memory is
@@ -254,6 +258,7 @@ enum State {
     Sent,
     Cancelled,
     Fencing,
+    Interrupted,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -570,6 +575,7 @@ impl Requester {
         let Some(state) = self.state(call) else { return Memory::Safe };
         match state {
             State::Building => return self.answered(call.index, Outcome::NotSent),
+            State::Interrupted => self.free(call.index),
             State::Sent => {
                 let slot = &mut self.slots[call.index()];
                 slot.state = State::Cancelled;
@@ -588,7 +594,7 @@ impl Requester {
             State::Cancelled | State::Fencing => {
                 self.offers.poll_fence(call.index(), &mut self.slots[call.index()].offer)
             }
-            State::Free | State::Building | State::Sent => None,
+            State::Free | State::Building | State::Sent | State::Interrupted => None,
         }
     }
 
@@ -607,22 +613,71 @@ impl Requester {
     /// The connection is gone: every posted buffer came back, and the peer can touch nothing any more.
     /// Tells `each` outstanding Call its outcome, and forgets them all. No Call begins after this.
     pub fn handle_disconnect(&mut self, mut each: impl FnMut(CallId, Outcome)) {
+        self.handle_interruption(|call, outcome| {
+            each(call, outcome);
+            false
+        });
+    }
+
+    /// As [`Requester::handle_disconnect`], but there may be a new connection to the same Responder: a Call for
+    /// which `each` returns `true` is kept, with its xid, and sent again there ([`Requester::resume`]). That can only
+    /// be one that left without a Reply, or did not leave: any other is over (8166-4.5-d).
+    pub fn handle_interruption(&mut self, mut each: impl FnMut(CallId, Outcome) -> bool) {
         self.connected = false;
         for index in 0..self.slots.len() as u32 {
             let slot = &mut self.slots[index as usize];
-            if slot.state == State::Free {
+            let state = slot.state;
+            if state == State::Free {
                 continue;
             }
-            let call = CallId { xid: slot.xid, index };
-            let outcome = slot.outcome;
-            if matches!(slot.state, State::Building | State::Sent | State::Cancelled) {
+            let (call, outcome) = (CallId { xid: slot.xid, index }, slot.outcome);
+            if matches!(state, State::Building | State::Sent | State::Cancelled) {
                 self.window.give_back();
             }
             slot.offer = Offer::default();
-            slot.state = State::Free;
-            self.free.push(index);
-            each(call, outcome);
+            let keeps = each(call, outcome);
+            if keeps && matches!(state, State::Building | State::Sent | State::Interrupted) {
+                self.slots[index as usize].state = State::Interrupted;
+            } else {
+                self.free(index);
+            }
         }
+    }
+
+    /// There is a new connection, on which this was agreed. It starts with one credit, as every one does
+    /// (8166-3.3.3-a).
+    ///
+    /// # Panics
+    ///
+    /// When the old one is not gone.
+    pub fn handle_reconnect(&mut self, parameters: Parameters) {
+        assert!(!self.connected, "one connection at a time");
+        self.parameters = parameters;
+        self.window = Window::new(self.window.requested());
+        self.connected = true;
+    }
+
+    /// Goes on with a Call that [`Requester::handle_interruption`] kept: it is in the making again, and is emitted
+    /// and sent with new handles. `false`: there is no credit for it now.
+    pub fn resume(&mut self, call: CallId) -> bool {
+        if !self.connected || self.state(call) != Some(State::Interrupted) || !self.window.take() {
+            return false;
+        }
+        self.slots[call.index()].state = State::Building;
+        true
+    }
+
+    /// Undoes [`Requester::resume`]: the Call was not emitted again, and waits for another time.
+    pub fn postpone(&mut self, call: CallId) {
+        if self.state(call) == Some(State::Building) {
+            self.window.give_back();
+            self.slots[call.index()].state = State::Interrupted;
+        }
+    }
+
+    fn free(&mut self, index: u32) {
+        self.slots[index as usize].state = State::Free;
+        self.free.push(index);
     }
 
     /// The state of `call`; `None` when it is over.
@@ -655,10 +710,9 @@ impl Requester {
     #[inline]
     fn settle(&mut self, index: u32) -> Memory {
         let memory = self.memory(index);
-        let slot = &mut self.slots[index as usize];
+        let slot = &self.slots[index as usize];
         if memory == Memory::Safe && slot.state == State::Fencing {
-            slot.state = State::Free;
-            self.free.push(index);
+            self.free(index);
         }
         memory
     }

@@ -1,6 +1,6 @@
 //! The end of the connection, at every step of a Call.
 
-use stag_proto::requester::{CallId, ChunkLists, Outcome, Requester};
+use stag_proto::requester::{CallId, ChunkLists, Memory, Outcome, Received, Requester};
 use stag_proto::responder::{Dropped, Refused, ReplyError};
 
 use crate::support::*;
@@ -121,4 +121,72 @@ fn a_handler_that_ends_after_the_connection_is_refused() {
     assert!(!responder.discard(id));
     assert_eq!(receive_dropped(&mut responder, &message), Dropped::Disconnected);
     responder.handle_disconnect(|_| panic!("every Call is told once"));
+}
+
+/// A connection that ends with a Call of each kind; returns those that may be kept, and the others.
+fn interrupted() -> (Requester, [CallId; 2], [CallId; 3]) {
+    let mut requester = warm(requester(8), 8);
+    let building = requester.begin().unwrap();
+    let lost = sent(&mut requester);
+    let answered = sent(&mut requester);
+    let cancelled = sent(&mut requester);
+    let _ = requester.cancel(cancelled);
+    let failed = sent(&mut requester);
+    let _ = requester.handle_receive(&err_chunk(failed.xid(), 2), None);
+    reply(&mut requester, answered);
+    requester.handle_interruption(|_, _| true);
+    (requester, [building, lost], [answered, cancelled, failed])
+}
+
+#[test]
+fn what_was_not_answered_is_sent_again_with_the_same_xid() {
+    // 8166-4.5-d 8166-3.3.3-a
+    let (mut requester, [building, lost], over) = interrupted();
+    assert_eq!(requester.window().in_flight(), 0);
+    assert!(!requester.resume(lost), "there is no connection yet");
+    assert_eq!((requester.available(), requester.begin()), (0, None));
+
+    requester.handle_reconnect(parameters(1024, 1024, true));
+    assert_eq!(requester.window().granted(), 1, "a new connection starts with one credit");
+    for call in over {
+        assert!(!requester.resume(call), "it was answered, failed or given up: it is never sent again");
+    }
+    assert!(requester.resume(lost));
+    assert!(!requester.resume(lost), "once");
+    assert!(!requester.resume(building), "no credit");
+    let lists = ChunkLists { reads: &[read_segment(96, 9, 64)], ..ChunkLists::default() };
+    let mut out = [0; 1024];
+    let len = requester.emit_call(lost, &form_of(&lists), &lists, &mut out).unwrap();
+    assert_eq!(out[..4], lost.xid().to_be_bytes(), "the same xid");
+    assert!(len > 28);
+    // The Reply: its handle is the new one.
+    let _ = requester.handle_receive(&Message::reply(lost.xid(), 8).bytes(), None);
+    assert_eq!(requester.poll_fence(lost), Some(9));
+    assert_eq!(requester.handle_fenced(lost, 9), Some(Memory::Safe));
+    // 8166-X-10: its answer can come once only.
+    assert!(matches!(
+        requester.handle_receive(&Message::reply(lost.xid(), 8).bytes(), None),
+        Received::Dropped(_)
+    ));
+    assert!(requester.resume(building));
+    requester.postpone(building);
+    assert_eq!(requester.window().in_flight(), 0);
+    assert_eq!(requester.cancel(building), Memory::Safe);
+    assert!(!requester.resume(building), "it was given up");
+    requester.handle_disconnect(|_, _| panic!("nothing is outstanding"));
+}
+
+#[test]
+fn a_call_that_no_connection_comes_for_is_told_of_once() {
+    let (mut requester, [building, lost], _) = interrupted();
+    let mut told = Vec::new();
+    requester.handle_interruption(|call, outcome| {
+        told.push((call, outcome));
+        call == lost
+    });
+    told.sort_by_key(|(call, _)| *call != building);
+    assert_eq!(told, [(building, Outcome::NotSent), (lost, Outcome::MaybeExecuted)]);
+    let mut told = Vec::new();
+    requester.handle_disconnect(|call, outcome| told.push((call, outcome)));
+    assert_eq!(told, [(lost, Outcome::MaybeExecuted)], "although it was interrupted twice");
 }
