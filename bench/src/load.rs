@@ -271,6 +271,7 @@ impl<'a> Client<'a> {
                     user,
                     timeout: TIMEOUT,
                     results_len_max: 4 + (size as u32).next_multiple_of(4),
+                    retransmit: true,
                 };
                 let data = &self.data[..size];
                 engine.call(connection.id, &request, &mut Chunks::default(), |writer| writer.opaque(data))

@@ -199,6 +199,7 @@ impl Target<'_> {
             user,
             timeout: self.timeout,
             results_len_max: operation.results_len_max(!chunks.write.is_empty()),
+            retransmit: true,
         };
         engine.call(self.connection, &request, chunks, |writer| writer.value(operation))
     }

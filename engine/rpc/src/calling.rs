@@ -1,7 +1,9 @@
 //! The client half of a connection: drives the Requester, and holds the memory of its Calls.
 
+use std::time::Duration;
+
 use arrayvec::ArrayVec;
-use stag_fabric::{Exposed, Fence, Handle, Provider, SendRequest};
+use stag_fabric::{Exposed, Fence, Handle, PostError, Provider, SendRequest};
 use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
 use stag_proto::plan::{Form, Shape};
@@ -19,7 +21,9 @@ use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::engine::Core;
 use crate::few::Few;
 use crate::offering::{Lists, WriteCounts, emit_chunks};
+use crate::reconnect::ClientPolicy;
 use crate::reply::LONG_REPLY_LEN_MAX;
+use crate::retransmission::{Kept, Standing};
 use crate::slot::{Ending, Slot};
 
 /// Octets of a header without chunks.
@@ -38,21 +42,42 @@ const LONG_CALL_LEN_MAX: usize = 1 << 20;
 /// The client half of a connection.
 #[derive(Debug)]
 pub(crate) struct Calling {
-    requester: Requester,
-    slots: Box<[Slot]>,
-    receives_posted: u32,
+    pub(crate) requester: Requester,
+    pub(crate) slots: Box<[Slot]>,
+    pub(crate) receives_posted: u32,
     receives_max: u32,
     /// Calls that are not over.
-    outstanding: u32,
+    pub(crate) outstanding: u32,
     /// Memory regions that are exposed, of all Calls, and how many the queue pair may have.
-    exposed: u32,
-    exposures_max: u32,
+    pub(crate) exposed: u32,
+    pub(crate) exposures_max: u32,
     /// Of the Call that is being made.
-    lists: Lists,
+    pub(crate) lists: Lists,
+    /// What its user calls the connection.
+    name: ConnectionId,
+    pub(crate) policy: ClientPolicy,
+    /// What sending each Call again takes; empty if there is no other connection after this one.
+    pub(crate) kept: Box<[Kept]>,
+    /// Calls that wait for the next connection, or for a credit on it.
+    pub(crate) interrupted: u32,
+    /// Calls whose message found no room in the send queue.
+    pub(crate) unsent: u32,
+    /// When the last message came, and when the oldest Calls outstanding began at the earliest.
+    pub(crate) heard: Duration,
+    pub(crate) busy_since: Duration,
+    /// A keep-alive is outstanding.
+    pub(crate) probing: bool,
 }
 
 impl Calling {
-    pub(crate) fn new(config: &EngineConfig, parameters: Parameters, seed: u32) -> Calling {
+    /// The client half of the connection that its user calls `name`.
+    pub(crate) fn new(
+        config: &EngineConfig,
+        parameters: Parameters,
+        seed: u32,
+        name: ConnectionId,
+        policy: ClientPolicy,
+    ) -> Calling {
         // Twice the credits: a Call whose Reply came may still wait for fences while the next one starts.
         let slots = config.credits_max * 2;
         Calling {
@@ -70,11 +95,31 @@ impl Calling {
             exposed: 0,
             exposures_max: config.capacity().exposures,
             lists: Lists::default(),
+            name,
+            policy,
+            kept: (0..if policy.reconnect.is_some() { slots } else { 0 }).map(|_| Kept::default()).collect(),
+            interrupted: 0,
+            unsent: 0,
+            heard: Duration::ZERO,
+            busy_since: Duration::ZERO,
+            probing: false,
         }
     }
 
     pub(crate) fn credits_available(&self) -> u32 {
-        self.requester.available()
+        // Calls that were there before come first.
+        if self.interrupted > 0 {
+            return 0;
+        }
+        self.requester.available().saturating_sub(self.credits_reserved())
+    }
+
+    /// Credits that no Call of a user gets: one for a keep-alive (8267-6.7.2-a), but not the only one.
+    #[inline]
+    fn credits_reserved(&self) -> u32 {
+        let window = self.requester.window();
+        let several = window.granted().min(window.requested()) > 1;
+        u32::from(several && !self.probing && self.policy.keep_alive.is_some())
     }
 
     pub(crate) fn credits_granted(&self) -> u32 {
@@ -96,7 +141,17 @@ impl Calling {
         }
     }
 
+    /// Whether a Receive is posted for one more Reply (8166-3.3.1-e). Tries to post it, if not.
+    #[inline]
+    pub(crate) fn receive_is_posted<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> bool {
+        if self.receives_posted <= self.requester.window().in_flight() {
+            self.post_receives(core, id);
+        }
+        self.receives_posted > self.requester.window().in_flight()
+    }
+
     /// Begins a Call. See [`crate::Engine::call`].
+    #[inline]
     pub(crate) fn call<P: Provider>(
         &mut self,
         core: &mut Core<P>,
@@ -105,23 +160,34 @@ impl Calling {
         chunks: &mut Chunks,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> Result<CallId, CallRefused> {
-        if self.requester.available() == 0 {
+        if self.credits_available() == 0 {
             return Err(CallRefused::NoCredit);
         }
+        let call = self.make(core, id, request, chunks, false, encode)?;
+        Ok(CallId { connection: self.name, call })
+    }
+
+    /// Makes a Call and sends it. `probe`: it is a keep-alive.
+    pub(crate) fn make<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        request: &Request<'_>,
+        chunks: &mut Chunks,
+        probe: bool,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<requester::CallId, CallRefused> {
         if chunks.read.len() > CLIENT_SEGMENTS_MAX || chunks.write.len() > CLIENT_SEGMENTS_MAX {
             return Err(CallRefused::TooManySegments);
         }
         // 8166-3.3.1-e: a Receive for the Reply comes before the Call.
-        if self.receives_posted <= self.requester.window().in_flight() {
-            self.post_receives(core, id);
-            if self.receives_posted <= self.requester.window().in_flight() {
-                return Err(CallRefused::NoMemory);
-            }
+        if !self.receive_is_posted(core, id) {
+            return Err(CallRefused::NoMemory);
         }
         let Some(mut send) = core.pools.messages.take() else {
             return Err(CallRefused::NoMemory);
         };
-        let counts = WriteCounts::of(chunks);
+        let counts = WriteCounts::of(chunks.write.iter().map(|(chunk, _)| *chunk));
         let mut shape = Shape {
             payload_len: 0,
             prefer_long_call: false,
@@ -190,31 +256,44 @@ impl Calling {
         slot.started = core.now;
         slot.deadline = core.now.saturating_add(request.timeout);
         slot.ending = None;
+        slot.probe = probe;
+        if self.outstanding == 0 {
+            self.busy_since = core.now;
+        }
         self.outstanding += 1;
+        self.probing |= probe;
 
         let long_call = long.is_some();
-        let lists = &mut self.lists;
-        let complete = plain || slot.expose(core, id, chunks, &positions, long, reply_buf, lists);
-        if !plain {
-            self.exposed += slot.exposed_count();
+        let long = long.map(Buf::share);
+        if let Some(kept) = self.kept.get_mut(call.index()) {
+            kept.retransmit = request.retransmit;
+            if request.retransmit {
+                let start = form.header_len as usize;
+                let payload = &send[start..start + payload_len];
+                kept.keep(payload, &positions, chunks, long.as_ref(), &shape, threshold);
+            }
         }
-        let sent = complete && {
-            let emitted = if plain {
-                self.requester.emit_call(call, &form, &ChunkLists::default(), &mut send)
-            } else {
-                emit_chunks(&mut self.requester, call, &form, lists, counts.as_slice(), &mut send)
-            };
-            // The plan above and the lists agree by construction.
-            let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
-            send.set_len(header_len + payload_len);
-            let request = SendRequest { id: 0, buf: send, invalidate: None, signaled: false };
-            core.provider.post_send(id, request).is_ok()
+        let lists = &mut self.lists;
+        if !plain {
+            let exposed = slot.expose(core, id, chunks, &positions, long, reply_buf, lists);
+            self.exposed += slot.exposed_count();
+            if let Err(error) = exposed {
+                self.end_unsent(core, id, call, error, None);
+                return Ok(call);
+            }
+        }
+        let emitted = if plain {
+            self.requester.emit_call(call, &form, &ChunkLists::default(), &mut send)
+        } else {
+            emit_chunks(&mut self.requester, call, &form, lists, counts.as_slice(), &mut send)
         };
-        if !sent {
-            // Rare: the queues are sized for all credits. The Call ends as one that was not sent, and its
-            // memory comes back with its completion.
-            self.end_unsent(core, id, call, complete);
-            return Ok(CallId { connection: id, call });
+        // The plan above and the lists agree by construction.
+        let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
+        send.set_len(header_len + payload_len);
+        let request = SendRequest { id: 0, buf: send, invalidate: None, signaled: false };
+        if let Err(refused) = core.provider.post_send(id, request) {
+            self.end_unsent(core, id, call, refused.error, Some(refused.request.buf));
+            return Ok(call);
         }
         let statistics = &mut core.statistics;
         statistics.calls_sent += 1;
@@ -223,7 +302,7 @@ impl Calling {
         } else {
             statistics.messages_short += 1;
         }
-        Ok(CallId { connection: id, call })
+        Ok(call)
     }
 
     /// Whether the Reply to a Call without chunks is sure to fit inline: what most Calls are, without a plan.
@@ -250,15 +329,28 @@ impl Calling {
         Ok((form, buf, positions))
     }
 
-    /// Ends a Call that could not be exposed, or not sent although all of it was (`complete`).
+    /// Ends a Call that could not be exposed, or not sent although all of it was: then its message is there.
+    /// Rare: the queues are sized for all credits. It ends as one that was not sent, and its memory comes back with
+    /// its completion; one that is kept goes later.
     #[cold]
     fn end_unsent<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
         call: requester::CallId,
-        complete: bool,
+        error: PostError,
+        message: Option<Buf>,
     ) {
+        let complete = message.is_some();
+        let kept = self.kept.get_mut(call.index()).filter(|kept| kept.retransmit);
+        match (kept, message) {
+            (Some(_), Some(message)) => return self.set_unsent(call.index(), error, message),
+            (Some(kept), None) if error == PostError::NotConnected => {
+                kept.standing = Standing::Halfway;
+                return;
+            }
+            _ => {}
+        }
         let slot = &mut self.slots[call.index()];
         slot.ending = Some(Ending::Failed(CallError::NotSent));
         // The Requester was not told of these handles: their fences are awaited here.
@@ -283,23 +375,47 @@ impl Calling {
             return;
         }
         slot.ending = Some(Ending::Failed(error));
-        let memory = self.requester.cancel(call);
+        // What was exposed of it is being fenced, or comes back with the end of the connection: it ends then.
+        if slot.withdrawn {
+            return;
+        }
+        let standing = self.kept.get_mut(call.index()).map(|kept| std::mem::take(&mut kept.standing));
+        let memory = match standing.unwrap_or_default() {
+            Standing::Halfway => return,
+            Standing::Unsent(_) => {
+                self.unsent -= 1;
+                self.requester.abandon(call)
+            }
+            Standing::Interrupted => {
+                self.interrupted -= 1;
+                self.requester.cancel(call)
+            }
+            Standing::Plain => self.requester.cancel(call),
+        };
         self.settle(core, id, call, memory);
     }
 
-    /// Gives up all Calls whose time is over.
-    pub(crate) fn expire<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+    /// Gives up all Calls whose time is over. `true`: a keep-alive is among them, and nothing else came since it
+    /// was sent; the server is gone.
+    pub(crate) fn expire<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> bool {
         if self.outstanding == 0 {
-            return;
+            return false;
         }
+        let mut is_silent = false;
         for index in 0..self.slots.len() {
-            let slot = &self.slots[index];
-            if let Some(call) = slot.call
-                && core.now >= slot.deadline
-            {
+            let slot = &mut self.slots[index];
+            let Some(call) = slot.call.filter(|_| core.now >= slot.deadline) else { continue };
+            if !slot.probe {
                 self.cancel(core, id, call, CallError::TimedOut);
+            } else if self.heard > slot.started {
+                // Slow, but alive.
+                slot.deadline = core.now + (slot.deadline - slot.started);
+                slot.started = core.now;
+            } else {
+                is_silent = true;
             }
         }
+        is_silent
     }
 
     /// Takes in a message. `Err`: the connection has to end, and why.
@@ -312,6 +428,7 @@ impl Calling {
         invalidated: Option<Handle>,
         exposed: Option<Exposed>,
     ) -> Result<(), &'static str> {
+        self.heard = core.now;
         // The Receive first: a Call that the Reply lets out brings back a Reply that needs one.
         self.receives_posted -= 1;
         self.post_receives(core, id);
@@ -382,18 +499,14 @@ impl Calling {
         self.exposed -= slot.take_back(Some(handle), Some(exposed));
         let Some(call) = call else { return };
         if slot.withdrawn {
-            if slot.exposed_count() == 0 {
-                slot.withdrawn = false;
-                let memory = self.requester.abandon(call);
-                self.settle(core, id, call, memory);
-            }
+            self.withdrawn(core, id, call.index());
         } else if let Some(memory) = self.requester.handle_fenced(call, handle.0) {
             self.settle(core, id, call, memory);
         }
     }
 
     /// The connection is gone, and all memory is back: every Call ends now.
-    pub(crate) fn close<P: Provider>(mut self, core: &mut Core<P>, id: ConnectionId) {
+    pub(crate) fn close<P: Provider>(mut self, core: &mut Core<P>) {
         let slots = &mut self.slots;
         let mut over: Vec<requester::CallId> = Vec::new();
         self.requester.handle_disconnect(|call, outcome| {
@@ -407,13 +520,13 @@ impl Calling {
             }
         });
         for call in over {
-            self.finish(core, id, call);
+            self.finish(core, call);
         }
     }
 
     /// Fences what is left of a Call's memory, and ends the Call when nothing is.
     #[inline]
-    fn settle<P: Provider>(
+    pub(crate) fn settle<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
@@ -438,13 +551,13 @@ impl Calling {
             }
         }
         if memory == Memory::Safe {
-            self.finish(core, id, call);
+            self.finish(core, call);
         }
     }
 
     /// Hands a Call that is over to its user.
     #[inline]
-    fn finish<P>(&mut self, core: &mut Core<P>, id: ConnectionId, call: requester::CallId) {
+    pub(crate) fn finish<P>(&mut self, core: &mut Core<P>, call: requester::CallId) {
         let slot = &mut self.slots[call.index()];
         // The late Reply of a cancelled Call, whose end was reported already.
         if slot.call != Some(call) {
@@ -453,6 +566,16 @@ impl Calling {
         let Some(ending) = slot.ending.take() else { return };
         slot.call = None;
         self.outstanding -= 1;
+        if let Some(kept) = self.kept.get_mut(call.index()) {
+            kept.clear();
+        }
+        if slot.probe {
+            // All that counts is that something came.
+            slot.probe = false;
+            slot.message = None;
+            self.probing = false;
+            return;
+        }
         let result = slot.results(ending, call, &mut core.statistics);
         core.statistics.calls_failed += u64::from(result.is_err());
         let written = if slot.written.is_empty() {
@@ -462,7 +585,7 @@ impl Calling {
         };
         slot.reply_chunk = None;
         core.completed.push_back(CompletedCall {
-            call: CallId { connection: id, call },
+            call: CallId { connection: self.name, call },
             user: slot.user,
             procedure: slot.procedure,
             started: slot.started,

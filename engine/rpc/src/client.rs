@@ -39,6 +39,10 @@ pub struct Request<'a> {
     /// Largest possible results, in octets, **without** what goes to Write chunks. When they might not
     /// fit inline, a Reply chunk of this size is provided (8267-D-1).
     pub results_len_max: u32,
+    /// Whether the Call is sent again when the connection ends before its Reply comes, and is made anew
+    /// ([`ClientPolicy::reconnect`](crate::ClientPolicy::reconnect)). Otherwise it ends with
+    /// [`CallError::ConnectionLost`].
+    pub retransmit: bool,
 }
 
 /// Credentials of a Call.
@@ -97,6 +101,9 @@ pub enum CallRefused {
     /// No such connection, or it is not established.
     #[error("not connected")]
     NotConnected,
+    /// The connection ended, and is being made anew: wait for [`ConnectionEvent::Restored`].
+    #[error("the connection ended, and is being made anew")]
+    Interrupted,
     /// A pool has no buffer left.
     #[error("no memory: the pool has no buffer left for this Call")]
     NoMemory,
@@ -225,6 +232,19 @@ pub enum ConnectionEvent {
         /// Which.
         connection: ConnectionId,
     },
+    /// It ended, and is being made anew; see [`ClientPolicy::reconnect`](crate::ClientPolicy::reconnect). Its Calls
+    /// wait, and no other can begin.
+    Interrupted {
+        /// Which.
+        connection: ConnectionId,
+        /// Why it ended.
+        reason: CloseReason,
+    },
+    /// It can be used again. What waited is being sent again.
+    Restored {
+        /// Which.
+        connection: ConnectionId,
+    },
     /// It is gone. Comes after the completions of all its Calls.
     Closed {
         /// Which.
@@ -242,6 +262,8 @@ pub enum CloseReason {
     Fabric(DisconnectReason),
     /// The peer broke RPC-over-RDMA's rules: what it did.
     Violation(&'static str),
+    /// Nothing was heard, and the keep-alive was not answered.
+    Silent,
     /// We could not send a Reply or an RDMA_ERROR (8166-4.5.4-c).
     CannotReply,
 }

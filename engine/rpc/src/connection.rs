@@ -14,6 +14,7 @@ use crate::ConnectionId;
 use crate::calling::Calling;
 use crate::client::CloseReason;
 use crate::engine::Core;
+use crate::reconnect::Session;
 use crate::service::Services;
 use crate::serving::Serving;
 
@@ -30,6 +31,8 @@ pub(crate) struct Connection {
     pub(crate) parameters: Parameters,
     pub(crate) calling: Option<Calling>,
     pub(crate) serving: Option<Serving>,
+    /// A client's: what outlives the queue pair.
+    pub(crate) session: Option<Box<Session>>,
     /// Why we ended it, if we did.
     pub(crate) close_reason: Option<CloseReason>,
     /// Set-up began then.
@@ -48,6 +51,7 @@ impl Connection {
             parameters: Parameters::default(),
             calling: None,
             serving: None,
+            session: None,
             close_reason: None,
             opened: now,
             stopping: None,
@@ -100,7 +104,12 @@ impl Connection {
     /// Goes on with what found no room, and with a graceful stop. Returns how much was done.
     #[inline]
     pub(crate) fn flush<P: Provider, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
-        let Some(serving) = &mut self.serving else { return 0 };
+        let Some(serving) = &mut self.serving else {
+            return match &mut self.calling {
+                Some(calling) if calling.has_waiting() => calling.resume(core, self.id),
+                _ => 0,
+            };
+        };
         if serving.has_waiting() {
             return match serving.flush(core, services, self.id, self.peer.as_ref()) {
                 Ok(count) => count,
@@ -117,6 +126,40 @@ impl Connection {
             return 1;
         }
         0
+    }
+
+    /// What its user calls it.
+    pub(crate) fn name(&self) -> ConnectionId {
+        self.session.as_ref().map_or(self.id, |session| session.name)
+    }
+
+    /// A client's connection is gone, with all that was posted and exposed: whether there is to be another one. Then
+    /// its Calls wait.
+    pub(crate) fn is_to_be_restored<P: Provider>(&mut self, core: &mut Core<P>) -> bool {
+        let (Some(session), Some(calling)) = (self.session.as_deref_mut(), self.calling.as_mut()) else {
+            return false;
+        };
+        // The first connection is its user's matter: an address may be wrong.
+        if !self.established && session.lost.is_none() {
+            return false;
+        }
+        if calling.heard > self.opened {
+            session.heard();
+        }
+        if !session.lose(core.now) {
+            return false;
+        }
+        calling.interrupt(core);
+        true
+    }
+
+    /// It has a queue pair again.
+    pub(crate) fn revive(&mut self, id: ConnectionId, now: Duration) {
+        self.id = id;
+        self.opened = now;
+        self.established = false;
+        self.closing = false;
+        self.close_reason = None;
     }
 
     /// Begins a graceful stop: a client's half ends at once, a server's when its Calls are answered.

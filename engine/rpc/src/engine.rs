@@ -15,11 +15,13 @@ use stag_wire::xdr::{Overflow, Writer};
 use crate::ConnectionId;
 use crate::calling::Calling;
 use crate::client::{CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent, Request};
+use crate::clients::is_named;
 use crate::config::{ConfigError, EngineConfig};
 use crate::connection::Connection;
 use crate::draft::Draft;
 use crate::pools::Pools;
 use crate::pulling::Pull;
+use crate::reconnect::{ClientPolicy, Session};
 use crate::service::Services;
 use crate::serving::Serving;
 use crate::statistics::Statistics;
@@ -144,9 +146,14 @@ type ConnectRequest = (stag_fabric::ConnectRequestId, stag_fabric::Peer, Vec<u8>
 
 /// RPC over one provider, inside one reactor: connections, their Calls, and the services.
 pub struct Engine<P, S> {
-    core: Core<P>,
+    pub(crate) core: Core<P>,
     services: S,
-    connections: Vec<Option<Box<Connection>>>,
+    pub(crate) connections: Vec<Option<Box<Connection>>>,
+    /// Clients' connections that ended and are to be made anew.
+    #[allow(clippy::vec_box, reason = "the box moves here from `connections`, and back")]
+    pub(crate) parked: Vec<Box<Connection>>,
+    /// Clients' connections that were: their names, and their queue pairs of today.
+    pub(crate) moved: Vec<(ConnectionId, ConnectionId)>,
     completions: Vec<Completion>,
     disconnects: Vec<(ConnectionId, DisconnectReason)>,
     requests: Vec<ConnectRequest>,
@@ -191,6 +198,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
         Ok(Engine {
             services,
             connections: Vec::new(),
+            parked: Vec::new(),
+            moved: Vec::new(),
             completions: Vec::with_capacity(config.burst),
             disconnects: Vec::new(),
             requests: Vec::new(),
@@ -265,19 +274,40 @@ impl<P: Provider, S: Services> Engine<P, S> {
     ///
     /// What the provider says; [`FabricError::Limit`] when the message buffers do not suffice.
     pub fn connect(&mut self, address: &str) -> Result<ConnectionId, FabricError> {
+        self.connect_with(address, ClientPolicy::default())
+    }
+
+    /// As [`Engine::connect`], with a policy for when the connection ends, or falls silent. It applies once the
+    /// connection was established; the name that this returns stays when it is made anew.
+    ///
+    /// # Errors
+    ///
+    /// What the provider says.
+    pub fn connect_with(&mut self, address: &str, policy: ClientPolicy) -> Result<ConnectionId, FabricError> {
         let own = self.settings().to_wire();
         let id = self.core.provider.connect(address, &own, self.core.config.capacity())?;
         let mut connection = Connection::new(id, self.core.now);
         // Before the Established event the parameters are the smallest; no Call is sent until then.
         let seed = self.next_seed();
-        connection.calling = Some(Calling::new(&self.core.config, Parameters::default(), seed));
-        self.insert(connection);
+        connection.calling = Some(Calling::new(&self.core.config, Parameters::default(), seed, id, policy));
+        connection.session = Some(Box::new(Session::new(id, address, policy, seed)));
+        self.insert(Box::new(connection));
         Ok(id)
     }
 
-    /// Ends a connection. Its Calls complete first, then [`ConnectionEvent::Closed`] comes.
+    /// Ends a connection, for good. Its Calls complete first, then [`ConnectionEvent::Closed`] comes.
     pub fn disconnect(&mut self, connection: ConnectionId) {
-        self.core.provider.disconnect(connection);
+        if let Some(at) = self.parked.iter().position(|parked| is_named(parked, connection)) {
+            let parked = self.parked.swap_remove(at);
+            self.close(parked, CloseReason::Fabric(DisconnectReason::Local));
+            return;
+        }
+        let id = self.current(connection);
+        if let Some(session) = find(&mut self.connections, id).and_then(|found| found.session.as_deref_mut())
+        {
+            session.ended = true;
+        }
+        self.core.provider.disconnect(id);
     }
 
     /// Begins a Call on an established connection. `encode` writes the arguments; it may be called twice,
@@ -294,14 +324,15 @@ impl<P: Provider, S: Services> Engine<P, S> {
         chunks: &mut Chunks,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> Result<CallId, CallRefused> {
-        let Some(found) = find(&mut self.connections, connection) else {
-            return Err(CallRefused::NotConnected);
+        let id = self.current(connection);
+        let Some(found) = find(&mut self.connections, id) else {
+            return Err(self.refusal(connection));
         };
         let established = found.established;
         let Some(calling) = found.calling.as_mut().filter(|_| established) else {
-            return Err(CallRefused::NotConnected);
+            return Err(self.refusal(connection));
         };
-        calling.call(&mut self.core, connection, request, chunks, encode)
+        calling.call(&mut self.core, id, request, chunks, encode)
     }
 
     /// Makes Calls begun since the last pass leave now rather than at the end of the next one.
@@ -313,10 +344,13 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Gives up a Call: its memory is fenced, then it completes with
     /// [`CallError::Cancelled`](crate::CallError::Cancelled). Harmless when it is over already.
     pub fn cancel(&mut self, call: CallId) {
-        if let Some(found) = find(&mut self.connections, call.connection)
-            && let Some(calling) = found.calling.as_mut()
-        {
-            calling.cancel(&mut self.core, call.connection, call.call, crate::CallError::Cancelled);
+        let id = self.current(call.connection);
+        let found = match find(&mut self.connections, id) {
+            Some(found) => Some(found),
+            None => self.parked.iter_mut().map(Box::as_mut).find(|found| is_named(found, call.connection)),
+        };
+        if let Some(calling) = found.and_then(|found| found.calling.as_mut()) {
+            calling.cancel(&mut self.core, id, call.call, crate::CallError::Cancelled);
         }
     }
 
@@ -357,7 +391,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Connections there are, of both kinds, also those being set up or ended.
     #[must_use]
     pub fn connection_count(&self) -> usize {
-        self.connections.iter().flatten().count()
+        self.connections.iter().flatten().count() + self.parked.len()
     }
 
     /// What was counted so far.
@@ -394,12 +428,13 @@ impl<P: Provider, S: Services> Engine<P, S> {
         &self.core.config
     }
 
-    fn connection(&self, id: ConnectionId) -> Option<&Connection> {
+    pub(crate) fn connection(&self, name: ConnectionId) -> Option<&Connection> {
+        let id = self.current(name);
         self.connections.get(id.index as usize)?.as_deref().filter(|found| found.id == id)
     }
 
     /// What this side says in its private data (RFC 8797).
-    fn settings(&self) -> PrivateData {
+    pub(crate) fn settings(&self) -> PrivateData {
         let size = InlineSize::round_down(self.core.config.inline_threshold);
         PrivateData {
             remote_invalidation: self.core.config.remote_invalidation
@@ -410,17 +445,17 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 
     /// Another seed for a connection's transaction ids (a step of a multiplicative generator).
-    fn next_seed(&mut self) -> u32 {
+    pub(crate) fn next_seed(&mut self) -> u32 {
         self.xid_seed = self.xid_seed.wrapping_mul(0x915f_77f5).wrapping_add(0x9e37_79b9);
         self.xid_seed
     }
 
-    fn insert(&mut self, connection: Connection) {
+    pub(crate) fn insert(&mut self, connection: Box<Connection>) {
         let index = connection.id.index as usize;
         if self.connections.len() <= index {
             self.connections.resize_with(index + 1, || None);
         }
-        self.connections[index] = Some(Box::new(connection));
+        self.connections[index] = Some(connection);
     }
 
     fn handle_event(&mut self, event: Event) {
@@ -437,12 +472,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 if found.calling.is_some() {
                     let parameters = Parameters::negotiate(Side::Client, &settings, &private_data);
                     found.parameters = parameters;
-                    let seed = self.next_seed();
-                    let Some(found) = find(&mut self.connections, queue_pair) else { return };
-                    let mut calling = Calling::new(&self.core.config, parameters, seed);
-                    calling.post_receives(&mut self.core, queue_pair);
-                    found.calling = Some(calling);
-                    self.core.events.push_back(ConnectionEvent::Established { connection: queue_pair });
+                    self.handle_connected(queue_pair, parameters);
                 }
             }
             Event::Disconnected { queue_pair, reason } => self.disconnects.push((queue_pair, reason)),
@@ -486,7 +516,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         // 8166-3.3.3-a: the peer has one credit before it hears of any.
         let posted = serving.post_receives(&mut self.core, id, FIRST_RECEIVES);
         connection.serving = Some(serving);
-        self.insert(connection);
+        self.insert(Box::new(connection));
         let own = settings.to_wire();
         let accepted =
             if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
@@ -507,10 +537,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             self.core.serving_count -= 1;
             self.core.share_credits();
         }
-        if let Some(calling) = gone.calling.take() {
-            calling.close(&mut self.core, id);
-            self.core.events.push_back(ConnectionEvent::Closed { connection: id, reason });
-        }
+        self.lose(gone, reason);
     }
 
     /// Acts on all that one look found.
@@ -613,16 +640,21 @@ impl<P: Provider, S: Services> Engine<P, S> {
             let Some(found) = slot else { continue };
             let id = found.id;
             if let Some(calling) = found.calling.as_mut() {
-                calling.expire(&mut self.core, id);
+                if calling.expire(&mut self.core, id) {
+                    found.close(&mut self.core, CloseReason::Silent);
+                } else if found.established {
+                    calling.keep_alive(&mut self.core, id);
+                }
             }
             if !found.established && self.core.now >= found.opened + self.core.config.set_up_timeout {
                 self.core.provider.disconnect(id);
             }
         }
+        self.restore();
     }
 }
 
-fn find(connections: &mut [Option<Box<Connection>>], id: ConnectionId) -> Option<&mut Connection> {
+pub(crate) fn find(connections: &mut [Option<Box<Connection>>], id: ConnectionId) -> Option<&mut Connection> {
     connections.get_mut(id.index as usize)?.as_deref_mut().filter(|found| found.id == id)
 }
 
@@ -689,9 +721,13 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
 
     fn next_timeout(&self) -> Option<Duration> {
         let busy = self.connections.iter().flatten().any(|found| found.has_deadline());
+        let busy = busy || !self.parked.is_empty();
         let own = busy.then_some(self.next_scan);
         let streams = self.streams.as_ref().and_then(|streams| streams.next_timeout());
-        let others = [streams, self.services.next_timeout(), self.core.provider.poll_timeout()];
+        let idle =
+            self.connections.iter().flatten().filter_map(|found| found.calling.as_ref()?.keep_alive_due());
+        let idle = idle.min().map(|due| due.max(self.next_scan));
+        let others = [idle, streams, self.services.next_timeout(), self.core.provider.poll_timeout()];
         others.into_iter().chain([own]).flatten().min()
     }
 
@@ -725,9 +761,12 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         if let Some(streams) = &mut self.streams {
             streams.stop();
         }
+        while let Some(parked) = self.parked.pop() {
+            self.close(parked, CloseReason::Fabric(DisconnectReason::Local));
+        }
     }
 
     fn is_drained(&self) -> bool {
-        self.connections.iter().all(Option::is_none) && self.stream_count() == 0
+        self.connections.iter().all(Option::is_none) && self.parked.is_empty() && self.stream_count() == 0
     }
 }

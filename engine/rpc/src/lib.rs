@@ -10,25 +10,29 @@
 //! # Reading order
 //!
 //! `service.rs` (what an embedder implements), `call.rs` and `reply.rs` (what its handler sees),
-//! `client.rs` (what a client sees), `engine.rs` (the pass), then `serving.rs` (with `pulling.rs` and
-//! `pushing.rs`: its Reads and Writes) and `calling.rs`, the two halves of a connection. `stream/` is RPC over
-//! TCP.
+//! `client.rs` and `reconnect.rs` (what a client sees), `engine.rs` (the pass), then `serving.rs` (with
+//! `pulling.rs` and `pushing.rs`: its Reads and Writes) and `calling.rs` (with `retransmission.rs` and
+//! `keepalive.rs`), the two halves of a connection. `stream/` is RPC over TCP.
 
 mod call;
 mod calling;
 mod client;
+mod clients;
 mod config;
 mod connection;
 mod dispatch;
 mod draft;
 mod engine;
 mod few;
+mod keepalive;
 mod memory;
 mod offering;
 mod pools;
 mod pulling;
 mod pushing;
+mod reconnect;
 mod reply;
+mod retransmission;
 mod service;
 mod serving;
 mod slot;
@@ -45,6 +49,7 @@ pub use engine::{Engine, EngineError};
 pub use few::Few;
 pub use memory::{Memory, MemoryError};
 pub use pools::{PAGE_LEN, Pools};
+pub use reconnect::{Backoff, ClientPolicy, KeepAlive};
 pub use reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
 pub use service::{Locate, Lookup, Outcome, Procedure, Repeat, Service, Services, Token};
 pub use statistics::Statistics;

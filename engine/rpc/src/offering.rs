@@ -1,14 +1,14 @@
 //! What a Call offers to the Responder: its chunk lists, as they were exposed.
 
 use arrayvec::ArrayVec;
-use stag_fabric::{Exposed, Provider, RemoteSegment};
+use stag_fabric::{Exposed, PostError, Provider, RemoteSegment};
 use stag_memory::{Buf, Shared};
 use stag_proto::plan::Form;
 use stag_proto::requester::{self, ChunkLists, Requester};
 use stag_wire::rpcrdma::{ReadSegment, Segment};
 
 use crate::ConnectionId;
-use crate::client::{CLIENT_SEGMENTS_MAX, Chunks};
+use crate::client::CLIENT_SEGMENTS_MAX;
 use crate::engine::Core;
 
 /// Segments of each Write chunk.
@@ -18,14 +18,12 @@ pub(crate) struct WriteCounts {
 }
 
 impl WriteCounts {
+    /// Counts them by the number of the chunk that each belongs to.
     #[inline]
-    pub(crate) fn of(chunks: &Chunks) -> WriteCounts {
+    pub(crate) fn of(chunks: impl IntoIterator<Item = u8>) -> WriteCounts {
         let mut counts = WriteCounts { counts: [0; CLIENT_SEGMENTS_MAX], len: 0 };
-        if chunks.write.is_empty() {
-            return counts;
-        }
-        for (chunk, _) in chunks.write.iter() {
-            let chunk = usize::from(*chunk).min(CLIENT_SEGMENTS_MAX - 1);
+        for chunk in chunks {
+            let chunk = usize::from(chunk).min(CLIENT_SEGMENTS_MAX - 1);
             counts.counts[chunk] += 1;
             counts.len = counts.len.max(chunk + 1);
         }
@@ -72,15 +70,15 @@ impl Lists {
         id: ConnectionId,
         at: u32,
         data: Shared,
-    ) -> bool {
+    ) -> Result<(), PostError> {
         let len = data.len() as u32;
         match core.provider.expose(id, Exposed::Read(data)) {
             Ok(source) => {
                 self.reads.push(ReadSegment { position: at, segment: segment(source, len) });
                 core.statistics.read_chunks += u64::from(at != 0);
-                true
+                Ok(())
             }
-            Err(_) => false,
+            Err(refused) => Err(refused.error),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use stag_fabric::{Exposed, Fence, Handle, Provider};
-use stag_memory::Buf;
+use stag_fabric::{Exposed, Fence, Handle, PostError, Provider};
+use stag_memory::{Buf, Shared};
 use stag_proto::requester;
 use stag_wire::rpc::{Accepted, Denied, ReplyBody, ReplyHeader};
 use stag_wire::xdr::Reader;
@@ -54,11 +54,13 @@ pub(crate) struct Slot {
     pub(crate) reply_chunk: Option<(u32, Option<Buf>)>,
     /// The Call could not be exposed as a whole: it ends when what was exposed of it is fenced.
     pub(crate) withdrawn: bool,
+    /// It is a keep-alive, of which no user knows.
+    pub(crate) probe: bool,
 }
 
 impl Slot {
-    /// Exposes all memory of a Call, and puts its segments into `lists`. `false`: the provider refused
-    /// something; what is exposed already is fenced again, and the Write chunks' buffers are back in the slot.
+    /// Exposes all memory of a Call, and puts its segments into `lists`. An error: the provider refused
+    /// something, and why; what is exposed already is fenced again, and the Write chunks' buffers are back in the slot.
     #[allow(clippy::too_many_arguments, reason = "one step of `Calling::call`, cut out to be read alone")]
     pub(crate) fn expose<P: Provider>(
         &mut self,
@@ -66,35 +68,35 @@ impl Slot {
         id: ConnectionId,
         chunks: &mut Chunks,
         positions: &Positions,
-        long: Option<Buf>,
+        long: Option<Shared>,
         reply: Option<Buf>,
         lists: &mut Lists,
-    ) -> bool {
+    ) -> Result<(), PostError> {
         lists.reads.clear();
         lists.writes.clear();
         lists.reply = None;
         self.written.clear();
         self.reply_chunk = None;
-        let mut complete = true;
-        if let Some(buf) = long {
-            complete &= lists.expose_read(core, id, 0, buf.share());
+        let mut result = Ok(());
+        if let Some(data) = long {
+            result = lists.expose_read(core, id, 0, data);
         }
         for (item, data) in chunks.read.drain() {
             // A piece whose item the encoder did not reduce has no Position: the Call is not well formed.
-            let position = positions.get(usize::from(item)).copied();
-            complete = complete && position.is_some_and(|at| lists.expose_read(core, id, at, data));
+            let position = positions.get(usize::from(item)).ok_or(PostError::NotRegistered);
+            result = result.and(position).and_then(|at| lists.expose_read(core, id, *at, data));
         }
         for (chunk, buf) in chunks.write.drain() {
             let offered = buf.len() as u32;
             let mut part = Written { chunk, handle: 0, offered, buf: None };
-            if complete {
+            if result.is_ok() {
                 match core.provider.expose(id, Exposed::Write(buf)) {
                     Ok(target) => {
                         part.handle = target.handle.0;
                         lists.writes.push(segment(target, offered));
                     }
                     Err(refused) => {
-                        complete = false;
+                        result = Err(refused.error);
                         part.buf = write_buf(refused.request);
                     }
                 }
@@ -103,21 +105,21 @@ impl Slot {
             }
             self.written.push(part);
         }
-        if let Some(buf) = reply.filter(|_| complete) {
+        if let Some(buf) = reply.filter(|_| result.is_ok()) {
             let len = buf.len() as u32;
             match core.provider.expose(id, Exposed::Write(buf)) {
                 Ok(target) => {
                     self.reply_chunk = Some((target.handle.0, None));
                     lists.reply = Some(segment(target, len));
                 }
-                Err(_) => complete = false,
+                Err(refused) => result = Err(refused.error),
             }
         }
         self.reads = lists.reads.iter().map(|read| read.segment.handle).collect();
-        if !complete {
+        if result.is_err() {
             self.withdraw(core, id, lists);
         }
-        complete
+        result
     }
 
     /// Fences what was exposed for a Call that will not be sent. What is not back at once comes with a

@@ -11,6 +11,12 @@ pub struct Statistics {
     pub replies_sent: u64,
     /// Replies received that completed a Call.
     pub replies_received: u64,
+    /// Calls sent once more, on the next connection.
+    pub calls_retransmitted: u64,
+    /// Keep-alives sent.
+    pub keep_alives: u64,
+    /// Connections made anew.
+    pub connections_restored: u64,
     /// Calls that ended in error, at the client.
     pub calls_failed: u64,
     /// Messages whose Payload was all inline, in either direction.

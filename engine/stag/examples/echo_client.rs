@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         user: 0,
         timeout: Duration::from_secs(5),
         results_len_max: 4 + 1024,
+        retransmit: true,
     };
     engine.call(connection, &request, &mut Chunks::default(), |writer| writer.opaque(text.as_bytes()))?;
     loop {

@@ -27,6 +27,7 @@ fn raw(
         user: 7,
         timeout: Duration::from_secs(10),
         results_len_max: 2048,
+        retransmit: true,
     };
     let connection = pair.connection;
     pair.client.call(connection, &request, &mut chunks, encode).unwrap();
@@ -157,6 +158,7 @@ fn a_reply_chunk_too_small_for_its_list() {
             user: 7,
             timeout: Duration::from_secs(10),
             results_len_max,
+            retransmit: true,
         };
         let arguments = nfs3::ReaddirArguments {
             directory: nfs3::Handle(&root),

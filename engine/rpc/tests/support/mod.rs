@@ -312,6 +312,7 @@ pub(crate) fn request(procedure: u32) -> Request<'static> {
         user: 0,
         timeout: Duration::from_secs(3600),
         results_len_max: 0,
+        retransmit: true,
     }
 }
 

@@ -1,0 +1,122 @@
+//! Clients' connections beyond their queue pairs: found by the name that their user knows, and made anew when they
+//! end.
+
+use stag_fabric::{DisconnectReason, Provider};
+use stag_proto::parameters::Parameters;
+
+use crate::ConnectionId;
+use crate::calling::Calling;
+use crate::client::{CallRefused, CloseReason, ConnectionEvent};
+use crate::connection::Connection;
+use crate::engine::{Engine, find};
+use crate::service::Services;
+
+impl<P: Provider, S: Services> Engine<P, S> {
+    /// The queue pair of the connection that its user calls `name`.
+    #[inline]
+    pub(crate) fn current(&self, name: ConnectionId) -> ConnectionId {
+        if self.moved.is_empty() {
+            return name;
+        }
+        self.moved.iter().find(|(moved, _)| *moved == name).map_or(name, |(_, id)| *id)
+    }
+
+    /// Why there can be no Call on a connection that is not established.
+    #[cold]
+    pub(crate) fn refusal(&self, connection: ConnectionId) -> CallRefused {
+        let parked = self.parked.iter().map(Box::as_ref);
+        let found = parked.chain(self.connection(connection)).find(|found| is_named(found, connection));
+        match found.and_then(|found| found.session.as_deref()) {
+            Some(session) if session.lost.is_some() => CallRefused::Interrupted,
+            _ => CallRefused::NotConnected,
+        }
+    }
+
+    /// A client's connection is established, for the first time or anew.
+    pub(crate) fn handle_connected(&mut self, id: ConnectionId, parameters: Parameters) {
+        let seed = self.next_seed();
+        let Some(found) = find(&mut self.connections, id) else { return };
+        let Some(session) = found.session.as_deref_mut() else { return };
+        let connection = session.name;
+        // From now on it counts whether anything is heard.
+        found.opened = self.core.now;
+        if session.lost.is_some() {
+            session.restore();
+            if let Some(calling) = found.calling.as_mut() {
+                calling.reconnected(&mut self.core, id, parameters);
+            }
+            self.core.statistics.connections_restored += 1;
+            self.core.events.push_back(ConnectionEvent::Restored { connection });
+            return;
+        }
+        let mut calling = Calling::new(&self.core.config, parameters, seed, id, session.policy);
+        calling.heard = self.core.now;
+        calling.post_receives(&mut self.core, id);
+        found.calling = Some(calling);
+        self.core.events.push_back(ConnectionEvent::Established { connection });
+    }
+
+    /// A client's connection is gone.
+    pub(crate) fn lose(&mut self, mut gone: Box<Connection>, reason: CloseReason) {
+        if self.core.stopping || !gone.is_to_be_restored(&mut self.core) {
+            self.close(gone, reason);
+            return;
+        }
+        let connection = gone.name();
+        self.moved.retain(|(name, _)| *name != connection);
+        if std::mem::take(&mut gone.established) {
+            tracing::info!(?reason, "connection ended; it is made anew");
+            self.core.events.push_back(ConnectionEvent::Interrupted { connection, reason });
+        }
+        self.parked.push(gone);
+    }
+
+    /// Ends a client's connection that is gone.
+    pub(crate) fn close(&mut self, mut gone: Box<Connection>, reason: CloseReason) {
+        let connection = gone.name();
+        self.moved.retain(|(name, _)| *name != connection);
+        if let Some(calling) = gone.calling.take() {
+            calling.close(&mut self.core);
+            self.core.events.push_back(ConnectionEvent::Closed { connection, reason });
+        }
+    }
+
+    /// Makes parked connections anew, when it is time. Calls' deadlines hold meanwhile.
+    pub(crate) fn restore(&mut self) {
+        // Each is looked at once: one that fails at once may be due again at once.
+        for index in (0..self.parked.len()).rev() {
+            let found = &mut self.parked[index];
+            let (id, now) = (found.id, self.core.now);
+            if let Some(calling) = found.calling.as_mut() {
+                let _ = calling.expire(&mut self.core, id);
+            }
+            let Some(session) = found.session.as_deref_mut().filter(|session| session.is_due(now)) else {
+                continue;
+            };
+            let name = session.name;
+            let own = self.settings().to_wire();
+            let mut found = self.parked.swap_remove(index);
+            let Some(session) = found.session.as_deref_mut() else { continue };
+            match self.core.provider.connect(&session.address, &own, self.core.config.capacity()) {
+                Ok(id) => {
+                    found.revive(id, now);
+                    self.moved.push((name, id));
+                    self.insert(found);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "not connected anew");
+                    if found.is_to_be_restored(&mut self.core) {
+                        self.parked.push(found);
+                    } else {
+                        self.close(found, CloseReason::Fabric(DisconnectReason::TimedOut));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether this is the connection that its user calls `name`.
+pub(crate) fn is_named(connection: &Connection, name: ConnectionId) -> bool {
+    connection.name() == name
+}

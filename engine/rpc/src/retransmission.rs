@@ -1,0 +1,335 @@
+//! Calls that outlive their connection: what is kept of each, and how it is sent again.
+//!
+//! ```text
+//!           the connection ends                     a credit on the next one
+//!  Sent ───────────────────────────▶ Interrupted ────────────────────────────▶ Sent
+//!   ▲  the send queue was full                              nothing changed but the handles
+//!   └──────────── Unsent
+//! ```
+//!
+//! All memory of a Call is back when its connection has ended: it is exposed again, under new handles. Its xid and
+//! its Payload are those of the first time, so that a server that remembers xids can tell that it is the same.
+
+use arrayvec::ArrayVec;
+use stag_fabric::{PostError, Provider, SendRequest};
+use stag_memory::{Buf, Shared};
+use stag_proto::parameters::Parameters;
+use stag_proto::plan::{Form, Shape};
+use stag_proto::requester::{self, Outcome};
+
+use crate::ConnectionId;
+use crate::calling::{Calling, Positions};
+use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks};
+use crate::engine::Core;
+use crate::offering::{WriteCounts, emit_chunks};
+use crate::reply::LONG_REPLY_LEN_MAX;
+use crate::slot::Ending;
+
+/// Where a Call stands, beside what the Requester knows.
+#[derive(Debug, Default)]
+pub(crate) enum Standing {
+    /// On its way, or over.
+    #[default]
+    Plain,
+    /// Its connection ended; it waits for a credit on the next.
+    Interrupted,
+    /// Made, but the send queue was full: the message.
+    Unsent(Buf),
+    /// Not made: the connection was ending already, which is soon known.
+    Halfway,
+}
+
+/// What is kept of a Call to send it again.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Whether its user wants that.
+    pub(crate) retransmit: bool,
+    pub(crate) standing: Standing,
+    /// The Payload, if it is not in `long`.
+    payload: Vec<u8>,
+    positions: Positions,
+    reads: ArrayVec<(u8, Shared), CLIENT_SEGMENTS_MAX>,
+    long: Option<Shared>,
+    reply_payload_len_max: u32,
+}
+
+impl Kept {
+    /// Keeps a Call that is being made.
+    pub(crate) fn keep(
+        &mut self,
+        payload: &[u8],
+        positions: &Positions,
+        chunks: &Chunks,
+        long: Option<&Shared>,
+        shape: &Shape<'_>,
+        threshold: usize,
+    ) {
+        self.standing = Standing::Plain;
+        self.payload.clear();
+        // Once, and for the longest that there can be: later Calls in this slot allocate nothing.
+        self.payload.reserve_exact(threshold.max(payload.len()));
+        self.payload.extend_from_slice(payload);
+        self.positions = positions.clone();
+        self.reads.clear();
+        for (item, data) in chunks.read.iter() {
+            self.reads.push((*item, data.clone()));
+        }
+        self.long = long.cloned();
+        self.reply_payload_len_max = shape.reply_payload_len_max;
+    }
+
+    /// Lets go of all memory, before the Call is handed to its user.
+    pub(crate) fn clear(&mut self) {
+        self.retransmit = false;
+        self.standing = Standing::Plain;
+        self.reads.clear();
+        self.long = None;
+    }
+}
+
+impl Calling {
+    /// The connection is gone, and all memory is back; there may be another. Calls that are kept wait for it, the
+    /// others end.
+    pub(crate) fn interrupt<P: Provider>(&mut self, core: &mut Core<P>) {
+        self.receives_posted = 0;
+        self.unsent = 0;
+        let (slots, kept) = (&mut self.slots, &mut self.kept);
+        let mut interrupted = 0;
+        let mut over: Vec<requester::CallId> = Vec::new();
+        self.requester.handle_interruption(|call, outcome| {
+            let slot = &mut slots[call.index()];
+            if slot.call != Some(call) {
+                return false;
+            }
+            let kept = &mut kept[call.index()];
+            slot.withdrawn = false;
+            slot.reads.clear();
+            let lost = matches!(outcome, Outcome::NotSent | Outcome::MaybeExecuted);
+            if lost && kept.retransmit && slot.ending.is_none() {
+                kept.standing = Standing::Interrupted;
+                interrupted += 1;
+                return true;
+            }
+            slot.ending.get_or_insert(Ending::Failed(match outcome {
+                Outcome::NotSent => CallError::NotSent,
+                _ => CallError::ConnectionLost,
+            }));
+            over.push(call);
+            false
+        });
+        self.interrupted = interrupted;
+        self.exposed = 0;
+        for call in over {
+            self.finish(core, call);
+        }
+    }
+
+    /// There is a new connection.
+    pub(crate) fn reconnected<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        parameters: Parameters,
+    ) {
+        self.requester.handle_reconnect(parameters);
+        self.heard = core.now;
+        self.post_receives(core, id);
+        self.resume(core, id);
+    }
+
+    /// Whether Calls wait to be sent again.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.interrupted + self.unsent > 0
+    }
+
+    /// Sends what waits, as far as credits and queues allow. Returns how many Calls left.
+    #[cold]
+    pub(crate) fn resume<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> usize {
+        let mut count = 0;
+        for index in 0..self.kept.len() {
+            if self.unsent == 0 {
+                break;
+            }
+            let Standing::Unsent(message) = std::mem::take(&mut self.kept[index].standing) else {
+                continue;
+            };
+            self.unsent -= 1;
+            if !self.post(core, id, index, message) {
+                break;
+            }
+            count += 1;
+        }
+        // The oldest first: it has waited longest.
+        while self.interrupted > 0
+            && let Some((_, index)) = self.oldest()
+            && self.retransmit(core, id, index)
+        {
+            count += 1;
+        }
+        count
+    }
+
+    fn oldest(&self) -> Option<(std::time::Duration, usize)> {
+        let kept = self.kept.iter().enumerate();
+        let waiting = kept.filter(|(_, kept)| matches!(kept.standing, Standing::Interrupted));
+        waiting.map(|(index, _)| (self.slots[index].started, index)).min()
+    }
+
+    /// Sends one Call again. `false`: not now.
+    fn retransmit<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, index: usize) -> bool {
+        let Some(call) = self.slots[index].call else { return false };
+        if self.requester.window().available() == 0 || !self.receive_is_posted(core, id) {
+            return false;
+        }
+        let slot = &self.slots[index];
+        let kept = &mut self.kept[index];
+        let counts = WriteCounts::of(slot.written.iter().map(|part| part.chunk));
+        let shape = Shape {
+            // What went as a Long Call goes as one again: its Payload is there, in memory that can be exposed.
+            payload_len: if kept.long.is_some() { u32::MAX } else { kept.payload.len() as u32 },
+            prefer_long_call: kept.long.is_some(),
+            read_segments: kept.reads.len() as u32,
+            write_chunks: counts.as_slice(),
+            reply_payload_len_max: kept.reply_payload_len_max,
+            long_call_segments: 1,
+            reply_chunk_segments: 1,
+        };
+        let Ok(form) = self.requester.plan(&shape) else {
+            // The server came back with a smaller inline threshold. Whether the Call was executed nobody knows.
+            self.cancel(core, id, call, CallError::ConnectionLost);
+            return true;
+        };
+        let regions = kept.reads.len() + slot.written.len();
+        let regions = regions as u32 + u32::from(form.long) + u32::from(form.reply_chunk);
+        if self.exposed + regions > self.exposures_max {
+            return false;
+        }
+        let Some((send, reply)) = self.memory_for(core, index, &form) else { return false };
+        if !self.requester.resume(call) {
+            return false;
+        }
+        self.interrupted -= 1;
+        core.statistics.calls_retransmitted += 1;
+        self.kept[index].standing = Standing::Plain;
+        self.expose_again(core, id, index, &form, send, reply, counts.as_slice())
+    }
+
+    /// The memory that sending again takes: the message, and a Reply chunk; in the slot, a Long Call's Payload.
+    fn memory_for<P>(&mut self, core: &mut Core<P>, index: usize, form: &Form) -> Option<(Buf, Option<Buf>)> {
+        let kept = &mut self.kept[index];
+        let send = core.pools.messages.take()?;
+        if form.long && kept.long.is_none() {
+            let mut buf = core.pools.payload.take_len(kept.payload.len())?;
+            buf.set_len(kept.payload.len());
+            buf.copy_from_slice(&kept.payload);
+            core.statistics.copied_bytes += kept.payload.len() as u64;
+            kept.long = Some(buf.share());
+        }
+        let mut reply = None;
+        if form.reply_chunk {
+            let len = (kept.reply_payload_len_max as usize).min(LONG_REPLY_LEN_MAX);
+            let old = self.slots[index].reply_chunk.take().and_then(|(_, buf)| buf);
+            let mut buf = match old.filter(|buf| buf.capacity() >= len) {
+                Some(buf) => buf,
+                None => core.pools.payload.take_len(len)?,
+            };
+            buf.set_len(len);
+            reply = Some(buf);
+        }
+        Some((send, reply))
+    }
+
+    /// Exposes a Call's memory anew, writes its header, and posts it. `false`: nothing more leaves now.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one step of `Calling::retransmit`, cut out to be read alone"
+    )]
+    fn expose_again<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        index: usize,
+        form: &Form,
+        mut send: Buf,
+        reply: Option<Buf>,
+        counts: &[u32],
+    ) -> bool {
+        let (slot, kept) = (&mut self.slots[index], &self.kept[index]);
+        let Some(call) = slot.call else { return false };
+        let mut chunks = Chunks::default();
+        chunks.read.extend(kept.reads.iter().cloned());
+        for part in slot.written.drain(..) {
+            let Some(mut buf) = part.buf else { continue };
+            buf.set_len(part.offered as usize);
+            chunks.write.push((part.chunk, buf));
+        }
+        let long = if form.long { kept.long.clone() } else { None };
+        let exposed = slot.expose(core, id, &mut chunks, &kept.positions, long, reply, &mut self.lists);
+        self.exposed += slot.exposed_count();
+        match exposed {
+            Ok(()) => {}
+            Err(PostError::NotConnected) => {
+                self.kept[index].standing = Standing::Halfway;
+                return false;
+            }
+            Err(_) => {
+                // What was exposed is being fenced; then it waits for another time.
+                slot.withdrawn = true;
+                self.withdrawn(core, id, index);
+                return false;
+            }
+        }
+        send.set_len(send.capacity());
+        let emitted = emit_chunks(&mut self.requester, call, form, &self.lists, counts, &mut send);
+        // The plan and the lists agree by construction.
+        let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
+        let payload: &[u8] = if form.long { &[] } else { &self.kept[index].payload };
+        let len = header_len + payload.len();
+        send[header_len..len].copy_from_slice(payload);
+        send.set_len(len);
+        self.post(core, id, index, send)
+    }
+
+    /// Posts the message of a Call that is kept. `false`: the queue is full, or the connection is ending.
+    fn post<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        index: usize,
+        message: Buf,
+    ) -> bool {
+        let request = SendRequest { id: 0, buf: message, invalidate: None, signaled: false };
+        match core.provider.post_send(id, request) {
+            Ok(()) => true,
+            Err(refused) => {
+                self.set_unsent(index, refused.error, refused.request.buf);
+                false
+            }
+        }
+    }
+
+    /// The message of a Call that is kept was not posted.
+    pub(crate) fn set_unsent(&mut self, index: usize, error: PostError, message: Buf) {
+        // Else the end of the connection is near, and the Call counts as sent until then.
+        if error == PostError::Full {
+            self.kept[index].standing = Standing::Unsent(message);
+            self.unsent += 1;
+        }
+    }
+
+    /// Goes on with a Call that could not be exposed as a whole, when all that was of it is back.
+    pub(crate) fn withdrawn<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, index: usize) {
+        let slot = &mut self.slots[index];
+        let Some(call) = slot.call.filter(|_| slot.exposed_count() == 0) else { return };
+        slot.withdrawn = false;
+        if slot.ending.is_some() {
+            let memory = self.requester.abandon(call);
+            self.settle(core, id, call, memory);
+        } else {
+            self.requester.postpone(call);
+            self.kept[index].standing = Standing::Interrupted;
+            self.interrupted += 1;
+        }
+    }
+}
