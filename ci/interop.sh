@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Stag against the Linux kernel's NFS/RDMA, in a guest with siw: the kernel's client mounts our stagd, and our
+# client talks to the kernel's server.
+#
+#   ci/interop.sh [--long] [--stand-in] [-k 6.1|6.12]... [GROUP...]
+#
+# A line for each row, `ok`, `FAILED` or `SKIPPED` with its name and seconds, and `N passed, N failed` at the end.
+# --long      every group, on both kernels (about an hour on two cores); else the ones that fit in some minutes, on 6.1
+# --stand-in  the guest's own kernel server in place of stagd: what fails so is a fault of the test or of the kernel
+# GROUP       instead of all: as guest/rows.sh takes them (ci/lab), say client:off:/mem:all
+#
+# It needs root (for the guest's root image, a tap device and a network namespace of its own, in which all of it
+# happens), and Debian's apt-get to fetch what is missing. What cannot be had is said: SKIPPED, status 77. The first run builds
+# the guest (ci/lab/build.sh), two to four minutes for each kernel; later ones reuse it. A group that fails leaves its console,
+# capture, stagd's log and the rows' logs in target/ci/interop.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+long='' stand_in='' inside='' kernels=() groups=()
+arguments=("$@")
+while [ $# -gt 0 ]; do
+    case $1 in
+        --long) long=yes ;;
+        --stand-in) stand_in=yes ;;
+        --inside) inside=yes ;;
+        -k) kernels+=("$2"); shift ;;
+        -*) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+        *) groups+=("$1") ;;
+    esac
+    shift
+done
+if [ ${#kernels[@]} -eq 0 ]; then
+    kernels=(6.1)
+    [ -z "$long" ] || kernels+=(6.12)
+fi
+if [ ${#groups[@]} -eq 0 ]; then
+    groups=(client:off:/mem:all client:crc:/dir:few client:p2p:/mem:few)
+fi
+
+skipped() { echo "SKIPPED: $*"; exit 77; }
+# shellcheck source=ci/lab/cache.sh
+. ci/lab/cache.sh
+target=${CARGO_TARGET_DIR:-target}
+logs=$target/ci/interop
+host=10.78.0.1
+guest=10.78.0.2
+port=20049
+
+# What is needed, from the outside: packages, the guest, our programs. Then all else in a namespace.
+prepare() {
+    local missing=() pair
+    [ "$(id -u)" = 0 ] || skipped "it needs root, for the guest's root image and a tap device"
+    for pair in debootstrap:debootstrap busybox:busybox-static cpio:cpio mkfs.ext4:e2fsprogs xz:xz-utils gcc-12:gcc-12 \
+        make:make qemu-system-x86_64:qemu-system-x86 ip:iproute2 unshare:util-linux; do
+        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+    done
+    if [ ${#missing[@]} -gt 0 ]; then
+        command -v apt-get >/dev/null || skipped "not a Debian, and lacking: ${missing[*]}"
+        apt-get -q update
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" ||
+            skipped "apt-get cannot install: ${missing[*]}"
+    fi
+    unshare -n ip tuntap add lab0 mode tap || skipped "no tap device in a network namespace"
+    ci/lab/build.sh "${kernels[@]}" || skipped "the guest could not be built"
+    [ -n "$stand_in" ] || cargo build --quiet --locked --profile lab -p stag-apps || exit 1
+}
+if [ -z "$inside" ]; then
+    prepare
+    exec unshare -n "$0" --inside "${arguments[@]}"
+fi
+
+passed=0 failed=0
+row() { # row ok|FAILED|SKIPPED NAME SECONDS
+    case $1 in ok) passed=$((passed + 1)) ;; FAILED) failed=$((failed + 1)) ;; esac
+    echo "$1 $kernel $group $2 ($3 s)"
+}
+
+stagd=''
+stagd_start() {
+    mkdir -p "$work/dir"
+    "$target/lab/stagd" --export mem:/mem --export "dir:$work/dir" --listen "iwarp://$host:$port" >>"$out/stagd.log" 2>&1 &
+    stagd=$!
+    local n=0
+    until grep -q ready "$out/stagd.log" || [ $n -gt 100 ]; do sleep 0.1; n=$((n + 1)); done
+    grep -q ready "$out/stagd.log"
+}
+stagd_stop() {
+    [ -n "$stagd" ] || return 0
+    kill "$stagd"
+    wait "$stagd"
+}
+
+# What the guest's script asks for (ci/lab/guest/rows.sh).
+ask() {
+    case $1 in
+        true) true ;;
+        *) echo "nobody knows how to $*" >&2; false ;;
+    esac
+}
+
+run_kernel() {
+    kernel=$1 group=-
+    out=$logs/$kernel
+    work=$(mktemp -d)
+    rm -rf "$out"
+    mkdir -p "$out"
+    mkfifo "$work/pipe.in" "$work/pipe.out"
+    [ -n "$stand_in" ] || stagd_start || { row FAILED "stagd starts" 0; return; }
+    LABV_ADDR=$guest/24 LABV_HOST=$host LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t 2400 -n lab0 -c "$work/pipe" -l "$out/console.log" \
+        -o "$out" -q "-object filter-dump,id=dump,netdev=net0,file=$out/wire.pcap" rows.sh "${groups[@]}" 2>"$out/boot.log" &
+    local boot=$! line words
+    exec 3<>"$work/pipe.in" 4<>"$work/pipe.out"
+    while :; do
+        if read -r -t 1 line <&4; then
+            read -ra words <<<"$line"
+            case ${words[0]:-} in
+                group) group=${words[1]} ;;
+                row) row "${words[@]:1}" ;;
+                ask) ask "${words[@]:1}" 2>>"$out/asked.log"; echo $? >&3 ;;
+            esac
+        elif ! kill -0 "$boot" 2>/dev/null; then
+            break
+        fi
+    done
+    wait "$boot" || true
+    exec 3>&- 4>&-
+    stagd_stop || row FAILED "stagd ends" 0
+    rm -rf "$work"
+}
+
+ip link set lo up
+ip tuntap add lab0 mode tap
+ip addr add $host/24 dev lab0
+ip link set lab0 up
+mkdir -p "$logs"
+for kernel in "${kernels[@]}"; do run_kernel "$kernel"; done
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

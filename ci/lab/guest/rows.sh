@@ -1,0 +1,194 @@
+#!/usr/bin/env bash
+# The guest's side of ci/interop.sh: runs groups of rows, and tells the host the outcome of each.
+#
+#   rows.sh GROUP...
+#
+# A group is VERB:ARGUMENTS, see the functions group_* below. The second serial line is the talk with the host, a
+# line each way: `row ok|FAILED|SKIPPED NAME SECONDS` is to be printed; `ask VERB...` is for the host to do (ci/interop.sh
+# says what there is) and is answered with its status. What each row printed is in /out/GROUP/NAME.log.
+. /payload/lib.sh
+
+stty -F /dev/ttyS1 raw -echo
+exec 3<>/dev/ttyS1
+
+ask() {
+    local answer
+    echo "ask $*" >&3
+    read -r -t 120 answer <&3 || answer=silent
+    [ "$answer" = 0 ] || { echo "asked the host: $*: $answer"; return 1; }
+}
+
+failed=0
+# row SECONDS NAME COMMAND... : one row. Past SECONDS it is stopped and has failed.
+row() {
+    local limit=$1 name=$2 began=$EPOCHREALTIME outcome=ok status=0 log pid dog
+    shift 2
+    log=/out/$group/$name.log
+    if [ -n "$skip" ]; then
+        echo "$skip" >"$log"
+        outcome=SKIPPED
+    else
+        # A process group of its own, so that all of it can be stopped.
+        set -m
+        ("$@") >"$log" 2>&1 </dev/null &
+        pid=$!
+        set +m
+        (sleep "$limit" && echo "past $limit s, stopped" >>"$log" && kill -KILL -- "-$pid") 2>/dev/null &
+        dog=$!
+        wait "$pid" || status=$?
+        kill "$dog" 2>/dev/null
+    fi
+    if [ $status -ne 0 ]; then
+        outcome=FAILED
+        failed=1
+        echo "status $status" >>"$log"
+        echo "--- $group $name:" # for the console
+        tail -n 20 "$log"
+        dmesg | tail -n 10
+    fi
+    echo "row $outcome $name $(awk -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')" >&3
+    [ $status -eq 0 ]
+}
+skip=''
+
+# What the kernel says at warning level or worse from quiet_from on is an error.
+quiet_from() { dmesg -c >>/out/dmesg-before.txt; }
+is_quiet() {
+    dmesg --level=emerg,alert,crit,err,warn | grep -vE 'loading out-of-tree module|module verification failed' && return 1
+    return 0
+}
+
+# stagd is a stranger: mounts say all that it needs. The kernel's own server stands in for it with LABV_STAND_IN.
+mount_rows() { # mount_rows EXPORT LOCKS
+    local options=rdma,port=$PORT,vers=3,mountproto=tcp,$2 path=$1
+    if [ -n "${LABV_STAND_IN:-}" ]; then path=$EXPORT; else options+=,mountport=$PORT; fi
+    timeout -k 5 60 mount -v -t nfs -o "$options,retry=0" "$SERVER:$path" $MNT && mountpoint -q $MNT && grep " $MNT " /proc/mounts
+}
+unmount() {
+    local n=0
+    until umount $MNT; do
+        n=$((n + 1))
+        [ $n -lt 5 ] || { umount -f $MNT; umount -l $MNT; return 1; }
+        sleep 1
+    done
+}
+# link_up off|crc|p2p, link_down: the siw of a group.
+link_up() {
+    rdma_link siw "$DEV" "${1#off}"
+    [ -z "${LABV_STAND_IN:-}" ] || nfsd_up
+}
+link_down() {
+    [ -z "${LABV_STAND_IN:-}" ] || nfsd_down
+    siw_unload "$DEV" || echo "siw does not unload"
+    skip=''
+}
+# in_folder NAME COMMAND... : in a new folder of the mount, which is gone afterwards.
+in_folder() (
+    folder=$MNT/$1
+    shift
+    mkdir "$folder" && cd "$folder" && "$@" && cd / && rm -rf "$folder" && [ ! -e "$folder" ]
+)
+
+# A repository: committed, cloned, checked, compared.
+git_rows() {
+    export GIT_CONFIG_GLOBAL=/tmp/gitconfig GIT_PAGER=cat
+    git config --global user.name lab && git config --global user.email lab@localhost &&
+        git config --global init.defaultBranch main && git config --global gc.auto 0 &&
+        git init -q one && cp -r /usr/lib/python3.11/json /usr/lib/python3.11/email one/ &&
+        git -C one add . && git -C one commit -qm first && git -C one rm -rq json && git -C one commit -qm second &&
+        git clone -q --no-local one two && git -C two fsck --full && [ -z "$(git -C two status --porcelain)" ] &&
+        drop && diff -r one/email two/email && git -C two log --oneline
+}
+
+# The Connectathon suite's `general`: a small compile, a large one, four large ones at once, make.
+compile_rows() {
+    local i k
+    for i in $(seq 40); do
+        printf '#include <stdio.h>\n#include <stdlib.h>\nint f%d(int x) { return x + %d; }\n' "$i" "$i" >"part$i.c"
+    done
+    {
+        for i in $(seq 40); do echo "int f$i(int);"; done
+        printf '#include <stdio.h>\nint main(void) { int x = 0;\n'
+        for i in $(seq 40); do echo "x = f$i(x);"; done
+        printf 'printf("%%d\\n", x); return 0; }\n'
+    } >main.c
+    # shellcheck disable=SC2016 # make's variables.
+    printf 'OBJECTS = main.o %s\nprogram: $(OBJECTS)\n\ttcc -o $@ $(OBJECTS)\n%%.o: %%.c\n\ttcc -c -o $@ $<\n' \
+        "$(seq -f 'part%g.o' -s ' ' 40)" >Makefile
+    tcc -o small main.c part*.c && drop && [ "$(./small)" = 820 ] || return
+    for k in 1 2 3 4; do
+        mkdir "copy$k" && cp ./*.c Makefile "copy$k" || return
+        make -s -C "copy$k" &
+    done
+    wait
+    drop
+    for k in 1 2 3 4; do [ "$("copy$k/program")" = 820 ] || return; done
+    make -s -C copy1 && touch copy1/part7.c && [ "$(make -C copy1 | grep -c 'tcc')" = 2 ] && [ "$(copy1/program)" = 820 ]
+}
+
+# Random writes of 4 KiB to 1 MiB, each block with its own checksum, and all of it read back.
+fio_rows() {
+    fio --output-format=terse --ioengine=libaio --iodepth=8 --direct=1 --rw=randwrite --bsrange=4k-1m --size="${1}m" --verify=crc32c \
+        --verify_fatal=1 --randseed=17 --name=direct | cut -c 1-200 && [ "${PIPESTATUS[0]}" = 0 ] &&
+        fio --output-format=terse --ioengine=psync --rw=randwrite --bsrange=4k-1m --size="${1}m" --numjobs=2 --verify=crc32c --verify_fatal=1 \
+            --randseed=18 --fsync=16 --end_fsync=1 --name=buffered | cut -c 1-200 && [ "${PIPESTATUS[0]}" = 0 ] &&
+        drop && fio --output-format=terse --ioengine=psync --rw=randread --bsrange=4k-1m --size="${1}m" --numjobs=2 --verify=crc32c \
+            --verify_fatal=1 --randseed=18 --verify_only --name=buffered | cut -c 1-200 && [ "${PIPESTATUS[0]}" = 0 ]
+}
+
+# client:SIW:EXPORT:ROWS  the kernel's client mounts EXPORT of the host's stagd. SIW: off, crc, p2p. ROWS: all or few.
+group_client() {
+    local siw=$1 export=$2 rows=$3 f names
+    link_up "$siw"
+    quiet_from
+    case $rows in
+        all) names="files directory links names acl holes tree parallel basic special git compile fio" ;;
+        few) names="files links parallel fio" ;;
+        *) names=${rows//,/ } ;;
+    esac
+    row 60 mount mount_rows "$export" nolock || skip="the mount failed"
+    for f in $names; do
+        case $f in
+            basic | special) row 240 "cthon-$f" in_folder $f timeout -k 5 240 python3 /payload/cthon.py $f . ;;
+            git | compile) row 120 $f in_folder $f ${f}_rows ;;
+            fio) row 120 $f in_folder $f fio_rows 16 ;;
+            *) row 240 $f in_folder $f python3 /payload/files.py $f . ;;
+        esac
+        [ -n "$skip" ] || timeout -s KILL 20 stat -t $MNT >/dev/null || skip="the mount does not answer"
+    done
+    row 60 umount unmount
+    row 5 dmesg is_quiet
+    link_down
+}
+
+# locks:SIW:EXPORT  byte-range locks by NLM; the mount has to find the server's lock manager by its rpcbind.
+group_locks() {
+    link_up "$1"
+    quiet_from
+    rpcbind_up
+    row 60 mount mount_rows "$2" lock || skip="the mount failed"
+    row 120 cthon-lock in_folder lock timeout -k 5 120 python3 /payload/cthon.py lock .
+    row 60 umount unmount
+    row 5 dmesg is_quiet
+    link_down
+}
+
+modprobe rpcrdma
+mkdir -p $MNT /var/lib/nfs/rpc_pipefs
+rdma_modules
+net_eth0
+if [ -n "${LABV_STAND_IN:-}" ]; then
+    net_dummy
+    DEV=dummy0 SERVER=$ADDR
+else
+    DEV=eth0 SERVER=$HOST_ADDR
+fi
+for g; do
+    IFS=: read -r verb rest <<<"$g"
+    group=${g//[:\/]/-}
+    mkdir -p "/out/$group"
+    echo "group $g" >&3
+    IFS=: read -ra arguments <<<"$rest"
+    "group_$verb" "${arguments[@]}"
+done
+exit $failed
