@@ -34,7 +34,7 @@ if [ ${#kernels[@]} -eq 0 ]; then
     [ -z "$long" ] || kernels+=(6.12)
 fi
 if [ ${#groups[@]} -eq 0 ]; then
-    groups=(client:off:/mem:all client:crc:/dir:few client:p2p:/mem:few)
+    groups=(client:off:/mem:all client:crc:/dir:few client:p2p:/mem:few locks:off:/mem kill:off:/dir:2 kill:off:/mem:1 server:off server:crc)
 fi
 
 skipped() { echo "SKIPPED: $*"; exit 77; }
@@ -45,6 +45,12 @@ logs=$target/ci/interop
 host=10.78.0.1
 guest=10.78.0.2
 port=20049
+profile=${STAG_PROFILE:-dev}
+programs=$(realpath -m "$target/${profile/dev/debug}")
+stag=$programs/stag
+url=iwarp://$guest:$port/srv/export
+# shellcheck source=ci/lab/client_rows.sh
+. ci/lab/client_rows.sh
 
 # What is needed, from the outside: packages, the guest, our programs. Then all else in a namespace.
 prepare() {
@@ -62,7 +68,7 @@ prepare() {
     fi
     unshare -n ip tuntap add lab0 mode tap || skipped "no tap device in a network namespace"
     ci/lab/build.sh "${kernels[@]}" || skipped "the guest could not be built"
-    [ -n "$stand_in" ] || cargo build --quiet --locked --profile lab -p stag-apps || exit 1
+    [ -n "$stand_in" ] || cargo build --quiet --locked --profile "$profile" -p stag-apps || exit 1
 }
 if [ -z "$inside" ]; then
     prepare
@@ -78,7 +84,7 @@ row() { # row ok|FAILED|SKIPPED NAME SECONDS
 stagd=''
 stagd_start() {
     mkdir -p "$work/dir"
-    "$target/lab/stagd" --export mem:/mem --export "dir:$work/dir" --listen "iwarp://$host:$port" >>"$out/stagd.log" 2>&1 &
+    "$programs/stagd" --export mem:/mem --export "dir:$work/dir" --listen "iwarp://$host:$port" >>"$out/stagd.log" 2>&1 &
     stagd=$!
     local n=0
     until grep -q ready "$out/stagd.log" || [ $n -gt 100 ]; do sleep 0.1; n=$((n + 1)); done
@@ -90,10 +96,38 @@ stagd_stop() {
     wait "$stagd"
 }
 
+# timed FUNCTION : in a process group of its own, stopped after two minutes.
+timed() {
+    local pid dog status=0
+    set -m
+    "$1" &
+    pid=$!
+    set +m
+    (sleep 120 && echo "past 120 s, stopped" && kill -KILL -- "-$pid") 2>/dev/null &
+    dog=$!
+    wait "$pid" || status=$?
+    kill "$dog" 2>/dev/null
+    return $status
+}
+
 # What the guest's script asks for (ci/lab/guest/rows.sh).
 ask() {
     case $1 in
-        true) true ;;
+        # restart: the server dies as by a power cut, and comes back.
+        restart)
+            kill -KILL "$stagd"
+            wait "$stagd"
+            sleep 2
+            stagd_start
+            ;;
+        # client NAME: a row of our client against the guest's server.
+        client)
+            local began=$EPOCHREALTIME outcome=ok
+            mkdir -p "$out/${group//[:\/]/-}"
+            timed "client_$2" >"$out/${group//[:\/]/-}/$2.log" 2>&1 || outcome=FAILED
+            row $outcome "$2" "$(awk -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')"
+            [ $outcome = ok ]
+            ;;
         *) echo "nobody knows how to $*" >&2; false ;;
     esac
 }
@@ -101,7 +135,7 @@ ask() {
 run_kernel() {
     kernel=$1 group=-
     out=$logs/$kernel
-    work=$(mktemp -d)
+    work=$(mktemp -d) tree=$work/tree
     rm -rf "$out"
     mkdir -p "$out"
     mkfifo "$work/pipe.in" "$work/pipe.out"

@@ -11,12 +11,7 @@
 stty -F /dev/ttyS1 raw -echo
 exec 3<>/dev/ttyS1
 
-ask() {
-    local answer
-    echo "ask $*" >&3
-    read -r -t 120 answer <&3 || answer=silent
-    [ "$answer" = 0 ] || { echo "asked the host: $*: $answer"; return 1; }
-}
+ask() { bash /payload/ask.sh "$@"; }
 
 failed=0
 # row SECONDS NAME COMMAND... : one row. Past SECONDS it is stopped and has failed.
@@ -171,6 +166,48 @@ group_locks() {
     row 60 umount unmount
     row 5 dmesg is_quiet
     link_down
+}
+
+# kill:SIW:EXPORT:ROUNDS  stagd dies by signal 9 under a write load, ROUNDS times, and comes back.
+group_kill() {
+    local restart="bash /payload/ask.sh restart"
+    [ -z "${LABV_STAND_IN:-}" ] || restart=". /payload/lib.sh; nfsd_down; sleep 2; nfsd_up"
+    link_up "$1"
+    quiet_from
+    row 60 mount mount_rows "$2" nolock || skip="the mount failed"
+    case $2 in
+        /mem) row 120 recover forgotten "$2" ;;
+        *) row $((60 + 120 * $3)) durable python3 /payload/durable.py $MNT/durable "$3" bash -c "$restart" ;;
+    esac
+    row 60 umount unmount
+    row 5 dmesg is_quiet
+    link_down
+}
+# A store in memory is empty after it: the mount says so, and a new one works.
+forgotten() {
+    echo there >$MNT/file && sync && ask restart || return
+    drop
+    ! cat $MNT/file || return
+    unmount && mount_rows "$1" nolock && [ ! -e $MNT/file ] && echo back >$MNT/file && drop && [ "$(cat $MNT/file)" = back ]
+}
+
+# server:SIW  the kernel's server, for our client on the host.
+group_server() {
+    local f
+    rdma_link siw eth0 "${1#off}"
+    quiet_from
+    nfsd_up
+    rm -rf ${EXPORT:?}/*
+    mkdir -m 777 $EXPORT/many
+    (cd $EXPORT/many && seq -f 'entry-with-a-name-of-some-length-%06.0f' 3000 | xargs touch)
+    for f in ping exports put digests get links many names errors parallel perf remove; do
+        ask client "$f" || failed=1
+        # What the server has, by its own account: the next row compares.
+        [ $f != put ] || (cd $EXPORT && find tree -type f | sort | xargs -d '\n' sha256sum >/tmp/sums && cp /tmp/sums .)
+    done
+    row 5 dmesg is_quiet
+    nfsd_down
+    siw_unload eth0
 }
 
 modprobe rpcrdma
