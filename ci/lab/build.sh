@@ -27,7 +27,7 @@ packages=(
     kmod iproute2 procps strace tcpdump python3 acl attr
     rpcbind nfs-common nfs-kernel-server nfs4-acl-tools
     libibverbs1 librdmacm1 ibverbs-providers ibverbs-utils rdmacm-utils perftest
-    fio git make tcc libc6-dev
+    fio git make tcc libc6-dev libnfs-utils
 )
 # Modules that the guest may load, whatever the kernel; their dependencies follow by themselves.
 modules=(

@@ -55,7 +55,9 @@ is_quiet() {
 
 # stagd is a stranger: mounts say all that it needs. The kernel's own server stands in for it with LABV_STAND_IN.
 mount_rows() { # mount_rows EXPORT LOCKS
-    local options=rdma,port=$PORT,vers=3,mountproto=tcp,$2 path=$1
+    local options=rdma path=$1
+    [ "$over" != tcp ] || options=proto=tcp
+    options+=,port=$PORT,vers=3,mountproto=tcp,$2
     if [ -n "${LABV_STAND_IN:-}" ]; then path=$EXPORT; else options+=,mountport=$PORT; fi
     timeout -k 5 60 mount -v -t nfs -o "$options,retry=0" "$SERVER:$path" $MNT && mountpoint -q $MNT && grep " $MNT " /proc/mounts
 }
@@ -67,14 +69,15 @@ unmount() {
         sleep 1
     done
 }
-# link_up off|crc|p2p, link_down: the siw of a group.
+# link_up off|crc|p2p|tcp, link_down: what a group goes over; all but tcp are a siw.
 link_up() {
-    rdma_link siw "$DEV" "${1#off}"
+    over=$1
+    [ "$over" = tcp ] || rdma_link siw "$DEV" "${over#off}"
     [ -z "${LABV_STAND_IN:-}" ] || nfsd_up
 }
 link_down() {
     [ -z "${LABV_STAND_IN:-}" ] || nfsd_down
-    siw_unload "$DEV" || echo "siw does not unload"
+    [ "$over" = tcp ] || siw_unload "$DEV" || echo "siw does not unload"
     skip=''
 }
 # in_folder NAME COMMAND... : in a new folder of the mount, which is gone afterwards.
@@ -131,10 +134,11 @@ fio_rows() {
             --verify_fatal=1 --randseed=18 --verify_only --name=buffered | cut -c 1-200 && [ "${PIPESTATUS[0]}" = 0 ]
 }
 
-# client:SIW:EXPORT:ROWS  the kernel's client mounts EXPORT of the host's stagd. SIW: off, crc, p2p. ROWS: all or few.
+# client:OVER:EXPORT:ROWS  the kernel's client mounts EXPORT of the host's stagd. OVER: off, crc, p2p (three siws), or
+# tcp. ROWS: all, few, or their names with commas.
 group_client() {
-    local siw=$1 export=$2 rows=$3 f names
-    link_up "$siw"
+    local export=$2 rows=$3 f names
+    link_up "$1"
     quiet_from
     case $rows in
         all) names="files directory links names acl holes tree parallel basic special git compile fio" ;;
@@ -156,7 +160,7 @@ group_client() {
     link_down
 }
 
-# locks:SIW:EXPORT  byte-range locks by NLM; the mount has to find the server's lock manager by its rpcbind.
+# locks:OVER:EXPORT  byte-range locks by NLM; the mount has to find the server's lock manager by its rpcbind.
 group_locks() {
     link_up "$1"
     quiet_from
@@ -168,7 +172,7 @@ group_locks() {
     link_down
 }
 
-# kill:SIW:EXPORT:ROUNDS  stagd dies by signal 9 under a write load, ROUNDS times, and comes back.
+# kill:OVER:EXPORT:ROUNDS  stagd dies by signal 9 under a write load, ROUNDS times, and comes back.
 group_kill() {
     local restart="bash /payload/ask.sh restart"
     [ -z "${LABV_STAND_IN:-}" ] || restart=". /payload/lib.sh; nfsd_down; sleep 2; nfsd_up"
@@ -189,6 +193,29 @@ forgotten() {
     drop
     ! cat $MNT/file || return
     unmount && mount_rows "$1" nolock && [ ! -e $MNT/file ] && echo back >$MNT/file && drop && [ "$(cat $MNT/file)" = back ]
+}
+
+# public:EXPORT  programs that are not of the kernel, over TCP: libnfs's, showmount, rpcinfo.
+group_public() {
+    local where="nfs://$SERVER$1" port="nfsport=$PORT&mountport=$PORT" f=/usr/lib/python3.11/argparse.py
+    row 20 showmount showmount_rows "$1"
+    row 20 rpcinfo rpcinfo_rows
+    row 60 nfs-cp nfs-cp $f "$where/argparse.py?$port"
+    row 60 nfs-cat bash -c "nfs-cat '$where/argparse.py?$port' | cmp - $f"
+    row 60 nfs-stat bash -c "nfs-stat '$where/argparse.py?$port' | grep -w $(stat -c %s $f)"
+    row 60 nfs-ls bash -c "nfs-ls '$where?$port' | grep -w argparse.py"
+}
+showmount_rows() { timeout 15 showmount -e "$SERVER" | grep -w -- "$1"; }
+rpcinfo_rows() {
+    local p
+    timeout 15 rpcinfo -p "$SERVER" >/tmp/rpcinfo && cat /tmp/rpcinfo || return
+    for p in "100003 +3 +tcp" "100005 +3 +tcp" "100021 +4 +tcp" "100024 +1 +tcp" "100227 +3 +tcp"; do
+        grep -E "$p" /tmp/rpcinfo || { echo "not there: $p"; return 1; }
+    done
+    for p in "100003 3" "100005 3"; do
+        # shellcheck disable=SC2086 # program and version
+        timeout 15 rpcinfo -T tcp "$SERVER" $p || return
+    done
 }
 
 # server:SIW  the kernel's server, for our client on the host.
