@@ -4,7 +4,7 @@
 //! - [`export`]: what is served to whom, and how it is written on a command line.
 //! - [`caller`]: who a Call is from; [`acl`]: access control lists; [`handle`]: file handles that cannot be forged.
 //! - [`store`]: what keeps the files, as the server sees it; [`memory`]: files in pool memory.
-//! - [`lock`]: locks on ranges of files.
+//! - [`lock`]: locks on ranges of files; [`callout`]: Calls that the server makes to its clients.
 //! - [`server`]: the services NFS and MOUNT; [`client`]: typed Calls that do not block.
 //!
 //! A READ hands out the stored pages themselves, by reference count; a WRITE puts the very buffer in their
@@ -14,6 +14,7 @@
 pub mod acl;
 pub mod binding;
 pub mod caller;
+pub mod callout;
 pub mod client;
 pub mod export;
 pub mod handle;
