@@ -43,6 +43,9 @@ const SENDS_MAX: usize = 4;
 /// How long an unused connection stays: as Linux's server does.
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(6 * 60);
 
+/// How long a peer that sends no more waits for its last Replies.
+const ENDED_MAX: Duration = Duration::from_secs(60);
+
 /// How long Replies may wait without the peer taking an octet.
 const SEND_MAX: Duration = Duration::from_secs(30);
 
@@ -511,6 +514,9 @@ impl Connection {
             && since(started) >= RECORD_MAX + self.allowance()
         {
             return Err(Ending::TimedOut("a record takes too long to arrive"));
+        }
+        if self.ended && since(self.active) >= ENDED_MAX {
+            return Err(Ending::Peer);
         }
         if self.later_count == 0 && since(self.active) >= IDLE_MAX {
             return Err(Ending::TimedOut("it is not used"));

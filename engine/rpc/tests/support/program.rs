@@ -29,6 +29,11 @@ pub(crate) const REGRET: u32 = 8;
 /// `later_put(delay, eligible opaque<>)`: as [`PUT`], after a delay.
 pub(crate) const LATER_PUT: u32 = 9;
 
+/// As [`PUT`], with exactly one item, which a byte stream may place.
+pub(crate) const PUT_ONE: u32 = 10;
+/// As [`GET`], with at most one item, which a byte stream may send from where it lies.
+pub(crate) const GET_ONE: u32 = 11;
+
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Eligible items of one Call or Reply at most.
@@ -38,6 +43,9 @@ pub(crate) const ITEM_LEN_MAX: u32 = 1 << 20;
 
 static PLAIN: Procedure = Procedure::plain("PLAIN");
 static TAKES: Procedure = Procedure { eligible_arguments: ITEMS_MAX as u8, ..Procedure::plain("TAKES") };
+static TAKES_ONE: Procedure =
+    Procedure { eligible_arguments: 1, locate: Some(locate), ..Procedure::plain("TAKES_ONE") };
+static GIVES_ONE: Procedure = Procedure { eligible_results: 1, ..Procedure::plain("GIVES_ONE") };
 static GIVES: Procedure = Procedure { eligible_results: ITEMS_MAX as u8, ..Procedure::plain("GIVES") };
 
 /// The octet number `index` of the data that `seed` stands for.
@@ -47,6 +55,12 @@ pub(crate) fn octet(seed: u32, index: usize) -> u8 {
 
 pub(crate) fn pattern(seed: u32, len: usize) -> Vec<u8> {
     (0..len).map(|index| octet(seed, index)).collect()
+}
+
+/// Finds the item of [`PUT_ONE`].
+fn locate(arguments: &mut Reader<'_>) -> Result<u32, stag_wire::xdr::Error> {
+    arguments.enumeration(|count| (count == 1).then_some(()))?;
+    arguments.u32()
 }
 
 /// What [`PUT`] answers for an item: order counts.
@@ -166,7 +180,9 @@ impl Service for Program {
         match procedure {
             ECHO | LATER | FORGET | BAD_CHUNKS | BIG | REGRET => Some(&PLAIN),
             PUT | LATER_PUT => Some(&TAKES),
+            PUT_ONE => Some(&TAKES_ONE),
             GET => Some(&GIVES),
+            GET_ONE => Some(&GIVES_ONE),
             _ => None,
         }
     }
@@ -179,11 +195,11 @@ impl Service for Program {
                 Ok(text) => reply.success(|writer| writer.opaque(text)),
                 Err(_) => reply.garbage_arguments(),
             },
-            PUT => match put(call, arguments) {
+            PUT | PUT_ONE => match put(call, arguments) {
                 Some(answer) => reply.success(|writer| raw(writer, &answer)),
                 None => reply.garbage_arguments(),
             },
-            GET => {
+            GET | GET_ONE => {
                 if self.get(call, reply).is_none() {
                     reply.garbage_arguments();
                 }
