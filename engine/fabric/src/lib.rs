@@ -8,9 +8,11 @@
 //! [`Completion`] gives it back. Memory that a peer may touch is moved into [`Provider::expose`], and
 //! comes back when it is fenced. So safe code cannot touch memory that a device or a peer may write.
 
+pub mod iwarp;
 mod provider;
 pub mod shm;
 pub mod sim;
 
+pub use iwarp::{Iwarp, IwarpConfig};
 pub use provider::*;
 pub use shm::{Shm, ShmConfig};

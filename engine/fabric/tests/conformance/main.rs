@@ -8,6 +8,7 @@ mod bench;
 mod capacity;
 mod exposures;
 mod faults;
+mod iwarp;
 mod messages;
 mod setup;
 mod shared_memory;
@@ -25,6 +26,14 @@ macro_rules! conformance {
                 #[test]
                 fn $case() {
                     crate::simulated::run(stringify!($case), crate::$subject::$case);
+                }
+            )* })*
+        }
+        mod on_iwarp {
+            $(mod $subject { $(
+                #[test]
+                fn $case() {
+                    crate::iwarp::run(stringify!($case), crate::$subject::$case);
                 }
             )* })*
         }

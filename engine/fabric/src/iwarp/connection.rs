@@ -1,0 +1,287 @@
+//! One queue pair: its socket, what is posted to it, and what became of it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use stag_memory::Buf;
+
+use super::fault::Fault;
+use super::handshake::{Dial, Offer};
+use super::receive::Rx;
+use super::send::{Payload, Tx, Work};
+use super::socket::Socket;
+use super::stags::Stags;
+use crate::{
+    Completed, Completion, DisconnectReason, Exposed, Handle, PostError, QueuePairCapacity, QueuePairId,
+    ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
+};
+
+/// What a queue pair waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Connecting side: for TCP, then for the reply.
+    Dialing,
+    /// Accepting side: for the user's `accept`.
+    Prepared,
+    /// For the user to take `Event::Established`.
+    Announced,
+    /// For work.
+    Open,
+    /// For everything to be given back.
+    Closing(DisconnectReason),
+}
+
+/// What two sides agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// CRCs are generated and checked (5044-7.1-c).
+    pub(super) crc: bool,
+    /// Read Requests of the peer at once.
+    pub(super) ird: u32,
+    /// Read Requests of ours at once.
+    pub(super) ord: u32,
+    /// Octets of a ULPDU that we send, at most.
+    pub(super) ulpdu_len_max: usize,
+    /// The peer's first message may be a Send of no octets for which no Receive is posted (6581-9-b).
+    pub(super) swallows_send: bool,
+    /// We are the accepting side, and may not send before the peer did (5044-7.1-f).
+    pub(super) waits: bool,
+}
+
+/// Where completions go: to the user who is polling, or to wait for the next poll.
+pub(super) struct Sink<'a> {
+    pub(super) out: Option<&'a mut Vec<Completion>>,
+    pub(super) end: usize,
+    pub(super) local: &'a mut VecDeque<Completion>,
+}
+
+impl Sink<'_> {
+    /// Gives a completion to the user. `true`: it is harvested; `false`: it will be.
+    #[inline(always)]
+    pub(super) fn push(&mut self, completion: Completion) -> bool {
+        // In order: nothing overtakes what waits.
+        if let Some(out) = &mut self.out
+            && out.len() < self.end
+            && self.local.is_empty()
+        {
+            out.push(completion);
+            return true;
+        }
+        self.local.push_back(completion);
+        false
+    }
+}
+
+/// A queue pair.
+pub(super) struct QueuePair {
+    pub(super) id: QueuePairId,
+    pub(super) phase: Phase,
+    pub(super) capacity: QueuePairCapacity,
+    pub(super) socket: Option<Socket>,
+    pub(super) peer: SocketAddr,
+    pub(super) dial: Option<Box<Dial>>,
+    pub(super) offer: Option<Offer>,
+    pub(super) rx: Rx,
+    pub(super) tx: Tx,
+    pub(super) stags: Stags,
+    pub(super) receives: VecDeque<(u64, Buf)>,
+    /// Requests whose completion the user has not got, and unsignaled ones that are not done.
+    pub(super) outstanding: u32,
+    /// In the provider's list of queue pairs that have something to send.
+    pub(super) is_dirty: bool,
+    /// In the provider's list of queue pairs whose socket was full.
+    pub(super) is_blocked: bool,
+    /// Its socket is in the epoll.
+    pub(super) is_watched: bool,
+    /// Its socket is in the epoll for room to send.
+    pub(super) is_watched_to_send: bool,
+}
+
+impl QueuePair {
+    pub(super) fn new(
+        id: QueuePairId,
+        phase: Phase,
+        capacity: QueuePairCapacity,
+        peer: SocketAddr,
+    ) -> QueuePair {
+        QueuePair {
+            id,
+            phase,
+            capacity,
+            socket: None,
+            peer,
+            dial: None,
+            offer: None,
+            rx: Rx::new(),
+            tx: Tx::new(&capacity),
+            stags: Stags::new(capacity.exposures),
+            receives: VecDeque::with_capacity(capacity.receives as usize),
+            outstanding: 0,
+            is_dirty: false,
+            is_blocked: false,
+            is_watched: false,
+            is_watched_to_send: false,
+        }
+    }
+
+    /// Completions that it may have waiting at once.
+    pub(super) fn completions(capacity: &QueuePairCapacity) -> u64 {
+        u64::from(capacity.receives) + u64::from(capacity.sends) + u64::from(capacity.exposures)
+    }
+
+    /// Both sides know that they are connected, and on which terms.
+    pub(super) fn agree(&mut self, terms: &Terms) {
+        self.rx.agree(terms);
+        self.tx.agree(terms);
+        self.phase = Phase::Announced;
+    }
+
+    #[inline(always)]
+    fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    pub(super) fn post_receive(&mut self, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
+        let error = if matches!(self.phase, Phase::Closing(_)) {
+            PostError::NotConnected
+        } else if self.receives.len() >= self.capacity.receives as usize {
+            PostError::Full
+        } else {
+            self.receives.push_back((id, buf));
+            return Ok(());
+        };
+        Err(Refused { request: buf, error })
+    }
+
+    /// Why one more request cannot be posted.
+    #[inline(always)]
+    fn refusal(&self) -> Option<PostError> {
+        if !self.is_open() {
+            Some(PostError::NotConnected)
+        } else if self.outstanding >= self.capacity.sends {
+            Some(PostError::Full)
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    pub(super) fn post_send(&mut self, request: SendRequest) -> Result<(), Refused<SendRequest>> {
+        if let Some(error) = self.refusal() {
+            return Err(Refused { request, error });
+        }
+        if request.buf.len() > self.capacity.send_len_max as usize {
+            return Err(Refused { request, error: PostError::TooLong });
+        }
+        let SendRequest { id, buf, invalidate, signaled } = request;
+        self.outstanding += 1;
+        self.tx.post(Work::new(id, signaled, Payload::Send { buf, invalidate }));
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn post_write(&mut self, request: WriteRequest) -> Result<(), Refused<WriteRequest>> {
+        if let Some(error) = self.refusal() {
+            return Err(Refused { request, error });
+        }
+        let WriteRequest { id, source, target, signaled } = request;
+        self.outstanding += 1;
+        self.tx.post(Work::new(id, signaled, Payload::Write { source, target }));
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn post_read(
+        &mut self,
+        request: ReadRequest,
+        parts: &[ReadPart],
+    ) -> Result<(), Refused<ReadRequest>> {
+        if let Some(error) = self.refusal() {
+            return Err(Refused { request, error });
+        }
+        let room = request.target.len() as u64;
+        let fits = |part: &ReadPart| u64::from(part.at) + u64::from(part.len) <= room;
+        // A peer with an IRD of 0 lets nobody read.
+        if parts.len() > crate::READ_PARTS_MAX || !parts.iter().all(fits) || !self.tx.may_read() {
+            return Err(Refused { request, error: PostError::TooLong });
+        }
+        if !self.tx.has_room_for_parts(parts.len()) {
+            return Err(Refused { request, error: PostError::Full });
+        }
+        let ReadRequest { id, target } = request;
+        self.outstanding += 1;
+        self.tx.post_read(id, target, parts);
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn expose(&mut self, exposed: Exposed) -> Result<RemoteSegment, Refused<Exposed>> {
+        if !self.is_open() {
+            return Err(Refused { request: exposed, error: PostError::NotConnected });
+        }
+        if self.stags.is_full() {
+            return Err(Refused { request: exposed, error: PostError::Full });
+        }
+        Ok(RemoteSegment { handle: self.stags.insert(exposed), offset: 0 })
+    }
+
+    /// Hands out what is done, from the oldest request on, as far as it goes without a gap.
+    #[inline]
+    pub(super) fn complete(&mut self, sink: &mut Sink<'_>) {
+        while let Some(work) = self.tx.take_done() {
+            if !work.signaled {
+                self.outstanding -= 1;
+                continue;
+            }
+            let completion =
+                Completion { queue_pair: self.id, id: work.id, completed: work.completed(), result: Ok(()) };
+            if sink.push(completion) {
+                self.outstanding -= 1;
+            }
+        }
+    }
+
+    /// The user got the completion of a Send, Write or Read that had waited.
+    #[inline]
+    pub(super) fn harvested(&mut self) {
+        // What completed with an error counts no more.
+        self.outstanding = self.outstanding.saturating_sub(1);
+    }
+
+    /// Gives back all that is posted and exposed. `fault`: what the peer did, if it was its fault; `refused`: which of our requests the
+    /// peer refused, with the error. There is room for all completions: that is what admission is for.
+    #[cold]
+    pub(super) fn flush(
+        &mut self,
+        sink: &mut Sink<'_>,
+        fault: Option<Fault>,
+        refused: Option<(u64, WorkError)>,
+    ) {
+        let queue_pair = self.id;
+        let flushed = Err(WorkError::Flushed);
+        let mut first = fault.map(Fault::receive_error);
+        while let Some((id, buf)) = self.receives.pop_front() {
+            let completed = Completed::Receive { buf, invalidated: None, exposed: None };
+            let result = first.take().map_or(flushed, Err);
+            sink.push(Completion { queue_pair, id, completed, result });
+        }
+        self.tx.forget_emitted();
+        while let Some((sequence, work)) = self.tx.take_any() {
+            let result = match refused {
+                Some((which, error)) if which == sequence => Err(error),
+                _ => flushed,
+            };
+            let id = work.id;
+            sink.push(Completion { queue_pair, id, completed: work.completed(), result });
+        }
+        self.outstanding = 0;
+        while let Some((handle, exposed)) = self.stags.take_any() {
+            let completed = Completed::Fence { handle, exposed };
+            sink.push(Completion { queue_pair, id: 0, completed, result: flushed });
+        }
+    }
+
+    pub(super) fn fence(&mut self, handle: Handle) -> Option<Exposed> {
+        if matches!(self.phase, Phase::Closing(_)) { None } else { self.stags.fence(handle) }
+    }
+}

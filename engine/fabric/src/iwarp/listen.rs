@@ -1,0 +1,284 @@
+//! The accepting side: listeners, connections that have not said what they want, and guests of another protocol.
+//!
+//! A connection costs a slot, a descriptor and at most one frame's octets until its request is there, and that for a bounded
+//! time; there is a bounded number of them, and a new one pushes the oldest silent one out. So thousands of connections
+//! that send nothing keep nobody out, because an honest peer needs a round trip.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use stag_wire::mpa::{Frame, FrameError, FrameKind};
+
+use super::Iwarp;
+use super::epoll::Token;
+use super::handshake::{self, Incomplete, Offer, Progress};
+use super::socket::{ListenSocket, Moved, Socket};
+use crate::{ConnectRequestId, Event, ListenerId, Peer, Stranger};
+
+/// Connections taken from a listener in one look.
+const ACCEPT_BURST: usize = 16;
+/// Requests that wait for the user at once: more are refused.
+const REQUESTS_MAX: usize = 1024;
+/// Strangers that wait to be taken: more are closed.
+const STRANGERS_MAX: usize = 64;
+
+/// What a connection waits for.
+enum Waits {
+    /// For its first octet.
+    Silent,
+    /// For the rest of its request.
+    Request(Incomplete),
+    /// For the user's answer to it.
+    User(Offer),
+}
+
+/// A connection that has no queue pair yet.
+pub(super) struct Incoming {
+    generation: u32,
+    listener: ListenerId,
+    pub(super) socket: Socket,
+    pub(super) peer: SocketAddr,
+    deadline: Duration,
+    waits: Waits,
+}
+
+/// All of them.
+pub(super) struct Waiting {
+    slots: Vec<Option<Incoming>>,
+    generation: u32,
+    /// Those that have not sent their whole request.
+    silent: usize,
+    requests: usize,
+    pub(super) strangers: VecDeque<(Stranger, Duration)>,
+}
+
+impl Waiting {
+    pub(super) fn new() -> Waiting {
+        Waiting { slots: Vec::new(), generation: 0, silent: 0, requests: 0, strangers: VecDeque::new() }
+    }
+
+    fn find(&mut self, index: u32, generation: u32) -> Option<&mut Incoming> {
+        let incoming = self.slots.get_mut(index as usize)?.as_mut()?;
+        (incoming.generation == generation).then_some(incoming)
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Incoming> {
+        let incoming = self.slots.get_mut(index as usize)?.take()?;
+        match incoming.waits {
+            Waits::User(_) => self.requests -= 1,
+            _ => self.silent -= 1,
+        }
+        Some(incoming)
+    }
+
+    /// The connection whose request the user answers.
+    pub(super) fn take_request(&mut self, request: ConnectRequestId) -> Option<(Incoming, Offer)> {
+        let (index, generation) = (request.0 as u32, (request.0 >> 32) as u32);
+        let Waits::User(offer) = self.find(index, generation)?.waits else { return None };
+        self.remove(index).map(|incoming| (incoming, offer))
+    }
+
+    /// When the first of them, or of the strangers, is out of time.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let silent = self.slots.iter().flatten().filter(|i| !matches!(i.waits, Waits::User(_)));
+        silent.map(|incoming| incoming.deadline).chain(self.strangers.front().map(|(_, at)| *at)).min()
+    }
+
+    /// The one that has been silent for longest.
+    fn oldest_silent(&self) -> Option<u32> {
+        let silent = |slot: &Option<Incoming>| match slot {
+            Some(Incoming { waits: Waits::Silent | Waits::Request(_), deadline, .. }) => Some(*deadline),
+            _ => None,
+        };
+        let each = self.slots.iter().enumerate().filter_map(|(index, slot)| Some((silent(slot)?, index)));
+        each.min().map(|(_, index)| index as u32)
+    }
+}
+
+impl Iwarp {
+    /// Takes connections from a listener's backlog.
+    pub(super) fn take_connections(&mut self, index: u32) {
+        for _ in 0..ACCEPT_BURST {
+            let Some(listener) = self.listeners.get(index as usize) else { return };
+            let (socket, peer) = match listener.accept(&self.config) {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
+                Err(error) => {
+                    // Of a connection that is gone again, or of descriptors that ran out: the next look tries again.
+                    self.complaints.say(self.now, None, &format_args!("accept: {error}"));
+                    return;
+                }
+            };
+            self.counters.accepted += 1;
+            if self.waiting.silent >= self.config.handshakes.max(1) as usize
+                && let Some(oldest) = self.waiting.oldest_silent()
+            {
+                self.counters.handshakes_evicted += 1;
+                let evicted = self.waiting.remove(oldest).map(|incoming| incoming.peer);
+                self.complaints.say(self.now, evicted, &"closed: too many connections have sent no request");
+            }
+            self.admit_incoming(ListenerId(index), socket, peer);
+        }
+    }
+
+    fn admit_incoming(&mut self, listener: ListenerId, socket: Socket, peer: SocketAddr) {
+        let waiting = &mut self.waiting;
+        let index = waiting.slots.iter().position(Option::is_none).unwrap_or(waiting.slots.len());
+        waiting.generation = waiting.generation.wrapping_add(1) & Token::GENERATION_MASK;
+        let generation = waiting.generation;
+        if self.epoll.add(socket.as_fd(), Token::Incoming { index: index as u32, generation }).is_err() {
+            return;
+        }
+        let deadline = self.now + self.config.request_timeout;
+        let incoming = Incoming { generation, listener, socket, peer, deadline, waits: Waits::Silent };
+        if index == waiting.slots.len() {
+            waiting.slots.push(None);
+        }
+        waiting.slots[index] = Some(incoming);
+        waiting.silent += 1;
+        // The request is often there already.
+        self.hear_incoming(index as u32, generation);
+    }
+
+    /// A connection without a queue pair has news.
+    pub(super) fn hear_incoming(&mut self, index: u32, generation: u32) {
+        let Some(incoming) = self.waiting.find(index, generation) else { return };
+        if let Waits::Silent = incoming.waits {
+            let mut first = [0];
+            match incoming.socket.peek(&mut first) {
+                Moved::Nothing => return,
+                Moved::End | Moved::Lost => return drop(self.waiting.remove(index)),
+                Moved::Octets(_) => {}
+            }
+            match first[0] {
+                // An MPA key.
+                b'M' => incoming.waits = Waits::Request(Incomplete::default()),
+                // A record mark of RPC over TCP: a fragment, the last of its record or not, of less than 16 MiB.
+                0x00 | 0x80 => return self.hand_out(index),
+                _ => {
+                    self.counters.bad_keys += 1;
+                    return self.turn_away(index, &"neither an MPA request nor an RPC record");
+                }
+            }
+        }
+        match &mut incoming.waits {
+            Waits::Silent => {}
+            Waits::Request(incomplete) => match incomplete.receive(&incoming.socket) {
+                Progress::Waiting => {}
+                Progress::Gone => drop(self.waiting.remove(index)),
+                Progress::Bad(error) => {
+                    let counter = match error {
+                        FrameError::Key => &mut self.counters.bad_keys,
+                        _ => &mut self.counters.bad_frames,
+                    };
+                    *counter += 1;
+                    self.turn_away(index, &error);
+                }
+                Progress::Whole => self.hear_request(index),
+            },
+            // The user has not answered yet. If the peer is gone, or sends before the reply (5044-7.1-g), the user will find
+            // the request gone.
+            Waits::User(_) => {
+                if let Moved::Octets(_) = incoming.socket.peek(&mut [0]) {
+                    self.counters.early_fpdus += 1;
+                    self.turn_away(index, &"octets before the reply");
+                } else {
+                    self.waiting.remove(index);
+                }
+            }
+        }
+    }
+
+    /// A whole request came.
+    fn hear_request(&mut self, index: u32) {
+        let Some(Some(incoming)) = self.waiting.slots.get_mut(index as usize) else { return };
+        let Waits::Request(incomplete) = &incoming.waits else { return };
+        let Ok((frame, _)) = Frame::parse(incomplete.octets()) else { return };
+        if frame.kind != FrameKind::Request {
+            self.counters.bad_frames += 1;
+            return self.turn_away(index, &"a reply that nobody asked for");
+        }
+        let offer = Offer::new(&frame);
+        let private_data = frame.private_data.to_vec();
+        let refusal = if frame.markers {
+            self.counters.markers_refused += 1;
+            Some("markers are not supported")
+        } else if self.waiting.requests >= REQUESTS_MAX {
+            self.counters.requests_refused += 1;
+            Some("too many connection requests wait")
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            if let Some(incoming) = self.waiting.remove(index) {
+                self.complaints.say(self.now, Some(incoming.peer), &reason);
+                self.refuse(incoming.socket, &offer, reason);
+            }
+            return;
+        }
+        incoming.waits = Waits::User(offer);
+        self.waiting.silent -= 1;
+        self.waiting.requests += 1;
+        self.counters.requests += 1;
+        let request = ConnectRequestId(u64::from(incoming.generation) << 32 | u64::from(index));
+        let (listener, peer) = (incoming.listener, Peer::Address(incoming.peer));
+        self.events.push_back(Event::ConnectRequest { listener, request, peer, private_data });
+    }
+
+    /// Says no, and closes when the peer has heard it.
+    pub(super) fn refuse(&mut self, socket: Socket, offer: &Offer, reason: &str) {
+        self.epoll.remove(socket.as_fd());
+        if handshake::send(&socket, &offer.refusal(&self.config, reason)) {
+            self.lingerers.add(socket, Vec::new(), self.now);
+        }
+    }
+
+    /// Closes a connection that does not deserve a word.
+    #[cold]
+    fn turn_away(&mut self, index: u32, why: &dyn std::fmt::Display) {
+        let peer = self.waiting.remove(index).map(|incoming| incoming.peer);
+        self.complaints.say(self.now, peer, &format_args!("closed: {why}"));
+    }
+
+    /// Somebody who speaks another protocol. Nothing was taken from the socket but a look.
+    fn hand_out(&mut self, index: u32) {
+        let Some(incoming) = self.waiting.remove(index) else { return };
+        if self.waiting.strangers.len() >= STRANGERS_MAX {
+            self.counters.strangers_dropped += 1;
+            return;
+        }
+        self.counters.strangers += 1;
+        let Incoming { listener, socket, peer, .. } = incoming;
+        self.epoll.remove(socket.as_fd());
+        let deadline = self.now + self.config.request_timeout;
+        self.waiting.strangers.push_back((Stranger { listener, socket: socket.into_fd(), peer }, deadline));
+    }
+
+    /// Closes whoever is out of time.
+    pub(super) fn expire_incoming(&mut self) {
+        for index in 0..self.waiting.slots.len() {
+            let late = match &self.waiting.slots[index] {
+                Some(incoming) => incoming.deadline <= self.now && !matches!(incoming.waits, Waits::User(_)),
+                None => false,
+            };
+            if late {
+                self.counters.handshakes_timed_out += 1;
+                self.turn_away(index as u32, &"no request in time");
+            }
+        }
+        while self.waiting.strangers.front().is_some_and(|(_, deadline)| *deadline <= self.now) {
+            self.counters.strangers_dropped += 1;
+            self.waiting.strangers.pop_front();
+        }
+    }
+
+    pub(super) fn bind(&mut self, at: SocketAddr) -> std::io::Result<ListenerId> {
+        let index = self.listeners.len() as u32;
+        let listener = ListenSocket::bind(at, &self.config)?;
+        self.epoll.add(listener.as_fd(), Token::Listener(index))?;
+        self.listeners.push(listener);
+        Ok(ListenerId(index))
+    }
+}

@@ -1,0 +1,341 @@
+//! The provider's methods: the thin layer between the trait and a queue pair.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use stag_memory::{Arena, Buf};
+
+use super::connection::{Phase, QueuePair};
+use super::epoll::Token;
+use super::handshake::{self, Dial, Incomplete, PRIVATE_DATA_LEN_MAX};
+use super::reactor::Ending;
+use super::{Iwarp, MESSAGE_LEN_MAX, dial};
+use crate::{
+    Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
+    Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
+    ReadRequest, Refused, RemoteSegment, SendRequest, Stranger, WriteRequest,
+};
+
+/// Idle passes after which the sockets are looked at, for a caller whose time stands still.
+const LOOK_PASSES: u32 = 4096;
+
+impl Provider for Iwarp {
+    fn name(&self) -> &'static str {
+        "iwarp"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            completions: self.config.completions,
+            queue_pairs: self.config.queue_pairs,
+            message_len_max: MESSAGE_LEN_MAX,
+            transfer_len_max: u32::MAX,
+            private_data_len_max: PRIVATE_DATA_LEN_MAX,
+            send_with_invalidate: true,
+            exposure: ExposureKind::TableEntry,
+        }
+    }
+
+    fn register(&mut self, arena: &Arena) -> Result<(), FabricError> {
+        if !self.is_registered(arena.id()) {
+            self.arenas.push(arena.clone());
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {
+        let at = dial::resolve(address)?;
+        self.bind(at)
+            .map_err(|source| FabricError::System { doing: format!("listen at iwarp://{address}"), source })
+    }
+
+    fn connect(
+        &mut self,
+        address: &str,
+        private_data: &[u8],
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError> {
+        check_private_data(private_data)?;
+        let to = dial::resolve(address)?;
+        let id = self.admit(&capacity)?;
+        let mut pair = QueuePair::new(id, Phase::Dialing, capacity, to);
+        pair.dial = Some(Box::new(Dial {
+            address: to,
+            private_data: private_data.to_vec(),
+            deadline: None,
+            has_asked: false,
+            reply: Incomplete::default(),
+            revision: self.config.revision,
+            failed: None,
+        }));
+        self.install(pair);
+        self.dialing.push(id.index);
+        self.start_dialing(id.index);
+        self.look_at = Duration::ZERO;
+        Ok(id)
+    }
+
+    fn prepare(
+        &mut self,
+        request: ConnectRequestId,
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError> {
+        let (incoming, offer) =
+            self.waiting.take_request(request).ok_or(FabricError::Gone("the connection request"))?;
+        let id = match self.admit(&capacity) {
+            Ok(id) => id,
+            Err(error) => {
+                self.refuse(incoming.socket, &offer, &error.to_string());
+                return Err(error);
+            }
+        };
+        let mut pair = QueuePair::new(id, Phase::Prepared, capacity, incoming.peer);
+        let token = Token::QueuePair { index: id.index, generation: id.generation };
+        // It fails only without memory; then the end of the peer is noticed at `accept`.
+        pair.is_watched = self.epoll.change(incoming.socket.as_fd(), token, false).is_ok();
+        pair.socket = Some(incoming.socket);
+        pair.offer = Some(offer);
+        self.install(pair);
+        Ok(id)
+    }
+
+    fn accept(&mut self, queue_pair: QueuePairId, private_data: &[u8]) -> Result<(), FabricError> {
+        check_private_data(private_data)?;
+        let gone = FabricError::Gone("the prepared queue pair");
+        // Whoever sends before the reply, or is gone, is found out here at the latest.
+        self.hear_prepared(queue_pair.index);
+        let Some(pair) = find(&mut self.slots, queue_pair) else { return Err(gone) };
+        let (Some(socket), Some(offer)) = (&pair.socket, &pair.offer) else {
+            // It ended meanwhile: `Event::Disconnected` says why.
+            return if matches!(pair.phase, Phase::Closing(_)) { Ok(()) } else { Err(gone) };
+        };
+        if pair.phase != Phase::Prepared {
+            return Err(gone);
+        }
+        if !handshake::send(socket, &offer.reply(&self.config, private_data)) {
+            self.close(queue_pair.index, DisconnectReason::PeerDied, Ending::default());
+            return Ok(());
+        }
+        let terms = offer.terms(&self.config, socket.segment_len());
+        pair.agree(&terms);
+        self.counters.established += 1;
+        let peer = Peer::Address(pair.peer);
+        self.events.push_back(Event::Established { queue_pair, private_data: Vec::new(), peer });
+        Ok(())
+    }
+
+    fn reject(&mut self, request: ConnectRequestId, reason: &str) {
+        if let Some((incoming, offer)) = self.waiting.take_request(request) {
+            self.refuse(incoming.socket, &offer, reason);
+        }
+    }
+
+    fn disconnect(&mut self, queue_pair: QueuePairId) {
+        if find(&mut self.slots, queue_pair).is_some() {
+            self.close(queue_pair.index, DisconnectReason::Local, Ending::default());
+        }
+    }
+
+    #[inline]
+    fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
+        let registered = self.is_registered(buf.location().arena);
+        match find(&mut self.slots, queue_pair) {
+            None => Err(Refused { request: buf, error: PostError::NotConnected }),
+            Some(_) if !registered => Err(Refused { request: buf, error: PostError::NotRegistered }),
+            Some(pair) => pair.post_receive(id, buf),
+        }
+    }
+
+    #[inline]
+    fn post_send(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: SendRequest,
+    ) -> Result<(), Refused<SendRequest>> {
+        if !self.is_registered(request.buf.location().arena) {
+            return Err(Refused { request, error: PostError::NotRegistered });
+        }
+        match find(&mut self.slots, queue_pair) {
+            None => return Err(Refused { request, error: PostError::NotConnected }),
+            Some(pair) => pair.post_send(request)?,
+        }
+        self.mark_dirty(queue_pair.index);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_write(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: WriteRequest,
+    ) -> Result<(), Refused<WriteRequest>> {
+        if !self.is_registered(request.source.location().arena) {
+            return Err(Refused { request, error: PostError::NotRegistered });
+        }
+        match find(&mut self.slots, queue_pair) {
+            None => return Err(Refused { request, error: PostError::NotConnected }),
+            Some(pair) => pair.post_write(request)?,
+        }
+        self.mark_dirty(queue_pair.index);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_read(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: ReadRequest,
+        parts: &[ReadPart],
+    ) -> Result<(), Refused<ReadRequest>> {
+        if !self.is_registered(request.target.location().arena) {
+            return Err(Refused { request, error: PostError::NotRegistered });
+        }
+        match find(&mut self.slots, queue_pair) {
+            None => return Err(Refused { request, error: PostError::NotConnected }),
+            Some(pair) => pair.post_read(request, parts)?,
+        }
+        self.mark_dirty(queue_pair.index);
+        Ok(())
+    }
+
+    #[inline]
+    fn expose(
+        &mut self,
+        queue_pair: QueuePairId,
+        exposed: Exposed,
+    ) -> Result<RemoteSegment, Refused<Exposed>> {
+        let arena = match &exposed {
+            Exposed::Read(shared) => shared.location().arena,
+            Exposed::Write(buf) => buf.location().arena,
+        };
+        let registered = self.is_registered(arena);
+        match find(&mut self.slots, queue_pair) {
+            None => Err(Refused { request: exposed, error: PostError::NotConnected }),
+            Some(_) if !registered => Err(Refused { request: exposed, error: PostError::NotRegistered }),
+            Some(pair) => pair.expose(exposed),
+        }
+    }
+
+    #[inline]
+    fn fence(&mut self, queue_pair: QueuePairId, handle: Handle, _id: u64) -> Option<Fence> {
+        find(&mut self.slots, queue_pair)?.fence(handle).map(Fence::Done)
+    }
+
+    #[inline]
+    fn ring_doorbells(&mut self) {
+        while let Some(index) = self.dirty.pop() {
+            self.flush(index);
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Duration, completions: &mut Vec<Completion>, max: usize) -> usize {
+        let start = completions.len();
+        let end = start + max.min(completions.capacity() - start);
+        self.now = now;
+
+        // What waits comes first. As long as it does not fit, nothing new is taken from the peers.
+        self.drain_local(completions, end);
+        if self.local.is_empty() && completions.len() < end {
+            self.harvest(completions, end);
+        }
+        self.look_passes += u32::from(completions.len() == start);
+        if now >= self.look_at || self.look_passes >= LOOK_PASSES || self.is_crowded() {
+            self.look(completions, end);
+        }
+        if !self.blocked.is_empty() {
+            self.retry_blocked();
+        }
+        // Read Responses, and what had to wait for the peer.
+        self.ring_doorbells();
+
+        if !self.local.is_empty() {
+            self.drain_local(completions, end);
+        }
+        if !self.closing.is_empty() && self.local.is_empty() {
+            self.clear_away();
+        }
+        completions.len() - start
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        if let Event::Established { queue_pair, .. } = event
+            && find(&mut self.slots, queue_pair).is_some()
+        {
+            // From here on there may be completions.
+            self.activate(queue_pair.index);
+        }
+        Some(event)
+    }
+
+    fn take_stranger(&mut self) -> Option<Stranger> {
+        self.waiting.strangers.pop_front().map(|(stranger, _)| stranger)
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.timeout()
+    }
+
+    fn arm(&mut self) -> bool {
+        if !self.config.may_sleep {
+            return false;
+        }
+        self.ring_doorbells();
+        let is_busy = !self.local.is_empty()
+            || !self.events.is_empty()
+            || !self.closing.is_empty()
+            || !self.waiting.strangers.is_empty();
+        if is_busy {
+            return false;
+        }
+        // What is in a socket already makes the epoll readable: it is level-triggered.
+        self.watch_blocked();
+        self.is_armed = true;
+        true
+    }
+
+    fn disarm(&mut self) {
+        if std::mem::take(&mut self.is_armed) {
+            // Whatever woke us, the next pass looks.
+            self.look_at = Duration::ZERO;
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.config.may_sleep.then(|| self.epoll.as_fd())
+    }
+}
+
+impl Iwarp {
+    /// Hands out completions that waited.
+    #[inline]
+    fn drain_local(&mut self, completions: &mut Vec<Completion>, end: usize) {
+        while completions.len() < end
+            && let Some(completion) = self.local.pop_front()
+        {
+            let is_request =
+                !matches!(completion.completed, Completed::Receive { .. } | Completed::Fence { .. });
+            if is_request && let Some(pair) = find(&mut self.slots, completion.queue_pair) {
+                pair.harvested();
+            }
+            completions.push(completion);
+        }
+    }
+}
+
+/// The queue pair, if it still exists.
+#[inline(always)]
+fn find(slots: &mut [Option<Box<QueuePair>>], id: QueuePairId) -> Option<&mut QueuePair> {
+    let slot = slots.get_mut(id.index as usize)?.as_deref_mut()?;
+    (slot.id.generation == id.generation).then_some(slot)
+}
+
+fn check_private_data(private_data: &[u8]) -> Result<(), FabricError> {
+    let (wanted, limit) = (private_data.len() as u64, PRIVATE_DATA_LEN_MAX as u64);
+    if wanted > limit {
+        let repair = "carry less in it";
+        return Err(FabricError::Limit { what: "octets of private data", wanted, limit, repair });
+    }
+    Ok(())
+}

@@ -1,0 +1,474 @@
+//! What `poll` does: sockets are read and written, timers looked at, ended queue pairs cleared away.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use stag_wire::rdmap::{self, Cause, Opcode, queue};
+use stag_wire::{ddp, mpa};
+
+use super::Iwarp;
+use super::connection::{Phase, QueuePair, Sink};
+use super::crc::crc32c;
+use super::epoll::Token;
+use super::fault::{self, Fault};
+use super::handshake;
+use super::receive::Stop;
+use super::send::Flushed;
+use super::socket::Moved;
+use crate::{Completion, DisconnectReason, Event, WorkError};
+
+/// Up to so many queue pairs are read without asking the epoll first.
+const HOT_MAX: usize = 4;
+/// System calls that read from one queue pair before the next one gets its turn.
+const RECEIVE_BURST: usize = 16;
+/// How often the other sockets are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_micros(30);
+/// How often the timers are looked at.
+const TIMERS_INTERVAL: Duration = Duration::from_millis(1);
+/// The first time that a peer which has not sent anything is nudged; then after twice as long each time.
+const NUDGE_FIRST: Duration = Duration::from_millis(5);
+/// How often it is.
+const NUDGES: u32 = 8;
+/// Octets received behind a large payload: its CRC and the next header, so that the next payload goes straight to its place, too.
+const TAIL_BULK: usize = mpa::TRAILER_LEN_MAX + mpa::LENGTH_LEN + ddp::UNTAGGED_LEN;
+/// The same, behind the last segment of a message: small messages follow.
+const TAIL: usize = 4096;
+
+/// A peer that we connected to, and that has not sent anything.
+pub(super) struct Nudging {
+    index: u32,
+    generation: u32,
+    at: Duration,
+    count: u32,
+}
+
+/// What there is to say about an end, beyond its reason.
+#[derive(Default)]
+pub(super) struct Ending {
+    /// What the peer did.
+    pub(super) fault: Option<Fault>,
+    /// Which request of ours the peer refused, and as what it completes.
+    pub(super) refused: Option<(u64, WorkError)>,
+    /// What the peer is told.
+    pub(super) terminate: Option<Cause>,
+}
+
+impl Iwarp {
+    /// Whether there are too many queue pairs to read them all.
+    #[inline(always)]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.open.len() > HOT_MAX
+    }
+
+    /// Reads the open queue pairs: all of them if there are few.
+    #[inline]
+    pub(super) fn harvest(&mut self, completions: &mut Vec<Completion>, end: usize) {
+        if self.is_crowded() {
+            return;
+        }
+        self.turn = self.turn.wrapping_add(1);
+        for step in 0..self.open.len() {
+            // One that closed meanwhile has left the list; who is skipped for it comes next time.
+            let count = self.open.len();
+            if count == 0 {
+                return;
+            }
+            let index = self.open[(self.turn + step) % count];
+            self.receive(index, completions, end);
+        }
+    }
+
+    /// Takes what a queue pair's socket has.
+    #[inline]
+    fn receive(&mut self, index: u32, completions: &mut Vec<Completion>, end: usize) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        if pair.phase != Phase::Open {
+            return;
+        }
+        let mut sink = Sink { out: Some(completions), end, local: &mut self.local };
+        match pull(pair, &mut self.staging, &mut sink, &mut self.counters) {
+            Pulled::All => {
+                // Read Responses, and requests that had to wait for the peer's.
+                if pair.tx.has_work() && !pair.is_dirty && !pair.is_blocked {
+                    pair.is_dirty = true;
+                    self.dirty.push(index);
+                }
+            }
+            Pulled::End => {
+                self.counters.truncated += u64::from(!pair.rx.is_between());
+                self.close(index, DisconnectReason::Peer, Ending::default());
+            }
+            Pulled::Lost => self.close(index, DisconnectReason::PeerDied, Ending::default()),
+            Pulled::Stopped(stop) => self.stop(index, &stop),
+        }
+    }
+
+    /// The peer broke the rules, or says that we did.
+    #[cold]
+    fn stop(&mut self, index: u32, stop: &Stop) {
+        let Some(Some(pair)) = self.slots.get(index as usize) else { return };
+        match *stop {
+            Stop::Fault(fault) => {
+                fault.count(&mut self.counters);
+                self.complaints.say(self.now, Some(pair.peer), &format_args!("terminated: {}", fault.text()));
+                let ending = Ending { fault: Some(fault), terminate: Some(fault.cause()), refused: None };
+                self.close(index, fault.reason(), ending);
+            }
+            Stop::Terminated(cause, header) => {
+                let reason = fault::reason_of(cause);
+                self.complaints.say(self.now, Some(pair.peer), &format_args!("the peer terminated: {cause}"));
+                let refused = match reason {
+                    DisconnectReason::Work(error) => pair.tx.refused(header).map(|which| (which, error)),
+                    _ => None,
+                };
+                self.close(index, reason, Ending { refused, ..Ending::default() });
+            }
+        }
+    }
+
+    /// Sends what a queue pair has, as far as its socket takes it.
+    #[inline]
+    pub(super) fn flush(&mut self, index: u32) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        pair.is_dirty = false;
+        let Some(socket) = &pair.socket else { return };
+        if !matches!(pair.phase, Phase::Open | Phase::Announced) {
+            return;
+        }
+        let flushed = pair.tx.flush(socket, &mut self.scratch, &mut self.counters);
+        pair.complete(&mut Sink { out: None, end: 0, local: &mut self.local });
+        match flushed {
+            Flushed::All => {
+                if pair.is_blocked {
+                    self.unblock(index);
+                }
+            }
+            Flushed::Blocked | Flushed::More => {
+                if !pair.is_blocked {
+                    pair.is_blocked = true;
+                    self.blocked.push(index);
+                }
+            }
+            Flushed::Lost => self.lost(index),
+        }
+    }
+
+    /// A send found the connection lost. What the peer said last may still be there to be received, a Terminate above all.
+    #[cold]
+    fn lost(&mut self, index: u32) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        let mut sink = Sink { out: None, end: 0, local: &mut self.local };
+        if pair.phase == Phase::Open
+            && let Pulled::Stopped(stop) = pull(pair, &mut self.staging, &mut sink, &mut self.counters)
+        {
+            return self.stop(index, &stop);
+        }
+        self.close(index, DisconnectReason::PeerDied, Ending::default());
+    }
+
+    fn unblock(&mut self, index: u32) {
+        self.blocked.retain(|&other| other != index);
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        pair.is_blocked = false;
+        if pair.is_watched_to_send
+            && let Some(socket) = &pair.socket
+        {
+            pair.is_watched_to_send = false;
+            let token = Token::QueuePair { index, generation: pair.id.generation };
+            // It fails only without memory; then we are woken up for nothing.
+            let _ = self.epoll.change(socket.as_fd(), token, false);
+        }
+    }
+
+    /// Tries the sockets that were full again; those of a crowd when the epoll says so.
+    #[inline]
+    pub(super) fn retry_blocked(&mut self) {
+        for at in (0..self.blocked.len()).rev() {
+            let Some(&index) = self.blocked.get(at) else { continue };
+            let Some(Some(pair)) = self.slots.get(index as usize) else { continue };
+            if !pair.is_watched_to_send {
+                self.flush(index);
+            }
+        }
+        if self.blocked.len() > HOT_MAX {
+            self.watch_blocked();
+        }
+    }
+
+    /// Lets the epoll tell when full sockets have room.
+    #[cold]
+    pub(super) fn watch_blocked(&mut self) {
+        for at in 0..self.blocked.len() {
+            let index = self.blocked[at];
+            self.watch(index);
+            let Some(Some(pair)) = self.slots.get_mut(index as usize) else { continue };
+            let token = Token::QueuePair { index, generation: pair.id.generation };
+            if !pair.is_watched_to_send
+                && let Some(socket) = &pair.socket
+            {
+                pair.is_watched_to_send = self.epoll.change(socket.as_fd(), token, true).is_ok();
+            }
+        }
+    }
+
+    /// Lets the epoll tell when a queue pair's socket has something.
+    pub(super) fn watch(&mut self, index: u32) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        if !pair.is_watched
+            && let Some(socket) = &pair.socket
+        {
+            let token = Token::QueuePair { index, generation: pair.id.generation };
+            pair.is_watched = self.epoll.add(socket.as_fd(), token).is_ok();
+        }
+    }
+
+    /// The user knows that a queue pair is connected: it takes part.
+    pub(super) fn activate(&mut self, index: u32) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        if pair.phase != Phase::Announced {
+            return;
+        }
+        pair.phase = Phase::Open;
+        let generation = pair.id.generation;
+        let is_initiator = pair.offer.is_none();
+        self.open.push(index);
+        if is_initiator {
+            self.nudging.push(Nudging { index, generation, at: self.now + NUDGE_FIRST, count: 0 });
+        }
+        if self.is_crowded() || self.config.may_sleep {
+            for at in 0..self.open.len() {
+                self.watch(self.open[at]);
+            }
+        } else if let Some(Some(pair)) = self.slots.get_mut(index as usize)
+            && let Some(socket) = &pair.socket
+            && pair.is_watched
+        {
+            // It is read in every pass: no need to be told.
+            self.epoll.remove(socket.as_fd());
+            pair.is_watched = false;
+        }
+    }
+
+    /// Looks at the sockets that are not read in every pass, and at the timers.
+    #[cold]
+    pub(super) fn look(&mut self, completions: &mut Vec<Completion>, end: usize) {
+        self.look_at = self.now + LOOK_INTERVAL;
+        self.look_passes = 0;
+        let is_crowded = self.is_crowded();
+        for at in 0..self.epoll.look() {
+            match self.epoll.ready(at) {
+                Token::Listener(index) => self.take_connections(index),
+                Token::Incoming { index, generation } => self.hear_incoming(index, generation),
+                Token::QueuePair { index, generation } => {
+                    let Some(Some(pair)) = self.slots.get(index as usize) else { continue };
+                    if pair.id.generation & Token::GENERATION_MASK != generation {
+                        continue;
+                    }
+                    match pair.phase {
+                        Phase::Dialing => self.dial(index),
+                        Phase::Prepared => self.hear_prepared(index),
+                        Phase::Open => {
+                            if pair.is_watched_to_send {
+                                self.flush(index);
+                            }
+                            if is_crowded {
+                                self.receive(index, completions, end);
+                            }
+                        }
+                        Phase::Announced | Phase::Closing(_) => {}
+                    }
+                }
+            }
+        }
+        if self.now >= self.timers_at {
+            self.timers_at = self.now + TIMERS_INTERVAL;
+            self.expire_incoming();
+            self.nudge();
+        }
+        self.expire_dialing();
+        self.lingerers.look(self.now, &mut self.staging);
+    }
+
+    /// Sends something to peers that may have missed the first segment behind their reply, as siw does.
+    fn nudge(&mut self) {
+        let mut at = 0;
+        while let Some(nudging) = self.nudging.get_mut(at) {
+            let &mut Nudging { index, generation, .. } = nudging;
+            let pair = match self.slots.get_mut(index as usize) {
+                Some(Some(pair)) if pair.id.generation == generation && pair.phase == Phase::Open => pair,
+                _ => {
+                    self.nudging.swap_remove(at);
+                    continue;
+                }
+            };
+            if pair.rx.has_heard || nudging.count == NUDGES {
+                self.nudging.swap_remove(at);
+                continue;
+            }
+            at += 1;
+            if self.now < nudging.at {
+                continue;
+            }
+            nudging.count += 1;
+            nudging.at = self.now + NUDGE_FIRST * (1 << nudging.count);
+            if pair.tx.is_between() {
+                pair.tx.nudge();
+                self.counters.nudges += 1;
+                self.flush(index);
+            }
+        }
+    }
+
+    /// When `poll` has to come by even if no socket has news.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        let dialing = self.dialing.iter().filter_map(|&index| {
+            let dial = self.slots.get(index as usize)?.as_ref()?.dial.as_ref()?;
+            let at_once = dial.failed.is_some() || dial.deadline.is_none();
+            Some(if at_once { self.now } else { dial.deadline.unwrap_or(self.now) })
+        });
+        let nudging = self.nudging.iter().map(|nudging| nudging.at);
+        let lingering = (!self.lingerers.is_empty()).then_some(self.now + TIMERS_INTERVAL);
+        dialing.chain(nudging).chain(lingering).chain(self.waiting.deadline()).min()
+    }
+
+    /// Ends a queue pair, for whatever reason: all that is posted and exposed comes back. Harmless when it is ending already.
+    #[cold]
+    pub(super) fn close(&mut self, index: u32, reason: DisconnectReason, ending: Ending) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        if matches!(pair.phase, Phase::Closing(_)) {
+            return;
+        }
+        let was = std::mem::replace(&mut pair.phase, Phase::Closing(reason.clone()));
+        pair.dial = None;
+        if let Some(socket) = pair.socket.take() {
+            self.epoll.remove(socket.as_fd());
+            match was {
+                Phase::Prepared => {
+                    if let (Some(offer), DisconnectReason::Local) = (&pair.offer, &reason) {
+                        // A peer that just sees the end might try again with revision 1.
+                        let refusal = offer.refusal(&self.config, "the server has changed its mind");
+                        handshake::send(&socket, &refusal);
+                        self.lingerers.add(socket, Vec::new(), self.now);
+                    }
+                }
+                Phase::Announced | Phase::Open if is_alive(&reason) => {
+                    if reason == DisconnectReason::Local {
+                        // What was posted before still goes out, as far as the socket takes it now.
+                        pair.tx.flush(&socket, &mut self.scratch, &mut self.counters);
+                    }
+                    let mut words = pair.tx.unfinished();
+                    if let Some(cause) = ending.terminate {
+                        self.counters.terminates_sent += 1;
+                        words.extend_from_slice(&terminate(pair, cause, ending.fault));
+                    }
+                    self.lingerers.add(socket, words, self.now);
+                }
+                Phase::Dialing if ending.terminate.is_some() => {
+                    self.counters.terminates_sent += 1;
+                    let words = ending.terminate.map(|cause| terminate(pair, cause, None));
+                    self.lingerers.add(socket, words.unwrap_or_default(), self.now);
+                }
+                _ => {}
+            }
+        }
+        pair.complete(&mut Sink { out: None, end: 0, local: &mut self.local });
+        pair.flush(&mut Sink { out: None, end: 0, local: &mut self.local }, ending.fault, ending.refused);
+        (pair.is_dirty, pair.is_blocked) = (false, false);
+        for list in [&mut self.open, &mut self.dirty, &mut self.blocked, &mut self.dialing] {
+            list.retain(|&other| other != index);
+        }
+        self.closing.push(index);
+    }
+
+    /// Forgets the queue pairs that have ended, once the user has all their completions.
+    #[cold]
+    pub(super) fn clear_away(&mut self) {
+        for index in std::mem::take(&mut self.closing) {
+            let Some(Some(pair)) = self.slots.get_mut(index as usize) else { continue };
+            let Phase::Closing(reason) = &pair.phase else { continue };
+            let (queue_pair, reason, capacity) = (pair.id, reason.clone(), pair.capacity);
+            self.slots[index as usize] = None;
+            self.completions_taken -= QueuePair::completions(&capacity);
+            self.counters.disconnected += 1;
+            self.events.push_back(Event::Disconnected { queue_pair, reason });
+        }
+    }
+}
+
+/// Whether the peer may still listen.
+fn is_alive(reason: &DisconnectReason) -> bool {
+    !matches!(reason, DisconnectReason::PeerDied | DisconnectReason::Peer)
+}
+
+/// What became of reading.
+enum Pulled {
+    /// All that is there, or enough for now.
+    All,
+    End,
+    Lost,
+    Stopped(Stop),
+}
+
+/// Takes what the socket has, a bounded number of times.
+#[inline]
+fn pull(
+    pair: &mut QueuePair,
+    staging: &mut [u8],
+    sink: &mut Sink<'_>,
+    counters: &mut super::IwarpCounters,
+) -> Pulled {
+    for _ in 0..RECEIVE_BURST {
+        let direct = match pair.direct() {
+            Ok(direct) => direct,
+            Err(stop) => return Pulled::Stopped(stop),
+        };
+        let is_bulk = pair.rx.is_bulk();
+        let Some(socket) = &pair.socket else { return Pulled::All };
+        let (moved, straight, asked) = match direct {
+            Some((place, len)) => {
+                let tail = if is_bulk { TAIL_BULK } else { TAIL };
+                // SAFETY: `direct` says that `place` is valid for writes of `len` octets, in a buffer that the queue
+                // pair holds by value: nobody has a reference to it.
+                let moved = unsafe { socket.receive_at(place, len, &mut staging[..tail]) };
+                (moved, len, len + tail)
+            }
+            None => (socket.receive(staging), 0, staging.len()),
+        };
+        let count = match moved {
+            Moved::Octets(count) => count,
+            Moved::Nothing => return Pulled::All,
+            Moved::End => return Pulled::End,
+            Moved::Lost => return Pulled::Lost,
+        };
+        counters.receive_calls += 1;
+        let landed = count.min(straight);
+        let result = if landed > 0 { pair.landed(landed) } else { Ok(()) };
+        if let Err(stop) = result.and_then(|()| pair.take(&staging[..count - landed], sink, counters)) {
+            return Pulled::Stopped(stop);
+        }
+        if count < asked {
+            return Pulled::All;
+        }
+    }
+    Pulled::All
+}
+
+/// The FPDU of a Terminate (5040-g): with what it is about, unless that cannot be trusted.
+fn terminate(pair: &QueuePair, cause: Cause, fault: Option<Fault>) -> Vec<u8> {
+    let mut payload = [0; rdmap::TERMINATE_LEN_MAX];
+    let len = match fault.filter(|fault| fault.names_segment()) {
+        Some(fault) => {
+            let (header, segment_len, request) = pair.rx.about(fault);
+            rdmap::emit_terminate(cause, Some((header, segment_len)), request, &mut payload)
+        }
+        None => rdmap::emit_terminate(cause, None, None, &mut payload),
+    };
+    let control = Opcode::Terminate.to_control();
+    let queue = queue::TERMINATE;
+    let header = ddp::Untagged { last: true, control, ulp: 0, queue, msn: 1, offset: 0 }.to_wire();
+    let ulpdu = [&header[..], &payload[..len]].concat();
+    let mut fpdu = vec![0; mpa::fpdu_len(ulpdu.len())];
+    let crc: fn(&[u8]) -> u32 = crc32c;
+    mpa::emit_fpdu(&ulpdu, pair.tx.uses_crc().then_some(crc), &mut fpdu);
+    fpdu
+}

@@ -1,0 +1,506 @@
+//! The receiving half of a queue pair: a stream of octets, cut anywhere, becomes placed data and completions.
+//!
+//! An FPDU that is there as a whole is checked (CRC first), placed and delivered in one go. One that is not is
+//! taken in three stages, each of which keeps what it has and waits for more: the headers; the payload, which goes to its place
+//! as it comes, for large ones by the system call itself ([`QueuePair::direct`]); padding and CRC. Only then is anything delivered.
+//! A place is looked up again for each piece: what was fenced meanwhile is not written (5042-b).
+
+use stag_wire::ddp::{self, Header, Tagged, Untagged};
+use stag_wire::mpa;
+use stag_wire::rdmap::{self, Opcode, ReadRequest, Terminate, queue};
+
+use super::connection::{QueuePair, Sink, Terms};
+use super::counters::IwarpCounters;
+use super::crc::{Crc, crc32c};
+use super::fault::{Access, Fault};
+use super::stags::Invalidated;
+use crate::{Completed, Completion, Handle};
+
+/// A payload of which at least so much is still to come is received straight into its place; less is cheaper to copy.
+const DIRECT_MIN: u32 = 16 * 1024;
+/// Payload that is kept beside the header: a Read Request, or as much of a Terminate as says anything.
+const INLINE_MAX: usize = rdmap::TERMINATE_LEN_MAX;
+/// ULPDU_Length and the longest header.
+const HEAD_LEN_MAX: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN;
+
+/// Why no more is taken from the stream.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The peer did something wrong.
+    Fault(Fault),
+    /// The peer says that we did.
+    Terminated(rdmap::Cause, Option<Header>),
+}
+
+impl From<Fault> for Stop {
+    #[cold]
+    fn from(fault: Fault) -> Stop {
+        Stop::Fault(fault)
+    }
+}
+
+/// What comes next in the stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// ULPDU_Length and the DDP header.
+    Head,
+    Payload,
+    /// Padding and CRC.
+    Trailer,
+}
+
+/// Where a payload goes.
+#[derive(Clone, Copy)]
+enum Place {
+    /// To the oldest posted Receive.
+    Receive,
+    /// To exposed memory.
+    Exposed { stag: u32, offset: u64 },
+    /// To the target of the oldest Read.
+    Read,
+    /// Beside the header.
+    Inline,
+    /// Nowhere.
+    Nowhere,
+}
+
+/// Where the receiving half is.
+pub(super) struct Rx {
+    stage: Stage,
+    head: [u8; HEAD_LEN_MAX],
+    head_len: usize,
+    inline: [u8; INLINE_MAX],
+    header: Header,
+    opcode: Opcode,
+    place: Place,
+    /// Octets of the segment's payload, and how many of them came.
+    payload_len: u32,
+    payload_at: u32,
+    trailer: [u8; mpa::TRAILER_LEN_MAX],
+    trailer_len: usize,
+    crc: Crc,
+    checks_crc: bool,
+    swallows_send: bool,
+    /// Next message, and next octet of it, of the queue of Sends.
+    send_msn: u32,
+    send_at: u32,
+    read_msn: u32,
+    /// Something came since the connection was made.
+    pub(super) has_heard: bool,
+}
+
+impl Rx {
+    pub(super) fn new() -> Rx {
+        Rx {
+            stage: Stage::Head,
+            head: [0; HEAD_LEN_MAX],
+            head_len: 0,
+            inline: [0; INLINE_MAX],
+            header: Header::Tagged(Tagged { last: false, control: 0, stag: 0, offset: 0 }),
+            opcode: Opcode::Write,
+            place: Place::Nowhere,
+            payload_len: 0,
+            payload_at: 0,
+            trailer: [0; mpa::TRAILER_LEN_MAX],
+            trailer_len: 0,
+            crc: Crc::START,
+            checks_crc: true,
+            swallows_send: false,
+            send_msn: 1,
+            send_at: 0,
+            read_msn: 1,
+            has_heard: false,
+        }
+    }
+
+    pub(super) fn agree(&mut self, terms: &Terms) {
+        self.checks_crc = terms.crc;
+        self.swallows_send = terms.swallows_send;
+    }
+
+    /// Whether the stream is between two FPDUs.
+    pub(super) fn is_between(&self) -> bool {
+        self.stage == Stage::Head && self.head_len == 0
+    }
+
+    /// Whether the segment under way is one of many that go to the same message.
+    pub(super) fn is_bulk(&self) -> bool {
+        matches!(self.header, Header::Tagged(Tagged { last: false, .. })) && self.payload_len >= DIRECT_MIN
+    }
+
+    /// What a Terminate tells of the segment that a fault is about: its header and length, and its Read Request.
+    pub(super) fn about(&self, fault: Fault) -> (&[u8], u16, Option<&[u8; rdmap::READ_REQUEST_LEN]>) {
+        let header =
+            &self.head[mpa::LENGTH_LEN..mpa::LENGTH_LEN + ddp::header_len(self.head[mpa::LENGTH_LEN])];
+        let segment_len = u16::from_be_bytes([self.head[0], self.head[1]]);
+        let request = match fault {
+            Fault::Read(_) | Fault::TooManyReads => self.inline.first_chunk(),
+            _ => None,
+        };
+        (header, segment_len, request)
+    }
+
+    /// Octets of the ULPDU, from the head's first two.
+    #[inline(always)]
+    fn ulpdu_len(&self) -> usize {
+        usize::from(u16::from_be_bytes([self.head[0], self.head[1]]))
+    }
+}
+
+impl QueuePair {
+    /// Takes all of these octets of the stream.
+    pub(super) fn take(
+        &mut self,
+        mut octets: &[u8],
+        sink: &mut Sink<'_>,
+        counters: &mut IwarpCounters,
+    ) -> Result<(), Stop> {
+        while !octets.is_empty() {
+            octets = match self.rx.stage {
+                Stage::Head => match self.take_whole(octets, sink, counters)? {
+                    Some(rest) => rest,
+                    None => self.take_head(octets)?,
+                },
+                Stage::Payload => self.take_payload(octets)?,
+                Stage::Trailer => self.take_trailer(octets, sink, counters)?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Takes an FPDU that is there from its first to its last octet. `None`: it is not.
+    #[inline]
+    fn take_whole<'a>(
+        &mut self,
+        octets: &'a [u8],
+        sink: &mut Sink<'_>,
+        counters: &mut IwarpCounters,
+    ) -> Result<Option<&'a [u8]>, Stop> {
+        if self.rx.head_len > 0 {
+            return Ok(None);
+        }
+        let Ok((fpdu, rest)) = mpa::Fpdu::parse(octets) else { return Ok(None) };
+        if self.rx.checks_crc && crc32c(fpdu.covered) != fpdu.crc {
+            return Err(Fault::Crc.into());
+        }
+        let (header, payload) = parse(fpdu.ulpdu)?;
+        let head_len = mpa::LENGTH_LEN + header.len();
+        self.rx.head[..head_len].copy_from_slice(&fpdu.covered[..head_len]);
+        self.begin(header, payload.len() as u32)?;
+        self.put(payload)?;
+        self.deliver(sink, counters)?;
+        Ok(Some(rest))
+    }
+
+    #[inline]
+    fn take_head<'a>(&mut self, octets: &'a [u8]) -> Result<&'a [u8], Stop> {
+        let rx = &mut self.rx;
+        // The first octet of the header says how long it is.
+        let known = mpa::LENGTH_LEN + 1;
+        let needed = match rx.head_len < known {
+            true => known,
+            false => mpa::LENGTH_LEN + ddp::header_len(rx.head[mpa::LENGTH_LEN]),
+        };
+        let (now, rest) = octets.split_at(octets.len().min(needed - rx.head_len));
+        rx.head[rx.head_len..rx.head_len + now.len()].copy_from_slice(now);
+        rx.head_len += now.len();
+        if rx.head_len < needed {
+            return Ok(rest);
+        }
+        let ulpdu_len = rx.ulpdu_len();
+        let header_len = ddp::header_len(rx.head[mpa::LENGTH_LEN]);
+        if ulpdu_len < header_len {
+            return Err(Fault::Length.into());
+        }
+        if rx.head_len < mpa::LENGTH_LEN + header_len {
+            return Ok(rest);
+        }
+        let (header, _) = parse(&rx.head[mpa::LENGTH_LEN..mpa::LENGTH_LEN + header_len])?;
+        if rx.checks_crc {
+            rx.crc = Crc::START.update(&rx.head[..rx.head_len]);
+        }
+        let payload_len = (ulpdu_len - header_len) as u32;
+        self.begin(header, payload_len)?;
+        self.rx.trailer_len = 0;
+        self.rx.stage = if payload_len > 0 { Stage::Payload } else { Stage::Trailer };
+        Ok(rest)
+    }
+
+    fn take_payload<'a>(&mut self, octets: &'a [u8]) -> Result<&'a [u8], Stop> {
+        let left = (self.rx.payload_len - self.rx.payload_at) as usize;
+        let (now, rest) = octets.split_at(octets.len().min(left));
+        if self.rx.checks_crc {
+            self.rx.crc = self.rx.crc.update(now);
+        }
+        self.put(now)?;
+        if self.rx.payload_at == self.rx.payload_len {
+            self.rx.stage = Stage::Trailer;
+        }
+        Ok(rest)
+    }
+
+    fn take_trailer<'a>(
+        &mut self,
+        octets: &'a [u8],
+        sink: &mut Sink<'_>,
+        counters: &mut IwarpCounters,
+    ) -> Result<&'a [u8], Stop> {
+        let rx = &mut self.rx;
+        let pad_len = mpa::pad_len(rx.ulpdu_len());
+        let needed = pad_len + mpa::CRC_LEN;
+        let (now, rest) = octets.split_at(octets.len().min(needed - rx.trailer_len));
+        rx.trailer[rx.trailer_len..rx.trailer_len + now.len()].copy_from_slice(now);
+        rx.trailer_len += now.len();
+        if rx.trailer_len < needed {
+            return Ok(rest);
+        }
+        if rx.checks_crc {
+            let (pad, crc) = rx.trailer[..needed].split_at(pad_len);
+            let expected = rx.crc.update(pad).finish().to_le_bytes();
+            if crc != expected {
+                return Err(Fault::Crc.into());
+            }
+        }
+        rx.stage = Stage::Head;
+        self.deliver(sink, counters)?;
+        Ok(rest)
+    }
+
+    /// Where the rest of a large payload goes, for the system call to put it there.
+    #[inline]
+    pub(super) fn direct(&mut self) -> Result<Option<(*mut u8, usize)>, Stop> {
+        let left = self.rx.payload_len - self.rx.payload_at;
+        if self.rx.stage != Stage::Payload || left < DIRECT_MIN {
+            return Ok(None);
+        }
+        let place = self.place(left)?;
+        Ok(place.map(|place| (place, left as usize)))
+    }
+
+    /// The system call put `count` octets where [`QueuePair::direct`] said.
+    #[inline]
+    pub(super) fn landed(&mut self, count: usize) -> Result<(), Stop> {
+        if self.rx.checks_crc
+            && let Some(place) = self.place(count as u32)?
+        {
+            // SAFETY: `count` octets of a buffer that is held here, and that only this thread writes.
+            self.rx.crc = self.rx.crc.update(unsafe { std::slice::from_raw_parts(place, count) });
+        }
+        self.rx.payload_at += count as u32;
+        if self.rx.payload_at == self.rx.payload_len {
+            self.rx.stage = Stage::Trailer;
+        }
+        Ok(())
+    }
+
+    /// Where the next `len` octets of the payload go: valid for writes of them, in a buffer that this queue pair holds. `None`:
+    /// they go to no such place.
+    #[inline]
+    fn place(&mut self, len: u32) -> Result<Option<*mut u8>, Stop> {
+        let at = self.rx.payload_at;
+        Ok(match self.rx.place {
+            Place::Receive => {
+                let (_, buf) = self.receives.front_mut().ok_or(Fault::NoReceive)?;
+                // `begin` saw that the whole segment fits.
+                Some(buf.as_mut_ptr().wrapping_add(self.rx.send_at as usize + at as usize))
+            }
+            Place::Exposed { stag, offset } => {
+                // `begin` saw that this does not wrap.
+                let offset = offset.wrapping_add(u64::from(at));
+                Some(self.stags.place(stag, offset, len).map_err(Fault::Write)?)
+            }
+            Place::Read => self.tx.response_place(at),
+            Place::Inline | Place::Nowhere => None,
+        })
+    }
+
+    /// Puts the next octets of the payload in their place.
+    #[inline]
+    fn put(&mut self, octets: &[u8]) -> Result<(), Stop> {
+        if octets.is_empty() {
+            return Ok(());
+        }
+        match self.place(octets.len() as u32)? {
+            Some(place) => {
+                // SAFETY: `place` is valid for writes of as many octets, in a buffer of the user's, which the provider's own
+                // memory, where `octets` are, does not overlap.
+                unsafe { std::ptr::copy_nonoverlapping(octets.as_ptr(), place, octets.len()) };
+            }
+            None if matches!(self.rx.place, Place::Inline) => {
+                let at = (self.rx.payload_at as usize).min(INLINE_MAX);
+                let room = (INLINE_MAX - at).min(octets.len());
+                self.rx.inline[at..at + room].copy_from_slice(&octets[..room]);
+            }
+            None => {}
+        }
+        self.rx.payload_at += octets.len() as u32;
+        Ok(())
+    }
+
+    /// Checks a segment by its header, before any of its payload is placed, and finds out where that goes.
+    #[inline]
+    fn begin(&mut self, header: Header, len: u32) -> Result<(), Fault> {
+        let control = match &header {
+            Header::Tagged(tagged) => tagged.control,
+            Header::Untagged(untagged) => untagged.control,
+        };
+        let opcode = Opcode::from_control(control).map_err(|error| match error {
+            rdmap::ControlError::Version(_) => Fault::Version,
+            _ => Fault::Opcode,
+        })?;
+        self.rx.place = match &header {
+            Header::Tagged(tagged) => self.begin_tagged(tagged, opcode, len)?,
+            Header::Untagged(untagged) => self.begin_untagged(untagged, opcode, len)?,
+        };
+        self.rx.header = header;
+        self.rx.opcode = opcode;
+        self.rx.payload_len = len;
+        self.rx.payload_at = 0;
+        Ok(())
+    }
+
+    #[inline]
+    fn begin_tagged(&self, header: &Tagged, opcode: Opcode, len: u32) -> Result<Place, Fault> {
+        match opcode {
+            // Of no octets: its STag means nothing (siw-10, siw-16).
+            Opcode::Write if len == 0 => Ok(Place::Nowhere),
+            Opcode::Write => {
+                let Tagged { stag, offset, .. } = *header;
+                self.stags.place(stag, offset, len).map_err(Fault::Write)?;
+                Ok(Place::Exposed { stag, offset })
+            }
+            Opcode::ReadResponse => {
+                self.tx.expect_response(header, len).map_err(Fault::Response)?;
+                Ok(Place::Read)
+            }
+            _ => Err(Fault::Opcode),
+        }
+    }
+
+    #[inline]
+    fn begin_untagged(&self, header: &Untagged, opcode: Opcode, len: u32) -> Result<Place, Fault> {
+        let expected = match header.queue {
+            queue::SEND => (self.rx.send_msn, self.rx.send_at),
+            queue::READ_REQUEST => (self.rx.read_msn, 0),
+            queue::TERMINATE => (1, 0),
+            _ => return Err(Fault::Queue),
+        };
+        if opcode.queue() != Some(header.queue) {
+            return Err(Fault::Opcode);
+        }
+        // Whatever a Terminate says, it is the end.
+        if opcode == Opcode::Terminate {
+            return Ok(Place::Inline);
+        }
+        if header.msn != expected.0 {
+            return Err(Fault::Sequence);
+        }
+        if header.offset != expected.1 {
+            return Err(Fault::Offset);
+        }
+        if opcode == Opcode::ReadRequest {
+            let is_whole = len as usize == rdmap::READ_REQUEST_LEN && header.last;
+            return if is_whole { Ok(Place::Inline) } else { Err(Fault::Length) };
+        }
+        if self.rx.swallows_send && len == 0 && header.last {
+            return Ok(Place::Nowhere);
+        }
+        let (_, buf) = self.receives.front().ok_or(Fault::NoReceive)?;
+        if buf.capacity() as u64 - u64::from(self.rx.send_at) < u64::from(len) {
+            return Err(Fault::TooLong);
+        }
+        Ok(Place::Receive)
+    }
+
+    /// A segment is there, and its CRC is right.
+    #[inline]
+    fn deliver(&mut self, sink: &mut Sink<'_>, counters: &mut IwarpCounters) -> Result<(), Stop> {
+        self.rx.head_len = 0;
+        self.rx.has_heard = true;
+        counters.fpdus_received += 1;
+        self.tx.hear();
+        let swallows_send = std::mem::replace(&mut self.rx.swallows_send, false);
+        match self.rx.header {
+            Header::Untagged(header) => match self.rx.opcode {
+                Opcode::ReadRequest => self.deliver_read_request()?,
+                Opcode::Terminate => return Err(self.deliver_terminate(counters)),
+                _ if swallows_send && matches!(self.rx.place, Place::Nowhere) => {
+                    self.rx.send_msn = self.rx.send_msn.wrapping_add(1);
+                }
+                opcode => self.deliver_send(&header, opcode, sink)?,
+            },
+            Header::Tagged(header) => {
+                if self.rx.opcode == Opcode::ReadResponse
+                    && self.tx.responded(self.rx.payload_len, header.last)
+                {
+                    self.complete(sink);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn deliver_send(&mut self, header: &Untagged, opcode: Opcode, sink: &mut Sink<'_>) -> Result<(), Fault> {
+        self.rx.send_at += self.rx.payload_len;
+        if !header.last {
+            return Ok(());
+        }
+        let (mut invalidated, mut exposed) = (None, None);
+        if opcode.invalidates() {
+            match self.stags.invalidate(header.ulp) {
+                Invalidated::Now(memory) => {
+                    (invalidated, exposed) = (Some(Handle(header.ulp)), Some(memory));
+                }
+                Invalidated::Before => {}
+                Invalidated::Never => return Err(Fault::Invalidate),
+            }
+        }
+        let (id, mut buf) = self.receives.pop_front().ok_or(Fault::NoReceive)?;
+        buf.set_len(self.rx.send_at as usize);
+        self.rx.send_at = 0;
+        self.rx.send_msn = self.rx.send_msn.wrapping_add(1);
+        let completed = Completed::Receive { buf, invalidated, exposed };
+        sink.push(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
+        Ok(())
+    }
+
+    fn deliver_read_request(&mut self) -> Result<(), Fault> {
+        let Some(wire) = self.rx.inline.first_chunk() else { return Err(Fault::Length) };
+        let request = ReadRequest::from_wire(*wire);
+        self.rx.read_msn = self.rx.read_msn.wrapping_add(1);
+        if self.tx.is_responding_full() {
+            return Err(Fault::TooManyReads);
+        }
+        if request.len == 0 {
+            // Nothing is read, so the STag means nothing (siw-10, siw-16); the answer has no octets either.
+            self.tx.respond(None, request.sink_stag, request.sink_offset);
+            return Ok(());
+        }
+        if request.sink_offset.checked_add(u64::from(request.len)).is_none() {
+            return Err(Fault::Read(Access::Wrap));
+        }
+        let source = self.stags.source(request.source_stag, request.source_offset, request.len);
+        self.tx.respond(Some(source.map_err(Fault::Read)?), request.sink_stag, request.sink_offset);
+        Ok(())
+    }
+
+    #[cold]
+    fn deliver_terminate(&mut self, counters: &mut IwarpCounters) -> Stop {
+        counters.terminates_received += 1;
+        let len = (self.rx.payload_len as usize).min(INLINE_MAX);
+        match Terminate::parse(&self.rx.inline[..len]) {
+            Some(terminate) => Stop::Terminated(terminate.likely_cause(), terminate.header),
+            None => Stop::Terminated(rdmap::Cause { layer: 0xf, error_type: 0, code: 0 }, None),
+        }
+    }
+}
+
+#[inline]
+fn parse(ulpdu: &[u8]) -> Result<(Header, &[u8]), Fault> {
+    Header::parse(ulpdu).map_err(|error| match error {
+        ddp::Error::TaggedVersion => Fault::TaggedVersion,
+        ddp::Error::UntaggedVersion => Fault::UntaggedVersion,
+        _ => Fault::Length,
+    })
+}
