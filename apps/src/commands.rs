@@ -3,6 +3,7 @@
 pub mod cat;
 pub mod cp;
 pub mod df;
+pub mod dump;
 pub mod fabrics;
 pub mod get;
 pub mod hugepages;

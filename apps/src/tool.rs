@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{cat, cp, df, fabrics, get, hugepages, ls, mkdir, mv, perf, ping, put, rm, stat};
+use crate::commands::{cat, cp, df, dump, fabrics, get, hugepages, ls, mkdir, mv, perf, ping, put, rm, stat};
 use crate::failure::Failure;
 use crate::options::{self, Options};
 use crate::output::Output;
@@ -51,6 +51,7 @@ enum Command {
     Mkdir(mkdir::Mkdir),
     Stat(stat::Stat),
     Df(df::Df),
+    Dump(dump::Dump),
     Hugepages(hugepages::Hugepages),
     Fabrics(fabrics::Fabrics),
     /// The server, for `stag demo` where only `stag` was built
@@ -74,6 +75,7 @@ impl Command {
             Command::Mkdir(command) => command.run(out),
             Command::Stat(command) => command.run(out),
             Command::Df(command) => command.run(out),
+            Command::Dump(command) => command.run(out),
             Command::Hugepages(command) => command.run(out),
             Command::Fabrics(command) => command.run(out),
             Command::Stagd(options) => stagd::run(options, out),

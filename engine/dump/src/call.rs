@@ -5,6 +5,7 @@ use std::time::Duration;
 use stag_wire::rpcrdma::{Header, Segment};
 use stag_wire::xdr::Reduced;
 
+use crate::check::Violations;
 use crate::event::{ChunkKind, ChunkUse};
 use crate::program::Rpc;
 
@@ -72,7 +73,7 @@ pub(crate) struct Call {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) invalidated: Option<u32>,
-    pub(crate) violations: Vec<crate::event::Violation>,
+    pub(crate) violations: Violations,
 }
 
 /// Collects the chunks that a header offers.

@@ -27,13 +27,49 @@ pub struct Target {
 
 /// Names of NFS version 2's procedures.
 const NFS2: [&str; 18] = [
-    "NULL", "GETATTR", "SETATTR", "ROOT", "LOOKUP", "READLINK", "READ", "WRITECACHE", "WRITE", "CREATE", "REMOVE",
-    "RENAME", "LINK", "SYMLINK", "MKDIR", "RMDIR", "READDIR", "STATFS",
+    "NULL",
+    "GETATTR",
+    "SETATTR",
+    "ROOT",
+    "LOOKUP",
+    "READLINK",
+    "READ",
+    "WRITECACHE",
+    "WRITE",
+    "CREATE",
+    "REMOVE",
+    "RENAME",
+    "LINK",
+    "SYMLINK",
+    "MKDIR",
+    "RMDIR",
+    "READDIR",
+    "STATFS",
 ];
 /// Names of NFS version 3's procedures.
 const NFS3: [&str; nfs3::Procedure::COUNT] = [
-    "NULL", "GETATTR", "SETATTR", "LOOKUP", "ACCESS", "READLINK", "READ", "WRITE", "CREATE", "MKDIR", "SYMLINK",
-    "MKNOD", "REMOVE", "RMDIR", "RENAME", "LINK", "READDIR", "READDIRPLUS", "FSSTAT", "FSINFO", "PATHCONF", "COMMIT",
+    "NULL",
+    "GETATTR",
+    "SETATTR",
+    "LOOKUP",
+    "ACCESS",
+    "READLINK",
+    "READ",
+    "WRITE",
+    "CREATE",
+    "MKDIR",
+    "SYMLINK",
+    "MKNOD",
+    "REMOVE",
+    "RMDIR",
+    "RENAME",
+    "LINK",
+    "READDIR",
+    "READDIRPLUS",
+    "FSSTAT",
+    "FSINFO",
+    "PATHCONF",
+    "COMMIT",
 ];
 const MOUNT3: [&str; mount3::Procedure::COUNT] = ["NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT"];
 
@@ -213,7 +249,9 @@ fn arguments(target: Target, reader: Reader<'_>) -> Result<(), XdrError> {
     match (target.program, target.version) {
         (nfs3::PROGRAM, nfs3::VERSION) => nfs3_arguments(target.procedure, reader),
         (mount3::PROGRAM, mount3::VERSION) => match mount3::Procedure::from_number(target.procedure) {
-            Some(mount3::Procedure::Mnt | mount3::Procedure::Umnt) => whole::<mount3::PathArguments<'_>>(reader),
+            Some(mount3::Procedure::Mnt | mount3::Procedure::Umnt) => {
+                whole::<mount3::PathArguments<'_>>(reader)
+            }
             Some(_) => reader.finish(),
             None => Ok(()),
         },

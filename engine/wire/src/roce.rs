@@ -337,7 +337,7 @@ pub enum ConnectionMessage<'a> {
         responder_resources: u8,
         /// RDMA Reads that it has outstanding (its ORD).
         initiator_depth: u8,
-        /// First packet sequence number that it sends.
+        /// First packet sequence number that the other side is to send.
         starting_psn: u32,
         /// Octets of a packet's payload at most.
         path_mtu: u32,
@@ -356,7 +356,7 @@ pub enum ConnectionMessage<'a> {
         responder_resources: u8,
         /// RDMA Reads that it has outstanding.
         initiator_depth: u8,
-        /// First packet sequence number that it sends.
+        /// First packet sequence number that the other side is to send.
         starting_psn: u32,
         /// All 196 octets.
         private_data: &'a [u8],

@@ -1,0 +1,85 @@
+//! `stag dump`: what is in a capture.
+
+mod json;
+mod text;
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+
+use clap::Args;
+use stag_dump::capture::Reader;
+use stag_dump::{Analyzer, Event, Options, Totals};
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Shows the RPC-over-RDMA in a capture: connections, messages, broken rules
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Reads pcap and pcapng; iWARP over TCP and RoCEv2. A line shows frame, seconds, connection and \
+    direction of a message (> from the client, < from the server), then its header and what it carries. \
+    A broken rule is named by its number in engine/spec behind a !.\n\n\
+    Examples: stag dump nfs.pcap\n          tcpdump -w - port 20049 | stag dump -\n          stag dump --json nfs.pcapng | jq .rpc"
+)]
+pub struct Dump {
+    /// The capture; - is standard input
+    #[arg(value_name = "FILE")]
+    file: String,
+    /// Only the totals
+    #[arg(short, long)]
+    quiet: bool,
+    /// End with status 1 if a rule is broken
+    #[arg(long)]
+    check: bool,
+}
+
+/// Octets read from the file at once.
+const READ_LEN: usize = 256 << 10;
+
+/// Shows what an analyzer reports. Output that fails ends it: what is behind is not looked at any more.
+trait Show {
+    /// Shows one event.
+    fn event(&mut self, event: &Event<'_>, out: &mut Output) -> Result<(), Failure>;
+    /// Shows what was counted.
+    fn totals(&mut self, totals: &Totals, out: &mut Output) -> Result<(), Failure>;
+}
+
+impl Dump {
+    /// Runs it.
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        let unreadable = |error: &dyn std::fmt::Display| Failure::usage(error).of(&self.file);
+        let input: Box<dyn Read> = match self.file.as_str() {
+            "-" => Box::new(io::stdin().lock()),
+            path => Box::new(File::open(path).map_err(|error| unreadable(&error))?),
+        };
+        let mut capture =
+            Reader::new(BufReader::with_capacity(READ_LEN, input)).map_err(|error| unreadable(&error))?;
+        let mut show: Box<dyn Show> =
+            if out.json() { Box::new(json::Json::default()) } else { Box::new(text::Text::default()) };
+        let mut analyzer = Analyzer::new(Options::default());
+        let mut shown = Ok(());
+        let mut tell = |event: &Event<'_>| {
+            if shown.is_ok() && !self.quiet {
+                shown = show.event(event, out);
+            }
+        };
+        // What is there is shown, even if the file ends too early.
+        let ended = loop {
+            match capture.next_frame() {
+                Ok(Some(frame)) => analyzer.frame(&frame, &mut tell),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(unreadable(&error)),
+            }
+        };
+        let totals = analyzer.finish(&mut tell);
+        shown?;
+        show.totals(&totals, out)?;
+        ended?;
+        match totals.violation_count() {
+            count if count > 0 && self.check => {
+                Err(Failure::run(format!("{count} violations")).of(&self.file))
+            }
+            _ => Ok(()),
+        }
+    }
+}

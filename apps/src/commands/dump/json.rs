@@ -1,0 +1,351 @@
+//! A capture as objects: one for each message, and at the end one with the totals.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use stag::wire::cm_private_data::PrivateData;
+use stag::wire::rpcrdma::{self, ErrorBody, Fixed, Procedure};
+use stag_dump::{ChunkKind, Event, EventKind, Message, Rpc, Setup, Side, Status, Totals, Violation};
+
+use super::Show;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Connections, and incidents, that the totals list one by one; beyond, they are only counted.
+const LISTED_MAX: usize = 10_000;
+
+/// Objects.
+#[derive(Default)]
+pub(super) struct Json {
+    connections: BTreeMap<u64, Connection>,
+    incidents: Vec<Incident>,
+}
+
+#[derive(Serialize)]
+struct Connection {
+    connection: u64,
+    fabric: String,
+    client: String,
+    server: String,
+    midway: bool,
+    setup: Vec<SetupObject>,
+    ended: Option<u64>,
+    unanswered: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct SetupObject {
+    frame: u64,
+    direction: &'static str,
+    name: &'static str,
+    options: BTreeMap<&'static str, String>,
+    private_data: String,
+    send_size: Option<u32>,
+    receive_size: Option<u32>,
+    remote_invalidation: Option<bool>,
+}
+
+/// Something that is no message: a broken rule below, a Terminate, a gap.
+#[derive(Serialize)]
+struct Incident {
+    frame: u64,
+    connection: u64,
+    direction: &'static str,
+    kind: &'static str,
+    rule: Option<&'static str>,
+    text: String,
+}
+
+#[derive(Serialize)]
+struct Segment {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<u32>,
+    handle: u32,
+    length: u32,
+    offset: u64,
+}
+
+impl Segment {
+    fn plain(segment: rpcrdma::Segment) -> Segment {
+        Segment { position: None, handle: segment.handle, length: segment.length, offset: segment.offset }
+    }
+}
+
+#[derive(Serialize)]
+struct RpcObject {
+    r#type: &'static str,
+    program: Option<u32>,
+    version: Option<u32>,
+    procedure: Option<u32>,
+    /// `NFS v3 READ`.
+    name: Option<String>,
+    status: Option<String>,
+    status_number: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Transfer {
+    chunk: &'static str,
+    position: Option<u32>,
+    index: Option<usize>,
+    offered: u64,
+    operations: u32,
+    octets: u64,
+}
+
+#[derive(Serialize)]
+struct Broken<'a> {
+    rule: &'static str,
+    text: &'a str,
+}
+
+#[derive(Serialize)]
+struct MessageObject<'a> {
+    frame: u64,
+    /// Seconds since 1970.
+    time: f64,
+    connection: u64,
+    direction: &'static str,
+    octets: usize,
+    xid: Option<u32>,
+    vers: Option<u32>,
+    credits: Option<u32>,
+    proc: Option<&'static str>,
+    read_list: Vec<Segment>,
+    write_list: Vec<Vec<Segment>>,
+    reply_chunk: Option<Vec<Segment>>,
+    error: Option<&'static str>,
+    rpc: Option<RpcObject>,
+    invalidated: Option<u32>,
+    call_frame: Option<u64>,
+    /// Seconds since the Call.
+    latency: Option<f64>,
+    transfers: Vec<Transfer>,
+    violations: Vec<Broken<'a>>,
+}
+
+#[derive(Serialize)]
+struct MovedObject {
+    operations: u64,
+    octets: u64,
+}
+
+#[derive(Serialize)]
+struct TotalsObject<'a> {
+    frames: u64,
+    connections: u64,
+    messages: u64,
+    calls: u64,
+    replies: u64,
+    errors: u64,
+    paired: u64,
+    unanswered: u64,
+    other_sends: u64,
+    reads: MovedObject,
+    writes: MovedObject,
+    segments: u64,
+    crc_good: u64,
+    crc_bad: u64,
+    duplicates: u64,
+    missing: u64,
+    fragments: u64,
+    malformed: u64,
+    frames_of_other_links: u64,
+    given_up: u64,
+    violations: u64,
+    rules: &'a BTreeMap<&'static str, u64>,
+    connection_list: Vec<&'a Connection>,
+    incidents: &'a [Incident],
+}
+
+#[derive(Serialize)]
+struct Last<'a> {
+    totals: TotalsObject<'a>,
+}
+
+/// The direction of what a side sends.
+fn direction(from: Side) -> &'static str {
+    match from {
+        Side::Client => "to_server",
+        Side::Server => "to_client",
+    }
+}
+
+impl Json {
+    fn incident(
+        &mut self,
+        event: &Event<'_>,
+        from: Side,
+        kind: &'static str,
+        rule: Option<&'static str>,
+        text: &str,
+    ) {
+        if self.incidents.len() < LISTED_MAX {
+            let (frame, connection) = (event.frame, event.connection);
+            let text = text.to_owned();
+            self.incidents.push(Incident { frame, connection, direction: direction(from), kind, rule, text });
+        }
+    }
+}
+
+impl Show for Json {
+    fn event(&mut self, event: &Event<'_>, out: &mut Output) -> Result<(), Failure> {
+        match &event.kind {
+            EventKind::Message(found) => out.object(&message(event, found))?,
+            EventKind::Opened(ends) if self.connections.len() < LISTED_MAX => {
+                let connection = Connection {
+                    connection: event.connection,
+                    fabric: ends.fabric.to_string(),
+                    client: ends.client.to_string(),
+                    server: ends.server.to_string(),
+                    midway: ends.midway,
+                    setup: Vec::new(),
+                    ended: None,
+                    unanswered: None,
+                };
+                self.connections.insert(event.connection, connection);
+            }
+            EventKind::Opened(_) => {}
+            EventKind::Setup(from, found) => {
+                if let Some(connection) = self.connections.get_mut(&event.connection) {
+                    connection.setup.push(set_up(event.frame, *from, found));
+                }
+            }
+            EventKind::Closed { unanswered } => {
+                if let Some(connection) = self.connections.get_mut(&event.connection) {
+                    connection.ended = Some(event.frame);
+                    connection.unanswered = Some(*unanswered);
+                }
+            }
+            EventKind::Violation(from, Violation { rule, text }) => {
+                self.incident(event, *from, "violation", Some(rule), text);
+            }
+            EventKind::Gap(from, len) => self.incident(event, *from, "gap", None, &len.to_string()),
+            EventKind::Note(from, note) => self.incident(event, *from, "note", None, note),
+            EventKind::Terminate(from, found) => self.incident(event, *from, "terminate", None, &found.text),
+        }
+        Ok(())
+    }
+
+    fn totals(&mut self, totals: &Totals, out: &mut Output) -> Result<(), Failure> {
+        let t = totals;
+        let totals = TotalsObject {
+            frames: t.frames,
+            connections: t.connections,
+            messages: t.messages,
+            calls: t.calls,
+            replies: t.replies,
+            errors: t.errors,
+            paired: t.paired,
+            unanswered: t.unanswered,
+            other_sends: t.other_sends,
+            reads: MovedObject { operations: t.reads.operations, octets: t.reads.octets },
+            writes: MovedObject { operations: t.writes.operations, octets: t.writes.octets },
+            segments: t.segments,
+            crc_good: t.crc_good,
+            crc_bad: t.crc_bad,
+            duplicates: t.duplicates,
+            missing: t.missing,
+            fragments: t.fragments,
+            malformed: t.malformed,
+            frames_of_other_links: t.frames_of_other_links,
+            given_up: t.given_up,
+            violations: t.violation_count(),
+            rules: &t.violations,
+            connection_list: self.connections.values().collect(),
+            incidents: &self.incidents,
+        };
+        out.object(&Last { totals })
+    }
+}
+
+fn set_up(frame: u64, from: Side, setup: &Setup<'_>) -> SetupObject {
+    let told: Option<PrivateData> = setup.parameters;
+    SetupObject {
+        frame,
+        direction: direction(from),
+        name: setup.name,
+        options: setup.options.iter().cloned().collect(),
+        private_data: setup.private_data.iter().map(|octet| format!("{octet:02x}")).collect(),
+        send_size: told.map(|told| told.send_size.octets()),
+        receive_size: told.map(|told| told.receive_size.octets()),
+        remote_invalidation: told.map(|told| told.remote_invalidation),
+    }
+}
+
+fn rpc(rpc: &Rpc) -> RpcObject {
+    let target = rpc.target();
+    let (kind, status) = match rpc {
+        Rpc::Call(_) => ("call", None),
+        Rpc::Reply(_, status) => ("reply", Some(status)),
+    };
+    RpcObject {
+        r#type: kind,
+        program: target.map(|target| target.program),
+        version: target.map(|target| target.version),
+        procedure: target.map(|target| target.procedure),
+        name: target.map(|target| target.to_string()),
+        status: status.map(Status::to_string),
+        status_number: match status {
+            Some(Status::Program { number, .. }) => Some(*number),
+            _ => None,
+        },
+    }
+}
+
+fn message<'a>(event: &Event<'_>, message: &Message<'a>) -> MessageObject<'a> {
+    let fixed = Fixed::parse(message.octets).ok().map(|(fixed, _)| fixed);
+    let header = message.header.as_ref().ok().map(|(header, _)| header);
+    let proc = fixed.map(|fixed| match fixed.procedure {
+        rpcrdma::procedure::MSG => "RDMA_MSG",
+        rpcrdma::procedure::NOMSG => "RDMA_NOMSG",
+        rpcrdma::procedure::MSGP => "RDMA_MSGP",
+        rpcrdma::procedure::DONE => "RDMA_DONE",
+        rpcrdma::procedure::ERROR => "RDMA_ERROR",
+        _ => "unknown",
+    });
+    let read_list = header.into_iter().flat_map(|header| header.read_list());
+    let write_list = header.into_iter().flat_map(|header| header.write_list());
+    let transfers = message.answered.iter().flat_map(|answered| answered.chunks).map(|found| {
+        let (chunk, position, index) = match found.kind {
+            ChunkKind::Read { position } => ("read", Some(position), None),
+            ChunkKind::Write { index } => ("write", None, Some(index)),
+            ChunkKind::Reply => ("reply", None, None),
+        };
+        let (offered, operations, octets) = (found.offered, found.operations, found.moved);
+        Transfer { chunk, position, index, offered, operations, octets }
+    });
+    MessageObject {
+        frame: event.frame,
+        time: event.time.as_secs_f64(),
+        connection: event.connection,
+        direction: direction(message.from),
+        octets: message.octets.len(),
+        xid: fixed.map(|fixed| fixed.xid),
+        vers: fixed.map(|fixed| fixed.version),
+        credits: fixed.map(|fixed| fixed.credits),
+        proc,
+        read_list: read_list
+            .map(|entry| Segment { position: Some(entry.position), ..Segment::plain(entry.segment) })
+            .collect(),
+        write_list: write_list.map(|chunk| chunk.segments().map(Segment::plain).collect()).collect(),
+        reply_chunk: header
+            .and_then(|header| header.reply_chunk())
+            .map(|chunk| chunk.segments().map(Segment::plain).collect()),
+        error: header.and_then(|header| match header.procedure() {
+            Procedure::Error(ErrorBody::Vers { .. }) => Some("ERR_VERS"),
+            Procedure::Error(ErrorBody::Chunk) => Some("ERR_CHUNK"),
+            _ => None,
+        }),
+        rpc: message.rpc.map(rpc),
+        invalidated: message.invalidated,
+        call_frame: message.answered.map(|answered| answered.frame),
+        latency: message.answered.map(|answered| event.time.saturating_sub(answered.time).as_secs_f64()),
+        transfers: transfers.collect(),
+        violations: message
+            .violations
+            .iter()
+            .map(|broken| Broken { rule: broken.rule, text: &broken.text })
+            .collect(),
+    }
+}

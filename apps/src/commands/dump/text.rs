@@ -1,0 +1,215 @@
+//! A capture as lines.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use stag::wire::rpcrdma::{ErrorBody, Header, Procedure, Segment};
+use stag_dump::{
+    Answered, ChunkKind, ChunkUse, Event, EventKind, Message, Rpc, Setup, Side, Totals, Violation,
+};
+
+use super::Show;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Lines.
+#[derive(Default)]
+pub(super) struct Text {
+    /// Times are shown since the first event.
+    start: Option<Duration>,
+}
+
+/// An arrow that points away from the sender, with the client on the left.
+fn arrow(from: Side) -> char {
+    match from {
+        Side::Client => '>',
+        Side::Server => '<',
+    }
+}
+
+impl Show for Text {
+    fn event(&mut self, event: &Event<'_>, out: &mut Output) -> Result<(), Failure> {
+        let start = *self.start.get_or_insert(event.time);
+        let time = event.time.saturating_sub(start);
+        let place = |mark: char| {
+            format!(
+                "{:>7} {:>5}.{:06} {:>4} {mark} ",
+                event.frame,
+                time.as_secs(),
+                time.subsec_micros(),
+                event.connection
+            )
+        };
+        match &event.kind {
+            EventKind::Opened(ends) => {
+                let midway = if ends.midway { ", joined midway: who is the client is a guess" } else { "" };
+                let (fabric, client, server) = (ends.fabric, ends.client, ends.server);
+                out.line(format_args!("{}{fabric} {client} > {server}{midway}", place('+')))
+            }
+            EventKind::Setup(from, setup) => {
+                out.line(format_args!("{}{}", place(arrow(*from)), set_up(setup)))
+            }
+            EventKind::Message(message) => {
+                out.line(format_args!("{}{}", place(arrow(message.from)), line(message, event.time)))?;
+                message.violations.iter().try_for_each(|broken| violation(broken, place('!'), out))
+            }
+            EventKind::Violation(from, broken) => {
+                violation(broken, format!("{}{} ", place('!'), arrow(*from)), out)
+            }
+            EventKind::Gap(from, len) => {
+                let what = format_args!("{len} octets or packets are not in the capture");
+                out.line(format_args!("{}{what}", place(arrow(*from))))
+            }
+            EventKind::Note(from, note) => out.line(format_args!("{}{note}", place(arrow(*from)))),
+            EventKind::Terminate(from, terminate) => {
+                out.line(format_args!("{}Terminate: {}", place(arrow(*from)), terminate.text))
+            }
+            EventKind::Closed { unanswered: 0 } => out.line(format_args!("{}end", place('-'))),
+            EventKind::Closed { unanswered } => {
+                out.line(format_args!("{}end, {unanswered} Calls without a Reply", place('-')))
+            }
+        }
+    }
+
+    fn totals(&mut self, totals: &Totals, out: &mut Output) -> Result<(), Failure> {
+        let t = totals;
+        out.line(format_args!("{} frames, {} RDMA connections", t.frames, t.connections))?;
+        let (calls, replies, errors) = (t.calls, t.replies, t.errors);
+        out.line(format_args!(
+            "{} messages: {calls} Calls, {replies} Replies, {errors} errors; {} paired, {} Calls without a Reply",
+            t.messages, t.paired, t.unanswered
+        ))?;
+        let (reads, writes) = (t.reads, t.writes);
+        out.line(format_args!(
+            "{} RDMA Reads of {} octets, {} RDMA Writes of {} octets",
+            reads.operations, reads.octets, writes.operations, writes.octets
+        ))?;
+        let unchecked = t.segments.saturating_sub(t.crc_good + t.crc_bad);
+        out.line(format_args!(
+            "{} FPDUs or packets: CRC good {}, bad {}, not checked {unchecked}",
+            t.segments, t.crc_good, t.crc_bad
+        ))?;
+        let rare = [
+            (t.other_sends, "Sends of other protocols"),
+            (t.missing, "octets of TCP missing in the capture"),
+            (t.duplicates, "packets that came before"),
+            (t.fragments, "IP fragments, left out"),
+            (t.malformed, "malformed frames, left out"),
+            (t.frames_of_other_links, "frames of link types that are not read, left out"),
+            (t.given_up, "quiet connections given up to keep within memory"),
+        ];
+        for (count, what) in rare.into_iter().filter(|(count, _)| *count > 0) {
+            out.line(format_args!("{count} {what}"))?;
+        }
+        if totals.violations.is_empty() {
+            return out.line("no violations");
+        }
+        let rules: Vec<String> = t.violations.iter().map(|(rule, count)| format!("{rule} {count}")).collect();
+        out.line(format_args!("{} violations: {}", t.violation_count(), rules.join(", ")))
+    }
+}
+
+fn violation(broken: &Violation, place: String, out: &mut Output) -> Result<(), Failure> {
+    out.line(format_args!("{place}{}: {}", broken.rule, broken.text))
+}
+
+fn set_up(setup: &Setup<'_>) -> String {
+    let options: Vec<String> = setup.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let mut text = format!("{}: {}", setup.name, options.join(", "));
+    match &setup.parameters {
+        Some(told) => {
+            let invalidation = if told.remote_invalidation { "yes" } else { "no" };
+            let (send, receive) = (told.send_size.octets(), told.receive_size.octets());
+            let _ =
+                write!(text, "; inline send {send}, receive {receive}, remote invalidation {invalidation}");
+        }
+        None if setup.private_data.is_empty() => {}
+        None => {
+            text.push_str("; private data ");
+            for octet in setup.private_data {
+                let _ = write!(text, "{octet:02x}");
+            }
+        }
+    }
+    text
+}
+
+/// One message on one line.
+fn line(message: &Message<'_>, time: Duration) -> String {
+    let len = message.octets.len();
+    let (header, _) = match &message.header {
+        Ok(parts) => parts,
+        Err(error) => return format!("{len} octets that are no message: {error}"),
+    };
+    let kind = match header.procedure() {
+        Procedure::Msg => "MSG",
+        Procedure::Nomsg => "NOMSG",
+        Procedure::Error(_) => "ERROR",
+    };
+    let mut text = format!("{kind:<5} xid {:08x} credits {:<3}", header.xid(), header.credits());
+    match message.rpc {
+        Some(Rpc::Call(target)) => {
+            let _ = write!(text, " Call {target}");
+        }
+        Some(Rpc::Reply(target, status)) => {
+            text.push_str(" Reply");
+            if let Some(target) = target {
+                let _ = write!(text, " {target}");
+            }
+            let _ = write!(text, " {status}");
+        }
+        None => {}
+    }
+    if let Procedure::Error(body) = header.procedure() {
+        let _ = match body {
+            ErrorBody::Vers { low, high } => write!(text, " ERR_VERS {low} to {high}"),
+            ErrorBody::Chunk => write!(text, " ERR_CHUNK"),
+        };
+    }
+    chunks(&mut text, header);
+    if let Some(handle) = message.invalidated {
+        let _ = write!(text, " | invalidates {handle:08x}");
+    }
+    if let Some(answered) = &message.answered {
+        answer(&mut text, answered, time);
+    }
+    text
+}
+
+/// The chunk lists: handle, length and offset of each segment.
+fn chunks(text: &mut String, header: &Header<'_>) {
+    let mut position = None;
+    for entry in header.read_list() {
+        if position != Some(entry.position) {
+            let _ = write!(text, " | Read at {}:", entry.position);
+            position = Some(entry.position);
+        }
+        segment(text, &entry.segment);
+    }
+    for chunk in header.write_list() {
+        text.push_str(" | Write:");
+        chunk.segments().for_each(|found| segment(text, &found));
+    }
+    if let Some(chunk) = header.reply_chunk() {
+        text.push_str(" | Reply chunk:");
+        chunk.segments().for_each(|found| segment(text, &found));
+    }
+}
+
+fn segment(text: &mut String, segment: &Segment) {
+    let Segment { handle, length, offset } = segment;
+    let _ = write!(text, " {length}@{handle:08x}+{offset:x}");
+}
+
+/// What a Reply answers, and what became of the chunks.
+fn answer(text: &mut String, answered: &Answered<'_>, time: Duration) {
+    let latency = time.saturating_sub(answered.time).as_secs_f64() * 1e3;
+    let _ = write!(text, " | to {} after {latency:.3} ms", answered.frame);
+    for ChunkUse { kind, operations, moved, .. } in answered.chunks {
+        let _ = match kind {
+            ChunkKind::Read { position } => write!(text, ", {operations} Reads at {position} of {moved}"),
+            ChunkKind::Write { index } => write!(text, ", {operations} Writes to {index} of {moved}"),
+            ChunkKind::Reply => write!(text, ", {operations} Writes to the Reply chunk of {moved}"),
+        };
+    }
+}

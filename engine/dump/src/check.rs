@@ -1,0 +1,181 @@
+//! The rules of RPC-over-RDMA and of its bindings that a message breaks, by their numbers.
+
+use std::fmt;
+
+use stag_wire::rpc;
+use stag_wire::rpcrdma::{Error, Header, Procedure, Segment};
+use stag_wire::xdr::Error as XdrError;
+
+use crate::call::{Call, Chunk};
+use crate::event::{ChunkKind, Violation};
+use crate::program::Problem;
+
+/// Rules that are named of one message at most: one that is all wrong need not tell more.
+const VIOLATIONS_MAX: usize = 16;
+
+/// The rules that one message breaks.
+#[derive(Debug, Default)]
+pub(crate) struct Violations(Vec<Violation>);
+
+impl Violations {
+    pub(crate) fn add(&mut self, rule: &'static str, text: impl fmt::Display) {
+        if self.0.len() < VIOLATIONS_MAX {
+            self.0.push(Violation { rule, text: text.to_string() });
+        }
+    }
+
+    pub(crate) fn into_inner(self) -> Vec<Violation> {
+        self.0
+    }
+
+    /// Names what the header's parser or its checks refused.
+    pub(crate) fn header(&mut self, error: &Error) {
+        let rule = match error {
+            Error::Short => "8166-4.5-a",
+            Error::Version(_) => "8166-4.2.2-a",
+            Error::Done => "8166-4.6.2-a",
+            Error::Padded => "8166-4.6.1-a",
+            Error::ErrorBody => "8166-4.5-e",
+            Error::ListWord(_) => "8166-X-2",
+            Error::TooManySegments { .. } => "8166-X-13",
+            Error::Position(_) => "8166-3.4.5-a",
+            Error::SegmentRange => "8166-2.3.2-a",
+            Error::PositionZero => "8166-X-3",
+            Error::NoPayload => "8166-4.2.4-b",
+            Error::Xid { .. } => "8166-4.2.1-a",
+            Error::ReadListInReply => "8166-4.3.1-a",
+            Error::ReplyChunkWithMessage => "8166-4.3.3-c",
+            Error::UnexpectedError => "8166-4.2.4-c",
+            // Procedure, Truncated, PayloadShort.
+            _ => "8166-4.5.2-a",
+        };
+        self.add(rule, error);
+    }
+
+    /// Names why a message is neither Call nor Reply.
+    pub(crate) fn no_direction(&mut self, header: &Header<'_>, payload: &[u8]) {
+        match (header.procedure(), payload.get(4..8)) {
+            (Procedure::Msg, Some([a, b, c, d])) => {
+                let found = u32::from_be_bytes([*a, *b, *c, *d]);
+                self.add("5531-d", format_args!("msg_type {found} is neither CALL nor REPLY"));
+            }
+            (Procedure::Msg, None) => self.header(&Error::PayloadShort),
+            _ => self.header(&Error::NoPayload),
+        }
+    }
+
+    /// Names what is wrong with a Call's Payload stream.
+    pub(crate) fn call_payload(&mut self, problem: Option<Problem>) {
+        match problem {
+            Some(Problem::Header(error)) => self.rpc(&error),
+            Some(Problem::Body(error)) => {
+                let rule = match error {
+                    XdrError::IneligibleChunk => "8166-6.1-c",
+                    XdrError::ChunkLength { .. } => "8166-3.4.5.2-a",
+                    XdrError::UnusedChunk => "8166-4.5.2-b",
+                    _ => xdr_rule(error),
+                };
+                self.add(rule, format_args!("arguments: {error}"));
+            }
+            None => {}
+        }
+    }
+
+    /// Names what is wrong with a Reply's Payload stream.
+    pub(crate) fn reply_payload(&mut self, problem: Option<Problem>) {
+        match problem {
+            Some(Problem::Header(error)) => self.rpc(&error),
+            Some(Problem::Body(error)) => {
+                let rule = match error {
+                    XdrError::IneligibleChunk | XdrError::UnusedChunk => "8166-6.1-d",
+                    XdrError::ChunkLength { chunk: 0, .. } => "8166-4.3.2-a",
+                    XdrError::ChunkLength { .. } => "8166-3.4.6.2-a",
+                    _ => xdr_rule(error),
+                };
+                self.add(rule, format_args!("results: {error}"));
+            }
+            None => {}
+        }
+    }
+
+    fn rpc(&mut self, error: &rpc::Error) {
+        let rule = match error {
+            rpc::Error::Drop => "5531-d",
+            rpc::Error::Denied { .. } => "5531-a",
+            rpc::Error::Garbage { cause, .. } => xdr_rule(*cause),
+        };
+        self.add(rule, format_args!("RPC header: {error}"));
+    }
+
+    /// Checks the xid of a Payload stream that went by chunk.
+    pub(crate) fn long_xid(&mut self, xid: u32, stream: &[u8]) {
+        if let Some(found) = stream.first_chunk().map(|word| u32::from_be_bytes(*word))
+            && found != xid
+        {
+            self.header(&Error::Xid { payload: found });
+        }
+    }
+}
+
+fn xdr_rule(error: XdrError) -> &'static str {
+    match error {
+        XdrError::BadBool(_) => "XDR-a",
+        XdrError::BadDiscriminant(_) => "XDR-d",
+        _ => "XDR-f",
+    }
+}
+
+/// Compares the chunks that a Reply returns with those that its Call offered, and with what was written to them.
+pub(crate) fn returned_chunks(call: &Call, reply: &Header<'_>, complete: bool, to: &mut Violations) {
+    let is_write = |chunk: &&Chunk| matches!(chunk.usage.kind, ChunkKind::Write { .. });
+    let offered = call.chunks.iter().filter(is_write);
+    let returned = reply.write_chunk_count();
+    if offered.clone().count() != returned {
+        let count = offered.clone().count();
+        to.add("8166-3.4.6-c", format_args!("{count} Write chunks were offered, {returned} come back"));
+    }
+    for (chunk, found) in offered.zip(reply.write_list()) {
+        returned_chunk("Write chunk", chunk, found.segments(), complete, to);
+    }
+    let offered = call.chunks.iter().find(|chunk| chunk.usage.kind == ChunkKind::Reply);
+    match (offered, reply.reply_chunk()) {
+        (Some(chunk), Some(found)) => returned_chunk("Reply chunk", chunk, found.segments(), complete, to),
+        (Some(_), None) if reply.procedure() == Procedure::Nomsg => {
+            to.add("8166-4.3.3-c", "the Reply chunk does not come back");
+        }
+        (None, Some(_)) => to.add("8166-4.3.3-c", "a Reply chunk comes back that was not offered"),
+        _ => {}
+    }
+}
+
+fn returned_chunk(
+    name: &str,
+    chunk: &Chunk,
+    found: impl ExactSizeIterator<Item = Segment>,
+    complete: bool,
+    to: &mut Violations,
+) {
+    let count = chunk.segments.len();
+    if found.len() != count {
+        // 8267-6.4.1-f: for a result that does not appear, an empty chunk may come back.
+        if found.len() != 0 {
+            let found = found.len();
+            to.add("8166-3.4.6-c", format_args!("{name}: {count} segments were offered, {found} come back"));
+        }
+        return;
+    }
+    for (index, (offered, found)) in chunk.segments.iter().zip(found).enumerate() {
+        if (found.handle, found.offset) != (offered.handle, offered.offset) {
+            to.add("8166-3.4.6-c", format_args!("{name}, segment {index}: handle or offset is changed"));
+        }
+        let (length, room) = (found.length, offered.length);
+        if length > room {
+            to.add("8166-X-11", format_args!("{name}, segment {index}: {length} octets in {room}"));
+        }
+        let moved = chunk.moved.get(index).copied().unwrap_or(0);
+        if complete && moved < u64::from(length) {
+            let text = format_args!("{name}, segment {index}: {length} octets claimed, {moved} were written");
+            to.add("8166-3.4.6-c", text);
+        }
+    }
+}

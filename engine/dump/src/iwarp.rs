@@ -1,0 +1,593 @@
+//! A TCP connection that may be iWARP: MPA's frames, then FPDUs in any alignment, and the DDP and RDMAP messages in them.
+//!
+//! ```text
+//!  Frame ──MPA frame──▶ Fpdus ◀──plausible FPDU── Searching
+//!    │ other octets       └──gap in the capture──────▲
+//!    ▼                                               └── joined midway
+//!  Other                 Fpdus ──markers in use──▶ Undecoded
+//! ```
+
+use std::net::SocketAddr;
+
+use stag_wire::ddp::{self, Tagged, Untagged};
+use stag_wire::mpa::{self, Fpdu, Frame, FrameError, FrameKind};
+use stag_wire::rdmap::{self, Opcode, ReadRequest};
+use stag_wire::rpcrdma::NFS_PORT;
+
+use crate::conversation::Conversation;
+use crate::event::{Context, Endpoints, EventKind, Fabric, Setup, Side, Terminate};
+use crate::packet::Segment;
+use crate::stream::{Octets, Stream};
+
+/// Octets of a Send at most: above the largest inline threshold that RFC 8797 can agree on.
+pub(crate) const SEND_LEN_MAX: usize = 1 << 20;
+
+/// Candidates whose CRC is computed in one search: octets that are made to look like FPDUs must not cost more.
+const CANDIDATES_MAX: usize = 16;
+
+/// A TCP connection.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    client: SocketAddr,
+    streams: [Stream; 2],
+    ended: [bool; 2],
+    link: Link,
+    /// The last frame of it.
+    pub(crate) last_frame: u64,
+}
+
+/// What is above TCP.
+#[derive(Debug)]
+struct Link {
+    endpoints: Endpoints,
+    /// The number under which it is reported, once it is known to be iWARP.
+    id: Option<u64>,
+    halves: [Half; 2],
+    /// Whether CRCs are in use; not known yet of a connection that was joined midway.
+    crc: Option<bool>,
+    conversation: Conversation,
+}
+
+/// What one side sends.
+#[derive(Debug)]
+struct Half {
+    state: State,
+    /// Octets that are not a whole frame or FPDU yet.
+    buffer: Vec<u8>,
+    /// It asked for markers in what it receives.
+    wants_markers: bool,
+    /// It asked for CRCs.
+    wants_crc: bool,
+    /// RDMA Reads that it answers at once, if it said so.
+    ird: Option<u16>,
+    has_framed: bool,
+    has_sent_fpdu: bool,
+    /// Sequence number of the next message of each queue, once known.
+    msn: [Option<u32>; 3],
+    /// The Send in work, if its start was captured.
+    send: Option<Vec<u8>>,
+    /// A message of several segments is in work.
+    writing: bool,
+    terminated: bool,
+    /// It was told that it sends PAD that is not zero.
+    pads: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// An MPA frame comes next.
+    Frame,
+    /// FPDUs come.
+    Fpdus,
+    /// FPDUs come, but where they start is not known.
+    Searching,
+    /// FPDUs with markers, which are not decoded.
+    Undecoded,
+    /// Something else.
+    Other,
+}
+
+/// Passes a stream's octets to the connection.
+struct Feed<'f, 'c> {
+    link: &'f mut Link,
+    cx: &'f mut Context<'c>,
+    from: Side,
+}
+
+impl Octets for Feed<'_, '_> {
+    fn octets(&mut self, octets: &[u8]) {
+        self.link.octets(self.cx, self.from, octets);
+    }
+
+    fn gap(&mut self, len: u64) {
+        self.link.gap(self.cx, self.from, len);
+    }
+}
+
+impl Flow {
+    /// Starts with the first segment that was captured. `None` if it tells nothing.
+    pub(crate) fn new(segment: &Segment<'_>, keep_data: bool) -> Option<Flow> {
+        let (source, destination) = (segment.source, segment.destination);
+        let (client, server, midway) = match (segment.flags.syn, segment.acknowledged) {
+            (true, None) => (source, destination, false),
+            (true, Some(_)) => (destination, source, false),
+            (false, _) if segment.payload.is_empty() => return None,
+            (false, _) if guess_client(source, destination) => (source, destination, true),
+            (false, _) => (destination, source, true),
+        };
+        let half = || Half {
+            state: if midway { State::Searching } else { State::Frame },
+            buffer: Vec::new(),
+            wants_markers: false,
+            wants_crc: false,
+            ird: None,
+            has_framed: false,
+            has_sent_fpdu: false,
+            msn: if midway { [None; 3] } else { [Some(1); 3] },
+            send: None,
+            writing: false,
+            terminated: false,
+            pads: false,
+        };
+        let link = Link {
+            endpoints: Endpoints { fabric: Fabric::Iwarp, client, server, midway },
+            id: None,
+            halves: [half(), half()],
+            crc: None,
+            conversation: Conversation::new(keep_data, midway, server.port()),
+        };
+        let streams = Default::default();
+        Some(Flow { client, streams, ended: [false; 2], link, last_frame: 0 })
+    }
+
+    /// Octets that are held for it, roughly.
+    pub(crate) fn held(&self) -> usize {
+        let streams: usize = self.streams.iter().map(Stream::held).sum();
+        let halves =
+            self.link.halves.iter().map(|half| half.buffer.len() + half.send.as_ref().map_or(0, Vec::len));
+        streams + halves.sum::<usize>() + self.link.conversation.held()
+    }
+
+    /// Tells whether a SYN starts another connection between the same ends.
+    pub(crate) fn is_replaced_by(&self, segment: &Segment<'_>) -> bool {
+        segment.flags.syn
+            && segment.acknowledged.is_none()
+            && !(segment.source == self.client
+                && self.streams[Side::Client.index()].is_started_by(segment.sequence))
+    }
+
+    /// Takes a segment. Returns true if the connection has ended.
+    pub(crate) fn segment(&mut self, cx: &mut Context<'_>, segment: &Segment<'_>) -> bool {
+        cx.connection = self.link.id.unwrap_or(0);
+        let from = if segment.source == self.client { Side::Client } else { Side::Server };
+        if segment.flags.syn {
+            if !self.streams[from.index()].is_started() {
+                self.streams[from.index()].start(segment.sequence);
+            }
+            // With the client's SYN lost, the answer to it tells where the client starts.
+            if let Some(acknowledged) = segment.acknowledged
+                && !self.streams[from.other().index()].is_started()
+            {
+                self.streams[from.other().index()].start(acknowledged.wrapping_sub(1));
+            }
+        }
+        if let Some(acknowledged) = segment.acknowledged {
+            self.streams[from.other().index()].acknowledge(acknowledged);
+        }
+        if self.link.is_watched(from) {
+            let sequence = segment.sequence.wrapping_add(u32::from(segment.flags.syn));
+            let mut feed = Feed { link: &mut self.link, cx, from };
+            self.streams[from.index()].push(sequence, segment.payload, segment.missing, &mut feed);
+        }
+        self.ended[from.index()] |= segment.flags.fin;
+        let nothing_waits = self.streams.iter().all(|stream| stream.held() == 0);
+        segment.flags.rst || (self.ended == [true; 2] && nothing_waits)
+    }
+
+    /// Passes on what still waits, and reports the end.
+    pub(crate) fn close(&mut self, cx: &mut Context<'_>) {
+        for from in [Side::Client, Side::Server] {
+            let mut feed = Feed { link: &mut self.link, cx, from };
+            self.streams[from.index()].finish(&mut feed);
+        }
+        if let Some(id) = self.link.id {
+            cx.connection = id;
+            self.link.conversation.close(cx);
+        }
+    }
+}
+
+/// Guesses who asked for a connection whose start was not captured.
+fn guess_client(source: SocketAddr, destination: SocketAddr) -> bool {
+    match (source.port(), destination.port()) {
+        (NFS_PORT, _) => false,
+        (_, NFS_PORT) => true,
+        (source, destination) => source > destination,
+    }
+}
+
+impl Link {
+    /// Tells whether what a side sends is still looked at.
+    fn is_watched(&self, from: Side) -> bool {
+        !matches!(self.halves[from.index()].state, State::Other | State::Undecoded)
+    }
+
+    /// Reports the connection, once it is known to be iWARP.
+    fn open(&mut self, cx: &mut Context<'_>) {
+        if self.id.is_none() {
+            cx.totals.connections += 1;
+            cx.connection = cx.totals.connections;
+            self.id = Some(cx.connection);
+            cx.emit(EventKind::Opened(self.endpoints));
+        }
+    }
+
+    fn octets(&mut self, cx: &mut Context<'_>, from: Side, octets: &[u8]) {
+        let half = &mut self.halves[from.index()];
+        let mut buffer = std::mem::take(&mut half.buffer);
+        buffer.extend_from_slice(octets);
+        let mut rest = &buffer[..];
+        while let Some(after) = self.step(cx, from, rest) {
+            rest = after;
+        }
+        let used = buffer.len() - rest.len();
+        if self.is_watched(from) {
+            buffer.drain(..used);
+            self.halves[from.index()].buffer = buffer;
+        }
+    }
+
+    fn gap(&mut self, cx: &mut Context<'_>, from: Side, len: u64) {
+        if !self.is_watched(from) {
+            return;
+        }
+        let half = &mut self.halves[from.index()];
+        half.buffer = Vec::new();
+        half.send = None;
+        half.writing = false;
+        // A lost frame may still be told by the FPDUs that follow it.
+        half.state = State::Searching;
+        half.msn = [None; 3];
+        self.conversation.lose();
+        if self.id.is_some() {
+            cx.totals.missing += len;
+            cx.emit(EventKind::Gap(from, len));
+        }
+    }
+
+    /// Takes one frame or FPDU off what a side sent. `None` if there is no whole one.
+    fn step<'a>(&mut self, cx: &mut Context<'_>, from: Side, octets: &'a [u8]) -> Option<&'a [u8]> {
+        if octets.is_empty() {
+            return None;
+        }
+        match self.halves[from.index()].state {
+            State::Frame => self.frame(cx, from, octets),
+            State::Fpdus => {
+                let (fpdu, rest) = Fpdu::parse(octets).ok()?;
+                self.fpdu(cx, from, &fpdu);
+                Some(rest)
+            }
+            State::Searching => self.search(cx, from, octets),
+            State::Other | State::Undecoded => None,
+        }
+    }
+
+    /// Takes an MPA frame.
+    fn frame<'a>(&mut self, cx: &mut Context<'_>, from: Side, octets: &'a [u8]) -> Option<&'a [u8]> {
+        let (frame, rest) = match Frame::parse(octets) {
+            Ok(parts) => parts,
+            Err(FrameError::Truncated(_)) => return None,
+            Err(FrameError::Key) => {
+                self.halves[from.index()].state = State::Other;
+                return None;
+            }
+            Err(error) => {
+                self.open(cx);
+                cx.violation(from, "5044-7.1-b", error);
+                self.halves[from.index()].state = State::Other;
+                return None;
+            }
+        };
+        self.open(cx);
+        let expected = if from == Side::Client { FrameKind::Request } else { FrameKind::Reply };
+        if frame.kind != expected {
+            cx.violation(from, "5044-7.1-a", "the MPA frame of the other side");
+        }
+        let parameters = self.conversation.private_data(from, frame.private_data);
+        cx.emit(EventKind::Setup(from, describe(&frame, parameters)));
+        let half = &mut self.halves[from.index()];
+        half.has_framed = true;
+        half.wants_markers = frame.markers;
+        half.wants_crc = frame.crc;
+        half.ird = frame.enhanced.map(|enhanced| enhanced.ird).filter(|ird| *ird != mpa::NOT_NEGOTIATED);
+        half.state = State::Fpdus;
+        if self.halves.iter().all(|half| half.has_framed) {
+            self.crc = Some(self.halves.iter().any(|half| half.wants_crc));
+            for side in [Side::Client, Side::Server] {
+                if self.halves[side.other().index()].wants_markers {
+                    self.halves[side.index()].state = State::Undecoded;
+                    cx.emit(EventKind::Note(
+                        side,
+                        "markers are in use, what it sends is not decoded (5044-4.3-a)",
+                    ));
+                }
+            }
+        }
+        if !self.is_watched(from) { None } else { Some(rest) }
+    }
+
+    /// Looks for the start of an FPDU.
+    fn search<'a>(&mut self, cx: &mut Context<'_>, from: Side, octets: &'a [u8]) -> Option<&'a [u8]> {
+        // Of a connection that may be anything, only the starts of segments are looked at.
+        let last = if self.id.is_some() { octets.len() } else { 1 };
+        let mut failures = 0;
+        for start in 0..last {
+            match plausible(&octets[start..], self.crc) {
+                Plausible::No => {}
+                Plausible::Wrong if failures < CANDIDATES_MAX => failures += 1,
+                Plausible::Wrong => break,
+                Plausible::Incomplete => return octets.get(start..).filter(|_| start > 0),
+                Plausible::Yes { crc } => {
+                    self.open(cx);
+                    self.crc.get_or_insert(crc);
+                    self.halves[from.index()].state = State::Fpdus;
+                    return Some(&octets[start..]);
+                }
+            }
+        }
+        Some(&[])
+    }
+
+    /// Takes an FPDU.
+    fn fpdu(&mut self, cx: &mut Context<'_>, from: Side, fpdu: &Fpdu<'_>) {
+        cx.totals.segments += 1;
+        let complete = self.conversation.is_complete();
+        if complete && from == Side::Client && !self.halves[Side::Server.index()].has_framed {
+            cx.violation(from, "5044-7.1-g", "an FPDU before the MPA Reply");
+        }
+        if complete && from == Side::Server && !self.halves[Side::Client.index()].has_sent_fpdu {
+            cx.violation(from, "5044-7.1-f", "an FPDU of the Responder before the first of the Initiator");
+        }
+        self.halves[from.index()].has_sent_fpdu = true;
+        if self.crc == Some(true) {
+            if !fpdu.is_intact() {
+                cx.totals.crc_bad += 1;
+                let (found, right) = (fpdu.crc, mpa::crc32c(fpdu.covered));
+                cx.violation(from, "5044-4.4-a", format_args!("CRC {found:08x}, it should be {right:08x}"));
+                // What it says is not to be believed.
+                self.halves[from.index()].send = None;
+                self.conversation.lose();
+                return;
+            }
+            cx.totals.crc_good += 1;
+        }
+        if fpdu.covered[mpa::LENGTH_LEN + fpdu.ulpdu.len()..].iter().any(|octet| *octet != 0) {
+            // Linux's siw does that, and nobody looks at it: told once, and not called an error.
+            if !std::mem::replace(&mut self.halves[from.index()].pads, true) {
+                cx.emit(EventKind::Note(from, "its PAD octets are not zero (5044-4.1-b)"));
+            }
+        }
+        if std::mem::replace(&mut self.halves[from.index()].terminated, false) {
+            cx.violation(from, "5040-g", "more FPDUs behind a Terminate");
+        }
+        let (header, payload) = match ddp::Header::parse(fpdu.ulpdu) {
+            Ok(parts) => parts,
+            Err(ddp::Error::Truncated) => return cx.violation(from, "5042-e", ddp::Error::Truncated),
+            Err(error) => return cx.violation(from, "5041-a", error),
+        };
+        let control = match header {
+            ddp::Header::Tagged(header) => header.control,
+            ddp::Header::Untagged(header) => header.control,
+        };
+        let opcode = match Opcode::from_control(control) {
+            Ok(opcode) => opcode,
+            Err(error) => return cx.violation(from, "5042-e", format_args!("RDMAP: {error:?}")),
+        };
+        match header {
+            ddp::Header::Tagged(header) if opcode == Opcode::Write => self.write(cx, from, &header, payload),
+            ddp::Header::Tagged(header) if opcode == Opcode::ReadResponse => {
+                self.read_response(cx, from, &header, payload);
+            }
+            ddp::Header::Untagged(header) if opcode.queue() == Some(header.queue) => {
+                self.untagged(cx, from, opcode, &header, payload);
+            }
+            ddp::Header::Untagged(Untagged { queue, .. }) => {
+                cx.violation(from, "5041-b", format_args!("{opcode:?} on queue {queue}"));
+            }
+            ddp::Header::Tagged(_) => {
+                cx.violation(from, "5041-b", format_args!("{opcode:?} in a tagged segment"))
+            }
+        }
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>, from: Side, header: &Tagged, payload: &[u8]) {
+        let starts = !std::mem::replace(&mut self.halves[from.index()].writing, !header.last);
+        self.conversation.write(cx, from, (header.stag, header.offset), payload, starts);
+    }
+
+    fn read_response(&mut self, cx: &mut Context<'_>, from: Side, header: &Tagged, payload: &[u8]) {
+        let complete = self.conversation.is_complete();
+        let initiator = from.other();
+        let (read, _) = self.conversation.oldest_read(initiator);
+        let len = payload.len() as u64;
+        let problem = match read {
+            None => Some("it answers no RDMA Read Request"),
+            Some(read) => {
+                let (stag, offset) = read.sink;
+                let end = read.received + len;
+                if header.stag != stag || header.offset != offset.wrapping_add(read.received) {
+                    Some("it is not for the place that was asked for")
+                } else if end > read.len || (header.last && end != read.len) {
+                    Some("it has not the length that was asked for")
+                } else {
+                    None
+                }
+            }
+        };
+        if let Some(problem) = problem.filter(|_| complete) {
+            cx.violation(from, "5040-b", format_args!("RDMA Read Response: {problem}"));
+        }
+        self.conversation.read_data(cx, initiator, payload, header.last);
+    }
+
+    fn untagged(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: Side,
+        opcode: Opcode,
+        header: &Untagged,
+        payload: &[u8],
+    ) {
+        let half = &mut self.halves[from.index()];
+        let Some(expected) = half.msn.get_mut(header.queue as usize) else { return };
+        if let Some(number) = *expected
+            && number != header.msn
+        {
+            let (queue, found) = (header.queue, header.msn);
+            cx.violation(
+                from,
+                "5041-c",
+                format_args!("queue {queue}: message {found}, it should be {number}"),
+            );
+        }
+        *expected = Some(header.msn.wrapping_add(u32::from(header.last)));
+        match opcode {
+            Opcode::ReadRequest => self.read_request(cx, from, header, payload),
+            Opcode::Terminate => self.terminate(cx, from, payload),
+            _ => self.send(cx, from, opcode, header, payload),
+        }
+    }
+
+    fn send(&mut self, cx: &mut Context<'_>, from: Side, opcode: Opcode, header: &Untagged, payload: &[u8]) {
+        let half = &mut self.halves[from.index()];
+        if header.offset == 0 && half.send.as_ref().is_none_or(Vec::is_empty) {
+            half.send = Some(Vec::new());
+        }
+        let Some(mut message) = half.send.take() else { return };
+        if header.offset as usize != message.len() {
+            let (found, len) = (header.offset, message.len());
+            cx.violation(from, "5041-d", format_args!("message offset {found}, it should be {len}"));
+            return self.conversation.lose();
+        }
+        if message.len() + payload.len() > SEND_LEN_MAX {
+            cx.totals.other_sends += 1;
+            return self.conversation.lose();
+        }
+        message.extend_from_slice(payload);
+        if header.last {
+            let invalidated = opcode.invalidates().then_some(header.ulp);
+            self.conversation.send(cx, from, &message, invalidated);
+        } else {
+            self.halves[from.index()].send = Some(message);
+        }
+    }
+
+    fn read_request(&mut self, cx: &mut Context<'_>, from: Side, header: &Untagged, payload: &[u8]) {
+        let Ok(wire) = <[u8; rdmap::READ_REQUEST_LEN]>::try_from(payload) else {
+            let len = payload.len();
+            return cx.violation(
+                from,
+                "5042-e",
+                format_args!("an RDMA Read Request of {len} octets, not 28"),
+            );
+        };
+        if header.offset != 0 || !header.last {
+            cx.violation(from, "5041-d", "an RDMA Read Request in several segments");
+        }
+        let request = ReadRequest::from_wire(wire);
+        let (_, outstanding) = self.conversation.oldest_read(from);
+        if let Some(ird) = self.halves[from.other().index()].ird
+            && self.conversation.is_complete()
+            && outstanding >= usize::from(ird)
+        {
+            let count = outstanding + 1;
+            cx.violation(
+                from,
+                "5040-c",
+                format_args!("{count} RDMA Reads outstanding, the peer takes {ird}"),
+            );
+        }
+        let source = (request.source_stag, request.source_offset, u64::from(request.len));
+        self.conversation.read_request(cx, from, (request.sink_stag, request.sink_offset), source);
+    }
+
+    fn terminate(&mut self, cx: &mut Context<'_>, from: Side, payload: &[u8]) {
+        let text = match rdmap::Terminate::parse(payload) {
+            Some(terminate) => terminate.likely_cause().to_string(),
+            None => "without a cause".to_owned(),
+        };
+        cx.emit(EventKind::Terminate(from, Terminate { text }));
+        self.halves[from.index()].terminated = true;
+    }
+}
+
+/// Whether octets look like the start of an FPDU.
+enum Plausible {
+    No,
+    /// It is all there and looks right, but for its CRC.
+    Wrong,
+    /// So far; more octets will tell.
+    Incomplete,
+    Yes {
+        crc: bool,
+    },
+}
+
+/// Looks at octets that may be an FPDU of RDMAP; `crc` says whether CRCs are in use, if that is known.
+fn plausible(octets: &[u8], crc: Option<bool>) -> Plausible {
+    let Some(([l0, l1, control, rdmap], _)) = octets.split_first_chunk() else {
+        return Plausible::Incomplete;
+    };
+    let ulpdu_len = usize::from(u16::from_be_bytes([*l0, *l1]));
+    // The reserved bits of both control octets are zero.
+    if ulpdu_len < ddp::header_len(*control) || control & 0x3f != ddp::VERSION || rdmap & 0x30 != 0 {
+        return Plausible::No;
+    }
+    let Ok(opcode) = Opcode::from_control(*rdmap) else { return Plausible::No };
+    if opcode.is_tagged() != (control & 0x80 != 0) {
+        return Plausible::No;
+    }
+    if let Some(queue) = opcode.queue() {
+        if octets.get(8..12).is_some_and(|found| found != queue.to_be_bytes()) {
+            return Plausible::No;
+        }
+        if octets.get(4..8).is_some_and(|ulp| !opcode.invalidates() && ulp != [0; 4]) {
+            return Plausible::No;
+        }
+    }
+    let Ok((fpdu, _)) = Fpdu::parse(octets) else { return Plausible::Incomplete };
+    let is_intact = fpdu.is_intact();
+    match crc {
+        _ if is_intact => Plausible::Yes { crc: true },
+        // Not checked, and what Linux and we write there.
+        None | Some(false) if fpdu.crc == 0 => Plausible::Yes { crc: false },
+        _ => Plausible::Wrong,
+    }
+}
+
+/// Describes an MPA frame.
+fn describe<'a>(frame: &Frame<'a>, parameters: Option<stag_wire::cm_private_data::PrivateData>) -> Setup<'a> {
+    let yes_no = |flag: bool| if flag { "yes" } else { "no" }.to_owned();
+    let mut options = vec![
+        ("revision", frame.revision.to_string()),
+        ("markers", yes_no(frame.markers)),
+        ("crc", yes_no(frame.crc)),
+    ];
+    if frame.rejected {
+        options.push(("rejected", yes_no(true)));
+    }
+    if let Some(enhanced) = frame.enhanced {
+        options.push(("ird", enhanced.ird.to_string()));
+        options.push(("ord", enhanced.ord.to_string()));
+        if let Some(ready) = enhanced.peer_to_peer {
+            let names = [(ready.send, "send"), (ready.write, "write"), (ready.read, "read")];
+            let names: Vec<&str> = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+            options.push(("peer-to-peer", names.join("+")));
+        }
+    }
+    let name = match frame.kind {
+        FrameKind::Request => "MPA Request",
+        FrameKind::Reply => "MPA Reply",
+    };
+    Setup { name, options, private_data: frame.private_data, parameters }
+}
