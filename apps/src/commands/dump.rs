@@ -5,6 +5,7 @@ mod text;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::time::Duration;
 
 use clap::Args;
 use stag_dump::capture::Reader;
@@ -38,6 +39,8 @@ const READ_LEN: usize = 256 << 10;
 
 /// Shows what an analyzer reports. Output that fails ends it: what is behind is not looked at any more.
 trait Show {
+    /// Takes the time of the first frame.
+    fn begin(&mut self, _time: Duration) {}
     /// Shows one event.
     fn event(&mut self, event: &Event<'_>, out: &mut Output) -> Result<(), Failure>;
     /// Shows what was counted.
@@ -58,20 +61,28 @@ impl Dump {
             if out.json() { Box::new(json::Json::default()) } else { Box::new(text::Text::default()) };
         let mut analyzer = Analyzer::new(Options::default());
         let mut shown = Ok(());
-        let mut tell = |event: &Event<'_>| {
+        // What is there is shown, even if the file ends too early.
+        let ended = loop {
+            let frame = match capture.next_frame() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(unreadable(&error)),
+            };
+            if frame.number == 1 {
+                show.begin(frame.time);
+            }
+            analyzer.frame(&frame, &mut |event| {
+                if shown.is_ok() && !self.quiet {
+                    shown = show.event(event, out);
+                }
+            });
+            shown.clone()?;
+        };
+        let totals = analyzer.finish(&mut |event| {
             if shown.is_ok() && !self.quiet {
                 shown = show.event(event, out);
             }
-        };
-        // What is there is shown, even if the file ends too early.
-        let ended = loop {
-            match capture.next_frame() {
-                Ok(Some(frame)) => analyzer.frame(&frame, &mut tell),
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(unreadable(&error)),
-            }
-        };
-        let totals = analyzer.finish(&mut tell);
+        });
         shown?;
         show.totals(&totals, out)?;
         ended?;

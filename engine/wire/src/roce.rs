@@ -304,7 +304,7 @@ const CRC_TABLE: [u32; 256] = {
         let mut value = index as u32;
         let mut bit = 0;
         while bit < 8 {
-            value = value >> 1 ^ (value & 1) * 0xedb8_8320;
+            value = if value & 1 != 0 { 0xedb8_8320 ^ value >> 1 } else { value >> 1 };
             bit += 1;
         }
         table[index] = value;

@@ -15,8 +15,8 @@ use crate::output::Output;
 /// Lines.
 #[derive(Default)]
 pub(super) struct Text {
-    /// Times are shown since the first event.
-    start: Option<Duration>,
+    /// Times are shown since the first frame.
+    start: Duration,
 }
 
 /// An arrow that points away from the sender, with the client on the left.
@@ -28,9 +28,12 @@ fn arrow(from: Side) -> char {
 }
 
 impl Show for Text {
+    fn begin(&mut self, time: Duration) {
+        self.start = time;
+    }
+
     fn event(&mut self, event: &Event<'_>, out: &mut Output) -> Result<(), Failure> {
-        let start = *self.start.get_or_insert(event.time);
-        let time = event.time.saturating_sub(start);
+        let time = event.time.saturating_sub(self.start);
         let place = |mark: char| {
             format!(
                 "{:>7} {:>5}.{:06} {:>4} {mark} ",
