@@ -62,9 +62,10 @@ pub(crate) struct Calling {
     pub(crate) interrupted: u32,
     /// Calls whose message found no room in the send queue.
     pub(crate) unsent: u32,
-    /// When the last message came, and when the oldest Calls outstanding began at the earliest.
+    /// When the last message came.
     pub(crate) heard: Duration,
-    pub(crate) busy_since: Duration,
+    /// Since when Calls are outstanding without a pause, as `keep_alive` saw it first.
+    pub(crate) busy_since: Option<Duration>,
     /// A keep-alive is outstanding.
     pub(crate) probing: bool,
 }
@@ -101,7 +102,7 @@ impl Calling {
             interrupted: 0,
             unsent: 0,
             heard: Duration::ZERO,
-            busy_since: Duration::ZERO,
+            busy_since: None,
             probing: false,
         }
     }
@@ -258,7 +259,7 @@ impl Calling {
         slot.ending = None;
         slot.probe = probe;
         if self.outstanding == 0 {
-            self.busy_since = core.now;
+            self.busy_since = None;
         }
         self.outstanding += 1;
         self.probing |= probe;

@@ -12,8 +12,12 @@ use crate::engine::Core;
 impl Calling {
     /// Asks whether the server is there, if it is time.
     pub(crate) fn keep_alive<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
-        let Some(due) = self.keep_alive_due() else { return };
         let Some(policy) = self.policy.keep_alive else { return };
+        if self.outstanding > 0 {
+            // Not when the Call began: for that the last pass is taken, which may be long ago.
+            self.busy_since.get_or_insert(core.now);
+        }
+        let Some(due) = self.keep_alive_due() else { return };
         if core.now < due || self.requester.available() == 0 {
             return;
         }
@@ -37,7 +41,7 @@ impl Calling {
         let silent_since = match self.outstanding {
             0 if policy.when_idle => self.heard,
             0 => return None,
-            _ => self.heard.max(self.busy_since),
+            _ => self.heard.max(self.busy_since?),
         };
         Some(silent_since.saturating_add(policy.after))
     }

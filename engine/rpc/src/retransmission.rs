@@ -78,6 +78,16 @@ impl Kept {
         self.reply_payload_len_max = shape.reply_payload_len_max;
     }
 
+    fn take_unsent(&mut self) -> Option<Buf> {
+        match std::mem::take(&mut self.standing) {
+            Standing::Unsent(message) => Some(message),
+            other => {
+                self.standing = other;
+                None
+            }
+        }
+    }
+
     /// Lets go of all memory, before the Call is handed to its user.
     pub(crate) fn clear(&mut self) {
         self.retransmit = false;
@@ -151,9 +161,7 @@ impl Calling {
             if self.unsent == 0 {
                 break;
             }
-            let Standing::Unsent(message) = std::mem::take(&mut self.kept[index].standing) else {
-                continue;
-            };
+            let Some(message) = self.kept[index].take_unsent() else { continue };
             self.unsent -= 1;
             if !self.post(core, id, index, message) {
                 break;

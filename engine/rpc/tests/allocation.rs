@@ -12,8 +12,8 @@ use std::time::Duration;
 use stag_fabric::{Provider, Shm, ShmConfig};
 use stag_memory::{Buf, Pool};
 use stag_rpc::{
-    Call, Chunks, CompletedCall, ConnectionEvent, ConnectionId, Engine, EngineConfig, Memory, Outcome,
-    Placement, Procedure, Reply, Request, Service,
+    Backoff, Call, Chunks, ClientPolicy, CompletedCall, ConnectionEvent, ConnectionId, Engine, EngineConfig,
+    KeepAlive, Memory, Outcome, Placement, Procedure, Reply, Request, Service,
 };
 use stag_runtime::Poller;
 use stag_wire::xdr::{Item, Writer};
@@ -122,6 +122,10 @@ struct Pair {
 
 impl Pair {
     fn new(label: &str, config: EngineConfig) -> Pair {
+        Pair::with(label, config, ClientPolicy::default())
+    }
+
+    fn with(label: &str, config: EngineConfig, policy: ClientPolicy) -> Pair {
         let name = format!("rpc-{label}-{}", std::process::id());
         let open = |memory: &Memory| {
             let mut shm = Shm::open(ShmConfig::default()).expect("it needs nothing");
@@ -136,7 +140,7 @@ impl Pair {
         server.listen(&name).expect("the name is free");
         let mut client =
             Engine::new(open(&memory.0), (), memory.0.pools.clone(), config, 2).expect("it fits");
-        let connection = client.connect(&name).expect("the name is fine");
+        let connection = client.connect_with(&name, policy).expect("the name is fine");
         let mut pair = Pair { client, server, connection, memory, now: Duration::ZERO };
         loop {
             pair.pass();
@@ -183,8 +187,8 @@ impl Pair {
     }
 }
 
-fn calls_allocate_nothing() {
-    let mut pair = Pair::new("allocation", EngineConfig::default());
+fn calls_allocate_nothing(label: &str, policy: ClientPolicy) {
+    let mut pair = Pair::with(label, EngineConfig::default(), policy);
     let null = pair.count(|pair| {
         let done = pair.call(&request_for(0, 0), &mut Chunks::default(), |_| Ok(()));
         assert!(done.result.is_ok());
@@ -211,7 +215,7 @@ fn calls_allocate_nothing() {
         let done = pair.call(&request_for(GET, 4), &mut chunks, |_| Ok(()));
         assert_eq!(done.result.expect("an answer").reduced_len() as usize, CHUNK_LEN);
     });
-    assert_eq!([null, echo, put, get], [0; 4], "allocations of {CALLS} Calls: NULL, ECHO, PUT, GET");
+    assert_eq!([null, echo, put, get], [0; 4], "{label}, allocations of {CALLS} Calls: NULL, ECHO, PUT, GET");
 }
 
 /// Octets of all memory files that this process has mapped, each counted once.
@@ -257,6 +261,10 @@ fn an_idle_connection_pins_little() {
 /// One test, so that nothing else allocates or opens files while it counts.
 #[test]
 fn what_a_call_and_a_connection_cost() {
-    calls_allocate_nothing();
+    calls_allocate_nothing("allocation", ClientPolicy::default());
+    let (after, answer_within) = (Duration::from_micros(1), Duration::from_secs(1));
+    let keep_alive = KeepAlive { program: PROGRAM, version: VERSION, after, answer_within, when_idle: true };
+    let policy = ClientPolicy { reconnect: Some(Backoff::default()), keep_alive: Some(keep_alive) };
+    calls_allocate_nothing("allocation-kept", policy);
     an_idle_connection_pins_little();
 }

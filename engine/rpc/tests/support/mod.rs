@@ -10,8 +10,8 @@ use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, Sim, Violations, World};
 use stag_memory::{Buf, Shared};
 use stag_rpc::{
-    CallError, CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent, ConnectionId,
-    Credentials, Engine, EngineConfig, Memory, Request, Services,
+    CallError, CallId, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
+    ConnectionId, Credentials, Engine, EngineConfig, Memory, Request, Services,
 };
 use stag_runtime::Poller;
 use stag_wire::xdr::{Overflow, Writer};
@@ -148,8 +148,12 @@ impl Bench {
     }
 
     pub(crate) fn add_client(&mut self, config: EngineConfig) -> usize {
+        self.add_client_with(config, ClientPolicy::default())
+    }
+
+    pub(crate) fn add_client_with(&mut self, config: EngineConfig, policy: ClientPolicy) -> usize {
         let mut node = Node::new(&self.world, "client", config, 4 << 20, |_| ());
-        self.connections.push(node.engine.connect(ADDRESS).expect("the address is fine"));
+        self.connections.push(node.engine.connect_with(ADDRESS, policy).expect("the address is fine"));
         self.clients.push(node);
         self.clients.len() - 1
     }

@@ -1,0 +1,8 @@
+//! Connections of clients that are made anew when they end: what their Calls see of it, which is nothing but time.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod alive;
+mod calls;
+mod death;
