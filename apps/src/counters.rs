@@ -54,4 +54,7 @@ counters! {
     stream_bytes_received,
     stream_bytes_sent,
     stream_items,
+    duplicates_answered,
+    duplicates_dropped,
+    duplicates_unkept,
 }

@@ -28,6 +28,9 @@ pub struct EngineConfig {
     pub streams_max: u32,
     /// Octets of payload memory that Calls on their way in over TCP may hold.
     pub stream_memory: u32,
+    /// Calls whose Replies are kept, to answer them alike when they come again: those that must not be executed
+    /// twice. 0 keeps none. WRITEs have as many again, divided by 4.
+    pub duplicates_max: u32,
 }
 
 impl Default for EngineConfig {
@@ -43,6 +46,7 @@ impl Default for EngineConfig {
             set_up_timeout: Duration::from_secs(10),
             streams_max: 64,
             stream_memory: 16 << 20,
+            duplicates_max: 1024,
         }
     }
 }
@@ -106,6 +110,7 @@ impl EngineConfig {
             1 << 30,
             "the largest Call has to fit",
         )?;
+        check("duplicates_max", self.duplicates_max.into(), 0, 1 << 22, "16384 is plenty for most")?;
         check("burst", self.burst as u64, 1, 4096, "64 is a good burst")
     }
 
@@ -113,6 +118,12 @@ impl EngineConfig {
     #[must_use]
     pub fn message_len(&self) -> usize {
         (self.inline_threshold / 1024 * 1024) as usize
+    }
+
+    /// Octets of memory, beside the pools, that kept Replies take.
+    #[must_use]
+    pub fn duplicates_len(&self) -> usize {
+        crate::duplicates::Duplicates::footprint(self.duplicates_max)
     }
 
     /// What one connection's queue pair may have outstanding.

@@ -11,8 +11,10 @@ use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
 use crate::call::{Call, Caller, Placed};
+use crate::duplicates::{Asked, EntryId, Known};
+use crate::engine::Core;
 use crate::reply::Reply;
-use crate::service::{Lookup, Outcome, Procedure, Services};
+use crate::service::{Lookup, Outcome, Procedure, Services, Token};
 
 /// What becomes of a Call.
 pub(crate) enum Route<'a> {
@@ -41,6 +43,65 @@ pub(crate) struct Origin<'a> {
     pub(crate) slot: u32,
     pub(crate) peer: Option<&'a Peer>,
     pub(crate) now: Duration,
+}
+
+/// On which terms a Call is answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms {
+    /// How many results the binding lets be in Write chunks.
+    pub(crate) eligible: u8,
+    /// Where the Reply is kept for retransmissions.
+    pub(crate) kept: Option<EntryId>,
+}
+
+impl Terms {
+    /// The Call is not executed, or nobody will know how it ended.
+    #[cold]
+    pub(crate) fn give_up<P>(self, core: &mut Core<P>) {
+        if let Some(entry) = self.kept {
+            core.duplicates.forget(entry);
+        }
+    }
+}
+
+/// What is known of a Call that must not simply be executed again. `stream` is its Payload stream.
+pub(crate) fn look<P>(core: &mut Core<P>, run: &Run<'_>, stream: &[u8], peer: Option<&Peer>) -> Known {
+    let Run { header, procedure, arguments, .. } = run;
+    let asked = Asked { procedure, peer, xid: header.xid, stream, arguments, now: core.now };
+    core.duplicates.look(&asked, &mut core.statistics)
+}
+
+/// A service answers a Call whose connection is gone: if its Reply is to be kept, it is made. `false`: the service is
+/// to be told that nobody needs it.
+#[cold]
+pub(crate) fn finish_orphan<P, S: Services>(
+    core: &mut Core<P>,
+    services: &mut S,
+    service: usize,
+    token: Token,
+) -> bool {
+    let Some(entry) = core.duplicates.take_orphan(&token) else { return false };
+    let Some(mut send) = core.pools.messages.take() else {
+        core.duplicates.forget(entry);
+        return false;
+    };
+    let mut draft = core.draft();
+    send.set_len(send.capacity());
+    let inline_len_max = send.len();
+    draft.send = Some(send);
+    let mut reply = Reply {
+        draft: &mut draft,
+        xid: token.xid,
+        chunks: None,
+        inline_len_max,
+        payload: &core.pools.payload,
+        eligible: 0,
+        copied_bytes: &mut core.statistics.copied_bytes,
+    };
+    services.finish(service, token, &mut reply);
+    core.duplicates.keep(entry, &draft, &mut core.statistics);
+    core.put_draft(draft);
+    true
 }
 
 /// Decides who answers a Call. `reader` stands at its xid.

@@ -18,7 +18,9 @@ use crate::client::{CallId, CallRefused, Chunks, CloseReason, CompletedCall, Con
 use crate::clients::is_named;
 use crate::config::{ConfigError, EngineConfig};
 use crate::connection::Connection;
+use crate::dispatch::finish_orphan;
 use crate::draft::Draft;
+use crate::duplicates::Duplicates;
 use crate::pools::Pools;
 use crate::pulling::Pull;
 use crate::reconnect::{ClientPolicy, Session};
@@ -73,6 +75,7 @@ pub(crate) struct Core<P> {
     pub(crate) pools: Pools,
     pub(crate) config: EngineConfig,
     pub(crate) statistics: Statistics,
+    pub(crate) duplicates: Duplicates,
     /// The instant of this pass.
     pub(crate) now: Duration,
     pub(crate) completed: VecDeque<CompletedCall>,
@@ -211,6 +214,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 pools,
                 config,
                 statistics: Statistics::default(),
+                duplicates: Duplicates::new(config.duplicates_max),
                 now: Duration::ZERO,
                 completed: VecDeque::with_capacity(calls),
                 events: VecDeque::with_capacity(8),
@@ -533,7 +537,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let reason = gone.close_reason.take().unwrap_or(CloseReason::Fabric(reason));
         if let Some(serving) = gone.serving.take() {
             tracing::info!(?reason, "connection closed");
-            serving.close(&mut self.core);
+            serving.close(&mut self.core, id);
             self.core.serving_count -= 1;
             self.core.share_credits();
         }
@@ -626,7 +630,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     }
                 }
             }
-            if !answered {
+            if !answered && !finish_orphan(&mut self.core, &mut self.services, service, token) {
                 self.services.abandoned(service, token);
             }
         }

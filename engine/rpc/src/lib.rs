@@ -22,6 +22,7 @@ mod config;
 mod connection;
 mod dispatch;
 mod draft;
+mod duplicates;
 mod engine;
 mod few;
 mod keepalive;
@@ -38,6 +39,7 @@ mod serving;
 mod slot;
 mod statistics;
 mod stream;
+mod usage;
 
 pub use call::{Call, Caller, PIECES_MAX, Placed};
 pub use client::{

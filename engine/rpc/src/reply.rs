@@ -6,6 +6,7 @@ use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::draft::{Draft, Item, Verdict};
+use crate::duplicates::Kept;
 
 /// Where an eligible result has to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +103,11 @@ impl Reply<'_> {
 
     fn error(&mut self, outcome: Accepted) {
         self.header(&ReplyHeader::accepted(self.xid, outcome));
+    }
+
+    /// Answers as the Call was answered before.
+    pub(crate) fn repeat(&mut self, kept: &Kept) {
+        self.encode(|writer| writer.opaque_fixed(kept.as_bytes()));
     }
 
     /// Answers with a header and no results.

@@ -21,19 +21,15 @@ use crate::ConnectionId;
 use crate::call::Placed;
 use crate::client::CloseReason;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
-use crate::dispatch::{Origin, Route, route};
+use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::{Draft, Verdict};
+use crate::duplicates::Known;
 use crate::engine::{Core, FIRST_RECEIVES};
 use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, place, plan_chunks, post_reads};
 use crate::pushing::{Posted, plan_writes, post_draft};
 use crate::reply::Reply;
-use crate::service::{Services, Token};
-
-/// Credits that a connection starts with, when there are enough.
-const CREDITS_START: u32 = 16;
-
-/// Calls after which a connection's use of its credits is looked at.
-const CREDITS_EPOCH: u32 = 1024;
+use crate::service::{Repeat, Services, Token};
+use crate::usage::Usage;
 
 /// A Call that is in process beyond one pass.
 #[derive(Debug)]
@@ -42,10 +38,8 @@ struct Pending {
     xid: u32,
     message: Buf,
     pull: Option<Box<Pull>>,
-    /// A service answers it later.
-    later: bool,
-    /// How many results the binding lets be in Write chunks.
-    eligible_results: u8,
+    /// A service answers it later, on these terms.
+    later: Option<Terms>,
 }
 
 /// The server half of a connection.
@@ -66,19 +60,13 @@ pub(crate) struct Serving {
     sending: u32,
     /// Receives that this connection holds: posted, or with a Call in process.
     held: u32,
-    /// Credits that it may have at present, by its use of them.
-    limit: u32,
-    /// Calls that arrived in the pass `pass`, the most in one pass of this epoch, and Calls of this epoch.
-    pass: u64,
-    arrived: u32,
-    peak: u32,
-    epoch: u32,
+    usage: Usage,
 }
 
 /// What became of a Call that was run.
 enum Ran {
     Answered,
-    Later(u8),
+    Later(Terms),
 }
 
 impl Serving {
@@ -103,11 +91,7 @@ impl Serving {
             pending: 0,
             sending: 0,
             held: 0,
-            limit: CREDITS_START.min(slots),
-            pass: 0,
-            arrived: 0,
-            peak: 0,
-            epoch: 0,
+            usage: Usage::new(slots),
         }
     }
 
@@ -167,7 +151,7 @@ impl Serving {
         self.held -= 1;
         core.receives_held -= 1;
         let share = core.credit_share;
-        let limit = self.limit.min(share);
+        let limit = self.usage.limit.min(share);
         let wanted = limit.min(self.responder.credits_requested()).max(1) + SPARE_RECEIVES;
         if self.held < wanted {
             // What a connection starts with it keeps, however many others there are.
@@ -177,29 +161,6 @@ impl Serving {
         }
         // Of what is posted and in process one is the spare: the rest may be granted, and no more.
         self.responder.set_credit_limit(limit.min(self.held.saturating_sub(SPARE_RECEIVES)));
-    }
-
-    /// Watches how many of its credits the connection uses: more are granted while it uses many, fewer when
-    /// it does not.
-    #[inline]
-    fn observe<P>(&mut self, core: &Core<P>) {
-        if self.pass != core.pass {
-            self.pass = core.pass;
-            self.arrived = 0;
-        }
-        self.arrived += 1;
-        self.peak = self.peak.max(self.arrived + self.pending);
-        self.epoch += 1;
-        if self.peak * 2 >= self.limit && self.limit < core.credit_share {
-            self.limit = (self.limit * 2).min(core.credit_share);
-        }
-        if self.epoch == CREDITS_EPOCH {
-            if self.peak * 8 < self.limit {
-                self.limit = (self.limit / 2).max(CREDITS_START.min(core.config.credits_max));
-            }
-            self.epoch = 0;
-            self.peak = 0;
-        }
     }
 
     /// Takes in a message, now or when there is memory to answer it. `Err`: the connection has to end.
@@ -229,7 +190,7 @@ impl Serving {
         peer: Option<&Peer>,
         message: Buf,
     ) -> Result<(), CloseReason> {
-        self.observe(core);
+        self.usage.observe(core, self.pending);
         let call = match self.responder.handle_receive(&message) {
             Received::Call(call) => call,
             Received::Error(error) => {
@@ -255,8 +216,8 @@ impl Serving {
                 core.statistics.messages_short += 1;
                 return match self.run(core, services, id, peer, &call, &message, stream, None)? {
                     Ran::Answered => Ok(()),
-                    Ran::Later(eligible) => {
-                        self.keep(call_id, call.xid(), message, None, Some(eligible));
+                    Ran::Later(terms) => {
+                        self.keep(call_id, call.xid(), message, None, Some(terms));
                         Ok(())
                     }
                 };
@@ -284,17 +245,10 @@ impl Serving {
     }
 
     /// Keeps a Call in its slot.
-    fn keep(&mut self, id: CallId, xid: u32, message: Buf, pull: Option<Box<Pull>>, later: Option<u8>) {
+    fn keep(&mut self, id: CallId, xid: u32, message: Buf, pull: Option<Box<Pull>>, later: Option<Terms>) {
         debug_assert!(self.slots[id.index()].is_none(), "a slot has one Call");
         self.pending += 1;
-        self.slots[id.index()] = Some(Pending {
-            id,
-            xid,
-            message,
-            pull,
-            later: later.is_some(),
-            eligible_results: later.unwrap_or(0),
-        });
+        self.slots[id.index()] = Some(Pending { id, xid, message, pull, later });
     }
 
     /// There is no memory to pull a Long Call into: its sender may try again later.
@@ -322,7 +276,7 @@ impl Serving {
         loop {
             let Some(pending) = &mut self.slots[call_id.index()] else { return Ok(()) };
             // A Call that a service has already keeps its memory until it is answered.
-            let Some(pull) = pending.pull.as_mut().filter(|_| !pending.later) else { return Ok(()) };
+            let Some(pull) = pending.pull.as_mut().filter(|_| pending.later.is_none()) else { return Ok(()) };
             let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(()) };
             match post_reads(core, id, &call, pull) {
                 Posted::All => {}
@@ -370,9 +324,7 @@ impl Serving {
         pull.long = long;
         match ran? {
             Ran::Answered => core.put_pull(pull),
-            Ran::Later(eligible) => {
-                self.keep(call_id, pending.xid, pending.message, Some(pull), Some(eligible))
-            }
+            Ran::Later(terms) => self.keep(call_id, pending.xid, pending.message, Some(pull), Some(terms)),
         }
         Ok(())
     }
@@ -443,7 +395,7 @@ impl Serving {
                 return Ok(Ran::Answered);
             }
             Route::Refuse(refusal) => {
-                return self.answer(core, id, call, message, 0, |reply| {
+                return self.answer(core, id, call, message, Terms::default(), |reply| {
                     reply.header(&refusal);
                     Ran::Answered
                 });
@@ -459,13 +411,28 @@ impl Serving {
             }
             return Ok(Ran::Answered);
         }
-        let eligible = procedure.eligible_results;
-        let origin = Origin { connection: id, slot: call.id.index() as u32, peer, now: core.now };
-        self.answer(core, id, call, message, eligible, |reply| {
-            match run.call(services, &origin, items, reply) {
-                true => Ran::Answered,
-                false => Ran::Later(eligible),
+        let mut terms = Terms { eligible: procedure.eligible_results, kept: None };
+        if procedure.repeat != Repeat::Harmless {
+            match look(core, &run, stream, peer) {
+                Known::Nothing => {}
+                Known::New(entry) => terms.kept = Some(entry),
+                Known::Running => {
+                    self.responder.discard(call.id);
+                    self.replenish(core, id);
+                    return Ok(Ran::Answered);
+                }
+                Known::Answered(kept) => {
+                    return self.answer(core, id, call, message, Terms::default(), |reply| {
+                        reply.repeat(&kept);
+                        Ran::Answered
+                    });
+                }
             }
+        }
+        let origin = Origin { connection: id, slot: call.id.index() as u32, peer, now: core.now };
+        self.answer(core, id, call, message, terms, |reply| match run.call(services, &origin, items, reply) {
+            true => Ran::Answered,
+            false => Ran::Later(terms),
         })
     }
 
@@ -477,7 +444,7 @@ impl Serving {
         id: ConnectionId,
         call: &responder::Call<'_>,
         message: &Buf,
-        eligible: u8,
+        terms: Terms,
         fill: impl FnOnce(&mut Reply<'_>) -> Ran,
     ) -> Result<Ran, CloseReason> {
         let header_len = if call.is_plain() {
@@ -485,22 +452,30 @@ impl Serving {
         } else {
             match self.responder.plan_reply(call.id, message, &[], 0) {
                 Ok(form) => form.header_len as usize,
-                Err(error) => return self.refuse(core, id, call.id, Refused::Reply(error)),
+                Err(error) => {
+                    terms.give_up(core);
+                    return self.refuse(core, id, call.id, Refused::Reply(error));
+                }
             }
         };
         let mut draft = core.draft();
         let Some(mut send) = core.pools.messages.take() else {
+            terms.give_up(core);
             core.put_draft(draft);
             return Err(CloseReason::CannotReply);
         };
         send.set_len(send.capacity());
         draft.send = Some(send);
         draft.header_len = header_len;
+        let eligible = terms.eligible;
         let mut reply = Reply { eligible, ..reply_of(&mut draft, call, core, self.responder.parameters()) };
         let ran = fill(&mut reply);
         if let Ran::Later(_) = ran {
             core.put_draft(draft);
             return Ok(ran);
+        }
+        if let Some(entry) = terms.kept {
+            core.duplicates.keep(entry, &draft, &mut core.statistics);
         }
         match draft.verdict {
             Verdict::Encoded => {}
@@ -642,13 +617,13 @@ impl Serving {
         token: Token,
     ) -> Result<bool, CloseReason> {
         let kept = self.slots.get(token.slot as usize).and_then(Option::as_ref);
-        let Some(call_id) = kept.filter(|kept| kept.later && kept.xid == token.xid).map(|kept| kept.id)
-        else {
+        let kept = kept.filter(|kept| kept.xid == token.xid);
+        let Some((call_id, terms)) = kept.and_then(|kept| Some((kept.id, kept.later?))) else {
             return Ok(false);
         };
         let Some(pending) = self.release_slot(call_id) else { return Ok(false) };
         let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(false) };
-        self.answer(core, id, &call, &pending.message, pending.eligible_results, |reply| {
+        self.answer(core, id, &call, &pending.message, terms, |reply| {
             services.finish(service, token, reply);
             Ran::Answered
         })?;
@@ -695,13 +670,17 @@ impl Serving {
     }
 
     /// The connection is gone, and all its posted buffers are back: lets go of the rest.
-    pub(crate) fn close<P>(mut self, core: &mut Core<P>) {
+    pub(crate) fn close<P>(mut self, core: &mut Core<P>, id: ConnectionId) {
         core.receives_held -= self.held;
         self.responder.handle_disconnect(|_| {});
         for draft in self.blocked.drain(..) {
             core.put_draft(draft);
         }
-        for pending in self.slots.iter_mut().filter_map(Option::take) {
+        for (slot, pending) in (0..).zip(&mut self.slots) {
+            let Some(pending) = pending.take() else { continue };
+            if let Some(entry) = pending.later.and_then(|terms| terms.kept) {
+                core.duplicates.orphan(Token { connection: id, slot, xid: pending.xid }, entry);
+            }
             if let Some(pull) = pending.pull {
                 core.put_pull(pull);
             }

@@ -68,4 +68,10 @@ pub struct Statistics {
     pub stream_bytes_sent: u64,
     /// Eligible arguments of Calls over byte streams that were received where they may stay.
     pub stream_items: u64,
+    /// Calls that came again and were answered with the kept Reply.
+    pub duplicates_answered: u64,
+    /// Calls that came again while they were executed, and were dropped.
+    pub duplicates_dropped: u64,
+    /// Replies that should have been kept for such Calls, and could not be.
+    pub duplicates_unkept: u64,
 }

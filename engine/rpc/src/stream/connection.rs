@@ -18,11 +18,12 @@ use super::outbox::{Outbox, PADDING_MAX, SLICES_MAX};
 use super::quota::Quota;
 use crate::ConnectionId;
 use crate::call::Placed;
-use crate::dispatch::{Origin, Route, route};
+use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::Verdict;
+use crate::duplicates::{Kept, Known};
 use crate::engine::Core;
 use crate::reply::Reply;
-use crate::service::{Services, Token};
+use crate::service::{Repeat, Services, Token};
 
 /// Calls of one connection that services answer later, at most: beyond that no more are taken on.
 const LATER_MAX: usize = 64;
@@ -74,7 +75,7 @@ pub(super) enum Ending {
 #[derive(Clone, Copy, Debug)]
 struct Later {
     xid: u32,
-    eligible: u8,
+    terms: Terms,
 }
 
 /// Octets that were received and not looked at yet.
@@ -345,7 +346,7 @@ impl Connection {
                 // The record ends within its item.
                 let xid = octets.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
                 let refusal = ReplyHeader::accepted(xid, Accepted::GarbageArgs);
-                self.answer(core, xid, 0, |reply| refuse(reply, &refusal)).map(|_| ())
+                self.answer(core, xid, Terms::default(), |reply| refuse(reply, &refusal)).map(|_| ())
             }
             Some(item) => {
                 core.statistics.stream_items += 1;
@@ -380,20 +381,33 @@ impl Connection {
                 return Ok(());
             }
             Route::Refuse(refusal) => {
-                return self.answer(core, 0, 0, |reply| refuse(reply, &refusal)).map(|_| ());
+                return self.answer(core, 0, Terms::default(), |reply| refuse(reply, &refusal)).map(|_| ());
             }
         };
-        let (xid, eligible) = (run.header.xid, run.procedure.eligible_results);
+        let xid = run.header.xid;
+        let mut terms = Terms { eligible: run.procedure.eligible_results, kept: None };
+        if run.procedure.repeat != Repeat::Harmless {
+            match look(core, &run, record, Some(&self.peer)) {
+                Known::Nothing => {}
+                Known::New(entry) => terms.kept = Some(entry),
+                Known::Running => return Ok(()),
+                Known::Answered(kept) => {
+                    return self
+                        .answer(core, xid, Terms::default(), |reply| repeat(reply, &kept))
+                        .map(|_| ());
+                }
+            }
+        }
         let slot = self.later.iter().position(Option::is_none).unwrap_or(self.later.len());
         // Not borrowed from `self`, which makes the Reply.
         let peer = self.peer.clone();
         let origin = Origin { connection: self.id, slot: slot as u32, peer: Some(&peer), now: core.now };
-        let done = self.answer(core, xid, eligible, |reply| run.call(services, &origin, items, reply))?;
+        let done = self.answer(core, xid, terms, |reply| run.call(services, &origin, items, reply))?;
         if !done {
             if slot == self.later.len() {
                 self.later.push(None);
             }
-            self.later[slot] = Some(Later { xid, eligible });
+            self.later[slot] = Some(Later { xid, terms });
             self.later_count += 1;
         }
         Ok(())
@@ -405,10 +419,13 @@ impl Connection {
         &mut self,
         core: &mut Core<P>,
         xid: u32,
-        eligible: u8,
+        terms: Terms,
         fill: impl FnOnce(&mut Reply<'_>) -> bool,
     ) -> Result<bool, Ending> {
-        let Some(mut page) = self.outbox.open(&core.pools.payload) else { return Err(Ending::CannotReply) };
+        let Some(mut page) = self.outbox.open(&core.pools.payload) else {
+            terms.give_up(core);
+            return Err(Ending::CannotReply);
+        };
         if self.outbox.queued() == 0 {
             self.progress = core.now;
         }
@@ -424,7 +441,7 @@ impl Connection {
             chunks: None,
             inline_len_max,
             payload: &core.pools.payload,
-            eligible,
+            eligible: terms.eligible,
             copied_bytes: &mut core.statistics.copied_bytes,
         };
         let done = fill(&mut reply);
@@ -435,6 +452,9 @@ impl Connection {
                 Verdict::BadChunks => reply.garbage_arguments(),
                 // Longer than any Reply may be, or no memory for it, or a handler that forgot to answer.
                 Verdict::TooLong | Verdict::Empty => reply.system_error(),
+            }
+            if let Some(entry) = terms.kept {
+                core.duplicates.keep(entry, &draft, &mut core.statistics);
             }
             core.statistics.replies_sent += 1;
             let closed = self.outbox.close(&mut draft, at);
@@ -460,7 +480,7 @@ impl Connection {
         let Some(place) = self.later.get_mut(token.slot as usize) else { return Ok(false) };
         let Some(later) = place.take_if(|later| later.xid == token.xid) else { return Ok(false) };
         self.later_count -= 1;
-        self.answer(core, later.xid, later.eligible, |reply| {
+        self.answer(core, later.xid, later.terms, |reply| {
             services.finish(service, token, reply);
             true
         })
@@ -531,13 +551,24 @@ impl Connection {
     }
 
     /// Lets go of everything.
-    pub(super) fn close(mut self, shared: &mut Shared) {
+    pub(super) fn close<P>(mut self, core: &mut Core<P>, shared: &mut Shared) {
         self.incoming.clear(&mut shared.quota);
+        for (slot, later) in (0..).zip(&self.later) {
+            if let Some(Later { xid, terms: Terms { kept: Some(entry), .. } }) = later {
+                core.duplicates.orphan(Token { connection: self.id, slot, xid: *xid }, *entry);
+            }
+        }
     }
 }
 
 /// Fills in what the engine answers by itself.
 fn refuse(reply: &mut Reply<'_>, refusal: &ReplyHeader<'_>) -> bool {
     reply.header(refusal);
+    true
+}
+
+/// Answers as the Call was answered before.
+fn repeat(reply: &mut Reply<'_>, kept: &Kept) -> bool {
+    reply.repeat(kept);
     true
 }

@@ -291,7 +291,7 @@ impl Streams {
             self.free.push(index);
             self.count -= 1;
             self.tell(core, &connection, ending);
-            connection.close(&mut self.shared);
+            connection.close(core, &mut self.shared);
             return;
         }
         let wanted = connection.wanted();

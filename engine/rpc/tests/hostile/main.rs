@@ -5,5 +5,6 @@
 mod support;
 
 mod clients;
+mod duplicates;
 mod raw;
 mod servers;

@@ -4,5 +4,6 @@
 mod support;
 
 mod calls;
+mod duplicates;
 mod hostile;
 mod peer;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stag_memory::Pool;
-use stag_rpc::{Call, Outcome, PIECES_MAX, Placed, Placement, Procedure, Reply, Service, Token};
+use stag_rpc::{Call, Outcome, PIECES_MAX, Placed, Placement, Procedure, Repeat, Reply, Service, Token};
 use stag_wire::xdr::{Item, Overflow, Reader, Writer};
 
 pub(crate) const PROGRAM: u32 = 0x2000_0042;
@@ -34,6 +34,12 @@ pub(crate) const PUT_ONE: u32 = 10;
 /// As [`GET`], with at most one item, which a byte stream may send from where it lies.
 pub(crate) const GET_ONE: u32 = 11;
 
+/// `once(delay in microseconds, filler) -> count`: counts its executions, and answers after the delay; at once, if
+/// there is none.
+pub(crate) const ONCE: u32 = 12;
+/// As [`ONCE`], as WRITEs are kept.
+pub(crate) const TIMELY: u32 = 13;
+
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Eligible items of one Call or Reply at most.
@@ -46,6 +52,8 @@ static TAKES: Procedure = Procedure { eligible_arguments: ITEMS_MAX as u8, ..Pro
 static TAKES_ONE: Procedure =
     Procedure { eligible_arguments: 1, locate: Some(locate), ..Procedure::plain("TAKES_ONE") };
 static GIVES_ONE: Procedure = Procedure { eligible_results: 1, ..Procedure::plain("GIVES_ONE") };
+static ONLY_ONCE: Procedure = Procedure::plain("ONCE").once();
+static IN_TIME: Procedure = Procedure { repeat: Repeat::Untimely, ..Procedure::plain("TIMELY") };
 static GIVES: Procedure = Procedure { eligible_results: ITEMS_MAX as u8, ..Procedure::plain("GIVES") };
 
 /// The octet number `index` of the data that `seed` stands for.
@@ -82,6 +90,8 @@ pub(crate) struct Program {
     finishing: Option<Vec<u8>>,
     /// Times a handler ran.
     pub(crate) executed: u64,
+    /// Times that [`ONCE`] and [`TIMELY`] did what must not be done twice.
+    pub(crate) counted: u32,
     /// Calls that were answered later or abandoned.
     pub(crate) finished: u64,
     pub(crate) abandoned: u64,
@@ -89,7 +99,15 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn new(pool: Pool) -> Program {
-        Program { pool, kept: Vec::new(), finishing: None, executed: 0, finished: 0, abandoned: 0 }
+        Program {
+            pool,
+            kept: Vec::new(),
+            finishing: None,
+            executed: 0,
+            counted: 0,
+            finished: 0,
+            abandoned: 0,
+        }
     }
 
     /// Calls that wait for their time.
@@ -182,6 +200,8 @@ impl Service for Program {
             PUT | LATER_PUT => Some(&TAKES),
             PUT_ONE => Some(&TAKES_ONE),
             GET => Some(&GIVES),
+            ONCE => Some(&ONLY_ONCE),
+            TIMELY => Some(&IN_TIME),
             GET_ONE => Some(&GIVES_ONE),
             _ => None,
         }
@@ -223,6 +243,24 @@ impl Service for Program {
                     reply.garbage_arguments();
                     return Outcome::Done;
                 };
+                let due = call.now.saturating_add(Duration::from_micros(delay));
+                let token = call.token();
+                self.kept.push(Kept { token, due, answer });
+                return Outcome::Later(token);
+            }
+            ONCE | TIMELY => {
+                let Ok(delay) = arguments.u64() else {
+                    reply.garbage_arguments();
+                    return Outcome::Done;
+                };
+                self.counted += 1;
+                // So long that it cannot be kept, if the caller wants that.
+                let filler = vec![0; arguments.u32().unwrap_or(0) as usize * 4];
+                let answer = [&self.counted.to_be_bytes()[..], &filler].concat();
+                if delay == 0 {
+                    reply.success(|writer| raw(writer, &answer));
+                    return Outcome::Done;
+                }
                 let due = call.now.saturating_add(Duration::from_micros(delay));
                 let token = call.token();
                 self.kept.push(Kept { token, due, answer });

@@ -1,0 +1,49 @@
+//! How many of its credits a serving connection uses, and so how many it should have.
+
+use crate::engine::Core;
+
+/// Credits that a connection starts with, when there are enough.
+const CREDITS_START: u32 = 16;
+
+/// Calls after which a connection's use of its credits is looked at.
+const CREDITS_EPOCH: u32 = 1024;
+
+/// More are granted while it uses many, fewer when it does not.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    /// Credits that it may have at present.
+    pub(crate) limit: u32,
+    /// Calls that arrived in the pass `pass`, the most in one pass of this epoch, and Calls of this epoch.
+    pass: u64,
+    arrived: u32,
+    peak: u32,
+    epoch: u32,
+}
+
+impl Usage {
+    pub(crate) fn new(credits_max: u32) -> Usage {
+        Usage { limit: CREDITS_START.min(credits_max), pass: 0, arrived: 0, peak: 0, epoch: 0 }
+    }
+
+    /// A Call has come, beside `pending` that are in process.
+    #[inline]
+    pub(crate) fn observe<P>(&mut self, core: &Core<P>, pending: u32) {
+        if self.pass != core.pass {
+            self.pass = core.pass;
+            self.arrived = 0;
+        }
+        self.arrived += 1;
+        self.peak = self.peak.max(self.arrived + pending);
+        self.epoch += 1;
+        if self.peak * 2 >= self.limit && self.limit < core.credit_share {
+            self.limit = (self.limit * 2).min(core.credit_share);
+        }
+        if self.epoch == CREDITS_EPOCH {
+            if self.peak * 8 < self.limit {
+                self.limit = (self.limit / 2).max(CREDITS_START.min(core.config.credits_max));
+            }
+            self.epoch = 0;
+            self.peak = 0;
+        }
+    }
+}
