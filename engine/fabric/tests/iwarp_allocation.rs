@@ -1,0 +1,135 @@
+//! After set-up, the iWARP provider allocates nothing: counted, for every verb.
+//!
+//! A program of its own, because it replaces the allocator.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use stag_fabric::{
+    Completed, Completion, Event, Exposed, Fence, Iwarp, IwarpConfig, Provider, QueuePairCapacity,
+    QueuePairId, ReadPart, ReadRequest, SendRequest, WriteRequest,
+};
+use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
+
+struct Counting;
+
+// Partner of nothing: read by the thread that counts, in a program of one test.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: it is the system's allocator; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const CAPACITY: QueuePairCapacity =
+    QueuePairCapacity { receives: 16, sends: 16, exposures: 8, send_len_max: 1024, receive_len_max: 1024 };
+
+struct Side {
+    iwarp: Iwarp,
+    pool: Pool,
+    completions: Vec<Completion>,
+    pair: Option<QueuePairId>,
+}
+
+impl Side {
+    fn new() -> Side {
+        let budget = Budget::new(16 << 20);
+        let page = PageChoice::Size(PageSize::Base);
+        let config = ArenaConfig { name: "allocation", len: 1 << 20, page, node: None, budget: &budget };
+        let arena = Arena::new(&config).expect("a megabyte");
+        let pool = Pool::runs(&arena, "all", 1024, 512).expect("it fits");
+        let mut iwarp = Iwarp::open(IwarpConfig::default()).expect("it needs nothing");
+        iwarp.register(&arena).expect("an arena is sealed");
+        Side { iwarp, pool, completions: Vec::with_capacity(64), pair: None }
+    }
+
+    fn turn(&mut self, now: Duration) {
+        self.iwarp.ring_doorbells();
+        self.iwarp.poll(now, &mut self.completions, 64);
+        match self.iwarp.poll_event() {
+            Some(Event::ConnectRequest { request, .. }) => {
+                let pair = self.iwarp.prepare(request, CAPACITY).expect("it fits");
+                self.iwarp.accept(pair, b"").expect("just prepared");
+            }
+            Some(Event::Established { queue_pair, .. }) => self.pair = Some(queue_pair),
+            Some(event) => panic!("unexpected: {event:?}"),
+            None => {}
+        }
+    }
+}
+
+#[test]
+fn the_steady_state_allocates_nothing() {
+    let (mut a, mut b) = (Side::new(), Side::new());
+    let listener = b.iwarp.listen("127.0.0.1:0").expect("the system finds a port");
+    let address = b.iwarp.listener_address(listener).expect("it listens").to_string();
+    a.iwarp.connect(&address, b"", CAPACITY).expect("the address is fine");
+    let mut now = Duration::ZERO;
+    let mut turn = |a: &mut Side, b: &mut Side| {
+        now += Duration::from_micros(10);
+        a.turn(now);
+        b.turn(now);
+    };
+    while a.pair.is_none() || b.pair.is_none() {
+        turn(&mut a, &mut b);
+    }
+    let (Some(qa), Some(qb)) = (a.pair, b.pair) else { return };
+
+    let mut before = 0;
+    for round in 0..300 {
+        if round == 100 {
+            before = ALLOCATIONS.load(Ordering::Relaxed);
+        }
+        // A exposes, B uses it and invalidates one of the two; as many Sends as may be posted, both kinds.
+        let exposed = Exposed::Read(a.pool.take_len(4096).expect("free").share());
+        let from = a.iwarp.expose(qa, exposed).expect("within the capacity");
+        let exposed = Exposed::Write(a.pool.take_len(4096).expect("free"));
+        let to = a.iwarp.expose(qa, exposed).expect("within the capacity");
+        turn(&mut a, &mut b);
+        turn(&mut a, &mut b);
+        let target = b.pool.take_len(4096).expect("free");
+        let part = ReadPart { at: 0, len: 4096, source: from };
+        b.iwarp.post_read(qb, ReadRequest { id: 1, target }, &[part]).expect("within the capacity");
+        let source = b.pool.take_len(4096).expect("free").share();
+        let request = WriteRequest { id: 2, source, target: to, signaled: true };
+        b.iwarp.post_write(qb, request).expect("within the capacity");
+        let mut sent = 0;
+        for i in 0..30 {
+            let buf = b.pool.take().expect("free");
+            let invalidate = (i == 0).then_some(to.handle);
+            let request = SendRequest { id: 3, buf, invalidate, signaled: i % 4 == 0 };
+            sent += u32::from(b.iwarp.post_send(qb, request).is_ok());
+        }
+        let mut received = 0;
+        while received < sent {
+            for _ in 0..16 {
+                let buf = a.pool.take().expect("free");
+                if a.iwarp.post_receive(qa, 4, buf).is_err() {
+                    break;
+                }
+            }
+            turn(&mut a, &mut b);
+            for completion in a.completions.drain(..) {
+                assert_eq!(completion.result, Ok(()));
+                received += u32::from(matches!(completion.completed, Completed::Receive { .. }));
+            }
+            b.completions.clear();
+        }
+        assert!(matches!(a.iwarp.fence(qa, from.handle, 5), Some(Fence::Done(_))));
+    }
+    let after = ALLOCATIONS.load(Ordering::Relaxed);
+    assert_eq!(after - before, 0, "allocations in 200 rounds");
+}
