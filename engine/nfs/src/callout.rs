@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use stag_wire::record::{Mark, Splitter, Step};
 use stag_wire::rpc::{CallHeader, OpaqueAuth, ReplyHeader};
@@ -408,7 +409,7 @@ fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
 
 fn in_progress(error: &std::io::Error) -> bool {
     // The standard library's name for it is not stable.
-    error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EINPROGRESS)
+    error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error())
 }
 
 /// A Call behind its record mark.

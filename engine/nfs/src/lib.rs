@@ -4,7 +4,8 @@
 //! - [`export`]: what is served to whom, and how it is written on a command line.
 //! - [`caller`]: who a Call is from; [`acl`]: access control lists; [`handle`]: file handles that cannot be forged.
 //! - [`store`]: what keeps the files, as the server sees it; [`memory`]: files in pool memory.
-//! - [`lock`]: locks on ranges of files; [`callout`]: Calls that the server makes to its clients.
+//! - [`lock`]: locks on ranges of files; [`callout`]: Calls that the server makes to its clients;
+//!   [`state`]: what is known of them after a restart.
 //! - [`server`]: the services NFS and MOUNT; [`client`]: typed Calls that do not block.
 //!
 //! A READ hands out the stored pages themselves, by reference count; a WRITE puts the very buffer in their
@@ -21,4 +22,5 @@ pub mod handle;
 pub mod lock;
 pub mod memory;
 pub mod server;
+pub mod state;
 pub mod store;

@@ -11,9 +11,13 @@
 #![expect(clippy::result_large_err, reason = "RFC 1813's failures carry attributes; see above")]
 
 mod listing;
+mod locking;
 mod mount;
 mod nfs;
 mod nfsacl;
+mod nlm;
+mod nsm;
+mod rpcbind;
 mod transfer;
 
 use std::cell::RefCell;
@@ -32,9 +36,13 @@ use crate::export::Export;
 use crate::handle::{HANDLE_LEN, HandleKey};
 use crate::store::{ObjectId, Store};
 
+pub use locking::{Locking, LockingConfig, LockingStatistics, SharedLocking};
 pub use mount::Mount;
 pub use nfs::{Nfs, TRANSFER_LEN_MAX};
 pub use nfsacl::Nfsacl;
+pub use nlm::Nlm;
+pub use nsm::Nsm;
+pub use rpcbind::{Registered, Rpcbind};
 
 /// What tells the time of day, for time stamps of files.
 #[derive(Clone, Debug)]
@@ -219,6 +227,26 @@ pub type SharedExports<S> = Rc<RefCell<Exports<S>>>;
 pub fn services<S: Store>(exports: Exports<S>, time: TimeOfDay) -> (Nfs<S>, Mount<S>, Nfsacl<S>) {
     let exports = Rc::new(RefCell::new(exports));
     (Nfs::new(exports.clone(), time.clone()), Mount::new(exports.clone()), Nfsacl::new(exports, time))
+}
+
+/// Makes all that a client of the exports may look for: NFS, MOUNT and NFSACL; NLM and NSM, which share `locking`; and
+/// an rpcbind that tells where they are (8267-5.1-a).
+#[must_use]
+pub fn services_with_locks<S: Store>(
+    exports: Exports<S>,
+    time: TimeOfDay,
+    locking: SharedLocking,
+    registered: Vec<Registered>,
+) -> (Nfs<S>, Mount<S>, Nfsacl<S>, Nlm<S>, Nsm, Rpcbind) {
+    let exports = Rc::new(RefCell::new(exports));
+    (
+        Nfs::new(exports.clone(), time.clone()),
+        Mount::new(exports.clone()),
+        Nfsacl::new(exports.clone(), time.clone()),
+        Nlm::new(exports, locking.clone()),
+        Nsm::new(locking),
+        Rpcbind::new(registered, time),
+    )
 }
 
 /// Decodes a Call's arguments. If that fails, the Reply says so.

@@ -1,0 +1,326 @@
+//! What NLM and NSM know together: locks, the hosts that have them, and what is to be told to those.
+//!
+//! ```text
+//!  LOCK ─▶ table: in the way ─▶ waits … UNLOCK of another ─▶ granted ─▶ GRANTED to the host ─▶ acknowledged
+//!                                                               │          no answer: again, later
+//!                                                               └─▶ the host asks again: acknowledged
+//!                                                                   nothing for GRANT_LIFE: given back
+//! ```
+
+mod hosts;
+mod outbox;
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use stag_fabric::Peer;
+use stag_wire::{nlm4, nsm};
+
+use crate::callout::{CallOut, arguments};
+use crate::lock::{Counts, HostId, LockConfig, LockTable, Range, Request};
+use crate::state::{Journal, KnownHost, Recovered};
+use hosts::{Host, Hosts, Place};
+use outbox::{End, Grant, Outbox, What};
+
+/// How long a lock is kept for a host that waited for it and does not say that it knows. Linux's client asks again
+/// every 30 seconds, whatever becomes of the Call to it.
+const GRANT_LIFE: Duration = Duration::from_secs(120);
+/// How long an answer to a `_MSG` is worth sending.
+const MESSAGE_LIFE: Duration = Duration::from_secs(10);
+/// How long hosts are told that we restarted.
+const NOTIFY_LIFE: Duration = Duration::from_secs(15 * 60);
+/// Answers to `_MSG`s on their way.
+const MESSAGES_MAX: usize = 256;
+
+/// How locks are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockingConfig {
+    /// How many there may be.
+    pub locks: LockConfig,
+    /// Hosts that may have some.
+    pub hosts_max: u32,
+    /// After a restart, the time in which hosts may claim what they had, and nobody gets anything else. It begins
+    /// only if hosts are known that had locks before.
+    pub grace: Duration,
+    /// What this host calls itself.
+    pub host_name: String,
+}
+
+impl Default for LockingConfig {
+    fn default() -> LockingConfig {
+        LockingConfig {
+            locks: LockConfig::default(),
+            hosts_max: 1024,
+            // As long as that of Linux's lock manager.
+            grace: Duration::from_secs(50),
+            host_name: "stagd".to_owned(),
+        }
+    }
+}
+
+/// What has been done, and what there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockingStatistics {
+    /// Locks, shares and waiting requests now.
+    pub counts: Counts,
+    /// Locks that were taken at once.
+    pub locks: u64,
+    /// Requests that were told to wait.
+    pub blocked: u64,
+    /// Locks that were granted after a wait.
+    pub granted: u64,
+    /// Requests that found another lock in their way.
+    pub denied: u64,
+    /// Requests for which there was no room.
+    pub refused: u64,
+    /// Calls to hosts that succeeded.
+    pub calls_out: u64,
+    /// Calls to hosts that failed.
+    pub calls_out_failed: u64,
+    /// Hosts whose locks were freed because they restarted.
+    pub hosts_freed: u64,
+}
+
+/// What comes back with a lock that was waited for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Waiter {
+    to: Option<IpAddr>,
+    file_handle: Box<[u8]>,
+}
+
+/// Who asks for a lock.
+#[derive(Clone, Copy)]
+pub(super) struct Client<'a> {
+    name: &'a [u8],
+    place: Place,
+}
+
+impl<'a> Client<'a> {
+    pub(super) fn new(name: &'a [u8], peer: Option<&Peer>) -> Client<'a> {
+        Client { name, place: Place::of(peer) }
+    }
+}
+
+/// No host has this id: of one that is not known.
+const NOBODY: HostId = HostId(u32::MAX);
+
+/// The state of NLM and NSM.
+pub struct Locking {
+    pub(super) table: LockTable<Waiter>,
+    config: LockingConfig,
+    hosts: Hosts,
+    outbox: Outbox,
+    /// Hosts that had locks before a restart, and have not been told of it.
+    untold: Vec<KnownHost>,
+    journal: Option<Journal>,
+    /// Our own NSM state: odd.
+    state: u32,
+    /// Whether there were any.
+    had_hosts: bool,
+    /// When the grace period ends: set by the first look at the clock.
+    grace_end: Option<Duration>,
+    pub(super) statistics: LockingStatistics,
+}
+
+/// The state of NLM and NSM, which both use in turn.
+pub type SharedLocking = Rc<RefCell<Locking>>;
+
+impl Locking {
+    /// Begins without locks. `recovered` is what is known from before a restart.
+    #[must_use]
+    pub fn new(config: LockingConfig, recovered: Recovered, out: Box<dyn CallOut>) -> Locking {
+        let Recovered { state, hosts: untold, journal } = recovered;
+        let mut outbox = Outbox::new(out);
+        for host in &untold {
+            let name = nsm::Name(config.host_name.as_bytes());
+            let told = arguments(&nsm::NotifyArguments { name, state });
+            outbox.push(Some(host.address), What::Notify(host.clone(), told), Duration::ZERO, NOTIFY_LIFE);
+        }
+        Locking {
+            table: LockTable::new(config.locks),
+            hosts: Hosts::new(config.hosts_max),
+            config,
+            outbox,
+            had_hosts: !untold.is_empty(),
+            untold,
+            journal,
+            state,
+            grace_end: None,
+            statistics: LockingStatistics::default(),
+        }
+    }
+
+    /// What has been done, and what there is.
+    #[must_use]
+    pub fn statistics(&self) -> LockingStatistics {
+        let counts = self.table.counts();
+        let (calls_out, calls_out_failed) = self.outbox.call_counts();
+        LockingStatistics { counts, calls_out, calls_out_failed, ..self.statistics }
+    }
+
+    /// Our own NSM state.
+    #[must_use]
+    pub fn state(&self) -> u32 {
+        self.state
+    }
+
+    /// Whether only locks from before the restart are given.
+    pub(super) fn is_grace(&mut self, now: Duration) -> bool {
+        let grace = if self.had_hosts { self.config.grace } else { Duration::ZERO };
+        now < *self.grace_end.get_or_insert(now + grace)
+    }
+
+    /// Whether there is a grace period at all: then a claim is good for nothing outside of it.
+    pub(super) fn has_grace(&self) -> bool {
+        !self.config.grace.is_zero()
+    }
+
+    /// The host of a client that is known, or an id that no host has.
+    pub(super) fn find_host(&self, client: &Client<'_>) -> HostId {
+        self.hosts.find(client.name, client.place).unwrap_or(NOBODY)
+    }
+
+    /// The host of a client; `None`: there are too many. `state` is the NSM state that it says.
+    pub(super) fn host(&mut self, client: &Client<'_>, state: Option<u32>) -> Option<HostId> {
+        let (table, outbox) = (&self.table, &self.outbox);
+        let is_idle = |id| table.host_counts(id) == Counts::default() && !outbox.has_grants_of(id);
+        let id = self.hosts.find_or_add(client.name, client.place, is_idle)?;
+        let known = self.hosts.get_mut(id)?;
+        // 0 is said by who does not know its own.
+        if let Some(state) = state.filter(|state| *state != 0) {
+            let before = known.state.replace(state);
+            // Greater, even if it wrapped: it restarted, and did not get through with the news.
+            if before.is_some_and(|before| (1..1 << 31).contains(&state.wrapping_sub(before))) {
+                self.free(id);
+            }
+        }
+        Some(id)
+    }
+
+    /// Notes that a host has locks, so that it is told when we restart.
+    pub(super) fn note(&mut self, id: HostId) {
+        if let Some(host) = self.hosts.get_mut(id)
+            && !host.is_noted
+            && host.place.address().is_some()
+        {
+            host.is_noted = true;
+            self.write_journal();
+        }
+    }
+
+    fn write_journal(&mut self) {
+        let Some(journal) = &self.journal else { return };
+        let known = |host: &Host| {
+            let address = host.place.address().filter(|_| host.is_noted)?;
+            Some(KnownHost { address, name: host.name.clone() })
+        };
+        let hosts = self.hosts.iter().filter_map(known).chain(self.untold.iter().cloned());
+        journal.write(self.state, hosts.collect());
+    }
+
+    /// Frees what the hosts have that somebody means by `client`: they restarted.
+    pub(super) fn free_meant(&mut self, client: &Client<'_>) {
+        for id in self.hosts.meant(client.name, client.place) {
+            self.free(id);
+        }
+    }
+
+    fn free(&mut self, id: HostId) {
+        self.table.free_host(id);
+        self.outbox.forget(|grant| grant.owner.host == id);
+        self.statistics.hosts_freed += 1;
+    }
+
+    /// The request of a client's owner waits.
+    pub(super) fn waiter(client: &Client<'_>, file_handle: &[u8]) -> Waiter {
+        Waiter { to: client.place.address(), file_handle: file_handle.into() }
+    }
+
+    /// The owner of this range knows what it has: nothing more is to be told.
+    pub(super) fn acknowledge(&mut self, request: &Request<'_>) {
+        self.outbox.forget(|grant| grant.is_of(request) && grant.range.overlaps(&request.range));
+    }
+
+    /// Whether exactly this was waited for, and its owner has not been heard of since.
+    pub(super) fn is_granted(&self, request: &Request<'_>) -> bool {
+        self.outbox.has_grant(|grant| {
+            grant.is_of(request) && grant.range == request.range && grant.exclusive == request.exclusive
+        })
+    }
+
+    /// Sends an answer to a `_MSG`, if there is somebody to send it to.
+    pub(super) fn send(
+        &mut self,
+        peer: Option<&Peer>,
+        answer: nlm4::Procedure,
+        arguments: Vec<u8>,
+        now: Duration,
+    ) {
+        if let Some(to) = Place::of(peer).address()
+            && self.outbox.message_count() < MESSAGES_MAX
+        {
+            self.outbox.push(Some(to), What::Message(answer, arguments), now, MESSAGE_LIFE);
+        }
+    }
+
+    /// Drives what is to be told to hosts. Called each pass.
+    pub(super) fn poll(&mut self, now: Duration) {
+        // The grace period begins with the first pass.
+        self.is_grace(now);
+        while let Some(granted) = self.table.poll_granted() {
+            self.statistics.granted += 1;
+            let (file, waiting) = (granted.file, granted.request);
+            let Waiter { to, file_handle } = waiting.waiter;
+            let name = self.hosts.get(waiting.owner.host).map_or(Box::default(), |host| host.name.clone());
+            self.note(waiting.owner.host);
+            let (owner, range, exclusive) = (waiting.owner, waiting.range, waiting.exclusive);
+            let grant = Grant { file, owner, range, exclusive, file_handle, name };
+            self.outbox.push(to, What::Grant(grant), now, GRANT_LIFE);
+        }
+        if self.outbox.is_idle() {
+            return;
+        }
+        while let Some((what, end)) = self.outbox.poll_ended(now) {
+            self.ended(what, end);
+        }
+        self.outbox.begin_due(now);
+    }
+
+    /// Something needs no more Calls.
+    fn ended(&mut self, what: What, end: End) {
+        match (what, end) {
+            (What::Grant(grant), End::Unwanted) => self.give_back(&grant),
+            (What::Grant(grant), End::GivenUp) => {
+                tracing::debug!(?grant.range, "a lock that was waited for is given back: its host is silent");
+                self.give_back(&grant);
+            }
+            (What::Notify(host, _), End::Told) => {
+                self.untold.retain(|untold| *untold != host);
+                self.write_journal();
+            }
+            _ => {}
+        }
+    }
+
+    fn give_back(&mut self, grant: &Grant) {
+        let request = grant.request();
+        // It may be too many pieces to take out: then it stays, as it is.
+        let _ = self.table.unlock(&request);
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Duration> {
+        self.outbox.next_timeout()
+    }
+
+    pub(super) fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.outbox.descriptors(out);
+    }
+}
+
+/// The range of a lock, if it is one.
+pub(super) fn range(lock: &nlm4::Lock<'_>) -> Option<Range> {
+    Range::new(lock.offset, lock.len)
+}

@@ -1,0 +1,85 @@
+//! NSM version 1: hosts tell that they restarted, and what they had locked is freed. We monitor nobody for others:
+//! who has locks here is told when we restart, without having asked.
+
+use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service};
+use stag_wire::nsm::{
+    self, MonArguments, MonitorId, NotifyArguments, Procedure, Requester, StatArguments, StatResults, State,
+};
+
+use super::locking::Client;
+use super::{SharedLocking, decode};
+
+/// The service NSM version 1.
+pub struct Nsm {
+    locking: SharedLocking,
+}
+
+/// All may be called again.
+static BOUND: [Bound; Procedure::COUNT] = [
+    Bound::plain("NULL"),
+    Bound::plain("SM_STAT"),
+    Bound::plain("SM_MON"),
+    Bound::plain("SM_UNMON"),
+    Bound::plain("SM_UNMON_ALL"),
+    Bound::plain("SM_SIMU_CRASH"),
+    Bound::plain("SM_NOTIFY"),
+];
+
+impl Nsm {
+    pub(super) fn new(locking: SharedLocking) -> Nsm {
+        Nsm { locking }
+    }
+}
+
+impl Service for Nsm {
+    fn program(&self) -> u32 {
+        nsm::PROGRAM
+    }
+
+    fn versions(&self) -> (u32, u32) {
+        (nsm::VERSION, nsm::VERSION)
+    }
+
+    fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {
+        BOUND.get(usize::try_from(procedure).ok()?)
+    }
+
+    fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        let mut locking = self.locking.borrow_mut();
+        let state = locking.state();
+        let not_monitored = StatResults { outcome: nsm::Outcome::Fail, state };
+        match Procedure::from_number(call.procedure) {
+            Some(Procedure::Stat) => {
+                if decode::<StatArguments<'_>>(call, reply).is_some() {
+                    reply.success(|writer| writer.value(&not_monitored));
+                }
+            }
+            Some(Procedure::Mon) => {
+                if decode::<MonArguments<'_>>(call, reply).is_some() {
+                    reply.success(|writer| writer.value(&not_monitored));
+                }
+            }
+            Some(Procedure::Unmon) => {
+                if decode::<MonitorId<'_>>(call, reply).is_some() {
+                    reply.success(|writer| writer.value(&State { state }));
+                }
+            }
+            Some(Procedure::UnmonAll) => {
+                if decode::<Requester<'_>>(call, reply).is_some() {
+                    reply.success(|writer| writer.value(&State { state }));
+                }
+            }
+            Some(Procedure::Notify) => {
+                if let Some(arguments) = decode::<NotifyArguments<'_>>(call, reply) {
+                    locking.free_meant(&Client::new(arguments.name.0, call.peer));
+                    reply.success(|_| Ok(()));
+                }
+            }
+            // Nobody but our own user crashes us.
+            Some(Procedure::Null | Procedure::SimuCrash) => reply.success(|_| Ok(())),
+            // The engine calls only what `procedure` knows.
+            None => reply.system_error(),
+        }
+        Outcome::Done
+    }
+}
