@@ -95,7 +95,8 @@ impl Rpcbind {
                 };
                 let mut fits = mappings().filter(same);
                 // Of another version rather than not at all: the program itself then says which it has.
-                let found = fits.clone().find(|mapping| mapping.version == wanted.version).or(fits.next_back());
+                let found =
+                    fits.clone().find(|mapping| mapping.version == wanted.version).or(fits.next_back());
                 let port = found.map_or(0, |mapping| mapping.port);
                 reply.success(|writer| writer.u32(port));
             }

@@ -7,12 +7,12 @@ use stag_nfs::client::Null;
 use stag_rpc::{CallError, Chunks, Credentials, Request};
 use stag_wire::nfs3::{self, Procedure, STRING_LEN_CAP};
 use stag_wire::xdr::{Overflow, Writer};
-use stag_wire::{mount3, nfs3::HANDLE_LEN_MAX, nfsacl};
+use stag_wire::{mount3, nfs3::HANDLE_LEN_MAX, nfsacl, nlm4, nsm};
 
 use crate::pair::Pair;
 
 /// Makes a Call with arguments of the test's own making.
-fn raw(
+pub(crate) fn raw(
     pair: &mut Pair,
     (program, version, procedure): (u32, u32, u32),
     mut chunks: Chunks,
@@ -47,7 +47,11 @@ fn random_arguments_get_an_answer() {
         let mount = mount3::Procedure::ALL.iter().map(|procedure| (mount3::PROGRAM, 3, procedure.number()));
         let mut executed = 0;
         let acl = nfsacl::Procedure::ALL.iter().map(|procedure| (nfsacl::PROGRAM, 3, procedure.number()));
-        for target in nfs.chain(mount).chain(acl).collect::<Vec<_>>() {
+        let nlm = nlm4::Procedure::ALL.iter().map(|procedure| (nlm4::PROGRAM, 4, procedure.number()));
+        let nsm = nsm::Procedure::ALL.iter().map(|procedure| (nsm::PROGRAM, 1, procedure.number()));
+        let rpcbind = [2, 3, 4].into_iter().flat_map(|version| (0..5).map(move |n| (100_000, version, n)));
+        let all = nfs.chain(mount).chain(acl).chain(nlm).chain(nsm).chain(rpcbind);
+        for target in all.collect::<Vec<_>>() {
             for _ in 0..20 {
                 let mut octets = Vec::new();
                 for handle in [&root, &file] {
@@ -135,7 +139,10 @@ fn what_is_not_served_is_told() {
     assert_eq!(ask(100_227, 3, 3), Err(CallError::ProcedureUnavailable));
     assert_eq!(ask(100_227, 2, 0), Err(CallError::ProgramMismatch { low: 3, high: 3 }));
     assert_eq!(ask(100_227, 3, 0), Ok(()));
-    assert_eq!(ask(100_021, 4, 0), Err(CallError::ProgramUnavailable));
+    assert_eq!(ask(100_021, 4, 16), Err(CallError::ProcedureUnavailable));
+    assert_eq!(ask(100_021, 3, 0), Err(CallError::ProgramMismatch { low: 4, high: 4 }));
+    assert_eq!(ask(100_000, 3, 9), Err(CallError::ProcedureUnavailable));
+    assert_eq!(ask(100_028, 1, 0), Err(CallError::ProgramUnavailable));
     assert_eq!(ask(nfs3::PROGRAM, 3, 0), Ok(()));
     assert_eq!(ask(mount3::PROGRAM, 3, 0), Ok(()));
 }

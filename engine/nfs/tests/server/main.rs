@@ -2,6 +2,7 @@
 
 mod acl;
 mod hostile;
+mod locks;
 mod pair;
 mod procedures;
 mod transfers;

@@ -1,20 +1,28 @@
 //! A client and a server, and the world between them.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, Sim, World};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
+use stag_nfs::callout::NoCallOut;
 use stag_nfs::client::{Finished, Operation, Target};
 use stag_nfs::export::Export;
 use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag_nfs::server::{Exports, Mount, Nfs, Nfsacl, TimeOfDay, services};
+use stag_nfs::server::{
+    Exports, Locking, LockingConfig, Mount, Nfs, Nfsacl, Nlm, Nsm, Registered, Rpcbind, SharedLocking,
+    TimeOfDay, services_with_locks,
+};
+use stag_nfs::state::Recovered;
 use stag_rpc::{
     CallRefused, Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools,
 };
 use stag_runtime::Poller;
 use stag_wire::nfs3::{CreateArguments, CreateHow, DirectoryName, Handle, Name, SetAttributes, Time};
 use stag_wire::rpc::{AuthSys, Gids};
+use stag_wire::rpcbind::netid;
 use stag_wire::xdr::Writer;
 
 pub(crate) const PAGE: usize = 4096;
@@ -22,7 +30,8 @@ pub(crate) const PAGE: usize = 4096;
 const PAGES: usize = 2048;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-type Server = Engine<Sim, (Nfs<MemoryStore>, Mount<MemoryStore>, Nfsacl<MemoryStore>)>;
+type Files = MemoryStore;
+type Server = Engine<Sim, (Nfs<Files>, Mount<Files>, Nfsacl<Files>, Nlm<Files>, Nsm, Rpcbind)>;
 
 pub(crate) struct Pair {
     pub(crate) world: World,
@@ -33,6 +42,8 @@ pub(crate) struct Pair {
     pub(crate) credential: Option<Vec<u8>>,
     /// The root of the first export.
     pub(crate) root: Vec<u8>,
+    /// What NLM and NSM know.
+    pub(crate) locking: SharedLocking,
 }
 
 fn pools(provider: &mut Sim, config: &EngineConfig) -> Pools {
@@ -58,6 +69,20 @@ pub(crate) fn credential(uid: u32, gid: u32, gids: &[u32]) -> Vec<u8> {
     body
 }
 
+/// What its rpcbind tells: NFS over RDMA and TCP, NLM over TCP of both kinds.
+fn registered() -> Vec<Registered> {
+    let at = |program, version, netid, address: &str| {
+        let address = address.parse().unwrap();
+        Registered { program, version, netid, address }
+    };
+    vec![
+        at(100_003, 3, netid::RDMA, "0.0.0.0:20049"),
+        at(100_003, 3, netid::TCP, "0.0.0.0:2049"),
+        at(100_021, 4, netid::TCP, "192.0.2.9:4045"),
+        at(100_021, 4, netid::TCP6, "[::]:4045"),
+    ]
+}
+
 impl Pair {
     /// A server of these exports, and a client that has mounted the first as root.
     pub(crate) fn new(exports: &[&str]) -> Pair {
@@ -65,6 +90,16 @@ impl Pair {
     }
 
     pub(crate) fn with(exports: &[&str], seed: u64, plan: FaultPlan) -> Pair {
+        Pair::with_locking(exports, seed, plan, LockingConfig::default(), Recovered::nothing())
+    }
+
+    pub(crate) fn with_locking(
+        exports: &[&str],
+        seed: u64,
+        plan: FaultPlan,
+        locking: LockingConfig,
+        recovered: Recovered,
+    ) -> Pair {
         let world = World::new(seed, plan);
         let config = EngineConfig { connections_max: 4, receives_max: 256, ..EngineConfig::default() };
         let mut provider = world.provider("server");
@@ -81,7 +116,10 @@ impl Pair {
             (text.parse::<Export>().unwrap(), store)
         });
         let exports = Exports::new(shares.collect(), server_pools.payload.clone()).unwrap();
-        let services = services(exports, TimeOfDay::Offset(Duration::from_secs(1_000_000)));
+        let locking = Locking::new(locking, recovered, Box::new(NoCallOut::default()));
+        let locking = Rc::new(RefCell::new(locking));
+        let time = TimeOfDay::Offset(Duration::from_secs(1_000_000));
+        let services = services_with_locks(exports, time, locking.clone(), registered());
         let mut server = Engine::new(provider, services, server_pools, config, 1).unwrap();
         server.listen("here").unwrap();
 
@@ -91,7 +129,7 @@ impl Pair {
         client.poll(world.now());
         let connection = client.connect("here").unwrap();
         let credential = Some(credential(0, 0, &[]));
-        let mut pair = Pair { world, client, server, connection, credential, root: Vec::new() };
+        let mut pair = Pair { world, client, server, connection, credential, root: Vec::new(), locking };
         let event = pair.until(|pair| pair.client.connection_event());
         assert_eq!(event, ConnectionEvent::Established { connection });
         pair.root = pair.mnt(b"/data").unwrap();
