@@ -50,7 +50,7 @@ impl Fabric {
     /// Whether this version has it.
     #[must_use]
     pub const fn is_built(self) -> bool {
-        matches!(self, Fabric::Shm)
+        !matches!(self, Fabric::Verbs)
     }
 
     /// The names of those that this version has.
@@ -264,11 +264,31 @@ mod tests {
     }
 
     #[test]
+    fn a_network_has_hosts_and_ports() {
+        for (text, host, port, shown) in [
+            ("iwarp://host/data", "host", 20049, "iwarp://host:20049/data"),
+            ("iwarp://host:1/a?b", "host", 1, "iwarp://host:1/a?b"),
+            ("iwarp://[fd00::1]", "fd00::1", 20049, "iwarp://[fd00::1]:20049"),
+            ("iwarp://[::1]:7/", "::1", 7, "iwarp://[::1]:7"),
+            ("iwarp://1.2.3.4/d?mountport=635", "1.2.3.4", 20049, "iwarp://1.2.3.4:20049/d?mountport=635"),
+        ] {
+            let url: Url = text.parse().unwrap();
+            assert_eq!(url.host_and_port(), Ok((host, port)), "{text}");
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(shown.parse::<Url>().unwrap(), url);
+        }
+    }
+
+    #[test]
     fn a_refusal_names_the_value_and_the_repair() {
         for (text, part) in [
             ("demo", "names no fabric"),
             ("tcp://demo", "works over: shm"),
-            ("iwarp://host:20049", "not in this version yet; it works over: shm"),
+            ("verbs://host:20049", "not in this version yet; it works over: shm, iwarp"),
+            ("iwarp://:20049", "the host is empty; write HOST:PORT"),
+            ("iwarp://host:x", "\"x\" is not a port"),
+            ("iwarp://fd00::1/data", "write IPv6 addresses as [fd00::1]"),
+            ("iwarp://host/data?mountport=0", "\"0\" is not a port"),
             ("shm:///data", "the address is empty"),
         ] {
             let error = text.parse::<Url>().unwrap_err();

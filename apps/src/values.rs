@@ -81,6 +81,24 @@ impl<'de> Deserialize<'de> for Pages {
     }
 }
 
+/// A congestion control algorithm of TCP, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CongestionControl(pub stag::fabric::iwarp::CongestionControl);
+
+impl FromStr for CongestionControl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CongestionControl, String> {
+        text.parse().map(CongestionControl).map_err(|bad| format!("{text:?}: {bad}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for CongestionControl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CongestionControl, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
 /// What a reactor does when it is idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]

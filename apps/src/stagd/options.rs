@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::failure::Failure;
-use crate::values::{Pages, Poll, Size};
+use crate::values::{CongestionControl, Pages, Poll, Size};
 
 use super::listen::Listen;
 
@@ -18,7 +18,7 @@ pub struct Options {
     /// What is served: a [`stag::nfs::export::Export`] each
     #[arg(long, value_name = "SPEC", help = "Serve files: mem:/PATH[,ro] (repeatable)")]
     pub export: Vec<String>,
-    /// Listen at shm://NAME, tcp://HOST:PORT (several)
+    /// shm://NAME, iwarp://HOST:PORT, tcp://HOST:PORT
     #[arg(long, value_name = "URL")]
     pub listen: Vec<Listen>,
     /// Memory in all [default: RAM / 4, at most 1G]
@@ -30,6 +30,12 @@ pub struct Options {
     /// Calls of a client at once [default: 64]
     #[arg(long, value_name = "N")]
     pub credits: Option<u32>,
+    /// iWARP: ask for CRCs: true, false [default: true]
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
+    pub crc: Option<bool>,
+    /// Congestion control of TCP [default: the system's]
+    #[arg(long, value_name = "NAME")]
+    pub congestion_control: Option<CongestionControl>,
     /// Core to run on [default: one that suits]
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,
@@ -66,6 +72,8 @@ impl Options {
             memory: flags.memory.or(file.memory),
             inline_threshold: flags.inline_threshold.or(file.inline_threshold),
             credits: flags.credits.or(file.credits),
+            crc: flags.crc.or(file.crc),
+            congestion_control: flags.congestion_control.or(file.congestion_control),
             core: flags.core.or(file.core),
             poll: flags.poll.or(file.poll),
             pages: flags.pages.or(file.pages),

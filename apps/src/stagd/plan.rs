@@ -25,6 +25,15 @@ pub(crate) const MEMORY_PER_OBJECT: u64 = 8 << 10;
 /// Of the payload pool, one part in so many is for Calls on their way; the rest may become files.
 const TRANSIT_SHARE: usize = 8;
 
+/// Calls on their way in over TCP take at most one part in so many of the budget.
+const STREAM_SHARE: u64 = 32;
+
+/// Heap of one TCP connection: its state, and lists that grow with its use.
+const STREAM_LEN: u64 = 8 << 10;
+
+/// One Reply is kept for retransmissions for so many octets of memory.
+const MEMORY_PER_DUPLICATE: u64 = 64 << 10;
+
 /// Receives take at most one part in so many of the budget, as far as that leaves enough of them.
 const RECEIVES_SHARE: u64 = 8;
 
@@ -60,6 +69,14 @@ impl Plan {
             receives_max: u32::try_from(affordable)
                 .unwrap_or(u32::MAX)
                 .clamp(least, default.receives_max.max(least)),
+            // Shares of the memory, as long as it is not very small.
+            stream_memory: u32::try_from(settings.memory / STREAM_SHARE)
+                .unwrap_or(u32::MAX)
+                .clamp(2 * default.chunk_len_max, 64 << 20),
+            stream_congestion_control: settings.congestion_control.map(|name| name.0),
+            duplicates_max: u32::try_from(settings.memory / MEMORY_PER_DUPLICATE)
+                .unwrap_or(u32::MAX)
+                .clamp(256, 1 << 20),
             ..default
         };
         engine.check().map_err(Failure::usage)?;
@@ -69,7 +86,13 @@ impl Plan {
         let connections = u64::from(engine.connections_max);
         let objects_max = settings.memory / MEMORY_PER_OBJECT;
         // What is not payload.
-        let fixed = CONNECTION_LEN * connections + OBJECT_LEN * objects_max + messages_len as u64;
+        let streams = u64::from(engine.streams_max);
+        let duplicates = engine.duplicates_len() as u64;
+        let fixed = CONNECTION_LEN * connections
+            + STREAM_LEN * streams
+            + duplicates
+            + OBJECT_LEN * objects_max
+            + messages_len as u64;
         let left = settings.memory.saturating_sub(fixed);
         let arena_len = (left as usize + messages_len) / ROUNDING * ROUNDING;
         let pages = arena_len.saturating_sub(messages_len) / PAGE_LEN;
@@ -93,6 +116,8 @@ impl Plan {
             .add("files, in pages", PAGE_LEN as u64, files as u64)
             .add("data on its way, in pages", PAGE_LEN as u64, (pages - files) as u64)
             .add("connections, at most", CONNECTION_LEN, connections)
+            .add("TCP connections, at most", STREAM_LEN, streams)
+            .add("Replies kept for retransmissions", duplicates, 1)
             .add("objects and names, at most", OBJECT_LEN, objects_max);
         let lost = settings.memory - prices.bytes();
         prices.add("lost to whole hugepages", lost, 1);

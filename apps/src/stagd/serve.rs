@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use stag::fabric::{Provider, Shm, ShmConfig};
+use stag::fabric::{Iwarp, IwarpConfig, Provider, Shm, ShmConfig};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, PageSize, Pool};
 use stag::rpc::{Engine, Pools};
 use stag::runtime::{Clock, CoreId, PollMode, Reactor, ReactorConfig, StopFlag, Topology, affinity};
@@ -16,7 +16,7 @@ use super::plan::{PAGE_LEN, Plan};
 use super::{Settings, report, services};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::url::Fabric;
+use crate::url::{Fabric, Url};
 use crate::values::{Poll, Size};
 
 /// How long a graceful stop may take.
@@ -98,6 +98,17 @@ pub(super) fn serve(
             };
             server.run(Shm::open(config).map_err(Failure::run)?, out)
         }
+        Some(Fabric::Iwarp) => {
+            let config = IwarpConfig {
+                may_sleep: settings.poll == Poll::Adaptive,
+                queue_pairs: plan.engine.connections_max,
+                completions: plan.engine.completions_max(),
+                crc: settings.crc,
+                congestion_control: plan.engine.stream_congestion_control,
+                ..IwarpConfig::default()
+            };
+            server.run(Iwarp::open(config).map_err(Failure::run)?, out)
+        }
         Some(other) => Err(Failure::usage(format_args!("{} is not in this version yet", other.name()))),
     }
 }
@@ -126,7 +137,14 @@ impl Server<'_> {
         for place in &settings.listen {
             let fail = |error| Failure::run(format_args!("--listen {place}: {error}"));
             places.push(match place {
-                Listen::Fabric(url) => engine.listen(&url.address).map(|_| place.clone()).map_err(fail)?,
+                Listen::Fabric(url) => {
+                    let listener = engine.listen(&url.address).map_err(fail)?;
+                    let address = engine.provider().listener_address(listener);
+                    match address.filter(|_| url.address.ends_with(":0")) {
+                        Some(address) => Listen::Fabric(Url { address: address.to_string(), ..url.clone() }),
+                        None => place.clone(),
+                    }
+                }
                 Listen::Tcp(address) => {
                     let bound = engine.listen_tcp(address).map_err(fail)?;
                     // With port 0 the system has chosen one.

@@ -6,7 +6,7 @@ use stag::nfs::export::Export;
 
 use crate::failure::Failure;
 use crate::url::Fabric;
-use crate::values::{Pages, Poll, Size};
+use crate::values::{CongestionControl, Pages, Poll, Size};
 
 use super::Options;
 use super::listen::{self, Listen};
@@ -26,6 +26,10 @@ pub struct Settings {
     pub inline_threshold: u32,
     /// Of one connection.
     pub credits: u32,
+    /// Whether iWARP asks for CRCs.
+    pub crc: bool,
+    /// Of all TCP sockets; the system's, if there is none.
+    pub congestion_control: Option<CongestionControl>,
     /// The core that was asked for.
     pub core: Option<usize>,
     /// What to do when idle.
@@ -94,6 +98,8 @@ impl Settings {
             memory,
             inline_threshold: inline_threshold as u32,
             credits,
+            crc: options.crc.unwrap_or(true),
+            congestion_control: options.congestion_control,
             core: options.core,
             poll: options.poll.unwrap_or_default(),
             pages: options.pages.unwrap_or_default(),

@@ -393,6 +393,12 @@ pub trait Provider {
     /// Listens at `address` (what stands after `scheme://` and before the path).
     fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError>;
 
+    /// The network address that a listener got, where it has one: with port 0 the system has chosen the port.
+    fn listener_address(&self, listener: ListenerId) -> Option<SocketAddr> {
+        let _ = listener;
+        None
+    }
+
     /// Starts to connect. [`Event::Established`] or [`Event::Disconnected`] will follow. Receives may be
     /// posted at once.
     fn connect(

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use stag_fabric::QueuePairCapacity;
+use stag_fabric::iwarp::CongestionControl;
 
 /// Numbers of an engine. All have defaults; [`EngineConfig::check`] says what does not fit together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct EngineConfig {
     pub streams_max: u32,
     /// Octets of payload memory that Calls on their way in over TCP may hold.
     pub stream_memory: u32,
+    /// Congestion control of TCP connections' sockets; `None`: the system's default.
+    pub stream_congestion_control: Option<CongestionControl>,
     /// Calls whose Replies are kept, to answer them alike when they come again: those that must not be executed
     /// twice. 0 keeps none. WRITEs have as many again, divided by 4.
     pub duplicates_max: u32,
@@ -46,6 +49,7 @@ impl Default for EngineConfig {
             set_up_timeout: Duration::from_secs(10),
             streams_max: 64,
             stream_memory: 16 << 20,
+            stream_congestion_control: None,
             duplicates_max: 1024,
         }
     }
@@ -118,6 +122,13 @@ impl EngineConfig {
     #[must_use]
     pub fn message_len(&self) -> usize {
         (self.inline_threshold / 1024 * 1024) as usize
+    }
+
+    /// Completions that a provider's queue needs for all connections.
+    #[must_use]
+    pub fn completions_max(&self) -> u32 {
+        let QueuePairCapacity { receives, sends, exposures, .. } = self.capacity();
+        (receives + sends + exposures).saturating_mul(self.connections_max)
     }
 
     /// Octets of memory, beside the pools, that kept Replies take.

@@ -1,5 +1,6 @@
 //! The provider's methods: the thin layer between the trait and a queue pair.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -47,6 +48,10 @@ impl Provider for Iwarp {
         let at = dial::resolve(address)?;
         self.bind(at)
             .map_err(|source| FabricError::System { doing: format!("listen at iwarp://{address}"), source })
+    }
+
+    fn listener_address(&self, listener: ListenerId) -> Option<SocketAddr> {
+        Iwarp::listener_address(self, listener)
     }
 
     fn connect(

@@ -186,6 +186,16 @@ impl Connection {
         self.blocked || self.later_count > 0
     }
 
+    /// Whether it ever made a Call.
+    pub(super) fn is_used(&self) -> bool {
+        self.calls > 0
+    }
+
+    /// Since when it is there.
+    pub(super) fn opened(&self) -> Duration {
+        self.opened
+    }
+
     /// The socket takes octets again.
     pub(super) fn writable(&mut self) {
         self.blocked = false;

@@ -29,7 +29,8 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
-use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_congestion, set_tcp_keepidle};
+use stag_fabric::iwarp::CongestionControl;
 use stag_fabric::{FabricError, Peer};
 
 use crate::ConnectionId;
@@ -81,6 +82,7 @@ pub(crate) struct Streams {
     connections_max: usize,
     record_len_max: u32,
     set_up_timeout: Duration,
+    congestion_control: Option<CongestionControl>,
     shared: Shared,
     /// Places of connections that have something to send, or wait for something: each once.
     active: Vec<u32>,
@@ -131,6 +133,7 @@ impl Streams {
             connections_max: most,
             record_len_max: config.chunk_len_max + RECORD_REST,
             set_up_timeout: config.set_up_timeout,
+            congestion_control: config.stream_congestion_control,
             shared: Shared { quota: Quota::new(config.stream_memory as usize), staging: None },
             active: Vec::with_capacity(most),
             at_hand: Vec::with_capacity(most),
@@ -147,6 +150,11 @@ impl Streams {
         let doing = format!("listen at tcp://{address}");
         let listener = TcpListener::bind(address).map_err(|error| system(&doing, error))?;
         listener.set_nonblocking(true).map_err(|error| system(&doing, error))?;
+        if let Some(name) = &self.congestion_control {
+            // What it accepts would have it anyway; a name that the system does not know is refused here.
+            let doing = format!("congestion control {name} at tcp://{address}");
+            set_tcp_congestion(&listener, name.as_str()).map_err(|error| system(&doing, error))?;
+        }
         let data = EventData::new_u64(LISTENER | self.listeners.len() as u64);
         epoll::add(&self.poller, &listener, data, EventFlags::IN).map_err(|error| system(&doing, error))?;
         let bound = listener.local_addr().map_err(|error| system(&doing, error))?;
@@ -161,6 +169,9 @@ impl Streams {
 
     /// Takes on a connected socket.
     pub(crate) fn adopt<P>(&mut self, core: &mut Core<P>, socket: TcpStream, peer: SocketAddr) {
+        if !core.stopping && self.count >= self.connections_max {
+            self.evict(core);
+        }
         if core.stopping || self.count >= self.connections_max {
             core.statistics.streams_refused += 1;
             if let Some(withheld) = self.complaints.admit(core.now) {
@@ -192,11 +203,25 @@ impl Streams {
         core.statistics.streams_opened += 1;
     }
 
+    /// Ends the oldest of the connections that have not made a Call: strangers must not keep clients out.
+    #[cold]
+    fn evict<P>(&mut self, core: &mut Core<P>) {
+        let silent = self.connections.iter().flatten().filter(|connection| !connection.is_used());
+        let Some(oldest) = silent.min_by_key(|connection| connection.opened()) else { return };
+        let index = oldest.id.index & !STREAM;
+        if let Some(connection) = self.connections[index as usize].take() {
+            self.put(core, index, connection, Err(Ending::TimedOut("it makes no Call, and others come")));
+        }
+    }
+
     fn watch(&self, id: ConnectionId, socket: &TcpStream) -> std::io::Result<()> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         set_socket_keepalive(socket, true)?;
         set_tcp_keepidle(socket, KEEP_ALIVE)?;
+        if let Some(name) = &self.congestion_control {
+            set_tcp_congestion(socket, name.as_str())?;
+        }
         epoll::add(&self.poller, socket, key(id), EventFlags::IN)?;
         Ok(())
     }

@@ -74,14 +74,24 @@ fn records_that_take_too_long() {
 #[test]
 fn silent_connections() {
     let mut server = Server::new();
-    let most = config().streams_max as u64;
-    let mut silent: Vec<_> = (0..most).map(|_| server.connect()).collect();
+    let most = u64::from(config().streams_max);
+    let mut silent: Vec<_> = (0..2 * most).map(|_| server.connect()).collect();
+    // The newer ones made the older ones go.
+    assert_eq!(server.statistics().stream_timeouts, most);
+    server.check_alive();
+    silent[..=most as usize].iter_mut().for_each(|peer| server.assert_closed(peer));
+    server.wait(Duration::from_secs(12));
+    silent.iter_mut().for_each(|peer| server.assert_closed(peer));
+    assert_eq!(server.statistics().stream_timeouts, 2 * most);
+    // Those that do something stay.
+    let mut used: Vec<_> = (0..most).map(|_| server.connect()).collect();
+    used.iter_mut().for_each(|peer| server.check_echo(peer));
     let mut refused = server.connect();
     server.assert_closed(&mut refused);
     assert_eq!(server.statistics().streams_refused, 1);
-    server.wait(Duration::from_secs(12));
-    silent.iter_mut().for_each(|peer| server.assert_closed(peer));
-    assert_eq!(server.statistics().stream_timeouts, most);
+    used.iter_mut().for_each(|peer| server.check_echo(peer));
+    drop(used);
+    server.until(|server| server.node.engine.stream_count() == 0);
     server.check_alive();
     server.close();
 }
