@@ -3,7 +3,8 @@
 //! - [`binding`]: the Upper-Layer Binding (RFC 8267): which items may go by chunk, how long a Reply can be.
 //! - [`export`]: what is served to whom, and how it is written on a command line.
 //! - [`caller`]: who a Call is from; [`acl`]: access control lists; [`handle`]: file handles that cannot be forged.
-//! - [`store`]: what keeps the files, as the server sees it; [`memory`]: files in pool memory.
+//! - [`store`]: what keeps the files, as the server sees it; [`memory`]: files in pool memory; [`directory`]: a
+//!   directory of the machine; [`stores`]: either.
 //! - [`lock`]: locks on ranges of files; [`callout`]: Calls that the server makes to its clients;
 //!   [`state`]: what is known of them after a restart.
 //! - [`server`]: the services NFS and MOUNT; [`client`]: typed Calls that do not block.
@@ -17,6 +18,7 @@ pub mod binding;
 pub mod caller;
 pub mod callout;
 pub mod client;
+pub mod directory;
 pub mod export;
 pub mod handle;
 pub mod lock;
@@ -24,3 +26,4 @@ pub mod memory;
 pub mod server;
 pub mod state;
 pub mod store;
+pub mod stores;

@@ -6,6 +6,7 @@
 //! counted references, which can wait.
 
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use stag_memory::Shared;
 use stag_wire::nfs3::{
@@ -287,8 +288,9 @@ pub trait Store {
     ) -> Result<Progress<()>, Status>;
 
     /// The next of those that were [`Progress::Later`] and are over. Called each pass: what was begun since the
-    /// last time gets under way.
-    fn poll_later(&mut self) -> Option<Ticket> {
+    /// last time gets under way. `now` is the reactor's clock.
+    fn poll_later(&mut self, now: Duration) -> Option<Ticket> {
+        let _ = now;
         None
     }
 

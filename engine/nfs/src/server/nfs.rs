@@ -145,10 +145,10 @@ impl<S: Store> Service for Nfs<S> {
         Outcome::Later(token)
     }
 
-    fn poll_later(&mut self, _: Duration) -> Option<Token> {
+    fn poll_later(&mut self, now: Duration) -> Option<Token> {
         let exports = &mut *self.exports.borrow_mut();
         for (share, (_, store)) in exports.shares.iter_mut().enumerate() {
-            if let Some(ticket) = store.poll_later()
+            if let Some(ticket) = store.poll_later(now)
                 && let Some(Some(waiting)) = self.waiting[share].get(ticket.0 as usize)
             {
                 self.ready = Some((share, ticket));

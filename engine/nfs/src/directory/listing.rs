@@ -1,0 +1,64 @@
+//! Listing a directory, by the kernel's own cookies: they stay good while entries come and go, and after a restart.
+
+use std::mem::MaybeUninit;
+
+use rustix::fs::{RawDir, SeekFrom, seek};
+use stag_wire::nfs3::Status;
+
+use super::DirectoryStore;
+use super::object::{stat, status};
+use super::tree::ROOT;
+use crate::caller::{Caller, permission};
+use crate::store::{ListStart, Listed, ObjectId, Store};
+
+/// Octets of entries that the kernel gives at a time.
+const CHUNK_LEN: usize = 16 << 10;
+
+pub(super) fn list(
+    store: &DirectoryStore,
+    caller: &Caller,
+    directory: ObjectId,
+    start: ListStart,
+    mut visit: impl FnMut(Listed<'_>) -> bool,
+) -> Result<bool, Status> {
+    let tree = &mut *store.tree.borrow_mut();
+    let (index, found) = tree.find_stat(directory)?;
+    found.must_be_directory()?;
+    found.permit(caller, permission::READ)?;
+    if start.cookie != 0 && start.verifier != directory.generation.to_be_bytes() {
+        return Err(Status::BadCookie);
+    }
+    let file = tree.reopen(index, false).map_err(status)?;
+    // A descriptor has one place, and others may have listed in between.
+    seek(&*file, SeekFrom::Start(start.cookie)).map_err(|_| Status::BadCookie)?;
+    let mut space = [MaybeUninit::uninit(); CHUNK_LEN];
+    let mut entries = RawDir::new(&*file, &mut space);
+    while let Some(entry) = entries.next() {
+        let entry = entry.map_err(status)?;
+        let name = entry.file_name().to_bytes();
+        // Every file system has positive ones; 0 would be taken for the beginning.
+        let cookie = entry.next_entry_cookie();
+        let (object, attributes) = match name {
+            b"." | b".." => {
+                let index = if name == b"." { index } else { tree.parent(index) };
+                let attributes = match (start.attributes, index) {
+                    (false, _) => None,
+                    (true, ROOT) => tree.look(ROOT).and_then(|look| stat(&*look).map_err(status)).ok(),
+                    (true, _) => tree.look(index).and_then(|look| stat(&*look).map_err(status)).ok(),
+                };
+                (tree.id(index), attributes)
+            }
+            name if start.attributes => match tree.glance(index, name) {
+                Ok((object, found)) => (object, Some(found)),
+                // Another file system, or gone by now: its name only.
+                Err(_) => (ObjectId { fileid: entry.ino(), generation: 0 }, None),
+            },
+            _ => (ObjectId { fileid: entry.ino(), generation: 0 }, None),
+        };
+        let attributes = attributes.map(|found| found.attributes(store.fsid()));
+        if !visit(Listed { object, name, cookie, attributes }) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

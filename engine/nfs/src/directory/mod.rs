@@ -1,0 +1,808 @@
+//! A directory of the machine as a file system to serve.
+//!
+//! - **Handles survive a restart** of the server and of the machine: an object is named by its number and the
+//!   kernel's generation of it ([`object`]), nothing is written beside the files. Where the server does not know where
+//!   it is, it looks ([`search`]).
+//! - **Nothing outside can be reached**: by names, symbolic links, `..`, mounts, or by moving things around
+//!   ([`tree`]). Symbolic links are only told about; clients follow them, on their side.
+//! - **READ, WRITE and COMMIT** go through [`stag_disk`] and are done later ([`transfer`]). What was acknowledged as
+//!   stable was synced. All else is system calls on names and attributes, made at once: a directory that the
+//!   kernel does not have in memory costs the reactor the disk's time.
+//! - **Whose files?** A server that runs as root checks permissions by owner, group and mode as
+//!   the caller, and makes what is made the caller's. One that does not is for its own user: every caller is that
+//!   user here, and the kernel has the last word. POSIX access control lists are not looked at by a server
+//!   that runs as root.
+
+mod listing;
+mod object;
+mod permit;
+mod recent;
+mod search;
+mod transfer;
+mod tree;
+
+use std::cell::RefCell;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{
+    AtFlags, FileType as Kind, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chownat,
+    fstatvfs, ftruncate, linkat, makedev, mkdirat, mknodat, openat, readlinkat_raw, renameat, symlinkat,
+    unlinkat, utimensat,
+};
+use rustix::io::Errno;
+use stag_disk::{Disk, Method, system};
+use stag_memory::{Pool, Shared};
+use stag_wire::nfs3::{
+    Attributes, CreateHow, FileType, NAME_LEN_MAX, PATH_LEN_MAX, SetAttributes, SetTime, Stable, Status,
+    Time, Verifier,
+};
+
+use crate::caller::{Caller, permission};
+use crate::store::{
+    Finished, LINK_SPACE, ListStart, Listed, ObjectId, Progress, ReadDone, Special, Store, StoreLimits,
+    Ticket, Usage, WriteData, WriteDone,
+};
+use object::{Stat, stat, stat_at, status};
+use permit::{SET_GID, without_privileges};
+use transfer::Transfers;
+use tree::{Index, Limits, ROOT, Tree};
+
+/// The largest file, in bytes: what a kernel's offset can say.
+const FILE_LEN_MAX: u64 = i64::MAX as u64;
+
+/// What store to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryConfig {
+    /// The directory to serve.
+    pub path: PathBuf,
+    /// Identifies the file system in handles: choose one that is the same after a restart, and another for each
+    /// ([`stable_fsid`]).
+    pub fsid: u64,
+    /// Objects whose place is remembered: some 200 octets each.
+    pub objects_max: usize,
+    /// Descriptors that are kept open; at least 16.
+    pub descriptors_max: usize,
+    /// Octets of buffers that READs take at once.
+    pub reading_max: usize,
+    /// How long a name is believed that was seen to lead where it should. So long something stays in reach after
+    /// somebody moves it out of the directory on the server.
+    pub trust: Duration,
+    /// Whether to let the kernel open objects by file handle, where it does so for us.
+    pub by_handle: bool,
+}
+
+impl DirectoryConfig {
+    /// A store of `path` with the default numbers.
+    #[must_use]
+    pub fn new(path: &Path, fsid: u64) -> DirectoryConfig {
+        DirectoryConfig {
+            path: path.to_owned(),
+            fsid,
+            objects_max: 1 << 17,
+            descriptors_max: 256,
+            reading_max: 16 << 20,
+            trust: Duration::from_secs(1),
+            by_handle: true,
+        }
+    }
+}
+
+/// An identification for the file system that is exported at `path`: the same in every run.
+#[must_use]
+pub fn stable_fsid(path: &str) -> u64 {
+    // Small numbers are for stores in memory.
+    object::hash(path.as_bytes()) | 1 << 63
+}
+
+/// Why there is no store.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// It cannot be opened.
+    #[error("directory {}: {error}", path.display())]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel says.
+        error: Errno,
+    },
+    /// Fewer than what one operation takes.
+    #[error("{found} descriptors for a directory store: it needs at least 16; raise `ulimit -n`")]
+    Descriptors {
+        /// What there are.
+        found: usize,
+    },
+}
+
+/// A directory of the machine; see the module.
+pub struct DirectoryStore {
+    fsid: u64,
+    root: ObjectId,
+    // A procedure that changes nothing still finds, opens and notes. Each borrows it for itself alone.
+    tree: RefCell<Tree>,
+    transfers: Transfers,
+    /// Whom every caller is, unless we may act as anybody.
+    own: Option<Caller>,
+}
+
+impl DirectoryStore {
+    /// Opens a directory. READ and WRITE go through `disk`, into buffers of `pool`.
+    pub fn new(config: &DirectoryConfig, disk: Disk, pool: Pool) -> Result<DirectoryStore, DirectoryError> {
+        if config.descriptors_max < 16 {
+            return Err(DirectoryError::Descriptors { found: config.descriptors_max });
+        }
+        let limits = Limits {
+            objects: config.objects_max.max(64),
+            descriptors: config.descriptors_max,
+            trust: config.trust,
+            by_handle: config.by_handle,
+        };
+        let tree = Tree::open(&config.path, limits)
+            .map_err(|error| DirectoryError::Open { path: config.path.clone(), error })?;
+        let uid = rustix::process::geteuid();
+        let own = (!uid.is_root()).then(|| {
+            let groups = rustix::process::getgroups().unwrap_or_default();
+            let gid = rustix::process::getegid().as_raw();
+            Caller::new(uid.as_raw(), gid, groups.into_iter().map(Gid::as_raw))
+        });
+        let verifier = RandomState::new().hash_one(config.fsid);
+        let transfers = Transfers::new(disk, pool, config.reading_max, verifier);
+        Ok(DirectoryStore {
+            fsid: config.fsid,
+            root: tree.id(ROOT),
+            tree: RefCell::new(tree),
+            transfers,
+            own,
+        })
+    }
+
+    /// The user and group that every caller is here; `None` if each is itself.
+    #[must_use]
+    pub fn squashes_to(&self) -> Option<(u32, u32)> {
+        self.own.map(|own| (own.uid, own.gid))
+    }
+
+    /// How READs and WRITEs are done.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.transfers.disk().method()
+    }
+
+    /// Descriptors that are open, and objects whose place is known.
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        let tree = self.tree.borrow();
+        (tree.descriptors(), tree.len())
+    }
+
+    /// As whom a caller acts here.
+    fn caller(&self, caller: &Caller) -> Caller {
+        self.own.unwrap_or(*caller)
+    }
+
+    /// A directory in which `caller` may look names up.
+    fn search(&self, tree: &mut Tree, caller: &Caller, directory: ObjectId) -> Result<Index, Status> {
+        let (index, found) = tree.find_stat(directory)?;
+        found.must_be_directory()?;
+        found.permit(caller, permission::EXECUTE)?;
+        Ok(index)
+    }
+
+    /// A directory whose entries `caller` may change, and its descriptor.
+    fn open_to_change(
+        &self,
+        tree: &mut Tree,
+        caller: &Caller,
+        directory: ObjectId,
+    ) -> Result<(Index, Stat), Status> {
+        let (index, found) = tree.find_stat(directory)?;
+        found.must_be_directory()?;
+        found.permit(caller, permission::WRITE | permission::EXECUTE)?;
+        Ok((index, found))
+    }
+
+    /// Makes an object by `make`, gives it owner and mode, and finds it.
+    ///
+    /// `make` makes what only we may use; it becomes the caller's when it is what it should be.
+    fn make(
+        &mut self,
+        caller: &Caller,
+        (directory, name): (ObjectId, &[u8]),
+        set: &SetAttributes,
+        kind: FileType,
+        make: impl FnOnce(BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno>,
+    ) -> Result<ObjectId, Status> {
+        let caller = &self.caller(caller);
+        check_name(name)?;
+        let tree = &mut *self.tree.borrow_mut();
+        let (parent, above) = self.open_to_change(tree, caller, directory)?;
+        if is_dots(name) {
+            return Err(Status::Exist);
+        }
+        permit::check_new(set)?;
+        let look = tree.look(parent)?;
+        let opened = make(look.as_fd()).map_err(status)?;
+        let made = tree.enter(parent, name).and_then(|(index, found)| {
+            // Who may write the directory on the server may have put something else there meanwhile: it is not ours
+            // to give away.
+            let file = opened.as_ref().map(OwnedFd::as_fd);
+            let is_ours = self.own.is_some() || found.uid == rustix::process::geteuid().as_raw();
+            let is_same = file.is_none_or(|file| stat(file).is_ok_and(|made| made.fileid == found.fileid));
+            if found.kind != kind || !is_ours || !is_same {
+                return Err(Status::Jukebox);
+            }
+            self.dress(tree, index, &found, caller, &above, set, file)?;
+            Ok(index)
+        });
+        match made {
+            Ok(index) => {
+                if let Some(file) = opened {
+                    tree.keep_opened(index, file, true);
+                }
+                Ok(tree.id(index))
+            }
+            Err(error) => {
+                let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                // As if it had never been made; if that fails too, there is nobody to tell.
+                let _ = unlinkat(&*look, name, flags);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a new object its owner, mode, size and times.
+    #[expect(clippy::too_many_arguments, reason = "all that a new object depends on")]
+    fn dress(
+        &self,
+        tree: &Tree,
+        index: Index,
+        found: &Stat,
+        caller: &Caller,
+        above: &Stat,
+        set: &SetAttributes,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Status> {
+        let look = tree.look(index)?;
+        let inherits = above.mode & SET_GID != 0;
+        // Like most servers: of the owner and group asked for, what the caller could not set is left out.
+        let uid = set.uid.filter(|_| caller.is_root()).unwrap_or(caller.uid);
+        let own_gid = if inherits { above.gid } else { caller.gid };
+        let gid = set.gid.filter(|gid| caller.is_root() || caller.in_group(*gid)).unwrap_or(own_gid);
+        if self.own.is_none() && (uid, gid) != (found.uid, found.gid) {
+            change_owner(look.as_fd(), Some(uid), Some(gid))?;
+        }
+        if let (Some(size), Some(file)) = (set.size, file) {
+            ftruncate(file, size).map_err(status)?;
+        }
+        if found.kind != FileType::Symlink {
+            let default = if found.is_directory() { 0o755 } else { 0o644 };
+            let mut mode = set.mode.unwrap_or(default) & 0o7777;
+            if !caller.is_root() && !caller.in_group(gid) {
+                mode &= !SET_GID;
+            }
+            if found.is_directory() && inherits {
+                mode |= SET_GID;
+            }
+            system::change_mode(look.as_fd(), mode).map_err(status)?;
+        }
+        set_times(look.as_fd(), set.atime, set.mtime)
+    }
+}
+
+fn change_owner(file: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(), Status> {
+    let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+    chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(status)
+}
+
+fn set_times(file: BorrowedFd<'_>, atime: SetTime, mtime: SetTime) -> Result<(), Status> {
+    if (atime, mtime) == (SetTime::Keep, SetTime::Keep) {
+        return Ok(());
+    }
+    let time = |set| match set {
+        SetTime::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        SetTime::ServerTime => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        SetTime::ClientTime(time) => {
+            Timespec { tv_sec: time.seconds.into(), tv_nsec: time.nanoseconds.into() }
+        }
+    };
+    let times = Timestamps { last_access: time(atime), last_modification: time(mtime) };
+    utimensat(file, c"", &times, AtFlags::EMPTY_PATH).map_err(status)
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
+}
+
+/// Fails unless `name` can be that of an entry.
+fn check_name(name: &[u8]) -> Result<(), Status> {
+    if name.len() > NAME_LEN_MAX as usize {
+        return Err(Status::NameTooLong);
+    }
+    if name.is_empty() || name.iter().any(|octet| matches!(octet, 0 | b'/')) {
+        return Err(Status::Inval);
+    }
+    Ok(())
+}
+
+/// The two times that keep the verifier of an exclusive CREATE, as other servers do: nothing else of a new file is
+/// on stable storage and free to use. The client sets them to what they should be.
+fn verifier_times(verifier: Verifier) -> (SetTime, SetTime) {
+    let [a, b, c, d, e, f, g, h] = verifier;
+    // Without the top bit: not every file system has times after 2038.
+    let time = |word: [u8; 4]| {
+        SetTime::ClientTime(Time { seconds: u32::from_be_bytes(word) & 0x7fff_ffff, nanoseconds: 0 })
+    };
+    (time([a, b, c, d]), time([e, f, g, h]))
+}
+
+impl Store for DirectoryStore {
+    fn fsid(&self) -> u64 {
+        self.fsid
+    }
+
+    fn root(&self) -> ObjectId {
+        self.root
+    }
+
+    fn limits(&self) -> StoreLimits {
+        StoreLimits {
+            file_len_max: FILE_LEN_MAX,
+            links_max: 65_000,
+            name_len_max: NAME_LEN_MAX,
+            path_len_max: PATH_LEN_MAX,
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        let none = Usage { bytes_total: 0, bytes_free: 0, files_total: 0, files_free: 0 };
+        let Ok(root) = self.tree.borrow().look(ROOT) else { return none };
+        // Statistics need a descriptor that is more than a look; the kernel takes one of a directory.
+        fstatvfs(&*root).map_or(none, |found| Usage {
+            bytes_total: found.f_blocks.saturating_mul(found.f_frsize),
+            bytes_free: found.f_bavail.saturating_mul(found.f_frsize),
+            files_total: found.f_files,
+            files_free: found.f_favail,
+        })
+    }
+
+    fn write_verifier(&self) -> Verifier {
+        self.transfers.verifier()
+    }
+
+    fn attributes(&self, object: ObjectId) -> Result<Attributes, Status> {
+        let (_, found) = self.tree.borrow_mut().find_stat(object)?;
+        Ok(found.attributes(self.fsid))
+    }
+
+    fn set_attributes(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        set: &SetAttributes,
+        guard: Option<Time>,
+        _: Time,
+    ) -> Result<(), Status> {
+        let caller = &self.caller(caller);
+        let tree = &mut *self.tree.borrow_mut();
+        let (index, found) = tree.find_stat(object)?;
+        if guard.is_some_and(|ctime| ctime != found.ctime) {
+            return Err(Status::NotSync);
+        }
+        permit::check(&found, caller, set)?;
+        let look = tree.look(index)?;
+        // First what can fail for other reasons than permission.
+        if let Some(size) = set.size {
+            let file = tree.reopen(index, true).map_err(status)?;
+            ftruncate(&*file, size).map_err(status)?;
+        }
+        let changes = |wanted: Option<u32>, is: u32| wanted.filter(|wanted| *wanted != is);
+        let (uid, gid) = (changes(set.uid, found.uid), changes(set.gid, found.gid));
+        if uid.is_some() || gid.is_some() {
+            change_owner(look.as_fd(), uid, gid)?;
+        }
+        let changed_data = set.size.is_some() && !caller.is_root();
+        let changed_owner = (set.uid.is_some() || set.gid.is_some()) && !found.is_directory();
+        let mode = match set.mode {
+            // After what ends privileges: a mode that was asked for counts.
+            Some(mode) => {
+                let outsider = !caller.is_root() && !caller.in_group(set.gid.unwrap_or(found.gid));
+                Some(mode & 0o7777 & if outsider { !SET_GID } else { !0 })
+            }
+            None if changed_data || changed_owner => without_privileges(found.mode),
+            None => None,
+        };
+        if let Some(mode) = mode {
+            system::change_mode(look.as_fd(), mode).map_err(status)?;
+        }
+        set_times(look.as_fd(), set.atime, set.mtime)
+    }
+
+    fn lookup(&self, caller: &Caller, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status> {
+        let caller = &self.caller(caller);
+        let tree = &mut *self.tree.borrow_mut();
+        let index = self.search(tree, caller, directory)?;
+        match name {
+            b"." => Ok(directory),
+            b".." => Ok(tree.id(tree.parent(index))),
+            name => {
+                check_name(name)?;
+                let (found, _) = tree.enter(index, name)?;
+                Ok(tree.id(found))
+            }
+        }
+    }
+
+    fn access(&self, caller: &Caller, object: ObjectId, wanted: u32) -> Result<u32, Status> {
+        let (_, found) = self.tree.borrow_mut().find_stat(object)?;
+        Ok(self.caller(caller).accesses(&found.guarded(), wanted))
+    }
+
+    fn read_link<'a>(
+        &'a self,
+        _: &Caller,
+        object: ObjectId,
+        space: &'a mut [u8; LINK_SPACE],
+        _: Time,
+    ) -> Result<&'a [u8], Status> {
+        let tree = &mut *self.tree.borrow_mut();
+        let (index, found) = tree.find_stat(object)?;
+        if found.kind != FileType::Symlink {
+            return Err(Status::Inval);
+        }
+        let look = tree.look(index)?;
+        // The empty path: of the link itself that is open.
+        let len = readlinkat_raw(&*look, c"", &mut space[..]).map_err(status)?;
+        Ok(&space[..len])
+    }
+
+    fn read(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        count: u32,
+        _: &mut Vec<Shared>,
+        _: Time,
+    ) -> Result<Progress<ReadDone>, Status> {
+        let caller = &self.caller(caller);
+        let tree = self.tree.get_mut();
+        let (index, found) = tree.find_stat(object)?;
+        found.must_be_file()?;
+        // An owner reads what it opened before it took the permission from itself, and a program is read to be
+        // executed: an NFS server cannot see an open file (RFC 1813 section 4.4).
+        let guarded = found.guarded();
+        let permitted = caller.uid == found.uid
+            || caller.may(&guarded, permission::READ)
+            || caller.may(&guarded, permission::EXECUTE);
+        if !permitted {
+            return Err(Status::Acces);
+        }
+        let file = tree.reopen(index, false).map_err(status)?;
+        self.transfers.read(file, offset, count, found.size)
+    }
+
+    fn write(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        data: WriteData<'_>,
+        stable: Stable,
+        _: Time,
+    ) -> Result<Progress<WriteDone>, Status> {
+        let caller = &self.caller(caller);
+        let tree = self.tree.get_mut();
+        let (index, found) = tree.find_stat(object)?;
+        found.must_be_file()?;
+        // As in `read`.
+        if caller.uid != found.uid {
+            found.permit(caller, permission::WRITE)?;
+        }
+        let len = data.len() as u64;
+        if len > u64::from(u32::MAX) {
+            return Err(Status::Inval);
+        }
+        if len == 0 {
+            return Ok(Progress::Done(WriteDone { count: 0, committed: stable }));
+        }
+        if offset.checked_add(len).is_none_or(|end| end > FILE_LEN_MAX) {
+            return Err(Status::FBig);
+        }
+        let mode = if caller.is_root() { None } else { without_privileges(found.mode) };
+        let file = tree.reopen(index, true).map_err(status)?;
+        self.transfers.write(file, offset, data, stable, mode)
+    }
+
+    fn commit(&mut self, _: &Caller, object: ObjectId, _: u64, _: u32) -> Result<Progress<()>, Status> {
+        let tree = self.tree.get_mut();
+        let (index, found) = tree.find_stat(object)?;
+        found.must_be_file()?;
+        let file = tree.reopen(index, false).map_err(status)?;
+        self.transfers.commit(file)
+    }
+
+    fn poll_later(&mut self, now: Duration) -> Option<Ticket> {
+        let tree = self.tree.get_mut();
+        tree.now = now;
+        tree.walk_on();
+        self.transfers.poll()
+    }
+
+    fn finish(&mut self, ticket: Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, Status> {
+        self.transfers.finish(ticket, pieces)
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.transfers.disk().descriptor()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.tree.borrow().search.is_busy()
+    }
+
+    fn create(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        how: &CreateHow,
+        now: Time,
+    ) -> Result<ObjectId, Status> {
+        let taken = {
+            let own = self.caller(caller);
+            let tree = &mut *self.tree.borrow_mut();
+            check_name(name)?;
+            let index = self.search(tree, &own, directory)?;
+            if is_dots(name) { Err(Status::NoEnt) } else { tree.enter(index, name) }
+        };
+        let taken = match taken {
+            Ok((index, found)) => Some((self.tree.borrow().id(index), found)),
+            Err(Status::NoEnt) => None,
+            Err(error) => return Err(error),
+        };
+        let set = match (how, taken) {
+            (CreateHow::Unchecked(set), Some((object, found))) => {
+                // The file that is there keeps its attributes; only its size is set.
+                found.must_be_file().map_err(|_| Status::Exist)?;
+                let set = SetAttributes { size: set.size, ..SetAttributes::default() };
+                self.set_attributes(caller, object, &set, None, now)?;
+                return Ok(object);
+            }
+            (CreateHow::Exclusive(verifier), Some((object, found))) => {
+                let times = (SetTime::ClientTime(found.atime), SetTime::ClientTime(found.mtime));
+                let is_same =
+                    found.kind == FileType::Regular && found.size == 0 && times == verifier_times(*verifier);
+                return if is_same { Ok(object) } else { Err(Status::Exist) };
+            }
+            (CreateHow::Guarded(_), Some(_)) => return Err(Status::Exist),
+            (CreateHow::Unchecked(set) | CreateHow::Guarded(set), None) => *set,
+            (CreateHow::Exclusive(verifier), None) => {
+                let (atime, mtime) = verifier_times(*verifier);
+                SetAttributes { atime, mtime, ..SetAttributes::default() }
+            }
+        };
+        self.make(caller, (directory, name), &set, FileType::Regular, |above| {
+            let flags = OFlags::RDWR
+                .union(OFlags::CREATE)
+                .union(OFlags::EXCL)
+                .union(OFlags::NOFOLLOW)
+                .union(OFlags::CLOEXEC);
+            openat(above, name, flags, Mode::from_raw_mode(0o600)).map(Some)
+        })
+    }
+
+    fn make_directory(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        set: &SetAttributes,
+        _: Time,
+    ) -> Result<ObjectId, Status> {
+        let set = SetAttributes { size: None, ..*set };
+        self.make(caller, (directory, name), &set, FileType::Directory, |above| {
+            mkdirat(above, name, Mode::from_raw_mode(0o700)).map(|()| None)
+        })
+    }
+
+    fn make_symlink(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        path: &[u8],
+        set: &SetAttributes,
+        _: Time,
+    ) -> Result<ObjectId, Status> {
+        if path.len() > PATH_LEN_MAX as usize {
+            return Err(Status::NameTooLong);
+        }
+        if path.is_empty() || path.contains(&0) {
+            return Err(Status::Inval);
+        }
+        let set = SetAttributes { size: None, ..*set };
+        self.make(caller, (directory, name), &set, FileType::Symlink, |above| {
+            symlinkat(path, above, name).map(|()| None)
+        })
+    }
+
+    fn make_special(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        special: Special,
+        set: &SetAttributes,
+        _: Time,
+    ) -> Result<ObjectId, Status> {
+        let (kind, device) = match special {
+            Special::Block(number) => (Kind::BlockDevice, Some(number)),
+            Special::Character(number) => (Kind::CharacterDevice, Some(number)),
+            Special::Socket => (Kind::Socket, None),
+            Special::Fifo => (Kind::Fifo, None),
+        };
+        if device.is_some() && !self.caller(caller).is_root() {
+            return Err(Status::Perm);
+        }
+        let device = device.map_or(0, |number| makedev(number.major, number.minor));
+        let set = SetAttributes { size: None, ..*set };
+        self.make(caller, (directory, name), &set, special.file_type(), |above| {
+            mknodat(above, name, kind, Mode::from_raw_mode(0o600), device).map(|()| None)
+        })
+    }
+
+    fn remove(&mut self, caller: &Caller, directory: ObjectId, name: &[u8], _: Time) -> Result<(), Status> {
+        let caller = &self.caller(caller);
+        check_name(name)?;
+        let tree = &mut *self.tree.borrow_mut();
+        let (index, above) = self.open_to_change(tree, caller, directory)?;
+        if is_dots(name) {
+            return Err(Status::IsDir);
+        }
+        let look = tree.look(index)?;
+        let found = stat_at(look.as_fd(), name).map_err(status)?;
+        found.check_sticky(caller, &above)?;
+        if found.is_directory() {
+            return Err(Status::IsDir);
+        }
+        unlinkat(&*look, name, AtFlags::empty()).map_err(status)?;
+        tree.forget_name(index, name, found.fileid, found.nlink <= 1);
+        Ok(())
+    }
+
+    fn remove_directory(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        _: Time,
+    ) -> Result<(), Status> {
+        let caller = &self.caller(caller);
+        check_name(name)?;
+        let tree = &mut *self.tree.borrow_mut();
+        let (index, above) = self.open_to_change(tree, caller, directory)?;
+        match name {
+            b"." => return Err(Status::Inval),
+            // Whatever it is, the directory itself is in it.
+            b".." => return Err(Status::NotEmpty),
+            _ => {}
+        }
+        let look = tree.look(index)?;
+        let found = stat_at(look.as_fd(), name).map_err(status)?;
+        found.check_sticky(caller, &above)?;
+        found.must_be_directory()?;
+        unlinkat(&*look, name, AtFlags::REMOVEDIR).map_err(|error| match error {
+            // What some file systems say of a directory that is not empty.
+            Errno::EXIST => Status::NotEmpty,
+            error => status(error),
+        })?;
+        tree.forget_name(index, name, found.fileid, true);
+        Ok(())
+    }
+
+    fn rename(
+        &mut self,
+        caller: &Caller,
+        (from_directory, from): (ObjectId, &[u8]),
+        (to_directory, to): (ObjectId, &[u8]),
+        _: Time,
+    ) -> Result<(), Status> {
+        let caller = &self.caller(caller);
+        check_name(from)?;
+        check_name(to)?;
+        let tree = &mut *self.tree.borrow_mut();
+        let (source, source_stat) = self.open_to_change(tree, caller, from_directory)?;
+        let source_look = tree.look(source)?;
+        let (target, target_stat) = self.open_to_change(tree, caller, to_directory)?;
+        let target_look = tree.look(target)?;
+        if is_dots(from) || is_dots(to) {
+            return Err(Status::Inval);
+        }
+        let found = stat_at(source_look.as_fd(), from).map_err(status)?;
+        found.check_sticky(caller, &source_stat)?;
+        if found.is_directory() && source != target {
+            // Its `..` changes.
+            found.permit(caller, permission::WRITE)?;
+        }
+        let replaced = stat_at(target_look.as_fd(), to).ok();
+        if let Some(replaced) = &replaced {
+            // Two names of one object: both stay.
+            if replaced.fileid == found.fileid {
+                return Ok(());
+            }
+            replaced.check_sticky(caller, &target_stat)?;
+            if replaced.is_directory() != found.is_directory() {
+                return Err(Status::Exist);
+            }
+        }
+        renameat(&*source_look, from, &*target_look, to).map_err(|error| match error {
+            Errno::EXIST => Status::NotEmpty,
+            error => status(error),
+        })?;
+        if let Some(replaced) = replaced {
+            let was_last = replaced.is_directory() || replaced.nlink <= 1;
+            tree.forget_name(target, to, replaced.fileid, was_last);
+        }
+        let id = tree.known(found.fileid).map(|index| tree.id(index));
+        tree.forget_name(source, from, found.fileid, false);
+        if let Some(id) = id {
+            tree.note(target, to, id, found.kind);
+        }
+        Ok(())
+    }
+
+    fn link(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        directory: ObjectId,
+        name: &[u8],
+        _: Time,
+    ) -> Result<(), Status> {
+        let caller = &self.caller(caller);
+        let tree = &mut *self.tree.borrow_mut();
+        let (_, found) = tree.find_stat(object)?;
+        check_name(name)?;
+        let (parent, _) = self.open_to_change(tree, caller, directory)?;
+        let look = tree.look(parent)?;
+        if is_dots(name) || stat_at(look.as_fd(), name).is_ok() {
+            return Err(Status::Exist);
+        }
+        if found.is_directory() {
+            return Err(Status::Inval);
+        }
+        // Found again, because looking for the directory may have closed it.
+        let index = tree.find(object)?;
+        let (above, old) = tree.name(index).ok_or(Status::Stale)?;
+        linkat(&*above, old, &*look, name, AtFlags::empty()).map_err(status)?;
+        if stat_at(look.as_fd(), name).map_err(status)?.fileid != object.fileid {
+            // Somebody moved another object there between: it does not get the name.
+            let _ = unlinkat(&*look, name, AtFlags::empty());
+            return Err(Status::Jukebox);
+        }
+        tree.note(parent, name, object, found.kind);
+        Ok(())
+    }
+
+    fn list_verifier(&self, directory: ObjectId) -> Result<Verifier, Status> {
+        let tree = &mut *self.tree.borrow_mut();
+        let (_, found) = tree.find_stat(directory)?;
+        found.must_be_directory()?;
+        // The kernel's cookies stay good for as long as the directory.
+        Ok(directory.generation.to_be_bytes())
+    }
+
+    fn list(
+        &self,
+        caller: &Caller,
+        directory: ObjectId,
+        start: ListStart,
+        _: Time,
+        visit: impl FnMut(Listed<'_>) -> bool,
+    ) -> Result<bool, Status> {
+        listing::list(self, &self.caller(caller), directory, start, visit)
+    }
+}

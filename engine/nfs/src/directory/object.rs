@@ -1,0 +1,293 @@
+//! What the kernel says of an object, in the words of NFS: its number, its attributes, why something failed.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, FileType as Kind, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, openat,
+    openat2, statx,
+};
+use rustix::io::Errno;
+use stag_disk::system::{self, FileHandle};
+use stag_wire::nfs3::{Attributes, DeviceNumber, FileType, Status, Time};
+
+use crate::caller::Guarded;
+use crate::store::ObjectId;
+
+/// What an object is at this moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stat {
+    pub(super) fileid: u64,
+    pub(super) kind: FileType,
+    /// Permission bits.
+    pub(super) mode: u32,
+    pub(super) nlink: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) size: u64,
+    used: u64,
+    rdev: DeviceNumber,
+    pub(super) atime: Time,
+    pub(super) mtime: Time,
+    pub(super) ctime: Time,
+    /// When it was made, if the file system knows.
+    born: Option<(i64, u32)>,
+    place: Place,
+}
+
+/// The file system and the mount that an object was found in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    device: (u32, u32),
+    mount: u64,
+}
+
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME).union(StatxFlags::MNT_ID);
+
+/// What `file` is, which may be opened to be looked at only.
+pub(super) fn stat(file: impl AsFd) -> Result<Stat, Errno> {
+    statx(file, c"", AtFlags::EMPTY_PATH, WANTED).and_then(|found| Stat::new(&found))
+}
+
+/// What `name` in `directory` is; a symbolic link is itself.
+pub(super) fn stat_at(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Stat, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
+    statx(directory, name, flags, WANTED).and_then(|found| Stat::new(&found))
+}
+
+impl Stat {
+    fn new(found: &Statx) -> Result<Stat, Errno> {
+        let kind = match Kind::from_raw_mode(found.stx_mode.into()) {
+            Kind::RegularFile => FileType::Regular,
+            Kind::Directory => FileType::Directory,
+            Kind::Symlink => FileType::Symlink,
+            Kind::BlockDevice => FileType::Block,
+            Kind::CharacterDevice => FileType::Character,
+            Kind::Fifo => FileType::Fifo,
+            Kind::Socket => FileType::Socket,
+            _ => return Err(Errno::IO),
+        };
+        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        Ok(Stat {
+            fileid: found.stx_ino,
+            kind,
+            mode: u32::from(found.stx_mode) & 0o7777,
+            nlink: found.stx_nlink,
+            uid: found.stx_uid,
+            gid: found.stx_gid,
+            size: found.stx_size,
+            used: found.stx_blocks.saturating_mul(512),
+            rdev: DeviceNumber { major: found.stx_rdev_major, minor: found.stx_rdev_minor },
+            atime: time(&found.stx_atime),
+            mtime: time(&found.stx_mtime),
+            ctime: time(&found.stx_ctime),
+            born: has_birth.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
+            place: Place { device: (found.stx_dev_major, found.stx_dev_minor), mount: found.stx_mnt_id },
+        })
+    }
+
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        self.kind == FileType::Directory
+    }
+
+    pub(super) fn guarded(&self) -> Guarded {
+        Guarded { mode: self.mode, uid: self.uid, gid: self.gid, is_directory: self.is_directory() }
+    }
+
+    pub(super) fn attributes(&self, fsid: u64) -> Attributes {
+        Attributes {
+            file_type: self.kind,
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            size: self.size,
+            used: self.used,
+            rdev: self.rdev,
+            fsid,
+            fileid: self.fileid,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+        }
+    }
+}
+
+/// RFC 1813's times are from 1970 to 2106: others are shown as the nearest that is.
+fn time(found: &StatxTimestamp) -> Time {
+    match u32::try_from(found.tv_sec) {
+        Ok(seconds) => Time { seconds, nanoseconds: found.tv_nsec },
+        Err(_) if found.tv_sec < 0 => Time::default(),
+        Err(_) => Time { seconds: u32::MAX, nanoseconds: 0 },
+    }
+}
+
+/// Opens one name in `directory` to be looked at only: a symbolic link is itself, and what another file system is
+/// mounted on is refused ([`Errno::XDEV`]).
+pub(super) fn open_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    open_with(directory, name, OFlags::PATH)
+}
+
+/// Opens one name in `directory`, as [`open_name`] does, to be read or written. Never waits for the other end of a
+/// pipe, and never takes a terminal.
+pub(super) fn open_with(directory: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH
+        .union(ResolveFlags::NO_SYMLINKS)
+        .union(ResolveFlags::NO_MAGICLINKS)
+        .union(ResolveFlags::NO_XDEV);
+    let mut flags = flags.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+    if !flags.contains(OFlags::PATH) {
+        flags |= OFlags::NONBLOCK.union(OFlags::NOCTTY);
+    }
+    match openat2(directory, name, flags, Mode::empty(), resolve) {
+        // Before Linux 5.6, or a container's filter. One name without a slash is as safe, but for mounts, which
+        // the place tells.
+        Err(Errno::NOSYS | Errno::PERM) => openat(directory, name, flags, Mode::empty()),
+        // A name was moved at the same time; the kernel could not be sure.
+        Err(Errno::AGAIN) => Err(Errno::BUSY),
+        opened => opened,
+    }
+}
+
+/// How a file system lays its handles out, as far as we can put them together again.
+struct Layout {
+    kind: i32,
+    len: usize,
+    /// Where the number of the file is, and how many octets it has.
+    fileid: (usize, usize),
+    /// Where the four octets are that tell the files of one number apart.
+    generation: usize,
+}
+
+/// Of most file systems: ext2, ext3, ext4, f2fs; tmpfs; XFS.
+const LAYOUTS: [Layout; 3] = [
+    Layout { kind: 1, len: 8, fileid: (0, 4), generation: 4 },
+    Layout { kind: 1, len: 12, fileid: (4, 8), generation: 0 },
+    Layout { kind: 0x81, len: 12, fileid: (0, 8), generation: 8 },
+];
+
+/// A generation that is not one of a known layout has this bit.
+const HASHED: u64 = 1 << 63;
+
+impl Layout {
+    fn handle(&self, object: ObjectId) -> FileHandle {
+        let mut octets = [0; 16];
+        let (at, len) = self.fileid;
+        octets[at..at + len].copy_from_slice(&object.fileid.to_le_bytes()[..len]);
+        octets[self.generation..][..4].copy_from_slice(&(object.generation as u32).to_le_bytes());
+        FileHandle::new(self.kind, &octets[..self.len])
+    }
+}
+
+/// The name of an object for good: its number, and what tells it from others that had the number before or will.
+///
+/// That is the kernel's own generation, if the file system shows it in its file handles; otherwise a hash of
+/// the handle, or where there are no handles the time of birth.
+pub(super) fn object_id(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> ObjectId {
+    let fileid = stat.fileid;
+    let generation = match system::file_handle(directory, name) {
+        Ok(handle) => generation(&handle, fileid),
+        Err(_) => stat.born.map_or(HASHED, |(seconds, nanoseconds)| {
+            hash(&[&seconds.to_le_bytes()[..], &nanoseconds.to_le_bytes()[..]].concat()) | HASHED
+        }),
+    };
+    ObjectId { fileid, generation }
+}
+
+fn generation(handle: &FileHandle, fileid: u64) -> u64 {
+    for layout in &LAYOUTS {
+        if (layout.kind, layout.len) == (handle.kind(), handle.octets().len())
+            && let Some(generation) = handle.octets()[layout.generation..].first_chunk()
+        {
+            let generation = u64::from(u32::from_le_bytes(*generation));
+            if layout.handle(ObjectId { fileid, generation }).octets() == handle.octets() {
+                return generation;
+            }
+        }
+    }
+    hash(handle.octets()) | HASHED
+}
+
+/// What the kernel could be asked to open for `object`: at most one is right, and that has to be checked.
+pub(super) fn handles(object: ObjectId) -> impl Iterator<Item = FileHandle> {
+    let layouts = if object.generation & HASHED == 0 { &LAYOUTS[..] } else { &[] };
+    layouts.iter().map(move |layout| layout.handle(object))
+}
+
+/// FNV-1a, 64 bits: the same in every process and version, which std's hashes do not promise. Nobody who could
+/// gain by a collision chooses what goes in.
+pub(super) fn hash(octets: &[u8]) -> u64 {
+    octets
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, octet| (sum ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The status of an error.
+pub(super) fn status(error: Errno) -> Status {
+    match error {
+        Errno::PERM => Status::Perm,
+        Errno::NOENT => Status::NoEnt,
+        Errno::NXIO => Status::NxIo,
+        Errno::ACCESS => Status::Acces,
+        Errno::EXIST => Status::Exist,
+        Errno::XDEV => Status::XDev,
+        Errno::NODEV => Status::NoDev,
+        Errno::NOTDIR => Status::NotDir,
+        Errno::ISDIR => Status::IsDir,
+        Errno::INVAL | Errno::LOOP => Status::Inval,
+        Errno::FBIG => Status::FBig,
+        Errno::NOSPC => Status::NoSpc,
+        Errno::ROFS => Status::RoFs,
+        Errno::MLINK => Status::MLink,
+        Errno::NAMETOOLONG => Status::NameTooLong,
+        Errno::NOTEMPTY => Status::NotEmpty,
+        Errno::DQUOT => Status::DQuot,
+        Errno::STALE => Status::Stale,
+        Errno::OPNOTSUPP => Status::NotSupp,
+        // For a moment: descriptors, memory, something in use.
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::BUSY | Errno::TXTBSY => {
+            Status::Jukebox
+        }
+        _ => Status::Io,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_layout_comes_apart_and_together_again() {
+        let object = ObjectId { fileid: 0x0102_0304, generation: 0x0a0b_0c0d };
+        for layout in &LAYOUTS {
+            let handle = layout.handle(object);
+            assert_eq!(generation(&handle, object.fileid), object.generation);
+            assert!(handles(object).any(|other| other.octets() == handle.octets()));
+        }
+        // Another number in it: not to be trusted, but still a name.
+        let handle = LAYOUTS[0].handle(object);
+        let other = generation(&handle, 77);
+        assert_ne!(other & HASHED, 0);
+        assert_eq!(handles(ObjectId { fileid: 77, generation: other }).count(), 0);
+        // A number that does not fit the four octets.
+        let large = ObjectId { fileid: 1 << 40, generation: 1 };
+        assert_ne!(generation(&LAYOUTS[0].handle(large), large.fileid) & HASHED, 0);
+    }
+
+    #[test]
+    fn times_out_of_range_are_the_nearest() {
+        let stamp = |tv_sec| {
+            // `StatxTimestamp` cannot be made from outside its crate.
+            let mut stat = statx(rustix::fs::CWD, c"/", AtFlags::empty(), WANTED).unwrap().stx_atime;
+            (stat.tv_sec, stat.tv_nsec) = (tv_sec, 7);
+            time(&stat)
+        };
+        assert_eq!(stamp(-1), Time::default());
+        assert_eq!(stamp(9), Time { seconds: 9, nanoseconds: 7 });
+        assert_eq!(stamp(1 << 40), Time { seconds: u32::MAX, nanoseconds: 0 });
+    }
+}

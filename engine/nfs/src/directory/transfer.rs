@@ -1,0 +1,271 @@
+//! READ, WRITE and COMMIT: what is under way, and what waits for memory or for room.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::io::Errno;
+use stag_disk::{Completion, Data, Disk, PIECES_MAX, Pieces, Sync, system};
+use stag_memory::{Buf, Pool, Shared};
+use stag_wire::nfs3::{Stable, Status, Verifier};
+
+use super::object::{stat, status};
+use crate::store::{Finished, Progress, ReadDone, Ticket, WriteData, WriteDone};
+
+/// Transfers that wait for memory or room, at most: beyond that, clients are told to try again.
+const WAITING_MAX: usize = 1024;
+
+pub(super) struct Transfers {
+    disk: Disk,
+    pool: Pool,
+    slots: Vec<Option<Transfer>>,
+    free: Vec<u32>,
+    /// Those that wait, oldest first.
+    waiting: VecDeque<u32>,
+    /// Those that are over.
+    done: VecDeque<u32>,
+    /// Octets of the buffers of READs that are under way, and how many there may be.
+    reading: usize,
+    reading_max: usize,
+    verifier: u64,
+}
+
+struct Transfer {
+    file: Rc<OwnedFd>,
+    offset: u64,
+    len: usize,
+    what: What,
+    /// What came of it.
+    completion: Option<Completion>,
+}
+
+enum What {
+    Read {
+        /// Of the file, when it began.
+        size: u64,
+    },
+    Write {
+        stable: Stable,
+        /// Until it is under way.
+        data: Pieces<Shared>,
+        /// The mode that the file is to have afterwards: it must not run as its owner any more.
+        mode: Option<u32>,
+    },
+    Commit,
+}
+
+impl Transfers {
+    /// Transfers by `disk`, with buffers of `pool`; READs take at most `reading_max` octets of them.
+    pub(super) fn new(disk: Disk, pool: Pool, reading_max: usize, verifier: u64) -> Transfers {
+        Transfers {
+            disk,
+            pool,
+            slots: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            done: VecDeque::new(),
+            reading: 0,
+            reading_max,
+            verifier,
+        }
+    }
+
+    pub(super) fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    pub(super) fn verifier(&self) -> Verifier {
+        self.verifier.to_be_bytes()
+    }
+
+    /// Begins to read a file that ends at `size`.
+    pub(super) fn read(
+        &mut self,
+        file: Rc<OwnedFd>,
+        offset: u64,
+        count: u32,
+        size: u64,
+    ) -> Result<Progress<ReadDone>, Status> {
+        let len = u64::from(count).min(size.saturating_sub(offset));
+        if len == 0 {
+            return Ok(Progress::Done(ReadDone { count: 0, eof: offset >= size }));
+        }
+        self.begin(Transfer { file, offset, len: len as usize, what: What::Read { size }, completion: None })
+    }
+
+    /// Begins to write. `mode` is what the file's has to become.
+    pub(super) fn write(
+        &mut self,
+        file: Rc<OwnedFd>,
+        offset: u64,
+        data: WriteData<'_>,
+        stable: Stable,
+        mode: Option<u32>,
+    ) -> Result<Progress<WriteDone>, Status> {
+        let len = data.len();
+        let data = match data {
+            WriteData::Placed(pieces) if pieces.len() <= PIECES_MAX => pieces.iter().cloned().collect(),
+            WriteData::Placed(pieces) => self.copy(len, pieces.iter().map(|piece| &piece[..]))?,
+            WriteData::Inline(octets) => self.copy(len, [octets].into_iter())?,
+        };
+        let what = What::Write { stable, data, mode };
+        self.begin(Transfer { file, offset, len, what, completion: None })
+    }
+
+    /// Begins to make safe what was written.
+    pub(super) fn commit(&mut self, file: Rc<OwnedFd>) -> Result<Progress<()>, Status> {
+        self.begin(Transfer { file, offset: 0, len: 0, what: What::Commit, completion: None })
+    }
+
+    fn copy<'a>(&self, len: usize, parts: impl Iterator<Item = &'a [u8]>) -> Result<Pieces<Shared>, Status> {
+        let mut buf = self.pool.take_len(len).ok_or(Status::Jukebox)?;
+        let mut at = 0;
+        for part in parts {
+            buf[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        Ok(Pieces::from_iter([buf.share()]))
+    }
+
+    fn begin<T>(&mut self, transfer: Transfer) -> Result<Progress<T>, Status> {
+        if self.waiting.len() == WAITING_MAX {
+            return Err(Status::Jukebox);
+        }
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.slots[index as usize] = Some(transfer);
+                index
+            }
+            None => {
+                self.slots.push(Some(transfer));
+                (self.slots.len() - 1) as u32
+            }
+        };
+        // In order: a large one must not wait for ever behind small ones that fit.
+        if !self.waiting.is_empty() || !self.start(index) {
+            self.waiting.push_back(index);
+        }
+        Ok(Progress::Later(Ticket(index)))
+    }
+
+    /// Gives a transfer to the disk. `false`: there is no room, or no memory.
+    fn start(&mut self, index: u32) -> bool {
+        let Some(transfer) = self.slots[index as usize].as_mut() else { return true };
+        if self.disk.left() == 0 {
+            return false;
+        }
+        let (tag, file, offset) = (u64::from(index), &transfer.file, transfer.offset);
+        let begun = match &mut transfer.what {
+            What::Read { .. } => {
+                // One that is larger than the limit goes alone.
+                if self.reading > 0 && self.reading + transfer.len > self.reading_max {
+                    return false;
+                }
+                let mut pieces: Pieces<Buf> = Pieces::new();
+                if !self.pool.take_pieces(transfer.len, &mut pieces, PIECES_MAX) {
+                    return false;
+                }
+                self.reading += transfer.len;
+                self.disk.read(tag, file, offset, pieces)
+            }
+            What::Write { stable, data, .. } => {
+                let sync = match stable {
+                    Stable::Unstable => Sync::None,
+                    Stable::DataSync => Sync::Data,
+                    Stable::FileSync => Sync::All,
+                };
+                self.disk.write(tag, file, offset, std::mem::take(data), sync)
+            }
+            What::Commit => self.disk.sync(tag, file, Sync::All),
+        };
+        assert!(begun.is_ok(), "there was room for an operation");
+        true
+    }
+
+    /// The next transfer that is over.
+    pub(super) fn poll(&mut self) -> Option<Ticket> {
+        loop {
+            self.harvest();
+            let mut started = false;
+            while let Some(index) = self.waiting.front().copied()
+                && self.start(index)
+            {
+                self.waiting.pop_front();
+                started = true;
+            }
+            // What was just begun may be over already.
+            if !started {
+                break;
+            }
+        }
+        self.done.pop_front().map(Ticket)
+    }
+
+    fn harvest(&mut self) {
+        while let Some(completion) = self.disk.poll() {
+            let index = completion.tag as u32;
+            let Some(transfer) = self.slots[index as usize].as_mut() else { continue };
+            if matches!(transfer.what, What::Read { .. }) {
+                self.reading -= transfer.len;
+            }
+            transfer.completion = Some(completion);
+            self.done.push_back(index);
+        }
+    }
+
+    /// What came of a transfer that is over.
+    pub(super) fn finish(&mut self, ticket: Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, Status> {
+        let index = ticket.0;
+        let taken = self
+            .slots
+            .get_mut(index as usize)
+            .and_then(|slot| slot.take_if(|transfer| transfer.completion.is_some()));
+        let Some(Transfer { file, offset, len, what, completion: Some(completion) }) = taken else {
+            return Err(Status::ServerFault);
+        };
+        self.free.push(index);
+        let result = match completion.result {
+            Ok(count) => Ok(count),
+            Err(error) => Err(self.failed(&what, error)),
+        };
+        match what {
+            What::Read { size } => {
+                let count = result?;
+                if let Data::Read(bufs) = completion.data {
+                    pieces.extend(bufs.into_iter().map(Buf::share));
+                }
+                let end = offset + u64::from(count);
+                // Less than there was: the file is shorter by now, or the client has to ask for the rest.
+                let size = if (count as usize) < len { stat(&*file).map_err(status)?.size } else { size };
+                Ok(Finished::Read(ReadDone { count, eof: end >= size }))
+            }
+            What::Write { stable, mode, .. } => {
+                let count = result?;
+                if count == 0 && len > 0 {
+                    return Err(Status::NoSpc);
+                }
+                if let Some(mode) = mode {
+                    system::change_mode(file.as_fd(), mode).map_err(status)?;
+                }
+                Ok(Finished::Write(WriteDone { count, committed: stable }))
+            }
+            What::Commit => result.map(|_| Finished::Commit),
+        }
+    }
+
+    /// A sync that failed may have lost what others wrote and did not commit: a new verifier tells them to write it
+    /// again.
+    fn failed(&mut self, what: &What, error: Errno) -> Status {
+        let is_sync = match what {
+            What::Read { .. } => false,
+            What::Write { stable, .. } => *stable != Stable::Unstable,
+            What::Commit => true,
+        };
+        let is_lost = is_sync && !matches!(error, Errno::NOSPC | Errno::DQUOT | Errno::FBIG);
+        self.verifier = self.verifier.wrapping_add(u64::from(is_lost));
+        match error {
+            Errno::INTR | Errno::CANCELED => Status::Jukebox,
+            error => status(error),
+        }
+    }
+}

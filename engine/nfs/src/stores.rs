@@ -1,0 +1,280 @@
+//! A store of either kind, so that one server can export both.
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use stag_memory::Shared;
+use stag_wire::nfs3::{Attributes, CreateHow, SetAttributes, Stable, Status, Time, Verifier};
+
+use crate::acl::{Lists, SetLists};
+use crate::caller::Caller;
+use crate::directory::DirectoryStore;
+use crate::memory::MemoryStore;
+use crate::store::{
+    Finished, LINK_SPACE, ListStart, Listed, ObjectId, Progress, ReadDone, Special, Store, StoreLimits,
+    Ticket, Usage, WriteData, WriteDone,
+};
+
+/// A store of files in memory, or of a directory of the machine.
+#[expect(clippy::large_enum_variant, reason = "a server has a handful of them")]
+pub enum AnyStore {
+    /// In pool memory.
+    Memory(MemoryStore),
+    /// A directory.
+    Directory(DirectoryStore),
+}
+
+impl From<MemoryStore> for AnyStore {
+    fn from(store: MemoryStore) -> AnyStore {
+        AnyStore::Memory(store)
+    }
+}
+
+impl From<DirectoryStore> for AnyStore {
+    fn from(store: DirectoryStore) -> AnyStore {
+        AnyStore::Directory(store)
+    }
+}
+
+/// The same of whichever store it is.
+macro_rules! each {
+    ($any:expr, $store:ident => $call:expr) => {
+        match $any {
+            AnyStore::Memory($store) => $call,
+            AnyStore::Directory($store) => $call,
+        }
+    };
+}
+
+impl Store for AnyStore {
+    #[inline]
+    fn fsid(&self) -> u64 {
+        each!(self, store => store.fsid())
+    }
+
+    #[inline]
+    fn root(&self) -> ObjectId {
+        each!(self, store => store.root())
+    }
+
+    #[inline]
+    fn limits(&self) -> StoreLimits {
+        each!(self, store => store.limits())
+    }
+
+    #[inline]
+    fn usage(&self) -> Usage {
+        each!(self, store => store.usage())
+    }
+
+    #[inline]
+    fn write_verifier(&self) -> Verifier {
+        each!(self, store => store.write_verifier())
+    }
+
+    #[inline]
+    fn attributes(&self, object: ObjectId) -> Result<Attributes, Status> {
+        each!(self, store => store.attributes(object))
+    }
+
+    #[inline]
+    fn set_attributes(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        set: &SetAttributes,
+        guard: Option<Time>,
+        now: Time,
+    ) -> Result<(), Status> {
+        each!(self, store => store.set_attributes(caller, object, set, guard, now))
+    }
+
+    #[inline]
+    fn lookup(&self, caller: &Caller, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status> {
+        each!(self, store => store.lookup(caller, directory, name))
+    }
+
+    #[inline]
+    fn access(&self, caller: &Caller, object: ObjectId, wanted: u32) -> Result<u32, Status> {
+        each!(self, store => store.access(caller, object, wanted))
+    }
+
+    #[inline]
+    fn lists(&self, object: ObjectId) -> Result<Lists<'_>, Status> {
+        each!(self, store => store.lists(object))
+    }
+
+    #[inline]
+    fn set_lists(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        set: &SetLists,
+        now: Time,
+    ) -> Result<(), Status> {
+        each!(self, store => store.set_lists(caller, object, set, now))
+    }
+
+    #[inline]
+    fn read(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        count: u32,
+        pieces: &mut Vec<Shared>,
+        now: Time,
+    ) -> Result<Progress<ReadDone>, Status> {
+        each!(self, store => store.read(caller, object, offset, count, pieces, now))
+    }
+
+    #[inline]
+    fn write(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        data: WriteData<'_>,
+        stable: Stable,
+        now: Time,
+    ) -> Result<Progress<WriteDone>, Status> {
+        each!(self, store => store.write(caller, object, offset, data, stable, now))
+    }
+
+    #[inline]
+    fn commit(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        count: u32,
+    ) -> Result<Progress<()>, Status> {
+        each!(self, store => store.commit(caller, object, offset, count))
+    }
+
+    #[inline]
+    fn poll_later(&mut self, now: Duration) -> Option<Ticket> {
+        each!(self, store => store.poll_later(now))
+    }
+
+    #[inline]
+    fn finish(&mut self, ticket: Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, Status> {
+        each!(self, store => store.finish(ticket, pieces))
+    }
+
+    #[inline]
+    fn descriptor(&self) -> Option<RawFd> {
+        each!(self, store => store.descriptor())
+    }
+
+    #[inline]
+    fn is_busy(&self) -> bool {
+        each!(self, store => store.is_busy())
+    }
+
+    #[inline]
+    fn create(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        how: &CreateHow,
+        now: Time,
+    ) -> Result<ObjectId, Status> {
+        each!(self, store => store.create(caller, directory, name, how, now))
+    }
+
+    #[inline]
+    fn make_directory(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        set: &SetAttributes,
+        now: Time,
+    ) -> Result<ObjectId, Status> {
+        each!(self, store => store.make_directory(caller, directory, name, set, now))
+    }
+
+    #[inline]
+    fn make_symlink(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        path: &[u8],
+        set: &SetAttributes,
+        now: Time,
+    ) -> Result<ObjectId, Status> {
+        each!(self, store => store.make_symlink(caller, directory, name, path, set, now))
+    }
+
+    #[inline]
+    fn make_special(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        special: Special,
+        set: &SetAttributes,
+        now: Time,
+    ) -> Result<ObjectId, Status> {
+        each!(self, store => store.make_special(caller, directory, name, special, set, now))
+    }
+
+    #[inline]
+    fn remove(&mut self, caller: &Caller, directory: ObjectId, name: &[u8], now: Time) -> Result<(), Status> {
+        each!(self, store => store.remove(caller, directory, name, now))
+    }
+
+    #[inline]
+    fn remove_directory(
+        &mut self,
+        caller: &Caller,
+        directory: ObjectId,
+        name: &[u8],
+        now: Time,
+    ) -> Result<(), Status> {
+        each!(self, store => store.remove_directory(caller, directory, name, now))
+    }
+
+    #[inline]
+    fn rename(
+        &mut self,
+        caller: &Caller,
+        from: (ObjectId, &[u8]),
+        to: (ObjectId, &[u8]),
+        now: Time,
+    ) -> Result<(), Status> {
+        each!(self, store => store.rename(caller, from, to, now))
+    }
+
+    #[inline]
+    fn link(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        directory: ObjectId,
+        name: &[u8],
+        now: Time,
+    ) -> Result<(), Status> {
+        each!(self, store => store.link(caller, object, directory, name, now))
+    }
+
+    #[inline]
+    fn list_verifier(&self, directory: ObjectId) -> Result<Verifier, Status> {
+        each!(self, store => store.list_verifier(directory))
+    }
+
+    #[inline]
+    fn list(
+        &self,
+        caller: &Caller,
+        directory: ObjectId,
+        start: ListStart,
+        now: Time,
+        visit: impl FnMut(Listed<'_>) -> bool,
+    ) -> Result<bool, Status> {
+        each!(self, store => store.list(caller, directory, start, now, visit))
+    }
+}
