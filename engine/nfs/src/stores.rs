@@ -116,6 +116,17 @@ impl Store for AnyStore {
     }
 
     #[inline]
+    fn read_link<'a>(
+        &'a self,
+        caller: &Caller,
+        object: ObjectId,
+        space: &'a mut [u8; LINK_SPACE],
+        now: Time,
+    ) -> Result<&'a [u8], Status> {
+        each!(self, store => store.read_link(caller, object, space, now))
+    }
+
+    #[inline]
     fn read(
         &mut self,
         caller: &Caller,

@@ -1,9 +1,20 @@
-//! What the store's tests share.
+//! What the stores' tests share.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use stag_disk::{Disk, DiskConfig};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
 use stag_nfs::caller::Caller;
-use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag_nfs::store::{LINK_SPACE, ListStart, ObjectId, ReadDone, Store, WriteData, WriteDone};
+use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
+use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes, Statistics};
+use stag_nfs::store::{
+    Finished, LINK_SPACE, ListStart, ObjectId, Progress, ReadDone, Store, WriteData, WriteDone,
+};
+use stag_nfs::stores::AnyStore;
 use stag_wire::nfs3::{CreateHow, SetAttributes, Stable, Status, Time, Verifier};
 
 pub(crate) const PAGE: usize = 4096;
@@ -19,10 +30,38 @@ pub(crate) const NONE: SetAttributes = SetAttributes {
 /// A store, its pool, and a clock that goes on by a second with each use.
 pub(crate) struct Lab {
     pub(crate) pool: Pool,
-    pub(crate) store: MemoryStore,
+    pub(crate) store: AnyStore,
     pub(crate) seconds: u32,
     /// Units in use without any file: the zeros of holes.
     pub(crate) baseline: usize,
+    /// Where a directory store's files are; goes with the lab.
+    pub(crate) scratch: Option<Scratch>,
+}
+
+/// A directory for the files of one test, which goes when it ends.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        // Relaxed: only the number must differ.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("stag-nfs-{}-{number}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether this process may act as any user. Where it may not, less is tested.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 pub(crate) const CONFIG: MemoryConfig = MemoryConfig {
@@ -40,9 +79,94 @@ impl Lab {
 
     pub(crate) fn with(units: usize, config: MemoryConfig) -> Lab {
         let pool = Lab::pool(PAGE, units);
-        let store = MemoryStore::new(&config, pool.clone(), Time::default()).unwrap();
+        let store = MemoryStore::new(&config, pool.clone(), Time::default()).unwrap().into();
         let baseline = pool.outstanding();
-        Lab { pool, store, seconds: 0, baseline }
+        Lab { pool, store, seconds: 0, baseline, scratch: None }
+    }
+
+    /// A directory store, with names that are never believed: what happens in the directory is seen at once.
+    pub(crate) fn directory(units: usize, change: impl FnOnce(&mut DirectoryConfig)) -> Lab {
+        let scratch = Scratch::new();
+        let pool = Lab::pool(PAGE, units);
+        let store = Lab::open(&scratch, &pool, change).into();
+        Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) }
+    }
+
+    /// A store of a directory, by io_uring where it is permitted.
+    pub(crate) fn open(
+        scratch: &Scratch,
+        pool: &Pool,
+        change: impl FnOnce(&mut DirectoryConfig),
+    ) -> DirectoryStore {
+        let mut config = DirectoryConfig::new(&scratch.0, 78);
+        config.trust = Duration::ZERO;
+        change(&mut config);
+        let disk = Disk::new(&DiskConfig::default(), &[pool.arena()]);
+        DirectoryStore::new(&config, disk, pool.clone()).unwrap()
+    }
+
+    /// Runs a test over each kind of store: what is true of a file system, whatever keeps it.
+    pub(crate) fn each(units: usize, test: impl Fn(&mut Lab)) {
+        println!("in memory");
+        test(&mut Lab::new(units));
+        println!("a directory");
+        test(&mut Lab::directory(units, |_| {}));
+    }
+
+    pub(crate) fn is_memory(&self) -> bool {
+        matches!(self.store, AnyStore::Memory(_))
+    }
+
+    /// Of a store in memory.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let AnyStore::Memory(store) = &self.store else { panic!("a store in memory") };
+        store.statistics()
+    }
+
+    /// Waits for what the store finishes later.
+    pub(crate) fn wait<T: Copy>(
+        &mut self,
+        progress: Progress<T>,
+        pieces: &mut Vec<Shared>,
+        of: impl Fn(Finished) -> Option<T>,
+    ) -> Result<T, Status> {
+        let ticket = match progress {
+            Progress::Done(done) => return Ok(done),
+            Progress::Later(ticket) => ticket,
+        };
+        loop {
+            if let Some(ready) = self.store.poll_later(Duration::ZERO) {
+                assert_eq!(ready, ticket);
+                let finished = self.store.finish(ticket, pieces)?;
+                return Ok(of(finished).expect("what was begun is what ends"));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn commit(&mut self, object: ObjectId) -> Result<(), Status> {
+        let begun = self.store.commit(&Caller::ROOT, object, 0, 0)?;
+        self.wait(begun, &mut Vec::new(), |finished| matches!(finished, Finished::Commit).then_some(()))
+    }
+
+    fn write_as(&mut self, object: ObjectId, offset: u64, data: WriteData<'_>) -> Result<WriteDone, Status> {
+        self.write_of(&Caller::ROOT, object, offset, data, Stable::Unstable)
+    }
+
+    pub(crate) fn write_of(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        data: WriteData<'_>,
+        stable: Stable,
+    ) -> Result<WriteDone, Status> {
+        let now = self.now();
+        let begun = self.store.write(caller, object, offset, data, stable, now)?;
+        self.wait(begun, &mut Vec::new(), |finished| match finished {
+            Finished::Write(done) => Some(done),
+            _ => None,
+        })
     }
 
     pub(crate) fn pool(unit_len: usize, units: usize) -> Pool {
@@ -107,10 +231,7 @@ impl Lab {
         offset: u64,
         octets: &[u8],
     ) -> Result<WriteDone, Status> {
-        let now = self.now();
-        let data = WriteData::Inline(octets);
-        let done = self.store.write(&Caller::ROOT, object, offset, data, Stable::Unstable, now)?;
-        Ok(done.done().expect("memory needs no time"))
+        self.write_as(object, offset, WriteData::Inline(octets))
     }
 
     pub(crate) fn write_placed(
@@ -119,10 +240,7 @@ impl Lab {
         offset: u64,
         pieces: &[Shared],
     ) -> Result<WriteDone, Status> {
-        let now = self.now();
-        let data = WriteData::Placed(pieces);
-        let done = self.store.write(&Caller::ROOT, object, offset, data, Stable::Unstable, now)?;
-        Ok(done.done().expect("memory needs no time"))
+        self.write_as(object, offset, WriteData::Placed(pieces))
     }
 
     /// A buffer of the pool that holds `octets`, as a transfer would have placed them.
@@ -135,8 +253,12 @@ impl Lab {
     pub(crate) fn pieces(&mut self, object: ObjectId, offset: u64, count: u32) -> (Vec<Shared>, ReadDone) {
         let now = self.now();
         let mut pieces = Vec::with_capacity(300);
-        let done = self.store.read(&Caller::ROOT, object, offset, count, &mut pieces, now).unwrap();
-        (pieces, done.done().expect("memory needs no time"))
+        let begun = self.store.read(&Caller::ROOT, object, offset, count, &mut pieces, now).unwrap();
+        let done = self.wait(begun, &mut pieces, |finished| match finished {
+            Finished::Read(done) => Some(done),
+            _ => None,
+        });
+        (pieces, done.unwrap())
     }
 
     pub(crate) fn read(&mut self, object: ObjectId, offset: u64, count: u32) -> (Vec<u8>, ReadDone) {

@@ -31,56 +31,62 @@ fn with_name(lab: &mut Lab, name: &[u8]) -> Vec<(&'static str, Option<Status>)> 
 
 #[test]
 fn bad_names_are_refused_everywhere() {
-    let mut lab = Lab::new(64);
-    lab.file("file");
-    for (name, status) in [
-        (&[b'n'; 256][..], Status::NameTooLong),
-        (&[b'n'; 4096], Status::NameTooLong),
-        (b"", Status::Inval),
-        (b"a/b", Status::Inval),
-        (b"a\0b", Status::Inval),
-    ] {
-        for (procedure, found) in with_name(&mut lab, name) {
-            assert_eq!(found, Some(status), "{procedure} of {} octets", name.len());
+    Lab::each(64, |lab| {
+        lab.file("file");
+        for (name, status) in [
+            (&[b'n'; 256][..], Status::NameTooLong),
+            (&[b'n'; 4096], Status::NameTooLong),
+            (b"", Status::Inval),
+            (b"a/b", Status::Inval),
+            (b"a\0b", Status::Inval),
+        ] {
+            for (procedure, found) in with_name(lab, name) {
+                assert_eq!(found, Some(status), "{procedure} of {} octets", name.len());
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn dots_are_there_and_cannot_be_made_or_taken() {
-    let mut lab = Lab::new(64);
-    lab.file("file");
-    let expected = |procedure: &str, dotdot: bool| match procedure {
-        "lookup" => None,
-        "create" | "mkdir" | "symlink" | "mknod" | "link" => Some(Status::Exist),
-        "remove" => Some(Status::IsDir),
-        "rmdir" if dotdot => Some(Status::NotEmpty),
-        _ => Some(Status::Inval),
-    };
-    for name in [&b"."[..], b".."] {
-        for (procedure, found) in with_name(&mut lab, name) {
-            assert_eq!(found, expected(procedure, name == b".."), "{procedure}");
+    Lab::each(64, |lab| {
+        lab.file("file");
+        let expected = |procedure: &str, dotdot: bool| match procedure {
+            "lookup" => None,
+            "create" | "mkdir" | "symlink" | "mknod" | "link" => Some(Status::Exist),
+            "remove" => Some(Status::IsDir),
+            "rmdir" if dotdot => Some(Status::NotEmpty),
+            _ => Some(Status::Inval),
+        };
+        for name in [&b"."[..], b".."] {
+            for (procedure, found) in with_name(lab, name) {
+                assert_eq!(found, expected(procedure, name == b".."), "{procedure}");
+            }
         }
-    }
-    let root = lab.root();
-    assert_eq!(lab.store.lookup(&ROOT, root, b".."), Ok(root), "the root is its own parent");
+        let root = lab.root();
+        assert_eq!(lab.store.lookup(&ROOT, root, b".."), Ok(root), "the root is its own parent");
+    });
 }
 
 #[test]
 fn the_longest_names_and_paths_fit() {
-    let mut lab = Lab::new(64);
-    lab.file("file");
-    let name = [0xff; 255];
-    let (root, now) = (lab.root(), lab.now());
-    let link = lab.store.make_symlink(&ROOT, root, &name, &[b'p'; 1024], &NONE, now).unwrap();
-    assert_eq!(lab.store.lookup(&ROOT, root, &name), Ok(link));
-    assert_eq!(lab.read_link(link), Ok(vec![b'p'; 1024]));
-    let attributes = lab.store.attributes(link).unwrap();
-    assert_eq!((attributes.file_type, attributes.size, attributes.mode), (FileType::Symlink, 1024, 0o777));
-    let mut symlink = |path: &[u8]| lab.store.make_symlink(&ROOT, root, b"l", path, &NONE, now);
-    assert_eq!(symlink(&[b'p'; 1025]), Err(Status::NameTooLong));
-    assert_eq!(symlink(b""), Err(Status::Inval));
-    assert_eq!(symlink(b"a\0"), Err(Status::Inval));
+    Lab::each(64, |lab| {
+        lab.file("file");
+        let name = [0xff; 255];
+        let (root, now) = (lab.root(), lab.now());
+        let link = lab.store.make_symlink(&ROOT, root, &name, &[b'p'; 1024], &NONE, now).unwrap();
+        assert_eq!(lab.store.lookup(&ROOT, root, &name), Ok(link));
+        assert_eq!(lab.read_link(link), Ok(vec![b'p'; 1024]));
+        let attributes = lab.store.attributes(link).unwrap();
+        assert_eq!(
+            (attributes.file_type, attributes.size, attributes.mode),
+            (FileType::Symlink, 1024, 0o777)
+        );
+        let mut symlink = |path: &[u8]| lab.store.make_symlink(&ROOT, root, b"l", path, &NONE, now);
+        assert_eq!(symlink(&[b'p'; 1025]), Err(Status::NameTooLong));
+        assert_eq!(symlink(b""), Err(Status::Inval));
+        assert_eq!(symlink(b"a\0"), Err(Status::Inval));
+    });
 }
 
 /// Entries that come and go during a listing change nobody else's cookie, and nothing is seen twice.
@@ -137,17 +143,18 @@ fn a_replaced_entry_keeps_its_cookie() {
 
 #[test]
 fn a_cookie_needs_its_verifier() {
-    let mut lab = Lab::new(64);
-    let root = lab.root();
-    let other = lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
-    let now = lab.now();
-    let start = |cookie, verifier| ListStart { cookie, verifier, attributes: false };
-    let wrong = lab.store.list_verifier(other).unwrap();
-    assert_eq!(lab.store.list(&ROOT, root, start(1, wrong), now, |_| true), Err(Status::BadCookie));
-    assert_eq!(lab.store.list(&ROOT, root, start(0, wrong), now, |_| true), Ok(true));
-    let file = lab.file("f");
-    assert_eq!(lab.store.list_verifier(file), Err(Status::NotDir));
-    assert_eq!(lab.store.list(&ROOT, file, start(0, wrong), now, |_| true), Err(Status::NotDir));
+    Lab::each(64, |lab| {
+        let root = lab.root();
+        let other = lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
+        let now = lab.now();
+        let start = |cookie, verifier| ListStart { cookie, verifier, attributes: false };
+        let wrong = lab.store.list_verifier(other).unwrap();
+        assert_eq!(lab.store.list(&ROOT, root, start(1, wrong), now, |_| true), Err(Status::BadCookie));
+        assert_eq!(lab.store.list(&ROOT, root, start(0, wrong), now, |_| true), Ok(true));
+        let file = lab.file("f");
+        assert_eq!(lab.store.list_verifier(file), Err(Status::NotDir));
+        assert_eq!(lab.store.list(&ROOT, file, start(0, wrong), now, |_| true), Err(Status::NotDir));
+    });
 }
 
 /// A handle of an object that is gone stays stale, even when its number is used again.
@@ -181,18 +188,19 @@ fn what_is_gone_is_stale_for_good() {
 
 #[test]
 fn rename_into_its_own_subtree_is_invalid() {
-    let mut lab = Lab::new(64);
-    let root = lab.root();
-    let a = lab.mkdir(&ROOT, root, "a", 0o755).unwrap();
-    let b = lab.mkdir(&ROOT, a, "b", 0o755).unwrap();
-    assert_eq!(lab.rename(&ROOT, (root, "a"), (a, "x")), Err(Status::Inval));
-    assert_eq!(lab.rename(&ROOT, (root, "a"), (b, "x")), Err(Status::Inval));
-    assert_eq!(lab.rename(&ROOT, (root, "a"), (b, "..")), Err(Status::Inval));
-    assert_eq!(lab.rename(&ROOT, (a, "b"), (root, "b")), Ok(()));
-    assert_eq!(lab.store.lookup(&ROOT, b, b".."), Ok(root));
-    assert_eq!(lab.store.attributes(a).unwrap().nlink, 2);
-    assert_eq!(lab.store.attributes(root).unwrap().nlink, 4);
-    assert_eq!(lab.rename(&ROOT, (root, "a"), (b, "x")), Ok(()));
+    Lab::each(64, |lab| {
+        let root = lab.root();
+        let a = lab.mkdir(&ROOT, root, "a", 0o755).unwrap();
+        let b = lab.mkdir(&ROOT, a, "b", 0o755).unwrap();
+        assert_eq!(lab.rename(&ROOT, (root, "a"), (a, "x")), Err(Status::Inval));
+        assert_eq!(lab.rename(&ROOT, (root, "a"), (b, "x")), Err(Status::Inval));
+        assert_eq!(lab.rename(&ROOT, (root, "a"), (b, "..")), Err(Status::Inval));
+        assert_eq!(lab.rename(&ROOT, (a, "b"), (root, "b")), Ok(()));
+        assert_eq!(lab.store.lookup(&ROOT, b, b".."), Ok(root));
+        assert_eq!(lab.store.attributes(a).unwrap().nlink, 2);
+        assert_eq!(lab.store.attributes(root).unwrap().nlink, 4);
+        assert_eq!(lab.rename(&ROOT, (root, "a"), (b, "x")), Ok(()));
+    });
 }
 
 /// How far up a RENAME looks is bounded.
@@ -211,47 +219,49 @@ fn a_directory_is_not_moved_too_deep() {
 
 #[test]
 fn exclusive_create_knows_a_retransmission() {
-    let mut lab = Lab::new(64);
-    let root = lab.root();
-    let made = lab.create(&ROOT, root, "f", &CreateHow::Exclusive([1; 8])).unwrap();
-    assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Exclusive([1; 8])), Ok(made));
-    assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Exclusive([2; 8])), Err(Status::Exist));
-    assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Guarded(NONE)), Err(Status::Exist));
-    assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Unchecked(NONE)), Ok(made));
-    let other = lab.file("g");
-    assert_eq!(lab.create(&ROOT, root, "g", &CreateHow::Exclusive([0; 8])), Err(Status::Exist));
-    lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
-    assert_eq!(lab.create(&ROOT, root, "d", &CreateHow::Unchecked(NONE)), Err(Status::Exist));
-    // UNCHECKED on what is there sets only the size.
-    lab.write(other, 0, b"abc").unwrap();
-    let set = SetAttributes { size: Some(1), mode: Some(0o777), ..NONE };
-    assert_eq!(lab.create(&ROOT, root, "g", &CreateHow::Unchecked(set)), Ok(other));
-    let attributes = lab.store.attributes(other).unwrap();
-    assert_eq!((attributes.size, attributes.mode), (1, 0o644));
+    Lab::each(64, |lab| {
+        let root = lab.root();
+        let made = lab.create(&ROOT, root, "f", &CreateHow::Exclusive([1; 8])).unwrap();
+        assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Exclusive([1; 8])), Ok(made));
+        assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Exclusive([2; 8])), Err(Status::Exist));
+        assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Guarded(NONE)), Err(Status::Exist));
+        assert_eq!(lab.create(&ROOT, root, "f", &CreateHow::Unchecked(NONE)), Ok(made));
+        let other = lab.file("g");
+        assert_eq!(lab.create(&ROOT, root, "g", &CreateHow::Exclusive([0; 8])), Err(Status::Exist));
+        lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
+        assert_eq!(lab.create(&ROOT, root, "d", &CreateHow::Unchecked(NONE)), Err(Status::Exist));
+        // UNCHECKED on what is there sets only the size.
+        lab.write(other, 0, b"abc").unwrap();
+        let set = SetAttributes { size: Some(1), mode: Some(0o777), ..NONE };
+        assert_eq!(lab.create(&ROOT, root, "g", &CreateHow::Unchecked(set)), Ok(other));
+        let attributes = lab.store.attributes(other).unwrap();
+        assert_eq!((attributes.size, attributes.mode), (1, 0o644));
+    });
 }
 
 #[test]
 fn special_objects_have_their_numbers() {
-    let mut lab = Lab::new(64);
-    let (root, now) = (lab.root(), lab.now());
-    let number = DeviceNumber { major: 8, minor: 1 };
-    for (name, special, rdev) in [
-        (&b"b"[..], Special::Block(number), number),
-        (b"c", Special::Character(number), number),
-        (b"s", Special::Socket, DeviceNumber::default()),
-        (b"p", Special::Fifo, DeviceNumber::default()),
-    ] {
-        let set = SetAttributes { mode: Some(0o640), size: Some(7), ..NONE };
-        let object = lab.store.make_special(&ROOT, root, name, special, &set, now).unwrap();
-        let attributes = lab.store.attributes(object).unwrap();
-        assert_eq!((attributes.file_type, attributes.rdev), (special.file_type(), rdev));
-        assert_eq!((attributes.mode, attributes.size), (0o640, 0));
-    }
-    let user = Caller::new(1, 1, []);
-    lab.set(&ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
-    let device = Special::Block(number);
-    assert_eq!(lab.store.make_special(&user, root, b"x", device, &NONE, now), Err(Status::Perm));
-    assert!(lab.store.make_special(&user, root, b"x", Special::Fifo, &NONE, now).is_ok());
+    Lab::each(64, |lab| {
+        let (root, now) = (lab.root(), lab.now());
+        let number = DeviceNumber { major: 8, minor: 1 };
+        for (name, special, rdev) in [
+            (&b"b"[..], Special::Block(number), number),
+            (b"c", Special::Character(number), number),
+            (b"s", Special::Socket, DeviceNumber::default()),
+            (b"p", Special::Fifo, DeviceNumber::default()),
+        ] {
+            let set = SetAttributes { mode: Some(0o640), size: Some(7), ..NONE };
+            let object = lab.store.make_special(&ROOT, root, name, special, &set, now).unwrap();
+            let attributes = lab.store.attributes(object).unwrap();
+            assert_eq!((attributes.file_type, attributes.rdev), (special.file_type(), rdev));
+            assert_eq!((attributes.mode, attributes.size), (0o640, 0));
+        }
+        let user = Caller::new(1, 1, []);
+        lab.set(&ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
+        let device = Special::Block(number);
+        assert_eq!(lab.store.make_special(&user, root, b"x", device, &NONE, now), Err(Status::Perm));
+        assert!(lab.store.make_special(&user, root, b"x", Special::Fifo, &NONE, now).is_ok());
+    });
 }
 
 #[test]
@@ -286,19 +296,20 @@ fn objects_and_names_are_bounded_and_come_back() {
 
 #[test]
 fn wrong_kinds_are_told() {
-    let mut lab = Lab::new(64);
-    let root = lab.root();
-    let file = lab.file("f");
-    lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
-    let now = lab.now();
-    assert_eq!(lab.store.lookup(&ROOT, file, b"x"), Err(Status::NotDir));
-    assert_eq!(lab.store.remove(&ROOT, root, b"d", now), Err(Status::IsDir));
-    assert_eq!(lab.store.remove_directory(&ROOT, root, b"f", now), Err(Status::NotDir));
-    assert_eq!(lab.store.remove(&ROOT, root, b"nothing", now), Err(Status::NoEnt));
-    assert_eq!(lab.rename(&ROOT, (root, "d"), (root, "f")), Err(Status::Exist));
-    assert_eq!(lab.rename(&ROOT, (root, "f"), (root, "d")), Err(Status::Exist));
-    assert_eq!(lab.rename(&ROOT, (root, "nothing"), (root, "d")), Err(Status::NoEnt));
-    let directory = lab.store.lookup(&ROOT, root, b"d").unwrap();
-    assert_eq!(lab.store.link(&ROOT, directory, root, b"x", now), Err(Status::Inval));
-    assert_eq!(lab.store.link(&ROOT, file, root, b"d", now), Err(Status::Exist));
+    Lab::each(64, |lab| {
+        let root = lab.root();
+        let file = lab.file("f");
+        lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
+        let now = lab.now();
+        assert_eq!(lab.store.lookup(&ROOT, file, b"x"), Err(Status::NotDir));
+        assert_eq!(lab.store.remove(&ROOT, root, b"d", now), Err(Status::IsDir));
+        assert_eq!(lab.store.remove_directory(&ROOT, root, b"f", now), Err(Status::NotDir));
+        assert_eq!(lab.store.remove(&ROOT, root, b"nothing", now), Err(Status::NoEnt));
+        assert_eq!(lab.rename(&ROOT, (root, "d"), (root, "f")), Err(Status::Exist));
+        assert_eq!(lab.rename(&ROOT, (root, "f"), (root, "d")), Err(Status::Exist));
+        assert_eq!(lab.rename(&ROOT, (root, "nothing"), (root, "d")), Err(Status::NoEnt));
+        let directory = lab.store.lookup(&ROOT, root, b"d").unwrap();
+        assert_eq!(lab.store.link(&ROOT, directory, root, b"x", now), Err(Status::Inval));
+        assert_eq!(lab.store.link(&ROOT, file, root, b"d", now), Err(Status::Exist));
+    });
 }

@@ -2,7 +2,7 @@
 
 use stag_nfs::caller::Caller;
 use stag_nfs::memory::{FILE_LEN_MAX, MemoryConfig, MemoryError, MemoryStore, Statistics};
-use stag_nfs::store::{ObjectId, Store, WriteData};
+use stag_nfs::store::{ObjectId, Store, WriteData, WriteDone};
 use stag_wire::nfs3::{SetAttributes, Stable, Status, Time};
 
 use crate::lab::{CONFIG, Lab, NONE, PAGE};
@@ -31,13 +31,13 @@ fn aligned_data_is_neither_copied_in_nor_out() {
     assert_eq!(*pieces[0], *octets);
     drop(pieces);
     let expected = Statistics { octets_copied: 0, pages_placed: 256, pages_read: 256 };
-    assert_eq!(lab.store.statistics(), expected);
+    assert_eq!(lab.statistics(), expected);
     assert_eq!(lab.units(), 256);
 
     // The last page may be in part: what follows it reads as zeros.
     let placed = lab.placed(&octets[..100]);
     lab.write_placed(file, 300 * PAGE as u64, &[placed]).unwrap();
-    assert_eq!(lab.store.statistics().octets_copied, 0);
+    assert_eq!(lab.statistics().octets_copied, 0);
     truncate(&mut lab, file, 301 * PAGE as u64).unwrap();
     let (read, _) = lab.read(file, 300 * PAGE as u64, PAGE as u32);
     assert!(read[..100] == octets[..100] && read[100..].iter().all(|octet| *octet == 0));
@@ -50,18 +50,15 @@ fn what_is_not_aligned_is_copied_and_counted() {
     let octets = pattern(2 * PAGE, 1);
     // Inline: everything.
     lab.write(file, 0, &octets).unwrap();
-    assert_eq!(lab.store.statistics().octets_copied, 2 * PAGE as u64);
+    assert_eq!(lab.statistics().octets_copied, 2 * PAGE as u64);
     // Placed, but for the middle of pages of the file.
     let placed = lab.placed(&octets[..PAGE]);
     lab.write_placed(file, 100, &[placed]).unwrap();
-    assert_eq!(lab.store.statistics().octets_copied, 3 * PAGE as u64);
+    assert_eq!(lab.statistics().octets_copied, 3 * PAGE as u64);
     // Placed in the middle of a page of memory.
     let placed = lab.placed(&octets).slice(8..8 + PAGE);
     lab.write_placed(file, 0, &[placed]).unwrap();
-    assert_eq!(
-        lab.store.statistics(),
-        Statistics { octets_copied: 4 * PAGE as u64, ..Statistics::default() }
-    );
+    assert_eq!(lab.statistics(), Statistics { octets_copied: 4 * PAGE as u64, ..Statistics::default() });
     let (read, _) = lab.read(file, 0, PAGE as u32);
     assert!(read == octets[8..8 + PAGE]);
 }
@@ -251,33 +248,35 @@ fn refused_writes_leave_nothing_behind() {
 
 #[test]
 fn empty_reads_and_writes() {
-    let mut lab = Lab::new(64);
-    let file = lab.file("f");
-    let done = lab.write(file, 10, b"").unwrap();
-    assert_eq!((done.count, done.committed), (0, Stable::FileSync));
-    assert_eq!(lab.store.attributes(file).unwrap().size, 0, "a WRITE of nothing extends nothing");
-    let (_, done) = lab.read(file, 0, 100);
-    assert_eq!((done.count, done.eof), (0, true));
-    lab.write(file, 0, b"abc").unwrap();
-    assert!(!lab.read(file, 0, 0).1.eof && !lab.read(file, 0, 2).1.eof);
-    assert!(lab.read(file, 0, 3).1.eof && lab.read(file, 3, 0).1.eof && lab.read(file, 9, 9).1.eof);
+    Lab::each(64, |lab| {
+        let file = lab.file("f");
+        let done = lab.write(file, 10, b"").unwrap();
+        assert_eq!(done.count, 0);
+        assert_eq!(lab.store.attributes(file).unwrap().size, 0, "a WRITE of nothing extends nothing");
+        let (_, done) = lab.read(file, 0, 100);
+        assert_eq!((done.count, done.eof), (0, true));
+        lab.write(file, 0, b"abc").unwrap();
+        assert!(!lab.read(file, 0, 0).1.eof && !lab.read(file, 0, 2).1.eof);
+        assert!(lab.read(file, 0, 3).1.eof && lab.read(file, 3, 0).1.eof && lab.read(file, 9, 9).1.eof);
+    });
 }
 
 #[test]
 fn only_regular_files_have_data() {
-    let mut lab = Lab::new(64);
-    let root = lab.root();
-    let now = lab.now();
-    let link = lab.store.make_symlink(&Caller::ROOT, root, b"l", b"x", &NONE, now).unwrap();
-    for (object, status) in [(root, Status::IsDir), (link, Status::Inval)] {
-        assert_eq!(lab.write(object, 0, b"x"), Err(status));
-        assert_eq!(truncate(&mut lab, object, 0), Err(status));
-        assert_eq!(lab.store.commit(&Caller::ROOT, object, 0, 0), Err(status));
-        let read = lab.store.read(&Caller::ROOT, object, 0, 1, &mut Vec::with_capacity(1), now);
-        assert_eq!(read, Err(status));
-    }
-    assert_eq!(lab.read_link(link), Ok(b"x".to_vec()));
-    assert_eq!(lab.read_link(root), Err(Status::Inval));
+    Lab::each(64, |lab| {
+        let root = lab.root();
+        let now = lab.now();
+        let link = lab.store.make_symlink(&Caller::ROOT, root, b"l", b"x", &NONE, now).unwrap();
+        for (object, status) in [(root, Status::IsDir), (link, Status::Inval)] {
+            assert_eq!(lab.write(object, 0, b"x"), Err(status));
+            assert_eq!(truncate(lab, object, 0), Err(status));
+            assert_eq!(lab.store.commit(&Caller::ROOT, object, 0, 0), Err(status));
+            let read = lab.store.read(&Caller::ROOT, object, 0, 1, &mut Vec::with_capacity(1), now);
+            assert_eq!(read, Err(status));
+        }
+        assert_eq!(lab.read_link(link), Ok(b"x".to_vec()));
+        assert_eq!(lab.read_link(root), Err(Status::Inval));
+    });
 }
 
 #[test]
@@ -333,29 +332,26 @@ fn a_store_needs_pages_and_a_root() {
 /// Copying data of a WRITE that came in pieces, at any alignment, gives the same file as one piece.
 #[test]
 fn pieces_are_one_stream() {
-    let mut lab = Lab::new(200);
-    let octets = pattern(5 * PAGE + 123, 3);
-    for (index, cut) in [1000, PAGE, PAGE + 1, 3 * PAGE, 9 * PAGE].into_iter().enumerate() {
-        for offset in [0, 1, PAGE as u64, PAGE as u64 - 1] {
-            let name = format!("f{index}-{offset}");
-            let file = lab.file(&name);
-            let mut pieces: Vec<_> = octets.chunks(cut).map(|piece| lab.placed(piece)).collect();
-            // Empty pieces are no trouble.
-            pieces.insert(1, pieces[0].slice(0..0));
-            let now = lab.now();
-            let data = WriteData::Placed(&pieces);
-            assert_eq!(data.len(), octets.len());
-            lab.store
-                .write(&Caller::ROOT, file, offset, data, Stable::FileSync, now)
-                .unwrap()
-                .done()
-                .unwrap();
-            drop(pieces);
-            let (read, _) = lab.read(file, offset, octets.len() as u32);
-            assert!(read == octets, "{name}");
-            let root = lab.root();
-            lab.remove(root, &name).unwrap();
+    Lab::each(200, |lab| {
+        let octets = pattern(5 * PAGE + 123, 3);
+        for (index, cut) in [1000, PAGE, PAGE + 1, 3 * PAGE, 9 * PAGE].into_iter().enumerate() {
+            for offset in [0, 1, PAGE as u64, PAGE as u64 - 1] {
+                let name = format!("f{index}-{offset}");
+                let file = lab.file(&name);
+                let mut pieces: Vec<_> = octets.chunks(cut).map(|piece| lab.placed(piece)).collect();
+                // Empty pieces are no trouble.
+                pieces.insert(1, pieces[0].slice(0..0));
+                let data = WriteData::Placed(&pieces);
+                assert_eq!(data.len(), octets.len());
+                let done = lab.write_of(&Caller::ROOT, file, offset, data, Stable::FileSync).unwrap();
+                assert_eq!(done, WriteDone { count: octets.len() as u32, committed: Stable::FileSync });
+                drop(pieces);
+                let (read, _) = lab.read(file, offset, octets.len() as u32);
+                assert!(read == octets, "{name}");
+                let root = lab.root();
+                lab.remove(root, &name).unwrap();
+            }
         }
-    }
-    assert_eq!(lab.units(), 0);
+        assert_eq!(lab.units(), 0);
+    });
 }

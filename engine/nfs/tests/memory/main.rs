@@ -1,7 +1,0 @@
-//! The memory store from outside: against a model, and rule by rule.
-
-mod data;
-mod lab;
-mod model;
-mod names;
-mod permissions;

@@ -1,0 +1,253 @@
+//! Who may do what.
+
+use stag_nfs::caller::Caller;
+use stag_nfs::memory::{MemoryConfig, RootAttributes};
+use stag_nfs::store::{ListStart, ObjectId, Store, WriteData};
+use stag_wire::nfs3::{CreateHow, SetAttributes, SetTime, Stable, Status, Time, access};
+
+use crate::lab::{CONFIG, Lab, NONE, is_root};
+
+const OWNER: u32 = 10;
+const GROUP: u32 = 20;
+
+fn owner() -> Caller {
+    Caller::new(OWNER, 99, [])
+}
+
+fn member() -> Caller {
+    Caller::new(11, 99, [5, GROUP])
+}
+
+fn other() -> Caller {
+    Caller::new(12, 99, [])
+}
+
+/// A file of `OWNER` and `GROUP` with this mode, and the directory of that name too.
+fn prepare(mut lab: Lab, mode: u32) -> (Lab, ObjectId, ObjectId) {
+    let root = lab.root();
+    let file = lab.file("file");
+    let directory = lab.mkdir(&Caller::ROOT, root, "directory", 0o755).unwrap();
+    lab.create(&Caller::ROOT, directory, "inner", &CreateHow::Guarded(NONE)).unwrap();
+    for object in [file, directory] {
+        let set = SetAttributes { mode: Some(mode), uid: Some(OWNER), gid: Some(GROUP), ..NONE };
+        lab.set(&Caller::ROOT, object, set).unwrap();
+    }
+    (lab, file, directory)
+}
+
+/// A store in memory, and a directory if this process may act as any user.
+fn labs(mode: u32) -> Vec<(Lab, ObjectId, ObjectId)> {
+    let mut labs = vec![prepare(Lab::new(64), mode)];
+    if is_root() {
+        labs.push(prepare(Lab::directory(64, |_| {}), mode));
+    } else {
+        println!("SKIPPED for a directory: only root may act as other users");
+    }
+    labs
+}
+
+/// Every procedure by every class, for every single permission bit.
+#[test]
+fn the_matrix() {
+    for (class, caller, shift) in [("owner", owner(), 6), ("member", member(), 3), ("other", other(), 0)] {
+        for digit in 0..8 {
+            for (mut lab, file, directory) in labs(digit << shift) {
+                let may = |wanted: u32| if digit & wanted == wanted { None } else { Some(Status::Acces) };
+                let is_owner = class == "owner";
+                let now = lab.now();
+                let store = &mut lab.store;
+                let case = format!("{class} {digit}");
+
+                // An owner has always opened its file before: RFC 1813 section 4.4.
+                let read = store.read(&caller, file, 0, 1, &mut Vec::with_capacity(1), now).err();
+                let expected = if is_owner || digit & 5 != 0 { None } else { Some(Status::Acces) };
+                assert_eq!(read, expected, "read, {case}");
+                let write =
+                    store.write(&caller, file, 0, WriteData::Inline(b"x"), Stable::FileSync, now).err();
+                assert_eq!(write, if is_owner { None } else { may(2) }, "write, {case}");
+                let truncate = SetAttributes { size: Some(0), ..NONE };
+                let cut = store.set_attributes(&caller, file, &truncate, None, now).err();
+                assert_eq!(cut, if is_owner { None } else { may(2) }, "truncate, {case}");
+
+                let verifier = store.list_verifier(directory).unwrap();
+                let start = ListStart { cookie: 0, verifier, attributes: false };
+                let list = store.list(&caller, directory, start, now, |_| true).err();
+                assert_eq!(list, may(4), "list, {case}");
+                assert_eq!(store.lookup(&caller, directory, b"inner").err(), may(1), "lookup, {case}");
+                let missing = may(1).unwrap_or(Status::NoEnt);
+                assert_eq!(
+                    store.lookup(&caller, directory, b"none"),
+                    Err(missing),
+                    "lookup of nothing, {case}"
+                );
+                let made = store.create(&caller, directory, b"new", &CreateHow::Guarded(NONE), now).err();
+                assert_eq!(made, may(3), "create, {case}");
+                assert_eq!(
+                    store.make_directory(&caller, directory, b"d", &NONE, now).err(),
+                    may(3),
+                    "{case}"
+                );
+                assert_eq!(
+                    store.make_symlink(&caller, directory, b"l", b"x", &NONE, now).err(),
+                    may(3),
+                    "{case}"
+                );
+                assert_eq!(store.link(&caller, file, directory, b"k", now).err(), may(3), "link, {case}");
+                let renamed = store.rename(&caller, (directory, b"inner"), (directory, b"other"), now).err();
+                assert_eq!(renamed, may(3), "rename, {case}");
+                let name: &[u8] = if renamed.is_none() { b"other" } else { b"inner" };
+                assert_eq!(store.remove(&caller, directory, name, now).err(), may(3), "remove, {case}");
+                let gone = may(3).unwrap_or(Status::NoEnt);
+                assert_eq!(
+                    store.remove_directory(&caller, directory, b"none", now),
+                    Err(gone),
+                    "rmdir, {case}"
+                );
+
+                let mut bits = 0;
+                bits |= if digit & 4 != 0 { access::READ } else { 0 };
+                bits |= if digit & 1 != 0 { access::LOOKUP } else { 0 };
+                if digit & 3 == 3 {
+                    bits |= access::MODIFY | access::EXTEND | access::DELETE;
+                }
+                assert_eq!(store.access(&caller, directory, 0x3f), Ok(bits), "access, {case}");
+                assert!(store.attributes(file).is_ok(), "attributes need no permission");
+            }
+        }
+    }
+}
+
+#[test]
+fn only_owners_change_attributes_and_only_root_gives_away() {
+    for (mut lab, file, _) in labs(0o666) {
+        let mode = SetAttributes { mode: Some(0o600), ..NONE };
+        let uid = |uid| SetAttributes { uid: Some(uid), ..NONE };
+        let gid = |gid| SetAttributes { gid: Some(gid), ..NONE };
+        let client_time = SetAttributes { mtime: SetTime::ClientTime(Time::default()), ..NONE };
+        let server_time = SetAttributes { mtime: SetTime::ServerTime, ..NONE };
+        for stranger in [member(), other()] {
+            assert_eq!(lab.set(&stranger, file, mode), Err(Status::Perm));
+            assert_eq!(lab.set(&stranger, file, uid(stranger.uid)), Err(Status::Perm));
+            assert_eq!(lab.set(&stranger, file, gid(99)), Err(Status::Perm));
+            assert_eq!(lab.set(&stranger, file, client_time), Err(Status::Perm));
+            // Who may write may touch.
+            assert_eq!(lab.set(&stranger, file, server_time), Ok(()));
+        }
+        assert_eq!(lab.set(&owner(), file, uid(OWNER)), Ok(()), "no change");
+        assert_eq!(lab.set(&owner(), file, uid(0)), Err(Status::Perm));
+        assert_eq!(lab.set(&owner(), file, gid(GROUP)), Ok(()), "no change");
+        assert_eq!(lab.set(&owner(), file, gid(7)), Err(Status::Perm), "not a group of the owner's");
+        assert_eq!(lab.set(&owner(), file, gid(99)), Ok(()));
+        assert_eq!(lab.set(&owner(), file, client_time), Ok(()));
+        assert_eq!(lab.set(&owner(), file, mode), Ok(()));
+        assert_eq!(lab.set(&other(), file, server_time), Err(Status::Acces));
+        assert_eq!(lab.set(&Caller::ROOT, file, uid(5)), Ok(()));
+        assert_eq!(lab.store.attributes(file).unwrap().uid, 5);
+
+        // All or nothing: one attribute that may not be set keeps the others as they are.
+        let both = SetAttributes { mode: Some(0o777), uid: Some(0), ..NONE };
+        assert_eq!(lab.set(&Caller::new(5, 5, []), file, both), Err(Status::Perm));
+        assert_eq!(lab.store.attributes(file).unwrap().mode, 0o600);
+    }
+}
+
+#[test]
+fn privileges_end_when_data_or_owner_change() {
+    for (mut lab, file, _) in labs(0o6755) {
+        let mode = |lab: &Lab| lab.store.attributes(file).unwrap().mode;
+        let data = WriteData::Inline(b"x");
+        lab.write_of(&Caller::ROOT, file, 0, data, Stable::FileSync).unwrap();
+        assert_eq!(mode(&lab), 0o6755, "root keeps them");
+        lab.write_of(&owner(), file, 0, data, Stable::FileSync).unwrap();
+        assert_eq!(mode(&lab), 0o755);
+        let set = |mode| SetAttributes { mode: Some(mode), ..NONE };
+        lab.set(&Caller::ROOT, file, set(0o6745)).unwrap();
+        lab.set(&owner(), file, SetAttributes { size: Some(0), ..NONE }).unwrap();
+        assert_eq!(mode(&lab), 0o2745, "set-gid without group execute means something else");
+        lab.set(&Caller::ROOT, file, SetAttributes { uid: Some(OWNER), ..set(0o6755) }).unwrap();
+        assert_eq!(mode(&lab), 0o6755, "what is asked for in the same SETATTR counts");
+        lab.set(&Caller::ROOT, file, SetAttributes { uid: Some(OWNER), ..NONE }).unwrap();
+        assert_eq!(mode(&lab), 0o755);
+        // An owner outside of the file's group cannot make it set-gid.
+        lab.set(&owner(), file, set(0o2755)).unwrap();
+        assert_eq!(mode(&lab), 0o755);
+        lab.set(&Caller::new(OWNER, GROUP, []), file, set(0o2755)).unwrap();
+        assert_eq!(mode(&lab), 0o2755);
+        // Only these twelve bits are a mode.
+        lab.set(&Caller::ROOT, file, set(u32::MAX)).unwrap();
+        assert_eq!(mode(&lab), 0o7777);
+    }
+}
+
+#[test]
+fn sticky_directories_keep_strangers_from_removing() {
+    for (mut lab, _, directory) in labs(0o1777) {
+        let mine = |lab: &mut Lab, caller: &Caller, name: &str| {
+            lab.create(caller, directory, name, &CreateHow::Guarded(NONE)).unwrap()
+        };
+        mine(&mut lab, &member(), "m");
+        let remove = |lab: &mut Lab, caller: &Caller, name: &str| {
+            let now = lab.now();
+            lab.store.remove(caller, directory, name.as_bytes(), now)
+        };
+        assert_eq!(remove(&mut lab, &other(), "m"), Err(Status::Acces));
+        assert_eq!(lab.rename(&other(), (directory, "m"), (directory, "x")), Err(Status::Acces));
+        mine(&mut lab, &other(), "o");
+        // Neither may a stranger's file be replaced.
+        assert_eq!(lab.rename(&other(), (directory, "o"), (directory, "m")), Err(Status::Acces));
+        assert_eq!(lab.rename(&member(), (directory, "m"), (directory, "x")), Ok(()));
+        assert_eq!(remove(&mut lab, &member(), "x"), Ok(()), "the file's owner");
+        assert_eq!(remove(&mut lab, &owner(), "o"), Ok(()), "the directory's owner");
+        mine(&mut lab, &other(), "o");
+        assert_eq!(remove(&mut lab, &Caller::ROOT, "o"), Ok(()));
+    }
+}
+
+#[test]
+fn set_gid_directories_give_their_group_on() {
+    for (mut lab, _, directory) in labs(0o2777) {
+        let file = lab.create(&other(), directory, "f", &CreateHow::Guarded(NONE)).unwrap();
+        let inner = lab.mkdir(&other(), directory, "d", 0o750).unwrap();
+        let (file, inner_attributes) =
+            (lab.store.attributes(file).unwrap(), lab.store.attributes(inner).unwrap());
+        assert_eq!((file.uid, file.gid, file.mode), (12, GROUP, 0o644));
+        assert_eq!((inner_attributes.gid, inner_attributes.mode), (GROUP, 0o2750));
+        let root = lab.root();
+        lab.set(&Caller::ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
+        let plain = lab.create(&other(), root, "g", &CreateHow::Guarded(NONE)).unwrap();
+        assert_eq!(lab.store.attributes(plain).unwrap().gid, 99);
+    }
+}
+
+/// What a caller could not set is left out when it makes an object; what it could is kept.
+#[test]
+fn new_objects_belong_to_their_makers() {
+    let config = MemoryConfig { root: RootAttributes { mode: 0o777, uid: 1, gid: 2 }, ..CONFIG };
+    let mut lab = Lab::with(64, config);
+    let root = lab.root();
+    let attributes = lab.store.attributes(root).unwrap();
+    assert_eq!((attributes.mode, attributes.uid, attributes.gid, attributes.fsid), (0o777, 1, 2, 77));
+    let set = SetAttributes { uid: Some(0), gid: Some(GROUP), mode: Some(0o4711), size: Some(9), ..NONE };
+    let made = lab.create(&member(), root, "a", &CreateHow::Guarded(set)).unwrap();
+    let a = lab.store.attributes(made).unwrap();
+    assert_eq!((a.uid, a.gid, a.mode, a.size), (11, GROUP, 0o4711, 9));
+    let made = lab.create(&other(), root, "b", &CreateHow::Guarded(set)).unwrap();
+    assert_eq!(lab.store.attributes(made).unwrap().gid, 99);
+    let made = lab.create(&Caller::ROOT, root, "c", &CreateHow::Guarded(set)).unwrap();
+    let c = lab.store.attributes(made).unwrap();
+    assert_eq!((c.uid, c.gid), (0, GROUP));
+}
+
+/// A directory that moves to another parent is itself changed: its `..` is.
+#[test]
+fn moving_a_directory_needs_permission_to_write_it() {
+    for (mut lab, _, directory) in labs(0o777) {
+        let inner = lab.mkdir(&Caller::ROOT, directory, "d", 0o755).unwrap();
+        let root = lab.root();
+        lab.set(&Caller::ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
+        assert_eq!(lab.rename(&other(), (directory, "d"), (directory, "e")), Ok(()));
+        assert_eq!(lab.rename(&other(), (directory, "e"), (root, "e")), Err(Status::Acces));
+        lab.set(&Caller::ROOT, inner, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
+        assert_eq!(lab.rename(&other(), (directory, "e"), (root, "e")), Ok(()));
+    }
+}
