@@ -200,7 +200,9 @@ pub(super) fn object_id(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> 
 
 fn generation(handle: &FileHandle, fileid: u64) -> u64 {
     for layout in &LAYOUTS {
-        if (layout.kind, layout.len) == (handle.kind(), handle.octets().len())
+        let fits = layout.fileid.1 == 8 || fileid <= u64::from(u32::MAX);
+        if fits
+            && (layout.kind, layout.len) == (handle.kind(), handle.octets().len())
             && let Some(generation) = handle.octets()[layout.generation..].first_chunk()
         {
             let generation = u64::from(u32::from_le_bytes(*generation));

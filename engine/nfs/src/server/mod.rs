@@ -111,6 +111,12 @@ impl<S: Store> Exports<S> {
         Ok(Exports { shares, key: HandleKey::new(), pool })
     }
 
+    /// The same exports, with handles of `key`: those of an earlier server with that key are good here.
+    #[must_use]
+    pub fn with_key(self, key: HandleKey) -> Exports<S> {
+        Exports { key, ..self }
+    }
+
     /// The exports with their stores.
     #[must_use]
     pub fn shares(&self) -> &[(Export, S)] {
