@@ -64,6 +64,8 @@ pub(crate) struct Conversation {
     parties: [Party; 2],
     protocol: Protocol,
     /// All of it was captured so far.
+    whole: bool,
+    /// `whole`, and nothing is known to be late.
     complete: bool,
     keep_data: bool,
     next_age: u64,
@@ -82,6 +84,7 @@ impl Conversation {
         Conversation {
             parties: Default::default(),
             protocol: if server_port == NFS_PORT { Protocol::RpcRdma } else { Protocol::Unknown },
+            whole: !midway,
             complete: !midway,
             keep_data,
             next_age: 0,
@@ -96,7 +99,13 @@ impl Conversation {
 
     /// Something was not captured: what depends on the past is not checked any more.
     pub(crate) fn lose(&mut self) {
+        self.whole = false;
         self.complete = false;
+    }
+
+    /// Something that was sent before what comes next may be missing, or come late.
+    pub(crate) fn doubt(&mut self, late: bool) {
+        self.complete = self.whole && !late;
     }
 
     /// Tells whether all of the connection was captured so far.
@@ -356,7 +365,7 @@ impl Conversation {
             None if self.complete => {
                 violations.add("8166-X-10", format_args!("a Reply with xid {xid:#010x}, which no Call has"));
             }
-            None => {}
+            None => self.lose(),
         }
         if let Some(call) = call.as_ref().filter(|_| !is_error) {
             check::returned_chunks(call, header, self.complete, &mut violations);
@@ -364,8 +373,9 @@ impl Conversation {
         let long_payload =
             call.as_ref().filter(|_| header.procedure() == Procedure::Nomsg).and_then(|call| {
                 let chunk = call.chunks.iter().find(|chunk| chunk.usage.kind == ChunkKind::Reply)?;
-                let len = usize::try_from(header.reply_chunk()?.total_len()).ok()?;
-                chunk.usage.data.get(..len)
+                let len = header.reply_chunk()?.total_len();
+                // With a part missing, the rest says nothing.
+                chunk.usage.data.get(..usize::try_from(len).ok()?).filter(|_| chunk.usage.moved >= len)
             });
         let stream = if header.procedure() == Procedure::Msg { Some(payload) } else { long_payload };
         let reduced = call.as_ref().map(|call| call.reduced_results(header)).unwrap_or_default();
@@ -420,7 +430,7 @@ impl Conversation {
 
     /// Finds the segment of `owner`'s Calls that an operation may use, and how far from its start. Reports why not.
     fn find(
-        &self,
+        &mut self,
         cx: &mut Context<'_>,
         owner: Side,
         (handle, offset, len): (u32, u64, u64),
@@ -432,17 +442,7 @@ impl Conversation {
         };
         let from = owner.other();
         let party = &self.parties[owner.index()];
-        let Some(exposures) = party.exposures.get(&handle) else {
-            // Other protocols have their own ways to tell handles.
-            if self.complete && self.protocol == Protocol::RpcRdma {
-                cx.violation(
-                    from,
-                    "5041-f",
-                    format_args!("{name} to handle {handle:#010x}, which no Call offers"),
-                );
-            }
-            return None;
-        };
+        let exposures = party.exposures.get(&handle).map(Vec::as_slice).unwrap_or_default();
         let mut kind_fits = false;
         for exposure in exposures {
             let Some(chunk) = party.calls.get(&exposure.xid).and_then(|call| call.chunks.get(exposure.chunk))
@@ -460,7 +460,16 @@ impl Conversation {
                 return Some((*exposure, at));
             }
         }
-        if kind_fits {
+        // Other protocols have their own ways to tell handles; and a Call, or an earlier Reply, may be missing.
+        if !self.complete || self.protocol != Protocol::RpcRdma {
+            self.lose();
+        } else if exposures.is_empty() {
+            cx.violation(
+                from,
+                "5041-f",
+                format_args!("{name} to handle {handle:#010x}, which no Call offers"),
+            );
+        } else if kind_fits {
             let text =
                 format_args!("{name} of {len} octets at {offset:#x}, outside of handle {handle:#010x}");
             cx.violation(from, "8166-4.4.3-a", text);

@@ -174,6 +174,7 @@ impl Flow {
         if let Some(acknowledged) = segment.acknowledged {
             self.streams[from.other().index()].acknowledge(acknowledged);
         }
+        self.link.conversation.doubt(self.streams.iter().any(Stream::is_behind));
         if self.link.is_watched(from) {
             let sequence = segment.sequence.wrapping_add(u32::from(segment.flags.syn));
             let mut feed = Feed { link: &mut self.link, cx, from };

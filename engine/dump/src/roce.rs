@@ -60,6 +60,8 @@ struct Half {
 struct Connection {
     id: u64,
     queue_pairs: [Option<QueuePair>; 2],
+    /// The server's machine.
+    server: IpAddr,
     halves: [Half; 2],
     /// Octets of a packet's payload, once known.
     mtu: Option<u32>,
@@ -147,6 +149,7 @@ impl Roce {
         let connection = Connection {
             id,
             queue_pairs: [None; 2],
+            server: endpoints.server.ip(),
             halves: Default::default(),
             mtu: None,
             conversation,
@@ -263,6 +266,18 @@ impl Roce {
 
     /// Looks for the other end of a queue pair that no connection message told of.
     fn pair(&mut self, cx: &mut Context<'_>, source: IpAddr, queue_pair: QueuePair, packet: &Packet<'_>) {
+        // A connection whose REP was not captured: the client's first packet tells the server's queue pair.
+        let mut open = self.connections.values_mut().filter(|connection| {
+            let [client, server] = connection.queue_pairs;
+            server.is_none()
+                && connection.server == queue_pair.0
+                && client.is_some_and(|(address, _)| address == source)
+        });
+        if let (Some(connection), None) = (open.next(), open.next()) {
+            connection.conversation.lose();
+            let id = connection.id;
+            return self.register(id, Side::Server, queue_pair);
+        }
         let is_answer =
             matches!(packet.operation, Operation::Acknowledge { .. } | Operation::ReadResponse { .. });
         let mut candidates = self.lonely.iter().filter(|((address, _), lonely)| {
@@ -338,7 +353,10 @@ impl Connection {
         }
         match packet.operation {
             Operation::ReadResponse { part } => self.read_response(cx, from, part, packet),
-            Operation::Acknowledge { syndrome } => self.acknowledge(cx, from, syndrome, &packet.operation),
+            Operation::Acknowledge { syndrome } => {
+                self.check_answer(from.other(), packet.psn);
+                self.acknowledge(cx, from, syndrome, &packet.operation);
+            }
             Operation::Datagram { .. } => {}
             _ => self.request(cx, from, packet),
         }
@@ -421,6 +439,7 @@ impl Connection {
 
     fn read_response(&mut self, cx: &mut Context<'_>, from: Side, part: Part, packet: &Packet<'_>) {
         let initiator = from.other();
+        self.check_answer(initiator, packet.psn);
         loop {
             let Some(read) = self.halves[initiator.index()].reads.front_mut() else {
                 cx.totals.duplicates += 1;
@@ -446,6 +465,13 @@ impl Connection {
             self.halves[initiator.index()].reads.pop_front();
         }
         self.conversation.read_data(cx, initiator, packet.payload, part.ends());
+    }
+
+    /// What is answered was sent: if it was not captured, it will not be.
+    fn check_answer(&mut self, requester: Side, psn: u32) {
+        if self.halves[requester.index()].next.is_some_and(|next| distance(psn, next) >= 0) {
+            self.conversation.lose();
+        }
     }
 
     fn acknowledge(&mut self, cx: &mut Context<'_>, from: Side, syndrome: u8, operation: &Operation) {

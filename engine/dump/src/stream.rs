@@ -10,7 +10,7 @@ const WAITING_LEN_MAX: usize = 4 << 20;
 /// Segments that wait at most.
 const WAITING_MAX: usize = 4096;
 /// Segments that wait, once the peer has acknowledged what is missing: it had it, so only the capture has not.
-const WAITING_ACKNOWLEDGED_MAX: usize = 32;
+const WAITING_ACKNOWLEDGED_MAX: usize = 16;
 
 /// Where a segment goes, seen from the octet that comes next.
 fn distance(sequence: u32, next: u32) -> i64 {
@@ -74,6 +74,11 @@ impl Stream {
         let Some(next) = self.next else { return };
         let place = self.position.saturating_add_signed(distance(acknowledged, next));
         self.acknowledged = self.acknowledged.max(place);
+    }
+
+    /// Tells whether the peer has octets that the capture does not have, or not yet.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.acknowledged > self.position
     }
 
     /// Takes a segment's octets, of which `missing` more were sent but not captured.

@@ -1,6 +1,8 @@
 //! Runs captures through the analyzer.
 #![allow(dead_code, reason = "each test crate has its own copy of this module")]
 
+pub(crate) mod remake;
+
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
