@@ -8,12 +8,14 @@
 //! add its input there.
 #![forbid(unsafe_code)]
 
+mod dump;
 mod nfs;
 mod programs;
 mod proto;
 mod stream;
 mod wire;
 
+pub use dump::dump;
 pub use nfs::{mount3, nfs3_call, nfs3_reply};
 pub use programs::{nfsacl, nlm4, nsm, rpcbind};
 pub use proto::{requester, responder};
@@ -39,4 +41,5 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("requester", requester),
     ("responder", responder),
     ("record_marking", record_marking),
+    ("dump", dump),
 ];
