@@ -2,13 +2,25 @@
 
 use std::sync::OnceLock;
 
+use stag::fabric::iwarp::CongestionControl;
+
 /// How servers are connected to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The TCP port of MOUNT, for URLs that do not say it.
     pub mount_port: Option<u16>,
     /// Whether a connection that ends is the end of the command.
     pub no_reconnect: bool,
+    /// Whether to ask for CRCs over iWARP.
+    pub crc: bool,
+    /// The congestion control algorithm of TCP below iWARP; the system's default, if there is none.
+    pub congestion_control: Option<CongestionControl>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { mount_port: None, no_reconnect: false, crc: true, congestion_control: None }
+    }
 }
 
 static OPTIONS: OnceLock<Options> = OnceLock::new();

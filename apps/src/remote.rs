@@ -19,6 +19,7 @@ use stag::wire::xdr::Item;
 
 use crate::counters::Counters;
 use crate::failure::Failure;
+use crate::options;
 use crate::timings::Timings;
 use crate::url::Url;
 use any::AnyLink;
@@ -146,8 +147,13 @@ const LISTING_LEN: u32 = 64 << 10;
 impl Remote {
     /// Connects.
     pub fn connect(url: &Url) -> Result<Remote, Failure> {
+        Remote::connect_with(url, !options::get().no_reconnect)
+    }
+
+    /// Connects; whether to do so again when the connection ends is said.
+    pub fn connect_with(url: &Url, reconnects: bool) -> Result<Remote, Failure> {
         let server = url.server();
-        let link = AnyLink::connect(&server).map_err(|error| error.at(&server))?;
+        let link = AnyLink::connect(&server, reconnects).map_err(|error| error.at(&server))?;
         Ok(Remote { link, server, mount: None, limits: Limits::default(), mounted: Vec::new() })
     }
 

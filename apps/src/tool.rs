@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use stag::fabric::iwarp::CongestionControl;
 
 use crate::commands::{cat, cp, df, dump, fabrics, get, hugepages, ls, mkdir, mv, perf, ping, put, rm, stat};
 use crate::failure::Failure;
 use crate::options::{self, Options};
 use crate::output::Output;
+use crate::values::Switch;
 use crate::{arguments, demo, stagd};
 
 /// RPC over RDMA, with and without RDMA hardware: try it, use it, measure it
@@ -17,8 +19,7 @@ use crate::{arguments, demo, stagd};
     version,
     disable_help_subcommand = true,
     help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
-        Options: --json (objects instead of lines), -h or --help, -V or --version,\n\
-        \x20        --mountport PORT (of a server's MOUNT), --no-reconnect\n\
+        Options: --json --no-reconnect --mountport PORT --crc on|off --congestion NAME\n\
         Examples: stag demo\n          stag ls -l shm://NAME/data\n"
 )]
 struct Stag {
@@ -32,6 +33,12 @@ struct Stag {
     /// Give up when a connection ends, rather than connect again
     #[arg(long, global = true, hide = true)]
     no_reconnect: bool,
+    /// Whether to ask for CRCs over iWARP
+    #[arg(long, global = true, hide = true, value_enum, default_value = "on")]
+    crc: Switch,
+    /// Congestion control of TCP below iWARP: reno, cubic, bbr
+    #[arg(long, global = true, hide = true, value_name = "NAME")]
+    congestion: Option<CongestionControl>,
     #[command(subcommand)]
     command: Command,
 }
@@ -90,7 +97,12 @@ pub fn main() -> ExitCode {
         Ok(stag) => stag,
         Err(status) => return status,
     };
-    options::set(Options { mount_port: stag.mountport, no_reconnect: stag.no_reconnect });
+    options::set(Options {
+        mount_port: stag.mountport,
+        no_reconnect: stag.no_reconnect,
+        crc: stag.crc == Switch::On,
+        congestion_control: stag.congestion,
+    });
     let mut out = Output::new(stag.json);
     match stag.command.run(&mut out).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,

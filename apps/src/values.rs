@@ -119,6 +119,16 @@ impl fmt::Display for Poll {
     }
 }
 
+/// Whether something is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
 /// A time for people, in the unit that suits it: `870 ns`, `12.3 µs`, `4.50 ms`, `1.20 s`.
 #[derive(Clone, Copy, Debug)]
 pub struct Time(pub Duration);

@@ -13,7 +13,16 @@ const LENGTHS: [usize; 9] = [0, 1, 1024, 1025, 4096, 4097, 1 << 20, (1 << 20) + 
 
 #[test]
 fn a_file_of_any_length_comes_back_as_it_went() {
-    let (server, folder) = (Server::with_data(), Folder::new("lengths"));
+    files_of_any_length(Server::with_data());
+}
+
+#[test]
+fn a_file_of_any_length_comes_back_as_it_went_over_iwarp() {
+    files_of_any_length(Server::with_data_over_iwarp());
+}
+
+fn files_of_any_length(server: Server) {
+    let folder = Folder::new("lengths");
     for (seed, len) in LENGTHS.into_iter().enumerate() {
         let (sent, back) = (folder.join("sent"), folder.join("back"));
         let url = server.at(&format!("data/file-{len}"));
@@ -37,7 +46,16 @@ fn a_file_of_any_length_comes_back_as_it_went() {
 
 #[test]
 fn a_walk_through_every_command() {
-    let (server, folder) = (Server::with_data(), Folder::new("walk"));
+    walk(Server::with_data());
+}
+
+#[test]
+fn a_walk_through_every_command_over_iwarp() {
+    walk(Server::with_data_over_iwarp());
+}
+
+fn walk(server: Server) {
+    let folder = Folder::new("walk");
     let at = |path: &str| server.at(path);
 
     let pings = stag_ok(&["ping", "-c", "3", &server.url]);

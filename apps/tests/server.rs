@@ -92,7 +92,11 @@ fn a_client_hears_at_once_that_its_server_was_killed() {
 
     // The client has read something and waits for us to take it: there is more to come.
     let mut command = Command::new(STAG);
-    command.args(["cat", &url]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["cat", "--no-reconnect", &url])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut client = command.spawn().unwrap();
     let mut data = client.stdout.take().unwrap();
     data.read_exact(&mut [0; 1]).unwrap();

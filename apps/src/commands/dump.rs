@@ -14,7 +14,7 @@ use stag_dump::{Analyzer, Event, Options, Totals};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Shows the RPC-over-RDMA in a capture: connections, messages, broken rules
+/// Shows the RPC-over-RDMA in a capture, and the rules that it breaks
 #[derive(Debug, Args)]
 #[command(
     after_help = "Reads pcap and pcapng; iWARP over TCP and RoCEv2. A line shows frame, seconds, connection and \

@@ -10,6 +10,9 @@ use stag::memory::{Arena, ArenaConfig, Budget, PageChoice};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::url::Fabric;
+use crate::values::Time;
+
+mod loopback;
 
 /// Shows which fabrics work here, and why the others do not
 #[derive(Debug, Args)]
@@ -35,7 +38,7 @@ impl Fabrics {
         for fabric in Fabric::ALL {
             let (works, detail, notes) = match fabric {
                 Fabric::Shm => shm(),
-                Fabric::Iwarp => (false, "not in this version".to_owned(), Vec::new()),
+                Fabric::Iwarp => iwarp(),
                 Fabric::Verbs => (false, verbs(Path::new("/sys/class/infiniband")), Vec::new()),
             };
             let finding = Finding { fabric: fabric.name(), works, detail, notes };
@@ -64,6 +67,22 @@ fn shm() -> (bool, String, Vec<String>) {
     match Arena::new(&config) {
         Ok(arena) => (true, format!("memfd on {}", arena.page_size()), arena.notes().to_vec()),
         Err(error) => (false, error.to_string(), Vec::new()),
+    }
+}
+
+/// Connects to itself, and makes a Call.
+fn iwarp() -> (bool, String, Vec<String>) {
+    match loopback::check() {
+        Ok(time) => {
+            let congestion =
+                fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
+            let congestion = congestion.trim();
+            let note =
+                "TCP's congestion control is bbr, which paces even the loopback; --congestion reno is faster";
+            let notes = if congestion == "bbr" { vec![note.to_owned()] } else { Vec::new() };
+            (true, format!("over TCP ({congestion}); a Call to itself took {}", Time(time)), notes)
+        }
+        Err(error) => (false, format!("no Call over the loopback: {error}"), Vec::new()),
     }
 }
 

@@ -77,7 +77,8 @@ pub(super) struct Run<'t> {
 impl<'t> Run<'t> {
     /// Connects to the empty export at `url`.
     pub(super) fn new(tree: &'t Tree, url: Url) -> Result<Run<'t>, Failure> {
-        let mut remote = Remote::connect(&url)?;
+        // Its server is its own: without it there is nothing to go on with.
+        let mut remote = Remote::connect_with(&url, false)?;
         let export = remote.find(&url.path).map_err(|error| error.at(&url))?;
         Ok(Run {
             remote,

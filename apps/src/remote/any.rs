@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use stag::fabric::{Shm, ShmConfig};
+use stag::fabric::{Iwarp, IwarpConfig, Shm, ShmConfig};
 use stag::memory::Buf;
 use stag::nfs::client::{Finished, Operation};
 use stag::rpc::Chunks;
 
 use super::RemoteError;
-use super::link::Link;
+use super::link::{Link, SET_UP_TIMEOUT};
 use crate::counters::Counters;
+use crate::options;
 use crate::timings::Timings;
 use crate::url::{Fabric, Url};
 
@@ -17,6 +18,8 @@ use crate::url::{Fabric, Url};
 pub(super) enum AnyLink {
     /// To a process of this machine.
     Shm(Link<Shm>),
+    /// To another machine, or this one, over TCP.
+    Iwarp(Link<Iwarp>),
 }
 
 /// Calls the same function of whichever link it is.
@@ -24,22 +27,34 @@ macro_rules! on {
     ($any:expr, $link:ident => $call:expr) => {
         match $any {
             AnyLink::Shm($link) => $call,
+            AnyLink::Iwarp($link) => $call,
         }
     };
 }
 
 impl AnyLink {
     /// Connects.
-    pub(super) fn connect(url: &Url) -> Result<AnyLink, RemoteError> {
+    pub(super) fn connect(url: &Url, reconnects: bool) -> Result<AnyLink, RemoteError> {
         match url.fabric {
             Fabric::Shm => {
                 let config = ShmConfig { queue_pairs: 2, completions: 4096, ..ShmConfig::default() };
-                Link::connect(url, || Shm::open(config)).map(AnyLink::Shm)
+                Link::connect(url, reconnects, || Shm::open(config)).map(AnyLink::Shm)
             }
-            Fabric::Iwarp | Fabric::Verbs => {
-                let name = url.fabric.name();
-                Err(RemoteError::Broken(format!("{name} is not in this version yet")))
+            Fabric::Iwarp => {
+                let options = options::get();
+                let config = IwarpConfig {
+                    queue_pairs: 2,
+                    completions: 4096,
+                    handshakes: 1,
+                    crc: options.crc,
+                    congestion_control: options.congestion_control,
+                    connect_timeout: SET_UP_TIMEOUT,
+                    ..IwarpConfig::default()
+                };
+                Link::connect(url, reconnects, || Iwarp::open(config)).map(AnyLink::Iwarp)
             }
+            // No URL has it: they are refused when they are read.
+            Fabric::Verbs => Err(RemoteError::Broken("verbs is not in this version yet".to_owned())),
         }
     }
 

@@ -162,7 +162,7 @@ fn take_data(finished: &Finished, target: &mut [u8]) -> Result<(usize, bool), Re
     Ok((len, ok.eof))
 }
 
-/// Writes `data` at `offset`, so that it is safe when this returns.
+/// Writes `data` at `offset`, so that it is safe when this returns: once more, if the server was started anew before.
 pub(super) fn write(
     link: &mut AnyLink,
     limits: Limits,
@@ -170,11 +170,30 @@ pub(super) fn write(
     offset: u64,
     data: &[u8],
 ) -> Result<(), RemoteError> {
+    for _ in 0..RESTARTS_MAX {
+        if write_once(link, limits, file, offset, data)? {
+            return Ok(());
+        }
+    }
+    Err(RemoteError::Broken("the server forgets what was written again and again".to_owned()))
+}
+
+/// Restarts of a server within the writing of one piece that are taken without complaint.
+const RESTARTS_MAX: usize = 5;
+
+/// `false`: the server may have forgotten some of it.
+fn write_once(
+    link: &mut AnyLink,
+    limits: Limits,
+    file: &Handle,
+    offset: u64,
+    data: &[u8],
+) -> Result<bool, RemoteError> {
     let mut waiting = parts(0, data.len(), limits.write);
     // One Call that is safe at once, or several and one COMMIT.
     let stable = if waiting.len() == 1 { Stable::FileSync } else { Stable::Unstable };
     let mut verifier: Option<Verifier> = None;
-    let mut uncommitted = false;
+    let (mut uncommitted, mut is_same) = (false, true);
     let mut in_flight = 0;
     loop {
         while in_flight < DEPTH
@@ -205,13 +224,10 @@ pub(super) fn write(
         }
         if ok.committed == Stable::Unstable {
             uncommitted = true;
-            expect_same(&mut verifier, ok.verifier)?;
+            is_same &= is_known(&mut verifier, ok.verifier);
         }
     }
-    if uncommitted {
-        commit(link, file, &mut verifier)?;
-    }
-    Ok(())
+    Ok(is_same && (!uncommitted || commit(link, file, &mut verifier)?))
 }
 
 fn begin_write(
@@ -235,19 +251,14 @@ fn begin_write(
     link.begin(&arguments, &mut chunks, part.to_user())
 }
 
-fn commit(link: &mut AnyLink, file: &Handle, verifier: &mut Option<Verifier>) -> Result<(), RemoteError> {
+fn commit(link: &mut AnyLink, file: &Handle, verifier: &mut Option<Verifier>) -> Result<bool, RemoteError> {
     let arguments = CommitArguments { file: WireHandle(file), offset: 0, count: 0 };
     let finished = link.call(&arguments)?;
     let ok = answer(finished.reply::<CommitArguments<'_>>())?;
-    expect_same(verifier, ok.verifier)
+    Ok(is_known(verifier, ok.verifier))
 }
 
 /// A verifier that changes says that the server has forgotten what was not committed.
-fn expect_same(known: &mut Option<Verifier>, found: Verifier) -> Result<(), RemoteError> {
-    if *known.get_or_insert(found) == found {
-        return Ok(());
-    }
-    Err(RemoteError::Broken(
-        "the server was started anew while the file was written; write it again".to_owned(),
-    ))
+fn is_known(known: &mut Option<Verifier>, found: Verifier) -> bool {
+    *known.get_or_insert(found) == found
 }

@@ -8,8 +8,8 @@ use stag::fabric::{DisconnectReason, FabricError, Provider};
 use stag::memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
 use stag::nfs::client::{Finished, Operation, Target};
 use stag::rpc::{
-    CallError, CallRefused, Chunks, CloseReason, ConnectionEvent, ConnectionId, Credentials, Engine,
-    EngineConfig, Pools,
+    Backoff, CallError, CallRefused, Chunks, ClientPolicy, CloseReason, ConnectionEvent, ConnectionId,
+    Credentials, Engine, EngineConfig, KeepAlive, Pools,
 };
 use stag::runtime::{Clock, Poller};
 use stag::wire::nfs3;
@@ -29,8 +29,30 @@ const PAGE_LEN: usize = 4096;
 /// How long a server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The same, where the server may be restarted meanwhile.
+const TIMEOUT_OF_ALL: Duration = Duration::from_secs(120);
+
+/// How long a server may be away.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
+
+/// What to do when a connection ends, or nothing is heard.
+const POLICY: ClientPolicy = ClientPolicy {
+    reconnect: Some(Backoff {
+        first: Duration::from_millis(50),
+        max: Duration::from_secs(2),
+        give_up_after: GIVE_UP_AFTER,
+    }),
+    keep_alive: Some(KeepAlive {
+        program: nfs3::PROGRAM,
+        version: nfs3::VERSION,
+        after: Duration::from_secs(10),
+        answer_within: Duration::from_secs(10),
+        when_idle: false,
+    }),
+};
+
 /// How long a connection may take to come about, or to end.
-const SET_UP_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const SET_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waiting: first by polling, then by leaving the core to others between polls, then asleep.
 const SPIN: Duration = Duration::from_micros(200);
@@ -46,12 +68,21 @@ pub(super) struct Link<P: Provider> {
     now: Duration,
     credentials: Vec<u8>,
     timings: Timings,
+    /// How a message names it.
+    server: String,
+    /// Whether it is connected again when it ends.
+    reconnects: bool,
+    /// Why it ended for good.
+    closed: Option<CloseReason>,
+    /// It ended, and is being made anew.
+    interrupted: bool,
 }
 
 impl<P: Provider> Link<P> {
     /// Connects over the provider that `open` opens.
     pub(super) fn connect(
         url: &Url,
+        reconnects: bool,
         open: impl FnOnce() -> Result<P, FabricError>,
     ) -> Result<Link<P>, RemoteError> {
         let config = EngineConfig {
@@ -80,15 +111,27 @@ impl<P: Provider> Link<P> {
         let clock = Clock::start_system();
         let now = clock.now();
         engine.poll(now);
-        let connection = engine.connect(&url.address).map_err(|error| broken(&error))?;
+        let policy = if reconnects { POLICY } else { ClientPolicy::default() };
+        let connection = engine.connect_with(&url.address, policy).map_err(|error| broken(&error))?;
         let credentials = credentials::encode();
-        let mut link = Link { engine, connection, clock, now, credentials, timings: Timings::default() };
+        let mut link = Link {
+            engine,
+            connection,
+            clock,
+            now,
+            credentials,
+            timings: Timings::default(),
+            server: url.server().to_string(),
+            reconnects,
+            closed: None,
+            interrupted: false,
+        };
         link.establish(url)?;
         Ok(link)
     }
 
     fn establish(&mut self, url: &Url) -> Result<(), RemoteError> {
-        let event = self.wait(SET_UP_TIMEOUT, Engine::connection_event);
+        let event = self.wait(SET_UP_TIMEOUT, |link| link.engine.connection_event());
         let reason = match event {
             Some(ConnectionEvent::Established { .. }) => return Ok(()),
             Some(ConnectionEvent::Closed { reason, .. }) => reason,
@@ -100,7 +143,12 @@ impl<P: Provider> Link<P> {
                 format!("nobody listens there; start one: stagd --export mem:/data --listen {server}")
             }
             CloseReason::Fabric(DisconnectReason::TimedOut) => {
-                format!("no connection within {} s; is the server stuck?", SET_UP_TIMEOUT.as_secs())
+                let stuck = if url.fabric.is_network() {
+                    "is it the right host and port?"
+                } else {
+                    "is the server stuck?"
+                };
+                format!("no connection within {} s; {stuck}", SET_UP_TIMEOUT.as_secs())
             }
             reason => closed(&reason),
         }))
@@ -138,14 +186,37 @@ impl<P: Provider> Link<P> {
         chunks: &mut Chunks,
         user: u64,
     ) -> Result<bool, RemoteError> {
-        let credentials = Credentials::Sys(&self.credentials);
-        let target = Target { connection: self.connection, credentials, timeout: TIMEOUT };
         // The Call's time begins at the engine's last pass.
         self.engine.poll(self.clock.now());
+        self.note_events();
+        if self.begin_now(operation, chunks, user)? {
+            return Ok(true);
+        }
+        // Without a connection no other Call ends either: there is one again, or none ever.
+        if !self.interrupted {
+            return Ok(false);
+        }
+        let _ = self.wait(TIMEOUT_OF_ALL, |link| {
+            link.note_events();
+            (!link.interrupted || link.closed.is_some()).then_some(())
+        });
+        self.begin_now(operation, chunks, user)
+    }
+
+    fn begin_now<O: Operation>(
+        &mut self,
+        operation: &O,
+        chunks: &mut Chunks,
+        user: u64,
+    ) -> Result<bool, RemoteError> {
+        let credentials = Credentials::Sys(&self.credentials);
+        let timeout = if self.reconnects { TIMEOUT_OF_ALL } else { TIMEOUT };
+        let target = Target { connection: self.connection, credentials, timeout };
         let user = if O::PROGRAM == nfs3::PROGRAM { user } else { user | NOT_NFS };
         match target.begin(&mut self.engine, operation, chunks, user) {
             Ok(_) => Ok(true),
             Err(CallRefused::NoCredit | CallRefused::NoMemory | CallRefused::FabricBusy) => Ok(false),
+            Err(CallRefused::Interrupted) => Ok(false),
             Err(CallRefused::NotConnected) => Err(self.broken(CallError::NotSent)),
             Err(refused) => Err(RemoteError::Broken(refused.to_string())),
         }
@@ -154,7 +225,11 @@ impl<P: Provider> Link<P> {
     /// Waits for the end of some Call, which has results.
     pub(super) fn finished(&mut self) -> Result<Finished, RemoteError> {
         // The engine ends every Call at its time-out; this is for the engine's own mistakes.
-        let Some(completed) = self.wait(2 * TIMEOUT, Engine::completed) else {
+        let completed = self.wait(2 * TIMEOUT_OF_ALL, |link| {
+            link.note_events();
+            link.engine.completed()
+        });
+        let Some(completed) = completed else {
             return Err(RemoteError::Broken("the engine lost a Call".to_owned()));
         };
         match completed.result {
@@ -190,12 +265,12 @@ impl<P: Provider> Link<P> {
     }
 
     /// Makes passes until `poll` has something.
-    fn wait<T>(&mut self, timeout: Duration, poll: impl Fn(&mut Engine<P, ()>) -> Option<T>) -> Option<T> {
+    fn wait<T>(&mut self, timeout: Duration, mut poll: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
         let begun = self.clock.now();
         self.now = begun;
         loop {
             self.engine.poll(self.now);
-            let found = poll(&mut self.engine);
+            let found = poll(self);
             self.now = self.clock.now();
             if found.is_some() {
                 return found;
@@ -214,11 +289,35 @@ impl<P: Provider> Link<P> {
         if !matches!(error, CallError::NotSent | CallError::ConnectionLost) {
             return RemoteError::Broken(error.to_string());
         }
-        let event = self.wait(SET_UP_TIMEOUT, Engine::connection_event);
-        RemoteError::Broken(match event {
-            Some(ConnectionEvent::Closed { reason, .. }) => format!("{error}: {}", closed(&reason)),
-            _ => error.to_string(),
+        let _ = self.wait(SET_UP_TIMEOUT, |link| {
+            link.note_events();
+            link.closed.is_some().then_some(())
+        });
+        RemoteError::Broken(match &self.closed {
+            Some(reason) => format!("{error}: {}", closed(reason)),
+            None => error.to_string(),
         })
+    }
+
+    /// Takes note of what became of the connection, and tells who waits why.
+    fn note_events(&mut self) {
+        while let Some(event) = self.engine.connection_event() {
+            match event {
+                ConnectionEvent::Interrupted { reason, .. } => {
+                    self.interrupted = true;
+                    let (server, why, seconds) = (&self.server, closed(&reason), GIVE_UP_AFTER.as_secs());
+                    eprintln!(
+                        "stag: {server}: {why}; connecting again, for {seconds} s at most (--no-reconnect gives up)"
+                    );
+                }
+                ConnectionEvent::Restored { .. } => {
+                    self.interrupted = false;
+                    eprintln!("stag: {}: connected again", self.server);
+                }
+                ConnectionEvent::Closed { reason, .. } => self.closed = Some(reason),
+                _ => {}
+            }
+        }
     }
 }
 
@@ -232,7 +331,7 @@ const CREDIT_PASSES: u32 = 1000;
 impl<P: Provider> Drop for Link<P> {
     fn drop(&mut self) {
         self.engine.disconnect(self.connection);
-        let _ = self.wait(SET_UP_TIMEOUT, |engine| engine.is_drained().then_some(()));
+        let _ = self.wait(SET_UP_TIMEOUT, |link| link.engine.is_drained().then_some(()));
     }
 }
 
@@ -240,7 +339,17 @@ fn closed(reason: &CloseReason) -> String {
     match reason {
         CloseReason::Fabric(DisconnectReason::PeerDied) => "the server's process is gone".to_owned(),
         CloseReason::Fabric(DisconnectReason::Peer) => "the server ended the connection".to_owned(),
+        CloseReason::Fabric(DisconnectReason::Rejected(why)) if why.trim().is_empty() => {
+            "the server refused the connection, and does not say why".to_owned()
+        }
         CloseReason::Fabric(DisconnectReason::Rejected(why)) => format!("the server refused: {why}"),
+        CloseReason::Fabric(DisconnectReason::NoListener) => "nobody listens there".to_owned(),
+        CloseReason::Fabric(DisconnectReason::TimedOut) => "no connection in time".to_owned(),
+        CloseReason::Fabric(DisconnectReason::Work(error)) => format!("the connection failed: {error}"),
+        CloseReason::Fabric(DisconnectReason::PeerViolation(what)) => {
+            format!("the connection was ended for a violation of the fabric's protocol: {what}")
+        }
+        CloseReason::Silent => "the server does not answer any more".to_owned(),
         CloseReason::Violation(what) => format!("the server broke the protocol: {what}"),
         reason => format!("{reason:?}"),
     }

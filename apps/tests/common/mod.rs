@@ -38,6 +38,12 @@ impl Drop for Folder {
     }
 }
 
+/// The URL of a port of this machine that nobody listens on.
+pub(crate) fn free_iwarp_url() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("iwarp://{}", listener.local_addr().unwrap())
+}
+
 /// A `stagd` process, killed when dropped.
 pub(crate) struct Server {
     pub(crate) child: Child,
@@ -51,7 +57,12 @@ pub(crate) struct Server {
 impl Server {
     /// Starts it on memory for a test, and waits for its ready line.
     pub(crate) fn start(arguments: &[&str]) -> Server {
-        let url = format!("shm://{}", unique("server"));
+        Server::start_at(&format!("shm://{}", unique("server")), arguments)
+    }
+
+    /// As [`Server::start`], listening at `url`.
+    pub(crate) fn start_at(url: &str, arguments: &[&str]) -> Server {
+        let url = url.to_owned();
         let mut command = Command::new(STAGD);
         // Tests run beside each other: nobody may keep a core for itself.
         command.args(["--json", "--listen", &url, "--memory", "64M", "--poll", "adaptive"]);
@@ -68,6 +79,11 @@ impl Server {
     /// A server with the export `/data` that lets root be root, as tests may run as root.
     pub(crate) fn with_data() -> Server {
         Server::start(&["--export", "mem:/data,root_squash=no"])
+    }
+
+    /// The same over iWARP, at a port that was free a moment ago.
+    pub(crate) fn with_data_over_iwarp() -> Server {
+        Server::start_at(&free_iwarp_url(), &["--export", "mem:/data,root_squash=no"])
     }
 
     /// The URL of a file.
