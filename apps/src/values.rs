@@ -124,8 +124,10 @@ impl fmt::Display for Poll {
 #[serde(rename_all = "lowercase")]
 pub enum Switch {
     /// It is.
+    #[value(alias = "true")]
     On,
     /// It is not.
+    #[value(alias = "false")]
     Off,
 }
 
