@@ -1,4 +1,4 @@
-//! The steady state of a Call allocates nothing, on either side: counted, over shared memory, with both engines
+//! The steady state of a Call allocates nothing, on either side: counted, over shared memory and TCP, with both ends
 //! in one thread. And what an idle connection pins.
 //!
 //! A program of its own, because it replaces the allocator.
@@ -6,6 +6,8 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,9 +15,11 @@ use stag_fabric::{Provider, Shm, ShmConfig};
 use stag_memory::{Buf, Pool};
 use stag_rpc::{
     Backoff, Call, Chunks, ClientPolicy, CompletedCall, ConnectionEvent, ConnectionId, Engine, EngineConfig,
-    KeepAlive, Memory, Outcome, Placement, Procedure, Reply, Request, Service,
+    KeepAlive, Memory, Outcome, Placement, Procedure, Repeat, Reply, Request, Service,
 };
 use stag_runtime::Poller;
+use stag_wire::record::{MARK_LEN, Mark};
+use stag_wire::rpc::{CallHeader, OpaqueAuth};
 use stag_wire::xdr::{Item, Writer};
 
 use support::program::{ECHO, GET, PROGRAM, PUT, VERSION};
@@ -49,8 +53,13 @@ const CHUNK_LEN: usize = 4096;
 /// Calls that are counted, after as many to warm up.
 const CALLS: u64 = 1000;
 
-static PLAIN: Procedure = Procedure::plain("ECHO");
-static TAKES: Procedure = Procedure { eligible_arguments: 1, ..Procedure::plain("PUT") };
+static PLAIN: Procedure = Procedure::plain("ECHO").once();
+static TAKES: Procedure = Procedure {
+    eligible_arguments: 1,
+    repeat: Repeat::Untimely,
+    locate: Some(|arguments| arguments.u32()),
+    ..Procedure::plain("PUT")
+};
 static GIVES: Procedure = Procedure { eligible_results: 1, ..Procedure::plain("GET") };
 
 /// Keeps the data of the last PUT, and gives it to each GET: no copies, and no allocations of its own.
@@ -92,11 +101,14 @@ impl Service for Store {
                 Ok(text) => reply.success(|writer| writer.opaque(text)),
                 Err(_) => reply.garbage_arguments(),
             },
-            PUT => match arguments.eligible_opaque(CHUNK_LEN as u32) {
-                Ok(Item::Reduced { index, .. }) => {
-                    self.page = call.placed(index).pieces.pop().map(Buf::share);
+            PUT => match arguments.eligible_opaque(1 << 20) {
+                Ok(Item::Reduced { index, len }) => {
+                    let placed = call.placed(index).pieces.pop().map(Buf::share);
+                    // Something that GET can give.
+                    self.page = placed.filter(|_| len as usize == CHUNK_LEN).or(self.page.take());
                     reply.success(|_| Ok(()));
                 }
+                Ok(Item::Inline(_)) => reply.success(|_| Ok(())),
                 _ => reply.garbage_arguments(),
             },
             _ => match (reply.item(CHUNK_LEN as u32), &self.page) {
@@ -216,6 +228,75 @@ fn calls_allocate_nothing(label: &str, policy: ClientPolicy) {
         assert_eq!(done.result.expect("an answer").reduced_len() as usize, CHUNK_LEN);
     });
     assert_eq!([null, echo, put, get], [0; 4], "{label}, allocations of {CALLS} Calls: NULL, ECHO, PUT, GET");
+}
+
+/// A record with a Call of the store.
+fn record(xid: u32, procedure: u32, data: Option<&[u8]>) -> Vec<u8> {
+    let mut octets = vec![0; 2 << 20];
+    let mut writer = Writer::new(&mut octets[MARK_LEN..]);
+    let (credential, verifier) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
+    let header = CallHeader { xid, program: PROGRAM, version: VERSION, procedure, credential, verifier };
+    header.emit(&mut writer).expect("room enough");
+    if let Some(data) = data {
+        writer.opaque(data).expect("room enough");
+    }
+    let len = writer.position();
+    octets.truncate(MARK_LEN + len);
+    octets[..MARK_LEN].copy_from_slice(&Mark::whole(len as u32).to_bytes());
+    octets
+}
+
+fn calls_over_tcp_allocate_nothing() {
+    /// Calls at once.
+    const BURST: usize = 8;
+    let config = EngineConfig::default();
+    let memory = Memory::new(&config, 16 << 20).expect("a few megabytes");
+    let mut shm = Shm::open(ShmConfig::default()).expect("it needs nothing");
+    shm.register(&memory.arena).expect("an arena is sealed");
+    let store = Store::new(&memory.pools.payload);
+    let mut server = Engine::new(shm, (store,), memory.pools.clone(), config, 1).expect("it fits");
+    let address = server.listen_tcp("127.0.0.1:0").expect("a port is free");
+    let mut peer = TcpStream::connect(address).expect("it listens");
+    peer.set_nonblocking(true).expect("a socket");
+    let mut now = Duration::ZERO;
+    let mut buf = vec![0; 1 << 20];
+
+    let mut count = |what: &str, procedure: u32, data: Option<&[u8]>, reply_len: usize| {
+        let mut xid = procedure << 20;
+        let mut octets: Vec<u8> = (0..BURST).flat_map(|_| record(0, procedure, data)).collect();
+        let len = octets.len() / BURST;
+        let mut counted = 0;
+        for round in 0..200 {
+            for call in octets.chunks_mut(len) {
+                xid += 1;
+                call[MARK_LEN..][..4].copy_from_slice(&xid.to_be_bytes());
+            }
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            let (mut sent, mut received) = (0, 0);
+            while received < reply_len * BURST {
+                sent += peer.write(&octets[sent..]).unwrap_or(0);
+                now += Duration::from_micros(100);
+                server.poll(now);
+                received += peer.read(&mut buf).unwrap_or(0);
+            }
+            assert_eq!(received, reply_len * BURST, "{what}");
+            if round >= 100 {
+                counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
+            }
+        }
+        counted
+    };
+    let header = MARK_LEN + 24;
+    let large = vec![7; 300_000];
+    let counted = [
+        count("NULL", 0, None, header),
+        count("ECHO", ECHO, Some(&[7; 500]), header + 504),
+        count("GET", GET, None, header + 4 + CHUNK_LEN),
+        count("PUT of a page", PUT, Some(&[7; CHUNK_LEN]), header),
+        count("PUT of more", PUT, Some(&large), header),
+    ];
+    assert_eq!(counted, [0; 5], "allocations of Calls over TCP: NULL, ECHO, GET, PUT, PUT of more");
+    assert!(server.statistics().stream_items >= 1000 && server.statistics().duplicates_answered == 0);
 }
 
 /// Octets of all memory files that this process has mapped, each counted once.
