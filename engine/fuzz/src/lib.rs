@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod dump;
+mod iwarp;
 mod nfs;
 mod programs;
 mod proto;
@@ -16,6 +17,7 @@ mod stream;
 mod wire;
 
 pub use dump::dump;
+pub use iwarp::iwarp_receive;
 pub use nfs::{mount3, nfs3_call, nfs3_reply};
 pub use programs::{nfsacl, nlm4, nsm, rpcbind};
 pub use proto::{requester, responder};
@@ -42,4 +44,5 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("responder", responder),
     ("record_marking", record_marking),
     ("dump", dump),
+    ("iwarp_receive", iwarp_receive),
 ];

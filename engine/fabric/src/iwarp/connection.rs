@@ -1,6 +1,7 @@
 //! One queue pair: its socket, what is posted to it, and what became of it.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
 use std::net::SocketAddr;
 
 use stag_memory::Buf;
@@ -114,7 +115,7 @@ impl QueuePair {
             offer: None,
             rx: Rx::new(),
             tx: Tx::new(&capacity),
-            stags: Stags::new(capacity.exposures),
+            stags: Stags::new(capacity.exposures, RandomState::new()),
             receives: VecDeque::with_capacity(capacity.receives as usize),
             outstanding: 0,
             is_dirty: false,

@@ -29,6 +29,8 @@
 //! is sent a message of no octets now and then ([`IwarpCounters::nudges`]). FPDUs to it follow the TCP segment size unless it
 //! says that it likes them larger; it takes any.
 
+#[doc(hidden)]
+pub mod bare;
 mod config;
 mod connection;
 mod counters;

@@ -3,7 +3,7 @@
 //! An FPDU that is there as a whole is checked (CRC first), placed and delivered in one go. One that is not is
 //! taken in three stages, each of which keeps what it has and waits for more: the headers; the payload, which goes to its place
 //! as it comes, for large ones by the system call itself ([`QueuePair::direct`]); padding and CRC. Only then is anything delivered.
-//! A place is looked up again for each piece: what was fenced meanwhile is not written (5042-b).
+//! So the outcome does not depend on how the stream was cut. A place is looked up again for each piece: what was fenced meanwhile is not written (5042-b).
 
 use stag_wire::ddp::{self, Header, Tagged, Untagged};
 use stag_wire::mpa;
@@ -80,6 +80,8 @@ pub(super) struct Rx {
     trailer_len: usize,
     crc: Crc,
     checks_crc: bool,
+    /// What is wrong with the header, if its CRC is right.
+    suspect: Option<Fault>,
     swallows_send: bool,
     /// Next message, and next octet of it, of the queue of Sends.
     send_msn: u32,
@@ -105,6 +107,7 @@ impl Rx {
             trailer_len: 0,
             crc: Crc::START,
             checks_crc: true,
+            suspect: None,
             swallows_send: false,
             send_msn: 1,
             send_at: 0,
@@ -180,12 +183,17 @@ impl QueuePair {
             return Ok(None);
         }
         let Ok((fpdu, rest)) = mpa::Fpdu::parse(octets) else { return Ok(None) };
+        // Lengths first: what has no room for a header is hopeless, CRC or not.
+        let header_len = ddp::header_len(fpdu.covered[mpa::LENGTH_LEN]);
+        if fpdu.ulpdu.len() < header_len {
+            return Err(Fault::Length.into());
+        }
         if self.rx.checks_crc && crc32c(fpdu.covered) != fpdu.crc {
             return Err(Fault::Crc.into());
         }
-        let (header, payload) = parse(fpdu.ulpdu)?;
-        let head_len = mpa::LENGTH_LEN + header.len();
+        let head_len = mpa::LENGTH_LEN + header_len;
         self.rx.head[..head_len].copy_from_slice(&fpdu.covered[..head_len]);
+        let (header, payload) = parse(fpdu.ulpdu)?;
         self.begin(header, payload.len() as u32)?;
         self.put(payload)?;
         self.deliver(sink, counters)?;
@@ -215,12 +223,20 @@ impl QueuePair {
         if rx.head_len < mpa::LENGTH_LEN + header_len {
             return Ok(rest);
         }
-        let (header, _) = parse(&rx.head[mpa::LENGTH_LEN..mpa::LENGTH_LEN + header_len])?;
         if rx.checks_crc {
             rx.crc = Crc::START.update(&rx.head[..rx.head_len]);
         }
         let payload_len = (ulpdu_len - header_len) as u32;
-        self.begin(header, payload_len)?;
+        let parsed = parse(&rx.head[mpa::LENGTH_LEN..mpa::LENGTH_LEN + header_len]);
+        let header = parsed.map(|(header, _)| header);
+        if let Err(fault) = header.and_then(|header| self.begin(header, payload_len)) {
+            if !self.rx.checks_crc {
+                return Err(fault.into());
+            }
+            // A header that is damaged is not its sender's fault: the CRC decides, as it does for an FPDU that is whole.
+            self.rx.suspect = Some(fault);
+            (self.rx.place, self.rx.payload_len, self.rx.payload_at) = (Place::Nowhere, payload_len, 0);
+        }
         self.rx.trailer_len = 0;
         self.rx.stage = if payload_len > 0 { Stage::Payload } else { Stage::Trailer };
         Ok(rest)
@@ -260,6 +276,9 @@ impl QueuePair {
             if crc != expected {
                 return Err(Fault::Crc.into());
             }
+        }
+        if let Some(fault) = rx.suspect.take() {
+            return Err(fault.into());
         }
         rx.stage = Stage::Head;
         self.deliver(sink, counters)?;

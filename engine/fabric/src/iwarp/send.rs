@@ -631,6 +631,28 @@ impl Tx {
         if self.has_work() { Flushed::More } else { Flushed::All }
     }
 
+    /// Makes all that may go out into octets, as if a socket had taken them.
+    #[cold]
+    pub(super) fn drain(&mut self, scratch: &mut Scratch, counters: &mut IwarpCounters) -> Vec<u8> {
+        let mut octets = Vec::new();
+        loop {
+            self.fill();
+            if self.fpdus.is_empty() {
+                return octets;
+            }
+            scratch.clear();
+            self.fpdus.iter().for_each(|fpdu| scratch.add(fpdu, 0));
+            let before = octets.len();
+            for piece in &scratch.pieces {
+                // SAFETY: as in `flush`.
+                octets.extend_from_slice(unsafe {
+                    slice::from_raw_parts(piece.iov_base.cast_const().cast(), piece.iov_len)
+                });
+            }
+            self.taken(octets.len() - before, counters);
+        }
+    }
+
     /// The socket took `count` octets.
     #[inline]
     fn taken(&mut self, count: usize, counters: &mut IwarpCounters) {

@@ -55,8 +55,8 @@ impl Stags {
     /// Most exposures of one queue pair: half of the bits of an STag stay random.
     pub(super) const EXPOSURES_MAX: u32 = 1 << 15;
 
-    /// A table for `live_max` exposures at once.
-    pub(super) fn new(live_max: u32) -> Stags {
+    /// A table for `live_max` exposures at once; nobody else has the keys of `random`.
+    pub(super) fn new(live_max: u32, random: RandomState) -> Stags {
         // Twice as many places, so that each has a rest even when all exposures are in use.
         let places = (live_max.max(1) * 2).next_power_of_two();
         let none = || Entry { stag: 0, fenced: false, place: std::ptr::null_mut(), len: 0, exposed: None };
@@ -66,7 +66,7 @@ impl Stags {
             live: 0,
             live_max,
             bits: places.trailing_zeros(),
-            random: RandomState::new(),
+            random,
             count: 0,
         }
     }
