@@ -84,7 +84,8 @@ row() { # row ok|FAILED|SKIPPED NAME SECONDS
 stagd=''
 stagd_start() {
     mkdir -p "$work/dir"
-    "$programs/stagd" --export mem:/mem --export "dir:$work/dir" --listen "iwarp://$host:$port" >>"$out/stagd.log" 2>&1 &
+    # shellcheck disable=SC2086 # more flags
+    "$programs/stagd" --export mem:/mem,root_squash=no --listen "iwarp://$host:$port" ${STAGD_FLAGS:-} >>"$out/stagd.log" 2>&1 &
     stagd=$!
     local n=0
     until grep -q ready "$out/stagd.log" || [ $n -gt 100 ]; do sleep 0.1; n=$((n + 1)); done

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use stag_fabric::Peer;
-use stag_wire::nfs3::PATH_LEN_MAX;
+use stag_wire::mount3::PATH_LEN_MAX;
 
 use crate::caller::Caller;
 

@@ -41,8 +41,8 @@ pub const VERSION: u32 = 3;
 pub const HANDLE_LEN_MAX: u32 = 64;
 /// Longest name of a directory entry that our server takes, in bytes.
 pub const NAME_LEN_MAX: u32 = 255;
-/// Longest path (of a symbolic link, of a mount) that our server takes, in bytes.
-pub const PATH_LEN_MAX: u32 = 1024;
+/// Longest path of a symbolic link that our server takes, in bytes: as long as Linux makes them.
+pub const PATH_LEN_MAX: u32 = 4095;
 /// Longest name or path that is parsed at all, in bytes. RFC 1813 sets no limit; XDR-f wants one.
 pub const STRING_LEN_CAP: u32 = 4096;
 /// Length of the verifiers of WRITE, COMMIT, CREATE and READDIR, in bytes.
