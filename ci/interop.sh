@@ -82,19 +82,28 @@ row() { # row ok|FAILED|SKIPPED NAME SECONDS
 }
 
 stagd=''
+stagd_crc=false
+# A new stagd on the same folder; /mem is empty.
 stagd_start() {
-    mkdir -p "$work/dir"
-    # shellcheck disable=SC2086 # more flags
-    "$programs/stagd" --export mem:/mem,root_squash=no --listen "iwarp://$host:$port" ${STAGD_FLAGS:-} >>"$out/stagd.log" 2>&1 &
+    local n=0 exports=(--export mem:/mem,root_squash=no)
+    [ ! -d "$work/dir" ] || exports+=(--export "dir:$work/dir,root_squash=no")
+    "$programs/stagd" "${exports[@]}" --listen "iwarp://$host:$port" --crc $stagd_crc >"$work/stagd.log" 2>&1 &
     stagd=$!
-    local n=0
-    until grep -q ready "$out/stagd.log" || [ $n -gt 100 ]; do sleep 0.1; n=$((n + 1)); done
-    grep -q ready "$out/stagd.log"
+    until grep -q '^ready' "$work/stagd.log"; do
+        n=$((n + 1))
+        [ $n -lt 100 ] && kill -0 $stagd || { cat "$work/stagd.log"; return 1; }
+        sleep 0.1
+    done
 }
+# It ends in order, and every buffer came back.
 stagd_stop() {
+    local status=0
     [ -n "$stagd" ] || return 0
     kill "$stagd"
-    wait "$stagd"
+    wait "$stagd" || status=$?
+    stagd=''
+    cat "$work/stagd.log" >>"$out/stagd.log"
+    [ $status -eq 0 ]
 }
 
 # timed FUNCTION : in a process group of its own, stopped after two minutes.
@@ -114,6 +123,11 @@ timed() {
 # What the guest's script asks for (ci/lab/guest/rows.sh).
 ask() {
     case $1 in
+        # stagd CRC: from here on with this answer to whether it asks for CRC.
+        stagd)
+            stagd_crc=$2
+            stagd_stop && stagd_start
+            ;;
         # restart: the server dies as by a power cut, and comes back.
         restart)
             kill -KILL "$stagd"
@@ -125,6 +139,7 @@ ask() {
         client)
             local began=$EPOCHREALTIME outcome=ok
             mkdir -p "$out/${group//[:\/]/-}"
+            case $group in *:asked) crc=true ;; *) crc=false ;; esac
             timed "client_$2" >"$out/${group//[:\/]/-}/$2.log" 2>&1 || outcome=FAILED
             row $outcome "$2" "$(awk -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')"
             [ $outcome = ok ]
@@ -140,7 +155,6 @@ run_kernel() {
     rm -rf "$out"
     mkdir -p "$out"
     mkfifo "$work/pipe.in" "$work/pipe.out"
-    [ -n "$stand_in" ] || stagd_start || { row FAILED "stagd starts" 0; return; }
     LABV_ADDR=$guest/24 LABV_HOST=$host LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t 2400 -n lab0 -c "$work/pipe" -l "$out/console.log" \
         -o "$out" -q "-object filter-dump,id=dump,netdev=net0,file=$out/wire.pcap" rows.sh "${groups[@]}" 2>"$out/boot.log" &
     local boot=$! line words
@@ -159,7 +173,7 @@ run_kernel() {
     done
     wait "$boot" || true
     exec 3>&- 4>&-
-    stagd_stop || row FAILED "stagd ends" 0
+    [ -z "$stagd" ] || stagd_stop || row FAILED "stagd ends" 0
     rm -rf "$work"
 }
 

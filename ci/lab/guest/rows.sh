@@ -69,11 +69,19 @@ unmount() {
         sleep 1
     done
 }
-# link_up off|crc|p2p|tcp, link_down: what a group goes over; all but tcp are a siw.
+# link_up OVER, link_down: what a group goes over.
+#   off    siw as it is, without CRC
+#   crc    a siw that asks for CRC
+#   asked  siw as it is, and a server that asks for CRC
+#   p2p    a siw that asks for peer-to-peer mode; with CRC, by the server
+#   tcp    RPC over TCP
 link_up() {
+    local siw='' crc=false
     over=$1
-    [ "$over" = tcp ] || rdma_link siw "$DEV" "${over#off}"
-    [ -z "${LABV_STAND_IN:-}" ] || nfsd_up
+    case $over in crc | p2p) siw=$over ;; esac
+    case $over in asked | p2p) crc=true ;; esac
+    [ "$over" = tcp ] || rdma_link siw "$DEV" "$siw"
+    if [ -n "${LABV_STAND_IN:-}" ]; then nfsd_up; else row 20 stagd ask stagd $crc || skip="stagd does not start"; fi
 }
 link_down() {
     [ -z "${LABV_STAND_IN:-}" ] || nfsd_down
@@ -134,8 +142,8 @@ fio_rows() {
             --verify_fatal=1 --randseed=18 --verify_only --name=buffered | cut -c 1-200 && [ "${PIPESTATUS[0]}" = 0 ]
 }
 
-# client:OVER:EXPORT:ROWS  the kernel's client mounts EXPORT of the host's stagd. OVER: off, crc, p2p (three siws), or
-# tcp. ROWS: all, few, or their names with commas.
+# client:OVER:EXPORT:ROWS  the kernel's client mounts EXPORT of the host's stagd. OVER: see link_up. ROWS: all,
+# few, or their names with commas.
 group_client() {
     local export=$2 rows=$3 f names
     link_up "$1"
@@ -218,10 +226,11 @@ rpcinfo_rows() {
     done
 }
 
-# server:SIW  the kernel's server, for our client on the host.
+# server:OVER  the kernel's server, for our client on the host. OVER: off, crc, p2p as above; asked: our client asks for CRC.
 group_server() {
-    local f
-    rdma_link siw eth0 "${1#off}"
+    local f siw=$1
+    case $siw in off | asked) siw='' ;; esac
+    rdma_link siw eth0 "$siw"
     quiet_from
     nfsd_up
     rm -rf ${EXPORT:?}/*
