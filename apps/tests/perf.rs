@@ -61,6 +61,39 @@ fn each_operation_is_measured() {
 }
 
 #[test]
+fn iwarp_is_measured_and_compared_with_tcp() {
+    let _turn = alone();
+    for (arguments, operation) in [
+        (&["null", "--fabric", "iwarp"][..], "null"),
+        (&["read", "-s", "1M", "-q", "2", "--fabric", "iwarp", "--crc", "off"], "read"),
+        (&["write", "-s", "64K", "-q", "4", "--fabric", "iwarp", "--crc", "on"], "write"),
+    ] {
+        let found = measure(arguments);
+        check(&found, operation);
+        let congestion = found["congestion_control"].as_str().unwrap();
+        assert!(!congestion.is_empty(), "{found}");
+        let bbr = found["notes"].to_string().contains("congestion control is bbr");
+        assert_eq!(bbr, congestion == "bbr", "{found}");
+        assert_eq!(found["crc"], !arguments.contains(&"off"), "{found}");
+        if found["cores"][0] != found["cores"][1] {
+            for limit in ["round_trip_ns", "stream", "stream_crc"] {
+                assert!(found["tcp_limits"][limit]["median"].as_f64().unwrap() > 0.0, "{found}");
+            }
+            let ratio = if operation == "null" { "latency_to_tcp" } else { "bytes_to_stream" };
+            assert!(found["tcp_ratios"][ratio]["median"].as_f64().unwrap() > 0.0, "{found}");
+        }
+        assert_eq!(found["limits"], Value::Null);
+    }
+    let server = Server::with_data_over_iwarp();
+    check(&measure(&["null", &server.url]), "null");
+    check(&measure(&["read", &server.at("data"), "-s", "8K"]), "read");
+    let (stopped, status) = server.stop();
+    assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
+    let complaint = stag_fails(&[&["perf", "null", "--fabric", "iwarp", "--congestion", "nosuch"], &SHORT[..]].concat());
+    assert!(complaint.contains("nosuch"), "{complaint}");
+}
+
+#[test]
 fn a_requirement_decides_the_status() {
     let _turn = alone();
     let perf = |requirements: &[&'static str]| [&["perf", "null"], &SHORT[..], requirements].concat();
@@ -130,7 +163,11 @@ fn bad_flags_are_one_line_and_status_2() {
         (&["null", "-n", "0"], "is not a number of Calls"),
         (&["null", "--inline-threshold", "512"], "--inline-threshold 512 B: it must be 1 KiB to 256 KiB"),
         (&["null", "--touch"], "--touch: it goes with read"),
-        (&["null", "--fabric", "iwarp"], "--fabric iwarp: not in this version yet; it works over: shm"),
+        (
+            &["null", "--fabric", "verbs"],
+            "--fabric verbs: not in this version yet; it works over: shm, iwarp",
+        ),
+        (&["null", "--require", "stream>0.1"], "--require stream>0.1: it is a figure of read and write"),
         (&["null", "--fabric", "tcp"], "--fabric tcp: there is no such fabric"),
         (&["null", "--require", "p98<1us"], "\"p98\" is no metric; use one of: p50"),
         (&["null", "--require", "copy-hot>0.9"], "--require copy-hot>0.9: it is a figure of read and write"),

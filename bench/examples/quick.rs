@@ -1,7 +1,5 @@
 //! A quick look at the figures that the project is measured by: `quick [null|read|write|…] [size] [depth] [touch]`.
 
-use std::time::Duration;
-
 use stag_bench::{Operation, Scenario, run};
 
 fn main() -> anyhow::Result<()> {
@@ -19,16 +17,9 @@ fn main() -> anyhow::Result<()> {
         operation,
         size: number(1, 4096),
         depth: number(2, 1),
-        connections: 1,
-        cores: vec![0, 1],
-        duration: Duration::from_millis(500),
-        count: None,
-        warm_up: Duration::from_millis(200),
         repeat: number(4, 5),
-        inline_threshold: 4096,
         touch: words.get(3).is_some_and(|word| word == "touch"),
-        may_sleep: false,
-        server: None,
+        ..Scenario::default()
     };
     let figures = run(&scenario, |_| {})?;
     let (Some(limits), Some(ratios)) = (&figures.limits, &figures.ratios) else {

@@ -5,11 +5,13 @@
 //! | `scenario` | what to measure: operation, size, depth, cores |
 //! | `server` | the server that a measurement starts itself |
 //! | `load` | the client: keeps Calls outstanding, and takes their times |
-//! | `limits` | cache-line transfers, bare echoes and memcpy of the same two cores |
+//! | `limits` | cache-line transfers, bare echoes and memcpy of the same two cores; bare TCP |
+//! | `opened` | the fabric of both ends |
 //! | `run` | rounds of limits and load, and their ratios |
 
 pub mod limits;
 pub mod load;
+pub mod opened;
 mod pin;
 pub mod run;
 pub mod scenario;
@@ -17,6 +19,7 @@ pub mod server;
 pub mod spread;
 
 pub use limits::Limits;
+pub use limits::tcp::TcpLimits;
 pub use run::{Figures, run};
-pub use scenario::{Operation, Scenario};
+pub use scenario::{Fabric, Operation, Scenario};
 pub use spread::Spread;

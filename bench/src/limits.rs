@@ -1,10 +1,12 @@
 //! What the box itself can do, measured in the same run as Stag: the references of every ratio.
 //!
-//! Two threads on the two cores under test. Each measurement is taken `repeat` times; the median counts.
+//! Two threads on the two cores under test. Each measurement is taken `repeat` times; the median counts. None takes
+//! longer than [`TIME_MAX`], however slow the machine is.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::TryRecvError;
 use std::thread;
 use std::time::Duration;
 
@@ -13,6 +15,14 @@ use stag::runtime::Clock;
 
 use crate::pin::pin;
 use crate::spread::Spread;
+
+pub mod tcp;
+
+/// How long one measurement may take.
+const TIME_MAX: Duration = Duration::from_millis(500);
+
+/// How often a measurement looks at the time, in rounds.
+const LOOK_INTERVAL: u64 = 1024;
 
 /// One cache line that two cores write in turns.
 #[repr(align(128))]
@@ -37,8 +47,8 @@ pub struct Limits {
     pub echo_depth: usize,
     /// memcpy of `copy_len` octets whose target nobody else touches, in octets a second.
     pub copy_hot: Spread,
-    /// memcpy of `copy_len` octets into a target of which the other core has read every line since the
-    /// last copy, in octets a second.
+    /// memcpy of `copy_len` octets into a target of which the other core reads every line before the next copy
+    /// into it, both at work at the same time, in octets a second.
     pub copy_read: Spread,
     /// The size of the two figures above.
     pub copy_len: usize,
@@ -55,10 +65,8 @@ pub fn measure(cores: [usize; 2], depth: usize, copy_len: usize, repeat: usize) 
     let mut read = Vec::new();
     for _ in 0..repeat.max(1) {
         line.push(ping_pong(cores));
-        let round = echo_over_rings(cores, 1, 200_000);
-        echo.push(round.as_nanos() as f64 / 200_000.0);
-        let count = 1_000_000;
-        rate.push(count as f64 / echo_over_rings(cores, depth, count).as_secs_f64());
+        echo.push(echo_over_rings(cores, 1, 200_000));
+        rate.push(1e9 / echo_over_rings(cores, depth, 1_000_000));
         hot.push(copy_hot(cores[1], copy_len));
         read.push(copy_read(cores, copy_len));
     }
@@ -76,31 +84,41 @@ pub fn measure(cores: [usize; 2], depth: usize, copy_len: usize, repeat: usize) 
 /// One cache-line transfer, in nanoseconds.
 fn ping_pong(cores: [usize; 2]) -> f64 {
     const ROUNDS: u64 = 100_000;
+    const OVER: u64 = u64::MAX;
     let line = Arc::new(Line::default());
     let other = Arc::clone(&line);
     let echo = thread::spawn(move || {
         pin(cores[1]);
-        for round in 0..ROUNDS {
+        let mut round = 0;
+        loop {
             // Acquire pairs with the pinger's release-store of an odd number.
-            while other.words[0].load(Ordering::Acquire) != 2 * round + 1 {
-                std::hint::spin_loop();
+            match other.words[0].load(Ordering::Acquire) {
+                OVER => return,
+                found if found == 2 * round + 1 => {
+                    other.words[0].store(2 * round + 2, Ordering::Release);
+                    round += 1;
+                }
+                _ => std::hint::spin_loop(),
             }
-            other.words[0].store(2 * round + 2, Ordering::Release);
         }
     });
-    let took = on_core(cores[0], move |clock| {
+    let nanoseconds = on_core(cores[0], move |clock| {
         let start = clock.now();
-        for round in 0..ROUNDS {
-            line.words[0].store(2 * round + 1, Ordering::Release);
+        let mut rounds = 0;
+        while rounds < ROUNDS && (rounds % LOOK_INTERVAL != 0 || clock.now() - start < TIME_MAX) {
+            line.words[0].store(2 * rounds + 1, Ordering::Release);
             // Acquire pairs with the echo's release-store of an even number.
-            while line.words[0].load(Ordering::Acquire) != 2 * round + 2 {
+            while line.words[0].load(Ordering::Acquire) != 2 * rounds + 2 {
                 std::hint::spin_loop();
             }
+            rounds += 1;
         }
-        clock.now() - start
+        let took = clock.now() - start;
+        line.words[0].store(OVER, Ordering::Release);
+        took.as_nanos() as f64 / (2 * rounds) as f64
     });
     join(echo);
-    took.as_nanos() as f64 / (2 * ROUNDS) as f64
+    nanoseconds
 }
 
 /// A ring of 64 B messages: seven words of payload and one of sequence number, on one line.
@@ -138,15 +156,18 @@ impl Ring {
     }
 }
 
-/// The time for `count` echoes with `depth` outstanding.
-fn echo_over_rings(cores: [usize; 2], depth: usize, count: u64) -> Duration {
+/// Nanoseconds for each of `count` echoes with `depth` outstanding, or of as many as there is time for.
+fn echo_over_rings(cores: [usize; 2], depth: usize, count: u64) -> f64 {
     let depth = depth.clamp(1, RING_SLOTS / 2) as u64;
     let rings = Arc::new([Ring::new(), Ring::new()]);
     let theirs = Arc::clone(&rings);
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
     let echo = thread::spawn(move || {
         pin(cores[1]);
         let mut done = 0;
-        while done < count {
+        // Relaxed: nothing is read because of it.
+        while !stopped.load(Ordering::Relaxed) {
             if theirs[0].take(done) {
                 theirs[1].put(done);
                 done += 1;
@@ -155,11 +176,15 @@ fn echo_over_rings(cores: [usize; 2], depth: usize, count: u64) -> Duration {
             }
         }
     });
-    let took = on_core(cores[0], move |clock| {
+    let nanoseconds = on_core(cores[0], move |clock| {
         let start = clock.now();
-        let (mut sent, mut received) = (0, 0);
+        let (mut sent, mut received, mut count) = (0, 0, count);
         while received < count {
             while sent < count && sent - received < depth {
+                if sent % LOOK_INTERVAL == 0 && clock.now() - start >= TIME_MAX {
+                    count = sent;
+                    break;
+                }
                 rings[0].put(sent);
                 sent += 1;
             }
@@ -169,79 +194,87 @@ fn echo_over_rings(cores: [usize; 2], depth: usize, count: u64) -> Duration {
                 std::hint::spin_loop();
             }
         }
-        clock.now() - start
+        let took = clock.now() - start;
+        stop.store(true, Ordering::Relaxed);
+        took.as_nanos() as f64 / received.max(1) as f64
     });
     join(echo);
-    took
+    nanoseconds
 }
+
+/// Copies before those that count.
+const WARM_UP: usize = 4;
 
 /// Bytes a second of a copy whose target stays with the copying core.
 fn copy_hot(core: usize, len: usize) -> f64 {
     on_core(core, move |clock| {
         let sources = [vec![1u8; len], vec![2u8; len]];
         let mut targets = [vec![0u8; len], vec![0u8; len]];
-        let rounds = rounds(len);
-        let mut took = Duration::ZERO;
-        for round in 0..rounds + 4 {
+        let (mut took, mut count) = (Duration::ZERO, 0);
+        while count < WARM_UP + rounds(len) && took < TIME_MAX {
             let start = clock.now();
-            targets[round % 2].copy_from_slice(&sources[round % 2]);
-            black_box(&mut targets[round % 2]);
-            if round >= 4 {
+            targets[count % 2].copy_from_slice(&sources[count % 2]);
+            black_box(&mut targets[count % 2]);
+            count += 1;
+            if count > WARM_UP {
                 took += clock.now() - start;
             }
         }
-        (rounds * len) as f64 / took.as_secs_f64()
+        ((count - WARM_UP) * len) as f64 / took.as_secs_f64()
     })
 }
 
-/// Bytes a second of a copy whose target the other core reads, every line, between two copies.
+/// Bytes a second through a loop of two cores: one copies, the other reads every line of the copy, and gives the
+/// buffer back.
 fn copy_read(cores: [usize; 2], len: usize) -> f64 {
     // Two buffers travel between the copier and the reader, so that each has one in hand (depth 2).
     let (to_reader, from_copier) = std::sync::mpsc::sync_channel::<Vec<u8>>(2);
     let (to_copier, from_reader) = std::sync::mpsc::sync_channel::<Vec<u8>>(2);
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
     for _ in 0..2 {
         // The channel has room for both.
         let _ = to_copier.send(vec![0u8; len]);
     }
     let reader = thread::spawn(move || {
         pin(cores[0]);
-        while !stopped.load(Ordering::Relaxed) {
-            let Ok(buf) = from_copier.try_recv() else {
-                std::hint::spin_loop();
-                continue;
-            };
-            black_box(touch(&buf));
-            if to_copier.send(buf).is_err() {
-                return;
+        loop {
+            match from_copier.try_recv() {
+                Ok(buf) => {
+                    black_box(touch(&buf));
+                    if to_copier.send(buf).is_err() {
+                        return;
+                    }
+                }
+                Err(TryRecvError::Empty) => std::hint::spin_loop(),
+                Err(TryRecvError::Disconnected) => return,
             }
         }
     });
     let rate = on_core(cores[1], move |clock| {
         let sources = [vec![1u8; len], vec![2u8; len]];
-        let rounds = rounds(len);
-        let mut took = Duration::ZERO;
-        for round in 0..rounds + 4 {
-            let mut buf = loop {
-                match from_reader.try_recv() {
-                    Ok(buf) => break buf,
-                    Err(_) => std::hint::spin_loop(),
-                }
-            };
-            let start = clock.now();
-            buf.copy_from_slice(&sources[round % 2]);
-            black_box(&mut buf);
-            if round >= 4 {
-                took += clock.now() - start;
+        let next = || loop {
+            match from_reader.try_recv() {
+                Err(TryRecvError::Empty) => std::hint::spin_loop(),
+                found => return found.ok(),
             }
+        };
+        let (mut start, mut count) = (clock.now(), 0);
+        while count < WARM_UP + rounds(len) && clock.now() - start < TIME_MAX {
+            let Some(mut buf) = next() else { break };
+            if count == WARM_UP {
+                start = clock.now();
+            }
+            buf.copy_from_slice(&sources[count % 2]);
+            black_box(&mut buf);
+            count += 1;
             if to_reader.send(buf).is_err() {
                 break;
             }
         }
-        (rounds * len) as f64 / took.as_secs_f64()
+        // What was copied counts when it was read.
+        let _ = (next(), next());
+        let took = clock.now() - start;
+        (count.saturating_sub(WARM_UP) * len) as f64 / took.as_secs_f64()
     });
-    stop.store(true, Ordering::Relaxed);
     join(reader);
     rate
 }

@@ -17,6 +17,7 @@ use stag::wire::rpc::{AuthSys, Gids};
 use stag::wire::xdr::Item;
 
 use crate::limits::touch;
+use crate::opened::Opened;
 use crate::scenario::{Operation, Scenario};
 use crate::server::{ECHO_PROGRAM, engine_config};
 
@@ -45,6 +46,8 @@ pub struct Measured {
     pub pages: String,
     /// What it stepped down from, if anything.
     pub notes: Vec<String>,
+    /// The congestion control algorithm below, where there is one.
+    pub congestion_control: Option<String>,
 }
 
 /// Octets of the file that one connection works on: a block for each Call outstanding.
@@ -61,9 +64,9 @@ struct Connection {
 }
 
 /// One client core's engine and what it works with.
-struct Client<'a> {
+struct Client<'a, P: Opened> {
     scenario: &'a Scenario,
-    engine: Engine<Shm, ()>,
+    engine: Engine<P, ()>,
     clock: Clock,
     credential: Vec<u8>,
     connections: Vec<Connection>,
@@ -79,22 +82,22 @@ struct Client<'a> {
 /// # Errors
 ///
 /// When a Call fails, or the server goes away.
-pub fn run(scenario: &Scenario, address: &str, export: &str, number: usize) -> Result<Measured> {
-    let mut client = Client::start(scenario, address, export, number)?;
+pub fn run<P: Opened>(scenario: &Scenario, address: &str, export: &str, number: usize) -> Result<Measured> {
+    let mut client = Client::<P>::start(scenario, address, export, number)?;
     let measured = client.measure()?;
     client.remove_files()?;
     Ok(measured)
 }
 
-impl<'a> Client<'a> {
-    fn start(scenario: &'a Scenario, address: &str, export: &str, number: usize) -> Result<Client<'a>> {
+impl<'a, P: Opened> Client<'a, P> {
+    fn start(scenario: &'a Scenario, address: &str, export: &str, number: usize) -> Result<Client<'a, P>> {
         let config = engine_config(scenario);
         let block = scenario.size.max(4096).next_multiple_of(4096);
         let blocks = scenario.depth * scenario.connections + 1;
         let memory = Memory::new(&config, blocks * block + (8 << 20))?;
-        let mut shm = Shm::open(ShmConfig { may_sleep: scenario.may_sleep, ..ShmConfig::default() })?;
-        shm.register(&memory.arena)?;
-        let engine = Engine::new(shm, (), memory.pools.clone(), config, number as u32 + 7)?;
+        let mut provider = P::open(scenario)?;
+        provider.register(&memory.arena)?;
+        let engine = Engine::new(provider, (), memory.pools.clone(), config, number as u32 + 7)?;
         let take = |len| memory.pools.payload.take_len(len).context("the client's payload pool is too small");
         let mut data = take(scenario.size.max(1))?;
         for (index, octet) in data.iter_mut().enumerate() {
@@ -163,11 +166,16 @@ impl<'a> Client<'a> {
 
     /// Makes the file of a connection, full of data. Returns the handles of its folder and of itself.
     fn make_file(&mut self, id: ConnectionId, export: &str, name: &str) -> Result<(Vec<u8>, Vec<u8>)> {
-        let mount = Mnt(PathArguments { path: Name(export.as_bytes()) });
-        let finished = self.ask(id, &mount, Chunks::default())?;
-        let root = match finished.reply::<Mnt<'_>>()? {
-            Ok(ok) => ok.handle.0.to_vec(),
-            Err(status) => bail!("mount {export}: {status:?}"),
+        let root = match &self.scenario.root {
+            Some(root) => root.clone(),
+            None => {
+                let mount = Mnt(PathArguments { path: Name(export.as_bytes()) });
+                let finished = self.ask(id, &mount, Chunks::default())?;
+                match finished.reply::<Mnt<'_>>()? {
+                    Ok(ok) => ok.handle.0.to_vec(),
+                    Err(status) => bail!("mount {export}: {status:?}"),
+                }
+            }
         };
         let place = DirectoryName { directory: Handle(&root), name: Name(name.as_bytes()) };
         let how = CreateHow::Unchecked(SetAttributes { mode: Some(0o600), ..SetAttributes::default() });
@@ -407,6 +415,7 @@ impl<'a> Client<'a> {
             thresholds,
             pages: self.arena.page_size().to_string(),
             notes: self.arena.notes().to_vec(),
+            congestion_control: self.engine.provider().congestion_control_of(first),
         })
     }
 }

@@ -5,12 +5,15 @@ use std::thread;
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use stag::fabric::{Iwarp, Shm};
 use stag::rpc::Statistics;
 
+use crate::limits::tcp::TcpLimits;
 use crate::limits::{self, Limits};
 use crate::load::{self, Measured};
+use crate::opened::Opened;
 use crate::pin::pin;
-use crate::scenario::{Operation, Scenario};
+use crate::scenario::{Fabric, Operation, Scenario};
 use crate::server::{EXPORT, Server};
 use crate::spread::Spread;
 
@@ -31,6 +34,12 @@ pub struct Figures {
     pub limits: Option<Limits>,
     /// The figures as ratios to the limits of the same round.
     pub ratios: Option<Ratios>,
+    /// The limits of TCP on these cores, over iWARP.
+    pub tcp_limits: Option<TcpLimits>,
+    /// The figures as ratios to those of the same round.
+    pub tcp_ratios: Option<TcpRatios>,
+    /// TCP's congestion control algorithm, over iWARP.
+    pub congestion_control: Option<String>,
     /// The server's last grant.
     pub credits_granted: u32,
     /// Inline thresholds: of Calls, of Replies.
@@ -75,29 +84,48 @@ pub struct Ratios {
     pub bytes_to_copy_read: Spread,
 }
 
+/// Ratios to what TCP alone can do, in the same round.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct TcpRatios {
+    /// Median latency to the round trip of the same octets: of use at depth 1.
+    pub latency_to_tcp: Spread,
+    /// Octets a second to a stream; if CRCs are used, to one that has the same CRCs computed.
+    pub bytes_to_stream: Spread,
+}
+
 /// Measures `scenario`. `progress` is told about each round that is done.
 ///
 /// # Errors
 ///
 /// When a server or client fails.
-pub fn run(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<Figures> {
+pub fn run(scenario: &Scenario, progress: impl FnMut(usize)) -> Result<Figures> {
+    match scenario.fabric {
+        Fabric::Shm => run_over::<Shm>(scenario, progress),
+        Fabric::Iwarp => run_over::<Iwarp>(scenario, progress),
+    }
+}
+
+fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<Figures> {
     let copies = matches!(scenario.operation, Operation::Read | Operation::Write);
     let copy_len = if copies { scenario.size } else { 4096 };
     let cores = [scenario.client_cores()[0], scenario.server_core()];
-    let mut limit_rounds = Vec::new();
+    let (mut limit_rounds, mut tcp_rounds) = (Vec::new(), Vec::new());
     let mut rounds = Vec::new();
     let mut served: Option<(Statistics, u64)> = None;
     let mut leaked = 0;
     let mut notes = Vec::new();
     for round in 0..scenario.repeat.max(1) {
         if cores[0] != cores[1] {
-            limit_rounds.push(limits::measure(cores, scenario.depth, copy_len, 1));
+            match scenario.fabric {
+                Fabric::Shm => limit_rounds.push(limits::measure(cores, scenario.depth, copy_len, 1)),
+                Fabric::Iwarp => tcp_rounds.push(limits::tcp::measure(cores, scenario)?),
+            }
         }
         let round = match &scenario.server {
-            Some((address, export)) => clients(scenario, address, export)?,
+            Some((address, export)) => clients::<P>(scenario, address, export)?,
             None => {
-                let mut server = Server::start(scenario, round)?;
-                let measured = clients(scenario, &server.address, EXPORT)?;
+                let mut server = Server::start::<P>(scenario, round)?;
+                let measured = clients::<P>(scenario, &server.address, EXPORT)?;
                 let (statistics, outstanding) = server.finish()?;
                 leaked += outstanding;
                 notes = std::mem::take(&mut server.notes);
@@ -113,17 +141,17 @@ pub fn run(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<Figur
             notes.push(note.clone());
         }
     }
-    Ok(Figures { notes, ..sum_up(scenario, &rounds, &limit_rounds, served, leaked) })
+    Ok(Figures { notes, ..sum_up(scenario, &rounds, &limit_rounds, &tcp_rounds, served, leaked) })
 }
 
 /// One round of all client cores.
-fn clients(scenario: &Scenario, address: &str, export: &str) -> Result<Vec<Measured>> {
+fn clients<P: Opened>(scenario: &Scenario, address: &str, export: &str) -> Result<Vec<Measured>> {
     let mut threads = Vec::new();
     for (number, &core) in scenario.client_cores().iter().enumerate() {
         let (scenario, address, export) = (scenario.clone(), address.to_owned(), export.to_owned());
         threads.push(thread::Builder::new().name("stag-perf-client".into()).spawn(move || {
             pin(core);
-            load::run(&scenario, &address, &export, number)
+            load::run::<P>(&scenario, &address, &export, number)
         })?);
     }
     threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("the client panicked"))?).collect()
@@ -133,6 +161,7 @@ fn sum_up(
     scenario: &Scenario,
     rounds: &[Vec<Measured>],
     limit_rounds: &[Limits],
+    tcp_rounds: &[TcpLimits],
     served: Option<(Statistics, u64)>,
     leaked: usize,
 ) -> Figures {
@@ -172,6 +201,23 @@ fn sum_up(
             bytes_to_copy_hot: ratio(&|round| rates[round] * size / limit_rounds[round].copy_hot.median),
             bytes_to_copy_read: ratio(&|round| rates[round] * size / limit_rounds[round].copy_read.median),
         }),
+        tcp_limits: tcp_rounds.first().map(|first| TcpLimits {
+            round_trip_ns: Spread::of(tcp_rounds.iter().map(|tcp| tcp.round_trip_ns.median).collect()),
+            stream: Spread::of(tcp_rounds.iter().map(|tcp| tcp.stream.median).collect()),
+            stream_crc: Spread::of(tcp_rounds.iter().map(|tcp| tcp.stream_crc.median).collect()),
+            ..first.clone()
+        }),
+        tcp_ratios: tcp_rounds.first().map(|_| TcpRatios {
+            latency_to_tcp: ratio(&|round| {
+                latencies[round].value_at_quantile(0.5) as f64 / tcp_rounds[round].round_trip_ns.median
+            }),
+            bytes_to_stream: ratio(&|round| {
+                let tcp = &tcp_rounds[round];
+                let stream = if scenario.crc { tcp.stream_crc } else { tcp.stream };
+                rates[round] * size / stream.median
+            }),
+        }),
+        congestion_control: last.congestion_control.clone(),
         credits_granted: last.credits_granted,
         inline_thresholds: last.thresholds,
         server_copied_bytes_per_call: served

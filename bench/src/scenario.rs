@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use stag::fabric::iwarp::CongestionControl;
 
 /// The operation under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -26,6 +27,17 @@ impl Operation {
     pub fn has_size(self) -> bool {
         matches!(self, Operation::Read | Operation::Write | Operation::Echo)
     }
+}
+
+/// The fabric that both ends use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fabric {
+    /// Shared memory.
+    #[default]
+    Shm,
+    /// iWARP over TCP, by the loopback if the server is our own.
+    Iwarp,
 }
 
 /// One measurement.
@@ -57,6 +69,40 @@ pub struct Scenario {
     pub may_sleep: bool,
     /// A server that runs already: its address, and the export to use.
     pub server: Option<(String, String)>,
+    /// The handle of that export's root, where it is known; otherwise the server is asked for it.
+    #[serde(skip)]
+    pub root: Option<Vec<u8>>,
+    /// What both ends use.
+    pub fabric: Fabric,
+    /// Whether they ask for CRCs, over iWARP.
+    pub crc: bool,
+    /// The congestion control algorithm of TCP, over iWARP; the system's default, if there is none.
+    #[serde(skip)]
+    pub congestion_control: Option<CongestionControl>,
+}
+
+impl Default for Scenario {
+    fn default() -> Scenario {
+        Scenario {
+            operation: Operation::Null,
+            size: 4096,
+            depth: 1,
+            connections: 1,
+            cores: vec![0, 1],
+            duration: Duration::from_millis(500),
+            count: None,
+            warm_up: Duration::from_millis(200),
+            repeat: 5,
+            inline_threshold: 4096,
+            touch: false,
+            may_sleep: false,
+            server: None,
+            root: None,
+            fabric: Fabric::Shm,
+            crc: true,
+            congestion_control: None,
+        }
+    }
 }
 
 impl Scenario {

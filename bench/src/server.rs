@@ -13,6 +13,7 @@ use stag::prelude::*;
 use stag::rpc::{PAGE_LEN, Statistics};
 use stag::runtime::WallClock;
 
+use crate::opened::Opened;
 use crate::scenario::Scenario;
 
 /// Number of the echo program, from the range that RFC 5531 leaves to users.
@@ -37,20 +38,19 @@ impl Server {
     /// # Errors
     ///
     /// When it cannot get its memory, core or address.
-    pub fn start(scenario: &Scenario, round: usize) -> Result<Server> {
-        let address = format!("stag-perf-{}-{round}", std::process::id());
+    pub fn start<P: Opened>(scenario: &Scenario, round: usize) -> Result<Server> {
         let stop = StopFlag::new()?;
         let (ready, started) = mpsc::channel();
         let thread = {
-            let (scenario, address, stop) = (scenario.clone(), address.clone(), stop.clone());
+            let (scenario, stop) = (scenario.clone(), stop.clone());
             thread::Builder::new()
                 .name("stag-perf-server".into())
-                .spawn(move || serve(&scenario, &address, &stop, &ready))?
+                .spawn(move || serve::<P>(&scenario, round, &stop, &ready))?
         };
-        let mut server = Server { address, notes: Vec::new(), stop, thread: Some(thread) };
+        let mut server = Server { address: String::new(), notes: Vec::new(), stop, thread: Some(thread) };
         match started.recv() {
-            Ok(notes) => {
-                server.notes = notes;
+            Ok((address, notes)) => {
+                (server.address, server.notes) = (address, notes);
                 Ok(server)
             }
             // It ended before it was ready: its result says why.
@@ -100,11 +100,11 @@ pub fn engine_config(scenario: &Scenario) -> EngineConfig {
     }
 }
 
-fn serve(
+fn serve<P: Opened>(
     scenario: &Scenario,
-    address: &str,
+    round: usize,
     stop: &StopFlag,
-    ready: &mpsc::Sender<Vec<String>>,
+    ready: &mpsc::Sender<(String, Vec<String>)>,
 ) -> Result<(Statistics, usize)> {
     let mode = if scenario.may_sleep { PollMode::default() } else { PollMode::Busy };
     let clock = Clock::start();
@@ -114,8 +114,8 @@ fn serve(
 
     let config = engine_config(scenario);
     let memory = Memory::new(&config, payload_len(scenario))?;
-    let mut shm = Shm::open(ShmConfig { may_sleep: scenario.may_sleep, ..ShmConfig::default() })?;
-    shm.register(&memory.arena)?;
+    let mut provider = P::open(scenario)?;
+    provider.register(&memory.arena)?;
 
     let now = clock.now();
     let mut time = TimeOfDay::System(WallClock::new(now));
@@ -131,9 +131,11 @@ fn serve(
     let exports = Exports::new(vec![(export, store)], memory.pools.payload.clone())?;
     let (nfs, mount, _) = services(exports, time);
 
-    let mut engine = Engine::new(shm, (nfs, mount, Echo), memory.pools.clone(), config, 1)?;
-    engine.listen(address)?;
-    ready.send(memory.arena.notes().to_vec())?;
+    let mut engine = Engine::new(provider, (nfs, mount, Echo), memory.pools.clone(), config, 1)?;
+    let address = P::own_address(round);
+    let listener = engine.listen(&address)?;
+    let address = engine.provider().listens_at(listener, address);
+    ready.send((address, memory.arena.notes().to_vec()))?;
     let _ = reactor.run(&mut engine, stop)?;
     let statistics = *engine.statistics();
     drop(engine);

@@ -30,14 +30,15 @@ use crate::values::{Poll, Size};
 #[derive(Debug, Args)]
 #[command(after_help = "\
     METRIC of --require: p50 p99 p999 max mean (ns, us, ms, s), rate (k, M),\n  \
-    bandwidth (MB/s, GB/s); ratios latency/echo rate/echo copy-hot copy-read\n\
+    bandwidth (MB/s, GB/s); ratios latency/echo rate/echo copy-hot copy-read (shm),\n  \
+    latency/tcp stream (iwarp)\n\
     Examples: stag perf null -q 32\n          \
     stag perf read -s 1M -q 2 --touch --require 'copy-read>0.9'")]
 pub struct Perf {
     /// What is called
     #[arg(value_enum)]
     operation: Called,
-    /// A server that runs: shm://NAME, and /EXPORT for files [default: its own]
+    /// A server that runs: FABRIC://ADDRESS, /EXPORT for files [default: its own]
     url: Option<Url>,
     /// Data of a Call: 64, 1M [default: 4K]
     #[arg(short, long, conflicts_with = "all")]
@@ -75,7 +76,7 @@ pub struct Perf {
     /// Largest whole message
     #[arg(long, value_name = "LEN", default_value = "4K")]
     inline_threshold: Size,
-    /// Of both ends
+    /// Of both ends: shm, iwarp (with --crc, --congestion)
     #[arg(long, value_name = "NAME", default_value = "shm", conflicts_with = "url")]
     fabric: String,
     /// Status 1 if missed; may be repeated

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use stag::fabric::iwarp::CongestionControl;
 use stag::rpc::Pools;
 use stag::runtime::environment::{self, Finding};
 use stag::runtime::{CoreId, CoreSet, Topology, affinity};
@@ -11,6 +12,8 @@ use stag_bench::{Operation, Scenario};
 
 use super::{Called, Perf};
 use crate::failure::Failure;
+use crate::options;
+use crate::remote::Remote;
 use crate::url::{Fabric, Url};
 use crate::values::{Poll, Size};
 
@@ -94,6 +97,18 @@ impl Plan {
             (false, Some(size)) => vec![size.0 as usize],
             (false, None) => vec![4096],
         };
+        let fabric = match &perf.url {
+            Some(url) => measured_fabric(url.fabric.name())?,
+            None => measured_fabric(&perf.fabric)?,
+        };
+        let options = options::get();
+        if fabric == stag_bench::Fabric::Iwarp {
+            notes.extend(congestion_note(options.congestion_control));
+        }
+        let root = match &perf.url {
+            Some(url) if operation != Operation::Null => Some(find_root(url)?),
+            _ => None,
+        };
         let scenario = |size| Scenario {
             operation,
             size,
@@ -108,6 +123,10 @@ impl Plan {
             touch: perf.touch,
             may_sleep: poll == Poll::Adaptive,
             server: perf.url.as_ref().map(|url| (url.address.clone(), export(url))),
+            root: root.clone(),
+            fabric,
+            crc: options.crc,
+            congestion_control: options.congestion_control,
         };
         let scenarios: Vec<Scenario> = sizes.into_iter().map(scenario).collect();
         scenarios.iter().try_for_each(check_memory)?;
@@ -160,7 +179,7 @@ fn check(perf: &Perf, operation: Operation) -> Result<(), Failure> {
     if perf.touch && operation != Operation::Read {
         return refuse(format_args!("--touch: it goes with read, whose data the client gets"));
     }
-    check_fabric(&perf.fabric)?;
+    measured_fabric(&perf.fabric)?;
     if let Some(url) = &perf.url {
         if operation == Operation::Echo {
             return refuse(format_args!(
@@ -184,15 +203,35 @@ fn size_max(operation: Operation) -> u64 {
     if operation == Operation::Echo { ECHO_SIZE_MAX } else { SIZE_MAX }
 }
 
-fn check_fabric(name: &str) -> Result<(), Failure> {
+/// The fabric of that name.
+fn measured_fabric(name: &str) -> Result<stag_bench::Fabric, Failure> {
     let refuse = |problem: &str| {
         Err(Failure::usage(format_args!("--fabric {name}: {problem}; it works over: {}", Fabric::built())))
     };
     match Fabric::ALL.into_iter().find(|fabric| fabric.name() == name) {
-        Some(Fabric::Shm) => Ok(()),
-        Some(_) => refuse("not in this version yet"),
+        Some(Fabric::Shm) => Ok(stag_bench::Fabric::Shm),
+        Some(Fabric::Iwarp) => Ok(stag_bench::Fabric::Iwarp),
+        Some(Fabric::Verbs) => refuse("not in this version yet"),
         None => refuse("there is no such fabric"),
     }
+}
+
+/// What is to be known of bbr, if it is what TCP uses: it paces even the loopback.
+fn congestion_note(chosen: Option<CongestionControl>) -> Option<String> {
+    let name = match chosen {
+        Some(chosen) => chosen.to_string(),
+        None => fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default(),
+    };
+    (name.trim() == "bbr").then(|| {
+        "TCP's congestion control is bbr, which paces even the loopback; --congestion reno measures Stag"
+            .to_owned()
+    })
+}
+
+/// The handle of an export's root, as its server's MOUNT tells it, wherever that is served.
+fn find_root(url: &Url) -> Result<Vec<u8>, Failure> {
+    let mut remote = Remote::connect_with(url, false)?;
+    remote.find(&url.path).map(|node| node.handle).map_err(|error| error.at(url))
 }
 
 /// The cores that were asked for, or two that suit: the server's is the one that `stagd` would choose.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use stag::runtime::environment::Finding;
-use stag_bench::run::{Latency, Ratios};
-use stag_bench::{Figures, Limits, Spread};
+use stag_bench::run::{Latency, Ratios, TcpRatios};
+use stag_bench::{Figures, Limits, Spread, TcpLimits};
 
 use super::plan::Plan;
 use super::requirement::{Verdict, rate};
@@ -44,6 +44,15 @@ struct Measured<'a> {
     /// Null on one core.
     limits: Option<&'a Limits>,
     ratios: Option<&'a Ratios>,
+    /// `shm`, `iwarp`.
+    fabric: stag_bench::Fabric,
+    /// Null over shm.
+    crc: Option<bool>,
+    /// Null over shm.
+    congestion_control: Option<&'a str>,
+    /// Null over shm, and on one core.
+    tcp_limits: Option<&'a TcpLimits>,
+    tcp_ratios: Option<&'a TcpRatios>,
     /// Buffers that our own server did not get back.
     leaked: usize,
     requirements: &'a [Verdict],
@@ -154,6 +163,11 @@ fn object<'a>(
         server_copied_bytes_per_call: figures.server_copied_bytes_per_call,
         limits: figures.limits.as_ref(),
         ratios: figures.ratios.as_ref(),
+        fabric: scenario.fabric,
+        crc: (scenario.fabric == stag_bench::Fabric::Iwarp).then_some(scenario.crc),
+        congestion_control: figures.congestion_control.as_deref(),
+        tcp_limits: figures.tcp_limits.as_ref(),
+        tcp_ratios: figures.tcp_ratios.as_ref(),
         leaked: figures.buffers_leaked,
         requirements,
     }
@@ -163,6 +177,10 @@ fn object<'a>(
 fn engine(figures: &Figures, out: &mut Output) -> Result<(), Failure> {
     let [calls, replies] =
         [figures.inline_thresholds.0, figures.inline_thresholds.1].map(|octets| Size(octets.into()));
+    if let Some(congestion) = &figures.congestion_control {
+        let crc = if figures.scenario.crc { "on" } else { "off" };
+        out.line(format_args!("fabric     iwarp, CRC {crc}, congestion control {congestion}"))?;
+    }
     out.line(format_args!("messages   inline up to {calls} for Calls, {replies} for Replies"))?;
     out.line(format_args!("pages      {}", figures.pages))?;
     for note in &figures.notes {
@@ -193,10 +211,7 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), Failure> 
     };
     // Both ends' where both are ours.
     let copied = figures.client_copied_bytes_per_call + figures.server_copied_bytes_per_call.unwrap_or(0.0);
-    let ratio = figures
-        .ratios
-        .as_ref()
-        .map_or("-".to_owned(), |ratios| format!("{:.2}", main(figures, ratios).1.median));
+    let ratio = main(figures).map_or("-".to_owned(), |(_, ratio)| format!("{:.2}", ratio.median));
     out.line(format_args!(
         "{size:<9} {:>11} {:>5.0}% {bandwidth:>9} {p50:>9} {p99:>9} {p999:>9} {max:>9} {:>7} {copied:>11.0} {ratio:>9}",
         rate(figures.calls_per_second.median),
@@ -206,36 +221,37 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), Failure> 
 }
 
 /// The limit that counts most for a scenario: its name, and the ratio to it.
-fn main(figures: &Figures, ratios: &Ratios) -> (&'static str, Spread) {
+fn main(figures: &Figures) -> Option<(&'static str, Spread)> {
     use stag_bench::Operation::{Read, Write};
     let scenario = &figures.scenario;
-    match scenario.operation {
+    if let Some(tcp) = &figures.tcp_ratios {
+        return match scenario.operation {
+            Read | Write => Some(("stream", tcp.bytes_to_stream)),
+            _ if scenario.depth * scenario.connections == 1 => Some(("latency/tcp", tcp.latency_to_tcp)),
+            _ => None,
+        };
+    }
+    let ratios = figures.ratios.as_ref()?;
+    Some(match scenario.operation {
         Read if scenario.touch => ("copy-read", ratios.bytes_to_copy_read),
         Read | Write => ("copy-hot", ratios.bytes_to_copy_hot),
         _ if scenario.depth * scenario.connections == 1 => ("latency/echo", ratios.latency_to_echo),
         _ => ("rate/echo", ratios.rate_to_echo),
-    }
+    })
 }
 
 fn limits(plan: &Plan, figures: &Figures, is_last_of_many: bool, out: &mut Output) -> Result<(), Failure> {
+    if let (Some(limits), Some(ratios)) = (&figures.tcp_limits, &figures.tcp_ratios) {
+        return tcp_limits(figures, limits, ratios, is_last_of_many, out);
+    }
     let (Some(limits), Some(ratios)) = (&figures.limits, &figures.ratios) else {
         return out.line("\nlimits     not measured: they need two cores");
     };
     let copies = matches!(plan.operation(), "read" | "write");
     let depth = limits.echo_depth;
-    out.line("")?;
-    if is_last_of_many {
-        out.line(format_args!("× limit is {}; at the last size:", main(figures, ratios).0))?;
-    }
-    out.line(format_args!(
-        "{:<40} {:>12} {:>6}   {:<14} {:>7} {:>6}",
-        "limit of these two cores", "", "±", "ratio to it", "", "±"
-    ))?;
+    limits_heading(figures, is_last_of_many, out)?;
     let mut line = |what: &str, limit: String, spread: Spread, ratio: Option<(&str, Spread)>| {
-        let ratio = ratio.map_or(String::new(), |(name, ratio)| {
-            format!("   {name:<14} {:>7.2} {:>5.0}%", ratio.median, ratio.percent())
-        });
-        out.line(format_args!("{what:<40} {limit:>12} {:>5.0}%{ratio}", spread.percent()))
+        limit_line(what, &limit, spread, ratio, out)
     };
     let (transfer, echo) = (limits.line_transfer_ns, limits.echo_round_trip_ns);
     line("cache line from core to core", time(transfer).to_string(), transfer, None)?;
@@ -250,6 +266,54 @@ fn limits(plan: &Plan, figures: &Figures, is_last_of_many: bool, out: &mut Outpu
     line(&format!("memcpy of {size}, target untouched"), copy(limits.copy_hot), limits.copy_hot, ratio)?;
     let ratio = copies.then_some(("copy-read", ratios.bytes_to_copy_read));
     line(&format!("memcpy of {size}, target read since"), copy(limits.copy_read), limits.copy_read, ratio)
+}
+
+/// The limits of iWARP: TCP's.
+fn tcp_limits(
+    figures: &Figures,
+    limits: &TcpLimits,
+    ratios: &TcpRatios,
+    is_last_of_many: bool,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    limits_heading(figures, is_last_of_many, out)?;
+    let trip = limits.round_trip_ns;
+    let ratio = ("latency/tcp", ratios.latency_to_tcp);
+    limit_line("TCP ping-pong of the octets of a NULL", &time(trip).to_string(), trip, Some(ratio), out)?;
+    let moves =
+        matches!(figures.scenario.operation, stag_bench::Operation::Read | stag_bench::Operation::Write);
+    for (what, stream, crc) in [
+        ("TCP stream of 1 MiB messages", limits.stream, false),
+        ("the same, CRC32C computed at both ends", limits.stream_crc, true),
+    ] {
+        let ratio = (moves && crc == figures.scenario.crc).then_some(("stream", ratios.bytes_to_stream));
+        limit_line(what, &format!("{:.2} GB/s", stream.median / 1e9), stream, ratio, out)?;
+    }
+    Ok(())
+}
+
+fn limits_heading(figures: &Figures, is_last_of_many: bool, out: &mut Output) -> Result<(), Failure> {
+    out.line("")?;
+    if let (true, Some((name, _))) = (is_last_of_many, main(figures)) {
+        out.line(format_args!("× limit is {name}; at the last size:"))?;
+    }
+    out.line(format_args!(
+        "{:<40} {:>12} {:>6}   {:<14} {:>7} {:>6}",
+        "limit of these two cores", "", "±", "ratio to it", "", "±"
+    ))
+}
+
+fn limit_line(
+    what: &str,
+    limit: &str,
+    spread: Spread,
+    ratio: Option<(&str, Spread)>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let ratio = ratio.map_or(String::new(), |(name, ratio)| {
+        format!("   {name:<14} {:>7.2} {:>5.0}%", ratio.median, ratio.percent())
+    });
+    out.line(format_args!("{what:<40} {limit:>12} {:>5.0}%{ratio}", spread.percent()))
 }
 
 fn time(nanoseconds: Spread) -> Time {

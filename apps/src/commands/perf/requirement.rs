@@ -24,6 +24,8 @@ enum Metric {
     RateToEcho,
     CopyHot,
     CopyRead,
+    LatencyToTcp,
+    Stream,
 }
 
 /// What a metric is counted in.
@@ -37,7 +39,7 @@ enum Unit {
 
 impl Metric {
     /// All of them, by name.
-    const ALL: [(&'static str, Metric); 11] = [
+    const ALL: [(&'static str, Metric); 13] = [
         ("p50", Metric::P50),
         ("p99", Metric::P99),
         ("p999", Metric::P999),
@@ -49,6 +51,8 @@ impl Metric {
         ("rate/echo", Metric::RateToEcho),
         ("copy-hot", Metric::CopyHot),
         ("copy-read", Metric::CopyRead),
+        ("latency/tcp", Metric::LatencyToTcp),
+        ("stream", Metric::Stream),
     ];
 
     fn unit(self) -> Unit {
@@ -63,7 +67,7 @@ impl Metric {
     /// The median over the rounds; None if it was not measured.
     fn of(self, figures: &Figures) -> Option<f64> {
         let latency = &figures.latency_ns;
-        let ratios = figures.ratios.as_ref();
+        let (ratios, tcp) = (figures.ratios.as_ref(), figures.tcp_ratios.as_ref());
         let spread = match self {
             Metric::P50 => Some(latency.p50),
             Metric::P99 => Some(latency.p99),
@@ -76,6 +80,8 @@ impl Metric {
             Metric::RateToEcho => ratios.map(|ratios| ratios.rate_to_echo),
             Metric::CopyHot => ratios.map(|ratios| ratios.bytes_to_copy_hot),
             Metric::CopyRead => ratios.map(|ratios| ratios.bytes_to_copy_read),
+            Metric::LatencyToTcp => tcp.map(|tcp| tcp.latency_to_tcp),
+            Metric::Stream => tcp.map(|tcp| tcp.bytes_to_stream),
         };
         spread.map(|spread| spread.median)
     }
@@ -131,7 +137,7 @@ impl Requirement {
     pub(super) fn verdict(&self, figures: &Figures) -> Verdict {
         let found = self.metric.of(figures);
         let text = match (found, self.metric.unit()) {
-            (None, _) => "no such figure on one core".to_owned(),
+            (None, _) => "no such figure on one core, or over this fabric".to_owned(),
             (Some(found), Unit::Nanoseconds) => Time(Duration::from_nanos(found as u64)).to_string(),
             (Some(found), Unit::PerSecond) => rate(found),
             (Some(found), Unit::BytesPerSecond) => format!("{:.2} GB/s", found / 1e9),
@@ -143,7 +149,7 @@ impl Requirement {
 
     /// Why `operation` has no such figure, if it has none.
     pub(super) fn misfit(&self, operation: Operation) -> Option<String> {
-        let copies = matches!(self.metric, Metric::CopyHot | Metric::CopyRead);
+        let copies = matches!(self.metric, Metric::CopyHot | Metric::CopyRead | Metric::Stream);
         let moves = operation.has_size() && !(copies && operation == Operation::Echo);
         let needs_data = copies || self.metric == Metric::Bandwidth;
         (needs_data && !moves).then(|| format!("--require {}: it is a figure of read and write", self.text))

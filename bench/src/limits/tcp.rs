@@ -1,0 +1,220 @@
+//! What TCP alone can do on the two cores: the reference of iWARP's figures. Both ends poll their sockets, as the
+//! provider does, with the same congestion control; nothing is between them and the kernel.
+
+use std::hint::black_box;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use serde::Serialize;
+use stag::fabric::iwarp::CongestionControl;
+use stag::runtime::Clock;
+
+use super::on_core;
+use crate::pin::pin;
+use crate::scenario::{Operation, Scenario};
+use crate::spread::Spread;
+
+/// The limits of TCP between one pair of cores.
+#[derive(Clone, Debug, Serialize)]
+pub struct TcpLimits {
+    /// Round trip of as many octets as a NULL Call and its Reply are on the wire, in nanoseconds.
+    pub round_trip_ns: Spread,
+    /// A stream of messages of 1 MiB, in octets a second.
+    pub stream: Spread,
+    /// The same, with the CRC32C of all of it computed by either end.
+    pub stream_crc: Spread,
+}
+
+/// How long each of them is measured.
+const TIME: Duration = Duration::from_millis(150);
+
+/// Octets of a message of the streams.
+const MESSAGE_LEN: usize = 1 << 20;
+
+/// Octets whose CRC is computed at once: few enough that they are still in the cache when they are sent.
+const PIECE_LEN: usize = 128 << 10;
+
+/// Octets of a NULL Call and of its Reply as FPDUs: RPC and RPC-over-RDMA headers, and MPA's and DDP's around them.
+const CALL_LEN: usize = fpdu_len(40 + 28);
+const REPLY_LEN: usize = fpdu_len(24 + 28);
+
+/// Length, untagged header, padding and CRC.
+const fn fpdu_len(message: usize) -> usize {
+    (2 + 18 + message).next_multiple_of(4) + 4
+}
+
+/// Measures the limits of `cores` (client, server). Streams go the way that the operation's data goes.
+///
+/// # Errors
+///
+/// When the loopback fails.
+pub fn measure(cores: [usize; 2], scenario: &Scenario) -> Result<TcpLimits> {
+    let congestion = scenario.congestion_control;
+    let way = if scenario.operation == Operation::Write { cores } else { [cores[1], cores[0]] };
+    Ok(TcpLimits {
+        round_trip_ns: Spread::of(vec![ping_pong(cores, congestion)?]),
+        stream: Spread::of(vec![stream(way, congestion, false)?]),
+        stream_crc: Spread::of(vec![stream(way, congestion, true)?]),
+    })
+}
+
+/// The two ends of a connection over the loopback.
+fn connect(congestion: Option<CongestionControl>) -> Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("a TCP listener")?;
+    if let Some(congestion) = congestion {
+        set_congestion_control(&listener, congestion)?;
+    }
+    let one = TcpStream::connect(listener.local_addr()?).context("a TCP connection")?;
+    let (other, _) = listener.accept()?;
+    for end in [&one, &other] {
+        if let Some(congestion) = congestion {
+            set_congestion_control(end, congestion)?;
+        }
+        end.set_nodelay(true)?;
+        end.set_nonblocking(true)?;
+    }
+    Ok((one, other))
+}
+
+fn set_congestion_control(socket: &impl AsRawFd, name: CongestionControl) -> Result<()> {
+    let text = name.as_str();
+    // SAFETY: the option's value is `text.len()` octets that live until the call returns; the socket is open.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            text.as_ptr().cast(),
+            text.len() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(anyhow!(
+        "congestion control {text}: {error}; net.ipv4.tcp_available_congestion_control lists those that there are"
+    ))
+}
+
+/// Nanoseconds of a round trip.
+fn ping_pong(cores: [usize; 2], congestion: Option<CongestionControl>) -> Result<f64> {
+    let (mut one, mut other) = connect(congestion)?;
+    let echo = thread::spawn(move || {
+        pin(cores[1]);
+        let mut message = [0; CALL_LEN];
+        // Until the other end is closed.
+        while read(&mut other, &mut message).is_ok() && write(&mut other, &[0; REPLY_LEN]).is_ok() {}
+    });
+    let measured = on_core(cores[0], move |clock| {
+        let mut message = [0; REPLY_LEN];
+        let (mut start, mut count) = (clock.now(), 0u32);
+        let mut warm = false;
+        loop {
+            write(&mut one, &[0; CALL_LEN])?;
+            read(&mut one, &mut message)?;
+            count += 1;
+            if count.is_multiple_of(64) {
+                let took = clock.now() - start;
+                if warm && took >= TIME {
+                    return Ok::<f64, io::Error>(took.as_nanos() as f64 / f64::from(count));
+                }
+                // The first tenth is for the connection to find its pace.
+                if !warm && took >= TIME / 10 {
+                    (warm, start, count) = (true, clock.now(), 0);
+                }
+            }
+        }
+    });
+    super::join(echo);
+    measured.context("a TCP ping-pong")
+}
+
+/// Octets a second from the first core to the second.
+fn stream(cores: [usize; 2], congestion: Option<CongestionControl>, crc: bool) -> Result<f64> {
+    let (mut from, mut to) = connect(congestion)?;
+    let sender = thread::spawn(move || {
+        pin(cores[0]);
+        let message = vec![0x5a; MESSAGE_LEN];
+        let piece_len = if crc { PIECE_LEN } else { MESSAGE_LEN };
+        // Until the other end is closed.
+        loop {
+            for piece in message.chunks(piece_len) {
+                if crc {
+                    black_box(crc32c(piece));
+                }
+                if write(&mut from, piece).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    let measured = on_core(cores[1], move |clock: &Clock| {
+        let mut message = vec![0; MESSAGE_LEN];
+        let piece_len = if crc { PIECE_LEN } else { MESSAGE_LEN };
+        let (mut start, mut count) = (clock.now(), 0usize);
+        let mut warm = false;
+        loop {
+            let mut at = 0;
+            while at < MESSAGE_LEN {
+                let end = MESSAGE_LEN.min(at + piece_len);
+                let len = match to.read(&mut message[at..end]) {
+                    Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof)),
+                    Ok(len) => len,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                    Err(error) => return Err(error),
+                };
+                if crc {
+                    black_box(crc32c(&message[at..at + len]));
+                }
+                at += len;
+            }
+            black_box(&message);
+            count += MESSAGE_LEN;
+            let took = clock.now() - start;
+            if warm && took >= TIME {
+                return Ok(count as f64 / took.as_secs_f64());
+            }
+            if !warm && took >= TIME / 5 {
+                (warm, start, count) = (true, clock.now(), 0);
+            }
+        }
+    });
+    super::join(sender);
+    measured.context("a TCP stream")
+}
+
+fn crc32c(octets: &[u8]) -> u64 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, octets)
+}
+
+/// Reads all of `message`, spinning while there is none.
+fn read(from: &mut TcpStream, message: &mut [u8]) -> io::Result<()> {
+    let mut at = 0;
+    while at < message.len() {
+        match from.read(&mut message[at..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(len) => at += len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `message`, spinning while there is no room.
+fn write(to: &mut TcpStream, message: &[u8]) -> io::Result<()> {
+    let mut at = 0;
+    while at < message.len() {
+        match to.write(&message[at..]) {
+            Ok(len) => at += len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
