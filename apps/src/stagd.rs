@@ -11,6 +11,7 @@ use crate::{arguments, logging};
 mod listen;
 mod options;
 mod plan;
+mod registration;
 mod report;
 mod serve;
 mod services;

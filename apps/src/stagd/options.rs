@@ -36,6 +36,9 @@ pub struct Options {
     /// Congestion control of TCP [default: the system's]
     #[arg(long, value_name = "NAME")]
     pub congestion_control: Option<CongestionControl>,
+    /// Register the programs with rpcbind
+    #[arg(long)]
+    pub rpcbind: bool,
     /// Core to run on [default: one that suits]
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,
@@ -74,6 +77,7 @@ impl Options {
             credits: flags.credits.or(file.credits),
             crc: flags.crc.or(file.crc),
             congestion_control: flags.congestion_control.or(file.congestion_control),
+            rpcbind: flags.rpcbind || file.rpcbind,
             core: flags.core.or(file.core),
             poll: flags.poll.or(file.poll),
             pages: flags.pages.or(file.pages),

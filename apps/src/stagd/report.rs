@@ -198,10 +198,24 @@ fn tell_end(
     let how =
         if drained { "everything under way was finished" } else { "not everything was finished in time" };
     out.line(format_args!("stopped    in {}: {how}", Time(drain)))?;
-    let Counters { replies_sent, connections_opened, read_bytes, write_bytes, .. } = *counters;
-    let (pulled, pushed) = (Size(read_bytes), Size(write_bytes));
-    out.line(format_args!("served     {replies_sent} Calls on {connections_opened} connections"))?;
+    let Counters { replies_sent, connections_opened, streams_opened, .. } = *counters;
+    let Counters { read_bytes, write_bytes, stream_bytes_received, stream_bytes_sent, .. } = *counters;
+    let [pulled, pushed, received, sent] =
+        [read_bytes, write_bytes, stream_bytes_received, stream_bytes_sent].map(Size);
+    out.line(format_args!(
+        "served     {replies_sent} Calls on {connections_opened} RDMA and {streams_opened} TCP connections"
+    ))?;
     out.line(format_args!("placed     {pulled} by RDMA Read, {pushed} by RDMA Write"))?;
+    if streams_opened > 0 {
+        out.line(format_args!("TCP        {received} received, {sent} sent"))?;
+    }
+    let Counters { duplicates_answered, duplicates_dropped, duplicates_unkept, .. } = *counters;
+    if duplicates_answered + duplicates_dropped + duplicates_unkept > 0 {
+        out.line(format_args!(
+            "repeated   {duplicates_answered} Calls answered again, {duplicates_dropped} dropped while executed, \
+             {duplicates_unkept} Replies not kept"
+        ))?;
+    }
     let [busy, idle, asleep] = [statistics.busy, statistics.idle, statistics.asleep].map(Time);
     out.line(format_args!("time       {busy} busy, {idle} idle, {asleep} asleep"))?;
     out.line(format_args!("ledger     {ledger}"))?;

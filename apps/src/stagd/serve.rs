@@ -13,6 +13,7 @@ use stag::runtime::{Clock, CoreId, PollMode, Reactor, ReactorConfig, StopFlag, T
 
 use super::listen::Listen;
 use super::plan::{PAGE_LEN, Plan};
+use super::registration::{self, Registration};
 use super::{Settings, report, services};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -133,13 +134,14 @@ impl Server<'_> {
         let services = services::make(settings, plan, &pools, &clock)?;
         let mut engine =
             Engine::new(provider, services, pools, plan.engine, std::process::id()).map_err(Failure::run)?;
-        let mut places = Vec::new();
+        let (mut places, mut programs) = (Vec::new(), Vec::new());
         for place in &settings.listen {
             let fail = |error| Failure::run(format_args!("--listen {place}: {error}"));
             places.push(match place {
                 Listen::Fabric(url) => {
                     let listener = engine.listen(&url.address).map_err(fail)?;
                     let address = engine.provider().listener_address(listener);
+                    programs.extend(address.into_iter().flat_map(|at| registration::programs_at(at, true)));
                     match address.filter(|_| url.address.ends_with(":0")) {
                         Some(address) => Listen::Fabric(Url { address: address.to_string(), ..url.clone() }),
                         None => place.clone(),
@@ -147,6 +149,7 @@ impl Server<'_> {
                 }
                 Listen::Tcp(address) => {
                     let bound = engine.listen_tcp(address).map_err(fail)?;
+                    programs.extend(registration::programs_at(bound, false));
                     // With port 0 the system has chosen one.
                     if address.ends_with(":0") { Listen::Tcp(bound.to_string()) } else { place.clone() }
                 }
@@ -158,11 +161,14 @@ impl Server<'_> {
         };
         let config = ReactorConfig { core: Some(place.core), mode, drain_max: DRAIN_MAX };
         let mut reactor = Reactor::new(config, clock).map_err(Failure::run)?;
+        // Until the end of this function.
+        let registration = settings.rpcbind.then(|| Registration::new(programs)).transpose()?;
 
         Failure::unless_output_closed(report::started(settings, plan, place, &arena, out))?;
         Failure::unless_output_closed(report::ready(&places, out))?;
         let stopped = reactor.run(&mut engine, &stop).map_err(Failure::run)?;
 
+        drop(registration);
         let counters = engine.statistics().into();
         // Whatever the engine, its services and the provider hold goes back to the pools.
         drop(engine);

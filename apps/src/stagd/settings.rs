@@ -30,6 +30,8 @@ pub struct Settings {
     pub crc: bool,
     /// Of all TCP sockets; the system's, if there is none.
     pub congestion_control: Option<CongestionControl>,
+    /// Whether the programs are registered with this machine's rpcbind.
+    pub rpcbind: bool,
     /// The core that was asked for.
     pub core: Option<usize>,
     /// What to do when idle.
@@ -100,6 +102,7 @@ impl Settings {
             credits,
             crc: options.crc.unwrap_or(true),
             congestion_control: options.congestion_control,
+            rpcbind: options.rpcbind,
             core: options.core,
             poll: options.poll.unwrap_or_default(),
             pages: options.pages.unwrap_or_default(),

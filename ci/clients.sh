@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# Public NFS clients against a freshly started stagd: libnfs's commands and a program on libnfs, showmount, rpcinfo.
+#
+#   ci/clients.sh [--inside]
+#
+# A line for each check, `ok`, `FAILED` or `SKIPPED`, and `N passed, N failed` at the end. It needs root: to fetch packages
+# with apt-get, and for namespaces of its own, in which port 111 and /run are free for an rpcbind. What cannot be had is said:
+# SKIPPED, status 77. STAGD names the program to test, else it is built. stagd's log is in target/ci/clients.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+skipped() { echo "SKIPPED: $*"; exit 77; }
+target=${CARGO_TARGET_DIR:-target}
+out=$(realpath -m "$target/ci/clients")
+profile=${STAG_PROFILE:-dev}
+stagd_program=${STAGD:-$(realpath -m "$target/${profile/dev/debug}/stagd")}
+
+prepare() {
+    local missing=() pair
+    [ "$(id -u)" = 0 ] || skipped "it needs root, for packages and for namespaces of its own"
+    for pair in nfs-ls:libnfs-utils showmount:nfs-common rpcbind:rpcbind rpcinfo:rpcbind cc:gcc ip:iproute2 unshare:util-linux; do
+        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+    done
+    [ -e /usr/include/nfsc/libnfs.h ] || missing+=(libnfs-dev)
+    if [ ${#missing[@]} -gt 0 ]; then
+        command -v apt-get >/dev/null || skipped "not a Debian, and lacking: ${missing[*]}"
+        apt-get -q update >/dev/null
+        # Its own services are not to start: /run is not theirs here.
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null 2>&1 ||
+            skipped "apt-get cannot install: ${missing[*]}"
+    fi
+    unshare -n -m true || skipped "no namespaces can be made"
+    mkdir -p "$out"
+    cc -O1 -Wall -o "$out/libnfs" ci/clients/libnfs.c -lnfs || exit 1
+    [ -n "${STAGD:-}" ] || cargo build --quiet --locked --profile "$profile" -p stag-apps --bin stagd || exit 1
+}
+if [ "${1:-}" != --inside ]; then
+    prepare
+    exec unshare -n -m "$0" --inside
+fi
+
+mount -t tmpfs none /run
+ip link set lo up
+work=$(mktemp -d "$out/work.XXXXXX")
+stagd='' rpcbind=''
+trap 'kill $stagd $rpcbind 2>/dev/null; rm -rf "$work"' EXIT
+
+passed=0 failed=0
+# check NAME COMMAND... : the command succeeds in a minute.
+check() {
+    local name=$1
+    shift
+    if timeout 60 "$@" >"$work/output" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok $name"
+    else
+        failed=$((failed + 1))
+        echo "FAILED $name: $*"
+        tail -n 5 "$work/output" | sed 's/^/    /'
+    fi
+}
+not() { ! "$@"; }
+shows() { # shows PATTERN COMMAND...: its output has a line like that
+    local pattern=$1
+    shift
+    "$@" | tee /dev/stderr | grep -qE -- "$pattern"
+}
+
+# stagd_start OPTION... : iWARP on 20049, RPC over TCP on 2049
+stagd_start() {
+    "$stagd_program" --export mem:/data,root_squash=no --export mem:/more,ro --memory 256M --listen iwarp://0.0.0.0:20049 --listen tcp://0.0.0.0:2049 \
+        "$@" >"$out/stagd.log" 2>&1 &
+    stagd=$!
+    local n=0
+    until grep -q 'ready: tcp' "$out/stagd.log" || [ $n -gt 100 ]; do sleep 0.1; n=$((n + 1)); done
+    grep -q 'ready: tcp' "$out/stagd.log"
+}
+stagd_stop() {
+    kill -TERM $stagd && wait $stagd
+}
+
+same_file() { # same_file FILE URL: written and read back
+    nfs-cp "$1" "$2" && nfs-cat "$2" | cmp - "$1"
+}
+
+# files PREFIX OPTIONS : libnfs's commands and our program on libnfs
+files() {
+    local name=$1 options=$2 len
+    local url=nfs://127.0.0.1/data
+    check "$name: nfs-ls of an export" nfs-ls "$url?$options"
+    for len in 0 1 4095 4096 65536 1048576 5000001; do
+        head -c $len /dev/urandom >"$work/file"
+        check "$name: nfs-cp and nfs-cat of $len octets" same_file "$work/file" "$url/$len-${name// /-}?$options"
+    done
+    check "$name: nfs-ls shows what was written" shows ' 5000001 5000001-' nfs-ls "$url?$options"
+    check "$name: nfs-ls of what is no export" not nfs-ls "nfs://127.0.0.1/nothing?$options"
+    check "$name: names, links, attributes, listings" "$out/libnfs" names "$url?$options" "dir-${name// /-}"
+    check "$name: writes and reads at random, compared" "$out/libnfs" data "$url?$options" "data-${name// /-}"
+    check "$name: many Calls at once" "$out/libnfs" parallel "$url?$options" "many-${name// /-}"
+}
+
+check "stagd starts" stagd_start
+files "TCP port" 'nfsport=2049&mountport=2049&version=3'
+files "iWARP port" 'nfsport=20049&mountport=20049&version=3'
+check "stagd stops, and no buffer leaked" stagd_stop
+
+check "stagd --rpcbind says that there is none" not stagd_start --rpcbind
+wait $stagd 2>/dev/null
+rpcbind -w 2>"$work/rpcbind.log" || rpcbind 2>"$work/rpcbind.log"
+sleep 0.3
+rpcbind=$(pidof rpcbind | tr ' ' '\n' | while read -r pid; do [ "$(readlink /proc/"$pid"/ns/net)" = "$(readlink /proc/self/ns/net)" ] && echo "$pid"; done)
+check "rpcbind runs" rpcinfo -T tcp 127.0.0.1 100000 4
+check "stagd --rpcbind starts" stagd_start --rpcbind
+check "rpcinfo -p shows NFS" shows '100003 +3 +tcp +2049' rpcinfo -p 127.0.0.1
+check "rpcinfo -p shows MOUNT" shows '100005 +3 +tcp +2049' rpcinfo -p 127.0.0.1
+check "rpcinfo shows NFS over RDMA" shows '100003 +3 +rdma +0.0.0.0.78.81' rpcinfo 127.0.0.1
+check "rpcinfo calls NFS" rpcinfo -T tcp 127.0.0.1 100003 3
+check "rpcinfo calls MOUNT" rpcinfo -T tcp 127.0.0.1 100005 3
+check "rpcinfo calls a version that is not there" not rpcinfo -T tcp 127.0.0.1 100003 4
+check "showmount -e" shows '^/data' showmount -e 127.0.0.1
+check "showmount -e shows all" shows '^/more' showmount -e 127.0.0.1
+files "found by rpcbind" 'version=3'
+check "stagd stops" stagd_stop
+check "rpcinfo -p shows NFS no more" not shows 100003 rpcinfo -p 127.0.0.1
+check "stagd starts again where one died" stagd_start --rpcbind
+kill -KILL $stagd
+wait $stagd 2>/dev/null
+check "and again" stagd_start --rpcbind
+check "stagd stops again" stagd_stop
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
