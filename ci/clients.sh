@@ -46,11 +46,15 @@ stagd='' rpcbind=''
 trap 'kill $stagd $rpcbind 2>/dev/null; rm -rf "$work"' EXIT
 
 passed=0 failed=0
-# check NAME COMMAND... : the command succeeds in a minute.
+# run COMMAND... : for a minute at most; functions run theirs so.
+run() {
+    if [ "$(type -t "$1")" = function ]; then "$@"; else timeout 60 "$@"; fi
+}
+# check NAME COMMAND... : the command succeeds
 check() {
     local name=$1
     shift
-    if timeout 60 "$@" >"$work/output" 2>&1; then
+    if run "$@" >"$work/output" 2>&1; then
         passed=$((passed + 1))
         echo "ok $name"
     else
@@ -59,11 +63,14 @@ check() {
         tail -n 5 "$work/output" | sed 's/^/    /'
     fi
 }
-not() { ! "$@"; }
+not() { ! run "$@"; }
 shows() { # shows PATTERN COMMAND...: its output has a line like that
     local pattern=$1
     shift
-    "$@" | tee /dev/stderr | grep -qE -- "$pattern"
+    local output
+    output=$(run "$@" 2>&1)
+    echo "$output"
+    grep -qE -- "$pattern" <<<"$output"
 }
 
 # stagd_start OPTION... : iWARP on 20049, RPC over TCP on 2049
@@ -80,7 +87,7 @@ stagd_stop() {
 }
 
 same_file() { # same_file FILE URL: written and read back
-    nfs-cp "$1" "$2" && nfs-cat "$2" | cmp - "$1"
+    run nfs-cp "$1" "$2" && run nfs-cat "$2" | cmp - "$1"
 }
 
 # files PREFIX OPTIONS : libnfs's commands and our program on libnfs
@@ -102,6 +109,12 @@ files() {
 check "stagd starts" stagd_start
 files "TCP port" 'nfsport=2049&mountport=2049&version=3'
 files "iWARP port" 'nfsport=20049&mountport=20049&version=3'
+if fio --enghelp 2>/dev/null | grep -qw nfs; then
+    check "fio: writes at random, verified" fio --name=verify --ioengine=nfs --nfs_url='nfs://127.0.0.1/data?nfsport=2049&mountport=2049&version=3' \
+        --rw=randwrite --bsrange=4k-1m --size=32m --iodepth=16 --verify=crc32c --verify_fatal=1
+else
+    echo "SKIPPED fio: there is none, or it has no engine nfs"
+fi
 check "stagd stops, and no buffer leaked" stagd_stop
 
 check "stagd --rpcbind says that there is none" not stagd_start --rpcbind

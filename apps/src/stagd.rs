@@ -30,7 +30,7 @@ pub use settings::Settings;
     name = "stagd",
     version,
     after_help = "Examples: stagd --export mem:/data --listen shm://demo\n          \
-        stagd --export mem:/data,ro --listen shm://demo --memory 4G --check"
+        stagd --export mem:/data --listen iwarp://0.0.0.0:20049 --memory 4G --check"
 )]
 struct Stagd {
     #[command(flatten)]

@@ -18,22 +18,22 @@ pub struct Options {
     /// What is served: a [`stag::nfs::export::Export`] each
     #[arg(long, value_name = "SPEC", help = "Serve files: mem:/PATH[,ro] (repeatable)")]
     pub export: Vec<String>,
-    /// shm://NAME, iwarp://HOST:PORT, tcp://HOST:PORT
+    /// shm://NAME, iwarp://HOST:N, tcp://HOST:N
     #[arg(long, value_name = "URL")]
     pub listen: Vec<Listen>,
-    /// Memory in all [default: RAM / 4, at most 1G]
+    /// Memory [default: RAM / 4, at most 1G]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
-    /// Longest inline message, 1K-256K [default: 4K]
+    /// Inline message, 1K-256K [default: 4K]
     #[arg(long, value_name = "SIZE")]
     pub inline_threshold: Option<Size>,
     /// Calls of a client at once [default: 64]
     #[arg(long, value_name = "N")]
     pub credits: Option<u32>,
-    /// iWARP: ask for CRCs: true, false [default: true]
+    /// iWARP asks for CRCs [default: true]
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
     pub crc: Option<bool>,
-    /// Congestion control of TCP [default: the system's]
+    /// TCP's algorithm [default: the system's]
     #[arg(long, value_name = "NAME")]
     pub congestion_control: Option<CongestionControl>,
     /// Register the programs with rpcbind
@@ -42,7 +42,7 @@ pub struct Options {
     /// Core to run on [default: one that suits]
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,
-    /// When idle: busy, adaptive [default: adaptive]
+    /// busy or adaptive [default: adaptive]
     #[arg(long, value_name = "MODE", hide_possible_values = true)]
     pub poll: Option<Poll>,
     /// auto, 1g, 2m, thp or 4k [default: auto]
@@ -52,7 +52,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE.toml")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// Check all, print the memory's price list, end
+    /// Check all, print the price list, end
     #[arg(long)]
     #[serde(skip)]
     pub check: bool,
