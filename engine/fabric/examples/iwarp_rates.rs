@@ -1,7 +1,7 @@
 //! Measures the iWARP provider alone, between two pinned processes over the loopback: what messages and transfers cost before
 //! any RPC is on top.
 //!
-//! `cargo run --release -p stag-fabric --example iwarp_rates [raw|echo|copies] [ALGORITHM]`
+//! `cargo run --release -p stag-fabric --example iwarp_rates [PART OF A NAME] [ALGORITHM]`
 //!
 //! Each figure is taken in many short windows; best and median are printed, as a machine that does other things meanwhile
 //! spoils some windows, never improves one. For scale, the box's own limits come first: TCP by itself, polled as the
@@ -55,13 +55,16 @@ fn main() -> Outcome<()> {
         let (mut child, address) = spawn(&["serve", mode, algorithm])?;
         let pair = side.connect(&address)?;
         for (depth, len) in [(1, 64), (DEPTH_MAX, 64), (DEPTH_MAX, 256)] {
-            if wanted("echo") {
+            if wanted(&format!("echo {len} B, depth {depth}")) {
                 side.echo(pair, depth, len)?;
             }
         }
         for (len, depth) in [(4096, 32), (LARGE, 4)] {
-            if wanted("copies") {
-                side.copies(pair, len, depth)?;
+            for write in [true, false] {
+                let what = format!("{} {len} B, depth {depth}", if write { "Write" } else { "Read" });
+                if wanted(&what) {
+                    side.copies(pair, len, depth, write, &what)?;
+                }
             }
         }
         println!("   {:?}", side.iwarp.counters().each().filter(|(_, value)| *value > 0).collect::<Vec<_>>());
@@ -255,51 +258,54 @@ impl Side {
     }
 
     /// Writes and Reads of `len` bytes, `depth` under way.
-    fn copies(&mut self, pair: QueuePairId, len: usize, depth: usize) -> Outcome<()> {
+    fn copies(
+        &mut self,
+        pair: QueuePairId,
+        len: usize,
+        depth: usize,
+        write: bool,
+        what: &str,
+    ) -> Outcome<()> {
         let [written, read] = self.segments.ok_or("no segments")?;
         let source = self.payload.take_len(len).ok_or("no payload")?.share();
         let part = ReadPart { at: 0, len: len as u32, source: read };
         let mut targets: Vec<Buf> = (0..depth).filter_map(|_| self.payload.take_len(len)).collect();
         let depth = targets.len();
-        for write in [true, false] {
-            let mut rates = Vec::new();
-            let mut under_way = 0;
-            for _ in 0..WINDOWS {
-                let begin = now();
-                let mut done = 0u64;
-                while begin.elapsed() < WINDOW || under_way > 0 {
-                    while begin.elapsed() < WINDOW && under_way < depth {
-                        if write {
-                            let source = source.clone();
-                            let request = WriteRequest { id: 0, source, target: written, signaled: true };
-                            self.iwarp.post_write(pair, request).map_err(|r| r.error)?;
-                        } else {
-                            let Some(target) = targets.pop() else { break };
-                            let request = ReadRequest { id: 0, target };
-                            self.iwarp.post_read(pair, request, &[part]).map_err(|r| r.error)?;
-                        }
-                        under_way += 1;
+        let mut rates = Vec::new();
+        let mut under_way = 0;
+        for _ in 0..WINDOWS {
+            let begin = now();
+            let mut done = 0u64;
+            while begin.elapsed() < WINDOW || under_way > 0 {
+                while begin.elapsed() < WINDOW && under_way < depth {
+                    if write {
+                        let source = source.clone();
+                        let request = WriteRequest { id: 0, source, target: written, signaled: true };
+                        self.iwarp.post_write(pair, request).map_err(|r| r.error)?;
+                    } else {
+                        let Some(target) = targets.pop() else { break };
+                        let request = ReadRequest { id: 0, target };
+                        self.iwarp.post_read(pair, request, &[part]).map_err(|r| r.error)?;
                     }
-                    self.iwarp.ring_doorbells();
-                    self.poll();
-                    for completion in self.completions.drain(..) {
-                        completion.result?;
-                        under_way -= 1;
-                        done += 1;
-                        if let Completed::Read(buf) = completion.completed {
-                            targets.push(buf);
-                        }
+                    under_way += 1;
+                }
+                self.iwarp.ring_doorbells();
+                self.poll();
+                for completion in self.completions.drain(..) {
+                    completion.result?;
+                    under_way -= 1;
+                    done += 1;
+                    if let Completed::Read(buf) = completion.completed {
+                        targets.push(buf);
                     }
                 }
-                rates.push(done as f64 / begin.elapsed().as_secs_f64());
             }
-            let verb = if write { "Write" } else { "Read" };
-            let what = format!("{verb} {len} B, depth {depth}");
-            if len < 65536 {
-                report(&format!("{what} [M/s]"), rates.iter().map(|r| r / 1e6), false);
-            } else {
-                report(&format!("{what} [GB/s]"), rates.iter().map(|r| r * len as f64 / 1e9), false);
-            }
+            rates.push(done as f64 / begin.elapsed().as_secs_f64());
+        }
+        if len < 65536 {
+            report(&format!("{what} [M/s]"), rates.iter().map(|r| r / 1e6), false);
+        } else {
+            report(&format!("{what} [GB/s]"), rates.iter().map(|r| r * len as f64 / 1e9), false);
         }
         Ok(())
     }
@@ -388,8 +394,7 @@ fn raw_serve(algorithm: &str) -> Outcome<()> {
                 }
             }
         } else {
-            let piece = 256 * 1024;
-            while let Some(count) = some(socket.read(&mut octets[..piece])) {
+            while let Some(count) = some(socket.read(&mut octets)) {
                 if kind == *b"c" && count > 0 {
                     std::hint::black_box(crc_fast::checksum(
                         crc_fast::CrcAlgorithm::Crc32Iscsi,
@@ -429,20 +434,17 @@ fn raw(algorithm: &str) -> Outcome<()> {
     for (kind, what) in [(b"s", "raw TCP stream [GB/s]"), (b"c", "raw TCP stream with CRC32C [GB/s]")] {
         let mut socket = open(kind)?;
         let (octets, mut rates) = (vec![7; LARGE], Vec::new());
-        let piece = 256 * 1024;
         for _ in 0..WINDOWS {
             let (begin, mut done) = (now(), 0u64);
             while begin.elapsed() < WINDOW {
-                for piece in octets.chunks(piece) {
-                    if kind == b"c" {
-                        std::hint::black_box(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, piece));
-                    }
-                    let mut at = 0;
-                    while at < piece.len() {
-                        at += some(socket.write(&piece[at..])).ok_or("closed")?;
-                    }
-                    done += piece.len() as u64;
+                if kind == b"c" {
+                    std::hint::black_box(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &octets));
                 }
+                let mut at = 0;
+                while at < octets.len() {
+                    at += some(socket.write(&octets[at..])).ok_or("closed")?;
+                }
+                done += octets.len() as u64;
             }
             rates.push(done as f64 / begin.elapsed().as_secs_f64() / 1e9);
         }
