@@ -89,7 +89,8 @@ fn iwarp_is_measured_and_compared_with_tcp() {
     check(&measure(&["read", &server.at("data"), "-s", "8K"]), "read");
     let (stopped, status) = server.stop();
     assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
-    let complaint = stag_fails(&[&["perf", "null", "--fabric", "iwarp", "--congestion", "nosuch"], &SHORT[..]].concat());
+    let complaint =
+        stag_fails(&[&["perf", "null", "--fabric", "iwarp", "--congestion", "nosuch"], &SHORT[..]].concat());
     assert!(complaint.contains("nosuch"), "{complaint}");
 }
 

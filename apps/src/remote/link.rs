@@ -41,6 +41,7 @@ const POLICY: ClientPolicy = ClientPolicy {
         first: Duration::from_millis(50),
         max: Duration::from_secs(2),
         give_up_after: GIVE_UP_AFTER,
+        resend_after: Duration::from_secs(2),
     }),
     keep_alive: Some(KeepAlive {
         program: nfs3::PROGRAM,
@@ -349,6 +350,7 @@ fn closed(reason: &CloseReason) -> String {
         CloseReason::Fabric(DisconnectReason::PeerViolation(what)) => {
             format!("the connection was ended for a violation of the fabric's protocol: {what}")
         }
+        CloseReason::Unanswered => "the server did not answer what was sent again".to_owned(),
         CloseReason::Silent => "the server does not answer any more".to_owned(),
         CloseReason::Violation(what) => format!("the server broke the protocol: {what}"),
         reason => format!("{reason:?}"),

@@ -646,6 +646,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
             if let Some(calling) = found.calling.as_mut() {
                 if calling.expire(&mut self.core, id) {
                     found.close(&mut self.core, CloseReason::Silent);
+                } else if found.established && calling.is_unanswered(self.core.now) {
+                    found.close(&mut self.core, CloseReason::Unanswered);
                 } else if found.established {
                     calling.keep_alive(&mut self.core, id);
                 }

@@ -26,6 +26,10 @@ pub struct Backoff {
     pub max: Duration,
     /// When this has passed since the connection ended, it is given up, and its Calls end.
     pub give_up_after: Duration,
+    /// A server that is still executing a Call drops the same Call when it comes again (5531-e): its answer goes where
+    /// the first came from, to a connection that is no more. So when a Call that was sent again is not answered for so
+    /// long, the connection is ended, and the Call sent once more; twice as long each time.
+    pub resend_after: Duration,
 }
 
 impl Default for Backoff {
@@ -34,6 +38,7 @@ impl Default for Backoff {
             first: Duration::from_millis(50),
             max: Duration::from_secs(5),
             give_up_after: Duration::from_secs(90),
+            resend_after: Duration::from_secs(2),
         }
     }
 }
@@ -44,6 +49,11 @@ impl Backoff {
         let longest = self.first.saturating_mul(1 << attempt.min(20)).min(self.max);
         let nanoseconds = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(nanoseconds - random % (nanoseconds / 2 + 1))
+    }
+
+    /// How long a Call may be unanswered that was sent again `count` times.
+    pub(crate) fn resend_after(&self, count: u32) -> Duration {
+        self.resend_after.saturating_mul(1 << count.clamp(1, 6) >> 1)
     }
 }
 
@@ -137,6 +147,7 @@ mod tests {
             first: Duration::from_millis(100),
             max: Duration::from_secs(2),
             give_up_after: Duration::from_secs(30),
+            resend_after: Duration::from_secs(2),
         }),
         keep_alive: None,
     };
@@ -191,9 +202,12 @@ mod tests {
 
     #[test]
     fn extreme_policies_do_not_overflow() {
-        let backoff = Backoff { first: Duration::MAX, max: Duration::MAX, give_up_after: Duration::MAX };
+        let max = Duration::MAX;
+        let backoff = Backoff { first: max, max, give_up_after: max, resend_after: max };
         assert!(backoff.delay(u32::MAX, u64::MAX) > Duration::ZERO);
-        let none = Backoff { first: Duration::ZERO, max: Duration::ZERO, give_up_after: Duration::ZERO };
+        assert_eq!(backoff.resend_after(u32::MAX), max);
+        let zero = Duration::ZERO;
+        let none = Backoff { first: zero, max: zero, give_up_after: zero, resend_after: zero };
         assert_eq!(none.delay(3, 12345), Duration::ZERO);
     }
 }

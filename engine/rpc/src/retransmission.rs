@@ -10,6 +10,8 @@
 //! All memory of a Call is back when its connection has ended: it is exposed again, under new handles. Its xid and
 //! its Payload are those of the first time, so that a server that remembers xids can tell that it is the same.
 
+use std::time::Duration;
+
 use arrayvec::ArrayVec;
 use stag_fabric::{PostError, Provider, SendRequest};
 use stag_memory::{Buf, Shared};
@@ -45,6 +47,9 @@ pub(crate) struct Kept {
     /// Whether its user wants that.
     pub(crate) retransmit: bool,
     pub(crate) standing: Standing,
+    /// How often it was sent again, and when the last time.
+    pub(crate) resends: u32,
+    pub(crate) resent: Duration,
     /// The Payload, if it is not in `long`.
     payload: Vec<u8>,
     positions: Positions,
@@ -65,6 +70,7 @@ impl Kept {
         threshold: usize,
     ) {
         self.standing = Standing::Plain;
+        self.resends = 0;
         self.payload.clear();
         // Once, and for the longest that there can be: later Calls in this slot allocate nothing.
         self.payload.reserve_exact(threshold.max(payload.len()));
@@ -91,6 +97,7 @@ impl Kept {
     /// Lets go of all memory, before the Call is handed to its user.
     pub(crate) fn clear(&mut self) {
         self.retransmit = false;
+        self.resends = 0;
         self.standing = Standing::Plain;
         self.reads.clear();
         self.long = None;
@@ -147,6 +154,15 @@ impl Calling {
         self.resume(core, id);
     }
 
+    /// Whether a Call was sent again and is not answered for too long.
+    pub(crate) fn is_unanswered(&self, now: Duration) -> bool {
+        let Some(backoff) = self.policy.reconnect else { return false };
+        self.kept.iter().any(|kept| {
+            let is_sent = kept.resends > 0 && matches!(kept.standing, Standing::Plain);
+            is_sent && now >= kept.resent.saturating_add(backoff.resend_after(kept.resends))
+        })
+    }
+
     /// Whether Calls wait to be sent again.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
@@ -168,9 +184,8 @@ impl Calling {
             }
             count += 1;
         }
-        // The oldest first: it has waited longest.
         while self.interrupted > 0
-            && let Some((_, index)) = self.oldest()
+            && let Some(index) = self.next_interrupted()
             && self.retransmit(core, id, index)
         {
             count += 1;
@@ -178,10 +193,12 @@ impl Calling {
         count
     }
 
-    fn oldest(&self) -> Option<(std::time::Duration, usize)> {
+    /// The oldest of those that were sent least: a new connection has one credit, and a Call that the server drops
+    /// must not keep it from the others each time.
+    fn next_interrupted(&self) -> Option<usize> {
         let kept = self.kept.iter().enumerate();
         let waiting = kept.filter(|(_, kept)| matches!(kept.standing, Standing::Interrupted));
-        waiting.map(|(index, _)| (self.slots[index].started, index)).min()
+        waiting.map(|(index, kept)| (kept.resends, self.slots[index].started, index)).min().map(|it| it.2)
     }
 
     /// Sends one Call again. `false`: not now.
@@ -219,7 +236,10 @@ impl Calling {
         }
         self.interrupted -= 1;
         core.statistics.calls_retransmitted += 1;
-        self.kept[index].standing = Standing::Plain;
+        let kept = &mut self.kept[index];
+        kept.standing = Standing::Plain;
+        kept.resends = kept.resends.saturating_add(1);
+        kept.resent = core.now;
         self.expose_again(core, id, index, &form, send, reply, counts.as_slice())
     }
 

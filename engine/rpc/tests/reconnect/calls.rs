@@ -9,7 +9,7 @@ use stag_rpc::{
     EngineConfig, Request,
 };
 
-use crate::support::program::{BIG, ECHO, LATER, NEVER, PUT, Program, pattern, sum};
+use crate::support::program::{BIG, ECHO, LATER, NEVER, ONCE, PUT, Program, pattern, sum};
 use crate::support::{ADDRESS, Bench, Node, bytes, error, opaque, request, request_for, small, words};
 
 pub(crate) const POLICY: ClientPolicy = ClientPolicy {
@@ -17,6 +17,7 @@ pub(crate) const POLICY: ClientPolicy = ClientPolicy {
         first: Duration::from_millis(20),
         max: Duration::from_millis(200),
         give_up_after: Duration::from_secs(60),
+        resend_after: Duration::from_secs(2),
     }),
     keep_alive: None,
 };
@@ -240,5 +241,26 @@ fn the_first_connection_is_its_users_matter() {
     bench.add_client_with(small(), POLICY);
     bench.run(|bench| bench.closed(0).is_some());
     assert_eq!(bench.clients[0].events.len(), 1, "{:?}", bench.clients[0].events);
+    bench.close();
+}
+
+/// The server is still at the Call when it comes again: it must not execute it twice, and its first answer is lost.
+#[test]
+fn what_a_server_drops_is_sent_once_more() {
+    let mut bench = bench(POLICY);
+    bench.check_alive(0);
+    let request = request_for(ONCE, 16);
+    let call = bench.begin(0, request, Chunks::default(), |writer| writer.u64(3_000_000)).expect("a credit");
+    bench.run(|bench| bench.server.engine.services_mut().0.kept() == 1);
+    let death_at = Some(bench.world.steps() + 1);
+    bench.world.set_plan(FaultPlan { death_at, ..FaultPlan::default() });
+    let other = later(&mut bench, 1, request_for(LATER, 16));
+    let done = bench.finish(0, other);
+    assert_eq!(bytes(&done), opaque(b"text"));
+    assert_eq!(interruptions(&bench), 2, "the only credit of the first new connection was the other Call's");
+    let done = bench.finish(0, call);
+    assert_eq!(bytes(&done), 1u32.to_be_bytes(), "5531-e");
+    assert_eq!(bench.server.engine.services_mut().0.counted, 1);
+    bench.check_alive(0);
     bench.close();
 }

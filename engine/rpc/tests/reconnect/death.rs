@@ -6,16 +6,18 @@ use stag_fabric::sim::{FaultPlan, Odds, World, sweep};
 use stag_rpc::{CallError, CallId, Chunks, ConnectionEvent, Request};
 
 use crate::calls::POLICY;
-use crate::support::program::{BIG, ECHO, GET, LATER, PUT, pattern, sum};
+use crate::support::program::{BIG, ECHO, GET, LATER, ONCE, PUT, pattern, sum};
 use crate::support::{Bench, Ended, opaque, request_for, small, words};
 
 /// Calls of one run: three of each form.
-const CALLS: u32 = 15;
+const CALLS: u32 = 18;
+/// Forms.
+const FORMS: u32 = 6;
 
 /// Begins a Call of the form that `number` says, if it can be.
 fn begin(bench: &mut Bench, number: u32) -> Option<CallId> {
     let long = |request| Request { timeout: Duration::from_secs(3600), ..request };
-    let begun = match number % 5 {
+    let begun = match number % FORMS {
         0 => {
             let text = pattern(number, 2000);
             let mut chunks = Chunks::write(bench.clients[0].space(600));
@@ -37,6 +39,11 @@ fn begin(bench: &mut Bench, number: u32) -> Option<CallId> {
             writer.u64(30)?;
             writer.opaque(&number.to_be_bytes())
         }),
+        4 => {
+            // Every other one takes its time: its connection may end while it is executed.
+            let delay = u64::from(number / FORMS % 2) * 500;
+            bench.begin(0, long(request_for(ONCE, 16)), Chunks::default(), |writer| writer.u64(delay))
+        }
         _ => bench.begin(0, long(request_for(ECHO, 16)), Chunks::default(), |writer| {
             writer.opaque(&number.to_be_bytes())
         }),
@@ -46,7 +53,7 @@ fn begin(bench: &mut Bench, number: u32) -> Option<CallId> {
 
 /// Whether this is the answer to Call number `number`.
 fn check(number: u32, done: &Ended) {
-    let wanted = match number % 5 {
+    let wanted = match number % FORMS {
         0 => {
             let mut answer = vec![0; 4];
             answer.extend(sum(&pattern(number, 2000)).to_be_bytes());
@@ -55,12 +62,17 @@ fn check(number: u32, done: &Ended) {
         }
         1 => opaque(&pattern(number, 3000)),
         2 => 4500u32.to_be_bytes().to_vec(),
+        // 5531-e: as many as there are of it, whichever came first.
+        4 => match &done.result {
+            Ok(count) => count.clone(),
+            Err(error) => panic!("Call {number}: {error}"),
+        },
         _ => opaque(&number.to_be_bytes()),
     };
     assert_eq!(done.result, Ok(wanted), "Call {number}");
-    if number.is_multiple_of(5) {
+    if number.is_multiple_of(FORMS) {
         assert_eq!(done.written.len(), 1);
-    } else if number % 5 == 2 {
+    } else if number % FORMS == 2 {
         assert_eq!(done.written[0].1, pattern(number, 4500));
     }
 }
@@ -113,6 +125,8 @@ fn run(seed: u64, plan: FaultPlan) -> Ran {
         events.iter().filter(|event| matches!(event, ConnectionEvent::Interrupted { .. })).count() as u32;
     ran.refused = !events.iter().any(|event| matches!(event, ConnectionEvent::Established { .. }));
     ran.retransmitted = bench.clients[0].engine.statistics().calls_retransmitted;
+    let done_once = bench.server.engine.services_mut().0.counted;
+    assert!(ran.refused || done_once == CALLS / FORMS, "executed {done_once} times: 5531-e");
     let gave_up = bench.closed(0).is_some();
     assert!(ran.refused || !gave_up, "{events:?}");
     bench.close();
