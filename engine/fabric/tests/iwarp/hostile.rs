@@ -118,6 +118,7 @@ impl Bystander {
     }
 }
 
+/// 5041-h, 5042-e.
 #[test]
 fn misdeeds_end_one_connection() {
     for crc in [true, false] {
@@ -281,7 +282,8 @@ fn a_fence_in_the_middle_of_a_write() {
     server.check_memory();
 }
 
-/// Any segmentation gives the same: a mixed stream, cut at each of its octets.
+/// 5044-5-b, 5040-a, siw-12, siw-16: any segmentation gives the same. A mixed stream, with a Write and a Send in several segments each
+/// and another message between them, cut at each of its octets.
 #[test]
 fn any_segmentation() {
     let mut server = Server::new(IwarpConfig::default());
@@ -331,4 +333,40 @@ fn any_segmentation() {
         server.completions.clear();
     }
     assert!(lens[0] < 400, "all cuts were made");
+}
+
+/// 5040-f: the orderly end is TCP's, by either side, without a Terminate.
+#[test]
+fn an_orderly_end() {
+    let mut server = Server::new(IwarpConfig::default());
+    let (mut peer, pair) = Peer::connect(&mut server);
+    stag_fabric::Provider::disconnect(&mut server.iwarp, pair);
+    assert_eq!(server.end(pair), DisconnectReason::Local);
+    peer.closed(&mut server);
+    assert!(peer.received.is_empty());
+
+    let (peer, pair) = Peer::connect(&mut server);
+    drop(peer);
+    assert_eq!(server.end(pair), DisconnectReason::Peer);
+    assert_eq!((server.counters().terminates_sent, server.counters().truncated), (0, 0));
+    server.check_memory();
+}
+
+/// 5042-d, 5044-4.1-b: what pads an FPDU is 0, whatever was in that memory before.
+#[test]
+fn padding_is_zero() {
+    let mut server = Server::new(IwarpConfig::default());
+    let (mut peer, pair) = Peer::connect(&mut server);
+    let read = server.expose_read(pair, 64);
+    for (msn, len) in [(1, 64), (2, 1), (3, 2), (4, 3), (5, 4)] {
+        peer.say(&read_request(msn, read.0, 0, len));
+        let ulpdu_len = 14 + len as usize;
+        let response = server.until("a response", |_| {
+            peer.listen();
+            let len = mpa::fpdu_len(ulpdu_len);
+            (peer.received.len() >= len).then(|| peer.received.drain(..len).collect::<Vec<u8>>())
+        });
+        let padding = &response[mpa::LENGTH_LEN + ulpdu_len..response.len() - mpa::CRC_LEN];
+        assert_eq!((padding.len(), padding.iter().max().unwrap_or(&0)), (mpa::pad_len(ulpdu_len), &0));
+    }
 }

@@ -3,7 +3,9 @@
 
 mod habits;
 mod hostile;
+mod rules;
 mod server;
 mod setup;
+mod sleep;
 mod soak;
 mod strangers;
