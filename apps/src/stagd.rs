@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::{arguments, logging};
 
+mod directories;
 mod listen;
 mod options;
 mod plan;
@@ -16,6 +17,7 @@ mod report;
 mod serve;
 mod services;
 mod settings;
+mod state;
 
 pub use listen::Listen;
 pub use options::Options;
@@ -24,13 +26,15 @@ use plan::Plan;
 use serve::Place;
 pub use settings::Settings;
 
-/// The NFS server of Stag: serves memory as files, over RDMA fabrics and TCP
+/// The NFS server of Stag: serves memory or directories as files, over RDMA fabrics and TCP
 #[derive(Debug, Parser)]
 #[command(
     name = "stagd",
     version,
     after_help = "Examples: stagd --export mem:/data --listen shm://demo\n          \
-        stagd --export mem:/data --listen iwarp://0.0.0.0:20049 --memory 4G --check"
+        stagd --export dir:/srv/data,name=/data --listen iwarp://0.0.0.0:20049
+          \
+        stagd --export mem:/data,ro --listen tcp://0.0.0.0:2049 --memory 4G --check"
 )]
 struct Stagd {
     #[command(flatten)]
@@ -63,7 +67,8 @@ pub fn run(options: &Options, out: &mut Output) -> Result<(), Failure> {
     logging::start()?;
     let settings = Settings::new(options)?;
     let plan = Plan::new(&settings)?;
-    let place = Place::choose(&settings)?;
+    let mut place = Place::choose(&settings)?;
+    directories::check(&settings, &mut place.warnings)?;
     if options.check {
         return report::checked(&settings, &plan, &place, out);
     }

@@ -16,7 +16,7 @@ use super::listen::Listen;
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Options {
     /// What is served: a [`stag::nfs::export::Export`] each
-    #[arg(long, value_name = "SPEC", help = "Serve files: mem:/PATH[,ro] (repeatable)")]
+    #[arg(long, value_name = "SPEC", help = "Serve files: mem:/PATH[,ro], dir:/PATH[,ro] (repeatable)")]
     pub export: Vec<String>,
     /// shm://NAME, iwarp://HOST:N, tcp://HOST:N
     #[arg(long, value_name = "URL")]
@@ -48,6 +48,9 @@ pub struct Options {
     /// auto, 1g, 2m, thp or 4k [default: auto]
     #[arg(long, value_name = "SIZE")]
     pub pages: Option<Pages>,
+    /// Keep there what must survive a restart
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
     /// Read the same keys from there; flags win
     #[arg(long, value_name = "FILE.toml")]
     #[serde(skip)]
@@ -81,6 +84,7 @@ impl Options {
             core: flags.core.or(file.core),
             poll: flags.poll.or(file.poll),
             pages: flags.pages.or(file.pages),
+            state_dir: flags.state_dir.or(file.state_dir),
             config: flags.config,
             check: flags.check,
             until_eof: flags.until_eof,

@@ -1,6 +1,7 @@
 //! What the memory goes to: one budget, cut into pools by a commented sum.
 
 use stag::memory::{Pool, PriceList};
+use stag::nfs::export::Medium;
 use stag::rpc::{EngineConfig, Pools};
 
 use super::Settings;
@@ -48,6 +49,8 @@ pub(super) struct Plan {
     pub(super) pages: usize,
     /// Octets of them that files may take.
     pub(super) files_len_max: u64,
+    /// Octets of them that are for Calls on their way.
+    pub(super) transit_len: usize,
     /// Objects that all exports together may have.
     pub(super) objects_max: u32,
     /// Octets of the arena that both pools are cut from.
@@ -108,7 +111,9 @@ impl Plan {
                 Size(settings.inline_threshold.into()),
             )));
         }
-        let files = pages - pages / TRANSIT_SHARE;
+        // Without files in memory, all of it is for Calls on their way.
+        let has_files = settings.exports.iter().any(|(_, export)| export.medium == Medium::Memory);
+        let files = if has_files { pages - pages / TRANSIT_SHARE } else { 0 };
 
         let mut prices = PriceList::new();
         prices
@@ -126,6 +131,7 @@ impl Plan {
             messages,
             pages,
             files_len_max: (files * PAGE_LEN) as u64,
+            transit_len: (pages - files) * PAGE_LEN,
             objects_max: u32::try_from(objects_max).unwrap_or(u32::MAX),
             arena_len,
             prices,

@@ -89,10 +89,10 @@ pub(super) fn started(
     settings: &Settings,
     plan: &Plan,
     place: &Place,
-    arena: &Arena,
+    (arena, notes): (&Arena, &[String]),
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let got = Got { pages: arena.page_size().to_string(), notes: arena.notes() };
+    let got = Got { pages: arena.page_size().to_string(), notes };
     chosen("started", settings, plan, place, &got, out)
 }
 

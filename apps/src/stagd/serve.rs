@@ -131,7 +131,8 @@ impl Server<'_> {
         let Server { settings, plan, place, stop, arena, pools, ledger } = self;
         provider.register(&arena).map_err(Failure::run)?;
         let clock = Clock::start();
-        let services = services::make(settings, plan, &pools, &clock)?;
+        let mut notes = arena.notes().to_vec();
+        let services = services::make(settings, plan, &pools, &clock, &mut notes)?;
         let mut engine =
             Engine::new(provider, services, pools, plan.engine, std::process::id()).map_err(Failure::run)?;
         let (mut places, mut programs) = (Vec::new(), Vec::new());
@@ -164,7 +165,7 @@ impl Server<'_> {
         // Until the end of this function.
         let registration = settings.rpcbind.then(|| Registration::new(programs)).transpose()?;
 
-        Failure::unless_output_closed(report::started(settings, plan, place, &arena, out))?;
+        Failure::unless_output_closed(report::started(settings, plan, place, (&arena, &notes), out))?;
         Failure::unless_output_closed(report::ready(&places, out))?;
         let stopped = reactor.run(&mut engine, &stop).map_err(Failure::run)?;
 

@@ -1,44 +1,61 @@
 //! The programs that the server serves, and the files behind them.
 
-use stag::nfs::export::Export;
+use stag::nfs::export::{Export, Medium};
+use stag::nfs::handle::HandleKey;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{self, Exports, TimeOfDay};
+use stag::nfs::stores::AnyStore;
 use stag::rpc::{Pools, Services};
 use stag::runtime::{Clock, WallClock};
 
-use super::Settings;
+use super::directories::Directories;
 use super::plan::{PAGE_LEN, Plan};
+use super::{Settings, state};
 use crate::failure::Failure;
 use crate::values::Size;
 
 /// The root of an export is for everybody, and what is in it for its owners: like `/tmp`.
 const ROOT_MODE: u32 = 0o1777;
 
-/// Makes NFS and MOUNT, and an empty store for each export.
+/// Makes NFS, MOUNT and NFSACL, and a store for each export: an empty one in memory, or a directory. Says what there is
+/// to say of the directories.
 pub(super) fn make(
     settings: &Settings,
     plan: &Plan,
     pools: &Pools,
     clock: &Clock,
+    notes: &mut Vec<String>,
 ) -> Result<impl Services + use<>, Failure> {
     let now = clock.now();
     let mut time = TimeOfDay::System(WallClock::new(now));
     let shares = shares(&settings.exports, plan)?;
-    let mut served = Vec::new();
+    let mut directories = Directories::new(settings, plan, pools);
+    let mut served: Vec<(Export, AnyStore)> = Vec::new();
     for (number, ((_, export), share)) in settings.exports.iter().zip(shares).enumerate() {
-        let root = RootAttributes { mode: ROOT_MODE, uid: export.anonymous_uid, gid: export.anonymous_gid };
-        let config = MemoryConfig {
-            fsid: number as u64 + 1,
-            data_len_max: share.data_len_max,
-            objects_max: share.objects_max,
-            names_max: share.objects_max,
-            root,
+        let store = match export.medium {
+            Medium::Memory => {
+                let (uid, gid) = (export.anonymous_uid, export.anonymous_gid);
+                let config = MemoryConfig {
+                    fsid: number as u64 + 1,
+                    data_len_max: share.data_len_max,
+                    objects_max: share.objects_max,
+                    names_max: share.objects_max,
+                    root: RootAttributes { mode: ROOT_MODE, uid, gid },
+                };
+                let store = MemoryStore::new(&config, pools.payload.clone(), time.at(now));
+                store.map_err(Failure::run)?.into()
+            }
+            Medium::Directory => directories.open(export, share.objects_max)?.into(),
         };
-        let store = MemoryStore::new(&config, pools.payload.clone(), time.at(now));
-        served.push((export.clone(), store.map_err(Failure::run)?));
+        served.push((export.clone(), store));
     }
+    notes.extend(directories.notes());
     let exports = Exports::new(served, pools.payload.clone()).map_err(Failure::usage)?;
-    Ok(server::services(exports, time))
+    let key = match directories.is_used() {
+        true => state::handle_key(settings.state_dir.as_deref())?,
+        false => HandleKey::new(),
+    };
+    Ok(server::services(exports.with_key(key), time))
 }
 
 /// What an export may hold.
@@ -47,10 +64,11 @@ struct Share {
     objects_max: u32,
 }
 
-/// Gives each export the size that it says; those that say none share the rest.
+/// Gives each export in memory the size that it says; those that say none share the rest.
 fn shares(exports: &[(String, Export)], plan: &Plan) -> Result<Vec<Share>, Failure> {
     let said: u64 = exports.iter().filter_map(|(_, export)| export.size).fold(0, u64::saturating_add);
-    let silent = exports.iter().filter(|(_, export)| export.size.is_none()).count() as u64;
+    let is_silent = |export: &Export| export.medium == Medium::Memory && export.size.is_none();
+    let silent = exports.iter().filter(|(_, export)| is_silent(export)).count() as u64;
     let left =
         plan.files_len_max.checked_sub(said).filter(|left| silent == 0 || *left >= PAGE_LEN as u64 * silent);
     let Some(left) = left else {

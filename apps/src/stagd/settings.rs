@@ -1,6 +1,7 @@
 //! Options with every gap filled and every value checked.
 
 use std::fs;
+use std::path::PathBuf;
 
 use stag::nfs::export::Export;
 
@@ -38,6 +39,8 @@ pub struct Settings {
     pub poll: Poll,
     /// Where to begin.
     pub pages: Pages,
+    /// Where what must survive a restart is kept.
+    pub state_dir: Option<PathBuf>,
 }
 
 /// Most memory that is taken without being told to.
@@ -106,6 +109,7 @@ impl Settings {
             core: options.core,
             poll: options.poll.unwrap_or_default(),
             pages: options.pages.unwrap_or_default(),
+            state_dir: options.state_dir,
         })
     }
 }

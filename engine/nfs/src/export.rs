@@ -1,4 +1,5 @@
-//! Exports: what is served, to whom, and as whom. One line of text each: `mem:/data,ro,client=10.0.0.0/8`.
+//! Exports: what is served, to whom, and as whom. One line of text each: `mem:/data,ro,client=10.0.0.0/8`,
+//! `dir:/srv/data,name=/data`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,6 +18,8 @@ pub const NOBODY: u32 = 65534;
 pub enum Medium {
     /// Pool memory: [`crate::memory`].
     Memory,
+    /// A directory of the machine: [`crate::directory`].
+    Directory,
 }
 
 /// One export.
@@ -26,6 +29,8 @@ pub struct Export {
     pub medium: Medium,
     /// The path that clients mount.
     pub path: String,
+    /// The directory whose files these are; empty for memory.
+    pub directory: String,
     /// Whether nothing may be changed.
     pub read_only: bool,
     /// Whether the user and group 0 of a client are `anonymous` here.
@@ -38,7 +43,7 @@ pub struct Export {
     pub anonymous_gid: u32,
     /// Bytes of data that it may hold; the rest of the memory budget if it does not say.
     pub size: Option<u64>,
-    /// Objects that it may hold.
+    /// Objects that it may hold; of a directory, those whose place is remembered.
     pub objects: u32,
     /// Who may mount it: everybody if there are none.
     pub clients: Vec<Client>,
@@ -99,6 +104,10 @@ impl Export {
         Export {
             medium,
             path: path.to_owned(),
+            directory: match medium {
+                Medium::Memory => String::new(),
+                Medium::Directory => path.to_owned(),
+            },
             read_only: false,
             root_squash: true,
             all_squash: false,
@@ -169,7 +178,14 @@ fn parse(text: &str) -> Result<Export, Complaint> {
     let (medium, path) = place.split_once(':').unwrap_or(("", place));
     let medium = match medium {
         "mem" => Medium::Memory,
-        other => return Err(("medium", other.to_owned(), "write mem:/PATH, the only medium there is")),
+        "dir" => Medium::Directory,
+        other => {
+            return Err((
+                "medium",
+                other.to_owned(),
+                "write mem:/PATH for files in memory, dir:/PATH for a directory",
+            ));
+        }
     };
     check_path(path)?;
     let mut export = Export::new(medium, path);
@@ -237,13 +253,24 @@ fn set(export: &mut Export, option: &str, value: Option<&str>, word: &str) -> Re
             0 => return Err(("option objects", "0".to_owned(), "give at least 1, for the root directory")),
             objects => export.objects = objects,
         },
+        ("size", _) if export.medium == Medium::Directory => {
+            return Err((
+                "option",
+                word.to_owned(),
+                "a directory has the size that its file system has; leave it out",
+            ));
+        }
+        ("name", Some(path)) if export.medium == Medium::Directory => {
+            check_path(path)?;
+            path.clone_into(&mut export.path);
+        }
         ("size", _) => export.size = Some(size(value.unwrap_or_default())?),
         _ => {
             return Err((
                 "option",
                 word.to_owned(),
                 "the options are ro, rw, root_squash=yes|no, all_squash=yes|no, anonuid=N, anongid=N, uid=N, \
-                 client=ADDRESS/BITS, size=BYTES, objects=N",
+                 client=ADDRESS/BITS, size=BYTES, objects=N, and of a directory name=/PATH",
             ));
         }
     }
@@ -291,6 +318,24 @@ mod tests {
 
     fn address(text: &str) -> Peer {
         Peer::Address(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_directory_may_be_mounted_under_another_name() {
+        let plain: Export = "dir:/srv/data".parse().unwrap();
+        assert_eq!(
+            (plain.medium, &*plain.path, &*plain.directory),
+            (Medium::Directory, "/srv/data", "/srv/data")
+        );
+        let named: Export = "dir:/srv/data,ro,name=/data".parse().unwrap();
+        assert_eq!((&*named.path, &*named.directory, named.read_only), ("/data", "/srv/data", true));
+        for wrong in
+            ["dir:srv", "dir:/a/../b", "dir:/a,name=b", "dir:/a,name", "dir:/a,size=1M", "mem:/a,name=/b"]
+        {
+            assert!(wrong.parse::<Export>().is_err(), "{wrong}");
+        }
+        let memory: Export = "mem:/a".parse().unwrap();
+        assert_eq!((memory.medium, &*memory.directory), (Medium::Memory, ""));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! - A fabric is chosen once, at start: [`fabric::shm`] between processes of one machine, [`fabric::sim`]
 //!   for tests in virtual time.
 
+pub use stag_disk as disk;
 pub use stag_fabric as fabric;
 pub use stag_hugepages as hugepages;
 pub use stag_memory as memory;

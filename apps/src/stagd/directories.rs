@@ -1,0 +1,109 @@
+//! Exports that are directories of this machine.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use stag::disk::{Disk, DiskConfig, Method};
+use stag::memory::Pool;
+use stag::nfs::directory::{DirectoryConfig, DirectoryStore, stable_fsid};
+use stag::nfs::export::{Export, Medium};
+use stag::rpc::Pools;
+
+use super::plan::Plan;
+use super::{Settings, state};
+use crate::failure::Failure;
+
+/// Descriptors that are kept open in all directories together, at most.
+const DESCRIPTORS_MAX: u64 = 16 << 10;
+
+/// The store at the bottom of every export that is a directory, and what they share.
+pub(super) struct Directories {
+    pool: Pool,
+    config: DirectoryConfig,
+    /// Made for the first of them.
+    disk: Option<Disk>,
+}
+
+impl Directories {
+    pub(super) fn new(settings: &Settings, plan: &Plan, pools: &Pools) -> Directories {
+        let count = exported(settings).count().max(1);
+        let mut config = DirectoryConfig::new(Path::new("/"), 0);
+        // One half is for WRITEs and Replies.
+        config.reading_max = plan.transit_len / 2;
+        config.descriptors_max = descriptors() / count;
+        Directories { pool: pools.payload.clone(), config, disk: None }
+    }
+
+    /// Opens the directory of an export, and remembers the places of at most `objects_max` objects.
+    pub(super) fn open(&mut self, export: &Export, objects_max: u32) -> Result<DirectoryStore, Failure> {
+        let disk = match &self.disk {
+            Some(disk) => disk.another(),
+            None => {
+                let disk = Disk::new(&DiskConfig::default(), &[self.pool.arena()]);
+                self.disk = Some(disk.another());
+                disk
+            }
+        };
+        let config = DirectoryConfig {
+            path: export.directory.clone().into(),
+            fsid: stable_fsid(&export.path),
+            objects_max: objects_max as usize,
+            ..self.config.clone()
+        };
+        DirectoryStore::new(&config, disk, self.pool.clone()).map_err(Failure::usage)
+    }
+
+    /// Whether there is one.
+    pub(super) fn is_used(&self) -> bool {
+        self.disk.is_some()
+    }
+
+    /// What is worth knowing.
+    pub(super) fn notes(&self) -> Option<String> {
+        self.disk.as_ref().map(|disk| format!("directories: {}", disk.method()))
+    }
+}
+
+/// The exports that are directories.
+fn exported(settings: &Settings) -> impl Iterator<Item = &Export> {
+    settings.exports.iter().map(|(_, export)| export).filter(|export| export.medium == Medium::Directory)
+}
+
+/// Fails if a directory cannot be exported; says what an administrator should know.
+pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(), Failure> {
+    let mut directories = exported(settings).peekable();
+    if directories.peek().is_none() {
+        return Ok(());
+    }
+    for export in directories {
+        let complain = |error| Failure::usage(format_args!("export dir:{}: {error}", export.directory));
+        fs::read_dir(&export.directory).map_err(complain)?;
+    }
+    let uid = geteuid();
+    if !uid.is_root() {
+        warnings.push(format!(
+            "not started by root: in exported directories every client is user {}, whoever it says it is",
+            uid.as_raw()
+        ));
+    }
+    if let Method::Blocking(_) = Disk::new(&DiskConfig { depth: 1, uring: true }, &[]).method() {
+        warnings.push("io_uring is not permitted here: while a disk works, all clients wait".to_owned());
+    }
+    if let Err(failure) = state::path(settings.state_dir.as_deref()) {
+        warnings.push(failure);
+    }
+    Ok(())
+}
+
+/// Descriptors that all directories together may have, of as many as the system gives us.
+fn descriptors() -> usize {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // What a shell starts with is made for programs that cannot deal with many.
+    let wanted =
+        Rlimit { current: Some(maximum.unwrap_or(DESCRIPTORS_MAX).min(4 * DESCRIPTORS_MAX)), maximum };
+    let raises = current.is_some_and(|current| Some(current) < wanted.current);
+    let limit = if raises && setrlimit(Resource::Nofile, wanted).is_ok() { wanted.current } else { current };
+    // The rest is for connections.
+    (limit.unwrap_or(u64::MAX) / 2).min(DESCRIPTORS_MAX) as usize
+}

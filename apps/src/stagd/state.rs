@@ -1,0 +1,73 @@
+//! What must survive a restart for file handles to: the secret that they are sealed with.
+
+use std::env;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+use stag::nfs::handle::{HandleKey, SECRET_LEN};
+
+use crate::failure::Failure;
+
+/// The secret's file.
+const FILE: &str = "handle-key";
+
+/// Where state is kept: what was asked for, or where it is the custom. `Err`: nowhere, and what that means.
+pub(super) fn path(asked: Option<&Path>) -> Result<PathBuf, String> {
+    if let Some(asked) = asked {
+        return Ok(asked.to_owned());
+    }
+    let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(given) = set("STATE_DIRECTORY") {
+        return Ok(given);
+    }
+    if geteuid().is_root() {
+        return Ok("/var/lib/stag".into());
+    }
+    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+    state.map(|state| state.join("stag")).ok_or_else(|| {
+        "clients' file handles of directories end with this process; give a --state-dir".to_owned()
+    })
+}
+
+/// The key that handles are sealed with: that of the run before, or a new one, which is kept. Only for this run if
+/// there is nowhere to keep it.
+pub(super) fn handle_key(asked: Option<&Path>) -> Result<HandleKey, Failure> {
+    let Ok(folder) = path(asked) else { return Ok(HandleKey::new()) };
+    let file = folder.join(FILE);
+    let complain = |error: &dyn std::fmt::Display| {
+        Failure::run(format_args!("{}: {error}; choose another place by --state-dir", file.display()))
+    };
+    match fs::read(&file) {
+        Ok(octets) => {
+            let secret: [u8; SECRET_LEN] = octets.try_into().map_err(|octets: Vec<u8>| {
+                complain(&format_args!(
+                    "{} bytes, but a key has {SECRET_LEN}; remove it, and clients have to mount again",
+                    octets.len()
+                ))
+            })?;
+            Ok(HandleKey::from_secret(secret))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let mut secret = [0; SECRET_LEN];
+            getrandom::fill(&mut secret).map_err(|error| complain(&error))?;
+            keep(&folder, &file, &secret).map_err(|error| complain(&error))?;
+            Ok(HandleKey::from_secret(secret))
+        }
+        Err(error) => Err(complain(&error)),
+    }
+}
+
+/// Writes the secret down, for nobody else to read, as a whole or not at all.
+fn keep(folder: &Path, file: &Path, secret: &[u8]) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let draft = folder.join(format!("{FILE}.{}", std::process::id()));
+    let mut options = OpenOptions::new();
+    let mut opened = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    opened.write_all(secret)?;
+    opened.sync_all()?;
+    fs::rename(&draft, file)?;
+    fs::File::open(folder)?.sync_all()
+}
