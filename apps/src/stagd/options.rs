@@ -51,6 +51,9 @@ pub struct Options {
     /// Keep there what must survive a restart
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Time to claim locks after a restart [default: 50]
+    #[arg(long, value_name = "SECONDS")]
+    pub grace: Option<u32>,
     /// Read the same keys from there; flags win
     #[arg(long, value_name = "FILE.toml")]
     #[serde(skip)]
@@ -85,6 +88,7 @@ impl Options {
             poll: flags.poll.or(file.poll),
             pages: flags.pages.or(file.pages),
             state_dir: flags.state_dir.or(file.state_dir),
+            grace: flags.grace.or(file.grace),
             config: flags.config,
             check: flags.check,
             until_eof: flags.until_eof,

@@ -2,6 +2,7 @@
 
 use stag::memory::{Pool, PriceList};
 use stag::nfs::export::Medium;
+use stag::nfs::lock::LockConfig;
 use stag::rpc::{EngineConfig, Pools};
 
 use super::Settings;
@@ -35,6 +36,9 @@ const STREAM_LEN: u64 = 8 << 10;
 /// One Reply is kept for retransmissions for so many octets of memory.
 const MEMORY_PER_DUPLICATE: u64 = 64 << 10;
 
+/// Locks take at most one part in so many of the budget.
+const LOCKS_SHARE: u64 = 64;
+
 /// Receives take at most one part in so many of the budget, as far as that leaves enough of them.
 const RECEIVES_SHARE: u64 = 8;
 
@@ -51,6 +55,8 @@ pub(super) struct Plan {
     pub(super) files_len_max: u64,
     /// Octets of them that are for Calls on their way.
     pub(super) transit_len: usize,
+    /// Locks of all clients.
+    pub(super) locks: LockConfig,
     /// Objects that all exports together may have.
     pub(super) objects_max: u32,
     /// Octets of the arena that both pools are cut from.
@@ -88,12 +94,14 @@ impl Plan {
         let messages_len = Pool::footprint(engine.message_len(), messages);
         let connections = u64::from(engine.connections_max);
         let objects_max = settings.memory / MEMORY_PER_OBJECT;
+        let locks = LockConfig::within(settings.memory / LOCKS_SHARE);
         // What is not payload.
         let streams = u64::from(engine.streams_max);
         let duplicates = engine.duplicates_len() as u64;
         let fixed = CONNECTION_LEN * connections
             + STREAM_LEN * streams
             + duplicates
+            + locks.memory_max()
             + OBJECT_LEN * objects_max
             + messages_len as u64;
         let left = settings.memory.saturating_sub(fixed);
@@ -123,6 +131,7 @@ impl Plan {
             .add("connections, at most", CONNECTION_LEN, connections)
             .add("TCP connections, at most", STREAM_LEN, streams)
             .add("Replies kept for retransmissions", duplicates, 1)
+            .add("locks, at most", locks.memory_max(), 1)
             .add("objects and names, at most", OBJECT_LEN, objects_max);
         let lost = settings.memory - prices.bytes();
         prices.add("lost to whole hugepages", lost, 1);
@@ -132,6 +141,7 @@ impl Plan {
             pages,
             files_len_max: (files * PAGE_LEN) as u64,
             transit_len: (pages - files) * PAGE_LEN,
+            locks,
             objects_max: u32::try_from(objects_max).unwrap_or(u32::MAX),
             arena_len,
             prices,

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use stag::nfs::server::Registered;
+use stag::wire::nsm;
 use stag::wire::record::{MARK_LEN, Mark, Splitter, Step};
 use stag::wire::rpc::{Accepted, CallHeader, OpaqueAuth, ReplyBody, ReplyHeader};
 use stag::wire::rpcbind::{
@@ -17,7 +18,6 @@ use stag::wire::rpcbind::{
     VERSION_PORTMAP, netid, protocol,
 };
 use stag::wire::xdr::{Overflow, Reader, Writer};
-use stag::wire::{mount3, nfs3};
 
 use crate::failure::Failure;
 
@@ -29,19 +29,6 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Octets of a Call, and of a Reply.
 const LEN_MAX: usize = 1024;
-
-/// What is served at an address. RPC over TCP is served on iWARP's port too.
-pub(super) fn programs_at(address: SocketAddr, over_rdma: bool) -> Vec<Registered> {
-    let [tcp, rdma] = if address.is_ipv4() { [netid::TCP, netid::RDMA] } else { [netid::TCP6, netid::RDMA6] };
-    let mut programs = Vec::new();
-    if over_rdma {
-        programs.push(Registered { program: nfs3::PROGRAM, version: nfs3::VERSION, netid: rdma, address });
-    }
-    for (program, version) in [(nfs3::PROGRAM, nfs3::VERSION), (mount3::PROGRAM, mount3::VERSION)] {
-        programs.push(Registered { program, version, netid: tcp, address });
-    }
-    programs
-}
 
 /// Programs that are registered. Dropped, they are not any more.
 pub(super) struct Registration {
@@ -63,13 +50,17 @@ impl Registration {
         }
         let programs = each;
         let mut rpcbind = Rpcbind::connect().map_err(fail)?;
-        for program in &programs {
+        // A status monitor that is here already serves this machine's own mounts: it stays.
+        let is_modest = |it: &Registered| it.program == nsm::PROGRAM;
+        for program in programs.iter().filter(|it| !is_modest(it)) {
             // `false`: there was none.
             rpcbind.unset(program).map_err(fail)?;
         }
-        let registration = Registration { programs };
-        for program in &registration.programs {
-            if !rpcbind.set(program).map_err(fail)? {
+        let mut registration = Registration { programs: Vec::new() };
+        for program in programs {
+            if rpcbind.set(&program).map_err(fail)? {
+                registration.programs.push(program);
+            } else if !is_modest(&program) {
                 let Registered { program, version, netid, address } = program;
                 let netid = String::from_utf8_lossy(netid);
                 return Err(Failure::run(format_args!(

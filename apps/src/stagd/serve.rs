@@ -8,6 +8,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use stag::fabric::{Iwarp, IwarpConfig, Provider, Shm, ShmConfig};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, PageSize, Pool};
+use stag::nfs::server::{Registry, programs_at};
 use stag::rpc::{Engine, Pools};
 use stag::runtime::{Clock, CoreId, PollMode, Reactor, ReactorConfig, StopFlag, Topology, affinity};
 
@@ -132,7 +133,8 @@ impl Server<'_> {
         provider.register(&arena).map_err(Failure::run)?;
         let clock = Clock::start();
         let mut notes = arena.notes().to_vec();
-        let services = services::make(settings, plan, &pools, &clock, &mut notes)?;
+        let registry = Registry::default();
+        let services = services::make(settings, plan, &pools, &clock, registry.clone(), &mut notes)?;
         let mut engine =
             Engine::new(provider, services, pools, plan.engine, std::process::id()).map_err(Failure::run)?;
         let (mut places, mut programs) = (Vec::new(), Vec::new());
@@ -142,7 +144,10 @@ impl Server<'_> {
                 Listen::Fabric(url) => {
                     let listener = engine.listen(&url.address).map_err(fail)?;
                     let address = engine.provider().listener_address(listener);
-                    programs.extend(address.into_iter().flat_map(|at| registration::programs_at(at, true)));
+                    // Who speaks no RDMA there is served over TCP.
+                    for over_rdma in [true, false] {
+                        programs.extend(address.into_iter().flat_map(|at| programs_at(at, over_rdma)));
+                    }
                     match address.filter(|_| url.address.ends_with(":0")) {
                         Some(address) => Listen::Fabric(Url { address: address.to_string(), ..url.clone() }),
                         None => place.clone(),
@@ -150,7 +155,7 @@ impl Server<'_> {
                 }
                 Listen::Tcp(address) => {
                     let bound = engine.listen_tcp(address).map_err(fail)?;
-                    programs.extend(registration::programs_at(bound, false));
+                    programs.extend(programs_at(bound, false));
                     // With port 0 the system has chosen one.
                     if address.ends_with(":0") { Listen::Tcp(bound.to_string()) } else { place.clone() }
                 }
@@ -162,6 +167,7 @@ impl Server<'_> {
         };
         let config = ReactorConfig { core: Some(place.core), mode, drain_max: DRAIN_MAX };
         let mut reactor = Reactor::new(config, clock).map_err(Failure::run)?;
+        registry.borrow_mut().clone_from(&programs);
         // Until the end of this function.
         let registration = settings.rpcbind.then(|| Registration::new(programs)).transpose()?;
 

@@ -1,9 +1,15 @@
 //! The programs that the server serves, and the files behind them.
 
+use std::cell::RefCell;
+use std::fs;
+use std::rc::Rc;
+
+use stag::nfs::callout::{CallOutConfig, TcpCallOut};
 use stag::nfs::export::{Export, Medium};
 use stag::nfs::handle::HandleKey;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::nfs::server::{self, Exports, TimeOfDay};
+use stag::nfs::server::{self, Exports, Locking, LockingConfig, Registry, SharedLocking, TimeOfDay};
+use stag::nfs::state::Recovered;
 use stag::nfs::stores::AnyStore;
 use stag::rpc::{Pools, Services};
 use stag::runtime::{Clock, WallClock};
@@ -17,13 +23,14 @@ use crate::values::Size;
 /// The root of an export is for everybody, and what is in it for its owners: like `/tmp`.
 const ROOT_MODE: u32 = 0o1777;
 
-/// Makes NFS, MOUNT and NFSACL, and a store for each export: an empty one in memory, or a directory. Says what there is
-/// to say of the directories.
+/// Makes all programs, and a store for each export: an empty one in memory, or a directory. What rpcbind is to tell of
+/// them is looked up in `registry`; what there is to say of the directories goes to `notes`.
 pub(super) fn make(
     settings: &Settings,
     plan: &Plan,
     pools: &Pools,
     clock: &Clock,
+    registry: Registry,
     notes: &mut Vec<String>,
 ) -> Result<impl Services + use<>, Failure> {
     let now = clock.now();
@@ -55,7 +62,27 @@ pub(super) fn make(
         true => state::handle_key(settings.state_dir.as_deref())?,
         false => HandleKey::new(),
     };
-    Ok(server::services(exports.with_key(key), time))
+    let exports = exports.with_key(key);
+    Ok(server::services_with_locks(exports, time, locking(settings, plan)?, registry))
+}
+
+/// What NLM and NSM begin with: nothing, or what is known from before a restart.
+fn locking(settings: &Settings, plan: &Plan) -> Result<SharedLocking, Failure> {
+    let recovered = match &settings.state_dir {
+        Some(directory) => Recovered::from_directory(directory)
+            .map_err(|error| Failure::run(format_args!("--state-dir {}: {error}", directory.display())))?,
+        None => Recovered::nothing(),
+    };
+    // Other hosts know this one by its name, if it has any.
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let config = LockingConfig {
+        locks: plan.locks,
+        grace: settings.grace,
+        host_name: if name.trim().is_empty() { "stagd".to_owned() } else { name.trim().to_owned() },
+        ..LockingConfig::default()
+    };
+    let out = TcpCallOut::new(CallOutConfig::default());
+    Ok(Rc::new(RefCell::new(Locking::new(config, recovered, Box::new(out)))))
 }
 
 /// What an export may hold.

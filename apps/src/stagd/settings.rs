@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use stag::nfs::export::Export;
 
@@ -41,6 +42,8 @@ pub struct Settings {
     pub pages: Pages,
     /// Where what must survive a restart is kept.
     pub state_dir: Option<PathBuf>,
+    /// After a restart, the time to claim them.
+    pub grace: Duration,
 }
 
 /// Most memory that is taken without being told to.
@@ -110,6 +113,8 @@ impl Settings {
             poll: options.poll.unwrap_or_default(),
             pages: options.pages.unwrap_or_default(),
             state_dir: options.state_dir,
+            // As long as that of Linux's lock manager.
+            grace: Duration::from_secs(options.grace.unwrap_or(50).into()),
         })
     }
 }

@@ -195,7 +195,7 @@ fn engine(rpcbind_port: u16, hosts: Vec<KnownHost>) -> impl EngineLike {
     let recovered = Recovered { state: 7, hosts, journal: None };
     let locking = Locking::new(locking_config, recovered, Box::new(TcpCallOut::new(config_out)));
     let time = TimeOfDay::Offset(Duration::from_secs(1_000_000));
-    let services = services_with_locks(exports, time, Rc::new(RefCell::new(locking)), Vec::new());
+    let services = services_with_locks(exports, time, Rc::new(RefCell::new(locking)), Rc::default());
     Whole { engine: Engine::new(provider, services, pools, config, 1).unwrap(), _world: world }
 }
 

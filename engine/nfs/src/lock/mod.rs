@@ -85,6 +85,24 @@ impl Default for LockConfig {
 }
 
 impl LockConfig {
+    /// The default limits, or proportionally lower ones if those would take more than `octets` of the heap.
+    #[must_use]
+    pub fn within(octets: u64) -> LockConfig {
+        let all = LockConfig::default();
+        let most = all.memory_max();
+        // At least something of each, however little memory there is.
+        let part = |limit: u32| (u64::from(limit) * octets.min(most) / most).max(16) as u32;
+        LockConfig {
+            locks_max: part(all.locks_max),
+            host_locks_max: part(all.host_locks_max),
+            file_locks_max: part(all.file_locks_max),
+            waiting_max: part(all.waiting_max),
+            host_waiting_max: part(all.host_waiting_max),
+            file_waiting_max: part(all.file_waiting_max),
+            handle_octets_max: part(all.handle_octets_max),
+        }
+    }
+
     /// Octets of the heap that all this can take, at most.
     #[must_use]
     pub const fn memory_max(&self) -> u64 {
@@ -438,4 +456,21 @@ impl<W> LockTable<W> {
 /// A count after a change, which is within its limits.
 fn grown(count: u32, growth: i32) -> u32 {
     count.checked_add_signed(growth).expect("what is freed was counted")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_fit_the_memory_that_they_are_given() {
+        let all = LockConfig::default();
+        assert_eq!(LockConfig::within(u64::MAX / (1 << 33)), all);
+        for octets in [1 << 20, 4 << 20, 16 << 20] {
+            let part = LockConfig::within(octets);
+            assert!(part.memory_max() <= octets + 64 * 1024, "{octets}: {}", part.memory_max());
+            assert!(part.memory_max() >= octets / 2, "{octets}: {}", part.memory_max());
+        }
+        assert_eq!(LockConfig::within(0).locks_max, 16);
+    }
 }

@@ -42,7 +42,7 @@ pub use nfs::{Nfs, TRANSFER_LEN_MAX};
 pub use nfsacl::Nfsacl;
 pub use nlm::Nlm;
 pub use nsm::Nsm;
-pub use rpcbind::{Registered, Rpcbind};
+pub use rpcbind::{Registered, Registry, Rpcbind, programs_at};
 
 /// What tells the time of day, for time stamps of files.
 #[derive(Clone, Debug)]
@@ -236,13 +236,13 @@ pub fn services<S: Store>(exports: Exports<S>, time: TimeOfDay) -> (Nfs<S>, Moun
 }
 
 /// Makes all that a client of the exports may look for: NFS, MOUNT and NFSACL; NLM and NSM, which share `locking`; and
-/// an rpcbind that tells where they are (8267-5.1-a).
+/// an rpcbind that tells what is in `registry` (8267-5.1-a).
 #[must_use]
 pub fn services_with_locks<S: Store>(
     exports: Exports<S>,
     time: TimeOfDay,
     locking: SharedLocking,
-    registered: Vec<Registered>,
+    registry: Registry,
 ) -> (Nfs<S>, Mount<S>, Nfsacl<S>, Nlm<S>, Nsm, Rpcbind) {
     let exports = Rc::new(RefCell::new(exports));
     (
@@ -251,7 +251,7 @@ pub fn services_with_locks<S: Store>(
         Nfsacl::new(exports.clone(), time.clone()),
         Nlm::new(exports, locking.clone()),
         Nsm::new(locking),
-        Rpcbind::new(registered, time),
+        Rpcbind::new(registry, time),
     )
 }
 

@@ -3,13 +3,16 @@
 //! It is for machines that have none of their own, where Linux's lock manager would not find ours. It answers whoever
 //! asks, as its kind does; it never calls anybody in another's name (CALLIT), which has been abused too often.
 
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
 
 use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service};
 use stag_wire::rpcbind::{
     self, Binding, Mapping, PortmapProcedure, RpcbindProcedure, Text, UniversalAddress, encode_bindings,
     encode_mappings, netid, protocol,
 };
+use stag_wire::{mount3, nfs3, nfsacl, nlm4, nsm};
 
 use super::{TimeOfDay, decode};
 
@@ -39,9 +42,36 @@ impl Registered {
     }
 }
 
+/// What an rpcbind tells. Shared, because the addresses are known only when the server listens.
+pub type Registry = Rc<RefCell<Vec<Registered>>>;
+
+/// The programs that are served at an address, under the netid of its transport: `tcp` or `rdma`. Over RDMA that is
+/// NFS and NFSACL (8267-4.2-a); the rest is for TCP (8267-5.1-a).
+#[must_use]
+pub fn programs_at(address: SocketAddr, over_rdma: bool) -> Vec<Registered> {
+    let netid = match (over_rdma, address.is_ipv4()) {
+        (true, true) => netid::RDMA,
+        (true, false) => netid::RDMA6,
+        (false, true) => netid::TCP,
+        (false, false) => netid::TCP6,
+    };
+    let files = [(nfs3::PROGRAM, nfs3::VERSION), (nfsacl::PROGRAM, nfsacl::VERSION)];
+    let others = [
+        (mount3::PROGRAM, mount3::VERSION),
+        (nlm4::PROGRAM, nlm4::VERSION),
+        (nsm::PROGRAM, nsm::VERSION),
+        (rpcbind::PROGRAM, rpcbind::VERSION_PORTMAP),
+        (rpcbind::PROGRAM, rpcbind::VERSION_3),
+        (rpcbind::PROGRAM, rpcbind::VERSION_4),
+    ];
+    let others = others.into_iter().filter(|_| !over_rdma);
+    let all = files.into_iter().chain(others);
+    all.map(|(program, version)| Registered { program, version, netid, address }).collect()
+}
+
 /// The service rpcbind, versions 2 to 4.
 pub struct Rpcbind {
-    registered: Vec<Registered>,
+    registry: Registry,
     time: TimeOfDay,
 }
 
@@ -76,12 +106,13 @@ fn bound(version: u32, procedure: u32) -> Option<&'static Bound> {
 }
 
 impl Rpcbind {
-    pub(super) fn new(registered: Vec<Registered>, time: TimeOfDay) -> Rpcbind {
-        Rpcbind { registered, time }
+    pub(super) fn new(registry: Registry, time: TimeOfDay) -> Rpcbind {
+        Rpcbind { registry, time }
     }
 
     fn portmap(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
-        let mappings = || self.registered.iter().filter_map(Registered::mapping);
+        let registered = self.registry.borrow();
+        let mappings = || registered.iter().filter_map(Registered::mapping);
         match PortmapProcedure::from_number(call.procedure) {
             Some(PortmapProcedure::Set | PortmapProcedure::Unset) => {
                 if decode::<Mapping>(call, reply).is_some() {
@@ -122,11 +153,9 @@ impl Rpcbind {
                 reply.success(|writer| writer.value(&text));
             }
             Some(RpcbindProcedure::Dump) => {
-                let listed: Vec<_> = self
-                    .registered
-                    .iter()
-                    .map(|found| (found, UniversalAddress::new(found.address)))
-                    .collect();
+                let registered = self.registry.borrow();
+                let listed: Vec<_> =
+                    registered.iter().map(|found| (found, UniversalAddress::new(found.address))).collect();
                 reply.success(|writer| {
                     let bindings = listed.iter().map(|(found, address)| Binding {
                         program: found.program,
@@ -151,7 +180,8 @@ impl Rpcbind {
     /// Where a program is. If it is everywhere: at the address that the caller reached us at, as far as it says one.
     fn address(&self, wanted: &Binding<'_>, of_version: bool) -> Option<SocketAddr> {
         let same = |found: &&Registered| found.program == wanted.program && found.netid == wanted.netid.0;
-        let mut fits = self.registered.iter().filter(same);
+        let registered = self.registry.borrow();
+        let mut fits = registered.iter().filter(same);
         let exact = fits.clone().find(|found| found.version == wanted.version);
         let found = if of_version { exact } else { exact.or(fits.next_back()) }?.address;
         if !found.ip().is_unspecified() {

@@ -119,7 +119,8 @@ impl Pair {
         let locking = Locking::new(locking, recovered, Box::new(NoCallOut::default()));
         let locking = Rc::new(RefCell::new(locking));
         let time = TimeOfDay::Offset(Duration::from_secs(1_000_000));
-        let services = services_with_locks(exports, time, locking.clone(), registered());
+        let services =
+            services_with_locks(exports, time, locking.clone(), Rc::new(RefCell::new(registered())));
         let mut server = Engine::new(provider, services, server_pools, config, 1).unwrap();
         server.listen("here").unwrap();
 
