@@ -14,7 +14,7 @@ use stag::runtime::{Clock, CoreId, PollMode, Reactor, ReactorConfig, StopFlag, T
 
 use super::listen::Listen;
 use super::plan::{PAGE_LEN, Plan};
-use super::registration::{self, Registration};
+use super::registration::Registration;
 use super::{Settings, report, services};
 use crate::failure::Failure;
 use crate::output::Output;

@@ -16,6 +16,9 @@ use crate::state::KnownHost;
 /// Seconds to wait before the first try, the second, and so on; the last holds for all that follow.
 const DELAYS_S: [u64; 7] = [0, 1, 2, 4, 8, 15, 30];
 
+/// Calls to one host at once: one that does not answer must not keep the others from hearing.
+const CALLS_PER_HOST: usize = 4;
+
 /// When to try again to begin a Call while as many are under way as may be.
 const FULL: Duration = Duration::from_millis(20);
 
@@ -177,6 +180,9 @@ impl Outbox {
             return;
         }
         self.next = Duration::MAX;
+        // No longer than the Calls that there may be at once.
+        let mut called: Vec<IpAddr> =
+            self.entries.iter().filter(|entry| entry.call.is_some()).filter_map(|entry| entry.to).collect();
         for entry in &mut self.entries {
             self.next = self.next.min(entry.deadline);
             let (None, Some(to)) = (entry.call, entry.to) else { continue };
@@ -184,20 +190,21 @@ impl Outbox {
                 self.next = self.next.min(entry.next);
                 continue;
             }
-            self.cookie = self.cookie.wrapping_add(1);
-            match self.out.begin(entry.what.call(to, self.cookie), now) {
-                Some(id) => {
-                    entry.call = Some(id);
-                    entry.tries += 1;
-                    let delay = DELAYS_S[entry.tries.min(DELAYS_S.len() - 1)];
-                    entry.next = now + Duration::from_secs(delay);
-                }
-                None => {
-                    // One of those under way has to end first.
-                    self.next = now + FULL;
-                    return;
-                }
+            if called.iter().filter(|other| **other == to).count() >= CALLS_PER_HOST {
+                self.next = self.next.min(now + FULL);
+                continue;
             }
+            self.cookie = self.cookie.wrapping_add(1);
+            let Some(id) = self.out.begin(entry.what.call(to, self.cookie), now) else {
+                // One of those under way has to end first.
+                self.next = now + FULL;
+                return;
+            };
+            called.push(to);
+            entry.call = Some(id);
+            entry.tries += 1;
+            let delay = DELAYS_S[entry.tries.min(DELAYS_S.len() - 1)];
+            entry.next = now + Duration::from_secs(delay);
         }
     }
 
@@ -257,5 +264,131 @@ impl What {
             Status::Denied => Some(End::Unwanted),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::callout::CallOutError;
+    use crate::store::ObjectId;
+
+    /// Calls that have begun, and answers to give.
+    #[derive(Clone, Default)]
+    struct Script(Rc<RefCell<Lines>>);
+
+    #[derive(Default)]
+    struct Lines {
+        begun: Vec<OutCall>,
+        cancelled: Vec<CallOutId>,
+        answers: Vec<(CallOutId, Result<Vec<u8>, CallOutError>)>,
+    }
+
+    impl CallOut for Script {
+        fn begin(&mut self, call: OutCall, _: Duration) -> Option<CallOutId> {
+            let begun = &mut self.0.borrow_mut().begun;
+            begun.push(call);
+            Some(CallOutId(begun.len() as u64))
+        }
+
+        fn cancel(&mut self, id: CallOutId) {
+            self.0.borrow_mut().cancelled.push(id);
+        }
+
+        fn poll(&mut self, _: Duration) -> Option<(CallOutId, Result<Vec<u8>, CallOutError>)> {
+            self.0.borrow_mut().answers.pop()
+        }
+
+        fn next_timeout(&self) -> Option<Duration> {
+            None
+        }
+
+        fn descriptors(&self, _: &mut Vec<RawFd>) {}
+    }
+
+    fn grant(svid: u32) -> What {
+        let owner = Rc::new(Owner { host: HostId(0), svid, handle: Box::default() });
+        What::Grant(Grant {
+            file: FileKey { fsid: 1, object: ObjectId { fileid: 1, generation: 1 } },
+            owner,
+            range: Range::new(0, 1).expect("a range"),
+            exclusive: true,
+            file_handle: Box::default(),
+            name: Box::default(),
+        })
+    }
+
+    const LIFE: Duration = Duration::from_secs(120);
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn to(last: u8) -> Option<IpAddr> {
+        Some([192, 0, 2, last].into())
+    }
+
+    #[test]
+    fn one_host_does_not_keep_others_from_hearing() {
+        let script = Script::default();
+        let mut outbox = Outbox::new(Box::new(script.clone()));
+        for svid in 0..10 {
+            outbox.push(to(1), grant(svid), seconds(1), LIFE);
+        }
+        outbox.push(to(2), grant(99), seconds(1), LIFE);
+        outbox.push(None, grant(100), seconds(1), LIFE);
+        outbox.begin_due(seconds(1));
+        let count = |host| script.0.borrow().begun.iter().filter(|call| Some(call.to) == to(host)).count();
+        assert_eq!((count(1), count(2)), (CALLS_PER_HOST, 1));
+        // Nothing ends: nothing more begins, and the clock is not asked to hurry.
+        outbox.begin_due(seconds(2));
+        assert_eq!((count(1), count(2)), (CALLS_PER_HOST, 1));
+        assert_eq!(outbox.next_timeout(), Some(seconds(2) + FULL));
+    }
+
+    #[test]
+    fn what_fails_is_told_again_until_it_is_given_up() {
+        let script = Script::default();
+        let mut outbox = Outbox::new(Box::new(script.clone()));
+        outbox.push(to(1), grant(1), seconds(1), LIFE);
+        let mut tries = Vec::new();
+        for now in 1..200 {
+            let now = seconds(now);
+            if let Some((_, end)) = outbox.poll_ended(now) {
+                assert_eq!((end, now), (End::GivenUp, seconds(121)));
+                break;
+            }
+            outbox.begin_due(now);
+            let begun = script.0.borrow().begun.len();
+            if begun > tries.len() {
+                tries.push(now.as_secs());
+                script.0.borrow_mut().answers.push((CallOutId(begun as u64), Err(CallOutError::TimedOut)));
+            }
+        }
+        assert_eq!(tries, [1, 2, 4, 8, 16, 31, 61, 91]);
+        assert!(outbox.is_idle());
+        assert_eq!(outbox.call_counts(), (0, 8));
+    }
+
+    #[test]
+    fn the_answer_to_what_was_forgotten_does_not_count() {
+        let script = Script::default();
+        let mut outbox = Outbox::new(Box::new(script.clone()));
+        outbox.push(to(1), grant(1), seconds(1), LIFE);
+        outbox.push(to(1), grant(2), seconds(1), LIFE);
+        outbox.begin_due(seconds(1));
+        outbox.forget(|grant| grant.owner.svid == 1);
+        assert_eq!(script.0.borrow().cancelled, [CallOutId(1)]);
+        let denied = arguments(&nlm4::Results { cookie: Object(&[]), status: Status::Denied });
+        script
+            .0
+            .borrow_mut()
+            .answers
+            .extend([(CallOutId(2), Ok(denied.clone())), (CallOutId(1), Ok(denied))]);
+        let Some((What::Grant(grant), End::Unwanted)) = outbox.poll_ended(seconds(2)) else { panic!() };
+        assert_eq!(grant.owner.svid, 2);
+        assert!(outbox.poll_ended(seconds(2)).is_none() && outbox.is_idle());
     }
 }
