@@ -18,13 +18,13 @@ use crate::client::{
     CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CompletedCall, Credentials, Request,
 };
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
-use crate::engine::Core;
 use crate::few::Few;
 use crate::offering::{Lists, WriteCounts, emit_chunks};
 use crate::reconnect::ClientPolicy;
 use crate::reply::LONG_REPLY_LEN_MAX;
 use crate::retransmission::{Kept, Standing};
 use crate::slot::{Ending, Slot};
+use crate::state::Core;
 
 /// Octets of a header without chunks.
 const HEADER_LEN_MIN: u32 = stag_wire::rpcrdma::HEADER_LEN_MIN as u32;

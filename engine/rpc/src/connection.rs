@@ -13,10 +13,10 @@ use stag_proto::parameters::Parameters;
 use crate::ConnectionId;
 use crate::calling::Calling;
 use crate::client::CloseReason;
-use crate::engine::Core;
 use crate::reconnect::Session;
 use crate::service::Services;
 use crate::serving::Serving;
+use crate::state::Core;
 
 /// How long a connection outlives the beginning of a graceful stop. The Sends of a stopping engine are
 /// signaled, and awaited; Replies that were posted just before are not, and have this time to arrive.

@@ -12,9 +12,9 @@ use stag_wire::xdr::Reader;
 use crate::ConnectionId;
 use crate::call::{Call, Caller, Placed};
 use crate::duplicates::{Asked, EntryId, Known};
-use crate::engine::Core;
 use crate::reply::Reply;
 use crate::service::{Lookup, Outcome, Procedure, Services, Token};
+use crate::state::Core;
 
 /// What becomes of a Call.
 pub(crate) enum Route<'a> {

@@ -64,6 +64,7 @@ pub(crate) struct Asked<'a> {
 }
 
 /// What is known of a Call.
+#[allow(clippy::large_enum_variant, reason = "on the stack, for a moment; a box would be an allocation")]
 pub(crate) enum Known {
     /// Nothing, and nothing will be.
     Nothing,
@@ -363,13 +364,80 @@ fn digest(octets: &[u8], seed: [u64; 2]) -> u64 {
     let (pairs, rest) = octets.as_chunks::<16>();
     let mut sum = seed[0] ^ octets.len() as u64;
     let mut mix = |pair: &[u8; 16]| {
-        let (a, b) = (&pair[..8], &pair[8..]);
-        let word = |half: &[u8]| half.iter().fold(0u64, |word, octet| word << 8 | u64::from(*octet));
-        sum = fold(word(a) ^ seed[1], word(b) ^ sum);
+        let words = u128::from_le_bytes(*pair);
+        sum = fold(words as u64 ^ seed[1], (words >> 64) as u64 ^ sum);
     };
     pairs.iter().for_each(&mut mix);
     let mut last = [0; 16];
     last[..rest.len()].copy_from_slice(rest);
     mix(&last);
     fold(sum ^ seed[0], seed[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    #[test]
+    fn every_octet_counts() {
+        let octets: Vec<u8> = (0..100).collect();
+        let seed = [3, 5];
+        let mut seen: Vec<u64> = (0..100).map(|len| digest(&octets[..len], seed)).collect();
+        for at in 0..100 {
+            for change in [1, 0x80] {
+                let mut other = octets.clone();
+                other[at] ^= change;
+                seen.push(digest(&other, seed));
+            }
+        }
+        seen.push(digest(&octets, seed));
+        seen.push(digest(&octets, [4, 5]));
+        let count = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), count);
+    }
+
+    /// A ring against a list that says the same plainly: few buckets' worth of keys, so that chains are long.
+    #[test]
+    fn a_ring_forgets_the_oldest() {
+        let mut ring = Ring::new(5);
+        let mut model: VecDeque<(Key, u32)> = VecDeque::new();
+        let mut state = 1u32;
+        for step in 0..20_000 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let key = Key { digest: u64::from(state >> 28), xid: step % 7, ..Key::default() };
+            let known = model.iter().find(|(other, _)| *other == key).map(|(_, index)| *index);
+            let found = ring.find(&key).map(|entry| entry.key);
+            assert_eq!(found, known.map(|_| key), "step {step}");
+            match known {
+                Some(index) if state & 0x100 == 0 => {
+                    ring.remove(index);
+                    model.retain(|(other, _)| *other != key);
+                }
+                Some(_) => {}
+                None => {
+                    let (index, _) = ring.insert(key, Duration::ZERO).expect("none is being executed");
+                    ring.entries[index as usize].state = State::Answered;
+                    // Whoever had this place is gone.
+                    model.retain(|(_, other)| *other != index);
+                    model.push_back((key, index));
+                    assert!(model.len() <= 5);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn callers_are_addresses_without_ports() {
+        let of = |text: &str| address(&Peer::Address(text.parse().expect("an address")));
+        assert_eq!(of("10.0.0.1:700"), of("10.0.0.1:2"));
+        assert_eq!(of("10.0.0.1:700"), of("[::ffff:10.0.0.1]:9"));
+        assert_ne!(of("10.0.0.1:700"), of("10.0.0.2:700"));
+        assert_ne!(of("[fe80::1]:700"), of("[fe80::2]:700"));
+        let process = |pid| address(&Peer::Process { pid, uid: 0, gid: 0 });
+        assert_ne!(process(1), process(2));
+    }
 }

@@ -7,7 +7,7 @@ use stag_fabric::Provider;
 use crate::ConnectionId;
 use crate::calling::Calling;
 use crate::client::{Chunks, Credentials, Request};
-use crate::engine::Core;
+use crate::state::Core;
 
 impl Calling {
     /// Asks whether the server is there, if it is time.

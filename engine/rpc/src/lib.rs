@@ -37,6 +37,7 @@ mod retransmission;
 mod service;
 mod serving;
 mod slot;
+mod state;
 mod statistics;
 mod stream;
 mod usage;

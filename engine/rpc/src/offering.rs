@@ -9,7 +9,7 @@ use stag_wire::rpcrdma::{ReadSegment, Segment};
 
 use crate::ConnectionId;
 use crate::client::CLIENT_SEGMENTS_MAX;
-use crate::engine::Core;
+use crate::state::Core;
 
 /// Segments of each Write chunk.
 pub(crate) struct WriteCounts {

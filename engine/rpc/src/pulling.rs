@@ -11,9 +11,9 @@ use stag_wire::xdr::{Reader, Reduced};
 
 use crate::ConnectionId;
 use crate::call::{PIECES_MAX, Placed};
-use crate::engine::Core;
 use crate::pushing::Posted;
 use crate::service::{Lookup, Services};
+use crate::state::Core;
 
 /// Data Read chunks of one Call at most. NFS has one; custom programs may have more.
 pub(crate) const READ_CHUNKS_MAX: usize = 8;

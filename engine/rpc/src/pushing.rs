@@ -8,7 +8,7 @@ use stag_wire::rpcrdma::Segment;
 
 use crate::ConnectionId;
 use crate::draft::{Draft, PlannedWrite};
-use crate::engine::Core;
+use crate::state::Core;
 
 /// How posting went.
 pub(crate) enum Posted {

@@ -22,10 +22,10 @@ use stag_proto::requester::{self, Outcome};
 use crate::ConnectionId;
 use crate::calling::{Calling, Positions};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks};
-use crate::engine::Core;
 use crate::offering::{WriteCounts, emit_chunks};
 use crate::reply::LONG_REPLY_LEN_MAX;
 use crate::slot::Ending;
+use crate::state::Core;
 
 /// Where a Call stands, beside what the Requester knows.
 #[derive(Debug, Default)]

@@ -24,11 +24,11 @@ use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::{Draft, Verdict};
 use crate::duplicates::Known;
-use crate::engine::{Core, FIRST_RECEIVES};
 use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, place, plan_chunks, post_reads};
 use crate::pushing::{Posted, plan_writes, post_draft};
 use crate::reply::Reply;
 use crate::service::{Repeat, Services, Token};
+use crate::state::{Core, FIRST_RECEIVES};
 use crate::usage::Usage;
 
 /// A Call that is in process beyond one pass.

@@ -12,8 +12,8 @@ use stag_wire::xdr::Reader;
 use crate::ConnectionId;
 use crate::calling::Positions;
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks, Results};
-use crate::engine::Core;
 use crate::offering::{Lists, segment, write_buf};
+use crate::state::Core;
 use crate::statistics::Statistics;
 /// One segment of a Write chunk, while the peer may write it and after.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! How many of its credits a serving connection uses, and so how many it should have.
 
-use crate::engine::Core;
+use crate::state::Core;
 
 /// Credits that a connection starts with, when there are enough.
 const CREDITS_START: u32 = 16;

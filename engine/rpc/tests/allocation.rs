@@ -347,5 +347,6 @@ fn what_a_call_and_a_connection_cost() {
     let keep_alive = KeepAlive { program: PROGRAM, version: VERSION, after, answer_within, when_idle: true };
     let policy = ClientPolicy { reconnect: Some(Backoff::default()), keep_alive: Some(keep_alive) };
     calls_allocate_nothing("allocation-kept", policy);
+    calls_over_tcp_allocate_nothing();
     an_idle_connection_pins_little();
 }

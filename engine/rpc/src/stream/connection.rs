@@ -21,9 +21,9 @@ use crate::call::Placed;
 use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::Verdict;
 use crate::duplicates::{Kept, Known};
-use crate::engine::Core;
 use crate::reply::Reply;
 use crate::service::{Repeat, Services, Token};
+use crate::state::Core;
 
 /// Calls of one connection that services answer later, at most: beyond that no more are taken on.
 const LATER_MAX: usize = 64;

@@ -35,8 +35,8 @@ use stag_fabric::{FabricError, Peer};
 
 use crate::ConnectionId;
 use crate::config::EngineConfig;
-use crate::engine::Core;
 use crate::service::{Services, Token};
+use crate::state::Core;
 use connection::{Connection, Ending, Shared};
 use quota::Quota;
 
