@@ -42,6 +42,7 @@ fi
 mount -t tmpfs none /run
 ip link set lo up
 work=$(mktemp -d "$out/work.XXXXXX")
+mkdir "$work/dir"
 stagd='' rpcbind=''
 trap 'kill $stagd $rpcbind 2>/dev/null; rm -rf "$work"' EXIT
 
@@ -75,8 +76,8 @@ shows() { # shows PATTERN COMMAND...: its output has a line like that
 
 # stagd_start OPTION... : iWARP on 20049, RPC over TCP on 2049
 stagd_start() {
-    "$stagd_program" --export mem:/data,root_squash=no --export mem:/more,ro --memory 256M --listen iwarp://0.0.0.0:20049 --listen tcp://0.0.0.0:2049 \
-        "$@" >"$out/stagd.log" 2>&1 &
+    "$stagd_program" --export mem:/data,root_squash=no --export mem:/more,ro --export "dir:$work/dir,name=/dir,root_squash=no" --memory 256M \
+        --listen iwarp://0.0.0.0:20049 --listen tcp://0.0.0.0:2049 "$@" >"$out/stagd.log" 2>&1 &
     stagd=$!
     local n=0
     until grep -q 'ready: tcp' "$out/stagd.log" || [ $n -gt 100 ]; do sleep 0.1; n=$((n + 1)); done
@@ -90,10 +91,10 @@ same_file() { # same_file FILE URL: written and read back
     run nfs-cp "$1" "$2" && run nfs-cat "$2" | cmp - "$1"
 }
 
-# files PREFIX OPTIONS : libnfs's commands and our program on libnfs
+# files PREFIX EXPORT OPTIONS : libnfs's commands and our program on libnfs
 files() {
-    local name=$1 options=$2 len
-    local url=nfs://127.0.0.1/data
+    local name=$1 options=$3 len
+    local url=nfs://127.0.0.1$2
     check "$name: nfs-ls of an export" nfs-ls "$url?$options"
     for len in 0 1 4095 4096 65536 1048576 5000001; do
         head -c $len /dev/urandom >"$work/file"
@@ -107,8 +108,9 @@ files() {
 }
 
 check "stagd starts" stagd_start
-files "TCP port" 'nfsport=2049&mountport=2049&version=3'
-files "iWARP port" 'nfsport=20049&mountport=20049&version=3'
+files "TCP port" /data 'nfsport=2049&mountport=2049&version=3'
+files "iWARP port" /data 'nfsport=20049&mountport=20049&version=3'
+files "a directory" /dir 'nfsport=2049&mountport=2049&version=3'
 if fio --enghelp 2>/dev/null | grep -qw nfs; then
     check "fio: writes at random, verified" fio --name=verify --ioengine=nfs --nfs_url='nfs://127.0.0.1/data?nfsport=2049&mountport=2049&version=3' \
         --rw=randwrite --bsrange=4k-1m --size=32m --iodepth=16 --verify=crc32c --verify_fatal=1
@@ -129,10 +131,13 @@ check "rpcinfo -p shows MOUNT" shows '100005 +3 +tcp +2049' rpcinfo -p 127.0.0.1
 check "rpcinfo shows NFS over RDMA" shows '100003 +3 +rdma +0.0.0.0.78.81' rpcinfo 127.0.0.1
 check "rpcinfo calls NFS" rpcinfo -T tcp 127.0.0.1 100003 3
 check "rpcinfo calls MOUNT" rpcinfo -T tcp 127.0.0.1 100005 3
+check "rpcinfo calls NLM" rpcinfo -T tcp 127.0.0.1 100021 4
+check "rpcinfo calls NSM" rpcinfo -T tcp 127.0.0.1 100024 1
+check "rpcinfo calls NFSACL" rpcinfo -T tcp 127.0.0.1 100227 3
 check "rpcinfo calls a version that is not there" not rpcinfo -T tcp 127.0.0.1 100003 4
 check "showmount -e" shows '^/data' showmount -e 127.0.0.1
 check "showmount -e shows all" shows '^/more' showmount -e 127.0.0.1
-files "found by rpcbind" 'version=3'
+files "found by rpcbind" /data 'version=3'
 check "stagd stops" stagd_stop
 check "rpcinfo -p shows NFS no more" not shows 100003 rpcinfo -p 127.0.0.1
 check "stagd starts again where one died" stagd_start --rpcbind
