@@ -12,7 +12,9 @@ pub mod iwarp;
 mod provider;
 pub mod shm;
 pub mod sim;
+pub mod verbs;
 
 pub use iwarp::{Iwarp, IwarpConfig};
 pub use provider::*;
 pub use shm::{Shm, ShmConfig};
+pub use verbs::{Verbs, VerbsConfig};

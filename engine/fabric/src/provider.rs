@@ -216,6 +216,15 @@ pub enum WorkError {
     /// The peer broke the rules of the fabric.
     #[error("the peer violated the fabric's protocol")]
     PeerViolation,
+    /// The peer, or the way to it, did not answer however often it was tried.
+    #[error("the peer does not answer: transport retries are used up")]
+    Unreachable,
+    /// The peer had no Receive posted, however often it was tried.
+    #[error("the peer has no Receive posted: receiver-not-ready retries are used up")]
+    ReceiverNotReady,
+    /// The device, or its driver, failed.
+    #[error("the device failed")]
+    Device,
 }
 
 /// Why a request was not posted. The request is handed back beside it.
@@ -261,6 +270,10 @@ pub enum DisconnectReason {
     NoListener,
     /// Set-up took too long.
     TimedOut,
+    /// Nothing leads there, and why.
+    Unreachable(&'static str),
+    /// The device under the connection is gone.
+    DeviceRemoved,
     /// A work request failed.
     Work(WorkError),
     /// The peer broke the fabric's own protocol.
@@ -336,6 +349,14 @@ pub struct Stranger {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
+    /// This machine cannot run the fabric.
+    #[error("{fabric}:// does not work here: {problem}")]
+    Unavailable {
+        /// Which.
+        fabric: &'static str,
+        /// What is missing, and how to get it.
+        problem: String,
+    },
     /// The address cannot be understood.
     #[error("address {address:?}: {problem}")]
     Address {

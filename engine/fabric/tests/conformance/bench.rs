@@ -39,6 +39,21 @@ pub(crate) trait Harness {
         false
     }
 
+    /// Whether the side whose request is refused by the peer is told so, and not only that the connection ended.
+    fn tells_refusals(&self) -> bool {
+        true
+    }
+
+    /// Whether private data may arrive with zeros behind it, as over InfiniBand.
+    fn pads_private_data(&self) -> bool {
+        false
+    }
+
+    /// Whether a Send may invalidate what is invalid already.
+    fn survives_late_invalidations(&self) -> bool {
+        true
+    }
+
     /// Checks of its own, at the end of a case.
     fn finish(&mut self);
 }
@@ -160,6 +175,16 @@ impl<H: Harness> Bench<H> {
             });
             request.is_none().then_some(())
         });
+    }
+
+    /// Whether this private data arrived as it was sent.
+    pub(crate) fn assert_private_data(&self, arrived: &[u8], sent: &[u8]) {
+        if self.harness.pads_private_data() {
+            let padding = arrived.strip_prefix(sent).unwrap_or_else(|| panic!("{arrived:?} is not {sent:?}"));
+            assert!(padding.iter().all(|&octet| octet == 0), "{arrived:?} is {sent:?} and zeros");
+        } else {
+            assert_eq!(arrived, sent);
+        }
     }
 
     /// Waits for a side's completion of a request.
@@ -341,11 +366,17 @@ impl<H: Harness> Bench<H> {
         error: WorkError,
     ) {
         let reason = self.end(side, queue_pairs[side]);
-        assert_eq!(reason, DisconnectReason::Work(error), "the reason of the side that was refused");
+        let tells = self.harness.tells_refusals();
+        if tells {
+            assert_eq!(reason, DisconnectReason::Work(error), "the reason of the side that was refused");
+        } else {
+            assert_ne!(reason, DisconnectReason::Local, "nobody asked for the end");
+        }
         let own = self[side]
             .take_completion(|c| c.queue_pair == queue_pairs[side] && c.id == id && kind_of(c) == Some(kind));
         let own = own.expect("it completed");
         let early = kind == Kind::Send || kind == Kind::Write && self.harness.completes_early();
+        let error = if tells { error } else { WorkError::Flushed };
         assert!(own.result == Err(error) || early && own.result.is_ok(), "{own:?}");
         let other = self.end(1 - side, queue_pairs[1 - side]);
         assert_ne!(other, DisconnectReason::Local, "the other side did not ask for the end");

@@ -181,7 +181,7 @@ pub(crate) fn send_with_invalidate_of_readable_memory<H: Harness>(bench: &mut Be
 /// Invalidating what was not exposed breaks the fabric's rules: never exposed, invalidated before, or another
 /// queue pair's.
 pub(crate) fn invalidating_what_is_not_exposed<H: Harness>(bench: &mut Bench<H>) {
-    if !supports_invalidate(bench) {
+    if !supports_invalidate(bench) || !bench.harness.survives_late_invalidations() {
         return;
     }
     for way in 0..3 {
@@ -233,7 +233,7 @@ pub(crate) fn invalidating_what_is_not_exposed<H: Harness>(bench: &mut Bench<H>)
 /// A message that invalidates a handle which was fenced while it was on its way: the handle is dead in any case, and
 /// is not reported a second time. The message arrives, or the connection ends.
 pub(crate) fn invalidating_what_was_fenced_meanwhile<H: Harness>(bench: &mut Bench<H>) {
-    if !supports_invalidate(bench) {
+    if !supports_invalidate(bench) || !bench.harness.survives_late_invalidations() {
         return;
     }
     let [qa, qb] = bench.connect();

@@ -6,7 +6,10 @@
 
 mod bench;
 mod capacity;
+mod devices;
 mod exposures;
+#[path = "../fake/mod.rs"]
+mod fake;
 mod faults;
 mod iwarp;
 mod messages;
@@ -42,6 +45,14 @@ macro_rules! conformance {
                 #[test]
                 fn $case() {
                     crate::shared_memory::run(stringify!($case), crate::$subject::$case);
+                }
+            )* })*
+        }
+        mod on_verbs {
+            $(mod $subject { $(
+                #[test]
+                fn $case() {
+                    crate::devices::run(stringify!($case), crate::$subject::$case);
                 }
             )* })*
         }

@@ -13,10 +13,11 @@ pub(crate) fn private_data_flows_both_ways<H: Harness>(bench: &mut Bench<H>) {
             ((0..ours).map(|i| i as u8 ^ 0x55).collect(), (0..theirs).map(|i| i as u8 ^ 0xaa).collect());
         let qa = bench.dial(&hello, CAPACITY);
         let (request, private_data) = bench.request();
-        assert_eq!(private_data, hello);
+        bench.assert_private_data(&private_data, &hello);
         let qb = bench.prepare(request, CAPACITY);
         bench[B].provider().accept(qb, &welcome).expect("a prepared connection is accepted");
-        assert_eq!(bench.established(A, qa), welcome);
+        let answer = bench.established(A, qa);
+        bench.assert_private_data(&answer, &welcome);
         assert_eq!(bench.established(B, qb), b"", "the accepting side sent the last of it");
     }
 }
@@ -38,7 +39,8 @@ pub(crate) fn too_much_private_data<H: Harness>(bench: &mut Bench<H>) {
     let refused = bench[B].provider().accept(qb, &too_much).expect_err("it does not fit");
     assert!(is_limit(&refused), "{refused}");
     bench[B].provider().accept(qb, b"less").expect("less of it can still be sent");
-    assert_eq!(bench.established(A, qa), b"less");
+    let answer = bench.established(A, qa);
+    bench.assert_private_data(&answer, b"less");
     bench.established(B, qb);
 }
 
@@ -104,7 +106,8 @@ pub(crate) fn several_listeners<H: Harness>(bench: &mut Bench<H>) {
     let is = |event: &Event| matches!(event, Event::ConnectRequest { .. });
     let event = bench.until("a request comes in", |bench| bench[B].take_event(is));
     let Event::ConnectRequest { listener, request, private_data, .. } = event else { unreachable!() };
-    assert_eq!((listener, &private_data[..]), (other, &b"2"[..]));
+    assert_eq!(listener, other);
+    bench.assert_private_data(&private_data, b"2");
     bench[B].provider().reject(request, "seen");
     bench.end(A, qa);
     bench.connect();
@@ -138,7 +141,7 @@ pub(crate) fn connect_to_oneself<H: Harness>(bench: &mut Bench<H>) {
     let one = bench[B].provider().connect(&address, b"me", CAPACITY).expect("connecting starts");
     let one = bench[B].adopt(one);
     let (request, private_data) = bench.request();
-    assert_eq!(private_data, b"me");
+    bench.assert_private_data(&private_data, b"me");
     let two = bench.prepare(request, CAPACITY);
     bench[B].provider().accept(two, b"").expect("a prepared connection is accepted");
     bench.established(B, one);

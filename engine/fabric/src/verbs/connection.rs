@@ -1,0 +1,263 @@
+//! One queue pair: the two queues, what is exposed, and where it is in its life.
+//!
+//! ```text
+//! connecting side  Resolving ─▶ Routing ─▶ Connecting ─┐
+//!                                                      ├─▶ Open ─▶ Failing ─┐
+//! listening side               Prepared ─▶ Accepted ───┘     │              │
+//!                                                            ▼              ▼
+//! from anywhere, for any reason                            Closing ──────────────▶ Gone
+//! ```
+//!
+//! Memory that the device may touch is given back when its work request completed; what is left is given back when the
+//! queue pair is destroyed, which no device outlives with an access.
+
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use stag_memory::Buf;
+use stag_rdma_core_sys as sys;
+
+use super::device::Domain;
+use super::exposure::Exposures;
+use super::objects::CmId;
+use super::sends::{self, SendQueue};
+use super::work::{Batch, WorkId};
+use crate::{Completion, DisconnectReason, Peer, QueuePairCapacity, QueuePairId};
+
+/// Where a queue pair is in its life, and so what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// For the address to be resolved: then it is known which device leads there, and the queue pair is made.
+    Resolving,
+    /// For the route.
+    Routing,
+    /// For the other side's answer.
+    Connecting,
+    /// For our user's `accept`.
+    Prepared,
+    /// For the connection manager to say that it is there, or for the first message.
+    Accepted,
+    /// For nothing: it works.
+    Open,
+    /// Requests were flushed: for the connection manager to say why.
+    Failing,
+    /// For the device to give back what is posted.
+    Closing,
+    /// For the user to harvest what it gave back.
+    Gone,
+}
+
+/// What a queue pair being connected still needs.
+pub(super) struct Dialing {
+    pub(super) private_data: Vec<u8>,
+}
+
+/// A queue pair. Fields that let the device or the peer touch memory are declared before those that own it.
+pub(super) struct QueuePair {
+    pub(super) cm: Option<CmId>,
+    pub(super) exposures: Exposures,
+    pub(super) sends: SendQueue,
+    pub(super) receives: ReceiveQueue,
+    /// `None` before there is a device.
+    pub(super) domain: Option<Rc<Domain>>,
+    pub(super) id: QueuePairId,
+    pub(super) phase: Phase,
+    pub(super) capacity: QueuePairCapacity,
+    pub(super) peer: Peer,
+    /// Why it ends.
+    pub(super) reason: Option<DisconnectReason>,
+    /// When the phase has lasted too long; set at the first look.
+    pub(super) deadline: Option<Duration>,
+    pub(super) dialing: Option<Dialing>,
+    /// What the other side of a connection request offered: Reads that it takes, Reads that it makes.
+    pub(super) offered: (u8, u8),
+    /// Whether it ever was open, and whether the user has heard of that.
+    pub(super) is_established: bool,
+    pub(super) is_announced: bool,
+    /// Completions from before that.
+    pub(super) held: VecDeque<Completion>,
+    pub(super) is_dirty: bool,
+    /// Whether a request failed, other than by being flushed.
+    pub(super) has_failed: bool,
+}
+
+impl QueuePair {
+    pub(super) fn new(id: QueuePairId, phase: Phase, capacity: QueuePairCapacity, peer: Peer) -> QueuePair {
+        QueuePair {
+            cm: None,
+            exposures: Exposures::default(),
+            sends: SendQueue::new(&capacity),
+            receives: ReceiveQueue::new(&capacity),
+            domain: None,
+            id,
+            phase,
+            capacity,
+            peer,
+            reason: None,
+            deadline: None,
+            dialing: None,
+            offered: (0, 0),
+            is_established: false,
+            is_announced: false,
+            held: VecDeque::new(),
+            is_dirty: false,
+            has_failed: false,
+        }
+    }
+
+    /// Completions that it may have in the completion queue.
+    pub(super) fn completions(capacity: &QueuePairCapacity) -> u64 {
+        u64::from(capacity.receives) + sends::depth(capacity)
+    }
+
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    /// Whether Receives may still be posted.
+    #[inline]
+    pub(super) fn takes_receives(&self) -> bool {
+        !matches!(self.phase, Phase::Failing | Phase::Closing | Phase::Gone)
+    }
+
+    /// The device's queue pair; null before it is made and after it is destroyed.
+    #[inline]
+    fn raw(&self) -> *mut sys::ibv_qp {
+        self.cm.as_ref().map_or(std::ptr::null_mut(), CmId::queue_pair)
+    }
+
+    /// Hands the Receives to the device. An error is the end of the queue pair.
+    pub(super) fn ring_receives(&mut self, batch: &mut Batch) -> io::Result<()> {
+        let raw = self.raw();
+        let Some(domain) = &self.domain else { return Ok(()) };
+        if raw.is_null() || !self.takes_receives() {
+            return Ok(());
+        }
+        loop {
+            self.receives.fill(batch, self.id, domain);
+            if batch.is_empty() {
+                return Ok(());
+            }
+            // SAFETY: the queue pair exists, `cm` owns it. The buffers stay in `receives`, where nobody looks into
+            // them, until they complete or the queue pair is destroyed (`finish`, or the order of our fields).
+            unsafe { batch.post_receives(raw) }?;
+        }
+    }
+
+    /// Hands to the device what it has room for. An error is the end of the queue pair.
+    pub(super) fn ring(&mut self, batch: &mut Batch, inline_len: u32) -> io::Result<()> {
+        self.ring_receives(batch)?;
+        let raw = self.raw();
+        let Some(domain) = self.domain.clone() else { return Ok(()) };
+        if raw.is_null() {
+            return Ok(());
+        }
+        while self.is_open() {
+            self.sends.fill(batch, self.id, &domain, &self.exposures, inline_len);
+            if batch.is_empty() {
+                break;
+            }
+            // SAFETY: as in `ring_receives`; what is sent or written stays in `sends`, what is exposed in `exposures`.
+            unsafe { batch.post_sends(raw) }?;
+            for slot in batch.take_binds() {
+                self.exposures.bound(slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the device has given everything back that it got.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.raw().is_null() || (self.sends.is_idle() && self.receives.is_idle())
+    }
+
+    /// Destroys the queue pair and all access of the peer; after this nobody touches the memory that is left.
+    pub(super) fn destroy(&mut self) -> Option<Rc<Domain>> {
+        self.cm = None;
+        self.exposures.drop_access();
+        self.domain.take()
+    }
+}
+
+/// A posted Receive.
+struct Receive {
+    id: u64,
+    buf: Buf,
+    arena: usize,
+}
+
+/// The receive queue: completes in posting order.
+pub(super) struct ReceiveQueue {
+    posted: VecDeque<Receive>,
+    /// How many of `posted`, from the front, the device has.
+    handed: usize,
+    /// Counts what was handed over.
+    next: u32,
+    len_max: u32,
+    /// Until they are harvested, and the limit.
+    used: u32,
+    limit: u32,
+}
+
+impl ReceiveQueue {
+    fn new(capacity: &QueuePairCapacity) -> ReceiveQueue {
+        ReceiveQueue {
+            posted: VecDeque::with_capacity(capacity.receives as usize),
+            handed: 0,
+            next: 0,
+            len_max: capacity.receive_len_max,
+            used: 0,
+            limit: capacity.receives,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.used >= self.limit
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, id: u64, buf: Buf, arena: usize) {
+        self.used += 1;
+        self.posted.push_back(Receive { id, buf, arena });
+    }
+
+    /// The user has seen a completion.
+    #[inline]
+    pub(super) fn harvested(&mut self) {
+        self.used = self.used.saturating_sub(1);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.handed == 0
+    }
+
+    fn fill(&mut self, batch: &mut Batch, id: QueuePairId, domain: &Domain) {
+        while batch.has_room()
+            && let Some(receive) = self.posted.get_mut(self.handed)
+        {
+            let (slot, generation) = (id.index, id.generation as u16);
+            let work = WorkId { is_receive: true, slot, generation, sequence: self.next };
+            let len = self.len_max.min(u32::try_from(receive.buf.capacity()).unwrap_or(u32::MAX));
+            batch.push_receive(work.pack(), receive.buf.as_mut_ptr(), len, domain.lkey(receive.arena));
+            self.next = self.next.wrapping_add(1);
+            self.handed += 1;
+        }
+    }
+
+    /// The oldest Receive that the device has is done: its id and buffer, unless the device has none.
+    #[inline]
+    pub(super) fn take_done(&mut self) -> Option<(u64, Buf)> {
+        self.handed = self.handed.checked_sub(1)?;
+        self.posted.pop_front().map(|receive| (receive.id, receive.buf))
+    }
+
+    /// The queue pair is gone: gives what is left.
+    pub(super) fn take_left(&mut self) -> Option<(u64, Buf)> {
+        self.handed = self.handed.saturating_sub(1);
+        self.posted.pop_front().map(|receive| (receive.id, receive.buf))
+    }
+}

@@ -1,0 +1,273 @@
+//! The opened device: which one, what it can do, and what is shared by all queue pairs of a provider.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+use stag_memory::Arena;
+use stag_rdma_core_sys as sys;
+use stag_rdma_core_sys::RdmaCore;
+
+use super::objects::{CompletionQueue, Device, DeviceList, MemoryRegion, MemoryWindow, ProtectionDomain};
+use super::{VerbsConfig, unavailable};
+use crate::{ExposureKind, FabricError};
+
+/// Protection domains, with all arenas registered in them, that are kept for connections to come.
+const SPARE_DOMAINS_MAX: usize = 16;
+
+/// InfiniBand's connection request has room for 92 octets, of which the connection manager takes 36. iWARP has
+/// more, but nobody needs it.
+pub(super) const PRIVATE_DATA_LEN_MAX: usize = 56;
+
+/// What the device can do, and what we make of it.
+pub(super) struct Profile {
+    pub(super) name: String,
+    pub(super) is_iwarp: bool,
+    pub(super) exposure: ExposureKind,
+    /// Octets that go into a work request itself: probed.
+    pub(super) inline_len: u32,
+    /// Work requests of one queue at most.
+    pub(super) requests_max: u32,
+    /// RDMA Reads that a peer may have under way on one of our queue pairs.
+    pub(super) responder_resources: u8,
+    /// RDMA Reads that we may have under way on one.
+    pub(super) initiator_depth: u8,
+    /// Largest message, Write or Read.
+    pub(super) len_max: u32,
+}
+
+/// A protection domain and the arenas in it.
+pub(super) struct Domain {
+    /// In the order of the provider's arenas.
+    regions: RefCell<Vec<MemoryRegion>>,
+    pub(super) domain: Rc<ProtectionDomain>,
+}
+
+impl Domain {
+    fn new(device: &Device, arenas: &[Arena], access: sys::ibv_access_flags) -> io::Result<Domain> {
+        let domain = Rc::new(ProtectionDomain::new(device)?);
+        let domain = Domain { regions: RefCell::new(Vec::new()), domain };
+        for arena in arenas {
+            domain.register(arena, access)?;
+        }
+        Ok(domain)
+    }
+
+    /// Registers one more arena. The provider keeps it for as long as its domains.
+    fn register(&self, arena: &Arena, access: sys::ibv_access_flags) -> io::Result<()> {
+        // SAFETY: mapped while the arena lives, which the provider holds, and drops after its domains. The
+        // device writes only what a work request or an exposure names, and these own what they name.
+        let region = unsafe { MemoryRegion::new(&self.domain, arena.base().as_ptr(), arena.len(), access) }?;
+        self.regions.borrow_mut().push(region);
+        Ok(())
+    }
+
+    /// The local key of an arena.
+    #[inline]
+    pub(super) fn lkey(&self, arena: usize) -> u32 {
+        self.regions.borrow()[arena].lkey()
+    }
+
+    /// The region of an arena, for a window to be bound in it.
+    #[inline]
+    pub(super) fn region(&self, arena: usize) -> *mut sys::ibv_mr {
+        self.regions.borrow()[arena].as_ptr()
+    }
+}
+
+/// An opened device with what all queue pairs share. Declared in the order in which it goes.
+pub(super) struct Opened {
+    pub(super) queue: Rc<CompletionQueue>,
+    /// All queue pairs' where windows guard memory; otherwise nobody's but a model of what connections get.
+    shared: Rc<Domain>,
+    /// Where regions guard memory: a region is good for every queue pair of its domain, so each has its own.
+    spare: Vec<Rc<Domain>>,
+    pub(super) device: Device,
+    pub(super) profile: Profile,
+    /// What was chosen and why: sentences for the log.
+    pub(super) notes: Vec<String>,
+}
+
+impl Opened {
+    /// Opens the device that the configuration names, or the first with an active port.
+    pub(super) fn new(
+        core: &'static RdmaCore,
+        config: &VerbsConfig,
+        arenas: &[Arena],
+    ) -> Result<Opened, FabricError> {
+        let device = choose(core, config.device.as_deref())?;
+        let name = device.name();
+        let failed = |what: &str| {
+            let doing = format!("{what} on the RDMA device {name}");
+            move |source| FabricError::System { doing, source }
+        };
+        let attributes = device.attributes().map_err(failed("query the attributes"))?;
+        let port = device.port(1).map_err(failed("query port 1"))?;
+
+        let entries = config.completions.min(u32::try_from(attributes.max_cqe).unwrap_or(0)).max(1);
+        let queue = CompletionQueue::new(&device, entries, config.may_sleep);
+        let queue = queue.map_err(failed("make a completion queue"))?;
+
+        let mut notes = Vec::new();
+        let trial = Rc::new(ProtectionDomain::new(&device).map_err(failed("make a protection domain"))?);
+        let exposure = choose_exposure(&trial, &attributes, config.exposure, &mut notes);
+        let inline_len = probe_inline(&trial, &queue, config.inline_len);
+        let inline_len = inline_len.map_err(failed("make a queue pair"))?;
+        notes.push(format!("Sends of up to {inline_len} octets go inline"));
+
+        let reads = |device: libc::c_int| u8::try_from(device.max(1)).unwrap_or(u8::MAX);
+        let profile = Profile {
+            is_iwarp: device.transport() == sys::IBV_TRANSPORT_IWARP,
+            exposure,
+            inline_len,
+            requests_max: u32::try_from(attributes.max_qp_wr).unwrap_or(0),
+            responder_resources: config.read_depth.min(reads(attributes.max_qp_rd_atom)),
+            initiator_depth: config.read_depth.min(reads(attributes.max_qp_init_rd_atom)),
+            len_max: if port.max_msg_sz == 0 { 1 << 30 } else { port.max_msg_sz },
+            name: name.clone(),
+        };
+        let access = arena_access(&profile);
+        let shared = Domain::new(&device, arenas, access).map_err(failed("register the arenas"))?;
+        Ok(Opened {
+            queue: Rc::new(queue),
+            shared: Rc::new(shared),
+            spare: Vec::new(),
+            device,
+            profile,
+            notes,
+        })
+    }
+
+    /// Completions that fit.
+    pub(super) fn completions(&self, config: &VerbsConfig) -> u32 {
+        self.queue.len().min(config.completions)
+    }
+
+    /// The domain for a new queue pair.
+    pub(super) fn domain(&mut self, arenas: &[Arena]) -> io::Result<Rc<Domain>> {
+        match self.profile.exposure {
+            ExposureKind::Registration => match self.spare.pop() {
+                Some(domain) => Ok(domain),
+                None => Domain::new(&self.device, arenas, arena_access(&self.profile)).map(Rc::new),
+            },
+            _ => Ok(Rc::clone(&self.shared)),
+        }
+    }
+
+    /// Takes a queue pair's domain back, when the queue pair and all its regions are gone.
+    pub(super) fn recycle(&mut self, domain: Rc<Domain>) {
+        let is_own = self.profile.exposure == ExposureKind::Registration;
+        if is_own && self.spare.len() < SPARE_DOMAINS_MAX {
+            self.spare.push(domain);
+        }
+    }
+
+    /// Registers an arena in all domains: those of `others`, which are in use, and ours.
+    pub(super) fn register<'a>(
+        &'a self,
+        arena: &Arena,
+        others: impl Iterator<Item = &'a Rc<Domain>>,
+    ) -> io::Result<()> {
+        let access = arena_access(&self.profile);
+        let others = others.filter(|domain| !Rc::ptr_eq(domain, &self.shared));
+        for domain in std::iter::once(&self.shared).chain(&self.spare).chain(others) {
+            domain.register(arena, access)?;
+        }
+        Ok(())
+    }
+}
+
+/// What arenas are registered for: our own work, and windows. Never for a peer.
+fn arena_access(profile: &Profile) -> sys::ibv_access_flags {
+    match profile.exposure {
+        ExposureKind::MemoryWindow => sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_MW_BIND,
+        _ => sys::IBV_ACCESS_LOCAL_WRITE,
+    }
+}
+
+/// The device of that name, or the first with an active port.
+fn choose(core: &'static RdmaCore, name: Option<&str>) -> Result<Device, FabricError> {
+    let list = DeviceList::new(core).map_err(|error| no_device(&error))?;
+    let list = Rc::new(list);
+    let devices: Vec<Device> = (0..list.len()).map(|at| list.device(at)).collect();
+    let names = devices.iter().map(Device::name).collect::<Vec<_>>().join(", ");
+    let active = |device: &&Device| device.port(1).is_ok_and(|port| port.state == sys::IBV_PORT_ACTIVE);
+    let (chosen, missing) = match name {
+        Some(name) => (
+            devices.iter().find(|device| device.name() == name),
+            format!("there is no RDMA device {name}; this machine has: {names}"),
+        ),
+        None => {
+            (devices.iter().find(active).or(devices.first()), "this machine has no RDMA device".to_owned())
+        }
+    };
+    chosen.cloned().ok_or_else(|| unavailable(missing))
+}
+
+/// Says why there is no list of devices.
+pub(super) fn no_device(error: &io::Error) -> FabricError {
+    let problem = match error.raw_os_error() {
+        Some(libc::ENODEV | libc::ENOSYS | libc::ENOENT) => {
+            "rdma-core is installed, but this kernel has no RDMA connection manager or no device: load rdma_ucm \
+             and a driver (modprobe rdma_ucm siw; rdma link add siw0 type siw netdev eth0)"
+                .to_owned()
+        }
+        _ => format!("the RDMA devices cannot be listed: {error}"),
+    };
+    unavailable(problem)
+}
+
+/// Windows where the device has those of type 2 and gives us one; else a registration for each exposure.
+fn choose_exposure(
+    domain: &Rc<ProtectionDomain>,
+    attributes: &sys::ibv_device_attr,
+    wanted: Option<ExposureKind>,
+    notes: &mut Vec<String>,
+) -> ExposureKind {
+    let has_type_2 = attributes.device_cap_flags
+        & (sys::IBV_DEVICE_MEM_WINDOW_TYPE_2A | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B)
+        != 0;
+    let why = if wanted == Some(ExposureKind::Registration) {
+        "it was asked for".to_owned()
+    } else if !has_type_2 {
+        "the device has no memory windows of type 2".to_owned()
+    } else {
+        match MemoryWindow::new(domain) {
+            Ok(_) => {
+                notes.push(
+                    "memory is exposed by memory windows of type 2: one work request each way".to_owned(),
+                );
+                return ExposureKind::MemoryWindow;
+            }
+            Err(error) => format!("the device gives no memory window: {error}"),
+        }
+    };
+    notes.push(format!(
+        "memory is exposed by a registration for each exposure, two system calls, because {why}"
+    ));
+    ExposureKind::Registration
+}
+
+/// The most octets, up to `wanted`, that a queue pair takes inline. Drivers differ in whether they refuse what is too
+/// much or give less, so it is tried.
+fn probe_inline(domain: &ProtectionDomain, queue: &CompletionQueue, wanted: u32) -> io::Result<u32> {
+    let mut inline = wanted;
+    loop {
+        match domain.try_queue_pair(queue, capacities(1, 1, inline)) {
+            Ok(cap) => return Ok(cap.max_inline_data.min(inline)),
+            Err(error) if inline == 0 => return Err(error),
+            Err(_) => inline /= 2,
+        }
+    }
+}
+
+/// What a queue pair is asked for.
+pub(super) fn capacities(sends: u32, receives: u32, inline: u32) -> sys::ibv_qp_cap {
+    sys::ibv_qp_cap {
+        max_send_wr: sends,
+        max_recv_wr: receives,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: inline,
+    }
+}

@@ -1,0 +1,193 @@
+//! From the device's completions to ours, and the end of a queue pair.
+
+use stag_rdma_core_sys as sys;
+
+use super::Verbs;
+use super::connection::{Phase, QueuePair};
+use super::errors::{Queue, disconnect_reason, work_error};
+use super::exposure::Invalidated;
+use super::sends::Done;
+use super::work::WorkId;
+use crate::{Completed, Completion, DisconnectReason, Event, Handle, WorkError};
+
+impl Verbs {
+    /// Takes completions from the device once. `false`: there were no more than that.
+    pub(super) fn harvest(&mut self, max: usize) -> bool {
+        let Some(opened) = &self.opened else { return false };
+        let room = max.min(self.harvested.len());
+        let Some(count) = opened.queue.poll(&mut self.harvested[..room]) else {
+            tracing::error!("the completion queue of the RDMA device is broken");
+            for index in 0..self.slots.len() as u32 {
+                self.close(index, DisconnectReason::Work(WorkError::Device));
+            }
+            return false;
+        };
+        for at in 0..count {
+            let completion = self.harvested[at];
+            let work = WorkId::unpack(completion.wr_id);
+            // A queue pair that was destroyed may have left some behind.
+            let is_current = |pair: &&mut QueuePair| pair.id.generation as u16 == work.generation;
+            if self.at(work.slot).filter(is_current).is_some() {
+                match work.is_receive {
+                    true => self.receive_done(work.slot, &completion),
+                    false => self.send_done(work.slot, work.sequence, &completion),
+                }
+            }
+        }
+        count == room
+    }
+
+    #[inline]
+    fn receive_done(&mut self, index: u32, completion: &sys::ibv_wc) {
+        let mut result = work_error(Queue::Receive, completion.status).map_or(Ok(()), Err);
+        if result.is_ok() {
+            self.first_message(index);
+        }
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        let Some((id, mut buf)) = pair.receives.take_done() else { return };
+        let (mut invalidated, mut exposed) = (None, None);
+        if result.is_ok() {
+            if completion.wc_flags & sys::IBV_WC_WITH_INV != 0 {
+                // SAFETY: the flag says which field of the union it is; both are numbers.
+                let handle = unsafe { completion.__bindgen_anon_1.invalidated_rkey };
+                match pair.exposures.invalidated(handle) {
+                    Invalidated::Ended(memory) => {
+                        (invalidated, exposed) = (Some(Handle(handle)), Some(memory));
+                        self.counters.invalidations += 1;
+                    }
+                    Invalidated::Meanwhile => {}
+                    Invalidated::Violation => result = Err(WorkError::PeerViolation),
+                }
+            }
+            match buf.capacity().checked_sub(completion.byte_len as usize) {
+                Some(_) => buf.set_len(completion.byte_len as usize),
+                None => result = Err(WorkError::Device),
+            }
+        }
+        let completed = Completed::Receive { buf, invalidated, exposed };
+        pair.give(&mut self.local, id, completed, result);
+        if let Err(error) = result {
+            self.failed(index, error);
+        }
+    }
+
+    #[inline]
+    fn send_done(&mut self, index: u32, sequence: u32, completion: &sys::ibv_wc) {
+        let error = work_error(Queue::Send, completion.status);
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        match error {
+            None => pair.sends.note_done(sequence),
+            // What is before the first that failed is done, whether or not it was to be reported.
+            Some(error) if error != WorkError::Flushed && !pair.has_failed => {
+                pair.sends.note_done(sequence.wrapping_sub(1));
+            }
+            Some(_) => {}
+        }
+        while let Some(done) = pair.sends.take_done() {
+            match done {
+                Done::Completed { id, completed } => pair.give(&mut self.local, id, completed, Ok(())),
+                Done::Invalidated { slot } => {
+                    let handle = pair.exposures.handle(slot);
+                    if let Some((id, exposed)) = pair.exposures.fenced(slot) {
+                        pair.give(&mut self.local, id, Completed::Fence { handle, exposed }, Ok(()));
+                    }
+                }
+            }
+        }
+        let Some(error) = error else {
+            // There is room again.
+            if pair.sends.is_waiting() {
+                self.mark_dirty(index);
+            }
+            return;
+        };
+        pair.has_failed = true;
+        while let Some(Done::Completed { id, completed }) = pair.sends.take_failed(sequence) {
+            pair.give(&mut self.local, id, completed, Err(error));
+        }
+        self.failed(index, error);
+    }
+
+    /// A request failed: so does the queue pair. For one that was only flushed the connection manager knows why.
+    fn failed(&mut self, index: u32, error: WorkError) {
+        let Some(pair) = self.at(index) else { return };
+        match error {
+            WorkError::Flushed if matches!(pair.phase, Phase::Closing | Phase::Gone | Phase::Failing) => {}
+            WorkError::Flushed => {
+                pair.phase = Phase::Failing;
+                pair.deadline = None;
+                self.mark_attention(index);
+            }
+            WorkError::PeerViolation => {
+                let what = "it invalidated a handle that it must not, or sent what the device refused";
+                self.close(index, DisconnectReason::PeerViolation(what));
+            }
+            error => self.close(index, disconnect_reason(error)),
+        }
+    }
+
+    /// Destroys a queue pair that is closing, and gives back all that is left.
+    pub(super) fn finish(&mut self, index: u32) {
+        // What it completed is still true.
+        while self.harvest(usize::MAX) {}
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        if pair.phase != Phase::Closing {
+            return;
+        }
+        let domain = pair.destroy();
+        pair.phase = Phase::Gone;
+        let flushed = Err(WorkError::Flushed);
+        while let Some((id, buf)) = pair.receives.take_left() {
+            let completed = Completed::Receive { buf, invalidated: None, exposed: None };
+            pair.give(&mut self.local, id, completed, flushed);
+        }
+        while let Some(Done::Completed { id, completed }) = pair.sends.take_left() {
+            pair.give(&mut self.local, id, completed, flushed);
+        }
+        while let Some(slot) = pair.exposures.first_used() {
+            let handle = pair.exposures.handle(slot);
+            if let Some((id, exposed)) = pair.exposures.fenced(slot) {
+                pair.give(&mut self.local, id, Completed::Fence { handle, exposed }, flushed);
+            }
+        }
+        if let (Some(opened), Some(domain)) = (&mut self.opened, domain) {
+            opened.recycle(domain);
+        }
+    }
+
+    /// Forgets a queue pair that is gone, when all its completions were harvested. `true`: it is forgotten.
+    pub(super) fn leave(&mut self, index: u32) -> bool {
+        if !self.local.is_empty() {
+            return false;
+        }
+        let Some(pair) = self.at(index) else { return true };
+        if pair.phase != Phase::Gone || !pair.held.is_empty() {
+            return false;
+        }
+        let (queue_pair, capacity) = (pair.id, pair.capacity);
+        let reason = pair.reason.take().unwrap_or(DisconnectReason::Local);
+        self.slots[index as usize] = None;
+        self.completions_taken -= QueuePair::completions(&capacity);
+        self.events.push_back(Event::Disconnected { queue_pair, reason });
+        true
+    }
+}
+
+impl QueuePair {
+    /// Queues a completion for the user, who must have heard of `Established` before.
+    #[inline]
+    fn give(
+        &mut self,
+        local: &mut std::collections::VecDeque<Completion>,
+        id: u64,
+        completed: Completed,
+        result: Result<(), WorkError>,
+    ) {
+        let completion = Completion { queue_pair: self.id, id, completed, result };
+        if self.is_established && !self.is_announced {
+            self.held.push_back(completion);
+        } else {
+            local.push_back(completion);
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The connection manager's events, the device's, deadlines, and the device's going and coming back.
+
+use std::time::Duration;
+
+use stag_rdma_core_sys as sys;
+
+use super::connection::{Phase, QueuePair};
+use super::device::Opened;
+use super::errors::{rejection, setup_failure};
+use super::objects::CmEvent;
+use super::{FLUSH_TIMEOUT, INCOMING_MAX, Incoming, LOOK_INTERVAL, REASON_TIMEOUT, RETURN_INTERVAL, Verbs};
+use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, QueuePairId, WorkError};
+
+/// Events taken in one look.
+const EVENTS_BURST: usize = 32;
+
+/// Whose an event is: the number that an identifier of the connection manager carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    Listener(u32),
+    Incoming(u32),
+    /// Slot, and the last 30 bits of its generation.
+    QueuePair(u32, u32),
+}
+
+impl Token {
+    const GENERATION: u32 = (1 << 30) - 1;
+
+    pub(super) fn queue_pair(id: QueuePairId) -> Token {
+        Token::QueuePair(id.index, id.generation & Token::GENERATION)
+    }
+
+    pub(super) fn pack(self) -> usize {
+        match self {
+            Token::Listener(index) => index as usize,
+            Token::Incoming(number) => 1 << 62 | number as usize,
+            Token::QueuePair(index, generation) => 2 << 62 | (generation as usize) << 32 | index as usize,
+        }
+    }
+
+    fn unpack(token: usize) -> Token {
+        let low = token as u32;
+        match token >> 62 {
+            0 => Token::Listener(low),
+            1 => Token::Incoming(low),
+            _ => Token::QueuePair(low, (token >> 32) as u32 & Token::GENERATION),
+        }
+    }
+}
+
+impl Verbs {
+    /// Looks at everything but completions.
+    #[cold]
+    pub(super) fn look(&mut self) {
+        self.look_at = self.now + LOOK_INTERVAL;
+        self.look_passes = 0;
+        self.counters.looks += 1;
+        if self.epoll.is_ready() {
+            for _ in 0..EVENTS_BURST {
+                let Some(event) = self.channel.next() else { break };
+                self.hear(event);
+            }
+            self.hear_device();
+        }
+        self.attend();
+        if self.opened.is_none() {
+            self.bring_back();
+        }
+    }
+
+    /// One event of the connection manager.
+    fn hear(&mut self, event: CmEvent) {
+        match Token::unpack(event.token) {
+            Token::Listener(index) => self.hear_listener(index, event),
+            Token::Incoming(number) => self.incoming.retain(|incoming| incoming.number != number),
+            Token::QueuePair(index, generation) => {
+                let is_current = |pair: &&mut QueuePair| pair.id.generation & Token::GENERATION == generation;
+                let phase = self.at(index).filter(is_current).map(|pair| pair.phase);
+                if let Some(phase) = phase.filter(|phase| !matches!(phase, Phase::Closing | Phase::Gone)) {
+                    self.hear_queue_pair(index, phase, &event);
+                }
+            }
+        }
+    }
+
+    fn hear_listener(&mut self, index: u32, event: CmEvent) {
+        match event.kind {
+            sys::RDMA_CM_EVENT_CONNECT_REQUEST => {
+                let Some(mut cm) = event.incoming else { return };
+                if self.incoming.len() >= INCOMING_MAX {
+                    cm.reject(b"too many connection requests wait for an answer");
+                    return;
+                }
+                let number = self.incoming_next;
+                self.incoming_next = self.incoming_next.wrapping_add(1);
+                cm.set_token(Token::Incoming(number).pack());
+                let Some(peer) = cm.peer().map(Peer::Address) else {
+                    cm.reject(b"the connection manager does not say who you are");
+                    return;
+                };
+                // What the peer has resources for is what we may make, and the other way round.
+                let offered = (event.initiator_depth, event.responder_resources);
+                self.incoming.push(Incoming { cm, number, offered });
+                self.events.push_back(Event::ConnectRequest {
+                    listener: ListenerId(index),
+                    request: ConnectRequestId(number.into()),
+                    peer,
+                    private_data: event.private_data,
+                });
+            }
+            sys::RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                if let Some(listener) = self.listeners.get_mut(index as usize) {
+                    listener.cm = None;
+                }
+                self.lose_device();
+            }
+            kind => tracing::debug!("a listener's event {kind}, status {}", event.status),
+        }
+    }
+
+    fn hear_queue_pair(&mut self, index: u32, phase: Phase, event: &CmEvent) {
+        match (event.kind, phase) {
+            (sys::RDMA_CM_EVENT_ADDR_RESOLVED, Phase::Resolving) => self.address_resolved(index),
+            (sys::RDMA_CM_EVENT_ROUTE_RESOLVED, Phase::Routing) => self.route_resolved(index),
+            (sys::RDMA_CM_EVENT_ESTABLISHED, Phase::Connecting) => {
+                if let Some(pair) = self.at(index) {
+                    pair.sends.set_read_depth(event.initiator_depth);
+                }
+                self.establish(index, event.private_data.clone());
+            }
+            (sys::RDMA_CM_EVENT_ESTABLISHED, Phase::Accepted) => self.establish(index, Vec::new()),
+            // Whoever asked gave up.
+            (sys::RDMA_CM_EVENT_REJECTED, Phase::Prepared | Phase::Accepted) => {
+                self.close(index, DisconnectReason::Peer);
+            }
+            (sys::RDMA_CM_EVENT_REJECTED, _) => {
+                self.close(index, rejection(event.status, &event.private_data));
+            }
+            (sys::RDMA_CM_EVENT_DISCONNECTED, _) => self.close(index, DisconnectReason::Peer),
+            (sys::RDMA_CM_EVENT_DEVICE_REMOVAL, _) => self.lose_device(),
+            (sys::RDMA_CM_EVENT_ADDR_CHANGE, _) => {
+                self.close(index, DisconnectReason::Unreachable("the network address of the device changed"));
+            }
+            (
+                sys::RDMA_CM_EVENT_ADDR_ERROR
+                | sys::RDMA_CM_EVENT_ROUTE_ERROR
+                | sys::RDMA_CM_EVENT_CONNECT_ERROR
+                | sys::RDMA_CM_EVENT_UNREACHABLE,
+                _,
+            ) => self.close(index, setup_failure(event.kind, event.status)),
+            // Said twice, late, or of no concern to us: TIMEWAIT_EXIT, multicast.
+            (kind, phase) => tracing::debug!("event {kind}, status {}, in {phase:?}", event.status),
+        }
+    }
+
+    /// The connection is there.
+    pub(super) fn establish(&mut self, index: u32, private_data: Vec<u8>) {
+        let Some(pair) = self.at(index) else { return };
+        pair.phase = Phase::Open;
+        pair.is_established = true;
+        pair.deadline = None;
+        // The connecting side knows its peer since it resolved the address; the name may have had several.
+        if let Some(address) = pair.cm.as_ref().and_then(|cm| cm.peer()) {
+            pair.peer = Peer::Address(address);
+        }
+        let event = Event::Established { queue_pair: pair.id, private_data, peer: pair.peer.clone() };
+        self.events.push_back(event);
+        self.mark_dirty(index);
+    }
+
+    /// What the device itself has to say.
+    fn hear_device(&mut self) {
+        for _ in 0..EVENTS_BURST {
+            let Some(opened) = &self.opened else { return };
+            let Some((kind, queue_pair)) = opened.device.next_async_event() else { return };
+            // Of another provider of this process, if not of ours: it hears of the same in another way.
+            let mut pairs = self.slots.iter().flatten();
+            let ours = pairs.find(|pair| pair.cm.as_ref().is_some_and(|cm| cm.queue_pair() == queue_pair));
+            let index = ours.map(|pair| pair.id.index);
+            match kind {
+                sys::IBV_EVENT_COMM_EST => {
+                    if let Some(index) = index {
+                        self.first_message(index);
+                    }
+                }
+                sys::IBV_EVENT_QP_REQ_ERR | sys::IBV_EVENT_QP_ACCESS_ERR => {
+                    if let Some(index) = index {
+                        let what = "it asked for what it must not, or sent what cannot be understood";
+                        self.close(index, DisconnectReason::PeerViolation(what));
+                    }
+                }
+                sys::IBV_EVENT_QP_FATAL => {
+                    if let Some(index) = index {
+                        self.close(index, DisconnectReason::Work(WorkError::Device));
+                    }
+                }
+                sys::IBV_EVENT_DEVICE_FATAL | sys::IBV_EVENT_CQ_ERR => self.lose_device(),
+                sys::IBV_EVENT_PORT_ERR => tracing::warn!("a port of the RDMA device is down"),
+                sys::IBV_EVENT_PORT_ACTIVE => tracing::info!("a port of the RDMA device is up"),
+                kind => tracing::debug!("event {kind} of the RDMA device"),
+            }
+        }
+    }
+
+    /// Something came before the connection manager said that the connection is there: then it is.
+    pub(super) fn first_message(&mut self, index: u32) {
+        if let Some(pair) = self.at(index)
+            && pair.phase == Phase::Accepted
+        {
+            if let Some(cm) = &pair.cm {
+                cm.notify_established();
+            }
+            self.establish(index, Vec::new());
+        }
+    }
+
+    /// Queue pairs whose phase ends with time, or is over.
+    fn attend(&mut self) {
+        let now = self.now;
+        let mut at = 0;
+        while let Some(&index) = self.attention.get(at) {
+            let setup_timeout = self.config.setup_timeout;
+            let Some(pair) = self.at(index) else {
+                self.attention.swap_remove(at);
+                continue;
+            };
+            let timeout = match pair.phase {
+                Phase::Open => {
+                    self.attention.swap_remove(at);
+                    continue;
+                }
+                Phase::Failing => REASON_TIMEOUT,
+                Phase::Closing | Phase::Gone => FLUSH_TIMEOUT,
+                // Its user takes the time that it needs; the other side gives up when it is too long.
+                Phase::Prepared => Duration::MAX,
+                _ => setup_timeout,
+            };
+            let deadline = *pair.deadline.get_or_insert(now.saturating_add(timeout));
+            let is_late = now >= deadline;
+            at += 1;
+            match pair.phase {
+                Phase::Closing if is_late || pair.is_flushed() => self.finish(index),
+                Phase::Failing if is_late => self.close(index, DisconnectReason::Peer),
+                Phase::Closing | Phase::Failing | Phase::Gone => {}
+                _ if is_late => self.close(index, DisconnectReason::TimedOut),
+                _ => {}
+            }
+            if self.leave(index) {
+                at -= 1;
+                self.attention.retain(|&other| other != index);
+            }
+        }
+    }
+
+    /// When `look` has to come by even if nothing happens.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let pairs = self.attention.iter().filter_map(|&index| {
+            let pair = self.slots.get(index as usize)?.as_ref()?;
+            let is_over = matches!(pair.phase, Phase::Closing | Phase::Gone);
+            Some(if is_over { self.now + LOOK_INTERVAL } else { pair.deadline.unwrap_or(self.now) })
+        });
+        let away = self.opened.is_none().then_some(self.return_at);
+        pairs.chain(away).min()
+    }
+
+    /// The device is gone, or of no use any more: so is everything on it.
+    fn lose_device(&mut self) {
+        if self.opened.is_none() {
+            return;
+        }
+        tracing::warn!(
+            "the RDMA device is gone; all its connections end, and it is looked for until it is back"
+        );
+        self.incoming.clear();
+        for listener in &mut self.listeners {
+            listener.cm = None;
+        }
+        for index in 0..self.slots.len() as u32 {
+            self.close(index, DisconnectReason::DeviceRemoved);
+            // It gives nothing back any more; destroying the queue pair ends all access.
+            if self.at(index).is_some_and(|pair| pair.phase == Phase::Closing) {
+                self.finish(index);
+            }
+        }
+        self.opened = None;
+        self.return_at = self.now + RETURN_INTERVAL;
+    }
+
+    /// Opens the device again if it is back, with its arenas and listeners.
+    fn bring_back(&mut self) {
+        if self.now < self.return_at {
+            return;
+        }
+        self.return_at = self.now + RETURN_INTERVAL;
+        let opened = match Opened::new(self.core, &self.config, &self.arenas) {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::debug!("the RDMA device is not back: {error}");
+                return;
+            }
+        };
+        let name = opened.profile.name.clone();
+        if let Err(error) = self.watch(opened) {
+            tracing::warn!("{error}");
+            self.opened = None;
+            return;
+        }
+        for index in 0..self.listeners.len() {
+            let listener = self.listen_at(index as u32, self.listeners[index].address);
+            match listener {
+                Ok(cm) => self.listeners[index].cm = Some(cm),
+                Err(error) => {
+                    tracing::warn!("listen at verbs://{} again: {error}", self.listeners[index].address)
+                }
+            }
+        }
+        tracing::info!("the RDMA device {name} is back");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_come_back_as_they_were() {
+        let id = QueuePairId { index: 32_767, generation: u32::MAX };
+        for token in
+            [Token::Listener(0), Token::Listener(7), Token::Incoming(u32::MAX), Token::queue_pair(id)]
+        {
+            assert_eq!(Token::unpack(token.pack()), token);
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! RDMA devices through rdma-core: InfiniBand, RoCE and iWARP cards, and Linux's software ones (rxe, siw).
+//!
+//! [`Verbs::open`] finds libibverbs and librdmacm at run time, and says what is missing where it cannot: the
+//! same program runs on machines without RDMA.
+//!
+//! - `objects` owns what the libraries hand out. All other `unsafe` is in `work`, which posts.
+//! - `device` chooses the device and what we make of it; [`Verbs::notes`] says it.
+//! - `manager` follows the connection manager's events, `setup` starts and answers connections.
+//! - `connection` is one queue pair: `sends`, its receive queue, `exposure`. `harvest` turns completions into ours.
+//! - `errors` says what statuses mean.
+//!
+//! # Exposure
+//!
+//! With memory windows of type 2, an exposure is a bind in front of the Send that carries the handle, and a fence is a
+//! local invalidation: two work requests, no system call. The peer of one queue pair is all that a window lets in.
+//! Without, an exposure is a registration of just that memory and a fence its end: two system calls. A region is good
+//! for a whole protection domain, so each queue pair has one of its own; domains with the arenas registered in them are
+//! kept for later connections. An arena itself is never registered for a peer.
+//!
+//! An iWARP device answers a Read with a tagged message to the reader's buffer, so that buffer has to be registered
+//! for the peer to write: each Read of ours registers its target while it lasts.
+//!
+//! # Threads
+//!
+//! None. Completions are polled; the connection manager is looked at every [`LOOK_INTERVAL`]. Ending a connection
+//! destroys its queue pair, which takes the kernel some microseconds.
+//!
+//! # Not here yet
+//!
+//! Shared receive queues; `exposure = standing`; connections through another device than the one opened.
+
+mod connection;
+mod device;
+mod errors;
+mod exposure;
+mod harvest;
+mod manager;
+mod objects;
+mod provider;
+mod sends;
+mod setup;
+mod wake;
+mod work;
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use stag_memory::{Arena, ArenaId};
+use stag_rdma_core_sys::{RdmaCore, ibv_wc};
+
+use crate::{Completion, DisconnectReason, Event, ExposureKind, FabricError, QueuePairId};
+use connection::{Phase, QueuePair};
+use device::{Domain, Opened};
+use objects::{CmId, EventChannel};
+use wake::Epoll;
+use work::{Batch, HARVEST, SLOTS_MAX};
+
+/// Connection requests that wait for an answer at once: more are refused.
+const INCOMING_MAX: usize = 1024;
+/// How often the connection manager is looked at.
+pub const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+/// As above, for a caller whose time stands still: so many idle passes.
+const LOOK_PASSES: u32 = 1024;
+/// How long the device may take to give back what was posted, before its queue pair is destroyed.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the connection manager may take to say why requests were flushed.
+const REASON_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a device that was taken away is looked for.
+const RETURN_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How to open the provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerbsConfig {
+    /// The device's name (`mlx5_0`); without one, the first with an active port.
+    pub device: Option<String>,
+    /// Whether the reactor may sleep on [`Provider::descriptor`](crate::Provider::descriptor).
+    pub may_sleep: bool,
+    /// Queue pairs at most.
+    pub queue_pairs: u32,
+    /// Entries of the completion queue at most. Each queue pair takes its `receives` and `sends`, two for each of its
+    /// `exposures`, and some more.
+    pub completions: u32,
+    /// Octets that a Send may carry inside of its work request; the device may have room for fewer.
+    pub inline_len: u32,
+    /// RDMA Reads under way at once in each direction of a queue pair; the device and the peer may allow fewer.
+    pub read_depth: u8,
+    /// How often a Send is tried again when the peer has no Receive posted: 7 is for ever. Credits see to it that there
+    /// is one, so it is a fault; a few attempts forgive a peer that is late.
+    pub rnr_retries: u8,
+    /// How long the device waits for an acknowledgement before it sends again: 4.096 µs times two to the power of this.
+    /// It tries seven times, so a peer that vanished is noticed after some 20 times that. 0 is the kernel's choice.
+    pub ack_timeout: u8,
+    /// Connection requests that may wait in the kernel.
+    pub backlog: u32,
+    /// How long a connection's set-up may take.
+    pub setup_timeout: Duration,
+    /// How memory is exposed; without it, by the best means that the device has.
+    pub exposure: Option<ExposureKind>,
+}
+
+impl Default for VerbsConfig {
+    fn default() -> VerbsConfig {
+        VerbsConfig {
+            device: None,
+            may_sleep: false,
+            queue_pairs: 1024,
+            completions: 64 * 1024,
+            inline_len: 256,
+            read_depth: 16,
+            rnr_retries: 6,
+            ack_timeout: 16,
+            backlog: 256,
+            setup_timeout: Duration::from_secs(5),
+            exposure: None,
+        }
+    }
+}
+
+/// What happened so far, for whoever tunes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerbsCounters {
+    /// Windows bound, one for each exposure.
+    pub binds: u64,
+    /// Regions registered for an exposure or for the target of a Read.
+    pub registrations: u64,
+    /// Exposures ended by us.
+    pub fences: u64,
+    /// Exposures ended by Sends of peers.
+    pub invalidations: u64,
+    /// Doorbells rung with something to post.
+    pub doorbells: u64,
+    /// Looks at the connection manager.
+    pub looks: u64,
+}
+
+/// A listener, which outlives its device.
+struct Listener {
+    cm: Option<CmId>,
+    address: std::net::SocketAddr,
+}
+
+/// A connection request that waits for its answer.
+struct Incoming {
+    cm: CmId,
+    number: u32,
+    /// Reads that the peer takes, and that it makes.
+    offered: (u8, u8),
+}
+
+/// The verbs provider.
+///
+/// Fields are dropped in this order: what may touch memory, the domains it is registered in, the memory.
+pub struct Verbs {
+    /// By [`QueuePairId::index`].
+    slots: Vec<Option<Box<QueuePair>>>,
+    incoming: Vec<Incoming>,
+    listeners: Vec<Listener>,
+    /// `None` while the device is away.
+    opened: Option<Opened>,
+    channel: Rc<EventChannel>,
+    arenas: Vec<Arena>,
+
+    local: VecDeque<Completion>,
+    events: VecDeque<Event>,
+    /// Queue pairs that the next doorbell is for.
+    dirty: Vec<u32>,
+    /// Queue pairs that wait for something else than completions.
+    attention: Vec<u32>,
+    harvested: Box<[ibv_wc; HARVEST]>,
+    batch: Box<Batch>,
+    generations: Vec<u32>,
+    completions_taken: u64,
+    incoming_next: u32,
+    now: Duration,
+    look_at: Duration,
+    look_passes: u32,
+    /// When to look for the device that is away.
+    return_at: Duration,
+    epoll: Epoll,
+    counters: VerbsCounters,
+    config: VerbsConfig,
+    core: &'static RdmaCore,
+}
+
+impl Verbs {
+    /// Opens the provider on a device of this machine. Where there is none, or no rdma-core, the error says so and what
+    /// would work.
+    pub fn open(config: VerbsConfig) -> Result<Verbs, FabricError> {
+        let core = RdmaCore::load().map_err(|error| unavailable(error.to_string()))?;
+        Verbs::open_on(core, config)
+    }
+
+    /// As [`Verbs::open`], with other functions than those of the machine's libraries: for tests.
+    ///
+    /// # Safety
+    ///
+    /// The functions do as the manual pages of their names say.
+    pub unsafe fn open_with(core: &'static RdmaCore, config: VerbsConfig) -> Result<Verbs, FabricError> {
+        Verbs::open_on(core, config)
+    }
+
+    fn open_on(core: &'static RdmaCore, config: VerbsConfig) -> Result<Verbs, FabricError> {
+        let config = VerbsConfig { queue_pairs: config.queue_pairs.min(SLOTS_MAX), ..config };
+        let channel = EventChannel::new(core).map_err(|error| device::no_device(&error))?;
+        let channel = Rc::new(channel);
+        let opened = Opened::new(core, &config, &[])?;
+        for note in &opened.notes {
+            tracing::info!(device = opened.profile.name, "{note}");
+        }
+        let epoll = Epoll::new().map_err(wake::failed)?;
+        epoll.add(channel.descriptor()).map_err(wake::failed)?;
+        let count = config.queue_pairs as usize;
+        // SAFETY: numbers, for which all zeros is a value.
+        let nothing: ibv_wc = unsafe { std::mem::zeroed() };
+        let mut verbs = Verbs {
+            slots: Vec::with_capacity(count),
+            incoming: Vec::new(),
+            listeners: Vec::new(),
+            // What is harvested at once may finish all that one queue pair has.
+            local: VecDeque::with_capacity(opened.completions(&config) as usize),
+            opened: None,
+            channel,
+            arenas: Vec::new(),
+            events: VecDeque::with_capacity(2 * count),
+            dirty: Vec::with_capacity(count),
+            attention: Vec::with_capacity(count),
+            harvested: Box::new([nothing; HARVEST]),
+            batch: Batch::new(),
+            generations: Vec::with_capacity(count),
+            completions_taken: 0,
+            incoming_next: 0,
+            now: Duration::ZERO,
+            look_at: Duration::ZERO,
+            look_passes: 0,
+            return_at: Duration::ZERO,
+            epoll,
+            counters: VerbsCounters::default(),
+            config,
+            core,
+        };
+        verbs.watch(opened)?;
+        Ok(verbs)
+    }
+
+    /// Puts an opened device in place.
+    fn watch(&mut self, opened: Opened) -> Result<(), FabricError> {
+        let fd = opened.device.prepare_async_events().map_err(wake::failed)?;
+        self.epoll.add(fd).map_err(wake::failed)?;
+        if let Some(fd) = opened.queue.descriptor() {
+            self.epoll.add(fd).map_err(wake::failed)?;
+        }
+        self.opened = Some(opened);
+        Ok(())
+    }
+
+    /// The device's name; `None` while it is away.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        self.opened.as_ref().map(|opened| &opened.profile.name[..])
+    }
+
+    /// What was chosen on this device and why: sentences for people.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        self.opened.as_ref().map_or(&[], |opened| &opened.notes)
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> VerbsCounters {
+        self.counters
+    }
+
+    /// Which of our arenas it is.
+    #[inline]
+    fn arena(&self, id: ArenaId) -> Option<usize> {
+        // A handful at most, and nearly always the first.
+        self.arenas.iter().position(|arena| arena.id() == id)
+    }
+
+    /// The queue pair, if it still exists.
+    #[inline]
+    fn find(&mut self, id: QueuePairId) -> Option<&mut QueuePair> {
+        let pair = self.slots.get_mut(id.index as usize)?.as_deref_mut()?;
+        (pair.id == id).then_some(pair)
+    }
+
+    #[inline]
+    fn at(&mut self, index: u32) -> Option<&mut QueuePair> {
+        self.slots.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    /// Something was posted: the next `ring_doorbells` has to come by.
+    #[inline]
+    fn mark_dirty(&mut self, index: u32) {
+        if let Some(pair) = self.at(index)
+            && !pair.is_dirty
+        {
+            pair.is_dirty = true;
+            self.dirty.push(index);
+        }
+    }
+
+    /// `look` has to see to this queue pair.
+    fn mark_attention(&mut self, index: u32) {
+        if !self.attention.contains(&index) {
+            self.attention.push(index);
+        }
+        self.look_at = Duration::ZERO;
+    }
+
+    /// Hands over what was posted on a queue pair.
+    #[inline]
+    fn ring_one(&mut self, index: u32) {
+        let inline_len = self.opened.as_ref().map_or(0, |opened| opened.profile.inline_len);
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        pair.is_dirty = false;
+        self.counters.doorbells += 1;
+        if let Err(error) = pair.ring(&mut self.batch, inline_len) {
+            self.post_failed(index, &error);
+        }
+    }
+
+    /// Hands over the Receives that were posted on a queue pair.
+    #[inline]
+    fn ring_receives(&mut self, index: u32) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        if let Err(error) = pair.ring_receives(&mut self.batch) {
+            self.post_failed(index, &error);
+        }
+    }
+
+    /// The device took less than it has room for: the end of the queue pair.
+    #[cold]
+    fn post_failed(&mut self, index: u32, error: &std::io::Error) {
+        tracing::warn!("post work requests: {error}");
+        self.batch.clear();
+        self.close(index, DisconnectReason::Work(crate::WorkError::Device));
+    }
+
+    /// Finds room for a queue pair, or says what is missing.
+    fn admit(&mut self, capacity: &crate::QueuePairCapacity) -> Result<QueuePairId, FabricError> {
+        let opened = self.opened.as_ref().ok_or(FabricError::Gone("the RDMA device"))?;
+        let limit = |what, wanted: u64, limit: u64, repair| {
+            if wanted > limit { Err(FabricError::Limit { what, wanted, limit, repair }) } else { Ok(()) }
+        };
+        let smaller = "choose a smaller inline threshold";
+        let len_max = opened.profile.len_max.into();
+        limit("send_len_max", capacity.send_len_max.into(), len_max, smaller)?;
+        limit("receive_len_max", capacity.receive_len_max.into(), len_max, smaller)?;
+        let (wanted, fewer) = (QueuePair::completions(capacity), "choose fewer credits");
+        let completions = opened.completions(&self.config);
+        let repair = "raise VerbsConfig::completions, or choose fewer credits or connections";
+        let wanted = self.completions_taken + wanted;
+        limit("completions of all queue pairs", wanted, completions.into(), repair)?;
+        let requests_max = opened.profile.requests_max.into();
+        limit("Receives of a queue pair", capacity.receives.into(), requests_max, fewer)?;
+        limit("work requests of a send queue", sends::depth(capacity), requests_max, fewer)?;
+        limit("exposures of a queue pair", capacity.exposures.into(), u16::MAX.into(), fewer)?;
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        let repair = "raise VerbsConfig::queue_pairs";
+        limit("queue pairs", free as u64 + 1, self.config.queue_pairs.into(), repair)?;
+        if free == self.slots.len() {
+            self.slots.push(None);
+            self.generations.push(0);
+        }
+        self.generations[free] = self.generations[free].wrapping_add(1);
+        self.completions_taken = wanted;
+        Ok(QueuePairId { index: free as u32, generation: self.generations[free] })
+    }
+
+    /// Starts to end a queue pair, for whatever reason. The first reason is the one that counts.
+    #[cold]
+    fn close(&mut self, index: u32, reason: DisconnectReason) {
+        let Some(pair) = self.at(index) else { return };
+        if matches!(pair.phase, Phase::Closing | Phase::Gone) {
+            return;
+        }
+        if let Some(cm) = &pair.cm {
+            match pair.phase {
+                // The peer is told in words that it knows: a refusal.
+                Phase::Prepared => cm.reject(b""),
+                Phase::Accepted | Phase::Open | Phase::Failing => cm.disconnect(),
+                // Nothing was sent, or destroying the identifier takes it back.
+                _ => cm.flush(),
+            }
+        }
+        pair.phase = Phase::Closing;
+        pair.reason.get_or_insert(reason);
+        pair.deadline = None;
+        self.mark_attention(index);
+    }
+
+    /// All domains that queue pairs use.
+    fn domains(&self) -> impl Iterator<Item = &Rc<Domain>> {
+        self.slots.iter().flatten().filter_map(|pair| pair.domain.as_ref())
+    }
+}
+
+/// This machine cannot, and here is why.
+fn unavailable(problem: String) -> FabricError {
+    FabricError::Unavailable { fabric: "verbs", problem }
+}

@@ -1,0 +1,677 @@
+//! Owners of what libibverbs and librdmacm hand out. Each frees its object when dropped, and keeps alive what that
+//! object stands on: a region its domain, a queue pair its completion queue, everything its device.
+
+use std::ffi::CStr;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::rc::Rc;
+
+use socket2::SockAddr;
+use stag_rdma_core_sys as sys;
+use stag_rdma_core_sys::RdmaCore;
+
+/// Turns "0 or an error number", and "0 or -1 and errno", into a result.
+fn check(returned: libc::c_int) -> io::Result<()> {
+    match returned {
+        0 => Ok(()),
+        number if number > 0 => Err(io::Error::from_raw_os_error(number)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// An object, or errno.
+fn check_pointer<T>(pointer: *mut T) -> io::Result<NonNull<T>> {
+    NonNull::new(pointer).ok_or_else(io::Error::last_os_error)
+}
+
+/// Says what could not be freed. Nothing more can be done: the device is most likely gone, and its objects with it.
+fn freed(what: &'static str, returned: libc::c_int) {
+    if let Err(error) = check(returned) {
+        tracing::warn!("free {what}: {error}");
+    }
+}
+
+/// Makes reads of a descriptor return at once.
+fn set_nonblocking(fd: libc::c_int) -> io::Result<()> {
+    // SAFETY: flags of a descriptor touch no memory.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) })
+}
+
+/// The list of devices that librdmacm opened. They stay open while the list lives.
+pub(super) struct DeviceList {
+    core: &'static RdmaCore,
+    // Invariant: `count` contexts, valid until `rdma_free_devices`.
+    list: NonNull<*mut sys::ibv_context>,
+    count: usize,
+}
+
+impl DeviceList {
+    pub(super) fn new(core: &'static RdmaCore) -> io::Result<DeviceList> {
+        let mut count = 0;
+        // SAFETY: it writes one number.
+        let list = check_pointer(unsafe { (core.cm.rdma_get_devices)(&mut count) })?;
+        Ok(DeviceList { core, list, count: usize::try_from(count).unwrap_or(0) })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Opens nothing: the device as one of the list.
+    pub(super) fn device(self: &Rc<DeviceList>, at: usize) -> Device {
+        assert!(at < self.count, "device {at} of {}", self.count);
+        // SAFETY: within the list, as just checked (invariant of the field).
+        let raw = unsafe { *self.list.as_ptr().add(at) };
+        Device { raw: NonNull::new(raw).expect("rdma_get_devices lists no null"), list: Rc::clone(self) }
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: what `rdma_get_devices` returned; every `Device` holds the list, so nobody uses one any more.
+        unsafe { (self.core.cm.rdma_free_devices)(self.list.as_ptr()) };
+    }
+}
+
+/// An opened device.
+#[derive(Clone)]
+pub(super) struct Device {
+    // Invariant: an open context, for as long as `list` lives.
+    raw: NonNull<sys::ibv_context>,
+    list: Rc<DeviceList>,
+}
+
+impl Device {
+    fn verbs(&self) -> &'static sys::Verbs {
+        &self.list.core.verbs
+    }
+
+    /// For comparing with the context of a connection.
+    pub(super) fn as_ptr(&self) -> *mut sys::ibv_context {
+        self.raw.as_ptr()
+    }
+
+    pub(super) fn name(&self) -> String {
+        // SAFETY: an open context (invariant) has a device; the name is a C string in it.
+        let name = unsafe { CStr::from_ptr((self.verbs().ibv_get_device_name)(self.raw.as_ref().device)) };
+        name.to_string_lossy().into_owned()
+    }
+
+    pub(super) fn transport(&self) -> sys::ibv_transport_type {
+        // SAFETY: as in `name`.
+        unsafe { (*self.raw.as_ref().device).transport_type }
+    }
+
+    pub(super) fn attributes(&self) -> io::Result<sys::ibv_device_attr> {
+        // SAFETY: numbers, for which all zeros is a value.
+        let mut attributes: sys::ibv_device_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: an open context; the structure is as large as rdma-core 44's, which later ones keep.
+        check(unsafe { (self.verbs().ibv_query_device)(self.raw.as_ptr(), &mut attributes) })?;
+        Ok(attributes)
+    }
+
+    pub(super) fn port(&self, number: u8) -> io::Result<sys::ibv_port_attr> {
+        // SAFETY: numbers, for which all zeros is a value.
+        let mut port: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the function fills the front part, which the two structures share; what it leaves is zero.
+        check(unsafe { (self.verbs().ibv_query_port)(self.raw.as_ptr(), number, (&raw mut port).cast()) })?;
+        Ok(port)
+    }
+
+    /// The next asynchronous event, if there is one: its type and the queue pair that it names. It is acknowledged.
+    pub(super) fn next_async_event(&self) -> Option<(sys::ibv_event_type, *mut sys::ibv_qp)> {
+        // SAFETY: a union of pointers and a number, for which all zeros is a value.
+        let mut event: sys::ibv_async_event = unsafe { std::mem::zeroed() };
+        // SAFETY: an open context; its descriptor was made non-blocking in `prepare_async_events`.
+        if unsafe { (self.verbs().ibv_get_async_event)(self.raw.as_ptr(), &mut event) } != 0 {
+            return None;
+        }
+        // SAFETY: every field of the union is a pointer or smaller, and it began as zeros.
+        let queue_pair = unsafe { event.element.qp };
+        // SAFETY: just got, and acknowledged once.
+        unsafe { (self.verbs().ibv_ack_async_event)(&mut event) };
+        Some((event.event_type, queue_pair))
+    }
+
+    /// The descriptor of asynchronous events, made non-blocking.
+    pub(super) fn prepare_async_events(&self) -> io::Result<BorrowedFd<'_>> {
+        // SAFETY: an open context has an open descriptor.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().async_fd) };
+        set_nonblocking(fd.as_raw_fd())?;
+        Ok(fd)
+    }
+}
+
+/// A protection domain.
+pub(super) struct ProtectionDomain {
+    raw: NonNull<sys::ibv_pd>,
+    device: Device,
+}
+
+impl ProtectionDomain {
+    pub(super) fn new(device: &Device) -> io::Result<ProtectionDomain> {
+        // SAFETY: an open context.
+        let raw = check_pointer(unsafe { (device.verbs().ibv_alloc_pd)(device.raw.as_ptr()) })?;
+        Ok(ProtectionDomain { raw, device: device.clone() })
+    }
+
+    /// Tries whether a reliable connected queue pair with such a capacity can be made, and says what it would get.
+    pub(super) fn try_queue_pair(
+        &self,
+        queue: &CompletionQueue,
+        cap: sys::ibv_qp_cap,
+    ) -> io::Result<sys::ibv_qp_cap> {
+        let mut attributes = init_attributes(queue, cap);
+        let verbs = self.device.verbs();
+        // SAFETY: a domain and a completion queue that are alive; the attributes live through the call.
+        let trial = check_pointer(unsafe { (verbs.ibv_create_qp)(self.raw.as_ptr(), &mut attributes) })?;
+        // SAFETY: just made, used by nobody.
+        freed("a queue pair", unsafe { (verbs.ibv_destroy_qp)(trial.as_ptr()) });
+        Ok(attributes.cap)
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        // SAFETY: regions, windows and queue pairs hold an `Rc` of the domain, so they are gone.
+        freed("a protection domain", unsafe { (self.device.verbs().ibv_dealloc_pd)(self.raw.as_ptr()) });
+    }
+}
+
+/// A registered piece of memory.
+pub(super) struct MemoryRegion {
+    raw: NonNull<sys::ibv_mr>,
+    domain: Rc<ProtectionDomain>,
+}
+
+impl MemoryRegion {
+    /// Registers `len` bytes.
+    ///
+    /// # Safety
+    ///
+    /// They are mapped for as long as the region lives; and where `access` lets the device write, nobody holds
+    /// references to what it may write while it may.
+    pub(super) unsafe fn new(
+        domain: &Rc<ProtectionDomain>,
+        base: *mut u8,
+        len: usize,
+        access: sys::ibv_access_flags,
+    ) -> io::Result<MemoryRegion> {
+        let register = domain.device.verbs().ibv_reg_mr;
+        // SAFETY: a domain that is alive; the memory is the caller's word.
+        let raw = unsafe { register(domain.raw.as_ptr(), base.cast(), len, access as libc::c_int) };
+        Ok(MemoryRegion { raw: check_pointer(raw)?, domain: Rc::clone(domain) })
+    }
+
+    #[inline]
+    pub(super) fn lkey(&self) -> u32 {
+        // SAFETY: alive while `self` is; the key never changes.
+        unsafe { self.raw.as_ref().lkey }
+    }
+
+    #[inline]
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: as in `lkey`.
+        unsafe { self.raw.as_ref().rkey }
+    }
+
+    #[inline]
+    pub(super) fn as_ptr(&self) -> *mut sys::ibv_mr {
+        self.raw.as_ptr()
+    }
+
+    /// Ends the registration; after `Ok` no device touches the memory through it. On an error it is as it was.
+    pub(super) fn deregister(self) -> Result<(), (MemoryRegion, io::Error)> {
+        // SAFETY: alive; on success it is not used again, because `self` is forgotten.
+        let returned = unsafe { (self.domain.device.verbs().ibv_dereg_mr)(self.raw.as_ptr()) };
+        match check(returned) {
+            Ok(()) => {
+                let this = std::mem::ManuallyDrop::new(self);
+                // SAFETY: read once, and `this` is not dropped: the domain's count goes down once.
+                drop(unsafe { ptr::read(&this.domain) });
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // SAFETY: alive, and the last use.
+        freed("a memory region", unsafe { (self.domain.device.verbs().ibv_dereg_mr)(self.raw.as_ptr()) });
+    }
+}
+
+/// A type 2 memory window.
+pub(super) struct MemoryWindow {
+    raw: NonNull<sys::ibv_mw>,
+    // Windows go before their domain.
+    _domain: Rc<ProtectionDomain>,
+}
+
+impl MemoryWindow {
+    pub(super) fn new(domain: &Rc<ProtectionDomain>) -> io::Result<MemoryWindow> {
+        // SAFETY: a domain that is alive.
+        let raw = check_pointer(unsafe { sys::ibv_alloc_mw(domain.raw.as_ptr(), sys::IBV_MW_TYPE_2) })?;
+        Ok(MemoryWindow { raw, _domain: Rc::clone(domain) })
+    }
+
+    #[inline]
+    pub(super) fn as_ptr(&self) -> *mut sys::ibv_mw {
+        self.raw.as_ptr()
+    }
+
+    #[inline]
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: alive while `self` is.
+        unsafe { self.raw.as_ref().rkey }
+    }
+
+    /// Notes the key that a bind gives it: for type 2 that is left to the caller of `ibv_post_send`.
+    #[inline]
+    pub(super) fn set_rkey(&mut self, rkey: u32) {
+        // SAFETY: alive, and only `self` and the driver's posting, which runs in our calls, reach it.
+        unsafe { self.raw.as_mut().rkey = rkey };
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        // SAFETY: alive, and the last use; the queue pair it may be bound to is gone, or stays without it.
+        freed("a memory window", unsafe { sys::ibv_dealloc_mw(self.raw.as_ptr()) });
+    }
+}
+
+/// A completion queue, with a channel for its events if somebody may sleep on it.
+pub(super) struct CompletionQueue {
+    raw: NonNull<sys::ibv_cq>,
+    channel: Option<CompletionChannel>,
+    device: Device,
+}
+
+impl CompletionQueue {
+    pub(super) fn new(device: &Device, entries: u32, with_channel: bool) -> io::Result<CompletionQueue> {
+        let channel = with_channel.then(|| CompletionChannel::new(device)).transpose()?;
+        let channel_raw = channel.as_ref().map_or(ptr::null_mut(), |channel| channel.raw.as_ptr());
+        let entries = entries.min(i32::MAX as u32) as libc::c_int;
+        let create = device.verbs().ibv_create_cq;
+        // SAFETY: an open context, and a channel of it or none.
+        let raw = unsafe { create(device.raw.as_ptr(), entries, ptr::null_mut(), channel_raw, 0) };
+        Ok(CompletionQueue { raw: check_pointer(raw)?, channel, device: device.clone() })
+    }
+
+    /// Entries that it holds: at least what was asked for.
+    pub(super) fn len(&self) -> u32 {
+        // SAFETY: alive while `self` is.
+        u32::try_from(unsafe { self.raw.as_ref().cqe }).unwrap_or(0)
+    }
+
+    /// Takes completions into `into`, and returns how many, or `None` when the queue is broken.
+    #[inline]
+    pub(super) fn poll(&self, into: &mut [sys::ibv_wc]) -> Option<usize> {
+        let room = into.len() as libc::c_int;
+        // SAFETY: alive; there is room for so many.
+        let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), room, into.as_mut_ptr()) };
+        usize::try_from(count).ok().filter(|&count| count <= into.len())
+    }
+
+    /// Asks for an event at the next completion. Completions that are there already make none: poll once more.
+    pub(super) fn request_event(&self) -> bool {
+        // SAFETY: alive.
+        unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), 0) == 0 }
+    }
+
+    /// Takes the events that came.
+    pub(super) fn clear_events(&self) {
+        let Some(channel) = &self.channel else { return };
+        let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
+        let verbs = self.device.verbs();
+        let mut count = 0;
+        // SAFETY: a channel that is alive and non-blocking; only our one queue is on it.
+        while unsafe { (verbs.ibv_get_cq_event)(channel.raw.as_ptr(), &mut queue, &mut context) } == 0 {
+            count += 1;
+        }
+        if count > 0 {
+            // SAFETY: so many events of this queue were got.
+            unsafe { (verbs.ibv_ack_cq_events)(self.raw.as_ptr(), count) };
+        }
+    }
+
+    /// What becomes readable at an event.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: open while the channel is, which is borrowed.
+        self.channel.as_ref().map(|channel| unsafe { BorrowedFd::borrow_raw(channel.raw.as_ref().fd) })
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.clear_events();
+        // SAFETY: queue pairs hold an `Rc` of it, so they are gone; its events are acknowledged.
+        freed("a completion queue", unsafe { (self.device.verbs().ibv_destroy_cq)(self.raw.as_ptr()) });
+    }
+}
+
+struct CompletionChannel {
+    raw: NonNull<sys::ibv_comp_channel>,
+    device: Device,
+}
+
+impl CompletionChannel {
+    fn new(device: &Device) -> io::Result<CompletionChannel> {
+        // SAFETY: an open context.
+        let raw = check_pointer(unsafe { (device.verbs().ibv_create_comp_channel)(device.raw.as_ptr()) })?;
+        let channel = CompletionChannel { raw, device: device.clone() };
+        // SAFETY: just made.
+        set_nonblocking(unsafe { channel.raw.as_ref().fd })?;
+        Ok(channel)
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        // SAFETY: its queue is gone: it is dropped by it, after its own `drop`.
+        freed("a completion channel", unsafe {
+            (self.device.verbs().ibv_destroy_comp_channel)(self.raw.as_ptr())
+        });
+    }
+}
+
+/// What a queue pair is made with.
+fn init_attributes(queue: &CompletionQueue, cap: sys::ibv_qp_cap) -> sys::ibv_qp_init_attr {
+    sys::ibv_qp_init_attr {
+        qp_context: ptr::null_mut(),
+        send_cq: queue.raw.as_ptr(),
+        recv_cq: queue.raw.as_ptr(),
+        srq: ptr::null_mut(),
+        cap,
+        qp_type: sys::IBV_QPT_RC,
+        sq_sig_all: 0,
+    }
+}
+
+/// The channel of connection manager events, non-blocking.
+pub(super) struct EventChannel {
+    core: &'static RdmaCore,
+    raw: NonNull<sys::rdma_event_channel>,
+}
+
+impl EventChannel {
+    pub(super) fn new(core: &'static RdmaCore) -> io::Result<EventChannel> {
+        // SAFETY: nothing is passed.
+        let raw = check_pointer(unsafe { (core.cm.rdma_create_event_channel)() })?;
+        let channel = EventChannel { core, raw };
+        set_nonblocking(channel.descriptor().as_raw_fd())?;
+        Ok(channel)
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: open while the channel is, which is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
+    }
+
+    /// The next event, if there is one. It is acknowledged: all of it is copied.
+    pub(super) fn next(self: &Rc<EventChannel>) -> Option<CmEvent> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: alive and non-blocking.
+        if unsafe { (self.core.cm.rdma_get_cm_event)(self.raw.as_ptr(), &mut raw) } != 0 {
+            return None;
+        }
+        // SAFETY: an event was got; it and what it points to stay until it is acknowledged below. Reliable
+        // connections, which are all that we make, use the `conn` part.
+        let (event, conn) = unsafe { (&*raw, &(*raw).param.conn) };
+        let private_data = if conn.private_data.is_null() {
+            Vec::new()
+        } else {
+            // SAFETY: as above; the event says how long it is.
+            unsafe {
+                std::slice::from_raw_parts(conn.private_data.cast::<u8>(), conn.private_data_len.into())
+            }
+            .to_vec()
+        };
+        let is_request = event.event == sys::RDMA_CM_EVENT_CONNECT_REQUEST;
+        // SAFETY: an event names an identifier that exists.
+        let token = unsafe { (*event.id).context as usize };
+        let copy = CmEvent {
+            kind: event.event,
+            status: event.status,
+            token,
+            private_data,
+            responder_resources: conn.responder_resources,
+            initiator_depth: conn.initiator_depth,
+            // The identifier of a new connection is ours from here on.
+            incoming: is_request.then(|| NonNull::new(event.id)).flatten().map(|raw| CmId {
+                raw,
+                queue_pair: None,
+                channel: Rc::clone(self),
+            }),
+        };
+        // SAFETY: just got, acknowledged once, not used afterwards.
+        unsafe { (self.core.cm.rdma_ack_cm_event)(raw) };
+        Some(copy)
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        // SAFETY: identifiers hold an `Rc` of it, so they are gone; every event was acknowledged when it was got.
+        unsafe { (self.core.cm.rdma_destroy_event_channel)(self.raw.as_ptr()) };
+    }
+}
+
+/// A connection manager event.
+pub(super) struct CmEvent {
+    pub(super) kind: sys::rdma_cm_event_type,
+    pub(super) status: libc::c_int,
+    /// Of the identifier that it is about; of the listener's for a request.
+    pub(super) token: usize,
+    pub(super) private_data: Vec<u8>,
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+    /// The new identifier of a request.
+    pub(super) incoming: Option<CmId>,
+}
+
+/// What a connection's set-up says to the other side.
+#[derive(Clone, Copy)]
+pub(super) struct Parameters<'a> {
+    pub(super) private_data: &'a [u8],
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+    pub(super) rnr_retry_count: u8,
+}
+
+impl Parameters<'_> {
+    fn raw(&self) -> sys::rdma_conn_param {
+        sys::rdma_conn_param {
+            private_data: self.private_data.as_ptr().cast(),
+            private_data_len: u8::try_from(self.private_data.len()).expect("checked against the limit"),
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            flow_control: 1,
+            // As often as there is: a lost packet must not end a connection.
+            retry_count: 7,
+            rnr_retry_count: self.rnr_retry_count,
+            srq: 0,
+            qp_num: 0,
+        }
+    }
+}
+
+/// An identifier of the connection manager, and its queue pair if it has one.
+pub(super) struct CmId {
+    raw: NonNull<sys::rdma_cm_id>,
+    // What the queue pair stands on.
+    queue_pair: Option<(Rc<ProtectionDomain>, Rc<CompletionQueue>)>,
+    channel: Rc<EventChannel>,
+}
+
+impl CmId {
+    pub(super) fn new(channel: &Rc<EventChannel>, token: usize) -> io::Result<CmId> {
+        let mut raw = ptr::null_mut();
+        let (create, context) = (channel.core.cm.rdma_create_id, token as *mut libc::c_void);
+        // SAFETY: a channel that is alive; the context is a number that is never followed.
+        check(unsafe { create(channel.raw.as_ptr(), &mut raw, context, sys::RDMA_PS_TCP) })?;
+        Ok(CmId { raw: check_pointer(raw)?, queue_pair: None, channel: Rc::clone(channel) })
+    }
+
+    fn cm(&self) -> &'static sys::Cm {
+        &self.channel.core.cm
+    }
+
+    /// Sets the number that its events carry.
+    pub(super) fn set_token(&mut self, token: usize) {
+        // SAFETY: alive; librdmacm only passes the context on.
+        unsafe { self.raw.as_mut().context = token as *mut libc::c_void };
+    }
+
+    /// Says how long the device waits for an acknowledgement. A kernel or a device that does not know of this keeps
+    /// its own time.
+    pub(super) fn set_ack_timeout(&self, timeout: u8) {
+        let mut value = timeout;
+        let (level, name) =
+            (sys::RDMA_OPTION_ID as libc::c_int, sys::RDMA_OPTION_ID_ACK_TIMEOUT as libc::c_int);
+        let set = self.cm().rdma_set_option;
+        // SAFETY: alive; one octet is read during the call.
+        let returned = unsafe { set(self.raw.as_ptr(), level, name, (&raw mut value).cast(), 1) };
+        if let Err(error) = check(returned) {
+            tracing::debug!("set the acknowledgement timeout: {error}");
+        }
+    }
+
+    /// The device that it was bound to; null before that.
+    pub(super) fn context(&self) -> *mut sys::ibv_context {
+        // SAFETY: alive.
+        unsafe { self.raw.as_ref().verbs }
+    }
+
+    /// The queue pair; null if it has none.
+    #[inline]
+    pub(super) fn queue_pair(&self) -> *mut sys::ibv_qp {
+        // SAFETY: alive.
+        unsafe { self.raw.as_ref().qp }
+    }
+
+    /// The other end's address.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        // SAFETY: alive; a socket address of any family fits into the union.
+        let address = unsafe { (&raw const (*self.raw.as_ptr()).route.addr.__bindgen_anon_2).cast::<u8>() };
+        // SAFETY: whatever its family, an address begins with it; zeros say that there is none.
+        match i32::from(unsafe { (*address.cast::<libc::sockaddr>()).sa_family }) {
+            libc::AF_INET => {
+                // SAFETY: the family says what it is.
+                let address = unsafe { &*address.cast::<libc::sockaddr_in>() };
+                let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
+                Some(SocketAddr::from((ip, u16::from_be(address.sin_port))))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: the family says what it is.
+                let address = unsafe { &*address.cast::<libc::sockaddr_in6>() };
+                let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
+                Some(SocketAddr::from((ip, u16::from_be(address.sin6_port))))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn listen(&self, address: SocketAddr, backlog: u32) -> io::Result<()> {
+        let address = SockAddr::from(address);
+        let to = address.as_ptr().cast_mut().cast();
+        // SAFETY: alive; the address is read during the call.
+        check(unsafe { (self.cm().rdma_bind_addr)(self.raw.as_ptr(), to) })?;
+        let backlog = backlog.min(i32::MAX as u32) as libc::c_int;
+        // SAFETY: alive.
+        check(unsafe { (self.cm().rdma_listen)(self.raw.as_ptr(), backlog) })
+    }
+
+    pub(super) fn resolve_address(&self, address: SocketAddr, timeout_ms: i32) -> io::Result<()> {
+        let address = SockAddr::from(address);
+        let to = address.as_ptr().cast_mut().cast();
+        let resolve = self.cm().rdma_resolve_addr;
+        // SAFETY: alive; the address is read during the call.
+        check(unsafe { resolve(self.raw.as_ptr(), ptr::null_mut(), to, timeout_ms) })
+    }
+
+    pub(super) fn resolve_route(&self, timeout_ms: i32) -> io::Result<()> {
+        // SAFETY: alive.
+        check(unsafe { (self.cm().rdma_resolve_route)(self.raw.as_ptr(), timeout_ms) })
+    }
+
+    /// Makes its queue pair, in the state in which Receives can be posted.
+    pub(super) fn create_queue_pair(
+        &mut self,
+        domain: &Rc<ProtectionDomain>,
+        queue: &Rc<CompletionQueue>,
+        cap: sys::ibv_qp_cap,
+    ) -> io::Result<()> {
+        let mut attributes = init_attributes(queue, cap);
+        let create = self.cm().rdma_create_qp;
+        // SAFETY: all three are alive; domain and queue are kept so below; the attributes live through the call.
+        check(unsafe { create(self.raw.as_ptr(), domain.raw.as_ptr(), &mut attributes) })?;
+        self.queue_pair = Some((Rc::clone(domain), Rc::clone(queue)));
+        Ok(())
+    }
+
+    pub(super) fn connect(&self, parameters: Parameters<'_>) -> io::Result<()> {
+        let mut raw = parameters.raw();
+        // SAFETY: alive; the parameters and the private data are read during the call.
+        check(unsafe { (self.cm().rdma_connect)(self.raw.as_ptr(), &mut raw) })
+    }
+
+    pub(super) fn accept(&self, parameters: Parameters<'_>) -> io::Result<()> {
+        let mut raw = parameters.raw();
+        // SAFETY: as in `connect`.
+        check(unsafe { (self.cm().rdma_accept)(self.raw.as_ptr(), &mut raw) })
+    }
+
+    pub(super) fn reject(&self, reason: &[u8]) {
+        let len = reason.len().min(u8::MAX.into());
+        // SAFETY: alive; the reason is read during the call. If it fails the peer is gone already.
+        unsafe { (self.cm().rdma_reject)(self.raw.as_ptr(), reason.as_ptr().cast(), len as u8) };
+    }
+
+    /// Tells the connection manager that a message came before it heard that the connection is there.
+    pub(super) fn notify_established(&self) {
+        // SAFETY: alive. If it fails, the connection manager knows already.
+        unsafe { (self.cm().rdma_notify)(self.raw.as_ptr(), sys::IBV_EVENT_COMM_EST) };
+    }
+
+    /// Ends the connection, and everything posted on its queue pair.
+    pub(super) fn disconnect(&self) {
+        // SAFETY: alive. If it fails there is no connection; what is posted ends below in any case.
+        unsafe { (self.cm().rdma_disconnect)(self.raw.as_ptr()) };
+        self.flush();
+    }
+
+    /// Makes the queue pair give everything posted back.
+    pub(super) fn flush(&self) {
+        if self.queue_pair.is_none() {
+            return;
+        }
+        // SAFETY: numbers and pointers, of which the mask says that only the state is read.
+        let mut attributes: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+        attributes.qp_state = sys::IBV_QPS_ERR;
+        let modify = self.channel.core.verbs.ibv_modify_qp;
+        // SAFETY: it has a queue pair. If it fails, destroying it ends what is posted.
+        unsafe { modify(self.queue_pair(), &mut attributes, sys::IBV_QP_STATE as libc::c_int) };
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        if self.queue_pair.is_some() {
+            // SAFETY: it has one, which nobody uses any more: it is only reached through `self`.
+            unsafe { (self.cm().rdma_destroy_qp)(self.raw.as_ptr()) };
+        }
+        // SAFETY: the last use; its events were acknowledged when they were got.
+        freed("a connection identifier", unsafe { (self.cm().rdma_destroy_id)(self.raw.as_ptr()) });
+    }
+}

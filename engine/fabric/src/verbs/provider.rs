@@ -1,0 +1,381 @@
+//! The provider's methods.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use stag_memory::{Arena, Buf};
+use stag_rdma_core_sys as sys;
+
+use super::connection::QueuePair;
+use super::device::PRIVATE_DATA_LEN_MAX;
+use super::exposure::{place, remote_access};
+use super::objects::MemoryRegion;
+use super::sends::Work;
+use super::{LOOK_PASSES, Verbs};
+use crate::{
+    Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
+    Fence, Handle, Limits, ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX,
+    ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
+};
+
+impl Provider for Verbs {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn limits(&self) -> Limits {
+        let opened = self.opened.as_ref();
+        let exposure = opened.map_or(ExposureKind::Registration, |opened| opened.profile.exposure);
+        let len_max = opened.map_or(0, |opened| opened.profile.len_max);
+        Limits {
+            completions: opened.map_or(0, |opened| opened.completions(&self.config)),
+            queue_pairs: self.config.queue_pairs,
+            message_len_max: len_max,
+            transfer_len_max: len_max,
+            private_data_len_max: PRIVATE_DATA_LEN_MAX,
+            // A registration of `ibv_reg_mr` is not for a peer to end, and drivers do not say when one did.
+            send_with_invalidate: exposure == ExposureKind::MemoryWindow,
+            exposure,
+        }
+    }
+
+    fn register(&mut self, arena: &Arena) -> Result<(), FabricError> {
+        if self.arena(arena.id()).is_some() {
+            return Ok(());
+        }
+        if let Some(opened) = &self.opened {
+            let failed = |source| FabricError::System {
+                doing: format!("register the arena {:?} (see ulimit -l)", arena.name()),
+                source,
+            };
+            opened.register(arena, self.domains()).map_err(failed)?;
+        }
+        self.arenas.push(arena.clone());
+        Ok(())
+    }
+
+    fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {
+        self.start_listening(address)
+    }
+
+    fn connect(
+        &mut self,
+        address: &str,
+        private_data: &[u8],
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError> {
+        self.start_connecting(address, private_data, capacity)
+    }
+
+    fn prepare(
+        &mut self,
+        request: ConnectRequestId,
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError> {
+        self.prepare_request(request, capacity)
+    }
+
+    fn accept(&mut self, queue_pair: QueuePairId, private_data: &[u8]) -> Result<(), FabricError> {
+        self.accept_prepared(queue_pair, private_data)
+    }
+
+    fn reject(&mut self, request: ConnectRequestId, reason: &str) {
+        self.refuse(request, reason);
+    }
+
+    fn disconnect(&mut self, queue_pair: QueuePairId) {
+        if self.find(queue_pair).is_some() {
+            self.close(queue_pair.index, DisconnectReason::Local);
+        }
+    }
+
+    #[inline]
+    fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
+        let arena = self.arena(buf.location().arena);
+        let refused = |request, error| Err(Refused { request, error });
+        let Some(pair) = self.find(queue_pair).filter(|pair| pair.takes_receives()) else {
+            return refused(buf, PostError::NotConnected);
+        };
+        let Some(arena) = arena else { return refused(buf, PostError::NotRegistered) };
+        if pair.receives.is_full() {
+            return refused(buf, PostError::Full);
+        }
+        pair.receives.push(id, buf, arena);
+        // At once: the peer may hear of it in another way, and iWARP does not try again when there is none.
+        self.ring_receives(queue_pair.index);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_send(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: SendRequest,
+    ) -> Result<(), Refused<SendRequest>> {
+        let arena = self.arena(request.buf.location().arena);
+        let (pair, arena) = match self.may_post(queue_pair, arena) {
+            Ok(found) => found,
+            Err(error) => return Err(Refused { request, error }),
+        };
+        if request.buf.len() > pair.capacity.send_len_max as usize {
+            return Err(Refused { request, error: PostError::TooLong });
+        }
+        let SendRequest { id, buf, invalidate, signaled } = request;
+        let invalidate = invalidate.map(|handle| handle.0);
+        pair.sends.push(id, signaled, Work::Send { buf, arena, invalidate });
+        self.mark_dirty(queue_pair.index);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_write(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: WriteRequest,
+    ) -> Result<(), Refused<WriteRequest>> {
+        let arena = self.arena(request.source.location().arena);
+        let len_max = self.len_max();
+        let (pair, arena) = match self.may_post(queue_pair, arena) {
+            Ok(found) => found,
+            Err(error) => return Err(Refused { request, error }),
+        };
+        if request.source.len() > len_max as usize {
+            return Err(Refused { request, error: PostError::TooLong });
+        }
+        let WriteRequest { id, source, target, signaled } = request;
+        let work = Work::Write { source, arena, offset: target.offset, rkey: target.handle.0 };
+        pair.sends.push(id, signaled, work);
+        self.mark_dirty(queue_pair.index);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_read(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: ReadRequest,
+        parts: &[ReadPart],
+    ) -> Result<(), Refused<ReadRequest>> {
+        let arena = self.arena(request.target.location().arena);
+        let len_max = self.len_max();
+        let registers = self.opened.as_ref().is_some_and(|opened| opened.profile.is_iwarp);
+        let (pair, arena) = match self.may_post(queue_pair, arena) {
+            Ok(found) => found,
+            Err(error) => return Err(Refused { request, error }),
+        };
+        let fits = |part: &ReadPart| {
+            let end = u64::from(part.at) + u64::from(part.len);
+            part.len <= len_max && end <= request.target.len() as u64
+        };
+        if parts.len() > READ_PARTS_MAX || !parts.iter().all(fits) {
+            return Err(Refused { request, error: PostError::TooLong });
+        }
+        let ReadRequest { id, mut target } = request;
+        let mut sink = None;
+        if registers && !target.is_empty() {
+            let access = sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_WRITE;
+            let domain = pair.domain.as_ref().map(|domain| &domain.domain);
+            // SAFETY: the buffer is kept beside the region, which is dropped first.
+            let region = domain.map(|domain| unsafe {
+                MemoryRegion::new(domain, target.as_mut_ptr(), target.len(), access)
+            });
+            match region {
+                Some(Ok(region)) => sink = Some(region),
+                _ => {
+                    let request = ReadRequest { id, target };
+                    return Err(Refused { request, error: PostError::Full });
+                }
+            }
+        }
+        pair.sends.push_read(id, (target, arena), sink, parts);
+        self.counters.registrations += u64::from(registers);
+        self.mark_dirty(queue_pair.index);
+        Ok(())
+    }
+
+    #[inline]
+    fn expose(
+        &mut self,
+        queue_pair: QueuePairId,
+        exposed: Exposed,
+    ) -> Result<RemoteSegment, Refused<Exposed>> {
+        let arena = self.arena(match &exposed {
+            Exposed::Read(shared) => shared.location().arena,
+            Exposed::Write(buf) => buf.location().arena,
+        });
+        let kind = self.opened.as_ref().map(|opened| opened.profile.exposure);
+        let refused = |request, error| Err(Refused { request, error });
+        let Some(pair) = self.find(queue_pair).filter(|pair| pair.is_open()) else {
+            return refused(exposed, PostError::NotConnected);
+        };
+        let Some(arena) = arena else { return refused(exposed, PostError::NotRegistered) };
+        let Some(slot) = pair.exposures.next_free() else { return refused(exposed, PostError::Full) };
+        let (base, len, is_written) = place(&exposed);
+        let handle = if kind == Some(ExposureKind::MemoryWindow) {
+            let handle = pair.exposures.next_handle(slot);
+            pair.exposures.start(handle, None, exposed);
+            // A window of nothing is not bound: its handle opens nothing, which is what it should.
+            if len > 0 {
+                pair.sends.push_hidden(Work::Bind { slot, arena });
+                self.mark_dirty(queue_pair.index);
+            }
+            self.counters.binds += 1;
+            handle
+        } else {
+            // Nothing is registered as one octet that nobody may touch.
+            let access = if len == 0 { 0 } else { remote_access(is_written) };
+            let access = access | if is_written { sys::IBV_ACCESS_LOCAL_WRITE } else { 0 };
+            let Some(domain) = &pair.domain else { return refused(exposed, PostError::NotConnected) };
+            // SAFETY: the memory is kept beside the region, which is dropped first.
+            let region = unsafe { MemoryRegion::new(&domain.domain, base.cast_mut(), len.max(1), access) };
+            let region = match region {
+                Ok(region) => region,
+                Err(error) => {
+                    tracing::warn!("register {len} octets to expose them (see ulimit -l): {error}");
+                    return refused(exposed, PostError::Full);
+                }
+            };
+            let handle = region.rkey();
+            pair.exposures.start(handle, Some(region), exposed);
+            self.counters.registrations += 1;
+            handle
+        };
+        Ok(RemoteSegment { handle: Handle(handle), offset: base as u64 })
+    }
+
+    #[inline]
+    fn fence(&mut self, queue_pair: QueuePairId, handle: Handle, id: u64) -> Option<Fence> {
+        let pair = self.find(queue_pair)?;
+        let slot = pair.exposures.live(handle)?;
+        let has_window = pair.exposures.window(slot).is_some();
+        let is_empty = pair.exposures.memory(slot).is_some_and(|(_, len, _)| len == 0);
+        let is_open = pair.is_open();
+        if has_window && !is_empty {
+            pair.exposures.fence(slot, id);
+            // The end of a queue pair that takes no more work fences it.
+            if is_open {
+                pair.sends.push_hidden(Work::Invalidate { slot });
+                self.mark_dirty(queue_pair.index);
+            }
+            self.counters.fences += 1;
+            return Some(Fence::Pending);
+        }
+        let ended = pair.exposures.take_region(slot).map_or(Ok(()), MemoryRegion::deregister);
+        if let Err((region, error)) = ended {
+            // Then only the queue pair's end keeps the peer out.
+            tracing::warn!("end the registration of exposed memory: {error}");
+            pair.exposures.put_region(slot, region);
+            pair.exposures.fence(slot, id);
+            self.close(queue_pair.index, DisconnectReason::Work(WorkError::Device));
+            return Some(Fence::Pending);
+        }
+        let (_, exposed) = pair.exposures.fenced(slot)?;
+        self.counters.fences += 1;
+        Some(Fence::Done(exposed))
+    }
+
+    #[inline]
+    fn ring_doorbells(&mut self) {
+        while let Some(index) = self.dirty.pop() {
+            self.ring_one(index);
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Duration, completions: &mut Vec<Completion>, max: usize) -> usize {
+        let start = completions.len();
+        let end = start + max.min(completions.capacity() - start);
+        self.now = now;
+        self.deliver(completions, end);
+        while completions.len() < end {
+            let more = self.harvest(end - completions.len());
+            self.deliver(completions, end);
+            if !more {
+                break;
+            }
+        }
+        self.look_passes += u32::from(completions.len() == start);
+        if now >= self.look_at || self.look_passes >= LOOK_PASSES {
+            self.look();
+            self.deliver(completions, end);
+        }
+        completions.len() - start
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        if let Event::Established { queue_pair, .. } = event {
+            let Some(Some(pair)) = self.slots.get_mut(queue_pair.index as usize) else { return Some(event) };
+            pair.is_announced = true;
+            self.local.extend(pair.held.drain(..));
+        }
+        Some(event)
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.next_deadline()
+    }
+
+    fn arm(&mut self) -> bool {
+        if !self.config.may_sleep || !self.local.is_empty() || !self.events.is_empty() {
+            return false;
+        }
+        self.ring_doorbells();
+        let Some(opened) = &self.opened else { return true };
+        opened.queue.clear_events();
+        if !opened.queue.request_event() {
+            return false;
+        }
+        // What came before the request makes no event.
+        self.harvest(usize::MAX);
+        self.local.is_empty() && self.dirty.is_empty()
+    }
+
+    fn disarm(&mut self) {
+        if let Some(opened) = &self.opened {
+            opened.queue.clear_events();
+        }
+        // Whatever woke us, the next pass looks.
+        self.look_at = Duration::ZERO;
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.config.may_sleep.then(|| self.epoll.as_fd())
+    }
+}
+
+impl Verbs {
+    /// The queue pair, if its send queue takes one more.
+    #[inline]
+    fn may_post(
+        &mut self,
+        queue_pair: QueuePairId,
+        arena: Option<usize>,
+    ) -> Result<(&mut QueuePair, usize), PostError> {
+        let pair = self.find(queue_pair).filter(|pair| pair.is_open()).ok_or(PostError::NotConnected)?;
+        let arena = arena.ok_or(PostError::NotRegistered)?;
+        if pair.sends.is_full() { Err(PostError::Full) } else { Ok((pair, arena)) }
+    }
+
+    #[inline]
+    fn len_max(&self) -> u32 {
+        self.opened.as_ref().map_or(0, |opened| opened.profile.len_max)
+    }
+
+    /// Gives the user what is queued.
+    #[inline]
+    fn deliver(&mut self, completions: &mut Vec<Completion>, end: usize) {
+        while completions.len() < end
+            && let Some(completion) = self.local.pop_front()
+        {
+            if let Some(pair) = self.find(completion.queue_pair) {
+                match completion.completed {
+                    Completed::Receive { .. } => pair.receives.harvested(),
+                    Completed::Fence { .. } => {}
+                    _ => pair.sends.harvested(),
+                }
+            }
+            completions.push(completion);
+        }
+    }
+}

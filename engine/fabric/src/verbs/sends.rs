@@ -1,0 +1,355 @@
+//! The send queue: what was posted by the user, what of it the device has, and what it completed.
+//!
+//! The user's requests wait here until the device has room: one request may be many work requests (the parts of a
+//! Read), a bind or an invalidation is one that the user does not see, and no more RDMA Reads may be under way
+//! than the peer has resources for. Order is kept, so a Read that has to wait holds what is behind it.
+//!
+//! # Signalling
+//!
+//! The device reports only the work requests that ask for it, and one report says that all before it are done too. The
+//! user's signaled requests ask; so does every `interval`-th, so that the queue always drains by itself.
+
+use std::collections::VecDeque;
+
+use stag_memory::{Buf, Shared};
+use stag_rdma_core_sys as sys;
+
+use super::device::Domain;
+use super::exposure::{Exposures, remote_access};
+use super::objects::MemoryRegion;
+use super::work::{Batch, Send, WorkId};
+use crate::{Completed, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart};
+
+/// Room for the parts of Reads beyond the first: more wait for their turn.
+const PARTS_ROOM: u32 = 32;
+/// Unsignaled work requests in a row at most.
+const INTERVAL_MAX: u32 = 16;
+
+/// Work requests of the send queue of such a queue pair.
+pub(super) fn depth(capacity: &QueuePairCapacity) -> u64 {
+    // A bind and an invalidation for each exposure, and the binds of an interval that are done unnoticed.
+    u64::from(capacity.sends)
+        + 2 * u64::from(capacity.exposures)
+        + u64::from(INTERVAL_MAX)
+        + u64::from(PARTS_ROOM)
+}
+
+/// A request in the send queue.
+pub(super) enum Work {
+    Send {
+        buf: Buf,
+        arena: usize,
+        invalidate: Option<u32>,
+    },
+    Write {
+        source: Shared,
+        arena: usize,
+        offset: u64,
+        rkey: u32,
+    },
+    /// The parts that are left are in `SendQueue::parts`.
+    Read {
+        sink: Option<MemoryRegion>,
+        target: Buf,
+        arena: usize,
+        parts: u16,
+    },
+    Bind {
+        slot: u16,
+        arena: usize,
+    },
+    Invalidate {
+        slot: u16,
+    },
+}
+
+struct Op {
+    id: u64,
+    signaled: bool,
+    /// Counts work requests: the one behind its last, once the device has them all.
+    end: u32,
+    work: Work,
+}
+
+/// What comes out of the send queue.
+pub(super) enum Done {
+    /// A request of the user's.
+    Completed { id: u64, completed: Completed },
+    /// An exposure's invalidation.
+    Invalidated { slot: u16 },
+}
+
+/// See the module.
+pub(super) struct SendQueue {
+    ops: VecDeque<Op>,
+    /// How many of `ops`, from the front, the device has.
+    handed: usize,
+    /// Parts of Reads that the device does not have yet, in order.
+    parts: VecDeque<ReadPart>,
+    /// The work requests of Reads that the device has not done, by count.
+    reads: VecDeque<u32>,
+    /// Counts work requests: the next, and the first that is not known to be done.
+    next: u32,
+    done: u32,
+    /// Work requests since the last signaled one, and the limit.
+    since: u32,
+    interval: u32,
+    depth: u32,
+    read_depth: u32,
+    /// The user's requests, until they are harvested, and the limit.
+    used: u32,
+    limit: u32,
+}
+
+impl SendQueue {
+    pub(super) fn new(capacity: &QueuePairCapacity) -> SendQueue {
+        let depth = depth(capacity) as u32;
+        SendQueue {
+            ops: VecDeque::with_capacity(depth as usize),
+            handed: 0,
+            parts: VecDeque::with_capacity(capacity.sends as usize * READ_PARTS_MAX),
+            reads: VecDeque::with_capacity(u8::MAX.into()),
+            next: 0,
+            done: 0,
+            since: 0,
+            interval: (capacity.sends / 4).clamp(1, INTERVAL_MAX),
+            depth,
+            read_depth: 1,
+            used: 0,
+            limit: capacity.sends,
+        }
+    }
+
+    /// Says how many RDMA Reads the peer has resources for; at least one, because some do not say.
+    pub(super) fn set_read_depth(&mut self, depth: u8) {
+        self.read_depth = u32::from(depth.max(1));
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.used >= self.limit
+    }
+
+    /// The user has seen a completion, or an unsignaled request is done.
+    #[inline]
+    pub(super) fn harvested(&mut self) {
+        self.used = self.used.saturating_sub(1);
+    }
+
+    /// Takes a request of the user's, for which there is room.
+    #[inline]
+    pub(super) fn push(&mut self, id: u64, signaled: bool, work: Work) {
+        self.used += 1;
+        self.ops.push_back(Op { id, signaled, end: 0, work });
+    }
+
+    /// Takes a Read; parts of no octets are not asked for.
+    #[inline]
+    pub(super) fn push_read(
+        &mut self,
+        id: u64,
+        (target, arena): (Buf, usize),
+        sink: Option<MemoryRegion>,
+        parts: &[ReadPart],
+    ) {
+        let before = self.parts.len();
+        self.parts.extend(parts.iter().filter(|part| part.len > 0));
+        let parts = (self.parts.len() - before) as u16;
+        self.push(id, true, Work::Read { sink, target, arena, parts });
+    }
+
+    /// Takes a bind or an invalidation: they have room of their own.
+    #[inline]
+    pub(super) fn push_hidden(&mut self, work: Work) {
+        let signaled = matches!(work, Work::Invalidate { .. });
+        self.ops.push_back(Op { id: 0, signaled, end: 0, work });
+    }
+
+    /// Whether the device has none of it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.handed == 0 && self.next == self.done
+    }
+
+    /// Whether there is something that the device does not have yet.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.handed < self.ops.len()
+    }
+
+    /// Fills the batch with what the device has room for.
+    pub(super) fn fill(
+        &mut self,
+        batch: &mut Batch,
+        id: QueuePairId,
+        domain: &Domain,
+        exposures: &Exposures,
+        inline_len: u32,
+    ) {
+        while batch.has_room()
+            && self.next.wrapping_sub(self.done) < self.depth
+            && let Some(op) = self.ops.get_mut(self.handed)
+        {
+            let mut is_last = true;
+            let mut is_read = false;
+            let mut send = match &mut op.work {
+                Work::Send { buf, arena, invalidate } => {
+                    let len = buf.len() as u32;
+                    let mut send = match *invalidate {
+                        None => Send::new(sys::IBV_WR_SEND),
+                        Some(rkey) => Send::new(sys::IBV_WR_SEND_WITH_INV).invalidate(rkey),
+                    };
+                    if len <= inline_len {
+                        send.request.send_flags |= sys::IBV_SEND_INLINE;
+                    }
+                    send.memory(buf.as_ptr(), len, domain.lkey(*arena))
+                }
+                Work::Write { source, arena, offset, rkey } => Send::new(sys::IBV_WR_RDMA_WRITE)
+                    .memory(source.as_ptr(), source.len() as u32, domain.lkey(*arena))
+                    .remote(*offset, *rkey),
+                // Nothing to read: a Write of nothing keeps its place in the order of completions.
+                Work::Read { parts: 0, .. } => Send::new(sys::IBV_WR_RDMA_WRITE),
+                Work::Read { sink, target, arena, parts } => {
+                    if self.reads.len() as u32 >= self.read_depth {
+                        return;
+                    }
+                    let Some(part) = self.parts.pop_front() else { return };
+                    *parts -= 1;
+                    is_last = *parts == 0;
+                    is_read = true;
+                    let lkey = sink.as_ref().map_or_else(|| domain.lkey(*arena), MemoryRegion::lkey);
+                    let base = target.as_ptr().wrapping_add(part.at as usize);
+                    Send::new(sys::IBV_WR_RDMA_READ)
+                        .memory(base, part.len, lkey)
+                        .remote(part.source.offset, part.source.handle.0)
+                }
+                Work::Bind { slot, arena } => {
+                    batch.note_bind(*slot);
+                    bind(*slot, domain.region(*arena), exposures)
+                }
+                Work::Invalidate { slot } => {
+                    Send::new(sys::IBV_WR_LOCAL_INV).invalidate(exposures.handle(*slot).0)
+                }
+            };
+            self.since += 1;
+            // A Read that fills the peer's resources is waited for.
+            let fills = is_read && self.reads.len() as u32 + 1 >= self.read_depth.div_ceil(2);
+            if (op.signaled && is_last) || fills || self.since >= self.interval {
+                send.request.send_flags |= sys::IBV_SEND_SIGNALED;
+                self.since = 0;
+            }
+            let (slot, generation) = (id.index, id.generation as u16);
+            send.request.wr_id = WorkId { is_receive: false, slot, generation, sequence: self.next }.pack();
+            if is_read {
+                self.reads.push_back(self.next);
+            }
+            self.next = self.next.wrapping_add(1);
+            batch.push_send(send);
+            if is_last {
+                op.end = self.next;
+                self.handed += 1;
+            }
+        }
+    }
+
+    /// Notes that the device has done a work request, and so all before it. Then `take_done` has what it finished.
+    #[inline]
+    pub(super) fn note_done(&mut self, sequence: u32) {
+        let done = sequence.wrapping_add(1);
+        if is_before(self.done, done) && !is_before(self.next, done) {
+            self.done = done;
+        }
+        while let Some(&read) = self.reads.front()
+            && is_before(read, self.done)
+        {
+            self.reads.pop_front();
+        }
+    }
+
+    /// The next request that is done without an error, in order. Unsignaled ones of the user's are done with here.
+    #[inline]
+    pub(super) fn take_done(&mut self) -> Option<Done> {
+        loop {
+            if self.handed == 0 || is_before(self.done, self.ops.front()?.end) {
+                return None;
+            }
+            let op = self.pop()?;
+            match op.work {
+                Work::Invalidate { slot } => return Some(Done::Invalidated { slot }),
+                Work::Bind { .. } => {}
+                _ if !op.signaled => self.harvested(),
+                work => return completed(op.id, work),
+            }
+        }
+    }
+
+    /// A work request failed: gives the requests up to it that are still here, in order. What is done well was taken
+    /// out by `take_done` before.
+    pub(super) fn take_failed(&mut self, sequence: u32) -> Option<Done> {
+        while is_before(self.done, sequence.wrapping_add(1)) && self.next != self.done {
+            // A Read has one completion, however many of its parts fail. One that is handed over in part is the last
+            // that is handed over at all.
+            let end = if self.handed > 0 { self.ops.front()?.end } else { self.next };
+            self.note_done(end.wrapping_sub(1));
+            match self.pop()? {
+                Op { work: Work::Bind { .. } | Work::Invalidate { .. }, .. } => {}
+                op => return completed(op.id, op.work),
+            }
+        }
+        None
+    }
+
+    /// The queue pair is gone: gives all that is left, in order. Exposures come back by themselves.
+    pub(super) fn take_left(&mut self) -> Option<Done> {
+        loop {
+            let op = self.pop()?;
+            if !matches!(op.work, Work::Bind { .. } | Work::Invalidate { .. }) {
+                return completed(op.id, op.work);
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<Op> {
+        let op = self.ops.pop_front()?;
+        self.handed = self.handed.saturating_sub(1);
+        if let Work::Read { parts, .. } = op.work {
+            self.parts.drain(..usize::from(parts).min(self.parts.len()));
+        }
+        Some(op)
+    }
+}
+
+/// Whether `a` comes before `b`, both counting around.
+#[inline]
+fn is_before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+fn completed(id: u64, work: Work) -> Option<Done> {
+    let completed = match work {
+        Work::Send { buf, .. } => Completed::Send(buf),
+        Work::Write { source, .. } => Completed::Write(source),
+        // The sink's registration ends before the buffer is anybody's.
+        Work::Read { sink, target, .. } => {
+            drop(sink);
+            Completed::Read(target)
+        }
+        Work::Bind { .. } | Work::Invalidate { .. } => return None,
+    };
+    Some(Done::Completed { id, completed })
+}
+
+/// The bind of a slot's window to what is exposed in it.
+fn bind(slot: u16, region: *mut sys::ibv_mr, exposures: &Exposures) -> Send {
+    let (base, len, is_written) = exposures.memory(slot).unwrap_or((std::ptr::null(), 0, false));
+    let window = exposures.window(slot).map_or(std::ptr::null_mut(), |window| window.as_ptr());
+    Send::new(sys::IBV_WR_BIND_MW).bind(sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
+        mw: window,
+        rkey: exposures.handle(slot).0,
+        bind_info: sys::ibv_mw_bind_info {
+            mr: region,
+            addr: base as u64,
+            length: len as u64,
+            mw_access_flags: remote_access(is_written),
+        },
+    })
+}

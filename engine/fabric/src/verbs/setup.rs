@@ -1,0 +1,287 @@
+//! Starting connections, and answering requests.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use super::connection::{Dialing, Phase, QueuePair};
+use super::device::{PRIVATE_DATA_LEN_MAX, capacities};
+use super::exposure::Exposures;
+use super::manager::Token;
+use super::objects::{CmId, MemoryWindow, Parameters};
+use super::{Incoming, Listener, Verbs, sends};
+use crate::{
+    ConnectRequestId, DisconnectReason, ExposureKind, FabricError, ListenerId, Peer, QueuePairCapacity,
+    QueuePairId,
+};
+
+/// Octets of a refusal's reason: what InfiniBand has room for.
+const REASON_LEN_MAX: usize = 148;
+
+impl Verbs {
+    pub(super) fn start_listening(&mut self, address: &str) -> Result<ListenerId, FabricError> {
+        let socket = resolve(address)?;
+        let index = self.listeners.len() as u32;
+        let cm = self.listen_at(index, socket);
+        let failed = |source| FabricError::System { doing: format!("listen at verbs://{address}"), source };
+        self.listeners.push(Listener { cm: Some(cm.map_err(failed)?), address: socket });
+        Ok(ListenerId(index))
+    }
+
+    pub(super) fn listen_at(&self, index: u32, address: SocketAddr) -> std::io::Result<CmId> {
+        let cm = CmId::new(&self.channel, Token::Listener(index).pack())?;
+        cm.listen(address, self.config.backlog)?;
+        Ok(cm)
+    }
+
+    pub(super) fn start_connecting(
+        &mut self,
+        address: &str,
+        private_data: &[u8],
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError> {
+        let socket = resolve(address)?;
+        check_private_data(private_data)?;
+        let id = self.admit(&capacity)?;
+        let cm = CmId::new(&self.channel, Token::queue_pair(id).pack()).and_then(|cm| {
+            cm.resolve_address(socket, self.timeout_ms())?;
+            Ok(cm)
+        });
+        let mut pair = QueuePair::new(id, Phase::Resolving, capacity, Peer::Address(socket));
+        pair.dialing = Some(Dialing { private_data: private_data.to_vec() });
+        match cm {
+            Ok(cm) => pair.cm = Some(cm),
+            Err(source) => {
+                self.completions_taken -= QueuePair::completions(&capacity);
+                return Err(FabricError::System { doing: format!("connect to verbs://{address}"), source });
+            }
+        }
+        self.install(pair);
+        Ok(id)
+    }
+
+    /// The address is resolved, so the device is known: makes the queue pair.
+    pub(super) fn address_resolved(&mut self, index: u32) {
+        let timeout_ms = self.timeout_ms();
+        if let Err(reason) = self.equip(index) {
+            self.close(index, reason);
+            return;
+        }
+        let Some(pair) = self.at(index) else { return };
+        pair.phase = Phase::Routing;
+        let routed = pair.cm.as_ref().is_some_and(|cm| cm.resolve_route(timeout_ms).is_ok());
+        if !routed {
+            self.close(index, DisconnectReason::Unreachable("the route cannot be resolved"));
+        }
+    }
+
+    /// The route is known: asks the other side.
+    pub(super) fn route_resolved(&mut self, index: u32) {
+        self.ring_one(index);
+        let Some(opened) = &self.opened else { return };
+        let (responder_resources, initiator_depth) =
+            (opened.profile.responder_resources, opened.profile.initiator_depth);
+        let rnr_retry_count = self.config.rnr_retries.min(7);
+        let Some(pair) = self.at(index) else { return };
+        let Some(dialing) = pair.dialing.take() else { return };
+        pair.phase = Phase::Connecting;
+        let private_data = &dialing.private_data[..];
+        let parameters = Parameters { private_data, responder_resources, initiator_depth, rnr_retry_count };
+        if let Some(Err(error)) = pair.cm.as_ref().map(|cm| cm.connect(parameters)) {
+            let reason = match error.raw_os_error() {
+                // siw looks for the listener here.
+                Some(libc::ECONNREFUSED) => DisconnectReason::NoListener,
+                Some(libc::ETIMEDOUT) => DisconnectReason::TimedOut,
+                _ => DisconnectReason::Unreachable("the device refused to connect"),
+            };
+            tracing::debug!("rdma_connect: {error}");
+            self.close(index, reason);
+        }
+    }
+
+    /// Takes a request's queue pair in hand. Whoever asked is told when that fails.
+    pub(super) fn prepare_request(
+        &mut self,
+        request: ConnectRequestId,
+        capacity: QueuePairCapacity,
+    ) -> Result<QueuePairId, FabricError> {
+        let at = self.incoming.iter().position(|incoming| u64::from(incoming.number) == request.0);
+        let mut incoming = self.incoming.swap_remove(at.ok_or(FabricError::Gone("the connection request"))?);
+        let id = match self.admit(&capacity) {
+            Ok(id) => id,
+            Err(error) => {
+                incoming.cm.reject(reason_octets(&error.to_string()));
+                return Err(error);
+            }
+        };
+        let peer = Peer::Address(incoming.cm.peer().unwrap_or(NOBODY));
+        incoming.cm.set_token(Token::queue_pair(id).pack());
+        let mut pair = QueuePair::new(id, Phase::Prepared, capacity, peer);
+        pair.offered = incoming.offered;
+        pair.cm = Some(incoming.cm);
+        self.install(pair);
+        if let Err(reason) = self.equip(id.index) {
+            let doing = format!("make the queue pair of an incoming connection: {reason:?}");
+            if let Some(Some(pair)) = self.slots.get_mut(id.index as usize)
+                && let Some(cm) = &pair.cm
+            {
+                cm.reject(reason_octets(&doing));
+            }
+            // It never was: nothing was posted, and nobody knows its name.
+            self.slots[id.index as usize] = None;
+            self.attention.retain(|&index| index != id.index);
+            self.completions_taken -= QueuePair::completions(&capacity);
+            return Err(FabricError::System { doing, source: std::io::Error::last_os_error() });
+        }
+        Ok(id)
+    }
+
+    pub(super) fn accept_prepared(
+        &mut self,
+        queue_pair: QueuePairId,
+        private_data: &[u8],
+    ) -> Result<(), FabricError> {
+        check_private_data(private_data)?;
+        let gone = FabricError::Gone("the prepared queue pair");
+        let Some(opened) = &self.opened else { return Err(gone) };
+        let (ours_in, ours_out) = (opened.profile.responder_resources, opened.profile.initiator_depth);
+        let rnr_retry_count = self.config.rnr_retries.min(7);
+        if self.find(queue_pair).is_none_or(|pair| pair.phase != Phase::Prepared) {
+            return Err(gone);
+        }
+        // Receives are there before the peer hears of it.
+        self.ring_one(queue_pair.index);
+        let Some(pair) = self.find(queue_pair).filter(|pair| pair.phase == Phase::Prepared) else {
+            return Ok(());
+        };
+        let (takes, makes) = pair.offered;
+        let initiator_depth = ours_out.min(takes);
+        let responder_resources = ours_in.min(makes);
+        pair.sends.set_read_depth(initiator_depth);
+        pair.phase = Phase::Accepted;
+        pair.deadline = None;
+        let parameters = Parameters { private_data, responder_resources, initiator_depth, rnr_retry_count };
+        if let Some(Err(error)) = pair.cm.as_ref().map(|cm| cm.accept(parameters)) {
+            tracing::debug!("rdma_accept: {error}");
+            self.close(queue_pair.index, DisconnectReason::PeerDied);
+        }
+        Ok(())
+    }
+
+    pub(super) fn refuse(&mut self, request: ConnectRequestId, reason: &str) {
+        let at = self.incoming.iter().position(|incoming| u64::from(incoming.number) == request.0);
+        if let Some(at) = at {
+            let incoming: Incoming = self.incoming.swap_remove(at);
+            incoming.cm.reject(reason_octets(reason));
+        }
+    }
+
+    /// Makes the queue pair and what belongs to it, on the opened device.
+    fn equip(&mut self, index: u32) -> Result<(), DisconnectReason> {
+        let Some(opened) = &mut self.opened else { return Err(DisconnectReason::DeviceRemoved) };
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return Ok(()) };
+        let Some(cm) = &mut pair.cm else { return Ok(()) };
+        if self.config.ack_timeout != 0 {
+            cm.set_ack_timeout(self.config.ack_timeout);
+        }
+        if cm.context() != opened.device.as_ptr() {
+            return Err(DisconnectReason::Unreachable("another RDMA device than the opened one leads there"));
+        }
+        let failed = |what: &'static str| {
+            move |error: std::io::Error| {
+                tracing::warn!("{what}: {error}");
+                DisconnectReason::Unreachable(what)
+            }
+        };
+        let domain = opened.domain(&self.arenas).map_err(failed("no protection domain"))?;
+        let capacity = &pair.capacity;
+        let cap =
+            capacities(sends::depth(capacity) as u32, capacity.receives.max(1), opened.profile.inline_len);
+        let made = cm.create_queue_pair(&domain.domain, &opened.queue, cap);
+        made.map_err(failed("the device has no queue pair left"))?;
+        let count = capacity.exposures as usize;
+        let windows = match opened.profile.exposure {
+            ExposureKind::MemoryWindow => {
+                (0..count).map(|_| MemoryWindow::new(&domain.domain)).collect::<Result<_, _>>()
+            }
+            _ => Ok(Vec::new()),
+        };
+        let windows = windows.map_err(failed("the device has no memory window left"))?;
+        pair.exposures = Exposures::new(windows, count);
+        pair.domain = Some(domain);
+        self.mark_dirty(index);
+        Ok(())
+    }
+
+    /// Puts a queue pair into the slot that `admit` found.
+    fn install(&mut self, pair: QueuePair) {
+        let index = pair.id.index;
+        self.slots[index as usize] = Some(Box::new(pair));
+        self.mark_attention(index);
+    }
+
+    fn timeout_ms(&self) -> i32 {
+        let timeout = self.config.setup_timeout.max(Duration::from_millis(1));
+        i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX)
+    }
+}
+
+/// Who asked, where the connection manager does not say.
+const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+
+/// As much of a reason as fits.
+fn reason_octets(reason: &str) -> &[u8] {
+    let mut end = reason.len().min(REASON_LEN_MAX);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    &reason.as_bytes()[..end]
+}
+
+/// `HOST:PORT`; a name is looked up, which may take a while.
+fn resolve(address: &str) -> Result<SocketAddr, FabricError> {
+    let failed = |problem: String| FabricError::Address { address: address.to_owned(), problem };
+    if address.is_empty() {
+        return Err(failed("it says nothing; HOST:PORT is expected".to_owned()));
+    }
+    let mut found =
+        address.to_socket_addrs().map_err(|error| failed(format!("{error}; HOST:PORT is expected")))?;
+    found.next().ok_or_else(|| failed("the name has no address".to_owned()))
+}
+
+fn check_private_data(private_data: &[u8]) -> Result<(), FabricError> {
+    let (wanted, limit) = (private_data.len() as u64, PRIVATE_DATA_LEN_MAX as u64);
+    if wanted > limit {
+        let repair = "carry less in it";
+        return Err(FabricError::Limit { what: "octets of private data", wanted, limit, repair });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        assert_eq!(reason_octets("short"), b"short");
+        let long = "ä".repeat(100);
+        let cut = reason_octets(&long);
+        assert_eq!(cut.len(), REASON_LEN_MAX);
+        assert!(long.starts_with(std::str::from_utf8(cut).expect("whole characters")));
+        let odd = format!("x{long}");
+        assert_eq!(reason_octets(&odd).len(), REASON_LEN_MAX - 1);
+    }
+
+    #[test]
+    fn addresses_are_host_and_port() {
+        assert_eq!(resolve("127.0.0.1:20049").expect("an address").port(), 20049);
+        assert!(resolve("[::1]:7").expect("an address").is_ipv6());
+        for bad in ["", "no/slash", "nul\0byte", "127.0.0.1"] {
+            let error = resolve(bad).expect_err("not an address");
+            assert!(
+                matches!(&error, FabricError::Address { problem, .. } if problem.contains("HOST:PORT")),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Work requests as the device takes them, a batch at a time: one call of the driver, one doorbell.
+
+use std::io;
+use std::ptr;
+
+use stag_rdma_core_sys as sys;
+
+/// Work requests posted with one call.
+pub(super) const BATCH: usize = 32;
+
+/// Completions taken with one call.
+pub(super) const HARVEST: usize = 32;
+
+/// A work request that is being written, with room for one piece of memory.
+#[derive(Clone, Copy)]
+pub(super) struct Send {
+    pub(super) request: sys::ibv_send_wr,
+    pub(super) piece: sys::ibv_sge,
+}
+
+impl Send {
+    /// A request without memory: its other fields are zero.
+    #[inline]
+    pub(super) fn new(opcode: sys::ibv_wr_opcode) -> Send {
+        // SAFETY: numbers, pointers and unions of them, for which all zeros is a value.
+        let mut request: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
+        request.opcode = opcode;
+        Send { request, piece: sys::ibv_sge { addr: 0, length: 0, lkey: 0 } }
+    }
+
+    /// With this memory. None at all for no octets: to some devices a length of 0 is 2^31.
+    #[inline]
+    pub(super) fn memory(mut self, base: *const u8, len: u32, lkey: u32) -> Send {
+        if len > 0 {
+            self.piece = sys::ibv_sge { addr: base as u64, length: len, lkey };
+            self.request.num_sge = 1;
+        }
+        self
+    }
+
+    /// To, or from, this place at the peer.
+    #[inline]
+    pub(super) fn remote(mut self, offset: u64, rkey: u32) -> Send {
+        self.request.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: offset, rkey };
+        self
+    }
+
+    /// Invalidating this key.
+    #[inline]
+    pub(super) fn invalidate(mut self, rkey: u32) -> Send {
+        self.request.__bindgen_anon_1.invalidate_rkey = rkey;
+        self
+    }
+
+    /// Binding this window.
+    #[inline]
+    pub(super) fn bind(mut self, bind: sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1) -> Send {
+        self.request.__bindgen_anon_2.bind_mw = bind;
+        self
+    }
+}
+
+/// Work requests on their way to the device.
+pub(super) struct Batch {
+    sends: [sys::ibv_send_wr; BATCH],
+    receives: [sys::ibv_recv_wr; BATCH],
+    pieces: [sys::ibv_sge; BATCH],
+    len: usize,
+    /// Exposures whose windows are bound by requests of the batch.
+    binds: [u16; BATCH],
+    bind_count: usize,
+}
+
+impl Batch {
+    pub(super) fn new() -> Box<Batch> {
+        let receive =
+            sys::ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 };
+        Box::new(Batch {
+            sends: [Send::new(sys::IBV_WR_SEND).request; BATCH],
+            receives: [receive; BATCH],
+            pieces: [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; BATCH],
+            len: 0,
+            binds: [0; BATCH],
+            bind_count: 0,
+        })
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Forgets what is in it.
+    pub(super) fn clear(&mut self) {
+        (self.len, self.bind_count) = (0, 0);
+    }
+
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.len < BATCH
+    }
+
+    #[inline]
+    pub(super) fn push_send(&mut self, send: Send) {
+        self.sends[self.len] = send.request;
+        self.pieces[self.len] = send.piece;
+        self.len += 1;
+    }
+
+    /// Notes that the request pushed next binds the window of an exposure.
+    #[inline]
+    pub(super) fn note_bind(&mut self, slot: u16) {
+        self.binds[self.bind_count] = slot;
+        self.bind_count += 1;
+    }
+
+    /// The exposures whose windows the requests just posted bind.
+    #[inline]
+    pub(super) fn take_binds(&mut self) -> impl Iterator<Item = u16> {
+        let count = std::mem::take(&mut self.bind_count);
+        self.binds[..count].iter().copied()
+    }
+
+    #[inline]
+    pub(super) fn push_receive(&mut self, id: u64, base: *mut u8, len: u32, lkey: u32) {
+        self.receives[self.len].wr_id = id;
+        self.receives[self.len].num_sge = libc::c_int::from(len > 0);
+        self.pieces[self.len] = sys::ibv_sge { addr: base as u64, length: len, lkey };
+        self.len += 1;
+    }
+
+    /// Posts the Sends of the batch, which is empty then.
+    ///
+    /// # Safety
+    ///
+    /// `queue_pair` is one that exists. The memory that the requests name stays, and is touched by nobody who must
+    /// not, until they complete or the queue pair is destroyed.
+    pub(super) unsafe fn post_sends(&mut self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
+        let count = std::mem::take(&mut self.len);
+        let (first, pieces) = (self.sends.as_mut_ptr(), self.pieces.as_mut_ptr());
+        for at in 0..count {
+            // SAFETY: `at < count`, which the arrays hold.
+            unsafe {
+                (*first.add(at)).next = if at + 1 < count { first.add(at + 1) } else { ptr::null_mut() };
+                (*first.add(at)).sg_list = pieces.add(at);
+            }
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: a list of `count` requests that live through the call; the rest is the caller's word.
+        match unsafe { sys::ibv_post_send(queue_pair, first, &mut bad) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
+
+    /// Posts the Receives of the batch, which is empty then.
+    ///
+    /// # Safety
+    ///
+    /// As for `post_sends`.
+    pub(super) unsafe fn post_receives(&mut self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
+        let count = std::mem::take(&mut self.len);
+        let (first, pieces) = (self.receives.as_mut_ptr(), self.pieces.as_mut_ptr());
+        for at in 0..count {
+            // SAFETY: as in `post_sends`.
+            unsafe {
+                (*first.add(at)).next = if at + 1 < count { first.add(at + 1) } else { ptr::null_mut() };
+                (*first.add(at)).sg_list = pieces.add(at);
+            }
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: as in `post_sends`.
+        match unsafe { sys::ibv_post_recv(queue_pair, first, &mut bad) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
+}
+
+/// The id of a work request at the device: whose it is, and which of its queue.
+///
+/// ```text
+/// 63        62..48           47..32              31..0
+/// receive   queue pair slot  its generation      count of the queue's requests
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WorkId {
+    pub(super) is_receive: bool,
+    pub(super) slot: u32,
+    pub(super) generation: u16,
+    pub(super) sequence: u32,
+}
+
+/// Queue pairs that ids can tell apart.
+pub(super) const SLOTS_MAX: u32 = 1 << 15;
+
+impl WorkId {
+    #[inline]
+    pub(super) fn pack(self) -> u64 {
+        u64::from(self.is_receive) << 63
+            | u64::from(self.slot & (SLOTS_MAX - 1)) << 48
+            | u64::from(self.generation) << 32
+            | u64::from(self.sequence)
+    }
+
+    #[inline]
+    pub(super) fn unpack(id: u64) -> WorkId {
+        WorkId {
+            is_receive: id >> 63 != 0,
+            slot: (id >> 48) as u32 & (SLOTS_MAX - 1),
+            generation: (id >> 32) as u16,
+            sequence: id as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_come_back_as_they_were() {
+        for is_receive in [false, true] {
+            for (slot, generation, sequence) in
+                [(0, 0, 0), (SLOTS_MAX - 1, u16::MAX, u32::MAX), (5, 7, 1 << 31)]
+            {
+                let id = WorkId { is_receive, slot, generation, sequence };
+                assert_eq!(WorkId::unpack(id.pack()), id);
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The verbs provider under the suite: both ends in one thread, polled by turns.
+//!
+//! On a device of nothing (`fake`), with memory windows and without. Or on a real one: `STAG_VERBS_HOST` is an address
+//! of this machine that an RDMA device has; `STAG_VERBS_REGISTRATION` keeps it from using its memory windows.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use stag_fabric::ExposureKind;
+use stag_fabric::verbs::{Verbs, VerbsConfig};
+
+use crate::bench::{Bench, Harness};
+use crate::fake;
+
+/// How far the clock moves when both sides of the fake are idle. Virtual: nobody waits for it.
+const TICK: Duration = Duration::from_micros(20);
+
+/// A device, and ports to listen on.
+pub(crate) struct Devices {
+    /// Of the real device.
+    host: Option<String>,
+    /// Linux's software iWARP completes what TCP has taken, and keeps the peer's Terminate to itself.
+    is_siw: bool,
+    now: Duration,
+}
+
+/// Runs a case.
+pub(crate) fn run(_name: &str, case: fn(&mut Bench<Devices>)) {
+    if let Ok(host) = std::env::var("STAG_VERBS_HOST") {
+        let mut bench = Bench::new(Devices { host: Some(host), is_siw: false, now: clock() });
+        case(&mut bench);
+        bench.finish();
+        return;
+    }
+    for has_windows in [true, false] {
+        fake::reset(has_windows);
+        let mut bench = Bench::new(Devices { host: None, is_siw: false, now: Duration::ZERO });
+        case(&mut bench);
+        bench.finish();
+        assert_eq!(fake::leaks(), [], "everything was freed");
+    }
+}
+
+/// The machine's monotonic clock: a device takes real time.
+fn clock() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes the one structure.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+impl Harness for Devices {
+    type Provider = Verbs;
+
+    fn open(&mut self, _label: &str) -> Verbs {
+        let by_registration = std::env::var_os("STAG_VERBS_REGISTRATION").is_some();
+        let config = VerbsConfig {
+            setup_timeout: Duration::from_secs(if self.host.is_some() { 5 } else { 1 }),
+            completions: 4096,
+            exposure: by_registration.then_some(ExposureKind::Registration),
+            ..VerbsConfig::default()
+        };
+        let verbs = match self.host {
+            Some(_) => Verbs::open(config),
+            // SAFETY: the fake does as the manual pages say.
+            None => unsafe { Verbs::open_with(&fake::FAKE, config) },
+        };
+        let verbs = verbs.expect("there is a device");
+        self.is_siw = verbs.device().is_some_and(|name| name.starts_with("siw"));
+        verbs
+    }
+
+    fn address(&mut self) -> String {
+        // Partner of nothing: only uniqueness matters, among tests that run at the same time.
+        static NEXT: AtomicU16 = AtomicU16::new(21_000);
+        let host = self.host.as_deref().unwrap_or("127.0.0.1");
+        format!("{host}:{}", NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn now(&self) -> Duration {
+        if self.host.is_some() { clock() - self.now } else { self.now }
+    }
+
+    fn pass_time(&mut self) -> bool {
+        if self.host.is_some() {
+            std::thread::sleep(TICK);
+        } else {
+            self.now += TICK;
+        }
+        true
+    }
+
+    fn idle_turns_max(&self) -> u32 {
+        500
+    }
+
+    fn completes_early(&self) -> bool {
+        self.is_siw
+    }
+
+    fn tells_refusals(&self) -> bool {
+        !self.is_siw
+    }
+
+    fn pads_private_data(&self) -> bool {
+        true
+    }
+
+    fn survives_late_invalidations(&self) -> bool {
+        // rxe dereferences null, in the kernel, when a window is invalidated that is not bound (6.1).
+        self.host.is_none()
+    }
+
+    fn finish(&mut self) {}
+}
