@@ -7,3 +7,4 @@ mod calls;
 mod duplicates;
 mod hostile;
 mod peer;
+mod sweep;
