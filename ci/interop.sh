@@ -87,7 +87,9 @@ stagd_crc=false
 stagd_start() {
     local n=0 exports=(--export mem:/mem,root_squash=no)
     [ ! -d "$work/dir" ] || exports+=(--export "dir:$work/dir,root_squash=no")
-    "$programs/stagd" "${exports[@]}" --listen "iwarp://$host:$port" --crc $stagd_crc >"$work/stagd.log" 2>&1 &
+    # Also at rpcbind's port: a mount with locks asks there for the lock manager.
+    "$programs/stagd" "${exports[@]}" --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc $stagd_crc \
+        >"$work/stagd.log" 2>&1 &
     stagd=$!
     until grep -q '^ready' "$work/stagd.log"; do
         n=$((n + 1))
