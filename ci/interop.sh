@@ -57,7 +57,7 @@ prepare() {
     local missing=() pair
     [ "$(id -u)" = 0 ] || skipped "it needs root, for the guest's root image and a tap device"
     for pair in debootstrap:debootstrap busybox:busybox-static cpio:cpio mkfs.ext4:e2fsprogs xz:xz-utils gcc-12:gcc-12 \
-        make:make qemu-system-x86_64:qemu-system-x86 ip:iproute2 unshare:util-linux; do
+        make:make qemu-system-x86_64:qemu-system-x86 tcpdump:tcpdump ip:iproute2 unshare:util-linux; do
         command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
     done
     if [ ${#missing[@]} -gt 0 ]; then
@@ -85,7 +85,7 @@ stagd=''
 stagd_crc=false
 # A new stagd on the same folder; /mem is empty.
 stagd_start() {
-    local n=0 exports=(--export mem:/mem,root_squash=no)
+    local n=0 exports=(--export "mem:/mem,root_squash=no")
     [ ! -d "$work/dir" ] || exports+=(--export "dir:$work/dir,root_squash=no")
     # Also at rpcbind's port: a mount with locks asks there for the lock manager.
     "$programs/stagd" "${exports[@]}" --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc $stagd_crc \
@@ -151,6 +151,7 @@ ask() {
 }
 
 run_kernel() {
+    local before=$failed
     kernel=$1 group=-
     out=$logs/$kernel
     work=$(mktemp -d) tree=$work/tree
@@ -158,8 +159,10 @@ run_kernel() {
     mkdir -p "$out"
     mkfifo "$work/pipe.in" "$work/pipe.out"
     LABV_ADDR=$guest/24 LABV_HOST=$host LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t 2400 -n lab0 -c "$work/pipe" -l "$out/console.log" \
-        -o "$out" -q "-object filter-dump,id=dump,netdev=net0,file=$out/wire.pcap" rows.sh "${groups[@]}" 2>"$out/boot.log" &
+        -o "$out" rows.sh "${groups[@]}" 2>"$out/boot.log" &
     local boot=$! line words
+    tcpdump -n -s 0 -B 65536 -U -i lab0 -w "$out/wire.pcap" 2>"$out/tcpdump.log" &
+    local tcpdump=$!
     exec 3<>"$work/pipe.in" 4<>"$work/pipe.out"
     while :; do
         if read -r -t 1 line <&4; then
@@ -175,6 +178,9 @@ run_kernel() {
     done
     wait "$boot" || true
     exec 3>&- 4>&-
+    kill "$tcpdump"
+    wait "$tcpdump"
+    [ $failed -gt "$before" ] || rm -f "$out/wire.pcap"
     [ -z "$stagd" ] || stagd_stop || row FAILED "stagd ends" 0
     rm -rf "$work"
 }

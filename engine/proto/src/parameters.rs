@@ -1,7 +1,7 @@
 //! What the two ends of a connection agree on when it is set up (RFC 8797).
 //!
 //! Each end tells its own [`PrivateData`] in the connect request or the accept
-//! ([`PrivateData::to_wire`]), and computes the same [`Parameters`] from it and what the peer told. They hold
+//! ([`PrivateData::to_wire`]), and computes the [`Parameters`] from it and what the peer told. They hold
 //! until the connection ends; a reconnect starts again (8797-4-b).
 
 use stag_wire::cm_private_data::inline_thresholds;
@@ -25,7 +25,8 @@ pub struct Parameters {
     pub call_threshold: u32,
     /// Reply inline threshold: the largest Send from Responder to Requester (8797-4.2-c).
     pub reply_threshold: u32,
-    /// Whether Replies may come by Send with Invalidate (8797-4.1-a).
+    /// Whether Replies may go, or come, by Send with Invalidate: a Responder sends so if both sides said that they
+    /// can (8797-4.1-a), a Requester takes it if it said so itself (8797-L-5).
     pub remote_invalidation: bool,
 }
 
@@ -53,7 +54,11 @@ impl Parameters {
             Side::Client => (agreed.send, agreed.receive),
             Side::Server => (agreed.receive, agreed.send),
         };
-        Self { call_threshold, reply_threshold, remote_invalidation: agreed.remote_invalidation }
+        let remote_invalidation = match side {
+            Side::Client => own.remote_invalidation && peer.is_some(),
+            Side::Server => agreed.remote_invalidation,
+        };
+        Self { call_threshold, reply_threshold, remote_invalidation }
     }
 
     /// The same agreement for the reverse direction, where the server is Requester (8167-4.2-a). Remote

@@ -62,11 +62,14 @@ fn the_block_is_found_at_any_offset() {
 }
 
 #[test]
-fn remote_invalidation_needs_both_sides() {
-    // 8797-4.1-a 8797-4.1-c
+fn a_responder_invalidates_if_both_sides_can_and_a_requester_takes_what_it_said_that_it_can() {
+    // 8797-4.1-a 8797-4.1-c 8797-L-5
     for (client, server) in [(false, false), (true, false), (false, true), (true, true)] {
-        let agreed = negotiated(data(1024, 1024, client), data(1024, 1024, server));
-        assert_eq!(agreed.remote_invalidation, client && server);
+        let (client, server) = (data(1024, 1024, client), data(1024, 1024, server));
+        let sends = Parameters::negotiate(Side::Server, &server, &client.to_wire()).remote_invalidation;
+        assert_eq!(sends, client.remote_invalidation && server.remote_invalidation);
+        let takes = Parameters::negotiate(Side::Client, &client, &server.to_wire()).remote_invalidation;
+        assert_eq!(takes, client.remote_invalidation);
     }
 }
 
@@ -77,7 +80,7 @@ fn a_reconnect_may_bring_other_values() {
     let first = Parameters::negotiate(Side::Client, &own, &data(4096, 4096, true).to_wire());
     let second = Parameters::negotiate(Side::Client, &own, &data(1024, 2048, false).to_wire());
     assert_eq!(first, parameters(4096, 4096, true));
-    assert_eq!(second, parameters(2048, 1024, false));
+    assert_eq!(second, parameters(2048, 1024, true));
 }
 
 #[test]
