@@ -607,6 +607,10 @@ impl Store for DirectoryStore {
         let found = stat_at(source_look.as_fd(), from).map_err(status)?;
         found.check_sticky(caller, &source_stat)?;
         if found.is_directory() && source != target {
+            // The kernel says so too, but only where nothing else is wrong.
+            if tree.is_within(target, found.fileid) {
+                return Err(Status::Inval);
+            }
             // Its `..` changes.
             found.permit(caller, permission::WRITE)?;
         }

@@ -205,9 +205,6 @@ impl Transfers {
         while let Some(completion) = self.disk.poll() {
             let index = completion.tag as u32;
             let Some(transfer) = self.slots[index as usize].as_mut() else { continue };
-            if matches!(transfer.what, What::Read { .. }) {
-                self.reading -= transfer.len;
-            }
             transfer.completion = Some(completion);
             self.done.push_back(index);
         }
@@ -230,6 +227,8 @@ impl Transfers {
         };
         match what {
             What::Read { size } => {
+                // Until now, also if nobody asked: the buffers were not free.
+                self.reading -= len;
                 let count = result?;
                 if let Data::Read(bufs) = completion.data {
                     pieces.extend(bufs.into_iter().map(Buf::share));

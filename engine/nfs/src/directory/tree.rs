@@ -176,6 +176,21 @@ impl Tree {
         self.node(directory).names.first().map_or(ROOT, |name| name.directory)
     }
 
+    /// Whether a directory that was just found is the one with this number, or lies in it.
+    pub(super) fn is_within(&self, directory: Index, fileid: u64) -> bool {
+        let mut at = directory;
+        for _ in 0..DEPTH_MAX {
+            if self.id(at).fileid == fileid {
+                return true;
+            }
+            if at == ROOT {
+                return false;
+            }
+            at = self.parent(at);
+        }
+        false
+    }
+
     /// A name of a node that was just found, and the descriptor of the directory that it is in.
     pub(super) fn name(&self, index: Index) -> Option<(Rc<OwnedFd>, &[u8])> {
         let name = self.node(index).names.first()?;

@@ -1,6 +1,7 @@
 //! The stores from outside: against a model, and rule by rule.
 
 mod data;
+mod directory;
 mod lab;
 mod model;
 mod names;

@@ -1,0 +1,226 @@
+//! `stagd` with a directory: what survives its death, and what others see.
+
+#[expect(dead_code, reason = "shared with the other tests, which use other parts")]
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use common::{Folder, Server, assert_same_tree, content, stag_fails, stag_ok};
+use stag::fabric::{Shm, ShmConfig};
+use stag::memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
+use stag::nfs::client::{Finished, Mnt, Operation, Target};
+use stag::rpc::{Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools};
+use stag::runtime::{Clock, Poller};
+use stag::wire::mount3::PathArguments;
+use stag::wire::nfs3::{
+    CommitArguments, CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments, Handle, Name,
+    ReadArguments, SetAttributes, Stable, Status, WriteArguments,
+};
+use stag::wire::xdr::Item;
+
+/// A folder with a directory to export, and one for the server's state.
+fn folders(what: &str) -> (Folder, String, String) {
+    let folder = Folder::new(what);
+    let (data, state) = (folder.join("data"), folder.join("state"));
+    fs::create_dir(&data).unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    (folder, text(&data), text(&state))
+}
+
+fn server(data: &str, state: &str) -> Server {
+    Server::start(&["--export", &format!("dir:{data},root_squash=no,name=/data"), "--state-dir", state])
+}
+
+#[test]
+fn a_tree_goes_there_and_back() {
+    let (folder, data, state) = folders("directory");
+    let tree = folder.join("tree");
+    fs::create_dir_all(tree.join("a/b")).unwrap();
+    for (index, len) in [0, 1, 4096, 100_000, 3 << 20].into_iter().enumerate() {
+        fs::write(tree.join(format!("a/f{index}")), content(len, index as u8)).unwrap();
+    }
+    symlink("../a/f1", tree.join("a/b/link")).unwrap();
+    let server = server(&data, &state);
+    stag_ok(&["cp", "-r", tree.to_str().unwrap(), &server.at("data/tree")]);
+    assert_same_tree(&tree, &Path::new(&data).join("tree"));
+    let back = folder.join("back");
+    stag_ok(&["cp", "-r", &server.at("data/tree"), back.to_str().unwrap()]);
+    assert_same_tree(&tree, &back);
+    assert!(stag_ok(&["df", &server.at("data")]).contains("GiB"));
+    stag_ok(&["rm", "-r", &server.at("data/tree")]);
+    assert!(!Path::new(&data).join("tree").exists());
+    let (stopped, status) = server.stop();
+    assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
+}
+
+#[test]
+fn both_kinds_are_served_side_by_side() {
+    let (_folder, data, state) = folders("both");
+    fs::write(Path::new(&data).join("f"), "on disk").unwrap();
+    let export = format!("dir:{data},ro");
+    let arguments = ["--export", "mem:/scratch,root_squash=no", "--export", &export, "--state-dir", &state];
+    let server = Server::start(&arguments);
+    stag_ok(&["mkdir", &server.at("scratch/d")]);
+    assert_eq!(stag_ok(&["cat", &server.at(&format!("{}/f", &data[1..]))]), "on disk");
+    let complaint = stag_fails(&["mkdir", &server.at(&format!("{}/d", &data[1..]))]);
+    assert!(complaint.contains("read-only"), "{complaint}");
+}
+
+#[test]
+fn what_cannot_be_exported_is_refused_at_start() {
+    let (folder, data, state) = folders("refused");
+    fs::write(folder.join("file"), "").unwrap();
+    for (path, expected) in [("none", "No such file"), ("file", "Not a directory")] {
+        let spec = format!("dir:{}", folder.join(path).display());
+        let output = std::process::Command::new(common::STAGD)
+            .args(["--check", "--export", &spec, "--listen", "shm://unused", "--state-dir", &state])
+            .output()
+            .unwrap();
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{complaint}");
+        assert!(complaint.contains(&spec) && complaint.contains(expected), "{complaint}");
+    }
+    let output = std::process::Command::new(common::STAGD)
+        .args(["--check", "--export", &format!("dir:{data}"), "--listen", "shm://unused"])
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+}
+
+/// A client of our own, which keeps its handles while servers come and go.
+struct Client {
+    engine: Engine<Shm, ()>,
+    connection: ConnectionId,
+    clock: Clock,
+}
+
+impl Client {
+    fn connect(url: &str) -> Client {
+        let config =
+            EngineConfig { credits_max: 8, connections_max: 1, receives_max: 32, ..EngineConfig::default() };
+        let messages = Pools::messages_needed(&config);
+        let len = Pool::footprint(config.message_len(), messages) + Pool::footprint(4096, 512);
+        let budget = Budget::new(1 << 30);
+        let page = PageChoice::Size(PageSize::Base);
+        let arena =
+            Arena::new(&ArenaConfig { name: "client", len, page, node: None, budget: &budget }).unwrap();
+        let mut provider = Shm::open(ShmConfig::default()).unwrap();
+        stag::fabric::Provider::register(&mut provider, &arena).unwrap();
+        let pools = Pools {
+            messages: Pool::fixed(&arena, "messages", config.message_len(), messages).unwrap(),
+            payload: Pool::runs(&arena, "payload", 4096, 512).unwrap(),
+        };
+        let mut engine = Engine::new(provider, (), pools, config, 1).unwrap();
+        let clock = Clock::start();
+        engine.poll(clock.now());
+        let connection = engine.connect(url.strip_prefix("shm://").unwrap()).unwrap();
+        let mut client = Client { engine, connection, clock };
+        let event = client.until(|engine| engine.connection_event());
+        assert_eq!(event, ConnectionEvent::Established { connection });
+        client
+    }
+
+    fn until<T>(&mut self, mut found: impl FnMut(&mut Engine<Shm, ()>) -> Option<T>) -> T {
+        loop {
+            self.engine.poll(self.clock.now());
+            if let Some(found) = found(&mut self.engine) {
+                return found;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn ask<O: Operation, R>(&mut self, operation: &O, look: impl FnOnce(O::Reply<'_>) -> R) -> R {
+        let target = Target {
+            connection: self.connection,
+            credentials: Credentials::None,
+            timeout: std::time::Duration::from_secs(60),
+        };
+        target.begin(&mut self.engine, operation, &mut Chunks::default(), 1).unwrap();
+        let finished = Finished::new(self.until(Engine::completed));
+        look(finished.reply::<O>().unwrap())
+    }
+
+    fn mount(&mut self) -> Vec<u8> {
+        let operation = Mnt(PathArguments { path: Name(b"/data") });
+        self.ask(&operation, |reply| reply.unwrap().handle.0.to_vec())
+    }
+
+    fn create(&mut self, directory: &[u8], name: &str) -> Vec<u8> {
+        let place = DirectoryName { directory: Handle(directory), name: Name(name.as_bytes()) };
+        let how = CreateHow::Guarded(SetAttributes { mode: Some(0o666), ..SetAttributes::default() });
+        self.ask(&CreateArguments { place, how }, |reply| reply.unwrap().object.unwrap().0.to_vec())
+    }
+
+    fn write(&mut self, file: &[u8], octets: &[u8], stable: Stable) -> [u8; 8] {
+        let data = Data(Item::Inline(octets));
+        let count = octets.len() as u32;
+        let operation = WriteArguments { file: Handle(file), offset: 0, count, stable, data };
+        self.ask(&operation, |reply| {
+            let done = reply.unwrap();
+            assert_eq!((done.count, done.committed), (count, stable));
+            done.verifier
+        })
+    }
+
+    fn read(&mut self, file: &[u8]) -> Result<Vec<u8>, Status> {
+        let operation = ReadArguments { file: Handle(file), offset: 0, count: 2000 };
+        self.ask(&operation, |reply| match reply {
+            Ok(done) => match done.data.0 {
+                Item::Inline(octets) => Ok(octets.to_vec()),
+                Item::Reduced { .. } => panic!("no chunk was offered"),
+            },
+            Err(failure) => Err(failure.status),
+        })
+    }
+}
+
+/// SIGKILL right after the Replies of a stable WRITE and of a COMMIT: the data is there, the handles are good, and the
+/// verifier tells that what was not committed may be lost.
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    let (_folder, data, state) = folders("kill");
+    let export = format!("dir:{data},name=/data,anonuid={0},anongid={0}", own_uid());
+    let start = || Server::start(&["--export", &export, "--state-dir", &state]);
+    let mut server = start();
+    let mut client = Client::connect(&server.url);
+    let root = client.mount();
+    let (stable, committed) = (client.create(&root, "stable"), client.create(&root, "committed"));
+    let gone = client.create(&root, "gone");
+    let verifier = client.write(&stable, b"stable", Stable::FileSync);
+    client.write(&committed, b"committed", Stable::Unstable);
+    let operation = CommitArguments { file: Handle(&committed), offset: 0, count: 0 };
+    let same = client.ask(&operation, |reply| reply.unwrap().verifier);
+    assert_eq!(same, verifier);
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    drop(client);
+
+    assert_eq!(fs::read(Path::new(&data).join("stable")).unwrap(), b"stable");
+    assert_eq!(fs::read(Path::new(&data).join("committed")).unwrap(), b"committed");
+    fs::remove_file(Path::new(&data).join("gone")).unwrap();
+
+    let server = start();
+    let mut client = Client::connect(&server.url);
+    // With the handles of the server that is dead.
+    assert_eq!(client.read(&stable), Ok(b"stable".to_vec()));
+    assert_eq!(client.read(&committed), Ok(b"committed".to_vec()));
+    assert_eq!(client.read(&gone), Err(Status::Stale));
+    assert!(client.ask(&GetattrArguments { object: Handle(&root) }, |reply| reply.is_ok()));
+    assert_ne!(client.write(&stable, b"STABLE", Stable::DataSync), verifier);
+    // Another secret, and nobody's handles are good.
+    drop(client);
+    drop(server);
+    fs::remove_file(Path::new(&state).join("handle-key")).unwrap();
+    let server = start();
+    let mut client = Client::connect(&server.url);
+    assert_eq!(client.read(&stable), Err(Status::BadHandle));
+    drop(server);
+}
+
+fn own_uid() -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").unwrap().uid()
+}

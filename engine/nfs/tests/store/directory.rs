@@ -1,0 +1,555 @@
+//! What only a store of a directory has: a world beside it that changes the files, restarts, and descriptors.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use stag_disk::{Disk, DiskConfig};
+use stag_memory::Pool;
+use stag_nfs::caller::Caller;
+use stag_nfs::directory::{DirectoryConfig, DirectoryError, DirectoryStore, stable_fsid};
+use stag_nfs::store::{ListStart, ObjectId, Special, Store, WriteData, WriteDone};
+use stag_nfs::stores::AnyStore;
+use stag_wire::nfs3::{CreateHow, DeviceNumber, FileType, SetAttributes, SetTime, Stable, Status, Time};
+
+use crate::lab::{Lab, NONE, PAGE, Scratch, is_root};
+
+const ROOT: Caller = Caller::ROOT;
+
+fn lab() -> Lab {
+    Lab::directory(512, |_| {})
+}
+
+fn path(lab: &Lab) -> PathBuf {
+    lab.scratch.as_ref().unwrap().0.clone()
+}
+
+/// Looks up name by name.
+fn walk(lab: &Lab, names: &[&str]) -> Result<ObjectId, Status> {
+    names.iter().try_fold(lab.root(), |at, name| lab.store.lookup(&ROOT, at, name.as_bytes()))
+}
+
+/// Descriptors of this process that lead into `path`.
+fn descriptors(path: &Path) -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap();
+    links
+        .filter(|link| fs::read_link(link.as_ref().unwrap().path()).is_ok_and(|to| to.starts_with(path)))
+        .count()
+}
+
+/// Asks until the store has looked everywhere. Each look is a pass.
+fn patiently<T>(lab: &mut Lab, mut ask: impl FnMut(&mut Lab) -> Result<T, Status>) -> Result<T, Status> {
+    for _ in 0..10_000 {
+        match ask(lab) {
+            Err(Status::Jukebox) => assert!(lab.store.poll_later(Duration::ZERO).is_none()),
+            answer => return answer,
+        }
+    }
+    panic!("it was to be tried again for ever")
+}
+
+// Nothing outside can be reached.
+
+#[test]
+fn symbolic_links_are_told_about_and_never_followed() {
+    let outside = Scratch::new();
+    fs::write(outside.0.join("secret"), "secret").unwrap();
+    let mut lab = lab();
+    let top = path(&lab);
+    symlink(&outside.0, top.join("out")).unwrap();
+    symlink(outside.0.join("secret"), top.join("file")).unwrap();
+    symlink("/", top.join("root")).unwrap();
+    symlink("..", top.join("up")).unwrap();
+    for name in ["out", "file", "root", "up"] {
+        let link = walk(&lab, &[name]).unwrap();
+        assert_eq!(lab.store.attributes(link).unwrap().file_type, FileType::Symlink);
+        assert_eq!(lab.store.lookup(&ROOT, link, b"secret"), Err(Status::NotDir), "{name}");
+        let now = lab.now();
+        let read = lab.store.read(&ROOT, link, 0, 1, &mut Vec::new(), now);
+        assert_eq!(read, Err(Status::Inval), "{name}");
+        assert_eq!(lab.write(link, 0, b"x"), Err(Status::Inval), "{name}");
+        let truncate = SetAttributes { size: Some(0), ..NONE };
+        assert_eq!(lab.set(&ROOT, link, truncate), Err(Status::Inval), "{name}");
+        assert_eq!(lab.create(&ROOT, link, "x", &CreateHow::Guarded(NONE)), Err(Status::NotDir), "{name}");
+        assert_eq!(lab.set(&ROOT, link, SetAttributes { mode: Some(0o777), ..NONE }), Err(Status::NotSupp));
+        // CREATE neither follows a link nor replaces it.
+        let (root, how) = (lab.root(), CreateHow::Unchecked(SetAttributes { size: Some(0), ..NONE }));
+        assert_eq!(lab.create(&ROOT, root, name, &how), Err(Status::Exist), "{name}");
+        // Times are the link's own.
+        let time = SetTime::ClientTime(Time { seconds: 77, nanoseconds: 0 });
+        lab.set(&ROOT, link, SetAttributes { mtime: time, ..NONE }).unwrap();
+        assert_eq!(lab.store.attributes(link).unwrap().mtime.seconds, 77);
+    }
+    assert_eq!(fs::read(outside.0.join("secret")).unwrap(), b"secret");
+    assert_eq!(lab.read_link(walk(&lab, &["up"]).unwrap()), Ok(b"..".to_vec()));
+}
+
+/// A directory becomes a symbolic link, and a file something else, between two Calls.
+#[test]
+fn what_is_swapped_under_our_feet_is_not_followed() {
+    let outside = Scratch::new();
+    fs::create_dir(outside.0.join("d")).unwrap();
+    fs::write(outside.0.join("d/f"), "outside").unwrap();
+    let mut lab = lab();
+    let top = path(&lab);
+    fs::create_dir(top.join("d")).unwrap();
+    fs::write(top.join("d/f"), "inside").unwrap();
+    let (directory, file) = (walk(&lab, &["d"]).unwrap(), walk(&lab, &["d", "f"]).unwrap());
+    assert_eq!(lab.read(file, 0, 10).0, b"inside");
+
+    fs::rename(top.join("d"), top.join("e")).unwrap();
+    symlink(outside.0.join("d"), top.join("d")).unwrap();
+    // Found where they are now.
+    assert_eq!(lab.read(file, 0, 10).0, b"inside");
+    assert_eq!(lab.store.lookup(&ROOT, directory, b"f"), Ok(file));
+    let root = lab.root();
+    assert_eq!(lab.store.lookup(&ROOT, directory, b".."), Ok(root));
+    let link = walk(&lab, &["d"]).unwrap();
+    assert_eq!(lab.store.lookup(&ROOT, link, b"f"), Err(Status::NotDir));
+    fs::remove_file(top.join("e/f")).unwrap();
+    fs::create_dir(top.join("e/f")).unwrap();
+    assert_eq!(patiently(&mut lab, |lab| lab.store.attributes(file).map(|_| ())), Err(Status::Stale));
+}
+
+/// Whoever holds a handle: what is moved out of the export is out of reach, and so is all below it.
+#[test]
+fn what_is_moved_out_of_the_export_is_gone() {
+    for by_handle in [true, false] {
+        let outside = Scratch::new();
+        let mut lab = Lab::directory(512, |config| config.by_handle = by_handle);
+        let top = path(&lab);
+        fs::create_dir_all(top.join("a/b")).unwrap();
+        fs::write(top.join("a/b/f"), "x").unwrap();
+        fs::write(top.join("g"), "y").unwrap();
+        let (a, b) = (walk(&lab, &["a"]).unwrap(), walk(&lab, &["a", "b"]).unwrap());
+        let (f, g) = (walk(&lab, &["a", "b", "f"]).unwrap(), walk(&lab, &["g"]).unwrap());
+        assert_eq!(lab.read(f, 0, 9).0, b"x");
+        fs::rename(top.join("a"), outside.0.join("a")).unwrap();
+        fs::rename(top.join("g"), outside.0.join("g")).unwrap();
+        for object in [f, b, a, g] {
+            let found = patiently(&mut lab, |lab| lab.store.attributes(object).map(|_| ()));
+            assert_eq!(found, Err(Status::Stale), "by handle: {by_handle}");
+        }
+        assert_eq!(patiently(&mut lab, |lab| lab.store.lookup(&ROOT, b, b"..")), Err(Status::Stale));
+        assert_eq!(patiently(&mut lab, |lab| lab.store.lookup(&ROOT, b, b"f")), Err(Status::Stale));
+        let made = patiently(&mut lab, |lab| lab.create(&ROOT, b, "new", &CreateHow::Guarded(NONE)));
+        assert_eq!(made, Err(Status::Stale));
+        assert!(!outside.0.join("a/b/new").exists());
+        assert_eq!(patiently(&mut lab, |lab| lab.write(g, 0, b"z").map(|_| ())), Err(Status::Stale));
+        assert_eq!(fs::read(outside.0.join("g")).unwrap(), b"y");
+    }
+}
+
+#[test]
+fn the_root_is_the_top() {
+    let mut lab = lab();
+    let root = lab.root();
+    assert_eq!(lab.store.lookup(&ROOT, root, b".."), Ok(root));
+    let (entries, _) = lab.list(root, 0, 9);
+    assert_eq!(entries.len(), 2);
+    let verifier = lab.store.list_verifier(root).unwrap();
+    let start = ListStart { cookie: 0, verifier, attributes: true };
+    let now = lab.now();
+    let all = lab.store.list(&ROOT, root, start, now, |entry| {
+        assert_eq!((entry.object, entry.attributes.unwrap().fileid), (root, root.fileid));
+        true
+    });
+    assert_eq!(all, Ok(true));
+    for name in [&b"../x"[..], b"..", b"/etc", b"a/../../b", b"", b"\0"] {
+        let (how, now) = (CreateHow::Guarded(NONE), lab.now());
+        assert!(lab.store.create(&ROOT, root, name, &how, now).is_err(), "{name:?}");
+    }
+    // A handle of something that exists, but elsewhere.
+    for elsewhere in ["/", "/proc", "/dev/null"] {
+        use std::os::unix::fs::MetadataExt;
+        let fileid = fs::metadata(elsewhere).unwrap().ino();
+        for generation in [0, 1] {
+            let object = ObjectId { fileid, generation };
+            let found = patiently(&mut lab, |lab| lab.store.attributes(object).map(|_| ()));
+            assert!(found == Err(Status::Stale) || object == root, "{elsewhere}");
+        }
+    }
+}
+
+#[test]
+fn hostile_names_are_only_names() {
+    let mut lab = lab();
+    let root = lab.root();
+    let names: [&[u8]; 7] = [b"...", b"\n", b"-rf", b"*", b"\xff\xfe", b"a\\b", &[b'x'; 255]];
+    for name in names {
+        let now = lab.now();
+        let made = lab.store.create(&ROOT, root, name, &CreateHow::Guarded(NONE), now).unwrap();
+        assert_eq!(lab.store.lookup(&ROOT, root, name), Ok(made));
+        lab.store.remove(&ROOT, root, name, now).unwrap();
+        assert_eq!(lab.store.attributes(made), Err(Status::Stale));
+    }
+    assert_eq!(fs::read_dir(path(&lab)).unwrap().count(), 0);
+}
+
+// Handles.
+
+/// The same directory, opened again: by the kernel's handles if they are permitted, and by search.
+#[test]
+fn handles_survive_a_restart() {
+    for by_handle in [true, false] {
+        let mut lab = lab();
+        let root = lab.root();
+        let mut known = Vec::new();
+        for index in 0..20 {
+            let directory = lab.mkdir(&ROOT, root, &format!("d{index}"), 0o755).unwrap();
+            let inner = lab.mkdir(&ROOT, directory, "inner", 0o755).unwrap();
+            let file = lab.create(&ROOT, inner, "f", &CreateHow::Guarded(NONE)).unwrap();
+            lab.write(file, 0, format!("{index}").as_bytes()).unwrap();
+            let now = lab.now();
+            let link = lab.store.make_symlink(&ROOT, inner, b"l", b"x", &NONE, now).unwrap();
+            known.push((index, directory, inner, file, link));
+        }
+        let gone = lab.file("gone");
+        let before = descriptors(&path(&lab));
+        assert!(before > 20, "{before}");
+        let scratch = lab.scratch.take().unwrap();
+        let pool = lab.pool.clone();
+        let verifier = lab.store.write_verifier();
+        drop(lab);
+        assert_eq!(descriptors(&scratch.0), 0, "no descriptor is left open");
+        fs::remove_file(scratch.0.join("gone")).unwrap();
+        fs::rename(scratch.0.join("d3"), scratch.0.join("d4/d3")).unwrap();
+
+        let store = Lab::open(&scratch, &pool, |config| config.by_handle = by_handle);
+        let mut lab = Lab { pool, store: store.into(), seconds: 0, baseline: 0, scratch: Some(scratch) };
+        assert_eq!(lab.root(), root);
+        assert_ne!(lab.store.write_verifier(), verifier, "what was not committed may be lost");
+        for (index, directory, inner, file, link) in known {
+            let attributes = patiently(&mut lab, |lab| lab.store.attributes(file)).unwrap();
+            assert_eq!(attributes.fileid, file.fileid);
+            assert_eq!(lab.read(file, 0, 9).0, format!("{index}").as_bytes());
+            assert_eq!(patiently(&mut lab, |lab| lab.read_link(link)), Ok(b"x".to_vec()));
+            assert_eq!(patiently(&mut lab, |lab| lab.store.lookup(&ROOT, inner, b"f")), Ok(file));
+            assert_eq!(patiently(&mut lab, |lab| lab.store.lookup(&ROOT, inner, b"..")), Ok(directory));
+        }
+        let found = patiently(&mut lab, |lab| lab.store.attributes(gone).map(|_| ()));
+        assert_eq!(found, Err(Status::Stale));
+    }
+}
+
+/// A tree too large for one look: clients are told to try again, the walk goes on pass by pass, and what it found
+/// answers all the others at once.
+#[test]
+fn a_long_search_goes_on_in_slices() {
+    let scratch = Scratch::new();
+    for directory in 0..60 {
+        let directory = scratch.0.join(format!("d{directory}"));
+        fs::create_dir(&directory).unwrap();
+        for file in 0..200 {
+            fs::write(directory.join(format!("f{file}")), "").unwrap();
+        }
+    }
+    let pool = Lab::pool(PAGE, 64);
+    let objects = {
+        let store = Lab::open(&scratch, &pool, |_| {});
+        ["d0", "d59", "d30"].map(|name| {
+            let directory = store.lookup(&ROOT, store.root(), name.as_bytes()).unwrap();
+            store.lookup(&ROOT, directory, b"f199").unwrap()
+        })
+    };
+    let store = Lab::open(&scratch, &pool, |config| config.by_handle = false);
+    let mut lab = Lab { pool, store: store.into(), seconds: 0, baseline: 0, scratch: Some(scratch) };
+    let nowhere = ObjectId { fileid: u64::MAX - 1, generation: 0 };
+    assert_eq!(lab.store.attributes(nowhere), Err(Status::Jukebox));
+    assert!(lab.store.is_busy(), "nobody may sleep while the walk is under way");
+    let mut passes = 0;
+    while lab.store.is_busy() {
+        assert!(lab.store.poll_later(Duration::ZERO).is_none());
+        passes += 1;
+    }
+    assert!(passes > 1, "{passes}");
+    for object in objects {
+        assert_eq!(lab.store.attributes(object).unwrap().fileid, object.fileid);
+    }
+    assert_eq!(lab.store.attributes(nowhere), Err(Status::Stale));
+    assert!(!lab.store.is_busy(), "what is nowhere is not looked for again and again");
+    assert_eq!(lab.store.attributes(nowhere), Err(Status::Stale));
+}
+
+/// Two names of one file: it stays in reach by the other one, whichever goes, and whoever takes it.
+#[test]
+fn hard_links_are_one_file() {
+    let mut lab = lab();
+    let (root, top) = (lab.root(), path(&lab));
+    let file = lab.file("a");
+    let now = lab.now();
+    lab.store.link(&ROOT, file, root, b"b", now).unwrap();
+    fs::hard_link(top.join("a"), top.join("c")).unwrap();
+    assert_eq!(walk(&lab, &["b"]), Ok(file));
+    assert_eq!(lab.store.attributes(file).unwrap().nlink, 3);
+    lab.remove(root, "b").unwrap();
+    assert_eq!(lab.store.attributes(file).unwrap().nlink, 2);
+    fs::remove_file(top.join("a")).unwrap();
+    // By the name that the store has never seen.
+    let attributes = patiently(&mut lab, |lab| lab.store.attributes(file)).unwrap();
+    assert_eq!(attributes.nlink, 1);
+    assert_eq!(walk(&lab, &["c"]), Ok(file));
+    fs::remove_file(top.join("c")).unwrap();
+    assert_eq!(lab.store.attributes(file), Err(Status::Stale));
+}
+
+/// Far more objects than may be known and descriptors than may be open.
+#[test]
+fn nodes_and_descriptors_are_bounded() {
+    let mut lab = Lab::directory(64, |config| (config.objects_max, config.descriptors_max) = (100, 20));
+    let root = lab.root();
+    let mut files = Vec::new();
+    for index in 0..300 {
+        let directory = match index % 10 {
+            0 => lab.mkdir(&ROOT, root, &format!("d{index}"), 0o755).unwrap(),
+            _ => walk(&lab, &[&format!("d{}", index / 10 * 10)]).unwrap(),
+        };
+        let file = lab.create(&ROOT, directory, "f", &CreateHow::Unchecked(NONE)).unwrap();
+        let other = lab.create(&ROOT, directory, &format!("g{index}"), &CreateHow::Guarded(NONE)).unwrap();
+        lab.write(other, 0, format!("{index}").as_bytes()).unwrap();
+        files.push((file, other));
+        let AnyStore::Directory(store) = &lab.store else { panic!("a directory") };
+        let (open, known) = store.held();
+        assert!(open <= 21 && known <= 100, "{open} descriptors, {known} objects");
+        assert!(descriptors(&path(&lab)) <= 21);
+    }
+    // Those that were forgotten are found again.
+    for (index, (file, other)) in files.into_iter().enumerate().step_by(7) {
+        patiently(&mut lab, |lab| lab.store.attributes(file)).unwrap();
+        patiently(&mut lab, |lab| lab.store.attributes(other)).unwrap();
+        assert_eq!(lab.read(other, 0, 9).0, format!("{index}").as_bytes());
+    }
+}
+
+// Data.
+
+#[test]
+fn stable_writes_and_commits() {
+    let mut lab = lab();
+    let file = lab.file("f");
+    for (offset, stable) in [(0, Stable::Unstable), (1, Stable::DataSync), (2, Stable::FileSync)] {
+        let done = lab.write_of(&ROOT, file, offset, WriteData::Inline(b"x"), stable).unwrap();
+        assert_eq!(done, WriteDone { count: 1, committed: stable });
+    }
+    assert_eq!(lab.commit(file), Ok(()));
+    assert_eq!(fs::read(path(&lab).join("f")).unwrap(), b"xxx");
+    let root = lab.root();
+    assert_eq!(lab.commit(root), Err(Status::IsDir));
+}
+
+#[test]
+fn holes_stay_holes() {
+    let mut lab = lab();
+    let file = lab.file("f");
+    lab.write(file, 1 << 30, b"end").unwrap();
+    let attributes = lab.store.attributes(file).unwrap();
+    assert_eq!(attributes.size, (1 << 30) + 3);
+    assert!(attributes.used < 1 << 20, "{} octets used", attributes.used);
+    let (octets, done) = lab.read(file, 1 << 29, 1 << 20);
+    assert!(octets == vec![0; 1 << 20] && !done.eof);
+    lab.set(&ROOT, file, SetAttributes { size: Some(1 << 31), ..NONE }).unwrap();
+    assert!(lab.store.attributes(file).unwrap().used < 1 << 20);
+}
+
+/// More READs than there is memory for wait for their turn, in order, and none is lost.
+#[test]
+fn reads_wait_for_memory() {
+    let mut lab = Lab::directory(64, |config| config.reading_max = 16 * PAGE);
+    let file = lab.file("f");
+    let octets: Vec<u8> = (0..8 * PAGE).map(|at| (at / 256) as u8).collect();
+    lab.write(file, 0, &octets).unwrap();
+    let now = lab.now();
+    let mut begun: Vec<_> = (0..50)
+        .map(|_| {
+            let begun = lab.store.read(&ROOT, file, 0, 8 * PAGE as u32, &mut Vec::new(), now).unwrap();
+            let stag_nfs::store::Progress::Later(ticket) = begun else { panic!("{begun:?}") };
+            ticket
+        })
+        .collect();
+    while !begun.is_empty() {
+        let Some(ticket) = lab.store.poll_later(Duration::ZERO) else { continue };
+        assert!(lab.units() <= 16, "{} units", lab.units());
+        let mut pieces = Vec::new();
+        lab.store.finish(ticket, &mut pieces).unwrap();
+        assert!(pieces.iter().flat_map(|piece| piece.iter()).eq(octets.iter()));
+        begun.retain(|other| *other != ticket);
+    }
+    assert_eq!(lab.units(), 0);
+}
+
+/// What a file has become while it is written or read.
+#[test]
+fn a_file_that_is_removed_with_data_in_flight() {
+    let mut lab = lab();
+    let file = lab.file("f");
+    let now = lab.now();
+    let begun = lab.store.write(&ROOT, file, 0, WriteData::Inline(b"x"), Stable::Unstable, now).unwrap();
+    let root = lab.root();
+    lab.remove(root, "f").unwrap();
+    let stag_nfs::store::Progress::Later(ticket) = begun else { panic!("{begun:?}") };
+    while lab.store.poll_later(Duration::ZERO) != Some(ticket) {}
+    assert!(lab.store.finish(ticket, &mut Vec::new()).is_ok());
+    assert_eq!(lab.store.attributes(file), Err(Status::Stale));
+}
+
+/// Without io_uring everything works the same.
+#[test]
+fn plain_system_calls_do_the_same() {
+    let scratch = Scratch::new();
+    let pool = Lab::pool(PAGE, 64);
+    let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+    let store = DirectoryStore::new(&DirectoryConfig::new(&scratch.0, 1), disk, pool.clone()).unwrap();
+    assert!(store.method().to_string().starts_with("plain system calls"));
+    let mut lab = Lab { pool, store: store.into(), seconds: 0, baseline: 0, scratch: Some(scratch) };
+    let file = lab.file("f");
+    lab.write(file, 3, b"abc").unwrap();
+    assert_eq!(lab.read(file, 0, 99).0, b"\0\0\0abc");
+    assert_eq!(lab.commit(file), Ok(()));
+}
+
+// Attributes.
+
+#[test]
+fn times_and_guards_of_a_real_file() {
+    let mut lab = lab();
+    let file = lab.file("f");
+    let time = |seconds| SetTime::ClientTime(Time { seconds, nanoseconds: 5 });
+    lab.set(&ROOT, file, SetAttributes { atime: time(1000), mtime: time(3_000_000_000), ..NONE }).unwrap();
+    let attributes = lab.store.attributes(file).unwrap();
+    assert_eq!(attributes.atime, Time { seconds: 1000, nanoseconds: 5 });
+    assert_eq!(attributes.mtime.seconds, 3_000_000_000);
+    let mode = SetAttributes { mode: Some(0o600), ..NONE };
+    let (now, old) = (lab.now(), Time { seconds: 1, nanoseconds: 0 });
+    assert_eq!(lab.store.set_attributes(&ROOT, file, &mode, Some(old), now), Err(Status::NotSync));
+    assert_eq!(lab.store.set_attributes(&ROOT, file, &mode, Some(attributes.ctime), now), Ok(()));
+    assert_eq!(lab.store.attributes(file).unwrap().mode, 0o600);
+}
+
+/// An owner that may not read or write its file any more goes on, as it does where files are open.
+#[test]
+fn a_mode_does_not_stop_who_opened_the_file_before() {
+    let mut lab = lab();
+    let root = lab.root();
+    let read_only = CreateHow::Guarded(SetAttributes { mode: Some(0o444), ..NONE });
+    let file = lab.create(&ROOT, root, "f", &read_only).unwrap();
+    lab.write(file, 0, b"as git does").unwrap();
+    assert_eq!(lab.store.attributes(file).unwrap().mode, 0o444);
+    let none = CreateHow::Guarded(SetAttributes { mode: Some(0), ..NONE });
+    let hidden = lab.create(&ROOT, root, "g", &none).unwrap();
+    lab.write(hidden, 0, b"hidden").unwrap();
+
+    // Not open any more: another store.
+    let scratch = lab.scratch.take().unwrap();
+    let store = Lab::open(&scratch, &lab.pool, |_| {});
+    let mut lab =
+        Lab { pool: lab.pool.clone(), store: store.into(), seconds: 0, baseline: 0, scratch: Some(scratch) };
+    assert_eq!((walk(&lab, &["f"]), walk(&lab, &["g"])), (Ok(file), Ok(hidden)));
+    assert_eq!(lab.read(hidden, 0, 99).0, b"hidden");
+    lab.write(file, 0, b"AS").unwrap();
+    assert_eq!(lab.read(file, 0, 99).0, b"AS git does");
+    let mode = |object| lab.store.attributes(object).unwrap().mode;
+    assert_eq!((mode(file), mode(hidden)), (0o444, 0));
+}
+
+#[test]
+fn devices_need_privilege() {
+    let mut lab = lab();
+    let (root, now) = (lab.root(), lab.now());
+    let device = Special::Character(DeviceNumber { major: 1, minor: 3 });
+    let made = lab.store.make_special(&ROOT, root, b"null", device, &NONE, now);
+    if is_root() {
+        println!("root: a device can be made, where the machine lets us");
+        assert!(made.is_ok() || made == Err(Status::Perm));
+        let user = Caller::new(1, 1, []);
+        lab.set(&ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
+        assert_eq!(lab.store.make_special(&user, root, b"n", device, &NONE, now), Err(Status::Perm));
+    } else {
+        assert_eq!(made, Err(Status::Perm));
+    }
+    let fifo = lab.store.make_special(&ROOT, root, b"p", Special::Fifo, &NONE, now).unwrap();
+    // Reading a pipe must not wait for a writer.
+    assert_eq!(lab.store.read(&ROOT, fifo, 0, 1, &mut Vec::new(), now), Err(Status::Inval));
+    assert_eq!(lab.store.attributes(fifo).unwrap().file_type, FileType::Fifo);
+}
+
+#[test]
+fn who_is_not_root_is_always_itself() {
+    let mut lab = lab();
+    let AnyStore::Directory(store) = &lab.store else { panic!("a directory") };
+    let squashed = store.squashes_to();
+    assert_eq!(squashed.is_none(), is_root());
+    let Some((uid, gid)) = squashed else {
+        println!("SKIPPED: started by root, who is each caller");
+        return;
+    };
+    let root = lab.root();
+    let stranger = Caller::new(uid + 1, gid + 1, []);
+    let made = lab.create(&stranger, root, "f", &CreateHow::Guarded(NONE)).unwrap();
+    assert_eq!(lab.store.attributes(made).unwrap().uid, uid);
+    let give = SetAttributes { uid: Some(uid + 1), ..NONE };
+    assert_eq!(lab.set(&ROOT, made, give), Err(Status::Perm));
+}
+
+/// The kernel's cookies: entries that come and go, and a restart, do not confuse a listing.
+#[test]
+fn cookies_stay_good() {
+    let mut lab = lab();
+    let root = lab.root();
+    for index in 0..500 {
+        lab.file(&format!("f{index:03}"));
+    }
+    let (first, eof) = lab.list(root, 0, 200);
+    assert!(!eof && first.len() == 200);
+    let cookie = first[199].1;
+    for (name, _) in first[100..].iter().filter(|(name, _)| name.starts_with('f')) {
+        lab.remove(root, name).unwrap();
+    }
+    lab.file("new");
+    let scratch = lab.scratch.take().unwrap();
+    let store = Lab::open(&scratch, &lab.pool, |_| {});
+    let mut lab =
+        Lab { pool: lab.pool.clone(), store: store.into(), seconds: 0, baseline: 0, scratch: Some(scratch) };
+    let mut seen: Vec<String> = first.into_iter().map(|(name, _)| name).collect();
+    let mut cookie = cookie;
+    loop {
+        let (more, eof) = lab.list(root, cookie, 37);
+        cookie = more.last().map_or(cookie, |(_, cookie)| *cookie);
+        seen.extend(more.into_iter().map(|(name, _)| name));
+        if eof {
+            break;
+        }
+    }
+    seen.retain(|name| name.starts_with('f'));
+    seen.sort();
+    let expected: Vec<String> = (0..500).map(|index| format!("f{index:03}")).collect();
+    assert_eq!(seen, expected, "each once");
+}
+
+#[test]
+fn a_store_needs_a_directory_and_descriptors() {
+    let scratch = Scratch::new();
+    fs::write(scratch.0.join("file"), "").unwrap();
+    let pool: Pool = Lab::pool(PAGE, 16);
+    let open = |path: &Path, descriptors_max| {
+        let config = DirectoryConfig { descriptors_max, ..DirectoryConfig::new(path, 1) };
+        DirectoryStore::new(&config, Disk::new(&DiskConfig::default(), &[]), pool.clone()).err()
+    };
+    assert!(matches!(open(&scratch.0.join("file"), 16), Some(DirectoryError::Open { .. })));
+    assert!(matches!(open(&scratch.0.join("none"), 16), Some(DirectoryError::Open { .. })));
+    assert_eq!(open(&scratch.0, 15), Some(DirectoryError::Descriptors { found: 15 }));
+    assert_eq!(open(&scratch.0, 16), None);
+    // The export's root may be a link: it is the administrator's.
+    symlink(&scratch.0, scratch.0.join("link")).unwrap();
+    assert_eq!(open(&scratch.0.join("link"), 16), None);
+    assert_eq!(stable_fsid("/data"), stable_fsid("/data"));
+    assert_ne!(stable_fsid("/data"), stable_fsid("/date"));
+    assert_eq!(fs::metadata(&scratch.0).unwrap().permissions().mode() & 0o777, 0o755);
+}
+
+#[test]
+fn space_is_the_file_systems() {
+    let lab = lab();
+    let usage = lab.store.usage();
+    assert!(usage.bytes_total > 0 && usage.bytes_free <= usage.bytes_total);
+}
