@@ -365,8 +365,14 @@ mod tests {
     #[test]
     fn errors_name_the_option_the_value_and_the_repair() {
         for (text, message) in [
-            ("/data", r#"export "/data": medium "": write mem:/PATH, the only medium there is"#),
-            ("dir:/x", r#"export "dir:/x": medium "dir": write mem:/PATH, the only medium there is"#),
+            (
+                "/data",
+                r#"export "/data": medium "": write mem:/PATH for files in memory, dir:/PATH for a directory"#,
+            ),
+            (
+                "nfs:/x",
+                r#"export "nfs:/x": medium "nfs": write mem:/PATH for files in memory, dir:/PATH for a directory"#,
+            ),
             ("mem:data", r#"export "mem:data": path "data": a path begins with /"#),
             ("mem:/a/", r#"export "mem:/a/": path "/a/": leave out //, /./, /../ and a / at the end"#),
             (
