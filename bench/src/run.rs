@@ -201,11 +201,10 @@ fn sum_up(
             bytes_to_copy_hot: ratio(&|round| rates[round] * size / limit_rounds[round].copy_hot.median),
             bytes_to_copy_read: ratio(&|round| rates[round] * size / limit_rounds[round].copy_read.median),
         }),
-        tcp_limits: tcp_rounds.first().map(|first| TcpLimits {
+        tcp_limits: tcp_rounds.first().map(|_| TcpLimits {
             round_trip_ns: Spread::of(tcp_rounds.iter().map(|tcp| tcp.round_trip_ns.median).collect()),
             stream: Spread::of(tcp_rounds.iter().map(|tcp| tcp.stream.median).collect()),
             stream_crc: Spread::of(tcp_rounds.iter().map(|tcp| tcp.stream_crc.median).collect()),
-            ..first.clone()
         }),
         tcp_ratios: tcp_rounds.first().map(|_| TcpRatios {
             latency_to_tcp: ratio(&|round| {

@@ -15,6 +15,7 @@ use crate::timings::Timings;
 use crate::url::{Fabric, Url};
 
 /// A [`Link`] over one of the fabrics.
+#[allow(clippy::large_enum_variant, reason = "there is one for each server, and it does not move")]
 pub(super) enum AnyLink {
     /// To a process of this machine.
     Shm(Link<Shm>),
