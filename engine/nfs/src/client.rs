@@ -27,6 +27,13 @@ use crate::binding::reply_len_max;
 /// Results of MOUNT that are lists, in octets at most. RFC 1813 sets no bound.
 const MOUNT_LIST_LEN_MAX: u32 = 1 << 16;
 
+/// Octets of a listing's results at most, when `count` are asked for. RFC 1813 lets the count bound all of them; Linux's
+/// server lets it bound the entries, and puts status, attributes and verifier in front: without room for them it answers a
+/// full Reply with ERR_CHUNK.
+const fn listing_len_max(count: u32) -> u32 {
+    count.saturating_add(4 + (4 + 84) + nfs3::VERIFIER_LEN as u32)
+}
+
 /// The arguments of a procedure, which know what comes back.
 pub trait Operation: Encode {
     /// Program number.
@@ -88,8 +95,8 @@ operations! {
     RmdirArguments is Rmdir giving RemoveReply;
     RenameArguments is Rename giving RenameReply;
     LinkArguments is Link giving LinkReply;
-    ReaddirArguments is Readdir giving ReaddirReply<'r> limited by |this| this.count;
-    ReaddirplusArguments is Readdirplus giving ReaddirplusReply<'r> limited by |this| this.maxcount;
+    ReaddirArguments is Readdir giving ReaddirReply<'r> limited by |this| listing_len_max(this.count);
+    ReaddirplusArguments is Readdirplus giving ReaddirplusReply<'r> limited by |this| listing_len_max(this.maxcount);
     FsstatArguments is Fsstat giving FsstatReply;
     FsinfoArguments is Fsinfo giving FsinfoReply;
     PathconfArguments is Pathconf giving PathconfReply;
@@ -276,5 +283,22 @@ impl Finished {
     #[must_use]
     pub fn into_buffers(self) -> Few<(u8, Buf)> {
         self.completed.written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_may_be_as_long_as_linux_makes_it() {
+        // RFC 1813 section 3.3.17; 8267-D-1: status, attributes and verifier, `maxcount` octets of entries, no more.
+        let directory = nfs3::Handle(&[]);
+        let (dircount, maxcount) = (65536, 65536);
+        let arguments =
+            nfs3::ReaddirplusArguments { directory, cookie: 0, verifier: [0; 8], dircount, maxcount };
+        assert!(arguments.results_len_max(false) >= 4 + 88 + 8 + maxcount);
+        let arguments = nfs3::ReaddirArguments { directory, cookie: 0, verifier: [0; 8], count: u32::MAX };
+        assert_eq!(arguments.results_len_max(false), u32::MAX);
     }
 }
