@@ -1,11 +1,11 @@
 //! One queue pair: the two queues, what is exposed, and where it is in its life.
 //!
 //! ```text
-//! connecting side  Resolving ─▶ Routing ─▶ Connecting ─┐
-//!                                                      ├─▶ Open ─▶ Failing ─┐
-//! listening side               Prepared ─▶ Accepted ───┘     │              │
-//!                                                            ▼              ▼
-//! from anywhere, for any reason                            Closing ──────────────▶ Gone
+//! connecting side  Resolving ─▶ Routing ─▶ Connecting ─▶ (Settling) ─┐
+//!                                                                    ├─▶ Open ─▶ Failing
+//! listening side                             Prepared ─▶ Accepted ───┘
+//!
+//! any of them, for any reason                Closing ─▶ Gone
 //! ```
 //!
 //! Memory that the device may touch is given back when its work request completed; what is left is given back when the
@@ -35,6 +35,8 @@ pub(super) enum Phase {
     Routing,
     /// For the other side's answer.
     Connecting,
+    /// For a moment to pass, on siw.
+    Settling,
     /// For our user's `accept`.
     Prepared,
     /// For the connection manager to say that it is there, or for the first message.
@@ -51,6 +53,7 @@ pub(super) enum Phase {
 
 /// What a queue pair being connected still needs.
 pub(super) struct Dialing {
+    /// Ours until it was sent, then the peer's.
     pub(super) private_data: Vec<u8>,
 }
 

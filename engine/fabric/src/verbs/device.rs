@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use stag_memory::Arena;
 use stag_rdma_core_sys as sys;
@@ -19,6 +20,11 @@ const SPARE_DOMAINS_MAX: usize = 16;
 /// more, but nobody needs it.
 pub(super) const PRIVATE_DATA_LEN_MAX: usize = 56;
 
+/// The vendor that siw names, and how long its connecting side keeps still. Its listening side answers before it looks
+/// at the socket for the first time: what comes in between stays unread until something else comes.
+const SIW_VENDOR: u32 = 0x0062_6d74;
+const SIW_SETTLE: Duration = Duration::from_millis(50);
+
 /// What the device can do, and what we make of it.
 pub(super) struct Profile {
     pub(super) name: String,
@@ -34,6 +40,8 @@ pub(super) struct Profile {
     pub(super) initiator_depth: u8,
     /// Largest message, Write or Read.
     pub(super) len_max: u32,
+    /// How long the connecting side keeps still at first.
+    pub(super) settle: Duration,
 }
 
 /// A protection domain and the arenas in it.
@@ -124,6 +132,7 @@ impl Opened {
             responder_resources: config.read_depth.min(reads(attributes.max_qp_rd_atom)),
             initiator_depth: config.read_depth.min(reads(attributes.max_qp_init_rd_atom)),
             len_max: if port.max_msg_sz == 0 { 1 << 30 } else { port.max_msg_sz },
+            settle: if attributes.vendor_id == SIW_VENDOR { SIW_SETTLE } else { Duration::ZERO },
             name: name.clone(),
         };
         let access = arena_access(&profile);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stag_rdma_core_sys as sys;
 
-use super::connection::{Phase, QueuePair};
+use super::connection::{Dialing, Phase, QueuePair};
 use super::device::Opened;
 use super::errors::{rejection, setup_failure};
 use super::objects::CmEvent;
@@ -123,10 +123,17 @@ impl Verbs {
             (sys::RDMA_CM_EVENT_ADDR_RESOLVED, Phase::Resolving) => self.address_resolved(index),
             (sys::RDMA_CM_EVENT_ROUTE_RESOLVED, Phase::Routing) => self.route_resolved(index),
             (sys::RDMA_CM_EVENT_ESTABLISHED, Phase::Connecting) => {
-                if let Some(pair) = self.at(index) {
-                    pair.sends.set_read_depth(event.initiator_depth);
+                let settle = self.opened.as_ref().map_or(Duration::ZERO, |opened| opened.profile.settle);
+                let private_data = event.private_data.clone();
+                let Some(pair) = self.at(index) else { return };
+                pair.sends.set_read_depth(event.initiator_depth);
+                if settle.is_zero() {
+                    self.establish(index, private_data);
+                } else {
+                    pair.phase = Phase::Settling;
+                    pair.deadline = None;
+                    pair.dialing = Some(Dialing { private_data });
                 }
-                self.establish(index, event.private_data.clone());
             }
             (sys::RDMA_CM_EVENT_ESTABLISHED, Phase::Accepted) => self.establish(index, Vec::new()),
             // Whoever asked gave up.
@@ -202,21 +209,29 @@ impl Verbs {
         }
     }
 
-    /// Something came before the connection manager said that the connection is there: then it is.
+    /// Something came before the connection manager said that the connection is there, or the time for that came: then
+    /// it is.
     pub(super) fn first_message(&mut self, index: u32) {
-        if let Some(pair) = self.at(index)
-            && pair.phase == Phase::Accepted
-        {
-            if let Some(cm) = &pair.cm {
-                cm.notify_established();
+        let Some(pair) = self.at(index) else { return };
+        match pair.phase {
+            Phase::Accepted => {
+                if let Some(cm) = &pair.cm {
+                    cm.notify_established();
+                }
+                self.establish(index, Vec::new());
             }
-            self.establish(index, Vec::new());
+            Phase::Settling => {
+                let private_data = pair.dialing.take().map(|dialing| dialing.private_data);
+                self.establish(index, private_data.unwrap_or_default());
+            }
+            _ => {}
         }
     }
 
     /// Queue pairs whose phase ends with time, or is over.
     fn attend(&mut self) {
         let now = self.now;
+        let settle = self.opened.as_ref().map_or(Duration::ZERO, |opened| opened.profile.settle);
         let mut at = 0;
         while let Some(&index) = self.attention.get(at) {
             let setup_timeout = self.config.setup_timeout;
@@ -230,6 +245,7 @@ impl Verbs {
                     continue;
                 }
                 Phase::Failing => REASON_TIMEOUT,
+                Phase::Settling => settle,
                 Phase::Closing | Phase::Gone => FLUSH_TIMEOUT,
                 // Its user takes the time that it needs; the other side gives up when it is too long.
                 Phase::Prepared => Duration::MAX,
@@ -240,6 +256,7 @@ impl Verbs {
             at += 1;
             match pair.phase {
                 Phase::Closing if is_late || pair.is_flushed() => self.finish(index),
+                Phase::Settling if is_late => self.first_message(index),
                 Phase::Failing if is_late => self.close(index, DisconnectReason::Peer),
                 Phase::Closing | Phase::Failing | Phase::Gone => {}
                 _ if is_late => self.close(index, DisconnectReason::TimedOut),

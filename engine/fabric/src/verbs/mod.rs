@@ -381,7 +381,7 @@ impl Verbs {
             match pair.phase {
                 // The peer is told in words that it knows: a refusal.
                 Phase::Prepared => cm.reject(b""),
-                Phase::Accepted | Phase::Open | Phase::Failing => cm.disconnect(),
+                Phase::Accepted | Phase::Settling | Phase::Open | Phase::Failing => cm.disconnect(),
                 // Nothing was sent, or destroying the identifier takes it back.
                 _ => cm.flush(),
             }

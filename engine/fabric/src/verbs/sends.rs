@@ -8,6 +8,9 @@
 //!
 //! The device reports only the work requests that ask for it, and one report says that all before it are done too. The
 //! user's signaled requests ask; so does every `interval`-th, so that the queue always drains by itself.
+//!
+//! One report says nothing about Reads before it, though it should: siw reports a Send as soon as TCP has it, while the
+//! answer to a Read before it is still on its way. Reads always ask, and are done when they say so themselves.
 
 use std::collections::VecDeque;
 
@@ -66,7 +69,8 @@ pub(super) enum Work {
 struct Op {
     id: u64,
     signaled: bool,
-    /// Counts work requests: the one behind its last, once the device has them all.
+    /// Counts work requests: its first, once the device has that; the one behind its last, once it has them all.
+    begin: Option<u32>,
     end: u32,
     work: Work,
 }
@@ -140,7 +144,7 @@ impl SendQueue {
     #[inline]
     pub(super) fn push(&mut self, id: u64, signaled: bool, work: Work) {
         self.used += 1;
-        self.ops.push_back(Op { id, signaled, end: 0, work });
+        self.ops.push_back(Op { id, signaled, begin: None, end: 0, work });
     }
 
     /// Takes a Read; parts of no octets are not asked for.
@@ -162,7 +166,7 @@ impl SendQueue {
     #[inline]
     pub(super) fn push_hidden(&mut self, work: Work) {
         let signaled = matches!(work, Work::Invalidate { .. });
-        self.ops.push_back(Op { id: 0, signaled, end: 0, work });
+        self.ops.push_back(Op { id: 0, signaled, begin: None, end: 0, work });
     }
 
     /// Whether the device has none of it.
@@ -242,6 +246,7 @@ impl SendQueue {
             if is_read {
                 self.reads.push_back(self.next);
             }
+            op.begin.get_or_insert(self.next);
             self.next = self.next.wrapping_add(1);
             batch.push_send(send);
             if is_last {
@@ -258,10 +263,9 @@ impl SendQueue {
         if is_before(self.done, done) && !is_before(self.next, done) {
             self.done = done;
         }
-        while let Some(&read) = self.reads.front()
-            && is_before(read, self.done)
-        {
-            self.reads.pop_front();
+        // A Read is only believed to be done when it, or a Read behind it, says so itself.
+        if let Some(at) = self.reads.iter().position(|&read| read == sequence) {
+            self.reads.drain(..=at);
         }
     }
 
@@ -269,7 +273,11 @@ impl SendQueue {
     #[inline]
     pub(super) fn take_done(&mut self) -> Option<Done> {
         loop {
-            if self.handed == 0 || is_before(self.done, self.ops.front()?.end) {
+            if self.handed == 0 {
+                return None;
+            }
+            let end = self.ops.front()?.end;
+            if is_before(self.done, end) || self.reads.front().is_some_and(|&read| is_before(read, end)) {
                 return None;
             }
             let op = self.pop()?;
@@ -285,17 +293,26 @@ impl SendQueue {
     /// A work request failed: gives the requests up to it that are still here, in order. What is done well was taken
     /// out by `take_done` before.
     pub(super) fn take_failed(&mut self, sequence: u32) -> Option<Done> {
-        while is_before(self.done, sequence.wrapping_add(1)) && self.next != self.done {
+        loop {
+            let op = self.ops.front()?;
+            if is_before(sequence, op.begin?) {
+                return None;
+            }
             // A Read has one completion, however many of its parts fail. One that is handed over in part is the last
             // that is handed over at all.
-            let end = if self.handed > 0 { self.ops.front()?.end } else { self.next };
+            let end = if self.handed > 0 { op.end } else { self.next };
+            let is_its = is_before(sequence, end);
+            if !is_its && self.reads.front().is_some_and(|&read| is_before(read, end)) {
+                // A Read that the device has not given up yet.
+                return None;
+            }
             self.note_done(end.wrapping_sub(1));
+            self.reads.retain(|&read| !is_before(read, end));
             match self.pop()? {
                 Op { work: Work::Bind { .. } | Work::Invalidate { .. }, .. } => {}
                 op => return completed(op.id, op.work),
             }
         }
-        None
     }
 
     /// The queue pair is gone: gives all that is left, in order. Exposures come back by themselves.

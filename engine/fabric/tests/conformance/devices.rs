@@ -1,6 +1,6 @@
 //! The verbs provider under the suite: both ends in one thread, polled by turns.
 //!
-//! On a device of nothing (`fake`), with memory windows and without. Or on a real one: `STAG_VERBS_HOST` is an address
+//! On a device of nothing (`fake`), of three kinds. Or on a real one: `STAG_VERBS_HOST` is an address
 //! of this machine that an RDMA device has; `STAG_VERBS_REGISTRATION` keeps it from using its memory windows.
 
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -32,8 +32,10 @@ pub(crate) fn run(_name: &str, case: fn(&mut Bench<Devices>)) {
         bench.finish();
         return;
     }
-    for has_windows in [true, false] {
+    // InfiniBand with memory windows and without, and iWARP, which has none.
+    for (has_windows, is_iwarp) in [(true, false), (false, false), (false, true)] {
         fake::reset(has_windows);
+        fake::with(|world| world.is_iwarp = is_iwarp);
         let mut bench = Bench::new(Devices { host: None, is_siw: false, now: Duration::ZERO });
         case(&mut bench);
         bench.finish();

@@ -128,6 +128,8 @@ struct Pair {
     id: usize,
     sends: VecDeque<(sys::ibv_send_wr, Vec<sys::ibv_sge>)>,
     receives: VecDeque<(u64, Vec<sys::ibv_sge>)>,
+    /// Reads whose answer is on its way, where they are overtaken: on iWARP.
+    reads: VecDeque<(sys::ibv_send_wr, Vec<sys::ibv_sge>)>,
     is_broken: bool,
     depth: (u32, u32),
 }

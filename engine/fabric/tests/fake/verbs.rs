@@ -37,9 +37,9 @@ impl World {
         object.context = &raw mut *self.context;
         (object.pd, object.send_cq, object.recv_cq) = (pd, attributes.send_cq, attributes.recv_cq);
         let raw = &raw mut *object;
-        let (sends, receives) = (VecDeque::new(), VecDeque::new());
         let depth = (attributes.cap.max_send_wr, attributes.cap.max_recv_wr);
-        self.pairs.insert(raw as usize, Pair { object, id, sends, receives, is_broken: false, depth });
+        let (sends, receives, reads) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        self.pairs.insert(raw as usize, Pair { object, id, sends, receives, reads, is_broken: false, depth });
         self.born("queue pair");
         raw
     }
@@ -76,7 +76,8 @@ impl World {
         let name = raw as usize;
         let Some(pair) = self.pairs.get_mut(&name) else { return };
         pair.is_broken = true;
-        let sends: Vec<u64> = pair.sends.drain(..).map(|(send, _)| send.wr_id).collect();
+        let sends: Vec<u64> =
+            pair.reads.drain(..).chain(pair.sends.drain(..)).map(|(s, _)| s.wr_id).collect();
         let receives: Vec<u64> = pair.receives.drain(..).map(|(id, _)| id).collect();
         for id in sends.into_iter().chain(receives) {
             self.complete(name, id, sys::IBV_WC_WR_FLUSH_ERR, 0, None);
@@ -91,47 +92,64 @@ impl World {
         self.pairs.get(&other).filter(|pair| !pair.is_broken).map(|_| other)
     }
 
-    /// Runs one work request of each queue pair.
+    /// Runs one work request of each queue pair, and on iWARP the answer to one Read.
     fn progress(&mut self) {
         let names: Vec<usize> = self.pairs.keys().copied().collect();
         for name in names {
-            let Some((send, pieces)) = self.pairs[&name].sends.front().cloned() else { continue };
-            let spoiled = self.spoiled.front().copied().filter(|(is_receive, _)| !is_receive);
-            let ran = match spoiled {
-                Some((_, status)) => {
-                    self.spoiled.pop_front();
-                    Ran::Badly(status)
-                }
-                None => self.run(name, &send, &pieces),
-            };
-            let (status, len) = match ran {
-                Ran::Waits => continue,
-                Ran::Well(len) => (sys::IBV_WC_SUCCESS, len),
-                Ran::Badly(status) | Ran::Refused((status, _)) => (status, 0),
-            };
-            self.pairs.get_mut(&name).expect("it just ran").sends.pop_front();
-            if status != sys::IBV_WC_SUCCESS || send.send_flags & sys::IBV_SEND_SIGNALED != 0 {
-                self.complete(name, send.wr_id, status, len, None);
+            let answered = self.pairs.get_mut(&name).and_then(|pair| pair.reads.pop_front());
+            if let Some((read, pieces)) = answered
+                && let Ran::Waits = self.step(name, &read, &pieces)
+            {
+                self.pairs.get_mut(&name).expect("it is alive").reads.push_front((read, pieces));
             }
-            if status == sys::IBV_WC_SUCCESS {
-                continue;
+            let next = self.pairs.get_mut(&name).and_then(|pair| pair.sends.pop_front());
+            let Some((send, pieces)) = next else { continue };
+            let pair = self.pairs.get_mut(&name).expect("it has a Send");
+            if self.is_iwarp && send.opcode == sys::IBV_WR_RDMA_READ {
+                pair.reads.push_back((send, pieces));
+            } else if let Ran::Waits = self.step(name, &send, &pieces) {
+                self.pairs.get_mut(&name).expect("it is alive").sends.push_front((send, pieces));
             }
-            if let (Ran::Refused((_, theirs)), Some(other)) = (ran, self.other(name)) {
-                // A Send fails its Receive; of a Read or a Write that is refused only the device tells.
-                let is_send = matches!(send.opcode, sys::IBV_WR_SEND | sys::IBV_WR_SEND_WITH_INV);
-                let pair = self.pairs.get_mut(&other).expect("it is the other one");
-                if let Some((id, _)) = is_send.then(|| pair.receives.pop_front()).flatten() {
-                    self.complete(other, id, theirs, 0, None);
-                } else {
-                    let element = sys::ibv_async_event__bindgen_ty_1 { qp: &raw mut *pair.object };
-                    let event_type = sys::IBV_EVENT_QP_ACCESS_ERR;
-                    self.async_events.push_back(sys::ibv_async_event { element, event_type });
-                    signal(self.context.async_fd);
-                }
-                self.break_pair(other as *mut sys::ibv_qp);
-            }
-            self.break_pair(name as *mut sys::ibv_qp);
         }
+    }
+
+    /// Runs one work request to its end, if it does not have to wait.
+    fn step(&mut self, name: usize, send: &sys::ibv_send_wr, pieces: &[sys::ibv_sge]) -> Ran {
+        let spoiled = self.spoiled.front().copied().filter(|(is_receive, _)| !is_receive);
+        let ran = match spoiled {
+            Some((_, status)) => {
+                self.spoiled.pop_front();
+                Ran::Badly(status)
+            }
+            None => self.run(name, send, pieces),
+        };
+        let (status, len) = match ran {
+            Ran::Waits => return ran,
+            Ran::Well(len) => (sys::IBV_WC_SUCCESS, len),
+            Ran::Badly(status) | Ran::Refused((status, _)) => (status, 0),
+        };
+        if status != sys::IBV_WC_SUCCESS || send.send_flags & sys::IBV_SEND_SIGNALED != 0 {
+            self.complete(name, send.wr_id, status, len, None);
+        }
+        if status == sys::IBV_WC_SUCCESS {
+            return ran;
+        }
+        if let (Ran::Refused((_, theirs)), Some(other)) = (&ran, self.other(name)) {
+            // A Send fails its Receive; of a Read or a Write that is refused only the device tells.
+            let is_send = matches!(send.opcode, sys::IBV_WR_SEND | sys::IBV_WR_SEND_WITH_INV);
+            let pair = self.pairs.get_mut(&other).expect("it is the other one");
+            if let Some((id, _)) = is_send.then(|| pair.receives.pop_front()).flatten() {
+                self.complete(other, id, *theirs, 0, None);
+            } else {
+                let element = sys::ibv_async_event__bindgen_ty_1 { qp: &raw mut *pair.object };
+                let event_type = sys::IBV_EVENT_QP_ACCESS_ERR;
+                self.async_events.push_back(sys::ibv_async_event { element, event_type });
+                signal(self.context.async_fd);
+            }
+            self.break_pair(other as *mut sys::ibv_qp);
+        }
+        self.break_pair(name as *mut sys::ibv_qp);
+        ran
     }
 
     fn run(&mut self, name: usize, send: &sys::ibv_send_wr, pieces: &[sys::ibv_sge]) -> Ran {
@@ -318,6 +336,10 @@ pub(super) extern "C" fn query_device(
         attributes.max_cqe = 1 << 20;
         attributes.max_qp_rd_atom = 4;
         attributes.max_qp_init_rd_atom = 4;
+        if world.is_iwarp {
+            // As siw does.
+            attributes.vendor_id = 0x0062_6d74;
+        }
         if world.has_windows {
             attributes.device_cap_flags = sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         }
