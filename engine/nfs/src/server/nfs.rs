@@ -550,3 +550,22 @@ fn pathconf<S: Store>(
         Err(status) => Err(Failure { status, attributes }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As other servers do (5531-e): what must not run twice, and WRITE, whose Replies are in a ring of their own.
+    #[test]
+    fn replies_that_are_kept() {
+        let kept = |wanted| -> Vec<_> {
+            let all = BOUND.iter().filter(move |bound| bound.repeat == wanted);
+            all.map(|bound| bound.name).collect()
+        };
+        assert_eq!(
+            kept(Repeat::Harmful),
+            ["SETATTR", "CREATE", "MKDIR", "SYMLINK", "MKNOD", "REMOVE", "RMDIR", "RENAME", "LINK"]
+        );
+        assert_eq!(kept(Repeat::Untimely), ["WRITE"]);
+    }
+}

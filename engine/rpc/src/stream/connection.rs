@@ -256,12 +256,18 @@ impl Connection {
         services: &mut S,
         shared: &mut Shared,
     ) -> Result<(), Ending> {
-        let Some(Backlog { buf, at, end }) = self.backlog.take() else {
-            let (_, result) = self.process(core, services, shared, &[]);
-            return result;
+        let result = match self.backlog.take() {
+            None => self.process(core, services, shared, &[]).1,
+            Some(Backlog { buf, at, end }) => {
+                let (used, result) = self.process(core, services, shared, &buf[at..end]);
+                self.settle(shared, buf, end, (at + used, result))
+            }
         };
-        let (used, result) = self.process(core, services, shared, &buf[at..end]);
-        self.settle(shared, buf, end, (at + used, result))
+        if !self.stalled {
+            // The time that it waited for us is not the peer's.
+            self.incoming.started = self.incoming.started.map(|_| core.now);
+        }
+        result
     }
 
     /// Keeps what was received and not used, in the buffer it is in.
@@ -536,7 +542,9 @@ impl Connection {
         if self.outbox.queued() > 0 && since(self.progress) >= SEND_MAX {
             return Err(Ending::TimedOut("it does not take its Replies"));
         }
-        if self.calls == 0 && since(self.opened) >= set_up_timeout + self.allowance() {
+        // A record that is on its way has a time of its own.
+        let is_silent = self.calls == 0 && self.incoming.started.is_none() && !self.stalled;
+        if is_silent && since(self.opened) >= set_up_timeout {
             return Err(Ending::TimedOut("it makes no Call"));
         }
         if let Some(started) = self.incoming.started

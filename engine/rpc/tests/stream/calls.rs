@@ -285,3 +285,29 @@ fn large_arguments_of_many_connections_take_turns() {
     server.wait(Duration::from_secs(1));
     server.close();
 }
+
+/// Who waits for memory that another connection holds is not too slow.
+#[test]
+fn waiting_for_others_takes_no_time_of_ones_own() {
+    let mut server = Server::with(stag_rpc::EngineConfig { stream_memory: 1_100_000, ..config() }, 8 << 20);
+    let (mut first, mut second) = (server.connect(), server.connect());
+    let (long, short) = (pattern(1, 1_000_000), pattern(2, 600_000));
+    let (long, short) = (record(&put(1, PUT_ONE, &long)), record(&put(2, PUT_ONE, &short)));
+    server.send(&mut first, &long[..500_000]);
+    // Its beginning alone: the rest finds no place.
+    let mut sent = second.write(&short[..300_000]);
+    for _ in 0..10 {
+        server.pass();
+    }
+    server.wait(Duration::from_secs(22));
+    server.send(&mut first, &long[500_000..]);
+    assert_eq!(results(&server.reply(&mut first), 1), put_results(&pattern(1, 1_000_000)));
+    server.wait(Duration::from_secs(3));
+    server.until(|_| {
+        sent += second.write(&short[sent..]);
+        sent == short.len()
+    });
+    assert_eq!(results(&server.reply(&mut second), 2), put_results(&pattern(2, 600_000)));
+    assert_eq!(server.statistics().stream_timeouts, 0);
+    server.close();
+}
