@@ -51,7 +51,7 @@ pub struct Options {
     /// Keep there what must survive a restart
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Time to claim locks after a restart [default: 50]
+    /// Time to claim locks again [default: 50]
     #[arg(long, value_name = "SECONDS")]
     pub grace: Option<u32>,
     /// Read the same keys from there; flags win
