@@ -35,6 +35,8 @@ struct Transfer {
     offset: u64,
     len: usize,
     what: What,
+    /// What is to be written, until that is under way.
+    data: Pieces<Shared>,
     /// What came of it.
     completion: Option<Completion>,
 }
@@ -46,8 +48,6 @@ enum What {
     },
     Write {
         stable: Stable,
-        /// Until it is under way.
-        data: Pieces<Shared>,
         /// The mode that the file is to have afterwards: it must not run as its owner any more.
         mode: Option<u32>,
     },
@@ -90,7 +90,14 @@ impl Transfers {
         if len == 0 {
             return Ok(Progress::Done(ReadDone { count: 0, eof: offset >= size }));
         }
-        self.begin(Transfer { file, offset, len: len as usize, what: What::Read { size }, completion: None })
+        self.begin(Transfer {
+            file,
+            offset,
+            len: len as usize,
+            what: What::Read { size },
+            data: Pieces::new(),
+            completion: None,
+        })
     }
 
     /// Begins to write. `mode` is what the file's has to become.
@@ -108,13 +115,20 @@ impl Transfers {
             WriteData::Placed(pieces) => self.copy(len, pieces.iter().map(|piece| &piece[..]))?,
             WriteData::Inline(octets) => self.copy(len, [octets].into_iter())?,
         };
-        let what = What::Write { stable, data, mode };
-        self.begin(Transfer { file, offset, len, what, completion: None })
+        let what = What::Write { stable, mode };
+        self.begin(Transfer { file, offset, len, what, data, completion: None })
     }
 
     /// Begins to make safe what was written.
     pub(super) fn commit(&mut self, file: Rc<OwnedFd>) -> Result<Progress<()>, Status> {
-        self.begin(Transfer { file, offset: 0, len: 0, what: What::Commit, completion: None })
+        self.begin(Transfer {
+            file,
+            offset: 0,
+            len: 0,
+            what: What::Commit,
+            data: Pieces::new(),
+            completion: None,
+        })
     }
 
     fn copy<'a>(&self, len: usize, parts: impl Iterator<Item = &'a [u8]>) -> Result<Pieces<Shared>, Status> {
@@ -155,7 +169,7 @@ impl Transfers {
             return false;
         }
         let (tag, file, offset) = (u64::from(index), &transfer.file, transfer.offset);
-        let begun = match &mut transfer.what {
+        let begun = match transfer.what {
             What::Read { .. } => {
                 // One that is larger than the limit goes alone.
                 if self.reading > 0 && self.reading + transfer.len > self.reading_max {
@@ -168,13 +182,13 @@ impl Transfers {
                 self.reading += transfer.len;
                 self.disk.read(tag, file, offset, pieces)
             }
-            What::Write { stable, data, .. } => {
+            What::Write { stable, .. } => {
                 let sync = match stable {
                     Stable::Unstable => Sync::None,
                     Stable::DataSync => Sync::Data,
                     Stable::FileSync => Sync::All,
                 };
-                self.disk.write(tag, file, offset, std::mem::take(data), sync)
+                self.disk.write(tag, file, offset, std::mem::take(&mut transfer.data), sync)
             }
             What::Commit => self.disk.sync(tag, file, Sync::All),
         };
@@ -217,7 +231,7 @@ impl Transfers {
             .slots
             .get_mut(index as usize)
             .and_then(|slot| slot.take_if(|transfer| transfer.completion.is_some()));
-        let Some(Transfer { file, offset, len, what, completion: Some(completion) }) = taken else {
+        let Some(Transfer { file, offset, len, what, completion: Some(completion), .. }) = taken else {
             return Err(Status::ServerFault);
         };
         self.free.push(index);
