@@ -16,7 +16,7 @@ use super::listen::Listen;
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Options {
     /// What is served: a [`stag::nfs::export::Export`] each
-    #[arg(long, value_name = "SPEC", help = "Serve files: mem:/PATH[,ro], dir:/PATH[,ro] (repeatable)")]
+    #[arg(long, value_name = "SPEC", help = "Serve mem:/PATH[,ro] or dir:/PATH[,ro]")]
     pub export: Vec<String>,
     /// shm://NAME, iwarp://HOST:N, tcp://HOST:N
     #[arg(long, value_name = "URL")]
