@@ -69,9 +69,13 @@ impl Server {
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let mut server = Server { child, output, url, started: Value::Null };
+        let mut server = Server { child, output, url: url.clone(), started: Value::Null };
         server.started = server.next_event("started");
         let ready = server.next_event("ready");
+        // With port 0 it has chosen one.
+        if url.ends_with(":0") {
+            server.url = ready["url"].as_str().unwrap().to_owned();
+        }
         assert_eq!(ready["url"], server.url);
         server
     }
