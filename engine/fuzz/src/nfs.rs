@@ -126,7 +126,7 @@ pub fn nfs3_call(input: &[u8]) {
             Procedure::Symlink => {
                 if let Some(arguments) = read!(SymlinkArguments<'_>, stream, chunks) {
                     check_item(&arguments.path.0, stream, chunks);
-                    assert_eq!(arguments.path.is_too_long(), arguments.path.0.len() > 1024);
+                    assert_eq!(arguments.path.is_too_long(), arguments.path.0.len() > 4095);
                 }
             }
             Procedure::Mknod => {
