@@ -1,4 +1,6 @@
-//! Replays captured clients against `stagd`: each Linux client of NFSv3 over siw, message by message over real TCP and iWARP,
+//! Replays captured clients against `stagd`, and the captured server against `stag` ([`linux`]).
+//!
+//! Each Linux client of NFSv3 over siw, message by message over real TCP and iWARP,
 //! and `stagd`'s Replies are equivalent to those that the Linux server gave ([`equal`] says when).
 //!
 //! As captured: the MPA Request with its private data (IRD and ORD, CRC or not, peer-to-peer), each Call with its xid, credits,
@@ -6,10 +8,12 @@
 //! gave for the same object, and so a Position behind one moves by the difference of their lengths. Calls are sent one by one.
 
 mod equal;
+mod linux;
 mod peer;
 mod script;
 
 #[path = "../common/mod.rs"]
+#[allow(dead_code, reason = "made for tests that use more of it")]
 mod common;
 
 use std::path::{Path, PathBuf};
@@ -358,4 +362,41 @@ fn captured_clients_get_equivalent_replies() {
 /// Tells whether the Linux server is known to answer this Call in its own way.
 fn is_known(name: &str, exchange: &Exchange) -> bool {
     name == LONG_ACL.0 && exchange.target.program == nfsacl::PROGRAM && exchange.frame >= LONG_ACL.1
+}
+
+/// The other way round: `stag` with the captured Linux server. What it reads is what the README of the captures says.
+#[test]
+fn our_client_with_the_captured_server() {
+    for name in ["siw-6.1-v3-read", "siw-crc-6.1-v3-read", "siw-6.1-v3-parallel"] {
+        let script = Script::read(&captures().join(format!("{name}.pcap")));
+        let told = linux::Told::read(&script, captured_root(&script));
+        let lens = [1u64, 100, 4096, 20_000, 131_077];
+        let (address, served) = linux::serve(told, lens.len());
+        for len in lens {
+            let url = format!("iwarp://{address}{}/r/f{len}", linux::EXPORT);
+            let output = common::stag(&["cat", "--no-reconnect", &url]);
+            assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+            let expected: Vec<u8> = (0..len).map(|i| (131 * i + 17 * (i >> 8) + len) as u8).collect();
+            assert!(output.stdout == expected, "{name}: f{len}");
+        }
+        println!(
+            "{name}: the captured server answered {} Calls of ours, 5 files are right: ok",
+            served.join().unwrap()
+        );
+    }
+    let path = captures().join("siw-6.1-v3-readdir.pcap");
+    let script = Script::read(&path);
+    let told = linux::Told::read(&script, captured_root(&script));
+    let (address, served) = linux::serve(told, 1);
+    let output = common::stag(&["ls", "--no-reconnect", &format!("iwarp://{address}{}/many", linux::EXPORT)]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut expected = many(&path);
+    expected.sort();
+    let mut found: Vec<&str> = std::str::from_utf8(&output.stdout).unwrap().lines().collect();
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    println!(
+        "siw-6.1-v3-readdir: the captured server answered {} Calls of ours, 300 names: ok",
+        served.join().unwrap()
+    );
 }

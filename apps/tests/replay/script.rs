@@ -25,7 +25,10 @@ pub(crate) struct Exchange {
 }
 
 pub(crate) struct Script {
+    /// The client's MPA Request.
     pub(crate) set_up: SetUp,
+    /// The server's MPA Reply.
+    pub(crate) reply: SetUp,
     pub(crate) exchanges: Vec<Exchange>,
 }
 
@@ -34,14 +37,15 @@ impl Script {
     pub(crate) fn read(path: &Path) -> Script {
         let mut capture = Reader::new(BufReader::new(File::open(path).unwrap())).unwrap();
         let mut analyzer = Analyzer::new(Options { keep_data: true });
-        let mut set_up = None;
+        let (mut set_up, mut reply) = (None, None);
         let mut exchanges = Vec::new();
         let mut sink = |event: &stag_dump::Event<'_>| match &event.kind {
-            EventKind::Setup(Side::Client, found) => {
+            EventKind::Setup(from, found) => {
                 let option = |name| {
                     found.options.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str())
                 };
-                set_up.get_or_insert_with(|| SetUp {
+                let told = if *from == Side::Client { &mut set_up } else { &mut reply };
+                told.get_or_insert_with(|| SetUp {
                     crc: option("crc") == Some("yes"),
                     ird: option("ird").unwrap().parse().unwrap(),
                     ord: option("ord").unwrap().parse().unwrap(),
@@ -74,7 +78,7 @@ impl Script {
         }
         analyzer.finish(&mut sink);
         exchanges.sort_by_key(|exchange| exchange.frame);
-        Script { set_up: set_up.expect("an MPA Request"), exchanges }
+        Script { set_up: set_up.expect("an MPA Request"), reply: reply.expect("an MPA Reply"), exchanges }
     }
 }
 

@@ -1,0 +1,151 @@
+//! `stag dump`: its lines, its objects, its complaints.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const STAG: &str = env!("CARGO_BIN_EXE_stag");
+
+fn capture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../engine/dump/tests/captures").join(name)
+}
+
+fn dump(arguments: &[&str], file: &PathBuf) -> Output {
+    Command::new(STAG).arg("dump").args(arguments).arg(file).output().unwrap()
+}
+
+fn text(octets: &[u8]) -> &str {
+    std::str::from_utf8(octets).unwrap()
+}
+
+fn objects(output: &Output) -> Vec<Value> {
+    assert!(output.status.success());
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn an_object_for_each_message_and_a_last_one_with_totals() {
+    let objects = objects(&dump(&["--json"], &capture("siw-6.1-v3-write.pcap")));
+    let (last, messages) = objects.split_last().unwrap();
+    assert_eq!(messages.len(), 54);
+    let totals = &last["totals"];
+    assert_eq!(
+        (&totals["messages"], &totals["calls"], &totals["paired"]),
+        (&54.into(), &27.into(), &27.into())
+    );
+    assert_eq!(totals["violations"], 0);
+    let setup = &totals["connection_list"][0]["setup"][0];
+    assert_eq!((&setup["name"], &setup["options"]["ird"]), (&"MPA Request".into(), &"128".into()));
+    assert_eq!((&setup["private_data"], &setup["send_size"]), (&"f6ab0e1801010303".into(), &4096.into()));
+    for message in messages {
+        for key in [
+            "frame",
+            "time",
+            "connection",
+            "direction",
+            "xid",
+            "vers",
+            "credits",
+            "proc",
+            "read_list",
+            "write_list",
+            "reply_chunk",
+            "rpc",
+        ] {
+            assert!(message.get(key).is_some(), "{key}: {message}");
+        }
+    }
+    // The WRITE of 5000 octets by Read chunk, and its Reply.
+    let write = messages.iter().find(|message| message["read_list"][0]["length"] == 5000).unwrap();
+    assert_eq!(
+        (&write["proc"], &write["vers"], &write["direction"]),
+        (&"RDMA_MSG".into(), &1.into(), &"to_server".into())
+    );
+    assert_eq!(write["read_list"][0]["position"], 112);
+    assert!(write["read_list"][0]["handle"].is_u64() && write["read_list"][0]["offset"].is_u64());
+    let rpc = &write["rpc"];
+    assert_eq!(
+        (&rpc["type"], &rpc["program"], &rpc["version"], &rpc["procedure"]),
+        (&"call".into(), &100_003.into(), &3.into(), &7.into())
+    );
+    let reply = messages.iter().find(|message| message["call_frame"] == write["frame"]).unwrap();
+    assert_eq!((&reply["xid"], &reply["rpc"]["status"]), (&write["xid"], &"NFS3_OK".into()));
+    let transfer = &reply["transfers"][0];
+    assert_eq!(
+        (&transfer["chunk"], &transfer["operations"], &transfer["octets"]),
+        (&"read".into(), &1.into(), &5000.into())
+    );
+}
+
+#[test]
+fn a_line_for_each_message() {
+    let output = dump(&[], &capture("siw-6.1-v3-readdir.pcap"));
+    assert!(output.status.success());
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    assert_eq!(lines.iter().filter(|line| line.contains(" xid ")).count(), 738);
+    assert!(lines.iter().any(|line| line.contains("> MPA Request: revision 2, markers no, crc no, ird 128")));
+    assert!(lines.iter().any(|line| line.contains("Reply NFS v3 READDIRPLUS NFS3_OK | Reply chunk:")));
+    assert_eq!(lines.last(), Some(&"no violations"));
+}
+
+#[test]
+fn standard_input_and_only_totals() {
+    let file = File::open(capture("rxe-6.1-v3-wire.pcap")).unwrap();
+    let output = Command::new(STAG).args(["dump", "-q", "--check", "-"]).stdin(file).output().unwrap();
+    assert!(output.status.success());
+    assert!(text(&output.stdout).contains("76 messages: 38 Calls, 38 Replies"));
+}
+
+#[test]
+fn a_broken_rule_is_named_and_checked() {
+    // One octet of one FPDU is changed: its CRC is wrong.
+    let mut octets = fs::read(capture("siw-crc-6.1-v3-read.pcap")).unwrap();
+    let at = octets.len() / 2;
+    octets[at] ^= 0x40;
+    let path = std::env::temp_dir().join(format!("stag-dump-{}.pcap", std::process::id()));
+    fs::write(&path, octets).unwrap();
+    let output = dump(&["--check"], &path);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("! < 5044-4.4-a: CRC "), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("1 violations: 5044-4.4-a 1"));
+    assert_eq!(dump(&[], &path).status.code(), Some(0));
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn what_is_no_whole_capture_is_said_with_status_2() {
+    let whole = fs::read(capture("siw-6.1-v3-setup.pcap")).unwrap();
+    let path = std::env::temp_dir().join(format!("stag-dump-bad-{}.pcap", std::process::id()));
+    for (octets, part) in [
+        (&[][..], "the file is empty"),
+        (b"GIF89a", "it starts with 47 49 46 38: neither pcap nor pcapng"),
+        (&whole[..20], "the file ends before its first frame does"),
+        (&whole[..1000], "the file is cut short: it ends behind frame"),
+    ] {
+        fs::write(&path, octets).unwrap();
+        let output = dump(&[], &path);
+        let complaint = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{complaint}");
+        assert!(complaint.lines().count() == 1 && complaint.contains(part), "{complaint}");
+    }
+    fs::remove_file(&path).unwrap();
+    let output = dump(&[], &path);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("No such file"));
+}
+
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let mut child = Command::new(STAG)
+        .args(["dump", "--json"])
+        .arg(capture("siw-6.1-v3-readdir.pcap"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}

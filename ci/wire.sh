@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Our own wire, looked at by others: captures a stagd and stag over iWARP on a loopback of its own, and checks the capture.
+#
+#   ci/wire.sh [--inside]
+#
+# tshark must decode all of it: as many messages as `stag dump` finds, every CRC good, nothing malformed but READ Replies, whose
+# data went by Write chunk (tshark 4.0 does not put it back). And `stag dump --check` must find no broken rule. A line for each
+# check, `ok` or `FAILED`, and `N passed, N failed` at the end. It needs root, for packages and a network namespace; what
+# cannot be had is said: SKIPPED, status 77. STAG and STAGD name the programs to test, else they are built. The captures stay in
+# target/ci/wire.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+skipped() { echo "SKIPPED: $*"; exit 77; }
+target=${CARGO_TARGET_DIR:-target}
+out=$(realpath -m "$target/ci/wire")
+profile=${STAG_PROFILE:-dev}
+programs=$(realpath -m "$target/${profile/dev/debug}")
+stag=${STAG:-$programs/stag}
+stagd=${STAGD:-$programs/stagd}
+
+prepare() {
+    local missing=() pair
+    [ "$(id -u)" = 0 ] || skipped "it needs root, for packages and a network namespace of its own"
+    for pair in tshark:tshark dumpcap:wireshark-common ip:iproute2 unshare:util-linux; do
+        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+    done
+    if [ ${#missing[@]} -gt 0 ]; then
+        command -v apt-get >/dev/null || skipped "not a Debian, and lacking: ${missing[*]}"
+        apt-get -q update >/dev/null 2>&1
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null 2>&1 ||
+            skipped "apt-get cannot install: ${missing[*]}"
+    fi
+    unshare -n true 2>/dev/null || skipped "no network namespace can be made"
+    unshare -n sh -c 'ip link set lo up && timeout 5 dumpcap -q -i lo -a duration:1 -w /dev/null' >/dev/null 2>&1 ||
+        skipped "dumpcap cannot capture in a namespace"
+    mkdir -p "$out"
+    if [ -z "${STAG:-}" ] || [ -z "${STAGD:-}" ]; then
+        cargo build --quiet --locked --profile "$profile" -p stag-apps --bins || exit 1
+    fi
+}
+if [ "${1:-}" != --inside ]; then
+    prepare
+    exec unshare -n "$0" --inside
+fi
+
+ip link set lo up
+work=$(mktemp -d "$out/work.XXXXXX")
+server='' capture=''
+trap 'kill $server $capture 2>/dev/null; rm -rf "$work"' EXIT
+
+passed=0 failed=0
+# check NAME WHAT COMMAND... : the command succeeds; WHAT is said behind the name
+check() {
+    local name=$1 what=$2
+    shift 2
+    if timeout 60 "$@" >"$work/output" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok $name${what:+: $what}"
+    else
+        failed=$((failed + 1))
+        echo "FAILED $name${what:+: $what}: $*"
+        tail -n 20 "$work/output" | sed 's/^/    /'
+    fi
+}
+same() { [ "$1" = "$2" ] || { echo "$1 is not $2"; return 1; }; }
+
+# One session: every kind of Call that stag makes, with small and large data.
+session() {
+    local url=iwarp://127.0.0.1:20049/data tree=$work/tree
+    mkdir -p "$tree/some/where"
+    for size in 0 1 500 4096 5000 131073; do head -c "$size" /dev/urandom >"$tree/f$size"; done
+    ln -sf "$(printf 'l%.0s' {1..900})" "$tree/some/link"
+    cp "$tree/f5000" "$tree/some/where/f"
+    "$stag" ping -c 3 "$url" && "$stag" df "$url" &&
+        "$stag" mkdir "$url/there" && "$stag" put "$tree/f0" "$tree/f1" "$tree/f500" "$tree/f4096" "$tree/f131073" "$url/there/" &&
+        "$stag" cp -r "$tree" "$url/tree" && "$stag" ls -l "$url/tree" && "$stag" stat "$url/tree/f5000" &&
+        "$stag" mv "$url/there/f1" "$url/there/moved" && "$stag" cat "$url/there/f131073" | cmp - "$tree/f131073" &&
+        "$stag" cp -r "$url/tree" "$work/back" && diff -r --no-dereference "$tree" "$work/back" &&
+        "$stag" rm -r "$url/tree" && ! "$stag" cat "$url/tree/f1" 2>/dev/null
+}
+
+for crc in true false; do
+    file=$out/crc-$crc.pcapng
+    rm -rf "$work/tree" "$work/back"
+    # A large buffer, so that nothing is lost while the other processes have the cores.
+    dumpcap -q -i lo -B 256 -s 0 -w "$file" -f 'tcp port 20049' 2>"$work/dumpcap" &
+    capture=$!
+    until [ -s "$file" ]; do sleep 0.1; kill -0 $capture 2>/dev/null || break; done
+    "$stagd" --export mem:/data,root_squash=no --listen iwarp://127.0.0.1:20049 --crc "$crc" --memory 128M --poll adaptive \
+        >"$work/stagd" 2>&1 &
+    server=$!
+    for _ in $(seq 100); do grep -q '^ready' "$work/stagd" && break; sleep 0.1; done
+
+    echo "session with crc=$crc"
+    if session >"$work/session" 2>&1; then
+        passed=$((passed + 1)); echo "ok session"
+    else
+        failed=$((failed + 1)); echo "FAILED session"; tail -n 20 "$work/session" "$work/stagd" | sed 's/^/    /'
+    fi
+    kill -TERM $server; wait $server; server=''
+    sleep 1
+    kill -INT $capture; wait $capture; capture=''
+
+    ours=$("$stag" dump --json -q "$file" | tail -n 1)
+    count() { sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p" <<<"$ours"; }
+    theirs=$(tshark -r "$file" -Y rpcordma -T fields -e rpcordma.xid 2>/dev/null | tr ',' '\n' | grep -c 0x)
+    check "tshark finds as many messages as stag dump" "$theirs" same "$theirs" "$(count messages)"
+    check "there are messages" "" test "$theirs" -gt 100
+
+    # What is malformed to tshark, but for READ Replies.
+    malformed=$(tshark -r "$file" -Y '_ws.malformed && !(rpc.msgtyp == 1 && nfs.procedure_v3 == 6)' 2>/dev/null | tee "$work/malformed" | wc -l)
+    reads=$(tshark -r "$file" -Y '_ws.malformed && rpc.msgtyp == 1 && nfs.procedure_v3 == 6' 2>/dev/null | wc -l)
+    check "nothing is malformed but READ Replies" "$reads of these" same "$malformed" 0
+    [ "$malformed" = 0 ] || head -n 5 "$work/malformed" | sed 's/^/    /'
+
+    tshark -r "$file" -V -Y iwarp_mpa 2>/dev/null | grep -E '^ *CRC' | sort | uniq -c >"$work/crc"
+    good=$(grep -ci 'good crc' "$work/crc") bad=$(grep -ci 'bad crc' "$work/crc")
+    good_fpdus=$(tshark -r "$file" -V -Y iwarp_mpa 2>/dev/null | grep -ciE 'good crc')
+    if [ "$crc" = true ]; then
+        check "tshark calls every CRC good" "$good_fpdus" test "$good_fpdus" -gt 0 -a "$bad" = 0
+        check "stag dump calls as many CRCs good" "$(count crc_good)" same "$(count crc_good)" "$(count segments)"
+    fi
+    : "$good"
+    check "no rule is broken" "" "$stag" dump --check -q "$file"
+    check "every Call has its Reply" "$(count paired)" same "$(count calls)" "$(count paired)"
+done
+
+echo
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
