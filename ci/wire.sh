@@ -54,7 +54,7 @@ passed=0 failed=0
 check() {
     local name=$1 what=$2
     shift 2
-    if timeout 60 "$@" >"$work/output" 2>&1; then
+    if "$@" >"$work/output" 2>&1; then
         passed=$((passed + 1))
         echo "ok $name${what:+: $what}"
     else
@@ -73,7 +73,7 @@ session() {
     ln -sf "$(printf 'l%.0s' {1..900})" "$tree/some/link"
     cp "$tree/f5000" "$tree/some/where/f"
     "$stag" ping -c 3 "$url" && "$stag" df "$url" &&
-        "$stag" mkdir "$url/there" && "$stag" put "$tree/f0" "$tree/f1" "$tree/f500" "$tree/f4096" "$tree/f131073" "$url/there/" &&
+        "$stag" mkdir "$url/there" && "$stag" put "$tree/f1" "$url/there/" && "$stag" put "$tree/f131073" "$url/there/" &&
         "$stag" cp -r "$tree" "$url/tree" && "$stag" ls -l "$url/tree" && "$stag" stat "$url/tree/f5000" &&
         "$stag" mv "$url/there/f1" "$url/there/moved" && "$stag" cat "$url/there/f131073" | cmp - "$tree/f131073" &&
         "$stag" cp -r "$url/tree" "$work/back" && diff -r --no-dereference "$tree" "$work/back" &&
@@ -114,14 +114,12 @@ for crc in true false; do
     check "nothing is malformed but READ Replies" "$reads of these" same "$malformed" 0
     [ "$malformed" = 0 ] || head -n 5 "$work/malformed" | sed 's/^/    /'
 
-    tshark -r "$file" -V -Y iwarp_mpa 2>/dev/null | grep -E '^ *CRC' | sort | uniq -c >"$work/crc"
-    good=$(grep -ci 'good crc' "$work/crc") bad=$(grep -ci 'bad crc' "$work/crc")
-    good_fpdus=$(tshark -r "$file" -V -Y iwarp_mpa 2>/dev/null | grep -ciE 'good crc')
+    tshark -r "$file" -V -Y iwarp_mpa 2>/dev/null | grep -oiE '(good|bad) crc32' | sort | uniq -c >"$work/crc"
+    good=$(sed -nE 's/ *([0-9]+) good.*/\1/Ip' "$work/crc") bad=$(sed -nE 's/ *([0-9]+) bad.*/\1/Ip' "$work/crc")
     if [ "$crc" = true ]; then
-        check "tshark calls every CRC good" "$good_fpdus" test "$good_fpdus" -gt 0 -a "$bad" = 0
-        check "stag dump calls as many CRCs good" "$(count crc_good)" same "$(count crc_good)" "$(count segments)"
+        check "every CRC is good to stag dump" "$(count crc_good)" same "$(count crc_good)" "$(count segments)"
+        check "and to tshark" "${good:-0} good, ${bad:-0} bad" same "${good:-0} ${bad:-0}" "$(count segments) 0"
     fi
-    : "$good"
     check "no rule is broken" "" "$stag" dump --check -q "$file"
     check "every Call has its Reply" "$(count paired)" same "$(count calls)" "$(count paired)"
 done
