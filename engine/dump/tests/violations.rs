@@ -336,7 +336,8 @@ fn writes_outside_of_what_is_offered_5041_f_8166_4_4_3_a_8166_2_3_2_e() {
 
 #[test]
 fn what_comes_back_of_a_write_chunk_8166_3_4_6_c_8166_x_11() {
-    let cases: [(&[Segment], u32, &[(&str, u64)]); 5] = [
+    type Case<'c> = (&'c [Segment], u32, &'c [(&'c str, u64)]);
+    let cases: [Case<'_>; 5] = [
         // Another handle; another offset; more than there is room for.
         (&[segment(8, 100, 0x1000)], 100, &[("8166-3.4.6-c", 1)]),
         (&[segment(9, 100, 0x1001)], 100, &[("8166-3.4.6-c", 1)]),

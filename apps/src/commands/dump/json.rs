@@ -118,8 +118,8 @@ struct MessageObject<'a> {
     rpc: Option<RpcObject>,
     invalidated: Option<u32>,
     call_frame: Option<u64>,
-    /// Seconds since the Call.
-    latency: Option<f64>,
+    /// Since the Call.
+    latency_ns: Option<u64>,
     transfers: Vec<Transfer>,
     violations: Vec<Broken<'a>>,
 }
@@ -340,7 +340,9 @@ fn message<'a>(event: &Event<'_>, message: &Message<'a>) -> MessageObject<'a> {
         rpc: message.rpc.map(rpc),
         invalidated: message.invalidated,
         call_frame: message.answered.map(|answered| answered.frame),
-        latency: message.answered.map(|answered| event.time.saturating_sub(answered.time).as_secs_f64()),
+        latency_ns: message
+            .answered
+            .and_then(|answered| u64::try_from(event.time.saturating_sub(answered.time).as_nanos()).ok()),
         transfers: transfers.collect(),
         violations: message
             .violations
