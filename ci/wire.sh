@@ -82,7 +82,8 @@ session() {
 
 for crc in true false; do
     file=$out/crc-$crc.pcapng
-    rm -rf "$work/tree" "$work/back"
+    # An old file would look like a capture that has begun.
+    rm -rf "$work/tree" "$work/back" "$file"
     # A large buffer, so that nothing is lost while the other processes have the cores.
     dumpcap -q -i lo -B 256 -s 0 -w "$file" -f 'tcp port 20049' 2>"$work/dumpcap" &
     capture=$!
