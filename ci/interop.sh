@@ -86,10 +86,11 @@ stagd_crc=false
 # A new stagd on the same folder; /mem is empty.
 stagd_start() {
     local n=0 exports=(--export "mem:/mem,root_squash=no")
-    [ ! -d "$work/dir" ] || exports+=(--export "dir:$work/dir,root_squash=no")
+    mkdir -p "$work/dir" "$work/state"
+    exports+=(--export "dir:$work/dir,name=/dir,root_squash=no")
     # Also at rpcbind's port: a mount with locks asks there for the lock manager.
     "$programs/stagd" "${exports[@]}" --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc $stagd_crc \
-        >"$work/stagd.log" 2>&1 &
+        --state-dir "$work/state" --grace 5 >"$work/stagd.log" 2>&1 &
     stagd=$!
     until grep -q '^ready' "$work/stagd.log"; do
         n=$((n + 1))
