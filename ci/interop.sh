@@ -33,8 +33,14 @@ if [ ${#kernels[@]} -eq 0 ]; then
     kernels=(6.1)
     [ -z "$long" ] || kernels+=(6.12)
 fi
-if [ ${#groups[@]} -eq 0 ]; then
-    groups=(client:off:/mem:all client:crc:/dir:few client:p2p:/mem:few locks:off:/mem kill:off:/dir:2 kill:off:/mem:1 server:off server:crc)
+if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
+    for over in off crc asked p2p tcp; do
+        groups+=("client:$over:/mem:all" "client:$over:/dir:all" "locks:$over:/mem")
+    done
+    groups+=(locks:off:/dir kill:off:/dir:5 kill:crc:/dir:5 kill:tcp:/dir:5 kill:off:/mem:1 public:/mem)
+    groups+=(server:off server:crc server:asked server:p2p)
+elif [ ${#groups[@]} -eq 0 ]; then
+    groups=(client:off:/mem:all client:crc:/dir:few "client:p2p:/mem:files,fio" locks:off:/mem kill:off:/dir:2 server:off server:asked public:/mem)
 fi
 
 skipped() { echo "SKIPPED: $*"; exit 77; }

@@ -157,6 +157,11 @@ group_client() {
     for f in $names; do
         case $f in
             basic | special) row 240 "cthon-$f" in_folder $f timeout -k 5 240 python3 /payload/cthon.py $f . ;;
+            # A directory's files keep no lists: the client is to hear that.
+            acl) case $export in
+                /dir) row 60 no-acl in_folder acl bash -c 'touch f && ! setfacl -m u:1000:rw f 2>e && grep "not supported" e && getfacl -cnp f' ;;
+                *) row 60 acl in_folder acl python3 /payload/files.py acl . ;;
+            esac ;;
             git | compile) row 120 $f in_folder $f ${f}_rows ;;
             fio) row 120 $f in_folder $f fio_rows 16 ;;
             *) row 240 $f in_folder $f python3 /payload/files.py $f . ;;
