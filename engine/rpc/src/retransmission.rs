@@ -269,10 +269,8 @@ impl Calling {
     }
 
     /// Exposes a Call's memory anew, writes its header, and posts it. `false`: nothing more leaves now.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one step of `Calling::retransmit`, cut out to be read alone"
-    )]
+    // One step of `Calling::retransmit`, cut out to be read alone.
+    #[allow(clippy::too_many_arguments, reason = "they are that function's variables")]
     fn expose_again<P: Provider>(
         &mut self,
         core: &mut Core<P>,
