@@ -74,7 +74,7 @@ pub struct Url {
     pub mount_port: Option<u16>,
 }
 
-/// The port of NFS over RDMA (8267-4.2-b), for an address that names none.
+/// The port of NFS over RDMA (8267-9-a), for an address that names none.
 const NFS_RDMA_PORT: u16 = 20049;
 
 /// What the option for MOUNT's port begins with, behind the path.
