@@ -83,9 +83,11 @@ impl Verbs {
             }
             Some(_) => {}
         }
+        // Behind one that failed nothing succeeds: siw reports a Write before a Read in front of it.
+        let result = if pair.has_failed { Err(WorkError::Flushed) } else { Ok(()) };
         while let Some(done) = pair.sends.take_done() {
             match done {
-                Done::Completed { id, completed } => pair.give(&mut self.local, id, completed, Ok(())),
+                Done::Completed { id, completed } => pair.give(&mut self.local, id, completed, result),
                 Done::Invalidated { slot } => {
                     let handle = pair.exposures.handle(slot);
                     if let Some((id, exposed)) = pair.exposures.fenced(slot) {

@@ -247,8 +247,6 @@ impl Verbs {
                 Phase::Failing => REASON_TIMEOUT,
                 Phase::Settling => settle,
                 Phase::Closing | Phase::Gone => FLUSH_TIMEOUT,
-                // Its user takes the time that it needs; the other side gives up when it is too long.
-                Phase::Prepared => Duration::MAX,
                 _ => setup_timeout,
             };
             let deadline = *pair.deadline.get_or_insert(now.saturating_add(timeout));

@@ -76,7 +76,11 @@ pub(crate) fn after_prepare<H: Harness>(bench: &mut Bench<H>) {
         assert!(
             matches!(
                 other,
-                DisconnectReason::Peer | DisconnectReason::Rejected(_) | DisconnectReason::PeerDied
+                DisconnectReason::Peer
+                    | DisconnectReason::Rejected(_)
+                    | DisconnectReason::PeerDied
+                    // Where a fabric does not say that whoever asked is gone (siw).
+                    | DisconnectReason::TimedOut
             ),
             "the other side ended because of {other:?}"
         );
