@@ -49,7 +49,7 @@ pub(crate) trait Harness {
         false
     }
 
-    /// Whether a Send may invalidate what is invalid already.
+    /// Whether a window may be invalidated that is not bound, or that the peer is reading through.
     fn survives_late_invalidations(&self) -> bool {
         true
     }

@@ -109,8 +109,9 @@ impl Harness for Devices {
     }
 
     fn survives_late_invalidations(&self) -> bool {
-        // rxe dereferences null, in the kernel, when a window is invalidated that is not bound (6.1).
-        self.host.is_none()
+        // In Linux 6.1 rxe dereferences null when a window is invalidated that is not bound, and loses a reference when
+        // one is that is being read through: then destroying the queue pair takes a minute. siw has no windows.
+        self.host.is_none() || self.is_siw
     }
 
     fn finish(&mut self) {}
