@@ -25,6 +25,10 @@ pub(super) const PRIVATE_DATA_LEN_MAX: usize = 56;
 const SIW_VENDOR: u32 = 0x0062_6d74;
 const SIW_SETTLE: Duration = Duration::from_millis(50);
 
+/// The vendor that rxe names. Its kernel part sets the kernel's flag for Send with Invalidate, which to a program means
+/// that a checksum is good; on a reliable connection nothing else sets that one.
+const RXE_VENDOR: u32 = 0x00ff_ffff;
+
 /// What the device can do, and what we make of it.
 pub(super) struct Profile {
     pub(super) name: String,
@@ -42,6 +46,8 @@ pub(super) struct Profile {
     pub(super) len_max: u32,
     /// How long the connecting side keeps still at first.
     pub(super) settle: Duration,
+    /// Any of these flags says that a Receive's message invalidated a handle.
+    pub(super) with_invalidate: sys::ibv_wc_flags,
 }
 
 /// A protection domain and the arenas in it.
@@ -133,6 +139,10 @@ impl Opened {
             initiator_depth: config.read_depth.min(reads(attributes.max_qp_init_rd_atom)),
             len_max: if port.max_msg_sz == 0 { 1 << 30 } else { port.max_msg_sz },
             settle: if attributes.vendor_id == SIW_VENDOR { SIW_SETTLE } else { Duration::ZERO },
+            with_invalidate: match attributes.vendor_id {
+                RXE_VENDOR => sys::IBV_WC_WITH_INV | sys::IBV_WC_IP_CSUM_OK,
+                _ => sys::IBV_WC_WITH_INV,
+            },
             name: name.clone(),
         };
         let access = arena_access(&profile);

@@ -43,11 +43,12 @@ impl Verbs {
         if result.is_ok() {
             self.first_message(index);
         }
+        let flags = self.opened.as_ref().map_or(0, |opened| opened.profile.with_invalidate);
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         let Some((id, mut buf)) = pair.receives.take_done() else { return };
         let (mut invalidated, mut exposed) = (None, None);
         if result.is_ok() {
-            if completion.wc_flags & sys::IBV_WC_WITH_INV != 0 {
+            if completion.wc_flags & flags != 0 {
                 // SAFETY: the flag says which field of the union it is; both are numbers.
                 let handle = unsafe { completion.__bindgen_anon_1.invalidated_rkey };
                 match pair.exposures.invalidated(handle) {
