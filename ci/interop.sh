@@ -78,7 +78,7 @@ prepare() {
 }
 if [ -z "$inside" ]; then
     prepare
-    exec unshare -n "$0" --inside "${arguments[@]}"
+    exec unshare -n ci/interop.sh --inside "${arguments[@]}"
 fi
 
 passed=0 failed=0
@@ -192,6 +192,10 @@ run_kernel() {
     rm -rf "$work"
 }
 
+# Nothing outlives it, however it ends.
+# shellcheck disable=SC2046 # pids.
+trap 'kill $(jobs -p) 2>/dev/null' EXIT
+trap "exit 143" INT TERM
 ip link set lo up
 ip tuntap add lab0 mode tap
 ip addr add $host/24 dev lab0
