@@ -6,6 +6,8 @@
 # Files of 0 B to 8 MB around the limits of pages, messages and rsize; links of every length; folders; 3000 entries.
 make_tree() {
     local n
+    # Of another group.
+    rm -rf "$tree" "$work/back" "$work/one" "$work"/own?
     mkdir -p "$tree/sizes" "$tree/links" "$tree/deep/er/still"
     for n in 0 1 3 511 512 513 1000 3000 4095 4096 4097 5000 65535 65536 65537 100001 131071 131072 131073 262144 1048575 \
         1048576 1048577 5000003 8388608; do
@@ -47,6 +49,8 @@ client_get() {
 
 client_links() {
     local n
+    # Of another group.
+    rm -rf "$tree" "$work/back" "$work/one" "$work"/own?
     for n in 1 8 255 1000 2000 4000; do
         [ "$(readlink "$work/back/links/to$n")" = "$(readlink "$tree/links/to$n")" ] || return
     done
