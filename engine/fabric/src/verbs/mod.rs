@@ -30,8 +30,8 @@
 //! Seen in the guest (`ci/verbs.sh`), kernel 6.1; the code says where it minds.
 //!
 //! - rxe reports a message that is too long as a malformed Receive, and an invalidation by the peer as a good checksum.
-//!   It oopses when a window is invalidated that is not bound, and needs a minute to destroy a queue pair whose window
-//!   was invalidated while the peer read through it: so a peer that misbehaves can stop a machine that serves on rxe.
+//!   With windows it oopses when one is invalidated that is not bound, and needs a minute to destroy a queue pair through
+//!   whose window more than a packet was read. So on rxe memory is exposed by registrations unless windows are asked for.
 //! - siw reports a Send as soon as TCP has it, before the Read in front of it; keeps the peer's Terminate to itself, so
 //!   that a refused request is only a lost connection; does not tell a listener that whoever asked is gone; and
 //!   may leave a first message unread that comes while it answers.
