@@ -58,7 +58,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     /// A client's connection is gone.
     pub(crate) fn lose(&mut self, mut gone: Box<Connection>, reason: CloseReason) {
-        if self.core.stopping || !gone.is_to_be_restored(&mut self.core) {
+        // A server that breaks the rules would break them again, for the same Calls, without end.
+        let is_final = self.core.stopping || matches!(reason, CloseReason::Violation(_));
+        if is_final || !gone.is_to_be_restored(&mut self.core) {
             self.close(gone, reason);
             return;
         }

@@ -10,7 +10,8 @@ use crate::ConnectionId;
 pub struct ClientPolicy {
     /// Whether to connect again. Calls without a Reply are sent again then, with the same xid, those excepted
     /// whose [`Request::retransmit`](crate::Request::retransmit) is `false`. A server without a duplicate request
-    /// cache may execute them twice.
+    /// cache may execute them twice. Not after a [`CloseReason::Violation`](crate::CloseReason::Violation): a server that
+    /// broke the rules would break them again.
     pub reconnect: Option<Backoff>,
     /// Whether to find out that the server is gone when the fabric does not tell.
     pub keep_alive: Option<KeepAlive>,
