@@ -1,7 +1,7 @@
 //! What the box itself can do, measured in the same run as Stag: the references of every ratio.
 //!
 //! Two threads on the two cores under test. Each measurement is taken `repeat` times; the median counts. None takes
-//! longer than [`TIME_MAX`], however slow the machine is.
+//! longer than `TIME_MAX`, however slow the machine is.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -55,7 +55,7 @@ impl Parameters {
             Side::Server => (agreed.receive, agreed.send),
         };
         let remote_invalidation = match side {
-            Side::Client => own.remote_invalidation && peer.is_some(),
+            Side::Client => own.remote_invalidation,
             Side::Server => agreed.remote_invalidation,
         };
         Self { call_threshold, reply_threshold, remote_invalidation }

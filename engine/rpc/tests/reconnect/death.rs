@@ -126,7 +126,7 @@ fn run(seed: u64, plan: FaultPlan) -> Ran {
     ran.refused = !events.iter().any(|event| matches!(event, ConnectionEvent::Established { .. }));
     ran.retransmitted = bench.clients[0].engine.statistics().calls_retransmitted;
     let done_once = bench.server.engine.services_mut().0.counted;
-    assert!(ran.refused || done_once == CALLS / FORMS, "executed {done_once} times: 5531-e");
+    assert!(ran.refused || done_once == CALLS / FORMS, "executed {done_once} times: 5531-e; {events:?}");
     let gave_up = bench.closed(0).is_some();
     assert!(ran.refused || !gave_up, "{events:?}");
     bench.close();
