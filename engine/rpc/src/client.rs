@@ -264,7 +264,7 @@ pub enum CloseReason {
     Violation(&'static str),
     /// Nothing was heard, and the keep-alive was not answered.
     Silent,
-    /// A Call that was sent again was not answered: [`Backoff::resend_after`](crate::Backoff::resend_after).
+    /// A Call that was sent again was not answered: `resend_after` of [`Backoff`](crate::Backoff).
     Unanswered,
     /// We could not send a Reply or an RDMA_ERROR (8166-4.5.4-c).
     CannotReply,

@@ -1,11 +1,11 @@
 //! A directory of the machine as a file system to serve.
 //!
 //! - **Handles survive a restart** of the server and of the machine: an object is named by its number and the
-//!   kernel's generation of it ([`object`]), nothing is written beside the files. Where the server does not know where
-//!   it is, it looks ([`search`]).
+//!   kernel's generation of it (`object.rs`), nothing is written beside the files. Where the server does not know where
+//!   it is, it looks (`search.rs`).
 //! - **Nothing outside can be reached**: by names, symbolic links, `..`, mounts, or by moving things around
-//!   ([`tree`]). Symbolic links are only told about; clients follow them, on their side.
-//! - **READ, WRITE and COMMIT** go through [`stag_disk`] and are done later ([`transfer`]). What was acknowledged as
+//!   (`tree.rs`). Symbolic links are only told about; clients follow them, on their side.
+//! - **READ, WRITE and COMMIT** go through [`stag_disk`] and are done later (`transfer.rs`). What was acknowledged as
 //!   stable was synced. All else is system calls on names and attributes, made at once: a directory that the
 //!   kernel does not have in memory costs the reactor the disk's time.
 //! - **Whose files?** A server that runs as root checks permissions by owner, group and mode as
