@@ -145,6 +145,29 @@ fn one_core_for_both_ends_works_and_says_what_that_means() {
 }
 
 #[test]
+fn all_sizes_are_measured_one_after_the_other() {
+    let _turn = alone();
+    let found = stag_json(&[&["perf", "echo", "-a", "-n", "20"], &SHORT[..]].concat());
+    let sizes: Vec<u64> = found.iter().map(|found| found["size"].as_u64().unwrap()).collect();
+    assert!(sizes.len() >= 8 && sizes.is_sorted_by(|a, b| a < b), "{sizes:?}");
+    for found in &found {
+        check(found, "echo");
+        // As many as were asked for, or as fit in the time.
+        assert!(found["calls"].as_u64().unwrap() <= 20, "{found}");
+    }
+}
+
+#[test]
+fn several_clients_share_one_server() {
+    let _turn = alone();
+    let cores = measure(&["null", "-n", "10"])["cores"].clone();
+    let (client, server) = (&cores[0], &cores[1]);
+    let found = measure(&["read", "-s", "4K", "-q", "2", "--cores", &format!("{client},{client},{server}")]);
+    check(&found, "read");
+    assert_eq!(found["cores"].as_array().unwrap().len(), 3, "{found}");
+}
+
+#[test]
 fn bad_flags_are_one_line_and_status_2() {
     let cases: &[(&[&str], &str)] = &[
         (&["read", "-s", "2M"], "--size 2 MiB: it must be 1 B to 1 MiB"),

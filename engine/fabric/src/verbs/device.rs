@@ -249,7 +249,7 @@ fn choose_exposure(
     let why = if wanted == Some(ExposureKind::Registration) {
         "it was asked for".to_owned()
     } else if attributes.vendor_id == RXE_VENDOR && wanted != Some(ExposureKind::MemoryWindow) {
-        // Linux 6.1 and 6.12: its queue pair is not destroyed for a minute.
+        // Seen with Linux 6.1: its queue pair is not destroyed for a minute.
         "rxe loses a reference when a peer reads more than a packet through a window".to_owned()
     } else if !has_type_2 {
         "the device has no memory windows of type 2".to_owned()
