@@ -26,7 +26,7 @@ use plan::Plan;
 use serve::Place;
 pub use settings::Settings;
 
-/// The NFS server of Stag: serves memory or directories as files, over RDMA fabrics and TCP
+/// The NFS server of Stag: memory and directories, over RDMA fabrics and TCP
 #[derive(Debug, Parser)]
 #[command(
     name = "stagd",

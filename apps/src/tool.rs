@@ -37,8 +37,7 @@ struct Stag {
     #[arg(long, global = true, hide = true, value_enum, default_value = "on")]
     crc: Switch,
     /// Congestion control of TCP below iWARP: reno, cubic, bbr
-    // As `stagd` calls it, too.
-    #[arg(long, alias = "congestion-control", global = true, hide = true, value_name = "NAME")]
+    #[arg(long, global = true, hide = true, value_name = "NAME")]
     congestion: Option<CongestionControl>,
     #[command(subcommand)]
     command: Command,

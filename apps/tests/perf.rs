@@ -10,7 +10,7 @@ use serde_json::Value;
 use common::{Server, stag, stag_fails, stag_json, stag_ok};
 
 /// A run as short as it can be. Tests run beside each other, so nobody may keep a core for itself.
-const SHORT: [&str; 8] = ["-t", "50ms", "--repeat", "1", "--warm-up", "10ms", "--poll", "adaptive"];
+const SHORT: [&str; 8] = ["-t", "200ms", "--repeat", "1", "--warm-up", "10ms", "--poll", "adaptive"];
 
 /// Measurements spin on both cores while they take the limits, so they take turns.
 fn alone() -> MutexGuard<'static, ()> {

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::failure::Failure;
-use crate::values::{CongestionControl, Pages, Poll, Size};
+use crate::values::{CongestionControl, Pages, Poll, Size, Switch};
 
 use super::listen::Listen;
 
@@ -30,9 +30,9 @@ pub struct Options {
     /// Calls of a client at once [default: 64]
     #[arg(long, value_name = "N")]
     pub credits: Option<u32>,
-    /// iWARP asks for CRCs [default: true]
-    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
-    pub crc: Option<bool>,
+    /// iWARP asks for CRCs: on or off [default: on]
+    #[arg(long, value_name = "SWITCH", hide_possible_values = true)]
+    pub crc: Option<Switch>,
     /// TCP's algorithm [default: the system's]
     #[arg(long, value_name = "NAME")]
     pub congestion_control: Option<CongestionControl>,

@@ -8,7 +8,7 @@ use stag::nfs::export::Export;
 
 use crate::failure::Failure;
 use crate::url::Fabric;
-use crate::values::{CongestionControl, Pages, Poll, Size};
+use crate::values::{CongestionControl, Pages, Poll, Size, Switch};
 
 use super::Options;
 use super::listen::{self, Listen};
@@ -106,7 +106,7 @@ impl Settings {
             memory,
             inline_threshold: inline_threshold as u32,
             credits,
-            crc: options.crc.unwrap_or(true),
+            crc: options.crc != Some(Switch::Off),
             congestion_control: options.congestion_control,
             rpcbind: options.rpcbind,
             core: options.core,
