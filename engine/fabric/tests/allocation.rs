@@ -1,4 +1,4 @@
-//! After set-up, the shm provider allocates nothing: counted, for every verb.
+//! After set-up, the providers of real traffic allocate nothing: counted, for every verb.
 //!
 //! A program of its own, because it replaces the allocator.
 
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use stag_fabric::{
-    Completed, Completion, Event, Exposed, Fence, Provider, QueuePairCapacity, QueuePairId, ReadPart,
-    ReadRequest, SendRequest, Shm, ShmConfig, WriteRequest,
+    Completed, Completion, Event, Exposed, Fence, Iwarp, IwarpConfig, Provider, QueuePairCapacity,
+    QueuePairId, ReadPart, ReadRequest, SendRequest, Shm, ShmConfig, WriteRequest,
 };
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 
@@ -37,32 +37,31 @@ static ALLOCATOR: Counting = Counting;
 const CAPACITY: QueuePairCapacity =
     QueuePairCapacity { receives: 16, sends: 16, exposures: 8, send_len_max: 1024, receive_len_max: 1024 };
 
-struct Side {
-    shm: Shm,
+struct Side<P> {
+    provider: P,
     pool: Pool,
     completions: Vec<Completion>,
     pair: Option<QueuePairId>,
 }
 
-impl Side {
-    fn new() -> Side {
+impl<P: Provider> Side<P> {
+    fn new(mut provider: P) -> Side<P> {
         let budget = Budget::new(16 << 20);
         let page = PageChoice::Size(PageSize::Base);
         let config = ArenaConfig { name: "allocation", len: 1 << 20, page, node: None, budget: &budget };
         let arena = Arena::new(&config).expect("a megabyte");
         let pool = Pool::runs(&arena, "all", 1024, 512).expect("it fits");
-        let mut shm = Shm::open(ShmConfig::default()).expect("it needs nothing");
-        shm.register(&arena).expect("an arena is sealed");
-        Side { shm, pool, completions: Vec::with_capacity(64), pair: None }
+        provider.register(&arena).expect("an arena is sealed");
+        Side { provider, pool, completions: Vec::with_capacity(64), pair: None }
     }
 
     fn turn(&mut self, now: Duration) {
-        self.shm.ring_doorbells();
-        self.shm.poll(now, &mut self.completions, 64);
-        match self.shm.poll_event() {
+        self.provider.ring_doorbells();
+        self.provider.poll(now, &mut self.completions, 64);
+        match self.provider.poll_event() {
             Some(Event::ConnectRequest { request, .. }) => {
-                let pair = self.shm.prepare(request, CAPACITY).expect("it fits");
-                self.shm.accept(pair, b"").expect("just prepared");
+                let pair = self.provider.prepare(request, CAPACITY).expect("it fits");
+                self.provider.accept(pair, b"").expect("just prepared");
             }
             Some(Event::Established { queue_pair, .. }) => self.pair = Some(queue_pair),
             Some(event) => panic!("unexpected: {event:?}"),
@@ -71,14 +70,26 @@ impl Side {
     }
 }
 
+// One test, because the count is that of the program.
 #[test]
 fn the_steady_state_allocates_nothing() {
+    let shm = || Shm::open(ShmConfig::default()).expect("it needs nothing");
+    let mut b = Side::new(shm());
     let name = format!("allocation-{}", std::process::id());
-    let (mut a, mut b) = (Side::new(), Side::new());
-    b.shm.listen(&name).expect("the name is free");
-    a.shm.connect(&name, b"", CAPACITY).expect("the name is fine");
+    b.provider.listen(&name).expect("the name is free");
+    check("shm", &name, Side::new(shm()), b);
+
+    let iwarp = || Iwarp::open(IwarpConfig::default()).expect("it needs nothing");
+    let mut b = Side::new(iwarp());
+    let listener = b.provider.listen("127.0.0.1:0").expect("the system finds a port");
+    let address = b.provider.listener_address(listener).expect("it listens").to_string();
+    check("iwarp", &address, Side::new(iwarp()), b);
+}
+
+fn check<P: Provider>(what: &str, address: &str, mut a: Side<P>, mut b: Side<P>) {
+    a.provider.connect(address, b"", CAPACITY).expect("the address is fine");
     let mut now = Duration::ZERO;
-    let mut turn = |a: &mut Side, b: &mut Side| {
+    let mut turn = |a: &mut Side<P>, b: &mut Side<P>| {
         now += Duration::from_micros(10);
         a.turn(now);
         b.turn(now);
@@ -93,31 +104,31 @@ fn the_steady_state_allocates_nothing() {
         if round == 100 {
             before = ALLOCATIONS.load(Ordering::Relaxed);
         }
-        // A exposes, B uses it and invalidates one of the two; more Sends than the ring holds, both kinds.
+        // A exposes, B uses it and invalidates one of the two; more Sends than may be posted, both kinds.
         let exposed = Exposed::Read(a.pool.take_len(4096).expect("free").share());
-        let from = a.shm.expose(qa, exposed).expect("within the capacity");
+        let from = a.provider.expose(qa, exposed).expect("within the capacity");
         let exposed = Exposed::Write(a.pool.take_len(4096).expect("free"));
-        let to = a.shm.expose(qa, exposed).expect("within the capacity");
+        let to = a.provider.expose(qa, exposed).expect("within the capacity");
         turn(&mut a, &mut b);
         turn(&mut a, &mut b);
         let target = b.pool.take_len(4096).expect("free");
         let part = ReadPart { at: 0, len: 4096, source: from };
-        b.shm.post_read(qb, ReadRequest { id: 1, target }, &[part]).expect("within the capacity");
+        b.provider.post_read(qb, ReadRequest { id: 1, target }, &[part]).expect("within the capacity");
         let source = b.pool.take_len(4096).expect("free").share();
         let request = WriteRequest { id: 2, source, target: to, signaled: true };
-        b.shm.post_write(qb, request).expect("within the capacity");
+        b.provider.post_write(qb, request).expect("within the capacity");
         let mut sent = 0;
         for i in 0..30 {
             let buf = b.pool.take().expect("free");
             let invalidate = (i == 0).then_some(to.handle);
             let request = SendRequest { id: 3, buf, invalidate, signaled: i % 4 == 0 };
-            sent += u32::from(b.shm.post_send(qb, request).is_ok());
+            sent += u32::from(b.provider.post_send(qb, request).is_ok());
         }
         let mut received = 0;
         while received < sent {
             for _ in 0..16 {
                 let buf = a.pool.take().expect("free");
-                if a.shm.post_receive(qa, 4, buf).is_err() {
+                if a.provider.post_receive(qa, 4, buf).is_err() {
                     break;
                 }
             }
@@ -128,8 +139,8 @@ fn the_steady_state_allocates_nothing() {
             }
             b.completions.clear();
         }
-        assert!(matches!(a.shm.fence(qa, from.handle, 5), Some(Fence::Done(_))));
+        assert!(matches!(a.provider.fence(qa, from.handle, 5), Some(Fence::Done(_))));
     }
     let after = ALLOCATIONS.load(Ordering::Relaxed);
-    assert_eq!(after - before, 0, "allocations in 200 rounds");
+    assert_eq!(after - before, 0, "{what}: allocations in 200 rounds");
 }
