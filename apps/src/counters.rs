@@ -47,6 +47,7 @@ counters! {
     connections_closed,
     connections_refused,
     violations,
+    peers_stuck,
     streams_opened,
     streams_closed,
     streams_refused,

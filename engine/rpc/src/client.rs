@@ -266,6 +266,9 @@ pub enum CloseReason {
     Silent,
     /// A Call that was sent again was not answered: `resend_after` of [`Backoff`](crate::Backoff).
     Unanswered,
+    /// A client did not take its Replies, or did not let its chunks be read, for
+    /// [`peer_timeout`](crate::EngineConfig::peer_timeout).
+    Stuck,
     /// We could not send a Reply or an RDMA_ERROR (8166-4.5.4-c).
     CannotReply,
 }

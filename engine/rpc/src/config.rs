@@ -25,6 +25,9 @@ pub struct EngineConfig {
     pub burst: usize,
     /// How long the oldest connection may stay half set up; over TCP, how long until its first Call.
     pub set_up_timeout: Duration,
+    /// How long a client may leave a Reply untaken, or its Read chunks unread, before its connection is ended: until then
+    /// it holds message buffers and payload memory.
+    pub peer_timeout: Duration,
     /// TCP connections at once.
     pub streams_max: u32,
     /// Octets of payload memory that Calls on their way in over TCP may hold.
@@ -47,6 +50,7 @@ impl Default for EngineConfig {
             chunk_len_max: (1 << 20) + 4096,
             burst: 64,
             set_up_timeout: Duration::from_secs(10),
+            peer_timeout: Duration::from_secs(60),
             streams_max: 64,
             stream_memory: 16 << 20,
             stream_congestion_control: None,

@@ -96,6 +96,11 @@ impl Connection {
             core.statistics.violations += 1;
             tracing::warn!(peer = ?self.peer, what, "connection ended: the peer broke the rules");
         }
+        if reason == CloseReason::Stuck {
+            core.statistics.peers_stuck += 1;
+            let limit = core.config.peer_timeout;
+            tracing::warn!(peer = ?self.peer, ?limit, "connection ended: the peer takes no Replies, or its chunks cannot be read");
+        }
         self.closing = true;
         self.close_reason = Some(reason);
         core.provider.disconnect(self.id);
@@ -176,6 +181,6 @@ impl Connection {
         !self.established
             || self.stopping.is_some()
             || self.calling.as_ref().is_some_and(Calling::has_deadline)
-            || self.serving.as_ref().is_some_and(Serving::has_pending)
+            || self.serving.as_ref().is_some_and(|serving| !serving.is_idle())
     }
 }

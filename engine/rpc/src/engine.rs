@@ -561,7 +561,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         count
     }
 
-    /// Looks at deadlines of Calls, and at connections that are being set up for too long.
+    /// Looks at deadlines of Calls, at clients that do not go on, and at connections that are being set up for too long.
     fn scan(&mut self) {
         self.next_scan = self.core.now + SCAN_INTERVAL;
         for slot in &mut self.connections {
@@ -575,6 +575,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 } else if found.established {
                     calling.keep_alive(&mut self.core, id);
                 }
+            }
+            if found.serving.as_mut().is_some_and(|serving| serving.is_stuck(&self.core)) {
+                found.close(&mut self.core, CloseReason::Stuck);
             }
             if !found.established && self.core.now >= found.opened + self.core.config.set_up_timeout {
                 self.core.provider.disconnect(id);

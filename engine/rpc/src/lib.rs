@@ -29,6 +29,7 @@ mod keepalive;
 mod memory;
 mod offering;
 mod pools;
+mod progress;
 mod pulling;
 mod pushing;
 mod reconnect;

@@ -24,6 +24,7 @@ use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::{Draft, Verdict};
 use crate::duplicates::Known;
+use crate::progress::Progress;
 use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, place, plan_chunks, post_reads};
 use crate::pushing::{Posted, plan_writes, post_draft};
 use crate::reply::Reply;
@@ -61,6 +62,7 @@ pub(crate) struct Serving {
     /// Receives that this connection holds: posted, or with a Call in process.
     held: u32,
     usage: Usage,
+    progress: Progress,
 }
 
 /// What became of a Call that was run.
@@ -92,6 +94,7 @@ impl Serving {
             sending: 0,
             held: 0,
             usage: Usage::new(slots),
+            progress: Progress::default(),
         }
     }
 
@@ -103,17 +106,29 @@ impl Serving {
     /// A signaled Send is complete, or another one failed.
     pub(crate) fn sent(&mut self) {
         self.sending = self.sending.saturating_sub(1);
+        self.progress.step();
+    }
+
+    /// Whether the client has left untaken what is meant for it, or unread what is to be read from it, for too long.
+    pub(crate) fn is_stuck<P>(&mut self, core: &Core<P>) -> bool {
+        let is_awaited = self.sending > 0 || !self.blocked.is_empty() || self.is_pulling();
+        self.progress.is_stuck(is_awaited, core.now, core.config.peer_timeout)
+    }
+
+    /// Whether RDMA Reads are under way, or wait for room in the send queue.
+    fn is_pulling(&self) -> bool {
+        self.pending > 0
+            && self
+                .slots
+                .iter()
+                .flatten()
+                .any(|kept| kept.later.is_none() && kept.pull.as_ref().is_some_and(|pull| pull.pending > 0))
     }
 
     /// Whether something found no room in a queue, or no memory.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         !self.blocked.is_empty() || !self.waiting.is_empty() || !self.stalled.is_empty()
-    }
-
-    /// Whether a Call is in process: a service may answer it as time passes.
-    pub(crate) fn has_pending(&self) -> bool {
-        self.pending > 0
     }
 
     /// Posts `count` more Receives, if there is memory for them.
@@ -365,6 +380,7 @@ impl Serving {
         if let Some(pull) = &mut pending.pull {
             pull.pending -= 1;
         }
+        self.progress.step();
         self.advance(core, services, id, peer, call_id)
     }
 
@@ -649,6 +665,7 @@ impl Serving {
             if self.blocked.len() > before {
                 break;
             }
+            self.progress.step();
             count += 1;
         }
         for _ in 0..self.waiting.len() {

@@ -54,6 +54,8 @@ pub struct Statistics {
     pub connections_refused: u64,
     /// Connections ended because the peer broke the rules.
     pub violations: u64,
+    /// Connections ended because the client did not take its Replies, or did not let its chunks be read.
+    pub peers_stuck: u64,
     /// Byte streams (TCP) taken on.
     pub streams_opened: u64,
     /// Byte streams that ended.

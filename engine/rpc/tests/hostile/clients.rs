@@ -1,5 +1,7 @@
 //! Clients that do not keep to the rules, against a server's engine.
 
+use std::time::Duration;
+
 use stag_fabric::RemoteSegment;
 use stag_fabric::sim::{FaultPlan, Random, World, sweep};
 
@@ -250,6 +252,24 @@ fn more_calls_than_credits_end_the_connection() {
     case.run(|case| case.raw.closed.is_some());
     assert_eq!(case.bench.server.engine.statistics().violations, 1);
     assert!(case.raw.messages.is_empty());
+    case.close();
+}
+
+#[test]
+fn a_client_whose_chunks_cannot_be_read_is_not_awaited_for_ever() {
+    let mut case = Case::new();
+    let [readable, _] = case.raw.expose(4096).expect("memory");
+    let lists = [of(readable, 44, 4096), vec![0, 0, 0]].concat();
+    assert!(case.raw.send(&message(9, MSG, &lists, &rpc(9, PUT, &[1, 4096])), None));
+    case.run(|case| case.bench.server.engine.statistics().read_chunks == 1);
+    // From here on its memory is a year away.
+    let year = Duration::from_secs(365 * 24 * 3600);
+    case.bench.world.set_plan(FaultPlan { latency: year..=year, ..FaultPlan::default() });
+    case.bench.run(|bench| bench.server.engine.statistics().peers_stuck == 1);
+    let limit = case.bench.server.engine.config().peer_timeout;
+    assert!((limit..limit * 2).contains(&case.bench.world.now()), "{:?}", case.bench.world.now());
+    case.bench.world.set_plan(FaultPlan::default());
+    case.run(|case| case.bench.server.engine.connection_count() == 1);
     case.close();
 }
 

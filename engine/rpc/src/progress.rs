@@ -1,0 +1,50 @@
+//! Whether a peer goes on: takes its Replies, and lets its chunks be read.
+
+use std::time::Duration;
+
+/// How far a peer has come, as seen now and then.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Things that were awaited, and came.
+    steps: u64,
+    /// Of these, how many had come when something was awaited first, and when that was.
+    awaited: Option<(u64, Duration)>,
+}
+
+impl Progress {
+    /// Something that was awaited came.
+    #[inline]
+    pub(crate) fn step(&mut self) {
+        self.steps += 1;
+    }
+
+    /// Whether something `is_awaited`, and nothing at all came for `limit`.
+    pub(crate) fn is_stuck(&mut self, is_awaited: bool, now: Duration, limit: Duration) -> bool {
+        match self.awaited {
+            Some((steps, since)) if is_awaited && steps == self.steps => now >= since.saturating_add(limit),
+            _ => {
+                self.awaited = is_awaited.then_some((self.steps, now));
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_begins_the_time_anew() {
+        let second = Duration::from_secs;
+        let mut progress = Progress::default();
+        assert!(!progress.is_stuck(true, second(0), second(10)));
+        assert!(!progress.is_stuck(true, second(9), second(10)));
+        progress.step();
+        assert!(!progress.is_stuck(true, second(10), second(10)));
+        assert!(!progress.is_stuck(true, second(19), second(10)));
+        assert!(!progress.is_stuck(false, second(30), second(10)), "nothing is awaited");
+        assert!(!progress.is_stuck(true, second(31), second(10)));
+        assert!(progress.is_stuck(true, second(41), second(10)));
+    }
+}
