@@ -10,6 +10,7 @@
 
 pub mod iwarp;
 mod provider;
+mod setup;
 pub mod shm;
 pub mod sim;
 pub mod verbs;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use stag_fabric::verbs::{Verbs, VerbsConfig};
 use stag_fabric::{
-    Completed, Completion, DisconnectReason, Event, Exposed, ExposureKind, FabricError, Fence, Provider,
-    QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, WorkError,
+    Completed, Completion, DisconnectReason, Event, Exposed, ExposureKind, FabricError, Fence, Peer,
+    Provider, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, WorkError,
     WriteRequest,
 };
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool};
@@ -528,4 +528,32 @@ fn connected(config: VerbsConfig) -> (Side, Side) {
     assert!(a.is_up && b.is_up);
     b.receive();
     (a, b)
+}
+
+/// Over IPv6 too, and a link-local peer is named with its scope.
+#[test]
+fn addresses_of_both_families() {
+    for address in ["127.0.0.1:20049", "[::1]:20049", "[fe80::1%1]:20049"] {
+        begin((true, false));
+        let (mut a, mut b) = (Side::new().expect("a device"), Side::new().expect("a device"));
+        b.verbs.listen(address).expect("nobody listens there");
+        a.pair = a.verbs.connect(address, b"", CAPACITY).ok();
+        let (mut asked, mut established) = (None, None);
+        for turn in 0..60 {
+            a.verbs.poll(TICK * turn, &mut Vec::new(), 0);
+            b.verbs.poll(TICK * turn, &mut Vec::new(), 0);
+            if let Some(Event::Established { peer, .. }) = a.verbs.poll_event() {
+                established = Some(peer);
+            }
+            if let Some(Event::ConnectRequest { request, peer, .. }) = b.verbs.poll_event() {
+                asked = Some(peer);
+                let pair = b.verbs.prepare(request, CAPACITY).expect("there is room");
+                b.verbs.accept(pair, b"").expect("whoever asked is there");
+            }
+        }
+        let mut peer: std::net::SocketAddr = address.parse().expect("numbers");
+        assert_eq!(established, Some(Peer::Address(peer)));
+        peer.set_port(4711);
+        assert_eq!(asked, Some(Peer::Address(peer)));
+    }
 }

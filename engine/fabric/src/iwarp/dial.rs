@@ -1,6 +1,5 @@
 //! The connecting side: TCP first, then MPA's request and its reply.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsFd;
 
 use stag_wire::mpa::{self, Frame};
@@ -13,22 +12,7 @@ use super::epoll::Token;
 use super::handshake::{self, Answer, Incomplete, Progress};
 use super::reactor::Ending;
 use super::socket::Socket;
-use crate::{DisconnectReason, Event, FabricError, Peer};
-
-/// What `HOST:PORT` means. Numbers are understood without asking anybody.
-pub(super) fn resolve(address: &str) -> Result<SocketAddr, FabricError> {
-    let bad = |problem: String| FabricError::Address { address: address.to_owned(), problem };
-    if let Ok(address) = address.parse() {
-        return Ok(address);
-    }
-    let has_port =
-        address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    if !has_port || address.contains('\0') {
-        return Err(bad("an address is HOST:PORT, as in 192.0.2.1:20049 or [::1]:20049".to_owned()));
-    }
-    let mut found = address.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
-    found.next().ok_or_else(|| bad("the name has no address".to_owned()))
-}
+use crate::{DisconnectReason, Event, Peer};
 
 impl Iwarp {
     /// Starts to connect, or to connect once more. An error is told by the next `poll`.

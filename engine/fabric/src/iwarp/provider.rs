@@ -10,7 +10,8 @@ use super::connection::{Phase, QueuePair};
 use super::epoll::Token;
 use super::handshake::{self, Dial, Incomplete, PRIVATE_DATA_LEN_MAX};
 use super::reactor::Ending;
-use super::{Iwarp, MESSAGE_LEN_MAX, dial};
+use super::{Iwarp, MESSAGE_LEN_MAX};
+use crate::setup::{check_private_data, resolve};
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
     Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
@@ -45,7 +46,7 @@ impl Provider for Iwarp {
     }
 
     fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {
-        let at = dial::resolve(address)?;
+        let at = resolve(address)?;
         self.bind(at)
             .map_err(|source| FabricError::System { doing: format!("listen at iwarp://{address}"), source })
     }
@@ -60,8 +61,8 @@ impl Provider for Iwarp {
         private_data: &[u8],
         capacity: QueuePairCapacity,
     ) -> Result<QueuePairId, FabricError> {
-        check_private_data(private_data)?;
-        let to = dial::resolve(address)?;
+        check_private_data(private_data, PRIVATE_DATA_LEN_MAX)?;
+        let to = resolve(address)?;
         let id = self.admit(&capacity)?;
         let mut pair = QueuePair::new(id, Phase::Dialing, capacity, to);
         pair.dial = Some(Box::new(Dial {
@@ -105,7 +106,7 @@ impl Provider for Iwarp {
     }
 
     fn accept(&mut self, queue_pair: QueuePairId, private_data: &[u8]) -> Result<(), FabricError> {
-        check_private_data(private_data)?;
+        check_private_data(private_data, PRIVATE_DATA_LEN_MAX)?;
         let gone = FabricError::Gone("the prepared queue pair");
         // Whoever sends before the reply, or is gone, is found out here at the latest.
         self.hear_prepared(queue_pair.index);
@@ -334,13 +335,4 @@ impl Iwarp {
 fn find(slots: &mut [Option<Box<QueuePair>>], id: QueuePairId) -> Option<&mut QueuePair> {
     let slot = slots.get_mut(id.index as usize)?.as_deref_mut()?;
     (slot.id.generation == id.generation).then_some(slot)
-}
-
-fn check_private_data(private_data: &[u8]) -> Result<(), FabricError> {
-    let (wanted, limit) = (private_data.len() as u64, PRIVATE_DATA_LEN_MAX as u64);
-    if wanted > limit {
-        let repair = "carry less in it";
-        return Err(FabricError::Limit { what: "octets of private data", wanted, limit, repair });
-    }
-    Ok(())
 }

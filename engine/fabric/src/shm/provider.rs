@@ -13,6 +13,7 @@ use super::rendezvous::{self, Address};
 use super::setup::{self, Dialing, refuse};
 use super::wake::Token;
 use super::{Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, Shm, message, order, pages, ring};
+use crate::setup::check_private_data;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
     Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
@@ -74,7 +75,7 @@ impl Provider for Shm {
         capacity: QueuePairCapacity,
     ) -> Result<QueuePairId, FabricError> {
         let name = Address::new(address)?;
-        check_private_data(private_data)?;
+        check_private_data(private_data, message::PRIVATE_DATA_LEN_MAX)?;
         let seed = seed()?;
         let id = self.admit(&capacity)?;
         let (part, fd) = setup::create_part(&capacity).map_err(|error| {
@@ -125,7 +126,7 @@ impl Provider for Shm {
     }
 
     fn accept(&mut self, queue_pair: QueuePairId, private_data: &[u8]) -> Result<(), FabricError> {
-        check_private_data(private_data)?;
+        check_private_data(private_data, message::PRIVATE_DATA_LEN_MAX)?;
         let gone = FabricError::Gone("the prepared queue pair");
         let slot = self.slots.get_mut(queue_pair.index as usize).and_then(Option::as_deref_mut);
         let Some(pair) = slot.filter(|pair| pair.id == queue_pair && pair.phase == Phase::Prepared) else {
@@ -423,15 +424,6 @@ impl Shm {
 fn find(slots: &mut [Option<Box<QueuePair>>], id: QueuePairId) -> Option<&mut QueuePair> {
     let slot = slots.get_mut(id.index as usize)?.as_deref_mut()?;
     (slot.id.generation == id.generation).then_some(slot)
-}
-
-fn check_private_data(private_data: &[u8]) -> Result<(), FabricError> {
-    let (wanted, limit) = (private_data.len() as u64, message::PRIVATE_DATA_LEN_MAX as u64);
-    if wanted > limit {
-        let repair = "carry less in it";
-        return Err(FabricError::Limit { what: "octets of private data", wanted, limit, repair });
-    }
-    Ok(())
 }
 
 fn no_memory(source: io::Error) -> FabricError {

@@ -10,6 +10,7 @@ use super::device::Device;
 use super::exposure::{EXPOSURES_MAX, Fenced};
 use super::queue_pair::{End, Part, Payload, Phase, QueuePair, Receive, Verb, Work};
 use super::world::{Happening, State};
+use crate::setup::check_private_data;
 use crate::{
     Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence, Handle, Limits,
     ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart, ReadRequest,
@@ -81,19 +82,6 @@ impl Sim {
         let message = capacity.send_len_max.max(capacity.receive_len_max).into();
         limit("message length", message, message_len_max.into(), "lower the inline threshold")?;
         Ok(device.insert(QueuePair::new(phase, capacity, slowness)))
-    }
-
-    fn check_private_data(&self, state: &State, private_data: &[u8]) -> Result<(), FabricError> {
-        let limit = state.device(self.device).map_or(0, |device| device.limits.private_data_len_max);
-        if private_data.len() > limit {
-            return Err(FabricError::Limit {
-                what: "octets of private data",
-                wanted: private_data.len() as u64,
-                limit: limit as u64,
-                repair: "send less of it at connection set-up",
-            });
-        }
-        Ok(())
     }
 
     /// Puts a request in the send queue, if nothing speaks against it.
@@ -201,7 +189,7 @@ impl Provider for Sim {
             return Err(FabricError::Address { address: String::new(), problem });
         }
         let mut state = self.world.0.borrow_mut();
-        self.check_private_data(&state, private_data)?;
+        check_private_data(private_data, own(&mut state, self.device).limits.private_data_len_max)?;
         let id = self.admit(&mut state, Phase::Connecting, capacity)?;
         state.start_connect(self.end(id), address, private_data);
         Ok(id)
@@ -226,7 +214,7 @@ impl Provider for Sim {
 
     fn accept(&mut self, queue_pair: QueuePairId, private_data: &[u8]) -> Result<(), FabricError> {
         let mut state = self.world.0.borrow_mut();
-        self.check_private_data(&state, private_data)?;
+        check_private_data(private_data, own(&mut state, self.device).limits.private_data_len_max)?;
         let end = self.end(queue_pair);
         match state.queue_pair(end) {
             Some(found) if found.phase == Phase::Prepared => {

@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
@@ -575,8 +575,9 @@ impl CmId {
             libc::AF_INET6 => {
                 // SAFETY: the family says what it is.
                 let address = unsafe { &*address.cast::<libc::sockaddr_in6>() };
-                let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
-                Some(SocketAddr::from((ip, u16::from_be(address.sin6_port))))
+                let (ip, port) = (Ipv6Addr::from(address.sin6_addr.s6_addr), u16::from_be(address.sin6_port));
+                // The scope belongs to it: without, a link-local address names nobody.
+                Some(SocketAddrV6::new(ip, port, address.sin6_flowinfo, address.sin6_scope_id).into())
             }
             _ => None,
         }

@@ -1,6 +1,6 @@
 //! Starting connections, and answering requests.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::connection::{Dialing, Phase, QueuePair};
@@ -9,6 +9,7 @@ use super::exposure::Exposures;
 use super::manager::Token;
 use super::objects::{CmId, MemoryWindow, Parameters};
 use super::{Incoming, Listener, Verbs, sends};
+use crate::setup::{check_private_data, resolve};
 use crate::{
     ConnectRequestId, DisconnectReason, ExposureKind, FabricError, ListenerId, Peer, QueuePairCapacity,
     QueuePairId,
@@ -40,7 +41,7 @@ impl Verbs {
         capacity: QueuePairCapacity,
     ) -> Result<QueuePairId, FabricError> {
         let socket = resolve(address)?;
-        check_private_data(private_data)?;
+        check_private_data(private_data, PRIVATE_DATA_LEN_MAX)?;
         let id = self.admit(&capacity)?;
         let cm = CmId::new(&self.channel, Token::queue_pair(id).pack()).and_then(|cm| {
             cm.resolve_address(socket, self.timeout_ms())?;
@@ -140,7 +141,7 @@ impl Verbs {
         queue_pair: QueuePairId,
         private_data: &[u8],
     ) -> Result<(), FabricError> {
-        check_private_data(private_data)?;
+        check_private_data(private_data, PRIVATE_DATA_LEN_MAX)?;
         let gone = FabricError::Gone("the prepared queue pair");
         let Some(opened) = &self.opened else { return Err(gone) };
         let (ours_in, ours_out) = (opened.profile.responder_resources, opened.profile.initiator_depth);
@@ -237,26 +238,6 @@ fn reason_octets(reason: &str) -> &[u8] {
     &reason.as_bytes()[..end]
 }
 
-/// `HOST:PORT`; a name is looked up, which may take a while.
-fn resolve(address: &str) -> Result<SocketAddr, FabricError> {
-    let failed = |problem: String| FabricError::Address { address: address.to_owned(), problem };
-    if address.is_empty() {
-        return Err(failed("it says nothing; HOST:PORT is expected".to_owned()));
-    }
-    let mut found =
-        address.to_socket_addrs().map_err(|error| failed(format!("{error}; HOST:PORT is expected")))?;
-    found.next().ok_or_else(|| failed("the name has no address".to_owned()))
-}
-
-fn check_private_data(private_data: &[u8]) -> Result<(), FabricError> {
-    let (wanted, limit) = (private_data.len() as u64, PRIVATE_DATA_LEN_MAX as u64);
-    if wanted > limit {
-        let repair = "carry less in it";
-        return Err(FabricError::Limit { what: "octets of private data", wanted, limit, repair });
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,18 +251,5 @@ mod tests {
         assert!(long.starts_with(std::str::from_utf8(cut).expect("whole characters")));
         let odd = format!("x{long}");
         assert_eq!(reason_octets(&odd).len(), REASON_LEN_MAX - 1);
-    }
-
-    #[test]
-    fn addresses_are_host_and_port() {
-        assert_eq!(resolve("127.0.0.1:20049").expect("an address").port(), 20049);
-        assert!(resolve("[::1]:7").expect("an address").is_ipv6());
-        for bad in ["", "no/slash", "nul\0byte", "127.0.0.1"] {
-            let error = resolve(bad).expect_err("not an address");
-            assert!(
-                matches!(&error, FabricError::Address { problem, .. } if problem.contains("HOST:PORT")),
-                "{error}"
-            );
-        }
     }
 }

@@ -17,8 +17,10 @@ const TICK: Duration = Duration::from_micros(20);
 
 /// A device, and ports to listen on.
 pub(crate) struct Devices {
-    /// Of the real device.
+    /// An address of the real device.
     host: Option<String>,
+    /// Where the fake listens.
+    loopback: &'static str,
     /// Linux's software iWARP completes what TCP has taken, and keeps the peer's Terminate to itself.
     is_siw: bool,
     now: Duration,
@@ -27,7 +29,7 @@ pub(crate) struct Devices {
 /// Runs a case.
 pub(crate) fn run(_name: &str, case: fn(&mut Bench<Devices>)) {
     if let Ok(host) = std::env::var("STAG_VERBS_HOST") {
-        let mut bench = Bench::new(Devices { host: Some(host), is_siw: false, now: clock() });
+        let mut bench = Bench::new(Devices { host: Some(host), loopback: "", is_siw: false, now: clock() });
         case(&mut bench);
         bench.finish();
         return;
@@ -36,7 +38,8 @@ pub(crate) fn run(_name: &str, case: fn(&mut Bench<Devices>)) {
     for (has_windows, is_iwarp) in [(true, false), (false, false), (false, true)] {
         fake::reset(has_windows);
         fake::with(|world| world.is_iwarp = is_iwarp);
-        let mut bench = Bench::new(Devices { host: None, is_siw: false, now: Duration::ZERO });
+        let loopback = if is_iwarp { "[::1]" } else { "127.0.0.1" };
+        let mut bench = Bench::new(Devices { host: None, loopback, is_siw: false, now: Duration::ZERO });
         case(&mut bench);
         bench.finish();
         assert_eq!(fake::leaks(), [], "everything was freed");
@@ -75,7 +78,7 @@ impl Harness for Devices {
     fn address(&mut self) -> String {
         // Partner of nothing: only uniqueness matters, among tests that run at the same time.
         static NEXT: AtomicU16 = AtomicU16::new(21_000);
-        let host = self.host.as_deref().unwrap_or("127.0.0.1");
+        let host = self.host.as_deref().unwrap_or(self.loopback);
         format!("{host}:{}", NEXT.fetch_add(1, Ordering::Relaxed))
     }
 

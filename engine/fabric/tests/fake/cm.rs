@@ -1,6 +1,8 @@
 //! The connection manager of the world: everything happens at once, and is told by events.
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::ptr;
 
 use stag_rdma_core_sys as sys;
@@ -44,7 +46,7 @@ impl World {
         let mut object: Box<sys::rdma_cm_id> = Box::new(unsafe { std::mem::zeroed() });
         (object.channel, object.context) = (channel, context);
         let name = &raw mut *object as usize;
-        let id = Id { object, port: None, target: 0, peer: None, is_connected: false, is_request: false };
+        let id = Id { object, port: None, target: None, peer: None, is_connected: false, is_request: false };
         self.ids.insert(name, id);
         self.born("id");
         name
@@ -67,20 +69,40 @@ impl World {
     }
 }
 
-/// The port of a socket address.
-fn port(address: *mut libc::sockaddr) -> u16 {
-    // SAFETY: IPv4 in these tests; the port is at the same place in IPv6.
-    u16::from_be(unsafe { (*address.cast::<libc::sockaddr_in>()).sin_port })
+/// An address of the caller's, of either family.
+fn address(address: *const libc::sockaddr) -> SocketAddr {
+    // SAFETY: the caller's address; its family says how it is laid out.
+    unsafe {
+        if i32::from((*address).sa_family) == libc::AF_INET6 {
+            let v6 = &*address.cast::<libc::sockaddr_in6>();
+            let (ip, port) = (v6.sin6_addr.s6_addr.into(), u16::from_be(v6.sin6_port));
+            SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into()
+        } else {
+            let v4 = &*address.cast::<libc::sockaddr_in>();
+            (u32::from_be(v4.sin_addr.s_addr).to_be_bytes(), u16::from_be(v4.sin_port)).into()
+        }
+    }
 }
 
-/// Gives the identifier addresses, with a peer's port that is not zero.
-fn name_peer(object: &mut sys::rdma_cm_id) {
+/// Writes down who is at the other end of an identifier.
+fn name_peer(object: &mut sys::rdma_cm_id, peer: SocketAddr) {
     // SAFETY: zeros are an address; the family says which.
-    let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-    address.sin_family = libc::AF_INET as u16;
-    address.sin_port = 4711u16.to_be();
-    address.sin_addr.s_addr = u32::from_be_bytes([127, 0, 0, 1]).to_be();
-    object.route.addr.__bindgen_anon_2.dst_sin = std::mem::ManuallyDrop::new(address);
+    let (mut v4, mut v6): (libc::sockaddr_in, libc::sockaddr_in6) = unsafe { std::mem::zeroed() };
+    match peer {
+        SocketAddr::V4(peer) => {
+            v4.sin_family = libc::AF_INET as u16;
+            v4.sin_port = peer.port().to_be();
+            v4.sin_addr.s_addr = u32::from_be_bytes(peer.ip().octets()).to_be();
+            object.route.addr.__bindgen_anon_2.dst_sin = ManuallyDrop::new(v4);
+        }
+        SocketAddr::V6(peer) => {
+            v6.sin6_family = libc::AF_INET6 as u16;
+            v6.sin6_port = peer.port().to_be();
+            v6.sin6_addr.s6_addr = peer.ip().octets();
+            v6.sin6_scope_id = peer.scope_id();
+            object.route.addr.__bindgen_anon_2.dst_sin6 = ManuallyDrop::new(v6);
+        }
+    }
 }
 
 fn failed(error: i32) -> libc::c_int {
@@ -179,12 +201,12 @@ pub(super) extern "C" fn destroy_id(id: *mut sys::rdma_cm_id) -> libc::c_int {
     })
 }
 
-pub(super) extern "C" fn bind_addr(id: *mut sys::rdma_cm_id, address: *mut libc::sockaddr) -> libc::c_int {
+pub(super) extern "C" fn bind_addr(id: *mut sys::rdma_cm_id, at: *mut libc::sockaddr) -> libc::c_int {
     with(|world| {
         if world.called("rdma_bind_addr").is_some() {
             return -1;
         }
-        let port = port(address);
+        let port = address(at).port();
         if world.ids.values().any(|other| other.port == Some(port)) {
             return failed(libc::EADDRINUSE);
         }
@@ -209,9 +231,9 @@ pub(super) extern "C" fn resolve_addr(
         }
         let context = &raw mut *world.context;
         let entry = world.ids.get_mut(&(id as usize)).expect("alive");
-        entry.target = port(to);
+        entry.target = Some(address(to));
         entry.object.verbs = context;
-        name_peer(&mut entry.object);
+        name_peer(&mut entry.object, address(to));
         world.event(id as usize, sys::RDMA_CM_EVENT_ADDR_RESOLVED, 0, Vec::new(), (0, 0));
         0
     })
@@ -274,8 +296,9 @@ pub(super) extern "C" fn connect(
         if world.called("rdma_connect").is_some() {
             return -1;
         }
-        let (name, target) = (id as usize, world.ids[&(id as usize)].target);
-        let listener = world.ids.iter().find(|(_, other)| other.port == Some(target));
+        let name = id as usize;
+        let mut target = world.ids[&name].target.expect("its address was resolved");
+        let listener = world.ids.iter().find(|(_, other)| other.port == Some(target.port()));
         let Some((channel, context)) = listener.map(|(_, l)| (l.object.channel, l.object.context)) else {
             world.event(name, sys::RDMA_CM_EVENT_REJECTED, 8, Vec::new(), (0, 0));
             return 0;
@@ -287,7 +310,9 @@ pub(super) extern "C" fn connect(
         let device = &raw mut *world.context;
         let entry = world.ids.get_mut(&child).expect("just made");
         (entry.peer, entry.is_request, entry.object.verbs) = (Some(name), true, device);
-        name_peer(&mut entry.object);
+        // Of the same machine, from another port.
+        target.set_port(4711);
+        name_peer(&mut entry.object, target);
         world.ids.get_mut(&name).expect("alive").peer = Some(child);
         // As the receiver sees them: what it answers, what it may ask.
         let depths = (parameters.initiator_depth, parameters.responder_resources);

@@ -109,7 +109,7 @@ struct Event {
 struct Id {
     object: Box<sys::rdma_cm_id>,
     port: Option<u16>,
-    target: u16,
+    target: Option<std::net::SocketAddr>,
     /// The other end: before it accepted, only the connecting side's.
     peer: Option<usize>,
     is_connected: bool,

@@ -1,0 +1,83 @@
+//! What the providers share when a connection is set up: what an address means, and how much private data fits.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use crate::FabricError;
+
+/// What `HOST:PORT` means. Numbers are understood without asking anybody; a name is looked up, which may take a while.
+/// An IPv6 address stands in brackets, a link-local one with its scope: `[fe80::1%eth0]:20049`.
+pub(crate) fn resolve(address: &str) -> Result<SocketAddr, FabricError> {
+    let bad = |problem: String| FabricError::Address { address: address.to_owned(), problem };
+    if let Ok(address) = address.parse() {
+        return Ok(address);
+    }
+    let split =
+        |(host, port): (&'_ str, &str)| Some((unbracketed(host)?.to_owned(), port.parse::<u16>().ok()?));
+    let Some(host_and_port) =
+        address.rsplit_once(':').and_then(split).filter(|(host, _)| !host.contains('\0'))
+    else {
+        return Err(bad("an address is HOST:PORT, as in 192.0.2.1:20049 or [fe80::1%eth0]:20049".to_owned()));
+    };
+    let mut found = host_and_port.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
+    found.next().ok_or_else(|| bad("the name has no address".to_owned()))
+}
+
+/// The host without its brackets. None at all is none, and so is IPv6 without them: its last group could be the port.
+fn unbracketed(host: &str) -> Option<&str> {
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    bracketed.or(Some(host).filter(|host| !host.contains(':'))).filter(|host| !host.is_empty())
+}
+
+/// Refuses private data that does not fit.
+pub(crate) fn check_private_data(private_data: &[u8], len_max: usize) -> Result<(), FabricError> {
+    let (wanted, limit) = (private_data.len() as u64, len_max as u64);
+    if wanted > limit {
+        let repair = "send less of it at connection set-up";
+        return Err(FabricError::Limit { what: "octets of private data", wanted, limit, repair });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_host_and_port() {
+        assert_eq!(resolve("127.0.0.1:20049").expect("an address"), ([127, 0, 0, 1], 20049).into());
+        assert!(resolve("[::1]:7").expect("an address").is_ipv6());
+        assert_eq!(resolve("localhost:7").expect("every machine has it").port(), 7);
+        for bad in [
+            "",
+            ":7",
+            "[]:7",
+            "no/slash",
+            "nul\0byte",
+            "nul\0byte:7",
+            "127.0.0.1",
+            "::1:7x",
+            "fe80::1:7",
+            "a:65536",
+        ] {
+            let error = resolve(bad).expect_err("not an address");
+            assert!(
+                matches!(&error, FabricError::Address { problem, .. } if problem.contains("HOST:PORT")),
+                "{error}"
+            );
+        }
+    }
+
+    /// A link-local address means nothing without its interface.
+    #[test]
+    fn a_scope_is_a_number_or_an_interface() {
+        for address in ["[fe80::1%1]:20049", "[fe80::1%lo]:20049"] {
+            let SocketAddr::V6(found) = resolve(address).expect("lo is the first interface") else {
+                panic!("{address} is IPv6");
+            };
+            assert_eq!((found.scope_id(), found.port()), (1, 20049), "{address}");
+            assert_eq!(found.to_string(), "[fe80::1%1]:20049", "as it is shown");
+        }
+        let error = resolve("[fe80::1%nosuchinterface]:7").expect_err("there is no such interface");
+        assert!(error.to_string().contains("nosuchinterface"), "{error}");
+    }
+}
