@@ -25,6 +25,11 @@ pub(super) const PRIVATE_DATA_LEN_MAX: usize = 56;
 const SIW_VENDOR: u32 = 0x0062_6d74;
 const SIW_SETTLE: Duration = Duration::from_millis(50);
 
+/// A queue of siw that is mapped at 0x90000 of the opened device is one that its library takes for failed
+/// (`SIW_INVAL_UOBJ_KEY`): the 26th queue pair or so cannot be made, and none after it. So the completion queue, which is mapped
+/// first, is made to cover that place, with its entries of 32 octets.
+const SIW_COMPLETIONS_MIN: u32 = 0x9_0000 / 32 + 1;
+
 /// The vendor that rxe names. Its kernel part sets the kernel's flag for Send with Invalidate, which to a program means
 /// that a checksum is good; on a reliable connection nothing else sets that one.
 const RXE_VENDOR: u32 = 0x00ff_ffff;
@@ -118,7 +123,8 @@ impl Opened {
         let attributes = device.attributes().map_err(failed("query the attributes"))?;
         let port = device.port(1).map_err(failed("query port 1"))?;
 
-        let entries = config.completions.min(u32::try_from(attributes.max_cqe).unwrap_or(0)).max(1);
+        let least = if attributes.vendor_id == SIW_VENDOR { SIW_COMPLETIONS_MIN } else { 1 };
+        let entries = config.completions.max(least).min(u32::try_from(attributes.max_cqe).unwrap_or(1));
         let queue = CompletionQueue::new(&device, entries, config.may_sleep);
         let queue = queue.map_err(failed("make a completion queue"))?;
 

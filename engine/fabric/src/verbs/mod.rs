@@ -34,7 +34,9 @@
 //!   whose window more than a packet was read. So on rxe memory is exposed by registrations unless windows are asked for.
 //! - siw reports a Send as soon as TCP has it, before the Read in front of it; keeps the peer's Terminate to itself, so
 //!   that a refused request is only a lost connection; does not tell a listener that whoever asked is gone; and
-//!   may leave a first message unread that comes while it answers.
+//!   may leave a first message unread that comes while it answers. It answers a Read of whatever is registered in the
+//!   queue pair's domain, for whatever purpose: a peer that guesses a handle reads the arenas. It is for tests. Its library
+//!   takes a queue that is mapped at 0x90000 for one that could not be mapped.
 //!
 //! # Not here yet
 //!

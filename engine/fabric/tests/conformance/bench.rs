@@ -54,6 +54,11 @@ pub(crate) trait Harness {
         true
     }
 
+    /// Whether memory that is exposed to be written cannot be read by the peer.
+    fn guards_against_reads(&self) -> bool {
+        true
+    }
+
     /// Checks of its own, at the end of a case.
     fn finish(&mut self);
 }
@@ -99,6 +104,14 @@ impl<H: Harness> Bench<H> {
         let address = harness.address();
         let listener = b.provider().listen(&address).expect("nobody listens there");
         Bench { sides: [a, b], harness, address, listener }
+    }
+
+    /// Passes on whether the fabric is able to do what the rest of a case shows; where it is not, says why.
+    pub(crate) fn can(&self, able: bool, why_not: &str) -> bool {
+        if !able {
+            println!("SKIPPED: {why_not}");
+        }
+        able
     }
 
     /// One pass of both sides, doorbells included, as reactors do it; time passes when both are idle.

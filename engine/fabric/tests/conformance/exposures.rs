@@ -104,7 +104,7 @@ pub(crate) fn a_fence_against_writes_under_way<H: Harness>(bench: &mut Bench<H>)
 
 /// A Read that is under way while its source is fenced either fetches what was there, or fails.
 pub(crate) fn a_fence_against_a_read_under_way<H: Harness>(bench: &mut Bench<H>) {
-    if !bench.harness.survives_late_invalidations() {
+    if !survives_late_invalidations(bench) {
         return;
     }
     for turns in 0..6 {
@@ -188,7 +188,7 @@ pub(crate) fn send_with_invalidate_of_readable_memory<H: Harness>(bench: &mut Be
 /// Invalidating what was not exposed breaks the fabric's rules: never exposed, invalidated before, or another
 /// queue pair's.
 pub(crate) fn invalidating_what_is_not_exposed<H: Harness>(bench: &mut Bench<H>) {
-    if !supports_invalidate(bench) || !bench.harness.survives_late_invalidations() {
+    if !supports_invalidate(bench) || !survives_late_invalidations(bench) {
         return;
     }
     for way in 0..3 {
@@ -240,7 +240,7 @@ pub(crate) fn invalidating_what_is_not_exposed<H: Harness>(bench: &mut Bench<H>)
 /// A message that invalidates a handle which was fenced while it was on its way: the handle is dead in any case, and
 /// is not reported a second time. The message arrives, or the connection ends.
 pub(crate) fn invalidating_what_was_fenced_meanwhile<H: Harness>(bench: &mut Bench<H>) {
-    if !supports_invalidate(bench) || !bench.harness.survives_late_invalidations() {
+    if !supports_invalidate(bench) || !survives_late_invalidations(bench) {
         return;
     }
     let [qa, qb] = bench.connect();
@@ -286,5 +286,17 @@ pub(crate) fn exposing_unregistered_memory<H: Harness>(bench: &mut Bench<H>) {
 
 fn supports_invalidate<H: Harness>(bench: &mut Bench<H>) -> bool {
     use stag_fabric::Provider;
-    bench[A].provider().limits().send_with_invalidate
+    let supports = bench[A].provider().limits().send_with_invalidate;
+    bench.can(
+        supports,
+        "no Send with Invalidate here: memory is exposed by registrations, which are not for a peer to end",
+    )
+}
+
+fn survives_late_invalidations<H: Harness>(bench: &mut Bench<H>) -> bool {
+    let survives = bench.harness.survives_late_invalidations();
+    bench.can(
+        survives,
+        "rxe does not survive that a window is invalidated which is not bound, or which is read through",
+    )
 }
