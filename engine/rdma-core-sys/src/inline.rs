@@ -28,6 +28,21 @@ pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut 
     }
 }
 
+/// As `ibv_post_recv`, for a shared receive queue.
+#[inline]
+pub unsafe fn ibv_post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's word: `srq` is a shared receive queue, whose context outlives it.
+    match unsafe { (*(*srq).context).ops.post_srq_recv } {
+        // SAFETY: the driver's own function, with arguments that the caller vouches for.
+        Some(post_srq_recv) => unsafe { post_srq_recv(srq, wr, bad_wr) },
+        None => libc::EOPNOTSUPP,
+    }
+}
+
 /// Takes at most `num_entries` completions. Returns how many, or a negative number on failure.
 #[inline]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {

@@ -38,6 +38,8 @@ pub(crate) static FAKE: RdmaCore = RdmaCore {
         ibv_destroy_cq: verbs::destroy_cq,
         ibv_get_cq_event: verbs::get_cq_event,
         ibv_ack_cq_events: verbs::ack_cq_events,
+        ibv_create_srq: verbs::create_srq,
+        ibv_destroy_srq: verbs::destroy_srq,
         ibv_create_qp: verbs::create_qp,
         ibv_modify_qp: verbs::modify_qp,
         ibv_destroy_qp: verbs::destroy_qp,
@@ -86,9 +88,12 @@ pub(crate) struct World {
     calls: BTreeMap<&'static str, u64>,
     live: BTreeMap<&'static str, i64>,
     next_key: u32,
+    /// Of queue pairs.
+    next_number: u32,
     channels: BTreeMap<usize, Channel>,
     ids: BTreeMap<usize, Id>,
     queues: BTreeMap<usize, Queue>,
+    srqs: BTreeMap<usize, Srq>,
     pairs: BTreeMap<usize, Pair>,
     regions: BTreeMap<u32, Region>,
     windows: BTreeMap<u32, Window>,
@@ -123,9 +128,18 @@ struct Queue {
     events: u32,
 }
 
+/// A shared receive queue.
+struct Srq {
+    object: Box<sys::ibv_srq>,
+    receives: VecDeque<(u64, Vec<sys::ibv_sge>)>,
+    depth: u32,
+}
+
 struct Pair {
     object: Box<sys::ibv_qp>,
     id: usize,
+    /// The shared receive queue that it takes from, if it has none of its own.
+    srq: Option<usize>,
     sends: VecDeque<(sys::ibv_send_wr, Vec<sys::ibv_sge>)>,
     receives: VecDeque<(u64, Vec<sys::ibv_sge>)>,
     /// Reads whose answer is on its way, where they are overtaken: on iWARP.
@@ -220,6 +234,7 @@ impl World {
         context.async_fd = eventfd();
         context.ops.post_send = Some(verbs::post_send);
         context.ops.post_recv = Some(verbs::post_recv);
+        context.ops.post_srq_recv = Some(verbs::post_srq_recv);
         context.ops.poll_cq = Some(verbs::poll_cq);
         context.ops.req_notify_cq = Some(verbs::req_notify_cq);
         context.ops.alloc_mw = Some(verbs::alloc_mw);
@@ -235,9 +250,11 @@ impl World {
             calls: BTreeMap::new(),
             live: BTreeMap::new(),
             next_key: 0x0100,
+            next_number: 0,
             channels: BTreeMap::new(),
             ids: BTreeMap::new(),
             queues: BTreeMap::new(),
+            srqs: BTreeMap::new(),
             pairs: BTreeMap::new(),
             regions: BTreeMap::new(),
             windows: BTreeMap::new(),

@@ -5,7 +5,7 @@ use std::ptr;
 
 use stag_rdma_core_sys as sys;
 
-use super::{Pair, Queue, Region, Window, World, clear, eventfd, set_errno, signal, with};
+use super::{Pair, Queue, Region, Srq, Window, World, clear, eventfd, set_errno, signal, with};
 
 /// Refusals of the responder, as the requester and the responder see them.
 const ACCESS: (sys::ibv_wc_status, sys::ibv_wc_status) =
@@ -36,10 +36,14 @@ impl World {
         let mut object: Box<sys::ibv_qp> = Box::new(unsafe { std::mem::zeroed() });
         object.context = &raw mut *self.context;
         (object.pd, object.send_cq, object.recv_cq) = (pd, attributes.send_cq, attributes.recv_cq);
+        self.next_number += 1;
+        (object.qp_num, object.srq) = (self.next_number, attributes.srq);
         let raw = &raw mut *object;
         let depth = (attributes.cap.max_send_wr, attributes.cap.max_recv_wr);
         let (sends, receives, reads) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        self.pairs.insert(raw as usize, Pair { object, id, sends, receives, reads, is_broken: false, depth });
+        let srq = (!attributes.srq.is_null()).then_some(attributes.srq as usize);
+        let pair = Pair { object, id, srq, sends, receives, reads, is_broken: false, depth };
+        self.pairs.insert(raw as usize, pair);
         self.born("queue pair");
         raw
     }
@@ -56,6 +60,7 @@ impl World {
         // SAFETY: a C structure of numbers.
         let mut wc: sys::ibv_wc = unsafe { std::mem::zeroed() };
         (wc.wr_id, wc.status, wc.byte_len) = (id, status, len);
+        wc.qp_num = self.pairs[&raw].object.qp_num;
         if let Some(rkey) = inv {
             wc.wc_flags = sys::IBV_WC_WITH_INV;
             wc.__bindgen_anon_1.invalidated_rkey = rkey;
@@ -75,12 +80,28 @@ impl World {
     pub(super) fn break_pair(&mut self, raw: *mut sys::ibv_qp) {
         let name = raw as usize;
         let Some(pair) = self.pairs.get_mut(&name) else { return };
-        pair.is_broken = true;
+        let was_broken = std::mem::replace(&mut pair.is_broken, true);
         let sends: Vec<u64> =
             pair.reads.drain(..).chain(pair.sends.drain(..)).map(|(s, _)| s.wr_id).collect();
         let receives: Vec<u64> = pair.receives.drain(..).map(|(id, _)| id).collect();
+        // What is in a shared queue stays there; it says when it has taken the last.
+        if pair.srq.is_some() && !was_broken {
+            let element = sys::ibv_async_event__bindgen_ty_1 { qp: raw };
+            let event_type = sys::IBV_EVENT_QP_LAST_WQE_REACHED;
+            self.async_events.push_back(sys::ibv_async_event { element, event_type });
+            signal(self.context.async_fd);
+        }
         for id in sends.into_iter().chain(receives) {
             self.complete(name, id, sys::IBV_WC_WR_FLUSH_ERR, 0, None);
+        }
+    }
+
+    /// Where a queue pair's messages go.
+    fn receives(&mut self, pair: usize) -> &mut VecDeque<(u64, Vec<sys::ibv_sge>)> {
+        let pair = self.pairs.get_mut(&pair).expect("it is alive");
+        match pair.srq {
+            Some(srq) => &mut self.srqs.get_mut(&srq).expect("it outlives its queue pairs").receives,
+            None => &mut pair.receives,
         }
     }
 
@@ -137,10 +158,10 @@ impl World {
         if let (Ran::Refused((_, theirs)), Some(other)) = (&ran, self.other(name)) {
             // A Send fails its Receive; of a Read or a Write that is refused only the device tells.
             let is_send = matches!(send.opcode, sys::IBV_WR_SEND | sys::IBV_WR_SEND_WITH_INV);
-            let pair = self.pairs.get_mut(&other).expect("it is the other one");
-            if let Some((id, _)) = is_send.then(|| pair.receives.pop_front()).flatten() {
+            if let Some((id, _)) = is_send.then(|| self.receives(other).pop_front()).flatten() {
                 self.complete(other, id, *theirs, 0, None);
             } else {
+                let pair = self.pairs.get_mut(&other).expect("it is the other one");
                 let element = sys::ibv_async_event__bindgen_ty_1 { qp: &raw mut *pair.object };
                 let event_type = sys::IBV_EVENT_QP_ACCESS_ERR;
                 self.async_events.push_back(sys::ibv_async_event { element, event_type });
@@ -202,7 +223,7 @@ impl World {
 
     /// A Send arrives in the oldest Receive.
     fn deliver(&mut self, other: usize, send: &sys::ibv_send_wr, pieces: &[sys::ibv_sge], len: u32) -> Ran {
-        let Some((id, room)) = self.pairs[&other].receives.front().cloned() else { return Ran::Waits };
+        let Some((id, room)) = self.receives(other).front().cloned() else { return Ran::Waits };
         if len > room.iter().map(|piece| piece.length).sum() {
             return Ran::Refused(LENGTH);
         }
@@ -219,7 +240,7 @@ impl World {
             // SAFETY: as in `run`; the room was just measured.
             unsafe { ptr::copy(from.addr as *const u8, to.addr as *mut u8, len as usize) };
         }
-        self.pairs.get_mut(&other).expect("it has the Receive").receives.pop_front();
+        self.receives(other).pop_front();
         let spoiled = self.spoiled.front().copied().filter(|(is_receive, _)| *is_receive);
         match spoiled {
             Some((_, status)) => {
@@ -334,6 +355,7 @@ pub(super) extern "C" fn query_device(
         let attributes = unsafe { &mut *attributes };
         attributes.max_qp_wr = 1 << 20;
         attributes.max_cqe = 1 << 20;
+        (attributes.max_srq, attributes.max_srq_wr) = (4, 1 << 10);
         attributes.max_qp_rd_atom = 4;
         attributes.max_qp_init_rd_atom = 4;
         if world.is_iwarp {
@@ -538,6 +560,37 @@ pub(super) extern "C" fn ack_cq_events(_cq: *mut sys::ibv_cq, count: libc::c_uin
     with(|world| (0..count).for_each(|_| world.died("unacknowledged completion event")));
 }
 
+pub(super) extern "C" fn create_srq(
+    pd: *mut sys::ibv_pd,
+    attributes: *mut sys::ibv_srq_init_attr,
+) -> *mut sys::ibv_srq {
+    with(|world| {
+        if world.called("ibv_create_srq").is_some() {
+            return ptr::null_mut();
+        }
+        // SAFETY: a C structure of numbers and pointers; the caller's attributes.
+        let (mut object, depth): (Box<sys::ibv_srq>, u32) =
+            unsafe { (Box::new(std::mem::zeroed()), (*attributes).attr.max_wr) };
+        (object.context, object.pd) = (&raw mut *world.context, pd);
+        let raw = &raw mut *object;
+        world.srqs.insert(raw as usize, Srq { object, receives: VecDeque::new(), depth });
+        world.born("shared receive queue");
+        raw
+    })
+}
+
+pub(super) extern "C" fn destroy_srq(srq: *mut sys::ibv_srq) -> libc::c_int {
+    with(|world| {
+        assert!(
+            world.pairs.values().all(|pair| pair.object.srq != srq),
+            "queue pairs go before what they share"
+        );
+        assert!(world.srqs.remove(&(srq as usize)).is_some(), "a shared receive queue is destroyed once");
+        world.died("shared receive queue");
+        0
+    })
+}
+
 pub(super) extern "C" fn create_qp(
     pd: *mut sys::ibv_pd,
     attributes: *mut sys::ibv_qp_init_attr,
@@ -622,6 +675,25 @@ pub(super) unsafe extern "C" fn post_send(
     })
 }
 
+/// The list of Receives that is posted; one piece each.
+///
+/// # Safety
+///
+/// It is one.
+unsafe fn receives_of(first: *mut sys::ibv_recv_wr) -> Vec<(u64, Vec<sys::ibv_sge>)> {
+    let mut list = Vec::new();
+    let mut at = first;
+    while !at.is_null() {
+        // SAFETY: the caller's list.
+        let receive = unsafe { *at };
+        // SAFETY: as above.
+        let pieces = if receive.num_sge == 0 { Vec::new() } else { vec![unsafe { *receive.sg_list }] };
+        list.push((receive.wr_id, pieces));
+        at = receive.next;
+    }
+    list
+}
+
 pub(super) unsafe extern "C" fn post_recv(
     qp: *mut sys::ibv_qp,
     first: *mut sys::ibv_recv_wr,
@@ -633,22 +705,41 @@ pub(super) unsafe extern "C" fn post_recv(
             unsafe { *bad = first };
             return error;
         }
-        let mut at = first;
-        while !at.is_null() {
-            // SAFETY: the caller's list; one piece each.
-            let (receive, pieces) = unsafe {
-                let receive = *at;
-                let pieces = if receive.num_sge == 0 { Vec::new() } else { vec![*receive.sg_list] };
-                (receive, pieces)
-            };
+        // SAFETY: the caller's list.
+        for (id, pieces) in unsafe { receives_of(first) } {
             let pair = world.pairs.get_mut(&(qp as usize)).expect("alive");
+            assert!(pair.srq.is_none(), "its Receives are shared");
             assert!((pair.receives.len() as u32) < pair.depth.1, "the receive queue overran");
             if pair.is_broken {
-                world.complete(qp as usize, receive.wr_id, sys::IBV_WC_WR_FLUSH_ERR, 0, None);
+                world.complete(qp as usize, id, sys::IBV_WC_WR_FLUSH_ERR, 0, None);
             } else {
-                pair.receives.push_back((receive.wr_id, pieces));
+                pair.receives.push_back((id, pieces));
             }
-            at = receive.next;
+        }
+        0
+    })
+}
+
+pub(super) unsafe extern "C" fn post_srq_recv(
+    srq: *mut sys::ibv_srq,
+    first: *mut sys::ibv_recv_wr,
+    bad: *mut *mut sys::ibv_recv_wr,
+) -> libc::c_int {
+    with(|world| {
+        if let Some(error) = world.called("ibv_post_srq_recv") {
+            // SAFETY: the caller's pointer.
+            unsafe { *bad = first };
+            return error;
+        }
+        let pd = world.srqs[&(srq as usize)].object.pd;
+        // SAFETY: the caller's list.
+        for (id, pieces) in unsafe { receives_of(first) } {
+            let is_known =
+                |piece: &sys::ibv_sge| world.regions.get(&piece.lkey).is_some_and(|r| r.object.pd == pd);
+            assert!(pieces.iter().all(is_known), "the key is of the shared queue's own domain");
+            let srq = world.srqs.get_mut(&(srq as usize)).expect("alive");
+            assert!((srq.receives.len() as u32) < srq.depth, "the shared receive queue overran");
+            srq.receives.push_back((id, pieces));
         }
         0
     })
