@@ -2,10 +2,11 @@
 
 use std::sync::OnceLock;
 
+use stag::fabric::ExposureKind;
 use stag::fabric::iwarp::CongestionControl;
 
 /// How servers are connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The TCP port of MOUNT, for URLs that do not say it.
     pub mount_port: Option<u16>,
@@ -15,11 +16,22 @@ pub struct Options {
     pub crc: bool,
     /// The congestion control algorithm of TCP below iWARP; the system's default, if there is none.
     pub congestion_control: Option<CongestionControl>,
+    /// The RDMA device; the first with an active port, if none is named.
+    pub device: Option<String>,
+    /// How it exposes memory; by its best means, if that is not said.
+    pub exposure: Option<ExposureKind>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { mount_port: None, no_reconnect: false, crc: true, congestion_control: None }
+        Options {
+            mount_port: None,
+            no_reconnect: false,
+            crc: true,
+            congestion_control: None,
+            device: None,
+            exposure: None,
+        }
     }
 }
 
@@ -33,5 +45,5 @@ pub fn set(options: Options) {
 /// What was set, or the default.
 #[must_use]
 pub fn get() -> Options {
-    OPTIONS.get().copied().unwrap_or_default()
+    OPTIONS.get().cloned().unwrap_or_default()
 }

@@ -9,6 +9,7 @@ use crate::output::Output;
 use crate::{arguments, logging};
 
 mod directories;
+mod fabric;
 mod listen;
 mod options;
 mod plan;
@@ -34,7 +35,7 @@ pub use settings::Settings;
     after_help = "Examples: stagd --export mem:/data --listen shm://demo\n          \
         stagd --export dir:/srv/data,name=/data --listen iwarp://0.0.0.0:20049
           \
-        stagd --export mem:/data,ro --listen tcp://0.0.0.0:2049 --memory 4G --check"
+        stagd --export mem:/data --listen verbs://0.0.0.0 --listen tcp://0.0.0.0:20050"
 )]
 struct Stagd {
     #[command(flatten)]

@@ -9,7 +9,7 @@ use crate::commands::{cat, cp, df, dump, fabrics, get, hugepages, ls, mkdir, mv,
 use crate::failure::Failure;
 use crate::options::{self, Options};
 use crate::output::Output;
-use crate::values::Switch;
+use crate::values::{Exposure, Switch};
 use crate::{arguments, demo, stagd};
 
 /// RPC over RDMA, with and without RDMA hardware: try it, use it, measure it
@@ -19,7 +19,8 @@ use crate::{arguments, demo, stagd};
     version,
     disable_help_subcommand = true,
     help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
-        Options: --json --no-reconnect --mountport PORT --crc on|off --congestion NAME\n\
+        Options: --json --no-reconnect --mountport PORT; iwarp: --crc on|off\n  \
+        --congestion NAME; verbs: --device NAME --exposure window|registration\n\
         Examples: stag demo\n          stag ls -l shm://NAME/data\n"
 )]
 struct Stag {
@@ -39,6 +40,12 @@ struct Stag {
     /// Congestion control of TCP below iWARP: reno, cubic, bbr
     #[arg(long, global = true, hide = true, value_name = "NAME")]
     congestion: Option<CongestionControl>,
+    /// RDMA device of verbs [default: the first with an active port]
+    #[arg(long, global = true, hide = true, value_name = "NAME")]
+    device: Option<String>,
+    /// How verbs exposes memory: window or registration [default: the device's best]
+    #[arg(long, global = true, hide = true, value_enum, value_name = "KIND")]
+    exposure: Option<Exposure>,
     #[command(subcommand)]
     command: Command,
 }
@@ -102,6 +109,8 @@ pub fn main() -> ExitCode {
         no_reconnect: stag.no_reconnect,
         crc: stag.crc == Switch::On,
         congestion_control: stag.congestion,
+        device: stag.device,
+        exposure: stag.exposure.map(Into::into),
     });
     let mut out = Output::new(stag.json);
     match stag.command.run(&mut out).and_then(|()| out.flush()) {

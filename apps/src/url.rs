@@ -47,17 +47,10 @@ impl Fabric {
         !matches!(self, Fabric::Shm)
     }
 
-    /// Whether this version has it.
+    /// The names of all of them, for complaints.
     #[must_use]
-    pub const fn is_built(self) -> bool {
-        !matches!(self, Fabric::Verbs)
-    }
-
-    /// The names of those that this version has.
-    #[must_use]
-    pub fn built() -> String {
-        let names: Vec<_> = Fabric::ALL.into_iter().filter(|f| f.is_built()).map(Fabric::name).collect();
-        names.join(", ")
+    pub fn names() -> String {
+        Fabric::ALL.map(Fabric::name).join(", ")
     }
 }
 
@@ -128,11 +121,8 @@ impl FromStr for Url {
             return fail("it names no fabric; write FABRIC://ADDRESS/PATH, as in shm://demo/data".into());
         };
         let Some(fabric) = Fabric::ALL.into_iter().find(|fabric| fabric.name() == scheme) else {
-            return fail(format!("{scheme:?} is no fabric; this version works over: {}", Fabric::built()));
+            return fail(format!("{scheme:?} is no fabric; there are: {}", Fabric::names()));
         };
-        if !fabric.is_built() {
-            return fail(format!("{scheme} is not in this version yet; it works over: {}", Fabric::built()));
-        }
         // Names may have a `?` too: only this option is one.
         let (rest, mount_port) = match rest.rsplit_once(MOUNT_PORT) {
             Some((rest, port)) => match port.parse() {
@@ -271,6 +261,8 @@ mod tests {
             ("iwarp://[fd00::1]", "fd00::1", 20049, "iwarp://[fd00::1]:20049"),
             ("iwarp://[::1]:7/", "::1", 7, "iwarp://[::1]:7"),
             ("iwarp://1.2.3.4/d?mountport=635", "1.2.3.4", 20049, "iwarp://1.2.3.4:20049/d?mountport=635"),
+            ("verbs://host/data", "host", 20049, "verbs://host:20049/data"),
+            ("verbs://[fe80::1%eth0]/d", "fe80::1%eth0", 20049, "verbs://[fe80::1%eth0]:20049/d"),
         ] {
             let url: Url = text.parse().unwrap();
             assert_eq!(url.host_and_port(), Ok((host, port)), "{text}");
@@ -283,8 +275,8 @@ mod tests {
     fn a_refusal_names_the_value_and_the_repair() {
         for (text, part) in [
             ("demo", "names no fabric"),
-            ("tcp://demo", "works over: shm"),
-            ("verbs://host:20049", "not in this version yet; it works over: shm, iwarp"),
+            ("tcp://demo", "there are: shm, iwarp, verbs"),
+            ("verbs://:20049", "the host is empty; write HOST:PORT"),
             ("iwarp://:20049", "the host is empty; write HOST:PORT"),
             ("iwarp://host:x", "\"x\" is not a port"),
             ("iwarp://fd00::1/data", "write IPv6 addresses as [fd00::1]"),

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
+use stag::fabric::ExposureKind;
 use stag::memory::PageChoice;
 
 /// A number of bytes: `4096`, `64K`, `512M`, `1G`, `1GiB`. Units are powers of 1024.
@@ -129,6 +130,25 @@ pub enum Switch {
     /// It is not.
     #[value(alias = "false")]
     Off,
+}
+
+/// How an RDMA device is to expose memory: see [`ExposureKind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Exposure {
+    /// By memory windows of type 2: a work request each way.
+    Window,
+    /// By a registration for each exposure: a system call each way.
+    Registration,
+}
+
+impl From<Exposure> for ExposureKind {
+    fn from(exposure: Exposure) -> ExposureKind {
+        match exposure {
+            Exposure::Window => ExposureKind::MemoryWindow,
+            Exposure::Registration => ExposureKind::Registration,
+        }
+    }
 }
 
 /// A time for people, in the unit that suits it: `870 ns`, `12.3 µs`, `4.50 ms`, `1.20 s`.

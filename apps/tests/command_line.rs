@@ -58,10 +58,11 @@ fn a_bad_command_line_is_one_line_and_status_2() {
         (STAG, vec!["ls"], "stag ls: <URL> is missing"),
         (STAG, vec!["ls", "--frob", "shm://demo"], "stag ls: --frob is not an option here"),
         (STAG, vec!["ls", "data"], "\"data\": it names no fabric"),
-        (STAG, vec!["ls", "tcp://demo"], "\"tcp\" is no fabric; this version works over: shm, iwarp"),
+        (STAG, vec!["ls", "tcp://demo"], "\"tcp\" is no fabric; there are: shm, iwarp, verbs"),
         (STAG, vec!["ls", "iwarp://host:x"], "\"x\" is not a port; write 1 to 65535"),
         (STAG, vec!["ls", "iwarp://host?mountport=x"], "mountport: \"x\" is not a port"),
-        (STAG, vec!["ls", "verbs://host"], "verbs is not in this version yet; it works over: shm, iwarp"),
+        (STAG, vec!["ls", "verbs://host:x"], "\"x\" is not a port; write 1 to 65535"),
+        (STAG, vec!["--exposure", "none", "ls", "verbs://host"], "use one of: window, registration"),
         (STAG, vec!["stat", &long_name], "a name has 256 octets, the limit is 255"),
         (STAG, vec!["ping", "-c", "x", "shm://demo"], "stag ping: --count: invalid digit"),
         (STAG, vec!["demo", "--size-limit", "12Q"], "--size-limit: \"12Q\" is not a size; write 4096, 64K"),
@@ -119,7 +120,9 @@ fn fabrics_says_what_works_and_why_the_others_do_not() {
     let lines: Vec<serde_json::Value> =
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let works: Vec<_> = lines.iter().map(|line| (line["fabric"].as_str(), line["works"].as_bool())).collect();
-    assert_eq!(works, [(Some("shm"), Some(true)), (Some("iwarp"), Some(true)), (Some("verbs"), Some(false))]);
+    assert_eq!(works[..2], [(Some("shm"), Some(true)), (Some("iwarp"), Some(true))]);
+    // Whether there is a device is the machine's matter.
+    assert!(matches!(works[2..], [(Some("verbs"), Some(_))]), "{works:?}");
     assert!(lines.iter().all(|line| !line["detail"].as_str().unwrap().is_empty()));
 }
 

@@ -1,9 +1,14 @@
 //! The fabric of both ends: how it is opened for a measurement, and where its server listens.
 
-use anyhow::Result;
-use stag::fabric::{Iwarp, IwarpConfig, ListenerId, Provider, QueuePairId, Shm, ShmConfig};
+use std::net::SocketAddr;
+
+use anyhow::{Result, bail};
+use stag::fabric::{
+    Iwarp, IwarpConfig, ListenerId, Provider, QueuePairId, Shm, ShmConfig, Verbs, VerbsConfig,
+};
 
 use crate::scenario::Scenario;
+use crate::server::engine_config;
 
 /// A fabric that can be measured.
 pub trait Opened: Provider + Sized + 'static {
@@ -18,8 +23,17 @@ pub trait Opened: Provider + Sized + 'static {
     fn own_address(round: usize) -> String;
 
     /// Where that is, for its clients.
-    fn listens_at(&self, _listener: ListenerId, asked: String) -> String {
-        asked
+    ///
+    /// # Errors
+    ///
+    /// When nothing leads there.
+    fn listens_at(&self, _listener: ListenerId, asked: String) -> Result<String> {
+        Ok(asked)
+    }
+
+    /// What was chosen, and why: sentences for people.
+    fn notes(&self) -> &[String] {
+        &[]
     }
 
     /// The congestion control algorithm below a queue pair, where there is one.
@@ -52,11 +66,46 @@ impl Opened for Iwarp {
         "127.0.0.1:0".to_owned()
     }
 
-    fn listens_at(&self, listener: ListenerId, asked: String) -> String {
-        self.listener_address(listener).map_or(asked, |address| address.to_string())
+    fn listens_at(&self, listener: ListenerId, asked: String) -> Result<String> {
+        Ok(self.listener_address(listener).map_or(asked, |address| address.to_string()))
     }
 
     fn congestion_control_of(&self, queue_pair: QueuePairId) -> Option<String> {
         self.congestion_control(queue_pair)
+    }
+}
+
+impl Opened for Verbs {
+    fn open(scenario: &Scenario) -> Result<Verbs> {
+        let config = engine_config(scenario);
+        let needed = Verbs::completions_needed(&config.capacity()) * u64::from(config.connections_max);
+        let default = VerbsConfig::default();
+        Ok(Verbs::open(VerbsConfig {
+            may_sleep: scenario.may_sleep,
+            device: scenario.device.clone(),
+            exposure: scenario.exposure,
+            completions: u32::try_from(needed).unwrap_or(u32::MAX).max(default.completions),
+            ..default
+        })?)
+    }
+
+    fn own_address(_round: usize) -> String {
+        "0.0.0.0:0".to_owned()
+    }
+
+    fn listens_at(&self, listener: ListenerId, asked: String) -> Result<String> {
+        let port = self.listener_address(listener).map(|address| address.port());
+        let address = self.addresses().into_iter().map(|found| found.address).find(SocketAddr::is_ipv4);
+        match (address, port) {
+            (Some(address), Some(port)) => Ok(SocketAddr::new(address.ip(), port).to_string()),
+            _ => bail!(
+                "{asked}: the network interface of RDMA device {} has no IPv4 address to connect to",
+                self.device().unwrap_or("(gone)")
+            ),
+        }
+    }
+
+    fn notes(&self) -> &[String] {
+        Verbs::notes(self)
     }
 }

@@ -5,7 +5,7 @@ use std::thread;
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use stag::fabric::{Iwarp, Shm};
+use stag::fabric::{Iwarp, Shm, Verbs};
 use stag::rpc::Statistics;
 
 use crate::limits::tcp::TcpLimits;
@@ -102,6 +102,7 @@ pub fn run(scenario: &Scenario, progress: impl FnMut(usize)) -> Result<Figures> 
     match scenario.fabric {
         Fabric::Shm => run_over::<Shm>(scenario, progress),
         Fabric::Iwarp => run_over::<Iwarp>(scenario, progress),
+        Fabric::Verbs => run_over::<Verbs>(scenario, progress),
     }
 }
 
@@ -119,6 +120,8 @@ fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> 
             match scenario.fabric {
                 Fabric::Shm => limit_rounds.push(limits::measure(cores, scenario.depth, copy_len, 1)),
                 Fabric::Iwarp => tcp_rounds.push(limits::tcp::measure(cores, scenario)?),
+                // What the device itself can do is for its own tools to tell: ib_send_lat, ib_write_bw.
+                Fabric::Verbs => {}
             }
         }
         let round = match &scenario.server {

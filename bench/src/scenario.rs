@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use stag::fabric::ExposureKind;
 use stag::fabric::iwarp::CongestionControl;
 
 /// The operation under load.
@@ -38,6 +39,8 @@ pub enum Fabric {
     Shm,
     /// iWARP over TCP, by the loopback if the server is our own.
     Iwarp,
+    /// An RDMA device, which turns to itself if the server is our own.
+    Verbs,
 }
 
 /// One measurement.
@@ -79,6 +82,11 @@ pub struct Scenario {
     /// The congestion control algorithm of TCP, over iWARP; the system's default, if there is none.
     #[serde(skip)]
     pub congestion_control: Option<CongestionControl>,
+    /// The RDMA device, over verbs; the first with an active port, if none is named.
+    pub device: Option<String>,
+    /// How it exposes memory; by its best means, if that is not said.
+    #[serde(skip)]
+    pub exposure: Option<ExposureKind>,
 }
 
 impl Default for Scenario {
@@ -101,6 +109,8 @@ impl Default for Scenario {
             fabric: Fabric::Shm,
             crc: true,
             congestion_control: None,
+            device: None,
+            exposure: None,
         }
     }
 }

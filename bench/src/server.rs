@@ -134,8 +134,9 @@ fn serve<P: Opened>(
     let mut engine = Engine::new(provider, (nfs, mount, Echo), memory.pools.clone(), config, 1)?;
     let address = P::own_address(round);
     let listener = engine.listen(&address)?;
-    let address = engine.provider().listens_at(listener, address);
-    ready.send((address, memory.arena.notes().to_vec()))?;
+    let address = engine.provider().listens_at(listener, address)?;
+    let notes = [memory.arena.notes(), engine.provider().notes()].concat();
+    ready.send((address, notes))?;
     let _ = reactor.run(&mut engine, stop)?;
     let statistics = *engine.statistics();
     drop(engine);

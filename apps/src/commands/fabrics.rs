@@ -1,13 +1,14 @@
 //! `stag fabrics`: what works on this machine, and why the others do not.
 
 use std::fs;
-use std::path::Path;
 
 use clap::Args;
 use serde::Serialize;
+use stag::fabric::{Verbs, VerbsConfig};
 use stag::memory::{Arena, ArenaConfig, Budget, PageChoice};
 
 use crate::failure::Failure;
+use crate::options;
 use crate::output::Output;
 use crate::url::Fabric;
 use crate::values::Time;
@@ -39,7 +40,7 @@ impl Fabrics {
             let (works, detail, notes) = match fabric {
                 Fabric::Shm => shm(),
                 Fabric::Iwarp => iwarp(),
-                Fabric::Verbs => (false, verbs(Path::new("/sys/class/infiniband")), Vec::new()),
+                Fabric::Verbs => verbs(),
             };
             let finding = Finding { fabric: fabric.name(), works, detail, notes };
             out.object(&finding)?;
@@ -86,18 +87,14 @@ fn iwarp() -> (bool, String, Vec<String>) {
     }
 }
 
-/// Names the RDMA devices, which a later version will use.
-fn verbs(devices: &Path) -> String {
-    let mut names: Vec<String> = fs::read_dir(devices)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
-        .collect();
-    names.sort();
-    let devices = devices.display();
-    if names.is_empty() {
-        format!("not in this version; {devices} has no device either")
-    } else {
-        format!("not in this version; {devices} has {}", names.join(", "))
+/// Opens the provider.
+fn verbs() -> (bool, String, Vec<String>) {
+    let config = VerbsConfig { device: options::get().device, ..VerbsConfig::default() };
+    match Verbs::open(config) {
+        Ok(verbs) => {
+            let device = verbs.device().unwrap_or_default();
+            (true, format!("on the RDMA device {device}"), verbs.notes().to_vec())
+        }
+        Err(error) => (false, error.to_string(), Vec::new()),
     }
 }

@@ -76,7 +76,7 @@ pub struct Perf {
     /// Largest whole message
     #[arg(long, value_name = "LEN", default_value = "4K")]
     inline_threshold: Size,
-    /// Of both ends: shm, iwarp (with --crc, --congestion)
+    /// Of both ends: shm, iwarp, verbs (--device, ...)
     #[arg(long, value_name = "NAME", default_value = "shm", conflicts_with = "url")]
     fabric: String,
     /// Status 1 if missed; may be repeated

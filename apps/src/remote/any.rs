@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stag::fabric::{Iwarp, IwarpConfig, Shm, ShmConfig};
+use stag::fabric::{Iwarp, IwarpConfig, Shm, ShmConfig, Verbs, VerbsConfig};
 use stag::memory::Buf;
 use stag::nfs::client::{Finished, Operation};
 use stag::rpc::Chunks;
@@ -21,6 +21,8 @@ pub(super) enum AnyLink {
     Shm(Link<Shm>),
     /// To another machine, or this one, over TCP.
     Iwarp(Link<Iwarp>),
+    /// Through an RDMA device.
+    Verbs(Link<Verbs>),
 }
 
 /// Calls the same function of whichever link it is.
@@ -29,6 +31,7 @@ macro_rules! on {
         match $any {
             AnyLink::Shm($link) => $call,
             AnyLink::Iwarp($link) => $call,
+            AnyLink::Verbs($link) => $call,
         }
     };
 }
@@ -36,13 +39,13 @@ macro_rules! on {
 impl AnyLink {
     /// Connects.
     pub(super) fn connect(url: &Url, reconnects: bool) -> Result<AnyLink, RemoteError> {
+        let options = options::get();
         match url.fabric {
             Fabric::Shm => {
                 let config = ShmConfig { queue_pairs: 2, completions: 4096, ..ShmConfig::default() };
                 Link::connect(url, reconnects, || Shm::open(config)).map(AnyLink::Shm)
             }
             Fabric::Iwarp => {
-                let options = options::get();
                 let config = IwarpConfig {
                     queue_pairs: 2,
                     completions: 4096,
@@ -54,8 +57,17 @@ impl AnyLink {
                 };
                 Link::connect(url, reconnects, || Iwarp::open(config)).map(AnyLink::Iwarp)
             }
-            // No URL has it: they are refused when they are read.
-            Fabric::Verbs => Err(RemoteError::Broken("verbs is not in this version yet".to_owned())),
+            Fabric::Verbs => {
+                let config = VerbsConfig {
+                    device: options.device,
+                    exposure: options.exposure,
+                    queue_pairs: 2,
+                    completions: 4096,
+                    setup_timeout: SET_UP_TIMEOUT,
+                    ..VerbsConfig::default()
+                };
+                Link::connect(url, reconnects, || Verbs::open(config)).map(AnyLink::Verbs)
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::failure::Failure;
-use crate::values::{CongestionControl, Pages, Poll, Size, Switch};
+use crate::values::{CongestionControl, Exposure, Pages, Poll, Size, Switch};
 
 use super::listen::Listen;
 
@@ -18,7 +18,7 @@ pub struct Options {
     /// What is served: a [`stag::nfs::export::Export`] each
     #[arg(long, value_name = "SPEC", help = "Serve mem:/PATH[,ro] or dir:/PATH[,ro]")]
     pub export: Vec<String>,
-    /// shm://NAME, iwarp://HOST:N, tcp://HOST:N
+    /// shm://NAME; iwarp://, verbs://, tcp://HOST:N
     #[arg(long, value_name = "URL")]
     pub listen: Vec<Listen>,
     /// Memory [default: RAM / 4, at most 1G]
@@ -36,6 +36,12 @@ pub struct Options {
     /// TCP's algorithm [default: the system's]
     #[arg(long, value_name = "NAME")]
     pub congestion_control: Option<CongestionControl>,
+    /// RDMA device of verbs [default: first active]
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// verbs: window or registration [default: best]
+    #[arg(long, value_name = "KIND", hide_possible_values = true)]
+    pub exposure: Option<Exposure>,
     /// Register the programs with rpcbind
     #[arg(long)]
     pub rpcbind: bool,
@@ -83,6 +89,8 @@ impl Options {
             credits: flags.credits.or(file.credits),
             crc: flags.crc.or(file.crc),
             congestion_control: flags.congestion_control.or(file.congestion_control),
+            device: flags.device.or(file.device),
+            exposure: flags.exposure.or(file.exposure),
             rpcbind: flags.rpcbind || file.rpcbind,
             core: flags.core.or(file.core),
             poll: flags.poll.or(file.poll),

@@ -1,5 +1,6 @@
 //! What the memory goes to: one budget, cut into pools by a commented sum.
 
+use stag::fabric::Verbs;
 use stag::memory::{Pool, PriceList};
 use stag::nfs::export::Medium;
 use stag::nfs::lock::LockConfig;
@@ -7,6 +8,7 @@ use stag::rpc::{EngineConfig, Pools};
 
 use super::Settings;
 use crate::failure::Failure;
+use crate::url::Fabric;
 use crate::values::Size;
 
 /// Octets of a page of the store, the unit of the payload pool.
@@ -14,6 +16,10 @@ pub(crate) const PAGE_LEN: usize = 4096;
 
 /// Pinned by the fabric for one connection: rings and state, an upper bound at inline thresholds of up to 4 KiB.
 const CONNECTION_LEN: u64 = 64 << 10;
+
+/// The same for each completion that a connection over verbs may have outstanding: the entry of the completion queue,
+/// that of the send or receive queue, and ours in the lists beside them.
+const DEVICE_COMPLETION_LEN: u64 = 256;
 
 /// The arena is a multiple of this, so that hugepages lose nothing to rounding.
 const ROUNDING: usize = 2 << 20;
@@ -47,6 +53,8 @@ const RECEIVES_SHARE: u64 = 8;
 pub(super) struct Plan {
     /// For the engine.
     pub(super) engine: EngineConfig,
+    /// Completions that an RDMA device's queue has to hold.
+    pub(super) device_completions: u32,
     /// Units of the pool of Sends and Receives.
     pub(super) messages: usize,
     /// Pages of the payload pool.
@@ -93,12 +101,17 @@ impl Plan {
         let messages = Pools::messages_needed(&engine);
         let messages_len = Pool::footprint(engine.message_len(), messages);
         let connections = u64::from(engine.connections_max);
+        let device_completions = Verbs::completions_needed(&engine.capacity()) * connections;
+        let connection_len = match settings.fabric {
+            Some(Fabric::Verbs) => device_completions * DEVICE_COMPLETION_LEN / connections,
+            _ => CONNECTION_LEN,
+        };
         let objects_max = settings.memory / MEMORY_PER_OBJECT;
         let locks = LockConfig::within(settings.memory / LOCKS_SHARE);
         // What is not payload.
         let streams = u64::from(engine.streams_max);
         let duplicates = engine.duplicates_len() as u64;
-        let fixed = CONNECTION_LEN * connections
+        let fixed = connection_len * connections
             + STREAM_LEN * streams
             + duplicates
             + locks.memory_max()
@@ -128,7 +141,7 @@ impl Plan {
             .add("Receives and Sends", engine.message_len() as u64, messages as u64)
             .add("files, in pages", PAGE_LEN as u64, files as u64)
             .add("data on its way, in pages", PAGE_LEN as u64, (pages - files) as u64)
-            .add("connections, at most", CONNECTION_LEN, connections)
+            .add("connections, at most", connection_len, connections)
             .add("TCP connections, at most", STREAM_LEN, streams)
             .add("Replies kept for retransmissions", duplicates, 1)
             .add("locks, at most", locks.memory_max(), 1)
@@ -137,6 +150,7 @@ impl Plan {
         prices.add("lost to whole hugepages", lost, 1);
         Ok(Plan {
             engine,
+            device_completions: u32::try_from(device_completions).unwrap_or(u32::MAX),
             messages,
             pages,
             files_len_max: (files * PAGE_LEN) as u64,
@@ -155,9 +169,18 @@ mod tests {
     use crate::stagd::Options;
 
     fn plan(memory: &str, threshold: &str, credits: u32) -> Result<(Settings, Plan), Failure> {
+        plan_over("shm://test", memory, threshold, credits)
+    }
+
+    fn plan_over(
+        url: &str,
+        memory: &str,
+        threshold: &str,
+        credits: u32,
+    ) -> Result<(Settings, Plan), Failure> {
         let options = Options {
             export: vec!["mem:/data".into()],
-            listen: vec!["shm://test".parse().unwrap()],
+            listen: vec![url.parse().unwrap()],
             memory: Some(memory.parse().unwrap()),
             inline_threshold: Some(threshold.parse().unwrap()),
             credits: Some(credits),
@@ -179,6 +202,15 @@ mod tests {
             let pools = Pool::footprint(plan.engine.message_len(), plan.messages) + plan.pages * PAGE_LEN;
             assert!(pools <= plan.arena_len, "{memory}");
         }
+    }
+
+    #[test]
+    fn connections_over_verbs_are_paid_for() {
+        let (_, shm) = plan("256M", "4K", 64).unwrap();
+        let (settings, verbs) = plan_over("verbs://[::]", "256M", "4K", 64).unwrap();
+        assert_eq!(verbs.prices.bytes(), settings.memory, "{}", verbs.prices);
+        assert!(verbs.pages < shm.pages, "{}", verbs.prices);
+        assert!(verbs.device_completions >= verbs.engine.completions_max());
     }
 
     #[test]

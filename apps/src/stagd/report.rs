@@ -1,10 +1,11 @@
 //! What the server says: at its start what it chose, at its end what it did.
 
 use serde::Serialize;
-use stag::memory::{Arena, Ledger, PriceList};
+use stag::memory::{Ledger, PriceList};
 use stag::runtime::Stopped;
 
 use super::Settings;
+use super::fabric::{Device, DeviceWork, mount_advice};
 use super::listen::Listen;
 use super::plan::Plan;
 use super::serve::Place;
@@ -26,6 +27,10 @@ struct Chosen<'a> {
     pages: String,
     /// What it stepped down from, and why.
     notes: &'a [String],
+    /// The RDMA device, over verbs.
+    device: Option<&'a Device>,
+    /// How Linux mounts it, over verbs.
+    mount: Option<&'a str>,
     warnings: &'a [String],
     inline_threshold: u32,
     credits: u32,
@@ -62,15 +67,22 @@ struct Ended<'a> {
     idle_seconds: f64,
     asleep_seconds: f64,
     counters: &'a Counters,
+    /// What exposing memory on the RDMA device cost, over verbs.
+    device: Option<&'a DeviceWork>,
     /// Units of all pools that did not come back.
     leaked: usize,
     ledger: &'a str,
 }
 
-/// The memory that it got.
+/// What it got from the machine.
 pub(super) struct Got<'a> {
-    pages: String,
-    notes: &'a [String],
+    /// The pages of its memory.
+    pub(super) pages: String,
+    /// What it stepped down from, and why.
+    pub(super) notes: &'a [String],
+    pub(super) device: Option<&'a Device>,
+    /// How Linux mounts it, where that is not plain.
+    pub(super) mount: Option<String>,
 }
 
 /// Says what would be done.
@@ -80,7 +92,8 @@ pub(super) fn checked(
     place: &Place,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let got = Got { pages: format!("{} (asked for)", settings.pages.0), notes: &[] };
+    let pages = format!("{} (asked for)", settings.pages.0);
+    let got = Got { pages, notes: &[], device: None, mount: mount_advice(settings, &settings.listen) };
     chosen("checked", settings, plan, place, &got, out)
 }
 
@@ -89,11 +102,10 @@ pub(super) fn started(
     settings: &Settings,
     plan: &Plan,
     place: &Place,
-    (arena, notes): (&Arena, &[String]),
+    got: &Got<'_>,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let got = Got { pages: arena.page_size().to_string(), notes };
-    chosen("started", settings, plan, place, &got, out)
+    chosen("started", settings, plan, place, got, out)
 }
 
 fn chosen(
@@ -113,6 +125,12 @@ fn chosen(
     for note in got.notes {
         out.line(format_args!("           {note}"))?;
     }
+    if let Some(device) = got.device {
+        out.line(format_args!("device     {}", device.name))?;
+        for note in &device.notes {
+            out.line(format_args!("           {note}"))?;
+        }
+    }
     let threshold = Size(engine.inline_threshold.into());
     let (credits, connections) = (engine.credits_max, engine.connections_max);
     out.line(format_args!(
@@ -125,6 +143,9 @@ fn chosen(
     for line in plan.prices.to_string().lines() {
         out.line(format_args!("           {line}"))?;
     }
+    if let Some(mount) = &got.mount {
+        out.line(format_args!("mount      {mount}"))?;
+    }
     for warning in &place.warnings {
         out.line(format_args!("warning: {warning}"))?;
     }
@@ -136,6 +157,8 @@ fn chosen(
         poll: settings.poll.to_string(),
         pages: got.pages.clone(),
         notes: got.notes,
+        device: got.device,
+        mount: got.mount.as_deref(),
         warnings: &place.warnings,
         inline_threshold: engine.inline_threshold,
         credits: engine.credits_max,
@@ -167,7 +190,7 @@ pub(super) fn ready(places: &[Listen], out: &mut Output) -> Result<(), Failure> 
 /// Says what was done. Fails if a buffer did not come back, or something under way was not finished.
 pub(super) fn stopped(
     stopped: &Stopped,
-    counters: &Counters,
+    work: (&Counters, Option<&DeviceWork>),
     ledger: &Ledger,
     out: &mut Output,
 ) -> Result<(), Failure> {
@@ -176,7 +199,7 @@ pub(super) fn stopped(
         0 => format!("no buffer leaked ({ledger})"),
         _ => ledger.to_string().trim_end().replace('\n', "; "),
     };
-    let told = tell_end(stopped, counters, leaked, &ledger, out);
+    let told = tell_end(stopped, work, leaked, &ledger, out);
     // What went wrong matters more than who hears of it.
     if leaked > 0 {
         return Err(Failure::Run(ledger));
@@ -189,7 +212,7 @@ pub(super) fn stopped(
 
 fn tell_end(
     stopped: &Stopped,
-    counters: &Counters,
+    (counters, device): (&Counters, Option<&DeviceWork>),
     leaked: usize,
     ledger: &str,
     out: &mut Output,
@@ -206,6 +229,12 @@ fn tell_end(
         "served     {replies_sent} Calls on {connections_opened} RDMA and {streams_opened} TCP connections"
     ))?;
     out.line(format_args!("placed     {pulled} by RDMA Read, {pushed} by RDMA Write"))?;
+    if let Some(DeviceWork { binds, registrations, fences, invalidations, doorbells }) = device {
+        out.line(format_args!(
+            "exposed    by {binds} binds and {registrations} registrations; ended by {fences} fences and \
+             {invalidations} invalidations of peers; {doorbells} doorbells"
+        ))?;
+    }
     if streams_opened > 0 {
         out.line(format_args!("TCP        {received} received, {sent} sent"))?;
     }
@@ -227,6 +256,7 @@ fn tell_end(
         idle_seconds: statistics.idle.as_secs_f64(),
         asleep_seconds: statistics.asleep.as_secs_f64(),
         counters,
+        device,
         leaked,
         ledger,
     })?;

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use stag::fabric::{Iwarp, IwarpConfig, Provider, Shm, ShmConfig};
+use stag::fabric::{Iwarp, IwarpConfig, Shm, ShmConfig, Verbs, VerbsConfig};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, PageSize, Pool};
 use stag::nfs::server::{Registry, programs_at};
 use stag::rpc::{Engine, Pools};
 use stag::runtime::{Clock, CoreId, PollMode, Reactor, ReactorConfig, StopFlag, Topology, affinity};
 
+use super::fabric::{self, Served};
 use super::listen::Listen;
 use super::plan::{PAGE_LEN, Plan};
 use super::registration::Registration;
@@ -111,7 +112,17 @@ pub(super) fn serve(
             };
             server.run(Iwarp::open(config).map_err(Failure::run)?, out)
         }
-        Some(other) => Err(Failure::usage(format_args!("{} is not in this version yet", other.name()))),
+        Some(Fabric::Verbs) => {
+            let config = VerbsConfig {
+                device: settings.device.clone(),
+                exposure: settings.exposure,
+                may_sleep: settings.poll == Poll::Adaptive,
+                queue_pairs: plan.engine.connections_max,
+                completions: plan.device_completions,
+                ..VerbsConfig::default()
+            };
+            server.run(Verbs::open(config).map_err(Failure::run)?, out)
+        }
     }
 }
 
@@ -128,9 +139,10 @@ struct Server<'a> {
 
 impl Server<'_> {
     /// Serves until it is stopped.
-    fn run<P: Provider>(self, mut provider: P, out: &mut Output) -> Result<(), Failure> {
+    fn run<P: Served>(self, mut provider: P, out: &mut Output) -> Result<(), Failure> {
         let Server { settings, plan, place, stop, arena, pools, ledger } = self;
         provider.register(&arena).map_err(Failure::run)?;
+        let device = provider.device();
         let clock = Clock::start();
         let mut notes = arena.notes().to_vec();
         let registry = Registry::default();
@@ -139,14 +151,18 @@ impl Server<'_> {
             Engine::new(provider, services, pools, plan.engine, std::process::id()).map_err(Failure::run)?;
         let (mut places, mut programs) = (Vec::new(), Vec::new());
         for place in &settings.listen {
-            let fail = |error| Failure::run(format_args!("--listen {place}: {error}"));
+            let fail = |error| {
+                let advice = fabric::port_advice(place, &settings.listen);
+                Failure::run(format_args!("--listen {place}: {error}{advice}"))
+            };
             places.push(match place {
                 Listen::Fabric(url) => {
                     let listener = engine.listen(&url.address).map_err(fail)?;
                     let address = engine.provider().listener_address(listener);
+                    programs.extend(address.into_iter().flat_map(|at| programs_at(at, true)));
                     // Who speaks no RDMA there is served over TCP.
-                    for over_rdma in [true, false] {
-                        programs.extend(address.into_iter().flat_map(|at| programs_at(at, over_rdma)));
+                    if url.fabric == Fabric::Iwarp {
+                        programs.extend(address.into_iter().flat_map(|at| programs_at(at, false)));
                     }
                     match address.filter(|_| url.address.ends_with(":0")) {
                         Some(address) => Listen::Fabric(Url { address: address.to_string(), ..url.clone() }),
@@ -171,15 +187,22 @@ impl Server<'_> {
         // Until the end of this function.
         let registration = settings.rpcbind.then(|| Registration::new(programs)).transpose()?;
 
-        Failure::unless_output_closed(report::started(settings, plan, place, (&arena, &notes), out))?;
+        let got = report::Got {
+            pages: arena.page_size().to_string(),
+            notes: &notes,
+            device: device.as_ref(),
+            mount: fabric::mount_advice(settings, &places),
+        };
+        Failure::unless_output_closed(report::started(settings, plan, place, &got, out))?;
         Failure::unless_output_closed(report::ready(&places, out))?;
         let stopped = reactor.run(&mut engine, &stop).map_err(Failure::run)?;
 
         drop(registration);
         let counters = engine.statistics().into();
+        let device_work = engine.provider().device_work();
         // Whatever the engine, its services and the provider hold goes back to the pools.
         drop(engine);
-        report::stopped(&stopped, &counters, &ledger, out)
+        report::stopped(&stopped, (&counters, device_work.as_ref()), &ledger, out)
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use stag::fabric::ExposureKind;
 use stag::nfs::export::Export;
 
 use crate::failure::Failure;
@@ -32,6 +33,10 @@ pub struct Settings {
     pub crc: bool,
     /// Of all TCP sockets; the system's, if there is none.
     pub congestion_control: Option<CongestionControl>,
+    /// The RDMA device of verbs; the first with an active port, if none is named.
+    pub device: Option<String>,
+    /// How verbs exposes memory; by the device's best means, if that is not said.
+    pub exposure: Option<ExposureKind>,
     /// Whether the programs are registered with this machine's rpcbind.
     pub rpcbind: bool,
     /// The core that was asked for.
@@ -108,6 +113,8 @@ impl Settings {
             credits,
             crc: options.crc != Some(Switch::Off),
             congestion_control: options.congestion_control,
+            device: options.device,
+            exposure: options.exposure.map(Into::into),
             rpcbind: options.rpcbind,
             core: options.core,
             poll: options.poll.unwrap_or_default(),

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use stag_fabric::verbs::{Verbs, VerbsConfig};
 use stag_fabric::{
-    Completed, Completion, DisconnectReason, Event, Exposed, ExposureKind, FabricError, Fence, Peer,
-    Provider, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, WorkError,
-    WriteRequest,
+    Completed, Completion, DisconnectReason, Event, Exposed, ExposureKind, FabricError, Fence, ListenerId,
+    Peer, Provider, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest,
+    WorkError, WriteRequest,
 };
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool};
 use stag_rdma_core_sys as sys;
@@ -222,6 +222,24 @@ fn run(kind: (bool, bool), mut disturb: impl FnMut(u32)) -> Outcome {
 fn begin((has_windows, is_iwarp): (bool, bool)) {
     fake::reset(has_windows);
     fake::with(|world| world.is_iwarp = is_iwarp);
+}
+
+/// With port 0 the connection manager chooses one; an address that leads to the device can be told to others.
+#[test]
+fn a_listener_says_where_it_is() {
+    fake::reset(false);
+    let mut verbs = open(config()).expect("the fake has a device");
+    let chosen = verbs.listen("0.0.0.0:0").expect("a port");
+    let other = verbs.listen("127.0.0.1:0").expect("another port");
+    let port = |listener| verbs.listener_address(listener).expect("an address").port();
+    assert_ne!(port(chosen), 0);
+    assert_ne!(port(chosen), port(other));
+    assert_eq!(verbs.listener_address(ListenerId(7)), None);
+    let addresses = verbs.addresses();
+    assert!(addresses.iter().any(|found| found.interface == "lo"), "{addresses:?}");
+    assert!(!verbs.addresses().is_empty(), "looking takes nothing away");
+    drop(verbs);
+    assert_eq!(fake::leaks(), []);
 }
 
 #[test]

@@ -142,7 +142,8 @@ impl EngineConfig {
     }
 
     /// What one connection's queue pair may have outstanding.
-    pub(crate) fn capacity(&self) -> QueuePairCapacity {
+    #[must_use]
+    pub fn capacity(&self) -> QueuePairCapacity {
         QueuePairCapacity {
             // A Receive for each credit and one for a message that takes none (RDMA_DONE, garbage).
             receives: self.credits_max + SPARE_RECEIVES,

@@ -127,6 +127,8 @@ impl Plan {
             fabric,
             crc: options.crc,
             congestion_control: options.congestion_control,
+            device: options.device.clone(),
+            exposure: options.exposure,
         };
         let scenarios: Vec<Scenario> = sizes.into_iter().map(scenario).collect();
         scenarios.iter().try_for_each(check_memory)?;
@@ -205,14 +207,14 @@ fn size_max(operation: Operation) -> u64 {
 
 /// The fabric of that name.
 fn measured_fabric(name: &str) -> Result<stag_bench::Fabric, Failure> {
-    let refuse = |problem: &str| {
-        Err(Failure::usage(format_args!("--fabric {name}: {problem}; it works over: {}", Fabric::built())))
-    };
     match Fabric::ALL.into_iter().find(|fabric| fabric.name() == name) {
         Some(Fabric::Shm) => Ok(stag_bench::Fabric::Shm),
         Some(Fabric::Iwarp) => Ok(stag_bench::Fabric::Iwarp),
-        Some(Fabric::Verbs) => refuse("not in this version yet"),
-        None => refuse("there is no such fabric"),
+        Some(Fabric::Verbs) => Ok(stag_bench::Fabric::Verbs),
+        None => Err(Failure::usage(format_args!(
+            "--fabric {name}: there is no such fabric; there are: {}",
+            Fabric::names()
+        ))),
     }
 }
 

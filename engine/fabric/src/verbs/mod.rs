@@ -7,6 +7,7 @@
 //! - `device` chooses the device and what we make of it; [`Verbs::notes`] says it.
 //! - `manager` follows the connection manager's events, `setup` starts and answers connections.
 //! - `connection` is one queue pair: `sends`, its receive queue, `exposure`. `harvest` turns completions into ours.
+//! - `addresses` says which of the machine's addresses lead to the device.
 //! - `errors` says what statuses mean.
 //!
 //! # Exposure
@@ -42,6 +43,7 @@
 //!
 //! Shared receive queues; `exposure = standing`; connections through another device than the one opened.
 
+mod addresses;
 mod connection;
 mod device;
 mod errors;
@@ -63,6 +65,7 @@ use stag_memory::{Arena, ArenaId};
 use stag_rdma_core_sys::{RdmaCore, ibv_wc};
 
 use crate::{Completion, DisconnectReason, Event, ExposureKind, FabricError, QueuePairId};
+pub use addresses::InterfaceAddress;
 use connection::{Phase, QueuePair};
 use device::{Domain, Opened};
 use objects::{CmId, EventChannel};
@@ -273,10 +276,26 @@ impl Verbs {
         self.opened.as_ref().map(|opened| &opened.profile.name[..])
     }
 
+    /// This machine's addresses that lead to the device: those that other machines can use first.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<InterfaceAddress> {
+        let Some(opened) = &self.opened else { return Vec::new() };
+        let all = addresses::of_this_machine().unwrap_or_default();
+        let mut found = addresses::leading_to(&self.channel, opened.device.as_ptr(), all);
+        found.sort_by_key(|address| !addresses::is_global(address));
+        found
+    }
+
     /// What was chosen on this device and why: sentences for people.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         self.opened.as_ref().map_or(&[], |opened| &opened.notes)
+    }
+
+    /// What a queue pair of that capacity takes of [`VerbsConfig::completions`].
+    #[must_use]
+    pub fn completions_needed(capacity: &crate::QueuePairCapacity) -> u64 {
+        QueuePair::completions(capacity)
     }
 
     /// What happened so far.

@@ -563,31 +563,25 @@ impl CmId {
     /// The other end's address.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         // SAFETY: alive; a socket address of any family fits into the union.
-        let address = unsafe { (&raw const (*self.raw.as_ptr()).route.addr.__bindgen_anon_2).cast::<u8>() };
-        // SAFETY: whatever its family, an address begins with it; zeros say that there is none.
-        match i32::from(unsafe { (*address.cast::<libc::sockaddr>()).sa_family }) {
-            libc::AF_INET => {
-                // SAFETY: the family says what it is.
-                let address = unsafe { &*address.cast::<libc::sockaddr_in>() };
-                let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
-                Some(SocketAddr::from((ip, u16::from_be(address.sin_port))))
-            }
-            libc::AF_INET6 => {
-                // SAFETY: the family says what it is.
-                let address = unsafe { &*address.cast::<libc::sockaddr_in6>() };
-                let (ip, port) = (Ipv6Addr::from(address.sin6_addr.s6_addr), u16::from_be(address.sin6_port));
-                // The scope belongs to it: without, a link-local address names nobody.
-                Some(SocketAddrV6::new(ip, port, address.sin6_flowinfo, address.sin6_scope_id).into())
-            }
-            _ => None,
-        }
+        unsafe { socket_address((&raw const (*self.raw.as_ptr()).route.addr.__bindgen_anon_2).cast()) }
     }
 
-    pub(super) fn listen(&self, address: SocketAddr, backlog: u32) -> io::Result<()> {
+    /// This end's address.
+    pub(super) fn local(&self) -> Option<SocketAddr> {
+        // SAFETY: as in `peer`.
+        unsafe { socket_address((&raw const (*self.raw.as_ptr()).route.addr.__bindgen_anon_1).cast()) }
+    }
+
+    /// Takes an address of this machine; with it comes the device that it belongs to, if it is of one.
+    pub(super) fn bind(&self, address: SocketAddr) -> io::Result<()> {
         let address = SockAddr::from(address);
         let to = address.as_ptr().cast_mut().cast();
         // SAFETY: alive; the address is read during the call.
-        check(unsafe { (self.cm().rdma_bind_addr)(self.raw.as_ptr(), to) })?;
+        check(unsafe { (self.cm().rdma_bind_addr)(self.raw.as_ptr(), to) })
+    }
+
+    pub(super) fn listen(&self, address: SocketAddr, backlog: u32) -> io::Result<()> {
+        self.bind(address)?;
         let backlog = backlog.min(i32::MAX as u32) as libc::c_int;
         // SAFETY: alive.
         check(unsafe { (self.cm().rdma_listen)(self.raw.as_ptr(), backlog) })
@@ -663,6 +657,31 @@ impl CmId {
         let modify = self.channel.core.verbs.ibv_modify_qp;
         // SAFETY: it has a queue pair. If it fails, destroying it ends what is posted.
         unsafe { modify(self.queue_pair(), &mut attributes, sys::IBV_QP_STATE as libc::c_int) };
+    }
+}
+
+/// The address that is there, if it is one of IP.
+///
+/// # Safety
+///
+/// It is a socket address of any family, or zeros, in room for one of IPv6.
+pub(super) unsafe fn socket_address(address: *const libc::sockaddr) -> Option<SocketAddr> {
+    // SAFETY: whatever its family, an address begins with it; zeros say that there is none.
+    match i32::from(unsafe { (*address).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: the family says what it is.
+            let address = unsafe { &*address.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
+            Some(SocketAddr::from((ip, u16::from_be(address.sin_port))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says what it is.
+            let address = unsafe { &*address.cast::<libc::sockaddr_in6>() };
+            let (ip, port) = (Ipv6Addr::from(address.sin6_addr.s6_addr), u16::from_be(address.sin6_port));
+            // The scope belongs to it: without, a link-local address names nobody.
+            Some(SocketAddrV6::new(ip, port, address.sin6_flowinfo, address.sin6_scope_id).into())
+        }
+        _ => None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The provider's methods.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -56,6 +57,10 @@ impl Provider for Verbs {
 
     fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {
         self.start_listening(address)
+    }
+
+    fn listener_address(&self, listener: ListenerId) -> Option<SocketAddr> {
+        self.listeners.get(listener.0 as usize).map(|listener| listener.address)
     }
 
     fn connect(

@@ -24,7 +24,10 @@ impl Verbs {
         let index = self.listeners.len() as u32;
         let cm = self.listen_at(index, socket);
         let failed = |source| FabricError::System { doing: format!("listen at verbs://{address}"), source };
-        self.listeners.push(Listener { cm: Some(cm.map_err(failed)?), address: socket });
+        let cm = cm.map_err(failed)?;
+        // With port 0 the connection manager has chosen one, which stays when the device comes back.
+        let address = SocketAddr::new(socket.ip(), cm.local().map_or(socket.port(), |local| local.port()));
+        self.listeners.push(Listener { cm: Some(cm), address });
         Ok(ListenerId(index))
     }
 

@@ -84,25 +84,11 @@ fn address(address: *const libc::sockaddr) -> SocketAddr {
     }
 }
 
-/// Writes down who is at the other end of an identifier.
-fn name_peer(object: &mut sys::rdma_cm_id, peer: SocketAddr) {
-    // SAFETY: zeros are an address; the family says which.
-    let (mut v4, mut v6): (libc::sockaddr_in, libc::sockaddr_in6) = unsafe { std::mem::zeroed() };
-    match peer {
-        SocketAddr::V4(peer) => {
-            v4.sin_family = libc::AF_INET as u16;
-            v4.sin_port = peer.port().to_be();
-            v4.sin_addr.s_addr = u32::from_be_bytes(peer.ip().octets()).to_be();
-            object.route.addr.__bindgen_anon_2.dst_sin = ManuallyDrop::new(v4);
-        }
-        SocketAddr::V6(peer) => {
-            v6.sin6_family = libc::AF_INET6 as u16;
-            v6.sin6_port = peer.port().to_be();
-            v6.sin6_addr.s6_addr = peer.ip().octets();
-            v6.sin6_scope_id = peer.scope_id();
-            object.route.addr.__bindgen_anon_2.dst_sin6 = ManuallyDrop::new(v6);
-        }
-    }
+/// The same, the other way round.
+fn storage(address: SocketAddr) -> ManuallyDrop<libc::sockaddr_storage> {
+    let address = socket2::SockAddr::from(address);
+    // SAFETY: what it points to is as large as any address may be.
+    ManuallyDrop::new(unsafe { *address.as_ptr().cast() })
 }
 
 fn failed(error: i32) -> libc::c_int {
@@ -206,11 +192,20 @@ pub(super) extern "C" fn bind_addr(id: *mut sys::rdma_cm_id, at: *mut libc::sock
         if world.called("rdma_bind_addr").is_some() {
             return -1;
         }
-        let port = address(at).port();
-        if world.ids.values().any(|other| other.port == Some(port)) {
-            return failed(libc::EADDRINUSE);
+        let is_taken = |port: u16| world.ids.values().any(|other| other.port == Some(port));
+        let mut local = address(at);
+        match local.port() {
+            0 => local.set_port((40_000..).find(|&port| !is_taken(port)).expect("few are taken")),
+            port if is_taken(port) => return failed(libc::EADDRINUSE),
+            _ => {}
         }
-        world.ids.get_mut(&(id as usize)).expect("alive").port = Some(port);
+        let entry = world.ids.get_mut(&(id as usize)).expect("alive");
+        entry.port = Some(local.port());
+        // As everywhere: all addresses together are no device's.
+        if !local.ip().is_unspecified() {
+            entry.object.verbs = &raw mut *world.context;
+        }
+        entry.object.route.addr.__bindgen_anon_1.src_storage = storage(local);
         0
     })
 }
@@ -233,7 +228,7 @@ pub(super) extern "C" fn resolve_addr(
         let entry = world.ids.get_mut(&(id as usize)).expect("alive");
         entry.target = Some(address(to));
         entry.object.verbs = context;
-        name_peer(&mut entry.object, address(to));
+        entry.object.route.addr.__bindgen_anon_2.dst_storage = storage(address(to));
         world.event(id as usize, sys::RDMA_CM_EVENT_ADDR_RESOLVED, 0, Vec::new(), (0, 0));
         0
     })
@@ -312,7 +307,7 @@ pub(super) extern "C" fn connect(
         (entry.peer, entry.is_request, entry.object.verbs) = (Some(name), true, device);
         // Of the same machine, from another port.
         target.set_port(4711);
-        name_peer(&mut entry.object, target);
+        entry.object.route.addr.__bindgen_anon_2.dst_storage = storage(target);
         world.ids.get_mut(&name).expect("alive").peer = Some(child);
         // As the receiver sees them: what it answers, what it may ask.
         let depths = (parameters.initiator_depth, parameters.responder_resources);

@@ -1,0 +1,138 @@
+//! What a server tells about the fabric that it serves, beyond its name.
+
+use serde::Serialize;
+use stag::fabric::verbs::VerbsCounters;
+use stag::fabric::{Iwarp, Provider, Shm, Verbs};
+
+use super::Settings;
+use super::listen::Listen;
+use crate::url::Fabric;
+
+/// A fabric that can be served.
+pub(super) trait Served: Provider {
+    /// The device that it stands on, where it needs one.
+    fn device(&self) -> Option<Device> {
+        None
+    }
+
+    /// What the device did so far.
+    fn device_work(&self) -> Option<DeviceWork> {
+        None
+    }
+}
+
+impl Served for Shm {}
+
+impl Served for Iwarp {}
+
+impl Served for Verbs {
+    fn device(&self) -> Option<Device> {
+        let name = Verbs::device(self)?.to_owned();
+        Some(Device { name, notes: self.notes().to_vec() })
+    }
+
+    fn device_work(&self) -> Option<DeviceWork> {
+        let VerbsCounters { binds, registrations, fences, invalidations, doorbells, .. } = self.counters();
+        Some(DeviceWork { binds, registrations, fences, invalidations, doorbells })
+    }
+}
+
+/// An RDMA device.
+#[derive(Serialize)]
+pub(super) struct Device {
+    pub(super) name: String,
+    /// What was chosen on it, and why.
+    pub(super) notes: Vec<String>,
+}
+
+/// What exposing memory cost: see [`VerbsCounters`].
+#[derive(Serialize)]
+pub(super) struct DeviceWork {
+    pub(super) binds: u64,
+    pub(super) registrations: u64,
+    pub(super) fences: u64,
+    pub(super) invalidations: u64,
+    pub(super) doorbells: u64,
+}
+
+/// How Linux mounts what is served over verbs: MOUNT and locks go over TCP, for which an RDMA device has no port.
+pub(super) fn mount_advice(settings: &Settings, places: &[Listen]) -> Option<String> {
+    let port = |place: &Listen| match place {
+        Listen::Fabric(url) if url.fabric == Fabric::Verbs => Some(url.host_and_port().ok()?.1),
+        _ => None,
+    };
+    let rdma_port = places.iter().find_map(port)?;
+    let tcp_port = places.iter().find_map(|place| match place {
+        Listen::Tcp(address) => address.rsplit_once(':')?.1.parse::<u16>().ok(),
+        Listen::Fabric(_) => None,
+    });
+    Some(match tcp_port {
+        Some(tcp_port) => {
+            let path = &settings.exports.first()?.1.path;
+            format!(
+                "mount -t nfs -o rdma,port={rdma_port},vers=3,nolock,mountproto=tcp,mountport={tcp_port} HOST:{path} /mnt"
+            )
+        }
+        None => format!(
+            "stag finds MOUNT on the RDMA connection, but mount(8) asks for it by TCP: for that, add --listen tcp://HOST:{}",
+            rdma_port.checked_add(1).unwrap_or(2049)
+        ),
+    })
+}
+
+/// Why a TCP port may be taken although no program has it.
+pub(super) fn port_advice(place: &Listen, all: &[Listen]) -> &'static str {
+    let Listen::Tcp(address) = place else { return "" };
+    let is_same = |other: &Listen| match other {
+        Listen::Fabric(url) if url.fabric == Fabric::Verbs => {
+            url.host_and_port().is_ok_and(|(_, port)| address.ends_with(&format!(":{port}")))
+        }
+        _ => false,
+    };
+    if all.iter().any(is_same) {
+        "; an iWARP device has the TCP port of verbs:// itself: choose another one for tcp://"
+    } else {
+        ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stagd::Options;
+
+    fn settings(listen: &[&str]) -> Settings {
+        let options = Options {
+            export: vec!["mem:/data".into()],
+            listen: listen.iter().map(|url| url.parse().unwrap()).collect(),
+            ..Options::default()
+        };
+        Settings::new(&options).unwrap()
+    }
+
+    #[test]
+    fn the_mount_line_names_both_ports() {
+        for (listen, part) in [
+            (
+                &["verbs://0.0.0.0", "tcp://0.0.0.0:20050"][..],
+                "rdma,port=20049,vers=3,nolock,mountproto=tcp,mountport=20050 HOST:/data",
+            ),
+            (&["verbs://[::]:7", "shm://x"][..1], "--listen tcp://HOST:8"),
+            (&["verbs://h:65535"], "--listen tcp://HOST:2049"),
+        ] {
+            let settings = settings(listen);
+            let advice = mount_advice(&settings, &settings.listen).unwrap();
+            assert!(advice.contains(part), "{advice}");
+        }
+        let settings = settings(&["iwarp://0.0.0.0", "tcp://0.0.0.0:1"]);
+        assert_eq!(mount_advice(&settings, &settings.listen), None);
+    }
+
+    #[test]
+    fn a_taken_port_is_explained_where_a_device_may_have_it() {
+        let places = settings(&["verbs://0.0.0.0", "tcp://0.0.0.0:20049", "tcp://0.0.0.0:2049"]).listen;
+        assert!(port_advice(&places[1], &places).contains("iWARP"));
+        assert_eq!(port_advice(&places[2], &places), "");
+        assert_eq!(port_advice(&places[0], &places), "");
+    }
+}
