@@ -27,7 +27,7 @@ packages=(
     kmod iproute2 procps strace tcpdump python3 acl attr
     rpcbind nfs-common nfs-kernel-server nfs4-acl-tools
     libibverbs1 librdmacm1 ibverbs-providers ibverbs-utils rdmacm-utils perftest
-    fio git make tcc libc6-dev libnfs-utils
+    fio dbench git make tcc libc6-dev libnfs-utils
 )
 # Modules that the guest may load, whatever the kernel; their dependencies follow by themselves.
 modules=(
@@ -59,13 +59,14 @@ deb() {
     echo "$LAB_CACHE/debs/$1_"*.deb
 }
 
+# Other packages than last time: all of it anew.
 userland() {
-    [ ! -e "$root/.lab-done" ] || return 0
+    [ "$(cat "$root/.lab-done" 2>/dev/null)" != "${packages[*]}" ] || return 0
     say "debootstrap $suite"
-    rm -rf "$root"
+    rm -rf "$root" "$LAB_CACHE"/kernel-*
     quietly debootstrap debootstrap --variant=minbase --include="$(IFS=,; echo "${packages[*]}")" $suite "$root" "$mirror"
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale,info}
-    touch "$root/.lab-done"
+    echo "${packages[*]}" >"$root/.lab-done"
 }
 
 # module_files VERSION MODULE... : the files that loading each takes, in order.

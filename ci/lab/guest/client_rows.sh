@@ -1,7 +1,22 @@
 # shellcheck shell=bash disable=SC2154
-# The rows of our client against the kernel's server in the guest, for ci/interop.sh, which sources this.
+# The rows of our client, for who sources this: ci/interop.sh on the host, and rows.sh in the guest.
 #
-# Each client_NAME is a row: `stag` on the host, at $url, the export of the guest; $tree is a local tree to bring there.
+# Each client_NAME is a row: the program $stag against the export $url of $server, with $tree, a local tree to bring there,
+# $sample, a folder of some files, and $work for what comes back. $crc is `on` or `off` where the fabric has that to choose.
+# served_NAME is for the server's side, in the folder FOLDER that it exports.
+
+client_rows=(ping exports put digests get links many names errors parallel perf remove)
+
+served_fresh() { # FOLDER
+    rm -rf "${1:?}"/*
+    mkdir -m 777 "$1/many"
+    (cd "$1/many" && seq -f 'entry-with-a-name-of-some-length-%06.0f' 3000 | xargs touch)
+}
+
+# What the server has after `put`, by its own account: the row `digests` compares.
+served_sums() { # FOLDER
+    (cd "$1" && find tree -type f | sort | xargs -d '\n' sha256sum >sums.new && mv sums.new sums)
+}
 
 # Files of 0 B to 8 MB around the limits of pages, messages and rsize; links of every length; folders; 3000 entries.
 make_tree() {
@@ -16,17 +31,16 @@ make_tree() {
     for n in 1 8 255 1000 2000 4000; do
         ln -s "$(printf "%${n}s" '' | tr ' ' l)" "$tree/links/to$n"
     done
-    cp -r engine/wire "$tree/deep/er/still/"
+    cp -r "$sample" "$tree/deep/er/still/"
     echo small >"$tree/deep/er/a file with spaces in its name"
 }
 
-# What the server's siw does not ask for, we do in the groups that are not called off; see `stag`.
-stag() { "$stag" --crc "$crc" "$@"; }
+stag() { "$stag" ${crc:+--crc "$crc"} "$@"; }
 
 client_ping() { stag ping "$url"; }
 
 client_exports() {
-    stag ls "iwarp://$guest:$port" && stag ls "iwarp://$guest:$port" | grep -q /srv/export && stag df "$url" && stag stat "$url"
+    stag ls "$server" | grep -x -- "${url#"$server"}" && stag df "$url" && stag stat "$url"
 }
 
 client_put() {
@@ -34,7 +48,6 @@ client_put() {
     stag put -r "$tree" "$url/tree"
 }
 
-# The guest wrote what it has into the file sums.
 client_digests() {
     stag cat "$url/sums" >"$work/theirs" &&
         (cd "$work" && find tree -type f | sort | xargs -d '\n' sha256sum) >"$work/ours" &&
@@ -70,7 +83,7 @@ client_names() {
 # What the server refuses is said, and the status is 1.
 client_errors() {
     local c status
-    for c in "cat $url/nothing" "rm $url/tree" "mkdir $url/tree" "ls iwarp://$guest:$port/no/such/export" "cat $url/tree"; do
+    for c in "cat $url/nothing" "rm $url/tree" "mkdir $url/tree" "ls $server/no/such/export" "cat $url/tree"; do
         # shellcheck disable=SC2086 # words.
         stag $c
         status=$?
@@ -93,7 +106,7 @@ client_parallel() {
 
 # Calls in a row, under load, as perf makes them.
 client_perf() {
-    stag perf null -q 8 -t 200ms --repeat 1 "iwarp://$guest:$port" && stag perf read -s 64K -q 4 -t 200ms --repeat 1 "$url" &&
+    stag perf null -q 8 -t 200ms --repeat 1 "$server" && stag perf read -s 64K -q 4 -t 200ms --repeat 1 "$url" &&
         stag perf write -s 64K -q 4 -t 200ms --repeat 1 "$url"
 }
 
