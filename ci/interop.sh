@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Stag against the Linux kernel's NFS/RDMA, in a guest with siw: the kernel's client mounts our stagd, and our
-# client talks to the kernel's server.
+# Stag against the Linux kernel's NFS/RDMA, in a guest with siw and rxe: the kernel's client mounts our stagd, and our
+# client talks to the kernel's server. Ours runs on this machine over iWARP in userspace, or in the guest over verbs.
 #
 #   ci/interop.sh [--long] [--stand-in] [-k 6.1|6.12]... [GROUP...]
 #
@@ -54,16 +54,18 @@ port=20049
 profile=${STAG_PROFILE:-dev}
 programs=$(realpath -m "$target/${profile/dev/debug}")
 stag=$programs/stag
-url=iwarp://$guest:$port/srv/export
-# shellcheck source=ci/lab/client_rows.sh
-. ci/lab/client_rows.sh
+server=iwarp://$guest:$port
+url=$server/srv/export
+sample=engine/wire
+# shellcheck source=ci/lab/guest/client_rows.sh
+. ci/lab/guest/client_rows.sh
 
 # What is needed, from the outside: packages, the guest, our programs. Then all else in a namespace.
 prepare() {
     local missing=() pair
     [ "$(id -u)" = 0 ] || skipped "it needs root, for the guest's root image and a tap device"
     for pair in debootstrap:debootstrap busybox:busybox-static cpio:cpio mkfs.ext4:e2fsprogs xz:xz-utils gcc-12:gcc-12 \
-        make:make qemu-system-x86_64:qemu-system-x86 tcpdump:tcpdump ip:iproute2 unshare:util-linux; do
+        make:make strip:binutils qemu-system-x86_64:qemu-system-x86 tcpdump:tcpdump ip:iproute2 unshare:util-linux; do
         command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
     done
     if [ ${#missing[@]} -gt 0 ]; then
@@ -86,16 +88,49 @@ row() { # row ok|FAILED|SKIPPED NAME SECONDS
     case $1 in ok) passed=$((passed + 1)) ;; FAILED) failed=$((failed + 1)) ;; esac
     echo "$1 $kernel $group $2 ($3 s)"
 }
+since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
+
+tcpdump=''
+# What goes over the tap in a group is captured, and kept if one of its rows fails.
+capture_start() {
+    failed_before=$failed
+    pcap=$out/${group//[:\/]/-}.pcap
+    tcpdump -n -s 0 -B 65536 -U -i lab0 -w "$pcap" 2>"$out/tcpdump.log" &
+    tcpdump=$!
+    until grep -q 'listening on' "$out/tcpdump.log" || ! kill -0 $tcpdump; do sleep 0.05; done
+}
+# The row `wire`: by `stag dump`, each CRC is good and neither end breaks a rule.
+capture_end() {
+    local began=$EPOCHREALTIME said
+    [ -n "$tcpdump" ] || return 0
+    kill "$tcpdump"
+    wait "$tcpdump"
+    tcpdump=''
+    if [ -z "$stand_in" ]; then
+        said=$("$stag" dump "$pcap" 2>&1 | tail -n 20)
+        if grep -q ' 0 RDMA connections' <<<"$said"; then
+            :
+        elif ! grep -q '^0 packets dropped by kernel' "$out/tcpdump.log"; then
+            row SKIPPED "wire: tcpdump lost packets" "$(since "$began")"
+        elif grep -q '^no violations' <<<"$said" && grep -q 'CRC good [0-9]*, bad 0,' <<<"$said"; then
+            row ok wire "$(since "$began")"
+        else
+            echo "$said" >"${pcap%.pcap}.wire.log"
+            row FAILED wire "$(since "$began")"
+        fi
+    fi
+    [ $failed -gt "$failed_before" ] || rm -f "$pcap"
+}
 
 stagd=''
-stagd_crc=false
+stagd_crc=off
 # A new stagd on the same folder; /mem is empty.
 stagd_start() {
     local n=0 exports=(--export "mem:/mem,root_squash=no")
     mkdir -p "$work/dir" "$work/state"
     exports+=(--export "dir:$work/dir,name=/dir,root_squash=no")
     # Also at rpcbind's port: a mount with locks asks there for the lock manager.
-    "$programs/stagd" "${exports[@]}" --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc $stagd_crc \
+    "$programs/stagd" "${exports[@]}" --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc "$stagd_crc" \
         --state-dir "$work/state" --grace 5 >"$work/stagd.log" 2>&1 &
     stagd=$!
     until grep -q '^ready' "$work/stagd.log"; do
@@ -132,6 +167,12 @@ timed() {
 # What the guest's script asks for (ci/lab/guest/rows.sh).
 ask() {
     case $1 in
+        # group NAME: what follows belongs to it.
+        group)
+            capture_end
+            group=$2
+            capture_start
+            ;;
         # stagd CRC: from here on with this answer to whether it asks for CRC.
         stagd)
             stagd_crc=$2
@@ -144,13 +185,17 @@ ask() {
             sleep 2
             stagd_start
             ;;
+        # served WHAT: served_WHAT (client_rows.sh) in the folder that stagd exports.
+        served) "served_$2" "$work/dir" ;;
+        # fabrics: without a device, `stag fabrics` says so.
+        fabrics) [ -n "$(ls /sys/class/infiniband 2>/dev/null)" ] || "$stag" fabrics | grep -E '^verbs +does not work' ;;
         # client NAME: a row of our client against the guest's server.
         client)
             local began=$EPOCHREALTIME outcome=ok
             mkdir -p "$out/${group//[:\/]/-}"
-            case $group in *:asked) crc=true ;; *) crc=false ;; esac
+            case $group in *:asked) crc=on ;; *) crc=off ;; esac
             timed "client_$2" >"$out/${group//[:\/]/-}/$2.log" 2>&1 || outcome=FAILED
-            row $outcome "$2" "$(awk -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')"
+            row $outcome "$2" "$(since "$began")"
             [ $outcome = ok ]
             ;;
         *) echo "nobody knows how to $*" >&2; false ;;
@@ -158,24 +203,21 @@ ask() {
 }
 
 run_kernel() {
-    local before=$failed
     kernel=$1 group=-
     out=$logs/$kernel
     work=$(mktemp -d) tree=$work/tree
     rm -rf "$out"
-    mkdir -p "$out"
+    mkdir -p "$out" "$work/payload"
+    [ -n "$stand_in" ] || for p in stag stagd; do strip --strip-debug "$programs/$p" -o "$work/payload/$p"; done
     mkfifo "$work/pipe.in" "$work/pipe.out"
-    LABV_ADDR=$guest/24 LABV_HOST=$host LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t 2400 -n lab0 -c "$work/pipe" -l "$out/console.log" \
-        -o "$out" rows.sh "${groups[@]}" 2>"$out/boot.log" &
+    LABV_ADDR=$guest/24 LABV_HOST=$host LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t $((600 + 600 * ${#groups[@]})) -p "$work/payload" \
+        -n lab0 -c "$work/pipe" -l "$out/console.log" -o "$out" rows.sh "${groups[@]}" 2>"$out/boot.log" &
     local boot=$! line words
-    tcpdump -n -s 0 -B 65536 -U -i lab0 -w "$out/wire.pcap" 2>"$out/tcpdump.log" &
-    local tcpdump=$!
     exec 3<>"$work/pipe.in" 4<>"$work/pipe.out"
     while :; do
         if read -r -t 1 line <&4; then
             read -ra words <<<"$line"
             case ${words[0]:-} in
-                group) group=${words[1]} ;;
                 row) row "${words[@]:1}" ;;
                 ask) ask "${words[@]:1}" 2>>"$out/asked.log"; echo $? >&3 ;;
             esac
@@ -185,9 +227,7 @@ run_kernel() {
     done
     wait "$boot" || true
     exec 3>&- 4>&-
-    kill "$tcpdump"
-    wait "$tcpdump"
-    [ $failed -gt "$before" ] || rm -f "$out/wire.pcap"
+    capture_end
     [ -z "$stagd" ] || stagd_stop || row FAILED "stagd ends" 0
     rm -rf "$work"
 }

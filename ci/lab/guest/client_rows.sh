@@ -5,6 +5,7 @@
 # $sample, a folder of some files, and $work for what comes back. $crc is `on` or `off` where the fabric has that to choose.
 # served_NAME is for the server's side, in the folder FOLDER that it exports.
 
+# shellcheck disable=SC2034 # for who sources this
 client_rows=(ping exports put digests get links many names errors parallel perf remove)
 
 served_fresh() { # FOLDER

@@ -81,6 +81,37 @@ nfsd_up() {
 }
 nfsd_down() { rpc.nfsd 0; }
 
+# Our stagd in the guest, on verbs at ADDRESS, with /mem, /dir, and the folder that the kernel's server would export. What MOUNT
+# needs, RPC over TCP, has port 111: siw's own port is taken for TCP too.
+stagd_up() { # ADDRESS
+    local n=0
+    ulimit -l unlimited # siw counts registered memory
+    mkdir -p /srv/dir /srv/state $EXPORT /out
+    /payload/stagd --export mem:/mem,root_squash=no --export dir:/srv/dir,name=/dir,root_squash=no \
+        --export "dir:$EXPORT,name=$EXPORT,root_squash=no" --listen "verbs://$1:$PORT" --listen "tcp://$1:111" \
+        --state-dir /srv/state --grace 5 >/run/stagd.log 2>&1 </dev/null &
+    echo $! >/run/stagd.pid
+    until grep -q '^ready' /run/stagd.log; do
+        n=$((n + 1))
+        [ $n -lt 300 ] && kill -0 "$(cat /run/stagd.pid)" || { cat /run/stagd.log; return 1; }
+        sleep 0.1
+    done
+}
+# stagd_down [SIGNAL]
+stagd_down() {
+    local n=0 pid
+    pid=$(cat /run/stagd.pid 2>/dev/null) || return 0
+    kill "-${1:-TERM}" "$pid"
+    while kill -0 "$pid" 2>/dev/null; do
+        n=$((n + 1))
+        [ $n -lt 100 ] || { echo "stagd does not end"; kill -KILL "$pid"; break; }
+        sleep 0.1
+    done
+    cat /run/stagd.log >>/out/stagd.log
+    rm -f /run/stagd.pid
+    [ $n -lt 100 ]
+}
+
 # nfs_mount VERS [more options]
 nfs_mount() {
     local v=$1 o path

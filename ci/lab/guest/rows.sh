@@ -7,6 +7,8 @@
 # line each way: `row ok|FAILED|SKIPPED NAME SECONDS` is to be printed; `ask VERB...` is for the host to do (ci/interop.sh
 # says what there is) and is answered with its status. What each row printed is in /out/GROUP/NAME.log.
 . /payload/lib.sh
+# shellcheck source=ci/lab/guest/client_rows.sh
+. /payload/client_rows.sh
 
 stty -F /dev/ttyS1 raw -echo
 exec 3<>/dev/ttyS1
@@ -46,20 +48,24 @@ row() {
 }
 skip=''
 
-# What the kernel says at warning level or worse from quiet_from on is an error.
+# What the kernel says at warning level or worse from quiet_from on is an error. But for what it says of a slow host, and for
+# siw's CRC errors: siw misreads one that comes in two TCP segments (README.md). What our CRCs are worth is in the row `wire`.
 quiet_from() { dmesg -c >>/out/dmesg-before.txt; }
 is_quiet() {
-    dmesg --level=emerg,alert,crit,err,warn | grep -vE 'loading out-of-tree module|module verification failed|hrtimer: interrupt took' && return 1
+    local known='loading out-of-tree module|module verification failed|hrtimer: interrupt took|clocksource: Long readout interval|siw: crc error'
+    dmesg --level=emerg,alert,crit,err,warn | grep -vE "$known" && return 1
     return 0
 }
 
-# stagd is a stranger: mounts say all that it needs. The kernel's own server stands in for it with LABV_STAND_IN.
+# stagd is a stranger: mounts say all that it needs, as README.md has it. The kernel's own server stands in for it with
+# LABV_STAND_IN.
 mount_rows() { # mount_rows EXPORT LOCKS
     local options=rdma path=$1
-    [ "$over" != tcp ] || options=proto=tcp
-    options+=,port=$PORT,vers=3,mountproto=tcp,$2
-    if [ -n "${LABV_STAND_IN:-}" ]; then path=$EXPORT; else options+=,mountport=$PORT; fi
-    timeout -k 5 60 mount -v -t nfs -o "$options,retry=0" "$SERVER:$path" $MNT && mountpoint -q $MNT && grep " $MNT " /proc/mounts
+    [ "$over" != tcp ] || options=tcp
+    options+=,port=$PORT,vers=3,$2,mountproto=tcp
+    if [ -n "${LABV_STAND_IN:-}" ]; then path=$EXPORT; else options+=,mountport=$MOUNT_PORT; fi
+    echo "mount -t nfs -o $options $SERVER:$path $MNT"
+    timeout -k 5 60 mount -t nfs -o "$options" "$SERVER:$path" $MNT && mountpoint -q $MNT && grep " $MNT " /proc/mounts
 }
 unmount() {
     local n=0
@@ -75,17 +81,35 @@ unmount() {
 #   asked  siw as it is, and a server that asks for CRC
 #   p2p    a siw that asks for peer-to-peer mode; with CRC, by the server
 #   tcp    RPC over TCP
+#   verbs-siw, verbs-rxe   the server is in the guest too, and drives that device through rdma-core
+# Sets DEV, the network device below the RDMA one, SERVER, its address, and MOUNT_PORT.
 link_up() {
-    local siw='' crc=false
+    local kind=siw siw='' crc=off
     over=$1
     case $over in crc | p2p) siw=$over ;; esac
-    case $over in asked | p2p) crc=true ;; esac
-    [ "$over" = tcp ] || rdma_link siw "$DEV" "$siw"
-    if [ -n "${LABV_STAND_IN:-}" ]; then nfsd_up; else row 20 stagd ask stagd $crc || skip="stagd does not start"; fi
+    case $over in asked | p2p) crc=on ;; esac
+    case $over in
+        verbs-*) kind=${over#verbs-} DEV=dummy0 SERVER=$ADDR MOUNT_PORT=111 ;;
+        *) DEV=eth0 SERVER=$HOST_ADDR MOUNT_PORT=$PORT ;;
+    esac
+    [ -z "${LABV_STAND_IN:-}" ] || DEV=dummy0 SERVER=$ADDR
+    [ "$DEV" != dummy0 ] || net_dummy
+    [ "$over" = tcp ] || rdma_link "$kind" "$DEV" "$siw"
+    if [ -n "${LABV_STAND_IN:-}" ]; then nfsd_up; else row 40 stagd start_stagd $crc || skip="stagd does not start"; fi
+}
+start_stagd() { # CRC
+    case $over in verbs-*) stagd_up "$SERVER" ;; *) ask stagd "$1" ;; esac
 }
 link_down() {
-    [ -z "${LABV_STAND_IN:-}" ] || nfsd_down
-    [ "$over" = tcp ] || siw_unload "$DEV" || echo "siw does not unload"
+    case ${LABV_STAND_IN:+kernel}$over in
+        kernel*) nfsd_down ;;
+        verbs-*) skip='' row 20 stagd-ends stagd_down ;;
+    esac
+    case $over in
+        tcp) ;;
+        verbs-rxe) rdma_unlink rxe "$DEV" ;;
+        *) siw_unload "$DEV" || echo "siw does not unload" ;;
+    esac
     skip=''
 }
 # in_folder NAME COMMAND... : in a new folder of the mount, which is gone afterwards.
@@ -142,14 +166,17 @@ fio_rows() {
             --verify_fatal=1 --randseed=18 --verify_only --name=buffered | cut -c 1-200 && [ "${PIPESTATUS[0]}" = 0 ]
 }
 
-# client:OVER:EXPORT:ROWS  the kernel's client mounts EXPORT of the host's stagd. OVER: see link_up. ROWS: all,
+# dbench's load: what a file server's clients do, as recorded from NetBench.
+dbench_rows() { timeout -k 5 110 dbench -c /usr/share/dbench/client.txt -t 10 -D . 2; }
+
+# client:OVER:EXPORT:ROWS  the kernel's client mounts EXPORT of stagd. OVER: see link_up. ROWS: all,
 # few, or their names with commas.
 group_client() {
     local export=$2 rows=$3 f names
     link_up "$1"
     quiet_from
     case $rows in
-        all) names="files directory links names acl holes tree parallel basic special git compile fio" ;;
+        all) names="files directory links names acl holes tree parallel basic special git compile fio dbench" ;;
         few) names="files links parallel fio" ;;
         *) names=${rows//,/ } ;;
     esac
@@ -162,7 +189,7 @@ group_client() {
                 /dir) row 60 no-acl in_folder acl bash -c 'touch f && ! setfacl -m u:1000:rw f 2>e && grep "not supported" e && getfacl -cnp f' ;;
                 *) row 60 acl in_folder acl python3 /payload/files.py acl . ;;
             esac ;;
-            git | compile) row 120 $f in_folder $f ${f}_rows ;;
+            git | compile | dbench) row 120 $f in_folder $f ${f}_rows ;;
             fio) row 120 $f in_folder $f fio_rows 16 ;;
             *) row 240 $f in_folder $f python3 /payload/files.py $f . ;;
         esac
@@ -188,12 +215,15 @@ group_locks() {
 # kill:OVER:EXPORT:ROUNDS  stagd dies by signal 9 under a write load, ROUNDS times, and comes back.
 group_kill() {
     local restart="bash /payload/ask.sh restart"
-    [ -z "${LABV_STAND_IN:-}" ] || restart=". /payload/lib.sh; nfsd_down; sleep 2; nfsd_up"
     link_up "$1"
+    case ${LABV_STAND_IN:+kernel}$over in
+        kernel*) restart=". /payload/lib.sh; nfsd_down; sleep 2; nfsd_up" ;;
+        verbs-*) restart=". /payload/lib.sh; stagd_down KILL; sleep 2; stagd_up $SERVER" ;;
+    esac
     quiet_from
     row 60 mount mount_rows "$2" nolock || skip="the mount failed"
     case $2 in
-        /mem) row 120 recover forgotten "$2" ;;
+        /mem) row 120 recover forgotten "$2" "$restart" ;;
         *) row $((60 + 120 * $3)) durable python3 /payload/durable.py $MNT/durable "$3" bash -c "$restart" ;;
     esac
     row 60 umount unmount
@@ -201,8 +231,8 @@ group_kill() {
     link_down
 }
 # A store in memory is empty after it: the mount says so, and a new one works.
-forgotten() {
-    echo there >$MNT/file && sync && ask restart || return
+forgotten() { # EXPORT RESTART
+    echo there >$MNT/file && sync && bash -c "$2" || return
     drop
     ! cat $MNT/file || return
     unmount && mount_rows "$1" nolock && [ ! -e $MNT/file ] && echo back >$MNT/file && drop && [ "$(cat $MNT/file)" = back ]
@@ -210,12 +240,14 @@ forgotten() {
 
 # public:EXPORT  programs that are not of the kernel, over TCP: libnfs's, showmount, rpcinfo.
 group_public() {
+    link_up tcp
     local where="nfs://$SERVER$1" port="nfsport=$PORT&mountport=$PORT" f=/usr/lib/python3.11/argparse.py
     row 20 showmount showmount_rows "$1"
     row 20 rpcinfo rpcinfo_rows
     row 60 nfs-cp nfs-cp $f "$where/argparse.py?$port"
     row 60 nfs-cat bash -c "nfs-cat '$where/argparse.py?$port' | cmp - $f"
     row 60 nfs-ls bash -c "nfs-ls '$where?$port' | grep -w argparse.py"
+    link_down
 }
 showmount_rows() { timeout 15 showmount -e "$SERVER" | grep -w -- "$1"; }
 rpcinfo_rows() {
@@ -230,41 +262,92 @@ rpcinfo_rows() {
     done
 }
 
-# server:OVER  the kernel's server, for our client on the host. OVER: off, crc, p2p as above; asked: our client asks for CRC.
+# our_client WHERE FOLDER : the rows of our client (client_rows.sh). WHERE it runs, host or guest; FOLDER of the server's side:
+# one of the guest, or `host`, who knows which.
+our_client() {
+    local f
+    served fresh "$2"
+    for f in "${client_rows[@]}"; do
+        if [ "$1" = host ]; then ask client "$f" || failed=1; else row 180 "$f" "client_$f"; fi
+        [ "$f" != put ] || served sums "$2"
+    done
+}
+served() { # WHAT FOLDER
+    if [ "$2" = host ]; then ask served "$1"; else "served_$1" "$2"; fi
+}
+# For client_rows.sh, in the guest: our client reaches SERVER by verbs.
+client_here() { # SERVER EXPORT
+    stag=/payload/stag crc='' server=verbs://$1:$PORT url=verbs://$1:$PORT$2
+    sample=/usr/lib/python3.11/json work=/tmp/client tree=/tmp/client/tree
+    mkdir -p $work
+    ulimit -l unlimited
+}
+
+# server:OVER  the kernel's server, for our client: on the host, OVER off, crc, p2p as above or asked, where our client asks for CRC;
+# in the guest, OVER verbs-siw or verbs-rxe.
 group_server() {
-    local f siw=$1
-    case $siw in off | asked) siw='' ;; esac
-    rdma_link siw eth0 "$siw"
+    local kind=siw dev=eth0 siw='' where=host
+    case $1 in
+        verbs-*) kind=${1#verbs-} dev=dummy0 where=guest; net_dummy; client_here $ADDR $EXPORT ;;
+        crc | p2p) siw=$1 ;;
+    esac
+    rdma_link $kind $dev "$siw"
     quiet_from
     nfsd_up
-    rm -rf ${EXPORT:?}/*
-    mkdir -m 777 $EXPORT/many
-    (cd $EXPORT/many && seq -f 'entry-with-a-name-of-some-length-%06.0f' 3000 | xargs touch)
-    for f in ping exports put digests get links many names errors parallel perf remove; do
-        ask client "$f" || failed=1
-        # What the server has, by its own account: the next row compares.
-        [ $f != put ] || (cd $EXPORT && find tree -type f | sort | xargs -d '\n' sha256sum >/tmp/sums && cp /tmp/sums .)
-    done
+    our_client $where $EXPORT
     row 5 dmesg is_quiet
     nfsd_down
-    siw_unload eth0
+    if [ $kind = siw ]; then siw_unload $dev; else rdma_unlink $kind $dev; fi
+}
+
+# both:WAY  our client and our stagd, the guest's side of it on verbs:
+#   host-guest, guest-host   client and server; the host's side is iwarp, the guest's device siw
+#   siw, rxe                 both in the guest
+group_both() {
+    local kind=siw dev=dummy0 address=$ADDR
+    case $1 in
+        *host*) dev=eth0 address=${LABV_ADDR%/*} ;;
+        *) kind=$1; net_dummy ;;
+    esac
+    rdma_link $kind $dev
+    quiet_from
+    case $1 in
+        guest-host) row 40 stagd ask stagd off || skip="stagd does not start" ;;
+        *) mountpoint -q $EXPORT || mount -t tmpfs -o size=400m,mode=777 export $EXPORT
+            row 40 stagd stagd_up "$address" || skip="stagd does not start" ;;
+    esac
+    case $1 in
+        host-guest) our_client host $EXPORT ;;
+        guest-host) client_here "$HOST_ADDR" /dir; our_client guest host ;;
+        *) client_here "$address" $EXPORT; our_client guest $EXPORT ;;
+    esac
+    [ "$1" = guest-host ] || skip='' row 20 stagd-ends stagd_down
+    skip=''
+    row 5 dmesg is_quiet
+    if [ $kind = siw ]; then siw_unload $dev; else rdma_unlink $kind $dev; fi
+}
+
+# fabrics  what `stag fabrics` says, where there are devices and on the host.
+group_fabrics() {
+    net_dummy
+    rdma_link siw dummy0
+    rdma_link rxe dummy0
+    row 30 devices bash -c '/payload/stag fabrics >/tmp/fabrics; cat /tmp/fabrics; grep -w siw-dummy0 /tmp/fabrics && grep -w rxe-dummy0 /tmp/fabrics'
+    rdma_unlink rxe dummy0
+    siw_unload dummy0
+    row 30 no-device bash -c '/payload/stag fabrics >/tmp/fabrics; cat /tmp/fabrics; grep -E "^verbs +does not work" /tmp/fabrics'
+    row 30 host ask fabrics
 }
 
 modprobe rpcrdma
 mkdir -p $MNT /var/lib/nfs/rpc_pipefs
 rdma_modules
 net_eth0
-if [ -n "${LABV_STAND_IN:-}" ]; then
-    net_dummy
-    DEV=dummy0 SERVER=$ADDR
-else
-    DEV=eth0 SERVER=$HOST_ADDR
-fi
 for g; do
     IFS=: read -r verb rest <<<"$g"
     group=${g//[:\/]/-}
     mkdir -p "/out/$group"
-    echo "group $g" >&3
+    ask group "$g"
     IFS=: read -ra arguments <<<"$rest"
     "group_$verb" "${arguments[@]}"
 done
