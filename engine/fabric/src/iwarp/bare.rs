@@ -47,6 +47,7 @@ impl Bare {
             crc,
             ird: ird.into(),
             ord: 4,
+            segment_len: 0,
             ulpdu_len_max: mpa::ULPDU_LEN_MAX,
             swallows_send: false,
             waits: false,

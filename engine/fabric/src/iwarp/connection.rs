@@ -41,6 +41,8 @@ pub(super) struct Terms {
     pub(super) ird: u32,
     /// Read Requests of ours at once.
     pub(super) ord: u32,
+    /// Octets of a TCP segment; 0: not known.
+    pub(super) segment_len: usize,
     /// Octets of a ULPDU that we send, at most.
     pub(super) ulpdu_len_max: usize,
     /// The peer's first message may be a Send of no octets for which no Receive is posted (6581-9-b).

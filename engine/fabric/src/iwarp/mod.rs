@@ -35,6 +35,7 @@ mod config;
 mod connection;
 mod counters;
 mod crc;
+mod cuts;
 mod dial;
 mod epoll;
 mod fault;

@@ -16,6 +16,7 @@ use stag_wire::rdmap::{self, Opcode, queue};
 use super::connection::Terms;
 use super::counters::IwarpCounters;
 use super::crc::Crc;
+use super::cuts::Cuts;
 use super::fault::Access;
 use super::socket::{Moved, Socket};
 use crate::{Completed, Handle, QueuePairCapacity, ReadPart, RemoteSegment};
@@ -235,6 +236,7 @@ pub(super) struct Tx {
     responses_turn: bool,
     waits: bool,
     crc: bool,
+    cuts: Cuts,
     ird: u32,
     ord: u32,
     tagged_len_max: u32,
@@ -261,6 +263,7 @@ impl Tx {
             responses_turn: false,
             waits: true,
             crc: true,
+            cuts: Cuts::default(),
             ird: 0,
             ord: 0,
             tagged_len_max: 8,
@@ -270,6 +273,7 @@ impl Tx {
 
     pub(super) fn agree(&mut self, terms: &Terms) {
         self.crc = terms.crc;
+        self.cuts = Cuts::new(terms.crc, terms.segment_len);
         self.waits = terms.waits;
         (self.ird, self.ord) = (terms.ird, terms.ord);
         // Multiples of 8, as siw cuts them: payloads stay aligned.
@@ -424,6 +428,7 @@ impl Tx {
             let crc = crc.update(&fpdu.trailer[..pad_len]).finish();
             fpdu.trailer[pad_len..pad_len + mpa::CRC_LEN].copy_from_slice(&crc.to_le_bytes());
         }
+        self.cuts.laid(fpdu.len());
         self.fpdus.push_back(fpdu);
     }
 
@@ -488,6 +493,7 @@ impl Tx {
             match &mut work.payload {
                 Payload::Send { buf, invalidate } => {
                     let len = (buf.len() as u32 - at).min(self.untagged_len_max);
+                    let len = self.cuts.fit(ddp::UNTAGGED_LEN, len);
                     let last = at + len == buf.len() as u32;
                     let (opcode, ulp) = match *invalidate {
                         None => (Opcode::Send, 0),
@@ -507,6 +513,7 @@ impl Tx {
                         return None;
                     }
                     let len = (source.len() as u32 - at).min(self.tagged_len_max);
+                    let len = self.cuts.fit(ddp::TAGGED_LEN, len);
                     let last = at + len == source.len() as u32;
                     let control = Opcode::Write.to_control();
                     let offset = target.offset.wrapping_add(u64::from(at));
@@ -577,7 +584,7 @@ impl Tx {
         let at = self.response_at;
         let (from, all) =
             response.source.as_ref().map_or((std::ptr::null(), 0), |s| (s.as_ptr(), s.len() as u32));
-        let len = (all - at).min(self.tagged_len_max);
+        let len = self.cuts.fit(ddp::TAGGED_LEN, (all - at).min(self.tagged_len_max));
         let last = at + len == all;
         let control = Opcode::ReadResponse.to_control();
         let offset = response.sink_offset.wrapping_add(u64::from(at));
@@ -617,12 +624,13 @@ impl Tx {
             counters.send_calls += 1;
             // SAFETY: the pieces are in the scratch memory or the payloads of FPDUs, which nobody writes (invariant of
             // `Fpdu`); all of them stay over the call.
-            match unsafe { socket.send_pieces(&scratch.pieces) } {
+            match unsafe { socket.send_pieces(&scratch.pieces, self.cuts.matter()) } {
                 Moved::Octets(count) => {
                     self.taken(count, counters);
                     if count < total {
                         return Flushed::Blocked;
                     }
+                    self.cuts.restart();
                 }
                 Moved::Nothing => return Flushed::Blocked,
                 Moved::End | Moved::Lost => return Flushed::Lost,

@@ -147,19 +147,20 @@ impl Socket {
         Moved::from(unsafe { libc::send(self.0.as_raw_fd(), octets.as_ptr().cast(), octets.len(), flags) })
     }
 
-    /// Sends pieces of memory, in order.
+    /// Sends pieces of memory, in order. `apart`: what is sent next does not join their last TCP segment.
     ///
     /// # Safety
     ///
     /// Each piece is valid for reads of its length.
     #[inline]
-    pub(super) unsafe fn send_pieces(&self, pieces: &[libc::iovec]) -> Moved {
+    pub(super) unsafe fn send_pieces(&self, pieces: &[libc::iovec], apart: bool) -> Moved {
         // SAFETY: all zeroes is an empty message.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut();
         message.msg_iovlen = pieces.len() as _;
+        let flags = if apart { libc::MSG_NOSIGNAL | libc::MSG_EOR } else { libc::MSG_NOSIGNAL };
         // SAFETY: the pieces are readable by the caller's word; sendmsg writes to none of it.
-        Moved::from(unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
+        Moved::from(unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, flags) })
     }
 
     /// Says that no more will be sent.
