@@ -75,6 +75,9 @@ pub enum ExposureKind {
     MemoryWindow,
     /// A registration for each exposure.
     Registration,
+    /// Registrations of whole arenas, which last: **a handle opens its whole arena for reading and writing, on every
+    /// queue pair, also after its fence**. Never chosen but when asked for (8166-8.1 is not kept).
+    Standing,
 }
 
 /// What an opened provider can do.
@@ -94,6 +97,8 @@ pub struct Limits {
     pub send_with_invalidate: bool,
     /// How memory is exposed.
     pub exposure: ExposureKind,
+    /// Whether Receives that a queue pair has not used at its end stay for others: no completion gives them back.
+    pub shared_receives: bool,
 }
 
 /// Whether a fence is complete.
@@ -321,8 +326,9 @@ pub enum Event {
         /// Who is there.
         peer: Peer,
     },
-    /// The queue pair is gone. Comes after the last of its completions: by then every posted buffer and
-    /// every exposed one was given back, and the peer can no longer touch any.
+    /// The queue pair is gone. Comes after the last of its completions: by then every posted buffer (but of
+    /// [`Limits::shared_receives`]) and every exposed one was given back, and the peer can no longer touch any (but with
+    /// [`ExposureKind::Standing`]).
     Disconnected {
         /// Which.
         queue_pair: QueuePairId,
@@ -447,7 +453,9 @@ pub trait Provider {
     /// [`Event::Disconnected`]. Harmless when it is already under way.
     fn disconnect(&mut self, queue_pair: QueuePairId);
 
-    /// Posts a Receive. Its capacity is at least the queue pair's `receive_len_max`.
+    /// Posts a Receive. Its capacity is at least the queue pair's `receive_len_max`. With [`Limits::shared_receives`] the
+    /// buffer of the completion may be another one that was posted, and `buf` may be dropped at once, where a queue pair
+    /// that ended left one over.
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>>;
 
     /// Posts a Send. Leaves with [`Provider::ring_doorbells`] at the latest.

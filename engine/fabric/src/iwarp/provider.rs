@@ -35,6 +35,7 @@ impl Provider for Iwarp {
             private_data_len_max: PRIVATE_DATA_LEN_MAX,
             send_with_invalidate: true,
             exposure: ExposureKind::TableEntry,
+            shared_receives: false,
         }
     }
 

@@ -34,6 +34,7 @@ impl Provider for Shm {
             private_data_len_max: message::PRIVATE_DATA_LEN_MAX,
             send_with_invalidate: true,
             exposure: ExposureKind::TableEntry,
+            shared_receives: false,
         }
     }
 

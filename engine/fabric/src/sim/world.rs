@@ -23,6 +23,7 @@ pub const LIMITS: Limits = Limits {
     private_data_len_max: 56,
     send_with_invalidate: true,
     exposure: ExposureKind::TableEntry,
+    shared_receives: false,
 };
 
 /// Rules of the fabric that the program under test broke. A correct one leaves all at 0.

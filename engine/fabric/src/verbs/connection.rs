@@ -16,14 +16,14 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use stag_memory::Buf;
 use stag_rdma_core_sys as sys;
 
 use super::device::Domain;
 use super::exposure::Exposures;
 use super::objects::CmId;
+use super::receives::{ReceiveQueue, SharedReceives};
 use super::sends::{self, SendQueue};
-use super::work::{Batch, WorkId};
+use super::work::Batch;
 use crate::{Completion, DisconnectReason, Peer, QueuePairCapacity, QueuePairId};
 
 /// Where a queue pair is in its life, and so what it waits for.
@@ -84,15 +84,26 @@ pub(super) struct QueuePair {
     pub(super) is_dirty: bool,
     /// Whether a request failed, other than by being flushed.
     pub(super) has_failed: bool,
+    /// Whether the device may still hold one of the shared Receives for a message: it says when it does not.
+    pub(super) awaits_last_receive: bool,
+    /// Completions that it may have in the completion queue.
+    pub(super) completions: u64,
 }
 
 impl QueuePair {
-    pub(super) fn new(id: QueuePairId, phase: Phase, capacity: QueuePairCapacity, peer: Peer) -> QueuePair {
+    pub(super) fn new(
+        id: QueuePairId,
+        phase: Phase,
+        capacity: QueuePairCapacity,
+        peer: Peer,
+        shared: Option<Rc<SharedReceives>>,
+    ) -> QueuePair {
         QueuePair {
+            completions: QueuePair::completions(&capacity, shared.is_some()),
             cm: None,
             exposures: Exposures::default(),
             sends: SendQueue::new(&capacity),
-            receives: ReceiveQueue::new(&capacity),
+            receives: ReceiveQueue::new(&capacity, shared),
             domain: None,
             id,
             phase,
@@ -107,12 +118,13 @@ impl QueuePair {
             held: VecDeque::new(),
             is_dirty: false,
             has_failed: false,
+            awaits_last_receive: false,
         }
     }
 
-    /// Completions that it may have in the completion queue.
-    pub(super) fn completions(capacity: &QueuePairCapacity) -> u64 {
-        u64::from(capacity.receives) + sends::depth(capacity)
+    /// Completions that such a queue pair may have in the completion queue. Those of shared Receives are counted once.
+    pub(super) fn completions(capacity: &QueuePairCapacity, shares: bool) -> u64 {
+        if shares { sends::depth(capacity) } else { u64::from(capacity.receives) + sends::depth(capacity) }
     }
 
     #[inline]
@@ -174,93 +186,17 @@ impl QueuePair {
 
     /// Whether the device has given everything back that it got.
     pub(super) fn is_flushed(&self) -> bool {
-        self.raw().is_null() || (self.sends.is_idle() && self.receives.is_idle())
+        let is_idle = self.sends.is_idle() && self.receives.is_idle() && !self.awaits_last_receive;
+        self.raw().is_null() || is_idle
     }
 
     /// Destroys the queue pair and all access of the peer; after this nobody touches the memory that is left.
     pub(super) fn destroy(&mut self) -> Option<Rc<Domain>> {
-        self.cm = None;
+        let number = self.cm.take().map_or(0, |cm| cm.queue_pair_number());
+        if let Some(shared) = self.receives.shared().cloned() {
+            shared.leave(number, self.receives.take_reserved());
+        }
         self.exposures.drop_access();
         self.domain.take()
-    }
-}
-
-/// A posted Receive.
-struct Receive {
-    id: u64,
-    buf: Buf,
-    arena: usize,
-}
-
-/// The receive queue: completes in posting order.
-pub(super) struct ReceiveQueue {
-    posted: VecDeque<Receive>,
-    /// How many of `posted`, from the front, the device has.
-    handed: usize,
-    /// Counts what was handed over.
-    next: u32,
-    len_max: u32,
-    /// Until they are harvested, and the limit.
-    used: u32,
-    limit: u32,
-}
-
-impl ReceiveQueue {
-    fn new(capacity: &QueuePairCapacity) -> ReceiveQueue {
-        ReceiveQueue {
-            posted: VecDeque::with_capacity(capacity.receives as usize),
-            handed: 0,
-            next: 0,
-            len_max: capacity.receive_len_max,
-            used: 0,
-            limit: capacity.receives,
-        }
-    }
-
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.used >= self.limit
-    }
-
-    #[inline]
-    pub(super) fn push(&mut self, id: u64, buf: Buf, arena: usize) {
-        self.used += 1;
-        self.posted.push_back(Receive { id, buf, arena });
-    }
-
-    /// The user has seen a completion.
-    #[inline]
-    pub(super) fn harvested(&mut self) {
-        self.used = self.used.saturating_sub(1);
-    }
-
-    fn is_idle(&self) -> bool {
-        self.handed == 0
-    }
-
-    fn fill(&mut self, batch: &mut Batch, id: QueuePairId, domain: &Domain) {
-        while batch.has_room()
-            && let Some(receive) = self.posted.get_mut(self.handed)
-        {
-            let (slot, generation) = (id.index, id.generation as u16);
-            let work = WorkId { is_receive: true, slot, generation, sequence: self.next };
-            let len = self.len_max.min(u32::try_from(receive.buf.capacity()).unwrap_or(u32::MAX));
-            batch.push_receive(work.pack(), receive.buf.as_mut_ptr(), len, domain.lkey(receive.arena));
-            self.next = self.next.wrapping_add(1);
-            self.handed += 1;
-        }
-    }
-
-    /// The oldest Receive that the device has is done: its id and buffer, unless the device has none.
-    #[inline]
-    pub(super) fn take_done(&mut self) -> Option<(u64, Buf)> {
-        self.handed = self.handed.checked_sub(1)?;
-        self.posted.pop_front().map(|receive| (receive.id, receive.buf))
-    }
-
-    /// The queue pair is gone: gives what is left.
-    pub(super) fn take_left(&mut self) -> Option<(u64, Buf)> {
-        self.handed = self.handed.saturating_sub(1);
-        self.posted.pop_front().map(|receive| (receive.id, receive.buf))
     }
 }

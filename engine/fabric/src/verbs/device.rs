@@ -10,6 +10,7 @@ use stag_rdma_core_sys as sys;
 use stag_rdma_core_sys::RdmaCore;
 
 use super::objects::{CompletionQueue, Device, DeviceList, MemoryRegion, MemoryWindow, ProtectionDomain};
+use super::receives::SharedReceives;
 use super::{VerbsConfig, unavailable};
 use crate::{ExposureKind, FabricError};
 
@@ -51,14 +52,24 @@ pub(super) struct Profile {
     pub(super) len_max: u32,
     /// How long the connecting side keeps still at first.
     pub(super) settle: Duration,
+    /// Whether the device says when a queue pair that failed holds none of the shared Receives any more.
+    pub(super) tells_last_receive: bool,
     /// Any of these flags says that a Receive's message invalidated a handle.
     pub(super) with_invalidate: sys::ibv_wc_flags,
 }
 
+impl Profile {
+    /// Whether the target of a Read has to be registered for the peer to write: on iWARP, where the arena is not.
+    pub(super) fn registers_targets(&self) -> bool {
+        self.is_iwarp && self.exposure != ExposureKind::Standing
+    }
+}
+
 /// A protection domain and the arenas in it.
 pub(super) struct Domain {
-    /// In the order of the provider's arenas.
-    regions: RefCell<Vec<MemoryRegion>>,
+    /// For each of the provider's arenas: its region, and more of the same where exposures are standing, because
+    /// exposures of one queue pair at one time have handles of their own.
+    regions: RefCell<Vec<Vec<MemoryRegion>>>,
     pub(super) domain: Rc<ProtectionDomain>,
 }
 
@@ -77,26 +88,42 @@ impl Domain {
         // SAFETY: mapped while the arena lives, which the provider holds, and drops after its domains. The
         // device writes only what a work request or an exposure names, and these own what they name.
         let region = unsafe { MemoryRegion::new(&self.domain, arena.base().as_ptr(), arena.len(), access) }?;
-        self.regions.borrow_mut().push(region);
+        self.regions.borrow_mut().push(vec![region]);
         Ok(())
+    }
+
+    /// The key under which all of an arena is open to peers, for the exposure in `slot`; at its first use that takes
+    /// a registration. `at` is the place of `arena` among the provider's.
+    pub(super) fn standing_rkey(&self, at: usize, arena: &Arena, slot: u16) -> io::Result<u32> {
+        let regions = &mut self.regions.borrow_mut()[at];
+        while regions.len() <= usize::from(slot) {
+            // SAFETY: as in `register`. That peers may write what nobody exposed, and while somebody looks at it, is
+            // what the user of `ExposureKind::Standing` vouches that they do not.
+            let region =
+                unsafe { MemoryRegion::new(&self.domain, arena.base().as_ptr(), arena.len(), STANDING) };
+            regions.push(region?);
+        }
+        Ok(regions[usize::from(slot)].rkey())
     }
 
     /// The local key of an arena.
     #[inline]
     pub(super) fn lkey(&self, arena: usize) -> u32 {
-        self.regions.borrow()[arena].lkey()
+        self.regions.borrow()[arena][0].lkey()
     }
 
     /// The region of an arena, for a window to be bound in it.
     #[inline]
     pub(super) fn region(&self, arena: usize) -> *mut sys::ibv_mr {
-        self.regions.borrow()[arena].as_ptr()
+        self.regions.borrow()[arena][0].as_ptr()
     }
 }
 
 /// An opened device with what all queue pairs share. Declared in the order in which it goes.
 pub(super) struct Opened {
     pub(super) queue: Rc<CompletionQueue>,
+    /// What queue pairs share, if they do.
+    pub(super) receives: Option<Rc<SharedReceives>>,
     /// All queue pairs' where windows guard memory; otherwise nobody's but a model of what connections get.
     shared: Rc<Domain>,
     /// Where regions guard memory: a region is good for every queue pair of its domain, so each has its own.
@@ -145,6 +172,8 @@ impl Opened {
             initiator_depth: config.read_depth.min(reads(attributes.max_qp_init_rd_atom)),
             len_max: if port.max_msg_sz == 0 { 1 << 30 } else { port.max_msg_sz },
             settle: if attributes.vendor_id == SIW_VENDOR { SIW_SETTLE } else { Duration::ZERO },
+            // Linux's software devices do not, but give back what they hold.
+            tells_last_receive: !matches!(attributes.vendor_id, SIW_VENDOR | RXE_VENDOR),
             with_invalidate: match attributes.vendor_id {
                 RXE_VENDOR => sys::IBV_WC_WITH_INV | sys::IBV_WC_IP_CSUM_OK,
                 _ => sys::IBV_WC_WITH_INV,
@@ -153,14 +182,9 @@ impl Opened {
         };
         let access = arena_access(&profile);
         let shared = Domain::new(&device, arenas, access).map_err(failed("register the arenas"))?;
-        Ok(Opened {
-            queue: Rc::new(queue),
-            shared: Rc::new(shared),
-            spare: Vec::new(),
-            device,
-            profile,
-            notes,
-        })
+        let shared = Rc::new(shared);
+        let receives = share_receives(&shared, &attributes, exposure, config.shared_receives, &mut notes);
+        Ok(Opened { queue: Rc::new(queue), receives, shared, spare: Vec::new(), device, profile, notes })
     }
 
     /// Completions that fit.
@@ -202,9 +226,14 @@ impl Opened {
     }
 }
 
-/// What arenas are registered for: our own work, and windows. Never for a peer.
+/// What a standing exposure lets peers do.
+const STANDING: sys::ibv_access_flags =
+    sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_WRITE;
+
+/// What arenas are registered for: our own work, and windows. For a peer only where that was asked for.
 fn arena_access(profile: &Profile) -> sys::ibv_access_flags {
     match profile.exposure {
+        ExposureKind::Standing => STANDING,
         ExposureKind::MemoryWindow => sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_MW_BIND,
         _ => sys::IBV_ACCESS_LOCAL_WRITE,
     }
@@ -242,7 +271,8 @@ pub(super) fn no_device(error: &io::Error) -> FabricError {
     unavailable(problem)
 }
 
-/// Windows where the device has those of type 2 and gives us one; else a registration for each exposure.
+/// Windows where the device has those of type 2 and gives us one; else a registration for each exposure. A standing
+/// one only for who asks for it.
 fn choose_exposure(
     domain: &Rc<ProtectionDomain>,
     attributes: &sys::ibv_device_attr,
@@ -252,6 +282,14 @@ fn choose_exposure(
     let has_type_2 = attributes.device_cap_flags
         & (sys::IBV_DEVICE_MEM_WINDOW_TYPE_2A | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B)
         != 0;
+    if wanted == Some(ExposureKind::Standing) {
+        let note = "memory is exposed by STANDING registrations, as was asked for: no cost for an exposure, and no \
+                    protection. Every peer that was ever given a handle can read and write all memory of this process \
+                    that RDMA uses, for as long as it runs";
+        tracing::warn!("{note}");
+        notes.push(note.to_owned());
+        return ExposureKind::Standing;
+    }
     let why = if wanted == Some(ExposureKind::Registration) {
         "it was asked for".to_owned()
     } else if attributes.vendor_id == RXE_VENDOR && wanted != Some(ExposureKind::MemoryWindow) {
@@ -274,6 +312,36 @@ fn choose_exposure(
         "memory is exposed by a registration for each exposure, two system calls, because {why}"
     ));
     ExposureKind::Registration
+}
+
+/// The Receives that queue pairs share, if that is wanted and can be; or why not.
+fn share_receives(
+    domain: &Rc<Domain>,
+    attributes: &sys::ibv_device_attr,
+    exposure: ExposureKind,
+    wanted: Option<super::SharedReceives>,
+    notes: &mut Vec<String>,
+) -> Option<Rc<SharedReceives>> {
+    let super::SharedReceives { count, len } = wanted?;
+    let most = u32::try_from(attributes.max_srq_wr).unwrap_or(0);
+    let why_not = if attributes.max_srq <= 0 {
+        "the device has no shared receive queues".to_owned()
+    } else if attributes.vendor_id == RXE_VENDOR && exposure == ExposureKind::Registration {
+        // `send_data_in` looks its keys up in the queue pair's domain.
+        "rxe cannot share between protection domains, and exposes memory by registrations".to_owned()
+    } else if count > most {
+        format!("{count} are wanted, and the device shares at most {most}")
+    } else {
+        match SharedReceives::new(domain, count, len) {
+            Ok(shared) => {
+                notes.push(format!("queue pairs share {count} Receives of {len} octets"));
+                return Some(Rc::new(shared));
+            }
+            Err(error) => format!("the device gives no shared receive queue: {error}"),
+        }
+    };
+    notes.push(format!("each queue pair has its own Receives: {why_not}"));
+    None
 }
 
 /// The most octets, up to `wanted`, that a queue pair takes inline. Drivers differ in whether they refuse what is too

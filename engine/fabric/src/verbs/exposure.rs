@@ -13,8 +13,11 @@ pub(super) struct Exposures {
     slots: Vec<Slot>,
     /// By slot: the handle that it has, or had last. Apart from the slots, so that a search is one sweep.
     handles: Vec<u32>,
-    /// Slots that are free; the one that has been for the longest is used next, so that keys come back late.
+    /// Slots that are free; the first is used next.
     free: VecDeque<u16>,
+    /// Whether that is the one that was used last: standing exposures need no more handles than there are exposures at
+    /// one time. Others take the one that has been free for the longest, so that keys come back late.
+    is_standing: bool,
 }
 
 /// One exposure.
@@ -52,7 +55,7 @@ pub(super) enum Invalidated {
 
 impl Exposures {
     /// Room for as many exposures as there are windows; or, without windows, for `count`.
-    pub(super) fn new(windows: Vec<MemoryWindow>, count: usize) -> Exposures {
+    pub(super) fn new(windows: Vec<MemoryWindow>, count: usize, is_standing: bool) -> Exposures {
         let slot = |window| Slot { window, region: None, state: State::Fresh };
         let slots: Vec<Slot> = if windows.is_empty() {
             (0..count).map(|_| slot(None)).collect()
@@ -61,7 +64,11 @@ impl Exposures {
         };
         let handles = slots.iter().map(|slot| slot.window.as_ref().map_or(0, MemoryWindow::rkey)).collect();
         let free = (0..slots.len() as u16).collect();
-        Exposures { slots, handles, free }
+        Exposures { slots, handles, free, is_standing }
+    }
+
+    fn set_free(&mut self, slot: u16) {
+        if self.is_standing { self.free.push_front(slot) } else { self.free.push_back(slot) }
     }
 
     /// The slot to use next, if there is one. It stays free until `start`.
@@ -148,11 +155,11 @@ impl Exposures {
         let state = &mut self.slots[usize::from(slot)].state;
         match std::mem::replace(state, State::Fenced) {
             State::Live(exposed) => {
-                self.free.push_back(slot);
+                self.set_free(slot);
                 Some((0, exposed))
             }
             State::Fencing(id, exposed) => {
-                self.free.push_back(slot);
+                self.set_free(slot);
                 Some((id, exposed))
             }
             before => {
@@ -168,7 +175,7 @@ impl Exposures {
         let state = &mut self.slots[usize::from(slot)].state;
         match std::mem::replace(state, State::Invalidated) {
             State::Live(exposed) => {
-                self.free.push_back(slot);
+                self.set_free(slot);
                 Invalidated::Ended(exposed)
             }
             before @ (State::Fencing(..) | State::Fenced) => {

@@ -1,5 +1,6 @@
 //! From the device's completions to ours, and the end of a queue pair.
 
+use stag_memory::Buf;
 use stag_rdma_core_sys as sys;
 
 use super::Verbs;
@@ -7,7 +8,7 @@ use super::connection::{Phase, QueuePair};
 use super::errors::{Queue, disconnect_reason, work_error};
 use super::exposure::Invalidated;
 use super::sends::Done;
-use super::work::WorkId;
+use super::work::{SHARED_SLOT, WorkId};
 use crate::{Completed, Completion, DisconnectReason, Event, Handle, WorkError};
 
 impl Verbs {
@@ -25,6 +26,10 @@ impl Verbs {
         for at in 0..count {
             let completion = self.harvested[at];
             let work = WorkId::unpack(completion.wr_id);
+            if work.slot == SHARED_SLOT {
+                self.shared_receive_done(work.sequence, &completion);
+                continue;
+            }
             // A queue pair that was destroyed may have left some behind.
             let is_current = |pair: &&mut QueuePair| pair.id.generation as u16 == work.generation;
             if self.at(work.slot).filter(is_current).is_some() {
@@ -39,13 +44,41 @@ impl Verbs {
 
     #[inline]
     fn receive_done(&mut self, index: u32, completion: &sys::ibv_wc) {
+        let pair = self.at(index);
+        if let Some((id, buf)) = pair.and_then(|pair| pair.receives.take_done()) {
+            self.received(index, id, buf, completion);
+        }
+    }
+
+    /// A message took the shared Receive of that number.
+    #[inline]
+    fn shared_receive_done(&mut self, number: u32, completion: &sys::ibv_wc) {
+        let Some(shared) = self.opened.as_ref().and_then(|opened| opened.receives.clone()) else { return };
+        let Some((buf, arena)) = shared.take(number) else { return };
+        let index = shared.user(completion.qp_num);
+        let pair = index.and_then(|index| self.at(index));
+        match (index, pair.and_then(|pair| pair.receives.take_id())) {
+            (Some(index), Some(id)) => self.received(index, id, buf, completion),
+            // Of a queue pair that is gone, whose Receives are left over; or one that none was posted for.
+            (index, _) => {
+                shared.put_back(&mut self.batch, buf, arena);
+                if let Some(index) = index.filter(|_| completion.status == sys::IBV_WC_SUCCESS) {
+                    let what = "it sent more messages than it had Receives for";
+                    self.close(index, DisconnectReason::PeerViolation(what));
+                }
+            }
+        }
+    }
+
+    /// A Receive is done.
+    #[inline]
+    fn received(&mut self, index: u32, id: u64, mut buf: Buf, completion: &sys::ibv_wc) {
         let mut result = work_error(Queue::Receive, completion.status).map_or(Ok(()), Err);
         if result.is_ok() {
             self.first_message(index);
         }
         let flags = self.opened.as_ref().map_or(0, |opened| opened.profile.with_invalidate);
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
-        let Some((id, mut buf)) = pair.receives.take_done() else { return };
         let (mut invalidated, mut exposed) = (None, None);
         if result.is_ok() {
             if completion.wc_flags & flags != 0 {
@@ -167,10 +200,10 @@ impl Verbs {
         if pair.phase != Phase::Gone || !pair.held.is_empty() {
             return false;
         }
-        let (queue_pair, capacity) = (pair.id, pair.capacity);
+        let (queue_pair, completions) = (pair.id, pair.completions);
         let reason = pair.reason.take().unwrap_or(DisconnectReason::Local);
         self.slots[index as usize] = None;
-        self.completions_taken -= QueuePair::completions(&capacity);
+        self.completions_taken -= completions;
         self.events.push_back(Event::Disconnected { queue_pair, reason });
         true
     }

@@ -201,7 +201,15 @@ impl Verbs {
                         self.close(index, DisconnectReason::Work(WorkError::Device));
                     }
                 }
-                sys::IBV_EVENT_DEVICE_FATAL | sys::IBV_EVENT_CQ_ERR => self.lose_device(),
+                sys::IBV_EVENT_QP_LAST_WQE_REACHED => {
+                    if let Some(pair) = index.and_then(|index| self.at(index)) {
+                        pair.awaits_last_receive = false;
+                    }
+                }
+                // Of no use any more, and with them everything: it is opened anew.
+                sys::IBV_EVENT_DEVICE_FATAL | sys::IBV_EVENT_CQ_ERR | sys::IBV_EVENT_SRQ_ERR => {
+                    self.lose_device()
+                }
                 sys::IBV_EVENT_PORT_ERR => tracing::warn!("a port of the RDMA device is down"),
                 sys::IBV_EVENT_PORT_ACTIVE => tracing::info!("a port of the RDMA device is up"),
                 kind => tracing::debug!("event {kind} of the RDMA device"),

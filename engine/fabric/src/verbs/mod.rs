@@ -52,6 +52,7 @@ mod harvest;
 mod manager;
 mod objects;
 mod provider;
+mod receives;
 mod sends;
 mod setup;
 mod wake;
@@ -64,7 +65,9 @@ use std::time::Duration;
 use stag_memory::{Arena, ArenaId};
 use stag_rdma_core_sys::{RdmaCore, ibv_wc};
 
-use crate::{Completion, DisconnectReason, Event, ExposureKind, FabricError, QueuePairId};
+use crate::{
+    Completion, DisconnectReason, Event, ExposureKind, FabricError, Peer, QueuePairCapacity, QueuePairId,
+};
 pub use addresses::InterfaceAddress;
 use connection::{Phase, QueuePair};
 use device::{Domain, Opened};
@@ -113,6 +116,22 @@ pub struct VerbsConfig {
     pub setup_timeout: Duration,
     /// How memory is exposed; without it, by the best means that the device has.
     pub exposure: Option<ExposureKind>,
+    /// Receives that queue pairs share, where the device can. Without it each queue pair has its own.
+    pub shared_receives: Option<SharedReceives>,
+}
+
+/// A shared receive queue.
+///
+/// It saves each queue pair's own receive queue, on the device and in memory; it saves no buffers, since a Receive that is
+/// granted is posted, whoever will use it (rule 6 of the design). Its price: a peer that sends more than it was granted
+/// takes others' Receives until we notice. Over InfiniBand and RoCE these others' messages wait a moment, over iWARP their
+/// connections end. So it is for many connections of peers that are trusted not to, and only used when asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedReceives {
+    /// Receives of all queue pairs together.
+    pub count: u32,
+    /// Octets of each. Queue pairs with another `receive_len_max` have receive queues of their own.
+    pub len: u32,
 }
 
 impl Default for VerbsConfig {
@@ -129,6 +148,7 @@ impl Default for VerbsConfig {
             backlog: 256,
             setup_timeout: Duration::from_secs(5),
             exposure: None,
+            shared_receives: None,
         }
     }
 }
@@ -140,6 +160,8 @@ pub struct VerbsCounters {
     pub binds: u64,
     /// Regions registered for an exposure or for the target of a Read.
     pub registrations: u64,
+    /// Exposures through standing registrations: nothing was registered, and nothing is protected.
+    pub standing: u64,
     /// Exposures ended by us.
     pub fences: u64,
     /// Exposures ended by Sends of peers.
@@ -292,10 +314,10 @@ impl Verbs {
         self.opened.as_ref().map_or(&[], |opened| &opened.notes)
     }
 
-    /// What a queue pair of that capacity takes of [`VerbsConfig::completions`].
+    /// What a queue pair of that capacity takes of [`VerbsConfig::completions`], with Receives of its own.
     #[must_use]
-    pub fn completions_needed(capacity: &crate::QueuePairCapacity) -> u64 {
-        QueuePair::completions(capacity)
+    pub fn completions_needed(capacity: &QueuePairCapacity) -> u64 {
+        QueuePair::completions(capacity, false)
     }
 
     /// What happened so far.
@@ -311,11 +333,9 @@ impl Verbs {
         self.arenas.iter().position(|arena| arena.id() == id)
     }
 
-    /// The queue pair, if it still exists.
     #[inline]
     fn find(&mut self, id: QueuePairId) -> Option<&mut QueuePair> {
-        let pair = self.slots.get_mut(id.index as usize)?.as_deref_mut()?;
-        (pair.id == id).then_some(pair)
+        find(&mut self.slots, id)
     }
 
     #[inline]
@@ -372,7 +392,12 @@ impl Verbs {
     }
 
     /// Finds room for a queue pair, or says what is missing.
-    fn admit(&mut self, capacity: &crate::QueuePairCapacity) -> Result<QueuePairId, FabricError> {
+    fn admit(
+        &mut self,
+        phase: Phase,
+        capacity: QueuePairCapacity,
+        peer: Peer,
+    ) -> Result<QueuePair, FabricError> {
         let opened = self.opened.as_ref().ok_or(FabricError::Gone("the RDMA device"))?;
         let limit = |what, wanted: u64, limit: u64, repair| {
             if wanted > limit { Err(FabricError::Limit { what, wanted, limit, repair }) } else { Ok(()) }
@@ -381,14 +406,16 @@ impl Verbs {
         let len_max = opened.profile.len_max.into();
         limit("send_len_max", capacity.send_len_max.into(), len_max, smaller)?;
         limit("receive_len_max", capacity.receive_len_max.into(), len_max, smaller)?;
-        let (wanted, fewer) = (QueuePair::completions(capacity), "choose fewer credits");
+        let fewer = "choose fewer credits";
         let completions = opened.completions(&self.config);
         let repair = "raise VerbsConfig::completions, or choose fewer credits or connections";
-        let wanted = self.completions_taken + wanted;
-        limit("completions of all queue pairs", wanted, completions.into(), repair)?;
+        let shared = opened.receives.clone().filter(|shared| shared.suits(&capacity));
+        let taken = self.completions_taken + QueuePair::completions(&capacity, shared.is_some());
+        let aside = opened.receives.as_ref().map_or(0, |shared| shared.count());
+        limit("completions of all queue pairs", taken + u64::from(aside), completions.into(), repair)?;
         let requests_max = opened.profile.requests_max.into();
         limit("Receives of a queue pair", capacity.receives.into(), requests_max, fewer)?;
-        limit("work requests of a send queue", sends::depth(capacity), requests_max, fewer)?;
+        limit("work requests of a send queue", sends::depth(&capacity), requests_max, fewer)?;
         limit("exposures of a queue pair", capacity.exposures.into(), u16::MAX.into(), fewer)?;
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         let repair = "raise VerbsConfig::queue_pairs";
@@ -398,13 +425,15 @@ impl Verbs {
             self.generations.push(0);
         }
         self.generations[free] = self.generations[free].wrapping_add(1);
-        self.completions_taken = wanted;
-        Ok(QueuePairId { index: free as u32, generation: self.generations[free] })
+        self.completions_taken = taken;
+        let id = QueuePairId { index: free as u32, generation: self.generations[free] };
+        Ok(QueuePair::new(id, phase, capacity, peer, shared))
     }
 
     /// Starts to end a queue pair, for whatever reason. The first reason is the one that counts.
     #[cold]
     fn close(&mut self, index: u32, reason: DisconnectReason) {
+        let tells_last = self.opened.as_ref().is_some_and(|opened| opened.profile.tells_last_receive);
         let Some(pair) = self.at(index) else { return };
         if matches!(pair.phase, Phase::Closing | Phase::Gone) {
             return;
@@ -418,6 +447,10 @@ impl Verbs {
                 _ => cm.flush(),
             }
         }
+        // Before that no message could come.
+        let could_receive =
+            matches!(pair.phase, Phase::Accepted | Phase::Settling | Phase::Open | Phase::Failing);
+        pair.awaits_last_receive = could_receive && pair.receives.shared().is_some() && tells_last;
         pair.phase = Phase::Closing;
         pair.reason.get_or_insert(reason);
         pair.deadline = None;
@@ -428,6 +461,13 @@ impl Verbs {
     fn domains(&self) -> impl Iterator<Item = &Rc<Domain>> {
         self.slots.iter().flatten().filter_map(|pair| pair.domain.as_ref())
     }
+}
+
+/// The queue pair, if it still exists.
+#[inline]
+fn find(slots: &mut [Option<Box<QueuePair>>], id: QueuePairId) -> Option<&mut QueuePair> {
+    let pair = slots.get_mut(id.index as usize)?.as_deref_mut()?;
+    (pair.id == id).then_some(pair)
 }
 
 /// This machine cannot, and here is why.

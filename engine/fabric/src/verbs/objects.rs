@@ -12,6 +12,8 @@ use socket2::SockAddr;
 use stag_rdma_core_sys as sys;
 use stag_rdma_core_sys::RdmaCore;
 
+use super::receives::SharedReceives;
+
 /// Turns "0 or an error number", and "0 or -1 and errno", into a result.
 fn check(returned: libc::c_int) -> io::Result<()> {
     match returned {
@@ -385,6 +387,36 @@ impl Drop for CompletionChannel {
     }
 }
 
+/// A receive queue that queue pairs share.
+pub(super) struct SharedReceiveQueue {
+    raw: NonNull<sys::ibv_srq>,
+    domain: Rc<ProtectionDomain>,
+}
+
+impl SharedReceiveQueue {
+    pub(super) fn new(domain: &Rc<ProtectionDomain>, count: u32) -> io::Result<SharedReceiveQueue> {
+        let attr = sys::ibv_srq_attr { max_wr: count, max_sge: 1, srq_limit: 0 };
+        let mut attributes = sys::ibv_srq_init_attr { srq_context: ptr::null_mut(), attr };
+        let create = domain.device.verbs().ibv_create_srq;
+        // SAFETY: a domain that is alive; the attributes live through the call.
+        let raw = check_pointer(unsafe { create(domain.raw.as_ptr(), &mut attributes) })?;
+        Ok(SharedReceiveQueue { raw, domain: Rc::clone(domain) })
+    }
+
+    #[inline]
+    pub(super) fn as_ptr(&self) -> *mut sys::ibv_srq {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for SharedReceiveQueue {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs hold an `Rc` of what owns it, so they are gone.
+        let returned = unsafe { (self.domain.device.verbs().ibv_destroy_srq)(self.raw.as_ptr()) };
+        freed("a shared receive queue", returned);
+    }
+}
+
 /// What a queue pair is made with.
 fn init_attributes(queue: &CompletionQueue, cap: sys::ibv_qp_cap) -> sys::ibv_qp_init_attr {
     sys::ibv_qp_init_attr {
@@ -510,7 +542,7 @@ impl Parameters<'_> {
 pub(super) struct CmId {
     raw: NonNull<sys::rdma_cm_id>,
     // What the queue pair stands on.
-    queue_pair: Option<(Rc<ProtectionDomain>, Rc<CompletionQueue>)>,
+    queue_pair: Option<(Rc<ProtectionDomain>, Rc<CompletionQueue>, Option<Rc<SharedReceives>>)>,
     channel: Rc<EventChannel>,
 }
 
@@ -560,6 +592,12 @@ impl CmId {
         unsafe { self.raw.as_ref().qp }
     }
 
+    /// The device's number of the queue pair, which its completions carry; 0 if it has none.
+    pub(super) fn queue_pair_number(&self) -> u32 {
+        // SAFETY: alive, and so is its queue pair.
+        unsafe { self.queue_pair().as_ref() }.map_or(0, |queue_pair| queue_pair.qp_num)
+    }
+
     /// The other end's address.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         // SAFETY: alive; a socket address of any family fits into the union.
@@ -605,13 +643,15 @@ impl CmId {
         &mut self,
         domain: &Rc<ProtectionDomain>,
         queue: &Rc<CompletionQueue>,
+        shared: Option<&Rc<SharedReceives>>,
         cap: sys::ibv_qp_cap,
     ) -> io::Result<()> {
         let mut attributes = init_attributes(queue, cap);
+        attributes.srq = shared.map_or(ptr::null_mut(), |shared| shared.queue().as_ptr());
         let create = self.cm().rdma_create_qp;
-        // SAFETY: all three are alive; domain and queue are kept so below; the attributes live through the call.
+        // SAFETY: all of it is alive, and kept so below; the attributes live through the call.
         check(unsafe { create(self.raw.as_ptr(), domain.raw.as_ptr(), &mut attributes) })?;
-        self.queue_pair = Some((Rc::clone(domain), Rc::clone(queue)));
+        self.queue_pair = Some((Rc::clone(domain), Rc::clone(queue), shared.cloned()));
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use super::device::PRIVATE_DATA_LEN_MAX;
 use super::exposure::{place, remote_access};
 use super::objects::MemoryRegion;
 use super::sends::Work;
-use super::{LOOK_PASSES, Verbs};
+use super::{LOOK_PASSES, Verbs, find};
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
     Fence, Handle, Limits, ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX,
@@ -37,6 +37,7 @@ impl Provider for Verbs {
             // A registration of `ibv_reg_mr` is not for a peer to end, and drivers do not say when one did.
             send_with_invalidate: exposure == ExposureKind::MemoryWindow,
             exposure,
+            shared_receives: opened.is_some_and(|opened| opened.receives.is_some()),
         }
     }
 
@@ -98,14 +99,24 @@ impl Provider for Verbs {
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
         let arena = self.arena(buf.location().arena);
         let refused = |request, error| Err(Refused { request, error });
-        let Some(pair) = self.find(queue_pair).filter(|pair| pair.takes_receives()) else {
+        let Verbs { slots, batch, .. } = self;
+        let Some(pair) = find(slots, queue_pair).filter(|pair| pair.takes_receives()) else {
             return refused(buf, PostError::NotConnected);
         };
         let Some(arena) = arena else { return refused(buf, PostError::NotRegistered) };
         if pair.receives.is_full() {
             return refused(buf, PostError::Full);
         }
-        pair.receives.push(id, buf, arena);
+        if let Some(shared) = pair.receives.shared() {
+            let Err((buf, error)) = shared.post(batch, buf, arena) else {
+                pair.receives.push(id, None);
+                return Ok(());
+            };
+            let Some(error) = error else { return refused(buf, PostError::Full) };
+            self.post_failed(queue_pair.index, &error);
+            return refused(buf, PostError::NotConnected);
+        }
+        pair.receives.push(id, Some((buf, arena)));
         // At once: the peer may hear of it in another way, and iWARP does not try again when there is none.
         self.ring_receives(queue_pair.index);
         Ok(())
@@ -163,7 +174,7 @@ impl Provider for Verbs {
     ) -> Result<(), Refused<ReadRequest>> {
         let arena = self.arena(request.target.location().arena);
         let len_max = self.len_max();
-        let registers = self.opened.as_ref().is_some_and(|opened| opened.profile.is_iwarp);
+        let registers = self.opened.as_ref().is_some_and(|opened| opened.profile.registers_targets());
         let (pair, arena) = match self.may_post(queue_pair, arena) {
             Ok(found) => found,
             Err(error) => return Err(Refused { request, error }),
@@ -210,41 +221,49 @@ impl Provider for Verbs {
         });
         let kind = self.opened.as_ref().map(|opened| opened.profile.exposure);
         let refused = |request, error| Err(Refused { request, error });
-        let Some(pair) = self.find(queue_pair).filter(|pair| pair.is_open()) else {
+        let Verbs { slots, arenas, counters, .. } = self;
+        let Some(pair) = find(slots, queue_pair).filter(|pair| pair.is_open()) else {
             return refused(exposed, PostError::NotConnected);
         };
         let Some(arena) = arena else { return refused(exposed, PostError::NotRegistered) };
         let Some(slot) = pair.exposures.next_free() else { return refused(exposed, PostError::Full) };
+        let Some(domain) = &pair.domain else { return refused(exposed, PostError::NotConnected) };
         let (base, len, is_written) = place(&exposed);
-        let handle = if kind == Some(ExposureKind::MemoryWindow) {
-            let handle = pair.exposures.next_handle(slot);
-            pair.exposures.start(handle, None, exposed);
-            // A window of nothing is not bound: its handle opens nothing, which is what it should.
-            if len > 0 {
-                pair.sends.push_hidden(Work::Bind { slot, arena });
-                self.mark_dirty(queue_pair.index);
+        let mut is_posted = false;
+        let registered = match kind {
+            Some(ExposureKind::MemoryWindow) => {
+                counters.binds += 1;
+                // A window of nothing is not bound: its handle opens nothing, which is what it should.
+                is_posted = len > 0;
+                Ok((pair.exposures.next_handle(slot), None))
             }
-            self.counters.binds += 1;
-            handle
-        } else {
-            // Nothing is registered as one octet that nobody may touch.
-            let access = if len == 0 { 0 } else { remote_access(is_written) };
-            let access = access | if is_written { sys::IBV_ACCESS_LOCAL_WRITE } else { 0 };
-            let Some(domain) = &pair.domain else { return refused(exposed, PostError::NotConnected) };
-            // SAFETY: the memory is kept beside the region, which is dropped first.
-            let region = unsafe { MemoryRegion::new(&domain.domain, base.cast_mut(), len.max(1), access) };
-            let region = match region {
-                Ok(region) => region,
-                Err(error) => {
-                    tracing::warn!("register {len} octets to expose them (see ulimit -l): {error}");
-                    return refused(exposed, PostError::Full);
-                }
-            };
-            let handle = region.rkey();
-            pair.exposures.start(handle, Some(region), exposed);
-            self.counters.registrations += 1;
-            handle
+            Some(ExposureKind::Standing) => {
+                counters.standing += 1;
+                domain.standing_rkey(arena, &arenas[arena], slot).map(|rkey| (rkey, None))
+            }
+            _ => {
+                counters.registrations += 1;
+                // Nothing is registered as one octet that nobody may touch.
+                let access = if len == 0 { 0 } else { remote_access(is_written) };
+                let access = access | if is_written { sys::IBV_ACCESS_LOCAL_WRITE } else { 0 };
+                // SAFETY: the memory is kept beside the region, which is dropped first.
+                let region =
+                    unsafe { MemoryRegion::new(&domain.domain, base.cast_mut(), len.max(1), access) };
+                region.map(|region| (region.rkey(), Some(region)))
+            }
         };
+        let (handle, region) = match registered {
+            Ok(registered) => registered,
+            Err(error) => {
+                tracing::warn!("register {len} octets to expose them (see ulimit -l): {error}");
+                return refused(exposed, PostError::Full);
+            }
+        };
+        pair.exposures.start(handle, region, exposed);
+        if is_posted {
+            pair.sends.push_hidden(Work::Bind { slot, arena });
+            self.mark_dirty(queue_pair.index);
+        }
         Ok(RemoteSegment { handle: Handle(handle), offset: base as u64 })
     }
 

@@ -45,17 +45,17 @@ impl Verbs {
     ) -> Result<QueuePairId, FabricError> {
         let socket = resolve(address)?;
         check_private_data(private_data, PRIVATE_DATA_LEN_MAX)?;
-        let id = self.admit(&capacity)?;
+        let mut pair = self.admit(Phase::Resolving, capacity, Peer::Address(socket))?;
+        let id = pair.id;
         let cm = CmId::new(&self.channel, Token::queue_pair(id).pack()).and_then(|cm| {
             cm.resolve_address(socket, self.timeout_ms())?;
             Ok(cm)
         });
-        let mut pair = QueuePair::new(id, Phase::Resolving, capacity, Peer::Address(socket));
         pair.dialing = Some(Dialing { private_data: private_data.to_vec() });
         match cm {
             Ok(cm) => pair.cm = Some(cm),
             Err(source) => {
-                self.completions_taken -= QueuePair::completions(&capacity);
+                self.completions_taken -= pair.completions;
                 return Err(FabricError::System { doing: format!("connect to verbs://{address}"), source });
             }
         }
@@ -110,16 +110,16 @@ impl Verbs {
     ) -> Result<QueuePairId, FabricError> {
         let at = self.incoming.iter().position(|incoming| u64::from(incoming.number) == request.0);
         let mut incoming = self.incoming.swap_remove(at.ok_or(FabricError::Gone("the connection request"))?);
-        let id = match self.admit(&capacity) {
-            Ok(id) => id,
+        let peer = Peer::Address(incoming.cm.peer().unwrap_or(NOBODY));
+        let mut pair = match self.admit(Phase::Prepared, capacity, peer) {
+            Ok(pair) => pair,
             Err(error) => {
                 incoming.cm.reject(reason_octets(&error.to_string()));
                 return Err(error);
             }
         };
-        let peer = Peer::Address(incoming.cm.peer().unwrap_or(NOBODY));
+        let (id, completions) = (pair.id, pair.completions);
         incoming.cm.set_token(Token::queue_pair(id).pack());
-        let mut pair = QueuePair::new(id, Phase::Prepared, capacity, peer);
         pair.offered = incoming.offered;
         pair.cm = Some(incoming.cm);
         self.install(pair);
@@ -129,11 +129,12 @@ impl Verbs {
                 && let Some(cm) = &pair.cm
             {
                 cm.reject(reason_octets(&doing));
+                pair.destroy();
             }
             // It never was: nothing was posted, and nobody knows its name.
             self.slots[id.index as usize] = None;
             self.attention.retain(|&index| index != id.index);
-            self.completions_taken -= QueuePair::completions(&capacity);
+            self.completions_taken -= completions;
             return Err(FabricError::System { doing, source: std::io::Error::last_os_error() });
         }
         Ok(id)
@@ -198,10 +199,14 @@ impl Verbs {
         };
         let domain = opened.domain(&self.arenas).map_err(failed("no protection domain"))?;
         let capacity = &pair.capacity;
-        let cap =
-            capacities(sends::depth(capacity) as u32, capacity.receives.max(1), opened.profile.inline_len);
-        let made = cm.create_queue_pair(&domain.domain, &opened.queue, cap);
+        let shared = pair.receives.shared();
+        let receives = if shared.is_some() { 0 } else { capacity.receives.max(1) };
+        let cap = capacities(sends::depth(capacity) as u32, receives, opened.profile.inline_len);
+        let made = cm.create_queue_pair(&domain.domain, &opened.queue, shared, cap);
         made.map_err(failed("the device has no queue pair left"))?;
+        if let Some(shared) = shared {
+            shared.join(cm.queue_pair_number(), index);
+        }
         let count = capacity.exposures as usize;
         let windows = match opened.profile.exposure {
             ExposureKind::MemoryWindow => {
@@ -210,7 +215,8 @@ impl Verbs {
             _ => Ok(Vec::new()),
         };
         let windows = windows.map_err(failed("the device has no memory window left"))?;
-        pair.exposures = Exposures::new(windows, count);
+        let is_standing = opened.profile.exposure == ExposureKind::Standing;
+        pair.exposures = Exposures::new(windows, count, is_standing);
         pair.domain = Some(domain);
         self.mark_dirty(index);
         Ok(())

@@ -159,6 +159,32 @@ impl Batch {
     ///
     /// As for `post_sends`.
     pub(super) unsafe fn post_receives(&mut self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
+        let first = self.link_receives();
+        let mut bad = ptr::null_mut();
+        // SAFETY: as in `post_sends`.
+        match unsafe { sys::ibv_post_recv(queue_pair, first, &mut bad) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
+
+    /// As `post_receives`, to a shared queue.
+    ///
+    /// # Safety
+    ///
+    /// As for `post_sends`.
+    pub(super) unsafe fn post_shared_receives(&mut self, queue: *mut sys::ibv_srq) -> io::Result<()> {
+        let first = self.link_receives();
+        let mut bad = ptr::null_mut();
+        // SAFETY: as in `post_sends`.
+        match unsafe { sys::ibv_post_srq_recv(queue, first, &mut bad) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
+
+    /// Makes a list of the batch's Receives, of which there is at least one.
+    fn link_receives(&mut self) -> *mut sys::ibv_recv_wr {
         let count = std::mem::take(&mut self.len);
         let (first, pieces) = (self.receives.as_mut_ptr(), self.pieces.as_mut_ptr());
         for at in 0..count {
@@ -168,12 +194,7 @@ impl Batch {
                 (*first.add(at)).sg_list = pieces.add(at);
             }
         }
-        let mut bad = ptr::null_mut();
-        // SAFETY: as in `post_sends`.
-        match unsafe { sys::ibv_post_recv(queue_pair, first, &mut bad) } {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error.abs())),
-        }
+        first
     }
 }
 
@@ -191,14 +212,16 @@ pub(super) struct WorkId {
     pub(super) sequence: u32,
 }
 
+/// The slot that stands for the shared Receives.
+pub(super) const SHARED_SLOT: u32 = (1 << 15) - 1;
 /// Queue pairs that ids can tell apart.
-pub(super) const SLOTS_MAX: u32 = 1 << 15;
+pub(super) const SLOTS_MAX: u32 = SHARED_SLOT;
 
 impl WorkId {
     #[inline]
     pub(super) fn pack(self) -> u64 {
         u64::from(self.is_receive) << 63
-            | u64::from(self.slot & (SLOTS_MAX - 1)) << 48
+            | u64::from(self.slot & SHARED_SLOT) << 48
             | u64::from(self.generation) << 32
             | u64::from(self.sequence)
     }
@@ -207,7 +230,7 @@ impl WorkId {
     pub(super) fn unpack(id: u64) -> WorkId {
         WorkId {
             is_receive: id >> 63 != 0,
-            slot: (id >> 48) as u32 & (SLOTS_MAX - 1),
+            slot: (id >> 48) as u32 & SHARED_SLOT,
             generation: (id >> 32) as u16,
             sequence: id as u32,
         }
@@ -222,7 +245,7 @@ mod tests {
     fn ids_come_back_as_they_were() {
         for is_receive in [false, true] {
             for (slot, generation, sequence) in
-                [(0, 0, 0), (SLOTS_MAX - 1, u16::MAX, u32::MAX), (5, 7, 1 << 31)]
+                [(0, 0, 0), (SHARED_SLOT, u16::MAX, u32::MAX), (5, 7, 1 << 31)]
             {
                 let id = WorkId { is_receive, slot, generation, sequence };
                 assert_eq!(WorkId::unpack(id.pack()), id);

@@ -7,8 +7,8 @@ use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
 use stag_fabric::{
-    Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, Fence, Handle, ListenerId,
-    PostError, Provider, QueuePairCapacity, QueuePairId, RemoteSegment, SendRequest, WorkError,
+    Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, Fence, Handle,
+    ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, RemoteSegment, SendRequest, WorkError,
 };
 use stag_memory::{Buf, Pool};
 
@@ -112,6 +112,20 @@ impl<H: Harness> Bench<H> {
             println!("SKIPPED: {why_not}");
         }
         able
+    }
+
+    /// A posted Receive comes back without a message, if it does not stay for other queue pairs.
+    pub(crate) fn flushed_receive(&mut self, side: usize, queue_pair: QueuePairId, id: u64) {
+        if !self[side].shares_receives() {
+            let completion = self.completion(side, queue_pair, Kind::Receive, id);
+            assert_eq!(completion.result, Err(WorkError::Flushed));
+        }
+    }
+
+    /// Whether a peer is kept to the handle that it was given, and to the time for which it was.
+    pub(crate) fn guards(&mut self) -> bool {
+        let exposure = self[B].provider().limits().exposure;
+        self.can(exposure != ExposureKind::Standing, "standing exposures guard nothing")
     }
 
     /// One pass of both sides, doorbells included, as reactors do it; time passes when both are idle.
@@ -432,6 +446,9 @@ impl<H: Harness> Bench<H> {
             self.sides.iter().flat_map(|side| [side.messages.clone(), side.pages.clone()]).collect();
         for side in &mut self.sides {
             side.completions.clear();
+            if side.shares_receives() {
+                side.drop_provider();
+            }
         }
         for pool in &pools {
             assert_eq!(pool.outstanding(), 0, "all buffers of pool {} came back", pool.name());

@@ -1,19 +1,23 @@
 //! The verbs provider under the suite: both ends in one thread, polled by turns.
 //!
-//! On a device of nothing (`fake`), of three kinds. Or on a real one: `STAG_VERBS_HOST` is an address
-//! of this machine that an RDMA device has; `STAG_VERBS_WINDOWS` has it use its memory windows where that is not its way.
+//! On a device of nothing (`fake`), of several kinds. Or on a real one: `STAG_VERBS_HOST` is an address of this machine that
+//! an RDMA device has; `STAG_VERBS_WINDOWS` has it use its memory windows where that is not its way, `STAG_VERBS_STANDING`
+//! standing exposures, `STAG_VERBS_SHARED` a shared receive queue.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use stag_fabric::verbs::{Verbs, VerbsConfig};
+use stag_fabric::verbs::{SharedReceives, Verbs, VerbsConfig};
 use stag_fabric::{ExposureKind, Provider};
 
-use crate::bench::{Bench, Harness};
+use crate::bench::{Bench, Harness, MESSAGE};
 use crate::fake;
 
 /// How far the clock moves when both sides of the fake are idle. Virtual: nobody waits for it.
 const TICK: Duration = Duration::from_micros(20);
+
+/// Where queue pairs share their Receives: enough for every case.
+const SHARED: SharedReceives = SharedReceives { count: 512, len: MESSAGE as u32 };
 
 /// How long a case may take on a real device before what it waits for is held to be lost.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -22,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(40);
 pub(crate) struct Devices {
     /// An address of the real device.
     host: Option<String>,
-    /// Where the fake listens.
-    loopback: &'static str,
+    /// What the fake is, and how a device is used.
+    kind: Kind,
     /// Linux's software iWARP completes what TCP has taken, and keeps the peer's Terminate to itself.
     is_siw: bool,
     /// Linux's software RoCE, and memory is exposed by its windows.
@@ -34,22 +38,56 @@ pub(crate) struct Devices {
 /// Runs a case.
 pub(crate) fn run(_name: &str, case: fn(&mut Bench<Devices>)) {
     if let Ok(host) = std::env::var("STAG_VERBS_HOST") {
-        let mut bench = Bench::new(Devices::new(Some(host), "", clock()));
+        let asked = |name| std::env::var_os(name).is_some();
+        let exposure = match () {
+            () if asked("STAG_VERBS_WINDOWS") => Some(ExposureKind::MemoryWindow),
+            () if asked("STAG_VERBS_STANDING") => Some(ExposureKind::Standing),
+            () => None,
+        };
+        let kind = Kind { exposure, shares_receives: asked("STAG_VERBS_SHARED"), ..KINDS[0] };
+        let mut bench = Bench::new(Devices::new(Some(host), kind, clock()));
         case(&mut bench);
         bench.finish();
         return;
     }
-    // InfiniBand with memory windows and without, and iWARP, which has none.
-    for (has_windows, is_iwarp) in [(true, false), (false, false), (false, true)] {
-        fake::reset(has_windows);
-        fake::with(|world| world.is_iwarp = is_iwarp);
-        let loopback = if is_iwarp { "[::1]" } else { "127.0.0.1" };
-        let mut bench = Bench::new(Devices::new(None, loopback, Duration::ZERO));
+    for kind in KINDS {
+        fake::reset(kind.has_windows);
+        fake::with(|world| world.is_iwarp = kind.is_iwarp);
+        let mut bench = Bench::new(Devices::new(None, kind, Duration::ZERO));
         case(&mut bench);
         bench.finish();
         assert_eq!(fake::leaks(), [], "everything was freed");
     }
 }
+
+/// A kind of device of nothing, and how it is used.
+#[derive(Clone, Copy)]
+struct Kind {
+    has_windows: bool,
+    is_iwarp: bool,
+    loopback: &'static str,
+    exposure: Option<ExposureKind>,
+    shares_receives: bool,
+}
+
+/// InfiniBand with memory windows and without, and iWARP, which has none; then what is only used when asked for.
+const KINDS: [Kind; 5] = {
+    let windows = Kind {
+        has_windows: true,
+        is_iwarp: false,
+        loopback: "127.0.0.1",
+        exposure: None,
+        shares_receives: false,
+    };
+    let iwarp = Kind { has_windows: false, is_iwarp: true, loopback: "[::1]", ..windows };
+    [
+        windows,
+        Kind { has_windows: false, ..windows },
+        iwarp,
+        Kind { shares_receives: true, ..windows },
+        Kind { shares_receives: true, exposure: Some(ExposureKind::Standing), ..iwarp },
+    ]
+};
 
 /// The machine's monotonic clock: a device takes real time.
 fn clock() -> Duration {
@@ -60,8 +98,8 @@ fn clock() -> Duration {
 }
 
 impl Devices {
-    fn new(host: Option<String>, loopback: &'static str, now: Duration) -> Devices {
-        Devices { host, loopback, is_siw: false, has_rxe_windows: false, now }
+    fn new(host: Option<String>, kind: Kind, now: Duration) -> Devices {
+        Devices { host, kind, is_siw: false, has_rxe_windows: false, now }
     }
 }
 
@@ -69,11 +107,11 @@ impl Harness for Devices {
     type Provider = Verbs;
 
     fn open(&mut self, _label: &str) -> Verbs {
-        let by_windows = std::env::var_os("STAG_VERBS_WINDOWS").is_some();
         let config = VerbsConfig {
             setup_timeout: Duration::from_secs(if self.host.is_some() { 5 } else { 1 }),
             completions: 4096,
-            exposure: by_windows.then_some(ExposureKind::MemoryWindow),
+            exposure: self.kind.exposure,
+            shared_receives: self.kind.shares_receives.then_some(SHARED),
             ..VerbsConfig::default()
         };
         let verbs = match self.host {
@@ -91,7 +129,7 @@ impl Harness for Devices {
     fn address(&mut self) -> String {
         // Partner of nothing: only uniqueness matters, among tests that run at the same time.
         static NEXT: AtomicU16 = AtomicU16::new(21_000);
-        let host = self.host.as_deref().unwrap_or(self.loopback);
+        let host = self.host.as_deref().unwrap_or(self.kind.loopback);
         format!("{host}:{}", NEXT.fetch_add(1, Ordering::Relaxed))
     }
 

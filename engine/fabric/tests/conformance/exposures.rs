@@ -26,6 +26,9 @@ pub(crate) fn a_fence_gives_the_memory_back<H: Harness>(bench: &mut Bench<H>) {
 
 /// A fenced handle is dead: the access fails, and the memory is as its owner left it.
 pub(crate) fn a_fenced_handle_is_dead<H: Harness>(bench: &mut Bench<H>) {
+    if !bench.guards() {
+        return;
+    }
     for kind in [Kind::Write, Kind::Read] {
         let [qa, qb] = bench.connect();
         let segment = match kind {
@@ -47,6 +50,9 @@ pub(crate) fn a_fenced_handle_is_dead<H: Harness>(bench: &mut Bench<H>) {
 
 /// A handle that is dead stays dead when its slot is used again.
 pub(crate) fn handles_are_not_reused<H: Harness>(bench: &mut Bench<H>) {
+    if !bench.guards() {
+        return;
+    }
     let [qa, qb] = bench.connect();
     let mut seen = BTreeSet::new();
     let mut first = None;
@@ -66,6 +72,9 @@ pub(crate) fn handles_are_not_reused<H: Harness>(bench: &mut Bench<H>) {
 
 /// Once a fence is done nothing is written any more, whatever was under way.
 pub(crate) fn a_fence_against_writes_under_way<H: Harness>(bench: &mut Bench<H>) {
+    if !bench.guards() {
+        return;
+    }
     for turns in 0..6 {
         let [qa, qb] = bench.connect();
         let target = bench.offer_write(B, [qa, qb], 60_000);
@@ -219,13 +228,15 @@ pub(crate) fn invalidating_what_is_not_exposed<H: Harness>(bench: &mut Bench<H>)
             DisconnectReason::Peer => false,
             other => panic!("B ended because of {other:?}"),
         };
+        let shares = bench[B].shares_receives();
         let receives: Vec<_> = std::iter::from_fn(|| {
             bench[B].take_completion(|c| c.queue_pair == qb && kind_of(c) == Some(Kind::Receive))
         })
         .map(|completion| completion.result)
         .collect();
         let first = if by_receiver { WorkError::PeerViolation } else { WorkError::Flushed };
-        assert_eq!(receives, [Err(first), Err(WorkError::Flushed)]);
+        let flushed = [Err(first), Err(WorkError::Flushed)];
+        assert_eq!(receives, flushed[..if shares { usize::from(by_receiver) } else { 2 }]);
         let reason = bench.end(A, qa);
         let knows = reason == DisconnectReason::Work(WorkError::RemoteAccess);
         assert!(knows || by_receiver && !matches!(reason, DisconnectReason::Local), "A: {reason:?}");

@@ -67,8 +67,7 @@ pub(crate) fn message_longer_than_the_receive<H: Harness>(bench: &mut Bench<H>) 
     bench[A].post_send(qa, 9, &pattern(MESSAGE + 1, 1));
     let first = bench.completion(B, qb, Kind::Receive, 1);
     assert_eq!(first.result, Err(WorkError::Length));
-    let second = bench.completion(B, qb, Kind::Receive, 2);
-    assert_eq!(second.result, Err(WorkError::Flushed));
+    bench.flushed_receive(B, qb, 2);
     assert_eq!(bench.end(B, qb), DisconnectReason::Work(WorkError::Length));
     let reason = bench.end(A, qa);
     let is_told = reason == DisconnectReason::Work(WorkError::Length);

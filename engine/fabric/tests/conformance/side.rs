@@ -107,6 +107,11 @@ impl<P: Provider> Side<P> {
         self.provider.as_mut().expect("the provider was not dropped")
     }
 
+    /// Whether Receives that a queue pair did not use stay for others.
+    pub(crate) fn shares_receives(&self) -> bool {
+        self.provider.as_ref().is_some_and(|provider| provider.limits().shared_receives)
+    }
+
     /// Drops the provider with everything in it, as the death of its process would.
     pub(crate) fn drop_provider(&mut self) {
         self.provider = None;
@@ -341,7 +346,9 @@ impl<P: Provider> Side<P> {
                 account.established = true;
             }
             Event::Disconnected { queue_pair, .. } => {
+                let shares = self.shares_receives();
                 let account = self.account(*queue_pair);
+                account.posted.retain(|(kind, _), _| !(shares && *kind == Kind::Receive));
                 assert!(!account.gone, "disconnected once");
                 account.gone = true;
                 account.posted.retain(|_, signaled| *signaled);

@@ -1,0 +1,262 @@
+//! Receives: a queue pair's own, and those that queue pairs share.
+//!
+//! # Shared Receives
+//!
+//! A message goes to the oldest Receive of the shared queue, whichever queue pair it is for. So what `post_receive` adds to a
+//! queue pair is a **reservation**, an id, beside a buffer in the shared queue; a message takes the oldest buffer and its
+//! queue pair's oldest id. There are as many buffers in the queue as reservations, and some more: a queue pair that ends
+//! gives its ids up, but nothing can be taken out of the queue, so its buffers are left over, and the next that would be
+//! posted are not needed. The peers of all queue pairs together can therefore have no more messages on their way than there
+//! are Receives, as long as each keeps to its credits. One that sends more is left, and the buffer that it took goes back.
+//!
+//! One reactor owns the queue and all queue pairs on it, so the numbers are plain ones.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+
+use stag_memory::Buf;
+
+use super::device::Domain;
+use super::objects::SharedReceiveQueue;
+use super::work::{Batch, SHARED_SLOT, WorkId};
+use crate::{QueuePairCapacity, QueuePairId};
+
+/// The Receives of one queue pair, which complete in posting order.
+pub(super) struct ReceiveQueue {
+    /// Of its posted Receives, in order.
+    ids: VecDeque<u64>,
+    /// Their buffers, with their arenas. None, where they are shared.
+    bufs: VecDeque<(Buf, usize)>,
+    /// Where the buffers are instead.
+    shared: Option<Rc<SharedReceives>>,
+    /// How many of `bufs`, from the front, the device has.
+    handed: usize,
+    /// Counts what was handed over.
+    next: u32,
+    len_max: u32,
+    /// Until they are harvested, and the limit.
+    used: u32,
+    limit: u32,
+}
+
+impl ReceiveQueue {
+    pub(super) fn new(capacity: &QueuePairCapacity, shared: Option<Rc<SharedReceives>>) -> ReceiveQueue {
+        let count = capacity.receives as usize;
+        ReceiveQueue {
+            ids: VecDeque::with_capacity(count),
+            bufs: VecDeque::with_capacity(if shared.is_some() { 0 } else { count }),
+            shared,
+            handed: 0,
+            next: 0,
+            len_max: capacity.receive_len_max,
+            used: 0,
+            limit: capacity.receives,
+        }
+    }
+
+    /// The shared Receives that its queue pair takes part in.
+    #[inline]
+    pub(super) fn shared(&self) -> Option<&Rc<SharedReceives>> {
+        self.shared.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.used >= self.limit
+    }
+
+    /// Takes a Receive, for which there is room; of a shared one the buffer is posted already.
+    #[inline]
+    pub(super) fn push(&mut self, id: u64, buf: Option<(Buf, usize)>) {
+        self.used += 1;
+        self.ids.push_back(id);
+        self.bufs.extend(buf);
+    }
+
+    /// The user has seen a completion.
+    #[inline]
+    pub(super) fn harvested(&mut self) {
+        self.used = self.used.saturating_sub(1);
+    }
+
+    /// Whether the device has none of it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.handed == 0
+    }
+
+    /// Fills the batch with what the device does not have yet.
+    pub(super) fn fill(&mut self, batch: &mut Batch, id: QueuePairId, domain: &Domain) {
+        while batch.has_room()
+            && let Some((buf, arena)) = self.bufs.get_mut(self.handed)
+        {
+            let (slot, generation) = (id.index, id.generation as u16);
+            let work = WorkId { is_receive: true, slot, generation, sequence: self.next };
+            let len = self.len_max.min(u32::try_from(buf.capacity()).unwrap_or(u32::MAX));
+            batch.push_receive(work.pack(), buf.as_mut_ptr(), len, domain.lkey(*arena));
+            self.next = self.next.wrapping_add(1);
+            self.handed += 1;
+        }
+    }
+
+    /// The oldest Receive that the device has is done: its id and buffer, unless the device has none.
+    #[inline]
+    pub(super) fn take_done(&mut self) -> Option<(u64, Buf)> {
+        self.handed = self.handed.checked_sub(1)?;
+        self.take_left()
+    }
+
+    /// A message took one of the shared Receives: the id that goes with it. `None`: there were not so many posted.
+    #[inline]
+    pub(super) fn take_id(&mut self) -> Option<u64> {
+        self.ids.pop_front()
+    }
+
+    /// The queue pair is gone: gives what is left of its own.
+    pub(super) fn take_left(&mut self) -> Option<(u64, Buf)> {
+        let (buf, _) = self.bufs.pop_front()?;
+        self.ids.pop_front().map(|id| (id, buf))
+    }
+
+    /// The queue pair is gone: how many shared Receives it had reserved.
+    pub(super) fn take_reserved(&mut self) -> u32 {
+        self.ids.drain(..).len() as u32
+    }
+}
+
+/// Receives that queue pairs share, and their buffers. Whatever is made to take part holds an `Rc` of it, so the queue goes
+/// after its last queue pair, and the buffers, by the order of the fields, after the queue.
+pub(super) struct SharedReceives {
+    queue: SharedReceiveQueue,
+    state: RefCell<State>,
+    domain: Rc<Domain>,
+    /// Octets of each.
+    len: u32,
+    count: u32,
+}
+
+struct State {
+    /// By the number that a work request carries.
+    posted: Vec<Option<(Buf, usize)>>,
+    free: Vec<u32>,
+    /// Buffers in the queue that are reserved by nobody any more.
+    left_over: u32,
+    /// Who takes part: the device's number of the queue pair, and its slot; by number.
+    users: Vec<(u32, u32)>,
+}
+
+impl SharedReceives {
+    /// Room for `count` Receives of `len` octets.
+    pub(super) fn new(domain: &Rc<Domain>, count: u32, len: u32) -> io::Result<SharedReceives> {
+        let queue = SharedReceiveQueue::new(&domain.domain, count)?;
+        let state = State {
+            posted: (0..count).map(|_| None).collect(),
+            free: (0..count).rev().collect(),
+            left_over: 0,
+            users: Vec::new(),
+        };
+        Ok(SharedReceives { queue, state: RefCell::new(state), domain: Rc::clone(domain), len, count })
+    }
+
+    pub(super) fn queue(&self) -> &SharedReceiveQueue {
+        &self.queue
+    }
+
+    /// Completions that they may have in the completion queue, whosever they are.
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether such a queue pair can take part: then all of its Receives are as long as the others', and it does not want
+    /// more of them than there are.
+    pub(super) fn suits(&self, capacity: &QueuePairCapacity) -> bool {
+        capacity.receive_len_max == self.len && capacity.receives <= self.count
+    }
+
+    /// A queue pair takes part from now on.
+    pub(super) fn join(&self, number: u32, index: u32) {
+        let users = &mut self.state.borrow_mut().users;
+        let at = users.partition_point(|user| user.0 < number);
+        users.insert(at, (number, index));
+    }
+
+    /// A queue pair is gone: what it had reserved is left over.
+    pub(super) fn leave(&self, number: u32, reserved: u32) {
+        let mut state = self.state.borrow_mut();
+        state.users.retain(|user| user.0 != number);
+        state.left_over += reserved;
+    }
+
+    /// The slot of the queue pair with that number.
+    #[inline]
+    pub(super) fn user(&self, number: u32) -> Option<u32> {
+        let users = &self.state.borrow().users;
+        let at = users.binary_search_by_key(&number, |user| user.0).ok()?;
+        Some(users[at].1)
+    }
+
+    /// Posts one more Receive for a queue pair. Where one is left over, that is it, and `buf` goes back to its pool.
+    /// `Err`: all are in use, or the buffer is too short for the others' messages, or the device refused, and why.
+    #[inline]
+    pub(super) fn post(
+        &self,
+        batch: &mut Batch,
+        buf: Buf,
+        arena: usize,
+    ) -> Result<(), (Buf, Option<io::Error>)> {
+        let mut state = self.state.borrow_mut();
+        if state.left_over > 0 {
+            state.left_over -= 1;
+            return Ok(());
+        }
+        if state.free.is_empty() || buf.capacity() < self.len as usize {
+            return Err((buf, None));
+        }
+        self.hand_over(&mut state, batch, buf, arena).map_err(|(buf, error)| (buf, Some(error)))
+    }
+
+    /// The Receive with that number is done: its buffer and arena.
+    #[inline]
+    pub(super) fn take(&self, number: u32) -> Option<(Buf, usize)> {
+        let mut state = self.state.borrow_mut();
+        let taken = state.posted.get_mut(number as usize)?.take()?;
+        state.free.push(number);
+        Some(taken)
+    }
+
+    /// Puts a buffer back that a message took for which no Receive was posted.
+    #[cold]
+    pub(super) fn put_back(&self, batch: &mut Batch, buf: Buf, arena: usize) {
+        let mut state = self.state.borrow_mut();
+        if let Err((_, error)) = self.hand_over(&mut state, batch, buf, arena) {
+            tracing::warn!("post a shared Receive again: {error}");
+            state.left_over = state.left_over.saturating_sub(1);
+        }
+    }
+
+    /// Gives a buffer to the device. There is a free number.
+    fn hand_over(
+        &self,
+        state: &mut State,
+        batch: &mut Batch,
+        mut buf: Buf,
+        arena: usize,
+    ) -> Result<(), (Buf, io::Error)> {
+        let number = state.free.pop().expect("there are as many as entries");
+        let work = WorkId { is_receive: true, slot: SHARED_SLOT, generation: 0, sequence: number };
+        batch.push_receive(work.pack(), buf.as_mut_ptr(), self.len, self.domain.lkey(arena));
+        // SAFETY: the queue exists. The buffer goes to `posted`, where nobody looks into it, until it completes or
+        // the queue is destroyed, which is before `posted` is dropped.
+        match unsafe { batch.post_shared_receives(self.queue.as_ptr()) } {
+            Ok(()) => {
+                state.posted[number as usize] = Some((buf, arena));
+                Ok(())
+            }
+            Err(error) => {
+                state.free.push(number);
+                Err((buf, error))
+            }
+        }
+    }
+}
