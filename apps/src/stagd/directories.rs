@@ -49,6 +49,7 @@ impl Directories {
             path: export.directory.clone().into(),
             fsid: stable_fsid(&export.path),
             objects_max: objects_max as usize,
+            sync: export.sync,
             ..self.config.clone()
         };
         DirectoryStore::new(&config, disk, self.pool.clone()).map_err(Failure::usage)
@@ -77,6 +78,13 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
         return Ok(());
     }
     for export in directories {
+        if !export.sync {
+            warnings.push(format!(
+                "export dir:{}: with sync=no a crash of this machine takes back names and attributes that clients \
+                 were told are safe",
+                export.directory
+            ));
+        }
         let complain = |error| Failure::usage(format_args!("export dir:{}: {error}", export.directory));
         fs::read_dir(&export.directory).map_err(complain)?;
     }

@@ -12,6 +12,7 @@ use stag_memory::{Arena, Buf, Shared};
 use crate::blocking;
 use crate::completion::{Completion, Data, Pieces, Refused};
 use crate::ring::Ring;
+use crate::steps::Steps;
 
 /// How to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub enum Method {
     /// By plain system calls, which hold the reactor up for as long as the disk takes: io_uring was refused
     /// for this reason, or not asked for.
     Blocking(Option<Errno>),
+    /// One by one, when [`Steps::step`] says so.
+    Stepped,
 }
 
 impl fmt::Display for Method {
@@ -57,6 +60,7 @@ impl fmt::Display for Method {
                 "plain system calls, which hold everything up while the disk works: io_uring is refused ({error}); \
                  permit io_uring_setup, io_uring_enter and io_uring_register"
             ),
+            Method::Stepped => write!(f, "step by step"),
         }
     }
 }
@@ -97,15 +101,23 @@ pub struct Disk {
 }
 
 /// What the owners share.
-struct Operations {
-    /// `None`: plain system calls.
-    ring: Option<Ring>,
+pub(crate) struct Operations {
+    pub(crate) means: Means,
     method: Method,
     depth: u32,
     /// Begun, and not yet given out by [`Disk::poll`].
     outstanding: u32,
     owners: Vec<Owner>,
     statistics: Statistics,
+}
+
+/// What does the operations.
+#[expect(clippy::large_enum_variant, reason = "there is one for each reactor")]
+pub(crate) enum Means {
+    Uring(Ring),
+    Blocking,
+    /// What waits for its step, and whose it is.
+    Stepped(VecDeque<(u32, Work, Rc<OwnedFd>)>),
 }
 
 /// An owner's completions that it has not asked for yet.
@@ -120,21 +132,33 @@ impl Disk {
     #[must_use]
     pub fn new(config: &DiskConfig, arenas: &[&Arena]) -> Disk {
         let ring = if config.uring { Ring::new(config.depth, arenas).map_err(Some) } else { Err(None) };
-        let (ring, method) = match ring {
-            Ok((ring, registered, refused)) => (Some(ring), Method::Uring { registered, refused }),
-            Err(error) => (None, Method::Blocking(error)),
-        };
-        // The kernel may have a lower limit.
-        let depth = ring.as_ref().map_or(config.depth, Ring::depth);
-        let operations = Operations {
-            ring,
+        match ring {
+            // The kernel may have a lower limit than what was asked for.
+            Ok((ring, registered, refused)) => {
+                let depth = ring.depth();
+                Disk::by(Means::Uring(ring), Method::Uring { registered, refused }, depth)
+            }
+            Err(error) => Disk::by(Means::Blocking, Method::Blocking(error), config.depth),
+        }
+    }
+
+    /// For tests: does an operation when it is told to, and lets it fail if it is told so.
+    #[must_use]
+    pub fn stepped(depth: u32) -> (Disk, Steps) {
+        let disk = Disk::by(Means::Stepped(VecDeque::new()), Method::Stepped, depth);
+        let steps = Steps::of(disk.shared.clone());
+        (disk, steps)
+    }
+
+    fn by(means: Means, method: Method, depth: u32) -> Disk {
+        Disk::of(Rc::new(RefCell::new(Operations {
+            means,
             method,
             depth,
             outstanding: 0,
             owners: Vec::new(),
             statistics: Statistics::default(),
-        };
-        Disk::of(Rc::new(RefCell::new(operations)))
+        })))
     }
 
     /// One more owner of the same reactor.
@@ -174,7 +198,10 @@ impl Disk {
     /// What becomes readable when an operation completes.
     #[must_use]
     pub fn descriptor(&self) -> Option<RawFd> {
-        self.shared.borrow().ring.as_ref().map(Ring::descriptor)
+        match &self.shared.borrow().means {
+            Means::Uring(ring) => Some(ring.descriptor()),
+            Means::Blocking | Means::Stepped(_) => None,
+        }
     }
 
     /// Begins to fill `pieces` from `offset` of `file`. [`Disk::poll`] completes it.
@@ -217,13 +244,14 @@ impl Disk {
             Data::Write(_) => statistics.writes += 1,
         }
         operations.outstanding += 1;
-        match &mut operations.ring {
-            Some(ring) => ring.begin(self.owner, work, file),
-            None => {
+        match &mut operations.means {
+            Means::Uring(ring) => ring.begin(self.owner, work, file),
+            Means::Blocking => {
                 operations.statistics.system_calls += 1;
                 let completion = blocking::run(work, file);
                 operations.complete(self.owner, completion);
             }
+            Means::Stepped(waiting) => waiting.push_back((self.owner, work, file.clone())),
         }
         Ok(())
     }
@@ -232,11 +260,13 @@ impl Disk {
     /// the kernel first.
     pub fn poll(&self) -> Option<Completion> {
         let operations = &mut *self.shared.borrow_mut();
-        if let Some(ring) = &mut operations.ring {
+        if let Means::Uring(ring) = &mut operations.means {
             operations.statistics.system_calls += u64::from(ring.submit());
-            while let Some((owner, completion)) = operations.ring.as_mut().and_then(Ring::harvest) {
-                operations.complete(owner, completion);
-            }
+        }
+        while let Means::Uring(ring) = &mut operations.means
+            && let Some((owner, completion)) = ring.harvest()
+        {
+            operations.complete(owner, completion);
         }
         let completion = operations.owners[self.owner as usize].done.pop_front()?;
         operations.outstanding -= 1;
@@ -255,7 +285,7 @@ impl Drop for Disk {
 }
 
 impl Operations {
-    fn complete(&mut self, owner: u32, completion: Completion) {
+    pub(crate) fn complete(&mut self, owner: u32, completion: Completion) {
         self.statistics.failures += u64::from(completion.result.is_err());
         let owner = &mut self.owners[owner as usize];
         if owner.gone {

@@ -18,8 +18,10 @@ mod blocking;
 mod completion;
 mod disk;
 mod ring;
+mod steps;
 pub mod system;
 
 pub use completion::{Completion, Data, PIECES_MAX, Pieces, Refused};
 pub use disk::{Disk, DiskConfig, Method, Statistics, Sync};
 pub use rustix::io::Errno;
+pub use steps::{Step, Steps};

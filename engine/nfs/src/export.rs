@@ -45,6 +45,9 @@ pub struct Export {
     pub size: Option<u64>,
     /// Objects that it may hold; of a directory, those whose place is remembered.
     pub objects: u32,
+    /// Whether what a Call changed in a directory is on stable storage before it is answered.
+    /// [`crate::directory::DirectoryConfig::sync`] says what not to do so risks.
+    pub sync: bool,
     /// Who may mount it: everybody if there are none.
     pub clients: Vec<Client>,
 }
@@ -115,6 +118,7 @@ impl Export {
             anonymous_gid: NOBODY,
             size: None,
             objects: 1 << 20,
+            sync: true,
             clients: Vec::new(),
         }
     }
@@ -264,13 +268,17 @@ fn set(export: &mut Export, option: &str, value: Option<&str>, word: &str) -> Re
             check_path(path)?;
             path.clone_into(&mut export.path);
         }
+        ("sync", _) if export.medium == Medium::Directory => export.sync = yes_or_no("option sync")?,
+        ("sync", _) => {
+            return Err(("option", word.to_owned(), "files in memory are never on a disk; leave it out"));
+        }
         ("size", _) => export.size = Some(size(value.unwrap_or_default())?),
         _ => {
             return Err((
                 "option",
                 word.to_owned(),
                 "the options are ro, rw, root_squash=yes|no, all_squash=yes|no, anonuid=N, anongid=N, uid=N, \
-                 client=ADDRESS/BITS, size=BYTES, objects=N, and of a directory name=/PATH",
+                 client=ADDRESS/BITS, size=BYTES, objects=N, and of a directory name=/PATH, sync=yes|no",
             ));
         }
     }
@@ -327,11 +335,18 @@ mod tests {
             (plain.medium, &*plain.path, &*plain.directory),
             (Medium::Directory, "/srv/data", "/srv/data")
         );
+        assert!(plain.sync && !"dir:/srv/data,sync=no".parse::<Export>().unwrap().sync);
         let named: Export = "dir:/srv/data,ro,name=/data".parse().unwrap();
         assert_eq!((&*named.path, &*named.directory, named.read_only), ("/data", "/srv/data", true));
-        for wrong in
-            ["dir:srv", "dir:/a/../b", "dir:/a,name=b", "dir:/a,name", "dir:/a,size=1M", "mem:/a,name=/b"]
-        {
+        for wrong in [
+            "dir:srv",
+            "dir:/a/../b",
+            "dir:/a,name=b",
+            "dir:/a,name",
+            "dir:/a,size=1M",
+            "mem:/a,name=/b",
+            "mem:/a,sync=no",
+        ] {
             assert!(wrong.parse::<Export>().is_err(), "{wrong}");
         }
         let memory: Export = "mem:/a".parse().unwrap();

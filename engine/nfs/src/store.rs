@@ -2,8 +2,8 @@
 //!
 //! The server decodes, squashes, seals handles and gathers attributes; a [`Store`] knows objects, names,
 //! permissions and data. Its procedures are RFC 1813's, and their errors its statuses. A store is owned by one
-//! reactor, and no procedure blocks. READ, WRITE and COMMIT may be [`Progress::Later`]: they take and give data as
-//! counted references, which can wait.
+//! reactor, and no procedure blocks. READ, WRITE, COMMIT and [`Store::commit_changes`] may be [`Progress::Later`]:
+//! they take and give data as counted references, which can wait.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -71,12 +71,12 @@ pub struct WriteDone {
     pub committed: Stable,
 }
 
-/// Names a READ, WRITE or COMMIT of one store that is under way. Small and dense, so that an array can be indexed
+/// Names something of one store that is under way. Small and dense, so that an array can be indexed
 /// with it; good for one [`Store::finish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u32);
 
-/// How far a READ, WRITE or COMMIT is.
+/// How far something is that a store need not do at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Progress<T> {
@@ -103,7 +103,7 @@ pub enum Finished {
     Read(ReadDone),
     /// Of a WRITE.
     Write(WriteDone),
-    /// Of a COMMIT.
+    /// Of a COMMIT, or of [`Store::commit_changes`].
     Commit,
 }
 
@@ -286,6 +286,13 @@ pub trait Store {
         offset: u64,
         count: u32,
     ) -> Result<Progress<()>, Status>;
+
+    /// Begins to put on stable storage what the procedures on names and attributes changed since this was called last,
+    /// failed ones too. A Call that changes something is answered when that is over (RFC 1813 section 4.8). It
+    /// cannot be refused. A store that has no other storage is done at once.
+    fn commit_changes(&mut self) -> Progress<()> {
+        Progress::Done(())
+    }
 
     /// The next of those that were [`Progress::Later`] and are over. Called each pass: what was begun since the
     /// last time gets under way. `now` is the reactor's clock.

@@ -164,6 +164,11 @@ impl Store for AnyStore {
     }
 
     #[inline]
+    fn commit_changes(&mut self) -> Progress<()> {
+        each!(self, store => store.commit_changes())
+    }
+
+    #[inline]
     fn poll_later(&mut self, now: Duration) -> Option<Ticket> {
         each!(self, store => store.poll_later(now))
     }

@@ -37,6 +37,7 @@ impl DirectoryStore {
         }
         permit::check_new(set)?;
         let look = tree.look(parent)?;
+        let target = self.target(tree, parent)?;
         let opened = make(look.as_fd()).map_err(status)?;
         let made = tree.enter(parent, name).and_then(|(index, found)| {
             // Who may write the directory on the server may have put something else there meanwhile: it is not ours
@@ -47,14 +48,18 @@ impl DirectoryStore {
             if found.kind != kind || !is_ours || !is_same {
                 return Err(Status::Jukebox);
             }
+            // Before it gets a mode that may forbid us to open it.
+            let target = if file.is_none() { self.target(tree, index)? } else { None };
             self.dress(tree, index, &found, caller, &above, set, file)?;
-            Ok(index)
+            Ok((index, target))
         });
         match made {
-            Ok(index) => {
-                if let Some(file) = opened {
-                    tree.keep_opened(index, file, true);
-                }
+            Ok((index, made)) => {
+                let made = match opened.map(|file| tree.keep_opened(index, file, true)) {
+                    Some(file) => self.sync.then(|| (tree.id(index).fileid, file)),
+                    None => made,
+                };
+                self.changed.extend([target, made].into_iter().flatten());
                 Ok(tree.id(index))
             }
             Err(error) => {

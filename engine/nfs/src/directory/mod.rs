@@ -5,9 +5,14 @@
 //!   it is, it looks (`search.rs`).
 //! - **Nothing outside can be reached**: by names, symbolic links, `..`, mounts, or by moving things around
 //!   (`tree.rs`). Symbolic links are only told about; clients follow them, on their side.
-//! - **READ, WRITE and COMMIT** go through [`stag_disk`] and are done later (`transfer.rs`). What was acknowledged as
+//! - **READ and WRITE** go through [`stag_disk`] and are done later (`transfer.rs`). What was acknowledged as
 //!   stable was synced. All else is system calls on names and attributes, made at once: a directory that the
 //!   kernel does not have in memory costs the reactor the disk's time.
+//! - **What a Call changed is on stable storage before it is answered**, as RFC 1813 section 4.8 wants: names and
+//!   attributes are synced with what [`Store::commit_changes`] begins, and COMMIT's data with them (`syncs.rs`).
+//!   [`DirectoryConfig::sync`] can do without. Two things cannot be synced by themselves: attributes of what
+//!   cannot be opened (symbolic links, devices, sockets, pipes), and names in a directory that a server which is not root
+//!   may write but not read. They are as safe as the file system's journal makes them.
 //! - **Whose files?** A server that runs as root checks permissions by owner, group and mode as
 //!   the caller, and makes what is made the caller's. One that does not is for its own user: every caller is that
 //!   user here, and the kernel has the last word. POSIX access control lists are not looked at by a server
@@ -19,6 +24,7 @@ mod object;
 mod permit;
 mod recent;
 mod search;
+mod syncs;
 mod transfer;
 mod tree;
 
@@ -48,6 +54,7 @@ use crate::store::{
 use making::{change_owner, set_times, verifier_times};
 use object::{Stat, stat_at, status};
 use permit::{SET_GID, without_privileges};
+use syncs::{Syncs, Target};
 use transfer::Transfers;
 use tree::{Index, Limits, ROOT, Tree};
 
@@ -73,6 +80,10 @@ pub struct DirectoryConfig {
     pub trust: Duration,
     /// Whether to let the kernel open objects by file handle, where it does so for us.
     pub by_handle: bool,
+    /// Whether names and attributes that a Call changed are on stable storage before it is answered. Without, a crash of
+    /// the machine may take back what clients were told is done. Data is not concerned: what is stable or committed
+    /// is synced.
+    pub sync: bool,
 }
 
 impl DirectoryConfig {
@@ -87,6 +98,7 @@ impl DirectoryConfig {
             reading_max: 16 << 20,
             trust: Duration::from_secs(1),
             by_handle: true,
+            sync: true,
         }
     }
 }
@@ -125,6 +137,13 @@ pub struct DirectoryStore {
     // A procedure that changes nothing still finds, opens and notes. Each borrows it for itself alone.
     tree: RefCell<Tree>,
     transfers: Transfers,
+    syncs: Syncs,
+    /// Whether to sync what a Call changed.
+    sync: bool,
+    /// What the Call in hand changed.
+    changed: Vec<Target>,
+    /// The write verifier, as long as nothing was lost.
+    verifier: u64,
     /// Whom every caller is, unless we may act as anybody.
     own: Option<Caller>,
 }
@@ -150,12 +169,17 @@ impl DirectoryStore {
             Caller::new(uid.as_raw(), gid, groups.into_iter().map(Gid::as_raw))
         });
         let verifier = RandomState::new().hash_one(config.fsid);
-        let transfers = Transfers::new(disk, pool, config.reading_max, verifier);
+        let syncs = Syncs::new(disk.another());
+        let transfers = Transfers::new(disk, pool, config.reading_max);
         Ok(DirectoryStore {
             fsid: config.fsid,
             root: tree.id(ROOT),
             tree: RefCell::new(tree),
             transfers,
+            syncs,
+            sync: config.sync,
+            changed: Vec::new(),
+            verifier,
             own,
         })
     }
@@ -203,6 +227,39 @@ impl DirectoryStore {
         found.must_be_directory()?;
         found.permit(caller, permission::WRITE | permission::EXECUTE)?;
         Ok((index, found))
+    }
+
+    /// What is to be synced when an object has changed; found before it is changed, because afterwards it would be too
+    /// late to fail. Nothing, if it cannot be synced or need not be.
+    fn target(&self, tree: &mut Tree, index: Index) -> Result<Option<Target>, Status> {
+        if !self.sync {
+            return Ok(None);
+        }
+        match tree.reopen(index, false) {
+            Ok(file) => Ok(Some((tree.id(index).fileid, file))),
+            // No file or directory; or not for us to open. See the module.
+            Err(Errno::INVAL | Errno::ACCESS | Errno::PERM) => Ok(None),
+            Err(error) => Err(status(error)),
+        }
+    }
+}
+
+/// What a ticket stands for. Both kinds are dense, so their tickets are.
+enum Place {
+    Transfer(u32),
+    Sync(u32),
+}
+
+impl Place {
+    fn ticket(self) -> Ticket {
+        match self {
+            Place::Transfer(index) => Ticket(index << 1),
+            Place::Sync(index) => Ticket(index << 1 | 1),
+        }
+    }
+
+    fn of(Ticket(number): Ticket) -> Place {
+        if number & 1 == 0 { Place::Transfer(number >> 1) } else { Place::Sync(number >> 1) }
     }
 }
 
@@ -252,7 +309,9 @@ impl Store for DirectoryStore {
     }
 
     fn write_verifier(&self) -> Verifier {
-        self.transfers.verifier()
+        // Another one tells clients to write again what they did not commit.
+        let lost = self.transfers.failures() + self.syncs.failures();
+        self.verifier.wrapping_add(lost).to_be_bytes()
     }
 
     fn attributes(&self, object: ObjectId) -> Result<Attributes, Status> {
@@ -276,6 +335,8 @@ impl Store for DirectoryStore {
         }
         permit::check(&found, caller, set)?;
         let look = tree.look(index)?;
+        // Even if only a part of it is done.
+        self.changed.extend(self.target(tree, index)?);
         // First what can fail for other reasons than permission.
         if let Some(size) = set.size {
             let file = tree.reopen(index, true).map_err(status)?;
@@ -394,9 +455,12 @@ impl Store for DirectoryStore {
         if offset.checked_add(len).is_none_or(|end| end > FILE_LEN_MAX) {
             return Err(Status::FBig);
         }
-        let mode = if caller.is_root() { None } else { without_privileges(found.mode) };
         let file = tree.reopen(index, true).map_err(status)?;
-        self.transfers.write(file, offset, data, stable, mode)
+        // Before the data, as the kernel does: what is in the file must not run as its owner any more.
+        if let Some(mode) = without_privileges(found.mode).filter(|_| !caller.is_root()) {
+            system::change_mode(tree.look(index)?.as_fd(), mode).map_err(status)?;
+        }
+        self.transfers.write(file, offset, data, stable)
     }
 
     fn commit(&mut self, _: &Caller, object: ObjectId, _: u64, _: u32) -> Result<Progress<()>, Status> {
@@ -404,18 +468,32 @@ impl Store for DirectoryStore {
         let (index, found) = tree.find_stat(object)?;
         found.must_be_file()?;
         let file = tree.reopen(index, false).map_err(status)?;
-        self.transfers.commit(file)
+        let place = Place::Sync(self.syncs.wait([(object.fileid, file)].into_iter()));
+        Ok(Progress::Later(place.ticket()))
+    }
+
+    fn commit_changes(&mut self) -> Progress<()> {
+        if self.changed.is_empty() {
+            return Progress::Done(());
+        }
+        Progress::Later(Place::Sync(self.syncs.wait(self.changed.drain(..))).ticket())
     }
 
     fn poll_later(&mut self, now: Duration) -> Option<Ticket> {
         let tree = self.tree.get_mut();
         tree.now = now;
         tree.walk_on();
-        self.transfers.poll()
+        // What both begin goes to the kernel together.
+        self.syncs.start();
+        let transfer = self.transfers.poll().map(Place::Transfer);
+        transfer.or_else(|| self.syncs.poll().map(Place::Sync)).map(Place::ticket)
     }
 
     fn finish(&mut self, ticket: Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, Status> {
-        self.transfers.finish(ticket, pieces)
+        match Place::of(ticket) {
+            Place::Transfer(index) => self.transfers.finish(index, pieces),
+            Place::Sync(wait) => self.syncs.finish(wait).map(|()| Finished::Commit),
+        }
     }
 
     fn descriptor(&self) -> Option<RawFd> {
@@ -442,23 +520,31 @@ impl Store for DirectoryStore {
             if is_dots(name) { Err(Status::NoEnt) } else { tree.enter(index, name) }
         };
         let taken = match taken {
-            Ok((index, found)) => Some((self.tree.borrow().id(index), found)),
+            Ok((index, found)) => Some((index, self.tree.borrow().id(index), found)),
             Err(Status::NoEnt) => None,
             Err(error) => return Err(error),
         };
         let set = match (how, taken) {
-            (CreateHow::Unchecked(set), Some((object, found))) => {
+            (CreateHow::Unchecked(set), Some((_, object, found))) => {
                 // The file that is there keeps its attributes; only its size is set.
                 found.must_be_file().map_err(|_| Status::Exist)?;
                 let set = SetAttributes { size: set.size, ..SetAttributes::default() };
                 self.set_attributes(caller, object, &set, None, now)?;
                 return Ok(object);
             }
-            (CreateHow::Exclusive(verifier), Some((object, found))) => {
+            (CreateHow::Exclusive(verifier), Some((index, object, found))) => {
                 let times = (SetTime::ClientTime(found.atime), SetTime::ClientTime(found.mtime));
                 let is_same =
                     found.kind == FileType::Regular && found.size == 0 && times == verifier_times(*verifier);
-                return if is_same { Ok(object) } else { Err(Status::Exist) };
+                if !is_same {
+                    return Err(Status::Exist);
+                }
+                // The CREATE that made it may not be over.
+                let tree = &mut *self.tree.borrow_mut();
+                for index in [index, tree.parent(index)] {
+                    self.changed.extend(self.target(tree, index)?);
+                }
+                return Ok(object);
             }
             (CreateHow::Guarded(_), Some(_)) => return Err(Status::Exist),
             (CreateHow::Unchecked(set) | CreateHow::Guarded(set), None) => *set,
@@ -551,7 +637,9 @@ impl Store for DirectoryStore {
         if found.is_directory() {
             return Err(Status::IsDir);
         }
+        let target = self.target(tree, index)?;
         unlinkat(&*look, name, AtFlags::empty()).map_err(status)?;
+        self.changed.extend(target);
         tree.forget_name(index, name, found.fileid, found.nlink <= 1);
         Ok(())
     }
@@ -577,11 +665,13 @@ impl Store for DirectoryStore {
         let found = stat_at(look.as_fd(), name).map_err(status)?;
         found.check_sticky(caller, &above)?;
         found.must_be_directory()?;
+        let target = self.target(tree, index)?;
         unlinkat(&*look, name, AtFlags::REMOVEDIR).map_err(|error| match error {
             // What some file systems say of a directory that is not empty.
             Errno::EXIST => Status::NotEmpty,
             error => status(error),
         })?;
+        self.changed.extend(target);
         tree.forget_name(index, name, found.fileid, true);
         Ok(())
     }
@@ -625,10 +715,12 @@ impl Store for DirectoryStore {
                 return Err(Status::Exist);
             }
         }
+        let targets = [self.target(tree, source)?, self.target(tree, target)?];
         renameat(&*source_look, from, &*target_look, to).map_err(|error| match error {
             Errno::EXIST => Status::NotEmpty,
             error => status(error),
         })?;
+        self.changed.extend(targets.into_iter().flatten());
         if let Some(replaced) = replaced {
             let was_last = replaced.is_directory() || replaced.nlink <= 1;
             tree.forget_name(target, to, replaced.fileid, was_last);
@@ -663,6 +755,7 @@ impl Store for DirectoryStore {
         }
         // Found again, because looking for the directory may have closed it.
         let index = tree.find(object)?;
+        let targets = [self.target(tree, index)?, self.target(tree, parent)?];
         let (above, old) = tree.name(index).ok_or(Status::Stale)?;
         linkat(&*above, old, &*look, name, AtFlags::empty()).map_err(status)?;
         if stat_at(look.as_fd(), name).map_err(status)?.fileid != object.fileid {
@@ -670,6 +763,7 @@ impl Store for DirectoryStore {
             let _ = unlinkat(&*look, name, AtFlags::empty());
             return Err(Status::Jukebox);
         }
+        self.changed.extend(targets.into_iter().flatten());
         tree.note(parent, name, object, found.kind);
         Ok(())
     }

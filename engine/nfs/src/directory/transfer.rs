@@ -1,16 +1,17 @@
-//! READ, WRITE and COMMIT: what is under way, and what waits for memory or for room.
+//! READ and WRITE: what is under way, and what waits for memory or for room.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::io::Errno;
-use stag_disk::{Completion, Data, Disk, PIECES_MAX, Pieces, Sync, system};
+use stag_disk::{Completion, Data, Disk, PIECES_MAX, Pieces, Sync};
 use stag_memory::{Buf, Pool, Shared};
-use stag_wire::nfs3::{Stable, Status, Verifier};
+use stag_wire::nfs3::{Stable, Status};
 
+use super::Place;
 use super::object::{stat, status};
-use crate::store::{Finished, Progress, ReadDone, Ticket, WriteData, WriteDone};
+use crate::store::{Finished, Progress, ReadDone, WriteData, WriteDone};
 
 /// Transfers that wait for memory or room, at most: beyond that, clients are told to try again.
 const WAITING_MAX: usize = 1024;
@@ -27,7 +28,7 @@ pub(super) struct Transfers {
     /// Octets of the buffers of READs that are under way, and how many there may be.
     reading: usize,
     reading_max: usize,
-    verifier: u64,
+    failures: u64,
 }
 
 struct Transfer {
@@ -46,17 +47,12 @@ enum What {
         /// Of the file, when it began.
         size: u64,
     },
-    Write {
-        stable: Stable,
-        /// The mode that the file is to have afterwards: it must not run as its owner any more.
-        mode: Option<u32>,
-    },
-    Commit,
+    Write(Stable),
 }
 
 impl Transfers {
     /// Transfers by `disk`, with buffers of `pool`; READs take at most `reading_max` octets of them.
-    pub(super) fn new(disk: Disk, pool: Pool, reading_max: usize, verifier: u64) -> Transfers {
+    pub(super) fn new(disk: Disk, pool: Pool, reading_max: usize) -> Transfers {
         Transfers {
             disk,
             pool,
@@ -66,7 +62,7 @@ impl Transfers {
             done: VecDeque::new(),
             reading: 0,
             reading_max,
-            verifier,
+            failures: 0,
         }
     }
 
@@ -74,8 +70,9 @@ impl Transfers {
         &self.disk
     }
 
-    pub(super) fn verifier(&self) -> Verifier {
-        self.verifier.to_be_bytes()
+    /// Stable WRITEs that failed: what was written and not synced may be lost each time.
+    pub(super) fn failures(&self) -> u64 {
+        self.failures
     }
 
     /// Begins to read a file that ends at `size`.
@@ -100,14 +97,13 @@ impl Transfers {
         })
     }
 
-    /// Begins to write. `mode` is what the file's has to become.
+    /// Begins to write.
     pub(super) fn write(
         &mut self,
         file: Rc<OwnedFd>,
         offset: u64,
         data: WriteData<'_>,
         stable: Stable,
-        mode: Option<u32>,
     ) -> Result<Progress<WriteDone>, Status> {
         let len = data.len();
         let data = match data {
@@ -115,20 +111,8 @@ impl Transfers {
             WriteData::Placed(pieces) => self.copy(len, pieces.iter().map(|piece| &piece[..]))?,
             WriteData::Inline(octets) => self.copy(len, [octets].into_iter())?,
         };
-        let what = What::Write { stable, mode };
+        let what = What::Write(stable);
         self.begin(Transfer { file, offset, len, what, data, completion: None })
-    }
-
-    /// Begins to make safe what was written.
-    pub(super) fn commit(&mut self, file: Rc<OwnedFd>) -> Result<Progress<()>, Status> {
-        self.begin(Transfer {
-            file,
-            offset: 0,
-            len: 0,
-            what: What::Commit,
-            data: Pieces::new(),
-            completion: None,
-        })
     }
 
     fn copy<'a>(&self, len: usize, parts: impl Iterator<Item = &'a [u8]>) -> Result<Pieces<Shared>, Status> {
@@ -159,7 +143,7 @@ impl Transfers {
         if !self.waiting.is_empty() || !self.start(index) {
             self.waiting.push_back(index);
         }
-        Ok(Progress::Later(Ticket(index)))
+        Ok(Progress::Later(Place::Transfer(index).ticket()))
     }
 
     /// Gives a transfer to the disk. `false`: there is no room, or no memory.
@@ -182,7 +166,7 @@ impl Transfers {
                 self.reading += transfer.len;
                 self.disk.read(tag, file, offset, pieces)
             }
-            What::Write { stable, .. } => {
+            What::Write(stable) => {
                 let sync = match stable {
                     Stable::Unstable => Sync::None,
                     Stable::DataSync => Sync::Data,
@@ -190,14 +174,13 @@ impl Transfers {
                 };
                 self.disk.write(tag, file, offset, std::mem::take(&mut transfer.data), sync)
             }
-            What::Commit => self.disk.sync(tag, file, Sync::All),
         };
         assert!(begun.is_ok(), "there was room for an operation");
         true
     }
 
     /// The next transfer that is over.
-    pub(super) fn poll(&mut self) -> Option<Ticket> {
+    pub(super) fn poll(&mut self) -> Option<u32> {
         loop {
             self.harvest();
             let mut started = false;
@@ -212,7 +195,7 @@ impl Transfers {
                 break;
             }
         }
-        self.done.pop_front().map(Ticket)
+        self.done.pop_front()
     }
 
     fn harvest(&mut self) {
@@ -225,8 +208,7 @@ impl Transfers {
     }
 
     /// What came of a transfer that is over.
-    pub(super) fn finish(&mut self, ticket: Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, Status> {
-        let index = ticket.0;
+    pub(super) fn finish(&mut self, index: u32, pieces: &mut Vec<Shared>) -> Result<Finished, Status> {
         let taken = self
             .slots
             .get_mut(index as usize)
@@ -235,10 +217,7 @@ impl Transfers {
             return Err(Status::ServerFault);
         };
         self.free.push(index);
-        let result = match completion.result {
-            Ok(count) => Ok(count),
-            Err(error) => Err(self.failed(&what, error)),
-        };
+        let result = completion.result.map_err(|error| self.failed(&what, error));
         match what {
             What::Read { size } => {
                 // Until now, also if nobody asked: the buffers were not free.
@@ -252,30 +231,18 @@ impl Transfers {
                 let size = if (count as usize) < len { stat(&*file).map_err(status)?.size } else { size };
                 Ok(Finished::Read(ReadDone { count, eof: end >= size }))
             }
-            What::Write { stable, mode, .. } => {
-                let count = result?;
-                if count == 0 && len > 0 {
-                    return Err(Status::NoSpc);
-                }
-                if let Some(mode) = mode {
-                    system::change_mode(file.as_fd(), mode).map_err(status)?;
-                }
-                Ok(Finished::Write(WriteDone { count, committed: stable }))
-            }
-            What::Commit => result.map(|_| Finished::Commit),
+            What::Write(stable) => match result? {
+                0 if len > 0 => Err(Status::NoSpc),
+                count => Ok(Finished::Write(WriteDone { count, committed: stable })),
+            },
         }
     }
 
-    /// A sync that failed may have lost what others wrote and did not commit: a new verifier tells them to write it
-    /// again.
+    /// A sync that failed may have lost what others wrote and did not commit.
     fn failed(&mut self, what: &What, error: Errno) -> Status {
-        let is_sync = match what {
-            What::Read { .. } => false,
-            What::Write { stable, .. } => *stable != Stable::Unstable,
-            What::Commit => true,
-        };
+        let is_sync = matches!(what, What::Write(stable) if *stable != Stable::Unstable);
         let is_lost = is_sync && !matches!(error, Errno::NOSPC | Errno::DQUOT | Errno::FBIG);
-        self.verifier = self.verifier.wrapping_add(u64::from(is_lost));
+        self.failures += u64::from(is_lost);
         match error {
             Errno::INTR | Errno::CANCELED => Status::Jukebox,
             error => status(error),

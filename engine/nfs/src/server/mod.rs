@@ -19,6 +19,7 @@ mod nlm;
 mod nsm;
 mod rpcbind;
 mod transfer;
+mod waiting;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -34,7 +35,8 @@ use stag_wire::xdr::{Decode, Error};
 use crate::caller::Caller;
 use crate::export::Export;
 use crate::handle::{HANDLE_LEN, HandleKey};
-use crate::store::{ObjectId, Store};
+use crate::store::{ObjectId, Progress, Store, Ticket};
+use waiting::Waiting;
 
 pub use locking::{Locking, LockingConfig, LockingStatistics, SharedLocking};
 pub use mount::Mount;
@@ -92,6 +94,9 @@ pub struct Exports<S> {
     key: HandleKey,
     /// For results that have to be in registered memory and are not.
     pool: Pool,
+    waiting: Waiting,
+    /// What the Call in hand changed is on its way to stable storage: which store is at it, and what it calls that.
+    uncommitted: Option<(usize, Ticket)>,
 }
 
 impl<S: Store> Exports<S> {
@@ -108,7 +113,7 @@ impl<S: Store> Exports<S> {
                 }
             }
         }
-        Ok(Exports { shares, key: HandleKey::new(), pool })
+        Ok(Exports { shares, key: HandleKey::new(), pool, waiting: Waiting::default(), uncommitted: None })
     }
 
     /// The same exports, with handles of `key`: those of an earlier server with that key are good here.
@@ -174,7 +179,8 @@ impl<S: Store> Exports<S> {
         }
     }
 
-    /// Runs `work`, which changes the object of `handle`; gives its weak cache consistency data as well.
+    /// Runs `work`, which changes the object of `handle`; gives its weak cache consistency data as well. Who changed
+    /// names or attributes answers by [`Exports::answer`].
     fn change<T>(
         &mut self,
         asker: &Asker<'_>,
@@ -185,6 +191,9 @@ impl<S: Store> Exports<S> {
             Ok(opened) => {
                 let before = self.before(&opened);
                 let result = if self.is_read_only(&opened) { Err(Status::RoFs) } else { work(self, &opened) };
+                if let Progress::Later(ticket) = self.store_mut(&opened).commit_changes() {
+                    self.uncommitted = Some((opened.share, ticket));
+                }
                 (result, WccData { before, after: self.attributes(&opened) })
             }
             Err(status) => (Err(status), WccData::default()),

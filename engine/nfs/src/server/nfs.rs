@@ -18,11 +18,12 @@ use stag_wire::nfs3::{
 use stag_wire::xdr::Encode;
 
 use super::listing::{readdir, readdirplus};
-use super::transfer::{Pending, commit, finish, locate_data, read, readlink, symlink, write};
+use super::transfer::{commit, locate_data, read, readlink, symlink, write};
+use super::waiting::{Changed, Pending, Which};
 use super::{Asker, Exports, Opened, SharedExports, TimeOfDay, decode};
 use crate::binding;
 use crate::handle::HANDLE_LEN;
-use crate::store::{ObjectId, Special, Store, Ticket};
+use crate::store::{ObjectId, Special, Store};
 
 /// The most octets that one READ or WRITE moves.
 pub const TRANSFER_LEN_MAX: u32 = 1 << 20;
@@ -40,17 +41,6 @@ pub struct Nfs<S> {
     time: TimeOfDay,
     /// For the data of the Call in hand. Allocated once.
     pub(super) pieces: Vec<Shared>,
-    /// Calls that stores are at: a list for each, in the places that their tickets say.
-    waiting: Vec<Vec<Option<Waiting>>>,
-    /// The one of them that `poll_later` told of.
-    ready: Option<(usize, Ticket)>,
-}
-
-/// A Call that a store is at.
-struct Waiting {
-    token: Token,
-    procedure: Procedure,
-    pending: Pending,
 }
 
 /// The binding, in the engine's terms.
@@ -77,27 +67,7 @@ static BOUND: [Bound; Procedure::COUNT] = {
 
 impl<S: Store> Nfs<S> {
     pub(super) fn new(exports: SharedExports<S>, time: TimeOfDay) -> Nfs<S> {
-        let waiting = exports.borrow().shares.iter().map(|_| Vec::new()).collect();
-        Nfs { exports, time, pieces: Vec::with_capacity(PIECES_MAX), waiting, ready: None }
-    }
-
-    /// Keeps a Call until its store is done with it.
-    fn wait(&mut self, ticket: Ticket, waiting: Waiting) {
-        let places = &mut self.waiting[waiting.pending.opened().share];
-        let place = ticket.0 as usize;
-        if places.len() <= place {
-            places.resize_with(place + 1, || None);
-        }
-        debug_assert!(places[place].is_none(), "a ticket is of one Call");
-        places[place] = Some(waiting);
-    }
-
-    /// Takes out the Call that `poll_later` told of.
-    fn take_ready(&mut self, token: Token) -> Option<(Ticket, Waiting)> {
-        let (share, ticket) = self.ready.take()?;
-        let waiting = self.waiting[share].get_mut(ticket.0 as usize)?.take()?;
-        debug_assert_eq!(waiting.token, token, "the engine asks for what it was told of");
-        Some((ticket, waiting))
+        Nfs { exports, time, pieces: Vec::with_capacity(PIECES_MAX) }
     }
 
     /// What is served.
@@ -133,44 +103,24 @@ impl<S: Store> Service for Nfs<S> {
             Procedure::Read => read(&mut exports, &asker, call, reply, &mut self.pieces, now),
             Procedure::Write => write(&mut exports, &asker, call, reply, &mut self.pieces, now),
             Procedure::Commit => commit(&mut exports, &asker, call, reply),
-            _ => {
-                dispatch(procedure, &mut exports, &asker, call, reply, now);
-                None
-            }
+            _ => return dispatch(procedure, &mut exports, &asker, call, reply, now),
         };
-        let Some((ticket, pending)) = later else { return Outcome::Done };
-        drop(exports);
+        let Some((ticket, transfer)) = later else { return Outcome::Done };
         let token = call.token();
-        self.wait(ticket, Waiting { token, procedure, pending });
+        exports.waiting.add(transfer.share(), ticket, Which::Nfs, token, Pending::Transfer(transfer));
         Outcome::Later(token)
     }
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
-        let exports = &mut *self.exports.borrow_mut();
-        for (share, (_, store)) in exports.shares.iter_mut().enumerate() {
-            if let Some(ticket) = store.poll_later(now)
-                && let Some(Some(waiting)) = self.waiting[share].get(ticket.0 as usize)
-            {
-                self.ready = Some((share, ticket));
-                return Some(waiting.token);
-            }
-        }
-        None
+        self.exports.borrow_mut().poll_later(Which::Nfs, now)
     }
 
     fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {
-        let Some((ticket, waiting)) = self.take_ready(token) else { return reply.system_error() };
-        let exports = &mut *self.exports.borrow_mut();
-        let Waiting { procedure, pending, .. } = waiting;
-        finish(exports, ticket, procedure, &pending, reply, &mut self.pieces);
+        self.exports.borrow_mut().finish(token, reply, &mut self.pieces);
     }
 
     fn abandoned(&mut self, token: Token) {
-        let Some((ticket, waiting)) = self.take_ready(token) else { return };
-        // Nobody wants to know: what a READ has read goes back to its pool.
-        let opened = waiting.pending.opened();
-        let _ = self.exports.borrow_mut().store_mut(opened).finish(ticket, &mut self.pieces);
-        self.pieces.clear();
+        self.exports.borrow_mut().abandon(token, &mut self.pieces);
     }
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
@@ -191,7 +141,7 @@ fn dispatch<S: Store>(
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
     now: Time,
-) {
+) -> Outcome {
     /// Decodes, runs, encodes.
     macro_rules! answer {
         ($run:ident) => {
@@ -201,29 +151,42 @@ fn dispatch<S: Store>(
             }
         };
     }
+    /// Decodes, and runs what changes something.
+    macro_rules! change {
+        ($run:ident, $kind:ident) => {
+            decode(call, reply).map(|arguments| Changed::$kind($run(exports, asker, &arguments, now)))
+        };
+    }
+    let changed = match procedure {
+        Procedure::Setattr => change!(setattr, Setattr),
+        Procedure::Create => change!(create, Made),
+        Procedure::Mkdir => change!(mkdir, Made),
+        Procedure::Mknod => change!(mknod, Made),
+        Procedure::Symlink => symlink(exports, asker, call, reply, now).map(Changed::Made),
+        Procedure::Remove => change!(remove, Remove),
+        Procedure::Rmdir => change!(rmdir, Remove),
+        Procedure::Rename => change!(rename, Rename),
+        Procedure::Link => change!(link, Link),
+        _ => None,
+    };
+    if let Some(results) = changed {
+        return exports.answer(results, Which::Nfs, call.token(), reply);
+    }
     match procedure {
         Procedure::Null => reply.success(|_| Ok(())),
         Procedure::Getattr => answer!(getattr),
-        Procedure::Setattr => answer!(setattr),
         Procedure::Lookup => answer!(lookup),
         Procedure::Access => answer!(access),
-        Procedure::Create => answer!(create),
-        Procedure::Mkdir => answer!(mkdir),
-        Procedure::Mknod => answer!(mknod),
-        Procedure::Remove => answer!(remove),
-        Procedure::Rmdir => answer!(rmdir),
-        Procedure::Rename => answer!(rename),
-        Procedure::Link => answer!(link),
         Procedure::Fsstat => answer!(fsstat),
         Procedure::Fsinfo => answer!(fsinfo),
         Procedure::Pathconf => answer!(pathconf),
         Procedure::Readdir => readdir(exports, asker, call, reply, now),
         Procedure::Readdirplus => readdirplus(exports, asker, call, reply, now),
         Procedure::Readlink => readlink(exports, asker, call, reply, now),
-        Procedure::Symlink => symlink(exports, asker, call, reply, now),
-        // Answered by the caller.
-        Procedure::Read | Procedure::Write | Procedure::Commit => reply.system_error(),
+        // Answered above, or by the caller.
+        _ => {}
     }
+    Outcome::Done
 }
 
 /// Results that can be sent as they are.
@@ -248,6 +211,13 @@ impl<D> Named<D> {
     fn new<S: Store>(exports: &Exports<S>, opened: &Opened, object: ObjectId, directory: D) -> Named<D> {
         let attributes = exports.store(opened).attributes(object).ok();
         Named { handle: exports.seal(opened, object), attributes, directory }
+    }
+}
+
+impl Named<WccData> {
+    /// Attributes of the directory that it is in.
+    pub(super) fn directory(&self) -> WccData {
+        self.directory
     }
 }
 

@@ -1,12 +1,15 @@
 //! NFSACL version 3: the access control lists of the exports' objects. Served on the connections that NFS is served
 //! on; nothing in it is reduced, and a GETACL Reply is as long as the lists are (8267-5.2-a).
 
-use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service};
+use std::time::Duration;
+
+use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service, Token};
 use stag_wire::nfs3::{Failure, PostOpAttributes, Status, Time};
 use stag_wire::nfsacl::{
     self, Entry, GetaclArguments, Procedure, SetaclArguments, SetaclOk, SetaclReply, encode_acl, kind, mask,
 };
 
+use super::waiting::{Changed, Which};
 use super::{Asker, Exports, SharedExports, TimeOfDay, decode};
 use crate::acl::{Acl, SetLists};
 use crate::binding;
@@ -61,7 +64,7 @@ impl<S: Store> Service for Nfsacl<S> {
             Some(Procedure::Setacl) => {
                 if let Some(arguments) = decode(call, reply) {
                     let results = setacl(exports, &asker, &arguments, now);
-                    reply.success(|writer| writer.value(&results));
+                    return exports.answer(Changed::Setacl(results), Which::Nfsacl, call.token(), reply);
                 }
             }
             Some(Procedure::Null) => reply.success(|_| Ok(())),
@@ -69,6 +72,20 @@ impl<S: Store> Service for Nfsacl<S> {
             None => reply.system_error(),
         }
         Outcome::Done
+    }
+
+    // What becomes readable meanwhile, and how long nothing happens, NFS says of the same stores.
+
+    fn poll_later(&mut self, now: Duration) -> Option<Token> {
+        self.exports.borrow_mut().poll_later(Which::Nfsacl, now)
+    }
+
+    fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {
+        self.exports.borrow_mut().finish(token, reply, &mut Vec::new());
+    }
+
+    fn abandoned(&mut self, token: Token) {
+        self.exports.borrow_mut().abandon(token, &mut Vec::new());
     }
 }
 

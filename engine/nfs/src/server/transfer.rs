@@ -26,7 +26,7 @@ pub(super) fn read<S: Store>(
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
     now: Time,
-) -> Option<(Ticket, Pending)> {
+) -> Option<(Ticket, Transfer)> {
     let arguments = decode::<ReadArguments<'_>>(call, reply)?;
     let count = arguments.count.min(TRANSFER_LEN_MAX);
     let (done, attributes) = exports.look(asker, arguments.file, |exports, opened| {
@@ -34,7 +34,9 @@ pub(super) fn read<S: Store>(
         let done = store.read(&opened.caller, opened.object, arguments.offset, count, pieces, now)?;
         Ok(match done {
             Progress::Done(done) => Ok(done),
-            Progress::Later(ticket) => Err((ticket, Pending { opened: *opened, before: None })),
+            Progress::Later(ticket) => {
+                Err((ticket, Transfer { procedure: Procedure::Read, opened: *opened, before: None }))
+            }
         })
     });
     match done {
@@ -89,7 +91,7 @@ pub(super) fn write<S: Store>(
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
     now: Time,
-) -> Option<(Ticket, Pending)> {
+) -> Option<(Ticket, Transfer)> {
     let arguments = decode::<WriteArguments<'_>>(call, reply)?;
     let mut missing = false;
     let data = match arguments.data.0 {
@@ -120,7 +122,8 @@ pub(super) fn write<S: Store>(
     match done {
         Ok(Ok(done)) => answer_write(reply, Ok(done), file),
         Ok(Err((ticket, opened))) => {
-            return Some((ticket, Pending { opened, before: file.before.take() }));
+            let before = file.before.take();
+            return Some((ticket, Transfer { procedure: Procedure::Write, opened, before }));
         }
         Err(status) => answer_write(reply, Err(status), file),
     }
@@ -141,7 +144,7 @@ pub(super) fn commit<S: Store>(
     asker: &Asker<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
-) -> Option<(Ticket, Pending)> {
+) -> Option<(Ticket, Transfer)> {
     let arguments = decode::<CommitArguments<'_>>(call, reply)?;
     let before = exports.open(asker, arguments.file).ok().and_then(|opened| exports.before(&opened));
     // Nothing changes, so a read-only export is no obstacle.
@@ -150,7 +153,9 @@ pub(super) fn commit<S: Store>(
         let done = store.commit(&opened.caller, opened.object, arguments.offset, arguments.count)?;
         Ok(match done {
             Progress::Done(()) => Ok(store.write_verifier()),
-            Progress::Later(ticket) => Err((ticket, Pending { opened: *opened, before })),
+            Progress::Later(ticket) => {
+                Err((ticket, Transfer { procedure: Procedure::Commit, opened: *opened, before }))
+            }
         })
     });
     match done {
@@ -171,15 +176,17 @@ fn answer_commit(reply: &mut Reply<'_>, done: Result<Verifier, Status>, file: Wc
 
 /// A READ, WRITE or COMMIT that its store is at.
 #[derive(Clone, Copy)]
-pub(super) struct Pending {
+pub(super) struct Transfer {
+    procedure: Procedure,
     opened: Opened,
     /// What the file was before.
     before: Option<WccAttributes>,
 }
 
-impl Pending {
-    pub(super) fn opened(&self) -> &Opened {
-        &self.opened
+impl Transfer {
+    /// The place of its store.
+    pub(super) fn share(&self) -> usize {
+        self.opened.share
     }
 }
 
@@ -187,8 +194,7 @@ impl Pending {
 pub(super) fn finish<S: Store>(
     exports: &mut Exports<S>,
     ticket: Ticket,
-    procedure: Procedure,
-    pending: &Pending,
+    pending: &Transfer,
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
 ) {
@@ -197,7 +203,7 @@ pub(super) fn finish<S: Store>(
     let verifier = exports.store(opened).write_verifier();
     let after = exports.attributes(opened);
     let file = WccData { before: pending.before, after };
-    match (procedure, done) {
+    match (pending.procedure, done) {
         (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), after, pieces),
         (_, Ok(Finished::Write(done))) => answer_write(reply, Ok((done, verifier)), file),
         (_, Ok(Finished::Commit)) => answer_commit(reply, Ok(verifier), file),
@@ -274,26 +280,25 @@ pub(super) fn readlink<S: Store>(
     results.send(reply);
 }
 
-/// Answers SYMLINK.
+/// Runs SYMLINK. `None`: it could not be decoded, and is answered.
 pub(super) fn symlink<S: Store>(
     exports: &mut Exports<S>,
     asker: &Asker<'_>,
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
     now: Time,
-) {
-    let Some(arguments) = decode::<SymlinkArguments<'_>>(call, reply) else { return };
+) -> Option<Made> {
+    let arguments = decode::<SymlinkArguments<'_>>(call, reply)?;
     let mut buf = [0; STRING_LEN_CAP as usize];
     let path = match arguments.path.0 {
         Item::Inline(octets) => Some(octets),
         Item::Reduced { index, len } => gather(call.placed(index), len, &mut buf),
     };
-    let made: Made = make(exports, asker, arguments.place.directory, |store, opened| {
+    Some(make(exports, asker, arguments.place.directory, |store, opened| {
         let path = path.ok_or(Status::Jukebox)?;
         let (name, set) = (arguments.place.name.0, &arguments.attributes);
         store.make_symlink(&opened.caller, opened.object, name, path, set, now)
-    });
-    made.send(reply);
+    }))
 }
 
 /// Copies `len` placed octets together. `None` if there was no memory to place them in.

@@ -1,6 +1,7 @@
 //! Client and server together, over the simulated fabric.
 
 mod acl;
+mod durable;
 mod hostile;
 mod locks;
 mod pair;

@@ -16,6 +16,7 @@ use stag_nfs::server::{
     TimeOfDay, services_with_locks,
 };
 use stag_nfs::state::Recovered;
+use stag_nfs::stores::AnyStore;
 use stag_rpc::{
     CallRefused, Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools,
 };
@@ -30,7 +31,7 @@ pub(crate) const PAGE: usize = 4096;
 const PAGES: usize = 2048;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-type Files = MemoryStore;
+type Files = AnyStore;
 type Server = Engine<Sim, (Nfs<Files>, Mount<Files>, Nfsacl<Files>, Nlm<Files>, Nsm, Rpcbind)>;
 
 pub(crate) struct Pair {
@@ -100,11 +101,7 @@ impl Pair {
         locking: LockingConfig,
         recovered: Recovered,
     ) -> Pair {
-        let world = World::new(seed, plan);
-        let config = EngineConfig { connections_max: 4, receives_max: 256, ..EngineConfig::default() };
-        let mut provider = world.provider("server");
-        let server_pools = pools(&mut provider, &config);
-        let shares = exports.iter().enumerate().map(|(index, text)| {
+        Pair::of(exports, seed, plan, (locking, recovered), |index, pool| {
             let config = MemoryConfig {
                 fsid: index as u64 + 1,
                 data_len_max: (PAGES as u64 - 600) * PAGE as u64,
@@ -112,9 +109,26 @@ impl Pair {
                 names_max: 20_000,
                 root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
             };
-            let store = MemoryStore::new(&config, server_pools.payload.clone(), Time::default()).unwrap();
-            (text.parse::<Export>().unwrap(), store)
-        });
+            MemoryStore::new(&config, pool.clone(), Time::default()).unwrap().into()
+        })
+    }
+
+    /// The same, of the stores that `open` makes, which take their buffers from the pool that it gets.
+    pub(crate) fn of(
+        exports: &[&str],
+        seed: u64,
+        plan: FaultPlan,
+        (locking, recovered): (LockingConfig, Recovered),
+        open: impl Fn(usize, &Pool) -> AnyStore,
+    ) -> Pair {
+        let world = World::new(seed, plan);
+        let config = EngineConfig { connections_max: 4, receives_max: 256, ..EngineConfig::default() };
+        let mut provider = world.provider("server");
+        let server_pools = pools(&mut provider, &config);
+        let shares = exports
+            .iter()
+            .enumerate()
+            .map(|(index, text)| (text.parse::<Export>().unwrap(), open(index, &server_pools.payload)));
         let exports = Exports::new(shares.collect(), server_pools.payload.clone()).unwrap();
         let locking = Locking::new(locking, recovered, Box::new(NoCallOut::default()));
         let locking = Rc::new(RefCell::new(locking));

@@ -385,8 +385,8 @@ fn a_file_that_is_removed_with_data_in_flight() {
     let file = lab.file("f");
     let now = lab.now();
     let begun = lab.store.write(&ROOT, file, 0, WriteData::Inline(b"x"), Stable::Unstable, now).unwrap();
-    let root = lab.root();
-    lab.remove(root, "f").unwrap();
+    let (root, now) = (lab.root(), lab.now());
+    lab.store.remove(&ROOT, root, b"f", now).unwrap();
     let stag_nfs::store::Progress::Later(ticket) = begun else { panic!("{begun:?}") };
     while lab.store.poll_later(Duration::ZERO) != Some(ticket) {}
     assert!(lab.store.finish(ticket, &mut Vec::new()).is_ok());

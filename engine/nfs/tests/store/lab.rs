@@ -98,10 +98,20 @@ impl Lab {
         pool: &Pool,
         change: impl FnOnce(&mut DirectoryConfig),
     ) -> DirectoryStore {
+        let disk = Disk::new(&DiskConfig::default(), &[pool.arena()]);
+        Lab::open_by(disk, scratch, pool, change)
+    }
+
+    /// A store of a directory, by this disk.
+    pub(crate) fn open_by(
+        disk: Disk,
+        scratch: &Scratch,
+        pool: &Pool,
+        change: impl FnOnce(&mut DirectoryConfig),
+    ) -> DirectoryStore {
         let mut config = DirectoryConfig::new(&scratch.0, 78);
         config.trust = Duration::ZERO;
         change(&mut config);
-        let disk = Disk::new(&DiskConfig::default(), &[pool.arena()]);
         DirectoryStore::new(&config, disk, pool.clone()).unwrap()
     }
 
@@ -147,6 +157,18 @@ impl Lab {
     pub(crate) fn commit(&mut self, object: ObjectId) -> Result<(), Status> {
         let begun = self.store.commit(&Caller::ROOT, object, 0, 0)?;
         self.wait(begun, &mut Vec::new(), |finished| matches!(finished, Finished::Commit).then_some(()))
+    }
+
+    /// Waits until what was changed is on stable storage, as a server does before it answers.
+    pub(crate) fn settle(&mut self) -> Result<(), Status> {
+        let begun = self.store.commit_changes();
+        self.wait(begun, &mut Vec::new(), |finished| matches!(finished, Finished::Commit).then_some(()))
+    }
+
+    /// The same, if something was changed.
+    fn settled<T>(&mut self, done: Result<T, Status>) -> Result<T, Status> {
+        self.settle()?;
+        done
     }
 
     fn write_as(&mut self, object: ObjectId, offset: u64, data: WriteData<'_>) -> Result<WriteDone, Status> {
@@ -200,7 +222,8 @@ impl Lab {
         how: &CreateHow,
     ) -> Result<ObjectId, Status> {
         let now = self.now();
-        self.store.create(caller, directory, name.as_bytes(), how, now)
+        let done = self.store.create(caller, directory, name.as_bytes(), how, now);
+        self.settled(done)
     }
 
     pub(crate) fn mkdir(
@@ -212,7 +235,8 @@ impl Lab {
     ) -> Result<ObjectId, Status> {
         let now = self.now();
         let set = SetAttributes { mode: Some(mode), ..NONE };
-        self.store.make_directory(caller, directory, name.as_bytes(), &set, now)
+        let done = self.store.make_directory(caller, directory, name.as_bytes(), &set, now);
+        self.settled(done)
     }
 
     pub(crate) fn set(
@@ -222,7 +246,8 @@ impl Lab {
         set: SetAttributes,
     ) -> Result<(), Status> {
         let now = self.now();
-        self.store.set_attributes(caller, object, &set, None, now)
+        let done = self.store.set_attributes(caller, object, &set, None, now);
+        self.settled(done)
     }
 
     pub(crate) fn write(
@@ -270,7 +295,8 @@ impl Lab {
 
     pub(crate) fn remove(&mut self, directory: ObjectId, name: &str) -> Result<(), Status> {
         let now = self.now();
-        self.store.remove(&Caller::ROOT, directory, name.as_bytes(), now)
+        let done = self.store.remove(&Caller::ROOT, directory, name.as_bytes(), now);
+        self.settled(done)
     }
 
     pub(crate) fn rename(
@@ -280,7 +306,8 @@ impl Lab {
         to: (ObjectId, &str),
     ) -> Result<(), Status> {
         let now = self.now();
-        self.store.rename(caller, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), now)
+        let done = self.store.rename(caller, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), now);
+        self.settled(done)
     }
 
     /// Lists at most `count` entries after `cookie`, as names and cookies, and whether that was all.

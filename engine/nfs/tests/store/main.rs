@@ -2,6 +2,7 @@
 
 mod data;
 mod directory;
+mod durable;
 mod lab;
 mod model;
 mod names;

@@ -1,0 +1,151 @@
+//! No Reply leaves before what it tells of is on stable storage (RFC 1813 section 4.8): a directory over a disk that does
+//! one operation at a time, when it is told to.
+
+use std::cell::RefCell;
+use std::fs;
+
+use stag_disk::{Disk, Errno, Step, Steps};
+use stag_fabric::sim::FaultPlan;
+use stag_nfs::client::{Finished, Operation, Setacl};
+use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
+use stag_nfs::server::LockingConfig;
+use stag_nfs::state::Recovered;
+use stag_rpc::Chunks;
+use stag_runtime::Poller;
+use stag_wire::nfs3::*;
+use stag_wire::nfsacl::{self, SetaclArguments, mask};
+use stag_wire::xdr::Reader;
+
+use crate::pair::Pair;
+
+/// A directory that goes when the test ends.
+struct Scratch(std::path::PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Lab {
+    pair: Pair,
+    steps: Steps,
+    _scratch: Scratch,
+}
+
+fn lab(name: &str) -> Lab {
+    let path = std::env::temp_dir().join(format!("stag-durable-{}-{name}", std::process::id()));
+    fs::create_dir(&path).unwrap();
+    let (disk, steps) = Disk::stepped(8);
+    let disk = RefCell::new(Some(disk));
+    let locking = (LockingConfig::default(), Recovered::nothing());
+    let pair = Pair::of(&["dir:/data,root_squash=no"], 1, FaultPlan::default(), locking, |_, pool| {
+        let config = DirectoryConfig::new(&path, 9);
+        DirectoryStore::new(&config, disk.take().unwrap(), pool.clone()).unwrap().into()
+    });
+    Lab { pair, steps, _scratch: Scratch(path) }
+}
+
+impl Lab {
+    /// Makes a Call that needs `syncs`: it is not answered before the last of them, of which the first ends with
+    /// `error`.
+    fn ask<O: Operation, R>(
+        &mut self,
+        operation: &O,
+        syncs: usize,
+        error: Option<Errno>,
+        look: impl FnOnce(O::Reply<'_>) -> R,
+    ) -> R {
+        let Lab { pair, steps, .. } = self;
+        pair.begin(operation, Chunks::default(), 42);
+        let mut error = error;
+        for left in (1..=syncs).rev() {
+            // Everything that can happen without the disk happens.
+            pair.until(|_| (steps.waiting().len() == left).then_some(()));
+            assert!(matches!(steps.waiting()[0], Step::Sync(_)));
+            for _ in 0..100 {
+                pair.world.advance();
+                let now = pair.world.now();
+                pair.server.poll(now);
+                pair.client.poll(now);
+                assert!(pair.client.completed().is_none(), "answered with {left} syncs to do");
+            }
+            assert!(steps.step(error.take()));
+        }
+        let completed = pair.until(|pair| pair.client.completed());
+        assert!(steps.waiting().is_empty());
+        look(Finished::new(completed).reply::<O>().unwrap())
+    }
+}
+
+fn place<'a>(directory: &'a [u8], name: &'a [u8]) -> DirectoryName<'a> {
+    DirectoryName { directory: Handle(directory), name: Name(name) }
+}
+
+#[test]
+fn every_procedure_that_changes_something_waits_for_the_disk() {
+    let mut lab = lab("waits");
+    let root = lab.pair.root.clone();
+    let none = SetAttributes::default();
+    let create = CreateArguments { place: place(&root, b"f"), how: CreateHow::Exclusive([7; 8]) };
+    let file = lab.ask(&create, 2, None, |reply| {
+        let made = reply.unwrap();
+        assert!(made.attributes.is_some() && made.directory.before.is_some());
+        made.object.unwrap().0.to_vec()
+    });
+    let set = SetAttributes { size: Some(77), ..none };
+    let set = SetattrArguments { object: Handle(&file), attributes: set, guard: None };
+    lab.ask(&set, 1, None, |reply| assert_eq!(reply.unwrap().object.after.unwrap().size, 77));
+    let mkdir = MkdirArguments { place: place(&root, b"d"), attributes: none };
+    let folder = lab.ask(&mkdir, 2, None, |reply| reply.unwrap().object.unwrap().0.to_vec());
+    let path = Path(stag_wire::xdr::Item::Inline(b"f"));
+    let symlink = SymlinkArguments { place: place(&root, b"l"), attributes: none, path };
+    lab.ask(&symlink, 1, None, |reply| assert!(reply.is_ok()));
+    let mknod = MknodArguments { place: place(&root, b"p"), what: MknodData::Fifo(none) };
+    lab.ask(&mknod, 1, None, |reply| assert!(reply.is_ok()));
+    let link = LinkArguments { file: Handle(&file), link: place(&folder, b"g") };
+    lab.ask(&link, 2, None, |reply| assert_eq!(reply.unwrap().attributes.unwrap().nlink, 2));
+    let rename = RenameArguments { from: place(&root, b"f"), to: place(&folder, b"h") };
+    lab.ask(&rename, 2, None, |reply| assert!(reply.unwrap().to.before.is_some()));
+    let remove = RemoveArguments { object: place(&folder, b"g") };
+    lab.ask(&remove, 1, None, |reply| assert!(reply.is_ok()));
+    lab.ask(&RemoveArguments { object: place(&folder, b"h") }, 1, None, |reply| assert!(reply.is_ok()));
+    let rmdir = RmdirArguments { object: place(&root, b"d") };
+    lab.ask(&rmdir, 1, None, |reply| assert!(reply.is_ok()));
+    // What fails has nothing to wait for.
+    lab.ask(&remove, 0, None, |reply| assert_eq!(reply.unwrap_err().status, Status::Stale));
+}
+
+/// The other service that changes attributes shares the store, and what it waits for.
+#[test]
+fn setacl_waits_for_the_disk() {
+    let mut lab = lab("setacl");
+    let root = lab.pair.root.clone();
+    let create =
+        CreateArguments { place: place(&root, b"f"), how: CreateHow::Guarded(SetAttributes::default()) };
+    let file = lab.ask(&create, 2, None, |reply| reply.unwrap().object.unwrap().0.to_vec());
+    // USER_OBJ rw, GROUP_OBJ r, OTHER none.
+    let words: [u32; 11] = [3, 3, 1, 0, 6, 4, 0, 4, 0x20, 0, 0];
+    let octets: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    let access = Reader::new(&octets).value().unwrap();
+    let empty = [0; 8];
+    let default = Reader::new(&empty).value().unwrap();
+    let setacl = SetaclArguments { object: Handle(&file), mask: mask::ACCESS, access, default };
+    lab.ask(&Setacl(setacl), 1, None, |reply: nfsacl::SetaclReply| {
+        assert_eq!(reply.unwrap().attributes.unwrap().mode, 0o640);
+    });
+}
+
+#[test]
+fn a_disk_that_fails_is_told_of() {
+    let mut lab = lab("fails");
+    let root = lab.pair.root.clone();
+    let mkdir = MkdirArguments { place: place(&root, b"d"), attributes: SetAttributes::default() };
+    lab.ask(&mkdir, 2, Some(Errno::IO), |reply| {
+        let failure = reply.unwrap_err();
+        assert_eq!(failure.status, Status::Io);
+        assert!(failure.attributes.after.is_some());
+    });
+    let remove = RemoveArguments { object: place(&root, b"d") };
+    lab.ask(&remove, 0, None, |reply| assert_eq!(reply.unwrap_err().status, Status::IsDir));
+}

@@ -1,0 +1,261 @@
+//! What is on stable storage before a Call is answered (RFC 1813 section 4.8), seen on a disk that does one operation
+//! at a time, when it is told to.
+
+use std::time::Duration;
+
+use stag_disk::{Disk, Errno, Step, Steps};
+use stag_nfs::caller::Caller;
+use stag_nfs::store::{Finished, ObjectId, Progress, Special, Store, Ticket, WriteData};
+use stag_nfs::stores::AnyStore;
+use stag_wire::nfs3::{CreateHow, SetAttributes, SetTime, Stable, Status, Time};
+
+use crate::lab::{Lab, NONE, PAGE, Scratch, is_root};
+
+const ROOT: Caller = Caller::ROOT;
+const NOW: Time = Time { seconds: 1, nanoseconds: 0 };
+
+/// A directory store whose disk waits for steps.
+fn stepped(sync: bool) -> (AnyStore, Steps, Scratch) {
+    let scratch = Scratch::new();
+    let pool = Lab::pool(PAGE, 64);
+    let (disk, steps) = Disk::stepped(8);
+    let store = Lab::open_by(disk, &scratch, &pool, |config| config.sync = sync);
+    (store.into(), steps, scratch)
+}
+
+fn ticket(progress: Progress<()>) -> Ticket {
+    let Progress::Later(ticket) = progress else { panic!("it has to wait for the disk") };
+    ticket
+}
+
+fn poll(store: &mut AnyStore) -> Option<Ticket> {
+    store.poll_later(Duration::ZERO)
+}
+
+/// Objects that are synced, and nothing else, until what was changed is on stable storage. Each sync is needed: it is not
+/// over before the last.
+fn settle(store: &mut AnyStore, steps: &Steps) -> Vec<u64> {
+    let wanted = ticket(store.commit_changes());
+    assert_eq!(poll(store), None, "the disk has not done anything");
+    let mut synced = Vec::new();
+    loop {
+        let Step::Sync(number) = steps.waiting()[0] else { panic!("{:?}", steps.waiting()) };
+        synced.push(number);
+        assert!(steps.step(None));
+        if let Some(ready) = poll(store) {
+            assert_eq!((ready, steps.waiting().len()), (wanted, 0));
+            assert_eq!(store.finish(ready, &mut Vec::new()), Ok(Finished::Commit));
+            synced.sort_unstable();
+            return synced;
+        }
+    }
+}
+
+fn both(a: ObjectId, b: ObjectId) -> Vec<u64> {
+    vec![a.fileid.min(b.fileid), a.fileid.max(b.fileid)]
+}
+
+#[test]
+fn each_procedure_syncs_what_it_changed() {
+    let (mut store, steps, _scratch) = stepped(true);
+    let root = store.root();
+    let unchecked = CreateHow::Unchecked(NONE);
+    let file = store.create(&ROOT, root, b"f", &CreateHow::Guarded(NONE), NOW).unwrap();
+    assert_eq!(settle(&mut store, &steps), both(root, file), "CREATE: the name, and owner, mode and times");
+    let folder = store.make_directory(&ROOT, root, b"d", &NONE, NOW).unwrap();
+    assert_eq!(settle(&mut store, &steps), both(root, folder), "MKDIR");
+    store.make_symlink(&ROOT, root, b"l", b"f", &NONE, NOW).unwrap();
+    assert_eq!(settle(&mut store, &steps), [root.fileid], "SYMLINK: a link cannot be opened");
+    store.make_special(&ROOT, folder, b"p", Special::Fifo, &NONE, NOW).unwrap();
+    assert_eq!(settle(&mut store, &steps), [folder.fileid], "MKNOD");
+    let set = SetAttributes { size: Some(10), mode: Some(0o600), ..NONE };
+    store.set_attributes(&ROOT, file, &set, None, NOW).unwrap();
+    assert_eq!(settle(&mut store, &steps), [file.fileid], "SETATTR: the new length too");
+    let set = SetAttributes { mtime: SetTime::ServerTime, ..NONE };
+    store.set_attributes(&ROOT, folder, &set, None, NOW).unwrap();
+    assert_eq!(settle(&mut store, &steps), [folder.fileid], "SETATTR of a directory");
+    // The file is there: CREATE is a SETATTR.
+    assert_eq!(store.create(&ROOT, root, b"f", &unchecked, NOW), Ok(file));
+    assert_eq!(settle(&mut store, &steps), [file.fileid], "CREATE of what is there");
+    store.link(&ROOT, file, folder, b"g", NOW).unwrap();
+    assert_eq!(settle(&mut store, &steps), both(file, folder), "LINK: the name, and the number of links");
+    store.rename(&ROOT, (root, b"f"), (folder, b"h"), NOW).unwrap();
+    assert_eq!(settle(&mut store, &steps), both(root, folder), "RENAME: both directories");
+    store.rename(&ROOT, (folder, b"h"), (folder, b"i"), NOW).unwrap();
+    assert_eq!(settle(&mut store, &steps), [folder.fileid], "RENAME within one");
+    store.remove(&ROOT, folder, b"g", NOW).unwrap();
+    assert_eq!(settle(&mut store, &steps), [folder.fileid], "REMOVE");
+    for name in [&b"i"[..], b"p"] {
+        store.remove(&ROOT, folder, name, NOW).unwrap();
+    }
+    store.remove_directory(&ROOT, root, b"d", NOW).unwrap();
+    assert_eq!(settle(&mut store, &steps), both(root, folder), "RMDIR");
+}
+
+/// A verifier that is only in memory would let a CREATE that is repeated after a crash fail.
+#[test]
+fn an_exclusive_create_keeps_its_verifier_and_is_synced_again_when_repeated() {
+    let (mut store, steps, _scratch) = stepped(true);
+    let (root, how) = (store.root(), CreateHow::Exclusive(*b"verifier"));
+    let file = store.create(&ROOT, root, b"f", &how, NOW).unwrap();
+    // The Reply was lost, or is not sent yet.
+    assert_eq!(settle(&mut store, &steps), both(root, file));
+    assert_eq!(store.create(&ROOT, root, b"f", &how, NOW), Ok(file));
+    assert_eq!(settle(&mut store, &steps), both(root, file));
+    let other = CreateHow::Exclusive(*b"another1");
+    assert_eq!(store.create(&ROOT, root, b"f", &other, NOW), Err(Status::Exist));
+    assert_eq!(store.commit_changes(), Progress::Done(()));
+}
+
+/// Who comes while a sync is under way is not covered by it; all those share the next.
+#[test]
+fn many_changes_of_one_directory_share_syncs() {
+    let (mut store, steps, _scratch) = stepped(true);
+    let root = store.root();
+    let mut tickets = Vec::new();
+    let mut make = |store: &mut AnyStore, name: String| {
+        store.make_symlink(&ROOT, root, name.as_bytes(), b"x", &NONE, NOW).unwrap();
+        tickets.push(ticket(store.commit_changes()));
+    };
+    // Two before the disk begins, ten when it has.
+    for name in 0..2 {
+        make(&mut store, format!("{name}"));
+    }
+    assert_eq!(poll(&mut store), None);
+    for name in 2..12 {
+        make(&mut store, format!("{name}"));
+        assert_eq!(poll(&mut store), None);
+    }
+    assert_eq!(steps.waiting(), [Step::Sync(root.fileid)], "one at a time");
+    let mut done = Vec::new();
+    let mut finish = |store: &mut AnyStore| {
+        while let Some(ready) = poll(store) {
+            assert_eq!(store.finish(ready, &mut Vec::new()), Ok(Finished::Commit));
+            done.push(ready);
+        }
+        done.clone()
+    };
+    assert!(steps.step(None));
+    assert_eq!(finish(&mut store), tickets[..2]);
+    assert_eq!(steps.waiting(), [Step::Sync(root.fileid)]);
+    assert!(steps.step(None));
+    assert_eq!(finish(&mut store), tickets);
+    assert!(!steps.step(None), "two syncs for twelve changes");
+}
+
+/// More objects than operations that the disk takes at once.
+#[test]
+fn syncs_wait_for_room_on_the_disk() {
+    let (mut store, steps, _scratch) = stepped(true);
+    let root = store.root();
+    let mut left = Vec::new();
+    for name in 0..20 {
+        store.create(&ROOT, root, format!("{name}").as_bytes(), &CreateHow::Guarded(NONE), NOW).unwrap();
+        left.push(ticket(store.commit_changes()));
+    }
+    while !left.is_empty() {
+        if let Some(ready) = poll(&mut store) {
+            assert_eq!(store.finish(ready, &mut Vec::new()), Ok(Finished::Commit));
+            left.retain(|ticket| *ticket != ready);
+        } else {
+            assert!(steps.waiting().len() <= 8);
+            assert!(steps.step(None), "{left:?}");
+        }
+    }
+    assert!(!steps.step(None));
+}
+
+/// Nobody is told that something is done which the disk did not keep; and clients write again what they did not commit.
+#[test]
+fn a_sync_that_fails_fails_those_who_wait_for_it() {
+    let (mut store, steps, _scratch) = stepped(true);
+    let (root, before) = (store.root(), store.write_verifier());
+    let how = CreateHow::Guarded(NONE);
+    let mut tickets = Vec::new();
+    for name in [b"a", b"b"] {
+        store.create(&ROOT, root, name, &how, NOW).unwrap();
+        tickets.push(ticket(store.commit_changes()));
+    }
+    assert_eq!(poll(&mut store), None);
+    assert_eq!(steps.waiting()[0], Step::Sync(root.fileid));
+    assert!(steps.step(Some(Errno::IO)));
+    assert_eq!(poll(&mut store), None, "each waits for its file too");
+    while steps.step(None) {}
+    for _ in 0..2 {
+        let ready = poll(&mut store).unwrap();
+        assert!(tickets.contains(&ready));
+        assert_eq!(store.finish(ready, &mut Vec::new()), Err(Status::Io));
+    }
+    assert_ne!(store.write_verifier(), before);
+    // An interruption is none: it is done once more.
+    let verifier = store.write_verifier();
+    store.remove(&ROOT, root, b"a", NOW).unwrap();
+    let wanted = ticket(store.commit_changes());
+    assert_eq!(poll(&mut store), None);
+    assert!(steps.step(Some(Errno::INTR)));
+    assert_eq!((poll(&mut store), steps.waiting()), (None, vec![Step::Sync(root.fileid)]));
+    assert!(steps.step(None));
+    assert_eq!(poll(&mut store), Some(wanted));
+    assert_eq!(store.finish(wanted, &mut Vec::new()), Ok(Finished::Commit));
+    assert_eq!(store.write_verifier(), verifier);
+}
+
+/// COMMITs of one file share syncs in the same way, and WRITEs between go their own way.
+#[test]
+fn commits_share_syncs() {
+    let (mut store, steps, _scratch) = stepped(true);
+    let root = store.root();
+    let file = store.create(&ROOT, root, b"f", &CreateHow::Guarded(NONE), NOW).unwrap();
+    settle(&mut store, &steps);
+    let write = store.write(&ROOT, file, 0, WriteData::Inline(b"hello"), Stable::Unstable, NOW);
+    let Ok(Progress::Later(write)) = write else { panic!("{write:?}") };
+    let commits: Vec<_> = (0..3).map(|_| ticket(store.commit(&ROOT, file, 0, 0).unwrap())).collect();
+    assert_eq!(poll(&mut store), None);
+    assert_eq!(steps.waiting().len(), 2, "{:?}", steps.waiting());
+    while steps.step(None) {}
+    let mut over: Vec<_> = std::iter::from_fn(|| poll(&mut store)).collect();
+    for ready in &over {
+        assert!(store.finish(*ready, &mut Vec::new()).is_ok());
+    }
+    over.sort_by_key(|ticket| ticket.0);
+    let mut wanted = commits;
+    wanted.push(write);
+    wanted.sort_by_key(|ticket| ticket.0);
+    assert_eq!(over, wanted);
+}
+
+/// `sync=no`: names are answered at once. Data is as safe as ever.
+#[test]
+fn without_sync_only_data_is_synced() {
+    let (mut store, steps, _scratch) = stepped(false);
+    let root = store.root();
+    let file = store.create(&ROOT, root, b"f", &CreateHow::Guarded(NONE), NOW).unwrap();
+    store.make_directory(&ROOT, root, b"d", &NONE, NOW).unwrap();
+    store.set_attributes(&ROOT, file, &SetAttributes { size: Some(1), ..NONE }, None, NOW).unwrap();
+    assert_eq!(store.commit_changes(), Progress::Done(()));
+    let commit = ticket(store.commit(&ROOT, file, 0, 0).unwrap());
+    assert_eq!(poll(&mut store), None);
+    assert_eq!(steps.waiting(), [Step::Sync(file.fileid)]);
+    assert!(steps.step(None));
+    assert_eq!(poll(&mut store), Some(commit));
+    assert_eq!(store.finish(commit, &mut Vec::new()), Ok(Finished::Commit));
+}
+
+/// What ends a program's privileges comes before the data, so that a stable WRITE makes both safe.
+#[test]
+fn a_write_ends_privileges_before_the_data_is_there() {
+    if !is_root() {
+        println!("SKIPPED: only root has other users' programs");
+        return;
+    }
+    let (mut store, steps, _scratch) = stepped(true);
+    let (root, user) = (store.root(), Caller::new(7, 7, []));
+    let set = SetAttributes { mode: Some(0o4755), uid: Some(7), gid: Some(7), ..NONE };
+    let file = store.create(&ROOT, root, b"program", &CreateHow::Guarded(set), NOW).unwrap();
+    settle(&mut store, &steps);
+    let write = store.write(&user, file, 0, WriteData::Inline(b"x"), Stable::FileSync, NOW);
+    assert!(matches!(write, Ok(Progress::Later(_))));
+    assert_eq!(poll(&mut store), None);
+    assert_eq!(steps.waiting(), [Step::Write(file.fileid)]);
+    assert_eq!(store.attributes(file).unwrap().mode, 0o755);
+}
