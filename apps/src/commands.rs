@@ -3,7 +3,9 @@
 pub mod cat;
 pub mod cp;
 pub mod df;
+pub mod doctor;
 pub mod dump;
+pub mod explain;
 pub mod fabrics;
 pub mod get;
 pub mod hugepages;

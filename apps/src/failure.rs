@@ -14,6 +14,8 @@ pub enum Failure {
     Run(String),
     /// All is said already: status 1.
     Told,
+    /// All is said already, and it is more than warnings: status 3 (`stag doctor`).
+    ToldErrors,
     /// Nobody reads our output any more (`stag ls … | head`): status 0, in silence.
     OutputClosed,
 }
@@ -63,6 +65,7 @@ impl Failure {
             Failure::Usage(text) => (2, text),
             Failure::Run(text) => (1, text),
             Failure::Told => return ExitCode::from(1),
+            Failure::ToldErrors => return ExitCode::from(3),
             Failure::OutputClosed => return ExitCode::SUCCESS,
         };
         eprintln!("{program}: {text}");
@@ -74,7 +77,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(text) | Failure::Run(text) => f.write_str(text),
-            Failure::Told => f.write_str("failed"),
+            Failure::Told | Failure::ToldErrors => f.write_str("failed"),
             Failure::OutputClosed => f.write_str("standard output was closed"),
         }
     }

@@ -26,6 +26,7 @@ pub(crate) use plan::MEMORY_PER_OBJECT;
 use plan::Plan;
 use serve::Place;
 pub use settings::Settings;
+pub(crate) use settings::memory_unasked;
 
 /// The NFS server of Stag: memory and directories, over RDMA fabrics and TCP
 #[derive(Debug, Parser)]

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use stag::fabric::iwarp::CongestionControl;
 
-use crate::commands::{cat, cp, df, dump, fabrics, get, hugepages, ls, mkdir, mv, perf, ping, put, rm, stat};
+use crate::commands::{
+    cat, cp, df, doctor, dump, explain, fabrics, get, hugepages, ls, mkdir, mv, perf, ping, put, rm, stat,
+};
 use crate::failure::Failure;
 use crate::options::{self, Options};
 use crate::output::Output;
@@ -19,7 +21,7 @@ use crate::{arguments, demo, stagd};
     version,
     disable_help_subcommand = true,
     help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
-        Options: --json --no-reconnect --mountport PORT; iwarp: --crc on|off\n  \
+        Options: --json --no-reconnect --mountport PORT; iwarp: --crc on|off\n         \
         --congestion NAME; verbs: --device NAME --exposure window|registration\n\
         Examples: stag demo\n          stag ls -l shm://NAME/data\n"
 )]
@@ -68,6 +70,8 @@ enum Command {
     Dump(dump::Dump),
     Hugepages(hugepages::Hugepages),
     Fabrics(fabrics::Fabrics),
+    Doctor(doctor::Doctor),
+    Explain(explain::Explain),
     /// The server, for `stag demo` where only `stag` was built
     #[command(hide = true)]
     Stagd(stagd::Options),
@@ -92,6 +96,8 @@ impl Command {
             Command::Dump(command) => command.run(out),
             Command::Hugepages(command) => command.run(out),
             Command::Fabrics(command) => command.run(out),
+            Command::Doctor(command) => command.run(out),
+            Command::Explain(command) => command.run(out),
             Command::Stagd(options) => stagd::run(options, out),
         }
     }

@@ -17,7 +17,7 @@ const NAME_LEN_MAX: usize = 255;
 const PATH_LEN_MAX: usize = 1024;
 
 /// The fabrics that there are names for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Fabric {
     /// Two processes of one host.
     Shm,

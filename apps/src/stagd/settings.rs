@@ -1,7 +1,7 @@
 //! Options with every gap filled and every value checked.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stag::fabric::ExposureKind;
@@ -77,7 +77,7 @@ impl Settings {
             ));
         }
         let fabric = listen::fabric(&options.listen)?;
-        let ram = ram();
+        let ram = ram(Path::new("/"));
         let memory = options.memory.map_or_else(|| default_memory(ram), |size| size.0);
         if memory < MEMORY_MIN || ram.is_some_and(|ram| memory > ram) {
             return Err(Failure::usage(format_args!(
@@ -138,15 +138,20 @@ fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, Export)>, Failure> {
     Ok(exports)
 }
 
+/// What a server takes without being told to, on the machine below `root`.
+pub(crate) fn memory_unasked(root: &Path) -> u64 {
+    default_memory(ram(root))
+}
+
 /// A quarter of RAM, within reason and in whole MiB.
 fn default_memory(ram: Option<u64>) -> u64 {
     let quarter = ram.map_or(MEMORY_DEFAULT_MAX, |ram| ram / 4);
     quarter.clamp(MEMORY_MIN, MEMORY_DEFAULT_MAX) >> 20 << 20
 }
 
-/// This machine's RAM in bytes, if it says.
-fn ram() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
+/// The machine's RAM in bytes, if it says.
+fn ram(root: &Path) -> Option<u64> {
+    let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
     kib.checked_mul(1024)

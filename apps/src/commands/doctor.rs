@@ -1,0 +1,116 @@
+//! `stag doctor`: what on this machine keeps a fabric from working, or from being fast, and the command that repairs it.
+//!
+//! It changes nothing, connects to nothing, and reads files only: below `/`, or below the root of a tree that a test made.
+
+use std::path::Path;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::url::Fabric;
+
+mod cores;
+mod devices;
+mod finding;
+mod machine;
+mod memory;
+mod network;
+mod rdma;
+mod system;
+
+pub use finding::{Finding, State};
+use machine::Machine;
+
+/// Checks this machine, and says how to repair what it finds
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit status: 0, all is well, perhaps with notes; 1, warnings: it works, slowly
+or not under load; 3, errors: it does not work; 2, a wrong command line. That
+there is no RDMA hardware is a note, and with --for verbs an error.
+
+Examples: stag doctor
+          stag doctor --for verbs --json")]
+pub struct Doctor {
+    /// Check what this fabric needs: shm, iwarp or verbs [default: all]
+    #[arg(long = "for", value_name = "FABRIC", value_enum, hide_possible_values = true)]
+    fabric: Option<Fabric>,
+}
+
+use Fabric::{Iwarp, Shm, Verbs};
+
+/// A check: its name, the fabrics that need it, and what it does.
+type Check = (&'static str, &'static [Fabric], fn(&Machine) -> Vec<Finding>);
+
+const ALL: &[Fabric] = &[Shm, Iwarp, Verbs];
+
+/// In the order of the output: what is missing altogether first.
+const CHECKS: &[Check] = &[
+    ("kernel modules", &[Verbs], rdma::modules),
+    ("rdma-core", &[Verbs], rdma::libraries),
+    ("device files", &[Verbs], rdma::device_files),
+    ("RDMA devices", &[Verbs], devices::present),
+    ("RDMA ports", &[Verbs], devices::ports),
+    ("MTU", &[Verbs], devices::mtu),
+    ("GID", &[Verbs], devices::gids),
+    ("NIC and cores", &[Verbs], devices::nodes),
+    ("memlock", &[Verbs], memory::memlock),
+    ("hugepages", ALL, memory::hugepages),
+    ("cores", ALL, cores::allowed),
+    ("machine", ALL, cores::environment),
+    ("TCP ports", &[Iwarp, Verbs], network::ports),
+    ("congestion control", &[Iwarp], network::congestion_control),
+    ("backlog", &[Iwarp], network::backlog),
+    ("socket buffers", &[Iwarp], network::buffers),
+    ("open files", ALL, system::open_files),
+    ("io_uring", ALL, system::io_uring),
+];
+
+/// The names of the checks, in their order.
+pub fn checks() -> impl Iterator<Item = &'static str> {
+    CHECKS.iter().map(|(name, _, _)| *name)
+}
+
+/// Checks the machine whose `sys`, `proc`, `dev` and so on are below `root`: for one fabric, which then has to
+/// work, or for all.
+#[must_use]
+pub fn inspect(root: &Path, fabric: Option<Fabric>) -> Vec<(&'static str, Finding)> {
+    let machine = Machine::new(root, fabric == Some(Verbs));
+    let wanted =
+        CHECKS.iter().filter(|(_, fabrics, _)| fabric.is_none_or(|fabric| fabrics.contains(&fabric)));
+    wanted
+        .flat_map(|(name, _, check)| check(&machine).into_iter().map(move |finding| (*name, finding)))
+        .collect()
+}
+
+/// A finding, as a line of `--json`.
+#[derive(Serialize)]
+struct Told<'a> {
+    check: &'a str,
+    state: State,
+    found: &'a str,
+    repair: Option<&'a str>,
+}
+
+impl Doctor {
+    /// Runs it.
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        let findings = inspect(Path::new("/"), self.fabric);
+        for (check, Finding { state, found, repair }) in &findings {
+            out.object(&Told { check, state: *state, found, repair: repair.as_deref() })?;
+            out.line(format_args!("{:<8} {check:<19} {found}", state.name()))?;
+            if let Some(repair) = repair {
+                out.line(format_args!("{:<28} repair: {repair}", ""))?;
+            }
+        }
+        let count = |state| findings.iter().filter(|(_, finding)| finding.state == state).count();
+        let [errors, warnings, notes] = [State::Error, State::Warning, State::Note].map(count);
+        out.line(format_args!("errors: {errors}, warnings: {warnings}, notes: {notes}"))?;
+        match (errors, warnings) {
+            (0, 0) => Ok(()),
+            (0, _) => Err(Failure::Told),
+            _ => Err(Failure::ToldErrors),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What a check comes to.
+
+use serde::Serialize;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// It works; it could be better, or is worth knowing.
+    Note,
+    /// It works, but much slower than it could, or not under load.
+    Warning,
+    /// It does not work.
+    Error,
+}
+
+impl State {
+    /// As it is printed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Note => "note",
+            State::Warning => "warning",
+            State::Error => "error",
+        }
+    }
+}
+
+/// One line: the thing, the limit, the value found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub state: State,
+    /// What was found, in words.
+    pub found: String,
+    /// The command that repairs it. None only if nothing is to be repaired.
+    pub repair: Option<String>,
+}
+
+impl Finding {
+    /// All is well.
+    pub(super) fn ok(found: impl Into<String>) -> Finding {
+        Finding { state: State::Ok, found: found.into(), repair: None }
+    }
+
+    /// Something is not as it should be.
+    pub(super) fn bad(state: State, found: impl Into<String>, repair: impl Into<String>) -> Finding {
+        Finding { state, found: found.into(), repair: Some(repair.into()) }
+    }
+}

@@ -1,0 +1,100 @@
+//! The files that a machine tells about itself in.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use stag::runtime::CoreSet;
+
+use super::finding::State;
+
+/// A machine, or a tree that looks like one.
+pub(super) struct Machine {
+    root: PathBuf,
+    /// RDMA hardware has to work.
+    needs_verbs: bool,
+}
+
+/// Permission to lock memory beyond the limit, and to do what root does, as bits of `CapEff`.
+pub(super) const CAP_IPC_LOCK: u32 = 14;
+pub(super) const CAP_SYS_ADMIN: u32 = 21;
+
+impl Machine {
+    pub(super) fn new(root: &Path, needs_verbs: bool) -> Machine {
+        Machine { root: root.to_owned(), needs_verbs }
+    }
+
+    /// Where its files are.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A file's path in the tree.
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// A file's text, without white space around it.
+    pub(super) fn read(&self, path: &str) -> Option<String> {
+        Some(fs::read_to_string(self.path(path)).ok()?.trim().to_owned())
+    }
+
+    /// A file that has one value, such as a number.
+    pub(super) fn value<T: FromStr>(&self, path: &str) -> Option<T> {
+        self.read(path)?.parse().ok()
+    }
+
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.path(path).exists()
+    }
+
+    /// What is in a folder, in order; nothing, if it is not there.
+    pub(super) fn names(&self, folder: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// A line of this process's status: `Uid`, `CapEff`.
+    pub(super) fn status(&self, field: &str) -> Option<String> {
+        let status = self.read("proc/self/status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+        Some(line.trim().to_owned())
+    }
+
+    /// Whether this process has a capability.
+    pub(super) fn is_capable(&self, capability: u32) -> bool {
+        let set = self.status("CapEff").and_then(|set| u64::from_str_radix(&set, 16).ok());
+        set.is_some_and(|set| set >> capability & 1 != 0)
+    }
+
+    /// The cores that this process may use.
+    pub(super) fn cores(&self) -> Option<CoreSet> {
+        self.status("Cpus_allowed_list")?.parse().ok()
+    }
+
+    /// The RDMA devices.
+    pub(super) fn rdma_devices(&self) -> Vec<String> {
+        self.names("sys/class/infiniband")
+    }
+
+    /// How bad it is that something of verbs is missing: where it is wanted, where there is hardware for it, and elsewhere.
+    pub(super) fn missing(&self) -> State {
+        match () {
+            () if self.needs_verbs => State::Error,
+            () if !self.rdma_devices().is_empty() => State::Warning,
+            () => State::Note,
+        }
+    }
+
+    /// A network interface that could carry RDMA, for examples.
+    pub(super) fn interface(&self) -> String {
+        let names = self.names("sys/class/net").into_iter();
+        names
+            .filter(|name| name != "lo")
+            .find(|name| self.has(&format!("sys/class/net/{name}/device")))
+            .unwrap_or_else(|| "NETDEV".to_owned())
+    }
+}

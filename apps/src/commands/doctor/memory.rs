@@ -1,0 +1,61 @@
+//! Memory: how much may be locked, and on what pages it is.
+
+use stag::hugepages::Inventory;
+
+use super::finding::{Finding, State};
+use super::machine::{CAP_IPC_LOCK, Machine};
+use crate::stagd;
+use crate::values::Size;
+
+/// Whether what a device has to reach may be pinned. Memory of the other fabrics is not.
+pub(super) fn memlock(machine: &Machine) -> Vec<Finding> {
+    let wanted = stagd::memory_unasked(machine.root());
+    if machine.is_capable(CAP_IPC_LOCK) {
+        return vec![Finding::ok("no limit for this user, who has CAP_IPC_LOCK")];
+    }
+    let Some(limits) = Inventory::read(machine.root()).memlock else {
+        let found = "/proc/self/limits does not tell how much memory may be locked";
+        return vec![Finding::bad(State::Note, found, "ulimit -l")];
+    };
+    let Some(limit) = limits.soft else { return vec![Finding::ok("unlimited")] };
+    let found = format!("{} may be locked; a stagd pins {} over verbs", Size(limit), Size(wanted));
+    if limit >= wanted {
+        return vec![Finding::ok(found)];
+    }
+    let repair = "sudo prlimit --pid $$ --memlock=unlimited, in the shell that starts it; of a service: LimitMEMLOCK=infinity";
+    vec![Finding::bad(machine.missing(), found, repair)]
+}
+
+/// Whether a stagd fits on the hugepages that are free.
+pub(super) fn hugepages(machine: &Machine) -> Vec<Finding> {
+    /// Octets of the pages that the repair reserves.
+    const PAGE_LEN: u64 = 2 << 20;
+    let wanted = stagd::memory_unasked(machine.root());
+    let inventory = Inventory::read(machine.root());
+    if inventory.pages.is_empty() {
+        let repair = "none but another kernel: one with CONFIG_HUGETLBFS, outside of containers that hide it";
+        return vec![Finding::bad(State::Note, "this kernel shows none", repair)];
+    }
+    let free: u64 =
+        inventory.pages.iter().map(|pages| pages.page_len * pages.free.saturating_sub(pages.reserved)).sum();
+    let mut findings = Vec::new();
+    let found = format!("{} are free; a stagd takes {}", Size(free), Size(wanted));
+    findings.push(if free >= wanted {
+        Finding::ok(found)
+    } else {
+        let count = (wanted - free).div_ceil(PAGE_LEN) + reserved_small(&inventory, PAGE_LEN);
+        let repair = format!("sudo stag hugepages setup --count {count} --apply");
+        Finding::bad(State::Note, format!("{found}, the rest on small pages"), repair)
+    });
+    for limit in inventory.cgroup.iter().filter(|limit| limit.limit < wanted) {
+        let path = limit.path.display();
+        let found = format!("the control group may use {} of pages of {}", Size(limit.limit), limit.size);
+        findings.push(Finding::bad(State::Note, found, format!("echo max | sudo tee {path}")));
+    }
+    findings
+}
+
+/// Pages of that size that there are already: `setup` counts those, too.
+fn reserved_small(inventory: &Inventory, page_len: u64) -> u64 {
+    inventory.pages.iter().find(|pages| pages.page_len == page_len).map_or(0, |pages| pages.total)
+}
