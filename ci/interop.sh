@@ -39,8 +39,14 @@ if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
     done
     groups+=(locks:off:/dir kill:off:/dir:5 kill:crc:/dir:5 kill:tcp:/dir:5 kill:off:/mem:1 public:/mem)
     groups+=(server:off server:crc server:asked server:p2p)
+    for over in verbs-siw verbs-rxe; do
+        groups+=("client:$over:/mem:all" "client:$over:/dir:all" "kill:$over:/dir:5" "kill:$over:/mem:1" "server:$over")
+    done
+    groups+=(both:host-guest both:guest-host both:siw both:rxe fabrics)
 elif [ ${#groups[@]} -eq 0 ]; then
     groups=(client:off:/mem:all client:crc:/dir:few "client:p2p:/mem:files,fio" locks:off:/mem kill:off:/dir:2 server:off server:asked public:/mem)
+    groups+=("client:verbs-siw:/mem:files,links" "client:verbs-rxe:/mem:files,links" server:verbs-siw:few server:verbs-rxe:few)
+    groups+=(both:host-guest:few both:guest-host:few fabrics)
 fi
 
 skipped() { echo "SKIPPED: $*"; exit 77; }
@@ -188,12 +194,12 @@ ask() {
         # served WHAT: served_WHAT (client_rows.sh) in the folder that stagd exports.
         served) "served_$2" "$work/dir" ;;
         # fabrics: without a device, `stag fabrics` says so.
-        fabrics) [ -n "$(ls /sys/class/infiniband 2>/dev/null)" ] || "$stag" fabrics | grep -E '^verbs +does not work' ;;
+        fabrics) [ -n "$(ls /sys/class/infiniband 2>/dev/null)" ] || "$stag" fabrics | grep -E "^verbs +does not work" >&2 ;;
         # client NAME: a row of our client against the guest's server.
         client)
             local began=$EPOCHREALTIME outcome=ok
             mkdir -p "$out/${group//[:\/]/-}"
-            case $group in *:asked) crc=on ;; *) crc=off ;; esac
+            case $group in *:asked*) crc=on ;; *) crc=off ;; esac
             timed "client_$2" >"$out/${group//[:\/]/-}/$2.log" 2>&1 || outcome=FAILED
             row $outcome "$2" "$(since "$began")"
             [ $outcome = ok ]
