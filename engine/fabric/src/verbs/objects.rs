@@ -538,11 +538,17 @@ impl Parameters<'_> {
     }
 }
 
+/// What a queue pair stands on.
+struct Foundation {
+    _domain: Rc<ProtectionDomain>,
+    _queue: Rc<CompletionQueue>,
+    _shared: Option<Rc<SharedReceives>>,
+}
+
 /// An identifier of the connection manager, and its queue pair if it has one.
 pub(super) struct CmId {
     raw: NonNull<sys::rdma_cm_id>,
-    // What the queue pair stands on.
-    queue_pair: Option<(Rc<ProtectionDomain>, Rc<CompletionQueue>, Option<Rc<SharedReceives>>)>,
+    queue_pair: Option<Foundation>,
     channel: Rc<EventChannel>,
 }
 
@@ -651,7 +657,8 @@ impl CmId {
         let create = self.cm().rdma_create_qp;
         // SAFETY: all of it is alive, and kept so below; the attributes live through the call.
         check(unsafe { create(self.raw.as_ptr(), domain.raw.as_ptr(), &mut attributes) })?;
-        self.queue_pair = Some((Rc::clone(domain), Rc::clone(queue), shared.cloned()));
+        let (_domain, _queue, _shared) = (Rc::clone(domain), Rc::clone(queue), shared.cloned());
+        self.queue_pair = Some(Foundation { _domain, _queue, _shared });
         Ok(())
     }
 

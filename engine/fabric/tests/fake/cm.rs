@@ -210,8 +210,11 @@ pub(super) extern "C" fn bind_addr(id: *mut sys::rdma_cm_id, at: *mut libc::sock
     })
 }
 
-pub(super) extern "C" fn listen(_id: *mut sys::rdma_cm_id, _backlog: libc::c_int) -> libc::c_int {
-    with(|world| if world.called("rdma_listen").is_some() { -1 } else { 0 })
+pub(super) extern "C" fn listen(_id: *mut sys::rdma_cm_id, backlog: libc::c_int) -> libc::c_int {
+    with(|world| {
+        world.seen.backlog = backlog;
+        if world.called("rdma_listen").is_some() { -1 } else { 0 }
+    })
 }
 
 pub(super) extern "C" fn resolve_addr(
@@ -300,6 +303,7 @@ pub(super) extern "C" fn connect(
         };
         // SAFETY: the caller's parameters.
         let parameters = unsafe { &*parameters };
+        world.seen.parameters.push(*parameters);
         let data = private_data(world, parameters, 56);
         let child = world.new_id(channel, context);
         let device = &raw mut *world.context;
@@ -330,6 +334,7 @@ pub(super) extern "C" fn accept(
         };
         // SAFETY: the caller's parameters.
         let parameters = unsafe { &*parameters };
+        world.seen.parameters.push(*parameters);
         let data = private_data(world, parameters, 196);
         for side in [name, peer] {
             world.ids.get_mut(&side).expect("both are alive").is_connected = true;

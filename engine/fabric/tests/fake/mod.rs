@@ -9,6 +9,7 @@
 
 mod cm;
 mod verbs;
+mod work;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -77,6 +78,9 @@ pub(crate) struct World {
     /// Whether memory windows are on offer, and whether it is iWARP.
     pub(crate) has_windows: bool,
     pub(crate) is_iwarp: bool,
+    /// Whether it has shared receive queues.
+    pub(crate) has_srq: bool,
+    pub(crate) seen: Seen,
     /// Whether there is a device at all.
     pub(crate) has_device: bool,
     device: Box<sys::ibv_device>,
@@ -140,12 +144,70 @@ struct Pair {
     id: usize,
     /// The shared receive queue that it takes from, if it has none of its own.
     srq: Option<usize>,
-    sends: VecDeque<(sys::ibv_send_wr, Vec<sys::ibv_sge>)>,
+    sends: VecDeque<Request>,
     receives: VecDeque<(u64, Vec<sys::ibv_sge>)>,
     /// Reads whose answer is on its way, where they are overtaken: on iWARP.
-    reads: VecDeque<(sys::ibv_send_wr, Vec<sys::ibv_sge>)>,
+    reads: VecDeque<Request>,
     is_broken: bool,
     depth: (u32, u32),
+    inline_len: u32,
+}
+
+/// A work request of a send queue.
+struct Request {
+    send: sys::ibv_send_wr,
+    pieces: Vec<sys::ibv_sge>,
+    /// What an inline one carries, copied when it is posted; then its pieces are here.
+    octets: Vec<u8>,
+}
+
+impl Request {
+    /// # Safety
+    ///
+    /// Its pieces exist, and if it is inline, so does their memory.
+    unsafe fn new(send: &sys::ibv_send_wr) -> Request {
+        let mut pieces = if send.num_sge == 0 {
+            Vec::new()
+        } else {
+            // SAFETY: the caller's word.
+            unsafe { std::slice::from_raw_parts(send.sg_list, send.num_sge as usize) }.to_vec()
+        };
+        let mut octets = Vec::new();
+        if send.send_flags & sys::IBV_SEND_INLINE != 0
+            && let Some(piece) = pieces.first_mut()
+        {
+            // SAFETY: the caller's word.
+            octets = unsafe { std::slice::from_raw_parts(piece.addr as *const u8, piece.length as usize) }
+                .to_vec();
+            piece.addr = octets.as_ptr() as u64;
+        }
+        Request { send: *send, pieces, octets }
+    }
+}
+
+/// What the world saw of its user.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Work requests of send queues, those of them that ask for a completion, and those that are inline.
+    pub(crate) requests: u64,
+    pub(crate) signaled: u64,
+    pub(crate) inline: u64,
+    /// Binds and invalidations of memory windows.
+    pub(crate) window_requests: u64,
+    /// RDMA Reads of one queue pair under way at once, at most.
+    pub(crate) reads_max: usize,
+    /// How connections were asked for and accepted.
+    pub(crate) parameters: Vec<sys::rdma_conn_param>,
+    pub(crate) backlog: i32,
+}
+
+impl Seen {
+    fn note(&mut self, send: &sys::ibv_send_wr) {
+        self.requests += 1;
+        self.signaled += u64::from(send.send_flags & sys::IBV_SEND_SIGNALED != 0);
+        self.inline += u64::from(send.send_flags & sys::IBV_SEND_INLINE != 0);
+        self.window_requests += u64::from(matches!(send.opcode, sys::IBV_WR_BIND_MW | sys::IBV_WR_LOCAL_INV));
+    }
 }
 
 struct Region {
@@ -242,6 +304,8 @@ impl World {
         World {
             has_windows: true,
             is_iwarp: false,
+            has_srq: true,
+            seen: Seen::default(),
             has_device: true,
             device,
             context,

@@ -1,0 +1,199 @@
+//! Each function of the libraries fails, each work-completion status, each event of the connection manager and of the
+//! device. Whatever fails, all buffers come back, every connection ends with a reason, and nothing of the libraries is left
+//! over.
+
+use std::time::Duration;
+
+use stag_fabric::{DisconnectReason, FabricError, Provider, WorkError};
+use stag_rdma_core_sys as sys;
+
+use crate::fake;
+use crate::side::*;
+
+#[test]
+fn nothing_fails() {
+    for kind in KINDS {
+        kind.begin();
+        let outcome = run(kind, |_| {});
+        assert!(outcome.connected, "{kind:?}: {outcome:?}");
+        assert_eq!(outcome.reasons.len(), 2);
+        assert_eq!(fake::leaks(), [], "{kind:?}");
+    }
+}
+
+#[test]
+fn every_function_fails_at_every_call() {
+    let functions = [
+        "rdma_create_event_channel",
+        "rdma_get_devices",
+        "ibv_query_device",
+        "ibv_query_port",
+        "ibv_create_cq",
+        "ibv_alloc_pd",
+        "ibv_alloc_mw",
+        "ibv_create_qp",
+        "ibv_create_srq",
+        "ibv_post_srq_recv",
+        "ibv_reg_mr",
+        "ibv_get_async_event",
+        "ibv_modify_qp",
+        "ibv_post_send",
+        "ibv_post_recv",
+        "ibv_poll_cq",
+        "rdma_create_id",
+        "rdma_bind_addr",
+        "rdma_listen",
+        "rdma_resolve_addr",
+        "rdma_resolve_route",
+        "rdma_create_qp",
+        "rdma_connect",
+        "rdma_accept",
+        "rdma_disconnect",
+        "rdma_get_cm_event",
+        "rdma_set_option",
+        "rdma_notify",
+        "rdma_reject",
+    ];
+    for kind in KINDS {
+        for function in functions {
+            // A poll fails now and then, not each of thousands.
+            let stride = if matches!(function, "ibv_poll_cq" | "rdma_get_cm_event") { 17 } else { 1 };
+            for after in (0..).step_by(stride).take(40) {
+                kind.begin();
+                fake::fail(function, after, libc::ENOMEM);
+                run(kind, |_| {});
+                let was_met = fake::calls(function) > u64::from(after);
+                fake::forgive();
+                assert_eq!(fake::leaks(), [], "{kind:?}: call {after} of {function} failed");
+                if !was_met {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_status_of_a_send_and_of_a_receive() {
+    for kind in KINDS {
+        for is_receive in [false, true] {
+            for status in 1..=24 {
+                kind.begin();
+                let outcome = run(kind, |when| {
+                    if when == 1 {
+                        fake::spoil(is_receive, status);
+                    }
+                });
+                assert!(outcome.connected, "{outcome:?}");
+                assert_eq!(outcome.reasons.len(), 2, "both sides are told");
+                assert!(!outcome.errors.is_empty(), "{status} is an error");
+                if status != sys::IBV_WC_WR_FLUSH_ERR {
+                    let is_why = |reason: &DisconnectReason| {
+                        matches!(
+                            reason,
+                            DisconnectReason::Work(_)
+                                | DisconnectReason::PeerDied
+                                | DisconnectReason::PeerViolation(_)
+                        )
+                    };
+                    assert!(outcome.reasons.iter().any(is_why), "{kind:?} {status}: {outcome:?}");
+                }
+                fake::forgive();
+                assert_eq!(fake::leaks(), [], "{kind:?} {is_receive} {status}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_event_of_the_connection_manager_at_any_time() {
+    let kinds = (0..=17).filter(|&kind| kind != sys::RDMA_CM_EVENT_CONNECT_REQUEST);
+    for event in kinds {
+        for status in [0, 8, 28, -libc::ETIMEDOUT, -libc::ENODEV] {
+            for then in [0, 1] {
+                let kind = WINDOWS;
+                kind.begin();
+                let outcome = run(kind, |when| {
+                    if when == then {
+                        fake::cm_event(event, status);
+                    }
+                });
+                assert!(outcome.opened);
+                assert_eq!(fake::leaks(), [], "event {event}, status {status}, at {then}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_event_of_the_device() {
+    for kind in KINDS {
+        for event in 0..=20 {
+            kind.begin();
+            let outcome = run(kind, |when| {
+                if when == 1 {
+                    fake::async_event(event);
+                }
+            });
+            assert!(outcome.connected, "{outcome:?}");
+            assert_eq!(fake::leaks(), [], "{kind:?}: event {event}");
+        }
+    }
+}
+
+#[test]
+fn a_device_goes_and_comes_back() {
+    WINDOWS.begin();
+    {
+        let mut a = Side::new(WINDOWS.config(), CAPACITY).expect("a device");
+        let mut b = Side::new(WINDOWS.config(), CAPACITY).expect("a device");
+        b.verbs.listen("127.0.0.1:20049").expect("nobody listens there");
+        let mut now = Duration::ZERO;
+        for round in 0..3 {
+            a.pair = a.verbs.connect("127.0.0.1:20049", b"", CAPACITY).ok();
+            a.receive();
+            for _ in 0..60 {
+                now += TICK;
+                a.poll(now);
+                b.poll(now);
+            }
+            assert!(a.is_up && b.is_up, "round {round}");
+            fake::with(|world| world.has_device = false);
+            fake::cm_event(sys::RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
+            while a.pair.is_some() || b.pair.is_some() {
+                now += TICK;
+                a.poll(now);
+                b.poll(now);
+            }
+            assert_eq!(a.ended.pop(), Some(DisconnectReason::DeviceRemoved));
+            assert_eq!(a.verbs.device(), None);
+            let refused = a.verbs.connect("127.0.0.1:20049", b"", CAPACITY).expect_err("there is no device");
+            assert!(matches!(refused, FabricError::Gone(_)), "{refused}");
+            assert_eq!(a.pool.outstanding() + b.pool.outstanding(), 0);
+            fake::with(|world| world.has_device = true);
+            while a.verbs.device().is_none() || b.verbs.device().is_none() {
+                now += Duration::from_millis(1);
+                a.poll(now);
+                b.poll(now);
+            }
+        }
+    }
+    assert_eq!(fake::leaks(), []);
+}
+
+/// The end of a registration fails: then the memory is not given back before the queue pair is gone.
+#[test]
+fn a_fence_that_fails_ends_the_connection() {
+    let kind = REGIONS;
+    kind.begin();
+    let mut was_pending = false;
+    let outcome = run(kind, |when| {
+        if when == 1 {
+            fake::fail("ibv_dereg_mr", 0, libc::EBUSY);
+            was_pending = true;
+        }
+    });
+    assert!(outcome.connected && was_pending);
+    assert!(outcome.reasons.contains(&DisconnectReason::Work(WorkError::Device)), "{outcome:?}");
+    assert_eq!(fake::leaks(), []);
+}

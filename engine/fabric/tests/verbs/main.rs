@@ -1,0 +1,10 @@
+//! The verbs provider on libraries of nothing: what it asks of them, and what it makes of whatever they do.
+
+#[path = "../fake/mod.rs"]
+mod fake;
+
+mod faults;
+mod path;
+mod receives;
+mod setup;
+mod side;

@@ -1,0 +1,216 @@
+//! The data path: what is posted, signaled, inline, queued, registered; and sleep.
+
+use std::os::fd::AsRawFd;
+
+use stag_fabric::verbs::{Verbs, VerbsConfig};
+use stag_fabric::{Exposed, Fence, Provider, QueuePairCapacity, ReadPart, ReadRequest, SendRequest};
+
+use crate::fake;
+use crate::side::*;
+
+#[test]
+fn one_doorbell_for_all_that_was_posted() {
+    WINDOWS.begin();
+    let (mut a, mut b) = connected(&WINDOWS.config(), CAPACITY);
+    let before = fake::calls("ibv_post_send");
+    let pair = a.pair.expect("it is connected");
+    for id in 0..6 {
+        let buf = a.buf(b"one of six");
+        let request = SendRequest { id, buf, invalidate: None, signaled: id == 5 };
+        a.verbs.post_send(pair, request).expect("within capacity");
+    }
+    a.verbs.ring_doorbells();
+    assert_eq!(fake::calls("ibv_post_send") - before, 1);
+    pass(&mut a, &mut b, 20);
+}
+
+/// Nothing that comes between the last poll and the sleep is slept through, and what comes later wakes.
+#[test]
+fn arm_then_poll_again() {
+    WINDOWS.begin();
+    let (mut a, mut b) = connected(&VerbsConfig { may_sleep: true, ..WINDOWS.config() }, CAPACITY);
+    let wakes = |verbs: &Verbs| {
+        let fd = verbs.descriptor().expect("it may sleep").as_raw_fd();
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure.
+        unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+    };
+    let say = |a: &mut Side| {
+        let buf = a.buf(b"wake up");
+        let request = SendRequest { id: 1, buf, invalidate: None, signaled: true };
+        a.verbs.post_send(a.pair.expect("connected"), request).expect("within capacity");
+        a.verbs.ring_doorbells();
+    };
+    b.verbs.disarm();
+    say(&mut a);
+    // It is in the completion queue since B looked there for the last time, and before B asks to be told.
+    a.poll(TICK * 2999);
+    assert!(!b.verbs.arm(), "it came before");
+    b.poll(TICK * 3000);
+    assert!(b.verbs.arm(), "there is nothing");
+    assert!(!wakes(&b.verbs));
+    say(&mut a);
+    a.poll(TICK * 3001);
+    assert!(wakes(&b.verbs), "it came later");
+    b.verbs.disarm();
+    let before = b.completions.len();
+    b.poll(TICK * 3002);
+    assert_eq!(b.completions.len(), before + 1);
+}
+
+const MANY: QueuePairCapacity =
+    QueuePairCapacity { receives: 64, sends: 64, exposures: 4, send_len_max: 512, receive_len_max: 512 };
+
+fn send(side: &mut Side, id: u64, len: usize, signaled: bool) {
+    let buf = side.buf(&vec![id as u8; len]);
+    let request = SendRequest { id, buf, invalidate: None, signaled };
+    side.verbs.post_send(side.pair.expect("connected"), request).expect("within capacity");
+}
+
+/// One work request of sixteen asks for a completion, and that gives back what is before it.
+#[test]
+fn completions_are_only_asked_for_now_and_then() {
+    WINDOWS.begin();
+    let (mut a, mut b) = connected(&WINDOWS.config(), MANY);
+    let posted = a.pool.outstanding();
+    let (requests, signaled) = fake::with(|world| (world.seen.requests, world.seen.signaled));
+    // Two rounds, more together than the capacity: the first has to be given back unasked.
+    for _ in 0..2 {
+        for id in 0..48 {
+            send(&mut a, id, 8, false);
+        }
+        pass(&mut a, &mut b, 100);
+        b.receive();
+        assert_eq!(a.pool.outstanding(), posted, "all Sends are given back");
+    }
+    fake::with(|world| {
+        assert_eq!(world.seen.requests - requests, 96);
+        assert!((5..=7).contains(&(world.seen.signaled - signaled)), "{:?}", world.seen);
+    });
+    assert_eq!(a.completions, [], "the user did not ask for any");
+    send(&mut a, 7, 8, true);
+    pass(&mut a, &mut b, 20);
+    assert_eq!(a.completions, [(7, Ok(()))]);
+}
+
+/// The device refuses more than 100 octets inline, so half of the 256 asked for, and half of that, were tried.
+#[test]
+fn what_fits_goes_inline() {
+    WINDOWS.begin();
+    let (mut a, _b) = connected(&WINDOWS.config(), CAPACITY);
+    for (len, inline) in [(0, 1), (1, 1), (64, 1), (65, 0), (512, 0)] {
+        let before = fake::with(|world| world.seen.inline);
+        send(&mut a, 1, len, true);
+        a.verbs.ring_doorbells();
+        assert_eq!(fake::with(|world| world.seen.inline) - before, inline, "{len} octets");
+    }
+}
+
+/// As many Reads are under way as the peer has resources for, and not one more; the others wait their turn.
+#[test]
+fn reads_wait_for_the_peers_resources() {
+    for kind in [WINDOWS, REGIONS, IWARP] {
+        for (read_depth, expected) in [(1, 1), (2, 2), (16, 4)] {
+            kind.begin();
+            let config = VerbsConfig { read_depth, ..kind.config() };
+            let (mut a, mut b) = connected(&config, CAPACITY);
+            let memory = Exposed::Read(b.buf(&[9; 300]).share());
+            let source = b.verbs.expose(b.pair.expect("connected"), memory).expect("within capacity");
+            pass(&mut a, &mut b, 5);
+            fake::with(|world| world.seen.reads_max = 0);
+            for id in 0..4 {
+                let target = a.buf(&[0; 80]);
+                let parts: Vec<ReadPart> =
+                    (0..8).map(|at| ReadPart { at: at * 10, len: 10, source }).collect();
+                let request = ReadRequest { id, target };
+                a.verbs.post_read(a.pair.expect("connected"), request, &parts).expect("within capacity");
+            }
+            pass(&mut a, &mut b, 100);
+            let done: Vec<u64> =
+                a.completions.iter().filter(|(_, ok)| ok.is_ok()).map(|(id, _)| *id).collect();
+            assert_eq!(done, [0, 1, 2, 3], "{kind:?}");
+            assert_eq!(
+                fake::with(|world| world.seen.reads_max),
+                expected,
+                "{kind:?}, asked for {read_depth}"
+            );
+        }
+    }
+}
+
+/// Calls into the driver and work requests that so many exposures and fences take, one after the other: the table in
+/// engine/README.md. (registered, deregistered, of windows, doorbells)
+#[test]
+fn what_an_exposure_costs() {
+    const ROUNDS: u64 = 10;
+    for (kind, at_once, expected) in [
+        (WINDOWS, 1, [0, 0, 2, 2]),
+        (REGIONS, 1, [1, 1, 0, 1]),
+        (IWARP, 1, [1, 1, 0, 1]),
+        (STANDING, 1, [0, 0, 0, 1]),
+        // The binds share the doorbell of the Send that tells of them.
+        (WINDOWS, 3, [0, 0, 6, 2]),
+        (REGIONS, 3, [3, 3, 0, 1]),
+        (STANDING, 3, [0, 0, 0, 1]),
+    ] {
+        kind.begin();
+        let (mut a, mut b) = connected(&kind.config(), CAPACITY);
+        let pair = a.pair.expect("connected");
+        let mut round = |a: &mut Side| {
+            let expose = |a: &mut Side| {
+                let memory = Exposed::Write(a.buf(&[0; 100]));
+                a.verbs.expose(pair, memory).expect("within capacity")
+            };
+            let exposed: Vec<_> = (0..at_once).map(|_| expose(a)).collect();
+            send(a, 1, 8, true);
+            a.verbs.ring_doorbells();
+            pass(a, &mut b, 10);
+            b.receive();
+            for segment in exposed {
+                match a.verbs.fence(pair, segment.handle, 2).expect("it is exposed") {
+                    Fence::Done(memory) => drop(memory),
+                    Fence::Pending => {}
+                }
+            }
+            a.verbs.ring_doorbells();
+            pass(a, &mut b, 10);
+        };
+        // Several standing exposures at one time take registrations once.
+        round(&mut a);
+        let seen = || {
+            let windows = fake::with(|world| world.seen.window_requests);
+            [fake::calls("ibv_reg_mr"), fake::calls("ibv_dereg_mr"), windows, fake::calls("ibv_post_send")]
+        };
+        let (before, posted) = (seen(), a.pool.outstanding());
+        (0..ROUNDS).for_each(|_| round(&mut a));
+        let cost: Vec<u64> = seen().iter().zip(before).map(|(after, before)| after - before).collect();
+        assert_eq!(cost, expected.map(|each| each * ROUNDS), "{kind:?}, {at_once} at once");
+        let counters = a.verbs.counters();
+        assert_eq!(counters.standing > 0, kind.exposure.is_some(), "{counters:?}");
+        assert_eq!(a.pool.outstanding(), posted, "all memory is back");
+    }
+}
+
+/// An arena is registered once in each protection domain, and a domain with its arenas serves one connection after the
+/// other.
+#[test]
+fn an_arena_is_registered_once_in_each_domain() {
+    // Domains of a side: one for all; or one that is a model, and one for each connection. Standing exposures have one, where
+    // it is registered as often as there are exposures at one time.
+    for (kind, expected) in [(WINDOWS, 1), (STANDING, 2), (REGIONS, 2), (IWARP, 2)] {
+        kind.begin();
+        let (mut a, mut b) = connected(&kind.config(), CAPACITY);
+        for _ in 0..3 {
+            // But for what exposures and targets of Reads take.
+            let others = a.verbs.counters().registrations + b.verbs.counters().registrations;
+            assert_eq!(fake::calls("ibv_reg_mr") - others, 2 * expected, "{kind:?}");
+            for side in [&mut a, &mut b] {
+                let pair = side.pair.expect("connected");
+                side.verbs.disconnect(pair);
+            }
+            pass(&mut a, &mut b, 100);
+            assert_eq!((a.pair, b.pair), (None, None));
+            connect(&mut a, &mut b);
+        }
+    }
+}

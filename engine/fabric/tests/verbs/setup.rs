@@ -1,0 +1,194 @@
+//! Opening, listening, and connections of many.
+
+use std::time::Duration;
+
+use stag_fabric::verbs::{Verbs, VerbsConfig};
+use stag_fabric::{
+    DisconnectReason, Event, ExposureKind, FabricError, ListenerId, Peer, Provider, QueuePairCapacity,
+};
+
+use crate::fake;
+use crate::side::*;
+
+/// With port 0 the connection manager chooses one; an address that leads to the device can be told to others.
+#[test]
+fn a_listener_says_where_it_is() {
+    fake::reset(false);
+    let mut verbs = open(WINDOWS.config()).expect("the fake has a device");
+    let chosen = verbs.listen("0.0.0.0:0").expect("a port");
+    let other = verbs.listen("127.0.0.1:0").expect("another port");
+    let port = |listener| verbs.listener_address(listener).expect("an address").port();
+    assert_ne!(port(chosen), 0);
+    assert_ne!(port(chosen), port(other));
+    assert_eq!(verbs.listener_address(ListenerId(7)), None);
+    let addresses = verbs.addresses();
+    assert!(addresses.iter().any(|found| found.interface == "lo"), "{addresses:?}");
+    assert!(!verbs.addresses().is_empty(), "looking takes nothing away");
+    drop(verbs);
+    assert_eq!(fake::leaks(), []);
+}
+
+/// Over IPv6 too, and a link-local peer is named with its scope.
+#[test]
+fn addresses_of_both_families() {
+    for address in ["127.0.0.1:20049", "[::1]:20049", "[fe80::1%1]:20049"] {
+        WINDOWS.begin();
+        let (mut a, mut b) = (
+            Side::new(WINDOWS.config(), CAPACITY).expect("a device"),
+            Side::new(WINDOWS.config(), CAPACITY).expect("a device"),
+        );
+        b.verbs.listen(address).expect("nobody listens there");
+        a.pair = a.verbs.connect(address, b"", CAPACITY).ok();
+        let (mut asked, mut established) = (None, None);
+        for turn in 0..60 {
+            a.verbs.poll(TICK * turn, &mut Vec::new(), 0);
+            b.verbs.poll(TICK * turn, &mut Vec::new(), 0);
+            if let Some(Event::Established { peer, .. }) = a.verbs.poll_event() {
+                established = Some(peer);
+            }
+            if let Some(Event::ConnectRequest { request, peer, .. }) = b.verbs.poll_event() {
+                asked = Some(peer);
+                let pair = b.verbs.prepare(request, CAPACITY).expect("there is room");
+                b.verbs.accept(pair, b"").expect("whoever asked is there");
+            }
+        }
+        let mut peer: std::net::SocketAddr = address.parse().expect("numbers");
+        assert_eq!(established, Some(Peer::Address(peer)));
+        peer.set_port(4711);
+        assert_eq!(asked, Some(Peer::Address(peer)));
+    }
+}
+
+#[test]
+fn a_machine_that_cannot_says_why() {
+    WINDOWS.begin();
+    fake::fail("rdma_create_event_channel", 0, libc::ENODEV);
+    let error = open(WINDOWS.config()).err().expect("no connection manager").to_string();
+    assert!(error.contains("verbs://") && error.contains("modprobe rdma_ucm"), "{error}");
+    fake::fail("rdma_get_devices", 0, libc::ENOSYS);
+    let error = open(WINDOWS.config()).err().expect("no devices").to_string();
+    assert!(error.contains("modprobe"), "{error}");
+    fake::with(|world| world.has_device = false);
+    let error = open(WINDOWS.config()).err().expect("no device").to_string();
+    assert!(error.contains("no RDMA device"), "{error}");
+    fake::with(|world| world.has_device = true);
+    let named = VerbsConfig { device: Some("mlx5_7".to_owned()), ..WINDOWS.config() };
+    let error = open(named).err().expect("no such device").to_string();
+    assert!(error.contains("mlx5_7") && error.contains("fake0"), "{error}");
+    assert_eq!(fake::leaks(), []);
+}
+
+/// On the machine that runs this: with rdma-core or without, with a device or without.
+#[test]
+fn this_machine_opens_or_says_why() {
+    match Verbs::open(VerbsConfig::default()) {
+        Ok(verbs) => assert!(!verbs.notes().is_empty()),
+        Err(error) => assert!(matches!(error, FabricError::Unavailable { fabric: "verbs", .. }), "{error}"),
+    }
+}
+
+#[test]
+fn the_device_decides_how_memory_is_exposed() {
+    for (kind, expected) in [
+        (WINDOWS, ExposureKind::MemoryWindow),
+        (REGIONS, ExposureKind::Registration),
+        (IWARP, ExposureKind::Registration),
+        (STANDING, ExposureKind::Standing),
+    ] {
+        kind.begin();
+        let verbs = open(kind.config()).expect("a device");
+        assert_eq!(verbs.limits().exposure, expected);
+        // Nobody is to find it out by accident.
+        let is_loud =
+            verbs.notes().iter().any(|note| note.contains("STANDING") && note.contains("no protection"));
+        assert_eq!(is_loud, expected == ExposureKind::Standing, "8166-8.1: {:?}", verbs.notes());
+        assert!(verbs.notes().iter().any(|note| note.contains("exposed")), "{:?}", verbs.notes());
+        // 256 octets were asked for, and refused, until few enough were.
+        assert!(verbs.notes().iter().any(|note| note.contains("64 octets")), "{:?}", verbs.notes());
+    }
+    WINDOWS.begin();
+    fake::fail("ibv_alloc_mw", 0, libc::ENOMEM);
+    let verbs = open(WINDOWS.config()).expect("a device");
+    assert_eq!(verbs.limits().exposure, ExposureKind::Registration, "windows only in name");
+}
+
+/// Many ask at once: each is answered, a bounded number at each look; of those that nobody answers only so many wait.
+#[test]
+fn a_backlog_of_many() {
+    const ONE: QueuePairCapacity =
+        QueuePairCapacity { receives: 1, sends: 1, exposures: 0, send_len_max: 64, receive_len_max: 64 };
+    let config = VerbsConfig {
+        queue_pairs: 1200,
+        completions: 1 << 17,
+        backlog: 77,
+        setup_timeout: Duration::from_secs(10),
+        ..WINDOWS.config()
+    };
+    for (asked, answers) in [(300, true), (1100, false)] {
+        WINDOWS.begin();
+        let mut a = open(config.clone()).expect("a device");
+        let mut b = open(config.clone()).expect("a device");
+        b.listen("127.0.0.1:20049").expect("nobody listens there");
+        fake::with(|world| assert_eq!(world.seen.backlog, 77));
+        for _ in 0..asked {
+            a.connect("127.0.0.1:20049", b"", ONE).expect("there is room");
+        }
+        let (mut requests, mut established, mut refused) = (0, [0, 0], 0);
+        for turn in 0..500 {
+            for verbs in [&mut a, &mut b] {
+                verbs.poll(TICK * turn, &mut Vec::new(), 0);
+            }
+            while let Some(event) = b.poll_event() {
+                match event {
+                    Event::ConnectRequest { request, .. } if answers => {
+                        let pair = b.prepare(request, ONE).expect("there is room");
+                        b.accept(pair, b"").expect("whoever asked is there");
+                    }
+                    Event::ConnectRequest { .. } => requests += 1,
+                    Event::Established { .. } => established[1] += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+            while let Some(event) = a.poll_event() {
+                match event {
+                    Event::Established { .. } => established[0] += 1,
+                    Event::Disconnected { reason: DisconnectReason::Rejected(why), .. } => {
+                        assert!(why.contains("too many connection requests"), "{why}");
+                        refused += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        if answers {
+            assert_eq!(established, [asked, asked]);
+        } else {
+            assert_eq!((requests, refused), (1024, asked - 1024));
+        }
+        drop((a, b));
+        assert_eq!(fake::leaks(), []);
+    }
+}
+
+/// What a connection's set-up tells the device: how often to try again, and how many Reads there may be.
+#[test]
+fn the_parameters_of_a_connection() {
+    for (rnr_retries, expected) in [(6, 6), (0, 0), (3, 3), (200, 7)] {
+        WINDOWS.begin();
+        let config = VerbsConfig { rnr_retries, read_depth: 3, ..WINDOWS.config() };
+        let before = fake::calls("rdma_set_option");
+        connected(&config, CAPACITY);
+        assert!(
+            fake::calls("rdma_set_option") - before >= 2,
+            "the time to wait for acknowledgements, on both sides"
+        );
+        fake::with(|world| {
+            assert_eq!(world.seen.parameters.len(), 2, "one asks, one accepts");
+            for parameters in &world.seen.parameters {
+                assert_eq!(parameters.rnr_retry_count, expected);
+                assert_eq!(parameters.retry_count, 7);
+                assert_eq!((parameters.responder_resources, parameters.initiator_depth), (3, 3));
+            }
+        });
+    }
+}
