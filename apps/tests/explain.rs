@@ -5,9 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use stag::fabric::{DisconnectReason, WorkError};
+use stag::rpc::CloseReason;
 use stag::wire::rdmap::Cause;
 use stag::wire::{mount3, nfs3, rpcrdma};
-use stag_apps::commands::explain::{Table, tables};
+use stag_apps::commands::explain::{Table, hint, tables};
 
 fn stag(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_stag")).arg("explain").args(arguments).output().unwrap()
@@ -164,6 +166,25 @@ fn every_entry_is_whole() {
     }
 }
 
+/// Entries send their reader on to others: these are there.
+#[test]
+fn every_command_of_an_entry_finds_something() {
+    let mut commands = BTreeSet::new();
+    for entry in tables().into_iter().flat_map(|table| table.entries) {
+        for text in entry.next.iter().chain([&entry.means, &entry.usually]) {
+            let typed = text.split("stag explain ").skip(1);
+            commands.extend(typed.map(|typed| typed.split([';', ',', ')', ':']).next().unwrap().to_owned()));
+        }
+    }
+    assert!(commands.len() > 10, "{commands:?}");
+    for command in commands {
+        // What the reader has to fill in, and words about the command.
+        let open = ["STATUS", "NUMBER", "NAME", "LAYER/TYPE/CODE", "lists", "the", "reasons"];
+        let words: Vec<&str> = command.split(' ').filter(|word| !open.contains(word)).collect();
+        assert!(!names(&words).is_empty(), "stag explain {command}");
+    }
+}
+
 #[test]
 fn names_are_found_without_case_and_prefix_and_end() {
     let rnr = ["IBV_WC_RNR_RETRY_EXC_ERR"];
@@ -233,4 +254,21 @@ fn the_list_has_everything_and_a_kind_alone_its_own() {
         text.starts_with("ERR_VERS (1), RPC-over-RDMA error") && text.contains("\n  Next:    stag dump"),
         "{text}"
     );
+}
+
+/// What `stag` adds to the line that says why a connection ended.
+#[test]
+fn the_hint_at_a_lost_connection_finds_its_entry() {
+    let rejected = DisconnectReason::Rejected("no credits left (64)".to_owned());
+    for (reason, kind, name) in [
+        (CloseReason::Fabric(DisconnectReason::PeerDied), "stag-disconnect", "PeerDied"),
+        (CloseReason::Fabric(rejected), "stag-disconnect", "Rejected"),
+        (CloseReason::Fabric(DisconnectReason::Work(WorkError::RemoteAccess)), "stag-work", "RemoteAccess"),
+        (CloseReason::Violation("a Reply without a Call"), "stag-close", "Violation"),
+        (CloseReason::Silent, "stag-close", "Silent"),
+    ] {
+        let hint = hint(&reason);
+        let typed = hint.strip_prefix("stag explain ").unwrap();
+        assert!(found(&[typed]).contains(&(kind.to_owned(), name.to_owned())), "{reason:?}: {hint}");
+    }
 }

@@ -75,6 +75,14 @@ impl Machine {
         self.status("Cpus_allowed_list")?.parse().ok()
     }
 
+    /// A process of that name, if one runs.
+    pub(super) fn process(&self, name: &str) -> Option<u32> {
+        let processes = self.names("proc").into_iter().filter_map(|id| id.parse().ok());
+        processes
+            .into_iter()
+            .find(|id: &u32| self.read(&format!("proc/{id}/comm")).is_some_and(|comm| comm == name))
+    }
+
     /// The RDMA devices.
     pub(super) fn rdma_devices(&self) -> Vec<String> {
         self.names("sys/class/infiniband")
@@ -82,10 +90,12 @@ impl Machine {
 
     /// How bad it is that something of verbs is missing: where it is wanted, where there is hardware for it, and elsewhere.
     pub(super) fn missing(&self) -> State {
-        match () {
-            () if self.needs_verbs => State::Error,
-            () if !self.rdma_devices().is_empty() => State::Warning,
-            () => State::Note,
+        if self.needs_verbs {
+            State::Error
+        } else if self.rdma_devices().is_empty() {
+            State::Note
+        } else {
+            State::Warning
         }
     }
 

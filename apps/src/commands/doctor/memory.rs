@@ -1,6 +1,7 @@
 //! Memory: how much may be locked, and on what pages it is.
 
 use stag::hugepages::Inventory;
+use stag::runtime::Topology;
 
 use super::finding::{Finding, State};
 use super::machine::{CAP_IPC_LOCK, Machine};
@@ -43,8 +44,10 @@ pub(super) fn hugepages(machine: &Machine) -> Vec<Finding> {
     findings.push(if free >= wanted {
         Finding::ok(found)
     } else {
-        let count = (wanted - free).div_ceil(PAGE_LEN) + reserved_small(&inventory, PAGE_LEN);
-        let repair = format!("sudo stag hugepages setup --count {count} --apply");
+        let (node, there) = reserved(machine, &inventory, PAGE_LEN);
+        let count = there + (wanted - free).div_ceil(PAGE_LEN);
+        let node = node.map_or_else(String::new, |node| format!(" --node {node}"));
+        let repair = format!("sudo stag hugepages setup --count {count}{node} --apply");
         Finding::bad(State::Note, format!("{found}, the rest on small pages"), repair)
     });
     for limit in inventory.cgroup.iter().filter(|limit| limit.limit < wanted) {
@@ -55,7 +58,19 @@ pub(super) fn hugepages(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// Pages of that size that there are already: `setup` counts those, too.
-fn reserved_small(inventory: &Inventory, page_len: u64) -> u64 {
-    inventory.pages.iter().find(|pages| pages.page_len == page_len).map_or(0, |pages| pages.total)
+/// The node that a stagd would run on, where there are several, and the pages of that size there, which `setup` counts.
+fn reserved(machine: &Machine, inventory: &Inventory, page_len: u64) -> (Option<u32>, u64) {
+    let core = machine.cores().and_then(|cores| cores.iter().next());
+    let topology = Topology::read_from(machine.root()).ok();
+    let node = topology.and_then(|topology| Some(topology.core(core?)?.node));
+    match node.and_then(|node| inventory.node(node)).filter(|_| inventory.nodes.len() > 1) {
+        Some(node) => {
+            let pages = node.pages.iter().find(|pages| pages.page_len == page_len);
+            (Some(node.id), pages.map_or(0, |pages| pages.total))
+        }
+        None => {
+            let pages = inventory.pages.iter().find(|pages| pages.page_len == page_len);
+            (None, pages.map_or(0, |pages| pages.total))
+        }
+    }
 }

@@ -32,12 +32,16 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
             "sudo systemctl stop nfs-server; or another port for stagd: --listen iwarp://0.0.0.0:PORT",
         )
     } else if is_taken(rdma_port) {
-        let found = format!("{NFS_PORT} is taken, the port of NFS over RDMA");
+        let (state, by) = match machine.process("stagd") {
+            Some(process) => (State::Note, format!("; a stagd runs, process {process}")),
+            None => (State::Warning, String::new()),
+        };
+        let found = format!("{NFS_PORT} is taken, the port of NFS over RDMA{by}");
         let repair = format!(
             "{} shows by whom; or another port for stagd: --listen iwarp://0.0.0.0:PORT",
             who(rdma_port)
         );
-        Finding::bad(State::Warning, found, repair)
+        Finding::bad(state, found, repair)
     } else {
         Finding::ok(format!("{NFS_PORT} is free, the port of NFS over RDMA"))
     });

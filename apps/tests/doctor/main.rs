@@ -1,0 +1,169 @@
+//! `stag doctor`: each check on trees that look like machines, well and not well, and the whole on this machine.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use stag_apps::commands::doctor::{Finding, State, checks, inspect};
+use stag_apps::url::Fabric;
+
+mod cases;
+mod tree;
+
+use cases::{CASES, IWARP_CASES, LIMITS, STATUS};
+use tree::Tree;
+
+#[test]
+fn nothing_is_said_against_a_machine_that_is_well() {
+    let tree = Tree::well("well");
+    for fabric in [None, Some(Fabric::Shm), Some(Fabric::Iwarp), Some(Fabric::Verbs)] {
+        for (check, Finding { state, found, repair }) in inspect(&tree.0, fabric) {
+            assert_eq!((state, repair), (State::Ok, None), "{fabric:?}, {check}: {found}");
+        }
+    }
+    let seen: BTreeSet<&str> = inspect(&tree.0, None).into_iter().map(|(check, _)| check).collect();
+    assert_eq!(seen, checks().collect(), "each check says something where all is well");
+}
+
+#[test]
+fn each_check_says_what_is_wrong_and_how_to_repair_it() {
+    let verbs = CASES.iter().map(|case| (case, Fabric::Verbs));
+    let iwarp = IWARP_CASES.iter().map(|case| (case, Fabric::Iwarp));
+    for (index, (case, fabric)) in verbs.chain(iwarp).enumerate() {
+        let tree = Tree::well(&format!("case-{index}"));
+        case.changes.iter().for_each(|(path, text)| tree.change(path, *text));
+        let found = tree.findings(case.check, Some(fabric));
+        let is_it = |finding: &&Finding| {
+            let repair = finding.repair.as_deref().unwrap_or_default();
+            finding.state == case.state && finding.found.contains(case.found) && repair.contains(case.repair)
+        };
+        assert_eq!(found.iter().filter(is_it).count(), 1, "{}: {:?}: {found:#?}", case.check, case.changes);
+    }
+    let tried: BTreeSet<&str> = CASES.iter().chain(IWARP_CASES).map(|case| case.check).collect();
+    assert_eq!(tried, checks().collect(), "each check has a case where something is wrong");
+}
+
+#[test]
+fn a_user_may_open_device_files_by_owner_group_or_for_all() {
+    let tree = Tree::well("modes");
+    let file = tree.0.join("dev/infiniband/uverbs0");
+    let bad = || tree.findings("device files", Some(Fabric::Verbs)).iter().any(|it| it.state == State::Error);
+    let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+    let (uid, gid) = {
+        use std::os::unix::fs::MetadataExt;
+        let file = fs::metadata(&file).unwrap();
+        (file.uid(), file.gid())
+    };
+    let user = |uid: u32, gid: u32, groups: &str| {
+        let line = |name: &str, id: u32| format!("{name}:\t{id}\t{id}\t{id}\t{id}\n");
+        tree.write(STATUS, &format!("{}{}Groups:\t{groups} \n", line("Uid", uid), line("Gid", gid)));
+    };
+    let (other, strange) = (uid + 4321, gid + 4321);
+    user(other, strange, "");
+    assert!(!bad(), "for all");
+    mode(0o660);
+    assert!(bad(), "for others: no");
+    user(other, gid, "");
+    assert!(!bad(), "for the group");
+    user(other, strange, &gid.to_string());
+    assert!(!bad(), "for one of the groups");
+    mode(0o640);
+    assert!(bad(), "the group may only read");
+    user(0, 0, "");
+    assert!(!bad(), "root");
+}
+
+#[test]
+fn memory_may_be_locked_by_who_has_the_capability() {
+    let tree = Tree::well("capability");
+    tree.write(LIMITS, "Max locked memory 65536 65536 bytes\n");
+    let state = |tree: &Tree| tree.findings("memlock", Some(Fabric::Verbs))[0].state;
+    assert_eq!(state(&tree), State::Error);
+    tree.write(STATUS, "CapEff:\t0000000000004000\n");
+    assert_eq!(state(&tree), State::Ok);
+}
+
+#[test]
+fn without_rdma_hardware_there_are_notes_and_errors_only_for_verbs() {
+    let tree = Tree::well("none");
+    for path in ["sys/class/infiniband", "dev/infiniband", "sys/module", "etc", "usr"] {
+        tree.change(path, None);
+    }
+    let worst =
+        |fabric| inspect(&tree.0, fabric).into_iter().map(|(_, finding)| finding.state).max().unwrap();
+    assert_eq!(worst(None), State::Note);
+    assert_eq!(worst(Some(Fabric::Verbs)), State::Error);
+    assert_eq!(worst(Some(Fabric::Shm)), State::Ok);
+    assert_eq!(worst(Some(Fabric::Iwarp)), State::Ok);
+}
+
+#[test]
+fn a_device_of_iwarp_needs_neither_gid_nor_large_mtu() {
+    let tree = Tree::well("rnic");
+    tree.write("sys/class/infiniband/mlx5_0/node_type", "4: RNIC\n");
+    tree.write("sys/class/net/eth1/mtu", "1500\n");
+    tree.change("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types", None);
+    let worst = inspect(&tree.0, Some(Fabric::Verbs)).into_iter().map(|(_, finding)| finding.state).max();
+    assert_eq!(worst, Some(State::Ok));
+}
+
+/// Modules may be built into the kernel: then only what they make shows that they are there.
+#[test]
+fn what_is_built_into_the_kernel_is_there() {
+    let tree = Tree::well("built-in");
+    tree.change("sys/module", None);
+    let state = || tree.findings("kernel modules", Some(Fabric::Verbs)).iter().map(|it| it.state).max();
+    assert_eq!(state(), Some(State::Error));
+    tree.write("sys/class/infiniband_verbs/abi_version", "6\n");
+    tree.write("sys/class/misc/rdma_cm/dev", "10:58\n");
+    assert_eq!(state(), Some(State::Ok));
+}
+
+/// What can be read of an empty tree is nothing, and that is no failure.
+#[test]
+fn a_machine_that_tells_nothing_is_checked_too() {
+    let tree = Tree::new("empty", &[]);
+    for (check, Finding { state, found, repair }) in inspect(&tree.0, None) {
+        assert!(!found.is_empty(), "{check}");
+        assert_eq!(repair.is_none(), state == State::Ok, "{check}: {found}");
+        assert!(state <= State::Note, "{check}: {found}");
+    }
+}
+
+/// Whatever this machine is: the output is whole, and the exit status is that of the worst finding.
+#[test]
+fn this_machine_is_checked_and_the_exit_status_says_how_it_is() {
+    for arguments in [&["doctor"][..], &["doctor", "--for", "shm"], &["doctor", "--for", "verbs"]] {
+        let run = |more: &[&str]| {
+            Command::new(env!("CARGO_BIN_EXE_stag")).args(arguments).args(more).output().unwrap()
+        };
+        let output = run(&["--json"]);
+        let lines = std::str::from_utf8(&output.stdout).unwrap().lines();
+        let objects: Vec<serde_json::Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(!objects.is_empty());
+        let mut worst = 0;
+        for object in &objects {
+            let state = ["ok", "note", "warning", "error"].iter().position(|name| object["state"] == *name);
+            let state = state.unwrap_or_else(|| panic!("{object}"));
+            assert!(checks().any(|name| object["check"] == name), "{object}");
+            assert!(!object["found"].as_str().unwrap().is_empty(), "{object}");
+            assert_eq!(object["repair"].is_string(), state > 0, "{object}");
+            worst = worst.max(state);
+        }
+        assert_eq!(output.status.code(), Some([0, 0, 1, 3][worst]), "{objects:#?}");
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(run(&[]).stdout).unwrap();
+        assert!(text.lines().last().unwrap().starts_with("errors: "), "{text}");
+    }
+    assert!(inspect(Path::new("/"), None).len() >= checks().count() - 5, "but for what needs a device");
+}
+
+#[test]
+fn an_unknown_fabric_is_status_2() {
+    let output = Command::new(env!("CARGO_BIN_EXE_stag")).args(["doctor", "--for", "tcp"]).output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(complaint.contains("shm, iwarp, verbs") && complaint.lines().count() == 1, "{complaint}");
+}
