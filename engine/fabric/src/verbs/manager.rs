@@ -8,7 +8,9 @@ use super::connection::{Dialing, Phase, QueuePair};
 use super::device::Opened;
 use super::errors::{rejection, setup_failure};
 use super::objects::CmEvent;
-use super::{FLUSH_TIMEOUT, INCOMING_MAX, Incoming, LOOK_INTERVAL, REASON_TIMEOUT, RETURN_INTERVAL, Verbs};
+use super::{
+    FLUSH_TIMEOUT, INCOMING_MAX, Incoming, LOOK_INTERVAL, Listener, REASON_TIMEOUT, RETURN_INTERVAL, Verbs,
+};
 use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, QueuePairId, WorkError};
 
 /// Events taken in one look.
@@ -63,7 +65,7 @@ impl Verbs {
             self.hear_device();
         }
         self.attend();
-        if self.opened.is_none() {
+        if self.is_incomplete() {
             self.bring_back();
         }
     }
@@ -113,6 +115,14 @@ impl Verbs {
                     listener.cm = None;
                 }
                 self.lose_device();
+            }
+            // A bond that goes on over another device: the listener stayed with the one it was on.
+            sys::RDMA_CM_EVENT_ADDR_CHANGE => {
+                if let Some(listener) = self.listeners.get_mut(index as usize) {
+                    tracing::warn!("the RDMA device of verbs://{} changed", listener.address);
+                    listener.cm = None;
+                    self.return_at = self.now;
+                }
             }
             kind => tracing::debug!("a listener's event {kind}, status {}", event.status),
         }
@@ -210,8 +220,14 @@ impl Verbs {
                 sys::IBV_EVENT_DEVICE_FATAL | sys::IBV_EVENT_CQ_ERR | sys::IBV_EVENT_SRQ_ERR => {
                     self.lose_device()
                 }
+                // Not the end of connections: the device tries again for a while, and a link that was only pulled for a
+                // moment is back by then.
                 sys::IBV_EVENT_PORT_ERR => tracing::warn!("a port of the RDMA device is down"),
                 sys::IBV_EVENT_PORT_ACTIVE => tracing::info!("a port of the RDMA device is up"),
+                // The connections over it find out; those over the port's other addresses go on.
+                sys::IBV_EVENT_GID_CHANGE | sys::IBV_EVENT_LID_CHANGE | sys::IBV_EVENT_PKEY_CHANGE => {
+                    tracing::warn!("an address of the RDMA device changed: its connections may end");
+                }
                 kind => tracing::debug!("event {kind} of the RDMA device"),
             }
         }
@@ -282,7 +298,7 @@ impl Verbs {
             let is_over = matches!(pair.phase, Phase::Closing | Phase::Gone);
             Some(if is_over { self.now + LOOK_INTERVAL } else { pair.deadline.unwrap_or(self.now) })
         });
-        let away = self.opened.is_none().then_some(self.return_at);
+        let away = self.is_incomplete().then_some(self.return_at);
         pairs.chain(away).min()
     }
 
@@ -309,35 +325,53 @@ impl Verbs {
         self.return_at = self.now + RETURN_INTERVAL;
     }
 
-    /// Opens the device again if it is back, with its arenas and listeners.
+    /// Whether the device is away, or a listener is.
+    fn is_incomplete(&self) -> bool {
+        self.opened.is_none() || self.listeners.iter().any(|listener| listener.cm.is_none())
+    }
+
+    /// Opens the device again if it is back, with its arenas, and listens again where nobody does any more.
+    #[cold]
     fn bring_back(&mut self) {
         if self.now < self.return_at {
             return;
         }
         self.return_at = self.now + RETURN_INTERVAL;
+        if self.opened.is_none() && !self.open_again() {
+            return;
+        }
+        for index in 0..self.listeners.len() {
+            let Listener { cm, address } = &self.listeners[index];
+            if cm.is_some() {
+                continue;
+            }
+            match self.listen_at(index as u32, *address) {
+                Ok(cm) => {
+                    tracing::info!("listening at verbs://{address} again");
+                    self.listeners[index].cm = Some(cm);
+                }
+                // Its address may take a while to be back. The loss was told, and it is tried until it succeeds.
+                Err(error) => tracing::debug!("listen at verbs://{address} again: {error}"),
+            }
+        }
+    }
+
+    fn open_again(&mut self) -> bool {
         let opened = match Opened::new(self.core, &self.config, &self.arenas) {
             Ok(opened) => opened,
             Err(error) => {
                 tracing::debug!("the RDMA device is not back: {error}");
-                return;
+                return false;
             }
         };
         let name = opened.profile.name.clone();
         if let Err(error) = self.watch(opened) {
             tracing::warn!("{error}");
             self.opened = None;
-            return;
-        }
-        for index in 0..self.listeners.len() {
-            let listener = self.listen_at(index as u32, self.listeners[index].address);
-            match listener {
-                Ok(cm) => self.listeners[index].cm = Some(cm),
-                Err(error) => {
-                    tracing::warn!("listen at verbs://{} again: {error}", self.listeners[index].address)
-                }
-            }
+            return false;
         }
         tracing::info!("the RDMA device {name} is back");
+        true
     }
 }
 

@@ -26,7 +26,8 @@ impl Verbs {
         let failed = |source| FabricError::System { doing: format!("listen at verbs://{address}"), source };
         let cm = cm.map_err(failed)?;
         // With port 0 the connection manager has chosen one, which stays when the device comes back.
-        let address = SocketAddr::new(socket.ip(), cm.local().map_or(socket.port(), |local| local.port()));
+        let mut address = socket;
+        address.set_port(cm.local().map_or(socket.port(), |local| local.port()));
         self.listeners.push(Listener { cm: Some(cm), address });
         Ok(ListenerId(index))
     }

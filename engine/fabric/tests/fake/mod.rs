@@ -273,6 +273,17 @@ pub(crate) fn cm_event(kind: sys::rdma_cm_event_type, status: i32) {
     });
 }
 
+/// An event of this kind for every listener.
+pub(crate) fn listener_event(kind: sys::rdma_cm_event_type) {
+    with(|world| {
+        let is_listener = |(_, id): &(&usize, &Id)| id.port.is_some();
+        let ids: Vec<usize> = world.ids.iter().filter(is_listener).map(|(name, _)| *name).collect();
+        for id in ids {
+            world.event(id, kind, 0, Vec::new(), (0, 0));
+        }
+    });
+}
+
 /// An asynchronous event of this kind, about the first queue pair that there is.
 pub(crate) fn async_event(kind: sys::ibv_event_type) {
     with(|world| {

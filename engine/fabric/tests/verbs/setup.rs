@@ -6,6 +6,7 @@ use stag_fabric::verbs::{Verbs, VerbsConfig};
 use stag_fabric::{
     DisconnectReason, Event, ExposureKind, FabricError, ListenerId, Peer, Provider, QueuePairCapacity,
 };
+use stag_rdma_core_sys as sys;
 
 use crate::fake;
 use crate::side::*;
@@ -191,4 +192,28 @@ fn the_parameters_of_a_connection() {
             }
         });
     }
+}
+
+/// A listener whose address moved to another device listens again; until that succeeds, it is tried.
+#[test]
+fn a_listener_follows_its_address() {
+    WINDOWS.begin();
+    let (mut a, mut b) = connected(&WINDOWS.config(), CAPACITY);
+    fake::fail("rdma_bind_addr", 0, libc::EADDRNOTAVAIL);
+    fake::listener_event(sys::RDMA_CM_EVENT_ADDR_CHANGE);
+    pass(&mut a, &mut b, 20);
+    assert!(a.is_up && b.is_up, "a connection has events of its own");
+    assert!(b.verbs.poll_timeout().is_some(), "whoever sleeps has to come back");
+    for side in [&mut a, &mut b] {
+        side.verbs.disconnect(side.pair.expect("connected"));
+    }
+    pass(&mut a, &mut b, 100);
+    a.pair = a.verbs.connect("127.0.0.1:20049", b"", CAPACITY).ok();
+    pass(&mut a, &mut b, 100);
+    assert_eq!(a.ended.pop(), Some(DisconnectReason::NoListener));
+    pass(&mut a, &mut b, 11_000);
+    connect(&mut a, &mut b);
+    assert_eq!(b.verbs.poll_timeout(), None);
+    drop((a, b));
+    assert_eq!(fake::leaks(), []);
 }
