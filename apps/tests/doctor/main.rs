@@ -31,8 +31,8 @@ fn nothing_is_said_against_a_machine_that_is_well() {
 fn each_check_says_what_is_wrong_and_how_to_repair_it() {
     let verbs = CASES.iter().map(|case| (case, Fabric::Verbs));
     let iwarp = IWARP_CASES.iter().map(|case| (case, Fabric::Iwarp));
-    for (index, (case, fabric)) in verbs.chain(iwarp).enumerate() {
-        let tree = Tree::well(&format!("case-{index}"));
+    let tree = Tree::well("cases");
+    for (case, fabric) in verbs.chain(iwarp) {
         case.changes.iter().for_each(|(path, text)| tree.change(path, *text));
         let found = tree.findings(case.check, Some(fabric));
         let is_it = |finding: &&Finding| {
@@ -40,7 +40,10 @@ fn each_check_says_what_is_wrong_and_how_to_repair_it() {
             finding.state == case.state && finding.found.contains(case.found) && repair.contains(case.repair)
         };
         assert_eq!(found.iter().filter(is_it).count(), 1, "{}: {:?}: {found:#?}", case.check, case.changes);
+        case.changes.iter().for_each(|(path, _)| tree.restore(path));
     }
+    let worst = inspect(&tree.0, None).into_iter().map(|(_, finding)| finding.state).max();
+    assert_eq!(worst, Some(State::Ok), "all is as it was");
     let tried: BTreeSet<&str> = CASES.iter().chain(IWARP_CASES).map(|case| case.check).collect();
     assert_eq!(tried, checks().collect(), "each check has a case where something is wrong");
 }

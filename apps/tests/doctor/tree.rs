@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stag_apps::commands::doctor::{Finding, inspect};
 use stag_apps::url::Fabric;
@@ -107,6 +107,16 @@ impl Tree {
             None if self.0.join(path).is_dir() => fs::remove_dir_all(self.0.join(path)).unwrap(),
             None => fs::remove_file(self.0.join(path)).unwrap(),
         }
+    }
+
+    /// Undoes a change of a tree that was well.
+    pub(crate) fn restore(&self, path: &str) {
+        let is_well = |path: &Path| WELL.iter().any(|(file, _)| Path::new(file).starts_with(path));
+        if let Some(strange) = Path::new(path).ancestors().take_while(|path| !is_well(path)).last() {
+            self.change(strange.to_str().unwrap(), None);
+        }
+        let below = WELL.iter().filter(|(file, _)| Path::new(file).starts_with(path));
+        below.for_each(|(file, text)| self.write(file, text));
     }
 
     pub(crate) fn findings(&self, check: &str, fabric: Option<Fabric>) -> Vec<Finding> {
