@@ -6,7 +6,8 @@
 //! - `objects` owns what the libraries hand out. All other `unsafe` is in `work`, which posts.
 //! - `device` chooses the device and what we make of it; [`Verbs::notes`] says it.
 //! - `manager` follows the connection manager's events, `setup` starts and answers connections.
-//! - `connection` is one queue pair: `sends`, its receive queue, `exposure`. `harvest` turns completions into ours.
+//! - `connection` is one queue pair: `sends`, `receives`, which may be shared, `exposure`. `harvest` turns completions into
+//!   ours.
 //! - `addresses` says which of the machine's addresses lead to the device.
 //! - `errors` says what statuses mean.
 //!
@@ -18,6 +19,11 @@
 //! for a whole protection domain, so each queue pair has one of its own; domains with the arenas registered in them are
 //! kept for later connections. An arena itself is never registered for a peer.
 //!
+//! But for [`ExposureKind::Standing`], which nobody gets who did not ask for it: then arenas are registered for peers, a
+//! handle is the key of such a registration, and a fence only gives the memory back to its owner. It ends nothing:
+//! the peer can use what it knows until the domain is gone (8166-8.1 is broken knowingly). Exposures of one queue pair at one
+//! time need handles of their own, so the arenas are registered as often as there are such at most, each once.
+//!
 //! An iWARP device answers a Read with a tagged message to the reader's buffer, so that buffer has to be registered
 //! for the peer to write: each Read of ours registers its target while it lasts.
 //!
@@ -25,6 +31,9 @@
 //!
 //! None. Completions are polled; the connection manager is looked at every [`LOOK_INTERVAL`]. Ending a connection
 //! destroys its queue pair, which takes the kernel some microseconds.
+//!
+//! A process opens a device once, so of several providers on it the first that looks gets an event of the device's. What
+//! such an event only hastens (the end of a queue pair) then waits for its time-out.
 //!
 //! # What Linux's software devices do
 //!
@@ -41,7 +50,7 @@
 //!
 //! # Not here yet
 //!
-//! Shared receive queues; `exposure = standing`; connections through another device than the one opened.
+//! Connections through another device than the one opened.
 
 mod addresses;
 mod connection;
