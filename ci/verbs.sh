@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# The fabric's conformance suite over libibverbs and librdmacm on Linux's software devices, in the guest.
+# The verbs provider on Linux's software devices, in the guest: the fabric's conformance suite over libibverbs and librdmacm,
+# and Calls that go on while the device, its link or the other end is taken away.
 #
 #   ci/verbs.sh [--long] [-k 6.1|6.12]... [siw|rxe]... [CASES...]
 #
-# A line for each case, `ok`, `skip` with the reason or `FAIL`, and `N passed, N failed, N skipped` for each device and kernel.
-# --long    every case, on kernels 6.1 and 6.12 (six minutes for each device and kernel); else a few of each kind, on 6.1
-# CASES     regular expressions: these cases instead
+# A line for each case and each fault, `ok`, `skip` with the reason or `FAIL`; at the end `N passed, N failed`.
+# --long    every case and every fault, on kernels 6.1 and 6.12 (six minutes for each device and kernel); else a few of each
+#           kind, on 6.1, in less than three minutes for both devices
+# CASES     regular expressions: these cases instead, and no faults
 #
 # It needs the guest of ci/lab (ci/lab/build.sh, once for each kernel); without it: SKIPPED, status 77. The same suite runs without
 # any of that on a device of nothing, in `cargo test -p stag-fabric`; this is the proof that real ones do as that one does.
+# Cases: engine/fabric/tests/conformance. Faults: ci/lab/guest/faults.sh.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -28,9 +31,12 @@ if [ ${#kernels[@]} -eq 0 ]; then
     [ -z "$long" ] || kernels+=(6.12)
 fi
 [ ${#kinds[@]} -gt 0 ] || kinds=(siw rxe)
+faults=()
 if [ ${#cases[@]} -eq 0 ] && [ -n "$long" ]; then
     cases=(.)
+    faults=(all)
 elif [ ${#cases[@]} -eq 0 ]; then
+    faults=(server_killed device_reset)
     # What software devices are known to stumble over, and one of every kind.
     cases=(
         messages::{both_directions,message_longer,many_queue_pairs} transfers::{a_read_gathers,completions_come,requests_around}
@@ -48,18 +54,34 @@ for kernel in "${kernels[@]}"; do
     fi
 done
 
-suite=$(cargo test --package stag-fabric --test conformance --no-run --message-format=json |
-    sed -n 's/.*"executable":"\([^"]*conformance-[^"]*\)".*/\1/p' | tail -n 1)
-[ -n "$suite" ] || exit 1
-payload=$(mktemp -d)
-trap 'rm -rf "$payload"' EXIT
-strip --strip-debug "$suite" -o "$payload/conformance"
+# built NAME: the path of what cargo built whose name begins so.
+built() { sed -n 's/.*"executable":"\([^"]*\/'"$1"'[^"]*\)".*/\1/p' | tail -n 1; }
+suite=$(cargo test --package stag-fabric --test conformance --no-run --message-format=json | built conformance-)
+endure=$(cargo build --package stag --example endure --message-format=json | built endure)
+[ -n "$suite" ] && [ -n "$endure" ] || exit 1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/payload"
+strip --strip-debug "$suite" -o "$work/payload/conformance"
+strip --strip-debug "$endure" -o "$work/payload/endure"
+
+# guest KERNEL SCRIPT ARGUMENT... : a guest of its own, because a kernel that oopsed is no kernel for what follows.
+guest() {
+    local kernel=$1
+    shift
+    ci/lab/boot.sh -k "$kernel" -t 2400 -p "$work/payload" "$@" 2>&1 | tee -a "$work/log"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
+}
 status=0
 for kernel in "${kernels[@]}"; do
     for kind in "${kinds[@]}"; do
         echo "== $kind, kernel $kernel"
-        # A kernel that oopsed is no kernel for another device: each has a guest of its own.
-        ci/lab/boot.sh -k "$kernel" -t 2400 -p "$payload" conformance.sh "$kind" "${cases[@]}" || status=1
+        guest "$kernel" conformance.sh "$kind" "${cases[@]}"
+        [ ${#faults[@]} -eq 0 ] || guest "$kernel" faults.sh "$kind" "${faults[@]}"
     done
 done
+failed=$(grep -c '^FAIL' "$work/log")
+# A guest that never came to its end is a failure, too.
+[ $status -eq 0 ] || [ "$failed" -gt 0 ] || failed=1
+echo "$(grep -c '^ok ' "$work/log") passed, $failed failed"
 exit $status

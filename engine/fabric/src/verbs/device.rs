@@ -10,6 +10,7 @@ use stag_rdma_core_sys as sys;
 use stag_rdma_core_sys::RdmaCore;
 
 use super::objects::{CompletionQueue, Device, DeviceList, MemoryRegion, MemoryWindow, ProtectionDomain};
+use super::presence::Claim;
 use super::receives::SharedReceives;
 use super::{VerbsConfig, unavailable};
 use crate::{ExposureKind, FabricError};
@@ -129,6 +130,8 @@ pub(super) struct Opened {
     /// Where regions guard memory: a region is good for every queue pair of its domain, so each has its own.
     spare: Vec<Rc<Domain>>,
     pub(super) device: Device,
+    /// The device, beyond what is opened on it.
+    pub(super) claim: Claim,
     pub(super) profile: Profile,
     /// What was chosen and why: sentences for the log.
     pub(super) notes: Vec<String>,
@@ -184,7 +187,8 @@ impl Opened {
         let shared = Domain::new(&device, arenas, access).map_err(failed("register the arenas"))?;
         let shared = Rc::new(shared);
         let receives = share_receives(&shared, &attributes, exposure, config.shared_receives, &mut notes);
-        Ok(Opened { queue: Rc::new(queue), receives, shared, spare: Vec::new(), device, profile, notes })
+        let (queue, claim) = (Rc::new(queue), Claim::new(device.clone()));
+        Ok(Opened { queue, receives, shared, spare: Vec::new(), device, claim, profile, notes })
     }
 
     /// Completions that fit.

@@ -65,8 +65,8 @@ impl Verbs {
             self.hear_device();
         }
         self.attend();
-        if self.is_incomplete() {
-            self.bring_back();
+        if self.now >= self.return_at {
+            self.look_for_device();
         }
     }
 
@@ -298,8 +298,9 @@ impl Verbs {
             let is_over = matches!(pair.phase, Phase::Closing | Phase::Gone);
             Some(if is_over { self.now + LOOK_INTERVAL } else { pair.deadline.unwrap_or(self.now) })
         });
-        let away = self.is_incomplete().then_some(self.return_at);
-        pairs.chain(away).min()
+        let looks =
+            self.is_incomplete() || self.opened.as_ref().is_some_and(|opened| opened.claim.is_visible());
+        pairs.chain(looks.then_some(self.return_at)).min()
     }
 
     /// The device is gone, or of no use any more: so is everything on it.
@@ -321,7 +322,8 @@ impl Verbs {
                 self.finish(index);
             }
         }
-        self.opened = None;
+        // All but the device itself ends here.
+        self.left = self.opened.take().map(|opened| opened.claim);
         self.return_at = self.now + RETURN_INTERVAL;
     }
 
@@ -330,13 +332,17 @@ impl Verbs {
         self.opened.is_none() || self.listeners.iter().any(|listener| listener.cm.is_none())
     }
 
-    /// Opens the device again if it is back, with its arenas, and listens again where nobody does any more.
+    /// Looks whether the device is still there. Opens it again if it is back, with its arenas, and listens again where
+    /// nobody does any more.
     #[cold]
-    fn bring_back(&mut self) {
-        if self.now < self.return_at {
-            return;
-        }
+    fn look_for_device(&mut self) {
         self.return_at = self.now + RETURN_INTERVAL;
+        if self.opened.as_ref().is_some_and(|opened| opened.claim.is_gone()) {
+            self.lose_device();
+        }
+        if let Some(claim) = self.left.take_if(|claim| claim.is_gone()) {
+            claim.let_go();
+        }
         if self.opened.is_none() && !self.open_again() {
             return;
         }
@@ -370,6 +376,7 @@ impl Verbs {
             self.opened = None;
             return false;
         }
+        self.left = None;
         tracing::info!("the RDMA device {name} is back");
         true
     }

@@ -5,6 +5,7 @@
 //!
 //! - `objects` owns what the libraries hand out. All other `unsafe` is in `work`, which posts.
 //! - `device` chooses the device and what we make of it; [`Verbs::notes`] says it.
+//! - `presence` notices that the device is taken away, and lets it go.
 //! - `manager` follows the connection manager's events, `setup` starts and answers connections.
 //! - `connection` is one queue pair: `sends`, `receives`, which may be shared, `exposure`. `harvest` turns completions into
 //!   ours.
@@ -60,6 +61,7 @@ mod exposure;
 mod harvest;
 mod manager;
 mod objects;
+mod presence;
 mod provider;
 mod receives;
 mod sends;
@@ -81,6 +83,7 @@ pub use addresses::InterfaceAddress;
 use connection::{Phase, QueuePair};
 use device::{Domain, Opened};
 use objects::{CmId, EventChannel};
+use presence::Claim;
 use wake::Epoll;
 use work::{Batch, HARVEST, SLOTS_MAX};
 
@@ -94,7 +97,7 @@ const LOOK_PASSES: u32 = 1024;
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the connection manager may take to say why requests were flushed.
 const REASON_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a device that was taken away is looked for.
+/// How often the device is looked for, while it is there and while it is not.
 const RETURN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How to open the provider.
@@ -222,7 +225,9 @@ pub struct Verbs {
     now: Duration,
     look_at: Duration,
     look_passes: u32,
-    /// When to look for the device that is away.
+    /// A device that was taken away, until it is gone.
+    left: Option<Claim>,
+    /// When to look for the device next.
     return_at: Duration,
     epoll: Epoll,
     counters: VerbsCounters,
@@ -280,6 +285,7 @@ impl Verbs {
             now: Duration::ZERO,
             look_at: Duration::ZERO,
             look_passes: 0,
+            left: None,
             return_at: Duration::ZERO,
             epoll,
             counters: VerbsCounters::default(),

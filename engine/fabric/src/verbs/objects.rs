@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
@@ -104,6 +105,24 @@ impl Device {
         // SAFETY: an open context (invariant) has a device; the name is a C string in it.
         let name = unsafe { CStr::from_ptr((self.verbs().ibv_get_device_name)(self.raw.as_ref().device)) };
         name.to_string_lossy().into_owned()
+    }
+
+    /// Where sysfs has it; empty where sysfs does not.
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        // SAFETY: as in `name`; libibverbs wrote a C string into the array.
+        let path = unsafe { CStr::from_ptr((&raw const (*self.raw.as_ref().device).dev_path).cast()) };
+        path.to_str().ok().map(PathBuf::from)
+    }
+
+    /// Puts another file in the place of those of a device that is gone, so that the kernel sees it closed. Nobody may
+    /// have anything on it.
+    pub(super) fn replace_descriptors(&self, with: libc::c_int) {
+        // SAFETY: an open context (invariant); its descriptors are numbers, open until it is closed.
+        let (commands, events) = unsafe { (self.raw.as_ref().cmd_fd, self.raw.as_ref().async_fd) };
+        for descriptor in [events, commands] {
+            // SAFETY: the number stays open and stays librdmacm's, which will close it; commands to it fail.
+            unsafe { libc::dup2(with, descriptor) };
+        }
     }
 
     pub(super) fn transport(&self) -> sys::ibv_transport_type {

@@ -295,6 +295,21 @@ pub(crate) fn async_event(kind: sys::ibv_event_type) {
 }
 
 impl World {
+    /// Puts the device into sysfs, so to speak: at this path.
+    pub(crate) fn set_path(&mut self, path: &str) {
+        for (to, from) in self.device.dev_path.iter_mut().zip(path.bytes().chain([0])) {
+            *to = from as libc::c_char;
+        }
+    }
+
+    /// What the opened device's two descriptors are of.
+    pub(crate) fn descriptors(&self) -> [String; 2] {
+        [self.context.cmd_fd, self.context.async_fd].map(|fd| {
+            let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+            link.map(|link| link.to_string_lossy().into_owned()).unwrap_or_default()
+        })
+    }
+
     fn new() -> World {
         // SAFETY: C structures of numbers and pointers, for which all zeros is a value.
         let (mut device, mut context): (Box<sys::ibv_device>, Box<sys::ibv_context>) =
@@ -305,6 +320,7 @@ impl World {
         }
         context.device = &raw mut *device;
         context.async_fd = eventfd();
+        context.cmd_fd = eventfd();
         context.ops.post_send = Some(verbs::post_send);
         context.ops.post_recv = Some(verbs::post_recv);
         context.ops.post_srq_recv = Some(verbs::post_srq_recv);

@@ -181,6 +181,36 @@ fn a_device_goes_and_comes_back() {
     assert_eq!(fake::leaks(), []);
 }
 
+/// Nobody tells a provider without connections. And a driver may wait for everybody to close the device.
+#[test]
+fn a_device_that_left_sysfs_is_let_go_by_the_last_who_had_it() {
+    REGIONS.begin();
+    let path = std::env::temp_dir().join(format!("stag-verbs-{}", std::process::id()));
+    std::fs::create_dir(&path).expect("a folder");
+    fake::with(|world| world.set_path(path.to_str().expect("UTF-8")));
+    {
+        let mut a = Side::new(REGIONS.config(), CAPACITY).expect("a device");
+        let mut b = Side::new(REGIONS.config(), CAPACITY).expect("a device");
+        let mut now = Duration::ZERO;
+        a.poll(now);
+        b.poll(now);
+        assert!(a.verbs.poll_timeout().is_some(), "who sleeps wakes up to look");
+        std::fs::remove_dir(&path).expect("it is there");
+        fake::with(|world| world.has_device = false);
+        let held = fake::with(|world| world.descriptors());
+        for side in [&mut a, &mut b] {
+            assert_eq!(fake::with(|world| world.descriptors()), held, "the other still has it");
+            for _ in 0..2000 {
+                now += Duration::from_millis(1);
+                side.poll(now);
+            }
+            assert_eq!(side.verbs.device(), None);
+        }
+        assert_eq!(fake::with(|world| world.descriptors()), ["/dev/null", "/dev/null"]);
+    }
+    assert_eq!(fake::leaks(), []);
+}
+
 /// The end of a registration fails: then the memory is not given back before the queue pair is gone.
 #[test]
 fn a_fence_that_fails_ends_the_connection() {
