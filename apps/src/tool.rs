@@ -22,7 +22,7 @@ use crate::{arguments, demo, stagd};
     disable_help_subcommand = true,
     help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
         Options: --json --no-reconnect --mountport PORT; iwarp: --crc on|off\n         \
-        --congestion NAME; verbs: --device NAME --exposure window|registration\n\
+        --congestion NAME; verbs: --device NAME --exposure KIND\n\
         Examples: stag demo\n          stag ls -l shm://NAME/data\n"
 )]
 struct Stag {
@@ -45,7 +45,7 @@ struct Stag {
     /// RDMA device of verbs [default: the first with an active port]
     #[arg(long, global = true, hide = true, value_name = "NAME")]
     device: Option<String>,
-    /// How verbs exposes memory: window or registration [default: the device's best]
+    /// How verbs exposes memory: window, registration or, unprotected, standing [default: the device's best]
     #[arg(long, global = true, hide = true, value_enum, value_name = "KIND")]
     exposure: Option<Exposure>,
     #[command(subcommand)]

@@ -140,6 +140,8 @@ pub enum Exposure {
     Window,
     /// By a registration for each exposure: a system call each way.
     Registration,
+    /// By nothing: peers may read and write all that is registered, for good.
+    Standing,
 }
 
 impl From<Exposure> for ExposureKind {
@@ -147,6 +149,7 @@ impl From<Exposure> for ExposureKind {
         match exposure {
             Exposure::Window => ExposureKind::MemoryWindow,
             Exposure::Registration => ExposureKind::Registration,
+            Exposure::Standing => ExposureKind::Standing,
         }
     }
 }

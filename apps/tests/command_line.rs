@@ -68,7 +68,11 @@ fn a_bad_command_line_is_one_line_and_status_2() {
         (STAG, vec!["ls", "iwarp://host:x"], "\"x\" is not a port; write 1 to 65535"),
         (STAG, vec!["ls", "iwarp://host?mountport=x"], "mountport: \"x\" is not a port"),
         (STAG, vec!["ls", "verbs://host:x"], "\"x\" is not a port; write 1 to 65535"),
-        (STAG, vec!["--exposure", "none", "ls", "verbs://host"], "use one of: window, registration"),
+        (
+            STAG,
+            vec!["--exposure", "none", "ls", "verbs://host"],
+            "use one of: window, registration, standing",
+        ),
         (STAG, vec!["stat", &long_name], "a name has 256 octets, the limit is 255"),
         (STAG, vec!["ping", "-c", "x", "shm://demo"], "stag ping: --count: invalid digit"),
         (STAG, vec!["demo", "--size-limit", "12Q"], "--size-limit: \"12Q\" is not a size; write 4096, 64K"),

@@ -32,8 +32,9 @@ impl Served for Verbs {
     }
 
     fn device_work(&self) -> Option<DeviceWork> {
-        let VerbsCounters { binds, registrations, fences, invalidations, doorbells, .. } = self.counters();
-        Some(DeviceWork { binds, registrations, fences, invalidations, doorbells })
+        let VerbsCounters { binds, registrations, standing, fences, invalidations, doorbells, .. } =
+            self.counters();
+        Some(DeviceWork { binds, registrations, standing, fences, invalidations, doorbells })
     }
 }
 
@@ -50,6 +51,7 @@ pub(super) struct Device {
 pub(super) struct DeviceWork {
     pub(super) binds: u64,
     pub(super) registrations: u64,
+    pub(super) standing: u64,
     pub(super) fences: u64,
     pub(super) invalidations: u64,
     pub(super) doorbells: u64,

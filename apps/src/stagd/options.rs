@@ -39,9 +39,12 @@ pub struct Options {
     /// RDMA device of verbs [default: first active]
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// verbs: window or registration [default: best]
+    /// verbs: window, registration; or standing: open
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     pub exposure: Option<Exposure>,
+    /// verbs: connections share their Receives; for clients that keep to their credits
+    #[arg(long, hide = true)]
+    pub shared_receives: bool,
     /// Register the programs with rpcbind
     #[arg(long)]
     pub rpcbind: bool,
@@ -91,6 +94,7 @@ impl Options {
             congestion_control: flags.congestion_control.or(file.congestion_control),
             device: flags.device.or(file.device),
             exposure: flags.exposure.or(file.exposure),
+            shared_receives: flags.shared_receives || file.shared_receives,
             rpcbind: flags.rpcbind || file.rpcbind,
             core: flags.core.or(file.core),
             poll: flags.poll.or(file.poll),

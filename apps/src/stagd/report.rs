@@ -229,11 +229,14 @@ fn tell_end(
         "served     {replies_sent} Calls on {connections_opened} RDMA and {streams_opened} TCP connections"
     ))?;
     out.line(format_args!("placed     {pulled} by RDMA Read, {pushed} by RDMA Write"))?;
-    if let Some(DeviceWork { binds, registrations, fences, invalidations, doorbells }) = device {
+    if let Some(DeviceWork { binds, registrations, standing, fences, invalidations, doorbells }) = device {
         out.line(format_args!(
             "exposed    by {binds} binds and {registrations} registrations; ended by {fences} fences and \
              {invalidations} invalidations of peers; {doorbells} doorbells"
         ))?;
+        if *standing > 0 {
+            out.line(format_args!("UNGUARDED  {standing} exposures were standing: nothing was protected"))?;
+        }
     }
     if streams_opened > 0 {
         out.line(format_args!("TCP        {received} received, {sent} sent"))?;

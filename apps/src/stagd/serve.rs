@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use stag::fabric::verbs::SharedReceives;
 use stag::fabric::{Iwarp, IwarpConfig, Shm, ShmConfig, Verbs, VerbsConfig};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, PageSize, Pool};
 use stag::nfs::server::{Registry, programs_at};
@@ -113,9 +114,15 @@ pub(super) fn serve(
             server.run(Iwarp::open(config).map_err(Failure::run)?, out)
         }
         Some(Fabric::Verbs) => {
+            let own = plan.engine.capacity().receives;
+            let shared = SharedReceives {
+                count: plan.engine.receives_max.min(own * plan.engine.connections_max),
+                len: plan.engine.message_len() as u32,
+            };
             let config = VerbsConfig {
                 device: settings.device.clone(),
                 exposure: settings.exposure,
+                shared_receives: settings.shared_receives.then_some(shared),
                 may_sleep: settings.poll == Poll::Adaptive,
                 queue_pairs: plan.engine.connections_max,
                 completions: plan.device_completions,

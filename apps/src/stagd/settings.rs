@@ -37,6 +37,8 @@ pub struct Settings {
     pub device: Option<String>,
     /// How verbs exposes memory; by the device's best means, if that is not said.
     pub exposure: Option<ExposureKind>,
+    /// Whether connections over verbs share their Receives.
+    pub shared_receives: bool,
     /// Whether the programs are registered with this machine's rpcbind.
     pub rpcbind: bool,
     /// The core that was asked for.
@@ -115,6 +117,7 @@ impl Settings {
             congestion_control: options.congestion_control,
             device: options.device,
             exposure: options.exposure.map(Into::into),
+            shared_receives: options.shared_receives,
             rpcbind: options.rpcbind,
             core: options.core,
             poll: options.poll.unwrap_or_default(),
