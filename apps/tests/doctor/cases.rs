@@ -50,7 +50,7 @@ pub(crate) const CASES: &[Case] = &[
         check: "device files",
         changes: &[("dev/infiniband", None)],
         state: State::Error,
-        found: "/dev/infiniband is not there",
+        found: "/dev/infiniband/rdma_cm is not there",
         repair: "sudo modprobe rdma_ucm",
     },
     Case {

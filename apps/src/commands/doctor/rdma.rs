@@ -77,11 +77,8 @@ pub(super) fn libraries(machine: &Machine) -> Vec<Finding> {
         ["etc/libibverbs.d", "usr/share/libibverbs.d"].iter().any(|path| !machine.names(path).is_empty());
     let mut findings = Vec::new();
     for (name, package) in &missing {
-        findings.push(Finding::bad(
-            machine.missing(),
-            format!("{name} is not there"),
-            format!("sudo apt install {package}"),
-        ));
+        let repair = format!("sudo apt install {package}");
+        findings.push(Finding::bad(machine.missing(), format!("{name} is not there"), repair));
     }
     if missing.is_empty() && !has_providers {
         let found = "no drivers of libibverbs in /etc/libibverbs.d: it finds no device";
@@ -103,24 +100,14 @@ pub(super) fn device_files(machine: &Machine) -> Vec<Finding> {
     for name in &wanted {
         let path = format!("{FOLDER}/{name}");
         match fs::metadata(machine.path(&path)) {
-            Err(_) if names.is_empty() && !machine.has(FOLDER) => {
-                let found = format!("/{FOLDER} is not there");
-                findings.push(Finding::bad(machine.missing(), found, "sudo modprobe rdma_ucm"));
-            }
             Err(_) => {
-                findings.push(Finding::bad(
-                    machine.missing(),
-                    format!("/{path} is not there"),
-                    "sudo modprobe rdma_ucm",
-                ));
+                let found = format!("/{path} is not there");
+                findings.push(Finding::bad(machine.missing(), found, "sudo modprobe rdma_ucm"));
             }
             Ok(file) if !may_write(machine, &file) => {
                 let found = format!("/{path} may not be opened (mode {:o})", file.mode() & 0o7777);
-                findings.push(Finding::bad(
-                    machine.missing(),
-                    found,
-                    format!("sudo chmod a+rw /{path}; or a rule of udev"),
-                ));
+                let repair = format!("sudo chmod a+rw /{path}; or a rule of udev");
+                findings.push(Finding::bad(machine.missing(), found, repair));
             }
             Ok(_) => {}
         }
