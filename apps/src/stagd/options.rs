@@ -39,7 +39,7 @@ pub struct Options {
     /// RDMA device of verbs [default: first active]
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// verbs: window, registration; or standing: open
+    /// verbs: window, registration or standing
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     pub exposure: Option<Exposure>,
     /// verbs: connections share their Receives; for clients that keep to their credits

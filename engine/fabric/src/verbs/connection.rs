@@ -193,9 +193,7 @@ impl QueuePair {
     /// Destroys the queue pair and all access of the peer; after this nobody touches the memory that is left.
     pub(super) fn destroy(&mut self) -> Option<Rc<Domain>> {
         let number = self.cm.take().map_or(0, |cm| cm.queue_pair_number());
-        if let Some(shared) = self.receives.shared().cloned() {
-            shared.leave(number, self.receives.take_reserved());
-        }
+        self.receives.give_up(number);
         self.exposures.drop_access();
         self.domain.take()
     }

@@ -119,9 +119,11 @@ impl ReceiveQueue {
         self.ids.pop_front().map(|id| (id, buf))
     }
 
-    /// The queue pair is gone: how many shared Receives it had reserved.
-    pub(super) fn take_reserved(&mut self) -> u32 {
-        self.ids.drain(..).len() as u32
+    /// The queue pair, of that number, is gone: gives up its part in shared Receives.
+    pub(super) fn give_up(&mut self, number: u32) {
+        if let Some(shared) = self.shared.take() {
+            shared.leave(number, self.ids.drain(..).len() as u32);
+        }
     }
 }
 
@@ -182,7 +184,7 @@ impl SharedReceives {
     }
 
     /// A queue pair is gone: what it had reserved is left over.
-    pub(super) fn leave(&self, number: u32, reserved: u32) {
+    fn leave(&self, number: u32, reserved: u32) {
         let mut state = self.state.borrow_mut();
         state.users.retain(|user| user.0 != number);
         state.left_over += reserved;

@@ -143,10 +143,10 @@ fn every_event_of_the_device() {
 
 #[test]
 fn a_device_goes_and_comes_back() {
-    WINDOWS.begin();
-    {
-        let mut a = Side::new(WINDOWS.config(), CAPACITY).expect("a device");
-        let mut b = Side::new(WINDOWS.config(), CAPACITY).expect("a device");
+    for kind in [WINDOWS, STANDING, SHARED] {
+        kind.begin();
+        let mut a = Side::new(kind.config(), CAPACITY).expect("a device");
+        let mut b = Side::new(kind.config(), CAPACITY).expect("a device");
         b.verbs.listen("127.0.0.1:20049").expect("nobody listens there");
         let mut now = Duration::ZERO;
         for round in 0..3 {
@@ -157,7 +157,7 @@ fn a_device_goes_and_comes_back() {
                 a.poll(now);
                 b.poll(now);
             }
-            assert!(a.is_up && b.is_up, "round {round}");
+            assert!(a.is_up && b.is_up, "{kind:?}, round {round}");
             fake::with(|world| world.has_device = false);
             fake::cm_event(sys::RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
             while a.pair.is_some() || b.pair.is_some() {
@@ -177,8 +177,9 @@ fn a_device_goes_and_comes_back() {
                 b.poll(now);
             }
         }
+        drop((a, b));
+        assert_eq!(fake::leaks(), []);
     }
-    assert_eq!(fake::leaks(), []);
 }
 
 /// Nobody tells a provider without connections. And a driver may wait for everybody to close the device.
