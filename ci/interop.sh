@@ -42,6 +42,7 @@ if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
     for over in verbs-siw verbs-rxe; do
         groups+=("client:$over:/mem:all" "client:$over:/dir:all" "kill:$over:/dir:5" "kill:$over:/mem:1" "server:$over")
     done
+    for over in wire-siw wire-rxe; do groups+=("client:$over:/mem:all" "locks:$over:/mem"); done
     groups+=(both:host-guest both:guest-host both:siw both:rxe fabrics)
 elif [ ${#groups[@]} -eq 0 ]; then
     groups=(client:off:/mem:all client:crc:/dir:few "client:p2p:/mem:files,fio" locks:off:/mem kill:off:/dir:2 server:off server:asked public:/mem)
@@ -56,6 +57,7 @@ target=${CARGO_TARGET_DIR:-target}
 logs=$target/ci/interop
 host=10.78.0.1
 guest=10.78.0.2
+peer=10.78.0.3
 port=20049
 profile=${STAG_PROFILE:-dev}
 programs=$(realpath -m "$target/${profile/dev/debug}")
@@ -80,7 +82,7 @@ prepare() {
         DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" ||
             skipped "apt-get cannot install: ${missing[*]}"
     fi
-    unshare -n ip tuntap add lab0 mode tap || skipped "no tap device in a network namespace"
+    unshare -n sh -c 'ip tuntap add lab0 mode tap && ip link add wire type bridge' || skipped "no tap device or bridge in a network namespace"
     ci/lab/build.sh "${kernels[@]}" || skipped "the guest could not be built"
     [ -n "$stand_in" ] || cargo build --quiet --locked --profile "$profile" -p stag-apps || exit 1
 }
@@ -170,6 +172,31 @@ timed() {
     return $status
 }
 
+boot_peer=''
+peer_start() { # siw|rxe
+    local n=0
+    rm -f "$work"/peer.*
+    mkfifo "$work/peer.in" "$work/peer.out"
+    exec 5<>"$work/peer.in" 6<>"$work/peer.out"
+    LABV_ADDR=$peer/24 ci/lab/boot.sh -k "$kernel" -t 1200 -p "$work/payload" -n lab1 -a 52:54:00:12:34:57 -c "$work/peer" \
+        -l "$out/peer.log" peer.sh "$1" 2>>"$out/boot.log" &
+    boot_peer=$!
+    until grep -q '^LAB: serving' "$out/peer.log" 2>/dev/null; do
+        n=$((n + 1))
+        { [ $n -lt 800 ] && kill -0 $boot_peer; } || return
+        sleep 0.1
+    done
+}
+# Its status is that of peer.sh: whether stagd ended in order.
+peer_stop() {
+    local status=0
+    echo end >&5
+    wait "$boot_peer" || status=$?
+    boot_peer=''
+    exec 5>&- 6>&-
+    return $status
+}
+
 # What the guest's script asks for (ci/lab/guest/rows.sh).
 ask() {
     case $1 in
@@ -191,6 +218,9 @@ ask() {
             sleep 2
             stagd_start
             ;;
+        # peer siw|rxe: a second guest on the same wire, with a stagd on verbs.
+        peer) peer_start "$2" ;;
+        peer-ends) peer_stop ;;
         # served WHAT: served_WHAT (client_rows.sh) in the folder that stagd exports.
         served) "served_$2" "$work/dir" ;;
         # fabrics: without a device, `stag fabrics` says so.
@@ -216,7 +246,7 @@ run_kernel() {
     mkdir -p "$out" "$work/payload"
     [ -n "$stand_in" ] || for p in stag stagd; do strip --strip-debug "$programs/$p" -o "$work/payload/$p"; done
     mkfifo "$work/pipe.in" "$work/pipe.out"
-    LABV_ADDR=$guest/24 LABV_HOST=$host LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t $((600 + 600 * ${#groups[@]})) -p "$work/payload" \
+    LABV_ADDR=$guest/24 LABV_HOST=$host LABV_PEER=$peer LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t $((600 + 600 * ${#groups[@]})) -p "$work/payload" \
         -n lab0 -c "$work/pipe" -l "$out/console.log" -o "$out" rows.sh "${groups[@]}" 2>"$out/boot.log" &
     local boot=$! line words
     exec 3<>"$work/pipe.in" 4<>"$work/pipe.out"
@@ -243,9 +273,13 @@ run_kernel() {
 trap 'kill $(jobs -p) 2>/dev/null' EXIT
 trap "exit 143" INT TERM
 ip link set lo up
-ip tuntap add lab0 mode tap
-ip addr add $host/24 dev lab0
-ip link set lab0 up
+ip link add wire type bridge
+ip addr add $host/24 dev wire
+ip link set wire up
+for tap in lab0 lab1; do
+    ip tuntap add $tap mode tap
+    ip link set $tap master wire up
+done
 mkdir -p "$logs"
 for kernel in "${kernels[@]}"; do run_kernel "$kernel"; done
 echo "$passed passed, $failed failed"

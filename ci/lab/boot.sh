@@ -2,7 +2,7 @@
 # Boots the guest, runs one script of guest/ in it as root, and ends with its status.
 #
 #   ci/lab/boot.sh [-k 6.1|6.12] [-m MiB] [-t seconds] [-o outdir] [-p payload-dir] [-f hostport:guestport]...
-#                  [-n tap] [-c pipe] [-l console-log] [-q 'qemu options'] script [args...]
+#                  [-n tap] [-a mac] [-c pipe] [-l console-log] [-q 'qemu options'] script [args...]
 #
 # script   a name in guest/ or in the payload folder; it finds guest/lib.sh beside it
 # -o       what the script left in the guest's /out, unpacked here
@@ -10,6 +10,7 @@
 # -f       forwards a TCP port of the host's 127.0.0.1 to the guest (which is 10.0.2.15; from the guest,
 #          the host's 127.0.0.1 is 10.0.2.2)
 # -n       the guest's network card is this tap device instead of qemu's user network
+# -a       the card's address, for a second guest on a wire
 # -c       PIPE.in and PIPE.out, made by mkfifo, are the guest's second serial line: a talk with the script
 # -l       the console goes to this file instead of the standard output
 # -q       more options for qemu: a second network card, a filter-dump
@@ -21,9 +22,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=ci/lab/cache.sh
 . "$here/cache.sh"
 
-flavour=6.1 memory=1024 limit=300 out='' payload='' forwards='' tap='' control='' log=/dev/stdout more=''
+flavour=6.1 memory=1024 limit=300 out='' payload='' forwards='' tap='' mac=52:54:00:12:34:56 control='' log=/dev/stdout more=''
 usage() { sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
-while getopts k:m:t:o:p:f:n:c:l:q: option; do
+while getopts k:m:t:o:p:f:n:a:c:l:q: option; do
     case $option in
         k) flavour=$OPTARG ;;
         m) memory=$OPTARG ;;
@@ -32,6 +33,7 @@ while getopts k:m:t:o:p:f:n:c:l:q: option; do
         p) payload=$OPTARG ;;
         f) forwards+=,hostfwd=tcp:127.0.0.1:${OPTARG%%:*}-10.0.2.15:${OPTARG##*:} ;;
         n) tap=$OPTARG ;;
+        a) mac=$OPTARG ;;
         c) control=$OPTARG ;;
         l) log=$OPTARG ;;
         q) more=$OPTARG ;;
@@ -82,7 +84,7 @@ qemu-system-x86_64 -machine q35,i8042=off -nodefaults -no-reboot -display none \
     -drive "file=$work/in.tar,format=raw,if=virtio,readonly=on" \
     -drive "file=$work/out.tar,format=raw,if=virtio,cache=unsafe" \
     -device virtio-rng-pci \
-    -netdev "$network" -device virtio-net-pci,netdev=net0,mac=52:54:00:12:34:56 \
+    -netdev "$network" -device "virtio-net-pci,netdev=net0,mac=$mac" \
     $more </dev/null > >(sed -u 's,\r,,g' >"$log") 2>&1 &
 pid=$!
 until=$((SECONDS + limit))

@@ -83,13 +83,14 @@ nfsd_down() { rpc.nfsd 0; }
 
 # Our stagd in the guest, on verbs at ADDRESS, with /mem, /dir, and the folder that the kernel's server would export. What MOUNT
 # needs, RPC over TCP, has the next port: siw's own is taken for TCP too.
-stagd_up() { # ADDRESS
-    local n=0
+stagd_up() { # ADDRESS [OPTION...]
+    local n=0 address=$1
+    shift
     ulimit -l unlimited # siw counts registered memory
     mkdir -p /srv/dir /srv/state $EXPORT /out
     /payload/stagd --export mem:/mem,root_squash=no --export dir:/srv/dir,name=/dir,root_squash=no \
-        --export "dir:$EXPORT,name=$EXPORT,root_squash=no" --listen "verbs://$1:$PORT" --listen "tcp://$1:$((PORT + 1))" \
-        --state-dir /srv/state --grace 5 >/run/stagd.log 2>&1 </dev/null &
+        --export "dir:$EXPORT,name=$EXPORT,root_squash=no" --listen "verbs://$address:$PORT" --listen "tcp://$address:$((PORT + 1))" \
+        --state-dir /srv/state --grace 5 "$@" >/run/stagd.log 2>&1 </dev/null &
     echo $! >/run/stagd.pid
     until grep -q '^ready' /run/stagd.log; do
         n=$((n + 1))

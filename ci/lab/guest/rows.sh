@@ -84,6 +84,7 @@ unmount() {
 #   p2p    a siw that asks for peer-to-peer mode; with CRC, by the server
 #   tcp    RPC over TCP
 #   verbs-siw, verbs-rxe   the server is in the guest too, and drives that device through rdma-core
+#   wire-siw, wire-rxe     likewise, in a second guest
 # Sets DEV, the network device below the RDMA one, SERVER, its address, and MOUNT_PORT.
 link_up() {
     local kind=siw siw='' crc=off
@@ -91,25 +92,31 @@ link_up() {
     case $over in crc | p2p) siw=$over ;; esac
     case $over in asked | p2p) crc=on ;; esac
     case $over in
-        verbs-*) kind=${over#verbs-} DEV=dummy0 SERVER=$ADDR MOUNT_PORT=$((PORT + 1)) ;;
+        verbs-*) kind=${over#*-} DEV=dummy0 SERVER=$ADDR MOUNT_PORT=$((PORT + 1)) ;;
+        wire-*) kind=${over#*-} DEV=eth0 SERVER=$LABV_PEER MOUNT_PORT=$((PORT + 1)) ;;
         *) DEV=eth0 SERVER=$HOST_ADDR MOUNT_PORT=$PORT ;;
     esac
     [ -z "${LABV_STAND_IN:-}" ] || DEV=dummy0 SERVER=$ADDR
     [ "$DEV" != dummy0 ] || net_dummy
     [ "$over" = tcp ] || rdma_link "$kind" "$DEV" "$siw"
-    if [ -n "${LABV_STAND_IN:-}" ]; then nfsd_up; else row 40 stagd start_stagd $crc || skip="stagd does not start"; fi
+    if [ -n "${LABV_STAND_IN:-}" ]; then nfsd_up; else row 90 stagd start_stagd $crc || skip="stagd does not start"; fi
 }
 start_stagd() { # CRC
-    case $over in verbs-*) stagd_up "$SERVER" ;; *) ask stagd "$1" ;; esac
+    case $over in
+        verbs-*) stagd_up "$SERVER" ;;
+        wire-*) ask peer "${over#*-}" ;;
+        *) ask stagd "$1" ;;
+    esac
 }
 link_down() {
     case ${LABV_STAND_IN:+kernel}$over in
         kernel*) nfsd_down ;;
         verbs-*) skip='' row 20 stagd-ends stagd_down ;;
+        wire-*) skip='' row 40 stagd-ends ask peer-ends ;;
     esac
     case $over in
         tcp) ;;
-        verbs-rxe) rdma_unlink rxe "$DEV" ;;
+        *-rxe) rdma_unlink rxe "$DEV" ;;
         *) siw_unload "$DEV" || echo "siw does not unload" ;;
     esac
     skip=''
