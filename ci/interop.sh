@@ -175,7 +175,7 @@ timed() {
 boot_peer=''
 peer_start() { # siw|rxe
     local n=0
-    rm -f "$work"/peer.*
+    rm -f "$work"/peer.* "$out/peer.log"
     mkfifo "$work/peer.in" "$work/peer.out"
     exec 5<>"$work/peer.in" 6<>"$work/peer.out"
     LABV_ADDR=$peer/24 ci/lab/boot.sh -k "$kernel" -t 1200 -p "$work/payload" -n lab1 -a 52:54:00:12:34:57 -c "$work/peer" \
