@@ -9,6 +9,8 @@
 //! posted are not needed. The peers of all queue pairs together can therefore have no more messages on their way than there
 //! are Receives, as long as each keeps to its credits. One that sends more is left, and the buffer that it took goes back.
 //!
+//! The device could tell when few are left (its limit event), but how many there are is known: that is never asked for.
+//!
 //! One reactor owns the queue and all queue pairs on it, so the numbers are plain ones.
 
 use std::cell::RefCell;

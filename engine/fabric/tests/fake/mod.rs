@@ -11,7 +11,7 @@ mod cm;
 mod verbs;
 mod work;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr;
 
@@ -70,6 +70,8 @@ pub(crate) static FAKE: RdmaCore = RdmaCore {
 };
 
 thread_local! {
+    /// Whether this thread is in its world: what is allocated there, a real device does not.
+    pub(crate) static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
     static WORLD: RefCell<World> = RefCell::new(World::new());
 }
 
@@ -225,7 +227,10 @@ struct Window {
 
 /// Runs with the world of this thread.
 pub(crate) fn with<T>(run: impl FnOnce(&mut World) -> T) -> T {
-    WORLD.with_borrow_mut(run)
+    IS_INSIDE.set(true);
+    let result = WORLD.with_borrow_mut(run);
+    IS_INSIDE.set(false);
+    result
 }
 
 /// A fresh world, with or without memory windows.
