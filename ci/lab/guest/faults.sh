@@ -92,7 +92,9 @@ device_deleted_early() {
 # When the connection manager sends a message over rxe that finds no route, the queue pair of its messages fails for good
 # (rxe_qp_error; ib_mad brings only the sending half back): nobody connects over that device any more. So it is made anew.
 revived() {
-    [ "$kind" = rxe ] && ! until_ 15 more $(($(status ok call) + 40)) || return 0
+    [ "$kind" = rxe ] || return 0
+    sleep 5 # Calls may go on for a moment.
+    ! until_ 10 more $(($(status ok call) + 40)) || return 0
     note="; rxe's connection manager did not survive it: the device was made anew"
     delete && add
 }
