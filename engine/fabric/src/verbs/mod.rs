@@ -38,16 +38,19 @@
 //!
 //! # What Linux's software devices do
 //!
-//! Seen in the guest (`ci/verbs.sh`), kernel 6.1; the code says where it minds.
+//! Seen in the guest (`ci/verbs.sh`), kernels 6.1 and 6.12; the code says where it minds.
 //!
 //! - rxe reports a message that is too long as a malformed Receive, and an invalidation by the peer as a good checksum.
 //!   With windows it oopses when one is invalidated that is not bound, and needs a minute to destroy a queue pair through
 //!   whose window more than a packet was read. So on rxe memory is exposed by registrations unless windows are asked for.
+//!   A message of the connection manager that finds no route (the link is down) is the last one: the queue pair of such
+//!   messages fails for good, and nobody connects over that device until it is made anew (`rdma link delete`, `add`).
 //! - siw reports a Send as soon as TCP has it, before the Read in front of it; keeps the peer's Terminate to itself, so
 //!   that a refused request is only a lost connection; does not tell a listener that whoever asked is gone; and
 //!   may leave a first message unread that comes while it answers. It answers a Read of whatever is registered in the
 //!   queue pair's domain, for whatever purpose: a peer that guesses a handle reads the arenas. It is for tests. Its library
 //!   takes a queue that is mapped at 0x90000 for one that could not be mapped.
+//! - Neither can be deleted while a program has it open (`presence`).
 //!
 //! # Not here yet
 //!
