@@ -55,6 +55,8 @@ counters! {
     stream_bytes_received,
     stream_bytes_sent,
     stream_items,
+    datagrams_received,
+    datagrams_dropped,
     duplicates_answered,
     duplicates_dropped,
     duplicates_unkept,

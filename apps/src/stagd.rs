@@ -11,6 +11,7 @@ use crate::{arguments, logging};
 mod directories;
 mod fabric;
 mod listen;
+mod locks;
 mod options;
 mod plan;
 mod registration;

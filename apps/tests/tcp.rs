@@ -1,8 +1,9 @@
 //! `stagd` over TCP: on a port of its own, and on iWARP's.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -22,6 +23,18 @@ fn ask(port: &str, call: &[u8]) -> u32 {
     stream.read_exact(&mut reply).unwrap();
     assert_eq!((&reply[..4], &reply[4..8]), (&[0x80, 0, 0, reply[3]][..], &call[4..8]));
     u32::from_be_bytes(reply[24..].try_into().unwrap())
+}
+
+/// The accept_stat by UDP: the same Call without its mark.
+fn ask_by_datagram(port: &str, call: &[u8]) -> u32 {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.connect(port).unwrap();
+    socket.send(&call[4..]).unwrap();
+    let mut reply = [0; 64];
+    let len = socket.recv(&mut reply).unwrap();
+    assert!(len >= 24 && reply[..4] == call[4..8]);
+    u32::from_be_bytes(reply[20..24].try_into().unwrap())
 }
 
 struct Server {
@@ -68,12 +81,21 @@ fn rpc_over_tcp_on_its_own_port_and_on_that_of_iwarp() {
         {
             assert_eq!(ask(port, &null(7, program, version)), wanted, "{program} {version} at {url}");
         }
+        // By UDP the status monitor and rpcbind alone.
+        for (program, version, wanted) in [(100_024, 1, 0), (100_000, 2, 0), (100_024, 9, 2), (100_003, 3, 1)]
+        {
+            let found = ask_by_datagram(port, &null(7, program, version));
+            assert_eq!(found, wanted, "{program} {version} by UDP at {url}");
+        }
     }
     // SAFETY: a plain system call; the child is ours and not waited for yet, so the id is its own.
     assert_eq!(unsafe { libc::kill(server.child.id() as libc::pid_t, libc::SIGTERM) }, 0);
     let stopped = server.event("stopped");
     assert_eq!(stopped["counters"]["streams_opened"], 8);
     assert_eq!(stopped["counters"]["calls_received"], 8);
+    assert_eq!(stopped["counters"]["datagrams_received"], 8);
+    assert_eq!(stopped["counters"]["datagrams_dropped"], 0);
+    assert_eq!((&stopped["locks"]["taken"], &stopped["locks"]["hosts_freed"]), (&0.into(), &0.into()));
     assert_eq!((&stopped["leaked"], &stopped["drained"]), (&Value::from(0), &Value::from(true)));
     assert!(server.child.wait().unwrap().success());
 }

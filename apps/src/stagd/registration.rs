@@ -14,8 +14,8 @@ use stag::wire::nsm;
 use stag::wire::record::{MARK_LEN, Mark, Splitter, Step};
 use stag::wire::rpc::{Accepted, CallHeader, OpaqueAuth, ReplyBody, ReplyHeader};
 use stag::wire::rpcbind::{
-    Binding, Mapping, PORT, PROGRAM, PortmapProcedure, RpcbindProcedure, Text, UniversalAddress, VERSION_4,
-    VERSION_PORTMAP, netid, protocol,
+    Binding, PORT, PROGRAM, PortmapProcedure, RpcbindProcedure, Text, UniversalAddress, VERSION_4,
+    VERSION_PORTMAP,
 };
 use stag::wire::xdr::{Overflow, Reader, Writer};
 
@@ -142,11 +142,11 @@ impl Rpcbind {
 
     fn change(
         &mut self,
-        program: &Registered,
+        registered: &Registered,
         procedure: RpcbindProcedure,
         old: PortmapProcedure,
     ) -> Result<bool, Refusal> {
-        let Registered { program, version, netid, address } = *program;
+        let Registered { program, version, netid, address } = *registered;
         if !self.is_old {
             let universal = UniversalAddress::new(address);
             let (text, owner) = (universal.text(), Text(b"superuser"));
@@ -157,11 +157,8 @@ impl Rpcbind {
                 None => self.is_old = true,
             }
         }
-        if netid != netid::TCP {
-            // It has no word for it.
-            return Ok(true);
-        }
-        let mapping = Mapping { program, version, protocol: protocol::TCP, port: address.port().into() };
+        // What it has no word for is done.
+        let Some(mapping) = registered.mapping() else { return Ok(true) };
         let done = self.call(VERSION_PORTMAP, old as u32, |writer| writer.value(&mapping))?;
         done.ok_or(Refusal::Senseless)
     }

@@ -7,6 +7,7 @@ use stag::runtime::Stopped;
 use super::Settings;
 use super::fabric::{Device, DeviceWork, mount_advice};
 use super::listen::Listen;
+use super::locks::Locks;
 use super::plan::Plan;
 use super::serve::Place;
 use crate::counters::Counters;
@@ -69,6 +70,7 @@ struct Ended<'a> {
     counters: &'a Counters,
     /// What exposing memory on the RDMA device cost, over verbs.
     device: Option<&'a DeviceWork>,
+    locks: Locks,
     /// Units of all pools that did not come back.
     leaked: usize,
     ledger: &'a str,
@@ -190,7 +192,7 @@ pub(super) fn ready(places: &[Listen], out: &mut Output) -> Result<(), Failure> 
 /// Says what was done. Fails if a buffer did not come back, or something under way was not finished.
 pub(super) fn stopped(
     stopped: &Stopped,
-    work: (&Counters, Option<&DeviceWork>),
+    work: (&Counters, Option<&DeviceWork>, Locks),
     ledger: &Ledger,
     out: &mut Output,
 ) -> Result<(), Failure> {
@@ -212,7 +214,7 @@ pub(super) fn stopped(
 
 fn tell_end(
     stopped: &Stopped,
-    (counters, device): (&Counters, Option<&DeviceWork>),
+    (counters, device, locks): (&Counters, Option<&DeviceWork>, Locks),
     leaked: usize,
     ledger: &str,
     out: &mut Output,
@@ -248,6 +250,13 @@ fn tell_end(
              {duplicates_unkept} Replies not kept"
         ))?;
     }
+    let Counters { datagrams_received, datagrams_dropped, .. } = *counters;
+    if datagrams_received > 0 {
+        out.line(format_args!("UDP        {datagrams_received} Calls, {datagrams_dropped} not answered"))?;
+    }
+    if locks.is_used() {
+        out.line(format_args!("locks      {locks}"))?;
+    }
     let [busy, idle, asleep] = [statistics.busy, statistics.idle, statistics.asleep].map(Time);
     out.line(format_args!("time       {busy} busy, {idle} idle, {asleep} asleep"))?;
     out.line(format_args!("ledger     {ledger}"))?;
@@ -260,6 +269,7 @@ fn tell_end(
         asleep_seconds: statistics.asleep.as_secs_f64(),
         counters,
         device,
+        locks,
         leaked,
         ledger,
     })?;

@@ -1,16 +1,17 @@
 //! The server's life: memory, services, reactor; until a signal, and out in order.
 
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use stag::fabric::verbs::SharedReceives;
-use stag::fabric::{Iwarp, IwarpConfig, Shm, ShmConfig, Verbs, VerbsConfig};
+use stag::fabric::{Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, PageSize, Pool};
-use stag::nfs::server::{Registry, programs_at};
-use stag::rpc::{Engine, Pools};
+use stag::nfs::server::{DATAGRAM_PROGRAMS, Registered, Registry, datagram_programs_at, programs_at};
+use stag::rpc::{Engine, Pools, Services};
 use stag::runtime::{Clock, CoreId, PollMode, Reactor, ReactorConfig, StopFlag, Topology, affinity};
 
 use super::fabric::{self, Served};
@@ -153,7 +154,9 @@ impl Server<'_> {
         let clock = Clock::start();
         let mut notes = arena.notes().to_vec();
         let registry = Registry::default();
-        let services = services::make(settings, plan, &pools, &clock, registry.clone(), &mut notes)?;
+        let locking = services::locking(settings, plan)?;
+        let programs = (registry.clone(), locking.clone());
+        let services = services::make(settings, plan, &pools, &clock, programs, &mut notes)?;
         let mut engine =
             Engine::new(provider, services, pools, plan.engine, std::process::id()).map_err(Failure::run)?;
         let (mut places, mut programs) = (Vec::new(), Vec::new());
@@ -168,8 +171,9 @@ impl Server<'_> {
                     let address = engine.provider().listener_address(listener);
                     programs.extend(address.into_iter().flat_map(|at| programs_at(at, true)));
                     // Who speaks no RDMA there is served over TCP.
-                    if url.fabric == Fabric::Iwarp {
-                        programs.extend(address.into_iter().flat_map(|at| programs_at(at, false)));
+                    if let Some(address) = address.filter(|_| url.fabric == Fabric::Iwarp) {
+                        programs.extend(programs_at(address, false));
+                        programs.extend(serve_datagrams(&mut engine, address, &mut notes));
                     }
                     match address.filter(|_| url.address.ends_with(":0")) {
                         Some(address) => Listen::Fabric(Url { address: address.to_string(), ..url.clone() }),
@@ -179,6 +183,7 @@ impl Server<'_> {
                 Listen::Tcp(address) => {
                     let bound = engine.listen_tcp(address).map_err(fail)?;
                     programs.extend(programs_at(bound, false));
+                    programs.extend(serve_datagrams(&mut engine, bound, &mut notes));
                     // With port 0 the system has chosen one.
                     if address.ends_with(":0") { Listen::Tcp(bound.to_string()) } else { place.clone() }
                 }
@@ -207,9 +212,25 @@ impl Server<'_> {
         drop(registration);
         let counters = engine.statistics().into();
         let device_work = engine.provider().device_work();
+        let locks = locking.borrow().statistics().into();
         // Whatever the engine, its services and the provider hold goes back to the pools.
         drop(engine);
-        report::stopped(&stopped, (&counters, device_work.as_ref()), &ledger, out)
+        report::stopped(&stopped, (&counters, device_work.as_ref(), locks), &ledger, out)
+    }
+}
+
+/// Serves by UDP, beside a port for RPC over TCP, what is asked for that way. Who has the port already keeps it.
+fn serve_datagrams<P: Provider, S: Services>(
+    engine: &mut Engine<P, S>,
+    address: SocketAddr,
+    notes: &mut Vec<String>,
+) -> Vec<Registered> {
+    match engine.listen_udp(address, DATAGRAM_PROGRAMS) {
+        Ok(bound) => datagram_programs_at(bound),
+        Err(error) => {
+            notes.push(format!("no restarts of clients are heard by UDP at {address}: {error}"));
+            Vec::new()
+        }
     }
 }
 

@@ -24,13 +24,13 @@ use crate::values::Size;
 const ROOT_MODE: u32 = 0o1777;
 
 /// Makes all programs, and a store for each export: an empty one in memory, or a directory. What rpcbind is to tell of
-/// them is looked up in `registry`; what there is to say of the directories goes to `notes`.
+/// them is looked up in the registry; what there is to say of the directories goes to `notes`.
 pub(super) fn make(
     settings: &Settings,
     plan: &Plan,
     pools: &Pools,
     clock: &Clock,
-    registry: Registry,
+    (registry, locking): (Registry, SharedLocking),
     notes: &mut Vec<String>,
 ) -> Result<impl Services + use<>, Failure> {
     let now = clock.now();
@@ -63,11 +63,11 @@ pub(super) fn make(
         false => HandleKey::new(),
     };
     let exports = exports.with_key(key);
-    Ok(server::services_with_locks(exports, time, locking(settings, plan)?, registry))
+    Ok(server::services_with_locks(exports, time, locking, registry))
 }
 
 /// What NLM and NSM begin with: nothing, or what is known from before a restart.
-fn locking(settings: &Settings, plan: &Plan) -> Result<SharedLocking, Failure> {
+pub(super) fn locking(settings: &Settings, plan: &Plan) -> Result<SharedLocking, Failure> {
     let recovered = match &settings.state_dir {
         Some(directory) => Recovered::from_directory(directory)
             .map_err(|error| Failure::run(format_args!("--state-dir {}: {error}", directory.display())))?,

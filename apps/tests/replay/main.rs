@@ -31,7 +31,8 @@ use peer::{Exposed, Peer, SetUp};
 use script::{Exchange, Script, segments};
 
 /// The Linux server refuses a long SETACL with GARBAGE_ARGS, over TCP too (captures/README.md), and `stagd` takes it: so the
-/// NFSACL exchanges of this capture from this frame on differ.
+/// NFSACL exchanges of this capture from this frame on differ. That is not the protocol's limit, of 1024 entries, which both have: Linux's
+/// `nfs_stream_decode_acl` wants the whole list in one piece of memory, which a list over a page's end, of more than 341 entries, is not.
 const LONG_ACL: (&str, u64) = ("siw-6.1-v3-acl", 47);
 
 fn captures() -> PathBuf {

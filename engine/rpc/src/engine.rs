@@ -173,6 +173,20 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.streams()?.listen(address)
     }
 
+    /// Serves `programs`, and no others, by UDP at `address` too; see `stream/datagram.rs` for what that is good for.
+    /// Returns the address that it got.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn listen_udp(
+        &mut self,
+        address: SocketAddr,
+        programs: &'static [u32],
+    ) -> Result<SocketAddr, FabricError> {
+        self.streams()?.listen_datagrams(address, programs)
+    }
+
     /// TCP connections there are.
     #[must_use]
     pub fn stream_count(&self) -> usize {

@@ -70,6 +70,10 @@ pub struct Statistics {
     pub stream_bytes_sent: u64,
     /// Eligible arguments of Calls over byte streams that were received where they may stay.
     pub stream_items: u64,
+    /// Calls that came by UDP.
+    pub datagrams_received: u64,
+    /// Those of them that were not answered.
+    pub datagrams_dropped: u64,
     /// Calls that came again and were answered with the kept Reply.
     pub duplicates_answered: u64,
     /// Calls that came again while they were executed, and were dropped.

@@ -44,7 +44,7 @@ pub use nfs::{Nfs, TRANSFER_LEN_MAX};
 pub use nfsacl::Nfsacl;
 pub use nlm::Nlm;
 pub use nsm::Nsm;
-pub use rpcbind::{Registered, Registry, Rpcbind, programs_at};
+pub use rpcbind::{DATAGRAM_PROGRAMS, Registered, Registry, Rpcbind, datagram_programs_at, programs_at};
 
 /// What tells the time of day, for time stamps of files.
 #[derive(Clone, Debug)]

@@ -31,7 +31,8 @@ pub struct Registered {
 
 impl Registered {
     /// As the port mapper tells it: TCP and UDP over IPv4 is all that it knows.
-    fn mapping(&self) -> Option<Mapping> {
+    #[must_use]
+    pub fn mapping(&self) -> Option<Mapping> {
         let protocol = match self.netid {
             netid::TCP => protocol::TCP,
             netid::UDP => protocol::UDP,
@@ -67,6 +68,17 @@ pub fn programs_at(address: SocketAddr, over_rdma: bool) -> Vec<Registered> {
     let others = others.into_iter().filter(|_| !over_rdma);
     let all = files.into_iter().chain(others);
     all.map(|(program, version)| Registered { program, version, netid, address }).collect()
+}
+
+/// The programs that are served by UDP: status monitors announce restarts that way, and look for one another by rpcbind.
+pub const DATAGRAM_PROGRAMS: &[u32] = &[nsm::PROGRAM, rpcbind::PROGRAM];
+
+/// [`DATAGRAM_PROGRAMS`], where they are served by UDP.
+#[must_use]
+pub fn datagram_programs_at(address: SocketAddr) -> Vec<Registered> {
+    let netid = if address.is_ipv4() { netid::UDP } else { netid::UDP6 };
+    let served = programs_at(address, false).into_iter().filter(|it| DATAGRAM_PROGRAMS.contains(&it.program));
+    served.map(|program| Registered { netid, ..program }).collect()
 }
 
 /// The service rpcbind, versions 2 to 4.

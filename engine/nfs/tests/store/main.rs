@@ -7,3 +7,4 @@ mod lab;
 mod model;
 mod names;
 mod permissions;
+mod unprivileged;

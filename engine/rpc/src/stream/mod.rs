@@ -2,7 +2,7 @@
 //!
 //! Sockets come from listeners of our own ([`Streams::listen`]), and from a provider that met one on its port that
 //! speaks no RDMA ([`Streams::adopt`]). The services are the same, and so are the `Call` and the `Reply` that
-//! they see.
+//! they see. Beside them, small programs are served by UDP ([`Streams::listen_datagrams`]).
 //!
 //! # What is copied
 //!
@@ -19,11 +19,12 @@
 //! time-outs for all that needs the peer. What does not begin like a record ends that connection alone.
 
 mod connection;
+mod datagram;
 mod incoming;
 mod outbox;
 mod quota;
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ use crate::config::EngineConfig;
 use crate::service::{Services, Token};
 use crate::state::Core;
 use connection::{Connection, Ending, Shared};
+use datagram::Datagrams;
 use quota::Quota;
 
 /// Octets of the buffer that bursts are received in.
@@ -61,8 +63,17 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// In the index of a [`ConnectionId`]: it names a byte stream, and no queue pair.
 const STREAM: u32 = 1 << 31;
 
+/// In the index of a [`ConnectionId`] of a byte stream: it is none, but where Calls by UDP come from.
+const DATAGRAM: u32 = 1 << 30;
+
 /// In the poller's data: a listener.
 const LISTENER: u64 = 1 << 63;
+
+/// In the poller's data: a socket of datagrams.
+const DATAGRAMS: u64 = 1 << 62;
+
+/// Generations keep clear of those two.
+const GENERATION_MASK: u32 = (1 << 30) - 1;
 
 /// Whether a connection is a byte stream.
 #[inline]
@@ -74,6 +85,7 @@ pub(crate) const fn is_stream(id: ConnectionId) -> bool {
 pub(crate) struct Streams {
     poller: OwnedFd,
     listeners: Vec<TcpListener>,
+    datagrams: Vec<Datagrams>,
     connections: Vec<Option<Box<Connection>>>,
     /// How often each place was used.
     generations: Vec<u32>,
@@ -126,6 +138,7 @@ impl Streams {
         Ok(Streams {
             poller,
             listeners: Vec::new(),
+            datagrams: Vec::new(),
             connections: Vec::new(),
             generations: Vec::new(),
             free: Vec::new(),
@@ -159,6 +172,22 @@ impl Streams {
         epoll::add(&self.poller, &listener, data, EventFlags::IN).map_err(|error| system(&doing, error))?;
         let bound = listener.local_addr().map_err(|error| system(&doing, error))?;
         self.listeners.push(listener);
+        Ok(bound)
+    }
+
+    /// Serves `programs` by UDP at `address`, and returns the address that it got.
+    pub(crate) fn listen_datagrams(
+        &mut self,
+        address: SocketAddr,
+        programs: &'static [u32],
+    ) -> Result<SocketAddr, FabricError> {
+        let doing = format!("listen at udp://{address}");
+        let socket = UdpSocket::bind(address).map_err(|error| system(&doing, error))?;
+        socket.set_nonblocking(true).map_err(|error| system(&doing, error))?;
+        let data = EventData::new_u64(DATAGRAMS | self.datagrams.len() as u64);
+        epoll::add(&self.poller, &socket, data, EventFlags::IN).map_err(|error| system(&doing, error))?;
+        let bound = socket.local_addr().map_err(|error| system(&doing, error))?;
+        self.datagrams.push(Datagrams::new(socket, programs));
         Ok(bound)
     }
 
@@ -257,6 +286,12 @@ impl Streams {
                 self.accept(core, (data & !LISTENER) as usize);
                 continue;
             }
+            if data & DATAGRAMS != 0 {
+                if let Some(datagrams) = self.datagrams.get_mut((data & !DATAGRAMS) as usize) {
+                    datagrams.receive(core, services);
+                }
+                continue;
+            }
             let (index, generation) = (data as u32, (data >> 32) as u32);
             if self.generations.get(index as usize) == Some(&generation) {
                 self.handle(core, services, index, flags);
@@ -312,7 +347,7 @@ impl Streams {
         result: Result<(), Ending>,
     ) {
         if let Err(ending) = result {
-            self.generations[index as usize] = self.generations[index as usize].wrapping_add(1);
+            self.generations[index as usize] = (self.generations[index as usize] + 1) & GENERATION_MASK;
             self.free.push(index);
             self.count -= 1;
             self.tell(core, &connection, ending);
@@ -423,6 +458,7 @@ impl Streams {
     /// Begins a graceful stop: nobody is let in, no more Calls are taken on, answers are still sent.
     pub(crate) fn stop(&mut self) {
         self.listeners.clear();
+        self.datagrams.clear();
         for (index, connection) in (0..).zip(&mut self.connections) {
             if let Some(connection) = connection
                 && !std::mem::replace(&mut connection.is_active, true)

@@ -4,6 +4,7 @@
 mod support;
 
 mod calls;
+mod datagrams;
 mod duplicates;
 mod hostile;
 mod peer;

@@ -1,0 +1,132 @@
+//! READ, WRITE and COMMIT of a file on a disk allocate nothing in the steady state: counted.
+//!
+//! A program of its own, because it replaces the allocator.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use stag_disk::{Disk, DiskConfig};
+use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
+use stag_nfs::caller::Caller;
+use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
+use stag_nfs::store::{ObjectId, Progress, Store, Ticket, WriteData};
+use stag_wire::nfs3::{CreateHow, SetAttributes, SetTime, Stable, Status, Time};
+
+struct Counting;
+
+// Partner of nothing: read by the thread that counts, in a program of one test.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: it is the system's allocator; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Transfers at once.
+const DEPTH: u64 = 8;
+/// Rounds that are counted, after as many to warm up.
+const ROUNDS: u64 = 25;
+const ROOT: Caller = Caller::ROOT;
+const NOW: Time = Time { seconds: 1, nanoseconds: 0 };
+
+struct Lab {
+    store: DirectoryStore,
+    file: ObjectId,
+    data: [Shared; 1],
+    pieces: Vec<Shared>,
+}
+
+impl Lab {
+    /// Begins `DEPTH` of something, and waits for all.
+    fn round(&mut self, begin: impl Fn(&mut Lab, u64) -> Result<Option<Ticket>, Status>) {
+        let mut left = 0;
+        for number in 0..DEPTH {
+            left += u64::from(begin(self, number) != Ok(None));
+        }
+        while left > 0 {
+            if let Some(ticket) = self.store.poll_later(Duration::ZERO) {
+                assert!(self.store.finish(ticket, &mut self.pieces).is_ok());
+                self.pieces.clear();
+                left -= 1;
+            }
+        }
+    }
+
+    fn check(&mut self, what: &str, begin: impl Fn(&mut Lab, u64) -> Result<Option<Ticket>, Status>) {
+        for _ in 0..ROUNDS {
+            self.round(&begin);
+        }
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..ROUNDS {
+            self.round(&begin);
+        }
+        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        println!("{what}: {allocations} allocations in {}", ROUNDS * DEPTH);
+        assert_eq!(allocations, 0, "{what}");
+    }
+
+    fn write(&mut self, number: u64, stable: Stable) -> Result<Option<Ticket>, Status> {
+        let data = WriteData::Placed(&self.data);
+        self.store.write(&ROOT, self.file, 4096 * number, data, stable, NOW).map(later)
+    }
+}
+
+fn later<T>(progress: Progress<T>) -> Option<Ticket> {
+    match progress {
+        Progress::Done(_) => None,
+        Progress::Later(ticket) => Some(ticket),
+    }
+}
+
+// One test, because the count is that of the program.
+#[test]
+fn the_steady_state_of_a_directory_allocates_nothing() {
+    for uring in [true, false] {
+        let path = std::env::temp_dir().join(format!("stag-allocation-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        let budget = Budget::new(16 << 20);
+        let page = PageChoice::Size(PageSize::Base);
+        let config = ArenaConfig { name: "allocation", len: 4 << 20, page, node: None, budget: &budget };
+        let arena = Arena::new(&config).unwrap();
+        let pool = Pool::runs(&arena, "pages", 4096, 1000).unwrap();
+        let disk = Disk::new(&DiskConfig { depth: 64, uring }, &[&arena]);
+        println!("{}", disk.method());
+        let mut store = DirectoryStore::new(&DirectoryConfig::new(&path, 1), disk, pool.clone()).unwrap();
+        let root = store.root();
+        let how = CreateHow::Guarded(SetAttributes::default());
+        let file = store.create(&ROOT, root, b"f", &how, NOW).unwrap();
+        let mut buf = pool.take_len(4096).unwrap();
+        buf.fill(7);
+        let mut lab = Lab { store, file, data: [buf.share()], pieces: Vec::with_capacity(16) };
+        lab.round(|lab, _| Ok(later(lab.store.commit_changes())));
+
+        lab.check("WRITE unstable", |lab, number| lab.write(number, Stable::Unstable));
+        lab.check("WRITE stable", |lab, number| lab.write(number, Stable::DataSync));
+        lab.check("READ", |lab, number| {
+            let Lab { store, file, pieces, .. } = lab;
+            store.read(&ROOT, *file, 4096 * number, 4096, pieces, NOW).map(later)
+        });
+        lab.check("COMMIT", |lab, _| lab.store.commit(&ROOT, lab.file, 0, 0).map(later));
+        lab.check("SETATTR, synced", |lab, _| {
+            let set = SetAttributes { mtime: SetTime::ServerTime, ..SetAttributes::default() };
+            lab.store.set_attributes(&ROOT, lab.file, &set, None, NOW)?;
+            Ok(later(lab.store.commit_changes()))
+        });
+        drop(lab);
+        fs::remove_dir_all(&path).unwrap();
+    }
+}
