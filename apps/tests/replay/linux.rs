@@ -2,7 +2,8 @@
 //!
 //! As captured: the MPA Reply's IRD, ORD and private data, credits, handles, attributes, times, cookies, data, results, and that a
 //! Call with one handle is answered by Send with Invalidate. A client asks in its own order and with its own sizes, so results are
-//! found by what they are about: attributes and data by handle, names by directory.
+//! found by what they are about: attributes and data by handle, names by directory. What changes something is answered as the same
+//! change was; what is written has to be the captured octets, which are pulled by RDMA Read if they are not inline.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
@@ -13,10 +14,12 @@ use stag::wire::ddp::{self, Tagged, Untagged};
 use stag::wire::mount3::{self, Flavors, MntOk, MntReply};
 use stag::wire::mpa::{self, Enhanced, Fpdu, Frame, FrameKind};
 use stag::wire::nfs3::*;
-use stag::wire::rdmap::Opcode;
+use stag::wire::rdmap::{Opcode, ReadRequest};
 use stag::wire::rpc::{Accepted, CallHeader, ReplyHeader, emit_success};
 use stag::wire::rpcrdma::{Emitter, Header, MessageKind, Segment};
 use stag::wire::xdr::{Item, Reader, Reduced, Writer};
+
+use stag_dump::ChunkKind;
 
 use crate::script::Script;
 
@@ -44,6 +47,10 @@ pub(crate) struct Told {
     data: HashMap<Vec<u8>, BTreeMap<u64, Vec<u8>>>,
     links: HashMap<Vec<u8>, Vec<u8>>,
     directories: HashMap<Vec<u8>, Vec<Child>>,
+    /// Results of procedures on names: by number, directory and name.
+    changes: HashMap<(u32, Vec<u8>, Vec<u8>), Vec<u8>>,
+    /// What was written, by handle and offset: the octets, and the results.
+    writes: HashMap<(Vec<u8>, u64), (Vec<u8>, Vec<u8>)>,
     fsinfo: Vec<u8>,
     pathconf: Vec<u8>,
     /// From the MPA Reply.
@@ -65,7 +72,14 @@ impl Told {
         };
         for exchange in script.exchanges.iter().filter(|exchange| exchange.target.program == PROGRAM) {
             let Some(procedure) = Procedure::from_number(exchange.target.procedure) else { continue };
-            let mut call = Reader::new(exchange.call_payload());
+            let pulled = exchange.chunks.iter().find_map(|chunk| match chunk.kind {
+                ChunkKind::Read { position } if position > 0 => {
+                    Some((Reduced::read_chunk(0, position, chunk.data.len() as u32), &chunk.data[..]))
+                }
+                _ => None,
+            });
+            let (placed, data) = pulled.unzip();
+            let mut call = Reader::with_reduced(exchange.call_payload(), placed.as_slice());
             CallHeader::parse(&mut call).unwrap();
             let reduced: Vec<Reduced> = exchange
                 .written
@@ -75,7 +89,7 @@ impl Told {
                 .collect();
             let mut results = Reader::with_reduced(&exchange.reply, &reduced);
             if ReplyHeader::parse(&mut results).unwrap().is_success() {
-                told.take(procedure, call, results, &exchange.written);
+                told.take(procedure, call, data.unwrap_or_default(), results, &exchange.written);
             }
         }
         told
@@ -85,10 +99,16 @@ impl Told {
         &mut self,
         procedure: Procedure,
         mut call: Reader<'_>,
+        data: &[u8],
         mut results: Reader<'_>,
         written: &[Vec<u8>],
     ) {
         let rest = results.rest();
+        if let Some(place) = changes(procedure, &call) {
+            let (directory, name) = (place.directory.0.to_vec(), place.name.0.to_vec());
+            // The first is the one that worked: what came after it found the name, or not any more.
+            self.changes.entry((procedure.number(), directory, name)).or_insert(rest.to_vec());
+        }
         match procedure {
             Procedure::Getattr => {
                 let GetattrArguments { object } = call.value().unwrap();
@@ -121,7 +141,15 @@ impl Told {
                     pieces.insert(offset, octets(&ok.data.0, written).to_vec());
                 }
             }
-            Procedure::Symlink => {
+            Procedure::Write => {
+                let WriteArguments { file, offset, data: item, .. } = call.value().unwrap();
+                let octets = match item.0 {
+                    Item::Inline(octets) => octets,
+                    Item::Reduced { len, .. } => &data[..len as usize],
+                };
+                self.writes.insert((file.0.to_vec(), offset), (octets.to_vec(), rest.to_vec()));
+            }
+            Procedure::Create | Procedure::Mkdir | Procedure::Symlink => {
                 let name: DirectoryName<'_> = call.value().unwrap();
                 if let Ok(CreateOk { object: Some(object), attributes, .. }) =
                     results.value::<CreateReply<'_>>().unwrap()
@@ -163,12 +191,20 @@ impl Told {
         self.attributes.get(handle.0).copied()
     }
 
-    /// The results of a Call, and the eligible one for its Write chunk.
+    /// What was written to a file in a directory, from its start.
+    pub(crate) fn written(&self, name: &[u8]) -> Vec<u8> {
+        let mut handles = self.names.iter().filter(|((_, known), _)| known == name).map(|(_, handle)| handle);
+        let handle = handles.find_map(|handle| self.writes.get(&(handle.clone(), 0)));
+        handle.expect("a file that was written").0.clone()
+    }
+
+    /// The results of a Call, whose Read chunk is `pulled`, and the eligible one for its Write chunk.
     fn answer(
         &self,
         program: u32,
         procedure: u32,
         mut call: Reader<'_>,
+        pulled: &[u8],
         reduces: bool,
     ) -> Option<(Vec<u8>, Vec<u8>)> {
         let mut buf = vec![0; 1 << 20];
@@ -192,7 +228,12 @@ impl Told {
             return Some((writer.written().to_vec(), item));
         }
         let failure = |status, attributes| Failure { status, attributes };
-        match Procedure::from_number(procedure).filter(|_| program == PROGRAM)? {
+        let procedure = Procedure::from_number(procedure).filter(|_| program == PROGRAM)?;
+        if let Some(place) = changes(procedure, &call) {
+            let key = (procedure.number(), place.directory.0.to_vec(), place.name.0.to_vec());
+            return Some((self.changes.get(&key)?.clone(), item));
+        }
+        match procedure {
             Procedure::Null => {}
             Procedure::Getattr => {
                 let GetattrArguments { object } = call.value().unwrap();
@@ -259,6 +300,16 @@ impl Told {
                 });
                 listing.finish(fits).unwrap();
             }
+            Procedure::Write => {
+                let WriteArguments { file, offset, count, data, .. } = call.value().unwrap();
+                let octets = match data.0 {
+                    Item::Inline(octets) => octets,
+                    Item::Reduced { len, .. } => &pulled[..len as usize],
+                };
+                let (expected, results) = self.writes.get(&(file.0.to_vec(), offset))?;
+                assert!(octets == expected && count as usize == octets.len(), "what the capture wrote");
+                writer.opaque_fixed(results).unwrap();
+            }
             Procedure::Fsinfo => writer.opaque_fixed(&self.fsinfo).unwrap(),
             Procedure::Pathconf => writer.opaque_fixed(&self.pathconf).unwrap(),
             _ => return None,
@@ -271,6 +322,13 @@ impl Told {
         results.truncate(results.len() - item.len().next_multiple_of(4));
         Some((results, item))
     }
+}
+
+/// The name that a procedure on names is about, and the directory that it is in; of RENAME the old one.
+fn changes<'a>(procedure: Procedure, call: &Reader<'a>) -> Option<DirectoryName<'a>> {
+    use Procedure::{Create, Mkdir, Remove, Rename, Rmdir, Symlink};
+    matches!(procedure, Create | Mkdir | Symlink | Remove | Rmdir | Rename)
+        .then(|| call.clone().value().expect("the place comes first"))
 }
 
 fn octets<'a>(item: &Item<'a>, written: &'a [Vec<u8>]) -> &'a [u8] {
@@ -295,14 +353,15 @@ struct Served<'t> {
     told: &'t Told,
     buffer: Vec<u8>,
     crc: bool,
-    msn: u32,
+    /// The next message of each queue.
+    msn: [u32; 2],
     message: Vec<u8>,
 }
 
 impl<'t> Served<'t> {
     fn new(socket: TcpStream, told: &'t Told) -> Served<'t> {
         socket.set_nodelay(true).unwrap();
-        Served { socket, told, buffer: Vec::new(), crc: false, msn: 1, message: Vec::new() }
+        Served { socket, told, buffer: Vec::new(), crc: false, msn: [1; 2], message: Vec::new() }
     }
 
     fn receive(&mut self) -> bool {
@@ -391,6 +450,46 @@ impl<'t> Served<'t> {
         self.socket.write_all(&octets).unwrap();
     }
 
+    /// Reads a segment of the client's memory.
+    fn pull(&mut self, segment: Segment) -> Vec<u8> {
+        const SINK: u32 = 0x5157_4a00;
+        let request = ReadRequest {
+            sink_stag: SINK,
+            sink_offset: 0,
+            len: segment.length,
+            source_stag: segment.handle,
+            source_offset: segment.offset,
+        };
+        let control = Opcode::ReadRequest.to_control();
+        let header = Untagged { last: true, control, ulp: 0, queue: 1, msn: self.msn[1], offset: 0 };
+        self.msn[1] += 1;
+        self.fpdu(&header.to_wire(), &request.to_wire());
+        let mut octets = Vec::new();
+        loop {
+            let Ok((fpdu, rest)) = Fpdu::parse(&self.buffer) else {
+                assert!(self.receive(), "the client went away");
+                continue;
+            };
+            assert!(!self.crc || fpdu.is_intact(), "5044-4.4-a");
+            let (ulpdu, rest) = (fpdu.ulpdu.to_vec(), rest.to_vec());
+            self.buffer = rest;
+            let Ok((ddp::Header::Tagged(header), payload)) = ddp::Header::parse(&ulpdu) else {
+                panic!("a Read Response was to come");
+            };
+            if Opcode::from_control(header.control) == Ok(Opcode::Write) {
+                assert!(payload.is_empty(), "an RDMA Write of the client");
+                continue;
+            }
+            assert_eq!(Opcode::from_control(header.control), Ok(Opcode::ReadResponse));
+            assert_eq!((header.stag, header.offset), (SINK, octets.len() as u64), "5040-4.4");
+            octets.extend_from_slice(payload);
+            if header.last {
+                assert_eq!(octets.len(), segment.length as usize);
+                return octets;
+            }
+        }
+    }
+
     /// Writes to the segments of a chunk, and returns them with what each got.
     fn write(&mut self, segments: impl Iterator<Item = Segment>, octets: &[u8]) -> Vec<Segment> {
         let mut rest = octets;
@@ -415,10 +514,13 @@ impl<'t> Served<'t> {
     fn call(&mut self, message: &[u8]) {
         let (header, payload) = Header::parse(message).expect("a Call");
         header.check_call(payload).expect("a Call");
-        let mut reader = Reader::new(payload);
+        let entries: Vec<_> = header.read_list().collect();
+        let pulled: Vec<u8> = entries.iter().flat_map(|entry| self.pull(entry.segment)).collect();
+        let placed = entries.first().map(|e| Reduced::read_chunk(0, e.position, pulled.len() as u32));
+        let mut reader = Reader::with_reduced(payload, placed.as_slice());
         let call = CallHeader::parse(&mut reader).expect("a Call");
         let offers = header.write_list().next().is_some_and(|chunk| !chunk.is_empty());
-        let answer = self.told.answer(call.program, call.procedure, reader, offers);
+        let answer = self.told.answer(call.program, call.procedure, reader, &pulled, offers);
         let (results, item) = answer.clone().unwrap_or_default();
         let mut stream = vec![0; results.len() + 64];
         let mut writer = Writer::new(&mut stream);
@@ -458,11 +560,11 @@ impl<'t> Served<'t> {
                 control: opcode.to_control(),
                 ulp: only.unwrap_or(0),
                 queue: 0,
-                msn: self.msn,
+                msn: self.msn[0],
                 offset: 1400 * index as u32,
             };
             self.fpdu(&header.to_wire(), piece);
         }
-        self.msn += 1;
+        self.msn[0] += 1;
     }
 }

@@ -401,3 +401,52 @@ fn our_client_with_the_captured_server() {
         served.join().unwrap()
     );
 }
+
+/// A captured server, and `stag` with a command line against it. Its URLs begin with `@`.
+fn stag_against(script: &Script, arguments: &[&str]) -> std::process::Output {
+    let told = linux::Told::read(script, captured_root(script));
+    let (address, served) = linux::serve(told, 1);
+    let place = format!("iwarp://{address}{}", linux::EXPORT);
+    let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace('@', &place)).collect();
+    let output = common::stag(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    println!("stag {}: {} Calls answered as captured", arguments.join(" "), served.join().unwrap());
+    output
+}
+
+/// `stag` writes what the captured client wrote, inline and by Read chunks, and the server is told the same octets.
+#[test]
+fn our_client_writes_to_the_captured_server() {
+    let script = Script::read(&captures().join("siw-6.1-v3-write.pcap"));
+    let folder = common::Folder::new("replay-write");
+    for len in [1u64, 500, 3000, 5000, 70_000, 131_072] {
+        let octets: Vec<u8> = (0..len).map(|i| (131 * i + 17 * (i >> 8) + len) as u8).collect();
+        let file = folder.join(&format!("w{len}"));
+        std::fs::write(&file, octets).unwrap();
+        let output = stag_against(&script, &["put", file.to_str().unwrap(), &format!("@/w{len}")]);
+        assert!(output.status.success(), "w{len}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// `stag` makes, moves and removes names as the captured client did, and hears of the same failures.
+#[test]
+fn our_client_changes_names_on_the_captured_server() {
+    let script = Script::read(&captures().join("siw-6.1-v3-meta.pcap"));
+    let folder = common::Folder::new("replay-names");
+    let file = folder.join("beta");
+    std::fs::write(&file, linux::Told::read(&script, captured_root(&script)).written(b"beta")).unwrap();
+    for (arguments, complaint) in [
+        (&["mkdir", "@/alpha"][..], None),
+        (&["put", file.to_str().unwrap(), "@/alpha/beta"], None),
+        (&["mv", "@/alpha/beta", "@/alpha/gamma"], None),
+        (&["rm", "@/alpha/gamma"], None),
+        (&["rm", "@/nothing-here"], Some("nothing-here")),
+        (&["mkdir", "@/many"], Some("many")),
+    ] {
+        let output = stag_against(&script, arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        match complaint {
+            None => assert!(output.status.success(), "{arguments:?}: {text}"),
+            Some(name) => assert!(!output.status.success() && text.contains(name), "{arguments:?}: {text}"),
+        }
+    }
+}
