@@ -106,6 +106,33 @@ mod tests {
         }
     }
 
+    /// What the user is told decides what he does next: a peer that is gone is asked again, one that lies is not.
+    #[test]
+    fn statuses_say_whose_fault_it_is() {
+        use WorkError::{
+            Device, Length, LocalProtection, PeerViolation, ReceiverNotReady, RemoteAccess, Unreachable,
+        };
+        for (status, sent, received) in [
+            (sys::IBV_WC_LOC_LEN_ERR, Device, Length),
+            (sys::IBV_WC_LOC_PROT_ERR, LocalProtection, LocalProtection),
+            (sys::IBV_WC_MW_BIND_ERR, LocalProtection, Device),
+            (sys::IBV_WC_REM_INV_REQ_ERR, Length, PeerViolation),
+            (sys::IBV_WC_REM_ACCESS_ERR, RemoteAccess, PeerViolation),
+            (sys::IBV_WC_REM_OP_ERR, Length, PeerViolation),
+            (sys::IBV_WC_RETRY_EXC_ERR, Unreachable, Device),
+            (sys::IBV_WC_RNR_RETRY_EXC_ERR, ReceiverNotReady, Device),
+            (sys::IBV_WC_REM_ABORT_ERR, PeerViolation, PeerViolation),
+            (sys::IBV_WC_RESP_TIMEOUT_ERR, Unreachable, Device),
+            (sys::IBV_WC_FATAL_ERR, Device, Device),
+            (sys::IBV_WC_GENERAL_ERR, Device, Device),
+        ] {
+            assert_eq!(work_error(Queue::Send, status), Some(sent), "{status} of a Send");
+            assert_eq!(work_error(Queue::Receive, status), Some(received), "{status} of a Receive");
+        }
+        assert_eq!(disconnect_reason(Unreachable), DisconnectReason::PeerDied);
+        assert_eq!(disconnect_reason(ReceiverNotReady), DisconnectReason::Work(ReceiverNotReady));
+    }
+
     #[test]
     fn rejections_are_told_apart() {
         use DisconnectReason::{NoListener, Rejected, TimedOut};
