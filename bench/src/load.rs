@@ -17,7 +17,7 @@ use stag::wire::rpc::{AuthSys, Gids};
 use stag::wire::xdr::Item;
 
 use crate::limits::touch;
-use crate::opened::Opened;
+use crate::opened::{DeviceFacts, Opened};
 use crate::scenario::{Operation, Scenario};
 use crate::server::{ECHO_PROGRAM, engine_config};
 
@@ -46,6 +46,8 @@ pub struct Measured {
     pub pages: String,
     /// What it stepped down from, if anything.
     pub notes: Vec<String>,
+    /// The RDMA device, where there is one.
+    pub device: Option<DeviceFacts>,
     /// The congestion control algorithm below, where there is one.
     pub congestion_control: Option<String>,
 }
@@ -415,6 +417,7 @@ impl<'a, P: Opened> Client<'a, P> {
             thresholds,
             pages: self.arena.page_size().to_string(),
             notes: self.arena.notes().to_vec(),
+            device: self.engine.provider().device(),
             congestion_control: self.engine.provider().congestion_control_of(first),
         })
     }

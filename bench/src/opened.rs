@@ -3,12 +3,22 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
+use serde::Serialize;
 use stag::fabric::{
     Iwarp, IwarpConfig, ListenerId, Provider, QueuePairId, Shm, ShmConfig, Verbs, VerbsConfig,
 };
 
 use crate::scenario::Scenario;
 use crate::server::engine_config;
+
+/// An RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceFacts {
+    /// Its name.
+    pub name: String,
+    /// What was chosen on it, and why: sentences for people.
+    pub notes: Vec<String>,
+}
 
 /// A fabric that can be measured.
 pub trait Opened: Provider + Sized + 'static {
@@ -31,9 +41,9 @@ pub trait Opened: Provider + Sized + 'static {
         Ok(asked)
     }
 
-    /// What was chosen, and why: sentences for people.
-    fn notes(&self) -> &[String] {
-        &[]
+    /// The device, and what was chosen on it and why, where there is one.
+    fn device(&self) -> Option<DeviceFacts> {
+        None
     }
 
     /// The congestion control algorithm below a queue pair, where there is one.
@@ -100,12 +110,13 @@ impl Opened for Verbs {
             (Some(address), Some(port)) => Ok(SocketAddr::new(address.ip(), port).to_string()),
             _ => bail!(
                 "{asked}: the network interface of RDMA device {} has no IPv4 address to connect to",
-                self.device().unwrap_or("(gone)")
+                Verbs::device(self).unwrap_or("(gone)")
             ),
         }
     }
 
-    fn notes(&self) -> &[String] {
-        Verbs::notes(self)
+    fn device(&self) -> Option<DeviceFacts> {
+        let name = Verbs::device(self)?.to_owned();
+        Some(DeviceFacts { name, notes: self.notes().to_vec() })
     }
 }

@@ -11,7 +11,7 @@ use stag::rpc::Statistics;
 use crate::limits::tcp::TcpLimits;
 use crate::limits::{self, Limits};
 use crate::load::{self, Measured};
-use crate::opened::Opened;
+use crate::opened::{DeviceFacts, Opened};
 use crate::pin::pin;
 use crate::scenario::{Fabric, Operation, Scenario};
 use crate::server::{EXPORT, Server};
@@ -38,6 +38,8 @@ pub struct Figures {
     pub tcp_limits: Option<TcpLimits>,
     /// The figures as ratios to those of the same round.
     pub tcp_ratios: Option<TcpRatios>,
+    /// The client's RDMA device, over verbs.
+    pub device: Option<DeviceFacts>,
     /// TCP's congestion control algorithm, over iWARP.
     pub congestion_control: Option<String>,
     /// The server's last grant.
@@ -219,6 +221,7 @@ fn sum_up(
                 rates[round] * size / stream.median
             }),
         }),
+        device: last.device.clone(),
         congestion_control: last.congestion_control.clone(),
         credits_granted: last.credits_granted,
         inline_thresholds: last.thresholds,

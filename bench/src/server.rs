@@ -135,8 +135,7 @@ fn serve<P: Opened>(
     let address = P::own_address(round);
     let listener = engine.listen(&address)?;
     let address = engine.provider().listens_at(listener, address)?;
-    let notes = [memory.arena.notes(), engine.provider().notes()].concat();
-    ready.send((address, notes))?;
+    ready.send((address, memory.arena.notes().to_vec()))?;
     let _ = reactor.run(&mut engine, stop)?;
     let statistics = *engine.statistics();
     drop(engine);

@@ -4,7 +4,8 @@ use std::fs;
 
 use clap::Args;
 use serde::Serialize;
-use stag::fabric::{Verbs, VerbsConfig};
+use stag::fabric::VerbsConfig;
+use stag::fabric::verbs::{Survey, survey};
 use stag::memory::{Arena, ArenaConfig, Budget, PageChoice};
 
 use crate::failure::Failure;
@@ -14,6 +15,7 @@ use crate::url::Fabric;
 use crate::values::Time;
 
 mod loopback;
+mod verbs;
 
 /// Shows which fabrics work here, and why the others do not
 #[derive(Debug, Args)]
@@ -31,23 +33,31 @@ struct Finding {
     detail: String,
     /// What could be better.
     notes: Vec<String>,
+    /// The RDMA devices, of verbs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devices: Option<Vec<serde_json::Value>>,
 }
 
 impl Fabrics {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
         for fabric in Fabric::ALL {
+            let mut survey = None;
             let (works, detail, notes) = match fabric {
                 Fabric::Shm => shm(),
                 Fabric::Iwarp => iwarp(),
-                Fabric::Verbs => verbs(),
+                Fabric::Verbs => verbs(survey.insert(look())),
             };
-            let finding = Finding { fabric: fabric.name(), works, detail, notes };
+            let devices = survey.as_ref().map(verbs::objects);
+            let finding = Finding { fabric: fabric.name(), works, detail, notes, devices };
             out.object(&finding)?;
             let verdict = if works { "works" } else { "does not work" };
             out.line(format_args!("{:<6} {verdict:<14} {}", finding.fabric, finding.detail))?;
             for note in &finding.notes {
                 out.line(format_args!("{:<6} {:<14} {note}", "", ""))?;
+            }
+            for line in survey.iter().flat_map(verbs::lines) {
+                out.line(format_args!("  {line}"))?;
             }
         }
         Ok(())
@@ -87,14 +97,16 @@ fn iwarp() -> (bool, String, Vec<String>) {
     }
 }
 
-/// Opens the provider.
-fn verbs() -> (bool, String, Vec<String>) {
-    let config = VerbsConfig { device: options::get().device, ..VerbsConfig::default() };
-    match Verbs::open(config) {
-        Ok(verbs) => {
-            let device = verbs.device().unwrap_or_default();
-            (true, format!("on the RDMA device {device}"), verbs.notes().to_vec())
-        }
-        Err(error) => (false, error.to_string(), Vec::new()),
+/// Looks at the RDMA devices, as the options would have them opened.
+fn look() -> Survey {
+    let options = options::get();
+    survey(&VerbsConfig { device: options.device, exposure: options.exposure, ..VerbsConfig::default() })
+}
+
+/// Whether one of them can be used, and which.
+fn verbs(survey: &Survey) -> (bool, String, Vec<String>) {
+    match (survey.problem(), &survey.chosen) {
+        (None, Some(device)) => (true, format!("on the RDMA device {device}"), Vec::new()),
+        (problem, _) => (false, problem.unwrap_or_default(), Vec::new()),
     }
 }

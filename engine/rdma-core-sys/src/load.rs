@@ -11,7 +11,7 @@ use crate::{Cm, Verbs};
 pub enum LoadError {
     /// The dynamic linker does not find the library, or cannot use it.
     #[error(
-        "{library} cannot be loaded ({problem}); install rdma-core (Debian: libibverbs1 librdmacm1 ibverbs-providers)"
+        "{library} cannot be loaded ({problem}); install rdma-core: apt-get install libibverbs1 librdmacm1 ibverbs-providers"
     )]
     Library {
         /// Its name.

@@ -3,7 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
+use stag::fabric::VerbsConfig;
 use stag::fabric::iwarp::CongestionControl;
+use stag::fabric::verbs::{SurveyedDevice, survey};
 use stag::rpc::Pools;
 use stag::runtime::environment::{self, Finding};
 use stag::runtime::{CoreId, CoreSet, Topology, affinity};
@@ -66,6 +68,11 @@ impl Plan {
         let is_shared = has_twice(&cores);
         let poll = perf.poll.unwrap_or(if is_shared { Poll::Adaptive } else { Poll::Busy });
 
+        let fabric = match &perf.url {
+            Some(url) => measured_fabric(url.fabric.name())?,
+            None => measured_fabric(&perf.fabric)?,
+        };
+        let options = options::get();
         let mut notes = Vec::new();
         if cfg!(debug_assertions) {
             notes.push("this is a debug build: it says nothing about speed; build with --release".to_owned());
@@ -76,7 +83,15 @@ impl Plan {
                 notes.push("--poll busy on a shared core: each end keeps the other from running".to_owned());
             }
         }
-        if perf.url.is_some() {
+        let is_verbs = fabric == stag_bench::Fabric::Verbs;
+        if is_verbs && poll == Poll::Busy && is_software(&options) {
+            notes.push(
+                "the RDMA device is software: it works on these cores too, and a busy poll keeps it from them; \
+                 --poll adaptive leaves it time"
+                    .to_owned(),
+            );
+        }
+        if perf.url.is_some() && !is_verbs {
             notes.push(
                 "the other server goes on polling while the limits are measured: they are too low, and the ratios too \
                  good, if it polls (--poll busy) on one of these cores"
@@ -97,11 +112,6 @@ impl Plan {
             (false, Some(size)) => vec![size.0 as usize],
             (false, None) => vec![4096],
         };
-        let fabric = match &perf.url {
-            Some(url) => measured_fabric(url.fabric.name())?,
-            None => measured_fabric(&perf.fabric)?,
-        };
-        let options = options::get();
         if fabric == stag_bench::Fabric::Iwarp {
             notes.extend(congestion_note(options.congestion_control));
         }
@@ -228,6 +238,14 @@ fn congestion_note(chosen: Option<CongestionControl>) -> Option<String> {
         "TCP's congestion control is bbr, which paces even the loopback; --congestion reno measures Stag"
             .to_owned()
     })
+}
+
+/// Whether the RDMA device that would be used is the kernel's work, as rxe and siw are.
+fn is_software(options: &options::Options) -> bool {
+    let config = VerbsConfig { device: options.device.clone(), ..VerbsConfig::default() };
+    let survey = survey(&config);
+    let used = |device: &&SurveyedDevice| survey.chosen.as_ref() == Some(&device.kernel.name);
+    survey.devices.iter().find(used).is_some_and(|device| device.kernel.is_software)
 }
 
 /// The handle of an export's root, as its server's MOUNT tells it, wherever that is served.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use stag::runtime::environment::Finding;
+use stag_bench::opened::DeviceFacts;
 use stag_bench::run::{Latency, Ratios, TcpRatios};
 use stag_bench::{Figures, Limits, Spread, TcpLimits};
 
@@ -44,13 +45,15 @@ struct Measured<'a> {
     /// Null on one core.
     limits: Option<&'a Limits>,
     ratios: Option<&'a Ratios>,
-    /// `shm`, `iwarp`.
+    /// `shm`, `iwarp`, `verbs`.
     fabric: stag_bench::Fabric,
-    /// Null over shm.
+    /// Null but over verbs.
+    device: Option<&'a DeviceFacts>,
+    /// Null but over iwarp.
     crc: Option<bool>,
-    /// Null over shm.
+    /// Null but over iwarp.
     congestion_control: Option<&'a str>,
-    /// Null over shm, and on one core.
+    /// Null but over iwarp, and on one core.
     tcp_limits: Option<&'a TcpLimits>,
     tcp_ratios: Option<&'a TcpRatios>,
     /// Buffers that our own server did not get back.
@@ -164,6 +167,7 @@ fn object<'a>(
         limits: figures.limits.as_ref(),
         ratios: figures.ratios.as_ref(),
         fabric: scenario.fabric,
+        device: figures.device.as_ref(),
         crc: (scenario.fabric == stag_bench::Fabric::Iwarp).then_some(scenario.crc),
         congestion_control: figures.congestion_control.as_deref(),
         tcp_limits: figures.tcp_limits.as_ref(),
@@ -180,6 +184,12 @@ fn engine(figures: &Figures, out: &mut Output) -> Result<(), Failure> {
     if let Some(congestion) = &figures.congestion_control {
         let crc = if figures.scenario.crc { "on" } else { "off" };
         out.line(format_args!("fabric     iwarp, CRC {crc}, congestion control {congestion}"))?;
+    }
+    if let Some(device) = &figures.device {
+        out.line(format_args!("fabric     verbs, device {}", device.name))?;
+        for note in &device.notes {
+            out.line(format_args!("           {note}"))?;
+        }
     }
     out.line(format_args!("messages   inline up to {calls} for Calls, {replies} for Replies"))?;
     out.line(format_args!("pages      {}", figures.pages))?;
@@ -243,6 +253,12 @@ fn main(figures: &Figures) -> Option<(&'static str, Spread)> {
 fn limits(plan: &Plan, figures: &Figures, is_last_of_many: bool, out: &mut Output) -> Result<(), Failure> {
     if let (Some(limits), Some(ratios)) = (&figures.tcp_limits, &figures.tcp_ratios) {
         return tcp_limits(figures, limits, ratios, is_last_of_many, out);
+    }
+    if figures.scenario.fabric == stag_bench::Fabric::Verbs {
+        return out.line(
+            "\nlimits     not measured over verbs: what the device can do, its own tools tell (ib_send_lat, ib_write_bw, \
+             ib_read_bw)",
+        );
     }
     let (Some(limits), Some(ratios)) = (&figures.limits, &figures.ratios) else {
         return out.line("\nlimits     not measured: they need two cores");

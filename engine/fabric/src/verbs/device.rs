@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use stag_rdma_core_sys::RdmaCore;
 use super::objects::{CompletionQueue, Device, DeviceList, MemoryRegion, MemoryWindow, ProtectionDomain};
 use super::presence::Claim;
 use super::receives::SharedReceives;
-use super::{VerbsConfig, unavailable};
+use super::{VerbsConfig, sysfs, unavailable};
 use crate::{ExposureKind, FabricError};
 
 /// Protection domains, with all arenas registered in them, that are kept for connections to come.
@@ -159,6 +160,9 @@ impl Opened {
         let queue = queue.map_err(failed("make a completion queue"))?;
 
         let mut notes = Vec::new();
+        if port.state != sys::IBV_PORT_ACTIVE {
+            notes.push(sysfs::not_active(&name));
+        }
         let trial = Rc::new(ProtectionDomain::new(&device).map_err(failed("make a protection domain"))?);
         let exposure = choose_exposure(&trial, &attributes, config.exposure, &mut notes);
         let inline_len = probe_inline(&trial, &queue, config.inline_len);
@@ -255,9 +259,7 @@ fn choose(core: &'static RdmaCore, name: Option<&str>) -> Result<Device, FabricE
             devices.iter().find(|device| device.name() == name),
             format!("there is no RDMA device {name}; this machine has: {names}"),
         ),
-        None => {
-            (devices.iter().find(active).or(devices.first()), "this machine has no RDMA device".to_owned())
-        }
+        None => (devices.iter().find(active).or(devices.first()), sysfs::NO_DEVICE.to_owned()),
     };
     chosen.cloned().ok_or_else(|| unavailable(missing))
 }
@@ -266,9 +268,12 @@ fn choose(core: &'static RdmaCore, name: Option<&str>) -> Result<Device, FabricE
 pub(super) fn no_device(error: &io::Error) -> FabricError {
     let problem = match error.raw_os_error() {
         Some(libc::ENODEV | libc::ENOSYS | libc::ENOENT) => {
-            "rdma-core is installed, but this kernel has no RDMA connection manager or no device: load rdma_ucm \
-             and a driver (modprobe rdma_ucm siw; rdma link add siw0 type siw netdev eth0)"
-                .to_owned()
+            let sysfs = Path::new(sysfs::ROOT);
+            let has_device = !sysfs::devices(sysfs).is_empty();
+            // The connection manager may say so although all is loaded: what it names is missing then.
+            sysfs::lacks(sysfs::Kernel::read(sysfs), has_device).unwrap_or_else(|| {
+                format!("the RDMA connection manager does not work: {error}; modprobe rdma_ucm")
+            })
         }
         _ => format!("the RDMA devices cannot be listed: {error}"),
     };
@@ -283,9 +288,6 @@ fn choose_exposure(
     wanted: Option<ExposureKind>,
     notes: &mut Vec<String>,
 ) -> ExposureKind {
-    let has_type_2 = attributes.device_cap_flags
-        & (sys::IBV_DEVICE_MEM_WINDOW_TYPE_2A | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B)
-        != 0;
     if wanted == Some(ExposureKind::Standing) {
         let note = "memory is exposed by STANDING registrations, as was asked for: no cost for an exposure, and no \
                     protection. Every peer that was ever given a handle can read and write all memory of this process \
@@ -299,7 +301,7 @@ fn choose_exposure(
     } else if attributes.vendor_id == RXE_VENDOR && wanted != Some(ExposureKind::MemoryWindow) {
         // Seen with Linux 6.1: its queue pair is not destroyed for a minute.
         "rxe loses a reference when a peer reads more than a packet through a window".to_owned()
-    } else if !has_type_2 {
+    } else if !has_windows(attributes) {
         "the device has no memory windows of type 2".to_owned()
     } else {
         match MemoryWindow::new(domain) {
@@ -316,6 +318,12 @@ fn choose_exposure(
         "memory is exposed by a registration for each exposure, two system calls, because {why}"
     ));
     ExposureKind::Registration
+}
+
+/// Whether it has memory windows of type 2.
+pub(super) fn has_windows(attributes: &sys::ibv_device_attr) -> bool {
+    let type_2 = sys::IBV_DEVICE_MEM_WINDOW_TYPE_2A | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+    attributes.device_cap_flags & type_2 != 0
 }
 
 /// The Receives that queue pairs share, if that is wanted and can be; or why not.

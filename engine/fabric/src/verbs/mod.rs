@@ -3,13 +3,14 @@
 //! [`Verbs::open`] finds libibverbs and librdmacm at run time, and says what is missing where it cannot: the
 //! same program runs on machines without RDMA.
 //!
-//! - `objects` owns what the libraries hand out. All other `unsafe` is in `work`, which posts.
+//! - `objects` owns what the libraries hand out. All other `unsafe` is in `work`, which posts, and `addresses`.
 //! - `device` chooses the device and what we make of it; [`Verbs::notes`] says it.
 //! - `presence` notices that the device is taken away, and lets it go.
 //! - `manager` follows the connection manager's events, `setup` starts and answers connections.
 //! - `connection` is one queue pair: `sends`, `receives`, which may be shared, `exposure`. `harvest` turns completions into
 //!   ours.
 //! - `addresses` says which of the machine's addresses lead to the device.
+//! - `survey` looks at all devices, for people; `sysfs` says what the kernel has, with or without rdma-core.
 //! - `errors` says what statuses mean.
 //!
 //! # Exposure
@@ -69,6 +70,8 @@ mod provider;
 mod receives;
 mod sends;
 mod setup;
+mod survey;
+mod sysfs;
 mod wake;
 mod work;
 
@@ -79,10 +82,13 @@ use std::time::Duration;
 use stag_memory::{Arena, ArenaId};
 use stag_rdma_core_sys::{RdmaCore, ibv_wc};
 
+pub use addresses::InterfaceAddress;
+pub use survey::{Choice, DeviceLimits, Survey, SurveyedDevice, survey, survey_with};
+pub use sysfs::{Gid, Kernel, KernelDevice, Port};
+
 use crate::{
     Completion, DisconnectReason, Event, ExposureKind, FabricError, Peer, QueuePairCapacity, QueuePairId,
 };
-pub use addresses::InterfaceAddress;
 use connection::{Phase, QueuePair};
 use device::{Domain, Opened};
 use objects::{CmId, EventChannel};
@@ -490,5 +496,6 @@ fn find(slots: &mut [Option<Box<QueuePair>>], id: QueuePairId) -> Option<&mut Qu
 
 /// This machine cannot, and here is why.
 fn unavailable(problem: String) -> FabricError {
+    let problem = format!("{problem}. Without, iwarp:// goes to any machine, and shm:// within this one");
     FabricError::Unavailable { fabric: "verbs", problem }
 }

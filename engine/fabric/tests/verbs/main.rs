@@ -8,3 +8,4 @@ mod path;
 mod receives;
 mod setup;
 mod side;
+mod survey;
