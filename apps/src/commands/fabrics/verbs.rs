@@ -67,15 +67,18 @@ fn describe_limits(limits: &DeviceLimits) -> String {
         0 => "no shared receive queues".to_owned(),
         count => format!("{count} shared receive queues of {}", limits.shared_receives),
     };
+    let region = match limits.region_len {
+        u64::MAX => "any length".to_owned(),
+        len => Size(len).to_string(),
+    };
     format!(
-        "{} QPs of {} requests of {} pieces, {} CQs of {} entries, {} regions of {}, {windows}, {shared}, RDMA Reads {} in {} out",
+        "{} QPs of {} requests of {} pieces, {} CQs of {} entries, {} regions of {region}, {windows}, {shared}, RDMA Reads {} in {} out",
         limits.queue_pairs,
         limits.requests,
         limits.pieces,
         limits.completion_queues,
         limits.completions,
         limits.regions,
-        Size(limits.region_len),
         limits.reads_in,
         limits.reads_out,
     )

@@ -50,7 +50,7 @@ pub struct Gid {
     pub index: u32,
     /// As eight groups of four digits.
     pub gid: String,
-    /// `IB/RoCE v1`, `RoCE v2`; nothing where the kernel does not say, as for iWARP.
+    /// `IB/RoCE v1`, `RoCE v2`, `iWARP`; nothing where the kernel does not say.
     pub kind: String,
     /// The network interface, where it is one's.
     pub interface: Option<String>,
@@ -105,6 +105,10 @@ fn device(path: &Path, name: String) -> KernelDevice {
         .filter_map(|number| Some(port(&path.join("ports").join(&number), number.parse().ok()?)))
         .collect();
     ports.sort_by_key(|port| port.number);
+    if transport == "iWARP" {
+        // The kernel has no type for these, and says what the first of its types is.
+        ports.iter_mut().flat_map(|port| &mut port.gids).for_each(|gid| gid.kind = transport.to_owned());
+    }
     KernelDevice {
         name,
         transport: transport.to_owned(),
@@ -226,6 +230,8 @@ mod tests {
         write(&root, "class/infiniband/siw0/node_type", "4: RNIC");
         write(&root, "class/infiniband/siw0/fw_ver", "0.0.0.0");
         write(&root, "class/infiniband/siw0/ports/1/state", "1: DOWN");
+        write(&root, "class/infiniband/siw0/ports/1/gids/0", "16e4:4550:3b92:0000:0000:0000:0000:0000");
+        write(&root, "class/infiniband/siw0/ports/1/gid_attrs/types/0", "IB/RoCE v1");
         write(&root, "class/infiniband_verbs/abi_version", "6");
         let found = devices(&root);
         let kernel = Kernel::read(&root);
@@ -244,6 +250,7 @@ mod tests {
         assert_eq!(gids, [(3, "RoCE v2", Some("eth0")), (10, "", None)]);
         assert_eq!((siw.transport.as_str(), &siw.firmware, siw.is_software), ("iWARP", &None, true));
         assert!(!siw.ports[0].is_active());
+        assert_eq!(siw.ports[0].gids[0].kind, "iWARP");
     }
 
     #[test]
