@@ -127,11 +127,6 @@ pub(super) fn serve(
                 may_sleep: settings.poll == Poll::Adaptive,
                 queue_pairs: plan.engine.connections_max,
                 completions: plan.device_completions,
-                shared_receives: settings.shared_receives.then_some(SharedReceives {
-                    // As many as can be posted: more messages than these there are not.
-                    count: u32::try_from(plan.messages).unwrap_or(u32::MAX),
-                    len: plan.engine.capacity().receive_len_max,
-                }),
                 ..VerbsConfig::default()
             };
             server.run(Verbs::open(config).map_err(Failure::run)?, out)
