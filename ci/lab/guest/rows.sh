@@ -341,12 +341,13 @@ group_both() {
     if [ $kind = siw ]; then siw_unload $dev; else rdma_unlink $kind $dev; fi
 }
 
-# fabrics  what `stag fabrics` says, where there are devices and on the host.
+# fabrics  what `stag fabrics` and `stag doctor` say, where there are devices, where there are none, and on the host.
 group_fabrics() {
     net_dummy
     rdma_link siw dummy0
     rdma_link rxe dummy0
     row 30 devices bash -c '/payload/stag fabrics >/tmp/fabrics; cat /tmp/fabrics; grep -w siw-dummy0 /tmp/fabrics && grep -w rxe-dummy0 /tmp/fabrics'
+    row 30 doctor bash -c '/payload/stag doctor >/tmp/doctor; cat /tmp/doctor; grep -E "^ok +RDMA devices.*siw-dummy0" /tmp/doctor'
     rdma_unlink rxe dummy0
     siw_unload dummy0
     row 30 no-device bash -c '/payload/stag fabrics >/tmp/fabrics; cat /tmp/fabrics; grep -E "^verbs +does not work" /tmp/fabrics'
