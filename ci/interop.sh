@@ -45,7 +45,7 @@ if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
     for over in wire-siw wire-rxe; do groups+=("client:$over:/mem:all" "locks:$over:/mem"); done
     groups+=(both:host-guest both:guest-host both:siw both:rxe fabrics)
 elif [ ${#groups[@]} -eq 0 ]; then
-    groups=(client:off:/mem:all client:crc:/dir:few "client:p2p:/mem:files,fio" locks:off:/mem kill:off:/dir:2 server:off server:asked public:/mem)
+    groups=(client:off:/mem:all client:crc:/dir:few client:p2p:/mem:files locks:off:/mem kill:off:/dir:2 server:off server:asked:few public:/mem)
     groups+=("client:verbs-siw:/mem:files,links" "client:verbs-rxe:/mem:files,links" server:verbs-siw:few server:verbs-rxe:few)
     groups+=(both:host-guest:few both:guest-host:few fabrics)
 fi
