@@ -43,7 +43,7 @@ mount -t tmpfs none /run
 ip link set lo up
 work=$(mktemp -d "$out/work.XXXXXX")
 mkdir "$work/dir"
-stagd='' rpcbind=''
+stagd='' rpcbind='' as=()
 trap 'kill $stagd $rpcbind 2>/dev/null; rm -rf "$work"' EXIT
 
 passed=0 failed=0
@@ -76,7 +76,7 @@ shows() { # shows PATTERN COMMAND...: its output has a line like that
 
 # stagd_start OPTION... : iWARP on 20049, RPC over TCP on 2049
 stagd_start() {
-    "$stagd_program" --export mem:/data,root_squash=no --export mem:/more,ro --export "dir:$work/dir,name=/dir,root_squash=no" --memory 256M \
+    "${as[@]}" "$stagd_program" --export mem:/data,root_squash=no --export mem:/more,ro --export "dir:$work/dir,name=/dir,root_squash=no" --memory 256M \
         --listen iwarp://0.0.0.0:20049 --listen tcp://0.0.0.0:2049 "$@" >"$out/stagd.log" 2>&1 &
     stagd=$!
     local n=0
@@ -118,6 +118,19 @@ else
     echo "SKIPPED fio: there is none, or it has no engine nfs"
 fi
 check "stagd stops, and no buffer leaked" stagd_stop
+
+# A server that is not root: every client is its user, handles are found by walks.
+mkdir "$work/nobody" "$work/state" && chmod 711 "$work" && chown 65534:65534 "$work/nobody" "$work/state"
+as=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+if "${as[@]}" test -x "$stagd_program" -a -w "$work/nobody" 2>/dev/null; then
+    check "stagd starts as nobody" stagd_start --export "dir:$work/nobody,name=/nobody" --state-dir "$work/state"
+    files "a directory, as nobody" /nobody 'nfsport=2049&mountport=2049&version=3'
+    check "what it made is nobody's" test "$(stat -c %u "$work/nobody"/* | sort -u)" = 65534
+    check "stagd stops, as nobody" stagd_stop
+else
+    echo "SKIPPED stagd as nobody: nobody may not go to $stagd_program or $work, or there is no setpriv"
+fi
+as=()
 
 check "stagd --rpcbind says that there is none" not stagd_start --rpcbind
 wait $stagd 2>/dev/null
