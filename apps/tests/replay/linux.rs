@@ -36,6 +36,12 @@ struct Child {
     handle: Option<Vec<u8>>,
 }
 
+/// A WRITE: what was written, and the results.
+struct Written {
+    octets: Vec<u8>,
+    results: Vec<u8>,
+}
+
 /// All that a capture tells of a server's files.
 #[derive(Default)]
 pub(crate) struct Told {
@@ -49,8 +55,8 @@ pub(crate) struct Told {
     directories: HashMap<Vec<u8>, Vec<Child>>,
     /// Results of procedures on names: by number, directory and name.
     changes: HashMap<(u32, Vec<u8>, Vec<u8>), Vec<u8>>,
-    /// What was written, by handle and offset: the octets, and the results.
-    writes: HashMap<(Vec<u8>, u64), (Vec<u8>, Vec<u8>)>,
+    /// What was written, by handle and offset.
+    writes: HashMap<(Vec<u8>, u64), Written>,
     fsinfo: Vec<u8>,
     pathconf: Vec<u8>,
     /// From the MPA Reply.
@@ -147,7 +153,8 @@ impl Told {
                     Item::Inline(octets) => octets,
                     Item::Reduced { len, .. } => &data[..len as usize],
                 };
-                self.writes.insert((file.0.to_vec(), offset), (octets.to_vec(), rest.to_vec()));
+                let written = Written { octets: octets.to_vec(), results: rest.to_vec() };
+                self.writes.insert((file.0.to_vec(), offset), written);
             }
             Procedure::Create | Procedure::Mkdir | Procedure::Symlink => {
                 let name: DirectoryName<'_> = call.value().unwrap();
@@ -195,7 +202,7 @@ impl Told {
     pub(crate) fn written(&self, name: &[u8]) -> Vec<u8> {
         let mut handles = self.names.iter().filter(|((_, known), _)| known == name).map(|(_, handle)| handle);
         let handle = handles.find_map(|handle| self.writes.get(&(handle.clone(), 0)));
-        handle.expect("a file that was written").0.clone()
+        handle.expect("a file that was written").octets.clone()
     }
 
     /// The results of a Call, whose Read chunk is `pulled`, and the eligible one for its Write chunk.
@@ -306,9 +313,12 @@ impl Told {
                     Item::Inline(octets) => octets,
                     Item::Reduced { len, .. } => &pulled[..len as usize],
                 };
-                let (expected, results) = self.writes.get(&(file.0.to_vec(), offset))?;
-                assert!(octets == expected && count as usize == octets.len(), "what the capture wrote");
-                writer.opaque_fixed(results).unwrap();
+                let captured = self.writes.get(&(file.0.to_vec(), offset))?;
+                assert!(
+                    octets == captured.octets && count as usize == octets.len(),
+                    "what the capture wrote"
+                );
+                writer.opaque_fixed(&captured.results).unwrap();
             }
             Procedure::Fsinfo => writer.opaque_fixed(&self.fsinfo).unwrap(),
             Procedure::Pathconf => writer.opaque_fixed(&self.pathconf).unwrap(),
