@@ -71,14 +71,14 @@ pub(crate) const CASES: &[Case] = &[
         check: "RDMA ports",
         changes: &[("sys/class/infiniband/mlx5_0/ports/1/state", Some("1: DOWN\n"))],
         state: State::Error,
-        found: "mlx5_0 port 1: 1: DOWN",
+        found: "mlx5_0 port 1: DOWN",
         repair: "sudo ip link set eth1 up",
     },
     Case {
         check: "RDMA ports",
         changes: &[("sys/class/infiniband/mlx5_0/ports/2/state", Some("2: INIT\n"))],
         state: State::Note,
-        found: "mlx5_0 port 2: 2: INIT",
+        found: "mlx5_0 port 2: INIT",
         repair: "sudo systemctl start opensm",
     },
     Case {

@@ -84,7 +84,7 @@ use stag_rdma_core_sys::{RdmaCore, ibv_wc};
 
 pub use addresses::InterfaceAddress;
 pub use survey::{Choice, DeviceLimits, Survey, SurveyedDevice, survey, survey_with};
-pub use sysfs::{Gid, Kernel, KernelDevice, Port};
+pub use sysfs::{Gid, Kernel, KernelDevice, Port, devices as kernel_devices};
 
 use crate::{
     Completion, DisconnectReason, Event, ExposureKind, FabricError, Peer, QueuePairCapacity, QueuePairId,

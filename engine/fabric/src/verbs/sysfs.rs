@@ -86,7 +86,7 @@ impl Kernel {
 }
 
 /// The devices, by name.
-pub(super) fn devices(sysfs: &Path) -> Vec<KernelDevice> {
+pub fn devices(sysfs: &Path) -> Vec<KernelDevice> {
     let class = sysfs.join("class/infiniband");
     names(&class).into_iter().map(|name| device(&class.join(&name), name)).collect()
 }
