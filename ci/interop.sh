@@ -248,20 +248,24 @@ run_kernel() {
     mkfifo "$work/pipe.in" "$work/pipe.out"
     LABV_ADDR=$guest/24 LABV_HOST=$host LABV_PEER=$peer LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t $((600 + 600 * ${#groups[@]})) -p "$work/payload" \
         -n lab0 -c "$work/pipe" -l "$out/console.log" -o "$out" rows.sh "${groups[@]}" 2>"$out/boot.log" &
-    local boot=$! line words
+    local boot=$! status=0 line begun='' words before=$failed
     exec 3<>"$work/pipe.in" 4<>"$work/pipe.out"
     while :; do
         if read -r -t 1 line <&4; then
-            read -ra words <<<"$line"
+            read -ra words <<<"$begun$line"
+            begun=''
             case ${words[0]:-} in
                 row) row "${words[@]:1}" ;;
                 ask) ask "${words[@]:1}" 2>>"$out/asked.log"; echo $? >&3 ;;
             esac
-        elif ! kill -0 "$boot" 2>/dev/null; then
-            break
+        else
+            begun+=$line # of a line that is not whole yet
+            kill -0 "$boot" 2>/dev/null || break
         fi
     done
-    wait "$boot" || true
+    wait "$boot" || status=$?
+    # A guest that died, or was stopped, has told of no failure.
+    [ $status -eq 0 ] || [ $failed -gt "$before" ] || row FAILED "guest: status $status" "$SECONDS"
     exec 3>&- 4>&-
     capture_end
     [ -z "$stagd" ] || stagd_stop || row FAILED "stagd ends" 0
