@@ -5,7 +5,7 @@
 #   ci/interop.sh [--long] [--stand-in] [-k 6.1|6.12]... [GROUP...]
 #
 # A line for each row, `ok`, `FAILED` or `SKIPPED` with its name and seconds, and `N passed, N failed` at the end.
-# --long      every group, on both kernels (about an hour on two cores); else the ones that fit in some minutes, on 6.1
+# --long      every group, on both kernels (two to three hours on two cores); else the ones that fit in some minutes, on 6.1
 # --stand-in  the guest's own kernel server in place of stagd: what fails so is a fault of the test or of the kernel
 # GROUP       instead of all: as guest/rows.sh takes them (ci/lab), say client:off:/mem:all
 #
