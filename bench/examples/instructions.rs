@@ -23,6 +23,9 @@ use libc::{c_long, c_void, pid_t, user_regs_struct};
 /// Of the time that the stepped thread sees: about a core of 2.5 GHz that executes one in each cycle.
 const INSTRUCTIONS_PER_MICROSECOND: u64 = 2500;
 
+/// When so many were executed and not enough was sent, that is all there is.
+const INSTRUCTIONS_MAX: u64 = 500_000;
+
 /// A second argument of `poll_cq` is a count, of `post_send` and `post_recv` a pointer.
 const COUNT_MAX: u64 = 1 << 16;
 
@@ -33,6 +36,9 @@ fn main() -> Result<()> {
     let thread = busiest(process)?;
     let stepper = Stepper::attach(process, thread)?;
     let counted = Counted::take(stepper, sends.parse()?)?;
+    if counted.sends == 0 {
+        bail!("no Send in {INSTRUCTIONS_MAX} instructions, {} idle passes", counted.idle_passes);
+    }
     counted.print();
     Ok(())
 }
@@ -200,7 +206,7 @@ impl Counted {
         let mut epoch = None;
         let mut at = stepper.step()?;
         let mut here = stepper.mapping(at);
-        while counted.sends < sends {
+        while counted.sends < sends && executed < INSTRUCTIONS_MAX {
             let (mut is_call, mut repeats) = (false, false);
             if let Some(here) = here {
                 let mapping = &stepper.mappings[here];
