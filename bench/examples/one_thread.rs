@@ -1,12 +1,20 @@
-//! NULL Calls with client and server in one thread, polled in turns, to count instructions:
+//! NULL Calls with client and server in one thread, polled in turns, to count instructions. What `bench/instructions.sh` runs:
 //!
-//! `valgrind --tool=callgrind target/release/examples/one_thread COUNT DEPTH`, for two COUNTs; the difference of
-//! the totals by the difference of the COUNTs is what one Call costs at both ends together.
+//! `valgrind --tool=callgrind target/release/examples/one_thread shm|verbs COUNT DEPTH`, for two COUNTs; the difference of
+//! the totals by the difference of the COUNTs is what one Call costs at both ends together, or at one of them with
+//! `--toggle-collect='*client_turn*'` or `'*server_turn*'`.
+//!
+//! `verbs` is over libraries of nothing, those of the fabric's tests: what a device's library would execute is not in the sum
+//! when the table's functions are taken off.
 
 use std::time::Duration;
 
+use stag::fabric::verbs::{Verbs, VerbsConfig};
 use stag::nfs::client::{Null, Target};
 use stag::prelude::*;
+
+#[path = "../../engine/fabric/tests/fake/mod.rs"]
+mod fake;
 
 struct Nothing;
 
@@ -27,44 +35,80 @@ impl Service for Nothing {
 }
 
 fn main() -> anyhow::Result<()> {
-    let mut numbers = std::env::args().skip(1).map(|word| word.parse::<u64>());
+    let mut words = std::env::args().skip(1);
+    let fabric = words.next().unwrap_or_default();
+    let mut numbers = words.map(|word| word.parse::<u64>());
     let count = numbers.next().transpose()?.unwrap_or(100_000);
     let depth = numbers.next().transpose()?.unwrap_or(1);
+    match fabric.as_str() {
+        "shm" => {
+            let open = || Shm::open(ShmConfig::default());
+            calls([open()?, open()?], &format!("one-thread-{}", std::process::id()), count, depth)
+        }
+        "verbs" => {
+            let config = VerbsConfig { completions: 4096, ..VerbsConfig::default() };
+            // SAFETY: the table is of functions that do what libibverbs' and librdmacm's do.
+            let open = || unsafe { Verbs::open_with(&fake::FAKE, config.clone()) };
+            calls([open()?, open()?], "127.0.0.1:20049", count, depth)
+        }
+        _ => anyhow::bail!("one_thread shm|verbs COUNT DEPTH"),
+    }
+}
+
+fn calls<P: Provider>(mut providers: [P; 2], address: &str, count: u64, depth: u64) -> anyhow::Result<()> {
     let config = EngineConfig { connections_max: 1, receives_max: 80, ..EngineConfig::default() };
     let memory = [Memory::new(&config, 1 << 20)?, Memory::new(&config, 1 << 20)?];
-    let mut shm = [Shm::open(ShmConfig::default())?, Shm::open(ShmConfig::default())?];
-    for (shm, memory) in shm.iter_mut().zip(&memory) {
-        shm.register(&memory.arena)?;
+    for (provider, memory) in providers.iter_mut().zip(&memory) {
+        provider.register(&memory.arena)?;
     }
-    let [client, server] = shm;
+    let [client, server] = providers;
     let mut client = Engine::new(client, (), memory[0].pools.clone(), config, 1)?;
     let mut server = Engine::new(server, (Nothing,), memory[1].pools.clone(), config, 1)?;
-    let name = format!("one-thread-{}", std::process::id());
-    server.listen(&name)?;
-    let connection = client.connect(&name)?;
+    server.listen(address)?;
+    let connection = client.connect(address)?;
     let mut now = Duration::ZERO;
-    let mut step = |client: &mut Engine<Shm, ()>, server: &mut Engine<Shm, (Nothing,)>| {
+    while client.connection_event().is_none() {
         now += Duration::from_micros(1);
         client.poll(now);
         server.poll(now);
-    };
-    while client.connection_event().is_none() {
-        step(&mut client, &mut server);
     }
     let target = Target { connection, credentials: Credentials::None, timeout: Duration::from_secs(1) };
-    let (mut begun, mut ended) = (0, 0);
+    let (mut begun, mut ended, mut passes) = (0, 0, 0);
     while ended < count {
-        while begun < count && begun - ended < depth && client.credits_available(connection) > 0 {
-            target.begin(&mut client, &Null, &mut Chunks::default(), begun)?;
-            begun += 1;
-        }
-        client.ring_doorbells();
-        step(&mut client, &mut server);
-        while let Some(done) = client.completed() {
-            done.result?;
-            ended += 1;
-        }
+        passes += 1;
+        now += Duration::from_micros(1);
+        client_turn(&mut client, &target, now, depth.min(count - begun), &mut begun, &mut ended)?;
+        server_turn(&mut server, now);
     }
-    println!("{ended} Calls");
+    println!("{ended} Calls in {passes} passes");
     Ok(())
+}
+
+/// A pass of the Requester: what was answered, and new Calls in its place.
+#[inline(never)]
+fn client_turn<P: Provider>(
+    client: &mut Engine<P, ()>,
+    target: &Target,
+    now: Duration,
+    depth: u64,
+    begun: &mut u64,
+    ended: &mut u64,
+) -> anyhow::Result<()> {
+    client.poll(now);
+    while let Some(done) = client.completed() {
+        done.result?;
+        *ended += 1;
+    }
+    while *begun - *ended < depth && client.credits_available(target.connection) > 0 {
+        target.begin(client, &Null, &mut Chunks::default(), *begun)?;
+        *begun += 1;
+    }
+    client.ring_doorbells();
+    Ok(())
+}
+
+/// A pass of the Responder.
+#[inline(never)]
+fn server_turn<P: Provider>(server: &mut Engine<P, (Nothing,)>, now: Duration) {
+    server.poll(now);
 }
