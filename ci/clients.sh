@@ -76,6 +76,8 @@ shows() { # shows PATTERN COMMAND...: its output has a line like that
 
 # stagd_start OPTION... : iWARP on 20049, RPC over TCP on 2049
 stagd_start() {
+    # Not the last one's "ready".
+    : >"$out/stagd.log"
     "${as[@]}" "$stagd_program" --export mem:/data,root_squash=no --export mem:/more,ro --export "dir:$work/dir,name=/dir,root_squash=no" --memory 256M \
         --listen iwarp://0.0.0.0:20049 --listen tcp://0.0.0.0:2049 "$@" >"$out/stagd.log" 2>&1 &
     stagd=$!
@@ -135,8 +137,10 @@ as=()
 check "stagd --rpcbind says that there is none" not stagd_start --rpcbind
 wait $stagd 2>/dev/null
 rpcbind -w 2>"$work/rpcbind.log" || rpcbind 2>"$work/rpcbind.log"
-sleep 0.3
-rpcbind=$(pidof rpcbind | tr ' ' '\n' | while read -r pid; do [ "$(readlink /proc/"$pid"/ns/net)" = "$(readlink /proc/self/ns/net)" ] && echo "$pid"; done)
+ours() { # the rpcbind of this namespace
+    pidof rpcbind | tr ' ' '\n' | while read -r pid; do [ "$(readlink "/proc/$pid/ns/net")" = "$(readlink /proc/self/ns/net)" ] && echo "$pid"; done
+}
+for _ in $(seq 50); do rpcbind=$(ours); [ -n "$rpcbind" ] && break; sleep 0.1; done
 check "rpcbind runs" rpcinfo -T tcp 127.0.0.1 100000 4
 check "stagd --rpcbind starts" stagd_start --rpcbind
 check "rpcinfo -p shows NFS" shows '100003 +3 +tcp +2049' rpcinfo -p 127.0.0.1

@@ -137,6 +137,8 @@ stagd_start() {
     local n=0 exports=(--export "mem:/mem,root_squash=no")
     mkdir -p "$work/dir" "$work/state"
     exports+=(--export "dir:$work/dir,name=/dir,root_squash=no")
+    # Not the last one's "ready".
+    : >"$work/stagd.log"
     # Also at rpcbind's port: a mount with locks asks there for the lock manager.
     "$programs/stagd" "${exports[@]}" --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc "$stagd_crc" \
         --state-dir "$work/state" --grace 5 >"$work/stagd.log" 2>&1 &

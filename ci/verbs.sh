@@ -2,11 +2,12 @@
 # The verbs provider on Linux's software devices, in the guest: the fabric's conformance suite over libibverbs and librdmacm,
 # and Calls that go on while the device, its link or the other end is taken away.
 #
-#   ci/verbs.sh [--long] [-k 6.1|6.12]... [siw|rxe]... [CASES...]
+#   ci/verbs.sh [--long] [--with shared|standing|windows] [-k 6.1|6.12]... [siw|rxe]... [CASES...]
 #
 # A line for each case and each fault, `ok`, `skip` with the reason or `FAIL`; at the end `N passed, N failed`.
 # --long    every case and every fault, on kernels 6.1 and 6.12 (six minutes for each device and kernel); else a few of each
 #           kind, on 6.1, in less than three minutes for both devices
+# --with    the provider has a shared receive queue, or standing exposures, or memory windows: what it does not choose by itself
 # CASES     regular expressions: these cases instead, and no faults
 #
 # It needs the guest of ci/lab (ci/lab/build.sh, once for each kernel); without it: SKIPPED, status 77. The same suite runs without
@@ -19,6 +20,7 @@ long='' kernels=() kinds=() cases=()
 while [ $# -gt 0 ]; do
     case $1 in
         --long) long=yes ;;
+        --with) export LABV_WITH=$2; shift ;;
         -k) kernels+=("$2"); shift ;;
         siw | rxe) kinds+=("$1") ;;
         -*) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;

@@ -88,6 +88,8 @@ for crc in true false; do
     dumpcap -q -i lo -B 256 -s 0 -w "$file" -f 'tcp port 20049' 2>"$work/dumpcap" &
     capture=$!
     until [ -s "$file" ]; do sleep 0.1; kill -0 $capture 2>/dev/null || break; done
+    # Not the last one's "ready".
+    : >"$work/stagd"
     "$stagd" --export mem:/data,root_squash=no --listen iwarp://127.0.0.1:20049 --crc "$crc" --memory 128M --poll adaptive \
         >"$work/stagd" 2>&1 &
     server=$!

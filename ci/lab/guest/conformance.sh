@@ -10,6 +10,7 @@ net_eth0; net_dummy; rdma_modules
 rdma_link "$kind" dummy0
 ulimit -l unlimited                # siw counts registered memory
 export STAG_VERBS_HOST=$ADDR
+[ -z "${LABV_WITH:-}" ] || export "STAG_VERBS_${LABV_WITH^^}=1"
 
 cases=$(/payload/conformance --list | sed -n 's/^on_verbs::\(.*\): test$/\1/p' | grep -E "$(IFS='|'; echo "$*")")
 [ -n "$cases" ] || die "no case matches: $*"
