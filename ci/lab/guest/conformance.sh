@@ -1,8 +1,9 @@
 #!/bin/bash
 # The fabric's conformance suite on one of the guest's RDMA devices, the provider being the one on libibverbs.
 #   conformance.sh siw|rxe PATTERN...
-# A case runs in a process of its own that has $LABV_CASE seconds (60), so one that hangs is one that failed. A process that
-# not even a kill ends is stuck in the kernel: its stack there is shown, and what follows goes on beside it.
+# A case runs in a process of its own that has $LABV_CASE seconds (120: siw takes half a minute to give up a request), so one that
+# hangs is one that failed. A process that not even a kill ends is stuck in the kernel: its stack there is shown, and what follows
+# goes on beside it.
 . /payload/lib.sh
 kind=$1
 shift
@@ -17,7 +18,7 @@ cases=$(/payload/conformance --list | sed -n 's/^on_verbs::\(.*\): test$/\1/p' |
 
 # run CASE LOG: its status; 124 when it was too slow, 125 when it is stuck.
 run() {
-    local pid until=$((SECONDS + ${LABV_CASE:-60}))
+    local pid until=$((SECONDS + ${LABV_CASE:-120}))
     /payload/conformance --exact "on_verbs::$1" --nocapture >"$2" 2>&1 &
     pid=$!
     while [ -d /proc/$pid ] && [ "$(cut -d' ' -f3 /proc/$pid/stat 2>/dev/null)" != Z ]; do

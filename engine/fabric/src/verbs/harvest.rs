@@ -145,9 +145,11 @@ impl Verbs {
     }
 
     /// A request failed: so does the queue pair. For one that was only flushed the connection manager knows why.
-    fn failed(&mut self, index: u32, error: WorkError) {
+    pub(super) fn failed(&mut self, index: u32, error: WorkError) {
+        let looks_fatal = self.opened.as_ref().is_some_and(|opened| opened.profile.loss_looks_fatal);
         let Some(pair) = self.at(index) else { return };
         match error {
+            WorkError::Device if looks_fatal => self.failed(index, WorkError::Flushed),
             WorkError::Flushed if matches!(pair.phase, Phase::Closing | Phase::Gone | Phase::Failing) => {}
             WorkError::Flushed => {
                 pair.phase = Phase::Failing;

@@ -208,7 +208,7 @@ impl Verbs {
                 }
                 sys::IBV_EVENT_QP_FATAL => {
                     if let Some(index) = index {
-                        self.close(index, DisconnectReason::Work(WorkError::Device));
+                        self.failed(index, WorkError::Device);
                     }
                 }
                 sys::IBV_EVENT_QP_LAST_WQE_REACHED => {

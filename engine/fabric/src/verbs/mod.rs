@@ -46,11 +46,12 @@
 //!   whose window more than a packet was read. So on rxe memory is exposed by registrations unless windows are asked for.
 //!   A message of the connection manager that finds no route (the link is down) is the last one: the queue pair of such
 //!   messages fails for good, and nobody connects over that device until it is made anew (`rdma link delete`, `add`).
-//! - siw reports a Send as soon as TCP has it, before the Read in front of it; keeps the peer's Terminate to itself, so
-//!   that a refused request is only a lost connection; does not tell a listener that whoever asked is gone; and
-//!   may leave a first message unread that comes while it answers. It answers a Read of whatever is registered in the
-//!   queue pair's domain, for whatever purpose: a peer that guesses a handle reads the arenas. It is for tests. Its library
-//!   takes a queue that is mapped at 0x90000 for one that could not be mapped.
+//! - siw reports a lost connection as a failure of its own, and a Send as soon as TCP has it, before the Read in front of it;
+//!   keeps the peer's Terminate to itself, so that a refused request is only a lost connection; does not tell a listener
+//!   that whoever asked is gone, and needs half a minute to destroy such a queue pair; and may leave a first message unread
+//!   that comes while it answers. It answers a Read of whatever is registered in the queue pair's domain, for whatever
+//!   purpose: a peer that guesses a handle reads the arenas. It is for tests. Its library takes a queue that is mapped at
+//!   0x90000 for one that could not be mapped.
 //! - Neither can be deleted while a program has it open (`presence`).
 //!
 //! # Not here yet
@@ -412,7 +413,7 @@ impl Verbs {
     fn post_failed(&mut self, index: u32, error: &std::io::Error) {
         tracing::warn!("post work requests: {error}");
         self.batch.clear();
-        self.close(index, DisconnectReason::Work(crate::WorkError::Device));
+        self.failed(index, crate::WorkError::Device);
     }
 
     /// Finds room for a queue pair, or says what is missing.
