@@ -70,8 +70,11 @@ fn has(table: &Table, name: &str, number: i64) -> bool {
 
 #[test]
 fn every_status_and_event_of_the_bindings_has_an_entry() {
-    for (type_name, kind, count_min) in [("ibv_wc_status", "wc", 24), ("rdma_cm_event_type", "cm-event", 16)]
-    {
+    for (type_name, kind, count_min) in [
+        ("ibv_wc_status", "wc", 24),
+        ("rdma_cm_event_type", "cm-event", 16),
+        ("ibv_event_type", "device-event", 20),
+    ] {
         let constants = constants(type_name);
         assert!(constants.len() >= count_min, "{type_name}: {constants:?}");
         let table = table(kind);
@@ -205,7 +208,10 @@ fn names_are_found_without_case_and_prefix_and_end() {
 fn a_number_shows_all_its_meanings_and_a_kind_narrows_them() {
     let meanings = found(&["13"]);
     let kinds: Vec<&str> = meanings.iter().map(|(kind, _)| kind.as_str()).collect();
-    assert_eq!(kinds, ["wc", "cm-event", "cm-reject", "cm-status", "rpc-auth", "nfs3", "mount3"]);
+    assert_eq!(
+        kinds,
+        ["wc", "cm-event", "cm-reject", "cm-status", "device-event", "rpc-auth", "nfs3", "mount3"]
+    );
     assert_eq!(names(&["wc", "13"]), ["IBV_WC_RNR_RETRY_EXC_ERR"]);
     assert_eq!(names(&["cm", "28"]), ["IB_CM_REJ_CONSUMER_DEFINED"]);
     assert_eq!(names(&["cm-status", "111"]), ["ECONNREFUSED"]);

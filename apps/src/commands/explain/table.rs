@@ -7,11 +7,12 @@ use serde::Deserialize;
 /// The kind whose numbers are layer, error type and code.
 pub(super) const TERMINATE: &str = "terminate";
 
-const FILES: [&str; 20] = [
+const FILES: [&str; 21] = [
     include_str!("tables/wc.toml"),
     include_str!("tables/cm-event.toml"),
     include_str!("tables/cm-reject.toml"),
     include_str!("tables/cm-status.toml"),
+    include_str!("tables/device-event.toml"),
     include_str!("tables/terminate.toml"),
     include_str!("tables/rpcrdma-error.toml"),
     include_str!("tables/rpcrdma-header.toml"),
