@@ -55,6 +55,11 @@ impl Service for Echo {
     }
 }
 
+/// Leaves the core to the kernel, which is the device where it is one of software. Nothing here waits for this time.
+fn nap() {
+    std::thread::sleep(Duration::from_micros(50));
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [role, address] = &arguments[..] else { return Err("endure serve|call HOST:PORT".into()) };
@@ -96,7 +101,7 @@ fn serve(
     while !ended.load(Ordering::Relaxed) {
         let now = clock.now();
         if engine.poll(now) == 0 {
-            std::thread::sleep(Duration::from_micros(50));
+            nap();
         }
         if now >= status_at {
             status_at = now + STATUS_INTERVAL;
@@ -218,7 +223,7 @@ impl Client {
 
     fn turn(&mut self) -> Result<(), Box<dyn Error>> {
         if self.engine.poll(self.clock.now()) == 0 {
-            std::thread::sleep(Duration::from_micros(50));
+            nap();
         }
         while let Some(done) = self.engine.completed() {
             let Some(length) = self.under_way.remove(&done.user) else {

@@ -3,7 +3,7 @@
 //! [`Verbs::open`] finds libibverbs and librdmacm at run time, and says what is missing where it cannot: the
 //! same program runs on machines without RDMA.
 //!
-//! - `objects` owns what the libraries hand out. All other `unsafe` is in `work`, which posts, and `addresses`.
+//! - `objects` owns what the libraries hand out, `work` posts: what lives how long is proven there, and used elsewhere.
 //! - `device` chooses the device and what we make of it; [`Verbs::notes`] says it.
 //! - `presence` notices that the device is taken away, and lets it go.
 //! - `manager` follows the connection manager's events, `setup` starts and answers connections.
