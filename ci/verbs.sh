@@ -2,13 +2,14 @@
 # The verbs provider on Linux's software devices, in the guest: the fabric's conformance suite over libibverbs and librdmacm,
 # and Calls that go on while the device, its link or the other end is taken away.
 #
-#   ci/verbs.sh [--long] [--with shared|standing|windows] [-k 6.1|6.12]... [siw|rxe]... [CASES...]
+#   ci/verbs.sh [--long] [--with shared|standing|windows] [--fault ROW]... [-k 6.1|6.12]... [siw|rxe]... [CASES...]
 #
 # A line for each case and each fault, `ok`, `skip` with the reason or `FAIL`; at the end `N passed, N failed`.
 # --long    every case and every fault, on kernels 6.1 and 6.12 (six minutes for each device and kernel); else a few of each
 #           kind, on 6.1, in less than three minutes for both devices
 # --with    the provider has a shared receive queue, or standing exposures, or memory windows: what it does not choose by itself
-# CASES     regular expressions: these cases instead, and no faults
+# --fault   this fault instead, `all` for each; no case but CASES
+# CASES     regular expressions: these cases instead; no fault but --fault's
 #
 # It needs the guest of ci/lab (ci/lab/build.sh, once for each kernel); without it: SKIPPED, status 77. The same suite runs without
 # any of that on a device of nothing, in `cargo test -p stag-fabric`; this is the proof that real ones do as that one does.
@@ -16,11 +17,12 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-long='' kernels=() kinds=() cases=()
+long='' kernels=() kinds=() cases=() faults=()
 while [ $# -gt 0 ]; do
     case $1 in
         --long) long=yes ;;
         --with) export LABV_WITH=$2; shift ;;
+        --fault) faults+=("$2"); shift ;;
         -k) kernels+=("$2"); shift ;;
         siw | rxe) kinds+=("$1") ;;
         -*) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
@@ -33,11 +35,12 @@ if [ ${#kernels[@]} -eq 0 ]; then
     [ -z "$long" ] || kernels+=(6.12)
 fi
 [ ${#kinds[@]} -gt 0 ] || kinds=(siw rxe)
-faults=()
-if [ ${#cases[@]} -eq 0 ] && [ -n "$long" ]; then
+if [ ${#cases[@]} -gt 0 ] || [ ${#faults[@]} -gt 0 ]; then
+    :
+elif [ -n "$long" ]; then
     cases=(.)
     faults=(all)
-elif [ ${#cases[@]} -eq 0 ]; then
+else
     faults=(server_killed device_reset)
     # What software devices are known to stumble over, and one of every kind.
     cases=(
@@ -78,7 +81,7 @@ status=0
 for kernel in "${kernels[@]}"; do
     for kind in "${kinds[@]}"; do
         echo "== $kind, kernel $kernel"
-        guest "$kernel" conformance.sh "$kind" "${cases[@]}"
+        [ ${#cases[@]} -eq 0 ] || guest "$kernel" conformance.sh "$kind" "${cases[@]}"
         [ ${#faults[@]} -eq 0 ] || guest "$kernel" faults.sh "$kind" "${faults[@]}"
     done
 done
