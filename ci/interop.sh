@@ -42,7 +42,7 @@ if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
     for over in verbs-siw verbs-rxe; do
         groups+=("client:$over:/mem:all" "client:$over:/dir:all" "kill:$over:/dir:5" "kill:$over:/mem:1" "server:$over")
     done
-    for over in wire-siw wire-rxe; do groups+=("client:$over:/mem:all" "locks:$over:/mem"); done
+    for over in wire-siw wire-rxe; do groups+=("client:$over:/mem:all" "locks:$over:/mem" "kill:$over:/dir:5"); done
     groups+=(both:host-guest both:guest-host both:siw both:rxe fabrics)
 elif [ ${#groups[@]} -eq 0 ]; then
     groups=(client:off:/mem:all client:crc:/dir:few client:p2p:/mem:files locks:off:/mem kill:off:/dir:2 server:off server:asked:few public:/mem)
@@ -180,7 +180,7 @@ peer_start() { # siw|rxe
     rm -f "$work"/peer.* "$out/peer.log"
     mkfifo "$work/peer.in" "$work/peer.out"
     exec 5<>"$work/peer.in" 6<>"$work/peer.out"
-    LABV_ADDR=$peer/24 ci/lab/boot.sh -k "$kernel" -t 1200 -p "$work/payload" -n lab1 -a 52:54:00:12:34:57 -c "$work/peer" \
+    LABV_ADDR=$peer/24 ci/lab/boot.sh -k "$kernel" -t 2400 -p "$work/payload" -n lab1 -a 52:54:00:12:34:57 -c "$work/peer" \
         -l "$out/peer.log" peer.sh "$1" 2>>"$out/boot.log" &
     boot_peer=$!
     until grep -q '^LAB: serving' "$out/peer.log" 2>/dev/null; do
@@ -215,6 +215,12 @@ ask() {
             ;;
         # restart: the server dies as by a power cut, and comes back.
         restart)
+            if [ -n "$boot_peer" ]; then
+                local status=1
+                echo restart >&5
+                read -r -t 60 status <&6
+                return "$status"
+            fi
             kill -KILL "$stagd"
             wait "$stagd"
             sleep 2
@@ -248,7 +254,7 @@ run_kernel() {
     mkdir -p "$out" "$work/payload"
     [ -n "$stand_in" ] || for p in stag stagd; do strip --strip-debug "$programs/$p" -o "$work/payload/$p"; done
     mkfifo "$work/pipe.in" "$work/pipe.out"
-    LABV_ADDR=$guest/24 LABV_HOST=$host LABV_PEER=$peer LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t $((600 + 600 * ${#groups[@]})) -p "$work/payload" \
+    LABV_ADDR=$guest/24 LABV_HOST=$host LABV_PEER=$peer LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t $((600 + 1200 * ${#groups[@]})) -p "$work/payload" \
         -n lab0 -c "$work/pipe" -l "$out/console.log" -o "$out" rows.sh "${groups[@]}" 2>"$out/boot.log" &
     local boot=$! status=0 line begun='' words before=$failed
     exec 3<>"$work/pipe.in" 4<>"$work/pipe.out"

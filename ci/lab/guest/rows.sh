@@ -176,7 +176,7 @@ fio_rows() {
 }
 
 # dbench's load: what a file server's clients do, as recorded from NetBench.
-dbench_rows() { timeout -k 5 110 dbench -c /usr/share/dbench/client.txt -t 10 -D . 2; }
+dbench_rows() { timeout -k 5 220 dbench -c /usr/share/dbench/client.txt -t 10 -D . 2; }
 
 # client:OVER:EXPORT:ROWS  the kernel's client mounts EXPORT of stagd. OVER: see link_up. ROWS: all,
 # few, or their names with commas.
@@ -198,9 +198,9 @@ group_client() {
                 /dir) row 60 no-acl in_folder acl bash -c 'touch f && ! setfacl -m u:1000:rw f 2>e && grep "not supported" e && getfacl -cnp f' ;;
                 *) row 60 acl in_folder acl python3 /payload/files.py acl . ;;
             esac ;;
-            git | compile | dbench) row 120 $f in_folder $f ${f}_rows ;;
-            fio) row 120 $f in_folder $f fio_rows 16 ;;
-            *) row 240 $f in_folder $f python3 /payload/files.py $f . ;;
+            git | compile | dbench) row 240 $f in_folder $f ${f}_rows ;;
+            fio) row 240 $f in_folder $f fio_rows 16 ;;
+            *) row 420 $f in_folder $f python3 /payload/files.py $f . ;;
         esac
         [ -n "$skip" ] || timeout -s KILL 20 stat -t $MNT >/dev/null || skip="the mount does not answer"
     done
