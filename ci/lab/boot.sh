@@ -22,7 +22,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=ci/lab/cache.sh
 . "$here/cache.sh"
 
-flavour=6.1 memory=1024 limit=300 out='' payload='' forwards='' tap='' mac=52:54:00:12:34:56 control='' log=/dev/stdout more=''
+flavour=6.1 memory=1024 limit=300 out='' payload='' forwards='' tap='' mac=52:54:00:12:34:56 control='' log='' more=''
 usage() { sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 while getopts k:m:t:o:p:f:n:a:c:l:q: option; do
     case $option in
@@ -74,6 +74,8 @@ network=user,id=net0,ipv6=off$forwards
 # that is slow because its host is busy: no watchdog, no complaint of stalls.
 append="console=ttyS0 quiet loglevel=4 panic=1 mitigations=off nokaslr random.trust_cpu=on net.ifnames=0"
 append+=" nowatchdog rcupdate.rcu_cpu_stall_suppress=1 no_timer_check"
+# Not by the name /dev/stdout: what is opened anew is written from its start, over what a caller's file has.
+if [ -n "$log" ]; then exec {console}>"$log"; else exec {console}>&1; fi
 began=$EPOCHREALTIME
 # shellcheck disable=SC2086 # $more is options.
 qemu-system-x86_64 -machine q35,i8042=off -nodefaults -no-reboot -display none \
@@ -85,7 +87,7 @@ qemu-system-x86_64 -machine q35,i8042=off -nodefaults -no-reboot -display none \
     -drive "file=$work/out.tar,format=raw,if=virtio,cache=unsafe" \
     -device virtio-rng-pci \
     -netdev "$network" -device "virtio-net-pci,netdev=net0,mac=$mac" \
-    $more </dev/null > >(sed -u 's,\r,,g' >"$log") 2>&1 &
+    $more </dev/null > >(sed -u 's,\r,,g' >&"$console") 2>&1 &
 pid=$!
 until=$((SECONDS + limit))
 while kill -0 "$pid" 2>/dev/null; do
