@@ -57,7 +57,8 @@ pub(super) struct Dialing {
     pub(super) private_data: Vec<u8>,
 }
 
-/// A queue pair. Fields that let the device or the peer touch memory are declared before those that own it.
+/// A queue pair. Fields that let the device or the peer touch memory are declared before those that own it; `destroy` has
+/// ended all access before.
 pub(super) struct QueuePair {
     pub(super) cm: Option<CmId>,
     pub(super) exposures: Exposures,
@@ -192,9 +193,16 @@ impl QueuePair {
 
     /// Destroys the queue pair and all access of the peer; after this nobody touches the memory that is left.
     pub(super) fn destroy(&mut self) -> Option<Rc<Domain>> {
+        self.exposures.drop_windows();
         let number = self.cm.take().map_or(0, |cm| cm.queue_pair_number());
         self.receives.give_up(number);
-        self.exposures.drop_access();
+        self.exposures.drop_regions();
         self.domain.take()
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.destroy();
     }
 }

@@ -195,10 +195,17 @@ impl Exposures {
         self.slots.iter().position(used).map(|at| at as u16)
     }
 
-    /// Ends the registration of every slot, after the queue pair's end.
-    pub(super) fn drop_access(&mut self) {
+    /// Frees the windows, bound or not, before the queue pair's end: rxe's waits for those that are still bound to it, and
+    /// gives up after a minute.
+    pub(super) fn drop_windows(&mut self) {
         for slot in &mut self.slots {
             slot.window = None;
+        }
+    }
+
+    /// Ends the registration of every slot, after the queue pair's end.
+    pub(super) fn drop_regions(&mut self) {
+        for slot in &mut self.slots {
             slot.region = None;
         }
     }

@@ -306,7 +306,7 @@ impl MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        // SAFETY: alive, and the last use; the queue pair it may be bound to is gone, or stays without it.
+        // SAFETY: alive, and the last use. If it is bound, this ends it.
         freed("a memory window", unsafe { sys::ibv_dealloc_mw(self.raw.as_ptr()) });
     }
 }

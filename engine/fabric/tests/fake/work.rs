@@ -5,7 +5,7 @@ use std::ptr;
 
 use stag_rdma_core_sys as sys;
 
-use super::{Pair, Request, World, signal};
+use super::{Pair, Request, Window, World, signal};
 
 /// Refusals of the responder, as the requester and the responder see them.
 const ACCESS: (sys::ibv_wc_status, sys::ibv_wc_status) =
@@ -51,9 +51,11 @@ impl World {
 
     pub(super) fn drop_pair(&mut self, raw: *mut sys::ibv_qp) {
         assert!(self.pairs.remove(&(raw as usize)).is_some(), "a queue pair is destroyed once");
-        for window in self.windows.values_mut() {
-            window.bound.take_if(|bound| bound.0 == raw as usize);
-        }
+        let is_bound = |window: &Window| window.bound.is_some_and(|bound| bound.0 == raw as usize);
+        assert!(
+            !self.windows.values().any(is_bound),
+            "no window is bound to it: rxe would wait for that one"
+        );
         self.died("queue pair");
     }
 
