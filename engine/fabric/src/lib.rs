@@ -13,6 +13,7 @@ mod provider;
 mod setup;
 pub mod shm;
 pub mod sim;
+mod slots;
 pub mod verbs;
 
 pub use iwarp::{Iwarp, IwarpConfig};

@@ -1,4 +1,4 @@
-//! What the providers share when a connection is set up: what an address means, and how much private data fits.
+//! What the providers share when a connection is set up: what an address means, and what is refused as too much.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -31,11 +31,17 @@ fn unbracketed(host: &str) -> Option<&str> {
 /// Refuses private data that does not fit.
 pub(crate) fn check_private_data(private_data: &[u8], len_max: usize) -> Result<(), FabricError> {
     let (wanted, limit) = (private_data.len() as u64, len_max as u64);
-    if wanted > limit {
-        let repair = "send less of it at connection set-up";
-        return Err(FabricError::Limit { what: "octets of private data", wanted, limit, repair });
-    }
-    Ok(())
+    check_limit("octets of private data", wanted, limit, "send less of it at connection set-up")
+}
+
+/// Refuses more than there is room for.
+pub(crate) fn check_limit(
+    what: &'static str,
+    wanted: u64,
+    limit: u64,
+    repair: &'static str,
+) -> Result<(), FabricError> {
+    if wanted > limit { Err(FabricError::Limit { what, wanted, limit, repair }) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::receive::Rx;
 use super::send::{Payload, Tx, Work};
 use super::socket::Socket;
 use super::stags::Stags;
+use crate::slots::Numbered;
 use crate::{
     Completed, Completion, DisconnectReason, Exposed, Handle, PostError, QueuePairCapacity, QueuePairId,
     ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
@@ -98,6 +99,13 @@ pub(super) struct QueuePair {
     pub(super) is_watched: bool,
     /// Its socket is in the epoll for room to send.
     pub(super) is_watched_to_send: bool,
+}
+
+impl Numbered for QueuePair {
+    #[inline(always)]
+    fn id(&self) -> QueuePairId {
+        self.id
+    }
 }
 
 impl QueuePair {

@@ -12,6 +12,7 @@ use super::handshake::{self, Dial, Incomplete, PRIVATE_DATA_LEN_MAX};
 use super::reactor::Ending;
 use super::{Iwarp, MESSAGE_LEN_MAX};
 use crate::setup::{check_private_data, resolve};
+use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
     Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
@@ -329,11 +330,4 @@ impl Iwarp {
             completions.push(completion);
         }
     }
-}
-
-/// The queue pair, if it still exists.
-#[inline(always)]
-fn find(slots: &mut [Option<Box<QueuePair>>], id: QueuePairId) -> Option<&mut QueuePair> {
-    let slot = slots.get_mut(id.index as usize)?.as_deref_mut()?;
-    (slot.id.generation == id.generation).then_some(slot)
 }

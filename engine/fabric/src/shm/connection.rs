@@ -11,6 +11,7 @@ use super::pages::{Layout, Part};
 use super::ring::{BadHead, Consumer, Header, Kind, Producer};
 use super::setup::Dialing;
 use super::wake::Bell;
+use crate::slots::Numbered;
 use crate::{
     Completed, Completion, DisconnectReason, Exposed, Fence, Handle, Peer, PostError, QueuePairCapacity,
     QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
@@ -160,6 +161,13 @@ pub(super) struct QueuePair {
     pub(super) part_fd: Option<OwnedFd>,
     /// Where the fence of all exposures is, while closing.
     flushed: usize,
+}
+
+impl Numbered for QueuePair {
+    #[inline(always)]
+    fn id(&self) -> QueuePairId {
+        self.id
+    }
 }
 
 impl QueuePair {

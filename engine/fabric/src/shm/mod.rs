@@ -46,6 +46,8 @@ use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId};
 
+use crate::setup::check_limit;
+use crate::slots;
 use crate::{Completion, DisconnectReason, Event, FabricError, QueuePairCapacity, QueuePairId};
 use connection::{Phase, QueuePair};
 use regions::Regions;
@@ -233,28 +235,20 @@ impl Shm {
 
     /// Finds room for a queue pair, or says what is missing.
     fn admit(&mut self, capacity: &QueuePairCapacity) -> Result<QueuePairId, FabricError> {
-        let limit = |what, wanted: u64, limit: u64, repair| {
-            if wanted > limit { Err(FabricError::Limit { what, wanted, limit, repair }) } else { Ok(()) }
-        };
         let QueuePairCapacity { exposures, send_len_max, receive_len_max, .. } = *capacity;
         let smaller = "choose a smaller inline threshold";
-        limit("send_len_max", send_len_max.into(), MESSAGE_LEN_MAX.into(), smaller)?;
-        limit("receive_len_max", receive_len_max.into(), MESSAGE_LEN_MAX.into(), smaller)?;
+        check_limit("send_len_max", send_len_max.into(), MESSAGE_LEN_MAX.into(), smaller)?;
+        check_limit("receive_len_max", receive_len_max.into(), MESSAGE_LEN_MAX.into(), smaller)?;
         let most = pages::Layout::EXPOSURES_MAX;
-        limit("exposures of a queue pair", exposures.into(), most.into(), "choose fewer credits")?;
+        check_limit("exposures of a queue pair", exposures.into(), most.into(), "choose fewer credits")?;
         let wanted = self.completions_taken + QueuePair::completions(capacity);
         let repair = "raise ShmConfig::completions, or choose fewer credits or connections";
-        limit("completions of all queue pairs", wanted, self.config.completions.into(), repair)?;
-        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        check_limit("completions of all queue pairs", wanted, self.config.completions.into(), repair)?;
         let repair = "raise ShmConfig::queue_pairs";
-        limit("queue pairs", free as u64 + 1, self.config.queue_pairs.into(), repair)?;
-        if free == self.slots.len() {
-            self.slots.push(None);
-            self.generations.push(0);
-        }
-        self.generations[free] = self.generations[free].wrapping_add(1);
+        let most = self.config.queue_pairs;
+        let id = slots::reserve(&mut self.slots, &mut self.generations, most, repair)?;
         self.completions_taken = wanted;
-        Ok(QueuePairId { index: free as u32, generation: self.generations[free] })
+        Ok(id)
     }
 
     /// Puts a queue pair into the slot that `admit` found.

@@ -14,6 +14,7 @@ use super::setup::{self, Dialing, refuse};
 use super::wake::Token;
 use super::{Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, Shm, message, order, pages, ring};
 use crate::setup::check_private_data;
+use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
     Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
@@ -418,13 +419,6 @@ impl Shm {
         }
         true
     }
-}
-
-/// The queue pair, if it still exists.
-#[inline(always)]
-fn find(slots: &mut [Option<Box<QueuePair>>], id: QueuePairId) -> Option<&mut QueuePair> {
-    let slot = slots.get_mut(id.index as usize)?.as_deref_mut()?;
-    (slot.id.generation == id.generation).then_some(slot)
 }
 
 fn no_memory(source: io::Error) -> FabricError {

@@ -24,6 +24,7 @@ use super::objects::CmId;
 use super::receives::{ReceiveQueue, SharedReceives};
 use super::sends::{self, SendQueue};
 use super::work::Batch;
+use crate::slots::Numbered;
 use crate::{Completion, DisconnectReason, Peer, QueuePairCapacity, QueuePairId};
 
 /// Where a queue pair is in its life, and so what it waits for.
@@ -89,6 +90,13 @@ pub(super) struct QueuePair {
     pub(super) awaits_last_receive: bool,
     /// Completions that it may have in the completion queue.
     pub(super) completions: u64,
+}
+
+impl Numbered for QueuePair {
+    #[inline(always)]
+    fn id(&self) -> QueuePairId {
+        self.id
+    }
 }
 
 impl QueuePair {

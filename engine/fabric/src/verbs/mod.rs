@@ -87,6 +87,8 @@ pub use addresses::InterfaceAddress;
 pub use survey::{Choice, DeviceLimits, Survey, SurveyedDevice, survey, survey_with};
 pub use sysfs::{Gid, Kernel, KernelDevice, Port, devices as kernel_devices};
 
+use crate::setup::check_limit;
+use crate::slots::{self, find};
 use crate::{
     Completion, DisconnectReason, Event, ExposureKind, FabricError, Peer, QueuePairCapacity, QueuePairId,
 };
@@ -424,34 +426,25 @@ impl Verbs {
         peer: Peer,
     ) -> Result<QueuePair, FabricError> {
         let opened = self.opened.as_ref().ok_or(FabricError::Gone("the RDMA device"))?;
-        let limit = |what, wanted: u64, limit: u64, repair| {
-            if wanted > limit { Err(FabricError::Limit { what, wanted, limit, repair }) } else { Ok(()) }
-        };
         let smaller = "choose a smaller inline threshold";
         let len_max = opened.profile.len_max.into();
-        limit("send_len_max", capacity.send_len_max.into(), len_max, smaller)?;
-        limit("receive_len_max", capacity.receive_len_max.into(), len_max, smaller)?;
+        check_limit("send_len_max", capacity.send_len_max.into(), len_max, smaller)?;
+        check_limit("receive_len_max", capacity.receive_len_max.into(), len_max, smaller)?;
         let fewer = "choose fewer credits";
         let completions = opened.completions(&self.config);
         let repair = "raise VerbsConfig::completions, or choose fewer credits or connections";
         let shared = opened.receives.clone().filter(|shared| shared.suits(&capacity));
         let taken = self.completions_taken + QueuePair::completions(&capacity, shared.is_some());
         let aside = opened.receives.as_ref().map_or(0, |shared| shared.count());
-        limit("completions of all queue pairs", taken + u64::from(aside), completions.into(), repair)?;
+        check_limit("completions of all queue pairs", taken + u64::from(aside), completions.into(), repair)?;
         let requests_max = opened.profile.requests_max.into();
-        limit("Receives of a queue pair", capacity.receives.into(), requests_max, fewer)?;
-        limit("work requests of a send queue", sends::depth(&capacity), requests_max, fewer)?;
-        limit("exposures of a queue pair", capacity.exposures.into(), u16::MAX.into(), fewer)?;
-        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        check_limit("Receives of a queue pair", capacity.receives.into(), requests_max, fewer)?;
+        check_limit("work requests of a send queue", sends::depth(&capacity), requests_max, fewer)?;
+        check_limit("exposures of a queue pair", capacity.exposures.into(), u16::MAX.into(), fewer)?;
         let repair = "raise VerbsConfig::queue_pairs";
-        limit("queue pairs", free as u64 + 1, self.config.queue_pairs.into(), repair)?;
-        if free == self.slots.len() {
-            self.slots.push(None);
-            self.generations.push(0);
-        }
-        self.generations[free] = self.generations[free].wrapping_add(1);
+        let most = self.config.queue_pairs;
+        let id = slots::reserve(&mut self.slots, &mut self.generations, most, repair)?;
         self.completions_taken = taken;
-        let id = QueuePairId { index: free as u32, generation: self.generations[free] };
         Ok(QueuePair::new(id, phase, capacity, peer, shared))
     }
 
@@ -486,13 +479,6 @@ impl Verbs {
     fn domains(&self) -> impl Iterator<Item = &Rc<Domain>> {
         self.slots.iter().flatten().filter_map(|pair| pair.domain.as_ref())
     }
-}
-
-/// The queue pair, if it still exists.
-#[inline]
-fn find(slots: &mut [Option<Box<QueuePair>>], id: QueuePairId) -> Option<&mut QueuePair> {
-    let pair = slots.get_mut(id.index as usize)?.as_deref_mut()?;
-    (pair.id == id).then_some(pair)
 }
 
 /// This machine cannot, and here is why.

@@ -12,7 +12,8 @@ use super::device::PRIVATE_DATA_LEN_MAX;
 use super::exposure::{place, remote_access};
 use super::objects::MemoryRegion;
 use super::sends::Work;
-use super::{LOOK_PASSES, Verbs, find};
+use super::{LOOK_PASSES, Verbs};
+use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
     Fence, Handle, Limits, ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX,

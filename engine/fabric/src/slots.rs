@@ -1,0 +1,69 @@
+//! Queue pairs by their numbers, as the providers keep them: a slot is used again, under the next generation.
+
+use crate::setup::check_limit;
+use crate::{FabricError, QueuePairId};
+
+/// What stands in a slot.
+pub(crate) trait Numbered {
+    /// The number that its user knows it by.
+    fn id(&self) -> QueuePairId;
+}
+
+/// The queue pair, if it still exists.
+#[inline(always)]
+pub(crate) fn find<Q: Numbered>(slots: &mut [Option<Box<Q>>], id: QueuePairId) -> Option<&mut Q> {
+    let pair = slots.get_mut(id.index as usize)?.as_deref_mut()?;
+    (pair.id().generation == id.generation).then_some(pair)
+}
+
+/// A number for one more queue pair, whose slot is free; or says that there are `most` already.
+pub(crate) fn reserve<Q>(
+    slots: &mut Vec<Option<Box<Q>>>,
+    generations: &mut Vec<u32>,
+    most: u32,
+    repair: &'static str,
+) -> Result<QueuePairId, FabricError> {
+    let free = slots.iter().position(Option::is_none).unwrap_or(slots.len());
+    check_limit("queue pairs", free as u64 + 1, most.into(), repair)?;
+    if free == slots.len() {
+        slots.push(None);
+        generations.push(0);
+    }
+    generations[free] = generations[free].wrapping_add(1);
+    Ok(QueuePairId { index: free as u32, generation: generations[free] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Pair(QueuePairId);
+
+    impl Numbered for Pair {
+        fn id(&self) -> QueuePairId {
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_number_is_good_for_one_queue_pair() {
+        let (mut slots, mut generations) = (Vec::new(), Vec::new());
+        let first = reserve(&mut slots, &mut generations, 2, "").expect("room");
+        slots[first.index as usize] = Some(Box::new(Pair(first)));
+        let second = reserve(&mut slots, &mut generations, 2, "").expect("room");
+        slots[second.index as usize] = Some(Box::new(Pair(second)));
+        assert!(matches!(
+            reserve(&mut slots, &mut generations, 2, "fewer"),
+            Err(FabricError::Limit { what: "queue pairs", wanted: 3, limit: 2, repair: "fewer" })
+        ));
+        assert_eq!(find(&mut slots, second).map(|pair| pair.0), Some(second));
+
+        slots[first.index as usize] = None;
+        assert!(find(&mut slots, first).is_none());
+        let third = reserve(&mut slots, &mut generations, 2, "").expect("room again");
+        assert_eq!(third.index, first.index);
+        slots[third.index as usize] = Some(Box::new(Pair(third)));
+        assert!(find(&mut slots, first).is_none(), "its slot is another's");
+        assert_eq!(find(&mut slots, third).map(|pair| pair.0), Some(third));
+    }
+}
