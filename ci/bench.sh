@@ -8,7 +8,10 @@
 # namespaces): filters and other traffic are the host's business. What TCP alone does is measured in the same rounds,
 # in the same namespace, with the same congestion control.
 set -uo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.."
+case ${1:-} in -*) usage ;; esac
 
 repeat=${1:-5}
 fabrics=${2:-shm iwarp}

@@ -4,7 +4,10 @@
 #
 # tshark's frames are not messages: one frame can hold several, so the xids are counted. Without tshark: SKIPPED, status 77.
 set -euo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.."
+case ${1:-} in --write) ;; -*) usage ;; esac
 
 command -v tshark >/dev/null || { echo "SKIPPED: no tshark: install it (apt-get install tshark)"; exit 77; }
 folder=engine/dump/tests/captures

@@ -7,7 +7,10 @@
 # with apt-get, and for namespaces of its own, in which port 111 and /run are free for an rpcbind. What cannot be had is said:
 # SKIPPED, status 77. STAGD names the program to test, else it is built. stagd's log is in target/ci/clients.
 set -uo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
+case ${1:-} in --inside) ;; -*) usage ;; esac
 
 skipped() { echo "SKIPPED: $*"; exit 77; }
 target=${CARGO_TARGET_DIR:-target}

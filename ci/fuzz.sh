@@ -8,9 +8,10 @@
 # is needed. Finds go to TARGET_DIR/fuzz-corpus/TARGET and are used by the next run; what is worth keeping is copied
 # by hand to engine/fuzz/corpus/TARGET, which this script only reads.
 set -euo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 [[ $# -ge 1 && $1 =~ ^[0-9]+$ && $1 -ge 1 ]] || usage
 seconds=$1
 shift

@@ -14,6 +14,8 @@
 # the guest (ci/lab/build.sh), two to four minutes for each kernel; later ones reuse it. A group that fails leaves its console,
 # capture, stagd's log and the rows' logs in target/ci/interop.
 set -uo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
 
 long='' stand_in='' inside='' kernels=() groups=()
@@ -24,7 +26,7 @@ while [ $# -gt 0 ]; do
         --stand-in) stand_in=yes ;;
         --inside) inside=yes ;;
         -k) kernels+=("$2"); shift ;;
-        -*) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+        -*) usage ;;
         *) groups+=("$1") ;;
     esac
     shift

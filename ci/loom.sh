@@ -2,7 +2,10 @@
 # Runs the loom tests: every order of the atomics that cores share. They are the unit tests named `loom`.
 # A crate of its own: ci/loom.sh stag-memory
 set -euo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.."
+case ${1:-} in -*) usage ;; esac
 
 crates=("$@")
 [ $# -gt 0 ] || crates=(stag-memory stag-fabric stag-runtime)

@@ -2,7 +2,10 @@
 # Runs under miri what it can run, which is what makes no system calls, and finds undefined behaviour.
 # Status 77: miri is not installed.
 set -uo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.."
+case ${1:-} in -*) usage ;; esac
 
 if ! cargo +nightly miri --version >/dev/null 2>&1; then
     echo "SKIPPED: miri is not installed; rustup toolchain install nightly --component miri --component rust-src"

@@ -4,10 +4,12 @@
 #   STAG_SEED=N ci/sim.sh 1 TEST        replays the seed that a failure printed
 # A sweep is a test that calls sweep("its own name", ...) of stag_fabric::sim. Status 77: there is none.
 set -uo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.."
 
 seeds=${1:-2000}
-[[ $seeds =~ ^[1-9][0-9]*$ ]] || { sed -n '3,4s/^# *//p' "$0" >&2; exit 2; }
+[[ $seeds =~ ^[1-9][0-9]*$ ]] || usage
 [ $# -eq 0 ] || shift
 only=" $* "
 

@@ -15,6 +15,8 @@
 # any of that on a device of nothing, in `cargo test -p stag-fabric`; this is the proof that real ones do as that one does.
 # Cases: engine/fabric/tests/conformance. Faults: ci/lab/guest/faults.sh.
 set -uo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
 
 long='' kernels=() kinds=() cases=() faults=()
@@ -25,7 +27,7 @@ while [ $# -gt 0 ]; do
         --fault) faults+=("$2"); shift ;;
         -k) kernels+=("$2"); shift ;;
         siw | rxe) kinds+=("$1") ;;
-        -*) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+        -*) usage ;;
         *) cases+=("$1") ;;
     esac
     shift

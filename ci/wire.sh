@@ -9,7 +9,10 @@
 # cannot be had is said: SKIPPED, status 77. STAG and STAGD name the programs to test, else they are built. The captures stay in
 # target/ci/wire.
 set -uo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
+case ${1:-} in --inside) ;; -*) usage ;; esac
 
 skipped() { echo "SKIPPED: $*"; exit 77; }
 target=${CARGO_TARGET_DIR:-target}

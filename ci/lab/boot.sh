@@ -19,11 +19,12 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=ci/usage.sh
+. "$here/../usage.sh"
 # shellcheck source=ci/lab/cache.sh
 . "$here/cache.sh"
 
 flavour=6.1 memory=1024 limit=300 out='' payload='' forwards='' tap='' mac=52:54:00:12:34:56 control='' log='' more=''
-usage() { sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 while getopts k:m:t:o:p:f:n:a:c:l:q: option; do
     case $option in
         k) flavour=$OPTARG ;;

@@ -11,6 +11,9 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=ci/usage.sh
+. "$here/../usage.sh"
+case ${1:-} in -*) usage ;; esac
 # shellcheck source=ci/lab/cache.sh
 . "$here/cache.sh"
 suite=bookworm
