@@ -46,7 +46,8 @@ fn complaint(error: &Error, name: &str) -> String {
             format!("there is no command {:?}", of(ContextKind::InvalidSubcommand))
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "a command is missing; try `stag demo`".to_owned()
+            let example = if name == "stag" { "; try `stag demo`" } else { "" };
+            format!("a command is missing{example}")
         }
         ErrorKind::MissingRequiredArgument => format!("{argument} is missing"),
         ErrorKind::InvalidValue if value.is_empty() => format!("{argument} has no value"),
@@ -97,12 +98,15 @@ fn text(value: &ContextValue) -> String {
     }
 }
 
-/// The command in whose arguments the error is, as `stag ls`: clap does not always say.
+/// The command in whose arguments the error is, as `stag hugepages setup`: clap does not always say.
 fn name(command: &clap::Command, arguments: &[OsString]) -> String {
-    let name = command.get_name();
-    let mut words = arguments.iter().skip(1).filter_map(|argument| argument.to_str());
-    match words.find_map(|word| command.find_subcommand(word)) {
-        Some(subcommand) => format!("{name} {}", subcommand.get_name()),
-        None => name.to_owned(),
+    let mut name = command.get_name().to_owned();
+    let mut command = command;
+    for word in arguments.iter().skip(1).filter_map(|argument| argument.to_str()) {
+        if let Some(subcommand) = command.find_subcommand(word) {
+            name = format!("{name} {}", subcommand.get_name());
+            command = subcommand;
+        }
     }
+    name
 }

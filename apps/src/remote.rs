@@ -83,7 +83,7 @@ fn meaning(status: Status) -> &'static str {
         Status::Exist => "exists already",
         Status::XDev => "lies in another export; use cp and rm",
         Status::NotDir => "is not a folder",
-        Status::IsDir => "is a folder (-r takes folders)",
+        Status::IsDir => "is a folder",
         Status::Inval => "not possible with this kind of file",
         Status::FBig => "larger than the server's files may be",
         Status::NoSpc => "no space left; give the server more --memory, or remove something",

@@ -35,9 +35,8 @@ pub(crate) use settings::memory_unasked;
     name = "stagd",
     version,
     after_help = "Examples: stagd --export mem:/data --listen shm://demo\n          \
-        stagd --export dir:/srv/data,name=/data --listen iwarp://0.0.0.0:20049
-          \
-        stagd --export mem:/data --listen verbs://0.0.0.0 --listen tcp://0.0.0.0:20050"
+        stagd --export dir:/srv/data,name=/data --listen iwarp://0.0.0.0\n          \
+        stagd --export mem:/data --listen verbs://0.0.0.0 --device mlx5_0"
 )]
 struct Stagd {
     #[command(flatten)]
@@ -73,7 +72,8 @@ pub fn run(options: &Options, out: &mut Output) -> Result<(), Failure> {
     let mut place = Place::choose(&settings)?;
     directories::check(&settings, &mut place.warnings)?;
     if options.check {
-        return report::checked(&settings, &plan, &place, out);
+        report::checked(&settings, &plan, &place, out)?;
+        return fabric::check(&settings, &plan);
     }
     serve::serve(&settings, &plan, &place, options.until_eof, out)
 }

@@ -168,7 +168,7 @@ fn with_port(address: &str) -> Result<String, String> {
         None => (address, None),
     };
     if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
-        return Err(format!("{host:?} has colons; write IPv6 addresses as [{address}]"));
+        return Err(format!("{address:?} has several colons; write an IPv6 address as [{address}]"));
     }
     if host.is_empty() {
         return Err("the host is empty; write HOST:PORT".to_owned());

@@ -59,7 +59,12 @@ fn walk(server: Server) {
     let at = |path: &str| server.at(path);
 
     let pings = stag_ok(&["ping", "-c", "3", &server.url]);
-    assert!(pings.lines().count() == 4 && pings.contains("3 Calls answered: min "), "{pings}");
+    assert!(
+        pings.lines().count() == 4
+            && pings.contains("3 Calls answered: min ")
+            && pings.contains(" credits granted"),
+        "{pings}"
+    );
     let pinged = &stag_json(&["ping", &server.url])[0];
     assert_eq!(pinged["calls"], 10);
     assert!(pinged["min_ns"].as_u64() > Some(0) && pinged["max_ns"].as_u64() >= pinged["min_ns"].as_u64());

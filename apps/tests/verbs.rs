@@ -39,8 +39,10 @@ fn reason(libraries: Option<&Path>) -> String {
 
     let serve = ["--export", "mem:/data", "--listen", "verbs://0.0.0.0", "--memory", "64M"];
     let perf = ["perf", "null", "--fabric", "verbs", "-t", "1ms", "--repeat", "1"];
+    let check = [&serve[..], &["--check"]].concat();
     for (program, arguments) in [
         (STAGD, &serve[..]),
+        (STAGD, &check[..]),
         (STAG, &["ping", "verbs://localhost"][..]),
         (STAG, &["ls", "verbs://[::1]:20049/data"][..]),
         (STAG, &perf[..]),

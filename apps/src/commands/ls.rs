@@ -13,7 +13,7 @@ use crate::url::Url;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples: stag ls shm://NAME\n          stag ls -l shm://NAME/data")]
 pub struct Ls {
-    /// Folder or file: shm://NAME[/EXPORT/PATH]
+    /// Folder or file: shm://NAME[/EXPORT/PATH], iwarp://HOST..., verbs://HOST...
     url: Url,
     /// With mode, links, owner, group, size and time (UTC)
     #[arg(short)]

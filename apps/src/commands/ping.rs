@@ -15,7 +15,7 @@ use crate::values::Time;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples: stag ping shm://NAME\n          stag ping -c 100000 shm://NAME")]
 pub struct Ping {
-    /// Server: shm://NAME
+    /// Server: shm://NAME, iwarp://HOST or verbs://HOST
     url: Url,
     /// Number of Calls, one after the other
     #[arg(short, long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -30,6 +30,7 @@ struct Pinged {
     min_ns: u64,
     mean_ns: u64,
     max_ns: u64,
+    credits_granted: u32,
 }
 
 /// Up to so many Calls are shown one by one.
@@ -48,15 +49,19 @@ impl Ping {
                 out.flush()?;
             }
         }
-        let mean = sum / self.count;
+        let (mean, credits_granted) = (sum / self.count, remote.credits_granted());
         out.object(&Pinged {
             url: self.url.to_string(),
             calls: self.count,
             min_ns: min.as_nanos() as u64,
             mean_ns: mean.as_nanos() as u64,
             max_ns: max.as_nanos() as u64,
+            credits_granted,
         })?;
         let (min, mean, max) = (Time(min), Time(mean), Time(max));
-        out.line(format_args!("{} Calls answered: min {min}, mean {mean}, max {max}", self.count))
+        out.line(format_args!(
+            "{} Calls answered: min {min}, mean {mean}, max {max}; {credits_granted} credits granted",
+            self.count
+        ))
     }
 }

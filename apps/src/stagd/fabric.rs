@@ -1,15 +1,21 @@
-//! What a server tells about the fabric that it serves, beyond its name.
+//! The fabric that a server serves: how it is opened, and what is told of it beyond its name.
 
 use serde::Serialize;
-use stag::fabric::verbs::VerbsCounters;
-use stag::fabric::{Iwarp, Provider, Shm, Verbs};
+use stag::fabric::verbs::{SharedReceives, VerbsCounters};
+use stag::fabric::{FabricError, Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig};
 
 use super::Settings;
 use super::listen::Listen;
+use super::plan::Plan;
+use crate::failure::Failure;
 use crate::url::Fabric;
+use crate::values::Poll;
 
 /// A fabric that can be served.
-pub(super) trait Served: Provider {
+pub(super) trait Served: Provider + Sized {
+    /// Opens it for a server.
+    fn serving(settings: &Settings, plan: &Plan) -> Result<Self, FabricError>;
+
     /// The device that it stands on, where it needs one.
     fn device(&self) -> Option<Device> {
         None
@@ -21,11 +27,47 @@ pub(super) trait Served: Provider {
     }
 }
 
-impl Served for Shm {}
+impl Served for Shm {
+    fn serving(settings: &Settings, plan: &Plan) -> Result<Shm, FabricError> {
+        Shm::open(ShmConfig {
+            may_sleep: settings.poll == Poll::Adaptive,
+            queue_pairs: plan.engine.connections_max,
+            ..ShmConfig::default()
+        })
+    }
+}
 
-impl Served for Iwarp {}
+impl Served for Iwarp {
+    fn serving(settings: &Settings, plan: &Plan) -> Result<Iwarp, FabricError> {
+        Iwarp::open(IwarpConfig {
+            may_sleep: settings.poll == Poll::Adaptive,
+            queue_pairs: plan.engine.connections_max,
+            completions: plan.engine.completions_max(),
+            crc: settings.crc,
+            congestion_control: plan.engine.stream_congestion_control,
+            ..IwarpConfig::default()
+        })
+    }
+}
 
 impl Served for Verbs {
+    fn serving(settings: &Settings, plan: &Plan) -> Result<Verbs, FabricError> {
+        let own = plan.engine.capacity().receives;
+        let shared = SharedReceives {
+            count: plan.engine.receives_max.min(own * plan.engine.connections_max),
+            len: plan.engine.message_len() as u32,
+        };
+        Verbs::open(VerbsConfig {
+            device: settings.device.clone(),
+            exposure: settings.exposure,
+            shared_receives: settings.shared_receives.then_some(shared),
+            may_sleep: settings.poll == Poll::Adaptive,
+            queue_pairs: plan.engine.connections_max,
+            completions: plan.device_completions,
+            ..VerbsConfig::default()
+        })
+    }
+
     fn device(&self) -> Option<Device> {
         let name = Verbs::device(self)?.to_owned();
         Some(Device { name, notes: self.notes().to_vec() })
@@ -36,6 +78,16 @@ impl Served for Verbs {
             self.counters();
         Some(DeviceWork { binds, registrations, standing, fences, invalidations, doorbells })
     }
+}
+
+/// Opens the fabric as the server would, and closes it again.
+pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
+    let opened = match settings.fabric {
+        None | Some(Fabric::Shm) => Shm::serving(settings, plan).map(drop),
+        Some(Fabric::Iwarp) => Iwarp::serving(settings, plan).map(drop),
+        Some(Fabric::Verbs) => Verbs::serving(settings, plan).map(drop),
+    };
+    opened.map_err(Failure::run)
 }
 
 /// An RDMA device.

@@ -42,8 +42,8 @@ pub struct Options {
     /// verbs: window, registration or standing
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     pub exposure: Option<Exposure>,
-    /// verbs: connections share their Receives; for clients that keep to their credits
-    #[arg(long, hide = true)]
+    /// verbs: clients, trusted, share Receives
+    #[arg(long)]
     pub shared_receives: bool,
     /// Register the programs with rpcbind
     #[arg(long)]

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use stag::fabric::verbs::SharedReceives;
-use stag::fabric::{Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig};
+use stag::fabric::{Iwarp, Provider, Shm, Verbs};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, PageSize, Pool};
 use stag::nfs::server::{DATAGRAM_PROGRAMS, Registered, Registry, datagram_programs_at, programs_at};
 use stag::rpc::{Engine, Pools, Services};
@@ -82,55 +81,11 @@ pub(super) fn serve(
         stop_on_eof(&stop)?;
     }
 
-    let budget = Budget::new(settings.memory);
-    let arena = arena(settings, plan, place, &budget)?;
-    let pools = Pools {
-        messages: Pool::fixed(&arena, "messages", plan.engine.message_len(), plan.messages)
-            .map_err(Failure::run)?,
-        payload: Pool::runs(&arena, "payload", PAGE_LEN, plan.pages).map_err(Failure::run)?,
-    };
-    let mut ledger = Ledger::new();
-    ledger.register(&pools.messages);
-    ledger.register(&pools.payload);
-
-    let server = Server { settings, plan, place, stop, arena, pools, ledger };
+    let server = Server { settings, plan, place, stop };
     match settings.fabric {
-        None | Some(Fabric::Shm) => {
-            let config = ShmConfig {
-                may_sleep: settings.poll == Poll::Adaptive,
-                queue_pairs: plan.engine.connections_max,
-                ..ShmConfig::default()
-            };
-            server.run(Shm::open(config).map_err(Failure::run)?, out)
-        }
-        Some(Fabric::Iwarp) => {
-            let config = IwarpConfig {
-                may_sleep: settings.poll == Poll::Adaptive,
-                queue_pairs: plan.engine.connections_max,
-                completions: plan.engine.completions_max(),
-                crc: settings.crc,
-                congestion_control: plan.engine.stream_congestion_control,
-                ..IwarpConfig::default()
-            };
-            server.run(Iwarp::open(config).map_err(Failure::run)?, out)
-        }
-        Some(Fabric::Verbs) => {
-            let own = plan.engine.capacity().receives;
-            let shared = SharedReceives {
-                count: plan.engine.receives_max.min(own * plan.engine.connections_max),
-                len: plan.engine.message_len() as u32,
-            };
-            let config = VerbsConfig {
-                device: settings.device.clone(),
-                exposure: settings.exposure,
-                shared_receives: settings.shared_receives.then_some(shared),
-                may_sleep: settings.poll == Poll::Adaptive,
-                queue_pairs: plan.engine.connections_max,
-                completions: plan.device_completions,
-                ..VerbsConfig::default()
-            };
-            server.run(Verbs::open(config).map_err(Failure::run)?, out)
-        }
+        None | Some(Fabric::Shm) => server.run::<Shm>(out),
+        Some(Fabric::Iwarp) => server.run::<Iwarp>(out),
+        Some(Fabric::Verbs) => server.run::<Verbs>(out),
     }
 }
 
@@ -140,15 +95,24 @@ struct Server<'a> {
     plan: &'a Plan,
     place: &'a Place,
     stop: StopFlag,
-    arena: Arena,
-    pools: Pools,
-    ledger: Ledger,
 }
 
 impl Server<'_> {
     /// Serves until it is stopped.
-    fn run<P: Served>(self, mut provider: P, out: &mut Output) -> Result<(), Failure> {
-        let Server { settings, plan, place, stop, arena, pools, ledger } = self;
+    fn run<P: Served>(self, out: &mut Output) -> Result<(), Failure> {
+        let Server { settings, plan, place, stop } = self;
+        // Before the memory, which takes its time: that there is no device is told at once.
+        let mut provider = P::serving(settings, plan).map_err(Failure::run)?;
+        let budget = Budget::new(settings.memory);
+        let arena = arena(settings, plan, place, &budget)?;
+        let pools = Pools {
+            messages: Pool::fixed(&arena, "messages", plan.engine.message_len(), plan.messages)
+                .map_err(Failure::run)?,
+            payload: Pool::runs(&arena, "payload", PAGE_LEN, plan.pages).map_err(Failure::run)?,
+        };
+        let mut ledger = Ledger::new();
+        ledger.register(&pools.messages);
+        ledger.register(&pools.payload);
         provider.register(&arena).map_err(Failure::run)?;
         let device = provider.device();
         let clock = Clock::start();

@@ -65,7 +65,17 @@ pub(crate) const CASES: &[Case] = &[
         changes: &[("sys/class/infiniband/mlx5_0", None)],
         state: State::Error,
         found: "none; verbs:// does not work",
-        repair: "sudo rdma link add siw0 type siw netdev eth1",
+        repair: "sudo modprobe siw && sudo rdma link add siw0 type siw netdev eth1",
+    },
+    Case {
+        check: "RDMA devices",
+        changes: &[
+            ("sys/class/infiniband/mlx5_0", None),
+            ("lib/modules/6.12.0/modules.dep", Some("kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko:\n")),
+        ],
+        state: State::Error,
+        found: "none; verbs:// does not work",
+        repair: "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev eth1",
     },
     Case {
         check: "RDMA ports",
@@ -210,7 +220,7 @@ pub(crate) const CASES: &[Case] = &[
         changes: &[("sys/kernel/mm/transparent_hugepage/shmem_enabled", Some("always [never]\n"))],
         state: State::Note,
         found: "transparent huge pages: never",
-        repair: "stag hugepages setup",
+        repair: "echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled",
     },
     Case {
         check: "machine",

@@ -64,7 +64,7 @@ fn governor(root: &Path, cores: &CoreSet) -> Option<Finding> {
         what: "governor",
         found: format!("{name} on cores {affected}"),
         why: "the cores change their frequency while they are measured",
-        repair: format!("cpupower -c {affected} frequency-set -g performance"),
+        repair: format!("sudo cpupower -c {affected} frequency-set -g performance"),
     })
 }
 
@@ -126,7 +126,11 @@ fn isolation(topology: &Topology, cores: &CoreSet) -> Option<Finding> {
         what: "isolation",
         found: format!("the scheduler runs other work on cores {shared} too"),
         why: "a reactor that is preempted shows in the high percentiles",
-        repair: format!("boot with isolcpus={shared} nohz_full={shared}, or keep the machine quiet"),
+        // Core 0 stays for the rest of the system.
+        repair: match shared.iter().filter(|core| core.0 != 0).collect::<CoreSet>() {
+            cores if cores.is_empty() => "choose another core than 0, or keep the machine quiet".to_owned(),
+            cores => format!("boot with isolcpus={cores} nohz_full={cores}, or keep the machine quiet"),
+        },
     })
 }
 
@@ -170,7 +174,7 @@ fn huge_pages(root: &Path) -> Option<Finding> {
         what: "transparent huge pages",
         found: format!("{mode} for shared memory"),
         why: "where no huge pages are reserved, arenas fall back to pages of 4 KiB, which cost TLB misses",
-        repair: format!("stag hugepages setup, or: echo advise > /{path}"),
+        repair: format!("sudo stag hugepages setup --count N --apply, or: echo advise | sudo tee /{path}"),
     })
 }
 

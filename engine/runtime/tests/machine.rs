@@ -191,6 +191,8 @@ fn each_spoiler_is_found_with_its_repair() {
     assert_eq!(found(&findings, "CPU quota"), Some("150000 of every 100000 µs"));
     assert_eq!(found(&findings, "transparent huge pages"), Some("never for shared memory"));
     assert_eq!(findings.len(), 8);
+    let isolation = findings.iter().find(|finding| finding.what == "isolation").expect("found above");
+    assert!(isolation.repair.contains("isolcpus=2,4 "), "core 0 stays for the system: {}", isolation.repair);
     for finding in &findings {
         assert!(!finding.why.is_empty() && !finding.repair.is_empty());
         assert!(!finding.to_string().contains('\n'), "one line each: {finding}");

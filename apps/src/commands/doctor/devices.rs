@@ -42,9 +42,12 @@ pub(super) fn present(machine: &Machine) -> Vec<Finding> {
     let devices = devices(machine);
     if devices.is_empty() {
         let found = "none; verbs:// does not work without, shm:// and iwarp:// do";
+        // Distributions differ in which of the two they have.
+        let has_siw = machine.has_loaded("siw") || machine.has_on_disk("siw");
+        let (module, kind) = if has_siw { ("siw", "siw") } else { ("rdma_rxe", "rxe") };
         let netdev = machine.interface();
         let repair = format!(
-            "sudo modprobe siw && sudo rdma link add siw0 type siw netdev {netdev}, for one in software"
+            "sudo modprobe {module} && sudo rdma link add {kind}0 type {kind} netdev {netdev}, for one in software"
         );
         return vec![Finding::bad(machine.missing(), found, repair)];
     }

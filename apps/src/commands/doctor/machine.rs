@@ -83,6 +83,22 @@ impl Machine {
             .find(|id: &u32| self.read(&format!("proc/{id}/comm")).is_some_and(|comm| comm == name))
     }
 
+    /// The kernel's version, as its folder of modules is named.
+    pub(super) fn release(&self) -> String {
+        self.read("proc/sys/kernel/osrelease").unwrap_or_default()
+    }
+
+    /// Whether a module of the kernel is loaded, or built in with a name of its own.
+    pub(super) fn has_loaded(&self, module: &str) -> bool {
+        self.has(&format!("sys/module/{module}"))
+    }
+
+    /// Whether modprobe would find it.
+    pub(super) fn has_on_disk(&self, module: &str) -> bool {
+        let listed = self.read(&format!("lib/modules/{}/modules.dep", self.release())).unwrap_or_default();
+        listed.lines().any(|line| line.contains(&format!("/{module}.ko")))
+    }
+
     /// The RDMA devices.
     pub(super) fn rdma_devices(&self) -> Vec<String> {
         self.names("sys/class/infiniband")

@@ -87,7 +87,7 @@ pub(super) fn congestion_control(machine: &Machine) -> Vec<Finding> {
     vec![match name.as_str() {
         "bbr" => {
             let found = "bbr, which paces even the loopback";
-            let repair = "stag --congestion reno and stagd --congestion reno; or sudo sysctl -w net.ipv4.tcp_congestion_control=cubic";
+            let repair = "stag --congestion reno and stagd --congestion-control reno; or sudo sysctl -w net.ipv4.tcp_congestion_control=cubic";
             Finding::bad(State::Note, found, repair)
         }
         "" => Finding::bad(

@@ -34,10 +34,9 @@ const LIBRARIES: [(&str, &str); 2] = [("libibverbs.so.1", "libibverbs1"), ("libr
 
 /// The modules of the kernel.
 pub(super) fn modules(machine: &Machine) -> Vec<Finding> {
-    let is_loaded = |name: &str| machine.has(&format!("sys/module/{name}"));
-    let release = machine.read("proc/sys/kernel/osrelease").unwrap_or_default();
-    let on_disk = machine.read(&format!("lib/modules/{release}/modules.dep")).unwrap_or_default();
-    let is_available = |name: &str| on_disk.lines().any(|line| line.contains(&format!("/{name}.ko")));
+    let is_loaded = |name: &str| machine.has_loaded(name);
+    let is_available = |name: &str| machine.has_on_disk(name);
+    let release = machine.release();
     let mut findings: Vec<Finding> = Vec::new();
     for (name, class) in MODULES {
         if is_loaded(name) || machine.has(class) {

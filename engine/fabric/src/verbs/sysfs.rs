@@ -171,7 +171,7 @@ fn number<T: FromStr>(path: &Path) -> Option<T> {
 
 /// Said where there is no device.
 pub(super) const NO_DEVICE: &str = "this machine has no RDMA device: load the driver of the card, or make a software device: \
-     modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0";
+     modprobe rdma_rxe; rdma link add rxe0 type rxe netdev NETDEV";
 
 /// What the kernel lacks, with rdma-core installed, and the commands that repair it; `None` if nothing.
 pub(super) fn lacks(kernel: Kernel, has_device: bool) -> Option<String> {
