@@ -1,5 +1,7 @@
 //! From the device's completions to ours, and the end of a queue pair.
 
+use std::time::Duration;
+
 use stag_memory::Buf;
 use stag_rdma_core_sys as sys;
 
@@ -14,13 +16,10 @@ use crate::{Completed, Completion, DisconnectReason, Event, Handle, WorkError};
 impl Verbs {
     /// Takes completions from the device once. `false`: there were no more than that.
     pub(super) fn harvest(&mut self, max: usize) -> bool {
-        let Some(opened) = &self.opened else { return false };
+        let Some(opened) = self.opened.as_ref().filter(|_| !self.is_broken) else { return false };
         let room = max.min(self.harvested.len());
         let Some(count) = opened.queue.poll(&mut self.harvested[..room]) else {
-            tracing::error!("the completion queue of the RDMA device is broken");
-            for index in 0..self.slots.len() as u32 {
-                self.close(index, DisconnectReason::Work(WorkError::Device));
-            }
+            self.queue_failed();
             return false;
         };
         for at in 0..count {
@@ -40,6 +39,17 @@ impl Verbs {
             }
         }
         count == room
+    }
+
+    /// The completion queue says nothing any more: the next look opens the device anew.
+    #[cold]
+    fn queue_failed(&mut self) {
+        tracing::error!("the completion queue of the RDMA device is broken");
+        for index in 0..self.slots.len() as u32 {
+            self.close(index, DisconnectReason::Work(WorkError::Device));
+        }
+        self.is_broken = true;
+        self.look_at = Duration::ZERO;
     }
 
     #[inline]

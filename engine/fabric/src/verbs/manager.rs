@@ -64,6 +64,9 @@ impl Verbs {
             }
             self.hear_device();
         }
+        if self.is_broken {
+            self.lose_device();
+        }
         self.attend();
         if self.now >= self.return_at {
             self.look_for_device();
@@ -189,7 +192,12 @@ impl Verbs {
     fn hear_device(&mut self) {
         for _ in 0..EVENTS_BURST {
             let Some(opened) = &self.opened else { return };
-            let Some((kind, queue_pair)) = opened.device.next_async_event() else { return };
+            let (kind, queue_pair) = match opened.device.next_async_event() {
+                Ok(Some(event)) => event,
+                Ok(None) => return,
+                // Another provider of this process may have taken the event that said so.
+                Err(_) => return self.lose_device(),
+            };
             // Of another provider of this process, if not of ours: it hears of the same in another way.
             let mut pairs = self.slots.iter().flatten();
             let ours = pairs.find(|pair| pair.cm.as_ref().is_some_and(|cm| cm.queue_pair() == queue_pair));
@@ -324,6 +332,7 @@ impl Verbs {
         }
         // All but the device itself ends here.
         self.left = self.opened.take().map(|opened| opened.claim);
+        self.is_broken = false;
         self.return_at = self.now + RETURN_INTERVAL;
     }
 

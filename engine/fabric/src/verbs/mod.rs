@@ -237,6 +237,8 @@ pub struct Verbs {
     now: Duration,
     look_at: Duration,
     look_passes: u32,
+    /// Whether the completion queue failed, until the device is given up.
+    is_broken: bool,
     /// A device that was taken away, until it is gone.
     left: Option<Claim>,
     /// When to look for the device next.
@@ -297,6 +299,7 @@ impl Verbs {
             now: Duration::ZERO,
             look_at: Duration::ZERO,
             look_passes: 0,
+            is_broken: false,
             left: None,
             return_at: Duration::ZERO,
             epoll,

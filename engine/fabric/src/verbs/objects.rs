@@ -147,18 +147,21 @@ impl Device {
     }
 
     /// The next asynchronous event, if there is one: its type and the queue pair that it names. It is acknowledged.
-    pub(super) fn next_async_event(&self) -> Option<(sys::ibv_event_type, *mut sys::ibv_qp)> {
+    /// An error: the driver has parted from the device.
+    pub(super) fn next_async_event(&self) -> io::Result<Option<(sys::ibv_event_type, *mut sys::ibv_qp)>> {
         // SAFETY: a union of pointers and a number, for which all zeros is a value.
         let mut event: sys::ibv_async_event = unsafe { std::mem::zeroed() };
         // SAFETY: an open context; its descriptor was made non-blocking in `prepare_async_events`.
         if unsafe { (self.verbs().ibv_get_async_event)(self.raw.as_ptr(), &mut event) } != 0 {
-            return None;
+            let error = io::Error::last_os_error();
+            let is_gone = matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV));
+            return if is_gone { Err(error) } else { Ok(None) };
         }
         // SAFETY: every field of the union is a pointer or smaller, and it began as zeros.
         let queue_pair = unsafe { event.element.qp };
         // SAFETY: just got, and acknowledged once.
         unsafe { (self.verbs().ibv_ack_async_event)(&mut event) };
-        Some((event.event_type, queue_pair))
+        Ok(Some((event.event_type, queue_pair)))
     }
 
     /// The descriptor of asynchronous events, made non-blocking.

@@ -25,7 +25,8 @@ pub(super) struct Claim {
 
 impl Claim {
     pub(super) fn new(device: Device) -> Claim {
-        let path = device.path().unwrap_or_default();
+        // In a container there may be no sysfs, and libibverbs names a place in it all the same.
+        let path = device.path().filter(|path| path.exists()).unwrap_or_default();
         let claim = Claim { device, path };
         claim.with(|claims, context| claims.push(context));
         claim

@@ -351,9 +351,9 @@ impl Provider for Verbs {
         if !opened.queue.request_event() {
             return false;
         }
-        // What came before the request makes no event.
-        self.harvest(usize::MAX);
-        self.local.is_empty() && self.dirty.is_empty()
+        // What came before the request makes no event. All of it: some completions have nothing for the user.
+        while self.harvest(usize::MAX) {}
+        self.local.is_empty() && self.dirty.is_empty() && !self.is_broken
     }
 
     fn disarm(&mut self) {

@@ -95,7 +95,9 @@ pub(super) struct SendQueue {
     /// Counts work requests: the next, and the first that is not known to be done.
     next: u32,
     done: u32,
-    /// Work requests since the last signaled one, and the limit.
+    /// The count behind the last that asked for a completion.
+    asked: u32,
+    /// Work requests since then, and the limit.
     since: u32,
     interval: u32,
     depth: u32,
@@ -115,6 +117,7 @@ impl SendQueue {
             reads: VecDeque::with_capacity(u8::MAX.into()),
             next: 0,
             done: 0,
+            asked: 0,
             since: 0,
             interval: (capacity.sends / 4).clamp(1, INTERVAL_MAX),
             depth,
@@ -169,9 +172,10 @@ impl SendQueue {
         self.ops.push_back(Op { id: 0, signaled, begin: None, end: 0, work });
     }
 
-    /// Whether the device has none of it.
+    /// Whether the device has no more to say of it. Of what is done and did not ask it never says a word, not even at
+    /// the end.
     pub(super) fn is_idle(&self) -> bool {
-        self.handed == 0 && self.next == self.done
+        !is_before(self.done, self.asked) && self.reads.is_empty()
     }
 
     /// Whether there is something that the device does not have yet.
@@ -239,7 +243,7 @@ impl SendQueue {
             let fills = is_read && self.reads.len() as u32 + 1 >= self.read_depth.div_ceil(2);
             if (op.signaled && is_last) || fills || self.since >= self.interval {
                 send.request.send_flags |= sys::IBV_SEND_SIGNALED;
-                self.since = 0;
+                (self.since, self.asked) = (0, self.next.wrapping_add(1));
             }
             let (slot, generation) = (id.index, id.generation as u16);
             send.request.wr_id = WorkId { is_receive: false, slot, generation, sequence: self.next }.pack();

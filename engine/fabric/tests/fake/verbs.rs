@@ -30,6 +30,7 @@ pub(super) extern "C" fn get_async_event(
         let Some(next) = world.async_events.pop_front() else {
             // SAFETY: the world's context.
             clear(unsafe { (*context).async_fd });
+            set_errno(libc::EAGAIN);
             return -1;
         };
         world.born("unacknowledged device event");

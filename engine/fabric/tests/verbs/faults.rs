@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use stag_fabric::verbs::VerbsConfig;
 use stag_fabric::{DisconnectReason, FabricError, Provider, WorkError};
 use stag_rdma_core_sys as sys;
 
@@ -251,4 +252,52 @@ fn a_fence_that_fails_ends_the_connection() {
     assert!(outcome.connected && was_pending);
     assert!(outcome.reasons.contains(&DisconnectReason::Work(WorkError::Device)), "{outcome:?}");
     assert_eq!(fake::leaks(), []);
+}
+
+/// A completion queue that broke is of no use to connections to come either: the device is opened anew.
+#[test]
+fn a_broken_completion_queue_is_replaced() {
+    for may_sleep in [false, true] {
+        WINDOWS.begin();
+        let (mut a, mut b) = connected(&VerbsConfig { may_sleep, ..WINDOWS.config() }, CAPACITY);
+        let queues = fake::calls("ibv_create_cq");
+        fake::fail("ibv_poll_cq", 0, libc::EIO);
+        if may_sleep {
+            assert!(!a.verbs.arm(), "there is something to do");
+        }
+        pass(&mut a, &mut b, 20);
+        assert_eq!(a.ended.pop(), Some(DisconnectReason::Work(WorkError::Device)));
+        while a.verbs.device().is_none() {
+            pass(&mut a, &mut b, 20);
+        }
+        assert_eq!(fake::calls("ibv_create_cq"), queues + 1);
+        connect(&mut a, &mut b);
+        drop((a, b));
+        assert_eq!(fake::leaks(), []);
+    }
+}
+
+/// Of several providers in a process one gets the event that the device failed. The others find the driver gone.
+#[test]
+fn a_driver_that_parted_from_the_device_is_noticed() {
+    WINDOWS.begin();
+    let (mut a, mut b) = connected(&WINDOWS.config(), CAPACITY);
+    fake::fail("ibv_get_async_event", 0, libc::EIO);
+    fake::async_event(sys::IBV_EVENT_CLIENT_REREGISTER);
+    pass(&mut a, &mut b, 5);
+    assert_eq!(a.verbs.device(), None);
+    assert_eq!(a.ended.pop(), Some(DisconnectReason::DeviceRemoved));
+    assert!(b.verbs.device().is_some());
+    drop((a, b));
+    assert_eq!(fake::leaks(), []);
+}
+
+/// libibverbs knows devices by netlink, and says where sysfs would have them; in a container it may have nothing.
+#[test]
+fn a_device_that_never_was_in_sysfs_did_not_leave_it() {
+    WINDOWS.begin();
+    fake::with(|world| world.set_path("/nowhere/sys/class/infiniband_verbs/uverbs0"));
+    let (mut a, mut b) = connected(&WINDOWS.config(), CAPACITY);
+    pass(&mut a, &mut b, 25_000);
+    assert!(a.is_up && b.is_up, "for more than a second: {:?}", a.ended);
 }

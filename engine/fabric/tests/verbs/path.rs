@@ -58,6 +58,38 @@ fn arm_then_poll_again() {
     assert_eq!(b.completions.len(), before + 1);
 }
 
+/// A bind is done without a word to the user; behind more of them than are taken at once there may be a message.
+#[test]
+fn arm_looks_behind_what_is_not_for_the_user() {
+    WINDOWS.begin();
+    // So few Sends that every work request asks for a completion.
+    let capacity = QueuePairCapacity { sends: 4, exposures: 40, ..CAPACITY };
+    let (mut a, mut b) = connected(&VerbsConfig { may_sleep: true, ..WINDOWS.config() }, capacity);
+    for _ in 0..40 {
+        let memory = Exposed::Write(a.buf(&[0; 8]));
+        a.verbs.expose(a.pair.expect("connected"), memory).expect("within capacity");
+    }
+    a.verbs.ring_doorbells();
+    (0..50).for_each(|turn| b.poll(TICK * (3000 + turn)));
+    send(&mut b, 1, 8, true);
+    b.verbs.ring_doorbells();
+    (0..5).for_each(|turn| b.poll(TICK * (3100 + turn)));
+    assert_eq!(b.completions, [(1, Ok(()))], "A has it");
+    assert!(!a.verbs.arm(), "behind 40 binds");
+}
+
+/// Who did not ask for completions does not wait for them at the end.
+#[test]
+fn the_end_does_not_wait_for_completions_that_nobody_asked_for() {
+    WINDOWS.begin();
+    let (mut a, mut b) = connected(&WINDOWS.config(), MANY);
+    (0..3).for_each(|id| send(&mut a, id, 8, false));
+    pass(&mut a, &mut b, 20);
+    a.verbs.disconnect(a.pair.expect("connected"));
+    pass(&mut a, &mut b, 10);
+    assert_eq!((a.pair, a.pool.outstanding()), (None, 0), "at once, not after a time-out");
+}
+
 const MANY: QueuePairCapacity =
     QueuePairCapacity { receives: 64, sends: 64, exposures: 4, send_len_max: 512, receive_len_max: 512 };
 
