@@ -81,7 +81,10 @@ pub(super) struct QueuePair {
     /// Whether it ever was open, and whether the user has heard of that.
     pub(super) is_established: bool,
     pub(super) is_announced: bool,
-    /// Completions from before that.
+    /// Whether a message came since silent peers were looked for, and whether one ever did.
+    pub(super) is_heard: bool,
+    pub(super) was_heard: bool,
+    /// Completions from before it was announced.
     pub(super) held: VecDeque<Completion>,
     pub(super) is_dirty: bool,
     /// Whether a request failed, other than by being flushed.
@@ -124,6 +127,8 @@ impl QueuePair {
             offered: (0, 0),
             is_established: false,
             is_announced: false,
+            is_heard: false,
+            was_heard: false,
             held: VecDeque::new(),
             is_dirty: false,
             has_failed: false,

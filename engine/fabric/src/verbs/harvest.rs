@@ -91,6 +91,7 @@ impl Verbs {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         let (mut invalidated, mut exposed) = (None, None);
         if result.is_ok() {
+            (pair.is_heard, pair.was_heard) = (true, true);
             if completion.wc_flags & flags != 0 {
                 // SAFETY: the flag says which field of the union it is; both are numbers.
                 let handle = unsafe { completion.__bindgen_anon_1.invalidated_rkey };

@@ -68,6 +68,9 @@ impl Verbs {
             self.lose_device();
         }
         self.attend();
+        if self.now >= self.keep_alive_at {
+            self.ask_the_silent();
+        }
         if self.now >= self.return_at {
             self.look_for_device();
         }
@@ -177,7 +180,7 @@ impl Verbs {
     pub(super) fn establish(&mut self, index: u32, private_data: Vec<u8>) {
         let Some(pair) = self.at(index) else { return };
         pair.phase = Phase::Open;
-        pair.is_established = true;
+        (pair.is_established, pair.is_heard) = (true, true);
         pair.deadline = None;
         // The connecting side knows its peer since it resolved the address; the name may have had several.
         if let Some(address) = pair.cm.as_ref().and_then(|cm| cm.peer()) {
@@ -299,6 +302,23 @@ impl Verbs {
         }
     }
 
+    /// Asks peers of whom nothing came since the last time whether they are there. Who does not answer ends as any other
+    /// that requests do not reach.
+    fn ask_the_silent(&mut self) {
+        let Some(interval) = self.config.keep_alive else { return };
+        self.keep_alive_at = self.now.saturating_add(interval);
+        let is_iwarp = self.opened.as_ref().is_some_and(|opened| opened.profile.is_iwarp);
+        for index in 0..self.slots.len() as u32 {
+            let Some(pair) = self.at(index).filter(|pair| pair.is_open()) else { continue };
+            let is_silent = !std::mem::take(&mut pair.is_heard);
+            // Over iWARP whoever asked for the connection speaks first (RFC 5044, 7.1).
+            if is_silent && (pair.was_heard || !is_iwarp) && pair.sends.push_probe() {
+                self.mark_dirty(index);
+                self.counters.probes += 1;
+            }
+        }
+    }
+
     /// When `look` has to come by even if nothing happens.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let pairs = self.attention.iter().filter_map(|&index| {
@@ -308,7 +328,8 @@ impl Verbs {
         });
         let looks =
             self.is_incomplete() || self.opened.as_ref().is_some_and(|opened| opened.claim.is_visible());
-        pairs.chain(looks.then_some(self.return_at)).min()
+        let asks = self.config.keep_alive.is_some();
+        pairs.chain(looks.then_some(self.return_at)).chain(asks.then_some(self.keep_alive_at)).min()
     }
 
     /// The device is gone, or of no use any more: so is everything on it.

@@ -134,6 +134,10 @@ pub struct VerbsConfig {
     /// How long the device waits for an acknowledgement before it sends again: 4.096 µs times two to the power of this.
     /// It tries seven times, so a peer that vanished is noticed after some 20 times that. 0 is the kernel's choice.
     pub ack_timeout: u8,
+    /// How long a connected peer may be silent until its device is asked whether it is there, with an RDMA Write of
+    /// nothing. Nothing else tells when a machine lost its power, or its cable for long: RDMA's connections have no life
+    /// of their own. `None`: it is never asked.
+    pub keep_alive: Option<Duration>,
     /// Connection requests that may wait in the kernel.
     pub backlog: u32,
     /// How long a connection's set-up may take.
@@ -169,6 +173,7 @@ impl Default for VerbsConfig {
             read_depth: 16,
             rnr_retries: 6,
             ack_timeout: 16,
+            keep_alive: Some(Duration::from_secs(60)),
             backlog: 256,
             setup_timeout: Duration::from_secs(5),
             exposure: None,
@@ -190,6 +195,8 @@ pub struct VerbsCounters {
     pub fences: u64,
     /// Exposures ended by Sends of peers.
     pub invalidations: u64,
+    /// Silent peers asked whether they are there.
+    pub probes: u64,
     /// Doorbells rung with something to post.
     pub doorbells: u64,
     /// Looks at the connection manager.
@@ -243,6 +250,8 @@ pub struct Verbs {
     left: Option<Claim>,
     /// When to look for the device next.
     return_at: Duration,
+    /// When to look for silent peers next.
+    keep_alive_at: Duration,
     epoll: Epoll,
     counters: VerbsCounters,
     config: VerbsConfig,
@@ -302,6 +311,7 @@ impl Verbs {
             is_broken: false,
             left: None,
             return_at: Duration::ZERO,
+            keep_alive_at: Duration::ZERO,
             epoll,
             counters: VerbsCounters::default(),
             config,

@@ -1,7 +1,7 @@
 //! The send queue: what was posted by the user, what of it the device has, and what it completed.
 //!
 //! The user's requests wait here until the device has room: one request may be many work requests (the parts of a
-//! Read), a bind or an invalidation is one that the user does not see, and no more RDMA Reads may be under way
+//! Read), a bind, an invalidation or a probe is one that the user does not see, and no more RDMA Reads may be under way
 //! than the peer has resources for. Order is kept, so a Read that has to wait holds what is behind it.
 //!
 //! # Signalling
@@ -64,6 +64,16 @@ pub(super) enum Work {
     Invalidate {
         slot: u16,
     },
+    /// A Write of nothing, which only an answer of the peer's device completes.
+    Probe,
+}
+
+impl Work {
+    /// Whether it is not the user's.
+    #[inline]
+    fn is_hidden(&self) -> bool {
+        matches!(self, Work::Bind { .. } | Work::Invalidate { .. } | Work::Probe)
+    }
 }
 
 struct Op {
@@ -102,6 +112,7 @@ pub(super) struct SendQueue {
     interval: u32,
     depth: u32,
     read_depth: u32,
+    has_probe: bool,
     /// The user's requests, until they are harvested, and the limit.
     used: u32,
     limit: u32,
@@ -122,6 +133,7 @@ impl SendQueue {
             interval: (capacity.sends / 4).clamp(1, INTERVAL_MAX),
             depth,
             read_depth: 1,
+            has_probe: false,
             used: 0,
             limit: capacity.sends,
         }
@@ -165,10 +177,20 @@ impl SendQueue {
         self.push(id, true, Work::Read { sink, target, arena, parts });
     }
 
+    /// Takes what only an answer of the peer completes, if there is none of that already. It finds room where parts of
+    /// Reads would.
+    pub(super) fn push_probe(&mut self) -> bool {
+        let is_new = !std::mem::replace(&mut self.has_probe, true);
+        if is_new {
+            self.push_hidden(Work::Probe);
+        }
+        is_new
+    }
+
     /// Takes a bind or an invalidation: they have room of their own.
     #[inline]
     pub(super) fn push_hidden(&mut self, work: Work) {
-        let signaled = matches!(work, Work::Invalidate { .. });
+        let signaled = matches!(work, Work::Invalidate { .. } | Work::Probe);
         self.ops.push_back(Op { id: 0, signaled, begin: None, end: 0, work });
     }
 
@@ -215,7 +237,7 @@ impl SendQueue {
                     .memory(source.as_ptr(), source.len() as u32, domain.lkey(*arena))
                     .remote(*offset, *rkey),
                 // Nothing to read: a Write of nothing keeps its place in the order of completions.
-                Work::Read { parts: 0, .. } => Send::new(sys::IBV_WR_RDMA_WRITE),
+                Work::Read { parts: 0, .. } | Work::Probe => Send::new(sys::IBV_WR_RDMA_WRITE),
                 Work::Read { sink, target, arena, parts } => {
                     if self.reads.len() as u32 >= self.read_depth {
                         return;
@@ -288,6 +310,7 @@ impl SendQueue {
             match op.work {
                 Work::Invalidate { slot } => return Some(Done::Invalidated { slot }),
                 Work::Bind { .. } => {}
+                Work::Probe => self.has_probe = false,
                 _ if !op.signaled => self.harvested(),
                 work => return completed(op.id, work),
             }
@@ -312,9 +335,9 @@ impl SendQueue {
             }
             self.note_done(end.wrapping_sub(1));
             self.reads.retain(|&read| !is_before(read, end));
-            match self.pop()? {
-                Op { work: Work::Bind { .. } | Work::Invalidate { .. }, .. } => {}
-                op => return completed(op.id, op.work),
+            let op = self.pop()?;
+            if !op.work.is_hidden() {
+                return completed(op.id, op.work);
             }
         }
     }
@@ -323,7 +346,7 @@ impl SendQueue {
     pub(super) fn take_left(&mut self) -> Option<Done> {
         loop {
             let op = self.pop()?;
-            if !matches!(op.work, Work::Bind { .. } | Work::Invalidate { .. }) {
+            if !op.work.is_hidden() {
                 return completed(op.id, op.work);
             }
         }
@@ -354,7 +377,7 @@ fn completed(id: u64, work: Work) -> Option<Done> {
             drop(sink);
             Completed::Read(target)
         }
-        Work::Bind { .. } | Work::Invalidate { .. } => return None,
+        Work::Bind { .. } | Work::Invalidate { .. } | Work::Probe => return None,
     };
     Some(Done::Completed { id, completed })
 }

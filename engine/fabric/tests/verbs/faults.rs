@@ -301,3 +301,48 @@ fn a_device_that_never_was_in_sysfs_did_not_leave_it() {
     pass(&mut a, &mut b, 25_000);
     assert!(a.is_up && b.is_up, "for more than a second: {:?}", a.ended);
 }
+
+/// A machine that lost its power says nothing, and asks for nothing: only who asks it finds out. One that is only silent
+/// answers, which costs its program nothing.
+#[test]
+fn a_silent_peer_is_asked_whether_it_is_there() {
+    for kind in KINDS {
+        for keep_alive in [Some(Duration::from_millis(20)), None] {
+            kind.begin();
+            let (mut a, mut b) = connected(&VerbsConfig { keep_alive, ..kind.config() }, CAPACITY);
+            // Two look every 20 ms, and may see a message of before at first.
+            pass(&mut a, &mut b, 4000);
+            assert!(a.is_up && b.is_up);
+            assert_eq!(
+                (a.completions.len(), b.completions.len()),
+                (0, 0),
+                "no message, nothing for the user"
+            );
+            let asked = [a.verbs.counters().probes, b.verbs.counters().probes];
+            let expected = if keep_alive.is_some() { 7..=10 } else { 0..=0 };
+            assert!(asked.iter().all(|count| expected.contains(count)), "{kind:?}: {asked:?}");
+            fake::spoil(false, sys::IBV_WC_RETRY_EXC_ERR);
+            pass(&mut a, &mut b, 2000);
+            let is_noticed = [&a, &b].iter().any(|side| side.ended == [DisconnectReason::PeerDied]);
+            assert_eq!(is_noticed, keep_alive.is_some(), "{kind:?}: {:?} {:?}", a.ended, b.ended);
+            fake::forgive();
+            drop((a, b));
+            assert_eq!(fake::leaks(), []);
+        }
+    }
+}
+
+/// Who talks is not asked.
+#[test]
+fn a_peer_that_talks_is_not_asked() {
+    WINDOWS.begin();
+    let keep_alive = Some(Duration::from_millis(20));
+    let (mut a, mut b) = connected(&VerbsConfig { keep_alive, ..WINDOWS.config() }, CAPACITY);
+    for _ in 0..20 {
+        a.offer();
+        pass(&mut a, &mut b, 200);
+        b.receive();
+    }
+    assert_eq!(b.verbs.counters().probes, 0);
+    assert!(a.verbs.counters().probes > 0, "B says nothing");
+}

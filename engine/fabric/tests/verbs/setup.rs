@@ -214,7 +214,8 @@ fn a_listener_follows_its_address() {
     assert_eq!(a.ended.pop(), Some(DisconnectReason::NoListener));
     pass(&mut a, &mut b, 11_000);
     connect(&mut a, &mut b);
-    assert_eq!(b.verbs.poll_timeout(), None);
+    let keep_alive = VerbsConfig::default().keep_alive;
+    assert!(b.verbs.poll_timeout() >= keep_alive, "only for that");
     drop((a, b));
     assert_eq!(fake::leaks(), []);
 }
