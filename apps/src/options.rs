@@ -16,7 +16,7 @@ pub struct Options {
     pub crc: bool,
     /// The congestion control algorithm of TCP below iWARP; the system's default, if there is none.
     pub congestion_control: Option<CongestionControl>,
-    /// The RDMA device; the first with an active port, if none is named.
+    /// The RDMA device; the one that the address leads to, if none is named.
     pub device: Option<String>,
     /// How it exposes memory; by its best means, if that is not said.
     pub exposure: Option<ExposureKind>,

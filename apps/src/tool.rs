@@ -42,7 +42,7 @@ struct Stag {
     /// Congestion control of TCP below iWARP: reno, cubic, bbr
     #[arg(long, global = true, hide = true, value_name = "NAME")]
     congestion: Option<CongestionControl>,
-    /// RDMA device of verbs [default: the first with an active port]
+    /// RDMA device of verbs [default: the one that the address leads to]
     #[arg(long, global = true, hide = true, value_name = "NAME")]
     device: Option<String>,
     /// How verbs exposes memory: window, registration or, unprotected, standing [default: the device's best]

@@ -36,7 +36,7 @@ pub struct Options {
     /// TCP's algorithm [default: the system's]
     #[arg(long, value_name = "NAME")]
     pub congestion_control: Option<CongestionControl>,
-    /// RDMA device of verbs [default: first active]
+    /// RDMA device of verbs [default: by address]
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
     /// verbs: window, registration or standing

@@ -33,7 +33,7 @@ pub struct Settings {
     pub crc: bool,
     /// Of all TCP sockets; the system's, if there is none.
     pub congestion_control: Option<CongestionControl>,
-    /// The RDMA device of verbs; the first with an active port, if none is named.
+    /// The RDMA device of verbs; the one that the address leads to, if none is named.
     pub device: Option<String>,
     /// How verbs exposes memory; by the device's best means, if that is not said.
     pub exposure: Option<ExposureKind>,

@@ -147,7 +147,11 @@ impl Opened {
         config: &VerbsConfig,
         arenas: &[Arena],
     ) -> Result<Opened, FabricError> {
-        let device = choose(core, config.device.as_deref())?;
+        Opened::on(choose(core, config.device.as_deref())?, config, arenas)
+    }
+
+    /// Opens this device.
+    pub(super) fn on(device: Device, config: &VerbsConfig, arenas: &[Arena]) -> Result<Opened, FabricError> {
         let name = device.name();
         let failed = |what: &str| {
             let doing = format!("{what} on the RDMA device {name}");
@@ -266,6 +270,16 @@ fn choose(core: &'static RdmaCore, name: Option<&str>) -> Result<Device, FabricE
         None => (devices.iter().find(active).or(devices.first()), sysfs::NO_DEVICE.to_owned()),
     };
     chosen.cloned().ok_or_else(|| unavailable(missing))
+}
+
+/// The device whose context the connection manager gave an identifier.
+pub(super) fn of_context(
+    core: &'static RdmaCore,
+    context: *mut sys::ibv_context,
+) -> Result<Device, FabricError> {
+    let list = DeviceList::new(core).map(Rc::new).map_err(|error| no_device(&error))?;
+    let device = (0..list.len()).map(|at| list.device(at)).find(|device| device.as_ptr() == context);
+    device.ok_or_else(|| unavailable("the RDMA device that the address leads to is gone".to_owned()))
 }
 
 /// Says why there is no list of devices.

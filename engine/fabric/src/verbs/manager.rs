@@ -377,11 +377,8 @@ impl Verbs {
             return;
         }
         for index in 0..self.listeners.len() {
-            let Listener { cm, address } = &self.listeners[index];
-            if cm.is_some() {
-                continue;
-            }
-            match self.listen_at(index as u32, *address) {
+            let Listener { cm: None, address } = self.listeners[index] else { continue };
+            match self.listen_at(index as u32, address) {
                 Ok(cm) => {
                     tracing::info!("listening at verbs://{address} again");
                     self.listeners[index].cm = Some(cm);

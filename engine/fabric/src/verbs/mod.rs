@@ -56,7 +56,8 @@
 //!
 //! # Not here yet
 //!
-//! Connections through another device than the one opened.
+//! Connections through several devices: whoever listens at all addresses refuses those that come in through another than the
+//! opened one. A provider for each device can be opened.
 
 mod addresses;
 mod connection;
@@ -115,7 +116,8 @@ const RETURN_INTERVAL: Duration = Duration::from_millis(500);
 /// How to open the provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerbsConfig {
-    /// The device's name (`mlx5_0`); without one, the first with an active port.
+    /// The device's name (`mlx5_0`). Without one, the first with an active port; and if the first address that is listened
+    /// at or connected to leads to another, that one.
     pub device: Option<String>,
     /// Whether the reactor may sleep on [`Provider::descriptor`](crate::Provider::descriptor).
     pub may_sleep: bool,
@@ -325,6 +327,10 @@ impl Verbs {
     fn watch(&mut self, opened: Opened) -> Result<(), FabricError> {
         let fd = opened.device.prepare_async_events().map_err(wake::failed)?;
         self.epoll.add(fd).map_err(wake::failed)?;
+        if let Some(before) = &self.opened {
+            // It stays open, for librdmacm, and nobody would take its events.
+            self.epoll.remove(before.device.prepare_async_events().map_err(wake::failed)?);
+        }
         if let Some(fd) = opened.queue.descriptor() {
             self.epoll.add(fd).map_err(wake::failed)?;
         }

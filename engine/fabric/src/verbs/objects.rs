@@ -646,8 +646,8 @@ impl CmId {
         check(unsafe { (self.cm().rdma_bind_addr)(self.raw.as_ptr(), to) })
     }
 
-    pub(super) fn listen(&self, address: SocketAddr, backlog: u32) -> io::Result<()> {
-        self.bind(address)?;
+    /// Listens at the address that it is bound to.
+    pub(super) fn listen(&self, backlog: u32) -> io::Result<()> {
         let backlog = backlog.min(i32::MAX as u32) as libc::c_int;
         // SAFETY: alive.
         check(unsafe { (self.cm().rdma_listen)(self.raw.as_ptr(), backlog) })

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use stag_rdma_core_sys as sys;
+
 use super::connection::{Dialing, Phase, QueuePair};
-use super::device::{PRIVATE_DATA_LEN_MAX, capacities};
+use super::device::{self, Opened, PRIVATE_DATA_LEN_MAX, capacities};
 use super::exposure::Exposures;
 use super::manager::Token;
 use super::objects::{CmId, MemoryWindow, Parameters};
@@ -21,21 +23,53 @@ const REASON_LEN_MAX: usize = 148;
 impl Verbs {
     pub(super) fn start_listening(&mut self, address: &str) -> Result<ListenerId, FabricError> {
         let socket = resolve(address)?;
-        let index = self.listeners.len() as u32;
-        let cm = self.listen_at(index, socket);
-        let failed = |source| FabricError::System { doing: format!("listen at verbs://{address}"), source };
-        let cm = cm.map_err(failed)?;
+        let cm = self.listen_at(self.listeners.len() as u32, socket)?;
         // With port 0 the connection manager has chosen one, which stays when the device comes back.
         let mut address = socket;
         address.set_port(cm.local().map_or(socket.port(), |local| local.port()));
         self.listeners.push(Listener { cm: Some(cm), address });
-        Ok(ListenerId(index))
+        Ok(ListenerId(self.listeners.len() as u32 - 1))
     }
 
-    pub(super) fn listen_at(&self, index: u32, address: SocketAddr) -> std::io::Result<CmId> {
-        let cm = CmId::new(&self.channel, Token::Listener(index).pack())?;
-        cm.listen(address, self.config.backlog)?;
+    /// Listens; at an address that leads to another device than the opened one, there.
+    pub(super) fn listen_at(&mut self, index: u32, address: SocketAddr) -> Result<CmId, FabricError> {
+        let failed = |source| FabricError::System { doing: format!("listen at verbs://{address}"), source };
+        let cm = CmId::new(&self.channel, Token::Listener(index).pack()).map_err(failed)?;
+        cm.bind(address).map_err(failed)?;
+        self.follow(cm.context())?;
+        cm.listen(self.config.backlog).map_err(failed)?;
         Ok(cm)
+    }
+
+    /// Opens the device of an identifier instead of the one that was opened at first, unless that one was named or is
+    /// in use: which one an address leads to only the connection manager knows. All addresses together lead to none.
+    fn follow(&mut self, context: *mut sys::ibv_context) -> Result<(), FabricError> {
+        let Some(opened) = &self.opened else { return Err(FabricError::Gone("the RDMA device")) };
+        if context.is_null() || context == opened.device.as_ptr() {
+            return Ok(());
+        }
+        let device = device::of_context(self.core, context)?;
+        let is_used = self.config.device.is_some()
+            || opened.receives.is_some()
+            || self.listeners.iter().any(|listener| listener.cm.is_some())
+            || self.domains().next().is_some();
+        if is_used {
+            let (there, here) = (device.name(), &opened.profile.name);
+            return Err(FabricError::Unavailable {
+                fabric: "verbs",
+                problem: format!(
+                    "the address leads to the device {there}, and {here} is open; name that device"
+                ),
+            });
+        }
+        let opened = Opened::on(device, &self.config, &self.arenas)?;
+        let (what, repair) = ("completions of all queue pairs", "name the device");
+        let (wanted, limit) = (self.completions_taken, opened.completions(&self.config).into());
+        if wanted > limit {
+            return Err(FabricError::Limit { what, wanted, limit, repair });
+        }
+        tracing::info!("the RDMA device is {}, because of the address", opened.profile.name);
+        self.watch(opened)
     }
 
     pub(super) fn start_connecting(
@@ -67,6 +101,10 @@ impl Verbs {
     /// The address is resolved, so the device is known: makes the queue pair.
     pub(super) fn address_resolved(&mut self, index: u32) {
         let timeout_ms = self.timeout_ms();
+        let context = self.at(index).and_then(|pair| Some(pair.cm.as_ref()?.context()));
+        if let Err(error) = self.follow(context.unwrap_or(std::ptr::null_mut())) {
+            tracing::warn!("{error}");
+        }
         if let Err(reason) = self.equip(index) {
             self.close(index, reason);
             return;

@@ -34,6 +34,14 @@ impl Epoll {
         }
     }
 
+    /// Watches one no longer.
+    pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
+        // SAFETY: nothing is read for a removal. That it was not there is all that can go wrong.
+        unsafe {
+            libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), std::ptr::null_mut())
+        };
+    }
+
     /// Whether any is readable. One system call.
     pub(super) fn is_ready(&self) -> bool {
         let mut event = libc::epoll_event { events: 0, u64: 0 };

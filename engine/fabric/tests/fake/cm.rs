@@ -101,7 +101,8 @@ pub(super) extern "C" fn get_devices(count: *mut libc::c_int) -> *mut *mut sys::
         if world.called("rdma_get_devices").is_some() {
             return ptr::null_mut();
         }
-        let devices = if world.has_device { vec![&raw mut *world.context] } else { Vec::new() };
+        let mut devices = if world.has_device { vec![&raw mut *world.context] } else { Vec::new() };
+        devices.extend(world.other.as_mut().map(|(_, context)| &raw mut **context));
         world.device.transport_type =
             if world.is_iwarp { sys::IBV_TRANSPORT_IWARP } else { sys::IBV_TRANSPORT_IB };
         // SAFETY: the caller's number.
@@ -199,12 +200,11 @@ pub(super) extern "C" fn bind_addr(id: *mut sys::rdma_cm_id, at: *mut libc::sock
             port if is_taken(port) => return failed(libc::EADDRINUSE),
             _ => {}
         }
+        // As everywhere: all addresses together are no device's.
+        let context = world.device_at(local.ip());
         let entry = world.ids.get_mut(&(id as usize)).expect("alive");
         entry.port = Some(local.port());
-        // As everywhere: all addresses together are no device's.
-        if !local.ip().is_unspecified() {
-            entry.object.verbs = &raw mut *world.context;
-        }
+        entry.object.verbs = context;
         entry.object.route.addr.__bindgen_anon_1.src_storage = storage(local);
         0
     })
@@ -227,7 +227,7 @@ pub(super) extern "C" fn resolve_addr(
         if world.called("rdma_resolve_addr").is_some() {
             return -1;
         }
-        let context = &raw mut *world.context;
+        let context = world.device_at(address(to).ip());
         let entry = world.ids.get_mut(&(id as usize)).expect("alive");
         entry.target = Some(address(to));
         entry.object.verbs = context;
@@ -306,7 +306,7 @@ pub(super) extern "C" fn connect(
         world.seen.parameters.push(*parameters);
         let data = private_data(world, parameters, 56);
         let child = world.new_id(channel, context);
-        let device = &raw mut *world.context;
+        let device = world.device_at(target.ip());
         let entry = world.ids.get_mut(&child).expect("just made");
         (entry.peer, entry.is_request, entry.object.verbs) = (Some(name), true, device);
         // Of the same machine, from another port.

@@ -87,6 +87,8 @@ pub(crate) struct World {
     pub(crate) has_device: bool,
     device: Box<sys::ibv_device>,
     context: Box<sys::ibv_context>,
+    /// A second device, which 127.0.0.2 leads to.
+    other: Option<(Box<sys::ibv_device>, Box<sys::ibv_context>)>,
     /// Functions whose call fails: the name, calls that pass before, and the error number.
     failures: Vec<(&'static str, u32, i32)>,
     /// The status that the next work requests complete with instead.
@@ -315,24 +317,22 @@ impl World {
         })
     }
 
-    fn new() -> World {
-        // SAFETY: C structures of numbers and pointers, for which all zeros is a value.
-        let (mut device, mut context): (Box<sys::ibv_device>, Box<sys::ibv_context>) =
-            unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
-        device.transport_type = sys::IBV_TRANSPORT_IB;
-        for (to, from) in device.name.iter_mut().zip(b"fake0") {
-            *to = *from as libc::c_char;
+    /// Adds a second device, `fake1`.
+    pub(crate) fn add_device(&mut self) {
+        self.other = Some(device(b"fake1"));
+    }
+
+    /// The device that an address leads to; none, if it is all addresses.
+    fn device_at(&mut self, ip: std::net::IpAddr) -> *mut sys::ibv_context {
+        match &mut self.other {
+            _ if ip.is_unspecified() => ptr::null_mut(),
+            Some((_, context)) if ip == std::net::IpAddr::from([127, 0, 0, 2]) => &raw mut **context,
+            _ => &raw mut *self.context,
         }
-        context.device = &raw mut *device;
-        context.async_fd = eventfd();
-        context.cmd_fd = eventfd();
-        context.ops.post_send = Some(verbs::post_send);
-        context.ops.post_recv = Some(verbs::post_recv);
-        context.ops.post_srq_recv = Some(verbs::post_srq_recv);
-        context.ops.poll_cq = Some(verbs::poll_cq);
-        context.ops.req_notify_cq = Some(verbs::req_notify_cq);
-        context.ops.alloc_mw = Some(verbs::alloc_mw);
-        context.ops.dealloc_mw = Some(verbs::dealloc_mw);
+    }
+
+    fn new() -> World {
+        let (device, context) = device(b"fake0");
         World {
             has_windows: true,
             is_iwarp: false,
@@ -341,6 +341,7 @@ impl World {
             has_device: true,
             device,
             context,
+            other: None,
             failures: Vec::new(),
             spoiled: VecDeque::new(),
             calls: BTreeMap::new(),
@@ -384,6 +385,28 @@ impl World {
         self.next_key += 0x0100;
         self.next_key
     }
+}
+
+/// A device, and what it is when it is open.
+fn device(name: &[u8]) -> (Box<sys::ibv_device>, Box<sys::ibv_context>) {
+    // SAFETY: C structures of numbers and pointers, for which all zeros is a value.
+    let (mut device, mut context): (Box<sys::ibv_device>, Box<sys::ibv_context>) =
+        unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
+    device.transport_type = sys::IBV_TRANSPORT_IB;
+    for (to, from) in device.name.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    context.device = &raw mut *device;
+    context.async_fd = eventfd();
+    context.cmd_fd = eventfd();
+    context.ops.post_send = Some(verbs::post_send);
+    context.ops.post_recv = Some(verbs::post_recv);
+    context.ops.post_srq_recv = Some(verbs::post_srq_recv);
+    context.ops.poll_cq = Some(verbs::poll_cq);
+    context.ops.req_notify_cq = Some(verbs::req_notify_cq);
+    context.ops.alloc_mw = Some(verbs::alloc_mw);
+    context.ops.dealloc_mw = Some(verbs::dealloc_mw);
+    (device, context)
 }
 
 fn eventfd() -> libc::c_int {

@@ -164,7 +164,8 @@ pub(super) extern "C" fn alloc_mw(pd: *mut sys::ibv_pd, type_: sys::ibv_mw_type)
             return ptr::null_mut();
         }
         let rkey = world.key();
-        let context = &raw mut *world.context;
+        // SAFETY: a domain that is alive.
+        let context = unsafe { (*pd).context };
         let mut object = Box::new(sys::ibv_mw { context, pd, rkey, handle: 0, type_ });
         let raw = &raw mut *object;
         world.windows.insert(rkey >> 8, Window { object, rkey, bound: None });
@@ -272,7 +273,8 @@ pub(super) extern "C" fn create_srq(
         // SAFETY: a C structure of numbers and pointers; the caller's attributes.
         let (mut object, depth): (Box<sys::ibv_srq>, u32) =
             unsafe { (Box::new(std::mem::zeroed()), (*attributes).attr.max_wr) };
-        (object.context, object.pd) = (&raw mut *world.context, pd);
+        // SAFETY: a domain that is alive.
+        (object.context, object.pd) = (unsafe { (*pd).context }, pd);
         let raw = &raw mut *object;
         world.srqs.insert(raw as usize, Srq { object, receives: VecDeque::new(), depth });
         world.born("shared receive queue");

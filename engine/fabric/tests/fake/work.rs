@@ -34,7 +34,11 @@ impl World {
     ) -> *mut sys::ibv_qp {
         // SAFETY: a C structure of numbers and pointers.
         let mut object: Box<sys::ibv_qp> = Box::new(unsafe { std::mem::zeroed() });
-        object.context = &raw mut *self.context;
+        // SAFETY: a domain that is alive.
+        object.context = unsafe { (*pd).context };
+        if let Some(id) = self.ids.get(&id) {
+            assert_eq!(id.object.verbs, object.context, "of the device that the connection goes through");
+        }
         (object.pd, object.send_cq, object.recv_cq) = (pd, attributes.send_cq, attributes.recv_cq);
         self.next_number += 1;
         (object.qp_num, object.srq) = (self.next_number, attributes.srq);

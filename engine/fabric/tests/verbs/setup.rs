@@ -29,6 +29,56 @@ fn a_listener_says_where_it_is() {
     assert_eq!(fake::leaks(), []);
 }
 
+/// Two cards, or two ports of one: the address says which. The first that is active would be another.
+#[test]
+fn the_address_chooses_the_device() {
+    for kind in [WINDOWS, REGIONS] {
+        kind.begin();
+        fake::with(|world| world.add_device());
+        let side = || Side::new(kind.config(), CAPACITY).expect("a device");
+        let (mut a, mut b) = (side(), side());
+        assert_eq!((a.verbs.device(), b.verbs.device()), (Some("fake0"), Some("fake0")));
+        b.verbs.listen("127.0.0.2:20049").expect("nobody listens there");
+        assert_eq!(b.verbs.device(), Some("fake1"));
+        a.pair = a.verbs.connect("127.0.0.2:20049", b"", CAPACITY).ok();
+        a.receive();
+        pass(&mut a, &mut b, 50);
+        assert!(a.is_up && b.is_up, "{:?}", a.ended);
+        assert_eq!(a.verbs.device(), Some("fake1"));
+        // In use, it stays.
+        let error = b.verbs.listen("127.0.0.1:20050").expect_err("of the other device").to_string();
+        assert!(error.contains("leads to the device fake0, and fake1 is open"), "{error}");
+        drop((a, b));
+        assert_eq!(fake::leaks(), []);
+    }
+    // Who names one gets no other.
+    let named = VerbsConfig { device: Some("fake0".to_owned()), ..WINDOWS.config() };
+    let mut named = Side::new(named, CAPACITY).expect("a device");
+    named.verbs.listen("127.0.0.2:20049").expect_err("of the other device");
+    named.pair = named.verbs.connect("127.0.0.2:20049", b"", CAPACITY).ok();
+    (0..10).for_each(|turn| named.poll(TICK * turn));
+    assert!(
+        matches!(named.ended[..], [DisconnectReason::Unreachable(why)] if why.contains("another RDMA device")),
+        "{:?}",
+        named.ended
+    );
+}
+
+/// A listener that comes back on another device takes the provider along.
+#[test]
+fn the_device_follows_a_listener() {
+    WINDOWS.begin();
+    fake::with(|world| world.add_device());
+    let mut b = Side::new(WINDOWS.config(), CAPACITY).expect("a device");
+    b.verbs.listen("127.0.0.2:20049").expect("nobody listens there");
+    fake::listener_event(sys::RDMA_CM_EVENT_DEVICE_REMOVAL);
+    let mut turns = (0..).map(|turn| TICK * turn);
+    turns.by_ref().take(10).for_each(|now| b.poll(now));
+    assert_eq!(b.verbs.device(), None);
+    turns.take(11_000).for_each(|now| b.poll(now));
+    assert_eq!(b.verbs.device(), Some("fake1"), "although fake0 is the first");
+}
+
 /// Over IPv6 too, and a link-local peer is named with its scope.
 #[test]
 fn addresses_of_both_families() {
