@@ -93,6 +93,8 @@ pub(super) struct QueuePair {
     pub(super) awaits_last_receive: bool,
     /// Completions that it may have in the completion queue.
     pub(super) completions: u64,
+    /// Octets of a Send that go into its work request.
+    pub(super) inline_len: u32,
 }
 
 impl Numbered for QueuePair {
@@ -133,6 +135,7 @@ impl QueuePair {
             is_dirty: false,
             has_failed: false,
             awaits_last_receive: false,
+            inline_len: 0,
         }
     }
 
@@ -177,7 +180,7 @@ impl QueuePair {
     }
 
     /// Hands to the device what it has room for. An error is the end of the queue pair.
-    pub(super) fn ring(&mut self, batch: &mut Batch, inline_len: u32) -> io::Result<()> {
+    pub(super) fn ring(&mut self, batch: &mut Batch) -> io::Result<()> {
         self.ring_receives(batch)?;
         let raw = self.raw();
         let Some(domain) = self.domain.clone() else { return Ok(()) };
@@ -185,7 +188,7 @@ impl QueuePair {
             return Ok(());
         }
         while self.is_open() {
-            self.sends.fill(batch, self.id, &domain, &self.exposures, inline_len);
+            self.sends.fill(batch, self.id, &domain, &self.exposures, self.inline_len);
             if batch.is_empty() {
                 break;
             }

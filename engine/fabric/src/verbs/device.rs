@@ -67,6 +67,11 @@ impl Profile {
     pub(super) fn registers_targets(&self) -> bool {
         self.is_iwarp && self.exposure != ExposureKind::Standing
     }
+
+    /// Whether memory is registered for one peer, so that others must not have a queue pair in the same domain.
+    fn registers_for_peers(&self) -> bool {
+        self.exposure == ExposureKind::Registration || self.registers_targets()
+    }
 }
 
 /// A protection domain and the arenas in it.
@@ -128,9 +133,10 @@ pub(super) struct Opened {
     pub(super) queue: Rc<CompletionQueue>,
     /// What queue pairs share, if they do.
     pub(super) receives: Option<Rc<SharedReceives>>,
-    /// All queue pairs' where windows guard memory; otherwise nobody's but a model of what connections get.
+    /// All queue pairs' where only windows guard memory; otherwise nobody's but a model of what connections get.
     shared: Rc<Domain>,
-    /// Where regions guard memory: a region is good for every queue pair of its domain, so each has its own.
+    /// Where regions guard memory, or the targets of Reads: a region is good for every queue pair of its domain, so each
+    /// has its own.
     spare: Vec<Rc<Domain>>,
     pub(super) device: Device,
     /// The device, beyond what is opened on it.
@@ -210,19 +216,18 @@ impl Opened {
 
     /// The domain for a new queue pair.
     pub(super) fn domain(&mut self, arenas: &[Arena]) -> io::Result<Rc<Domain>> {
-        match self.profile.exposure {
-            ExposureKind::Registration => match self.spare.pop() {
-                Some(domain) => Ok(domain),
-                None => Domain::new(&self.device, arenas, arena_access(&self.profile)).map(Rc::new),
-            },
-            _ => Ok(Rc::clone(&self.shared)),
+        if !self.profile.registers_for_peers() {
+            return Ok(Rc::clone(&self.shared));
+        }
+        match self.spare.pop() {
+            Some(domain) => Ok(domain),
+            None => Domain::new(&self.device, arenas, arena_access(&self.profile)).map(Rc::new),
         }
     }
 
     /// Takes a queue pair's domain back, when the queue pair and all its regions are gone.
     pub(super) fn recycle(&mut self, domain: Rc<Domain>) {
-        let is_own = self.profile.exposure == ExposureKind::Registration;
-        if is_own && self.spare.len() < SPARE_DOMAINS_MAX {
+        if self.profile.registers_for_peers() && self.spare.len() < SPARE_DOMAINS_MAX {
             self.spare.push(domain);
         }
     }
@@ -267,7 +272,10 @@ fn choose(core: &'static RdmaCore, name: Option<&str>) -> Result<Device, FabricE
             devices.iter().find(|device| device.name() == name),
             format!("there is no RDMA device {name}; this machine has: {names}"),
         ),
-        None => (devices.iter().find(active).or(devices.first()), sysfs::NO_DEVICE.to_owned()),
+        None => {
+            let known = sysfs::devices(Path::new(sysfs::ROOT));
+            (devices.iter().find(active).or(devices.first()), sysfs::none_opened(&known))
+        }
     };
     chosen.cloned().ok_or_else(|| unavailable(missing))
 }
@@ -293,6 +301,7 @@ pub(super) fn no_device(error: &io::Error) -> FabricError {
                 format!("the RDMA connection manager does not work: {error}; modprobe rdma_ucm")
             })
         }
+        Some(libc::EACCES | libc::EPERM) => format!("the RDMA connection manager: {error}: {}", sysfs::FILES),
         _ => format!("the RDMA devices cannot be listed: {error}"),
     };
     unavailable(problem)

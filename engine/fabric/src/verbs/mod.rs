@@ -54,6 +54,20 @@
 //!   0x90000 for one that could not be mapped.
 //! - Neither can be deleted while a program has it open (`presence`).
 //!
+//! # What no test here has seen
+//!
+//! A card. These are from manual pages and drivers, for whoever has one:
+//!
+//! - A fence that crosses the peer's Send with Invalidate of the same handle may fail on the card, and the connection with it.
+//! - Cards without windows of type 2 (cxgb4, qedr) pin all arenas once more for each connection that there is at one time:
+//!   `ulimit -l` counts them all, and the first such connections take as long as that takes.
+//! - A card that was pulled leaves some of rdma-core's own memory behind, unless `RDMAV_ALLOW_DISASSOC_DESTROY=1` is set.
+//! - RoCE's traffic class is the system's: `cma_roce_tos`. Whoever connects sets it for both directions.
+//! - An arena is a shared mapping, which a fork leaves as it is. The queues are the driver's: before Linux 5.12 a program that
+//!   forks, and does not exec at once, needs `RDMAV_FORK_SAFE=1` and `RDMAV_HUGEPAGES_SAFE=1`.
+//! - The message that ends a connection is sent once: the queue pair does not wait for the answer. A peer that misses it
+//!   finds out when it sends, or asks ([`VerbsConfig::keep_alive`]).
+//!
 //! # Not here yet
 //!
 //! Connections through several devices: whoever listens at all addresses refuses those that come in through another than the
@@ -411,11 +425,10 @@ impl Verbs {
     /// Hands over what was posted on a queue pair.
     #[inline]
     fn ring_one(&mut self, index: u32) {
-        let inline_len = self.opened.as_ref().map_or(0, |opened| opened.profile.inline_len);
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         pair.is_dirty = false;
         self.counters.doorbells += 1;
-        if let Err(error) = pair.ring(&mut self.batch, inline_len) {
+        if let Err(error) = pair.ring(&mut self.batch) {
             self.post_failed(index, &error);
         }
     }
@@ -478,7 +491,10 @@ impl Verbs {
         if let Some(cm) = &pair.cm {
             match pair.phase {
                 // The peer is told in words that it knows: a refusal.
-                Phase::Prepared => cm.reject(b""),
+                Phase::Prepared => {
+                    cm.reject(b"");
+                    cm.flush();
+                }
                 Phase::Accepted | Phase::Settling | Phase::Open | Phase::Failing => cm.disconnect(),
                 // Nothing was sent, or destroying the identifier takes it back.
                 _ => cm.flush(),

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use socket2::SockAddr;
 use stag_rdma_core_sys as sys;
@@ -94,6 +95,16 @@ pub(super) struct Device {
 impl Device {
     fn verbs(&self) -> &'static sys::Verbs {
         &self.list.core.verbs
+    }
+
+    /// The completion vector for one more queue. Each is an interrupt of its own: reactors that sleep are not all woken by
+    /// the same core.
+    fn next_vector(&self) -> libc::c_int {
+        // Only counts: no partner.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // SAFETY: an open context (invariant).
+        let count = u32::try_from(unsafe { self.raw.as_ref().num_comp_vectors }).unwrap_or(0).max(1);
+        (NEXT.fetch_add(1, Ordering::Relaxed) % count) as libc::c_int
     }
 
     /// For comparing with the context of a connection.
@@ -328,7 +339,9 @@ impl CompletionQueue {
         let entries = entries.min(i32::MAX as u32) as libc::c_int;
         let create = device.verbs().ibv_create_cq;
         // SAFETY: an open context, and a channel of it or none.
-        let raw = unsafe { create(device.raw.as_ptr(), entries, ptr::null_mut(), channel_raw, 0) };
+        let raw = unsafe {
+            create(device.raw.as_ptr(), entries, ptr::null_mut(), channel_raw, device.next_vector())
+        };
         Ok(CompletionQueue { raw: check_pointer(raw)?, channel, device: device.clone() })
     }
 
@@ -666,14 +679,14 @@ impl CmId {
         check(unsafe { (self.cm().rdma_resolve_route)(self.raw.as_ptr(), timeout_ms) })
     }
 
-    /// Makes its queue pair, in the state in which Receives can be posted.
+    /// Makes its queue pair, in the state in which Receives can be posted, and says what it can.
     pub(super) fn create_queue_pair(
         &mut self,
         domain: &Rc<ProtectionDomain>,
         queue: &Rc<CompletionQueue>,
         shared: Option<&Rc<SharedReceives>>,
         cap: sys::ibv_qp_cap,
-    ) -> io::Result<()> {
+    ) -> io::Result<sys::ibv_qp_cap> {
         let mut attributes = init_attributes(queue, cap);
         attributes.srq = shared.map_or(ptr::null_mut(), |shared| shared.queue().as_ptr());
         let create = self.cm().rdma_create_qp;
@@ -681,7 +694,7 @@ impl CmId {
         check(unsafe { create(self.raw.as_ptr(), domain.raw.as_ptr(), &mut attributes) })?;
         let (_domain, _queue, _shared) = (Rc::clone(domain), Rc::clone(queue), shared.cloned());
         self.queue_pair = Some(Foundation { _domain, _queue, _shared });
-        Ok(())
+        Ok(attributes.cap)
     }
 
     pub(super) fn connect(&self, parameters: Parameters<'_>) -> io::Result<()> {

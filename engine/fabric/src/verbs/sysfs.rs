@@ -173,6 +173,21 @@ fn number<T: FromStr>(path: &Path) -> Option<T> {
 pub(super) const NO_DEVICE: &str = "this machine has no RDMA device: load the driver of the card, or make a software device: \
      modprobe rdma_rxe; rdma link add rxe0 type rxe netdev NETDEV";
 
+/// What has to be there, and to be had, to open a device.
+pub(super) const FILES: &str = "whoever uses RDMA must be able to open /dev/infiniband/rdma_cm and /dev/infiniband/uverbs* \
+     (in a container: --device=/dev/infiniband)";
+
+/// Said where rdma-core opens no device, whatever the kernel has.
+pub(super) fn none_opened(devices: &[KernelDevice]) -> String {
+    if devices.is_empty() {
+        return NO_DEVICE.to_owned();
+    }
+    let names = devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
+    format!(
+        "the kernel has RDMA devices ({names}), and rdma-core opens none: {FILES}, and have the driver: ibverbs-providers"
+    )
+}
+
 /// What the kernel lacks, with rdma-core installed, and the commands that repair it; `None` if nothing.
 pub(super) fn lacks(kernel: Kernel, has_device: bool) -> Option<String> {
     match (kernel, has_device) {
@@ -198,6 +213,14 @@ pub(super) fn not_active(device: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_that_cannot_be_opened_are_not_missing() {
+        assert_eq!(none_opened(&[]), NO_DEVICE);
+        let device = device(Path::new("/nowhere"), "mlx5_0".to_owned());
+        let words = none_opened(&[device]);
+        assert!(words.contains("mlx5_0") && words.contains("/dev/infiniband/uverbs"), "{words}");
+    }
 
     fn write(root: &Path, file: &str, text: &str) {
         let path = root.join(file);

@@ -257,7 +257,12 @@ pub(super) extern "C" fn create_qp(
             return -1;
         }
         // SAFETY: the caller's attributes.
-        let raw = world.new_pair(id as usize, pd, unsafe { &*attributes });
+        let attributes = unsafe { &mut *attributes };
+        // Room for inline is in the queue itself: a deep one has less.
+        if attributes.cap.max_send_wr > 150 {
+            attributes.cap.max_inline_data = attributes.cap.max_inline_data.min(16);
+        }
+        let raw = world.new_pair(id as usize, pd, attributes);
         world.ids.get_mut(&(id as usize)).expect("alive").object.qp = raw;
         0
     })

@@ -12,7 +12,7 @@ mod verbs;
 mod work;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr;
 
 use stag_rdma_core_sys as sys;
@@ -203,6 +203,8 @@ pub(crate) struct Seen {
     /// How connections were asked for and accepted.
     pub(crate) parameters: Vec<sys::rdma_conn_param>,
     pub(crate) backlog: i32,
+    /// Completion vectors of completion queues.
+    pub(crate) vectors: BTreeSet<i32>,
 }
 
 impl Seen {
@@ -397,6 +399,7 @@ fn device(name: &[u8]) -> (Box<sys::ibv_device>, Box<sys::ibv_context>) {
         *to = *from as libc::c_char;
     }
     context.device = &raw mut *device;
+    context.num_comp_vectors = 3;
     context.async_fd = eventfd();
     context.cmd_fd = eventfd();
     context.ops.post_send = Some(verbs::post_send);

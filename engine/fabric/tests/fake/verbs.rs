@@ -208,12 +208,15 @@ pub(super) extern "C" fn create_cq(
     cqe: libc::c_int,
     _user: *mut libc::c_void,
     channel: *mut sys::ibv_comp_channel,
-    _vector: libc::c_int,
+    vector: libc::c_int,
 ) -> *mut sys::ibv_cq {
     with(|world| {
         if world.called("ibv_create_cq").is_some() {
             return ptr::null_mut();
         }
+        // SAFETY: an opened device.
+        assert!((0..unsafe { (*context).num_comp_vectors }).contains(&vector), "vector {vector}");
+        world.seen.vectors.insert(vector);
         // SAFETY: a C structure of numbers and pointers.
         let mut object: Box<sys::ibv_cq> = Box::new(unsafe { std::mem::zeroed() });
         (object.context, object.channel, object.cqe) = (context, channel, cqe);

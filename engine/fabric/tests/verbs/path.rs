@@ -138,6 +138,20 @@ fn what_fits_goes_inline() {
     }
 }
 
+/// What fits into a queue pair that is shallow may not fit into a deep one.
+#[test]
+fn what_fits_inline_is_what_the_queue_pair_has_room_for() {
+    WINDOWS.begin();
+    let deep = QueuePairCapacity { sends: 100, ..CAPACITY };
+    let (mut a, _b) = connected(&WINDOWS.config(), deep);
+    for (len, inline) in [(16, 1), (17, 0), (64, 0)] {
+        let before = fake::with(|world| world.seen.inline);
+        send(&mut a, 1, len, true);
+        a.verbs.ring_doorbells();
+        assert_eq!(fake::with(|world| world.seen.inline) - before, inline, "{len} octets");
+    }
+}
+
 /// As many Reads are under way as the peer has resources for, and not one more; the others wait their turn.
 #[test]
 fn reads_wait_for_the_peers_resources() {
@@ -227,9 +241,11 @@ fn what_an_exposure_costs() {
 /// other.
 #[test]
 fn an_arena_is_registered_once_in_each_domain() {
-    // Domains of a side: one for all; or one that is a model, and one for each connection. Standing exposures have one, where
+    // Domains of a side: one for all; or one that is a model, and one for each connection, where memory is registered for
+    // its peer: that which is exposed, or over iWARP the target of a Read. Standing exposures have one, where
     // it is registered as often as there are exposures at one time.
-    for (kind, expected) in [(WINDOWS, 1), (STANDING, 2), (REGIONS, 2), (IWARP, 2)] {
+    let iwarp_windows = Kind { has_windows: true, ..IWARP };
+    for (kind, expected) in [(WINDOWS, 1), (STANDING, 2), (REGIONS, 2), (IWARP, 2), (iwarp_windows, 2)] {
         kind.begin();
         let (mut a, mut b) = connected(&kind.config(), CAPACITY);
         for _ in 0..3 {

@@ -29,6 +29,38 @@ fn a_listener_says_where_it_is() {
     assert_eq!(fake::leaks(), []);
 }
 
+/// Each completion vector is an interrupt: they are not all the same core's.
+#[test]
+fn completion_queues_take_turns_at_the_vectors() {
+    WINDOWS.begin();
+    (0..16).for_each(|_| drop(open(WINDOWS.config()).expect("a device")));
+    // Which one comes next is a matter of the whole process.
+    let vectors = fake::with(|world| world.seen.vectors.clone());
+    assert!(vectors.len() > 1, "{vectors:?}");
+}
+
+/// Whoever was not accepted yet has Receives, which come back at once.
+#[test]
+fn a_prepared_connection_ends_at_once() {
+    WINDOWS.begin();
+    let side = || Side::new(WINDOWS.config(), CAPACITY).expect("a device");
+    let (mut a, mut b) = (side(), side());
+    b.verbs.listen("127.0.0.1:20049").expect("nobody listens there");
+    a.pair = a.verbs.connect("127.0.0.1:20049", b"", CAPACITY).ok();
+    for turn in 0..10 {
+        a.poll(TICK * turn);
+        b.verbs.poll(TICK * turn, &mut Vec::new(), 0);
+    }
+    let Some(Event::ConnectRequest { request, .. }) = b.verbs.poll_event() else { panic!("it was asked") };
+    b.pair = b.verbs.prepare(request, CAPACITY).ok();
+    b.receive();
+    b.verbs.disconnect(b.pair.expect("prepared"));
+    (10..20).for_each(|turn| b.poll(TICK * turn));
+    assert_eq!((b.pair, b.pool.outstanding()), (None, 0));
+    (10..20).for_each(|turn| a.poll(TICK * turn));
+    assert!(matches!(a.ended[..], [DisconnectReason::Rejected(_)]), "{:?}", a.ended);
+}
+
 /// Two cards, or two ports of one: the address says which. The first that is active would be another.
 #[test]
 fn the_address_chooses_the_device() {
@@ -117,6 +149,9 @@ fn a_machine_that_cannot_says_why() {
     let error = open(WINDOWS.config()).err().expect("no connection manager").to_string();
     assert!(error.contains("verbs://") && error.contains("modprobe"), "{error}");
     assert!(error.contains("iwarp:// goes to any machine, and shm://"), "{error}");
+    fake::fail("rdma_create_event_channel", 0, libc::EACCES);
+    let error = open(WINDOWS.config()).err().expect("no permission").to_string();
+    assert!(error.contains("/dev/infiniband/rdma_cm") && error.contains("denied"), "{error}");
     fake::fail("rdma_get_devices", 0, libc::ENOSYS);
     let error = open(WINDOWS.config()).err().expect("no devices").to_string();
     assert!(error.contains("modprobe"), "{error}");
