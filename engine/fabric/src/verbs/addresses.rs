@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use stag_rdma_core_sys as sys;
 
-use super::objects::{CmId, EventChannel, socket_address};
+use super::identifiers::{CmId, EventChannel, socket_address};
 
 /// An address of a network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]

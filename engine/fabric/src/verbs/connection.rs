@@ -20,7 +20,7 @@ use stag_rdma_core_sys as sys;
 
 use super::device::Domain;
 use super::exposure::Exposures;
-use super::objects::CmId;
+use super::identifiers::CmId;
 use super::receives::{ReceiveQueue, SharedReceives};
 use super::sends::{self, SendQueue};
 use super::work::Batch;

@@ -7,7 +7,8 @@ use stag_rdma_core_sys as sys;
 use super::connection::{Dialing, Phase, QueuePair};
 use super::device::Opened;
 use super::errors::{rejection, setup_failure};
-use super::objects::CmEvent;
+use super::identifiers::{CmEvent, CmId};
+use super::objects::{About, AsyncEvent};
 use super::{
     FLUSH_TIMEOUT, INCOMING_MAX, Incoming, LOOK_INTERVAL, Listener, REASON_TIMEOUT, RETURN_INTERVAL, Verbs,
 };
@@ -64,6 +65,7 @@ impl Verbs {
             }
             self.hear_device();
         }
+        self.hear_what_was_passed_on();
         if self.is_broken {
             self.lose_device();
         }
@@ -191,46 +193,68 @@ impl Verbs {
         self.mark_dirty(index);
     }
 
-    /// What the device itself has to say.
+    /// What the device itself has to say. What is not ours is another provider's of this process.
     fn hear_device(&mut self) {
         for _ in 0..EVENTS_BURST {
             let Some(opened) = &self.opened else { return };
-            let (kind, queue_pair) = match opened.device.next_async_event() {
-                Ok(Some(event)) => event,
+            match opened.device.next_async_event() {
+                Ok(Some(event)) => {
+                    if !self.is_ours_alone(event) {
+                        opened.claim.pass_on(event);
+                    }
+                    self.hear_of_device(event);
+                }
                 Ok(None) => return,
-                // Another provider of this process may have taken the event that said so.
+                // Another provider may have taken the event that said so.
                 Err(_) => return self.lose_device(),
-            };
-            // Of another provider of this process, if not of ours: it hears of the same in another way.
-            let mut pairs = self.slots.iter().flatten();
-            let ours = pairs.find(|pair| pair.cm.as_ref().is_some_and(|cm| cm.queue_pair() == queue_pair));
-            let index = ours.map(|pair| pair.id.index);
-            match kind {
-                sys::IBV_EVENT_COMM_EST => {
-                    if let Some(index) = index {
-                        self.first_message(index);
-                    }
+            }
+        }
+    }
+
+    /// What other providers were told and passed on.
+    fn hear_what_was_passed_on(&mut self) {
+        let passed = self.opened.as_ref().map(|opened| opened.claim.take_passed_on());
+        passed.into_iter().flatten().for_each(|event| self.hear_of_device(event));
+    }
+
+    /// Whether an event is about what is ours.
+    fn is_ours_alone(&self, event: AsyncEvent) -> bool {
+        let Some(opened) = &self.opened else { return false };
+        match event.about {
+            About::QueuePair(number) => self.numbered(number).is_some(),
+            About::CompletionQueue(address) => opened.queue.address() == address,
+            About::SharedReceives(address) => {
+                opened.receives.as_ref().is_some_and(|shared| shared.queue().as_ptr() as usize == address)
+            }
+            About::Device => false,
+        }
+    }
+
+    /// The slot of the queue pair with that number.
+    fn numbered(&self, number: u32) -> Option<u32> {
+        let is_it = |cm: &CmId| number != 0 && cm.queue_pair_number() == number;
+        let at = self
+            .slots
+            .iter()
+            .position(|slot| slot.as_ref().and_then(|pair| pair.cm.as_ref()).is_some_and(is_it));
+        at.map(|at| at as u32)
+    }
+
+    fn hear_of_device(&mut self, event: AsyncEvent) {
+        match event.about {
+            About::QueuePair(number) => {
+                if let Some(index) = self.numbered(number) {
+                    self.hear_of_queue_pair(index, event.kind);
                 }
-                sys::IBV_EVENT_QP_REQ_ERR | sys::IBV_EVENT_QP_ACCESS_ERR => {
-                    if let Some(index) = index {
-                        let what = "it asked for what it must not, or sent what cannot be understood";
-                        self.close(index, DisconnectReason::PeerViolation(what));
-                    }
+            }
+            // Of no use any more, and with it everything: the device is opened anew.
+            About::CompletionQueue(_) | About::SharedReceives(_) => {
+                if self.is_ours_alone(event) {
+                    self.lose_device();
                 }
-                sys::IBV_EVENT_QP_FATAL => {
-                    if let Some(index) = index {
-                        self.failed(index, WorkError::Device);
-                    }
-                }
-                sys::IBV_EVENT_QP_LAST_WQE_REACHED => {
-                    if let Some(pair) = index.and_then(|index| self.at(index)) {
-                        pair.awaits_last_receive = false;
-                    }
-                }
-                // Of no use any more, and with them everything: it is opened anew.
-                sys::IBV_EVENT_DEVICE_FATAL | sys::IBV_EVENT_CQ_ERR | sys::IBV_EVENT_SRQ_ERR => {
-                    self.lose_device()
-                }
+            }
+            About::Device => match event.kind {
+                sys::IBV_EVENT_DEVICE_FATAL => self.lose_device(),
                 // Not the end of connections: the device tries again for a while, and a link that was only pulled for a
                 // moment is back by then.
                 sys::IBV_EVENT_PORT_ERR => tracing::warn!("a port of the RDMA device is down"),
@@ -240,7 +264,23 @@ impl Verbs {
                     tracing::warn!("an address of the RDMA device changed: its connections may end");
                 }
                 kind => tracing::debug!("event {kind} of the RDMA device"),
+            },
+        }
+    }
+
+    fn hear_of_queue_pair(&mut self, index: u32, kind: sys::ibv_event_type) {
+        match kind {
+            sys::IBV_EVENT_COMM_EST => self.first_message(index),
+            sys::IBV_EVENT_QP_REQ_ERR | sys::IBV_EVENT_QP_ACCESS_ERR => {
+                let what = "it asked for what it must not, or sent what cannot be understood";
+                self.close(index, DisconnectReason::PeerViolation(what));
             }
+            sys::IBV_EVENT_QP_LAST_WQE_REACHED => {
+                if let Some(pair) = self.at(index) {
+                    pair.awaits_last_receive = false;
+                }
+            }
+            _ => self.failed(index, WorkError::Device),
         }
     }
 

@@ -3,9 +3,10 @@
 //! [`Verbs::open`] finds libibverbs and librdmacm at run time, and says what is missing where it cannot: the
 //! same program runs on machines without RDMA.
 //!
-//! - `objects` owns what the libraries hand out, `work` posts: what lives how long is proven there, and used elsewhere.
+//! - `objects` and `identifiers` own what the libraries hand out, `work` posts: what lives how long is proven there, and used
+//!   elsewhere.
 //! - `device` chooses the device and what we make of it; [`Verbs::notes`] says it.
-//! - `presence` notices that the device is taken away, and lets it go.
+//! - `presence` is who else of the process has the device; it notices that the device is taken away, and lets it go.
 //! - `manager` follows the connection manager's events, `setup` starts and answers connections.
 //! - `connection` is one queue pair: `sends`, `receives`, which may be shared, `exposure`. `harvest` turns completions into
 //!   ours.
@@ -34,8 +35,8 @@
 //! None. Completions are polled; the connection manager is looked at every [`LOOK_INTERVAL`]. Ending a connection
 //! destroys its queue pair, which takes the kernel some microseconds.
 //!
-//! A process opens a device once, so of several providers on it the first that looks gets an event of the device's. What
-//! such an event only hastens (the end of a queue pair) then waits for its time-out.
+//! A process opens a device once, so of several providers on it the first that looks gets an event of the device's. It passes
+//! on what is not its own; one that sleeps finds it when it wakes up.
 //!
 //! # What Linux's software devices do
 //!
@@ -79,6 +80,7 @@ mod device;
 mod errors;
 mod exposure;
 mod harvest;
+mod identifiers;
 mod manager;
 mod objects;
 mod presence;
@@ -109,7 +111,7 @@ use crate::{
 };
 use connection::{Phase, QueuePair};
 use device::{Domain, Opened};
-use objects::{CmId, EventChannel};
+use identifiers::{CmId, EventChannel};
 use presence::Claim;
 use wake::Epoll;
 use work::{Batch, HARVEST, SLOTS_MAX};

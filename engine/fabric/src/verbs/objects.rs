@@ -1,23 +1,19 @@
-//! Owners of what libibverbs and librdmacm hand out. Each frees its object when dropped, and keeps alive what that
-//! object stands on: a region its domain, a queue pair its completion queue, everything its device.
+//! Owners of what libibverbs hands out. Each frees its object when dropped, and keeps alive what that object stands on: a
+//! region its domain, a completion queue its channel, everything its device. Queue pairs are in `identifiers`.
 
 use std::ffi::CStr;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use socket2::SockAddr;
 use stag_rdma_core_sys as sys;
 use stag_rdma_core_sys::RdmaCore;
 
-use super::receives::SharedReceives;
-
 /// Turns "0 or an error number", and "0 or -1 and errno", into a result.
-fn check(returned: libc::c_int) -> io::Result<()> {
+pub(super) fn check(returned: libc::c_int) -> io::Result<()> {
     match returned {
         0 => Ok(()),
         number if number > 0 => Err(io::Error::from_raw_os_error(number)),
@@ -26,19 +22,19 @@ fn check(returned: libc::c_int) -> io::Result<()> {
 }
 
 /// An object, or errno.
-fn check_pointer<T>(pointer: *mut T) -> io::Result<NonNull<T>> {
+pub(super) fn check_pointer<T>(pointer: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(pointer).ok_or_else(io::Error::last_os_error)
 }
 
 /// Says what could not be freed. Nothing more can be done: the device is most likely gone, and its objects with it.
-fn freed(what: &'static str, returned: libc::c_int) {
+pub(super) fn freed(what: &'static str, returned: libc::c_int) {
     if let Err(error) = check(returned) {
         tracing::warn!("free {what}: {error}");
     }
 }
 
 /// Makes reads of a descriptor return at once.
-fn set_nonblocking(fd: libc::c_int) -> io::Result<()> {
+pub(super) fn set_nonblocking(fd: libc::c_int) -> io::Result<()> {
     // SAFETY: flags of a descriptor touch no memory.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     if flags < 0 {
@@ -157,9 +153,8 @@ impl Device {
         Ok(port)
     }
 
-    /// The next asynchronous event, if there is one: its type and the queue pair that it names. It is acknowledged.
-    /// An error: the driver has parted from the device.
-    pub(super) fn next_async_event(&self) -> io::Result<Option<(sys::ibv_event_type, *mut sys::ibv_qp)>> {
+    /// The next asynchronous event, if there is one. It is acknowledged. An error: the driver has parted from the device.
+    pub(super) fn next_async_event(&self) -> io::Result<Option<AsyncEvent>> {
         // SAFETY: a union of pointers and a number, for which all zeros is a value.
         let mut event: sys::ibv_async_event = unsafe { std::mem::zeroed() };
         // SAFETY: an open context; its descriptor was made non-blocking in `prepare_async_events`.
@@ -168,11 +163,25 @@ impl Device {
             let is_gone = matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV));
             return if is_gone { Err(error) } else { Ok(None) };
         }
-        // SAFETY: every field of the union is a pointer or smaller, and it began as zeros.
-        let queue_pair = unsafe { event.element.qp };
+        // SAFETY: the type says which field of the union it is. A queue pair is not destroyed before its event is
+        // acknowledged: until then its number can be read.
+        let about = unsafe {
+            match event.event_type {
+                sys::IBV_EVENT_CQ_ERR => About::CompletionQueue(event.element.cq as usize),
+                sys::IBV_EVENT_SRQ_ERR => About::SharedReceives(event.element.srq as usize),
+                sys::IBV_EVENT_QP_FATAL
+                | sys::IBV_EVENT_QP_REQ_ERR
+                | sys::IBV_EVENT_QP_ACCESS_ERR
+                | sys::IBV_EVENT_COMM_EST
+                | sys::IBV_EVENT_QP_LAST_WQE_REACHED => {
+                    About::QueuePair(event.element.qp.as_ref().map_or(0, |queue_pair| queue_pair.qp_num))
+                }
+                _ => About::Device,
+            }
+        };
         // SAFETY: just got, and acknowledged once.
         unsafe { (self.verbs().ibv_ack_async_event)(&mut event) };
-        Ok(Some((event.event_type, queue_pair)))
+        Ok(Some(AsyncEvent { kind: event.event_type, about }))
     }
 
     /// The descriptor of asynchronous events, made non-blocking.
@@ -182,6 +191,24 @@ impl Device {
         set_nonblocking(fd.as_raw_fd())?;
         Ok(fd)
     }
+}
+
+/// An event of the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AsyncEvent {
+    pub(super) kind: sys::ibv_event_type,
+    pub(super) about: About,
+}
+
+/// What an event is about. The queues are named by their addresses, which are only compared.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum About {
+    /// The queue pair of that number.
+    QueuePair(u32),
+    CompletionQueue(usize),
+    SharedReceives(usize),
+    /// The device, a port, or what we do not mind.
+    Device,
 }
 
 /// A protection domain.
@@ -195,6 +222,10 @@ impl ProtectionDomain {
         // SAFETY: an open context.
         let raw = check_pointer(unsafe { (device.verbs().ibv_alloc_pd)(device.raw.as_ptr()) })?;
         Ok(ProtectionDomain { raw, device: device.clone() })
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::ibv_pd {
+        self.raw.as_ptr()
     }
 
     /// Tries whether a reliable connected queue pair with such a capacity can be made, and says what it would get.
@@ -351,6 +382,11 @@ impl CompletionQueue {
         u32::try_from(unsafe { self.raw.as_ref().cqe }).unwrap_or(0)
     }
 
+    /// For comparing with what an event is about.
+    pub(super) fn address(&self) -> usize {
+        self.raw.as_ptr() as usize
+    }
+
     /// Takes completions into `into`, and returns how many, or `None` when the queue is broken.
     #[inline]
     pub(super) fn poll(&self, into: &mut [sys::ibv_wc]) -> Option<usize> {
@@ -453,7 +489,7 @@ impl Drop for SharedReceiveQueue {
 }
 
 /// What a queue pair is made with.
-fn init_attributes(queue: &CompletionQueue, cap: sys::ibv_qp_cap) -> sys::ibv_qp_init_attr {
+pub(super) fn init_attributes(queue: &CompletionQueue, cap: sys::ibv_qp_cap) -> sys::ibv_qp_init_attr {
     sys::ibv_qp_init_attr {
         qp_context: ptr::null_mut(),
         send_cq: queue.raw.as_ptr(),
@@ -462,318 +498,5 @@ fn init_attributes(queue: &CompletionQueue, cap: sys::ibv_qp_cap) -> sys::ibv_qp
         cap,
         qp_type: sys::IBV_QPT_RC,
         sq_sig_all: 0,
-    }
-}
-
-/// The channel of connection manager events, non-blocking.
-pub(super) struct EventChannel {
-    core: &'static RdmaCore,
-    raw: NonNull<sys::rdma_event_channel>,
-}
-
-impl EventChannel {
-    pub(super) fn new(core: &'static RdmaCore) -> io::Result<EventChannel> {
-        // SAFETY: nothing is passed.
-        let raw = check_pointer(unsafe { (core.cm.rdma_create_event_channel)() })?;
-        let channel = EventChannel { core, raw };
-        set_nonblocking(channel.descriptor().as_raw_fd())?;
-        Ok(channel)
-    }
-
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: open while the channel is, which is borrowed.
-        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
-    }
-
-    /// The next event, if there is one. It is acknowledged: all of it is copied.
-    pub(super) fn next(self: &Rc<EventChannel>) -> Option<CmEvent> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: alive and non-blocking.
-        if unsafe { (self.core.cm.rdma_get_cm_event)(self.raw.as_ptr(), &mut raw) } != 0 {
-            return None;
-        }
-        // SAFETY: an event was got; it and what it points to stay until it is acknowledged below. Reliable
-        // connections, which are all that we make, use the `conn` part.
-        let (event, conn) = unsafe { (&*raw, &(*raw).param.conn) };
-        let private_data = if conn.private_data.is_null() {
-            Vec::new()
-        } else {
-            // SAFETY: as above; the event says how long it is.
-            unsafe {
-                std::slice::from_raw_parts(conn.private_data.cast::<u8>(), conn.private_data_len.into())
-            }
-            .to_vec()
-        };
-        let is_request = event.event == sys::RDMA_CM_EVENT_CONNECT_REQUEST;
-        // SAFETY: an event names an identifier that exists.
-        let token = unsafe { (*event.id).context as usize };
-        let copy = CmEvent {
-            kind: event.event,
-            status: event.status,
-            token,
-            private_data,
-            responder_resources: conn.responder_resources,
-            initiator_depth: conn.initiator_depth,
-            // The identifier of a new connection is ours from here on.
-            incoming: is_request.then(|| NonNull::new(event.id)).flatten().map(|raw| CmId {
-                raw,
-                queue_pair: None,
-                channel: Rc::clone(self),
-            }),
-        };
-        // SAFETY: just got, acknowledged once, not used afterwards.
-        unsafe { (self.core.cm.rdma_ack_cm_event)(raw) };
-        Some(copy)
-    }
-}
-
-impl Drop for EventChannel {
-    fn drop(&mut self) {
-        // SAFETY: identifiers hold an `Rc` of it, so they are gone; every event was acknowledged when it was got.
-        unsafe { (self.core.cm.rdma_destroy_event_channel)(self.raw.as_ptr()) };
-    }
-}
-
-/// A connection manager event.
-pub(super) struct CmEvent {
-    pub(super) kind: sys::rdma_cm_event_type,
-    pub(super) status: libc::c_int,
-    /// Of the identifier that it is about; of the listener's for a request.
-    pub(super) token: usize,
-    pub(super) private_data: Vec<u8>,
-    pub(super) responder_resources: u8,
-    pub(super) initiator_depth: u8,
-    /// The new identifier of a request.
-    pub(super) incoming: Option<CmId>,
-}
-
-/// What a connection's set-up says to the other side.
-#[derive(Clone, Copy)]
-pub(super) struct Parameters<'a> {
-    pub(super) private_data: &'a [u8],
-    pub(super) responder_resources: u8,
-    pub(super) initiator_depth: u8,
-    pub(super) rnr_retry_count: u8,
-}
-
-impl Parameters<'_> {
-    fn raw(&self) -> sys::rdma_conn_param {
-        sys::rdma_conn_param {
-            private_data: self.private_data.as_ptr().cast(),
-            private_data_len: u8::try_from(self.private_data.len()).expect("checked against the limit"),
-            responder_resources: self.responder_resources,
-            initiator_depth: self.initiator_depth,
-            flow_control: 1,
-            // As often as there is: a lost packet must not end a connection.
-            retry_count: 7,
-            rnr_retry_count: self.rnr_retry_count,
-            srq: 0,
-            qp_num: 0,
-        }
-    }
-}
-
-/// What a queue pair stands on.
-struct Foundation {
-    _domain: Rc<ProtectionDomain>,
-    _queue: Rc<CompletionQueue>,
-    _shared: Option<Rc<SharedReceives>>,
-}
-
-/// An identifier of the connection manager, and its queue pair if it has one.
-pub(super) struct CmId {
-    raw: NonNull<sys::rdma_cm_id>,
-    queue_pair: Option<Foundation>,
-    channel: Rc<EventChannel>,
-}
-
-impl CmId {
-    pub(super) fn new(channel: &Rc<EventChannel>, token: usize) -> io::Result<CmId> {
-        let mut raw = ptr::null_mut();
-        let (create, context) = (channel.core.cm.rdma_create_id, token as *mut libc::c_void);
-        // SAFETY: a channel that is alive; the context is a number that is never followed.
-        check(unsafe { create(channel.raw.as_ptr(), &mut raw, context, sys::RDMA_PS_TCP) })?;
-        Ok(CmId { raw: check_pointer(raw)?, queue_pair: None, channel: Rc::clone(channel) })
-    }
-
-    fn cm(&self) -> &'static sys::Cm {
-        &self.channel.core.cm
-    }
-
-    /// Sets the number that its events carry.
-    pub(super) fn set_token(&mut self, token: usize) {
-        // SAFETY: alive; librdmacm only passes the context on.
-        unsafe { self.raw.as_mut().context = token as *mut libc::c_void };
-    }
-
-    /// Says how long the device waits for an acknowledgement. A kernel or a device that does not know of this keeps
-    /// its own time.
-    pub(super) fn set_ack_timeout(&self, timeout: u8) {
-        let mut value = timeout;
-        let (level, name) =
-            (sys::RDMA_OPTION_ID as libc::c_int, sys::RDMA_OPTION_ID_ACK_TIMEOUT as libc::c_int);
-        let set = self.cm().rdma_set_option;
-        // SAFETY: alive; one octet is read during the call.
-        let returned = unsafe { set(self.raw.as_ptr(), level, name, (&raw mut value).cast(), 1) };
-        if let Err(error) = check(returned) {
-            tracing::debug!("set the acknowledgement timeout: {error}");
-        }
-    }
-
-    /// The device that it was bound to; null before that.
-    pub(super) fn context(&self) -> *mut sys::ibv_context {
-        // SAFETY: alive.
-        unsafe { self.raw.as_ref().verbs }
-    }
-
-    /// The queue pair; null if it has none.
-    #[inline]
-    pub(super) fn queue_pair(&self) -> *mut sys::ibv_qp {
-        // SAFETY: alive.
-        unsafe { self.raw.as_ref().qp }
-    }
-
-    /// The device's number of the queue pair, which its completions carry; 0 if it has none.
-    pub(super) fn queue_pair_number(&self) -> u32 {
-        // SAFETY: alive, and so is its queue pair.
-        unsafe { self.queue_pair().as_ref() }.map_or(0, |queue_pair| queue_pair.qp_num)
-    }
-
-    /// The other end's address.
-    pub(super) fn peer(&self) -> Option<SocketAddr> {
-        // SAFETY: alive; a socket address of any family fits into the union.
-        unsafe { socket_address((&raw const (*self.raw.as_ptr()).route.addr.__bindgen_anon_2).cast()) }
-    }
-
-    /// This end's address.
-    pub(super) fn local(&self) -> Option<SocketAddr> {
-        // SAFETY: as in `peer`.
-        unsafe { socket_address((&raw const (*self.raw.as_ptr()).route.addr.__bindgen_anon_1).cast()) }
-    }
-
-    /// Takes an address of this machine; with it comes the device that it belongs to, if it is of one.
-    pub(super) fn bind(&self, address: SocketAddr) -> io::Result<()> {
-        let address = SockAddr::from(address);
-        let to = address.as_ptr().cast_mut().cast();
-        // SAFETY: alive; the address is read during the call.
-        check(unsafe { (self.cm().rdma_bind_addr)(self.raw.as_ptr(), to) })
-    }
-
-    /// Listens at the address that it is bound to.
-    pub(super) fn listen(&self, backlog: u32) -> io::Result<()> {
-        let backlog = backlog.min(i32::MAX as u32) as libc::c_int;
-        // SAFETY: alive.
-        check(unsafe { (self.cm().rdma_listen)(self.raw.as_ptr(), backlog) })
-    }
-
-    pub(super) fn resolve_address(&self, address: SocketAddr, timeout_ms: i32) -> io::Result<()> {
-        let address = SockAddr::from(address);
-        let to = address.as_ptr().cast_mut().cast();
-        let resolve = self.cm().rdma_resolve_addr;
-        // SAFETY: alive; the address is read during the call.
-        check(unsafe { resolve(self.raw.as_ptr(), ptr::null_mut(), to, timeout_ms) })
-    }
-
-    pub(super) fn resolve_route(&self, timeout_ms: i32) -> io::Result<()> {
-        // SAFETY: alive.
-        check(unsafe { (self.cm().rdma_resolve_route)(self.raw.as_ptr(), timeout_ms) })
-    }
-
-    /// Makes its queue pair, in the state in which Receives can be posted, and says what it can.
-    pub(super) fn create_queue_pair(
-        &mut self,
-        domain: &Rc<ProtectionDomain>,
-        queue: &Rc<CompletionQueue>,
-        shared: Option<&Rc<SharedReceives>>,
-        cap: sys::ibv_qp_cap,
-    ) -> io::Result<sys::ibv_qp_cap> {
-        let mut attributes = init_attributes(queue, cap);
-        attributes.srq = shared.map_or(ptr::null_mut(), |shared| shared.queue().as_ptr());
-        let create = self.cm().rdma_create_qp;
-        // SAFETY: all of it is alive, and kept so below; the attributes live through the call.
-        check(unsafe { create(self.raw.as_ptr(), domain.raw.as_ptr(), &mut attributes) })?;
-        let (_domain, _queue, _shared) = (Rc::clone(domain), Rc::clone(queue), shared.cloned());
-        self.queue_pair = Some(Foundation { _domain, _queue, _shared });
-        Ok(attributes.cap)
-    }
-
-    pub(super) fn connect(&self, parameters: Parameters<'_>) -> io::Result<()> {
-        let mut raw = parameters.raw();
-        // SAFETY: alive; the parameters and the private data are read during the call.
-        check(unsafe { (self.cm().rdma_connect)(self.raw.as_ptr(), &mut raw) })
-    }
-
-    pub(super) fn accept(&self, parameters: Parameters<'_>) -> io::Result<()> {
-        let mut raw = parameters.raw();
-        // SAFETY: as in `connect`.
-        check(unsafe { (self.cm().rdma_accept)(self.raw.as_ptr(), &mut raw) })
-    }
-
-    pub(super) fn reject(&self, reason: &[u8]) {
-        let len = reason.len().min(u8::MAX.into());
-        // SAFETY: alive; the reason is read during the call. If it fails the peer is gone already.
-        unsafe { (self.cm().rdma_reject)(self.raw.as_ptr(), reason.as_ptr().cast(), len as u8) };
-    }
-
-    /// Tells the connection manager that a message came before it heard that the connection is there.
-    pub(super) fn notify_established(&self) {
-        // SAFETY: alive. If it fails, the connection manager knows already.
-        unsafe { (self.cm().rdma_notify)(self.raw.as_ptr(), sys::IBV_EVENT_COMM_EST) };
-    }
-
-    /// Ends the connection, and everything posted on its queue pair.
-    pub(super) fn disconnect(&self) {
-        // SAFETY: alive. If it fails there is no connection; what is posted ends below in any case.
-        unsafe { (self.cm().rdma_disconnect)(self.raw.as_ptr()) };
-        self.flush();
-    }
-
-    /// Makes the queue pair give everything posted back.
-    pub(super) fn flush(&self) {
-        if self.queue_pair.is_none() {
-            return;
-        }
-        // SAFETY: numbers and pointers, of which the mask says that only the state is read.
-        let mut attributes: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
-        attributes.qp_state = sys::IBV_QPS_ERR;
-        let modify = self.channel.core.verbs.ibv_modify_qp;
-        // SAFETY: it has a queue pair. If it fails, destroying it ends what is posted.
-        unsafe { modify(self.queue_pair(), &mut attributes, sys::IBV_QP_STATE as libc::c_int) };
-    }
-}
-
-/// The address that is there, if it is one of IP.
-///
-/// # Safety
-///
-/// It is a socket address of any family, or zeros, in room for one of IPv6.
-pub(super) unsafe fn socket_address(address: *const libc::sockaddr) -> Option<SocketAddr> {
-    // SAFETY: whatever its family, an address begins with it; zeros say that there is none.
-    match i32::from(unsafe { (*address).sa_family }) {
-        libc::AF_INET => {
-            // SAFETY: the family says what it is.
-            let address = unsafe { &*address.cast::<libc::sockaddr_in>() };
-            let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
-            Some(SocketAddr::from((ip, u16::from_be(address.sin_port))))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: the family says what it is.
-            let address = unsafe { &*address.cast::<libc::sockaddr_in6>() };
-            let (ip, port) = (Ipv6Addr::from(address.sin6_addr.s6_addr), u16::from_be(address.sin6_port));
-            // The scope belongs to it: without, a link-local address names nobody.
-            Some(SocketAddrV6::new(ip, port, address.sin6_flowinfo, address.sin6_scope_id).into())
-        }
-        _ => None,
-    }
-}
-
-impl Drop for CmId {
-    fn drop(&mut self) {
-        if self.queue_pair.is_some() {
-            // SAFETY: it has one, which nobody uses any more: it is only reached through `self`.
-            unsafe { (self.cm().rdma_destroy_qp)(self.raw.as_ptr()) };
-        }
-        // SAFETY: the last use; its events were acknowledged when they were got.
-        freed("a connection identifier", unsafe { (self.cm().rdma_destroy_id)(self.raw.as_ptr()) });
     }
 }

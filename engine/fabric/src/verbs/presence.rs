@@ -1,4 +1,5 @@
-//! A device that is taken away: noticing it, and letting go of it.
+//! Who has a device: its events are passed on between them. And a device that is taken away: noticing it, and letting go of
+//! it.
 //!
 //! The connection manager tells it to whoever has a connection, and to a listener at an address of that device; not to
 //! one that listens everywhere. So it is also looked for in sysfs, twice a second.
@@ -9,16 +10,35 @@
 
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::objects::Device;
+use super::objects::{AsyncEvent, Device};
 
-/// The contexts that providers of this process use: librdmacm opens a device once for all of them.
-static CLAIMS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// The contexts that providers of this process use, each with its provider's inbox: librdmacm opens a device once for all of
+/// them.
+static CLAIMS: Mutex<Vec<(usize, Arc<Inbox>)>> = Mutex::new(Vec::new());
+
+/// Events that wait for a provider at most. One that does not look for so long has worse to fear.
+const PASSED_ON_MAX: usize = 1024;
+
+/// The device's events that other providers got.
+#[derive(Default)]
+struct Inbox {
+    events: Mutex<Vec<AsyncEvent>>,
+    /// Whether there are any, so that nobody locks for nothing: stored with Release behind the event, taken with Acquire
+    /// before it.
+    has_some: AtomicBool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// An opened device that a provider uses, or did until it was taken away.
 pub(super) struct Claim {
     device: Device,
+    inbox: Arc<Inbox>,
     /// Where sysfs has it while it is there; empty for a device that is not in sysfs.
     path: PathBuf,
 }
@@ -27,13 +47,37 @@ impl Claim {
     pub(super) fn new(device: Device) -> Claim {
         // In a container there may be no sysfs, and libibverbs names a place in it all the same.
         let path = device.path().filter(|path| path.exists()).unwrap_or_default();
-        let claim = Claim { device, path };
-        claim.with(|claims, context| claims.push(context));
+        let claim = Claim { device, inbox: Arc::default(), path };
+        locked(&CLAIMS).push((claim.context(), Arc::clone(&claim.inbox)));
         claim
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut Vec<usize>, usize) -> T) -> T {
-        f(&mut CLAIMS.lock().unwrap_or_else(PoisonError::into_inner), self.device.as_ptr() as usize)
+    fn context(&self) -> usize {
+        self.device.as_ptr() as usize
+    }
+
+    /// Gives an event to the other providers on the device.
+    pub(super) fn pass_on(&self, event: AsyncEvent) {
+        let claims = locked(&CLAIMS);
+        let is_other = |inbox: &Arc<Inbox>| !Arc::ptr_eq(inbox, &self.inbox);
+        for (_, inbox) in claims.iter().filter(|(at, inbox)| *at == self.context() && is_other(inbox)) {
+            let mut events = locked(&inbox.events);
+            if events.len() < PASSED_ON_MAX {
+                events.push(event);
+            }
+            inbox.has_some.store(true, Ordering::Release);
+        }
+    }
+
+    /// The events that others got.
+    #[inline]
+    pub(super) fn take_passed_on(&self) -> Vec<AsyncEvent> {
+        if !self.inbox.has_some.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut events = locked(&self.inbox.events);
+        self.inbox.has_some.store(false, Ordering::Release);
+        std::mem::take(&mut *events)
     }
 
     /// Whether the device can be looked for.
@@ -48,9 +92,8 @@ impl Claim {
 
     /// Gives up a device that is gone, of which nothing is left here.
     pub(super) fn let_go(self) {
-        let is_last =
-            self.with(|claims, context| claims.iter().filter(|&&claim| claim == context).count() == 1);
-        if !is_last {
+        let users = locked(&CLAIMS).iter().filter(|(context, _)| *context == self.context()).count();
+        if users > 1 {
             return;
         }
         match std::fs::File::open("/dev/null") {
@@ -62,10 +105,6 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.with(|claims, context| {
-            if let Some(at) = claims.iter().position(|&claim| claim == context) {
-                claims.swap_remove(at);
-            }
-        });
+        locked(&CLAIMS).retain(|(_, inbox)| !Arc::ptr_eq(inbox, &self.inbox));
     }
 }

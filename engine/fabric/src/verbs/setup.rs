@@ -8,8 +8,9 @@ use stag_rdma_core_sys as sys;
 use super::connection::{Dialing, Phase, QueuePair};
 use super::device::{self, Opened, PRIVATE_DATA_LEN_MAX, capacities};
 use super::exposure::Exposures;
+use super::identifiers::{CmId, Parameters};
 use super::manager::Token;
-use super::objects::{CmId, MemoryWindow, Parameters};
+use super::objects::MemoryWindow;
 use super::{Incoming, Listener, Verbs, sends};
 use crate::setup::{check_private_data, resolve};
 use crate::{

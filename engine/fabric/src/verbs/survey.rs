@@ -9,7 +9,8 @@ use stag_rdma_core_sys as sys;
 use stag_rdma_core_sys::{LoadError, RdmaCore};
 
 use super::device::Opened;
-use super::objects::{Device, DeviceList, EventChannel};
+use super::identifiers::EventChannel;
+use super::objects::{Device, DeviceList};
 use super::sysfs::{self, Kernel, KernelDevice};
 use super::{InterfaceAddress, VerbsConfig, addresses};
 use crate::ExposureKind;

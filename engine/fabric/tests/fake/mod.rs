@@ -101,6 +101,7 @@ pub(crate) struct World {
     channels: BTreeMap<usize, Channel>,
     ids: BTreeMap<usize, Id>,
     queues: BTreeMap<usize, Queue>,
+    last_queue: *mut sys::ibv_cq,
     srqs: BTreeMap<usize, Srq>,
     pairs: BTreeMap<usize, Pair>,
     regions: BTreeMap<u32, Region>,
@@ -303,6 +304,15 @@ pub(crate) fn async_event(kind: sys::ibv_event_type) {
     });
 }
 
+/// An asynchronous event of this kind, about the completion queue that was made last.
+pub(crate) fn last_queue_event(kind: sys::ibv_event_type) {
+    with(|world| {
+        let element = sys::ibv_async_event__bindgen_ty_1 { cq: world.last_queue };
+        world.async_events.push_back(sys::ibv_async_event { element, event_type: kind });
+        signal(world.context.async_fd);
+    });
+}
+
 impl World {
     /// Puts the device into sysfs, so to speak: at this path.
     pub(crate) fn set_path(&mut self, path: &str) {
@@ -353,6 +363,7 @@ impl World {
             channels: BTreeMap::new(),
             ids: BTreeMap::new(),
             queues: BTreeMap::new(),
+            last_queue: ptr::null_mut(),
             srqs: BTreeMap::new(),
             pairs: BTreeMap::new(),
             regions: BTreeMap::new(),

@@ -223,6 +223,7 @@ pub(super) extern "C" fn create_cq(
         let raw = &raw mut *object;
         let queue = Queue { object, done: VecDeque::new(), is_armed: false, events: 0 };
         world.queues.insert(raw as usize, queue);
+        world.last_queue = raw;
         world.born("completion queue");
         raw
     })

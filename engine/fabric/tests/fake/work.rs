@@ -55,6 +55,9 @@ impl World {
 
     pub(super) fn drop_pair(&mut self, raw: *mut sys::ibv_qp) {
         assert!(self.pairs.remove(&(raw as usize)).is_some(), "a queue pair is destroyed once");
+        // As the kernel does: what nobody got of it is not to be had any more.
+        // SAFETY: as wide as any field of the union.
+        self.async_events.retain(|event| unsafe { event.element.qp } != raw);
         let is_bound = |window: &Window| window.bound.is_some_and(|bound| bound.0 == raw as usize);
         assert!(
             !self.windows.values().any(is_bound),

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use stag_fabric::verbs::VerbsConfig;
-use stag_fabric::{DisconnectReason, FabricError, Provider, WorkError};
+use stag_fabric::{DisconnectReason, FabricError, Provider, SendRequest, WorkError};
 use stag_rdma_core_sys as sys;
 
 use crate::fake;
@@ -339,10 +339,33 @@ fn a_peer_that_talks_is_not_asked() {
     let keep_alive = Some(Duration::from_millis(20));
     let (mut a, mut b) = connected(&VerbsConfig { keep_alive, ..WINDOWS.config() }, CAPACITY);
     for _ in 0..20 {
-        a.offer();
+        let buf = a.buf(b"I am here");
+        let request = SendRequest { id: 1, buf, invalidate: None, signaled: true };
+        a.verbs.post_send(a.pair.expect("connected"), request).expect("within capacity");
         pass(&mut a, &mut b, 200);
         b.receive();
     }
     assert_eq!(b.verbs.counters().probes, 0);
     assert!(a.verbs.counters().probes > 0, "B says nothing");
+}
+
+/// Of several providers in a process the first that looks gets an event, whose ever it is.
+#[test]
+fn events_of_the_device_reach_whom_they_are_about() {
+    WINDOWS.begin();
+    let (mut a, mut b) = connected(&WINDOWS.config(), CAPACITY);
+    // A looks first; the queue is B's.
+    fake::last_queue_event(sys::IBV_EVENT_CQ_ERR);
+    pass(&mut a, &mut b, 2);
+    assert!(a.verbs.device().is_some() && b.verbs.device().is_none());
+    assert_eq!(b.ended.pop(), Some(DisconnectReason::DeviceRemoved));
+    pass(&mut a, &mut b, 11_000);
+    assert_eq!(a.ended.pop(), Some(DisconnectReason::Peer));
+    connect(&mut a, &mut b);
+    // What is nobody's is everybody's.
+    fake::async_event(sys::IBV_EVENT_DEVICE_FATAL);
+    pass(&mut a, &mut b, 2);
+    assert!(a.verbs.device().is_none() && b.verbs.device().is_none());
+    drop((a, b));
+    assert_eq!(fake::leaks(), []);
 }
