@@ -7,7 +7,8 @@
 # A line for each case and each fault, `ok`, `skip` with the reason or `FAIL`; at the end `N passed, N failed`.
 # --long    every case and every fault, on kernels 6.1 and 6.12 (six minutes for each device and kernel); else a few of each
 #           kind, on 6.1, in less than three minutes for both devices
-# --with    the provider has a shared receive queue, or standing exposures, or memory windows: what it does not choose by itself
+# --with    the provider has a shared receive queue, or standing exposures, or memory windows: what it does not choose by itself;
+#           no faults, whose programs leave it the choice
 # --fault   this fault instead, `all` for each; no case but CASES
 # CASES     regular expressions: these cases instead; no fault but --fault's
 #
@@ -41,13 +42,13 @@ if [ ${#cases[@]} -gt 0 ] || [ ${#faults[@]} -gt 0 ]; then
     :
 elif [ -n "$long" ]; then
     cases=(.)
-    faults=(all)
+    [ -n "${LABV_WITH:-}" ] || faults=(all)
 else
-    faults=(server_killed device_reset)
+    [ -n "${LABV_WITH:-}" ] || faults=(server_killed device_reset)
     # What software devices are known to stumble over, and one of every kind.
     cases=(
         messages::{both_directions,message_longer,many_queue_pairs} transfers::{a_read_gathers,completions_come,requests_around}
-        exposures::{a_fenced_handle,a_fence_against_writes} capacity::sends_beyond setup::{private_data,nobody_listens}
+        exposures::{a_fenced_handle,a_fence_against_writes,exposures_are_limited} capacity::sends_beyond setup::{private_data,nobody_listens}
         teardown::{with_everything,the_other_side_dies}
     )
 fi

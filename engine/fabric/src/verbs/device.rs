@@ -326,8 +326,8 @@ fn choose_exposure(
     let why = if wanted == Some(ExposureKind::Registration) {
         "it was asked for".to_owned()
     } else if attributes.vendor_id == RXE_VENDOR && wanted != Some(ExposureKind::MemoryWindow) {
-        // Seen with Linux 6.1: its queue pair is not destroyed for a minute.
-        "rxe loses a reference when a peer reads more than a packet through a window".to_owned()
+        // Seen with Linux 6.1 and 6.12: `rxe_do_invalidate_mw` does not ask whether the window is bound.
+        "a peer's Send that invalidates a window of rxe a second time makes the kernel panic".to_owned()
     } else if !has_windows(attributes) {
         "the device has no memory windows of type 2".to_owned()
     } else {

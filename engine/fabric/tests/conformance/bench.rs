@@ -49,7 +49,7 @@ pub(crate) trait Harness {
         false
     }
 
-    /// Whether a window may be invalidated that is not bound, or that the peer is reading through.
+    /// Whether a window may be invalidated that is not bound any more.
     fn survives_late_invalidations(&self) -> bool {
         true
     }

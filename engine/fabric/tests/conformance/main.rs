@@ -97,6 +97,7 @@ conformance! {
         send_with_invalidate
         send_with_invalidate_of_readable_memory
         invalidating_what_is_not_exposed
+        invalidating_twice
         invalidating_what_was_fenced_meanwhile
         exposures_are_limited
         exposing_unregistered_memory
