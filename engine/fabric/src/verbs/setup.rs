@@ -243,7 +243,8 @@ impl Verbs {
         let receives = if shared.is_some() { 0 } else { capacity.receives.max(1) };
         let cap = capacities(sends::depth(capacity) as u32, receives, opened.profile.inline_len);
         let made = cm.create_queue_pair(&domain.domain, &opened.queue, shared, cap);
-        let made = made.map_err(failed("the device has no queue pair left"))?;
+        let made =
+            made.map_err(failed("the device makes no such queue pair: too deep, or it has none left"))?;
         // What was probed may not be left in a deeper queue.
         pair.inline_len = made.max_inline_data.min(opened.profile.inline_len);
         if let Some(shared) = shared {

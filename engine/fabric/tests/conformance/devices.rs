@@ -73,8 +73,8 @@ struct Kind {
     shares_receives: bool,
 }
 
-/// InfiniBand with memory windows and without, and iWARP, which has none; then what is only used when asked for.
-const KINDS: [Kind; 5] = {
+/// InfiniBand with memory windows and without, and iWARP, likewise; then what is only used when asked for.
+const KINDS: [Kind; 6] = {
     let windows = Kind {
         has_windows: true,
         is_iwarp: false,
@@ -87,6 +87,7 @@ const KINDS: [Kind; 5] = {
         windows,
         Kind { has_windows: false, ..windows },
         iwarp,
+        Kind { has_windows: true, ..iwarp },
         Kind { shares_receives: true, ..windows },
         Kind { shares_receives: true, exposure: Some(ExposureKind::Standing), ..iwarp },
     ]
@@ -118,6 +119,8 @@ impl Harness for Devices {
         let config = VerbsConfig {
             setup_timeout: Duration::from_secs(if self.host.is_some() { 5 } else { 1 }),
             completions: 4096,
+            // Whoever is silent for a moment is asked all the time: nobody is to notice.
+            keep_alive: Some(Duration::from_millis(if self.host.is_some() { 100 } else { 1 })),
             exposure: self.kind.exposure,
             shared_receives: self.kind.shares_receives.then_some(SHARED),
             ..VerbsConfig::default()
