@@ -461,7 +461,8 @@ impl Requester {
 
     /// Takes in the plainest of messages: a Reply without chunks to a Call that offered none. `None`: it is
     /// something else.
-    #[inline]
+    // Always inline: what it returns is long, and is then not written down to be read again.
+    #[inline(always)]
     fn receive_plain<'m>(&mut self, message: &'m [u8]) -> Option<Received<'m>> {
         let plain = plain::parse(message, plain::REPLY)?;
         let call = self.find(plain.xid)?;

@@ -346,7 +346,8 @@ impl Responder {
     }
 
     /// Takes in a message for this Responder. The checks are in the order of section 12.
-    #[inline]
+    // Always inline: what it returns is long, and is then not written down to be read again.
+    #[inline(always)]
     pub fn handle_receive<'m>(&mut self, message: &'m [u8]) -> Received<'m> {
         self.grant.receive_consumed();
         let Some(plain) = plain::parse(message, plain::CALL) else {
@@ -531,7 +532,8 @@ impl Responder {
     /// # Panics
     ///
     /// When `out` is shorter than the header, or `items` are not those of the plan.
-    #[inline]
+    // Always inline: its arguments are more words than what it does with most of them, which is nothing.
+    #[inline(always)]
     pub fn emit_reply(
         &mut self,
         id: CallId,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use stag_fabric::{Exposed, Fence, Handle, PostError, Provider, SendRequest};
-use stag_memory::Buf;
+use stag_memory::{Buf, Shared};
 use stag_proto::parameters::Parameters;
 use stag_proto::plan::{Form, Shape};
 use stag_proto::requester::{
@@ -188,68 +188,142 @@ impl Calling {
         let Some(mut send) = core.pools.messages.take() else {
             return Err(CallRefused::NoMemory);
         };
+        let Some(call) = self.requester.begin() else {
+            return Err(CallRefused::NoCredit);
+        };
+        let threshold = self.requester.parameters().call_threshold as usize;
+        send.set_len(threshold.min(send.capacity()));
+        if self.is_plain(request, chunks) {
+            // What most Calls are needs no plan, and nothing of what is in the way of one that does.
+            let mut writer = Writer::new(&mut send[HEADER_LEN_MIN as usize..]);
+            if write_payload(&mut writer, call.xid(), request, &encode).is_ok() {
+                let len = writer.position();
+                self.occupy(core, call, request, probe);
+                self.keep(
+                    call,
+                    request,
+                    &send[HEADER_LEN_MIN as usize..][..len],
+                    &Positions::new(),
+                    chunks,
+                    None,
+                );
+                let form = Form { long: false, reply_chunk: false, header_len: HEADER_LEN_MIN };
+                let emitted = self.requester.emit_call(call, &form, &ChunkLists::default(), &mut send);
+                // The buffers of messages have room for a header.
+                let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
+                send.set_len(header_len + len);
+                if self.send(core, id, call, send) {
+                    core.statistics.messages_short += 1;
+                }
+                return Ok(call);
+            }
+        }
+        if let Err(refused) = self.make_planned(core, id, request, chunks, probe, &encode, call, send) {
+            let _ = self.requester.abandon(call);
+            return Err(refused);
+        }
+        Ok(call)
+    }
+
+    /// Whether a Call has no chunks, and its Reply is sure to fit inline. It may still be too long itself.
+    #[inline]
+    fn is_plain(&self, request: &Request<'_>, chunks: &Chunks) -> bool {
+        let len = reply_payload_len_max(request).saturating_add(HEADER_LEN_MIN);
+        chunks.is_empty() && len <= self.requester.parameters().reply_threshold
+    }
+
+    /// Makes a Call that begun, with chunks, or with a Payload or a Reply that may not fit inline. An error: nothing was
+    /// exposed or sent.
+    #[allow(clippy::too_many_arguments, reason = "the rest of `make`")]
+    #[inline(never)]
+    fn make_planned<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        request: &Request<'_>,
+        chunks: &mut Chunks,
+        probe: bool,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+        call: requester::CallId,
+        mut send: Buf,
+    ) -> Result<(), CallRefused> {
         let counts = WriteCounts::of(chunks.write.iter().map(|(chunk, _)| *chunk));
         let mut shape = Shape {
             payload_len: 0,
             prefer_long_call: false,
             read_segments: chunks.read.len() as u32,
             write_chunks: counts.as_slice(),
-            reply_payload_len_max: request.results_len_max.saturating_add(REPLY_HEADER_LEN_MAX),
+            reply_payload_len_max: reply_payload_len_max(request),
             long_call_segments: 1,
             reply_chunk_segments: 1,
         };
-        let planned = if chunks.is_empty() && self.fits_inline(&shape) {
-            Ok(Form { long: false, reply_chunk: false, header_len: HEADER_LEN_MIN })
-        } else {
-            self.requester.plan(&shape)
+        let write = |space: &mut [u8]| {
+            let mut writer = Writer::new(space);
+            write_payload(&mut writer, call.xid(), request, &encode)?;
+            let reduced = writer.reduced_positions().iter().take(CLIENT_SEGMENTS_MAX);
+            Ok((writer.position(), reduced.copied().collect()))
         };
-        let Ok(mut form) = planned else { return Err(CallRefused::TooManySegments) };
-        let Some(call) = self.requester.begin() else {
-            return Err(CallRefused::NoCredit);
-        };
-
-        // The Payload goes straight behind the header, or, when it does not fit, into a Long Call's buffer.
-        let threshold = self.requester.parameters().call_threshold as usize;
-        send.set_len(threshold.min(send.capacity()));
-        let write = |space: &mut [u8]| write_payload(space, call.xid(), request, &encode);
+        // The Payload goes straight behind the header, or, when it does not fit, into a Long Call's buffer. A plain
+        // Call is only here because it does not.
+        let mut inline = Err(Overflow);
+        let mut form = Form { long: false, reply_chunk: false, header_len: HEADER_LEN_MIN };
+        if !self.is_plain(request, chunks) {
+            form = self.requester.plan(&shape).map_err(|_| CallRefused::TooManySegments)?;
+            inline = write(&mut send[form.header_len as usize..]);
+        }
         let mut long = None;
-        let (payload_len, positions) = match write(&mut send[form.header_len as usize..]) {
+        let (payload_len, positions) = match inline {
             Ok(written) => written,
             Err(Overflow) => {
                 shape.payload_len = u32::MAX;
-                match self.long_payload(core, &shape, write) {
-                    Ok((planned, buf, positions)) => {
-                        form = planned;
-                        long = Some(buf);
-                        (0, positions)
-                    }
-                    Err(refused) => {
-                        let _ = self.requester.abandon(call);
-                        return Err(refused);
-                    }
-                }
+                let (planned, buf, positions) = self.long_payload(core, &shape, write)?;
+                form = planned;
+                long = Some(buf);
+                (0, positions)
             }
         };
-        let plain = long.is_none() && !form.reply_chunk && chunks.is_empty();
-        if !plain {
-            let regions = chunks.read.len() + chunks.write.len();
-            let regions = regions as u32 + u32::from(long.is_some()) + u32::from(form.reply_chunk);
-            if self.exposed + regions > self.exposures_max {
-                let _ = self.requester.abandon(call);
-                return Err(CallRefused::FabricBusy);
-            }
+        let regions = chunks.read.len() + chunks.write.len();
+        let regions = regions as u32 + u32::from(long.is_some()) + u32::from(form.reply_chunk);
+        if self.exposed + regions > self.exposures_max {
+            return Err(CallRefused::FabricBusy);
         }
         let mut reply_buf = None;
         if form.reply_chunk {
             let len = (shape.reply_payload_len_max as usize).min(LONG_REPLY_LEN_MAX);
-            let Some(mut buf) = core.pools.payload.take_len(len) else {
-                let _ = self.requester.abandon(call);
-                return Err(CallRefused::NoMemory);
-            };
+            let mut buf = core.pools.payload.take_len(len).ok_or(CallRefused::NoMemory)?;
             buf.set_len(len);
             reply_buf = Some(buf);
         }
 
+        self.occupy(core, call, request, probe);
+        let long_call = long.is_some();
+        let long = long.map(Buf::share);
+        let payload = &send[form.header_len as usize..][..payload_len];
+        self.keep(call, request, payload, &positions, chunks, long.as_ref());
+        let (slot, lists) = (&mut self.slots[call.index()], &mut self.lists);
+        let exposed = slot.expose(core, id, chunks, &positions, long, reply_buf, lists);
+        self.exposed += slot.exposed_count();
+        if let Err(error) = exposed {
+            self.end_unsent(core, id, call, error, None);
+            return Ok(());
+        }
+        let emitted = emit_chunks(&mut self.requester, call, &form, lists, counts.as_slice(), &mut send);
+        // The plan above and the lists agree by construction.
+        let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
+        send.set_len(header_len + payload_len);
+        if self.send(core, id, call, send) {
+            if long_call {
+                core.statistics.position_zero_chunks += 1;
+            } else {
+                core.statistics.messages_short += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes in its slot what a Call is.
+    #[inline]
+    fn occupy<P>(&mut self, core: &Core<P>, call: requester::CallId, request: &Request<'_>, probe: bool) {
         let slot = &mut self.slots[call.index()];
         slot.call = Some(call);
         slot.user = request.user;
@@ -263,54 +337,43 @@ impl Calling {
         }
         self.outstanding += 1;
         self.probing |= probe;
-
-        let long_call = long.is_some();
-        let long = long.map(Buf::share);
-        if let Some(kept) = self.kept.get_mut(call.index()) {
-            kept.retransmit = request.retransmit;
-            if request.retransmit {
-                let start = form.header_len as usize;
-                let payload = &send[start..start + payload_len];
-                kept.keep(payload, &positions, chunks, long.as_ref(), &shape, threshold);
-            }
-        }
-        let lists = &mut self.lists;
-        if !plain {
-            let exposed = slot.expose(core, id, chunks, &positions, long, reply_buf, lists);
-            self.exposed += slot.exposed_count();
-            if let Err(error) = exposed {
-                self.end_unsent(core, id, call, error, None);
-                return Ok(call);
-            }
-        }
-        let emitted = if plain {
-            self.requester.emit_call(call, &form, &ChunkLists::default(), &mut send)
-        } else {
-            emit_chunks(&mut self.requester, call, &form, lists, counts.as_slice(), &mut send)
-        };
-        // The plan above and the lists agree by construction.
-        let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
-        send.set_len(header_len + payload_len);
-        let request = SendRequest { id: 0, buf: send, invalidate: None, signaled: false };
-        if let Err(refused) = core.provider.post_send(id, request) {
-            self.end_unsent(core, id, call, refused.error, Some(refused.request.buf));
-            return Ok(call);
-        }
-        let statistics = &mut core.statistics;
-        statistics.calls_sent += 1;
-        if long_call {
-            statistics.position_zero_chunks += 1;
-        } else {
-            statistics.messages_short += 1;
-        }
-        Ok(call)
     }
 
-    /// Whether the Reply to a Call without chunks is sure to fit inline: what most Calls are, without a plan.
+    /// Keeps what sending a Call again takes, if there may be another connection.
     #[inline]
-    fn fits_inline(&self, shape: &Shape<'_>) -> bool {
-        let len = shape.reply_payload_len_max.saturating_add(HEADER_LEN_MIN);
-        len <= self.requester.parameters().reply_threshold
+    fn keep(
+        &mut self,
+        call: requester::CallId,
+        request: &Request<'_>,
+        payload: &[u8],
+        positions: &Positions,
+        chunks: &Chunks,
+        long: Option<&Shared>,
+    ) {
+        let Some(kept) = self.kept.get_mut(call.index()) else { return };
+        kept.retransmit = request.retransmit;
+        if request.retransmit {
+            let threshold = self.requester.parameters().call_threshold as usize;
+            kept.keep(payload, positions, chunks, long, reply_payload_len_max(request), threshold);
+        }
+    }
+
+    /// Posts a Call's message. `false`: it was refused, and the Call ends or waits.
+    #[inline]
+    fn send<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: requester::CallId,
+        message: Buf,
+    ) -> bool {
+        let request = SendRequest { id: 0, buf: message, invalidate: None, signaled: false };
+        if let Err(refused) = core.provider.post_send(id, request) {
+            self.end_unsent(core, id, call, refused.error, Some(refused.request.buf));
+            return false;
+        }
+        core.statistics.calls_sent += 1;
+        true
     }
 
     /// Encodes a Payload that does not fit inline (8166-3.5.3-a), and plans the Call anew for it.
@@ -420,7 +483,8 @@ impl Calling {
     }
 
     /// Takes in a message. `Err`: the connection has to end, and why.
-    #[inline]
+    // Always inline: there is one caller, which has taken the completion apart already.
+    #[inline(always)]
     pub(crate) fn receive<P: Provider>(
         &mut self,
         core: &mut Core<P>,
@@ -457,7 +521,10 @@ impl Calling {
                     self.exposed -= slot.take_back(invalidated, exposed);
                 }
                 core.statistics.replies_received += 1;
-                self.settle(core, id, call, memory);
+                match memory {
+                    Memory::Safe => self.finish(core, call),
+                    Memory::Exposed => self.settle(core, id, call, memory),
+                }
             }
             Received::Failed { call, failure, memory } => {
                 let slot = &mut self.slots[call.index()];
@@ -596,15 +663,20 @@ impl Calling {
     }
 }
 
-/// Encodes a Call's RPC message, and returns its length and the Positions of its reduced arguments.
+/// Octets that the Payload stream of a Call's Reply has at most.
+#[inline]
+fn reply_payload_len_max(request: &Request<'_>) -> u32 {
+    request.results_len_max.saturating_add(REPLY_HEADER_LEN_MAX)
+}
+
+/// Encodes a Call's RPC message.
 #[inline]
 fn write_payload(
-    space: &mut [u8],
+    writer: &mut Writer<'_>,
     xid: u32,
     request: &Request<'_>,
     encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-) -> Result<(usize, Positions), Overflow> {
-    let mut writer = Writer::new(space);
+) -> Result<(), Overflow> {
     CallHeader {
         xid,
         program: request.program,
@@ -616,11 +688,6 @@ fn write_payload(
         },
         verifier: OpaqueAuth::NONE,
     }
-    .emit(&mut writer)?;
-    encode(&mut writer)?;
-    let mut positions = Positions::new();
-    for &position in writer.reduced_positions().iter().take(CLIENT_SEGMENTS_MAX) {
-        positions.push(position);
-    }
-    Ok((writer.position(), positions))
+    .emit(writer)?;
+    encode(writer)
 }

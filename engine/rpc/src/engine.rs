@@ -482,17 +482,19 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.lose(gone, reason);
     }
 
-    /// Acts on all that one look found.
+    /// Acts on all that one look found, and says how many events were among it.
     #[inline]
-    fn handle(&mut self, completions: &mut Vec<Completion>, events: &mut usize) {
+    fn handle(&mut self, completions: &mut Vec<Completion>) -> usize {
+        let mut events = 0;
         // Established comes before a queue pair's first completion, Disconnected after its last.
         while let Some(event) = self.core.provider.poll_event() {
-            *events += 1;
+            events += 1;
             self.handle_event(event);
         }
         for completion in completions.drain(..) {
             self.complete(completion);
         }
+        events
     }
 
     #[inline]
@@ -628,12 +630,15 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
             events = self.core.provider.poll(now, &mut completions, burst);
         }
 
-        self.handle(&mut completions, &mut events);
-        // Where memory is shared a Read is done when it is posted: its Call need not wait for another pass. Once
-        // only, so that the pass stays bounded.
-        if std::mem::take(&mut self.core.read_posted) {
+        let mut looks_again = true;
+        loop {
+            events += self.handle(&mut completions);
+            // Where memory is shared a Read is done when it is posted: its Call need not wait for another pass. Once
+            // only, so that the pass stays bounded.
+            if !std::mem::take(&mut looks_again) || !std::mem::take(&mut self.core.read_posted) {
+                break;
+            }
             events += self.core.provider.poll(now, &mut completions, burst);
-            self.handle(&mut completions, &mut events);
         }
         self.completions = completions;
         while let Some((id, reason)) = self.disconnects.pop() {

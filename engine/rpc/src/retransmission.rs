@@ -66,7 +66,7 @@ impl Kept {
         positions: &Positions,
         chunks: &Chunks,
         long: Option<&Shared>,
-        shape: &Shape<'_>,
+        reply_payload_len_max: u32,
         threshold: usize,
     ) {
         self.standing = Standing::Plain;
@@ -81,7 +81,7 @@ impl Kept {
             self.reads.push((*item, data.clone()));
         }
         self.long = long.cloned();
-        self.reply_payload_len_max = shape.reply_payload_len_max;
+        self.reply_payload_len_max = reply_payload_len_max;
     }
 
     fn take_unsent(&mut self) -> Option<Buf> {
