@@ -21,7 +21,11 @@ cm+='|set_option'
 # Types and constants that no function above leads to.
 types='ibv_(port_attr|wc|send_wr|recv_wr|access_flags|device_cap_flags|mw|mw_type|wc_status|wc_flags|event_type'
 types+='|transport_type|node_type|port_state|mtu|qp_state|wr_opcode|send_flags|gid|qp_attr_mask|qp_type)'
-types+='|rdma_cm_event_type'
+types+='|rdma_cm_event_type|verbs_context|ibv_query_device_ex_input|ibv_odp_.*'
+# What stands in those and is not looked into: of these only the size.
+opaque='ibv_(ah_attr|sa_path_rec|(packet_pacing|pci_atomic|rss|tm|tso|cq_moderation)_caps|(cq|qp|srq)_init_attr_ex|cq_ex|flow.*|r?wq_.*'
+opaque+='|rx_hash_conf|alloc_dm_attr|dm|counter.*|modify_cq_attr|ops_wr.*|parent_domain_init_attr|poll_cq_attr|qp_open_attr'
+opaque+='|qp_rate_limit_attr|td|td_init_attr|values_ex|wc_tm_info|xrcd|xrcd_init_attr)|ib_uverbs_.*|timespec'
 vars='IBV_LINK_LAYER_.*|RDMA_MAX_.*|RDMA_OPTION_.*'
 
 work=$(mktemp -d)
@@ -34,7 +38,7 @@ bind() {
         --default-enum-style consts --no-prepend-enum-name --default-non-copy-union-style manually_drop \
         --allowlist-function "ibv_($verbs)|rdma_($cm)" --allowlist-type "$types" --allowlist-var "$vars" \
         --blocklist-type 'pthread_.*|__pthread.*|__atomic_wide.*|sockaddr.*|in6?_addr.*|sa_family_t|socklen_t|in_.*_t' \
-        --opaque-type 'ibv_ah_attr|ibv_sa_path_rec' "$@"
+        --opaque-type "$opaque" "$@"
 }
 
 {

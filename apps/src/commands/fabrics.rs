@@ -97,10 +97,15 @@ fn iwarp() -> (bool, String, Vec<String>) {
     }
 }
 
-/// Looks at the RDMA devices, as the options would have them opened.
+/// Looks at the RDMA devices, as the options would have them opened, and as `stagd` polls them.
 fn look() -> Survey {
     let options = options::get();
-    survey(&VerbsConfig { device: options.device, exposure: options.exposure, ..VerbsConfig::default() })
+    survey(&VerbsConfig {
+        device: options.device,
+        exposure: options.exposure,
+        may_sleep: true,
+        ..VerbsConfig::default()
+    })
 }
 
 /// Whether one of them can be used, and which.

@@ -2,8 +2,11 @@
 
 #![allow(clippy::missing_safety_doc, reason = "as their manual pages say, which each has")]
 
+use std::mem::offset_of;
+
 use libc::c_int;
 
+use crate::Verbs;
 use crate::types::*;
 
 /// Posts a list of send work requests. Returns 0 or an error number; then `bad_wr` is the first that was not posted.
@@ -85,6 +88,51 @@ pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
         Some(dealloc_mw) => unsafe { dealloc_mw(mw) },
         None => libc::EOPNOTSUPP,
     }
+}
+
+/// Asks for a device's attributes, those that came after `ibv_query_device` too; of a driver that knows only that one, the rest
+/// are zero. Returns 0 or an error number.
+#[inline]
+pub unsafe fn ibv_query_device_ex(
+    verbs: &Verbs,
+    context: *mut ibv_context,
+    attributes: *mut ibv_device_attr_ex,
+) -> c_int {
+    // SAFETY: the caller's word: `context` is an open device.
+    if let Some(context_around) = unsafe { extended(context) }
+        // SAFETY: it reaches up to this field, as `extended` saw.
+        && let Some(query) = unsafe { (*context_around).query_device_ex }
+    {
+        // SAFETY: the driver's own function, with arguments that the caller vouches for; no input is one that asks for
+        // nothing special.
+        let returned =
+            unsafe { query(context, std::ptr::null(), attributes, size_of::<ibv_device_attr_ex>()) };
+        if !matches!(returned, libc::EOPNOTSUPP | libc::ENOSYS) {
+            return returned;
+        }
+    }
+    // SAFETY: the structure is the caller's, and numbers, for which all zeros is a value.
+    unsafe { attributes.write_bytes(0, 1) };
+    // SAFETY: as above; the old structure is in the new one.
+    unsafe { (verbs.ibv_query_device)(context, &raw mut (*attributes).orig_attr) }
+}
+
+/// What `abi_compat` of a device says whose `ibv_context` is the end of a `verbs_context`.
+pub const VERBS_ABI_IS_EXTENDED: *mut libc::c_void = std::ptr::without_provenance_mut(usize::MAX);
+
+/// The structure around a device's context, if there is one, and if it reaches up to `query_device_ex`: it grows at its
+/// front, so an older library's begins further down.
+unsafe fn extended(context: *mut ibv_context) -> Option<*mut verbs_context> {
+    // SAFETY: the caller's word: an open device.
+    if unsafe { (*context).abi_compat } != VERBS_ABI_IS_EXTENDED {
+        return None;
+    }
+    // What it has behind the start of that field, at least.
+    const REACH: usize = size_of::<verbs_context>() - offset_of!(verbs_context, query_device_ex);
+    // Of an older library it begins before what there is: only fields that `sz` says are there may be read.
+    let extended = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
+    // SAFETY: the mark says that `context` is the end of one, and `sz` stands right before it, whatever the library's age.
+    (unsafe { (*extended).sz } >= REACH).then_some(extended)
 }
 
 /// The next key of a memory window or region: only the last octet changes, and it wraps.

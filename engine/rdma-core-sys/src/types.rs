@@ -9,6 +9,10 @@ pub type __u64 = libc::c_ulonglong;
 pub type __be16 = __u16;
 pub type __be32 = __u32;
 pub type __be64 = __u64;
+pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH: ib_uverbs_advise_mr_advice = 0;
+pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE: ib_uverbs_advise_mr_advice = 1;
+pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ib_uverbs_advise_mr_advice = 2;
+pub type ib_uverbs_advise_mr_advice = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ibv_gid {
@@ -80,6 +84,26 @@ pub const IBV_ATOMIC_NONE: ibv_atomic_cap = 0;
 pub const IBV_ATOMIC_HCA: ibv_atomic_cap = 1;
 pub const IBV_ATOMIC_GLOB: ibv_atomic_cap = 2;
 pub type ibv_atomic_cap = libc::c_uint;
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_alloc_dm_attr {
+    pub _bindgen_opaque_blob: [u64; 2usize],
+}
+const _: () = {
+    ["Size of ibv_alloc_dm_attr"][::core::mem::size_of::<ibv_alloc_dm_attr>() - 16usize];
+    ["Alignment of ibv_alloc_dm_attr"][::core::mem::align_of::<ibv_alloc_dm_attr>() - 8usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_dm {
+    pub _bindgen_opaque_blob: [u64; 4usize],
+}
+const _: () = {
+    ["Size of ibv_dm"][::core::mem::size_of::<ibv_dm>() - 32usize];
+    ["Alignment of ibv_dm"][::core::mem::align_of::<ibv_dm>() - 8usize];
+};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_device_attr {
@@ -198,6 +222,178 @@ const _: () = {
         [::core::mem::offset_of!(ibv_device_attr, local_ca_ack_delay) - 226usize];
     ["Offset of field: ibv_device_attr::phys_port_cnt"]
         [::core::mem::offset_of!(ibv_device_attr, phys_port_cnt) - 227usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_query_device_ex_input {
+    pub comp_mask: u32,
+}
+const _: () = {
+    ["Size of ibv_query_device_ex_input"][::core::mem::size_of::<ibv_query_device_ex_input>() - 4usize];
+    ["Alignment of ibv_query_device_ex_input"][::core::mem::align_of::<ibv_query_device_ex_input>() - 4usize];
+    ["Offset of field: ibv_query_device_ex_input::comp_mask"]
+        [::core::mem::offset_of!(ibv_query_device_ex_input, comp_mask) - 0usize];
+};
+pub const IBV_ODP_SUPPORT_SEND: ibv_odp_transport_cap_bits = 1;
+pub const IBV_ODP_SUPPORT_RECV: ibv_odp_transport_cap_bits = 2;
+pub const IBV_ODP_SUPPORT_WRITE: ibv_odp_transport_cap_bits = 4;
+pub const IBV_ODP_SUPPORT_READ: ibv_odp_transport_cap_bits = 8;
+pub const IBV_ODP_SUPPORT_ATOMIC: ibv_odp_transport_cap_bits = 16;
+pub const IBV_ODP_SUPPORT_SRQ_RECV: ibv_odp_transport_cap_bits = 32;
+pub type ibv_odp_transport_cap_bits = libc::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_odp_caps {
+    pub general_caps: u64,
+    pub per_transport_caps: ibv_odp_caps__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_odp_caps__bindgen_ty_1 {
+    pub rc_odp_caps: u32,
+    pub uc_odp_caps: u32,
+    pub ud_odp_caps: u32,
+}
+const _: () = {
+    ["Size of ibv_odp_caps__bindgen_ty_1"][::core::mem::size_of::<ibv_odp_caps__bindgen_ty_1>() - 12usize];
+    ["Alignment of ibv_odp_caps__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_odp_caps__bindgen_ty_1>() - 4usize];
+    ["Offset of field: ibv_odp_caps__bindgen_ty_1::rc_odp_caps"]
+        [::core::mem::offset_of!(ibv_odp_caps__bindgen_ty_1, rc_odp_caps) - 0usize];
+    ["Offset of field: ibv_odp_caps__bindgen_ty_1::uc_odp_caps"]
+        [::core::mem::offset_of!(ibv_odp_caps__bindgen_ty_1, uc_odp_caps) - 4usize];
+    ["Offset of field: ibv_odp_caps__bindgen_ty_1::ud_odp_caps"]
+        [::core::mem::offset_of!(ibv_odp_caps__bindgen_ty_1, ud_odp_caps) - 8usize];
+};
+const _: () = {
+    ["Size of ibv_odp_caps"][::core::mem::size_of::<ibv_odp_caps>() - 24usize];
+    ["Alignment of ibv_odp_caps"][::core::mem::align_of::<ibv_odp_caps>() - 8usize];
+    ["Offset of field: ibv_odp_caps::general_caps"]
+        [::core::mem::offset_of!(ibv_odp_caps, general_caps) - 0usize];
+    ["Offset of field: ibv_odp_caps::per_transport_caps"]
+        [::core::mem::offset_of!(ibv_odp_caps, per_transport_caps) - 8usize];
+};
+pub const IBV_ODP_SUPPORT: ibv_odp_general_caps = 1;
+pub const IBV_ODP_SUPPORT_IMPLICIT: ibv_odp_general_caps = 2;
+pub type ibv_odp_general_caps = libc::c_uint;
+#[repr(C)]
+#[repr(align(4))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_tso_caps {
+    pub _bindgen_opaque_blob: [u32; 2usize],
+}
+const _: () = {
+    ["Size of ibv_tso_caps"][::core::mem::size_of::<ibv_tso_caps>() - 8usize];
+    ["Alignment of ibv_tso_caps"][::core::mem::align_of::<ibv_tso_caps>() - 4usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_rss_caps {
+    pub _bindgen_opaque_blob: [u64; 4usize],
+}
+const _: () = {
+    ["Size of ibv_rss_caps"][::core::mem::size_of::<ibv_rss_caps>() - 32usize];
+    ["Alignment of ibv_rss_caps"][::core::mem::align_of::<ibv_rss_caps>() - 8usize];
+};
+#[repr(C)]
+#[repr(align(4))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_packet_pacing_caps {
+    pub _bindgen_opaque_blob: [u32; 3usize],
+}
+const _: () = {
+    ["Size of ibv_packet_pacing_caps"][::core::mem::size_of::<ibv_packet_pacing_caps>() - 12usize];
+    ["Alignment of ibv_packet_pacing_caps"][::core::mem::align_of::<ibv_packet_pacing_caps>() - 4usize];
+};
+#[repr(C)]
+#[repr(align(4))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_tm_caps {
+    pub _bindgen_opaque_blob: [u32; 5usize],
+}
+const _: () = {
+    ["Size of ibv_tm_caps"][::core::mem::size_of::<ibv_tm_caps>() - 20usize];
+    ["Alignment of ibv_tm_caps"][::core::mem::align_of::<ibv_tm_caps>() - 4usize];
+};
+#[repr(C)]
+#[repr(align(2))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_cq_moderation_caps {
+    pub _bindgen_opaque_blob: [u16; 2usize],
+}
+const _: () = {
+    ["Size of ibv_cq_moderation_caps"][::core::mem::size_of::<ibv_cq_moderation_caps>() - 4usize];
+    ["Alignment of ibv_cq_moderation_caps"][::core::mem::align_of::<ibv_cq_moderation_caps>() - 2usize];
+};
+#[repr(C)]
+#[repr(align(2))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_pci_atomic_caps {
+    pub _bindgen_opaque_blob: [u16; 3usize],
+}
+const _: () = {
+    ["Size of ibv_pci_atomic_caps"][::core::mem::size_of::<ibv_pci_atomic_caps>() - 6usize];
+    ["Alignment of ibv_pci_atomic_caps"][::core::mem::align_of::<ibv_pci_atomic_caps>() - 2usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_device_attr_ex {
+    pub orig_attr: ibv_device_attr,
+    pub comp_mask: u32,
+    pub odp_caps: ibv_odp_caps,
+    pub completion_timestamp_mask: u64,
+    pub hca_core_clock: u64,
+    pub device_cap_flags_ex: u64,
+    pub tso_caps: ibv_tso_caps,
+    pub rss_caps: ibv_rss_caps,
+    pub max_wq_type_rq: u32,
+    pub packet_pacing_caps: ibv_packet_pacing_caps,
+    pub raw_packet_caps: u32,
+    pub tm_caps: ibv_tm_caps,
+    pub cq_mod_caps: ibv_cq_moderation_caps,
+    pub max_dm_size: u64,
+    pub pci_atomic_caps: ibv_pci_atomic_caps,
+    pub xrc_odp_caps: u32,
+    pub phys_port_cnt_ex: u32,
+}
+const _: () = {
+    ["Size of ibv_device_attr_ex"][::core::mem::size_of::<ibv_device_attr_ex>() - 400usize];
+    ["Alignment of ibv_device_attr_ex"][::core::mem::align_of::<ibv_device_attr_ex>() - 8usize];
+    ["Offset of field: ibv_device_attr_ex::orig_attr"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, orig_attr) - 0usize];
+    ["Offset of field: ibv_device_attr_ex::comp_mask"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, comp_mask) - 232usize];
+    ["Offset of field: ibv_device_attr_ex::odp_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, odp_caps) - 240usize];
+    ["Offset of field: ibv_device_attr_ex::completion_timestamp_mask"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, completion_timestamp_mask) - 264usize];
+    ["Offset of field: ibv_device_attr_ex::hca_core_clock"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, hca_core_clock) - 272usize];
+    ["Offset of field: ibv_device_attr_ex::device_cap_flags_ex"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, device_cap_flags_ex) - 280usize];
+    ["Offset of field: ibv_device_attr_ex::tso_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, tso_caps) - 288usize];
+    ["Offset of field: ibv_device_attr_ex::rss_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, rss_caps) - 296usize];
+    ["Offset of field: ibv_device_attr_ex::max_wq_type_rq"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, max_wq_type_rq) - 328usize];
+    ["Offset of field: ibv_device_attr_ex::packet_pacing_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, packet_pacing_caps) - 332usize];
+    ["Offset of field: ibv_device_attr_ex::raw_packet_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, raw_packet_caps) - 344usize];
+    ["Offset of field: ibv_device_attr_ex::tm_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, tm_caps) - 348usize];
+    ["Offset of field: ibv_device_attr_ex::cq_mod_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, cq_mod_caps) - 368usize];
+    ["Offset of field: ibv_device_attr_ex::max_dm_size"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, max_dm_size) - 376usize];
+    ["Offset of field: ibv_device_attr_ex::pci_atomic_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, pci_atomic_caps) - 384usize];
+    ["Offset of field: ibv_device_attr_ex::xrc_odp_caps"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, xrc_odp_caps) - 392usize];
+    ["Offset of field: ibv_device_attr_ex::phys_port_cnt_ex"]
+        [::core::mem::offset_of!(ibv_device_attr_ex, phys_port_cnt_ex) - 396usize];
 };
 pub const IBV_MTU_256: ibv_mtu = 1;
 pub const IBV_MTU_512: ibv_mtu = 2;
@@ -483,6 +679,46 @@ const _: () = {
     ["Offset of field: ibv_pd::handle"][::core::mem::offset_of!(ibv_pd, handle) - 8usize];
 };
 #[repr(C)]
+#[repr(align(4))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_td_init_attr {
+    pub _bindgen_opaque_blob: u32,
+}
+const _: () = {
+    ["Size of ibv_td_init_attr"][::core::mem::size_of::<ibv_td_init_attr>() - 4usize];
+    ["Alignment of ibv_td_init_attr"][::core::mem::align_of::<ibv_td_init_attr>() - 4usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_td {
+    pub _bindgen_opaque_blob: u64,
+}
+const _: () = {
+    ["Size of ibv_td"][::core::mem::size_of::<ibv_td>() - 8usize];
+    ["Alignment of ibv_td"][::core::mem::align_of::<ibv_td>() - 8usize];
+};
+#[repr(C)]
+#[repr(align(4))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_xrcd_init_attr {
+    pub _bindgen_opaque_blob: [u32; 3usize],
+}
+const _: () = {
+    ["Size of ibv_xrcd_init_attr"][::core::mem::size_of::<ibv_xrcd_init_attr>() - 12usize];
+    ["Alignment of ibv_xrcd_init_attr"][::core::mem::align_of::<ibv_xrcd_init_attr>() - 4usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_xrcd {
+    pub _bindgen_opaque_blob: u64,
+}
+const _: () = {
+    ["Size of ibv_xrcd"][::core::mem::size_of::<ibv_xrcd>() - 8usize];
+    ["Alignment of ibv_xrcd"][::core::mem::align_of::<ibv_xrcd>() - 8usize];
+};
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_mr {
     pub context: *mut ibv_context,
@@ -562,13 +798,64 @@ const _: () = {
         [::core::mem::offset_of!(ibv_srq_init_attr, srq_context) - 0usize];
     ["Offset of field: ibv_srq_init_attr::attr"][::core::mem::offset_of!(ibv_srq_init_attr, attr) - 8usize];
 };
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_srq_init_attr_ex {
+    pub _bindgen_opaque_blob: [u64; 8usize],
+}
+const _: () = {
+    ["Size of ibv_srq_init_attr_ex"][::core::mem::size_of::<ibv_srq_init_attr_ex>() - 64usize];
+    ["Alignment of ibv_srq_init_attr_ex"][::core::mem::align_of::<ibv_srq_init_attr_ex>() - 8usize];
+};
 pub const IBV_WQT_RQ: ibv_wq_type = 0;
 pub type ibv_wq_type = libc::c_uint;
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_wq_init_attr {
+    pub _bindgen_opaque_blob: [u64; 6usize],
+}
+const _: () = {
+    ["Size of ibv_wq_init_attr"][::core::mem::size_of::<ibv_wq_init_attr>() - 48usize];
+    ["Alignment of ibv_wq_init_attr"][::core::mem::align_of::<ibv_wq_init_attr>() - 8usize];
+};
 pub const IBV_WQS_RESET: ibv_wq_state = 0;
 pub const IBV_WQS_RDY: ibv_wq_state = 1;
 pub const IBV_WQS_ERR: ibv_wq_state = 2;
 pub const IBV_WQS_UNKNOWN: ibv_wq_state = 3;
 pub type ibv_wq_state = libc::c_uint;
+#[repr(C)]
+#[repr(align(4))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_wq_attr {
+    pub _bindgen_opaque_blob: [u32; 5usize],
+}
+const _: () = {
+    ["Size of ibv_wq_attr"][::core::mem::size_of::<ibv_wq_attr>() - 20usize];
+    ["Alignment of ibv_wq_attr"][::core::mem::align_of::<ibv_wq_attr>() - 4usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_rwq_ind_table {
+    pub _bindgen_opaque_blob: [u64; 3usize],
+}
+const _: () = {
+    ["Size of ibv_rwq_ind_table"][::core::mem::size_of::<ibv_rwq_ind_table>() - 24usize];
+    ["Alignment of ibv_rwq_ind_table"][::core::mem::align_of::<ibv_rwq_ind_table>() - 8usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_rwq_ind_table_init_attr {
+    pub _bindgen_opaque_blob: [u64; 3usize],
+}
+const _: () = {
+    ["Size of ibv_rwq_ind_table_init_attr"][::core::mem::size_of::<ibv_rwq_ind_table_init_attr>() - 24usize];
+    ["Alignment of ibv_rwq_ind_table_init_attr"]
+        [::core::mem::align_of::<ibv_rwq_ind_table_init_attr>() - 8usize];
+};
 pub const IBV_QPT_RC: ibv_qp_type = 2;
 pub const IBV_QPT_UC: ibv_qp_type = 3;
 pub const IBV_QPT_UD: ibv_qp_type = 4;
@@ -623,6 +910,26 @@ const _: () = {
         [::core::mem::offset_of!(ibv_qp_init_attr, qp_type) - 52usize];
     ["Offset of field: ibv_qp_init_attr::sq_sig_all"]
         [::core::mem::offset_of!(ibv_qp_init_attr, sq_sig_all) - 56usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_qp_init_attr_ex {
+    pub _bindgen_opaque_blob: [u64; 17usize],
+}
+const _: () = {
+    ["Size of ibv_qp_init_attr_ex"][::core::mem::size_of::<ibv_qp_init_attr_ex>() - 136usize];
+    ["Alignment of ibv_qp_init_attr_ex"][::core::mem::align_of::<ibv_qp_init_attr_ex>() - 8usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_qp_open_attr {
+    pub _bindgen_opaque_blob: [u64; 4usize],
+}
+const _: () = {
+    ["Size of ibv_qp_open_attr"][::core::mem::size_of::<ibv_qp_open_attr>() - 32usize];
+    ["Alignment of ibv_qp_open_attr"][::core::mem::align_of::<ibv_qp_open_attr>() - 8usize];
 };
 pub const IBV_QP_STATE: ibv_qp_attr_mask = 1;
 pub const IBV_QP_CUR_STATE: ibv_qp_attr_mask = 2;
@@ -732,6 +1039,16 @@ const _: () = {
     ["Offset of field: ibv_qp_attr::alt_timeout"]
         [::core::mem::offset_of!(ibv_qp_attr, alt_timeout) - 134usize];
     ["Offset of field: ibv_qp_attr::rate_limit"][::core::mem::offset_of!(ibv_qp_attr, rate_limit) - 136usize];
+};
+#[repr(C)]
+#[repr(align(4))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_qp_rate_limit_attr {
+    pub _bindgen_opaque_blob: [u32; 4usize],
+}
+const _: () = {
+    ["Size of ibv_qp_rate_limit_attr"][::core::mem::size_of::<ibv_qp_rate_limit_attr>() - 16usize];
+    ["Alignment of ibv_qp_rate_limit_attr"][::core::mem::align_of::<ibv_qp_rate_limit_attr>() - 4usize];
 };
 pub const IBV_WR_RDMA_WRITE: ibv_wr_opcode = 0;
 pub const IBV_WR_RDMA_WRITE_WITH_IMM: ibv_wr_opcode = 1;
@@ -974,6 +1291,38 @@ const _: () = {
     ["Offset of field: ibv_recv_wr::num_sge"][::core::mem::offset_of!(ibv_recv_wr, num_sge) - 24usize];
 };
 #[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_ops_wr {
+    pub _bindgen_opaque_blob: [u64; 9usize],
+}
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_ops_wr__bindgen_ty_1 {
+    pub _bindgen_opaque_blob: [u64; 6usize],
+}
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_ops_wr__bindgen_ty_1__bindgen_ty_1 {
+    pub _bindgen_opaque_blob: [u64; 5usize],
+}
+const _: () = {
+    ["Size of ibv_ops_wr__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::size_of::<ibv_ops_wr__bindgen_ty_1__bindgen_ty_1>() - 40usize];
+    ["Alignment of ibv_ops_wr__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::align_of::<ibv_ops_wr__bindgen_ty_1__bindgen_ty_1>() - 8usize];
+};
+const _: () = {
+    ["Size of ibv_ops_wr__bindgen_ty_1"][::core::mem::size_of::<ibv_ops_wr__bindgen_ty_1>() - 48usize];
+    ["Alignment of ibv_ops_wr__bindgen_ty_1"][::core::mem::align_of::<ibv_ops_wr__bindgen_ty_1>() - 8usize];
+};
+const _: () = {
+    ["Size of ibv_ops_wr"][::core::mem::size_of::<ibv_ops_wr>() - 72usize];
+    ["Alignment of ibv_ops_wr"][::core::mem::align_of::<ibv_ops_wr>() - 8usize];
+};
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_mw_bind {
     pub wr_id: u64,
@@ -1127,6 +1476,25 @@ const _: () = {
         [::core::mem::offset_of!(ibv_cq, async_events_completed) - 124usize];
 };
 #[repr(C)]
+#[repr(align(8))]
+pub struct ibv_cq_ex {
+    pub _bindgen_opaque_blob: [u64; 36usize],
+}
+const _: () = {
+    ["Size of ibv_cq_ex"][::core::mem::size_of::<ibv_cq_ex>() - 288usize];
+    ["Alignment of ibv_cq_ex"][::core::mem::align_of::<ibv_cq_ex>() - 8usize];
+};
+#[repr(C)]
+#[repr(align(4))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_modify_cq_attr {
+    pub _bindgen_opaque_blob: [u32; 2usize],
+}
+const _: () = {
+    ["Size of ibv_modify_cq_attr"][::core::mem::size_of::<ibv_modify_cq_attr>() - 8usize];
+    ["Alignment of ibv_modify_cq_attr"][::core::mem::align_of::<ibv_modify_cq_attr>() - 4usize];
+};
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_ah {
     pub context: *mut ibv_context,
@@ -1139,6 +1507,46 @@ const _: () = {
     ["Offset of field: ibv_ah::context"][::core::mem::offset_of!(ibv_ah, context) - 0usize];
     ["Offset of field: ibv_ah::pd"][::core::mem::offset_of!(ibv_ah, pd) - 8usize];
     ["Offset of field: ibv_ah::handle"][::core::mem::offset_of!(ibv_ah, handle) - 16usize];
+};
+#[repr(C)]
+#[repr(align(4))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow_attr {
+    pub _bindgen_opaque_blob: [u32; 5usize],
+}
+const _: () = {
+    ["Size of ibv_flow_attr"][::core::mem::size_of::<ibv_flow_attr>() - 20usize];
+    ["Alignment of ibv_flow_attr"][::core::mem::align_of::<ibv_flow_attr>() - 4usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow {
+    pub _bindgen_opaque_blob: [u64; 3usize],
+}
+const _: () = {
+    ["Size of ibv_flow"][::core::mem::size_of::<ibv_flow>() - 24usize];
+    ["Alignment of ibv_flow"][::core::mem::align_of::<ibv_flow>() - 8usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow_action {
+    pub _bindgen_opaque_blob: u64,
+}
+const _: () = {
+    ["Size of ibv_flow_action"][::core::mem::size_of::<ibv_flow_action>() - 8usize];
+    ["Alignment of ibv_flow_action"][::core::mem::align_of::<ibv_flow_action>() - 8usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow_action_esp_attr {
+    pub _bindgen_opaque_blob: [u64; 7usize],
+}
+const _: () = {
+    ["Size of ibv_flow_action_esp_attr"][::core::mem::size_of::<ibv_flow_action_esp_attr>() - 56usize];
+    ["Alignment of ibv_flow_action_esp_attr"][::core::mem::align_of::<ibv_flow_action_esp_attr>() - 8usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1340,6 +1748,305 @@ const _: () = {
         [::core::mem::offset_of!(ibv_context, num_comp_vectors) - 272usize];
     ["Offset of field: ibv_context::mutex"][::core::mem::offset_of!(ibv_context, mutex) - 280usize];
     ["Offset of field: ibv_context::abi_compat"][::core::mem::offset_of!(ibv_context, abi_compat) - 320usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_cq_init_attr_ex {
+    pub _bindgen_opaque_blob: [u64; 7usize],
+}
+const _: () = {
+    ["Size of ibv_cq_init_attr_ex"][::core::mem::size_of::<ibv_cq_init_attr_ex>() - 56usize];
+    ["Alignment of ibv_cq_init_attr_ex"][::core::mem::align_of::<ibv_cq_init_attr_ex>() - 8usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_parent_domain_init_attr {
+    pub _bindgen_opaque_blob: [u64; 6usize],
+}
+const _: () = {
+    ["Size of ibv_parent_domain_init_attr"][::core::mem::size_of::<ibv_parent_domain_init_attr>() - 48usize];
+    ["Alignment of ibv_parent_domain_init_attr"]
+        [::core::mem::align_of::<ibv_parent_domain_init_attr>() - 8usize];
+};
+#[repr(C)]
+#[repr(align(4))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_counters_init_attr {
+    pub _bindgen_opaque_blob: u32,
+}
+const _: () = {
+    ["Size of ibv_counters_init_attr"][::core::mem::size_of::<ibv_counters_init_attr>() - 4usize];
+    ["Alignment of ibv_counters_init_attr"][::core::mem::align_of::<ibv_counters_init_attr>() - 4usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_counters {
+    pub _bindgen_opaque_blob: u64,
+}
+const _: () = {
+    ["Size of ibv_counters"][::core::mem::size_of::<ibv_counters>() - 8usize];
+    ["Alignment of ibv_counters"][::core::mem::align_of::<ibv_counters>() - 8usize];
+};
+#[repr(C)]
+#[repr(align(4))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_counter_attach_attr {
+    pub _bindgen_opaque_blob: [u32; 3usize],
+}
+const _: () = {
+    ["Size of ibv_counter_attach_attr"][::core::mem::size_of::<ibv_counter_attach_attr>() - 12usize];
+    ["Alignment of ibv_counter_attach_attr"][::core::mem::align_of::<ibv_counter_attach_attr>() - 4usize];
+};
+#[repr(C)]
+#[repr(align(8))]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_values_ex {
+    pub _bindgen_opaque_blob: [u64; 3usize],
+}
+const _: () = {
+    ["Size of ibv_values_ex"][::core::mem::size_of::<ibv_values_ex>() - 24usize];
+    ["Alignment of ibv_values_ex"][::core::mem::align_of::<ibv_values_ex>() - 8usize];
+};
+#[repr(C)]
+pub struct verbs_context {
+    pub query_port: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            port_num: u8,
+            port_attr: *mut ibv_port_attr,
+            port_attr_len: usize,
+        ) -> libc::c_int,
+    >,
+    pub advise_mr: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            advice: ib_uverbs_advise_mr_advice,
+            flags: u32,
+            sg_list: *mut ibv_sge,
+            num_sges: u32,
+        ) -> libc::c_int,
+    >,
+    pub alloc_null_mr: ::core::option::Option<unsafe extern "C" fn(pd: *mut ibv_pd) -> *mut ibv_mr>,
+    pub read_counters: ::core::option::Option<
+        unsafe extern "C" fn(
+            counters: *mut ibv_counters,
+            counters_value: *mut u64,
+            ncounters: u32,
+            flags: u32,
+        ) -> libc::c_int,
+    >,
+    pub attach_counters_point_flow: ::core::option::Option<
+        unsafe extern "C" fn(
+            counters: *mut ibv_counters,
+            attr: *mut ibv_counter_attach_attr,
+            flow: *mut ibv_flow,
+        ) -> libc::c_int,
+    >,
+    pub create_counters: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_counters_init_attr,
+        ) -> *mut ibv_counters,
+    >,
+    pub destroy_counters:
+        ::core::option::Option<unsafe extern "C" fn(counters: *mut ibv_counters) -> libc::c_int>,
+    pub reg_dm_mr: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            dm: *mut ibv_dm,
+            dm_offset: u64,
+            length: usize,
+            access: libc::c_uint,
+        ) -> *mut ibv_mr,
+    >,
+    pub alloc_dm: ::core::option::Option<
+        unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm,
+    >,
+    pub free_dm: ::core::option::Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> libc::c_int>,
+    pub modify_flow_action_esp: ::core::option::Option<
+        unsafe extern "C" fn(
+            action: *mut ibv_flow_action,
+            attr: *mut ibv_flow_action_esp_attr,
+        ) -> libc::c_int,
+    >,
+    pub destroy_flow_action:
+        ::core::option::Option<unsafe extern "C" fn(action: *mut ibv_flow_action) -> libc::c_int>,
+    pub create_flow_action_esp: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_flow_action_esp_attr,
+        ) -> *mut ibv_flow_action,
+    >,
+    pub modify_qp_rate_limit: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> libc::c_int,
+    >,
+    pub alloc_parent_domain: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_parent_domain_init_attr,
+        ) -> *mut ibv_pd,
+    >,
+    pub dealloc_td: ::core::option::Option<unsafe extern "C" fn(td: *mut ibv_td) -> libc::c_int>,
+    pub alloc_td: ::core::option::Option<
+        unsafe extern "C" fn(context: *mut ibv_context, init_attr: *mut ibv_td_init_attr) -> *mut ibv_td,
+    >,
+    pub modify_cq: ::core::option::Option<
+        unsafe extern "C" fn(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> libc::c_int,
+    >,
+    pub post_srq_ops: ::core::option::Option<
+        unsafe extern "C" fn(
+            srq: *mut ibv_srq,
+            op: *mut ibv_ops_wr,
+            bad_op: *mut *mut ibv_ops_wr,
+        ) -> libc::c_int,
+    >,
+    pub destroy_rwq_ind_table:
+        ::core::option::Option<unsafe extern "C" fn(rwq_ind_table: *mut ibv_rwq_ind_table) -> libc::c_int>,
+    pub create_rwq_ind_table: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_rwq_ind_table_init_attr,
+        ) -> *mut ibv_rwq_ind_table,
+    >,
+    pub destroy_wq: ::core::option::Option<unsafe extern "C" fn(wq: *mut ibv_wq) -> libc::c_int>,
+    pub modify_wq: ::core::option::Option<
+        unsafe extern "C" fn(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> libc::c_int,
+    >,
+    pub create_wq: ::core::option::Option<
+        unsafe extern "C" fn(context: *mut ibv_context, wq_init_attr: *mut ibv_wq_init_attr) -> *mut ibv_wq,
+    >,
+    pub query_rt_values: ::core::option::Option<
+        unsafe extern "C" fn(context: *mut ibv_context, values: *mut ibv_values_ex) -> libc::c_int,
+    >,
+    pub create_cq_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_cq_init_attr_ex,
+        ) -> *mut ibv_cq_ex,
+    >,
+    pub priv_: *mut verbs_ex_private,
+    pub query_device_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            input: *const ibv_query_device_ex_input,
+            attr: *mut ibv_device_attr_ex,
+            attr_size: usize,
+        ) -> libc::c_int,
+    >,
+    pub ibv_destroy_flow: ::core::option::Option<unsafe extern "C" fn(flow: *mut ibv_flow) -> libc::c_int>,
+    pub ABI_placeholder2: ::core::option::Option<unsafe extern "C" fn()>,
+    pub ibv_create_flow: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp, flow_attr: *mut ibv_flow_attr) -> *mut ibv_flow,
+    >,
+    pub ABI_placeholder1: ::core::option::Option<unsafe extern "C" fn()>,
+    pub open_qp: ::core::option::Option<
+        unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp,
+    >,
+    pub create_qp_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
+        ) -> *mut ibv_qp,
+    >,
+    pub get_srq_num:
+        ::core::option::Option<unsafe extern "C" fn(srq: *mut ibv_srq, srq_num: *mut u32) -> libc::c_int>,
+    pub create_srq_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            srq_init_attr_ex: *mut ibv_srq_init_attr_ex,
+        ) -> *mut ibv_srq,
+    >,
+    pub open_xrcd: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            xrcd_init_attr: *mut ibv_xrcd_init_attr,
+        ) -> *mut ibv_xrcd,
+    >,
+    pub close_xrcd: ::core::option::Option<unsafe extern "C" fn(xrcd: *mut ibv_xrcd) -> libc::c_int>,
+    pub _ABI_placeholder3: u64,
+    pub sz: usize,
+    pub context: ibv_context,
+}
+const _: () = {
+    ["Size of verbs_context"][::core::mem::size_of::<verbs_context>() - 648usize];
+    ["Alignment of verbs_context"][::core::mem::align_of::<verbs_context>() - 8usize];
+    ["Offset of field: verbs_context::query_port"]
+        [::core::mem::offset_of!(verbs_context, query_port) - 0usize];
+    ["Offset of field: verbs_context::advise_mr"][::core::mem::offset_of!(verbs_context, advise_mr) - 8usize];
+    ["Offset of field: verbs_context::alloc_null_mr"]
+        [::core::mem::offset_of!(verbs_context, alloc_null_mr) - 16usize];
+    ["Offset of field: verbs_context::read_counters"]
+        [::core::mem::offset_of!(verbs_context, read_counters) - 24usize];
+    ["Offset of field: verbs_context::attach_counters_point_flow"]
+        [::core::mem::offset_of!(verbs_context, attach_counters_point_flow) - 32usize];
+    ["Offset of field: verbs_context::create_counters"]
+        [::core::mem::offset_of!(verbs_context, create_counters) - 40usize];
+    ["Offset of field: verbs_context::destroy_counters"]
+        [::core::mem::offset_of!(verbs_context, destroy_counters) - 48usize];
+    ["Offset of field: verbs_context::reg_dm_mr"]
+        [::core::mem::offset_of!(verbs_context, reg_dm_mr) - 56usize];
+    ["Offset of field: verbs_context::alloc_dm"][::core::mem::offset_of!(verbs_context, alloc_dm) - 64usize];
+    ["Offset of field: verbs_context::free_dm"][::core::mem::offset_of!(verbs_context, free_dm) - 72usize];
+    ["Offset of field: verbs_context::modify_flow_action_esp"]
+        [::core::mem::offset_of!(verbs_context, modify_flow_action_esp) - 80usize];
+    ["Offset of field: verbs_context::destroy_flow_action"]
+        [::core::mem::offset_of!(verbs_context, destroy_flow_action) - 88usize];
+    ["Offset of field: verbs_context::create_flow_action_esp"]
+        [::core::mem::offset_of!(verbs_context, create_flow_action_esp) - 96usize];
+    ["Offset of field: verbs_context::modify_qp_rate_limit"]
+        [::core::mem::offset_of!(verbs_context, modify_qp_rate_limit) - 104usize];
+    ["Offset of field: verbs_context::alloc_parent_domain"]
+        [::core::mem::offset_of!(verbs_context, alloc_parent_domain) - 112usize];
+    ["Offset of field: verbs_context::dealloc_td"]
+        [::core::mem::offset_of!(verbs_context, dealloc_td) - 120usize];
+    ["Offset of field: verbs_context::alloc_td"][::core::mem::offset_of!(verbs_context, alloc_td) - 128usize];
+    ["Offset of field: verbs_context::modify_cq"]
+        [::core::mem::offset_of!(verbs_context, modify_cq) - 136usize];
+    ["Offset of field: verbs_context::post_srq_ops"]
+        [::core::mem::offset_of!(verbs_context, post_srq_ops) - 144usize];
+    ["Offset of field: verbs_context::destroy_rwq_ind_table"]
+        [::core::mem::offset_of!(verbs_context, destroy_rwq_ind_table) - 152usize];
+    ["Offset of field: verbs_context::create_rwq_ind_table"]
+        [::core::mem::offset_of!(verbs_context, create_rwq_ind_table) - 160usize];
+    ["Offset of field: verbs_context::destroy_wq"]
+        [::core::mem::offset_of!(verbs_context, destroy_wq) - 168usize];
+    ["Offset of field: verbs_context::modify_wq"]
+        [::core::mem::offset_of!(verbs_context, modify_wq) - 176usize];
+    ["Offset of field: verbs_context::create_wq"]
+        [::core::mem::offset_of!(verbs_context, create_wq) - 184usize];
+    ["Offset of field: verbs_context::query_rt_values"]
+        [::core::mem::offset_of!(verbs_context, query_rt_values) - 192usize];
+    ["Offset of field: verbs_context::create_cq_ex"]
+        [::core::mem::offset_of!(verbs_context, create_cq_ex) - 200usize];
+    ["Offset of field: verbs_context::priv_"][::core::mem::offset_of!(verbs_context, priv_) - 208usize];
+    ["Offset of field: verbs_context::query_device_ex"]
+        [::core::mem::offset_of!(verbs_context, query_device_ex) - 216usize];
+    ["Offset of field: verbs_context::ibv_destroy_flow"]
+        [::core::mem::offset_of!(verbs_context, ibv_destroy_flow) - 224usize];
+    ["Offset of field: verbs_context::ABI_placeholder2"]
+        [::core::mem::offset_of!(verbs_context, ABI_placeholder2) - 232usize];
+    ["Offset of field: verbs_context::ibv_create_flow"]
+        [::core::mem::offset_of!(verbs_context, ibv_create_flow) - 240usize];
+    ["Offset of field: verbs_context::ABI_placeholder1"]
+        [::core::mem::offset_of!(verbs_context, ABI_placeholder1) - 248usize];
+    ["Offset of field: verbs_context::open_qp"][::core::mem::offset_of!(verbs_context, open_qp) - 256usize];
+    ["Offset of field: verbs_context::create_qp_ex"]
+        [::core::mem::offset_of!(verbs_context, create_qp_ex) - 264usize];
+    ["Offset of field: verbs_context::get_srq_num"]
+        [::core::mem::offset_of!(verbs_context, get_srq_num) - 272usize];
+    ["Offset of field: verbs_context::create_srq_ex"]
+        [::core::mem::offset_of!(verbs_context, create_srq_ex) - 280usize];
+    ["Offset of field: verbs_context::open_xrcd"]
+        [::core::mem::offset_of!(verbs_context, open_xrcd) - 288usize];
+    ["Offset of field: verbs_context::close_xrcd"]
+        [::core::mem::offset_of!(verbs_context, close_xrcd) - 296usize];
+    ["Offset of field: verbs_context::_ABI_placeholder3"]
+        [::core::mem::offset_of!(verbs_context, _ABI_placeholder3) - 304usize];
+    ["Offset of field: verbs_context::sz"][::core::mem::offset_of!(verbs_context, sz) - 312usize];
+    ["Offset of field: verbs_context::context"][::core::mem::offset_of!(verbs_context, context) - 320usize];
 };
 #[repr(C)]
 #[repr(align(8))]
@@ -1608,3 +2315,8 @@ pub const RDMA_OPTION_ID_ACK_TIMEOUT: _bindgen_ty_26 = 3;
 pub type _bindgen_ty_26 = libc::c_uint;
 pub const RDMA_OPTION_IB_PATH: _bindgen_ty_27 = 1;
 pub type _bindgen_ty_27 = libc::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct verbs_ex_private {
+    pub _address: u8,
+}

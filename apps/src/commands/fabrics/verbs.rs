@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 use stag::fabric::ExposureKind;
-use stag::fabric::verbs::{Choice, DeviceLimits, Gid, KernelDevice, Port, Survey, SurveyedDevice};
+use stag::fabric::verbs::{
+    Choice, DeviceLimits, Gid, KernelDevice, OnDemandPaging, Port, Survey, SurveyedDevice,
+};
 
 use crate::values::Size;
 
@@ -29,12 +31,15 @@ fn lines_of(device: &SurveyedDevice) -> Vec<String> {
             .iter()
             .map(|found| format!("address {name}: {} of {}", found.address.ip(), found.interface)),
     );
-    lines.extend(limits.map(|limits| format!("limits  {name}: {}", describe_limits(&limits))));
+    if let Some(limits) = limits {
+        lines.push(format!("limits  {name}: {}", describe_limits(limits)));
+        lines.extend(
+            limits.paging.as_ref().map(|paging| format!("limits  {name}: {}", describe_paging(paging))),
+        );
+    }
     match choice {
-        Ok(Choice { notes, read_depth: (incoming, outgoing), .. }) => {
+        Ok(Choice { notes, .. }) => {
             lines.extend(notes.iter().map(|note| format!("stag    {name}: {note}")));
-            lines
-                .push(format!("stag    {name}: {incoming} RDMA Reads of a peer at once, {outgoing} of ours"));
         }
         Err(why) => lines.push(format!("stag    {name}: not used: {why}")),
     }
@@ -72,7 +77,7 @@ fn describe_limits(limits: &DeviceLimits) -> String {
         len => Size(len).to_string(),
     };
     format!(
-        "{} QPs of {} requests of {} pieces, {} CQs of {} entries, {} regions of {region}, {windows}, {shared}, RDMA Reads {} in {} out",
+        "{} QPs of {} requests of {} pieces, {} CQs of {} entries, {} regions of {region}, {windows}, {shared}, RDMA Reads {} in {} out; atomics are not needed",
         limits.queue_pairs,
         limits.requests,
         limits.pieces,
@@ -82,6 +87,17 @@ fn describe_limits(limits: &DeviceLimits) -> String {
         limits.reads_in,
         limits.reads_out,
     )
+}
+
+fn describe_paging(paging: &OnDemandPaging) -> String {
+    let which = match paging {
+        OnDemandPaging { operations, .. } if operations.is_empty() => "none".to_owned(),
+        OnDemandPaging { operations, implicit: false } => operations.join(", "),
+        OnDemandPaging { operations, implicit: true } => {
+            format!("{}, of all memory at once", operations.join(", "))
+        }
+    };
+    format!("on-demand paging: {which}; not used: all memory is pinned")
 }
 
 /// The same for programs.
@@ -96,7 +112,8 @@ fn object(device: &SurveyedDevice, chosen: Option<&String>) -> Value {
         .iter()
         .map(|found| json!({ "interface": found.interface, "address": found.address.ip().to_string() }))
         .collect();
-    let limits = limits.map(|limits| {
+    let limits = limits.as_ref().map(|limits| {
+        let paging = limits.paging.as_ref();
         json!({
             "queue_pairs": limits.queue_pairs,
             "requests": limits.requests,
@@ -111,6 +128,8 @@ fn object(device: &SurveyedDevice, chosen: Option<&String>) -> Value {
             "shared_receives": limits.shared_receives,
             "reads_in": limits.reads_in,
             "reads_out": limits.reads_out,
+            "on_demand_paging": paging
+                .map(|paging| json!({ "operations": paging.operations, "implicit": paging.implicit })),
         })
     });
     json!({
@@ -213,6 +232,7 @@ mod tests {
                 shared_receives: 32_767,
                 reads_in: 16,
                 reads_out: 16,
+                paging: Some(OnDemandPaging { operations: vec!["Send", "RDMA Read"], implicit: true }),
             }),
             choice: Ok(Choice {
                 exposure: ExposureKind::MemoryWindow,
@@ -240,11 +260,22 @@ mod tests {
                 "address mlx5_0: 10.77.0.1 of eth2",
                 "limits  mlx5_0: 262144 QPs of 32768 requests of 30 pieces, 16777216 CQs of 4194303 entries, 16777216 \
                  regions of 1 TiB, 16777216 memory windows, of type 2 too, 8388608 shared receive queues of 32767, RDMA \
-                 Reads 16 in 16 out",
+                 Reads 16 in 16 out; atomics are not needed",
+                "limits  mlx5_0: on-demand paging: Send, RDMA Read, of all memory at once; not used: all memory is pinned",
                 "stag    mlx5_0: Sends of up to 256 octets go inline",
-                "stag    mlx5_0: 16 RDMA Reads of a peer at once, 16 of ours",
             ]
         );
+    }
+
+    #[test]
+    fn a_device_that_pins_all_memory_says_so_and_one_that_does_not_answer_says_nothing() {
+        let with = |paging| {
+            let limits = card().limits.map(|limits| DeviceLimits { paging, ..limits });
+            lines(&survey(vec![SurveyedDevice { limits, ..card() }])).join("\n")
+        };
+        let none = "limits  mlx5_0: on-demand paging: none; not used: all memory is pinned";
+        assert!(with(Some(OnDemandPaging::default())).contains(none));
+        assert!(!with(None).contains("paging"));
     }
 
     #[test]
@@ -264,6 +295,8 @@ mod tests {
         let object = &objects[0];
         assert_eq!(object["ports"][0]["gids"][0]["type"], "RoCE v2");
         assert_eq!(object["limits"]["windows_type_2"], true);
+        let paging = json!({ "operations": ["Send", "RDMA Read"], "implicit": true });
+        assert_eq!(object["limits"]["on_demand_paging"], paging);
         assert_eq!((&object["choice"]["exposure"], &object["chosen"]), (&json!("window"), &json!(true)));
     }
 }

@@ -201,6 +201,18 @@ impl Opened {
             },
             name: name.clone(),
         };
+        notes.push(format!(
+            "RDMA Reads at once: {} of a peer, {} of ours; the device has {} and {}, and no more than {} are asked for",
+            profile.responder_resources,
+            profile.initiator_depth,
+            attributes.max_qp_rd_atom,
+            attributes.max_qp_init_rd_atom,
+            config.read_depth,
+        ));
+        notes.push(match config.may_sleep {
+            true => "an idle end sleeps on the completion channel, and is woken by the device".to_owned(),
+            false => "completions are polled for without a pause: no end ever sleeps".to_owned(),
+        });
         let access = arena_access(&profile);
         let shared = Domain::new(&device, arenas, access).map_err(failed("register the arenas"))?;
         let shared = Rc::new(shared);
@@ -361,7 +373,10 @@ fn share_receives(
     wanted: Option<super::SharedReceives>,
     notes: &mut Vec<String>,
 ) -> Option<Rc<SharedReceives>> {
-    let super::SharedReceives { count, len } = wanted?;
+    let Some(super::SharedReceives { count, len }) = wanted else {
+        notes.push("each queue pair has its own Receives: sharing them was not asked for".to_owned());
+        return None;
+    };
     let most = u32::try_from(attributes.max_srq_wr).unwrap_or(0);
     let why_not = if attributes.max_srq <= 0 {
         "the device has no shared receive queues".to_owned()

@@ -102,7 +102,7 @@ use stag_memory::{Arena, ArenaId};
 use stag_rdma_core_sys::{RdmaCore, ibv_wc};
 
 pub use addresses::InterfaceAddress;
-pub use survey::{Choice, DeviceLimits, Survey, SurveyedDevice, survey, survey_with};
+pub use survey::{Choice, DeviceLimits, OnDemandPaging, Survey, SurveyedDevice, survey, survey_with};
 pub use sysfs::{Gid, Kernel, KernelDevice, Port, devices as kernel_devices};
 
 use crate::setup::check_limit;

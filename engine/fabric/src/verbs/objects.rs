@@ -145,6 +145,15 @@ impl Device {
         Ok(attributes)
     }
 
+    /// As [`Device::attributes`], with those that not every driver knows: zeros, if this one does not.
+    pub(super) fn extended_attributes(&self) -> io::Result<sys::ibv_device_attr_ex> {
+        // SAFETY: numbers, for which all zeros is a value.
+        let mut attributes: sys::ibv_device_attr_ex = unsafe { std::mem::zeroed() };
+        // SAFETY: an open context; the driver is told how long the structure is.
+        check(unsafe { sys::ibv_query_device_ex(self.verbs(), self.raw.as_ptr(), &mut attributes) })?;
+        Ok(attributes)
+    }
+
     pub(super) fn port(&self, number: u8) -> io::Result<sys::ibv_port_attr> {
         // SAFETY: numbers, for which all zeros is a value.
         let mut port: sys::ibv_port_attr = unsafe { std::mem::zeroed() };

@@ -42,7 +42,7 @@ pub struct SurveyedDevice {
 }
 
 /// What a device has room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// Queue pairs.
     pub queue_pairs: u32,
@@ -70,6 +70,18 @@ pub struct DeviceLimits {
     pub reads_in: u32,
     /// RDMA Reads that we may have under way on one.
     pub reads_out: u32,
+    /// On-demand paging; `None` if the device did not answer.
+    pub paging: Option<OnDemandPaging>,
+}
+
+/// What a device may do, on reliable connections, in memory that is registered and not pinned. We pin all of ours: a page that
+/// is fetched meanwhile is a Call that waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnDemandPaging {
+    /// In words; none, if it cannot page.
+    pub operations: Vec<&'static str>,
+    /// Whether one registration may be of all memory.
+    pub implicit: bool,
 }
 
 /// What we would make of a device, with the configuration that was given.
@@ -150,7 +162,10 @@ fn ask(core: &'static RdmaCore, config: &VerbsConfig, devices: &mut Vec<Surveyed
             port.mtu = device.port(port.number).ok().and_then(|port| octets(port.active_mtu));
         }
         found.addresses = addresses::leading_to(&channel, device.as_ptr(), all.clone());
-        found.limits = device.attributes().ok().map(|attributes| limits(&attributes));
+        found.limits = device.attributes().ok().map(|attributes| DeviceLimits {
+            paging: device.extended_attributes().ok().map(|extended| paging(&extended.odp_caps)),
+            ..limits(&attributes)
+        });
         let config = VerbsConfig { device: Some(name), ..config.clone() };
         found.choice = Opened::new(core, &config, &[])
             .map(|opened| Choice {
@@ -212,7 +227,26 @@ fn limits(attributes: &sys::ibv_device_attr) -> DeviceLimits {
         shared_receives: count(attributes.max_srq_wr),
         reads_in: count(attributes.max_qp_rd_atom),
         reads_out: count(attributes.max_qp_init_rd_atom),
+        paging: None,
     }
+}
+
+fn paging(found: &sys::ibv_odp_caps) -> OnDemandPaging {
+    const OPERATIONS: [(sys::ibv_odp_transport_cap_bits, &str); 6] = [
+        (sys::IBV_ODP_SUPPORT_SEND, "Send"),
+        (sys::IBV_ODP_SUPPORT_RECV, "Receive"),
+        (sys::IBV_ODP_SUPPORT_SRQ_RECV, "shared Receive"),
+        (sys::IBV_ODP_SUPPORT_READ, "RDMA Read"),
+        (sys::IBV_ODP_SUPPORT_WRITE, "RDMA Write"),
+        (sys::IBV_ODP_SUPPORT_ATOMIC, "atomics"),
+    ];
+    let has = |bit| found.general_caps & u64::from(bit) != 0;
+    if !has(sys::IBV_ODP_SUPPORT) {
+        return OnDemandPaging::default();
+    }
+    let reliable = found.per_transport_caps.rc_odp_caps;
+    let operations = OPERATIONS.into_iter().filter(|(bit, _)| reliable & bit != 0).map(|(_, name)| name);
+    OnDemandPaging { operations: operations.collect(), implicit: has(sys::IBV_ODP_SUPPORT_IMPLICIT) }
 }
 
 impl SurveyedDevice {

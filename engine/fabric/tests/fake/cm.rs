@@ -7,7 +7,7 @@ use std::ptr;
 
 use stag_rdma_core_sys as sys;
 
-use super::{Channel, Event, Id, World, clear, eventfd, set_errno, signal, with};
+use super::{Channel, Event, Id, World, clear, eventfd, inner, set_errno, signal, with};
 
 impl World {
     /// Queues an event of an identifier. `depths` as its receiver is to see them: responder resources, initiator depth.
@@ -101,8 +101,8 @@ pub(super) extern "C" fn get_devices(count: *mut libc::c_int) -> *mut *mut sys::
         if world.called("rdma_get_devices").is_some() {
             return ptr::null_mut();
         }
-        let mut devices = if world.has_device { vec![&raw mut *world.context] } else { Vec::new() };
-        devices.extend(world.other.as_mut().map(|(_, context)| &raw mut **context));
+        let mut devices = if world.has_device { vec![inner(&mut world.context)] } else { Vec::new() };
+        devices.extend(world.other.as_mut().map(|(_, context)| inner(context)));
         world.device.transport_type =
             if world.is_iwarp { sys::IBV_TRANSPORT_IWARP } else { sys::IBV_TRANSPORT_IB };
         // SAFETY: the caller's number.

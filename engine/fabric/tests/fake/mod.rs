@@ -13,6 +13,7 @@ mod work;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::offset_of;
 use std::ptr;
 
 use stag_rdma_core_sys as sys;
@@ -86,9 +87,12 @@ pub(crate) struct World {
     /// Whether there is a device at all.
     pub(crate) has_device: bool,
     device: Box<sys::ibv_device>,
-    context: Box<sys::ibv_context>,
+    /// The opened device: an `ibv_context` in what later libraries put around it.
+    context: Box<sys::verbs_context>,
+    /// What it may page on demand: at all, and on reliable connections.
+    pub(crate) paging: (sys::ibv_odp_general_caps, sys::ibv_odp_transport_cap_bits),
     /// A second device, which 127.0.0.2 leads to.
-    other: Option<(Box<sys::ibv_device>, Box<sys::ibv_context>)>,
+    other: Option<(Box<sys::ibv_device>, Box<sys::verbs_context>)>,
     /// Functions whose call fails: the name, calls that pass before, and the error number.
     failures: Vec<(&'static str, u32, i32)>,
     /// The status that the next work requests complete with instead.
@@ -300,7 +304,7 @@ pub(crate) fn async_event(kind: sys::ibv_event_type) {
         let qp = world.pairs.values_mut().next().map_or(ptr::null_mut(), |pair| &raw mut *pair.object);
         let element = sys::ibv_async_event__bindgen_ty_1 { qp };
         world.async_events.push_back(sys::ibv_async_event { element, event_type: kind });
-        signal(world.context.async_fd);
+        signal(world.context.context.async_fd);
     });
 }
 
@@ -309,7 +313,7 @@ pub(crate) fn last_queue_event(kind: sys::ibv_event_type) {
     with(|world| {
         let element = sys::ibv_async_event__bindgen_ty_1 { cq: world.last_queue };
         world.async_events.push_back(sys::ibv_async_event { element, event_type: kind });
-        signal(world.context.async_fd);
+        signal(world.context.context.async_fd);
     });
 }
 
@@ -321,9 +325,14 @@ impl World {
         }
     }
 
+    /// Makes it an older library's, or driver's.
+    pub(crate) fn age(&mut self, age: impl FnOnce(&mut sys::verbs_context)) {
+        age(&mut self.context);
+    }
+
     /// What the opened device's two descriptors are of.
     pub(crate) fn descriptors(&self) -> [String; 2] {
-        [self.context.cmd_fd, self.context.async_fd].map(|fd| {
+        [self.context.context.cmd_fd, self.context.context.async_fd].map(|fd| {
             let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
             link.map(|link| link.to_string_lossy().into_owned()).unwrap_or_default()
         })
@@ -338,8 +347,8 @@ impl World {
     fn device_at(&mut self, ip: std::net::IpAddr) -> *mut sys::ibv_context {
         match &mut self.other {
             _ if ip.is_unspecified() => ptr::null_mut(),
-            Some((_, context)) if ip == std::net::IpAddr::from([127, 0, 0, 2]) => &raw mut **context,
-            _ => &raw mut *self.context,
+            Some((_, context)) if ip == std::net::IpAddr::from([127, 0, 0, 2]) => inner(context),
+            _ => inner(&mut self.context),
         }
     }
 
@@ -353,6 +362,7 @@ impl World {
             has_device: true,
             device,
             context,
+            paging: (0, 0),
             other: None,
             failures: Vec::new(),
             spoiled: VecDeque::new(),
@@ -401,14 +411,18 @@ impl World {
 }
 
 /// A device, and what it is when it is open.
-fn device(name: &[u8]) -> (Box<sys::ibv_device>, Box<sys::ibv_context>) {
+fn device(name: &[u8]) -> (Box<sys::ibv_device>, Box<sys::verbs_context>) {
     // SAFETY: C structures of numbers and pointers, for which all zeros is a value.
-    let (mut device, mut context): (Box<sys::ibv_device>, Box<sys::ibv_context>) =
+    let (mut device, mut opened): (Box<sys::ibv_device>, Box<sys::verbs_context>) =
         unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
     device.transport_type = sys::IBV_TRANSPORT_IB;
     for (to, from) in device.name.iter_mut().zip(name) {
         *to = *from as libc::c_char;
     }
+    opened.sz = size_of::<sys::verbs_context>();
+    opened.query_device_ex = Some(verbs::query_device_ex);
+    let context = &mut opened.context;
+    context.abi_compat = sys::VERBS_ABI_IS_EXTENDED;
     context.device = &raw mut *device;
     context.num_comp_vectors = 3;
     context.async_fd = eventfd();
@@ -420,7 +434,12 @@ fn device(name: &[u8]) -> (Box<sys::ibv_device>, Box<sys::ibv_context>) {
     context.ops.req_notify_cq = Some(verbs::req_notify_cq);
     context.ops.alloc_mw = Some(verbs::alloc_mw);
     context.ops.dealloc_mw = Some(verbs::dealloc_mw);
-    (device, context)
+    (device, opened)
+}
+
+/// As the library gives it out: in the middle of more.
+fn inner(opened: &mut Box<sys::verbs_context>) -> *mut sys::ibv_context {
+    (&raw mut **opened).wrapping_byte_add(offset_of!(sys::verbs_context, context)).cast()
 }
 
 fn eventfd() -> libc::c_int {

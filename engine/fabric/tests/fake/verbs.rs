@@ -70,6 +70,24 @@ pub(super) extern "C" fn query_device(
     })
 }
 
+pub(super) extern "C" fn query_device_ex(
+    context: *mut sys::ibv_context,
+    _input: *const sys::ibv_query_device_ex_input,
+    attributes: *mut sys::ibv_device_attr_ex,
+    len: usize,
+) -> libc::c_int {
+    let (error, (general, reliable)) = with(|world| (world.called("query_device_ex"), world.paging));
+    if let Some(error) = error {
+        return error;
+    }
+    assert_eq!(len, size_of::<sys::ibv_device_attr_ex>());
+    // SAFETY: the caller's structure, of numbers.
+    let attributes = unsafe { &mut *attributes };
+    attributes.odp_caps.general_caps = u64::from(general);
+    attributes.odp_caps.per_transport_caps.rc_odp_caps = reliable;
+    query_device(context, &mut attributes.orig_attr)
+}
+
 pub(super) extern "C" fn query_port(
     _context: *mut sys::ibv_context,
     _port: u8,

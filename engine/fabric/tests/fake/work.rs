@@ -106,7 +106,7 @@ impl World {
             let element = sys::ibv_async_event__bindgen_ty_1 { qp: raw };
             let event_type = sys::IBV_EVENT_QP_LAST_WQE_REACHED;
             self.async_events.push_back(sys::ibv_async_event { element, event_type });
-            signal(self.context.async_fd);
+            signal(self.context.context.async_fd);
         }
         for id in sends.into_iter().chain(receives) {
             self.complete(name, id, sys::IBV_WC_WR_FLUSH_ERR, 0, None);
@@ -183,7 +183,7 @@ impl World {
                 let element = sys::ibv_async_event__bindgen_ty_1 { qp: &raw mut *pair.object };
                 let event_type = sys::IBV_EVENT_QP_ACCESS_ERR;
                 self.async_events.push_back(sys::ibv_async_event { element, event_type });
-                signal(self.context.async_fd);
+                signal(self.context.context.async_fd);
             }
             self.break_pair(other as *mut sys::ibv_qp);
         }

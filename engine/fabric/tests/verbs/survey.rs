@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use stag_fabric::Provider;
-use stag_fabric::verbs::{Survey, VerbsConfig, survey_with};
+use stag_fabric::verbs::{OnDemandPaging, Survey, VerbsConfig, survey_with};
 use stag_rdma_core_sys as sys;
 
 use crate::fake;
@@ -79,7 +79,11 @@ fn a_survey_tells_what_open_would_choose() {
         let choice = fake0.choice.as_ref().expect("it can be opened");
         assert_eq!(choice.exposure, opened.limits().exposure);
         assert_eq!(choice.notes, opened.notes());
-        let limits = fake0.limits.expect("rdma-core was asked");
+        // Each choice is said, with its reason.
+        for subject in ["exposed", "inline", "RDMA Reads at once", "Receives", "polled for"] {
+            assert!(choice.notes.iter().any(|note| note.contains(subject)), "{subject}: {:?}", choice.notes);
+        }
+        let limits = fake0.limits.as_ref().expect("rdma-core was asked");
         assert_eq!(limits.windows_type_2, kind.has_windows);
         assert!(fake0.addresses.iter().any(|found| found.interface == "lo"), "{:?}", fake0.addresses);
         drop(opened);
@@ -89,4 +93,49 @@ fn a_survey_tells_what_open_would_choose() {
         assert!(survey.problem().is_some_and(|problem| problem.contains("completion queue")), "{survey:?}");
         assert_eq!(fake::leaks(), []);
     }
+}
+
+/// On-demand paging: what the device may do so, that it cannot, that its library or driver is too old to say, that it failed.
+#[test]
+fn a_survey_tells_what_is_paged_on_demand() {
+    let found = || {
+        let survey = survey_of(Ok(&fake::FAKE), &WINDOWS.config(), &["infiniband_verbs", "misc/rdma_cm"]);
+        assert_eq!(survey.problem(), None);
+        survey.devices[0].limits.clone().expect("rdma-core was asked").paging
+    };
+    let all = (
+        sys::IBV_ODP_SUPPORT | sys::IBV_ODP_SUPPORT_IMPLICIT,
+        sys::IBV_ODP_SUPPORT_SEND | sys::IBV_ODP_SUPPORT_READ,
+    );
+    let begin = || {
+        WINDOWS.begin();
+        fake::with(|world| world.paging = all);
+    };
+    let none = Some(OnDemandPaging::default());
+
+    begin();
+    assert_eq!(found(), Some(OnDemandPaging { operations: vec!["Send", "RDMA Read"], implicit: true }));
+    fake::with(|world| world.paging.0 = sys::IBV_ODP_SUPPORT);
+    assert_eq!(found(), Some(OnDemandPaging { operations: vec!["Send", "RDMA Read"], implicit: false }));
+    fake::with(|world| world.paging.0 = 0);
+    assert_eq!(found(), none);
+
+    let old: [fn(&mut sys::verbs_context); 3] = [
+        |context| context.context.abi_compat = std::ptr::null_mut(),
+        // One that ends before the operation.
+        |context| context.sz -= std::mem::offset_of!(sys::verbs_context, query_device_ex) + 8,
+        |context| context.query_device_ex = None,
+    ];
+    for age in old {
+        begin();
+        fake::with(|world| world.age(age));
+        assert_eq!(found(), none);
+        assert_eq!(fake::calls("query_device_ex"), 0);
+    }
+    for (error, expected) in [(libc::EOPNOTSUPP, none.clone()), (libc::ENOSYS, none), (libc::EIO, None)] {
+        begin();
+        fake::fail("query_device_ex", 0, error);
+        assert_eq!(found(), expected, "{error}");
+    }
+    assert_eq!(fake::leaks(), []);
 }
