@@ -338,8 +338,11 @@ fn choose_exposure(
     let why = if wanted == Some(ExposureKind::Registration) {
         "it was asked for".to_owned()
     } else if attributes.vendor_id == RXE_VENDOR && wanted != Some(ExposureKind::MemoryWindow) {
-        // Seen with Linux 6.1 and 6.12: `rxe_do_invalidate_mw` does not ask whether the window is bound.
-        "a peer's Send that invalidates a window of rxe a second time makes the kernel panic".to_owned()
+        // Seen with Linux 6.1 and 6.12: `check_rkey` looks for the bounds of the region, and `rxe_do_invalidate_mw` does not
+        // ask whether the window is bound.
+        "a window of rxe opens all of the region that it is in, and a peer that invalidates it twice makes the kernel \
+         panic"
+            .to_owned()
     } else if !has_windows(attributes) {
         "the device has no memory windows of type 2".to_owned()
     } else {

@@ -43,9 +43,11 @@
 //! Seen in the guest (`ci/verbs.sh`), kernels 6.1 and 6.12; the code says where it minds.
 //!
 //! - rxe reports a message that is too long as a malformed Receive, and an invalidation by the peer as a good checksum.
-//!   The kernel panics when a window of it is invalidated that is not bound any more (`rxe_do_invalidate_mw`): a peer has but
-//!   to end a handle twice, or while we end it. So on rxe memory is exposed by registrations unless windows are asked for; all
-//!   else works with them. A queue pair whose windows are bound is not destroyed for a minute, so they are freed before.
+//!   Its windows are at fault: the kernel checks the bounds of the region that a window is in, not the window's
+//!   (`check_rkey`), so a peer reaches the arena; and it panics when one is invalidated that is not bound any more
+//!   (`rxe_do_invalidate_mw`): a peer has but to end a handle twice, or while we end it. So on rxe memory is exposed by
+//!   registrations unless windows are asked for. A queue pair whose windows are bound is not destroyed for a minute, so
+//!   they are freed before.
 //!   A message of the connection manager that finds no route (the link is down) is the last one: the queue pair of such
 //!   messages fails for good, and nobody connects over that device until it is made anew (`rdma link delete`, `add`).
 //! - siw reports a lost connection as a failure of its own, and a Send as soon as TCP has it, before the Read in front of it;

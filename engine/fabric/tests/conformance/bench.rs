@@ -54,6 +54,11 @@ pub(crate) trait Harness {
         true
     }
 
+    /// Whether an exposure ends where it was said to end.
+    fn guards_bounds(&self) -> bool {
+        true
+    }
+
     /// Whether memory that is exposed to be written cannot be read by the peer.
     fn guards_against_reads(&self) -> bool {
         true
