@@ -10,6 +10,7 @@ use stag_memory::Arena;
 use stag_rdma_core_sys as sys;
 use stag_rdma_core_sys::RdmaCore;
 
+use super::errors::hint;
 use super::objects::{CompletionQueue, Device, DeviceList, MemoryRegion, MemoryWindow, ProtectionDomain};
 use super::presence::Claim;
 use super::receives::SharedReceives;
@@ -161,7 +162,7 @@ impl Opened {
         let name = device.name();
         let failed = |what: &str| {
             let doing = format!("{what} on the RDMA device {name}");
-            move |source| FabricError::System { doing, source }
+            move |source| FabricError::System { doing: doing + hint(&source), source }
         };
         let attributes = device.attributes().map_err(failed("query the attributes"))?;
         let port = device.port(1).map_err(failed("query port 1"))?;

@@ -1,8 +1,20 @@
 //! What work-completion statuses and connection manager events mean to us.
 
+use std::io;
+
 use stag_rdma_core_sys as sys;
 
 use crate::{DisconnectReason, WorkError};
+
+/// What the kernel most likely means, where its words say little.
+pub(super) fn hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        // Queues are memory that is locked, as arenas are.
+        Some(libc::ENOMEM) => " (see ulimit -l)",
+        Some(libc::EAGAIN) => " (see rdma.max of the control group)",
+        _ => "",
+    }
+}
 
 /// Which side of a queue pair a completion is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use stag_rdma_core_sys as sys;
 
 use super::connection::QueuePair;
 use super::device::PRIVATE_DATA_LEN_MAX;
+use super::errors::hint;
 use super::exposure::{place, remote_access};
 use super::objects::MemoryRegion;
 use super::sends::Work;
@@ -48,7 +49,7 @@ impl Provider for Verbs {
         }
         if let Some(opened) = &self.opened {
             let failed = |source| FabricError::System {
-                doing: format!("register the arena {:?} (see ulimit -l)", arena.name()),
+                doing: format!("register the arena {:?}{}", arena.name(), hint(&source)),
                 source,
             };
             opened.register(arena, self.domains()).map_err(failed)?;
@@ -256,7 +257,7 @@ impl Provider for Verbs {
         let (handle, region) = match registered {
             Ok(registered) => registered,
             Err(error) => {
-                tracing::warn!("register {len} octets to expose them (see ulimit -l): {error}");
+                tracing::warn!("register {len} octets to expose them{}: {error}", hint(&error));
                 return refused(exposed, PostError::Full);
             }
         };

@@ -7,6 +7,7 @@ use stag_rdma_core_sys as sys;
 
 use super::connection::{Dialing, Phase, QueuePair};
 use super::device::{self, Opened, PRIVATE_DATA_LEN_MAX, capacities};
+use super::errors::hint;
 use super::exposure::Exposures;
 use super::identifiers::{CmId, Parameters};
 use super::manager::Token;
@@ -233,7 +234,7 @@ impl Verbs {
         }
         let failed = |what: &'static str| {
             move |error: std::io::Error| {
-                tracing::warn!("{what}: {error}");
+                tracing::warn!("{what}{}: {error}", hint(&error));
                 DisconnectReason::Unreachable(what)
             }
         };

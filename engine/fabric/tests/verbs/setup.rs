@@ -152,6 +152,14 @@ fn a_machine_that_cannot_says_why() {
     fake::fail("rdma_create_event_channel", 0, libc::EACCES);
     let error = open(WINDOWS.config()).err().expect("no permission").to_string();
     assert!(error.contains("/dev/infiniband/rdma_cm") && error.contains("denied"), "{error}");
+    for (error, hint) in [(libc::ENOMEM, "ulimit -l"), (libc::EAGAIN, "rdma.max")] {
+        fake::fail("ibv_create_cq", 0, error);
+        let error = open(WINDOWS.config()).err().expect("no completion queue").to_string();
+        assert!(
+            error.contains("completion queue on the RDMA device fake0") && error.contains(hint),
+            "{error}"
+        );
+    }
     fake::fail("rdma_get_devices", 0, libc::ENOSYS);
     let error = open(WINDOWS.config()).err().expect("no devices").to_string();
     assert!(error.contains("modprobe"), "{error}");
