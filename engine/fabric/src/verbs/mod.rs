@@ -63,7 +63,7 @@
 //! A card. These are from manual pages and drivers, for whoever has one:
 //!
 //! - A fence that crosses the peer's Send with Invalidate of the same handle may fail on the card, and the connection with it.
-//! - Cards without windows of type 2 (cxgb4, qedr) pin all arenas once more for each connection that there is at one time:
+//! - Cards whose library has no windows (bnxt_re, cxgb4, hns, qedr) pin all arenas once more for each connection at one time:
 //!   `ulimit -l` counts them all, and the first such connections take as long as that takes.
 //! - A card that was pulled leaves some of rdma-core's own memory behind, unless `RDMAV_ALLOW_DISASSOC_DESTROY=1` is set.
 //! - RoCE's traffic class is the system's: `cma_roce_tos`. Whoever connects sets it for both directions.
