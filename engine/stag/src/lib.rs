@@ -7,8 +7,11 @@
 //!   [`runtime::Reactor`] run it. `examples/echo_server.rs` is a whole server.
 //! - To call: connect an engine, begin Calls, take their ends. `examples/echo_client.rs` is a whole
 //!   client.
-//! - A fabric is chosen once, at start: [`fabric::shm`] between processes of one machine, [`fabric::sim`]
-//!   for tests in virtual time.
+//! - A fabric is chosen once, at start, and all else is the same: [`fabric::shm`] between processes of one
+//!   machine (`engine.listen("NAME")`), [`fabric::iwarp`] over TCP and [`fabric::verbs`] on an RDMA device
+//!   (`engine.listen("0.0.0.0:20049")`), [`fabric::sim`] for tests in virtual time. Write functions that are
+//!   generic over [`fabric::Provider`], and the choice is one `match` in `main`.
+//! - Data that is large goes by chunk, without a copy: `examples/store.rs` is a server and a client.
 
 pub use stag_disk as disk;
 pub use stag_fabric as fabric;
@@ -22,8 +25,7 @@ pub use stag_wire as wire;
 
 /// What most programs need.
 pub mod prelude {
-    pub use stag_fabric::Provider;
-    pub use stag_fabric::shm::{Shm, ShmConfig};
+    pub use stag_fabric::{Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig};
     pub use stag_memory::{Arena, ArenaConfig, Budget, Buf, Ledger, PageChoice, Pool, Shared};
     pub use stag_rpc::{
         Call, CallError, Caller, Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Memory, Outcome,

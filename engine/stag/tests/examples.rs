@@ -30,19 +30,42 @@ impl Drop for Running {
     }
 }
 
-#[test]
-fn echo_server_answers_echo_client() {
-    let name = format!("echo-example-{}", std::process::id());
-    let mut command = Command::new(example("echo_server"));
-    let child = command.arg(&name).stdout(Stdio::piped()).spawn().expect("it runs");
+/// Starts a server, and waits for its line `ready: WHERE`.
+fn start(name: &str, arguments: &[&str]) -> (Running, String) {
+    let mut command = Command::new(example(name));
+    let child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("it runs");
     let mut server = Running(child);
     let mut lines = BufReader::new(server.0.stdout.take().expect("it is piped")).lines();
     let ready = lines.next().expect("a line").expect("text");
-    assert_eq!(ready, format!("ready: shm://{name}"));
+    (server, ready.strip_prefix("ready: ").expect("it says where").to_owned())
+}
 
+/// What a client prints.
+fn ask(name: &str, arguments: &[&str]) -> String {
+    let output = Command::new(example(name)).args(arguments).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+#[test]
+fn echo_server_answers_echo_client() {
+    let name = format!("echo-example-{}", std::process::id());
+    let (_server, place) = start("echo_server", &[&name]);
+    assert_eq!(place, format!("shm://{name}"));
     for text in ["hello", "zero copies"] {
-        let output = Command::new(example("echo_client")).arg(&name).arg(text).output().expect("it runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), text);
+        assert_eq!(ask("echo_client", &[&name, text]), text);
+    }
+}
+
+#[test]
+fn store_writes_into_its_clients_memory() {
+    let name = format!("shm://store-example-{}", std::process::id());
+    for (scheme, url) in [("shm", &name[..]), ("iwarp", "iwarp://127.0.0.1:0")] {
+        let (_server, place) = start("store", &["serve", url]);
+        let url = format!("{scheme}://{place}");
+        for len in ["1", "4096", "1048576"] {
+            let said = ask("store", &["get", &url, len]);
+            assert_eq!(said, format!("{len} octets by Write chunk, right: true"), "{url}");
+        }
     }
 }
