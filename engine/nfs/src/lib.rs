@@ -23,6 +23,7 @@ pub mod export;
 pub mod handle;
 pub mod lock;
 pub mod memory;
+mod name;
 pub mod server;
 pub mod state;
 pub mod store;

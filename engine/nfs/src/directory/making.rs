@@ -9,11 +9,12 @@ use rustix::io::Errno;
 use stag_disk::system;
 use stag_wire::nfs3::{FileType, SetAttributes, SetTime, Status, Time, Verifier};
 
+use super::DirectoryStore;
 use super::object::{Stat, stat, status};
 use super::permit::{self, SET_GID};
 use super::tree::{Index, Tree};
-use super::{DirectoryStore, check_name, is_dots};
 use crate::caller::Caller;
+use crate::name::{check_name, is_dots};
 use crate::store::ObjectId;
 
 impl DirectoryStore {

@@ -47,6 +47,7 @@ use stag_wire::nfs3::{
 };
 
 use crate::caller::{Caller, permission};
+use crate::name::{check_name, is_dots};
 use crate::store::{
     Finished, LINK_SPACE, ListStart, Listed, ObjectId, Progress, ReadDone, Special, Store, StoreLimits,
     Ticket, Usage, WriteData, WriteDone,
@@ -261,21 +262,6 @@ impl Place {
     fn of(Ticket(number): Ticket) -> Place {
         if number & 1 == 0 { Place::Transfer(number >> 1) } else { Place::Sync(number >> 1) }
     }
-}
-
-fn is_dots(name: &[u8]) -> bool {
-    matches!(name, b"." | b"..")
-}
-
-/// Fails unless `name` can be that of an entry.
-fn check_name(name: &[u8]) -> Result<(), Status> {
-    if name.len() > NAME_LEN_MAX as usize {
-        return Err(Status::NameTooLong);
-    }
-    if name.is_empty() || name.iter().any(|octet| matches!(octet, 0 | b'/')) {
-        return Err(Status::Inval);
-    }
-    Ok(())
 }
 
 impl Store for DirectoryStore {

@@ -23,6 +23,7 @@ use stag_wire::nfs3::{
 
 use crate::acl::{Lists, SetLists};
 use crate::caller::{Caller, accesses, permission};
+use crate::name::{check_name, is_dots};
 use crate::store::{
     LINK_SPACE, ListStart, Listed, ObjectId, Progress, ReadDone, Special, Store, StoreLimits, Usage,
     WriteData, WriteDone,
@@ -268,21 +269,6 @@ impl MemoryStore {
         }
         Err(Status::NameTooLong)
     }
-}
-
-fn is_dots(name: &[u8]) -> bool {
-    matches!(name, b"." | b"..")
-}
-
-/// Fails unless `name` can be that of an entry.
-fn check_name(name: &[u8]) -> Result<(), Status> {
-    if name.len() > NAME_LEN_MAX as usize {
-        return Err(Status::NameTooLong);
-    }
-    if name.is_empty() || name.iter().any(|octet| matches!(octet, 0 | b'/')) {
-        return Err(Status::Inval);
-    }
-    Ok(())
 }
 
 impl Store for MemoryStore {
