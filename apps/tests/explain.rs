@@ -227,6 +227,20 @@ fn what_the_kernel_prints_is_found_as_it_is_pasted() {
     assert_eq!(names(&[line]), ["siw-terminate", "DDP_NO_BUFFER"], "a peer that is not siw");
     assert_eq!(names(&["rpcrdma: connection to 192.0.2.7:20049 closed (-103)"]), ["rpcrdma-closed"]);
     assert_eq!(names(&["nfs: server box not responding, still trying"]), ["nfs-not-responding"]);
+    assert_eq!(names(&["rdma_rxe: failed to init crc32 algorithm"]), ["rxe-crc"]);
+    for (text, name) in [
+        ("mount.nfs: access denied by server while mounting box:/data", "mount-denied"),
+        (
+            "mount.nfs: mounting box:/x failed, reason given by server: No such file or directory",
+            "mount-no-export",
+        ),
+        ("mount.nfs: requested NFS version or transport protocol is not supported", "mount-not-supported"),
+        ("mount.nfs: Protocol not supported for box:/data on /mnt", "mount-no-rdma"),
+        ("mount.nfs: Connection refused", "mount-refused"),
+        ("ls: cannot access 'a': Stale file handle", "stale-file-handle"),
+    ] {
+        assert_eq!(names(&[text]), [name]);
+    }
     let log = "Send failed on qp 0x11: IBV_WC_RETRY_EXC_ERR, vendor_err 0x81";
     assert_eq!(names(&[log]), ["IBV_WC_RETRY_EXC_ERR"]);
     assert_eq!(names(&["error on send wc: transport retry counter exceeded"]), ["IBV_WC_RETRY_EXC_ERR"]);

@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// The kind whose numbers are layer, error type and code.
 pub(super) const TERMINATE: &str = "terminate";
 
-const FILES: [&str; 21] = [
+const FILES: [&str; 22] = [
     include_str!("tables/wc.toml"),
     include_str!("tables/cm-event.toml"),
     include_str!("tables/cm-reject.toml"),
@@ -29,6 +29,7 @@ const FILES: [&str; 21] = [
     include_str!("tables/stag-call.toml"),
     include_str!("tables/stag-close.toml"),
     include_str!("tables/kernel.toml"),
+    include_str!("tables/mount-nfs.toml"),
 ];
 
 /// Names of one kind.
