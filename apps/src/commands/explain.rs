@@ -26,8 +26,8 @@ const COLUMNS: usize = 100;
 #[command(after_help = "\
 It knows completions of verbs (wc), connection set-up (cm), iWARP Terminates
 (terminate), RPC-over-RDMA, RPC, NFS and MOUNT, Stag's own errors (stag), and
-messages of the kernel and of mount. A number with several meanings shows them all; the kind
-before it narrows. The kind alone, or --list, lists.
+messages of the kernel and of mount. A number with several meanings shows them
+all; the kind before it narrows. The kind alone, or --list, lists.
 
 Examples: stag explain WC_RNR_RETRY_EXC
           stag explain wc 13
