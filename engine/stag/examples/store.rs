@@ -72,7 +72,8 @@ fn serve(mut fabric: impl Provider, address: &str) -> Result<(), Box<dyn Error>>
 
     // Until the process is ended by a signal.
     let stop = StopFlag::new()?;
-    Reactor::new(ReactorConfig::default(), Clock::start())?.run(&mut engine, &stop)?;
+    let stopped = Reactor::new(ReactorConfig::default(), Clock::start())?.run(&mut engine, &stop)?;
+    println!("{:?}, {}", stopped.drained, memory.ledger);
     Ok(())
 }
 
@@ -108,9 +109,9 @@ fn get(mut fabric: impl Provider, address: &str, len: u32) -> Result<(), Box<dyn
     engine.call(connection, &request, &mut Chunks::write(target), |writer| writer.u32(len))?;
     loop {
         engine.poll(clock.now());
-        if let Some(mut done) = engine.completed() {
+        if let Some(done) = engine.completed() {
             let results = done.result?;
-            let (_, data) = done.written.pop().ok_or("the Write chunk did not come back")?;
+            let (_, data) = done.written.into_iter().next().ok_or("the Write chunk did not come back")?;
             let is_right = data.iter().zip(0_u64..).all(|(octet, i)| *octet == expected(i));
             println!("{} octets by Write chunk, right: {is_right}", results.reduced_len());
             return Ok(());
