@@ -82,7 +82,7 @@ fn iwarp_is_measured_and_compared_with_tcp() {
             let ratio = if operation == "null" { "latency_to_tcp" } else { "bytes_to_stream" };
             assert!(found["tcp_ratios"][ratio]["median"].as_f64().unwrap() > 0.0, "{found}");
         }
-        assert_eq!(found["limits"], Value::Null);
+        assert_eq!((&found["limits"], &found["bare_limits"]), (&Value::Null, &Value::Null));
     }
     let server = Server::with_data_over_iwarp();
     check(&measure(&["null", &server.url]), "null");
@@ -188,6 +188,7 @@ fn bad_flags_are_one_line_and_status_2() {
         (&["null", "--inline-threshold", "512"], "--inline-threshold 512 B: it must be 1 KiB to 256 KiB"),
         (&["null", "--touch"], "--touch: it goes with read"),
         (&["null", "--require", "stream>0.1"], "--require stream>0.1: it is a figure of read and write"),
+        (&["null", "--require", "transfer>0.1"], "--require transfer>0.1: it is a figure of read and write"),
         (&["null", "--fabric", "tcp"], "--fabric tcp: there is no such fabric; there are: shm, iwarp, verbs"),
         (&["null", "--require", "p98<1us"], "\"p98\" is no metric; use one of: p50"),
         (&["null", "--require", "copy-hot>0.9"], "--require copy-hot>0.9: it is a figure of read and write"),

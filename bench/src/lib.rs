@@ -5,10 +5,12 @@
 //! | `scenario` | what to measure: operation, size, depth, cores |
 //! | `server` | the server that a measurement starts itself |
 //! | `load` | the client: keeps Calls outstanding, and takes their times |
-//! | `limits` | cache-line transfers, bare echoes and memcpy of the same two cores; bare TCP |
+//! | `limits` | cache-line transfers, bare echoes and memcpy of the same two cores; bare TCP; the bare fabric |
+//! | `bare` | two ends of a fabric without RPC: messages, Writes and Reads |
 //! | `opened` | the fabric of both ends |
 //! | `run` | rounds of limits and load, and their ratios |
 
+pub mod bare;
 pub mod limits;
 pub mod load;
 pub mod opened;
@@ -19,6 +21,7 @@ pub mod server;
 pub mod spread;
 
 pub use limits::Limits;
+pub use limits::bare::BareLimits;
 pub use limits::tcp::TcpLimits;
 pub use run::{Figures, run};
 pub use scenario::{Fabric, Operation, Scenario};

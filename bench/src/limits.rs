@@ -16,6 +16,7 @@ use stag::runtime::Clock;
 use crate::pin::pin;
 use crate::spread::Spread;
 
+pub mod bare;
 pub mod tcp;
 
 /// How long one measurement may take.

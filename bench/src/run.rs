@@ -8,6 +8,7 @@ use serde::Serialize;
 use stag::fabric::{Iwarp, Shm, Verbs};
 use stag::rpc::Statistics;
 
+use crate::limits::bare::BareLimits;
 use crate::limits::tcp::TcpLimits;
 use crate::limits::{self, Limits};
 use crate::load::{self, Measured};
@@ -38,6 +39,10 @@ pub struct Figures {
     pub tcp_limits: Option<TcpLimits>,
     /// The figures as ratios to those of the same round.
     pub tcp_ratios: Option<TcpRatios>,
+    /// What the device can do without RPC, over verbs, if both ends are ours.
+    pub bare_limits: Option<BareLimits>,
+    /// The figures as ratios to those of the same round.
+    pub bare_ratios: Option<BareRatios>,
     /// The client's RDMA device, over verbs.
     pub device: Option<DeviceFacts>,
     /// TCP's congestion control algorithm, over iWARP.
@@ -95,6 +100,25 @@ pub struct TcpRatios {
     pub bytes_to_stream: Spread,
 }
 
+/// Ratios to what the fabric alone can do, in the same round.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BareRatios {
+    /// Median latency to the round trip of a Send and the Send that answers it: of use at depth 1.
+    pub latency_to_bare: Spread,
+    /// Calls a second to such echoes a second at the same depth.
+    pub rate_to_bare: Spread,
+    /// Octets a second to those of bare RDMA Writes or Reads of that length; of READ and WRITE.
+    pub bytes_to_transfer: Option<Spread>,
+}
+
+/// What was measured beside the load, round by round.
+#[derive(Default)]
+struct Beside {
+    limits: Vec<Limits>,
+    tcp: Vec<TcpLimits>,
+    bare: Vec<BareLimits>,
+}
+
 /// Measures `scenario`. `progress` is told about each round that is done.
 ///
 /// # Errors
@@ -112,7 +136,7 @@ fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> 
     let copies = matches!(scenario.operation, Operation::Read | Operation::Write);
     let copy_len = if copies { scenario.size } else { 4096 };
     let cores = [scenario.client_cores()[0], scenario.server_core()];
-    let (mut limit_rounds, mut tcp_rounds) = (Vec::new(), Vec::new());
+    let mut beside = Beside::default();
     let mut rounds = Vec::new();
     let mut served: Option<(Statistics, u64)> = None;
     let mut leaked = 0;
@@ -120,9 +144,12 @@ fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> 
     for round in 0..scenario.repeat.max(1) {
         if cores[0] != cores[1] {
             match scenario.fabric {
-                Fabric::Shm => limit_rounds.push(limits::measure(cores, scenario.depth, copy_len, 1)),
-                Fabric::Iwarp => tcp_rounds.push(limits::tcp::measure(cores, scenario)?),
-                // What the device itself can do is for its own tools to tell: ib_send_lat, ib_write_bw.
+                Fabric::Shm => beside.limits.push(limits::measure(cores, scenario.depth, copy_len, 1)),
+                Fabric::Iwarp => beside.tcp.push(limits::tcp::measure(cores, scenario)?),
+                Fabric::Verbs if scenario.server.is_none() => {
+                    beside.bare.push(limits::bare::measure::<P>(cores, scenario, round)?);
+                }
+                // The way to another server is not the way from this device to itself.
                 Fabric::Verbs => {}
             }
         }
@@ -146,7 +173,7 @@ fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> 
             notes.push(note.clone());
         }
     }
-    Ok(Figures { notes, ..sum_up(scenario, &rounds, &limit_rounds, &tcp_rounds, served, leaked) })
+    Ok(Figures { notes, ..sum_up(scenario, &rounds, &beside, served, leaked) })
 }
 
 /// One round of all client cores.
@@ -165,8 +192,7 @@ fn clients<P: Opened>(scenario: &Scenario, address: &str, export: &str) -> Resul
 fn sum_up(
     scenario: &Scenario,
     rounds: &[Vec<Measured>],
-    limit_rounds: &[Limits],
-    tcp_rounds: &[TcpLimits],
+    Beside { limits: limit_rounds, tcp: tcp_rounds, bare: bare_rounds }: &Beside,
     served: Option<(Statistics, u64)>,
     leaked: usize,
 ) -> Figures {
@@ -219,6 +245,19 @@ fn sum_up(
                 let tcp = &tcp_rounds[round];
                 let stream = if scenario.crc { tcp.stream_crc } else { tcp.stream };
                 rates[round] * size / stream.median
+            }),
+        }),
+        bare_limits: BareLimits::gather(bare_rounds),
+        bare_ratios: bare_rounds.first().map(|first| BareRatios {
+            latency_to_bare: ratio(&|round| {
+                latencies[round].value_at_quantile(0.5) as f64 / bare_rounds[round].round_trip_ns.median
+            }),
+            rate_to_bare: ratio(&|round| rates[round] / bare_rounds[round].echoes_per_second.median),
+            bytes_to_transfer: first.transfer.is_some().then(|| {
+                ratio(&|round| {
+                    let transfer = bare_rounds[round].transfer.as_ref();
+                    rates[round] * size / transfer.map_or(0.0, |transfer| transfer.bytes_per_second.median)
+                })
             }),
         }),
         device: last.device.clone(),

@@ -31,7 +31,7 @@ use crate::values::{Poll, Size};
 #[command(after_help = "\
     METRIC of --require: p50 p99 p999 max mean (ns, us, ms, s), rate (k, M),\n  \
     bandwidth (MB/s, GB/s); ratios latency/echo rate/echo copy-hot copy-read (shm),\n  \
-    latency/tcp stream (iwarp)\n\
+    latency/tcp stream (iwarp) latency/bare rate/bare transfer (verbs)\n\
     Examples: stag perf null -q 32\n          \
     stag perf read -s 1M -q 2 --touch --require 'copy-read>0.9'")]
 pub struct Perf {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use stag::runtime::environment::Finding;
 use stag_bench::opened::DeviceFacts;
-use stag_bench::run::{Latency, Ratios, TcpRatios};
-use stag_bench::{Figures, Limits, Spread, TcpLimits};
+use stag_bench::run::{BareRatios, Latency, Ratios, TcpRatios};
+use stag_bench::{BareLimits, Figures, Limits, Spread, TcpLimits};
 
 use super::plan::Plan;
 use super::requirement::{Verdict, rate};
@@ -56,6 +56,9 @@ struct Measured<'a> {
     /// Null but over iwarp, and on one core.
     tcp_limits: Option<&'a TcpLimits>,
     tcp_ratios: Option<&'a TcpRatios>,
+    /// Null but over verbs with a server of our own, and on one core.
+    bare_limits: Option<&'a BareLimits>,
+    bare_ratios: Option<&'a BareRatios>,
     /// Buffers that our own server did not get back.
     leaked: usize,
     requirements: &'a [Verdict],
@@ -172,6 +175,8 @@ fn object<'a>(
         congestion_control: figures.congestion_control.as_deref(),
         tcp_limits: figures.tcp_limits.as_ref(),
         tcp_ratios: figures.tcp_ratios.as_ref(),
+        bare_limits: figures.bare_limits.as_ref(),
+        bare_ratios: figures.bare_ratios.as_ref(),
         leaked: figures.buffers_leaked,
         requirements,
     }
@@ -241,6 +246,13 @@ fn main(figures: &Figures) -> Option<(&'static str, Spread)> {
             _ => None,
         };
     }
+    if let Some(bare) = &figures.bare_ratios {
+        return Some(match (bare.bytes_to_transfer, scenario.depth * scenario.connections) {
+            (Some(transfer), _) => ("transfer", transfer),
+            (None, 1) => ("latency/bare", bare.latency_to_bare),
+            (None, _) => ("rate/bare", bare.rate_to_bare),
+        });
+    }
     let ratios = figures.ratios.as_ref()?;
     Some(match scenario.operation {
         Read if scenario.touch => ("copy-read", ratios.bytes_to_copy_read),
@@ -254,10 +266,12 @@ fn limits(plan: &Plan, figures: &Figures, is_last_of_many: bool, out: &mut Outpu
     if let (Some(limits), Some(ratios)) = (&figures.tcp_limits, &figures.tcp_ratios) {
         return tcp_limits(figures, limits, ratios, is_last_of_many, out);
     }
-    if figures.scenario.fabric == stag_bench::Fabric::Verbs {
+    if let (Some(limits), Some(ratios)) = (&figures.bare_limits, &figures.bare_ratios) {
+        return bare_limits(figures, limits, ratios, is_last_of_many, out);
+    }
+    if figures.scenario.fabric == stag_bench::Fabric::Verbs && figures.scenario.server.is_some() {
         return out.line(
-            "\nlimits     not measured over verbs: what the device can do, its own tools tell (ib_send_lat, ib_write_bw, \
-             ib_read_bw)",
+            "\nlimits     not measured to another server: what the way to it can do, ib_send_lat, ib_write_bw and ib_read_bw tell",
         );
     }
     let (Some(limits), Some(ratios)) = (&figures.limits, &figures.ratios) else {
@@ -304,6 +318,30 @@ fn tcp_limits(
     ] {
         let ratio = (moves && crc == figures.scenario.crc).then_some(("stream", ratios.bytes_to_stream));
         limit_line(what, &format!("{:.2} GB/s", stream.median / 1e9), stream, ratio, out)?;
+    }
+    Ok(())
+}
+
+/// The limits of verbs: the same device's without RPC.
+fn bare_limits(
+    figures: &Figures,
+    limits: &BareLimits,
+    ratios: &BareRatios,
+    is_last_of_many: bool,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    limits_heading(figures, is_last_of_many, out)?;
+    let (trip, echoes, depth) = (limits.round_trip_ns, limits.echoes_per_second, limits.echo_depth);
+    let ratio = ("latency/bare", ratios.latency_to_bare);
+    limit_line("Send of 64 B and one back, depth 1", &time(trip).to_string(), trip, Some(ratio), out)?;
+    let ratio = ("rate/bare", ratios.rate_to_bare);
+    limit_line(&format!("the same, depth {depth}"), &rate(echoes.median), echoes, Some(ratio), out)?;
+    if let Some(transfer) = &limits.transfer {
+        let kind = if transfer.is_write { "Write" } else { "Read" };
+        let what = format!("RDMA {kind} of {}, depth {}", Size(transfer.len as u64), transfer.depth);
+        let moved = transfer.bytes_per_second;
+        let ratio = ratios.bytes_to_transfer.map(|ratio| ("transfer", ratio));
+        limit_line(&what, &format!("{:.2} GB/s", moved.median / 1e9), moved, ratio, out)?;
     }
     Ok(())
 }

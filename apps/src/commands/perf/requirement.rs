@@ -26,6 +26,9 @@ enum Metric {
     CopyRead,
     LatencyToTcp,
     Stream,
+    LatencyToBare,
+    RateToBare,
+    Transfer,
 }
 
 /// What a metric is counted in.
@@ -39,7 +42,7 @@ enum Unit {
 
 impl Metric {
     /// All of them, by name.
-    const ALL: [(&'static str, Metric); 13] = [
+    const ALL: [(&'static str, Metric); 16] = [
         ("p50", Metric::P50),
         ("p99", Metric::P99),
         ("p999", Metric::P999),
@@ -53,6 +56,9 @@ impl Metric {
         ("copy-read", Metric::CopyRead),
         ("latency/tcp", Metric::LatencyToTcp),
         ("stream", Metric::Stream),
+        ("latency/bare", Metric::LatencyToBare),
+        ("rate/bare", Metric::RateToBare),
+        ("transfer", Metric::Transfer),
     ];
 
     fn unit(self) -> Unit {
@@ -68,6 +74,7 @@ impl Metric {
     fn of(self, figures: &Figures) -> Option<f64> {
         let latency = &figures.latency_ns;
         let (ratios, tcp) = (figures.ratios.as_ref(), figures.tcp_ratios.as_ref());
+        let bare = figures.bare_ratios.as_ref();
         let spread = match self {
             Metric::P50 => Some(latency.p50),
             Metric::P99 => Some(latency.p99),
@@ -82,6 +89,9 @@ impl Metric {
             Metric::CopyRead => ratios.map(|ratios| ratios.bytes_to_copy_read),
             Metric::LatencyToTcp => tcp.map(|tcp| tcp.latency_to_tcp),
             Metric::Stream => tcp.map(|tcp| tcp.bytes_to_stream),
+            Metric::LatencyToBare => bare.map(|bare| bare.latency_to_bare),
+            Metric::RateToBare => bare.map(|bare| bare.rate_to_bare),
+            Metric::Transfer => bare.and_then(|bare| bare.bytes_to_transfer),
         };
         spread.map(|spread| spread.median)
     }
@@ -149,7 +159,8 @@ impl Requirement {
 
     /// Why `operation` has no such figure, if it has none.
     pub(super) fn misfit(&self, operation: Operation) -> Option<String> {
-        let copies = matches!(self.metric, Metric::CopyHot | Metric::CopyRead | Metric::Stream);
+        let copies =
+            matches!(self.metric, Metric::CopyHot | Metric::CopyRead | Metric::Stream | Metric::Transfer);
         let moves = operation.has_size() && !(copies && operation == Operation::Echo);
         let needs_data = copies || self.metric == Metric::Bandwidth;
         (needs_data && !moves).then(|| format!("--require {}: it is a figure of read and write", self.text))
@@ -220,6 +231,8 @@ mod tests {
             ("latency/echo<2", Metric::LatencyToEcho, Comparison::Below, 2.0),
             ("rate/echo>0.2", Metric::RateToEcho, Comparison::Above, 0.2),
             ("copy-hot>0.9", Metric::CopyHot, Comparison::Above, 0.9),
+            ("latency/bare<3", Metric::LatencyToBare, Comparison::Below, 3.0),
+            ("transfer>=0.5", Metric::Transfer, Comparison::AtLeast, 0.5),
         ] {
             let found: Requirement = text.parse().unwrap();
             assert_eq!((found.metric, found.comparison, found.value), (metric, comparison, value), "{text}");

@@ -1,7 +1,7 @@
 //! Measures the shm provider alone, between two pinned processes: what a message and a copy cost before
 //! any RPC is on top.
 //!
-//! `cargo run --release -p stag-fabric --example shm_rates [memcpy|one thread|echo|copies|fences]`
+//! `cargo run --release -p stag-bench --example shm_rates [memcpy|one thread|echo|copies|fences]`
 //!
 //! For scale, the box's own limits come first: a bare echo of 64 bytes over two cache lines, and memcpy.
 
@@ -10,20 +10,19 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rates::{
-    CAPACITY, DEPTH_MAX, LARGE, Outcome, Reaped, Side, WINDOW, WINDOWS, now, pin, report, report_copies,
-    spawn,
-};
-use stag_fabric::{Completed, Completion, Exposed, Provider, QueuePairId, Shm, ShmConfig};
+use anyhow::{Context, Result};
+use rates::{DEPTH_MAX, LARGE, Reaped, SHAPE, WINDOWS, copies, echo, now, pin, report, report_copies, spawn};
+use stag::fabric::{Completed, Completion, Exposed, Provider, QueuePairId, Shm, ShmConfig};
+use stag_bench::bare::Side;
 
 mod rates;
 
-fn main() -> Outcome<()> {
+fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().collect();
     let argument = |at: usize| arguments.get(at).map(String::as_str);
     match argument(1) {
-        Some("serve") => return serve(argument(2).ok_or("serve NAME")?, argument(3) == Some("adaptive")),
-        Some("bounce") => return bounce(argument(2).ok_or("bounce DESCRIPTOR")?),
+        Some("serve") => return serve(argument(2).context("serve NAME")?, argument(3) == Some("adaptive")),
+        Some("bounce") => return bounce(argument(2).context("bounce DESCRIPTOR")?),
         _ => {}
     }
     pin(0);
@@ -45,44 +44,44 @@ fn main() -> Outcome<()> {
         println!("-- {mode}");
         for (depth, len) in [(1, 8), (1, 64), (4, 64), (DEPTH_MAX, 64)] {
             if wanted("echo") {
-                side.echo(pair, depth, len);
+                echo(&mut side, pair, depth, len)?;
             }
         }
         for (len, depth) in [(4096, 1), (4096, 32), (LARGE, 2)] {
             for write in [true, false] {
                 if wanted("copies") && !may_sleep {
-                    side.copies(pair, write, len, depth)?;
+                    copies(&mut side, pair, write, len, depth)?;
                 }
             }
         }
         if wanted("fences") && !may_sleep {
             fences(&mut side, pair)?;
         }
-        side.disconnect(pair);
+        side.disconnect(pair)?;
         child.0.wait()?;
     }
     Ok(())
 }
 
-fn side(may_sleep: bool) -> Outcome<Side<Shm>> {
-    Side::new(Shm::open(ShmConfig { may_sleep, ..ShmConfig::default() })?)
+fn side(may_sleep: bool) -> Result<Side<Shm>> {
+    Side::new(Shm::open(ShmConfig { may_sleep, ..ShmConfig::default() })?, SHAPE)
 }
 
-fn serve(name: &str, may_sleep: bool) -> Outcome<()> {
+fn serve(name: &str, may_sleep: bool) -> Result<()> {
     pin(1);
     let mut side = side(may_sleep)?;
     side.provider.listen(name)?;
     println!("{name}");
-    side.serve()
+    side.serve(|| false)
 }
 
 /// Expose and fence, without anybody using it.
-fn fences(side: &mut Side<Shm>, pair: QueuePairId) -> Outcome<()> {
+fn fences(side: &mut Side<Shm>, pair: QueuePairId) -> Result<()> {
     let mut costs = Vec::new();
-    for _ in 0..WINDOWS / 4 {
+    for _ in 0..WINDOWS.count / 4 {
         let begin = now();
         for _ in 0..100 {
-            let buf = side.payload.take().ok_or("no payload")?;
+            let buf = side.payload.take().context("no payload")?;
             let segment = side.provider.expose(pair, Exposed::Write(buf)).map_err(|r| r.error)?;
             side.provider.ring_doorbells();
             drop(side.provider.fence(pair, segment.handle, 0));
@@ -91,7 +90,7 @@ fn fences(side: &mut Side<Shm>, pair: QueuePairId) -> Outcome<()> {
         // Let the server catch up with the announcements, even when it does not run right now.
         let until = now() + Duration::from_millis(20);
         while now() < until {
-            side.poll();
+            side.poll()?;
         }
     }
     report("expose + doorbell + local fence [ns]", costs.into_iter(), true);
@@ -99,24 +98,24 @@ fn fences(side: &mut Side<Shm>, pair: QueuePairId) -> Outcome<()> {
 }
 
 /// What the code costs without the transfers: both sides in one thread, and a pass that finds nothing.
-fn one_thread() -> Outcome<()> {
+fn one_thread() -> Result<()> {
     let (mut client, mut server) = (side(false)?, side(false)?);
     let name = format!("rates-{}-one", std::process::id());
     server.provider.listen(&name)?;
-    let pair = client.provider.connect(&name, b"", CAPACITY)?;
-    client.post_receives(pair);
+    let pair = client.provider.connect(&name, b"", SHAPE.capacity())?;
+    client.post_receives(pair)?;
     while client.established.is_none() || server.established.is_none() {
-        client.poll();
-        server.poll();
+        client.poll()?;
+        server.poll()?;
     }
-    let peer = server.established.ok_or("just established")?;
+    let peer = server.established.context("just established")?;
     let (mut messages, mut idle) = (Vec::new(), Vec::new());
-    for _ in 0..WINDOWS {
+    for _ in 0..WINDOWS.count {
         let (begin, mut done) = (now(), 0u64);
-        while begin.elapsed() < WINDOW {
+        while begin.elapsed() < WINDOWS.each {
             for _ in 0..8 {
                 for _ in 0..DEPTH_MAX {
-                    client.send(pair, 64);
+                    client.send(pair, 64)?;
                 }
                 client.provider.ring_doorbells();
                 server.provider.poll(Duration::ZERO, &mut server.completions, 64);
@@ -164,7 +163,7 @@ fn lines(fd: i32) -> &'static Lines {
     unsafe { &*base.cast::<Lines>() }
 }
 
-fn bounce(fd: &str) -> Outcome<()> {
+fn bounce(fd: &str) -> Result<()> {
     pin(1);
     let Lines([there, back]) = lines(fd.parse()?);
     let mut turn = 1;
@@ -183,7 +182,7 @@ fn bounce(fd: &str) -> Outcome<()> {
     }
 }
 
-fn bare_echo() -> Outcome<()> {
+fn bare_echo() -> Result<()> {
     // SAFETY: a C string; no CLOEXEC, as the child inherits it.
     let fd = unsafe { libc::memfd_create(c"bare-echo".as_ptr(), 0) };
     // SAFETY: the descriptor just made.
@@ -192,9 +191,9 @@ fn bare_echo() -> Outcome<()> {
     let mut child = Reaped(Command::new(env::current_exe()?).args(["bounce", &fd.to_string()]).spawn()?);
     let mut turn = 0;
     let mut times = Vec::new();
-    for _ in 0..WINDOWS {
+    for _ in 0..WINDOWS.count {
         let (begin, mut done) = (now(), 0u64);
-        while begin.elapsed() < WINDOW {
+        while begin.elapsed() < WINDOWS.each {
             for _ in 0..64 {
                 turn += 1;
                 for (i, word) in there.payload.iter().enumerate() {
@@ -218,9 +217,9 @@ fn memcpy() {
         // Not at the same offset in a page: the processor takes that for an overlap.
         let (source, mut target) = (vec![1u8; len], vec![0u8; len + 512]);
         let mut rates = Vec::new();
-        for _ in 0..WINDOWS {
+        for _ in 0..WINDOWS.count {
             let (begin, mut done) = (now(), 0u64);
-            while begin.elapsed() < WINDOW {
+            while begin.elapsed() < WINDOWS.each {
                 for _ in 0..(1 << 21) / len {
                     target[512..].copy_from_slice(std::hint::black_box(&source));
                     std::hint::black_box(&mut target);

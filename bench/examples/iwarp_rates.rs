@@ -1,7 +1,7 @@
 //! Measures the iWARP provider alone, between two pinned processes over the loopback: what messages and transfers cost before
 //! any RPC is on top.
 //!
-//! `cargo run --release -p stag-fabric --example iwarp_rates [PART OF A NAME] [ALGORITHM]`
+//! `cargo run --release -p stag-bench --example iwarp_rates [PART OF A NAME] [ALGORITHM]`
 //!
 //! For scale, the box's own limits come first: TCP by itself, polled as the provider polls it, with as many octets. All sockets use
 //! the same congestion control algorithm, `reno` unless another one is named: some pace even the loopback.
@@ -11,21 +11,23 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
-use rates::{DEPTH_MAX, LARGE, Outcome, Side, WINDOW, WINDOWS, now, pin, report, spawn, transfers};
-use stag_fabric::Provider;
-use stag_fabric::iwarp::{CongestionControl, Iwarp, IwarpConfig};
+use anyhow::{Context, Result};
+use rates::{DEPTH_MAX, LARGE, SHAPE, WINDOWS, copies, echo, now, pin, report, spawn, transfers};
+use stag::fabric::Provider;
+use stag::fabric::iwarp::{CongestionControl, Iwarp, IwarpConfig};
+use stag_bench::bare::Side;
 
 mod rates;
 
 /// Octets of a message of 64 octets on the wire.
 const FPDU_64: usize = 88;
 
-fn main() -> Outcome<()> {
+fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().collect();
     let argument = |at: usize| arguments.get(at).map(String::as_str);
     match argument(1) {
-        Some("serve") => return serve(argument(2) == Some("crc"), argument(3).ok_or("no algorithm")?),
-        Some("raw-serve") => return raw_serve(argument(2).ok_or("no algorithm")?),
+        Some("serve") => return serve(argument(2) == Some("crc"), argument(3).context("no algorithm")?),
+        Some("raw-serve") => return raw_serve(argument(2).context("no algorithm")?),
         _ => {}
     }
     pin(0);
@@ -45,26 +47,26 @@ fn main() -> Outcome<()> {
         println!("   {}", side.provider.congestion_control(pair).unwrap_or_default());
         for (depth, len) in [(1, 64), (DEPTH_MAX, 64), (DEPTH_MAX, 256)] {
             if wanted(&format!("echo {len} B, depth {depth}")) {
-                side.echo(pair, depth, len);
+                echo(&mut side, pair, depth, len)?;
             }
         }
         for (len, depth) in [(4096, 32), (LARGE, 4)] {
             for write in [true, false] {
                 if wanted(&transfers(write, len, depth)) {
-                    side.copies(pair, write, len, depth)?;
+                    copies(&mut side, pair, write, len, depth)?;
                 }
             }
         }
         println!("   {:?}", counted(&side));
-        side.disconnect(pair);
+        side.disconnect(pair)?;
         child.0.wait()?;
     }
     Ok(())
 }
 
-fn side(crc: bool, algorithm: &str) -> Outcome<Side<Iwarp>> {
+fn side(crc: bool, algorithm: &str) -> Result<Side<Iwarp>> {
     let congestion_control = Some(algorithm.parse::<CongestionControl>()?);
-    Side::new(Iwarp::open(IwarpConfig { crc, congestion_control, ..IwarpConfig::default() })?)
+    Side::new(Iwarp::open(IwarpConfig { crc, congestion_control, ..IwarpConfig::default() })?, SHAPE)
 }
 
 /// What the provider counted.
@@ -72,17 +74,17 @@ fn counted(side: &Side<Iwarp>) -> Vec<(&'static str, u64)> {
     side.provider.counters().each().filter(|(_, value)| *value > 0).collect()
 }
 
-fn serve(crc: bool, algorithm: &str) -> Outcome<()> {
+fn serve(crc: bool, algorithm: &str) -> Result<()> {
     pin(1);
     let mut side = side(crc, algorithm)?;
     let listener = side.provider.listen("127.0.0.1:0")?;
-    println!("{}", side.provider.listener_address(listener).ok_or("no address")?);
-    side.serve()?;
+    println!("{}", side.provider.listener_address(listener).context("no address")?);
+    side.serve(|| false)?;
     eprintln!("   server: {:?}", counted(&side));
     Ok(())
 }
 
-fn raw_socket(socket: &TcpStream, algorithm: &str) -> Outcome<()> {
+fn raw_socket(socket: &TcpStream, algorithm: &str) -> Result<()> {
     socket.set_nodelay(true)?;
     socket.set_nonblocking(true)?;
     // SAFETY: the name is readable for its length.
@@ -109,7 +111,7 @@ fn some(result: io::Result<usize>) -> Option<usize> {
 }
 
 /// The first octet of a connection says what it is for: an echo, or a stream that is thrown away.
-fn raw_serve(algorithm: &str) -> Outcome<()> {
+fn raw_serve(algorithm: &str) -> Result<()> {
     pin(1);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
@@ -139,9 +141,9 @@ fn raw_serve(algorithm: &str) -> Outcome<()> {
     Ok(())
 }
 
-fn raw(algorithm: &str) -> Outcome<()> {
+fn raw(algorithm: &str) -> Result<()> {
     let (mut child, address) = spawn(&["raw-serve", algorithm])?;
-    let open = |kind: &[u8]| -> Outcome<TcpStream> {
+    let open = |kind: &[u8]| -> Result<TcpStream> {
         let mut socket = TcpStream::connect(&address)?;
         socket.write_all(kind)?;
         raw_socket(&socket, algorithm)?;
@@ -149,13 +151,13 @@ fn raw(algorithm: &str) -> Outcome<()> {
     };
     let mut socket = open(b"e")?;
     let (mut octets, mut times) = ([7; FPDU_64], Vec::new());
-    for _ in 0..WINDOWS {
+    for _ in 0..WINDOWS.count {
         let (begin, mut done) = (now(), 0u64);
-        while begin.elapsed() < WINDOW {
+        while begin.elapsed() < WINDOWS.each {
             socket.write_all(&octets)?;
             let mut at = 0;
             while at < octets.len() {
-                at += some(socket.read(&mut octets[at..])).ok_or("closed")?;
+                at += some(socket.read(&mut octets[at..])).context("closed")?;
             }
             done += 1;
         }
@@ -166,15 +168,15 @@ fn raw(algorithm: &str) -> Outcome<()> {
     for (kind, what) in [(b"s", "raw TCP stream [GB/s]"), (b"c", "raw TCP stream with CRC32C [GB/s]")] {
         let mut socket = open(kind)?;
         let (octets, mut rates) = (vec![7; LARGE], Vec::new());
-        for _ in 0..WINDOWS {
+        for _ in 0..WINDOWS.count {
             let (begin, mut done) = (now(), 0u64);
-            while begin.elapsed() < WINDOW {
+            while begin.elapsed() < WINDOWS.each {
                 if kind == b"c" {
                     std::hint::black_box(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &octets));
                 }
                 let mut at = 0;
                 while at < octets.len() {
-                    at += some(socket.write(&octets[at..])).ok_or("closed")?;
+                    at += some(socket.write(&octets[at..])).context("closed")?;
                 }
                 done += octets.len() as u64;
             }
