@@ -1,12 +1,31 @@
 #!/usr/bin/env bash
 # Counts the instructions of one NULL Call at the Requester and at the Responder: they do not jitter as times do.
 #   bench/instructions.sh
-# Client and server run in one thread (examples/one_thread.rs), by turns, so that no pass is idle. Over verbs the device is one of
-# nothing, and what its library's functions execute is taken off: the rest is ours. Needs valgrind.
+#   bench/instructions.sh --device siw|rxe [-k 6.1|6.12]
+# Client and server run in one thread (examples/one_thread.rs), by turns. Over shm and over `verbs`, whose device is one of nothing, no
+# pass is idle; what the library's functions execute is taken off: the rest is ours. Needs valgrind.
+#
+# --device: over a device of the guest (ci/lab/build.sh, once), and ib_send_lat's Send and Receive on the same, counted in the same
+# way; see README.md. Without the guest: SKIPPED, status 77.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+device='' kernel=6.1
+while [ $# -gt 0 ]; do
+    case $1 in
+        --device) device=$2; shift ;;
+        -k) kernel=$2; shift ;;
+        *) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+    esac
+    shift
+done
 command -v valgrind >/dev/null || { echo "SKIPPED: valgrind is not there (Debian: apt-get install valgrind)"; exit 77; }
+# shellcheck source=ci/lab/cache.sh
+. ci/lab/cache.sh
+if [ -n "$device" ] && [ ! -e "$LAB_CACHE/kernel-$kernel/version" ]; then
+    echo "SKIPPED: there is no guest with kernel $kernel: run ci/lab/build.sh $kernel first"
+    exit 77
+fi
 cargo build --quiet --locked --release --package stag-bench --example one_thread
 program=$(realpath "${CARGO_TARGET_DIR:-target}/release/examples/one_thread")
 counts=$(mktemp -d)
@@ -24,13 +43,105 @@ executed() {
         END { printf "%d %d\n", all, library }'
 }
 
-few=1000 many=3000
-printf '%-6s %-10s %22s %22s\n' fabric end "instructions a Call" "and in the library"
-for fabric in shm verbs; do
-    for end in Requester:client_turn Responder:server_turn; do
-        read -r all_few library_few <<<"$(executed $fabric "${end#*:}" $few)"
-        read -r all_many library_many <<<"$(executed $fabric "${end#*:}" $many)"
-        library=$(((library_many - library_few) / (many - few)))
-        printf '%-6s %-10s %22d %22d\n' $fabric "${end%:*}" $(((all_many - all_few) / (many - few) - library)) $library
+on_nothing() {
+    local fabric end all_few library_few all_many library_many library few=1000 many=3000
+    printf '%-6s %-10s %22s %22s\n' fabric end "instructions a Call" "and in the library"
+    for fabric in shm verbs; do
+        for end in Requester:client_turn Responder:server_turn; do
+            read -r all_few library_few <<<"$(executed $fabric "${end#*:}" $few)"
+            read -r all_many library_many <<<"$(executed $fabric "${end#*:}" $many)"
+            library=$(((library_many - library_few) / (many - few)))
+            printf '%-6s %-10s %22d %22d\n' $fabric "${end%:*}" $(((all_many - all_few) / (many - few) - library)) $library
+        done
     done
-done
+}
+
+# polled PROGRAM FILE COUNT: of one run, the instructions of the loop that polls; of those, in the device's library, and what that calls; and
+# how often it polled (of ours no word: callgrind counts calls of turns that are not collected too). The loop is the function of PROGRAM that calls the library most often, with what it calls at
+# least every other message: ib_send_lat has no symbols, and prints and sorts beside its loop. Of ours only turns were collected: all
+# of it.
+polled() {
+    awk -v program="/$1\$" -v library='/lib(siw|rxe)-rdmav[0-9]+\\.so$' -v least=$(($3 / 2)) -v all="$([ "$1" = one_thread ] && echo 1)" '
+        /^ob=/ { object = substr($0, 4) }
+        /^fn=/ { of = callee = object; name = substr($0, 4) }
+        /^cob=/ { callee = substr($0, 5) }
+        /^cfn=/ { to = substr($0, 5) }
+        /^calls=/ {
+            split($1, count, "=")
+            getline
+            edges++
+            from[edges] = of " " name; times[edges] = count[2]; cost[edges] = $NF
+            ours[edges] = of ~ program; into[edges] = callee ~ library ? to : ""
+            if (ours[edges] && into[edges] != "") entered[from[edges]] += count[2]
+            callee = object
+            next
+        }
+        /^[0-9]/ { self[of " " name] += $NF; sum += $NF }
+        END {
+            for (f in entered) if (entered[f] > entered[loop]) loop = f
+            total = all ? sum : self[loop]
+            for (e = 1; e <= edges; e++) {
+                if (!ours[e] || !all && (from[e] != loop || times[e] < least)) continue
+                if (!all) total += cost[e]
+                if (into[e] != "") { inside += cost[e]; polls[into[e]] += times[e] }
+            }
+            for (p in polls) if (polls[p] > most) most = polls[p]
+            printf "%d %d %d\n", total, inside, most
+        }' "$2"
+}
+
+# message END FEW MANY: of ib_send_lat's three runs, what set-up, a message and a poll in vain execute: total = set-up + messages * A +
+# polls * B. A message with no poll in vain is A + 2 * B: a completion of its Send and one of its Receive, from a queue each.
+message() {
+    {
+        echo "$2" "$(polled ib_send_lat "$counts/latency.$1.few" "$2")"
+        echo "$3" "$(polled ib_send_lat "$counts/latency.$1.many" "$3")"
+        echo "$3" "$(polled ib_send_lat "$counts/latency.$1.calm" "$3")"
+    } | awk -v end="$1" '
+        { n[NR] = $1; total[NR] = $2; inside[NR] = $3; p[NR] = $4 }
+        function solve(t) {
+            vain = (t[2] - t[3]) / (p[2] - p[3])
+            return (t[2] - t[1] - vain * (p[2] - p[1])) / (n[2] - n[1]) + 2 * vain
+        }
+        END {
+            if (p[2] == p[3]) { print "ib_send_lat, " end ": as many polls in both runs: run it again"; exit 1 }
+            all = solve(total); in_vain = vain; library = solve(inside)
+            printf "%-12s %-10s %12.1f %12.1f %12.1f   polls in vain, %.1f each, are taken off\n",
+                "ib_send_lat", end, all, all - library, library, in_vain
+        }'
+}
+
+# call END FEW MANY: of our two runs, the difference; and how many turns there were to a Call, as one more than that was in vain.
+call() {
+    local -a fewer more
+    local passes
+    read -r -a fewer <<<"$(polled one_thread "$counts/call.$1.few" "$2")"
+    read -r -a more <<<"$(polled one_thread "$counts/call.$1.many" "$3")"
+    passes=$(sed -n 's/.* Calls in \([0-9]*\) passes/\1/p' "$counts/call.$1.many.log")
+    awk -v end="$1" -v calls=$(($3 - $2)) -v all=$((more[0] - fewer[0])) -v library=$((more[1] - fewer[1])) -v turns="$passes" -v many="$3" 'BEGIN {
+        printf "%-12s %-10s %12.1f %12.1f %12.1f   %.2f turns a Call\n", "NULL Call", end, all / calls, (all - library) / calls, library / calls, turns / many
+    }'
+}
+
+on_device() {
+    local few=50 many=150 place end
+    mkdir -p "$counts/payload/valgrind"
+    cp "$program" "$counts/one_thread"
+    strip --strip-debug "$counts/one_thread" -o "$counts/payload/one_thread"
+    # Debian has a script before the program, and puts the tools here or there by its release.
+    for place in /usr/bin/valgrind.bin "$(command -v valgrind)"; do
+        [ ! -e "$place" ] || { cp "$place" "$counts/payload/valgrind/valgrind"; break; }
+    done
+    for place in /usr/libexec/valgrind /usr/lib/valgrind /usr/lib/x86_64-linux-gnu/valgrind; do
+        [ ! -e "$place/callgrind-amd64-linux" ] || cp "$place"/{callgrind-amd64-linux,vgpreload_core-amd64-linux.so,default.supp} "$counts/payload/valgrind/"
+    done
+    ci/lab/boot.sh -k "$kernel" -t 1800 -l "$counts/console" -p "$counts/payload" -o "$counts" instructions.sh "$device" $few $many 2>/dev/null ||
+        { tail -n 30 "$counts/console" >&2; return 1; }
+    printf '%s, kernel %s\n%-12s %-10s %12s %12s %12s\n' "$device" "$kernel" "" end instructions "its own" library
+    for end in requester responder; do
+        message $end $few $many
+        call $end $few $many
+    done
+}
+
+if [ -n "$device" ]; then on_device; else on_nothing; fi

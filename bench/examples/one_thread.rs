@@ -5,8 +5,10 @@
 //! `--toggle-collect='*client_turn*'` or `'*server_turn*'`.
 //!
 //! `verbs` is over libraries of nothing, those of the fabric's tests: what a device's library would execute is not in the sum
-//! when the table's functions are taken off.
+//! when the table's functions are taken off. `one_thread device COUNT DEPTH ADDRESS PAUSE` is over this machine's RDMA device, whose
+//! address that is; there a turn may find nothing. PAUSE, in microseconds between turns, makes such turns fewer.
 
+use std::thread;
 use std::time::Duration;
 
 use stag::fabric::verbs::{Verbs, VerbsConfig};
@@ -35,27 +37,38 @@ impl Service for Nothing {
 }
 
 fn main() -> anyhow::Result<()> {
-    let mut words = std::env::args().skip(1);
-    let fabric = words.next().unwrap_or_default();
-    let mut numbers = words.map(|word| word.parse::<u64>());
-    let count = numbers.next().transpose()?.unwrap_or(100_000);
-    let depth = numbers.next().transpose()?.unwrap_or(1);
-    match fabric.as_str() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let word = |at: usize| words.get(at).map_or("", String::as_str);
+    let number = |at: usize, default: u64| words.get(at).map_or(Ok(default), |word| word.parse());
+    let load = Load { count: number(1, 100_000)?, depth: number(2, 1)?, pause: Duration::ZERO };
+    let config = VerbsConfig { completions: 4096, ..VerbsConfig::default() };
+    match word(0) {
         "shm" => {
             let open = || Shm::open(ShmConfig::default());
-            calls([open()?, open()?], &format!("one-thread-{}", std::process::id()), count, depth)
+            calls([open()?, open()?], &format!("one-thread-{}", std::process::id()), load)
         }
         "verbs" => {
-            let config = VerbsConfig { completions: 4096, ..VerbsConfig::default() };
             // SAFETY: the table is of functions that do what libibverbs' and librdmacm's do.
             let open = || unsafe { Verbs::open_with(&fake::FAKE, config.clone()) };
-            calls([open()?, open()?], "127.0.0.1:20049", count, depth)
+            calls([open()?, open()?], "127.0.0.1:20049", load)
         }
-        _ => anyhow::bail!("one_thread shm|verbs COUNT DEPTH"),
+        "device" => {
+            let open = || Verbs::open(config.clone());
+            calls([open()?, open()?], word(3), Load { pause: Duration::from_micros(number(4, 0)?), ..load })
+        }
+        _ => anyhow::bail!("one_thread shm|verbs COUNT DEPTH, or device COUNT DEPTH ADDRESS PAUSE"),
     }
 }
 
-fn calls<P: Provider>(mut providers: [P; 2], address: &str, count: u64, depth: u64) -> anyhow::Result<()> {
+/// Calls in all, outstanding at once, and the time between turns.
+#[derive(Clone, Copy)]
+struct Load {
+    count: u64,
+    depth: u64,
+    pause: Duration,
+}
+
+fn calls<P: Provider>(mut providers: [P; 2], address: &str, load: Load) -> anyhow::Result<()> {
     let config = EngineConfig { connections_max: 1, receives_max: 80, ..EngineConfig::default() };
     let memory = [Memory::new(&config, 1 << 20)?, Memory::new(&config, 1 << 20)?];
     for (provider, memory) in providers.iter_mut().zip(&memory) {
@@ -66,22 +79,37 @@ fn calls<P: Provider>(mut providers: [P; 2], address: &str, count: u64, depth: u
     let mut server = Engine::new(server, (Nothing,), memory[1].pools.clone(), config, 1)?;
     server.listen(address)?;
     let connection = client.connect(address)?;
-    let mut now = Duration::ZERO;
-    while client.connection_event().is_none() {
-        now += Duration::from_micros(1);
-        client.poll(now);
-        server.poll(now);
+    // A device takes its time to connect.
+    let clock = Clock::start();
+    loop {
+        client.poll(clock.now());
+        server.poll(clock.now());
+        match client.connection_event() {
+            Some(ConnectionEvent::Established { .. }) => break,
+            Some(event) => anyhow::bail!("{address}: {event:?}"),
+            None => {}
+        }
     }
+    // From here on time goes by in even steps, so that the same is executed each time.
+    let mut now = clock.now();
     let target = Target { connection, credentials: Credentials::None, timeout: Duration::from_secs(1) };
     let (mut begun, mut ended, mut passes) = (0, 0, 0);
-    while ended < count {
+    while ended < load.count {
         passes += 1;
         now += Duration::from_micros(1);
-        client_turn(&mut client, &target, now, depth.min(count - begun), &mut begun, &mut ended)?;
+        client_turn(&mut client, &target, now, load.depth.min(load.count - begun), &mut begun, &mut ended)?;
+        pause(load.pause);
         server_turn(&mut server, now);
+        pause(load.pause);
     }
     println!("{ended} Calls in {passes} passes");
     Ok(())
+}
+
+fn pause(time: Duration) {
+    if !time.is_zero() {
+        thread::sleep(time);
+    }
 }
 
 /// A pass of the Requester: what was answered, and new Calls in its place.
