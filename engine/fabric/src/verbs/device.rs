@@ -339,7 +339,7 @@ fn choose_exposure(
     let why = if wanted == Some(ExposureKind::Registration) {
         "it was asked for".to_owned()
     } else if attributes.vendor_id == RXE_VENDOR && wanted != Some(ExposureKind::MemoryWindow) {
-        // Seen with Linux 6.1 and 6.12: `check_rkey` looks for the bounds of the region, and `rxe_do_invalidate_mw` does not
+        // In Linux 6.1 and 6.12: `check_rkey` looks for the bounds of the region, and `rxe_do_invalidate_mw` does not
         // ask whether the window is bound.
         "a window of rxe opens all of the region that it is in, and a peer that invalidates it twice makes the kernel \
          panic"
