@@ -42,7 +42,7 @@ if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
     groups+=(locks:off:/dir kill:off:/dir:5 kill:crc:/dir:5 kill:tcp:/dir:5 kill:off:/mem:1 public:/mem)
     groups+=(server:off server:crc server:asked server:p2p)
     for over in verbs-siw verbs-rxe; do
-        groups+=("client:$over:/mem:all" "client:$over:/dir:all" "kill:$over:/dir:5" "kill:$over:/mem:1" "server:$over")
+        groups+=("client:$over:/mem:all" "client:$over:/dir:all" "client:$over:/mem:idle" "kill:$over:/dir:5" "kill:$over:/mem:1" "server:$over")
     done
     for over in wire-siw wire-rxe; do groups+=("client:$over:/mem:all" "locks:$over:/mem" "kill:$over:/dir:5"); done
     groups+=(both:host-guest both:guest-host both:siw both:rxe fabrics)

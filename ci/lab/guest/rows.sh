@@ -178,8 +178,21 @@ fio_rows() {
 # dbench's load: what a file server's clients do, as recorded from NetBench.
 dbench_rows() { timeout -k 5 220 dbench -c /usr/share/dbench/client.txt -t 10 -D . 2; }
 
-# client:OVER:EXPORT:ROWS  the kernel's client mounts EXPORT of stagd. OVER: see link_up. ROWS: all,
-# few, or their names with commas.
+# Nobody says anything for so long that stagd asks whether the peer is there (it looks once a minute, and asks who said nothing since
+# the last time): that is no harm to the connection.
+idle_rows() {
+    local before after
+    before=$(connects)
+    sleep 130
+    touch a && sync && drop && [ -e a ] && after=$(connects)
+    echo "connected $before times, then $after"
+    [ "${before:-0}" -gt 0 ] && [ "$before" = "$after" ]
+}
+# How often the mount's transport was connected.
+connects() { awk -v at=$MNT '$5 == at { here = 1 } here && $1 == "xprt:" { print $5; exit }' /proc/self/mountstats; }
+
+# client:OVER:EXPORT:ROWS  the kernel's client mounts EXPORT of stagd. OVER: see link_up. ROWS: all (but idle), few, or their names
+# with commas.
 group_client() {
     local export=$2 rows=$3 f names
     link_up "$1"
@@ -198,7 +211,7 @@ group_client() {
                 /dir) row 60 no-acl in_folder acl bash -c 'touch f && ! setfacl -m u:1000:rw f 2>e && grep "not supported" e && getfacl -cnp f' ;;
                 *) row 60 acl in_folder acl python3 /payload/files.py acl . ;;
             esac ;;
-            git | compile | dbench) row 240 $f in_folder $f ${f}_rows ;;
+            git | compile | dbench | idle) row 240 $f in_folder $f ${f}_rows ;;
             fio) row 240 $f in_folder $f fio_rows 16 ;;
             *) row 420 $f in_folder $f python3 /payload/files.py $f . ;;
         esac
