@@ -299,7 +299,7 @@ fn supports_invalidate<H: Harness>(bench: &mut Bench<H>) -> bool {
     let supports = bench[A].provider().limits().send_with_invalidate;
     bench.can(
         supports,
-        "no Send with Invalidate here: memory is exposed by registrations, which are not for a peer to end",
+        "no Send with Invalidate here: what is exposed is a registration, which is not for a peer to end",
     )
 }
 
