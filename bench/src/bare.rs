@@ -177,7 +177,7 @@ impl<P: Provider> Side<P> {
         self.last = self.clock.now();
         let pair = self.provider.connect(address, b"", self.shape.capacity())?;
         self.post_receives(pair)?;
-        while self.segments.is_none() {
+        while self.segments.is_none() || self.established.is_none() {
             self.wait()?;
             while let Some(completion) = self.completions.pop() {
                 completion.result?;
