@@ -162,34 +162,38 @@ impl QueuePair {
     }
 
     /// Hands the Receives to the device. An error is the end of the queue pair.
-    pub(super) fn ring_receives(&mut self, batch: &mut Batch) -> io::Result<()> {
-        let raw = self.raw();
-        let Some(domain) = &self.domain else { return Ok(()) };
-        if raw.is_null() || !self.takes_receives() {
-            return Ok(());
-        }
-        loop {
-            self.receives.fill(batch, self.id, domain);
-            if batch.is_empty() {
-                return Ok(());
+    #[inline]
+    pub(super) fn ring_receives(&mut self) -> io::Result<()> {
+        while self.receives.is_waiting() {
+            let raw = self.raw();
+            let Some(domain) = &self.domain else { break };
+            if raw.is_null() || !self.takes_receives() {
+                break;
             }
-            // SAFETY: the queue pair exists, `cm` owns it. The buffers stay in `receives`, where nobody looks into
-            // them, until they complete or the queue pair is destroyed (`finish`, or the order of our fields).
-            unsafe { batch.post_receives(raw) }?;
+            let Some(receive) = self.receives.hand_over(self.id, domain) else { break };
+            // SAFETY: the queue pair exists, `cm` owns it. The buffer stays in `receives`, where nobody looks into
+            // it, until it completes or the queue pair is destroyed (`finish`, or the order of our fields).
+            unsafe { receive.post(raw) }?;
         }
+        Ok(())
     }
 
     /// Hands to the device what it has room for. An error is the end of the queue pair.
+    #[inline]
     pub(super) fn ring(&mut self, batch: &mut Batch) -> io::Result<()> {
-        self.ring_receives(batch)?;
+        // Rare: they are handed over when they are posted, unless there was no queue pair yet.
+        if self.receives.is_waiting() {
+            self.ring_receives()?;
+        }
         let raw = self.raw();
-        let Some(domain) = self.domain.clone() else { return Ok(()) };
-        if raw.is_null() {
+        let Some(domain) = &self.domain else { return Ok(()) };
+        if raw.is_null() || !self.is_open() {
             return Ok(());
         }
-        while self.is_open() {
-            self.sends.fill(batch, self.id, &domain, &self.exposures, self.inline_len);
+        while self.sends.is_waiting() {
+            self.sends.fill(batch, self.id, domain, &self.exposures, self.inline_len);
             if batch.is_empty() {
+                // The device has no room.
                 break;
             }
             // SAFETY: as in `ring_receives`; what is sent or written stays in `sends`, what is exposed in `exposures`.
@@ -199,6 +203,15 @@ impl QueuePair {
             }
         }
         Ok(())
+    }
+
+    /// Something was posted: the next `ring_doorbells` has to come by.
+    #[inline]
+    pub(super) fn mark_dirty(&mut self, dirty: &mut Vec<u32>) {
+        if !self.is_dirty {
+            self.is_dirty = true;
+            dirty.push(self.id.index);
+        }
     }
 
     /// Whether the device has given everything back that it got.

@@ -1,5 +1,6 @@
 //! From the device's completions to ours, and the end of a queue pair.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use stag_memory::Buf;
@@ -13,11 +14,34 @@ use super::sends::Done;
 use super::work::{SHARED_SLOT, WorkId};
 use crate::{Completed, Completion, DisconnectReason, Event, Handle, WorkError};
 
+/// Where completions go: to the user, while there is room, else to `Verbs::local`.
+pub(super) struct Out<'a> {
+    pub(super) completions: &'a mut Vec<Completion>,
+    /// The length that it may grow to.
+    pub(super) end: usize,
+}
+
+impl Out<'_> {
+    /// For whoever has no user to give them to: all go to `Verbs::local`.
+    pub(super) fn nowhere(nothing: &mut Vec<Completion>) -> Out<'_> {
+        Out { completions: nothing, end: 0 }
+    }
+
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.completions.len() < self.end
+    }
+}
+
 impl Verbs {
     /// Takes completions from the device once. `false`: there were no more than that.
-    pub(super) fn harvest(&mut self, max: usize) -> bool {
+    #[inline]
+    pub(super) fn harvest(&mut self, out: &mut Out<'_>) -> bool {
         let Some(opened) = self.opened.as_ref().filter(|_| !self.is_broken) else { return false };
-        let room = max.min(self.harvested.len());
+        let room = match out.has_room() {
+            true => self.harvested.len().min(out.end - out.completions.len()),
+            false => self.harvested.len(),
+        };
         let Some(count) = opened.queue.poll(&mut self.harvested[..room]) else {
             self.queue_failed();
             return false;
@@ -26,16 +50,18 @@ impl Verbs {
             let completion = self.harvested[at];
             let work = WorkId::unpack(completion.wr_id);
             if work.slot == SHARED_SLOT {
-                self.shared_receive_done(work.sequence, &completion);
+                self.shared_receive_done(work.sequence, &completion, out);
                 continue;
             }
+            let Some(pair) = self.at(work.slot) else { continue };
             // A queue pair that was destroyed may have left some behind.
-            let is_current = |pair: &&mut QueuePair| pair.id.generation as u16 == work.generation;
-            if self.at(work.slot).filter(is_current).is_some() {
-                match work.is_receive {
-                    true => self.receive_done(work.slot, &completion),
-                    false => self.send_done(work.slot, work.sequence, &completion),
-                }
+            if pair.id.generation as u16 != work.generation {
+                continue;
+            }
+            if !work.is_receive {
+                self.send_done(work.slot, work.sequence, &completion, out);
+            } else if let Some((id, buf)) = pair.receives.take_done() {
+                self.received(work.slot, id, buf, &completion, out);
             }
         }
         count == room
@@ -52,26 +78,18 @@ impl Verbs {
         self.look_at = Duration::ZERO;
     }
 
-    #[inline]
-    fn receive_done(&mut self, index: u32, completion: &sys::ibv_wc) {
-        let pair = self.at(index);
-        if let Some((id, buf)) = pair.and_then(|pair| pair.receives.take_done()) {
-            self.received(index, id, buf, completion);
-        }
-    }
-
     /// A message took the shared Receive of that number.
     #[inline]
-    fn shared_receive_done(&mut self, number: u32, completion: &sys::ibv_wc) {
+    fn shared_receive_done(&mut self, number: u32, completion: &sys::ibv_wc, out: &mut Out<'_>) {
         let Some(shared) = self.opened.as_ref().and_then(|opened| opened.receives.clone()) else { return };
         let Some((buf, arena)) = shared.take(number) else { return };
         let index = shared.user(completion.qp_num);
         let pair = index.and_then(|index| self.at(index));
         match (index, pair.and_then(|pair| pair.receives.take_id())) {
-            (Some(index), Some(id)) => self.received(index, id, buf, completion),
+            (Some(index), Some(id)) => self.received(index, id, buf, completion, out),
             // Of a queue pair that is gone, whose Receives are left over; or one that none was posted for.
             (index, _) => {
-                shared.put_back(&mut self.batch, buf, arena);
+                shared.put_back(buf, arena);
                 if let Some(index) = index.filter(|_| completion.status == sys::IBV_WC_SUCCESS) {
                     let what = "it sent more messages than it had Receives for";
                     self.close(index, DisconnectReason::PeerViolation(what));
@@ -82,23 +100,24 @@ impl Verbs {
 
     /// A Receive is done.
     #[inline]
-    fn received(&mut self, index: u32, id: u64, mut buf: Buf, completion: &sys::ibv_wc) {
+    fn received(&mut self, index: u32, id: u64, mut buf: Buf, completion: &sys::ibv_wc, out: &mut Out<'_>) {
         let mut result = work_error(Queue::Receive, completion.status).map_or(Ok(()), Err);
-        if result.is_ok() {
+        if result.is_ok() && self.at(index).is_some_and(|pair| !pair.is_open()) {
             self.first_message(index);
         }
-        let flags = self.opened.as_ref().map_or(0, |opened| opened.profile.with_invalidate);
-        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        let Verbs { slots, opened, counters, local, .. } = self;
+        let Some(Some(pair)) = slots.get_mut(index as usize) else { return };
         let (mut invalidated, mut exposed) = (None, None);
         if result.is_ok() {
             (pair.is_heard, pair.was_heard) = (true, true);
+            let flags = opened.as_ref().map_or(0, |opened| opened.profile.with_invalidate);
             if completion.wc_flags & flags != 0 {
                 // SAFETY: the flag says which field of the union it is; both are numbers.
                 let handle = unsafe { completion.__bindgen_anon_1.invalidated_rkey };
                 match pair.exposures.invalidated(handle) {
                     Invalidated::Ended(memory) => {
                         (invalidated, exposed) = (Some(Handle(handle)), Some(memory));
-                        self.counters.invalidations += 1;
+                        counters.invalidations += 1;
                     }
                     Invalidated::Meanwhile => {}
                     Invalidated::Violation => result = Err(WorkError::PeerViolation),
@@ -110,14 +129,14 @@ impl Verbs {
             }
         }
         let completed = Completed::Receive { buf, invalidated, exposed };
-        pair.give(&mut self.local, id, completed, result);
+        pair.give(local, out, id, completed, result);
         if let Err(error) = result {
             self.failed(index, error);
         }
     }
 
     #[inline]
-    fn send_done(&mut self, index: u32, sequence: u32, completion: &sys::ibv_wc) {
+    fn send_done(&mut self, index: u32, sequence: u32, completion: &sys::ibv_wc, out: &mut Out<'_>) {
         let error = work_error(Queue::Send, completion.status);
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         match error {
@@ -132,11 +151,11 @@ impl Verbs {
         let result = if pair.has_failed { Err(WorkError::Flushed) } else { Ok(()) };
         while let Some(done) = pair.sends.take_done() {
             match done {
-                Done::Completed { id, completed } => pair.give(&mut self.local, id, completed, result),
+                Done::Completed { id, completed } => pair.give(&mut self.local, out, id, completed, result),
                 Done::Invalidated { slot } => {
                     let handle = pair.exposures.handle(slot);
                     if let Some((id, exposed)) = pair.exposures.fenced(slot) {
-                        pair.give(&mut self.local, id, Completed::Fence { handle, exposed }, Ok(()));
+                        pair.give(&mut self.local, out, id, Completed::Fence { handle, exposed }, Ok(()));
                     }
                 }
             }
@@ -150,7 +169,7 @@ impl Verbs {
         };
         pair.has_failed = true;
         while let Some(Done::Completed { id, completed }) = pair.sends.take_failed(sequence) {
-            pair.give(&mut self.local, id, completed, Err(error));
+            pair.give(&mut self.local, out, id, completed, Err(error));
         }
         self.failed(index, error);
     }
@@ -178,7 +197,9 @@ impl Verbs {
     /// Destroys a queue pair that is closing, and gives back all that is left.
     pub(super) fn finish(&mut self, index: u32) {
         // What it completed is still true.
-        while self.harvest(usize::MAX) {}
+        let mut nothing = Vec::new();
+        let out = &mut Out::nowhere(&mut nothing);
+        while self.harvest(out) {}
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         if pair.phase != Phase::Closing {
             return;
@@ -188,15 +209,15 @@ impl Verbs {
         let flushed = Err(WorkError::Flushed);
         while let Some((id, buf)) = pair.receives.take_left() {
             let completed = Completed::Receive { buf, invalidated: None, exposed: None };
-            pair.give(&mut self.local, id, completed, flushed);
+            pair.give(&mut self.local, out, id, completed, flushed);
         }
         while let Some(Done::Completed { id, completed }) = pair.sends.take_left() {
-            pair.give(&mut self.local, id, completed, flushed);
+            pair.give(&mut self.local, out, id, completed, flushed);
         }
         while let Some(slot) = pair.exposures.first_used() {
             let handle = pair.exposures.handle(slot);
             if let Some((id, exposed)) = pair.exposures.fenced(slot) {
-                pair.give(&mut self.local, id, Completed::Fence { handle, exposed }, flushed);
+                pair.give(&mut self.local, out, id, Completed::Fence { handle, exposed }, flushed);
             }
         }
         if let (Some(opened), Some(domain)) = (&mut self.opened, domain) {
@@ -223,11 +244,13 @@ impl Verbs {
 }
 
 impl QueuePair {
-    /// Queues a completion for the user, who must have heard of `Established` before.
-    #[inline]
+    /// Gives the user a completion, or queues it: behind those before it, and behind the word of `Established`.
+    // Always inline: a completion is long, and is then made where it goes.
+    #[inline(always)]
     fn give(
         &mut self,
-        local: &mut std::collections::VecDeque<Completion>,
+        local: &mut VecDeque<Completion>,
+        out: &mut Out<'_>,
         id: u64,
         completed: Completed,
         result: Result<(), WorkError>,
@@ -235,8 +258,21 @@ impl QueuePair {
         let completion = Completion { queue_pair: self.id, id, completed, result };
         if self.is_established && !self.is_announced {
             self.held.push_back(completion);
+        } else if local.is_empty() && out.has_room() {
+            self.harvested(&completion.completed);
+            out.completions.push(completion);
         } else {
             local.push_back(completion);
+        }
+    }
+
+    /// The user sees a completion: there is room for another request.
+    #[inline]
+    pub(super) fn harvested(&mut self, completed: &Completed) {
+        match completed {
+            Completed::Receive { .. } => self.receives.harvested(),
+            Completed::Fence { .. } => {}
+            _ => self.sends.harvested(),
         }
     }
 }

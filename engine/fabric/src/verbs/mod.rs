@@ -411,11 +411,8 @@ impl Verbs {
     /// Something was posted: the next `ring_doorbells` has to come by.
     #[inline]
     fn mark_dirty(&mut self, index: u32) {
-        if let Some(pair) = self.at(index)
-            && !pair.is_dirty
-        {
-            pair.is_dirty = true;
-            self.dirty.push(index);
+        if let Some(Some(pair)) = self.slots.get_mut(index as usize) {
+            pair.mark_dirty(&mut self.dirty);
         }
     }
 
@@ -434,15 +431,6 @@ impl Verbs {
         pair.is_dirty = false;
         self.counters.doorbells += 1;
         if let Err(error) = pair.ring(&mut self.batch) {
-            self.post_failed(index, &error);
-        }
-    }
-
-    /// Hands over the Receives that were posted on a queue pair.
-    #[inline]
-    fn ring_receives(&mut self, index: u32) {
-        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
-        if let Err(error) = pair.ring_receives(&mut self.batch) {
             self.post_failed(index, &error);
         }
     }

@@ -11,14 +11,15 @@ use super::connection::QueuePair;
 use super::device::PRIVATE_DATA_LEN_MAX;
 use super::errors::hint;
 use super::exposure::{place, remote_access};
+use super::harvest::Out;
 use super::objects::MemoryRegion;
 use super::sends::Work;
 use super::{LOOK_PASSES, Verbs};
 use crate::slots::find;
 use crate::{
-    Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
-    Fence, Handle, Limits, ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX,
-    ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
+    Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError, Fence, Handle,
+    Limits, ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart,
+    ReadRequest, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
 };
 
 impl Provider for Verbs {
@@ -101,8 +102,7 @@ impl Provider for Verbs {
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
         let arena = self.arena(buf.location().arena);
         let refused = |request, error| Err(Refused { request, error });
-        let Verbs { slots, batch, .. } = self;
-        let Some(pair) = find(slots, queue_pair).filter(|pair| pair.takes_receives()) else {
+        let Some(pair) = find(&mut self.slots, queue_pair).filter(|pair| pair.takes_receives()) else {
             return refused(buf, PostError::NotConnected);
         };
         let Some(arena) = arena else { return refused(buf, PostError::NotRegistered) };
@@ -110,7 +110,7 @@ impl Provider for Verbs {
             return refused(buf, PostError::Full);
         }
         if let Some(shared) = pair.receives.shared() {
-            let Err((buf, error)) = shared.post(batch, buf, arena) else {
+            let Err((buf, error)) = shared.post(buf, arena) else {
                 pair.receives.push(id, None);
                 return Ok(());
             };
@@ -120,7 +120,9 @@ impl Provider for Verbs {
         }
         pair.receives.push(id, Some((buf, arena)));
         // At once: the peer may hear of it in another way, and iWARP does not try again when there is none.
-        self.ring_receives(queue_pair.index);
+        if let Err(error) = pair.ring_receives() {
+            self.post_failed(queue_pair.index, &error);
+        }
         Ok(())
     }
 
@@ -131,7 +133,7 @@ impl Provider for Verbs {
         request: SendRequest,
     ) -> Result<(), Refused<SendRequest>> {
         let arena = self.arena(request.buf.location().arena);
-        let (pair, arena) = match self.may_post(queue_pair, arena) {
+        let (pair, arena) = match may_post(&mut self.slots, queue_pair, arena) {
             Ok(found) => found,
             Err(error) => return Err(Refused { request, error }),
         };
@@ -141,7 +143,7 @@ impl Provider for Verbs {
         let SendRequest { id, buf, invalidate, signaled } = request;
         let invalidate = invalidate.map(|handle| handle.0);
         pair.sends.push(id, signaled, Work::Send { buf, arena, invalidate });
-        self.mark_dirty(queue_pair.index);
+        pair.mark_dirty(&mut self.dirty);
         Ok(())
     }
 
@@ -153,7 +155,7 @@ impl Provider for Verbs {
     ) -> Result<(), Refused<WriteRequest>> {
         let arena = self.arena(request.source.location().arena);
         let len_max = self.len_max();
-        let (pair, arena) = match self.may_post(queue_pair, arena) {
+        let (pair, arena) = match may_post(&mut self.slots, queue_pair, arena) {
             Ok(found) => found,
             Err(error) => return Err(Refused { request, error }),
         };
@@ -163,7 +165,7 @@ impl Provider for Verbs {
         let WriteRequest { id, source, target, signaled } = request;
         let work = Work::Write { source, arena, offset: target.offset, rkey: target.handle.0 };
         pair.sends.push(id, signaled, work);
-        self.mark_dirty(queue_pair.index);
+        pair.mark_dirty(&mut self.dirty);
         Ok(())
     }
 
@@ -177,7 +179,7 @@ impl Provider for Verbs {
         let arena = self.arena(request.target.location().arena);
         let len_max = self.len_max();
         let registers = self.opened.as_ref().is_some_and(|opened| opened.profile.registers_targets());
-        let (pair, arena) = match self.may_post(queue_pair, arena) {
+        let (pair, arena) = match may_post(&mut self.slots, queue_pair, arena) {
             Ok(found) => found,
             Err(error) => return Err(Refused { request, error }),
         };
@@ -206,8 +208,8 @@ impl Provider for Verbs {
             }
         }
         pair.sends.push_read(id, (target, arena), sink, parts);
+        pair.mark_dirty(&mut self.dirty);
         self.counters.registrations += u64::from(registers);
-        self.mark_dirty(queue_pair.index);
         Ok(())
     }
 
@@ -312,18 +314,13 @@ impl Provider for Verbs {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);
         self.now = now;
-        self.deliver(completions, end);
-        while completions.len() < end {
-            let more = self.harvest(end - completions.len());
-            self.deliver(completions, end);
-            if !more {
-                break;
-            }
-        }
-        self.look_passes += u32::from(completions.len() == start);
+        let mut out = Out { completions, end };
+        self.deliver(&mut out);
+        while out.has_room() && self.harvest(&mut out) {}
+        self.look_passes += u32::from(out.completions.len() == start);
         if now >= self.look_at || self.look_passes >= LOOK_PASSES {
             self.look();
-            self.deliver(completions, end);
+            self.deliver(&mut out);
         }
         completions.len() - start
     }
@@ -353,7 +350,9 @@ impl Provider for Verbs {
             return false;
         }
         // What came before the request makes no event. All of it: some completions have nothing for the user.
-        while self.harvest(usize::MAX) {}
+        let mut nothing = Vec::new();
+        let mut out = Out::nowhere(&mut nothing);
+        while self.harvest(&mut out) {}
         self.local.is_empty() && self.dirty.is_empty() && !self.is_broken
     }
 
@@ -371,18 +370,6 @@ impl Provider for Verbs {
 }
 
 impl Verbs {
-    /// The queue pair, if its send queue takes one more.
-    #[inline]
-    fn may_post(
-        &mut self,
-        queue_pair: QueuePairId,
-        arena: Option<usize>,
-    ) -> Result<(&mut QueuePair, usize), PostError> {
-        let pair = self.find(queue_pair).filter(|pair| pair.is_open()).ok_or(PostError::NotConnected)?;
-        let arena = arena.ok_or(PostError::NotRegistered)?;
-        if pair.sends.is_full() { Err(PostError::Full) } else { Ok((pair, arena)) }
-    }
-
     #[inline]
     fn len_max(&self) -> u32 {
         self.opened.as_ref().map_or(0, |opened| opened.profile.len_max)
@@ -390,18 +377,26 @@ impl Verbs {
 
     /// Gives the user what is queued.
     #[inline]
-    fn deliver(&mut self, completions: &mut Vec<Completion>, end: usize) {
-        while completions.len() < end
+    fn deliver(&mut self, out: &mut Out<'_>) {
+        while out.has_room()
             && let Some(completion) = self.local.pop_front()
         {
             if let Some(pair) = self.find(completion.queue_pair) {
-                match completion.completed {
-                    Completed::Receive { .. } => pair.receives.harvested(),
-                    Completed::Fence { .. } => {}
-                    _ => pair.sends.harvested(),
-                }
+                pair.harvested(&completion.completed);
             }
-            completions.push(completion);
+            out.completions.push(completion);
         }
     }
+}
+
+/// The queue pair, if its send queue takes one more.
+#[inline]
+fn may_post(
+    slots: &mut [Option<Box<QueuePair>>],
+    queue_pair: QueuePairId,
+    arena: Option<usize>,
+) -> Result<(&mut QueuePair, usize), PostError> {
+    let pair = find(slots, queue_pair).filter(|pair| pair.is_open()).ok_or(PostError::NotConnected)?;
+    let arena = arena.ok_or(PostError::NotRegistered)?;
+    if pair.sends.is_full() { Err(PostError::Full) } else { Ok((pair, arena)) }
 }

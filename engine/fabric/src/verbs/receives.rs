@@ -22,18 +22,16 @@ use stag_memory::Buf;
 
 use super::device::Domain;
 use super::objects::SharedReceiveQueue;
-use super::work::{Batch, SHARED_SLOT, WorkId};
+use super::work::{Receive, SHARED_SLOT, WorkId};
 use crate::{QueuePairCapacity, QueuePairId};
 
 /// The Receives of one queue pair, which complete in posting order.
 pub(super) struct ReceiveQueue {
-    /// Of its posted Receives, in order.
-    ids: VecDeque<u64>,
-    /// Their buffers, with their arenas. None, where they are shared.
-    bufs: VecDeque<(Buf, usize)>,
+    /// Those posted, in order: their ids, and their buffers with their arenas. No buffers, where they are shared.
+    posted: VecDeque<(u64, Option<(Buf, usize)>)>,
     /// Where the buffers are instead.
     shared: Option<Rc<SharedReceives>>,
-    /// How many of `bufs`, from the front, the device has.
+    /// How many of `posted`, from the front, the device has; 0 where they are shared.
     handed: usize,
     /// Counts what was handed over.
     next: u32,
@@ -47,8 +45,7 @@ impl ReceiveQueue {
     pub(super) fn new(capacity: &QueuePairCapacity, shared: Option<Rc<SharedReceives>>) -> ReceiveQueue {
         let count = capacity.receives as usize;
         ReceiveQueue {
-            ids: VecDeque::with_capacity(count),
-            bufs: VecDeque::with_capacity(if shared.is_some() { 0 } else { count }),
+            posted: VecDeque::with_capacity(count),
             shared,
             handed: 0,
             next: 0,
@@ -73,8 +70,7 @@ impl ReceiveQueue {
     #[inline]
     pub(super) fn push(&mut self, id: u64, buf: Option<(Buf, usize)>) {
         self.used += 1;
-        self.ids.push_back(id);
-        self.bufs.extend(buf);
+        self.posted.push_back((id, buf));
     }
 
     /// The user has seen a completion.
@@ -88,18 +84,22 @@ impl ReceiveQueue {
         self.handed == 0
     }
 
-    /// Fills the batch with what the device does not have yet.
-    pub(super) fn fill(&mut self, batch: &mut Batch, id: QueuePairId, domain: &Domain) {
-        while batch.has_room()
-            && let Some((buf, arena)) = self.bufs.get_mut(self.handed)
-        {
-            let (slot, generation) = (id.index, id.generation as u16);
-            let work = WorkId { is_receive: true, slot, generation, sequence: self.next };
-            let len = self.len_max.min(u32::try_from(buf.capacity()).unwrap_or(u32::MAX));
-            batch.push_receive(work.pack(), buf.as_mut_ptr(), len, domain.lkey(*arena));
-            self.next = self.next.wrapping_add(1);
-            self.handed += 1;
-        }
+    /// Whether there are some of its own that the device does not have yet.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.handed < self.posted.len() && self.shared.is_none()
+    }
+
+    /// The next that the device does not have yet. It counts as handed over.
+    #[inline]
+    pub(super) fn hand_over(&mut self, id: QueuePairId, domain: &Domain) -> Option<Receive> {
+        let (_, Some((buf, arena))) = self.posted.get_mut(self.handed)? else { return None };
+        let (slot, generation) = (id.index, id.generation as u16);
+        let id = WorkId { is_receive: true, slot, generation, sequence: self.next };
+        let len = buf.capacity().min(self.len_max as usize) as u32;
+        self.next = self.next.wrapping_add(1);
+        self.handed += 1;
+        Some(Receive { id, base: buf.as_mut_ptr(), len, lkey: domain.lkey(*arena) })
     }
 
     /// The oldest Receive that the device has is done: its id and buffer, unless the device has none.
@@ -112,19 +112,23 @@ impl ReceiveQueue {
     /// A message took one of the shared Receives: the id that goes with it. `None`: there were not so many posted.
     #[inline]
     pub(super) fn take_id(&mut self) -> Option<u64> {
-        self.ids.pop_front()
+        self.posted.pop_front().map(|(id, _)| id)
     }
 
     /// The queue pair is gone: gives what is left of its own.
+    #[inline]
     pub(super) fn take_left(&mut self) -> Option<(u64, Buf)> {
-        let (buf, _) = self.bufs.pop_front()?;
-        self.ids.pop_front().map(|id| (id, buf))
+        if self.shared.is_some() {
+            return None;
+        }
+        let (id, buf) = self.posted.pop_front()?;
+        buf.map(|(buf, _)| (id, buf))
     }
 
     /// The queue pair, of that number, is gone: gives up its part in shared Receives.
     pub(super) fn give_up(&mut self, number: u32) {
         if let Some(shared) = self.shared.take() {
-            shared.leave(number, self.ids.drain(..).len() as u32);
+            shared.leave(number, self.posted.drain(..).len() as u32);
         }
     }
 }
@@ -203,12 +207,7 @@ impl SharedReceives {
     /// Posts one more Receive for a queue pair. Where one is left over, that is it, and `buf` goes back to its pool.
     /// `Err`: all are in use, or the buffer is too short for the others' messages, or the device refused, and why.
     #[inline]
-    pub(super) fn post(
-        &self,
-        batch: &mut Batch,
-        buf: Buf,
-        arena: usize,
-    ) -> Result<(), (Buf, Option<io::Error>)> {
+    pub(super) fn post(&self, buf: Buf, arena: usize) -> Result<(), (Buf, Option<io::Error>)> {
         let mut state = self.state.borrow_mut();
         if state.left_over > 0 {
             state.left_over -= 1;
@@ -217,7 +216,7 @@ impl SharedReceives {
         if state.free.is_empty() || buf.capacity() < self.len as usize {
             return Err((buf, None));
         }
-        self.hand_over(&mut state, batch, buf, arena).map_err(|(buf, error)| (buf, Some(error)))
+        self.hand_over(&mut state, buf, arena).map_err(|(buf, error)| (buf, Some(error)))
     }
 
     /// The Receive with that number is done: its buffer and arena.
@@ -231,28 +230,23 @@ impl SharedReceives {
 
     /// Puts a buffer back that a message took for which no Receive was posted.
     #[cold]
-    pub(super) fn put_back(&self, batch: &mut Batch, buf: Buf, arena: usize) {
+    pub(super) fn put_back(&self, buf: Buf, arena: usize) {
         let mut state = self.state.borrow_mut();
-        if let Err((_, error)) = self.hand_over(&mut state, batch, buf, arena) {
+        if let Err((_, error)) = self.hand_over(&mut state, buf, arena) {
             tracing::warn!("post a shared Receive again: {error}");
             state.left_over = state.left_over.saturating_sub(1);
         }
     }
 
     /// Gives a buffer to the device. There is a free number.
-    fn hand_over(
-        &self,
-        state: &mut State,
-        batch: &mut Batch,
-        mut buf: Buf,
-        arena: usize,
-    ) -> Result<(), (Buf, io::Error)> {
+    fn hand_over(&self, state: &mut State, mut buf: Buf, arena: usize) -> Result<(), (Buf, io::Error)> {
         let number = state.free.pop().expect("there are as many as entries");
-        let work = WorkId { is_receive: true, slot: SHARED_SLOT, generation: 0, sequence: number };
-        batch.push_receive(work.pack(), buf.as_mut_ptr(), self.len, self.domain.lkey(arena));
+        let id = WorkId { is_receive: true, slot: SHARED_SLOT, generation: 0, sequence: number };
+        let lkey = self.domain.lkey(arena);
+        let receive = Receive { id, base: buf.as_mut_ptr(), len: self.len, lkey };
         // SAFETY: the queue exists. The buffer goes to `posted`, where nobody looks into it, until it completes or
         // the queue is destroyed, which is before `posted` is dropped.
-        match unsafe { batch.post_shared_receives(self.queue.as_ptr()) } {
+        match unsafe { receive.post_shared(self.queue.as_ptr()) } {
             Ok(()) => {
                 state.posted[number as usize] = Some((buf, arena));
                 Ok(())

@@ -221,23 +221,22 @@ impl SendQueue {
         {
             let mut is_last = true;
             let mut is_read = false;
-            let mut send = match &mut op.work {
+            let send = match &mut op.work {
                 Work::Send { buf, arena, invalidate } => {
                     let len = buf.len() as u32;
-                    let mut send = match *invalidate {
-                        None => Send::new(sys::IBV_WR_SEND),
-                        Some(rkey) => Send::new(sys::IBV_WR_SEND_WITH_INV).invalidate(rkey),
+                    let send = match *invalidate {
+                        None => batch.push_send(sys::IBV_WR_SEND),
+                        Some(rkey) => batch.push_send(sys::IBV_WR_SEND_WITH_INV).invalidate(rkey),
                     };
-                    if len <= inline_len {
-                        send.request.send_flags |= sys::IBV_SEND_INLINE;
-                    }
-                    send.memory(buf.as_ptr(), len, domain.lkey(*arena))
+                    let flags = if len <= inline_len { sys::IBV_SEND_INLINE } else { 0 };
+                    send.flags(flags).memory(buf.as_ptr(), len, domain.lkey(*arena))
                 }
-                Work::Write { source, arena, offset, rkey } => Send::new(sys::IBV_WR_RDMA_WRITE)
+                Work::Write { source, arena, offset, rkey } => batch
+                    .push_send(sys::IBV_WR_RDMA_WRITE)
                     .memory(source.as_ptr(), source.len() as u32, domain.lkey(*arena))
                     .remote(*offset, *rkey),
                 // Nothing to read: a Write of nothing keeps its place in the order of completions.
-                Work::Read { parts: 0, .. } | Work::Probe => Send::new(sys::IBV_WR_RDMA_WRITE),
+                Work::Read { parts: 0, .. } | Work::Probe => batch.push_send(sys::IBV_WR_RDMA_WRITE),
                 Work::Read { sink, target, arena, parts } => {
                     if self.reads.len() as u32 >= self.read_depth {
                         return;
@@ -248,33 +247,34 @@ impl SendQueue {
                     is_read = true;
                     let lkey = sink.as_ref().map_or_else(|| domain.lkey(*arena), MemoryRegion::lkey);
                     let base = target.as_ptr().wrapping_add(part.at as usize);
-                    Send::new(sys::IBV_WR_RDMA_READ)
+                    batch
+                        .push_send(sys::IBV_WR_RDMA_READ)
                         .memory(base, part.len, lkey)
                         .remote(part.source.offset, part.source.handle.0)
                 }
                 Work::Bind { slot, arena } => {
                     batch.note_bind(*slot);
-                    bind(*slot, domain.region(*arena), exposures)
+                    bind(batch.push_send(sys::IBV_WR_BIND_MW), *slot, domain.region(*arena), exposures)
                 }
                 Work::Invalidate { slot } => {
-                    Send::new(sys::IBV_WR_LOCAL_INV).invalidate(exposures.handle(*slot).0)
+                    batch.push_send(sys::IBV_WR_LOCAL_INV).invalidate(exposures.handle(*slot).0)
                 }
             };
             self.since += 1;
             // A Read that fills the peer's resources is waited for.
             let fills = is_read && self.reads.len() as u32 + 1 >= self.read_depth.div_ceil(2);
+            let mut flags = 0;
             if (op.signaled && is_last) || fills || self.since >= self.interval {
-                send.request.send_flags |= sys::IBV_SEND_SIGNALED;
+                flags = sys::IBV_SEND_SIGNALED;
                 (self.since, self.asked) = (0, self.next.wrapping_add(1));
             }
             let (slot, generation) = (id.index, id.generation as u16);
-            send.request.wr_id = WorkId { is_receive: false, slot, generation, sequence: self.next }.pack();
+            send.flags(flags).id(WorkId { is_receive: false, slot, generation, sequence: self.next });
             if is_read {
                 self.reads.push_back(self.next);
             }
             op.begin.get_or_insert(self.next);
             self.next = self.next.wrapping_add(1);
-            batch.push_send(send);
             if is_last {
                 op.end = self.next;
                 self.handed += 1;
@@ -383,10 +383,10 @@ fn completed(id: u64, work: Work) -> Option<Done> {
 }
 
 /// The bind of a slot's window to what is exposed in it.
-fn bind(slot: u16, region: *mut sys::ibv_mr, exposures: &Exposures) -> Send {
+fn bind<'a>(send: Send<'a>, slot: u16, region: *mut sys::ibv_mr, exposures: &Exposures) -> Send<'a> {
     let (base, len, is_written) = exposures.memory(slot).unwrap_or((std::ptr::null(), 0, false));
     let window = exposures.window(slot).map_or(std::ptr::null_mut(), |window| window.as_ptr());
-    Send::new(sys::IBV_WR_BIND_MW).bind(sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
+    send.bind(sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
         mw: window,
         rkey: exposures.handle(slot).0,
         bind_info: sys::ibv_mw_bind_info {

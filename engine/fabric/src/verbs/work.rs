@@ -1,38 +1,44 @@
-//! Work requests as the device takes them, a batch at a time: one call of the driver, one doorbell.
+//! Work requests as the device takes them: Sends a batch at a time, with one call of the driver and one doorbell, Receives
+//! one by one.
 
 use std::io;
 use std::ptr;
 
 use stag_rdma_core_sys as sys;
 
-/// Work requests posted with one call.
+/// Send work requests posted with one call.
 pub(super) const BATCH: usize = 32;
 
 /// Completions taken with one call.
 pub(super) const HARVEST: usize = 32;
 
-/// A work request that is being written, with room for one piece of memory.
-#[derive(Clone, Copy)]
-pub(super) struct Send {
-    pub(super) request: sys::ibv_send_wr,
-    pub(super) piece: sys::ibv_sge,
+/// A work request that is written where it is posted from: a copy of it is as long as two cache lines. Of what the
+/// opcode does not use it keeps what the request before it had there.
+pub(super) struct Send<'a> {
+    request: &'a mut sys::ibv_send_wr,
+    piece: &'a mut sys::ibv_sge,
 }
 
-impl Send {
-    /// A request without memory: its other fields are zero.
+impl Send<'_> {
+    /// With this id.
     #[inline]
-    pub(super) fn new(opcode: sys::ibv_wr_opcode) -> Send {
-        // SAFETY: numbers, pointers and unions of them, for which all zeros is a value.
-        let mut request: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
-        request.opcode = opcode;
-        Send { request, piece: sys::ibv_sge { addr: 0, length: 0, lkey: 0 } }
+    pub(super) fn id(self, id: WorkId) -> Self {
+        self.request.wr_id = id.pack();
+        self
+    }
+
+    /// With these flags, too.
+    #[inline]
+    pub(super) fn flags(self, flags: sys::ibv_send_flags) -> Self {
+        self.request.send_flags |= flags;
+        self
     }
 
     /// With this memory. None at all for no octets: to some devices a length of 0 is 2^31.
     #[inline]
-    pub(super) fn memory(mut self, base: *const u8, len: u32, lkey: u32) -> Send {
+    pub(super) fn memory(self, base: *const u8, len: u32, lkey: u32) -> Self {
         if len > 0 {
-            self.piece = sys::ibv_sge { addr: base as u64, length: len, lkey };
+            *self.piece = sys::ibv_sge { addr: base as u64, length: len, lkey };
             self.request.num_sge = 1;
         }
         self
@@ -40,30 +46,29 @@ impl Send {
 
     /// To, or from, this place at the peer.
     #[inline]
-    pub(super) fn remote(mut self, offset: u64, rkey: u32) -> Send {
+    pub(super) fn remote(self, offset: u64, rkey: u32) -> Self {
         self.request.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: offset, rkey };
         self
     }
 
     /// Invalidating this key.
     #[inline]
-    pub(super) fn invalidate(mut self, rkey: u32) -> Send {
+    pub(super) fn invalidate(self, rkey: u32) -> Self {
         self.request.__bindgen_anon_1.invalidate_rkey = rkey;
         self
     }
 
     /// Binding this window.
     #[inline]
-    pub(super) fn bind(mut self, bind: sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1) -> Send {
+    pub(super) fn bind(self, bind: sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1) -> Self {
         self.request.__bindgen_anon_2.bind_mw = bind;
         self
     }
 }
 
-/// Work requests on their way to the device.
+/// Send work requests on their way to the device.
 pub(super) struct Batch {
     sends: [sys::ibv_send_wr; BATCH],
-    receives: [sys::ibv_recv_wr; BATCH],
     pieces: [sys::ibv_sge; BATCH],
     len: usize,
     /// Exposures whose windows are bound by requests of the batch.
@@ -73,11 +78,10 @@ pub(super) struct Batch {
 
 impl Batch {
     pub(super) fn new() -> Box<Batch> {
-        let receive =
-            sys::ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 };
+        // SAFETY: numbers, pointers and unions of them, for which all zeros is a value.
+        let send: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
         Box::new(Batch {
-            sends: [Send::new(sys::IBV_WR_SEND).request; BATCH],
-            receives: [receive; BATCH],
+            sends: [send; BATCH],
             pieces: [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; BATCH],
             len: 0,
             binds: [0; BATCH],
@@ -100,11 +104,13 @@ impl Batch {
         self.len < BATCH
     }
 
+    /// One more request, without memory, for which there is room.
     #[inline]
-    pub(super) fn push_send(&mut self, send: Send) {
-        self.sends[self.len] = send.request;
-        self.pieces[self.len] = send.piece;
+    pub(super) fn push_send(&mut self, opcode: sys::ibv_wr_opcode) -> Send<'_> {
+        let (request, piece) = (&mut self.sends[self.len], &mut self.pieces[self.len]);
         self.len += 1;
+        (request.opcode, request.send_flags, request.num_sge) = (opcode, 0, 0);
+        Send { request, piece }
     }
 
     /// Notes that the request pushed next binds the window of an exposure.
@@ -119,14 +125,6 @@ impl Batch {
     pub(super) fn take_binds(&mut self) -> impl Iterator<Item = u16> {
         let count = std::mem::take(&mut self.bind_count);
         self.binds[..count].iter().copied()
-    }
-
-    #[inline]
-    pub(super) fn push_receive(&mut self, id: u64, base: *mut u8, len: u32, lkey: u32) {
-        self.receives[self.len].wr_id = id;
-        self.receives[self.len].num_sge = libc::c_int::from(len > 0);
-        self.pieces[self.len] = sys::ibv_sge { addr: base as u64, length: len, lkey };
-        self.len += 1;
     }
 
     /// Posts the Sends of the batch, which is empty then.
@@ -152,49 +150,60 @@ impl Batch {
             error => Err(io::Error::from_raw_os_error(error.abs())),
         }
     }
+}
 
-    /// Posts the Receives of the batch, which is empty then.
+/// A Receive into `len` octets at `base`. They are posted one by one, without a batch: a new one comes when one is used, and
+/// at once, and for a single one a batch's lists were two thirds of the work.
+pub(super) struct Receive {
+    pub(super) id: WorkId,
+    pub(super) base: *mut u8,
+    pub(super) len: u32,
+    pub(super) lkey: u32,
+}
+
+impl Receive {
+    /// Posts it.
     ///
     /// # Safety
     ///
-    /// As for `post_sends`.
-    pub(super) unsafe fn post_receives(&mut self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
-        let first = self.link_receives();
-        let mut bad = ptr::null_mut();
-        // SAFETY: as in `post_sends`.
-        match unsafe { sys::ibv_post_recv(queue_pair, first, &mut bad) } {
+    /// `queue_pair` is one that exists. The memory that the request names stays, and is touched by nobody who must
+    /// not, until it completes or the queue pair is destroyed.
+    #[inline]
+    pub(super) unsafe fn post(&self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
+        let mut piece = self.piece();
+        let (mut request, mut bad) = (self.request(&mut piece), ptr::null_mut());
+        // SAFETY: a request that lives through the call; the rest is the caller's word.
+        match unsafe { sys::ibv_post_recv(queue_pair, &mut request, &mut bad) } {
             0 => Ok(()),
             error => Err(io::Error::from_raw_os_error(error.abs())),
         }
     }
 
-    /// As `post_receives`, to a shared queue.
+    /// As `post`, to a shared queue.
     ///
     /// # Safety
     ///
-    /// As for `post_sends`.
-    pub(super) unsafe fn post_shared_receives(&mut self, queue: *mut sys::ibv_srq) -> io::Result<()> {
-        let first = self.link_receives();
-        let mut bad = ptr::null_mut();
-        // SAFETY: as in `post_sends`.
-        match unsafe { sys::ibv_post_srq_recv(queue, first, &mut bad) } {
+    /// As for `post`.
+    #[inline]
+    pub(super) unsafe fn post_shared(&self, queue: *mut sys::ibv_srq) -> io::Result<()> {
+        let mut piece = self.piece();
+        let (mut request, mut bad) = (self.request(&mut piece), ptr::null_mut());
+        // SAFETY: as in `post`.
+        match unsafe { sys::ibv_post_srq_recv(queue, &mut request, &mut bad) } {
             0 => Ok(()),
             error => Err(io::Error::from_raw_os_error(error.abs())),
         }
     }
 
-    /// Makes a list of the batch's Receives, of which there is at least one.
-    fn link_receives(&mut self) -> *mut sys::ibv_recv_wr {
-        let count = std::mem::take(&mut self.len);
-        let (first, pieces) = (self.receives.as_mut_ptr(), self.pieces.as_mut_ptr());
-        for at in 0..count {
-            // SAFETY: as in `post_sends`.
-            unsafe {
-                (*first.add(at)).next = if at + 1 < count { first.add(at + 1) } else { ptr::null_mut() };
-                (*first.add(at)).sg_list = pieces.add(at);
-            }
-        }
-        first
+    #[inline]
+    fn piece(&self) -> sys::ibv_sge {
+        sys::ibv_sge { addr: self.base as u64, length: self.len, lkey: self.lkey }
+    }
+
+    #[inline]
+    fn request(&self, piece: &mut sys::ibv_sge) -> sys::ibv_recv_wr {
+        let num_sge = libc::c_int::from(self.len > 0);
+        sys::ibv_recv_wr { wr_id: self.id.pack(), next: ptr::null_mut(), sg_list: piece, num_sge }
     }
 }
 
