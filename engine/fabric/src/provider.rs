@@ -453,9 +453,10 @@ pub trait Provider {
     /// [`Event::Disconnected`]. Harmless when it is already under way.
     fn disconnect(&mut self, queue_pair: QueuePairId);
 
-    /// Posts a Receive. Its capacity is at least the queue pair's `receive_len_max`. With [`Limits::shared_receives`] the
-    /// buffer of the completion may be another one that was posted, and `buf` may be dropped at once, where a queue pair
-    /// that ended left one over.
+    /// Posts a Receive. It is there for the peer's messages after [`Provider::ring_doorbells`] at the latest, and before
+    /// whatever else was posted leaves. Its capacity is at least the queue pair's `receive_len_max`. With
+    /// [`Limits::shared_receives`] the buffer of the completion may be another one that was posted, and `buf` may be dropped
+    /// at once, where a queue pair that ended left one over.
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>>;
 
     /// Posts a Send. Leaves with [`Provider::ring_doorbells`] at the latest.

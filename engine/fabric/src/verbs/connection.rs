@@ -161,29 +161,12 @@ impl QueuePair {
         self.cm.as_ref().map_or(std::ptr::null_mut(), CmId::queue_pair)
     }
 
-    /// Hands the Receives to the device. An error is the end of the queue pair.
-    #[inline]
-    pub(super) fn ring_receives(&mut self) -> io::Result<()> {
-        while self.receives.is_waiting() {
-            let raw = self.raw();
-            let Some(domain) = &self.domain else { break };
-            if raw.is_null() || !self.takes_receives() {
-                break;
-            }
-            let Some(receive) = self.receives.hand_over(self.id, domain) else { break };
-            // SAFETY: the queue pair exists, `cm` owns it. The buffer stays in `receives`, where nobody looks into
-            // it, until it completes or the queue pair is destroyed (`finish`, or the order of our fields).
-            unsafe { receive.post(raw) }?;
-        }
-        Ok(())
-    }
-
     /// Hands to the device what it has room for. An error is the end of the queue pair.
     #[inline]
     pub(super) fn ring(&mut self, batch: &mut Batch) -> io::Result<()> {
-        // Rare: they are handed over when they are posted, unless there was no queue pair yet.
+        // First: a Send may tell the peer that they are there.
         if self.receives.is_waiting() {
-            self.ring_receives()?;
+            self.ring_receives(batch)?;
         }
         let raw = self.raw();
         let Some(domain) = &self.domain else { return Ok(()) };
@@ -201,6 +184,18 @@ impl QueuePair {
             for slot in batch.take_binds() {
                 self.exposures.bound(slot);
             }
+        }
+        Ok(())
+    }
+
+    fn ring_receives(&mut self, batch: &mut Batch) -> io::Result<()> {
+        let raw = self.raw();
+        let Some(domain) = self.domain.as_ref().filter(|_| !raw.is_null()) else { return Ok(()) };
+        while self.takes_receives() && self.receives.is_waiting() {
+            self.receives.fill(batch, self.id, domain);
+            // SAFETY: the queue pair exists, `cm` owns it. The buffers stay in `receives`, where nobody looks into
+            // them, until they complete or the queue pair is destroyed (`finish`, or the order of our fields).
+            unsafe { batch.post_receives(raw) }?;
         }
         Ok(())
     }

@@ -119,10 +119,7 @@ impl Provider for Verbs {
             return refused(buf, PostError::NotConnected);
         }
         pair.receives.push(id, Some((buf, arena)));
-        // At once: the peer may hear of it in another way, and iWARP does not try again when there is none.
-        if let Err(error) = pair.ring_receives() {
-            self.post_failed(queue_pair.index, &error);
-        }
+        pair.mark_dirty(&mut self.dirty);
         Ok(())
     }
 

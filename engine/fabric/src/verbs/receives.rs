@@ -22,7 +22,7 @@ use stag_memory::Buf;
 
 use super::device::Domain;
 use super::objects::SharedReceiveQueue;
-use super::work::{Receive, SHARED_SLOT, WorkId};
+use super::work::{Batch, Receive, SHARED_SLOT, WorkId};
 use crate::{QueuePairCapacity, QueuePairId};
 
 /// The Receives of one queue pair, which complete in posting order.
@@ -90,16 +90,19 @@ impl ReceiveQueue {
         self.handed < self.posted.len() && self.shared.is_none()
     }
 
-    /// The next that the device does not have yet. It counts as handed over.
+    /// Fills the batch with what the device does not have yet.
     #[inline]
-    pub(super) fn hand_over(&mut self, id: QueuePairId, domain: &Domain) -> Option<Receive> {
-        let (_, Some((buf, arena))) = self.posted.get_mut(self.handed)? else { return None };
-        let (slot, generation) = (id.index, id.generation as u16);
-        let id = WorkId { is_receive: true, slot, generation, sequence: self.next };
-        let len = buf.capacity().min(self.len_max as usize) as u32;
-        self.next = self.next.wrapping_add(1);
-        self.handed += 1;
-        Some(Receive { id, base: buf.as_mut_ptr(), len, lkey: domain.lkey(*arena) })
+    pub(super) fn fill(&mut self, batch: &mut Batch, id: QueuePairId, domain: &Domain) {
+        while batch.has_room()
+            && let Some((_, Some((buf, arena)))) = self.posted.get_mut(self.handed)
+        {
+            let (slot, generation) = (id.index, id.generation as u16);
+            let id = WorkId { is_receive: true, slot, generation, sequence: self.next };
+            let len = buf.capacity().min(self.len_max as usize) as u32;
+            batch.push_receive(&Receive { id, base: buf.as_mut_ptr(), len, lkey: domain.lkey(*arena) });
+            self.next = self.next.wrapping_add(1);
+            self.handed += 1;
+        }
     }
 
     /// The oldest Receive that the device has is done: its id and buffer, unless the device has none.

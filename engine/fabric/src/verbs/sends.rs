@@ -236,7 +236,9 @@ impl SendQueue {
                     .memory(source.as_ptr(), source.len() as u32, domain.lkey(*arena))
                     .remote(*offset, *rkey),
                 // Nothing to read: a Write of nothing keeps its place in the order of completions.
-                Work::Read { parts: 0, .. } | Work::Probe => batch.push_send(sys::IBV_WR_RDMA_WRITE),
+                Work::Read { parts: 0, .. } | Work::Probe => {
+                    batch.push_send(sys::IBV_WR_RDMA_WRITE).remote(0, 0)
+                }
                 Work::Read { sink, target, arena, parts } => {
                     if self.reads.len() as u32 >= self.read_depth {
                         return;

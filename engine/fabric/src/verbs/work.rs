@@ -1,12 +1,11 @@
-//! Work requests as the device takes them: Sends a batch at a time, with one call of the driver and one doorbell, Receives
-//! one by one.
+//! Work requests as the device takes them, a batch at a time: one call of the driver, one doorbell.
 
 use std::io;
 use std::ptr;
 
 use stag_rdma_core_sys as sys;
 
-/// Send work requests posted with one call.
+/// Work requests posted with one call.
 pub(super) const BATCH: usize = 32;
 
 /// Completions taken with one call.
@@ -66,9 +65,10 @@ impl Send<'_> {
     }
 }
 
-/// Send work requests on their way to the device.
+/// Work requests on their way to the device: Sends, or Receives.
 pub(super) struct Batch {
     sends: [sys::ibv_send_wr; BATCH],
+    receives: [sys::ibv_recv_wr; BATCH],
     pieces: [sys::ibv_sge; BATCH],
     len: usize,
     /// Exposures whose windows are bound by requests of the batch.
@@ -80,8 +80,11 @@ impl Batch {
     pub(super) fn new() -> Box<Batch> {
         // SAFETY: numbers, pointers and unions of them, for which all zeros is a value.
         let send: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
+        let receive =
+            sys::ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 };
         Box::new(Batch {
             sends: [send; BATCH],
+            receives: [receive; BATCH],
             pieces: [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; BATCH],
             len: 0,
             binds: [0; BATCH],
@@ -127,6 +130,14 @@ impl Batch {
         self.binds[..count].iter().copied()
     }
 
+    /// One more Receive, for which there is room.
+    #[inline]
+    pub(super) fn push_receive(&mut self, receive: &Receive) {
+        self.pieces[self.len] = receive.piece();
+        self.receives[self.len] = receive.request(ptr::null_mut());
+        self.len += 1;
+    }
+
     /// Posts the Sends of the batch, which is empty then.
     ///
     /// # Safety
@@ -150,10 +161,32 @@ impl Batch {
             error => Err(io::Error::from_raw_os_error(error.abs())),
         }
     }
+
+    /// Posts the Receives of the batch, which is empty then.
+    ///
+    /// # Safety
+    ///
+    /// As for `post_sends`.
+    pub(super) unsafe fn post_receives(&mut self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
+        let count = std::mem::take(&mut self.len);
+        let (first, pieces) = (self.receives.as_mut_ptr(), self.pieces.as_mut_ptr());
+        for at in 0..count {
+            // SAFETY: as in `post_sends`.
+            unsafe {
+                (*first.add(at)).next = if at + 1 < count { first.add(at + 1) } else { ptr::null_mut() };
+                (*first.add(at)).sg_list = pieces.add(at);
+            }
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: as in `post_sends`.
+        match unsafe { sys::ibv_post_recv(queue_pair, first, &mut bad) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
 }
 
-/// A Receive into `len` octets at `base`. They are posted one by one, without a batch: a new one comes when one is used, and
-/// at once, and for a single one a batch's lists were two thirds of the work.
+/// A Receive into `len` octets at `base`.
 pub(super) struct Receive {
     pub(super) id: WorkId,
     pub(super) base: *mut u8,
@@ -162,33 +195,17 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    /// Posts it.
+    /// Posts it to a shared queue, alone.
     ///
     /// # Safety
     ///
-    /// `queue_pair` is one that exists. The memory that the request names stays, and is touched by nobody who must
-    /// not, until it completes or the queue pair is destroyed.
-    #[inline]
-    pub(super) unsafe fn post(&self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
-        let mut piece = self.piece();
-        let (mut request, mut bad) = (self.request(&mut piece), ptr::null_mut());
-        // SAFETY: a request that lives through the call; the rest is the caller's word.
-        match unsafe { sys::ibv_post_recv(queue_pair, &mut request, &mut bad) } {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error.abs())),
-        }
-    }
-
-    /// As `post`, to a shared queue.
-    ///
-    /// # Safety
-    ///
-    /// As for `post`.
+    /// `queue` is one that exists. The memory that the request names stays, and is touched by nobody who must not,
+    /// until it completes or the queue is destroyed.
     #[inline]
     pub(super) unsafe fn post_shared(&self, queue: *mut sys::ibv_srq) -> io::Result<()> {
         let mut piece = self.piece();
         let (mut request, mut bad) = (self.request(&mut piece), ptr::null_mut());
-        // SAFETY: as in `post`.
+        // SAFETY: a request that lives through the call; the rest is the caller's word.
         match unsafe { sys::ibv_post_srq_recv(queue, &mut request, &mut bad) } {
             0 => Ok(()),
             error => Err(io::Error::from_raw_os_error(error.abs())),
@@ -201,7 +218,7 @@ impl Receive {
     }
 
     #[inline]
-    fn request(&self, piece: &mut sys::ibv_sge) -> sys::ibv_recv_wr {
+    fn request(&self, piece: *mut sys::ibv_sge) -> sys::ibv_recv_wr {
         let num_sge = libc::c_int::from(self.len > 0);
         sys::ibv_recv_wr { wr_id: self.id.pack(), next: ptr::null_mut(), sg_list: piece, num_sge }
     }

@@ -161,6 +161,8 @@ impl<P: Provider> Side<P> {
     pub(crate) fn try_receive(&mut self, queue_pair: QueuePairId, id: u64) -> Result<(), Refused<Buf>> {
         let buf = self.messages.take().expect("the pool is large enough for every case");
         self.provider().post_receive(queue_pair, id, buf)?;
+        // The other side may send at once, and knows by other means than a message that it may.
+        self.provider().ring_doorbells();
         self.record(queue_pair, Kind::Receive, id, true);
         Ok(())
     }

@@ -22,6 +22,12 @@ fn one_doorbell_for_all_that_was_posted() {
     a.verbs.ring_doorbells();
     assert_eq!(fake::calls("ibv_post_send") - before, 1);
     pass(&mut a, &mut b, 20);
+
+    // And what comes in the place of the six Receives that it took.
+    let before = fake::calls("ibv_post_recv");
+    b.receive();
+    b.verbs.ring_doorbells();
+    assert_eq!(fake::calls("ibv_post_recv") - before, 1);
 }
 
 /// Nothing that comes between the last poll and the sleep is slept through, and what comes later wakes.

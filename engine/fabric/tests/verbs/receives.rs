@@ -66,7 +66,9 @@ impl Two {
     /// Posts a Receive on one of B's queue pairs.
     fn receive(&mut self, pair: usize, id: u64) -> Result<(), PostError> {
         let buf = self.pools[1].take().expect("the pool is large enough");
-        self.b.post_receive(self.pairs[pair][1], id, buf).map_err(|refused| refused.error)
+        let posted = self.b.post_receive(self.pairs[pair][1], id, buf).map_err(|refused| refused.error);
+        self.b.ring_doorbells();
+        posted
     }
 
     fn send(&mut self, pair: usize) {
