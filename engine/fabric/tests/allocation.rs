@@ -6,7 +6,7 @@
 mod fake;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::Cell;
 use std::time::Duration;
 
 use stag_fabric::verbs::SharedReceives;
@@ -17,16 +17,19 @@ use stag_fabric::{
 };
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 
+/// Counts the allocations of each thread: what runs the tests allocates beside them.
 struct Counting;
 
-// Partner of nothing: read by the thread that counts, in a program of one test.
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
 
-// SAFETY: it is the system's allocator; counting allocates nothing.
+// SAFETY: it is the system's allocator; counting allocates nothing, in a thread-local made by a constant, without a
+// destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let is_devices = fake::IS_INSIDE.try_with(std::cell::Cell::get).unwrap_or(false);
-        ALLOCATIONS.fetch_add(u64::from(!is_devices), Ordering::Relaxed);
+        let is_devices = fake::IS_INSIDE.try_with(Cell::get).unwrap_or(false);
+        ALLOCATIONS.set(ALLOCATIONS.get() + u64::from(!is_devices));
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
@@ -76,7 +79,6 @@ impl<P: Provider> Side<P> {
     }
 }
 
-// One test, because the count is that of the program.
 #[test]
 fn the_steady_state_allocates_nothing() {
     let shm = || Shm::open(ShmConfig::default()).expect("it needs nothing");
@@ -133,7 +135,7 @@ fn check<P: Provider>(what: &str, address: &str, mut a: Side<P>, mut b: Side<P>)
     let mut before = 0;
     for round in 0..300 {
         if round == 100 {
-            before = ALLOCATIONS.load(Ordering::Relaxed);
+            before = ALLOCATIONS.get();
         }
         // A exposes, B uses it and invalidates one of the two; more Sends than may be posted, both kinds.
         let exposed = Exposed::Read(a.pool.take_len(4096).expect("free").share());
@@ -184,6 +186,6 @@ fn check<P: Provider>(what: &str, address: &str, mut a: Side<P>, mut b: Side<P>)
             }
         }
     }
-    let after = ALLOCATIONS.load(Ordering::Relaxed);
+    let after = ALLOCATIONS.get();
     assert_eq!(after - before, 0, "{what}: allocations in 200 rounds");
 }

@@ -6,9 +6,9 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use stag_fabric::{Provider, Shm, ShmConfig};
@@ -25,16 +25,18 @@ use stag_wire::xdr::{Item, Writer};
 use support::program::{ECHO, GET, PROGRAM, PUT, VERSION};
 use support::request_for;
 
+/// Counts the allocations of each thread: what runs the tests allocates beside them.
 struct Counting;
 
-// Partner of nothing: read by the thread that counts; no other test of this program is running then.
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
 
-// SAFETY: it is the system's allocator; counting allocates nothing. `realloc` and `alloc_zeroed` are the trait's
-// own, which come here.
+// SAFETY: it is the system's allocator; counting allocates nothing, in a thread-local made by a constant, without a
+// destructor. `realloc` and `alloc_zeroed` are the trait's own, which come here.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
@@ -191,11 +193,11 @@ impl Pair {
         for _ in 0..CALLS {
             call(self);
         }
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = ALLOCATIONS.get();
         for _ in 0..CALLS {
             call(self);
         }
-        ALLOCATIONS.load(Ordering::Relaxed) - before
+        ALLOCATIONS.get() - before
     }
 }
 
@@ -271,7 +273,7 @@ fn calls_over_tcp_allocate_nothing() {
                 xid += 1;
                 call[MARK_LEN..][..4].copy_from_slice(&xid.to_be_bytes());
             }
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            let before = ALLOCATIONS.get();
             let (mut sent, mut received) = (0, 0);
             while received < reply_len * BURST {
                 sent += peer.write(&octets[sent..]).unwrap_or(0);
@@ -281,7 +283,7 @@ fn calls_over_tcp_allocate_nothing() {
             }
             assert_eq!(received, reply_len * BURST, "{what}");
             if round >= 100 {
-                counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
+                counted += ALLOCATIONS.get() - before;
             }
         }
         counted
