@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use stag::fabric::QueuePairId;
 
@@ -149,8 +149,12 @@ fn between<P: Opened, T: Send>(
         let measured = client.join();
         is_over.store(true, Ordering::Relaxed);
         let served = server.join().map_err(|_| anyhow!("the end that serves panicked"))?;
-        // If both failed, the one because of the other: this one first, as it measured.
-        let measured: Option<T> = measured.map_err(|_| anyhow!("the end that measures panicked"))??;
+        let measured: Result<Option<T>> = measured.map_err(|_| anyhow!("the end that measures panicked"))?;
+        // If both failed, one did because of the other, and it is not known which: both are told.
+        let measured = match (measured, &served) {
+            (Err(error), Err(other)) => bail!("{error:#}; at the other end: {other:#}"),
+            (measured, _) => measured?,
+        };
         served?;
         measured.context("the end that serves did not come up")
     })
@@ -160,7 +164,6 @@ fn between<P: Opened, T: Send>(
 mod tests {
     use super::*;
     use crate::scenario::Fabric;
-    use anyhow::bail;
     use stag::fabric::{Iwarp, Shm, Verbs};
 
     /// Beside other tests: neither end keeps a core for itself.
