@@ -279,7 +279,7 @@ mod tests {
             ("verbs://:20049", "the host is empty; write HOST:PORT"),
             ("iwarp://:20049", "the host is empty; write HOST:PORT"),
             ("iwarp://host:x", "\"x\" is not a port"),
-            ("iwarp://fd00::1/data", "write IPv6 addresses as [fd00::1]"),
+            ("iwarp://fd00::1/data", "\"fd00::1\" has several colons; write an IPv6 address as [fd00::1]"),
             ("iwarp://host/data?mountport=0", "\"0\" is not a port"),
             ("shm:///data", "the address is empty"),
         ] {

@@ -7,10 +7,10 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use stag::fabric::{
     Completed, Completion, DisconnectReason, Event, Exposed, Handle, Provider, QueuePairCapacity,
-    QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, WriteRequest,
+    QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, WorkError, WriteRequest,
 };
 use stag::memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
 use stag::runtime::Clock;
@@ -149,6 +149,19 @@ impl<P: Provider> Side<P> {
         Ok(count)
     }
 
+    /// What a work request failed of: if the connection ended, also why it did.
+    fn failed(&mut self, error: WorkError) -> Error {
+        let since = self.clock.now();
+        while self.ended.is_none() && self.clock.now() < since + PATIENCE && self.poll().is_ok() {
+            self.completions.clear();
+        }
+        let failed = Error::from(error);
+        match &self.ended {
+            Some(reason) => failed.context(format!("the connection ended: {reason:?}")),
+            None => failed,
+        }
+    }
+
     fn message(&self, len: usize) -> Result<Buf> {
         let mut buf = self.messages.take().context("the pool of messages is too small")?;
         buf.set_len(len);
@@ -180,7 +193,7 @@ impl<P: Provider> Side<P> {
         while self.segments.is_none() || self.established.is_none() {
             self.wait()?;
             while let Some(completion) = self.completions.pop() {
-                completion.result?;
+                completion.result.map_err(|error| self.failed(error))?;
                 if let Completed::Receive { buf, .. } = completion.completed {
                     self.segments = Some(parse_segments(&buf).context("the first message is too short")?);
                     self.provider.post_receive(pair, 0, buf).map_err(|refused| refused.error)?;
@@ -359,8 +372,8 @@ impl<P: Provider> Side<P> {
                 }
                 self.provider.ring_doorbells();
                 self.wait()?;
-                for completion in self.completions.drain(..) {
-                    completion.result?;
+                while let Some(completion) = self.completions.pop() {
+                    completion.result.map_err(|error| self.failed(error))?;
                     under_way -= 1;
                     done += 1;
                     if let Completed::Read(buf) = completion.completed {

@@ -74,9 +74,10 @@ impl Served for Verbs {
     }
 
     fn device_work(&self) -> Option<DeviceWork> {
-        let VerbsCounters { binds, registrations, standing, fences, invalidations, doorbells, .. } =
-            self.counters();
-        Some(DeviceWork { binds, registrations, standing, fences, invalidations, doorbells })
+        let VerbsCounters {
+            binds, registrations, standing, fences, invalidations, probes, doorbells, ..
+        } = self.counters();
+        Some(DeviceWork { binds, registrations, standing, fences, invalidations, probes, doorbells })
     }
 }
 
@@ -98,7 +99,7 @@ pub(super) struct Device {
     pub(super) notes: Vec<String>,
 }
 
-/// What exposing memory cost: see [`VerbsCounters`].
+/// What exposing memory cost, and silent peers: see [`VerbsCounters`].
 #[derive(Serialize)]
 pub(super) struct DeviceWork {
     pub(super) binds: u64,
@@ -106,6 +107,7 @@ pub(super) struct DeviceWork {
     pub(super) standing: u64,
     pub(super) fences: u64,
     pub(super) invalidations: u64,
+    pub(super) probes: u64,
     pub(super) doorbells: u64,
 }
 

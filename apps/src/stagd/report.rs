@@ -231,10 +231,11 @@ fn tell_end(
         "served     {replies_sent} Calls on {connections_opened} RDMA and {streams_opened} TCP connections"
     ))?;
     out.line(format_args!("placed     {pulled} by RDMA Read, {pushed} by RDMA Write"))?;
-    if let Some(DeviceWork { binds, registrations, standing, fences, invalidations, doorbells }) = device {
+    if let Some(device) = device {
+        let DeviceWork { binds, registrations, standing, fences, invalidations, probes, doorbells } = device;
         out.line(format_args!(
             "exposed    by {binds} binds and {registrations} registrations; ended by {fences} fences and \
-             {invalidations} invalidations of peers; {doorbells} doorbells"
+             {invalidations} invalidations of peers; {doorbells} doorbells; {probes} times a silent peer was asked"
         ))?;
         if *standing > 0 {
             out.line(format_args!("UNGUARDED  {standing} exposures were standing: nothing was protected"))?;

@@ -220,6 +220,9 @@ group_client() {
     row 60 umount unmount
     row 5 dmesg is_quiet
     link_down
+    case $over:$names in
+        verbs-*idle*) row 5 asked grep -E '; [1-9][0-9]* times a silent peer was asked' /run/stagd.log ;;
+    esac
 }
 
 # locks:OVER:EXPORT  byte-range locks by NLM; the mount has to find the server's lock manager by its rpcbind.

@@ -172,7 +172,10 @@ impl Verbs {
                 | sys::RDMA_CM_EVENT_CONNECT_ERROR
                 | sys::RDMA_CM_EVENT_UNREACHABLE,
                 _,
-            ) => self.close(index, setup_failure(event.kind, event.status)),
+            ) => {
+                tracing::debug!("no connection: event {}, status {}", event.kind, event.status);
+                self.close(index, setup_failure(event.kind, event.status));
+            }
             // Said twice, late, or of no concern to us: TIMEWAIT_EXIT, multicast.
             (kind, phase) => tracing::debug!("event {kind}, status {}, in {phase:?}", event.status),
         }
