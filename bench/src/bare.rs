@@ -1,8 +1,8 @@
 //! A provider by itself: two ends, messages, Writes and Reads, and no RPC. What an RPC over that fabric is made of, so what
 //! bounds it.
 //!
-//! One end listens and serves: it exposes memory once, and answers each message with one as long. The other connects and
-//! measures.
+//! One end listens and serves: it answers the first message with what it exposes, and each other with one as long. The other
+//! connects and measures.
 
 use std::thread;
 use std::time::Duration;
@@ -181,7 +181,8 @@ impl<P: Provider> Side<P> {
         Ok(())
     }
 
-    /// Connects to an end that serves, and takes its first message, which is what it exposes.
+    /// Connects to an end that serves, says so, and takes the answer, which is what that end exposes. Over iWARP whoever connects
+    /// has to speak first (RFC 5044, 7.1): siw fails a set-up whose answer is followed by more.
     ///
     /// # Errors
     ///
@@ -190,7 +191,12 @@ impl<P: Provider> Side<P> {
         self.last = self.clock.now();
         let pair = self.provider.connect(address, b"", self.shape.capacity())?;
         self.post_receives(pair)?;
-        while self.segments.is_none() || self.established.is_none() {
+        while self.established.is_none() {
+            self.wait()?;
+        }
+        self.send(pair, 1)?;
+        self.provider.ring_doorbells();
+        while self.segments.is_none() {
             self.wait()?;
             while let Some(completion) = self.completions.pop() {
                 completion.result.map_err(|error| self.failed(error))?;
@@ -230,21 +236,30 @@ impl<P: Provider> Side<P> {
     pub fn serve(&mut self, stop: impl Fn() -> bool) -> Result<()> {
         let mut exposed = false;
         while self.ended.is_none() && !stop() {
-            if let (Some(pair), false) = (self.established, exposed) {
-                exposed = true;
-                self.expose(pair)?;
-            }
-            if self.poll()? > 0 {
-                match self.established {
-                    Some(pair) => drop(self.answer(pair)?),
-                    None => self.completions.clear(),
-                }
+            self.poll()?;
+            // What completed is told before the word that there is a connection.
+            let Some(pair) = self.established.filter(|_| !self.completions.is_empty()) else { continue };
+            match exposed {
+                true => drop(self.answer(pair)?),
+                false => exposed = self.greet(pair)?,
             }
         }
         match self.ended.take() {
             None | Some(DisconnectReason::Local | DisconnectReason::Peer) => Ok(()),
             Some(reason) => bail!("the connection ended: {reason:?}"),
         }
+    }
+
+    /// Answers the first message with what is exposed. `false`: it has not come.
+    fn greet(&mut self, pair: QueuePairId) -> Result<bool> {
+        while let Some(completion) = self.completions.pop() {
+            if let (Completed::Receive { buf, .. }, Ok(())) = (completion.completed, completion.result) {
+                self.provider.post_receive(pair, 0, buf).map_err(|refused| refused.error)?;
+                self.expose(pair)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn expose(&mut self, pair: QueuePairId) -> Result<()> {
