@@ -10,8 +10,7 @@
 
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::objects::{AsyncEvent, Device};
 
@@ -23,13 +22,7 @@ static CLAIMS: Mutex<Vec<(usize, Arc<Inbox>)>> = Mutex::new(Vec::new());
 const PASSED_ON_MAX: usize = 1024;
 
 /// The device's events that other providers got.
-#[derive(Default)]
-struct Inbox {
-    events: Mutex<Vec<AsyncEvent>>,
-    /// Whether there are any, so that nobody locks for nothing: stored with Release behind the event, taken with Acquire
-    /// before it.
-    has_some: AtomicBool,
-}
+type Inbox = Mutex<Vec<AsyncEvent>>;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,23 +54,21 @@ impl Claim {
         let claims = locked(&CLAIMS);
         let is_other = |inbox: &Arc<Inbox>| !Arc::ptr_eq(inbox, &self.inbox);
         for (_, inbox) in claims.iter().filter(|(at, inbox)| *at == self.context() && is_other(inbox)) {
-            let mut events = locked(&inbox.events);
+            let mut events = locked(inbox);
             if events.len() < PASSED_ON_MAX {
                 events.push(event);
             }
-            inbox.has_some.store(true, Ordering::Release);
         }
     }
 
-    /// The events that others got.
+    /// The events that others got. While one of them is putting some in, nobody waits: the next look finds them.
     #[inline]
     pub(super) fn take_passed_on(&self) -> Vec<AsyncEvent> {
-        if !self.inbox.has_some.load(Ordering::Acquire) {
-            return Vec::new();
+        match self.inbox.try_lock() {
+            Ok(mut events) => std::mem::take(&mut *events),
+            Err(TryLockError::Poisoned(events)) => std::mem::take(&mut *events.into_inner()),
+            Err(TryLockError::WouldBlock) => Vec::new(),
         }
-        let mut events = locked(&self.inbox.events);
-        self.inbox.has_some.store(false, Ordering::Release);
-        std::mem::take(&mut *events)
     }
 
     /// Whether the device can be looked for.
