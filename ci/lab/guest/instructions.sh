@@ -1,7 +1,7 @@
 #!/bin/bash
 # What bench/instructions.sh --device has counted in the guest: callgrind's files in /out.
 #   instructions.sh siw|rxe FEW MANY
-# Each end of ib_send_lat three times: FEW messages, MANY, and MANY with fewer polls in vain. Each end of our NULL Calls twice: FEW and
+# Each end of ib_send_lat three times: FEW messages, MANY, and MANY with fewer or more polls in vain. Each end of our NULL Calls twice: FEW and
 # MANY; the pause between turns is long enough for the device to have done its work, so that few turns are in vain.
 . /payload/lib.sh
 kind=$1 few=$2 many=$3
@@ -17,13 +17,25 @@ counted() {
     /payload/valgrind/valgrind --tool=callgrind --compress-strings=no --compress-pos=no --callgrind-out-file="$file" \
         "${toggle[@]}" "$@" >"$file.log" 2>&1
 }
+# slowly FILE COMMAND... : likewise, with more to do for each instruction.
+slowly() { counted "$1" --cache-sim=yes --branch-sim=yes "${@:2}"; }
 # plainly FILE COMMAND...
 plainly() { "${@:2}" >"/out/$1.log" 2>&1; }
 
-# latency SERVER CLIENT RUN COUNT: ib_send_lat, each end `counted` or `plainly`. Its Receives are few, so that it posts one for each
+# latency SERVER CLIENT RUN COUNT: ib_send_lat, each end `counted`, `slowly` or `plainly`. Its Receives are few, so that it posts one for each
 # message as it goes.
 toggle=()
 latency() {
+    local attempt
+    # It may fail to connect over siw, and then dies of it now and then, in librdmacm.
+    for attempt in 1 2 3 4 5; do
+        ! latency_once "$@" || return 0
+        echo "ib_send_lat failed, attempt $attempt"
+    done
+    cat "/out/latency.responder.$3.log" "/out/latency.requester.$3.log"
+    die "ib_send_lat"
+}
+latency_once() {
     local -a tool=(ib_send_lat -F -R -d "$kind-dummy0" -s 64 -n "$4" --rx-depth 16 -p 7180)
     local pid tries=0
     "$1" "latency.responder.$3" "${tool[@]}" &
@@ -31,18 +43,23 @@ latency() {
     # Until somebody listens: valgrind takes its time to start.
     until "$2" "latency.requester.$3" "${tool[@]}" "$ADDR"; do
         tries=$((tries + 1))
-        [ $tries -lt 60 ] && kill -0 $pid || { cat "/out/latency.requester.$3.log"; die "ib_send_lat"; }
+        if [ $tries -ge 60 ] || ! kill -0 $pid 2>/dev/null; then
+            kill -KILL $pid 2>/dev/null
+            wait $pid
+            return 1
+        fi
         sleep 1
     done
-    wait $pid || { cat "/out/latency.responder.$3.log"; die "ib_send_lat, the end that serves"; }
+    wait $pid
 }
 latency counted counted few "$few"
 latency counted counted many "$many"
-# An end whose peer answers sooner polls less in vain.
-latency plainly counted calm.1 "$many"
-latency counted plainly calm.2 "$many"
-mv /out/latency.requester.calm.1 /out/latency.requester.calm
-mv /out/latency.responder.calm.2 /out/latency.responder.calm
+# An end whose peer answers sooner polls less in vain, and one whose peer takes longer polls more. (ib_send_lat does not survive a
+# requester that is much quicker than its responder.)
+latency plainly counted other.1 "$many"
+latency counted slowly other.2 "$many"
+mv /out/latency.requester.other.1 /out/latency.requester.other
+mv /out/latency.responder.other.2 /out/latency.responder.other
 
 # calls END TURN RUN COUNT
 calls() {
