@@ -1,7 +1,7 @@
 #!/bin/bash
 # What bench/instructions.sh --device has counted in the guest: callgrind's files in /out.
 #   instructions.sh siw|rxe FEW MANY
-# Each end of ib_send_lat three times: FEW messages, MANY, and MANY with fewer or more polls in vain. Each end of our NULL Calls twice: FEW and
+# The end of ib_send_lat that connects twice: FEW messages and MANY, the other end not slowed down by being counted. Each end of our NULL Calls twice: FEW and
 # MANY; the pause between turns is long enough for the device to have done its work, so that few turns are in vain.
 . /payload/lib.sh
 kind=$1 few=$2 many=$3
@@ -17,12 +17,10 @@ counted() {
     /payload/valgrind/valgrind --tool=callgrind --compress-strings=no --compress-pos=no --callgrind-out-file="$file" \
         "${toggle[@]}" "$@" >"$file.log" 2>&1
 }
-# slowly FILE COMMAND... : likewise, with more to do for each instruction.
-slowly() { counted "$1" --cache-sim=yes --branch-sim=yes "${@:2}"; }
 # plainly FILE COMMAND...
 plainly() { "${@:2}" >"/out/$1.log" 2>&1; }
 
-# latency SERVER CLIENT RUN COUNT: ib_send_lat, each end `counted`, `slowly` or `plainly`. Its Receives are few, so that it posts one for each
+# latency SERVER CLIENT RUN COUNT: ib_send_lat, each end `counted` or `plainly`. Its Receives are few, so that it posts one for each
 # message as it goes.
 toggle=()
 latency() {
@@ -52,14 +50,9 @@ latency_once() {
     done
     wait $pid
 }
-latency counted counted few "$few"
-latency counted counted many "$many"
-# An end whose peer answers sooner polls less in vain, and one whose peer takes longer polls more. (ib_send_lat does not survive a
-# requester that is much quicker than its responder.)
-latency plainly counted other.1 "$many"
-latency counted slowly other.2 "$many"
-mv /out/latency.requester.other.1 /out/latency.requester.other
-mv /out/latency.responder.other.2 /out/latency.responder.other
+# Not the other way round: ib_send_lat does not survive a requester that is much quicker than its responder.
+latency plainly counted few "$few"
+latency plainly counted many "$many"
 
 # calls END TURN RUN COUNT
 calls() {
