@@ -90,7 +90,7 @@ polled() {
         }' "$2"
 }
 
-# message FEW MANY: of ib_send_lat's two runs, the difference; and how many polls there were to a message, as what is above one was in vain.
+# message FEW MANY: of ib_send_lat's two runs, the difference; and how many polls there were to a message.
 message() {
     {
         polled ib_send_lat "$counts/latency.requester.few" "$1"
