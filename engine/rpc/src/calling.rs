@@ -232,7 +232,7 @@ impl Calling {
         chunks.is_empty() && len <= self.requester.parameters().reply_threshold
     }
 
-    /// Makes a Call that begun, with chunks, or with a Payload or a Reply that may not fit inline. An error: nothing was
+    /// Makes a Call that was begun, with chunks, or with a Payload or a Reply that may not fit inline. An error: nothing was
     /// exposed or sent.
     #[allow(clippy::too_many_arguments, reason = "the rest of `make`")]
     #[inline(never)]
