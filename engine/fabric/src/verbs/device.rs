@@ -57,7 +57,8 @@ pub(super) struct Profile {
     pub(super) settle: Duration,
     /// Whether the device says when a queue pair that failed holds none of the shared Receives any more.
     pub(super) tells_last_receive: bool,
-    /// Whether a connection that is lost may look like a failure of the device: only the connection manager knows.
+    /// Whether a connection that is lost may look like a failure of the device, or like a forbidden request: only the
+    /// connection manager knows.
     pub(super) loss_looks_fatal: bool,
     /// Any of these flags says that a Receive's message invalidated a handle.
     pub(super) with_invalidate: sys::ibv_wc_flags,
@@ -194,7 +195,8 @@ impl Opened {
             settle: if attributes.vendor_id == SIW_VENDOR { SIW_SETTLE } else { Duration::ZERO },
             // Linux's software devices do not, but give back what they hold.
             tells_last_receive: !matches!(attributes.vendor_id, SIW_VENDOR | RXE_VENDOR),
-            // It could not send any more, so it ends the Send with a local error, and the queue pair with a fatal one.
+            // It could not send any more: it ends the Send with a local error, the queue pair with a fatal one, or, if it
+            // was answering a Read, with that of a forbidden request.
             loss_looks_fatal: attributes.vendor_id == SIW_VENDOR,
             with_invalidate: match attributes.vendor_id {
                 RXE_VENDOR => sys::IBV_WC_WITH_INV | sys::IBV_WC_IP_CSUM_OK,

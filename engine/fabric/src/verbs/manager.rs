@@ -272,8 +272,11 @@ impl Verbs {
     }
 
     fn hear_of_queue_pair(&mut self, index: u32, kind: sys::ibv_event_type) {
+        let loss_looks_fatal = self.opened.as_ref().is_some_and(|opened| opened.profile.loss_looks_fatal);
         match kind {
             sys::IBV_EVENT_COMM_EST => self.first_message(index),
+            // Its answer to a Read could not be sent: what was asked for is forbidden, or who asked is gone.
+            sys::IBV_EVENT_QP_REQ_ERR if loss_looks_fatal => self.failed(index, WorkError::Flushed),
             sys::IBV_EVENT_QP_REQ_ERR | sys::IBV_EVENT_QP_ACCESS_ERR => {
                 let what = "it asked for what it must not, or sent what cannot be understood";
                 self.close(index, DisconnectReason::PeerViolation(what));
