@@ -2,7 +2,7 @@
 # The verbs provider on Linux's software devices, in the guest: the fabric's conformance suite over libibverbs and librdmacm,
 # and Calls that go on while the device, its link or the other end is taken away.
 #
-#   ci/verbs.sh [--long] [--with shared|standing|windows] [--fault ROW]... [-k 6.1|6.12]... [siw|rxe]... [CASES...]
+#   ci/verbs.sh [--long] [--with shared|standing|windows] [--fault ROW]... [--times N] [-k 6.1|6.12]... [siw|rxe]... [CASES...]
 #
 # A line for each case and each fault, `ok`, `skip` with the reason or `FAIL`; at the end `N passed, N failed`.
 # --long    every case and every fault, on kernels 6.1 and 6.12 (six minutes for each device and kernel); else a few of each
@@ -10,6 +10,7 @@
 # --with    the provider has a shared receive queue, or standing exposures, or memory windows: what it does not choose by itself;
 #           no faults, whose programs leave it the choice
 # --fault   this fault instead, `all` for each; no case but CASES
+# --times   so often each case: for one that fails now and then
 # CASES     regular expressions: these cases instead; no fault but --fault's
 #
 # It needs the guest of ci/lab (ci/lab/build.sh, once for each kernel); without it: SKIPPED, status 77. The same suite runs without
@@ -26,6 +27,7 @@ while [ $# -gt 0 ]; do
         --long) long=yes ;;
         --with) export LABV_WITH=$2; shift ;;
         --fault) faults+=("$2"); shift ;;
+        --times) export LABV_TIMES=$2; shift ;;
         -k) kernels+=("$2"); shift ;;
         siw | rxe) kinds+=("$1") ;;
         -*) usage ;;

@@ -3,7 +3,7 @@
 #   conformance.sh siw|rxe PATTERN...
 # A case runs in a process of its own that has $LABV_CASE seconds (120: siw takes half a minute to give up a request), so one that
 # hangs is one that failed. A process that not even a kill ends is stuck in the kernel: its stack there is shown, and what follows
-# goes on beside it.
+# goes on beside it. All cases are run $LABV_TIMES times (1).
 . /payload/lib.sh
 kind=$1
 shift
@@ -37,7 +37,7 @@ run() {
 }
 
 passed=0 failed=0 skipped=0
-for case in $cases; do
+for case in $(yes "$cases" | head -n $(($(wc -l <<<"$cases") * ${LABV_TIMES:-1}))); do
     log=/tmp/case
     lines=$(dmesg | wc -l)
     began=$EPOCHREALTIME
