@@ -64,7 +64,7 @@ pub(crate) struct Calling {
     pub(crate) unsent: u32,
     /// When the last message came.
     pub(crate) heard: Duration,
-    /// Since when Calls are outstanding without a pause, as `keep_alive` saw it first.
+    /// Since when Calls are in flight without a pause, as `keep_alive` saw it first.
     pub(crate) busy_since: Option<Duration>,
     /// A keep-alive is outstanding.
     pub(crate) probing: bool,
@@ -332,7 +332,7 @@ impl Calling {
         slot.deadline = core.now.saturating_add(request.timeout);
         slot.ending = None;
         slot.probe = probe;
-        if self.outstanding == 0 {
+        if self.requester.window().in_flight() == 1 {
             self.busy_since = None;
         }
         self.outstanding += 1;

@@ -588,8 +588,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     found.close(&mut self.core, CloseReason::Silent);
                 } else if found.established && calling.is_unanswered(self.core.now) {
                     found.close(&mut self.core, CloseReason::Unanswered);
-                } else if found.established {
-                    calling.keep_alive(&mut self.core, id);
+                } else if found.established && calling.keep_alive(&mut self.core, id) {
+                    found.close(&mut self.core, CloseReason::Silent);
                 }
             }
             if found.serving.as_mut().is_some_and(|serving| serving.is_stuck(&self.core)) {

@@ -10,16 +10,17 @@ use crate::client::{Chunks, Credentials, Request};
 use crate::state::Core;
 
 impl Calling {
-    /// Asks whether the server is there, if it is time.
-    pub(crate) fn keep_alive<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
-        let Some(policy) = self.policy.keep_alive else { return };
-        if self.outstanding > 0 {
+    /// Asks whether the server is there, if it is time. `true`: it cannot be asked, because it answered none of the
+    /// Calls that hold the credits, and nobody waits for them any more; the server is gone.
+    pub(crate) fn keep_alive<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> bool {
+        let Some(policy) = self.policy.keep_alive else { return false };
+        if self.is_busy() {
             // Not when the Call began: for that the last pass is taken, which may be long ago.
             self.busy_since.get_or_insert(core.now);
         }
-        let Some(due) = self.keep_alive_due() else { return };
-        if core.now < due || self.requester.available() == 0 {
-            return;
+        let Some(due) = self.keep_alive_due().filter(|due| core.now >= *due) else { return false };
+        if self.requester.available() == 0 {
+            return self.outstanding == 0 && core.now >= due.saturating_add(policy.answer_within);
         }
         let request = Request {
             program: policy.program,
@@ -33,15 +34,21 @@ impl Calling {
         };
         let made = self.make(core, id, &request, &mut Chunks::default(), true, |_| Ok(()));
         core.statistics.keep_alives += u64::from(made.is_ok());
+        false
+    }
+
+    /// Whether the server owes an answer: also to Calls that were given up, whose credits are gone until it comes.
+    fn is_busy(&self) -> bool {
+        self.requester.window().in_flight() > 0
     }
 
     /// When the server is to be asked, if nothing comes before.
     pub(crate) fn keep_alive_due(&self) -> Option<Duration> {
         let policy = self.policy.keep_alive.filter(|_| !self.probing)?;
-        let silent_since = match self.outstanding {
-            0 if policy.when_idle => self.heard,
-            0 => return None,
-            _ => self.heard.max(self.busy_since?),
+        let silent_since = match self.is_busy() {
+            true => self.heard.max(self.busy_since?),
+            false if policy.when_idle => self.heard,
+            false => return None,
         };
         Some(silent_since.saturating_add(policy.after))
     }

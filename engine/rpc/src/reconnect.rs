@@ -59,18 +59,19 @@ impl Backoff {
 }
 
 /// A NULL Call when nothing is heard, for which one credit is kept back (8267-6.7.2-a). If nothing comes then
-/// either, the connection is ended, with [`CloseReason::Silent`](crate::CloseReason::Silent).
+/// either, the connection is ended, with [`CloseReason::Silent`](crate::CloseReason::Silent); so it is when nothing
+/// comes and Calls that were given up hold every credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
     /// The program whose procedure 0 is called.
     pub program: u32,
     /// Its version.
     pub version: u32,
-    /// After so long without a message, while Calls are outstanding.
+    /// After so long without a message, while Calls are in flight, those that were given up included.
     pub after: Duration,
     /// How long the server has to send anything at all.
     pub answer_within: Duration,
-    /// Whether also when no Call is outstanding.
+    /// Whether also when no Call is in flight.
     pub when_idle: bool,
 }
 

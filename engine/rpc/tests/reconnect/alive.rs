@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stag_rpc::{Chunks, ClientPolicy, CloseReason, ConnectionEvent, KeepAlive};
+use stag_rpc::{Chunks, ClientPolicy, CloseReason, ConnectionEvent, KeepAlive, Request};
 use stag_runtime::Poller;
 
 use crate::calls::{POLICY, bench};
@@ -119,4 +119,43 @@ fn an_idle_connection_is_asked_only_if_so_wished() {
         assert_eq!(bench.closed(0), when_idle.then_some(&CloseReason::Silent));
         bench.close();
     }
+}
+
+/// Calls that are given up soon leave nothing outstanding, but their credits are gone until they are answered.
+#[test]
+fn a_server_that_falls_silent_is_left_although_all_calls_were_given_up() {
+    let mut bench = bench(ClientPolicy { keep_alive: Some(KEEP_ALIVE), ..ClientPolicy::default() });
+    bench.check_alive(0);
+    let request = Request { timeout: Duration::from_millis(100), ..request_for(ECHO, 16) };
+    for _ in 0..50 {
+        let _ = bench.begin(0, request, Chunks::default(), |writer| writer.opaque(b"text"));
+        freeze(&mut bench, Duration::from_millis(200));
+    }
+    bench.run(|bench| bench.closed(0).is_some());
+    assert_eq!(bench.closed(0), Some(&CloseReason::Silent));
+    bench.close();
+}
+
+/// A new connection has one credit: there is none for a keep-alive when it is in use, and the Call on it asks as much.
+#[test]
+fn a_server_that_never_says_anything_is_left() {
+    let mut bench = bench(ClientPolicy { keep_alive: Some(KEEP_ALIVE), ..ClientPolicy::default() });
+    let request = Request { timeout: Duration::from_millis(100), ..request_for(ECHO, 16) };
+    let begun = bench.begin(0, request, Chunks::default(), |writer| writer.opaque(b"text"));
+    begun.expect("the first credit");
+    freeze(&mut bench, Duration::from_secs(2));
+    bench.run(|bench| bench.closed(0).is_some());
+    assert_eq!(bench.closed(0), Some(&CloseReason::Silent));
+    assert_eq!(keep_alives(&bench), 0);
+    bench.close();
+}
+
+/// The only credit is a slow Call's: its user waits for it, however long the server is silent.
+#[test]
+fn a_slow_answer_to_the_only_credit_is_waited_for() {
+    let mut bench = bench(policy());
+    let call = later(&mut bench, Duration::from_secs(20));
+    assert_eq!(bytes(&bench.finish(0, call)), opaque(b"text"));
+    assert_eq!(bench.clients[0].events.len(), 1, "{:?}", bench.clients[0].events);
+    bench.close();
 }
