@@ -19,7 +19,8 @@ use crate::serving::Serving;
 use crate::state::Core;
 
 /// How long a connection outlives the beginning of a graceful stop. The Sends of a stopping engine are
-/// signaled, and awaited; Replies that were posted just before are not, and have this time to arrive.
+/// signaled, and awaited; Replies that were posted just before are not, and have this time to arrive. Calls that come
+/// in this time are answered, those that come later are not begun.
 const LINGER: Duration = Duration::from_millis(10);
 
 /// One connection.
@@ -70,8 +71,8 @@ impl Connection {
         exposed: Option<Exposed>,
     ) {
         let result = if let Some(serving) = &mut self.serving {
-            if self.closing {
-                // Nobody will see an answer.
+            if self.closing || self.stopping.is_some_and(|since| core.now >= since + LINGER) {
+                // Nobody will see an answer; or it came too late, and there would be no end of it.
                 serving.receive_flushed(core);
                 return;
             }

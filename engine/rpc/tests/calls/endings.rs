@@ -263,6 +263,37 @@ fn a_server_that_stops_answers_first() {
     });
 }
 
+/// A client that calls and calls does not keep a server from its end.
+#[test]
+fn a_server_stops_under_load() {
+    let config = stag_rpc::EngineConfig { credits_max: 32, ..small() };
+    let mut bench = Bench::with(config, config, 1);
+    let (connection, begun_at) = (bench.connections[0], bench.world.now());
+    let (mut delay, mut stopped_at) = (0, None);
+    bench.run(|bench| {
+        // Slow ones, as of a disk: some are always under way.
+        delay = (delay + 700) % 5000;
+        let _ = bench.begin(0, request(LATER), Chunks::default(), |writer| {
+            writer.u64(1000 + delay)?;
+            writer.opaque(b"more")
+        });
+        let now = bench.world.now();
+        if stopped_at.is_none() && now > begun_at + Duration::from_millis(50) {
+            assert!(bench.clients[0].engine.credits_granted(connection) > 16, "it is not busy");
+            stopped_at = Some(now);
+            bench.server.engine.stop(now);
+        }
+        let late = stopped_at.is_some_and(|stopped_at| now > stopped_at + Duration::from_millis(50));
+        assert!(!late, "no end, and {} Calls answered", bench.clients[0].done.len());
+        bench.server.engine.is_drained()
+    });
+    bench.run(|bench| bench.closed(0).is_some());
+    let executed = bench.server.engine.services_mut().0.executed;
+    let answered = bench.clients[0].done.iter().filter(|done| done.result.is_ok()).count() as u64;
+    assert_eq!(answered, executed, "what was begun is answered");
+    bench.close();
+}
+
 #[test]
 fn calls_wait_for_message_buffers() {
     // The pool is empty but for what the first Call needs: nobody is cut off, the Calls wait for memory.
