@@ -45,7 +45,7 @@ const MEMORY_PER_DUPLICATE: u64 = 64 << 10;
 /// Locks take at most one part in so many of the budget.
 const LOCKS_SHARE: u64 = 64;
 
-/// Receives take at most one part in so many of the budget, as far as that leaves enough of them.
+/// Receives, and as many Sends, take at most one part in so many of the budget, as far as that leaves enough of them.
 const RECEIVES_SHARE: u64 = 8;
 
 /// Numbers that follow from the budget.
@@ -78,7 +78,7 @@ impl Plan {
     pub(super) fn new(settings: &Settings) -> Result<Plan, Failure> {
         let default = EngineConfig::default();
         // Large messages must not eat up the budget: fewer Receives then, and so fewer credits at once.
-        let affordable = settings.memory / RECEIVES_SHARE / u64::from(settings.inline_threshold);
+        let affordable = settings.memory / RECEIVES_SHARE / (2 * u64::from(settings.inline_threshold));
         let least = (2 * default.connections_max).max(settings.credits + default.connections_max);
         let engine = EngineConfig {
             inline_threshold: settings.inline_threshold,

@@ -21,9 +21,12 @@ impl Pools {
     pub fn messages_needed(config: &crate::EngineConfig) -> usize {
         // Receives posted and Calls in process, for all connections together.
         config.receives_max as usize
+            // Their Replies, until they are sent: those to clients that are cut off stay until that is known, and the
+            // others must not wait for them.
+            + config.receives_max as usize
             // Receives of a client: one for each of its credits.
             + config.credits_max as usize
-            // Replies being made or still posted, and Calls still posted.
+            // Calls of a client: a Send may complete after its Reply has come, and the next Call is made.
             + 2 * config.credits_max as usize
             // Completed Calls that the user has not let go of yet.
             + config.credits_max as usize

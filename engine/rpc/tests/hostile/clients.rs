@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use stag_fabric::RemoteSegment;
 use stag_fabric::sim::{FaultPlan, Random, World, sweep};
+use stag_rpc::{Chunks, EngineConfig};
 
 use crate::raw::{Raw, octets, word};
 use crate::support::program::{BIG, ECHO, GET, LATER, NEVER, PROGRAM, PUT, VERSION};
-use crate::support::{ADDRESS, Bench, small};
+use crate::support::{ADDRESS, Bench, request, small};
 
 const MSG: u32 = 0;
 const NOMSG: u32 = 1;
@@ -27,7 +28,7 @@ impl Case {
     }
 
     fn in_world(world: World) -> Case {
-        let server = stag_rpc::EngineConfig { inline_threshold: 4096, ..small() };
+        let server = EngineConfig { inline_threshold: 4096, ..small() };
         let mut bench = Bench::in_world(world, server, small(), 1);
         bench.establish();
         let mut raw = Raw::new(&bench.world);
@@ -271,6 +272,40 @@ fn a_client_whose_chunks_cannot_be_read_is_not_awaited_for_ever() {
     case.bench.world.set_plan(FaultPlan::default());
     case.run(|case| case.bench.server.engine.connection_count() == 1);
     case.close();
+}
+
+/// Replies to clients that are cut off hold message buffers until that is known, for each of the credits that they have:
+/// the others do not wait for these.
+#[test]
+fn clients_that_are_cut_off_do_not_starve_the_others() {
+    let server = EngineConfig { connections_max: 12, receives_max: 108, burst: 8, ..small() };
+    let mut bench = Bench::with(server, small(), 12);
+    for client in 1..bench.clients.len() {
+        bench.check_alive(client);
+        while bench.clients[client].engine.credits_available(bench.connections[client]) > 0 {
+            let begun = bench.begin(client, request(LATER), Chunks::default(), |writer| {
+                writer.u64(NEVER)?;
+                writer.opaque(b"text")
+            });
+            begun.expect("a credit");
+        }
+    }
+    bench.run_for(Duration::from_millis(5));
+    let count = bench.server.engine.services_mut().0.kept();
+    assert!(count > 80, "only {count} Calls");
+    // Their answers are a year away.
+    let year = Duration::from_secs(365 * 24 * 3600);
+    bench.world.set_plan(FaultPlan { latency: year..=year, ..FaultPlan::default() });
+    bench.server.engine.services_mut().0.release();
+    let now = bench.world.now();
+    for _ in 0..4 {
+        bench.server.poll(now);
+    }
+    assert_eq!(bench.server.engine.services_mut().0.kept(), 0, "Calls that have to wait with their answers");
+    bench.world.set_plan(FaultPlan::default());
+    bench.check_alive(0);
+    assert!(bench.world.now() < now + Duration::from_secs(1), "it had to wait");
+    bench.close();
 }
 
 #[test]
