@@ -73,7 +73,7 @@ impl Connection {
         let result = if let Some(serving) = &mut self.serving {
             if self.closing || self.stopping.is_some_and(|since| core.now >= since + LINGER) {
                 // Nobody will see an answer; or it came too late, and there would be no end of it.
-                serving.receive_flushed(core);
+                serving.receive_gone(core);
                 return;
             }
             serving.receive(core, services, self.id, self.peer.as_ref(), message)

@@ -24,7 +24,7 @@ use crate::pools::Pools;
 use crate::reconnect::{ClientPolicy, Session};
 use crate::service::Services;
 use crate::serving::Serving;
-use crate::state::{Core, FIRST_RECEIVES};
+use crate::state::{Core, FIRST_RECEIVES, receives_sure};
 use crate::statistics::Statistics;
 use crate::stream::{Streams, is_stream};
 
@@ -144,7 +144,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 events: VecDeque::with_capacity(8),
                 drafts: Vec::with_capacity(calls),
                 pulls: Vec::with_capacity(calls),
-                receives_held: 0,
+                receives_sure: receives_sure(&config),
+                receives_shared: 0,
                 serving_count: 0,
                 credit_share: config.credits_max,
                 pass: 0,
@@ -439,13 +440,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 self.core.serving_count, config.connections_max
             ));
         }
-        if self.core.receives_held + FIRST_RECEIVES > config.receives_max {
-            return Err(format!(
-                "{} Receives are in use, the limit is {}; raise receives_max, or try again when others \
-                 have made a Call",
-                self.core.receives_held, config.receives_max
-            ));
-        }
         let settings = self.settings();
         let parameters = Parameters::negotiate(Side::Server, &settings, private_data);
         let id = self.core.provider.prepare(request, config.capacity()).map_err(|error| error.to_string())?;
@@ -506,7 +500,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 if completion.result.is_err() {
                     // Flushed: the buffer goes back to its pool.
                     if let Some(serving) = found.serving.as_mut() {
-                        serving.receive_flushed(&mut self.core);
+                        serving.receive_gone(&mut self.core);
                     }
                 } else {
                     found.receive(&mut self.core, &mut self.services, buf, invalidated, exposed);

@@ -29,7 +29,7 @@ use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, place, plan_chunks, post_r
 use crate::pushing::{Posted, plan_writes, post_draft};
 use crate::reply::Reply;
 use crate::service::{Repeat, Services, Token};
-use crate::state::{Core, FIRST_RECEIVES};
+use crate::state::Core;
 use crate::usage::Usage;
 
 /// A Call that is in process beyond one pass.
@@ -147,31 +147,28 @@ impl Serving {
         {
             posted += 1;
         }
+        core.hold_receives(self.held, self.held + posted);
         self.held += posted;
-        core.receives_held += posted;
         self.responder.receives_posted(posted);
         posted == count
     }
 
-    /// A Receive came back without a message: the connection is ending.
-    pub(crate) fn receive_flushed<P>(&mut self, core: &mut Core<P>) {
+    /// A Receive is spent, and its Call over; or it came back without a message: the connection is ending.
+    pub(crate) fn receive_gone<P>(&mut self, core: &mut Core<P>) {
+        core.hold_receives(self.held, self.held - 1);
         self.held -= 1;
-        core.receives_held -= 1;
     }
 
     /// A message's Receive is spent, and its Call over: posts as many as the connection should have now.
     /// Before the Reply's header is made, because the grant in it counts on them (8166-3.3.1-d).
     #[inline]
     fn replenish<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
-        self.held -= 1;
-        core.receives_held -= 1;
+        self.receive_gone(core);
         let share = core.credit_share;
         let limit = self.usage.limit.min(share);
         let wanted = limit.min(self.responder.credits_requested()).max(1) + SPARE_RECEIVES;
         if self.held < wanted {
-            // What a connection starts with it keeps, however many others there are.
-            let room = core.receives_room().max(FIRST_RECEIVES.saturating_sub(self.held));
-            let count = (wanted - self.held).min(room);
+            let count = (wanted - self.held).min(core.receives_room(self.held));
             self.post_receives(core, id, count);
         }
         // Of what is posted and in process one is the spare: the rest may be granted, and no more.
@@ -688,7 +685,7 @@ impl Serving {
 
     /// The connection is gone, and all its posted buffers are back: lets go of the rest.
     pub(crate) fn close<P>(mut self, core: &mut Core<P>, id: ConnectionId) {
-        core.receives_held -= self.held;
+        core.hold_receives(self.held, 0);
         self.responder.handle_disconnect(|_| {});
         for draft in self.blocked.drain(..) {
             core.put_draft(draft);

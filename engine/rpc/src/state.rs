@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::client::{CompletedCall, ConnectionEvent};
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, SPARE_RECEIVES};
 use crate::draft::Draft;
 use crate::duplicates::Duplicates;
 use crate::pools::Pools;
@@ -28,8 +28,10 @@ pub(crate) struct Core<P> {
     pub(crate) drafts: Vec<Box<Draft>>,
     #[allow(clippy::vec_box, reason = "the box moves, not what is in it")]
     pub(crate) pulls: Vec<Box<Pull>>,
-    /// Receives that serving connections hold: posted, or with a Call in process.
-    pub(crate) receives_held: u32,
+    /// Receives that every serving connection is sure of; see [`receives_sure`].
+    pub(crate) receives_sure: u32,
+    /// Receives that serving connections hold, posted or with a Call in process, beyond those that each is sure of.
+    pub(crate) receives_shared: u32,
     /// Connections that serve.
     pub(crate) serving_count: u32,
     /// Credits that one serving connection may have at most, by the number of them.
@@ -63,24 +65,39 @@ impl<P> Core<P> {
         self.pools.messages.free_units() < MESSAGES_RESERVE
     }
 
-    /// Shares the Receives anew after a change of the number of serving connections. Every connection that
-    /// may still come has its first two put aside; the rest is divided equally.
-    pub(crate) fn share_credits(&mut self) {
-        let guaranteed = self.config.connections_max * FIRST_RECEIVES;
-        let free = self.config.receives_max.saturating_sub(guaranteed);
-        self.credit_share = (1 + free / self.serving_count.max(1)).min(self.config.credits_max);
+    /// Receives that are shared by those connections that have use for more than they are sure of.
+    fn receives_to_share(&self) -> u32 {
+        self.config.receives_max.saturating_sub(self.config.connections_max * self.receives_sure)
     }
 
-    /// Receives that serving connections may post beyond those they have, without taking those put aside for
-    /// connections to come.
-    pub(crate) fn receives_room(&self) -> u32 {
-        let aside = self.config.connections_max.saturating_sub(self.serving_count) * FIRST_RECEIVES;
-        self.config.receives_max.saturating_sub(self.receives_held + aside)
+    /// Divides what is shared anew after a change of the number of serving connections.
+    pub(crate) fn share_credits(&mut self) {
+        let receives = self.receives_sure + self.receives_to_share() / self.serving_count.max(1);
+        self.credit_share = (receives - SPARE_RECEIVES).min(self.config.credits_max);
+    }
+
+    /// Receives that a connection may post beside the `held` that it has.
+    pub(crate) fn receives_room(&self, held: u32) -> u32 {
+        self.receives_sure.saturating_sub(held)
+            + self.receives_to_share().saturating_sub(self.receives_shared)
+    }
+
+    /// A connection holds `now` Receives instead of `before`.
+    #[inline]
+    pub(crate) fn hold_receives(&mut self, before: u32, now: u32) {
+        self.receives_shared += now.saturating_sub(self.receives_sure);
+        self.receives_shared -= before.saturating_sub(self.receives_sure);
     }
 }
 
+/// Receives that every serving connection is sure of, however many there are: half of all. What is posted cannot be had
+/// back, so a client that is idle keeps its credits, and one that comes late would find none.
+pub(crate) fn receives_sure(config: &EngineConfig) -> u32 {
+    (config.receives_max / config.connections_max / 2).max(FIRST_RECEIVES)
+}
+
 /// Receives that a serving connection starts with: one credit (8166-3.3.3-a), and the spare.
-pub(crate) const FIRST_RECEIVES: u32 = 1 + crate::config::SPARE_RECEIVES;
+pub(crate) const FIRST_RECEIVES: u32 = 1 + SPARE_RECEIVES;
 
 /// Message buffers that answering one Call takes: its Reply, or an RDMA_ERROR instead, and the Receive in
 /// place of its own.

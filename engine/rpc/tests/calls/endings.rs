@@ -202,6 +202,34 @@ fn credits_are_shared_by_many_connections() {
     bench.close();
 }
 
+/// 8166-3.3.1-c: clients that were busy and are idle now keep their credits; those that come after them find some, too.
+#[test]
+fn connections_that_come_late_find_credits() {
+    let server =
+        stag_rpc::EngineConfig { credits_max: 32, connections_max: 16, receives_max: 256, ..small() };
+    let client = stag_rpc::EngineConfig { credits_max: 32, ..small() };
+    let mut bench = Bench::with(server, client, 0);
+    let mut granted = Vec::new();
+    for index in 0..16 {
+        bench.add_client(client);
+        bench.establish();
+        let connection = bench.connections[index];
+        for _ in 0..20 {
+            while bench.clients[index].engine.credits_available(connection) > 0 {
+                bench
+                    .begin(index, request(ECHO), Chunks::default(), |writer| writer.opaque(b"x"))
+                    .expect("a credit");
+            }
+            bench.run_for(Duration::from_millis(1));
+            bench.clients[index].done.clear();
+        }
+        granted.push(bench.clients[index].engine.credits_granted(connection));
+    }
+    assert_eq!(granted[0], 32, "{granted:?}: alone, it has all it wants");
+    assert!(granted.iter().all(|granted| *granted >= 7), "{granted:?}: half of all, less the spare");
+    bench.close();
+}
+
 #[test]
 fn segments_beyond_the_queue_pair_wait() {
     // As many regions as a queue pair may expose: the next Call is refused, with its memory untouched.
