@@ -34,7 +34,7 @@ pub struct Request<'a> {
     pub credentials: Credentials<'a>,
     /// Comes back in the [`CompletedCall`].
     pub user: u64,
-    /// Time after which the Call is given up.
+    /// Time after which the Call is given up, from the engine's last pass on: poll it first, if that is long ago.
     pub timeout: Duration,
     /// Largest possible results, in octets, **without** what goes to Write chunks. When they might not
     /// fit inline, a Reply chunk of this size is provided (8267-D-1).

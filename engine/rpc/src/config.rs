@@ -23,7 +23,8 @@ pub struct EngineConfig {
     pub chunk_len_max: u32,
     /// Completions handled in one pass.
     pub burst: usize,
-    /// How long the oldest connection may stay half set up; over TCP, how long until its first Call.
+    /// How long a connection may stay half set up, and how long until its first Call: over TCP always, over RDMA when
+    /// others are turned away because of [`EngineConfig::connections_max`].
     pub set_up_timeout: Duration,
     /// How long a client may leave a Reply untaken, or its Read chunks unread, before its connection is ended: until then
     /// it holds message buffers and payload memory.

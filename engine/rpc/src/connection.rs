@@ -36,7 +36,7 @@ pub(crate) struct Connection {
     pub(crate) session: Option<Box<Session>>,
     /// Why we ended it, if we did.
     pub(crate) close_reason: Option<CloseReason>,
-    /// Set-up began then.
+    /// Set-up began then; `Duration::MAX`: with the next scan.
     pub(crate) opened: Duration,
     /// When a graceful stop began.
     stopping: Option<Duration>,

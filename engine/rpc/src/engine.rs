@@ -85,6 +85,8 @@ pub struct Engine<P, S> {
     disconnects: Vec<(ConnectionId, DisconnectReason)>,
     requests: Vec<ConnectRequest>,
     next_scan: Duration,
+    /// Somebody was turned away since the last scan, because there are as many connections as may be.
+    is_full: bool,
     xid_seed: u32,
     /// RPC over TCP, once there is some.
     streams: Option<Box<Streams>>,
@@ -131,6 +133,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             disconnects: Vec::new(),
             requests: Vec::new(),
             next_scan: Duration::ZERO,
+            is_full: false,
             xid_seed: seed,
             streams: None,
             core: Core {
@@ -229,7 +232,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
     pub fn connect_with(&mut self, address: &str, policy: ClientPolicy) -> Result<ConnectionId, FabricError> {
         let own = self.settings().to_wire();
         let id = self.core.provider.connect(address, &own, self.core.config.capacity())?;
-        let mut connection = Connection::new(id, self.core.now);
+        // It begins with the next pass: the last one may be long ago.
+        let mut connection = Connection::new(id, Duration::MAX);
         // Before the Established event the parameters are the smallest; no Call is sent until then.
         let seed = self.next_seed();
         connection.calling = Some(Calling::new(&self.core.config, Parameters::default(), seed, id, policy));
@@ -435,6 +439,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             return Err("the server is stopping".into());
         }
         if self.core.serving_count >= config.connections_max {
+            self.is_full = true;
             return Err(format!(
                 "{} connections are open, the limit is {}; raise connections_max",
                 self.core.serving_count, config.connections_max
@@ -571,12 +576,16 @@ impl<P: Provider, S: Services> Engine<P, S> {
         count
     }
 
-    /// Looks at deadlines of Calls, at clients that do not go on, and at connections that are being set up for too long.
+    /// Looks at deadlines of Calls, at clients that do not go on, and at connections that are being set up for too long;
+    /// also at those that have not made a Call for so long, if somebody was turned away for them: strangers must not keep
+    /// clients out.
     fn scan(&mut self) {
         self.next_scan = self.core.now + SCAN_INTERVAL;
+        let is_full = std::mem::take(&mut self.is_full);
         for slot in &mut self.connections {
             let Some(found) = slot else { continue };
             let id = found.id;
+            found.opened = found.opened.min(self.core.now);
             if let Some(calling) = found.calling.as_mut() {
                 if calling.expire(&mut self.core, id) {
                     found.close(&mut self.core, CloseReason::Silent);
@@ -589,7 +598,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
             if found.serving.as_mut().is_some_and(|serving| serving.is_stuck(&self.core)) {
                 found.close(&mut self.core, CloseReason::Stuck);
             }
-            if !found.established && self.core.now >= found.opened + self.core.config.set_up_timeout {
+            let is_unused = is_full && found.serving.as_ref().is_some_and(Serving::is_unused);
+            let limit = found.opened.saturating_add(self.core.config.set_up_timeout);
+            if (is_unused || !found.established) && self.core.now >= limit {
                 self.core.provider.disconnect(id);
             }
         }
@@ -667,7 +678,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
 
     fn next_timeout(&self) -> Option<Duration> {
         let busy = self.connections.iter().flatten().any(|found| found.has_deadline());
-        let busy = busy || !self.parked.is_empty();
+        let busy = busy || self.is_full || !self.parked.is_empty();
         let own = busy.then_some(self.next_scan);
         let streams = self.streams.as_ref().and_then(|streams| streams.next_timeout());
         let idle =

@@ -103,6 +103,11 @@ impl Serving {
         self.pending == 0 && self.sending == 0 && self.blocked.is_empty() && self.stalled.is_empty()
     }
 
+    /// Whether no message came yet.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.usage.is_none()
+    }
+
     /// A signaled Send is complete, or another one failed.
     pub(crate) fn sent(&mut self) {
         self.sending = self.sending.saturating_sub(1);

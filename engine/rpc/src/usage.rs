@@ -13,7 +13,7 @@ const CREDITS_EPOCH: u32 = 1024;
 pub(crate) struct Usage {
     /// Credits that it may have at present.
     pub(crate) limit: u32,
-    /// Calls that arrived in the pass `pass`, the most in one pass of this epoch, and Calls of this epoch.
+    /// Calls that arrived in the pass `pass` (0: none did yet), the most in one pass of this epoch, and Calls of this epoch.
     pass: u64,
     arrived: u32,
     peak: u32,
@@ -23,6 +23,11 @@ pub(crate) struct Usage {
 impl Usage {
     pub(crate) fn new(credits_max: u32) -> Usage {
         Usage { limit: CREDITS_START.min(credits_max), pass: 0, arrived: 0, peak: 0, epoch: 0 }
+    }
+
+    /// Whether no Call came yet.
+    pub(crate) fn is_none(&self) -> bool {
+        self.pass == 0
     }
 
     /// A Call has come, beside `pending` that are in process.

@@ -230,6 +230,22 @@ fn connections_that_come_late_find_credits() {
     bench.close();
 }
 
+/// An engine that slept for long has its last pass's time when it is asked to connect: that is not when set-up began.
+#[test]
+fn a_connection_begun_after_a_long_sleep_has_its_time() {
+    let mut bench = Bench::new();
+    bench.check_alive(0);
+    let hour = Duration::from_secs(3600);
+    let (end, mut late) = (bench.world.now() + hour, small());
+    bench.world.advance_to(end);
+    late.set_up_timeout = Duration::MAX;
+    for config in [small(), late] {
+        bench.add_client(config);
+        bench.establish();
+    }
+    bench.close();
+}
+
 #[test]
 fn segments_beyond_the_queue_pair_wait() {
     // As many regions as a queue pair may expose: the next Call is refused, with its memory untouched.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stag_fabric::RemoteSegment;
 use stag_fabric::sim::{FaultPlan, Random, World, sweep};
-use stag_rpc::{Chunks, EngineConfig};
+use stag_rpc::{Chunks, ConnectionEvent, EngineConfig};
 
 use crate::raw::{Raw, octets, word};
 use crate::support::program::{BIG, ECHO, GET, LATER, NEVER, PROGRAM, PUT, VERSION};
@@ -305,6 +305,83 @@ fn clients_that_are_cut_off_do_not_starve_the_others() {
     bench.world.set_plan(FaultPlan::default());
     bench.check_alive(0);
     assert!(bench.world.now() < now + Duration::from_secs(1), "it had to wait");
+    bench.close();
+}
+
+/// Strangers that connect and then say nothing take all places there are, but not for ever.
+#[test]
+fn silent_strangers_do_not_keep_clients_out() {
+    let mut case = Case::new();
+    let mut strangers = Vec::new();
+    for _ in 2..small().connections_max {
+        let mut stranger = Raw::new(&case.bench.world);
+        stranger.connect(ADDRESS);
+        case.run(|case| {
+            stranger.poll(case.bench.world.now());
+            stranger.established
+        });
+        strangers.push(stranger);
+    }
+    // The honest client that is there already is idle, but it has made a Call.
+    case.bench.check_alive(0);
+    case.bench.run_for(small().set_up_timeout);
+    assert_eq!(
+        case.bench.server.engine.connection_count() as u32,
+        small().connections_max,
+        "nobody needs it"
+    );
+    let refused = case.bench.add_client(small());
+    case.run(|case| case.bench.closed(refused).is_some());
+    case.bench.run_for(Duration::from_millis(100));
+    let admitted = case.bench.add_client(small());
+    let connection = case.bench.connections[admitted];
+    case.run(|case| {
+        case.bench.clients[admitted].events.contains(&ConnectionEvent::Established { connection })
+    });
+    case.bench.check_alive(admitted);
+    for stranger in &mut strangers {
+        case.run(|case| {
+            stranger.poll(case.bench.world.now());
+            stranger.closed.is_some()
+        });
+    }
+    case.close();
+}
+
+#[test]
+fn a_flood_of_connects_is_served_as_far_as_there_is_room() {
+    let server = EngineConfig { connections_max: 200, receives_max: 1024, ..small() };
+    // All of them from one engine, with buffers for all.
+    let client = EngineConfig { receives_max: 4096, ..small() };
+    let mut bench = Bench::with(server, client, 0);
+    bench.add_client(client);
+    bench.establish();
+    for _ in 0..3 {
+        let flood: Vec<_> = (0..300)
+            .map(|_| bench.clients[0].engine.connect(ADDRESS).expect("the address is fine"))
+            .collect();
+        let before = bench.clients[0].events.len();
+        bench.run(|bench| bench.clients[0].events.len() == before + flood.len());
+        let events = bench.clients[0].events.split_off(before);
+        let (open, refused): (Vec<_>, Vec<_>) =
+            events.iter().partition(|event| matches!(event, ConnectionEvent::Established { .. }));
+        assert_eq!((open.len(), refused.len()), (199, 101));
+        for event in open {
+            let ConnectionEvent::Established { connection } = *event else { unreachable!("just chosen") };
+            let call =
+                bench.clients[0].engine.call(connection, &request(ECHO), &mut Chunks::default(), |writer| {
+                    writer.opaque(b"here")
+                });
+            call.expect("the first credit");
+        }
+        bench.run(|bench| bench.clients[0].done.len() == 199);
+        assert!(bench.clients[0].done.drain(..).all(|done| done.result.is_ok()));
+        for connection in flood {
+            bench.clients[0].engine.disconnect(connection);
+        }
+        bench.run(|bench| bench.server.engine.connection_count() == 1);
+    }
+    bench.check_alive(0);
     bench.close();
 }
 
