@@ -30,6 +30,9 @@ pub struct Options {
     /// Calls of a client at once [default: 64]
     #[arg(long, value_name = "N")]
     pub credits: Option<u32>,
+    /// RDMA clients, and TCP clients [default: 64]
+    #[arg(long, value_name = "N")]
+    pub connections_max: Option<u32>,
     /// iWARP asks for CRCs: on or off [default: on]
     #[arg(long, value_name = "SWITCH", hide_possible_values = true)]
     pub crc: Option<Switch>,
@@ -90,6 +93,7 @@ impl Options {
             memory: flags.memory.or(file.memory),
             inline_threshold: flags.inline_threshold.or(file.inline_threshold),
             credits: flags.credits.or(file.credits),
+            connections_max: flags.connections_max.or(file.connections_max),
             crc: flags.crc.or(file.crc),
             congestion_control: flags.congestion_control.or(file.congestion_control),
             device: flags.device.or(file.device),

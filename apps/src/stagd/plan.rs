@@ -48,6 +48,9 @@ const LOCKS_SHARE: u64 = 64;
 /// Receives, and as many Sends, take at most one part in so many of the budget, as far as that leaves enough of them.
 const RECEIVES_SHARE: u64 = 8;
 
+/// Receives for each connection, on average, as far as the budget has them.
+const RECEIVES_EACH: u32 = 16;
+
 /// Numbers that follow from the budget.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -79,13 +82,15 @@ impl Plan {
         let default = EngineConfig::default();
         // Large messages must not eat up the budget: fewer Receives then, and so fewer credits at once.
         let affordable = settings.memory / RECEIVES_SHARE / (2 * u64::from(settings.inline_threshold));
-        let least = (2 * default.connections_max).max(settings.credits + default.connections_max);
+        let connections = settings.connections_max;
+        let least = (2 * connections).max(settings.credits + connections);
+        let usual = default.receives_max.max(RECEIVES_EACH * connections);
         let engine = EngineConfig {
             inline_threshold: settings.inline_threshold,
             credits_max: settings.credits,
-            receives_max: u32::try_from(affordable)
-                .unwrap_or(u32::MAX)
-                .clamp(least, default.receives_max.max(least)),
+            connections_max: connections,
+            streams_max: connections,
+            receives_max: u32::try_from(affordable).unwrap_or(u32::MAX).clamp(least, usual.max(least)),
             // Shares of the memory, as long as it is not very small.
             stream_memory: u32::try_from(settings.memory / STREAM_SHARE)
                 .unwrap_or(u32::MAX)
@@ -125,9 +130,11 @@ impl Plan {
         if pages < pages_min {
             let wanted = fixed + (pages_min * PAGE_LEN + ROUNDING) as u64;
             return Err(Failure::usage(format_args!(
-                "--memory {}: {} are needed for --credits {} and --inline-threshold {}; raise it, or lower those",
+                "--memory {}: {} are needed for --connections-max {}, --credits {} and --inline-threshold {}; raise it, \
+                 or lower those",
                 Size(settings.memory),
                 Size(wanted.next_multiple_of(1 << 20)),
+                settings.connections_max,
                 settings.credits,
                 Size(settings.inline_threshold.into()),
             )));
@@ -205,6 +212,27 @@ mod tests {
     }
 
     #[test]
+    fn many_connections_are_paid_for_and_find_credits() {
+        let options = Options {
+            export: vec!["mem:/data".into()],
+            listen: vec!["iwarp://[::]:20049".parse().unwrap()],
+            memory: Some("256M".parse().unwrap()),
+            connections_max: Some(1000),
+            ..Options::default()
+        };
+        let settings = Settings::new(&options).unwrap();
+        let Plan { engine, prices, .. } = Plan::new(&settings).unwrap();
+        assert_eq!((engine.connections_max, engine.streams_max), (1000, 1000));
+        assert!(engine.receives_max >= 4 * 1000, "{}", engine.receives_max);
+        assert_eq!(prices.bytes(), settings.memory, "{prices}");
+        let Err(Failure::Usage(text)) = Settings::new(&Options { connections_max: Some(0), ..options })
+        else {
+            panic!("0 clients are no server")
+        };
+        assert_eq!(text, "--connections-max 0: it must be 1 to 4096");
+    }
+
+    #[test]
     fn connections_over_verbs_are_paid_for() {
         let (_, shm) = plan("256M", "4K", 64).unwrap();
         let (settings, verbs) = plan_over("verbs://[::]", "256M", "4K", 64).unwrap();
@@ -218,7 +246,8 @@ mod tests {
         let error = plan("16M", "256K", 1024).unwrap_err();
         let Failure::Usage(text) = error else { panic!("{error}") };
         assert!(
-            text.contains("--memory 16 MiB:") && text.contains("are needed for --credits 1024"),
+            text.contains("--memory 16 MiB:")
+                && text.contains("are needed for --connections-max 64, --credits 1024"),
             "{text}"
         );
     }

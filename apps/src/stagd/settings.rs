@@ -29,6 +29,8 @@ pub struct Settings {
     pub inline_threshold: u32,
     /// Of one connection.
     pub credits: u32,
+    /// At once: of RDMA, and as many of TCP.
+    pub connections_max: u32,
     /// Whether iWARP asks for CRCs.
     pub crc: bool,
     /// Of all TCP sockets; the system's, if there is none.
@@ -64,6 +66,9 @@ const INLINE_THRESHOLD: std::ops::RangeInclusive<u64> = 1 << 10..=256 << 10;
 
 /// More than any client uses, and few enough that the Receives of a few connections fit.
 const CREDITS: std::ops::RangeInclusive<u32> = 1..=1024;
+
+/// What one reactor can poll.
+const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=4096;
 
 impl Settings {
     /// Reads the configuration file, if there is one, and checks everything.
@@ -101,11 +106,8 @@ impl Settings {
                 Size(*INLINE_THRESHOLD.end()),
             )));
         }
-        let credits = options.credits.unwrap_or(64);
-        if !CREDITS.contains(&credits) {
-            let (low, high) = CREDITS.into_inner();
-            return Err(Failure::usage(format_args!("--credits {credits}: it must be {low} to {high}")));
-        }
+        let credits = within("--credits", options.credits, CREDITS)?;
+        let connections_max = within("--connections-max", options.connections_max, CONNECTIONS)?;
         Ok(Settings {
             exports,
             listen: options.listen,
@@ -113,6 +115,7 @@ impl Settings {
             memory,
             inline_threshold: inline_threshold as u32,
             credits,
+            connections_max,
             crc: options.crc != Some(Switch::Off),
             congestion_control: options.congestion_control,
             device: options.device,
@@ -127,6 +130,16 @@ impl Settings {
             grace: Duration::from_secs(options.grace.unwrap_or(50).into()),
         })
     }
+}
+
+/// What was asked for, if it is in its range; 64 of whatever it is unless that was said.
+fn within(flag: &str, asked: Option<u32>, range: std::ops::RangeInclusive<u32>) -> Result<u32, Failure> {
+    let found = asked.unwrap_or(64);
+    if range.contains(&found) {
+        return Ok(found);
+    }
+    let (low, high) = range.into_inner();
+    Err(Failure::usage(format_args!("{flag} {found}: it must be {low} to {high}")))
 }
 
 fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, Export)>, Failure> {
