@@ -249,7 +249,7 @@ group_kill() {
     row 60 mount mount_rows "$2" nolock || skip="the mount failed"
     case $2 in
         /mem) row 120 recover forgotten "$2" "$restart" ;;
-        *) row $((60 + 120 * $3)) durable python3 /payload/durable.py $MNT/durable "$3" bash -c "$restart" ;;
+        *) row $((60 + 120 * $3)) durable in_folder durable python3 /payload/durable.py records "$3" bash -c "$restart" ;;
     esac
     row 60 umount unmount
     row 5 dmesg is_quiet
