@@ -66,6 +66,17 @@ pub enum EngineError {
         /// The inline threshold.
         wanted: usize,
     },
+    /// There are fewer message buffers than all users of them need: Calls would wait for them, some for ever.
+    #[error(
+        "{found} message buffers, but {wanted} are needed (Pools::messages_needed); make the pool larger, or lower \
+             receives_max or credits_max"
+    )]
+    Messages {
+        /// Buffers in the pool.
+        found: usize,
+        /// Buffers needed.
+        wanted: usize,
+    },
 }
 
 /// A request to connect: its name, who asks, and the private data.
@@ -122,6 +133,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 found: pools.messages.unit_len(),
                 wanted: config.message_len(),
             });
+        }
+        let (found, wanted) = (pools.messages.units(), Pools::messages_needed(&config));
+        if found < wanted {
+            return Err(EngineError::Messages { found, wanted });
         }
         let calls = config.credits_max as usize * 2;
         Ok(Engine {
@@ -216,9 +231,12 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     /// Begins to connect to `address` as a client. A [`ConnectionEvent`] tells how it went.
     ///
+    /// [`Pools::messages_needed`] has the message buffers of one such connection. With more of them a Call is refused
+    /// ([`CallRefused::NoMemory`]) while others have them all.
+    ///
     /// # Errors
     ///
-    /// What the provider says; [`FabricError::Limit`] when the message buffers do not suffice.
+    /// What the provider says.
     pub fn connect(&mut self, address: &str) -> Result<ConnectionId, FabricError> {
         self.connect_with(address, ClientPolicy::default())
     }

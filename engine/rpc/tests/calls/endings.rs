@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, Odds, World, sweep};
 use stag_rpc::{CallError, CallRefused, Chunks, CloseReason, ConnectionEvent, Request};
 use stag_runtime::Poller;
@@ -336,6 +337,28 @@ fn a_server_stops_under_load() {
     let answered = bench.clients[0].done.iter().filter(|done| done.result.is_ok()).count() as u64;
     assert_eq!(answered, executed, "what was begun is answered");
     bench.close();
+}
+
+#[test]
+fn too_few_message_buffers_are_no_engine() {
+    let world = World::new(1, FaultPlan::default());
+    let memory = stag_rpc::Memory::new(&small(), 1 << 20).expect("a few megabytes");
+    let engine = |config| {
+        let mut sim = world.provider("server");
+        sim.register(&memory.arena).expect("an arena");
+        stag_rpc::Engine::new(sim, (), memory.pools.clone(), config, 7)
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(engine(small()), Ok(()));
+    let larger = stag_rpc::EngineConfig { receives_max: small().receives_max + 1, ..small() };
+    let found = memory.pools.messages.units();
+    let error = format!(
+        "{found} message buffers, but {} are needed (Pools::messages_needed); make the pool larger, or lower \
+         receives_max or credits_max",
+        found + 2
+    );
+    assert_eq!(engine(larger), Err(error));
 }
 
 #[test]
