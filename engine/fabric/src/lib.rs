@@ -8,6 +8,7 @@
 //! [`Completion`] gives it back. Memory that a peer may touch is moved into [`Provider::expose`], and
 //! comes back when it is fenced. So safe code cannot touch memory that a device or a peer may write.
 
+mod epoll;
 pub mod iwarp;
 mod provider;
 mod setup;

@@ -8,10 +8,10 @@ use stag_wire::rdmap::{Cause, layer};
 use super::Iwarp;
 use super::config::Revision;
 use super::connection::Phase;
-use super::epoll::Token;
 use super::handshake::{self, Answer, Incomplete, Progress};
 use super::reactor::Ending;
 use super::socket::Socket;
+use crate::epoll::{EventFlags, Token};
 use crate::{DisconnectReason, Event, Peer};
 
 impl Iwarp {
@@ -19,9 +19,9 @@ impl Iwarp {
     pub(super) fn start_dialing(&mut self, index: u32) {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         let Some(dial) = &mut pair.dial else { return };
-        let token = Token::QueuePair { index, generation: pair.id.generation };
+        let token = Token::queue_pair(pair.id);
         let socket = Socket::connect(dial.address, &self.config).and_then(|socket| {
-            self.epoll.add_both(socket.as_fd(), token)?;
+            self.epoll.add(socket.as_fd(), token, EventFlags::IN | EventFlags::OUT)?;
             Ok(socket)
         });
         match socket {
@@ -47,9 +47,9 @@ impl Iwarp {
                 return;
             }
             dial.has_asked = true;
-            let token = Token::QueuePair { index, generation: pair.id.generation };
+            let token = Token::queue_pair(pair.id);
             // It fails only without memory; then we are woken up for nothing.
-            let _ = self.epoll.change(socket.as_fd(), token, false);
+            let _ = self.epoll.change(socket.as_fd(), token, EventFlags::IN);
         }
         match dial.reply.receive(socket) {
             Progress::Waiting => {}

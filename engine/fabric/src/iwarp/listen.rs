@@ -12,9 +12,9 @@ use std::time::Duration;
 use stag_wire::mpa::{Frame, FrameError, FrameKind};
 
 use super::Iwarp;
-use super::epoll::Token;
 use super::handshake::{self, Incomplete, Offer, Progress};
 use super::socket::{ListenSocket, Moved, Socket};
+use crate::epoll::{EventFlags, Token};
 use crate::{ConnectRequestId, Event, ListenerId, Peer, Stranger};
 
 /// Connections taken from a listener in one look.
@@ -128,7 +128,8 @@ impl Iwarp {
         let index = waiting.slots.iter().position(Option::is_none).unwrap_or(waiting.slots.len());
         waiting.generation = waiting.generation.wrapping_add(1) & Token::GENERATION_MASK;
         let generation = waiting.generation;
-        if self.epoll.add(socket.as_fd(), Token::Incoming { index: index as u32, generation }).is_err() {
+        let token = Token::Incoming { index: index as u32, generation };
+        if self.epoll.add(socket.as_fd(), token, EventFlags::IN).is_err() {
             return;
         }
         let deadline = self.now + self.config.request_timeout;
@@ -277,7 +278,7 @@ impl Iwarp {
     pub(super) fn bind(&mut self, at: SocketAddr) -> std::io::Result<ListenerId> {
         let index = self.listeners.len() as u32;
         let listener = ListenSocket::bind(at, &self.config)?;
-        self.epoll.add(listener.as_fd(), Token::Listener(index))?;
+        self.epoll.add(listener.as_fd(), Token::Listener(index), EventFlags::IN)?;
         self.listeners.push(listener);
         Ok(ListenerId(index))
     }

@@ -37,7 +37,6 @@ mod counters;
 mod crc;
 mod cuts;
 mod dial;
-mod epoll;
 mod fault;
 mod handshake;
 mod linger;
@@ -55,12 +54,12 @@ use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId};
 
+use crate::epoll::Epoll;
 use crate::setup::check_limit;
 use crate::slots;
 use crate::{Completion, Event, FabricError, ListenerId, QueuePairCapacity, QueuePairId};
 use connection::QueuePair;
 use counters::Complaints;
-use epoll::Epoll;
 use linger::Lingerers;
 use listen::Waiting;
 use send::Scratch;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use stag_memory::{Arena, Buf};
 
 use super::connection::{Phase, QueuePair};
-use super::epoll::Token;
 use super::handshake::{self, Dial, Incomplete, PRIVATE_DATA_LEN_MAX};
 use super::reactor::Ending;
 use super::{Iwarp, MESSAGE_LEN_MAX};
+use crate::epoll::{EventFlags, Token};
 use crate::setup::{check_private_data, resolve};
 use crate::slots::find;
 use crate::{
@@ -98,9 +98,9 @@ impl Provider for Iwarp {
             }
         };
         let mut pair = QueuePair::new(id, Phase::Prepared, capacity, incoming.peer);
-        let token = Token::QueuePair { index: id.index, generation: id.generation };
         // It fails only without memory; then the end of the peer is noticed at `accept`.
-        pair.is_watched = self.epoll.change(incoming.socket.as_fd(), token, false).is_ok();
+        pair.is_watched =
+            self.epoll.change(incoming.socket.as_fd(), Token::queue_pair(id), EventFlags::IN).is_ok();
         pair.socket = Some(incoming.socket);
         pair.offer = Some(offer);
         self.install(pair);

@@ -9,12 +9,12 @@ use stag_wire::{ddp, mpa};
 use super::Iwarp;
 use super::connection::{Phase, QueuePair, Sink};
 use super::crc::crc32c;
-use super::epoll::Token;
 use super::fault::{self, Fault};
 use super::handshake;
 use super::receive::Stop;
 use super::send::Flushed;
 use super::socket::Moved;
+use crate::epoll::{EventFlags, Token};
 use crate::{Completion, DisconnectReason, Event, WorkError};
 
 /// Up to so many queue pairs are read without asking the epoll first.
@@ -174,9 +174,9 @@ impl Iwarp {
             && let Some(socket) = &pair.socket
         {
             pair.is_watched_to_send = false;
-            let token = Token::QueuePair { index, generation: pair.id.generation };
+            let token = Token::queue_pair(pair.id);
             // It fails only without memory; then we are woken up for nothing.
-            let _ = self.epoll.change(socket.as_fd(), token, false);
+            let _ = self.epoll.change(socket.as_fd(), token, EventFlags::IN);
         }
     }
 
@@ -202,11 +202,12 @@ impl Iwarp {
             let index = self.blocked[at];
             self.watch(index);
             let Some(Some(pair)) = self.slots.get_mut(index as usize) else { continue };
-            let token = Token::QueuePair { index, generation: pair.id.generation };
+            let token = Token::queue_pair(pair.id);
             if !pair.is_watched_to_send
                 && let Some(socket) = &pair.socket
             {
-                pair.is_watched_to_send = self.epoll.change(socket.as_fd(), token, true).is_ok();
+                pair.is_watched_to_send =
+                    self.epoll.change(socket.as_fd(), token, EventFlags::IN | EventFlags::OUT).is_ok();
             }
         }
     }
@@ -217,8 +218,8 @@ impl Iwarp {
         if !pair.is_watched
             && let Some(socket) = &pair.socket
         {
-            let token = Token::QueuePair { index, generation: pair.id.generation };
-            pair.is_watched = self.epoll.add(socket.as_fd(), token).is_ok();
+            let token = Token::queue_pair(pair.id);
+            pair.is_watched = self.epoll.add(socket.as_fd(), token, EventFlags::IN).is_ok();
         }
     }
 
@@ -256,12 +257,15 @@ impl Iwarp {
         self.look_passes = 0;
         let is_crowded = self.is_crowded();
         for at in 0..self.epoll.look() {
-            match self.epoll.ready(at) {
+            let token = self.epoll.ready(at).token;
+            match token {
+                // It has no descriptor but its sockets.
+                Token::Own => {}
                 Token::Listener(index) => self.take_connections(index),
                 Token::Incoming { index, generation } => self.hear_incoming(index, generation),
-                Token::QueuePair { index, generation } => {
+                Token::QueuePair { index, .. } => {
                     let Some(Some(pair)) = self.slots.get(index as usize) else { continue };
-                    if pair.id.generation & Token::GENERATION_MASK != generation {
+                    if Token::queue_pair(pair.id) != token {
                         continue;
                     }
                     match pair.phase {

@@ -46,13 +46,14 @@ use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId};
 
+use crate::epoll::{Epoll, EventFlags, Ready, Token};
 use crate::setup::check_limit;
 use crate::slots;
 use crate::{Completion, DisconnectReason, Event, FabricError, QueuePairCapacity, QueuePairId};
 use connection::{Phase, QueuePair};
 use regions::Regions;
 use setup::Incoming;
-use wake::{Bell, Epoll, Token};
+use wake::Bell;
 
 /// Bytes of a ring, unless large messages need more.
 const RING_LEN_DEFAULT: u32 = 16 * 1024;
@@ -171,7 +172,7 @@ impl Shm {
         };
         let epoll = Epoll::new().map_err(failed("make an epoll"))?;
         let bell = Bell::new().map_err(failed("make an eventfd"))?;
-        epoll.add(bell.as_fd(), Token::Wake).map_err(failed("watch an eventfd"))?;
+        epoll.add(bell.as_fd(), Token::Own, EventFlags::IN).map_err(failed("watch an eventfd"))?;
         let count = config.queue_pairs as usize;
         Ok(Shm {
             active: Vec::with_capacity(count),
@@ -333,20 +334,17 @@ impl Shm {
     fn look(&mut self) {
         self.look_at = self.now + LOOK_INTERVAL;
         self.look_passes = 0;
-        let ready = self.epoll.look();
-        for at in 0..ready {
-            let ready = self.epoll.ready(at);
-            match ready.token {
-                Token::Wake => self.ours.bell.clear(),
+        for at in 0..self.epoll.look() {
+            let Ready { token, hung_up } = self.epoll.ready(at);
+            match token {
+                Token::Own => self.ours.bell.clear(),
                 Token::Listener(index) => self.take_connections(index),
-                Token::Incoming(id) => self.hear_incoming(id, ready.hung_up),
-                Token::QueuePair { index, generation } => {
-                    let is_current = |pair: &&mut Box<QueuePair>| {
-                        pair.id.generation & Token::GENERATION_MASK == generation
-                    };
+                Token::Incoming { index: id, .. } => self.hear_incoming(id, hung_up),
+                Token::QueuePair { index, .. } => {
+                    let is_current = |pair: &&mut Box<QueuePair>| Token::queue_pair(pair.id) == token;
                     let slot = self.slots.get_mut(index as usize).and_then(Option::as_mut);
                     if slot.filter(is_current).is_some() {
-                        self.hear(index, ready.hung_up);
+                        self.hear(index, hung_up);
                     }
                 }
             }

@@ -11,8 +11,9 @@ use super::connection::{Link, Phase, QueuePair};
 use super::regions::REGIONS_MAX;
 use super::rendezvous::{self, Address};
 use super::setup::{self, Dialing, refuse};
-use super::wake::Token;
+use super::wake::SOCKET;
 use super::{Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, Shm, message, order, pages, ring};
+use crate::epoll::Token;
 use crate::setup::check_private_data;
 use crate::slots::find;
 use crate::{
@@ -62,7 +63,7 @@ impl Provider for Shm {
         let name = Address::new(address)?;
         let index = self.listeners.len() as u32;
         let listener = rendezvous::listen(&name).and_then(|listener| {
-            self.epoll.add(listener.as_fd(), Token::Listener(index))?;
+            self.epoll.add(listener.as_fd(), Token::Listener(index), SOCKET)?;
             Ok(listener)
         });
         let failed = |source| FabricError::System { doing: format!("listen at shm://{address}"), source };
@@ -117,8 +118,7 @@ impl Provider for Shm {
                 return Err(refused(no_memory(error)));
             }
         };
-        let token = Token::QueuePair { index: id.index, generation: id.generation };
-        self.epoll.rename(incoming.socket.as_fd(), token).map_err(no_memory)?;
+        self.epoll.change(incoming.socket.as_fd(), Token::queue_pair(id), SOCKET).map_err(no_memory)?;
         let mut pair = QueuePair::new(id, Phase::Prepared, capacity, seed, incoming.peer);
         pair.link = Some(Link::new(ours, theirs, binds, bell, self.ours.arenas.len()));
         pair.part_fd = Some(fd);

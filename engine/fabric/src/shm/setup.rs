@@ -13,8 +13,9 @@ use super::pages::{self, Part};
 use super::regions::Regions;
 use super::rendezvous::{self, Address, Received};
 use super::ring;
-use super::wake::{Bell, Token};
+use super::wake::{Bell, SOCKET};
 use super::{ACCEPT_BURST, Admit, INCOMING_MAX, Ours, Shm};
+use crate::epoll::Token;
 use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, QueuePairCapacity};
 
 /// Connecting side.
@@ -199,13 +200,13 @@ impl Shm {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(_) => return self.close(index, DisconnectReason::NoListener),
         };
-        let token = Token::QueuePair { index, generation: pair.id.generation };
+        let token = Token::queue_pair(pair.id);
         let result = rendezvous::peer(socket.as_fd()).and_then(|peer| {
             pair.peer = peer;
             if !is_admitted(self.config.admit, &pair.peer) {
                 return Err(io::ErrorKind::PermissionDenied.into());
             }
-            self.epoll.add(socket.as_fd(), token)?;
+            self.epoll.add(socket.as_fd(), token, SOCKET)?;
             let part = (&dialing.part, dialing.fd.as_fd());
             let private_data = dialing.private_data.clone();
             introduce(socket.as_fd(), true, &self.ours, part, pair.capacity, private_data)
@@ -296,7 +297,8 @@ impl Shm {
             }
             let id = self.incoming_next;
             self.incoming_next = self.incoming_next.wrapping_add(1);
-            if self.epoll.add(socket.as_fd(), Token::Incoming(id)).is_ok() {
+            let token = Token::Incoming { index: id, generation: 0 };
+            if self.epoll.add(socket.as_fd(), token, SOCKET).is_ok() {
                 let deadline = self.now + self.config.setup_timeout;
                 let listener = ListenerId(index);
                 self.incoming.push(Incoming { id, listener, socket, peer, deadline, hello: None });

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use stag_rdma_core_sys as sys;
 
 use super::identifiers::{CmId, EventChannel, socket_address};
+use crate::epoll::Token;
 
 /// An address of a network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +52,7 @@ pub(super) fn leading_to(
     addresses: Vec<InterfaceAddress>,
 ) -> Vec<InterfaceAddress> {
     let leads = |address: &InterfaceAddress| {
-        let id = CmId::new(channel, 0).and_then(|id| id.bind(address.address).map(|()| id));
+        let id = CmId::new(channel, Token::Own).and_then(|id| id.bind(address.address).map(|()| id));
         id.is_ok_and(|id| id.context() == device)
     };
     addresses.into_iter().filter(leads).collect()

@@ -16,6 +16,7 @@ use super::objects::{
     CompletionQueue, ProtectionDomain, check, check_pointer, freed, init_attributes, set_nonblocking,
 };
 use super::receives::SharedReceives;
+use crate::epoll::Token;
 
 /// The channel of connection manager events, non-blocking.
 pub(super) struct EventChannel {
@@ -58,7 +59,7 @@ impl EventChannel {
         };
         let is_request = event.event == sys::RDMA_CM_EVENT_CONNECT_REQUEST;
         // SAFETY: an event names an identifier that exists.
-        let token = unsafe { (*event.id).context as usize };
+        let token = Token::decode(unsafe { (*event.id).context } as usize as u64);
         let copy = CmEvent {
             kind: event.event,
             status: event.status,
@@ -91,7 +92,7 @@ pub(super) struct CmEvent {
     pub(super) kind: sys::rdma_cm_event_type,
     pub(super) status: libc::c_int,
     /// Of the identifier that it is about; of the listener's for a request.
-    pub(super) token: usize,
+    pub(super) token: Token,
     pub(super) private_data: Vec<u8>,
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
@@ -125,6 +126,11 @@ impl Parameters<'_> {
     }
 }
 
+/// A token as the number that an identifier has instead of a pointer.
+fn context(token: Token) -> *mut libc::c_void {
+    token.encode() as usize as *mut libc::c_void
+}
+
 /// What a queue pair stands on.
 struct Foundation {
     _domain: Rc<ProtectionDomain>,
@@ -140,9 +146,9 @@ pub(super) struct CmId {
 }
 
 impl CmId {
-    pub(super) fn new(channel: &Rc<EventChannel>, token: usize) -> io::Result<CmId> {
+    pub(super) fn new(channel: &Rc<EventChannel>, token: Token) -> io::Result<CmId> {
         let mut raw = ptr::null_mut();
-        let (create, context) = (channel.core.cm.rdma_create_id, token as *mut libc::c_void);
+        let (create, context) = (channel.core.cm.rdma_create_id, context(token));
         // SAFETY: a channel that is alive; the context is a number that is never followed.
         check(unsafe { create(channel.raw.as_ptr(), &mut raw, context, sys::RDMA_PS_TCP) })?;
         Ok(CmId { raw: check_pointer(raw)?, queue_pair: None, channel: Rc::clone(channel) })
@@ -152,10 +158,10 @@ impl CmId {
         &self.channel.core.cm
     }
 
-    /// Sets the number that its events carry.
-    pub(super) fn set_token(&mut self, token: usize) {
+    /// Sets what its events carry.
+    pub(super) fn set_token(&mut self, token: Token) {
         // SAFETY: alive; librdmacm only passes the context on.
-        unsafe { self.raw.as_mut().context = token as *mut libc::c_void };
+        unsafe { self.raw.as_mut().context = context(token) };
     }
 
     /// Says how long the device waits for an acknowledgement. A kernel or a device that does not know of this keeps

@@ -12,44 +12,11 @@ use super::objects::{About, AsyncEvent};
 use super::{
     FLUSH_TIMEOUT, INCOMING_MAX, Incoming, LOOK_INTERVAL, Listener, REASON_TIMEOUT, RETURN_INTERVAL, Verbs,
 };
-use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, QueuePairId, WorkError};
+use crate::epoll::Token;
+use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, WorkError};
 
 /// Events taken in one look.
 const EVENTS_BURST: usize = 32;
-
-/// Whose an event is: the number that an identifier of the connection manager carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Token {
-    Listener(u32),
-    Incoming(u32),
-    /// Slot, and the last 30 bits of its generation.
-    QueuePair(u32, u32),
-}
-
-impl Token {
-    const GENERATION: u32 = (1 << 30) - 1;
-
-    pub(super) fn queue_pair(id: QueuePairId) -> Token {
-        Token::QueuePair(id.index, id.generation & Token::GENERATION)
-    }
-
-    pub(super) fn pack(self) -> usize {
-        match self {
-            Token::Listener(index) => index as usize,
-            Token::Incoming(number) => 1 << 62 | number as usize,
-            Token::QueuePair(index, generation) => 2 << 62 | (generation as usize) << 32 | index as usize,
-        }
-    }
-
-    fn unpack(token: usize) -> Token {
-        let low = token as u32;
-        match token >> 62 {
-            0 => Token::Listener(low),
-            1 => Token::Incoming(low),
-            _ => Token::QueuePair(low, (token >> 32) as u32 & Token::GENERATION),
-        }
-    }
-}
 
 impl Verbs {
     /// Looks at everything but completions.
@@ -58,7 +25,7 @@ impl Verbs {
         self.look_at = self.now + LOOK_INTERVAL;
         self.look_passes = 0;
         self.counters.looks += 1;
-        if self.epoll.is_ready() {
+        if self.epoll.look() > 0 {
             for _ in 0..EVENTS_BURST {
                 let Some(event) = self.channel.next() else { break };
                 self.hear(event);
@@ -80,11 +47,16 @@ impl Verbs {
 
     /// One event of the connection manager.
     fn hear(&mut self, event: CmEvent) {
-        match Token::unpack(event.token) {
+        let token = event.token;
+        match token {
+            // Each identifier is somebody's.
+            Token::Own => {}
             Token::Listener(index) => self.hear_listener(index, event),
-            Token::Incoming(number) => self.incoming.retain(|incoming| incoming.number != number),
-            Token::QueuePair(index, generation) => {
-                let is_current = |pair: &&mut QueuePair| pair.id.generation & Token::GENERATION == generation;
+            Token::Incoming { index: number, .. } => {
+                self.incoming.retain(|incoming| incoming.number != number);
+            }
+            Token::QueuePair { index, .. } => {
+                let is_current = |pair: &&mut QueuePair| Token::queue_pair(pair.id) == token;
                 let phase = self.at(index).filter(is_current).map(|pair| pair.phase);
                 if let Some(phase) = phase.filter(|phase| !matches!(phase, Phase::Closing | Phase::Gone)) {
                     self.hear_queue_pair(index, phase, &event);
@@ -103,7 +75,7 @@ impl Verbs {
                 }
                 let number = self.incoming_next;
                 self.incoming_next = self.incoming_next.wrapping_add(1);
-                cm.set_token(Token::Incoming(number).pack());
+                cm.set_token(Token::Incoming { index: number, generation: 0 });
                 let Some(peer) = cm.peer().map(Peer::Address) else {
                     cm.reject(b"the connection manager does not say who you are");
                     return;
@@ -452,20 +424,5 @@ impl Verbs {
         self.left = None;
         tracing::info!("the RDMA device {name} is back");
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_come_back_as_they_were() {
-        let id = QueuePairId { index: 32_767, generation: u32::MAX };
-        for token in
-            [Token::Listener(0), Token::Listener(7), Token::Incoming(u32::MAX), Token::queue_pair(id)]
-        {
-            assert_eq!(Token::unpack(token.pack()), token);
-        }
     }
 }

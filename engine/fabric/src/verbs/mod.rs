@@ -93,10 +93,11 @@ mod sends;
 mod setup;
 mod survey;
 mod sysfs;
-mod wake;
 mod work;
 
 use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -107,6 +108,7 @@ pub use addresses::InterfaceAddress;
 pub use survey::{Choice, DeviceLimits, OnDemandPaging, Survey, SurveyedDevice, survey, survey_with};
 pub use sysfs::{Gid, Kernel, KernelDevice, Port, devices as kernel_devices};
 
+use crate::epoll::{Epoll, EventFlags, Token};
 use crate::setup::check_limit;
 use crate::slots::{self, find};
 use crate::{
@@ -116,7 +118,6 @@ use connection::{Phase, QueuePair};
 use device::{Domain, Opened};
 use identifiers::{CmId, EventChannel};
 use presence::Claim;
-use wake::Epoll;
 use work::{Batch, HARVEST, SLOTS_MAX};
 
 /// Connection requests that wait for an answer at once: more are refused.
@@ -304,8 +305,8 @@ impl Verbs {
         for note in &opened.notes {
             tracing::info!(device = opened.profile.name, "{note}");
         }
-        let epoll = Epoll::new().map_err(wake::failed)?;
-        epoll.add(channel.descriptor()).map_err(wake::failed)?;
+        let epoll = Epoll::new().map_err(unwatched)?;
+        listen_to(&epoll, channel.descriptor())?;
         let count = config.queue_pairs as usize;
         // SAFETY: numbers, for which all zeros is a value.
         let nothing: ibv_wc = unsafe { std::mem::zeroed() };
@@ -344,14 +345,13 @@ impl Verbs {
 
     /// Puts an opened device in place.
     fn watch(&mut self, opened: Opened) -> Result<(), FabricError> {
-        let fd = opened.device.prepare_async_events().map_err(wake::failed)?;
-        self.epoll.add(fd).map_err(wake::failed)?;
+        listen_to(&self.epoll, opened.device.prepare_async_events().map_err(unwatched)?)?;
         if let Some(before) = &self.opened {
             // It stays open, for librdmacm, and nobody would take its events.
-            self.epoll.remove(before.device.prepare_async_events().map_err(wake::failed)?);
+            self.epoll.remove(before.device.prepare_async_events().map_err(unwatched)?);
         }
         if let Some(fd) = opened.queue.descriptor() {
-            self.epoll.add(fd).map_err(wake::failed)?;
+            listen_to(&self.epoll, fd)?;
         }
         self.opened = Some(opened);
         Ok(())
@@ -507,6 +507,19 @@ impl Verbs {
     fn domains(&self) -> impl Iterator<Item = &Rc<Domain>> {
         self.slots.iter().flatten().filter_map(|pair| pair.domain.as_ref())
     }
+}
+
+/// Lets the epoll tell of a descriptor of the device's, or of the connection manager's.
+fn listen_to(epoll: &Epoll, fd: BorrowedFd<'_>) -> Result<(), FabricError> {
+    match epoll.add(fd, Token::Own, EventFlags::IN) {
+        // A device that is opened again may have the descriptor that it had.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result.map_err(unwatched),
+    }
+}
+
+fn unwatched(source: io::Error) -> FabricError {
+    FabricError::System { doing: "watch the RDMA device's events".to_owned(), source }
 }
 
 /// This machine cannot, and here is why.

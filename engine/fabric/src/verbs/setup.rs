@@ -10,9 +10,9 @@ use super::device::{self, Opened, PRIVATE_DATA_LEN_MAX, capacities};
 use super::errors::hint;
 use super::exposure::Exposures;
 use super::identifiers::{CmId, Parameters};
-use super::manager::Token;
 use super::objects::MemoryWindow;
 use super::{Incoming, Listener, Verbs, sends};
+use crate::epoll::Token;
 use crate::setup::{check_private_data, resolve};
 use crate::{
     ConnectRequestId, DisconnectReason, ExposureKind, FabricError, ListenerId, Peer, QueuePairCapacity,
@@ -36,7 +36,7 @@ impl Verbs {
     /// Listens; at an address that leads to another device than the opened one, there.
     pub(super) fn listen_at(&mut self, index: u32, address: SocketAddr) -> Result<CmId, FabricError> {
         let failed = |source| FabricError::System { doing: format!("listen at verbs://{address}"), source };
-        let cm = CmId::new(&self.channel, Token::Listener(index).pack()).map_err(failed)?;
+        let cm = CmId::new(&self.channel, Token::Listener(index)).map_err(failed)?;
         cm.bind(address).map_err(failed)?;
         self.follow(cm.context())?;
         cm.listen(self.config.backlog).map_err(failed)?;
@@ -84,7 +84,7 @@ impl Verbs {
         check_private_data(private_data, PRIVATE_DATA_LEN_MAX)?;
         let mut pair = self.admit(Phase::Resolving, capacity, Peer::Address(socket))?;
         let id = pair.id;
-        let cm = CmId::new(&self.channel, Token::queue_pair(id).pack()).and_then(|cm| {
+        let cm = CmId::new(&self.channel, Token::queue_pair(id)).and_then(|cm| {
             cm.resolve_address(socket, self.timeout_ms())?;
             Ok(cm)
         });
@@ -160,7 +160,7 @@ impl Verbs {
             }
         };
         let (id, completions) = (pair.id, pair.completions);
-        incoming.cm.set_token(Token::queue_pair(id).pack());
+        incoming.cm.set_token(Token::queue_pair(id));
         pair.offered = incoming.offered;
         pair.cm = Some(incoming.cm);
         self.install(pair);
