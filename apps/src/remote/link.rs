@@ -142,7 +142,8 @@ impl<P: Provider> Link<P> {
         Err(RemoteError::Broken(match reason {
             CloseReason::Fabric(DisconnectReason::NoListener) => {
                 let server = url.server();
-                format!("nobody listens there; start one: stagd --export mem:/data --listen {server}")
+                let at = if url.fabric.is_network() { " on that host" } else { "" };
+                format!("nobody listens there; start one{at}: stagd --export mem:/data --listen {server}")
             }
             CloseReason::Fabric(DisconnectReason::TimedOut) => {
                 let stuck = if url.fabric.is_network() {

@@ -1,14 +1,16 @@
 //! The fabric that a server serves: how it is opened, and what is told of it beyond its name.
 
+use std::io;
+
 use serde::Serialize;
 use stag::fabric::verbs::{SharedReceives, VerbsCounters};
-use stag::fabric::{FabricError, Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig};
+use stag::fabric::{FabricError, Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig, resolve};
 
 use super::Settings;
 use super::listen::Listen;
 use super::plan::Plan;
 use crate::failure::Failure;
-use crate::url::Fabric;
+use crate::url::{Fabric, Url};
 use crate::values::Poll;
 
 /// A fabric that can be served.
@@ -81,8 +83,16 @@ impl Served for Verbs {
     }
 }
 
-/// Opens the fabric as the server would, and closes it again.
+/// Looks up where the server would listen, opens the fabric as it would, and closes it again. Nothing is listened at: a
+/// server may be running there.
 pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
+    for place in &settings.listen {
+        let address = match place {
+            Listen::Fabric(url) if !url.fabric.is_network() => continue,
+            Listen::Fabric(Url { address, .. }) | Listen::Tcp(address) => address,
+        };
+        resolve(address).map_err(|error| Failure::run(format_args!("--listen {place}: {error}")))?;
+    }
     let opened = match settings.fabric {
         None | Some(Fabric::Shm) => Shm::serving(settings, plan).map(drop),
         Some(Fabric::Iwarp) => Iwarp::serving(settings, plan).map(drop),
@@ -136,20 +146,33 @@ pub(super) fn mount_advice(settings: &Settings, places: &[Listen]) -> Option<Str
     })
 }
 
-/// Why a TCP port may be taken although no program has it.
-pub(super) fn port_advice(place: &Listen, all: &[Listen]) -> &'static str {
-    let Listen::Tcp(address) = place else { return "" };
-    let is_same = |other: &Listen| match other {
+/// What to do when it cannot listen there, where the error does not say it.
+pub(super) fn listen_advice(error: &FabricError, place: &Listen, all: &[Listen]) -> &'static str {
+    let FabricError::System { source, .. } = error else { return "" };
+    match source.kind() {
+        io::ErrorKind::AddrNotAvailable => {
+            "; `ip address` shows the addresses of this machine, and 0.0.0.0 stands for all of them"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 are for root: run it as root, or choose another"
+        }
+        io::ErrorKind::AddrInUse if is_taken_by_device(place, all) => {
+            "; an iWARP device has the TCP port of verbs:// itself: choose another one for tcp://"
+        }
+        io::ErrorKind::AddrInUse => "; `ss -ltnp` shows who listens where, or choose another one",
+        _ => "",
+    }
+}
+
+/// Whether a TCP port may be taken although no program has it.
+fn is_taken_by_device(place: &Listen, all: &[Listen]) -> bool {
+    let Listen::Tcp(address) = place else { return false };
+    all.iter().any(|other| match other {
         Listen::Fabric(url) if url.fabric == Fabric::Verbs => {
             url.host_and_port().is_ok_and(|(_, port)| address.ends_with(&format!(":{port}")))
         }
         _ => false,
-    };
-    if all.iter().any(is_same) {
-        "; an iWARP device has the TCP port of verbs:// itself: choose another one for tcp://"
-    } else {
-        ""
-    }
+    })
 }
 
 #[cfg(test)]
@@ -185,10 +208,17 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_explained_where_a_device_may_have_it() {
+    fn where_it_cannot_listen_it_says_what_to_do() {
         let places = settings(&["verbs://0.0.0.0", "tcp://0.0.0.0:20049", "tcp://0.0.0.0:2049"]).listen;
-        assert!(port_advice(&places[1], &places).contains("iWARP"));
-        assert_eq!(port_advice(&places[2], &places), "");
-        assert_eq!(port_advice(&places[0], &places), "");
+        let advice = |kind: io::ErrorKind, place: usize| {
+            let error = FabricError::System { doing: "listen".to_owned(), source: kind.into() };
+            listen_advice(&error, &places[place], &places)
+        };
+        assert!(advice(io::ErrorKind::AddrInUse, 1).contains("iWARP device has the TCP port"));
+        assert!(advice(io::ErrorKind::AddrInUse, 2).contains("`ss -ltnp`"));
+        assert!(advice(io::ErrorKind::AddrInUse, 0).contains("`ss -ltnp`"));
+        assert!(advice(io::ErrorKind::AddrNotAvailable, 0).contains("`ip address`"));
+        assert!(advice(io::ErrorKind::PermissionDenied, 2).contains("below 1024"));
+        assert_eq!(listen_advice(&FabricError::Gone("it"), &places[1], &places), "");
     }
 }

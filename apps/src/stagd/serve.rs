@@ -126,7 +126,7 @@ impl Server<'_> {
         let (mut places, mut programs) = (Vec::new(), Vec::new());
         for place in &settings.listen {
             let fail = |error| {
-                let advice = fabric::port_advice(place, &settings.listen);
+                let advice = fabric::listen_advice(&error, place, &settings.listen);
                 Failure::run(format_args!("--listen {place}: {error}{advice}"))
             };
             places.push(match place {

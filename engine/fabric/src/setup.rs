@@ -6,7 +6,11 @@ use crate::FabricError;
 
 /// What `HOST:PORT` means. Numbers are understood without asking anybody; a name is looked up, which may take a while.
 /// An IPv6 address stands in brackets, a link-local one with its scope: `[fe80::1%eth0]:20049`.
-pub(crate) fn resolve(address: &str) -> Result<SocketAddr, FabricError> {
+///
+/// # Errors
+///
+/// [`FabricError::Address`]: it is none, or nobody knows the name.
+pub fn resolve(address: &str) -> Result<SocketAddr, FabricError> {
     let bad = |problem: String| FabricError::Address { address: address.to_owned(), problem };
     if let Ok(address) = address.parse() {
         return Ok(address);
@@ -18,8 +22,20 @@ pub(crate) fn resolve(address: &str) -> Result<SocketAddr, FabricError> {
     else {
         return Err(bad("an address is HOST:PORT, as in 192.0.2.1:20049 or [fe80::1%eth0]:20049".to_owned()));
     };
-    let mut found = host_and_port.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
-    found.next().ok_or_else(|| bad("the name has no address".to_owned()))
+    let unknown = |problem: String| bad(format!("{problem}; {}", repair(&host_and_port.0)));
+    let mut found = host_and_port.to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
+    found.next().ok_or_else(|| unknown("the name has no address".to_owned()))
+}
+
+/// What to look at when a host is not found.
+fn repair(host: &str) -> String {
+    match host.split_once('%') {
+        Some((_, interface)) => format!("`ip link` lists the interfaces: is {interface} one?"),
+        None => format!(
+            "`getent hosts {host}` shows whether this machine knows the name; an address does without, as in \
+             192.0.2.1:20049"
+        ),
+    }
 }
 
 /// The host without its brackets. None at all is none, and so is IPv6 without them: its last group could be the port.
@@ -84,6 +100,17 @@ mod tests {
             assert_eq!(found.to_string(), "[fe80::1%1]:20049", "as it is shown");
         }
         let error = resolve("[fe80::1%nosuchinterface]:7").expect_err("there is no such interface");
-        assert!(error.to_string().contains("nosuchinterface"), "{error}");
+        assert!(
+            error.to_string().contains("`ip link` lists the interfaces: is nosuchinterface one?"),
+            "{error}"
+        );
+    }
+
+    /// `.invalid` is in no domain name system (RFC 6761 section 6.4).
+    #[test]
+    fn a_name_that_nobody_knows_says_how_to_check_it() {
+        let error = resolve("nosuchhost.invalid:7").expect_err("nobody has this name").to_string();
+        assert!(error.contains("`getent hosts nosuchhost.invalid` shows whether"), "{error}");
+        assert!(error.contains("an address does without, as in 192.0.2.1:20049"), "{error}");
     }
 }

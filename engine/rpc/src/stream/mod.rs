@@ -160,6 +160,8 @@ impl Streams {
 
     /// Listens at `HOST:PORT`, and returns the address that it got.
     pub(crate) fn listen(&mut self, address: &str) -> Result<SocketAddr, FabricError> {
+        // Its complaint about a name that nobody knows has a repair.
+        stag_fabric::resolve(address)?;
         let doing = format!("listen at tcp://{address}");
         let listener = TcpListener::bind(address).map_err(|error| system(&doing, error))?;
         listener.set_nonblocking(true).map_err(|error| system(&doing, error))?;
