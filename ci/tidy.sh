@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Rules about files that no compiler checks. Prints each offence; status 1 if there is one.
 set -uo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.."
+case ${1:-} in -*) usage ;; esac
 
 offences=0
 

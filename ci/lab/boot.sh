@@ -25,7 +25,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/cache.sh"
 
 flavour=6.1 memory=1024 limit=300 out='' payload='' forwards='' tap='' mac=52:54:00:12:34:56 control='' log='' more=''
-while getopts k:m:t:o:p:f:n:a:c:l:q: option; do
+while getopts :k:m:t:o:p:f:n:a:c:l:q: option; do
     case $option in
         k) flavour=$OPTARG ;;
         m) memory=$OPTARG ;;
