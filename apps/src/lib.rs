@@ -9,6 +9,7 @@
 //! | [`logging`] | warnings on standard error (`STAG_LOG`) |
 //! | [`values`] | sizes and the like, as flags and configuration keys take them |
 //! | [`url`] | `shm://NAME/path`: a fabric, a server, a file |
+//! | [`flags`] | flags that only some fabrics have a use for |
 //! | [`options`] | how every server is connected to |
 //! | [`tool`] | `stag`: the list of its commands |
 //! | [`commands`] | one file for each command |
@@ -27,6 +28,7 @@ pub mod copy;
 pub mod counters;
 pub mod demo;
 pub mod failure;
+pub mod flags;
 pub mod logging;
 pub mod options;
 pub mod output;

@@ -9,8 +9,10 @@ use crate::commands::{
     cat, cp, df, doctor, dump, explain, fabrics, get, hugepages, ls, mkdir, mv, perf, ping, put, rm, stat,
 };
 use crate::failure::Failure;
+use crate::flags::{self, Flag};
 use crate::options::{self, Options};
 use crate::output::Output;
+use crate::url::{Fabric, Place};
 use crate::values::{Exposure, Switch};
 use crate::{arguments, demo, stagd};
 
@@ -36,9 +38,9 @@ struct Stag {
     /// Give up when a connection ends, rather than connect again
     #[arg(long, global = true, hide = true)]
     no_reconnect: bool,
-    /// Whether to ask for CRCs over iWARP
-    #[arg(long, global = true, hide = true, value_enum, default_value = "on")]
-    crc: Switch,
+    /// Whether to ask for CRCs over iWARP [default: on]
+    #[arg(long, global = true, hide = true, value_enum)]
+    crc: Option<Switch>,
     /// Congestion control of TCP below iWARP: reno, cubic, bbr
     #[arg(long, global = true, hide = true, value_name = "NAME")]
     congestion: Option<CongestionControl>,
@@ -103,6 +105,59 @@ impl Command {
     }
 }
 
+impl Command {
+    /// The fabrics that it uses the options of; none, if it connects to nothing.
+    fn fabrics(&self) -> Vec<Fabric> {
+        match self {
+            Command::Ping(ping::Ping { url, .. })
+            | Command::Ls(ls::Ls { url, .. })
+            | Command::Get(get::Get { url, .. })
+            | Command::Put(put::Put { url, .. })
+            | Command::Mkdir(mkdir::Mkdir { url, .. })
+            | Command::Stat(stat::Stat { url })
+            | Command::Df(df::Df { url }) => vec![url.fabric],
+            Command::Cat(cat::Cat { urls }) | Command::Rm(rm::Rm { urls, .. }) => {
+                urls.iter().map(|url| url.fabric).collect()
+            }
+            // A file goes nowhere but to its own server.
+            Command::Mv(mv::Mv { from, .. }) => vec![from.fabric],
+            Command::Cp(cp::Cp { source, target, .. }) => {
+                [source, target].into_iter().filter_map(Place::fabric).collect()
+            }
+            Command::Perf(perf) => vec![perf.fabric()],
+            // It shows devices as the options would have them opened.
+            Command::Fabrics(_) => vec![Fabric::Verbs],
+            Command::Demo(_) => vec![Fabric::Shm],
+            Command::Dump(_)
+            | Command::Hugepages(_)
+            | Command::Doctor(_)
+            | Command::Explain(_)
+            | Command::Stagd(_) => Vec::new(),
+        }
+    }
+}
+
+impl Stag {
+    /// Refuses options that the command has no use for.
+    fn check(&self) -> Result<(), Failure> {
+        let flags: [Flag; 5] = [
+            ("--mountport", self.mountport.is_some(), &["iwarp", "verbs"]),
+            ("--crc", self.crc.is_some(), &["iwarp"]),
+            ("--congestion", self.congestion.is_some(), &["iwarp"]),
+            ("--device", self.device.is_some(), &["verbs"]),
+            ("--exposure", self.exposure.is_some(), &["verbs"]),
+        ];
+        let used: Vec<&str> = self.command.fabrics().into_iter().map(Fabric::name).collect();
+        match &self.command {
+            // It has them itself, by the same names.
+            Command::Stagd(_) => Ok(()),
+            Command::Perf(_) => flags::check(&flags, &used, Some("--fabric or the URL")),
+            Command::Demo(_) | Command::Fabrics(_) => flags::check(&flags, &used, None),
+            _ => flags::check(&flags, &used, Some("the URL").filter(|_| !used.is_empty())),
+        }
+    }
+}
+
 /// The whole of `stag`.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -110,10 +165,13 @@ pub fn main() -> ExitCode {
         Ok(stag) => stag,
         Err(status) => return status,
     };
+    if let Err(failure) = stag.check() {
+        return failure.report("stag");
+    }
     options::set(Options {
         mount_port: stag.mountport,
         no_reconnect: stag.no_reconnect,
-        crc: stag.crc == Switch::On,
+        crc: stag.crc != Some(Switch::Off),
         congestion_control: stag.congestion,
         device: stag.device,
         exposure: stag.exposure.map(Into::into),

@@ -125,6 +125,9 @@ impl FromStr for Url {
         };
         // Names may have a `?` too: only this option is one.
         let (rest, mount_port) = match rest.rsplit_once(MOUNT_PORT) {
+            Some(_) if !fabric.is_network() => {
+                return fail(format!("mountport: {scheme} has no ports; leave it out"));
+            }
             Some((rest, port)) => match port.parse() {
                 Ok(port @ 1..) => (rest, Some(port)),
                 _ => return fail(format!("mountport: {port:?} is not a port; write 1 to 65535")),
@@ -212,6 +215,15 @@ impl FromStr for Place {
 }
 
 impl Place {
+    /// The fabric that leads there, if one has to.
+    #[must_use]
+    pub const fn fabric(&self) -> Option<Fabric> {
+        match self {
+            Place::Local(_) => None,
+            Place::Remote(url) => Some(url.fabric),
+        }
+    }
+
     /// The last name of it, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&OsStr> {
@@ -281,6 +293,7 @@ mod tests {
             ("iwarp://host:x", "\"x\" is not a port"),
             ("iwarp://fd00::1/data", "\"fd00::1\" has several colons; write an IPv6 address as [fd00::1]"),
             ("iwarp://host/data?mountport=0", "\"0\" is not a port"),
+            ("shm://demo/data?mountport=2049", "mountport: shm has no ports; leave it out"),
             ("shm:///data", "the address is empty"),
         ] {
             let error = text.parse::<Url>().unwrap_err();

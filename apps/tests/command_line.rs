@@ -91,7 +91,16 @@ fn a_bad_command_line_is_one_line_and_status_2() {
         (STAGD, with(&["--credits", "0"]), "--credits 0: it must be 1 to 1024"),
         (STAGD, with(&["--poll", "lazy"]), "use one of: busy, adaptive"),
         (STAGD, with(&["--pages", "3m"]), "\"3m\": unknown page size; use one of: auto, 1g, 2m, thp, 4k"),
-        (STAGD, [&export[..], &["--listen", "shm://demo/x"]].concat(), "a path is the clients' matter"),
+        (
+            STAGD,
+            [&export[..], &["--listen", "shm://demo/x"]].concat(),
+            "path and mountport are the clients' matter",
+        ),
+        (
+            STAGD,
+            [&export[..], &["--listen", "iwarp://[::]?mountport=7"]].concat(),
+            "write iwarp://[::]:20049",
+        ),
         (STAGD, with(&["--config", "/no/such.toml"]), "/no/such.toml: No such file"),
     ];
     for (program, arguments, part) in cases {
@@ -101,6 +110,109 @@ fn a_bad_command_line_is_one_line_and_status_2() {
         assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
         assert!(complaint.contains(part), "{arguments:?}: {part:?} is not in {complaint:?}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+/// Whoever gives a flag believes that it does something.
+#[test]
+fn a_flag_of_another_fabric_is_refused_with_the_fabric_that_uses_it() {
+    let place = std::env::temp_dir();
+    let place = place.to_str().unwrap();
+    let export = ["--export", "mem:/data", "--check"];
+    let cases: &[(&str, &[&str], &str)] = &[
+        (
+            STAG,
+            &["--device", "siw0", "ping", "shm://a"],
+            "--device: shm has no use for it, only verbs has; leave it out",
+        ),
+        (
+            STAG,
+            &["cat", "iwarp://a/b", "shm://a/b", "--exposure", "window"],
+            "--exposure: iwarp and shm have no use for it",
+        ),
+        (STAG, &["put", place, "iwarp://a/b", "--device", "siw0"], "--device: iwarp has no use for it"),
+        (STAG, &["cp", "shm://a/b", place, "--crc", "on"], "--crc: shm has no use for it, only iwarp has"),
+        (STAG, &["cp", place, "verbs://a/b", "--congestion", "reno"], "or choose iwarp by the URL"),
+        (
+            STAG,
+            &["cp", place, place, "--device", "siw0"],
+            "--device: this command has no use for it, only verbs has; leave it out",
+        ),
+        (
+            STAG,
+            &["ls", "shm://a/b", "--mountport", "7"],
+            "only iwarp and verbs have; leave it out, or choose iwarp or verbs by the URL",
+        ),
+        (STAG, &["perf", "null", "--device", "siw0"], "--device: shm has no use for it"),
+        (
+            STAG,
+            &["perf", "null", "--fabric", "verbs", "--crc", "off"],
+            "or choose iwarp by --fabric or the URL",
+        ),
+        (STAG, &["perf", "null", "iwarp://a", "--exposure", "window"], "--exposure: iwarp has no use for it"),
+        (STAG, &["demo", "--device", "siw0"], "--device: shm has no use for it"),
+        (
+            STAG,
+            &["doctor", "--device", "siw0"],
+            "--device: this command has no use for it, only verbs has; leave it out",
+        ),
+        (STAG, &["fabrics", "--crc", "on"], "--crc: verbs has no use for it"),
+        (
+            STAGD,
+            &["--listen", "shm://a", "--device", "siw0"],
+            "--device: shm has no use for it, only verbs has",
+        ),
+        (
+            STAGD,
+            &["--listen", "shm://a", "--listen", "tcp://[::1]:7", "--crc", "off"],
+            "--crc: shm and tcp have no use for it",
+        ),
+        (
+            STAGD,
+            &["--listen", "iwarp://[::1]", "--shared-receives"],
+            "--shared-receives: iwarp has no use for it",
+        ),
+        (STAGD, &["--listen", "iwarp://[::1]", "--exposure", "window"], "or choose verbs by --listen"),
+        (
+            STAGD,
+            &["--listen", "shm://a", "--rpcbind"],
+            "only iwarp, verbs and tcp have; leave it out, or choose iwarp, verbs or tcp by --listen",
+        ),
+        (STAGD, &["--listen", "verbs://[::1]", "--congestion-control", "reno"], "only iwarp and tcp have"),
+    ];
+    for (program, arguments, part) in cases {
+        let arguments = if *program == STAGD { [&export, *arguments].concat() } else { arguments.to_vec() };
+        let output = run(program, &arguments);
+        let complaint = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
+        assert!(complaint.contains(part), "{arguments:?}: {part:?} is not in {complaint:?}");
+    }
+}
+
+#[test]
+fn a_flag_that_one_of_several_places_uses_is_taken() {
+    let listen = ["--export", "mem:/data", "--memory", "64M", "--check", "--listen", "shm://a", "--listen"];
+    let output = run(STAGD, &[&listen[..], &["tcp://[::1]:7", "--congestion-control", "reno"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// `.invalid` is in no domain name system (RFC 6761 section 6.4).
+#[test]
+fn a_host_that_nobody_knows_comes_with_the_command_that_checks_it() {
+    let repair = "`getent hosts nobody.invalid` shows whether this machine knows the name";
+    let serve = ["--export", "mem:/data", "--memory", "64M", "--listen"];
+    for (program, arguments) in [
+        (STAG, vec!["ping", "iwarp://nobody.invalid"]),
+        (STAGD, [&serve[..], &["iwarp://nobody.invalid"]].concat()),
+        (STAGD, [&serve[..], &["tcp://nobody.invalid:7"]].concat()),
+        (STAGD, [&serve[..], &["tcp://nobody.invalid:7", "--check"]].concat()),
+    ] {
+        let output = run(program, &arguments);
+        let complaint = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
+        assert!(complaint.contains(repair), "{arguments:?}: {complaint}");
     }
 }
 

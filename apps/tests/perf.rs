@@ -189,7 +189,7 @@ fn bad_flags_are_one_line_and_status_2() {
         (&["null", "--touch"], "--touch: it goes with read"),
         (&["null", "--require", "stream>0.1"], "--require stream>0.1: it is a figure of read and write"),
         (&["null", "--require", "transfer>0.1"], "--require transfer>0.1: it is a figure of read and write"),
-        (&["null", "--fabric", "tcp"], "--fabric tcp: there is no such fabric; there are: shm, iwarp, verbs"),
+        (&["null", "--fabric", "tcp"], "--fabric: \"tcp\" is not possible; use one of: shm, iwarp, verbs"),
         (&["null", "--require", "p98<1us"], "\"p98\" is no metric; use one of: p50"),
         (&["null", "--require", "copy-hot>0.9"], "--require copy-hot>0.9: it is a figure of read and write"),
         (&["echo", "shm://nobody"], "echo is a program of stag perf's own server"),

@@ -14,7 +14,7 @@ use crate::url::Url;
 pub struct Cat {
     /// Files: shm://NAME/EXPORT/PATH
     #[arg(required = true, value_name = "URL")]
-    urls: Vec<Url>,
+    pub(crate) urls: Vec<Url>,
 }
 
 /// Octets fetched at once.

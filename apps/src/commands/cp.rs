@@ -14,9 +14,9 @@ use crate::url::Place;
 )]
 pub struct Cp {
     /// A path, or shm://NAME/EXPORT/PATH
-    source: Place,
+    pub(crate) source: Place,
     /// The same; the copy comes into it, if it is a folder
-    target: Place,
+    pub(crate) target: Place,
     /// Folders too, with all that is in them
     #[arg(short, long)]
     recursive: bool,

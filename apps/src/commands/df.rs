@@ -14,7 +14,7 @@ use crate::values::Size;
 #[command(after_help = "Examples: stag df shm://NAME\n          stag df --json shm://NAME/data")]
 pub struct Df {
     /// shm://NAME for all exports, or shm://NAME/EXPORT for one
-    url: Url,
+    pub(crate) url: Url,
 }
 
 /// A line of `--json`.

@@ -16,7 +16,7 @@ use crate::url::{Place, Url};
 )]
 pub struct Get {
     /// What to fetch: shm://NAME/EXPORT/PATH
-    url: Url,
+    pub(crate) url: Url,
     /// Where to put it; into it, if it is a folder
     #[arg(default_value = ".", hide_default_value = true)]
     path: PathBuf,

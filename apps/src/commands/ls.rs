@@ -14,7 +14,7 @@ use crate::url::Url;
 #[command(after_help = "Examples: stag ls shm://NAME\n          stag ls -l shm://NAME/data")]
 pub struct Ls {
     /// Folder or file: shm://NAME[/EXPORT/PATH], iwarp://HOST..., verbs://HOST...
-    url: Url,
+    pub(crate) url: Url,
     /// With mode, links, owner, group, size and time (UTC)
     #[arg(short)]
     long: bool,

@@ -15,7 +15,7 @@ use crate::url::Url;
 )]
 pub struct Mkdir {
     /// The folder: shm://NAME/EXPORT/PATH
-    url: Url,
+    pub(crate) url: Url,
     /// Those above it too; and no complaint if it exists
     #[arg(short, long)]
     parents: bool,

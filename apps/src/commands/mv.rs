@@ -15,7 +15,7 @@ use crate::url::Url;
 )]
 pub struct Mv {
     /// What to move: shm://NAME/EXPORT/PATH
-    from: Url,
+    pub(crate) from: Url,
     /// Its new place; into it, if it is a folder
     to: Url,
 }

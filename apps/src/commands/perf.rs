@@ -23,7 +23,7 @@ use self::plan::Plan;
 use self::requirement::Requirement;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::url::Url;
+use crate::url::{Fabric, Url};
 use crate::values::{Poll, Size};
 
 /// Measures Calls between pinned cores, and what the machine allows
@@ -77,8 +77,9 @@ pub struct Perf {
     #[arg(long, value_name = "LEN", default_value = "4K")]
     inline_threshold: Size,
     /// Of both ends: shm, iwarp, verbs (--device, ...)
-    #[arg(long, value_name = "NAME", default_value = "shm", conflicts_with = "url")]
-    fabric: String,
+    #[arg(long, value_name = "NAME", value_enum, default_value = "shm", conflicts_with = "url")]
+    #[arg(hide_possible_values = true)]
+    fabric: Fabric,
     /// Status 1 if missed; may be repeated
     #[arg(long, value_name = "METRIC<VALUE")]
     require: Vec<Requirement>,
@@ -107,6 +108,11 @@ impl From<Called> for Operation {
 }
 
 impl Perf {
+    /// The fabric that is measured.
+    pub(crate) fn fabric(&self) -> Fabric {
+        self.url.as_ref().map_or(self.fabric, |url| url.fabric)
+    }
+
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
         let plan = Plan::new(self)?;

@@ -16,7 +16,7 @@ use crate::values::Time;
 #[command(after_help = "Examples: stag ping shm://NAME\n          stag ping -c 100000 shm://NAME")]
 pub struct Ping {
     /// Server: shm://NAME, iwarp://HOST or verbs://HOST
-    url: Url,
+    pub(crate) url: Url,
     /// Number of Calls, one after the other
     #[arg(short, long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,

@@ -18,7 +18,7 @@ pub struct Put {
     /// What to bring
     path: PathBuf,
     /// Where to put it: shm://NAME/EXPORT/PATH; into it, if it is a folder
-    url: Url,
+    pub(crate) url: Url,
     /// Folders too, with all that is in them
     #[arg(short, long)]
     recursive: bool,

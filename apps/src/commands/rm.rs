@@ -16,7 +16,7 @@ use crate::url::Url;
 pub struct Rm {
     /// What to remove: shm://NAME/EXPORT/PATH
     #[arg(required = true, value_name = "URL")]
-    urls: Vec<Url>,
+    pub(crate) urls: Vec<Url>,
     /// Folders too, with all that is in them
     #[arg(short, long)]
     recursive: bool,

@@ -13,7 +13,7 @@ use crate::url::Url;
 #[command(after_help = "Examples: stag stat shm://NAME/data/a\n          stag stat --json shm://NAME/data/a")]
 pub struct Stat {
     /// The file: shm://NAME/EXPORT/PATH
-    url: Url,
+    pub(crate) url: Url,
 }
 
 impl Stat {

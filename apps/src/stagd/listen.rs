@@ -20,6 +20,16 @@ pub enum Listen {
     Tcp(String),
 }
 
+impl Listen {
+    /// What its URL begins with.
+    pub(super) const fn scheme(&self) -> &'static str {
+        match self {
+            Listen::Fabric(url) => url.fabric.name(),
+            Listen::Tcp(_) => "tcp",
+        }
+    }
+}
+
 impl FromStr for Listen {
     type Err = String;
 
@@ -57,10 +67,10 @@ pub(super) fn fabric(places: &[Listen]) -> Result<Option<Fabric>, Failure> {
     let mut fabric: Option<Fabric> = None;
     for place in places {
         let Listen::Fabric(url) = place else { continue };
-        if !url.path.is_empty() {
-            let server = url.server();
+        let server = Url { path: Vec::new(), mount_port: None, ..url.clone() };
+        if *url != server {
             return Err(Failure::usage(format_args!(
-                "--listen {url}: a path is the clients' matter; write {server}"
+                "--listen {url}: path and mountport are the clients' matter; write {server}"
             )));
         }
         if let Some(other) = fabric.filter(|other| *other != url.fabric) {

@@ -8,6 +8,7 @@ use stag::fabric::ExposureKind;
 use stag::nfs::export::Export;
 
 use crate::failure::Failure;
+use crate::flags::{self, Flag};
 use crate::url::Fabric;
 use crate::values::{CongestionControl, Pages, Poll, Size, Switch};
 
@@ -77,13 +78,14 @@ impl Settings {
         if options.export.is_empty() {
             return Err(Failure::usage("nothing to serve; give an --export, for example --export mem:/data"));
         }
-        let exports = parse_exports(options.export)?;
         if options.listen.is_empty() {
             return Err(Failure::usage(
                 "nowhere to listen; give a --listen, for example --listen shm://demo or tcp://0.0.0.0:2049",
             ));
         }
         let fabric = listen::fabric(&options.listen)?;
+        check_flags(&options)?;
+        let exports = parse_exports(options.export)?;
         let ram = ram(Path::new("/"));
         let memory = options.memory.map_or_else(|| default_memory(ram), |size| size.0);
         if memory < MEMORY_MIN || ram.is_some_and(|ram| memory > ram) {
@@ -140,6 +142,20 @@ fn within(flag: &str, asked: Option<u32>, range: std::ops::RangeInclusive<u32>) 
     }
     let (low, high) = range.into_inner();
     Err(Failure::usage(format_args!("{flag} {found}: it must be {low} to {high}")))
+}
+
+/// Refuses what no place where it listens has a use for.
+fn check_flags(options: &Options) -> Result<(), Failure> {
+    let flags: [Flag; 6] = [
+        ("--crc", options.crc.is_some(), &["iwarp"]),
+        ("--congestion-control", options.congestion_control.is_some(), &["iwarp", "tcp"]),
+        ("--device", options.device.is_some(), &["verbs"]),
+        ("--exposure", options.exposure.is_some(), &["verbs"]),
+        ("--shared-receives", options.shared_receives, &["verbs"]),
+        ("--rpcbind", options.rpcbind, &["iwarp", "verbs", "tcp"]),
+    ];
+    let used: Vec<&str> = options.listen.iter().map(Listen::scheme).collect();
+    flags::check(&flags, &used, Some("--listen"))
 }
 
 fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, Export)>, Failure> {

@@ -68,9 +68,10 @@ impl Plan {
         let is_shared = has_twice(&cores);
         let poll = perf.poll.unwrap_or(if is_shared { Poll::Adaptive } else { Poll::Busy });
 
-        let fabric = match &perf.url {
-            Some(url) => measured_fabric(url.fabric.name())?,
-            None => measured_fabric(&perf.fabric)?,
+        let fabric = match perf.fabric() {
+            Fabric::Shm => stag_bench::Fabric::Shm,
+            Fabric::Iwarp => stag_bench::Fabric::Iwarp,
+            Fabric::Verbs => stag_bench::Fabric::Verbs,
         };
         let options = options::get();
         let mut notes = Vec::new();
@@ -191,7 +192,6 @@ fn check(perf: &Perf, operation: Operation) -> Result<(), Failure> {
     if perf.touch && operation != Operation::Read {
         return refuse(format_args!("--touch: it goes with read, whose data the client gets"));
     }
-    measured_fabric(&perf.fabric)?;
     if let Some(url) = &perf.url {
         if operation == Operation::Echo {
             return refuse(format_args!(
@@ -213,19 +213,6 @@ fn check(perf: &Perf, operation: Operation) -> Result<(), Failure> {
 
 fn size_max(operation: Operation) -> u64 {
     if operation == Operation::Echo { ECHO_SIZE_MAX } else { SIZE_MAX }
-}
-
-/// The fabric of that name.
-fn measured_fabric(name: &str) -> Result<stag_bench::Fabric, Failure> {
-    match Fabric::ALL.into_iter().find(|fabric| fabric.name() == name) {
-        Some(Fabric::Shm) => Ok(stag_bench::Fabric::Shm),
-        Some(Fabric::Iwarp) => Ok(stag_bench::Fabric::Iwarp),
-        Some(Fabric::Verbs) => Ok(stag_bench::Fabric::Verbs),
-        None => Err(Failure::usage(format_args!(
-            "--fabric {name}: there is no such fabric; there are: {}",
-            Fabric::names()
-        ))),
-    }
 }
 
 /// What is to be known of bbr, if it is what TCP uses: it paces even the loopback.

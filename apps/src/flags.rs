@@ -1,0 +1,78 @@
+//! Flags that only some fabrics have a use for. One that is given where none of them is used is refused: whoever
+//! gives it believes that it does something.
+
+use crate::failure::Failure;
+
+/// Such a flag: its name, whether it was given, and the schemes of the addresses that have a use for it.
+pub type Flag = (&'static str, bool, &'static [&'static str]);
+
+/// Refuses the flags that none of the schemes in `used` has a use for. `chosen_by` is what another one is chosen by, if it can be.
+pub fn check(flags: &[Flag], used: &[&str], chosen_by: Option<&str>) -> Result<(), Failure> {
+    let is_misplaced =
+        |&&(_, is_given, users): &&Flag| is_given && !users.iter().any(|user| used.contains(user));
+    let Some((name, _, users)) = flags.iter().find(is_misplaced) else { return Ok(()) };
+    let mut used = used.to_vec();
+    used.sort_unstable();
+    used.dedup();
+    if used.is_empty() {
+        used.push("this command");
+    }
+    let instead =
+        chosen_by.map_or_else(String::new, |by| format!(", or choose {} by {by}", list(users, "or")));
+    Err(Failure::usage(format_args!(
+        "{name}: {} {} no use for it, only {} {}; leave it out{instead}",
+        list(&used, "and"),
+        verb(&used),
+        list(users, "and"),
+        verb(users),
+    )))
+}
+
+fn verb(subjects: &[&str]) -> &'static str {
+    if subjects.len() == 1 { "has" } else { "have" }
+}
+
+/// `a, b and c`.
+fn list(names: &[&str], conjunction: &str) -> String {
+    match names {
+        [rest @ .., last] if !rest.is_empty() => format!("{} {conjunction} {last}", rest.join(", ")),
+        names => names.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLAGS: [Flag; 3] = [
+        ("--device", true, &["verbs"]),
+        ("--crc", false, &["iwarp"]),
+        ("--congestion-control", true, &["iwarp", "tcp"]),
+    ];
+
+    #[test]
+    fn a_flag_that_one_of_several_fabrics_uses_is_fine() {
+        check(&FLAGS, &["verbs", "tcp"], None).unwrap();
+        check(&FLAGS, &["shm", "tcp", "verbs"], None).unwrap();
+    }
+
+    #[test]
+    fn a_flag_that_nobody_uses_is_named_with_who_does_and_the_repair() {
+        for (used, chosen_by, expected) in [
+            (
+                &["shm", "tcp", "tcp"][..],
+                Some("--listen"),
+                "--device: shm and tcp have no use for it, only verbs has; leave it out, or choose verbs by --listen",
+            ),
+            (
+                &["verbs"],
+                Some("the URL"),
+                "--congestion-control: verbs has no use for it, only iwarp and tcp have; leave it out, or choose iwarp or \
+                 tcp by the URL",
+            ),
+            (&[], None, "--device: this command has no use for it, only verbs has; leave it out"),
+        ] {
+            assert_eq!(check(&FLAGS, used, chosen_by), Err(Failure::Usage(expected.to_owned())));
+        }
+    }
+}
