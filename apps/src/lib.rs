@@ -6,6 +6,7 @@
 //! | [`arguments`] | clap, with every complaint on one line |
 //! | [`failure`] | why a command fails, and its exit status |
 //! | [`output`] | lines for people, objects for programs (`--json`) |
+//! | [`repair`] | commands that repair, as this user has to type them |
 //! | [`logging`] | warnings on standard error (`STAG_LOG`) |
 //! | [`values`] | sizes and the like, as flags and configuration keys take them |
 //! | [`url`] | `shm://NAME/path`: a fabric, a server, a file |
@@ -33,6 +34,7 @@ pub mod logging;
 pub mod options;
 pub mod output;
 pub mod remote;
+pub mod repair;
 pub mod stagd;
 pub mod timings;
 pub mod tool;

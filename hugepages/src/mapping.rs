@@ -244,22 +244,25 @@ fn why_no_pages(page: PageSize, config: &MapConfig<'_>, inventory: &Inventory) -
     }
     let wanted = config.len.max(1).div_ceil(page.bytes());
     let len = page.bytes() as u64;
-    match config.node.and_then(|node| inventory.node(node)) {
+    let size = if page == PageSize::Huge1G { "1g" } else { "2m" };
+    let (free, total, at, node) = match config.node.and_then(|node| inventory.node(node)) {
         Some(node) => {
-            let free = node.pages.iter().find(|pages| pages.page_len == len).map_or(0, |pages| pages.free);
-            format!(
-                "{wanted} wanted, {free} free on NUMA node {}; `stag hugepages setup` reserves some",
-                node.id
-            )
+            let pages = node.pages.iter().find(|pages| pages.page_len == len);
+            let (free, total) = pages.map_or((0, 0), |pages| (pages.free, pages.total));
+            (free, total, format!(" on NUMA node {}", node.id), format!(" --node {}", node.id))
         }
         None => match inventory.pages.iter().find(|pages| pages.page_len == len) {
             Some(pages) => {
-                let free = pages.free.saturating_sub(pages.reserved);
-                format!("{wanted} wanted, {free} free; `stag hugepages setup` reserves some")
+                (pages.free.saturating_sub(pages.reserved), pages.total, String::new(), String::new())
             }
-            None => "this kernel has none of that size".to_owned(),
+            None => return "this kernel has none of that size".to_owned(),
         },
-    }
+    };
+    // `setup` counts those that there are, too.
+    let count = total + (wanted as u64).saturating_sub(free);
+    format!(
+        "{wanted} wanted, {free} free{at}; `stag hugepages setup --size {size} --count {count}{node} --apply` reserves them"
+    )
 }
 
 /// Binds `region` to `node`, and says what is less than that.
@@ -296,6 +299,7 @@ fn not_locked(len: usize, error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::{Node, NodePages, Pages};
 
     fn config(name: &str, len: usize, page: PageChoice) -> MapConfig<'_> {
         MapConfig { name, len, page, node: None }
@@ -350,6 +354,24 @@ mod tests {
         let huge = mapping.region.huge_bytes();
         assert_eq!(mapping.page_size() == PageSize::Transparent, huge > 0, "{huge} {notes:?}");
         assert_eq!(notes.iter().any(|note| note.starts_with("transparent")), huge < 4 << 20, "{notes:?}");
+    }
+
+    /// `setup` wants to know how many there shall be, not how many more.
+    #[test]
+    fn the_command_that_reserves_what_is_missing_is_told() {
+        let pages = NodePages { page_len: 2 << 20, total: 10, free: 3, surplus: 0 };
+        let node = Node { id: 1, memory_total: None, memory_free: None, pages: vec![pages] };
+        let all = Pages { page_len: 1 << 30, total: 1, free: 1, reserved: 1, surplus: 0, overcommit: 0 };
+        let inventory = Inventory { nodes: vec![node], pages: vec![all], ..Inventory::default() };
+        let on_node = MapConfig { node: Some(1), ..config("test", 16 << 20, PageChoice::Auto) };
+        assert_eq!(
+            why_no_pages(PageSize::Huge2M, &on_node, &inventory),
+            "8 wanted, 3 free on NUMA node 1; `stag hugepages setup --size 2m --count 15 --node 1 --apply` reserves them"
+        );
+        assert_eq!(
+            why_no_pages(PageSize::Huge1G, &config("test", 1 << 30, PageChoice::Auto), &inventory),
+            "1 wanted, 0 free; `stag hugepages setup --size 1g --count 2 --apply` reserves them"
+        );
     }
 
     #[test]

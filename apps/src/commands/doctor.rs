@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::repair;
 use crate::url::Fabric;
 
 mod cores;
@@ -98,6 +99,7 @@ impl Doctor {
     pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
         let findings = inspect(Path::new("/"), self.fabric);
         for (check, Finding { state, found, repair }) in &findings {
+            let repair = repair.as_deref().map(repair::typed);
             out.object(&Told { check, state: *state, found, repair: repair.as_deref() })?;
             out.line(format_args!("{:<8} {check:<19} {found}", state.name()))?;
             if let Some(repair) = repair {

@@ -78,6 +78,13 @@ pub(crate) const CASES: &[Case] = &[
         repair: "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev eth1",
     },
     Case {
+        check: "RDMA devices",
+        changes: &[("sys/class/infiniband/mlx5_0", None), ("lib/modules/6.12.0/modules.dep", Some(""))],
+        state: State::Error,
+        found: "none; verbs:// does not work",
+        repair: "then: sudo modprobe rdma_rxe && sudo rdma link add",
+    },
+    Case {
         check: "RDMA ports",
         changes: &[("sys/class/infiniband/mlx5_0/ports/1/state", Some("1: DOWN\n"))],
         state: State::Error,

@@ -5,6 +5,7 @@ use stag::runtime::{CoreSet, Topology};
 
 use super::finding::{Finding, State};
 use super::machine::Machine;
+use super::rdma::modprobe;
 
 /// InfiniBand's sizes of packets, the largest first.
 const MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
@@ -47,7 +48,8 @@ pub(super) fn present(machine: &Machine) -> Vec<Finding> {
         let (module, kind) = if has_siw { ("siw", "siw") } else { ("rdma_rxe", "rxe") };
         let netdev = machine.interface();
         let repair = format!(
-            "sudo modprobe {module} && sudo rdma link add {kind}0 type {kind} netdev {netdev}, for one in software"
+            "{} && sudo rdma link add {kind}0 type {kind} netdev {netdev}, for one in software",
+            modprobe(machine, module),
         );
         return vec![Finding::bad(machine.missing(), found, repair)];
     }

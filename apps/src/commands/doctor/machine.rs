@@ -93,10 +93,12 @@ impl Machine {
         self.has(&format!("sys/module/{module}"))
     }
 
-    /// Whether modprobe would find it.
+    /// Whether modprobe would find it, or that it is built in.
     pub(super) fn has_on_disk(&self, module: &str) -> bool {
-        let listed = self.read(&format!("lib/modules/{}/modules.dep", self.release())).unwrap_or_default();
-        listed.lines().any(|line| line.contains(&format!("/{module}.ko")))
+        ["modules.dep", "modules.builtin"].into_iter().any(|list| {
+            let listed = self.read(&format!("lib/modules/{}/{list}", self.release())).unwrap_or_default();
+            listed.lines().any(|line| line.contains(&format!("/{module}.ko")))
+        })
     }
 
     /// The RDMA devices.

@@ -42,13 +42,12 @@ pub(super) fn modules(machine: &Machine) -> Vec<Finding> {
         if is_loaded(name) || machine.has(class) {
             continue;
         }
-        findings.push(if is_available(name) {
-            Finding::bad(machine.missing(), format!("{name} is not loaded"), format!("sudo modprobe {name}"))
+        let found = if is_available(name) {
+            format!("{name} is not loaded")
         } else {
-            let found = format!("{name} is not loaded, and not among the modules of kernel {release}");
-            let repair = format!("a kernel with RDMA support (Debian: sudo apt install linux-image-amd64), then: sudo modprobe {name}");
-            Finding::bad(machine.missing(), found, repair)
-        });
+            format!("{name} is not loaded, and not among the modules of kernel {release}")
+        };
+        findings.push(Finding::bad(machine.missing(), found, modprobe(machine, name)));
     }
     let listed =
         |is: &dyn Fn(&str) -> bool| match DRIVERS.into_iter().filter(|name| is(name)).collect::<Vec<_>>() {
@@ -61,6 +60,16 @@ pub(super) fn modules(machine: &Machine) -> Vec<Finding> {
         findings.push(Finding::ok(format!("there; drivers loaded: {loaded}; available: {available}")));
     }
     findings
+}
+
+/// The command that loads a module, and what it takes where the kernel has none of that name.
+pub(super) fn modprobe(machine: &Machine, module: &str) -> String {
+    let kernel = if machine.has_loaded(module) || machine.has_on_disk(module) {
+        ""
+    } else {
+        "a kernel with RDMA support (Debian: sudo apt install linux-image-amd64), then: "
+    };
+    format!("{kernel}sudo modprobe {module}")
 }
 
 /// The libraries, where dynamic linkers look.
@@ -101,7 +110,7 @@ pub(super) fn device_files(machine: &Machine) -> Vec<Finding> {
         match fs::metadata(machine.path(&path)) {
             Err(_) => {
                 let found = format!("/{path} is not there");
-                findings.push(Finding::bad(machine.missing(), found, "sudo modprobe rdma_ucm"));
+                findings.push(Finding::bad(machine.missing(), found, modprobe(machine, "rdma_ucm")));
             }
             Ok(file) if !may_write(machine, &file) => {
                 let found = format!("/{path} may not be opened (mode {:o})", file.mode() & 0o7777);

@@ -16,6 +16,7 @@ use super::{Called, Perf};
 use crate::failure::Failure;
 use crate::options;
 use crate::remote::Remote;
+use crate::repair;
 use crate::url::{Fabric, Url};
 use crate::values::{Poll, Size};
 
@@ -148,7 +149,10 @@ impl Plan {
         let mut nodes: Vec<u32> = set.iter().filter_map(|core| topology.node_of(core)).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let findings = environment::inspect(&set);
+        let mut findings = environment::inspect(&set);
+        for finding in &mut findings {
+            finding.repair = repair::typed(&finding.repair).into_owned();
+        }
         Ok(Plan { scenarios, url: perf.url.clone(), cores, nodes, poll, findings, notes })
     }
 

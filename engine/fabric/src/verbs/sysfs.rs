@@ -192,7 +192,8 @@ pub(super) fn none_opened(devices: &[KernelDevice]) -> String {
 pub(super) fn lacks(kernel: Kernel, has_device: bool) -> Option<String> {
     match (kernel, has_device) {
         (Kernel { verbs: false, .. }, _) => Some(format!(
-            "rdma-core is installed, but the kernel's part is not loaded: modprobe -a ib_uverbs rdma_ucm; then, if {NO_DEVICE}"
+            "rdma-core is installed, but the kernel's part is not loaded: modprobe -a ib_uverbs rdma_ucm (`stag doctor --for \
+             verbs` says whether this kernel has them); then, if {NO_DEVICE}"
         )),
         (Kernel { connection_manager: false, .. }, _) => {
             Some("the kernel's RDMA connection manager is not loaded: modprobe rdma_ucm".to_owned())
