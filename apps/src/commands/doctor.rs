@@ -23,6 +23,7 @@ mod system;
 
 pub use finding::{Finding, State};
 use machine::Machine;
+pub(crate) use memory::lockable;
 
 /// Checks this machine, and says how to repair what it finds
 #[derive(Debug, Args)]

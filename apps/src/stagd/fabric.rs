@@ -1,6 +1,7 @@
 //! The fabric that a server serves: how it is opened, and what is told of it beyond its name.
 
 use std::io;
+use std::path::Path;
 
 use serde::Serialize;
 use stag::fabric::verbs::{SharedReceives, VerbsCounters};
@@ -9,9 +10,10 @@ use stag::fabric::{FabricError, Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Ve
 use super::Settings;
 use super::listen::Listen;
 use super::plan::Plan;
+use crate::commands::doctor;
 use crate::failure::Failure;
 use crate::url::{Fabric, Url};
-use crate::values::Poll;
+use crate::values::{Poll, Size};
 
 /// A fabric that can be served.
 pub(super) trait Served: Provider + Sized {
@@ -98,7 +100,23 @@ pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
         Some(Fabric::Iwarp) => Iwarp::serving(settings, plan).map(drop),
         Some(Fabric::Verbs) => Verbs::serving(settings, plan).map(drop),
     };
-    opened.map_err(Failure::run)
+    opened.map_err(Failure::run)?;
+    match settings.fabric {
+        Some(Fabric::Verbs) => check_pinned(settings.memory, doctor::lockable(Path::new("/"))),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses memory that a device could not have pinned.
+fn check_pinned(memory: u64, lockable: Option<u64>) -> Result<(), Failure> {
+    match lockable.filter(|limit| *limit < memory) {
+        Some(limit) => Err(Failure::run(format_args!(
+            "--memory {}: verbs pins it, and {} may be locked; `stag doctor --for verbs` says how to raise that",
+            Size(memory),
+            Size(limit),
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// An RDMA device.
@@ -205,6 +223,14 @@ mod tests {
         }
         let settings = settings(&["iwarp://0.0.0.0", "tcp://0.0.0.0:1"]);
         assert_eq!(mount_advice(&settings, &settings.listen), None);
+    }
+
+    #[test]
+    fn memory_that_may_not_be_locked_is_refused() {
+        check_pinned(64 << 20, None).unwrap();
+        check_pinned(64 << 20, Some(64 << 20)).unwrap();
+        let refused = check_pinned(64 << 20, Some(8 << 20)).unwrap_err().to_string();
+        assert!(refused.starts_with("--memory 64 MiB: verbs pins it, and 8 MiB may be locked"), "{refused}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub(crate) const CASES: &[Case] = &[
         changes: &[("sys/class/infiniband/mlx5_0", None), ("lib/modules/6.12.0/modules.dep", Some(""))],
         state: State::Error,
         found: "none; verbs:// does not work",
-        repair: "then: sudo modprobe rdma_rxe && sudo rdma link add",
+        repair: "then: `sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev eth1`",
     },
     Case {
         check: "RDMA ports",
@@ -137,7 +137,7 @@ pub(crate) const CASES: &[Case] = &[
         )],
         state: State::Error,
         found: "8 MiB may be locked; a stagd pins 1 GiB",
-        repair: "sudo prlimit --pid $$ --memlock=unlimited",
+        repair: "`sudo prlimit --pid $$ --memlock=unlimited` in the shell",
     },
     Case {
         check: "memlock",

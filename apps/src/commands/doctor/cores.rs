@@ -20,7 +20,7 @@ pub(super) fn allowed(machine: &Machine) -> Vec<Finding> {
     let mut findings = vec![if allowed.len() > 1 || online.len() == 1 {
         Finding::ok(found)
     } else {
-        let repair = format!("taskset -pc {online} $$; or cpuset.cpus of its control group");
+        let repair = format!("`taskset -pc {online} $$`; or cpuset.cpus of its control group");
         Finding::bad(
             State::Warning,
             format!("{found}: a reactor that polls leaves nothing to others"),

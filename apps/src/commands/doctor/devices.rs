@@ -42,15 +42,13 @@ fn netdev(port: &Port) -> Option<&str> {
 pub(super) fn present(machine: &Machine) -> Vec<Finding> {
     let devices = devices(machine);
     if devices.is_empty() {
-        let found = "none; verbs:// does not work without, shm:// and iwarp:// do";
+        let found = "none; verbs:// does not work without, shm:// and iwarp:// do; one in software does";
         // Distributions differ in which of the two they have.
         let has_siw = machine.has_loaded("siw") || machine.has_on_disk("siw");
         let (module, kind) = if has_siw { ("siw", "siw") } else { ("rdma_rxe", "rxe") };
         let netdev = machine.interface();
-        let repair = format!(
-            "{} && sudo rdma link add {kind}0 type {kind} netdev {netdev}, for one in software",
-            modprobe(machine, module),
-        );
+        let repair =
+            modprobe(machine, module, &format!(" && sudo rdma link add {kind}0 type {kind} netdev {netdev}"));
         return vec![Finding::bad(machine.missing(), found, repair)];
     }
     let named = devices.into_iter().map(|device| match device.firmware {
@@ -70,11 +68,13 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
             return Some(Finding::ok(found));
         }
         let repair = match netdev(port) {
-            Some(netdev) => format!("sudo ip link set {netdev} up; then the cable, and the switch"),
+            Some(netdev) => format!("`sudo ip link set {netdev} up`; then the cable, and the switch"),
             None if port.link_layer == "Ethernet" => {
-                "sudo ip link set NETDEV up, of its network interface: rdma link".to_owned()
+                "`sudo ip link set NETDEV up`, of its network interface, which `rdma link` shows".to_owned()
             }
-            None => "the cable; and a subnet manager: sudo systemctl start opensm, on one machine".to_owned(),
+            None => {
+                "the cable; and a subnet manager: `sudo systemctl start opensm`, on one machine".to_owned()
+            }
         };
         Some(Finding::bad(state, found, repair))
     })
@@ -95,7 +95,7 @@ pub(super) fn mtu(machine: &Machine) -> Vec<Finding> {
             return Some(Finding::ok(found));
         }
         let repair = format!(
-            "sudo ip link set {netdev} mtu 4200 or more, on all machines and switches of that network"
+            "`sudo ip link set {netdev} mtu 4200`, or more, on all machines and switches of that network"
         );
         Some(Finding::bad(State::Note, found, repair))
     })

@@ -1,5 +1,7 @@
 //! Memory: how much may be locked, and on what pages it is.
 
+use std::path::Path;
+
 use stag::hugepages::Inventory;
 use stag::runtime::Topology;
 
@@ -7,6 +9,12 @@ use super::finding::{Finding, State};
 use super::machine::{CAP_IPC_LOCK, Machine};
 use crate::stagd;
 use crate::values::Size;
+
+/// Octets that this process may lock, if there is a limit, and if the machine tells it.
+pub(crate) fn lockable(root: &Path) -> Option<u64> {
+    let is_limited = !Machine::new(root, true).is_capable(CAP_IPC_LOCK);
+    is_limited.then(|| Inventory::read(root).memlock?.soft)?
+}
 
 /// Whether what a device has to reach may be pinned. Memory of the other fabrics is not.
 pub(super) fn memlock(machine: &Machine) -> Vec<Finding> {
@@ -23,7 +31,7 @@ pub(super) fn memlock(machine: &Machine) -> Vec<Finding> {
     if limit >= wanted {
         return vec![Finding::ok(found)];
     }
-    let repair = "sudo prlimit --pid $$ --memlock=unlimited, in the shell that starts it; of a service: LimitMEMLOCK=infinity";
+    let repair = "`sudo prlimit --pid $$ --memlock=unlimited` in the shell that starts it; of a service: LimitMEMLOCK=infinity";
     vec![Finding::bad(machine.missing(), found, repair)]
 }
 

@@ -20,7 +20,7 @@ const BUFFER_LEN: u64 = 4 << 20;
 pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
     let listening = listening(machine);
     let is_taken = |port: u32| listening.contains(&port);
-    let who = |port: u32| format!("sudo ss -ltnp 'sport = :{port}'");
+    let who = |port: u32| format!("`sudo ss -ltnp 'sport = :{port}'`");
     let rdma_port = u32::from(NFS_PORT);
     let nfsd = machine.read("proc/fs/nfsd/portlist").unwrap_or_default();
     let mut findings = Vec::new();
@@ -29,7 +29,7 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
         Finding::bad(
             State::Warning,
             found,
-            "sudo systemctl stop nfs-server; or another port for stagd: --listen iwarp://0.0.0.0:PORT",
+            "`sudo systemctl stop nfs-server`; or another port for stagd: --listen iwarp://0.0.0.0:PORT",
         )
     } else if is_taken(rdma_port) {
         let (state, by) = match machine.process("stagd") {
@@ -60,7 +60,7 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
         Finding::ok(format!("{port}: rpcbind is there, for stagd --rpcbind"))
     } else {
         let found = format!("{port}: no rpcbind; without it stagd --rpcbind does not start, and clients have to be told mountport=");
-        Finding::bad(State::Note, found, "sudo systemctl start rpcbind (Debian: sudo apt install rpcbind)")
+        Finding::bad(State::Note, found, "`sudo systemctl start rpcbind` (Debian: `sudo apt install rpcbind`)")
     });
     findings
 }
@@ -87,7 +87,7 @@ pub(super) fn congestion_control(machine: &Machine) -> Vec<Finding> {
     vec![match name.as_str() {
         "bbr" => {
             let found = "bbr, which paces even the loopback";
-            let repair = "stag --congestion reno and stagd --congestion-control reno; or sudo sysctl -w net.ipv4.tcp_congestion_control=cubic";
+            let repair = "--congestion reno of stag, and --congestion-control reno of stagd; or `sudo sysctl -w net.ipv4.tcp_congestion_control=cubic`";
             Finding::bad(State::Note, found, repair)
         }
         "" => Finding::bad(

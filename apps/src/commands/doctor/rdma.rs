@@ -47,7 +47,7 @@ pub(super) fn modules(machine: &Machine) -> Vec<Finding> {
         } else {
             format!("{name} is not loaded, and not among the modules of kernel {release}")
         };
-        findings.push(Finding::bad(machine.missing(), found, modprobe(machine, name)));
+        findings.push(Finding::bad(machine.missing(), found, modprobe(machine, name, "")));
     }
     let listed =
         |is: &dyn Fn(&str) -> bool| match DRIVERS.into_iter().filter(|name| is(name)).collect::<Vec<_>>() {
@@ -62,14 +62,13 @@ pub(super) fn modules(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// The command that loads a module, and what it takes where the kernel has none of that name.
-pub(super) fn modprobe(machine: &Machine, module: &str) -> String {
-    let kernel = if machine.has_loaded(module) || machine.has_on_disk(module) {
-        ""
-    } else {
-        "a kernel with RDMA support (Debian: sudo apt install linux-image-amd64), then: "
-    };
-    format!("{kernel}sudo modprobe {module}")
+/// The command that loads a module, with what follows it; and what it takes where the kernel has none of that name.
+pub(super) fn modprobe(machine: &Machine, module: &str, and: &str) -> String {
+    let command = format!("sudo modprobe {module}{and}");
+    if machine.has_loaded(module) || machine.has_on_disk(module) {
+        return command;
+    }
+    format!("a kernel with RDMA support (Debian: `sudo apt install linux-image-amd64`), then: `{command}`")
 }
 
 /// The libraries, where dynamic linkers look.
@@ -110,11 +109,11 @@ pub(super) fn device_files(machine: &Machine) -> Vec<Finding> {
         match fs::metadata(machine.path(&path)) {
             Err(_) => {
                 let found = format!("/{path} is not there");
-                findings.push(Finding::bad(machine.missing(), found, modprobe(machine, "rdma_ucm")));
+                findings.push(Finding::bad(machine.missing(), found, modprobe(machine, "rdma_ucm", "")));
             }
             Ok(file) if !may_write(machine, &file) => {
                 let found = format!("/{path} may not be opened (mode {:o})", file.mode() & 0o7777);
-                let repair = format!("sudo chmod a+rw /{path}; or a rule of udev");
+                let repair = format!("`sudo chmod a+rw /{path}`; or a rule of udev");
                 findings.push(Finding::bad(machine.missing(), found, repair));
             }
             Ok(_) => {}

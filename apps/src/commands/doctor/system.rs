@@ -16,7 +16,7 @@ pub(super) fn open_files(machine: &Machine) -> Vec<Finding> {
     let found = format!("{limit} may be open; {OPEN_FILES} do for a stagd with directories");
     // "unlimited" is no number.
     vec![if limit.parse().is_ok_and(|limit: u64| limit < OPEN_FILES) {
-        let repair = format!("ulimit -n {}; of a service: LimitNOFILE={0}", 4 * OPEN_FILES);
+        let repair = format!("`ulimit -n {}`; of a service: LimitNOFILE={0}", 4 * OPEN_FILES);
         Finding::bad(State::Warning, found, repair)
     } else {
         Finding::ok(found)

@@ -10,8 +10,20 @@ use crate::{DisconnectReason, WorkError};
 pub(super) fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         // Queues are memory that is locked, as arenas are.
-        Some(libc::ENOMEM) => " (see ulimit -l)",
+        Some(libc::ENOMEM) => {
+            " (ulimit -l shows the limit of locked memory, `stag doctor --for verbs` how to raise it)"
+        }
         Some(libc::EAGAIN) => " (see rdma.max of the control group)",
+        _ => "",
+    }
+}
+
+/// What to look at where the connection manager does not take the address of a peer.
+pub(super) fn address_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EINVAL | libc::ENODEV | libc::EADDRNOTAVAIL | libc::ENETUNREACH | libc::EHOSTUNREACH) => {
+            " (does a device lead there? `stag fabrics` lists them with their addresses)"
+        }
         _ => "",
     }
 }

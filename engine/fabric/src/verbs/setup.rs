@@ -7,7 +7,7 @@ use stag_rdma_core_sys as sys;
 
 use super::connection::{Dialing, Phase, QueuePair};
 use super::device::{self, Opened, PRIVATE_DATA_LEN_MAX, capacities};
-use super::errors::hint;
+use super::errors::{address_hint, hint};
 use super::exposure::Exposures;
 use super::identifiers::{CmId, Parameters};
 use super::objects::MemoryWindow;
@@ -93,7 +93,8 @@ impl Verbs {
             Ok(cm) => pair.cm = Some(cm),
             Err(source) => {
                 self.completions_taken -= pair.completions;
-                return Err(FabricError::System { doing: format!("connect to verbs://{address}"), source });
+                let doing = format!("connect to verbs://{address}{}", address_hint(&source));
+                return Err(FabricError::System { doing, source });
             }
         }
         self.install(pair);

@@ -288,6 +288,17 @@ fn the_parameters_of_a_connection() {
     }
 }
 
+/// An address that leads to no device, as localhost often does: the kernel only calls it invalid.
+#[test]
+fn an_address_without_a_device_says_where_to_look() {
+    WINDOWS.begin();
+    let mut a = Side::new(WINDOWS.config(), CAPACITY).expect("a device");
+    fake::fail("rdma_resolve_addr", 0, libc::EINVAL);
+    let error = a.verbs.connect("127.0.0.1:20049", b"", CAPACITY).expect_err("refused").to_string();
+    assert!(error.contains("connect to verbs://127.0.0.1:20049 (does a device lead there?"), "{error}");
+    assert!(error.contains("`stag fabrics`"), "{error}");
+}
+
 /// A listener whose address moved to another device listens again; until that succeeds, it is tried.
 #[test]
 fn a_listener_follows_its_address() {
