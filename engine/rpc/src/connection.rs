@@ -95,16 +95,23 @@ impl Connection {
         }
         if let CloseReason::Violation(what) = reason {
             core.statistics.violations += 1;
-            tracing::warn!(peer = ?self.peer, what, "connection ended: the peer broke the rules");
+            self.complain(core, format_args!("{what}"));
         }
         if reason == CloseReason::Stuck {
             core.statistics.peers_stuck += 1;
             let limit = core.config.peer_timeout;
-            tracing::warn!(peer = ?self.peer, ?limit, "connection ended: the peer takes no Replies, or its chunks cannot be read");
+            let what = "it takes no Replies, or its chunks cannot be read";
+            self.complain(core, format_args!("{what}, for {limit:?} (peer_timeout)"));
         }
         self.closing = true;
         self.close_reason = Some(reason);
         core.provider.disconnect(self.id);
+    }
+
+    fn complain<P>(&self, core: &mut Core<P>, what: std::fmt::Arguments<'_>) {
+        if let Some(withheld) = core.complaints.admit(core.now) {
+            tracing::warn!(peer = ?self.peer, %what, withheld, "connection ended by us");
+        }
     }
 
     /// Goes on with what found no room, and with a graceful stop. Returns how much was done.

@@ -16,6 +16,7 @@ use crate::ConnectionId;
 use crate::calling::Calling;
 use crate::client::{CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent, Request};
 use crate::clients::is_named;
+use crate::complaints::Complaints;
 use crate::config::{ConfigError, EngineConfig};
 use crate::connection::Connection;
 use crate::dispatch::finish_orphan;
@@ -166,6 +167,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 receives_shared: 0,
                 serving_count: 0,
                 credit_share: config.credits_max,
+                complaints: Complaints::default(),
                 pass: 0,
                 stopping: false,
                 read_posted: false,
@@ -223,7 +225,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     #[cold]
     fn adopt(&mut self, stranger: Stranger) {
         if let Err(error) = self.streams() {
-            tracing::warn!(%error, "TCP connection refused");
+            tracing::warn!(peer = %stranger.peer, %error, "TCP connection refused");
         } else if let Some(streams) = &mut self.streams {
             streams.adopt(&mut self.core, stranger.socket.into(), stranger.peer);
         }
@@ -449,7 +451,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     fn admit(
         &mut self,
         request: stag_fabric::ConnectRequestId,
-        peer: stag_fabric::Peer,
+        peer: &stag_fabric::Peer,
         private_data: &[u8],
     ) -> Result<(), String> {
         let config = self.core.config;
@@ -467,7 +469,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let parameters = Parameters::negotiate(Side::Server, &settings, private_data);
         let id = self.core.provider.prepare(request, config.capacity()).map_err(|error| error.to_string())?;
         let mut connection = Connection::new(id, self.core.now);
-        connection.peer = Some(peer);
+        connection.peer = Some(peer.clone());
         connection.parameters = parameters;
         let mut serving = Serving::new(&config, parameters);
         self.core.serving_count += 1;
@@ -480,7 +482,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let accepted =
             if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
         if let Err(error) = accepted {
-            tracing::warn!(%error, "connection not accepted");
+            if let Some(withheld) = self.core.complaints.admit(self.core.now) {
+                tracing::warn!(?peer, %error, withheld, "connection not accepted");
+            }
             self.core.provider.disconnect(id);
         }
         Ok(())
@@ -669,9 +673,11 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         }
         // After those that are gone: their places and their memory are free now.
         while let Some((request, peer, private_data)) = self.requests.pop() {
-            if let Err(reason) = self.admit(request, peer, &private_data) {
+            if let Err(reason) = self.admit(request, &peer, &private_data) {
                 self.core.statistics.connections_refused += 1;
-                tracing::warn!(reason, "connection refused");
+                if let Some(withheld) = self.core.complaints.admit(now) {
+                    tracing::warn!(?peer, reason, withheld, "connection refused");
+                }
                 self.core.provider.reject(request, &reason);
             }
         }

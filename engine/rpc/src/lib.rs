@@ -18,6 +18,7 @@ mod call;
 mod calling;
 mod client;
 mod clients;
+mod complaints;
 mod config;
 mod connection;
 mod dispatch;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::client::{CompletedCall, ConnectionEvent};
+use crate::complaints::Complaints;
 use crate::config::{EngineConfig, SPARE_RECEIVES};
 use crate::draft::Draft;
 use crate::duplicates::Duplicates;
@@ -36,6 +37,7 @@ pub(crate) struct Core<P> {
     pub(crate) serving_count: u32,
     /// Credits that one serving connection may have at most, by the number of them.
     pub(crate) credit_share: u32,
+    pub(crate) complaints: Complaints,
     /// Counts the passes.
     pub(crate) pass: u64,
     /// A graceful stop is under way.

@@ -35,6 +35,7 @@ use stag_fabric::iwarp::CongestionControl;
 use stag_fabric::{FabricError, Peer};
 
 use crate::ConnectionId;
+use crate::complaints::Complaints;
 use crate::config::EngineConfig;
 use crate::service::{Services, Token};
 use crate::state::Core;
@@ -105,25 +106,6 @@ pub(crate) struct Streams {
     look_interval: Duration,
     next_scan: Duration,
     complaints: Complaints,
-}
-
-/// At most one line a second of what peers can cause.
-#[derive(Debug, Default)]
-struct Complaints {
-    next: Duration,
-    withheld: u64,
-}
-
-impl Complaints {
-    /// Whether to write a line now, and how many were withheld before it.
-    fn admit(&mut self, now: Duration) -> Option<u64> {
-        if now < self.next {
-            self.withheld += 1;
-            return None;
-        }
-        self.next = now + Duration::from_secs(1);
-        Some(std::mem::take(&mut self.withheld))
-    }
 }
 
 fn system(doing: &str, error: impl Into<std::io::Error>) -> FabricError {

@@ -1,10 +1,13 @@
 //! Clients that do not keep to the rules, against a server's engine.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use stag_fabric::RemoteSegment;
 use stag_fabric::sim::{FaultPlan, Random, World, sweep};
 use stag_rpc::{Chunks, ConnectionEvent, EngineConfig};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Level, Metadata, Subscriber};
 
 use crate::raw::{Raw, octets, word};
 use crate::support::program::{BIG, ECHO, GET, LATER, NEVER, PROGRAM, PUT, VERSION};
@@ -450,4 +453,42 @@ fn arbitrary_messages_do_no_harm() {
         case.quiesce();
         case.close();
     });
+}
+
+thread_local! {
+    /// Warnings of this thread.
+    static WARNINGS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts warnings; of all threads, since the log keeps in mind what it was asked for in whichever came first.
+struct Warnings;
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        WARNINGS.set(WARNINGS.get() + 1);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_flood_of_offenders_does_not_flood_the_log() {
+    tracing::subscriber::set_global_default(Warnings).expect("no other test wants the log");
+    let mut bench = Bench::with(small(), small(), small().connections_max as usize);
+    for _ in 0..50 {
+        let refused = bench.add_client(small());
+        bench.run(|bench| bench.closed(refused).is_some());
+    }
+    assert_eq!(bench.server.engine.statistics().connections_refused, 50);
+    assert!(bench.world.now() < Duration::from_secs(1), "{:?}", bench.world.now());
+    assert_eq!(WARNINGS.get(), 1, "one line a second");
+    bench.close();
 }
