@@ -2,6 +2,7 @@
 //! other, through the fabric trait. No line moves between cores here; `stag perf` and the example
 //! `shm_rates` measure that.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ const CAPACITY: QueuePairCapacity = QueuePairCapacity {
 struct Side {
     shm: Shm,
     messages: Pool,
-    completions: Vec<Completion>,
+    completions: VecDeque<Completion>,
     pair: Option<QueuePairId>,
 }
 
@@ -43,7 +44,7 @@ impl Side {
         let messages = Pool::fixed(&arena, "messages", 1024, 256)?;
         let mut shm = Shm::open(ShmConfig::default())?;
         shm.register(&arena)?;
-        Ok(Side { shm, messages, completions: Vec::with_capacity(128), pair: None })
+        Ok(Side { shm, messages, completions: VecDeque::with_capacity(128), pair: None })
     }
 
     fn post_receives(&mut self, pair: QueuePairId) {

@@ -120,7 +120,7 @@ fn one_thread() -> Result<()> {
                 client.provider.ring_doorbells();
                 server.provider.poll(Duration::ZERO, &mut server.completions, 64);
                 while let Some(Completion { completed: Completed::Receive { buf, .. }, .. }) =
-                    server.completions.pop()
+                    server.completions.pop_front()
                 {
                     server.provider.post_receive(peer, 0, buf).map_err(|r| r.error)?;
                     done += 1;

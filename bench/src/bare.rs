@@ -4,6 +4,7 @@
 //! One end listens and serves: it answers the first message with what it exposes, and each other with one as long. The other
 //! connects and measures.
 
+use std::collections::VecDeque;
 use std::thread;
 use std::time::Duration;
 
@@ -64,7 +65,7 @@ pub struct Side<P> {
     /// Memory for Writes and Reads.
     pub payload: Pool,
     /// What the last passes harvested; whoever reads them takes them out.
-    pub completions: Vec<Completion>,
+    pub completions: VecDeque<Completion>,
     /// The connection, once there is one.
     pub established: Option<QueuePairId>,
     shape: Shape,
@@ -100,7 +101,7 @@ impl<P: Provider> Side<P> {
         Ok(Side {
             provider,
             payload,
-            completions: Vec::with_capacity(256),
+            completions: VecDeque::with_capacity(256),
             established: None,
             shape,
             clock: Clock::start(),
@@ -198,7 +199,7 @@ impl<P: Provider> Side<P> {
         self.provider.ring_doorbells();
         while self.segments.is_none() {
             self.wait()?;
-            while let Some(completion) = self.completions.pop() {
+            while let Some(completion) = self.completions.pop_front() {
                 completion.result.map_err(|error| self.failed(error))?;
                 if let Completed::Receive { buf, .. } = completion.completed {
                     self.segments = Some(parse_segments(&buf).context("the first message is too short")?);
@@ -252,7 +253,7 @@ impl<P: Provider> Side<P> {
 
     /// Answers the first message with what is exposed. `false`: it has not come.
     fn greet(&mut self, pair: QueuePairId) -> Result<bool> {
-        while let Some(completion) = self.completions.pop() {
+        while let Some(completion) = self.completions.pop_front() {
             if let (Completed::Receive { buf, .. }, Ok(())) = (completion.completed, completion.result) {
                 self.provider.post_receive(pair, 0, buf).map_err(|refused| refused.error)?;
                 self.expose(pair)?;
@@ -335,7 +336,7 @@ impl<P: Provider> Side<P> {
             let mut left = depth;
             while left > 0 {
                 self.wait()?;
-                while let Some(completion) = self.completions.pop() {
+                while let Some(completion) = self.completions.pop_front() {
                     if let (Completed::Receive { buf, .. }, Ok(())) =
                         (completion.completed, completion.result)
                     {
@@ -387,7 +388,7 @@ impl<P: Provider> Side<P> {
                 }
                 self.provider.ring_doorbells();
                 self.wait()?;
-                while let Some(completion) = self.completions.pop() {
+                while let Some(completion) = self.completions.pop_front() {
                     completion.result.map_err(|error| self.failed(error))?;
                     under_way -= 1;
                     done += 1;

@@ -1,5 +1,6 @@
 //! The trait and the values that cross it.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -496,9 +497,9 @@ pub trait Provider {
     /// Makes all posted work leave: one doorbell for each queue pair that has some.
     fn ring_doorbells(&mut self);
 
-    /// Harvests completions into `completions`, at most `max` of them and never beyond its capacity, and
+    /// Harvests completions into `completions`, at its end, at most `max` of them and never beyond its capacity, and
     /// returns how many. Also does the provider's own bounded work (connection set-up, retries).
-    fn poll(&mut self, now: Duration, completions: &mut Vec<Completion>, max: usize) -> usize;
+    fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize;
 
     /// The next event of the connection manager.
     fn poll_event(&mut self) -> Option<Event>;

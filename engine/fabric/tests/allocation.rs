@@ -7,6 +7,7 @@ mod fake;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use stag_fabric::verbs::SharedReceives;
@@ -49,7 +50,7 @@ const CAPACITY: QueuePairCapacity =
 struct Side<P> {
     provider: P,
     pool: Pool,
-    completions: Vec<Completion>,
+    completions: VecDeque<Completion>,
     pair: Option<QueuePairId>,
 }
 
@@ -61,7 +62,7 @@ impl<P: Provider> Side<P> {
         let arena = Arena::new(&config).expect("a megabyte");
         let pool = Pool::runs(&arena, "all", 1024, 512).expect("it fits");
         provider.register(&arena).expect("an arena is sealed");
-        Side { provider, pool, completions: Vec::with_capacity(64), pair: None }
+        Side { provider, pool, completions: VecDeque::with_capacity(64), pair: None }
     }
 
     fn turn(&mut self, now: Duration) {

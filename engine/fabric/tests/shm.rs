@@ -2,6 +2,7 @@
 //!
 //! The second process is this test program again, which runs the test [`second_process`] with a role.
 
+use std::collections::VecDeque;
 use std::env;
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
@@ -48,7 +49,7 @@ struct Side {
     messages: Pool,
     pages: Pool,
     start: Instant,
-    completions: Vec<Completion>,
+    completions: VecDeque<Completion>,
     pair: Option<QueuePairId>,
     peer: Option<Peer>,
     ended: Option<DisconnectReason>,
@@ -64,7 +65,7 @@ impl Side {
         let pages = Pool::runs(&arena, "pages", 4096, 800).expect("they fit");
         let mut shm = Shm::open(ShmConfig { may_sleep, ..ShmConfig::default() }).expect("it needs nothing");
         shm.register(&arena).expect("an arena is sealed");
-        let completions = Vec::with_capacity(64);
+        let completions = VecDeque::with_capacity(64);
         Side { shm, messages, pages, start: now(), completions, pair: None, peer: None, ended: None }
     }
 
@@ -143,7 +144,7 @@ impl Side {
         loop {
             let is_message = |c: &Completion| matches!(c.completed, Completed::Receive { .. });
             if let Some(at) = self.completions.iter().position(is_message) {
-                let completion = self.completions.remove(at);
+                let completion = self.completions.remove(at)?;
                 let Completed::Receive { buf, invalidated, exposed } = completion.completed else { continue };
                 completion.result.ok()?;
                 self.post_receive(pair);
@@ -261,8 +262,9 @@ fn respond(side: &mut Side, name: &str) {
         side.shm.post_read(pair, ReadRequest { id: 1, target }, &parts).expect("within the capacity");
         let read = loop {
             let is_read = |c: &Completion| matches!(c.completed, Completed::Read(_));
-            if let Some(at) = side.completions.iter().position(is_read) {
-                break side.completions.remove(at);
+            let at = side.completions.iter().position(is_read);
+            if let Some(read) = at.and_then(|at| side.completions.remove(at)) {
+                break read;
             }
             side.poll();
         };
@@ -389,7 +391,8 @@ fn memory_comes_back_from_a_peer_that_died_while_writing() {
             _ => loop {
                 let is_fence = |c: &Completion| matches!(c.completed, Completed::Fence { .. });
                 if let Some(at) = side.completions.iter().position(is_fence)
-                    && let Completed::Fence { exposed, .. } = side.completions.remove(at).completed
+                    && let Some(Completion { completed: Completed::Fence { exposed, .. }, .. }) =
+                        side.completions.remove(at)
                 {
                     break exposed;
                 }

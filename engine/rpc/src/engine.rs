@@ -93,7 +93,7 @@ pub struct Engine<P, S> {
     pub(crate) parked: Vec<Box<Connection>>,
     /// Clients' connections that were: their names, and their queue pairs of today.
     pub(crate) moved: Vec<(ConnectionId, ConnectionId)>,
-    completions: Vec<Completion>,
+    completions: VecDeque<Completion>,
     disconnects: Vec<(ConnectionId, DisconnectReason)>,
     requests: Vec<ConnectRequest>,
     next_scan: Duration,
@@ -145,7 +145,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             connections: Vec::new(),
             parked: Vec::new(),
             moved: Vec::new(),
-            completions: Vec::with_capacity(config.burst),
+            completions: VecDeque::with_capacity(config.burst),
             disconnects: Vec::new(),
             requests: Vec::new(),
             next_scan: Duration::ZERO,
@@ -505,14 +505,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     /// Acts on all that one look found, and says how many events were among it.
     #[inline]
-    fn handle(&mut self, completions: &mut Vec<Completion>) -> usize {
+    fn handle(&mut self) -> usize {
         let mut events = 0;
         // Established comes before a queue pair's first completion, Disconnected after its last.
         while let Some(event) = self.core.provider.poll_event() {
             events += 1;
             self.handle_event(event);
         }
-        for completion in completions.drain(..) {
+        while let Some(completion) = self.completions.pop_front() {
             self.complete(completion);
         }
         events
@@ -646,28 +646,23 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         self.core.now = now;
         self.core.pass += 1;
         let burst = self.core.config.burst;
-        let mut completions = std::mem::take(&mut self.completions);
-        let mut events = self.core.provider.poll(now, &mut completions, burst);
-        // An idle look is much cheaper than a pass: several of them make the time from a message's arrival to
-        // its handling shorter.
-        for _ in 0..IDLE_LOOKS {
-            if events > 0 {
-                break;
-            }
-            events = self.core.provider.poll(now, &mut completions, burst);
-        }
-
-        let mut looks_again = true;
+        let (mut events, mut idle_looks, mut looks_again) = (0, IDLE_LOOKS, true);
         loop {
-            events += self.handle(&mut completions);
+            let count = self.core.provider.poll(now, &mut self.completions, burst);
+            // An idle look is much cheaper than a pass: several of them make the time from a message's arrival to
+            // its handling shorter.
+            if count == 0 && idle_looks > 0 {
+                idle_looks -= 1;
+                continue;
+            }
+            events += count + self.handle();
             // Where memory is shared a Read is done when it is posted: its Call need not wait for another pass. Once
             // only, so that the pass stays bounded.
             if !std::mem::take(&mut looks_again) || !std::mem::take(&mut self.core.read_posted) {
                 break;
             }
-            events += self.core.provider.poll(now, &mut completions, burst);
+            idle_looks = 0;
         }
-        self.completions = completions;
         while let Some((id, reason)) = self.disconnects.pop() {
             self.handle_disconnected(id, reason);
         }

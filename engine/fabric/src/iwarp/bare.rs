@@ -194,10 +194,10 @@ mod tests {
                             rest = behind;
                         }
                     }
-                    let mut completions: Vec<Completion> = Vec::new();
+                    let mut completions: VecDeque<Completion> = VecDeque::new();
                     for end in &mut ends {
                         while let Some(completion) = end.completion() {
-                            completions.push(completion);
+                            completions.push_back(completion);
                         }
                     }
                     done += completions.len();

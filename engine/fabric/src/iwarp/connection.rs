@@ -54,7 +54,7 @@ pub(super) struct Terms {
 
 /// Where completions go: to the user who is polling, or to wait for the next poll.
 pub(super) struct Sink<'a> {
-    pub(super) out: Option<&'a mut Vec<Completion>>,
+    pub(super) out: Option<&'a mut VecDeque<Completion>>,
     pub(super) end: usize,
     pub(super) local: &'a mut VecDeque<Completion>,
 }
@@ -68,7 +68,7 @@ impl Sink<'_> {
             && out.len() < self.end
             && self.local.is_empty()
         {
-            out.push(completion);
+            out.push_back(completion);
             return true;
         }
         self.local.push_back(completion);

@@ -1,5 +1,6 @@
 //! The provider's methods: the thin layer between the trait and a queue pair.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -237,7 +238,7 @@ impl Provider for Iwarp {
     }
 
     #[inline]
-    fn poll(&mut self, now: Duration, completions: &mut Vec<Completion>, max: usize) -> usize {
+    fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);
         self.now = now;
@@ -318,7 +319,7 @@ impl Provider for Iwarp {
 impl Iwarp {
     /// Hands out completions that waited.
     #[inline]
-    fn drain_local(&mut self, completions: &mut Vec<Completion>, end: usize) {
+    fn drain_local(&mut self, completions: &mut VecDeque<Completion>, end: usize) {
         while completions.len() < end
             && let Some(completion) = self.local.pop_front()
         {
@@ -327,7 +328,7 @@ impl Iwarp {
             if is_request && let Some(pair) = find(&mut self.slots, completion.queue_pair) {
                 pair.harvested();
             }
-            completions.push(completion);
+            completions.push_back(completion);
         }
     }
 }

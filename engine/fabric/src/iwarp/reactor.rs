@@ -1,5 +1,6 @@
 //! What `poll` does: sockets are read and written, timers looked at, ended queue pairs cleared away.
 
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ impl Iwarp {
 
     /// Reads the open queue pairs: all of them if there are few.
     #[inline]
-    pub(super) fn harvest(&mut self, completions: &mut Vec<Completion>, end: usize) {
+    pub(super) fn harvest(&mut self, completions: &mut VecDeque<Completion>, end: usize) {
         if self.is_crowded() {
             return;
         }
@@ -80,7 +81,7 @@ impl Iwarp {
 
     /// Takes what a queue pair's socket has.
     #[inline]
-    fn receive(&mut self, index: u32, completions: &mut Vec<Completion>, end: usize) {
+    fn receive(&mut self, index: u32, completions: &mut VecDeque<Completion>, end: usize) {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         if pair.phase != Phase::Open {
             return;
@@ -252,7 +253,7 @@ impl Iwarp {
 
     /// Looks at the sockets that are not read in every pass, and at the timers.
     #[cold]
-    pub(super) fn look(&mut self, completions: &mut Vec<Completion>, end: usize) {
+    pub(super) fn look(&mut self, completions: &mut VecDeque<Completion>, end: usize) {
         self.look_at = self.now + LOOK_INTERVAL;
         self.look_passes = 0;
         let is_crowded = self.is_crowded();

@@ -456,7 +456,7 @@ impl QueuePair {
     #[inline]
     pub(super) fn harvest(
         &mut self,
-        completions: &mut Vec<Completion>,
+        completions: &mut VecDeque<Completion>,
         room: usize,
     ) -> Result<(), DisconnectReason> {
         let Some(link) = &mut self.link else { return Ok(()) };
@@ -479,7 +479,7 @@ impl QueuePair {
                     left -= 1;
                     let room = buf.capacity();
                     if header.len() > room {
-                        completions.push(Completion {
+                        completions.push_back(Completion {
                             queue_pair: self.id,
                             id,
                             completed: Completed::Receive { buf, invalidated: None, exposed: None },
@@ -498,9 +498,14 @@ impl QueuePair {
                         // One that we fenced while the message was on its way is dead already: no news.
                         let invalidated = exposed.is_some().then_some(handle);
                         let completed = Completed::Receive { buf, invalidated, exposed };
-                        completions.push(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
+                        completions.push_back(Completion {
+                            queue_pair: self.id,
+                            id,
+                            completed,
+                            result: Ok(()),
+                        });
                     } else {
-                        completions.push(Completion {
+                        completions.push_back(Completion {
                             queue_pair: self.id,
                             id,
                             completed: Completed::Receive { buf, invalidated: None, exposed: None },
@@ -573,14 +578,14 @@ impl QueuePair {
     }
 
     /// Hands out fences that were waiting and are done, at most `room`.
-    pub(super) fn poll_fences(&mut self, completions: &mut Vec<Completion>, room: usize) {
+    pub(super) fn poll_fences(&mut self, completions: &mut VecDeque<Completion>, room: usize) {
         let Some(link) = &self.link else { return };
         for _ in 0..room {
             let Some((handle, id, exposed)) = self.exposures.poll(&link.theirs, self.peer_gone) else {
                 return;
             };
             let completed = Completed::Fence { handle, exposed };
-            completions.push(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
+            completions.push_back(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
         }
     }
 
@@ -618,26 +623,26 @@ impl QueuePair {
     }
 
     /// Gives back what is posted and exposed, at most `room`. `true`: nothing is left.
-    pub(super) fn flush(&mut self, completions: &mut Vec<Completion>, room: usize) -> bool {
+    pub(super) fn flush(&mut self, completions: &mut VecDeque<Completion>, room: usize) -> bool {
         let end = completions.len() + room;
         let flushed = Err(WorkError::Flushed);
         while completions.len() < end {
             if let Some((id, buf)) = self.receives.pop_front() {
                 let completed = Completed::Receive { buf, invalidated: None, exposed: None };
-                completions.push(self.completion(id, completed, flushed));
+                completions.push_back(self.completion(id, completed, flushed));
                 continue;
             }
             match self.pending.pop_front() {
                 Some(Pending::Send(SendRequest { id, buf, .. })) => {
                     self.outstanding -= 1;
-                    completions.push(self.completion(id, Completed::Send(buf), flushed));
+                    completions.push_back(self.completion(id, Completed::Send(buf), flushed));
                     continue;
                 }
                 Some(Pending::Complete(completion)) => {
                     self.outstanding -= 1;
                     // Nothing succeeds behind a Send that did not.
                     let result = completion.result.and(flushed);
-                    completions.push(Completion { result, ..completion });
+                    completions.push_back(Completion { result, ..completion });
                     continue;
                 }
                 Some(Pending::Bind { .. }) => continue,
@@ -648,7 +653,7 @@ impl QueuePair {
                 self.flushed = next;
                 if let Some(Fence::Done(exposed)) = self.fence(handle, 0) {
                     let completed = Completed::Fence { handle, exposed };
-                    completions.push(self.completion(0, completed, flushed));
+                    completions.push_back(self.completion(0, completed, flushed));
                 }
                 continue;
             }
@@ -656,7 +661,7 @@ impl QueuePair {
             let Some((handle, id, exposed)) = self.exposures.poll(&link.theirs, self.peer_gone) else {
                 break;
             };
-            completions.push(self.completion(id, Completed::Fence { handle, exposed }, flushed));
+            completions.push_back(self.completion(id, Completed::Fence { handle, exposed }, flushed));
         }
         self.receives.is_empty() && self.pending.is_empty() && self.exposures.is_empty()
     }

@@ -276,7 +276,7 @@ impl Shm {
 
     /// Looks after the queue pairs that wait for something else than messages.
     #[cold]
-    fn attend(&mut self, completions: &mut Vec<Completion>, end: usize) {
+    fn attend(&mut self, completions: &mut VecDeque<Completion>, end: usize) {
         let mut at = 0;
         while at < self.attention.len() {
             let index = self.attention[at];
@@ -289,7 +289,7 @@ impl Shm {
     }
 
     /// Whether the queue pair needs attention again.
-    fn attend_one(&mut self, index: u32, completions: &mut Vec<Completion>, end: usize) -> bool {
+    fn attend_one(&mut self, index: u32, completions: &mut VecDeque<Completion>, end: usize) -> bool {
         let room = end - completions.len();
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return false };
         match pair.phase.clone() {

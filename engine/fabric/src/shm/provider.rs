@@ -1,5 +1,6 @@
 //! The provider's methods: the thin layer between the trait and a queue pair.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -267,8 +268,8 @@ impl Provider for Shm {
         }
     }
 
-    #[inline]
-    fn poll(&mut self, now: Duration, completions: &mut Vec<Completion>, max: usize) -> usize {
+    #[inline(always)]
+    fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);
         self.now = now;
@@ -281,7 +282,7 @@ impl Provider for Shm {
             if signaled && let Some(pair) = find(&mut self.slots, completion.queue_pair) {
                 pair.harvested();
             }
-            completions.push(completion);
+            completions.push_back(completion);
         }
 
         self.harvest(completions, end);
@@ -296,25 +297,9 @@ impl Provider for Shm {
         completions.len() - start
     }
 
+    #[inline]
     fn poll_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front()?;
-        if let Event::Established { queue_pair, .. } = event
-            && let Some(pair) = find(&mut self.slots, queue_pair)
-        {
-            // From here on there may be completions.
-            if pair.phase == Phase::Announced {
-                pair.phase = Phase::Open;
-                if let Some(doorbell) = pair.doorbell() {
-                    self.active.push(Active { doorbell, index: queue_pair.index });
-                }
-                // The peer may be gone again already; what it sent is in the ring.
-                if pair.peer_gone {
-                    pair.phase = Phase::Draining(pair.peer_reason());
-                    self.mark_attention(queue_pair.index);
-                }
-            }
-        }
-        Some(event)
+        if self.events.is_empty() { None } else { self.take_event() }
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
@@ -362,6 +347,29 @@ impl Provider for Shm {
 }
 
 impl Shm {
+    /// Tells the user of an event.
+    #[cold]
+    fn take_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        if let Event::Established { queue_pair, .. } = event
+            && let Some(pair) = find(&mut self.slots, queue_pair)
+        {
+            // From here on there may be completions.
+            if pair.phase == Phase::Announced {
+                pair.phase = Phase::Open;
+                if let Some(doorbell) = pair.doorbell() {
+                    self.active.push(Active { doorbell, index: queue_pair.index });
+                }
+                // The peer may be gone again already; what it sent is in the ring.
+                if pair.peer_gone {
+                    pair.phase = Phase::Draining(pair.peer_reason());
+                    self.mark_attention(queue_pair.index);
+                }
+            }
+        }
+        Some(event)
+    }
+
     /// Posts a Send that `send_now` does not take.
     #[inline(never)]
     fn post_send_slow(
@@ -379,7 +387,7 @@ impl Shm {
 
     /// Goes round the open queue pairs, once.
     #[inline(always)]
-    fn harvest(&mut self, completions: &mut Vec<Completion>, end: usize) {
+    fn harvest(&mut self, completions: &mut VecDeque<Completion>, end: usize) {
         let count = self.active.len();
         if self.turn >= count {
             self.turn = 0;
@@ -402,7 +410,13 @@ impl Shm {
 
     /// Takes what one queue pair has. `false`: this pass is over.
     #[inline(always)]
-    fn harvest_one(&mut self, at: usize, index: u32, completions: &mut Vec<Completion>, end: usize) -> bool {
+    fn harvest_one(
+        &mut self,
+        at: usize,
+        index: u32,
+        completions: &mut VecDeque<Completion>,
+        end: usize,
+    ) -> bool {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return true };
         let result = pair.harvest(completions, end - completions.len());
         if let Some(doorbell) = pair.doorbell() {

@@ -2,6 +2,7 @@
 //!
 //! Both sides run in one thread, in turns; two processes are in `tests/shm.rs`.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
@@ -27,7 +28,7 @@ struct Side {
     shm: Shm,
     messages: Pool,
     now: Duration,
-    completions: Vec<Completion>,
+    completions: VecDeque<Completion>,
     events: Vec<Event>,
 }
 
@@ -49,7 +50,7 @@ impl Side {
         let messages = Pool::runs(&arena, "messages", 1024, 512).unwrap();
         let mut shm = Shm::open(config).unwrap();
         shm.register(&arena).unwrap();
-        let (completions, events) = (Vec::with_capacity(64), Vec::new());
+        let (completions, events) = (VecDeque::with_capacity(64), Vec::new());
         Side { shm, messages, now: Duration::ZERO, completions, events }
     }
 
@@ -63,7 +64,7 @@ impl Side {
     fn turn(&mut self) {
         self.now += Duration::from_micros(10);
         self.shm.ring_doorbells();
-        let mut completions = Vec::with_capacity(64);
+        let mut completions = VecDeque::with_capacity(64);
         self.shm.poll(self.now, &mut completions, 64);
         self.completions.append(&mut completions);
         while let Some(event) = self.shm.poll_event() {
@@ -672,7 +673,7 @@ fn fenced_memory_is_never_written_again() {
                 wait(&mut server, |server| {
                     let is_fence = |c: &Completion| matches!(c.completed, Completed::Fence { .. });
                     let at = server.completions.iter().position(is_fence)?;
-                    match server.completions.remove(at).completed {
+                    match server.completions.remove(at)?.completed {
                         Completed::Fence { exposed, .. } => Some(exposed),
                         _ => None,
                     }

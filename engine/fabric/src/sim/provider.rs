@@ -1,5 +1,6 @@
 //! [`Sim`]: the fabric trait on a simulated device.
 
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -412,7 +413,7 @@ impl Provider for Sim {
     /// # Panics
     ///
     /// If `now` is earlier than the world's time: then the caller's clock is not the world's.
-    fn poll(&mut self, now: Duration, completions: &mut Vec<Completion>, max: usize) -> usize {
+    fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
         let mut state = self.world.0.borrow_mut();
         assert!(now >= state.now, "polled at {now:?}, but the simulated time is {:?} already", state.now);
         state.advance_to(now);
@@ -421,7 +422,7 @@ impl Provider for Sim {
             let Some(completion) = own(&mut state, self.device).harvest() else { return count };
             let failed = u64::from(completion.result.is_err());
             state.trace.words(&[22, self.device as u64, completion.id, failed]);
-            completions.push(completion);
+            completions.push_back(completion);
         }
         max
     }

@@ -164,38 +164,26 @@ impl QueuePair {
     /// Hands to the device what it has room for. An error is the end of the queue pair.
     #[inline]
     pub(super) fn ring(&mut self, batch: &mut Batch) -> io::Result<()> {
-        // First: a Send may tell the peer that they are there.
-        if self.receives.is_waiting() {
-            self.ring_receives(batch)?;
-        }
         let raw = self.raw();
-        let Some(domain) = &self.domain else { return Ok(()) };
-        if raw.is_null() || !self.is_open() {
-            return Ok(());
+        let Some(domain) = self.domain.as_ref().filter(|_| !raw.is_null()) else { return Ok(()) };
+        // First: a Send may tell the peer that they are there.
+        while self.receives.is_waiting() && self.takes_receives() {
+            self.receives.fill(batch, self.id, domain);
+            // SAFETY: the queue pair exists, `cm` owns it. The buffers stay in `receives`, where nobody looks into
+            // them, until they complete or the queue pair is destroyed (`finish`, or the order of our fields).
+            unsafe { batch.post_receives(raw) }?;
         }
-        while self.sends.is_waiting() {
+        while self.sends.is_waiting() && self.is_open() {
             self.sends.fill(batch, self.id, domain, &self.exposures, self.inline_len);
             if batch.is_empty() {
                 // The device has no room.
                 break;
             }
-            // SAFETY: as in `ring_receives`; what is sent or written stays in `sends`, what is exposed in `exposures`.
+            // SAFETY: as above; what is sent or written stays in `sends`, what is exposed in `exposures`.
             unsafe { batch.post_sends(raw) }?;
             for slot in batch.take_binds() {
                 self.exposures.bound(slot);
             }
-        }
-        Ok(())
-    }
-
-    fn ring_receives(&mut self, batch: &mut Batch) -> io::Result<()> {
-        let raw = self.raw();
-        let Some(domain) = self.domain.as_ref().filter(|_| !raw.is_null()) else { return Ok(()) };
-        while self.takes_receives() && self.receives.is_waiting() {
-            self.receives.fill(batch, self.id, domain);
-            // SAFETY: the queue pair exists, `cm` owns it. The buffers stay in `receives`, where nobody looks into
-            // them, until they complete or the queue pair is destroyed (`finish`, or the order of our fields).
-            unsafe { batch.post_receives(raw) }?;
         }
         Ok(())
     }

@@ -16,14 +16,14 @@ use crate::{Completed, Completion, DisconnectReason, Event, Handle, WorkError};
 
 /// Where completions go: to the user, while there is room, else to `Verbs::local`.
 pub(super) struct Out<'a> {
-    pub(super) completions: &'a mut Vec<Completion>,
+    pub(super) completions: &'a mut VecDeque<Completion>,
     /// The length that it may grow to.
     pub(super) end: usize,
 }
 
 impl Out<'_> {
     /// For whoever has no user to give them to: all go to `Verbs::local`.
-    pub(super) fn nowhere(nothing: &mut Vec<Completion>) -> Out<'_> {
+    pub(super) fn nowhere(nothing: &mut VecDeque<Completion>) -> Out<'_> {
         Out { completions: nothing, end: 0 }
     }
 
@@ -79,7 +79,7 @@ impl Verbs {
     }
 
     /// A message took the shared Receive of that number.
-    #[inline]
+    #[inline(never)]
     fn shared_receive_done(&mut self, number: u32, completion: &sys::ibv_wc, out: &mut Out<'_>) {
         let Some(shared) = self.opened.as_ref().and_then(|opened| opened.receives.clone()) else { return };
         let Some((buf, arena)) = shared.take(number) else { return };
@@ -99,25 +99,28 @@ impl Verbs {
     }
 
     /// A Receive is done.
-    #[inline]
+    // Always inline: it is what most completions are.
+    #[inline(always)]
     fn received(&mut self, index: u32, id: u64, mut buf: Buf, completion: &sys::ibv_wc, out: &mut Out<'_>) {
         let mut result = work_error(Queue::Receive, completion.status).map_or(Ok(()), Err);
-        if result.is_ok() && self.at(index).is_some_and(|pair| !pair.is_open()) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        let mut pair = pair;
+        if result.is_ok() && !pair.is_open() {
             self.first_message(index);
+            let Some(Some(again)) = self.slots.get_mut(index as usize) else { return };
+            pair = again;
         }
-        let Verbs { slots, opened, counters, local, .. } = self;
-        let Some(Some(pair)) = slots.get_mut(index as usize) else { return };
         let (mut invalidated, mut exposed) = (None, None);
         if result.is_ok() {
             (pair.is_heard, pair.was_heard) = (true, true);
-            let flags = opened.as_ref().map_or(0, |opened| opened.profile.with_invalidate);
+            let flags = self.opened.as_ref().map_or(0, |opened| opened.profile.with_invalidate);
             if completion.wc_flags & flags != 0 {
                 // SAFETY: the flag says which field of the union it is; both are numbers.
                 let handle = unsafe { completion.__bindgen_anon_1.invalidated_rkey };
                 match pair.exposures.invalidated(handle) {
                     Invalidated::Ended(memory) => {
                         (invalidated, exposed) = (Some(Handle(handle)), Some(memory));
-                        counters.invalidations += 1;
+                        self.counters.invalidations += 1;
                     }
                     Invalidated::Meanwhile => {}
                     Invalidated::Violation => result = Err(WorkError::PeerViolation),
@@ -129,7 +132,7 @@ impl Verbs {
             }
         }
         let completed = Completed::Receive { buf, invalidated, exposed };
-        pair.give(local, out, id, completed, result);
+        pair.give(&mut self.local, out, id, completed, result);
         if let Err(error) = result {
             self.failed(index, error);
         }
@@ -197,7 +200,7 @@ impl Verbs {
     /// Destroys a queue pair that is closing, and gives back all that is left.
     pub(super) fn finish(&mut self, index: u32) {
         // What it completed is still true.
-        let mut nothing = Vec::new();
+        let mut nothing = VecDeque::new();
         let out = &mut Out::nowhere(&mut nothing);
         while self.harvest(out) {}
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
@@ -260,7 +263,7 @@ impl QueuePair {
             self.held.push_back(completion);
         } else if local.is_empty() && out.has_room() {
             self.harvested(&completion.completed);
-            out.completions.push(completion);
+            out.completions.push_back(completion);
         } else {
             local.push_back(completion);
         }

@@ -1,5 +1,6 @@
 //! The provider's methods.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -306,13 +307,15 @@ impl Provider for Verbs {
         }
     }
 
-    #[inline]
-    fn poll(&mut self, now: Duration, completions: &mut Vec<Completion>, max: usize) -> usize {
+    #[inline(always)]
+    fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);
         self.now = now;
         let mut out = Out { completions, end };
-        self.deliver(&mut out);
+        if !self.local.is_empty() {
+            self.deliver(&mut out);
+        }
         while out.has_room() && self.harvest(&mut out) {}
         self.look_passes += u32::from(out.completions.len() == start);
         if now >= self.look_at || self.look_passes >= LOOK_PASSES {
@@ -322,14 +325,9 @@ impl Provider for Verbs {
         completions.len() - start
     }
 
+    #[inline]
     fn poll_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front()?;
-        if let Event::Established { queue_pair, .. } = event {
-            let Some(Some(pair)) = self.slots.get_mut(queue_pair.index as usize) else { return Some(event) };
-            pair.is_announced = true;
-            self.local.extend(pair.held.drain(..));
-        }
-        Some(event)
+        if self.events.is_empty() { None } else { self.take_event() }
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
@@ -347,7 +345,7 @@ impl Provider for Verbs {
             return false;
         }
         // What came before the request makes no event. All of it: some completions have nothing for the user.
-        let mut nothing = Vec::new();
+        let mut nothing = VecDeque::new();
         let mut out = Out::nowhere(&mut nothing);
         while self.harvest(&mut out) {}
         self.local.is_empty() && self.dirty.is_empty() && !self.is_broken
@@ -372,8 +370,19 @@ impl Verbs {
         self.opened.as_ref().map_or(0, |opened| opened.profile.len_max)
     }
 
+    /// Tells the user of an event.
+    #[cold]
+    fn take_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        if let Event::Established { queue_pair, .. } = event {
+            let Some(Some(pair)) = self.slots.get_mut(queue_pair.index as usize) else { return Some(event) };
+            pair.is_announced = true;
+            self.local.extend(pair.held.drain(..));
+        }
+        Some(event)
+    }
+
     /// Gives the user what is queued.
-    #[inline]
     fn deliver(&mut self, out: &mut Out<'_>) {
         while out.has_room()
             && let Some(completion) = self.local.pop_front()
@@ -381,7 +390,7 @@ impl Verbs {
             if let Some(pair) = self.find(completion.queue_pair) {
                 pair.harvested(&completion.completed);
             }
-            out.completions.push(completion);
+            out.completions.push_back(completion);
         }
     }
 }

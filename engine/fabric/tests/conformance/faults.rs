@@ -1,5 +1,6 @@
 //! The faults of the simulated fabric: each does what its plan says, and everything comes back all the same.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use stag_fabric::sim::{FaultPlan, LIMITS, Odds, Run, Violations, World};
@@ -361,7 +362,7 @@ fn run_moves_time_when_all_are_idle_and_says_how_it_ended() {
     let world = World::new(1, FaultPlan::default());
     let mut sim = world.provider("lonely");
     sim.connect("nobody", b"", CAPACITY).expect("connecting starts");
-    let mut scratch = Vec::with_capacity(4);
+    let mut scratch = VecDeque::with_capacity(4);
     let mut pass = |now: Duration| {
         let _ = sim.poll(now, &mut scratch, 4);
         match sim.poll_event() {
@@ -382,7 +383,7 @@ fn a_clock_that_is_not_the_worlds_is_noticed() {
     let world = World::new(1, FaultPlan::default());
     let mut sim = world.provider("late");
     world.advance_to(MICROSECOND);
-    sim.poll(Duration::ZERO, &mut Vec::new(), 1);
+    sim.poll(Duration::ZERO, &mut VecDeque::new(), 1);
 }
 
 #[test]

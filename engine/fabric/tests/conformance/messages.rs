@@ -1,5 +1,7 @@
 //! Sends and Receives.
 
+use std::collections::VecDeque;
+
 use stag_fabric::{
     Completion, DisconnectReason, PostError, Provider, QueuePairCapacity, SendRequest, WorkError,
 };
@@ -157,7 +159,7 @@ pub(crate) fn poll_respects_its_bounds<H: Harness>(bench: &mut Bench<H>) {
         bench[A].post_send(qa, id, &[id as u8]);
     }
     bench[A].provider().ring_doorbells();
-    let mut few = Vec::with_capacity(2);
+    let mut few = VecDeque::with_capacity(2);
     let mut got = Vec::new();
     bench.until("all eight arrive", |bench| {
         let here = bench[B].completions.drain(..).map(|completion| completion.id);

@@ -58,7 +58,7 @@ pub(crate) struct Side<P> {
     pub(crate) messages: Pool,
     /// Payload: runs of pages.
     pub(crate) pages: Pool,
-    scratch: Vec<Completion>,
+    scratch: VecDeque<Completion>,
     pub(crate) accounts: BTreeMap<(u32, u32), Account>,
     /// Completions that no case has looked at yet.
     pub(crate) completions: VecDeque<Completion>,
@@ -95,7 +95,7 @@ impl<P: Provider> Side<P> {
             now: Duration::ZERO,
             messages,
             pages,
-            scratch: Vec::with_capacity(32),
+            scratch: VecDeque::with_capacity(32),
             accounts: BTreeMap::new(),
             completions: VecDeque::new(),
             events: VecDeque::new(),

@@ -317,7 +317,7 @@ fn any_segmentation() {
         };
         let last = server.until("the last message", |server| {
             let at = server.completions.iter().position(is_last)?;
-            Some(server.completions.remove(at))
+            server.completions.remove(at)
         });
         let Completed::Receive { buf, invalidated, exposed: Some(Exposed::Write(memory)) } = last.completed
         else {

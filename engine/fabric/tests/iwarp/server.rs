@@ -1,5 +1,6 @@
 //! A provider that accepts whoever comes, and a peer that says whatever the test wants.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -34,14 +35,14 @@ pub(crate) struct Server {
     pub(crate) now: Duration,
     pub(crate) messages: Pool,
     pub(crate) pages: Pool,
-    pub(crate) completions: Vec<Completion>,
+    pub(crate) completions: VecDeque<Completion>,
     pub(crate) requests: Vec<Event>,
     pub(crate) established: Vec<QueuePairId>,
     pub(crate) ended: Vec<(QueuePairId, DisconnectReason)>,
     /// Whether requests are accepted as they come.
     pub(crate) accepts: bool,
     pub(crate) address: SocketAddr,
-    scratch: Vec<Completion>,
+    scratch: VecDeque<Completion>,
 }
 
 impl Server {
@@ -61,13 +62,13 @@ impl Server {
             now: Duration::ZERO,
             messages,
             pages,
-            completions: Vec::new(),
+            completions: VecDeque::new(),
             requests: Vec::new(),
             established: Vec::new(),
             ended: Vec::new(),
             accepts: true,
             address,
-            scratch: Vec::with_capacity(64),
+            scratch: VecDeque::with_capacity(64),
         }
     }
 
@@ -117,7 +118,7 @@ impl Server {
                 c.queue_pair == pair && c.result.is_ok() && matches!(c.completed, Completed::Receive { .. })
             };
             let at = server.completions.iter().position(is)?;
-            match server.completions.remove(at).completed {
+            match server.completions.remove(at)?.completed {
                 Completed::Receive { buf, .. } => Some(buf.to_vec()),
                 _ => None,
             }

@@ -44,8 +44,8 @@ impl Two {
             let mut there = None;
             for _ in 0..60 {
                 now += TICK;
-                a.poll(now, &mut Vec::new(), 0);
-                b.poll(now, &mut Vec::new(), 0);
+                a.poll(now, &mut VecDeque::new(), 0);
+                b.poll(now, &mut VecDeque::new(), 0);
                 while a.poll_event().is_some() {}
                 while let Some(event) = b.poll_event() {
                     if let Event::ConnectRequest { request, .. } = event {
@@ -80,7 +80,7 @@ impl Two {
     }
 
     fn pass(&mut self, turns: u32) {
-        let mut completions: Vec<Completion> = Vec::with_capacity(16);
+        let mut completions: VecDeque<Completion> = VecDeque::with_capacity(16);
         for _ in 0..turns {
             self.now += TICK;
             // B first: the device's events go to whichever of a process' providers looks first.

@@ -1,5 +1,6 @@
 //! Opening, listening, and connections of many.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use stag_fabric::verbs::{Verbs, VerbsConfig};
@@ -49,7 +50,7 @@ fn a_prepared_connection_ends_at_once() {
     a.pair = a.verbs.connect("127.0.0.1:20049", b"", CAPACITY).ok();
     for turn in 0..10 {
         a.poll(TICK * turn);
-        b.verbs.poll(TICK * turn, &mut Vec::new(), 0);
+        b.verbs.poll(TICK * turn, &mut VecDeque::new(), 0);
     }
     let Some(Event::ConnectRequest { request, .. }) = b.verbs.poll_event() else { panic!("it was asked") };
     b.pair = b.verbs.prepare(request, CAPACITY).ok();
@@ -124,8 +125,8 @@ fn addresses_of_both_families() {
         a.pair = a.verbs.connect(address, b"", CAPACITY).ok();
         let (mut asked, mut established) = (None, None);
         for turn in 0..60 {
-            a.verbs.poll(TICK * turn, &mut Vec::new(), 0);
-            b.verbs.poll(TICK * turn, &mut Vec::new(), 0);
+            a.verbs.poll(TICK * turn, &mut VecDeque::new(), 0);
+            b.verbs.poll(TICK * turn, &mut VecDeque::new(), 0);
             if let Some(Event::Established { peer, .. }) = a.verbs.poll_event() {
                 established = Some(peer);
             }
@@ -231,7 +232,7 @@ fn a_backlog_of_many() {
         let (mut requests, mut established, mut refused) = (0, [0, 0], 0);
         for turn in 0..500 {
             for verbs in [&mut a, &mut b] {
-                verbs.poll(TICK * turn, &mut Vec::new(), 0);
+                verbs.poll(TICK * turn, &mut VecDeque::new(), 0);
             }
             while let Some(event) = b.poll_event() {
                 match event {

@@ -1,6 +1,6 @@
 //! One side of a connection over the fake, and what it saw.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use stag_fabric::verbs::{SharedReceives, Verbs, VerbsConfig};
@@ -146,7 +146,7 @@ impl Side {
     }
 
     pub(crate) fn poll(&mut self, now: Duration) {
-        let mut completions: Vec<Completion> = Vec::with_capacity(16);
+        let mut completions: VecDeque<Completion> = VecDeque::with_capacity(16);
         self.verbs.poll(now, &mut completions, 16);
         for completion in completions {
             self.completions.push((completion.id, completion.result));

@@ -1,5 +1,6 @@
 //! A peer that sends what a test says: the bare provider.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use stag_fabric::sim::{Sim, World};
@@ -23,7 +24,7 @@ pub(crate) struct Raw {
     /// What came in and nobody looked at yet.
     pub(crate) messages: Vec<Vec<u8>>,
     pub(crate) closed: Option<DisconnectReason>,
-    completions: Vec<Completion>,
+    completions: VecDeque<Completion>,
 }
 
 impl Raw {
@@ -39,7 +40,7 @@ impl Raw {
             established: false,
             messages: Vec::new(),
             closed: None,
-            completions: Vec::with_capacity(64),
+            completions: VecDeque::with_capacity(64),
         }
     }
 
