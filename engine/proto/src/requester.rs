@@ -347,7 +347,13 @@ impl Requester {
     /// Starts a Call: takes a credit and a slot. `None`: there is none now, or no connection any more.
     #[inline]
     pub fn begin(&mut self) -> Option<CallId> {
-        if self.available() == 0 {
+        self.begin_beyond(0)
+    }
+
+    /// As [`Requester::begin`], but leaves `reserved` credits for others.
+    #[inline]
+    pub fn begin_beyond(&mut self, reserved: u32) -> Option<CallId> {
+        if self.available() <= reserved {
             return None;
         }
         let index = self.free.pop()?;

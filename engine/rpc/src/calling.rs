@@ -142,13 +142,18 @@ impl Calling {
         }
     }
 
-    /// Whether a Receive is posted for one more Reply (8166-3.3.1-e). Tries to post it, if not.
+    /// Whether Receives are posted for that many Replies (8166-3.3.1-e). Tries to post them, if not.
     #[inline]
-    pub(crate) fn receive_is_posted<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> bool {
-        if self.receives_posted <= self.requester.window().in_flight() {
+    pub(crate) fn has_receives<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        replies: u32,
+    ) -> bool {
+        if self.receives_posted < replies {
             self.post_receives(core, id);
         }
-        self.receives_posted > self.requester.window().in_flight()
+        self.receives_posted >= replies
     }
 
     /// Begins a Call. See [`crate::Engine::call`].
@@ -161,7 +166,8 @@ impl Calling {
         chunks: &mut Chunks,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> Result<CallId, CallRefused> {
-        if self.credits_available() == 0 {
+        // Calls that were there before come first.
+        if self.interrupted > 0 {
             return Err(CallRefused::NoCredit);
         }
         let call = self.make(core, id, request, chunks, false, encode)?;
@@ -178,18 +184,39 @@ impl Calling {
         probe: bool,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> Result<requester::CallId, CallRefused> {
+        let reserved = if probe { 0 } else { self.credits_reserved() };
+        let Some(call) = self.requester.begin_beyond(reserved) else {
+            return Err(CallRefused::NoCredit);
+        };
+        if let Err(refused) = self.make_begun(core, id, request, chunks, probe, encode, call) {
+            let _ = self.requester.abandon(call);
+            return Err(refused);
+        }
+        Ok(call)
+    }
+
+    /// Makes a Call that was begun. An error: nothing was exposed or sent.
+    #[allow(clippy::too_many_arguments, reason = "the rest of `make`")]
+    #[inline]
+    fn make_begun<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        request: &Request<'_>,
+        chunks: &mut Chunks,
+        probe: bool,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+        call: requester::CallId,
+    ) -> Result<(), CallRefused> {
         if chunks.read.len() > CLIENT_SEGMENTS_MAX || chunks.write.len() > CLIENT_SEGMENTS_MAX {
             return Err(CallRefused::TooManySegments);
         }
         // 8166-3.3.1-e: a Receive for the Reply comes before the Call.
-        if !self.receive_is_posted(core, id) {
+        if !self.has_receives(core, id, self.requester.window().in_flight()) {
             return Err(CallRefused::NoMemory);
         }
         let Some(mut send) = core.pools.messages.take() else {
             return Err(CallRefused::NoMemory);
-        };
-        let Some(call) = self.requester.begin() else {
-            return Err(CallRefused::NoCredit);
         };
         let threshold = self.requester.parameters().call_threshold as usize;
         send.set_len(threshold.min(send.capacity()));
@@ -215,14 +242,10 @@ impl Calling {
                 if self.send(core, id, call, send) {
                     core.statistics.messages_short += 1;
                 }
-                return Ok(call);
+                return Ok(());
             }
         }
-        if let Err(refused) = self.make_planned(core, id, request, chunks, probe, &encode, call, send) {
-            let _ = self.requester.abandon(call);
-            return Err(refused);
-        }
-        Ok(call)
+        self.make_planned(core, id, request, chunks, probe, &encode, call, send)
     }
 
     /// Whether a Call has no chunks, and its Reply is sure to fit inline. It may still be too long itself.
@@ -329,7 +352,7 @@ impl Calling {
         slot.user = request.user;
         slot.procedure = request.procedure;
         slot.started = core.now;
-        slot.deadline = core.now.saturating_add(request.timeout);
+        slot.timeout = request.timeout;
         slot.ending = None;
         slot.probe = probe;
         if self.requester.window().in_flight() == 1 {
@@ -468,12 +491,12 @@ impl Calling {
         let mut is_silent = false;
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            let Some(call) = slot.call.filter(|_| core.now >= slot.deadline) else { continue };
+            let elapsed = core.now.saturating_sub(slot.started);
+            let Some(call) = slot.call.filter(|_| elapsed >= slot.timeout) else { continue };
             if !slot.probe {
                 self.cancel(core, id, call, CallError::TimedOut);
             } else if self.heard > slot.started {
                 // Slow, but alive.
-                slot.deadline = core.now + (slot.deadline - slot.started);
                 slot.started = core.now;
             } else {
                 is_silent = true;
@@ -491,7 +514,7 @@ impl Calling {
         id: ConnectionId,
         message: Buf,
         invalidated: Option<Handle>,
-        exposed: Option<Exposed>,
+        exposed: &mut Option<Exposed>,
     ) -> Result<(), &'static str> {
         self.heard = core.now;
         // The Receive first: a Call that the Reply lets out brings back a Reply that needs one.
@@ -518,7 +541,7 @@ impl Calling {
                 let memory = reply.memory;
                 slot.message = Some(message);
                 if exposed.is_some() {
-                    self.exposed -= slot.take_back(invalidated, exposed);
+                    self.exposed -= slot.take_back(invalidated, exposed.take());
                 }
                 core.statistics.replies_received += 1;
                 match memory {
@@ -533,11 +556,11 @@ impl Calling {
                     Failure::Chunk => CallError::Chunk,
                     Failure::Violation(_) => CallError::BadReply,
                 }));
-                self.exposed -= slot.take_back(invalidated, exposed);
+                self.exposed -= slot.take_back(invalidated, exposed.take());
                 self.settle(core, id, call, memory);
             }
             Received::Late { call, memory } => {
-                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed);
+                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
                 self.settle(core, id, call, memory);
             }
             Received::Dropped(_) => core.statistics.messages_discarded += 1,
@@ -545,7 +568,7 @@ impl Calling {
                 // Whose it was must get it back with the end of the connection all the same.
                 let owner = self.slots.iter_mut().find(|slot| invalidated.is_some_and(|h| slot.exposes(h.0)));
                 if let Some(slot) = owner {
-                    self.exposed -= slot.take_back(invalidated, exposed);
+                    self.exposed -= slot.take_back(invalidated, exposed.take());
                 }
                 return Err("its Send invalidated a handle that it must not (8797-X-2)");
             }

@@ -68,7 +68,7 @@ impl Connection {
         services: &mut S,
         message: Buf,
         invalidated: Option<Handle>,
-        exposed: Option<Exposed>,
+        exposed: &mut Option<Exposed>,
     ) {
         let result = if let Some(serving) = &mut self.serving {
             if self.closing || self.stopping.is_some_and(|since| core.now >= since + LINGER) {

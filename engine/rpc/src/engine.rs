@@ -519,11 +519,12 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 
     #[inline]
-    fn complete(&mut self, completion: Completion) {
+    fn complete(&mut self, mut completion: Completion) {
         let id = completion.queue_pair;
         let Some(found) = find(&mut self.connections, id) else { return };
         match completion.completed {
-            Completed::Receive { buf, invalidated, exposed } => {
+            // By reference, because hardly any message has it: it is long to move.
+            Completed::Receive { buf, invalidated, ref mut exposed } => {
                 if completion.result.is_err() {
                     // Flushed: the buffer goes back to its pool.
                     if let Some(serving) = found.serving.as_mut() {

@@ -1,10 +1,16 @@
 //! A list that nearly always has one element, or none.
 
-/// A list whose first element is in place: with one or none it is small to move and allocates nothing.
+/// A list whose only element is in place: with one or none it is small to move and allocates nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Few<T> {
-    first: Option<T>,
-    more: Vec<T>,
+pub struct Few<T>(Elements<T>);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Elements<T> {
+    #[default]
+    None,
+    One(T),
+    /// Two at least.
+    More(Vec<T>),
 }
 
 impl<T> Few<T> {
@@ -12,43 +18,55 @@ impl<T> Few<T> {
     #[inline]
     #[must_use]
     pub const fn new() -> Few<T> {
-        Few { first: None, more: Vec::new() }
+        Few(Elements::None)
     }
 
     /// Appends `element`.
     #[inline]
     pub fn push(&mut self, element: T) {
-        if self.first.is_none() {
-            self.first = Some(element);
-        } else {
-            self.more.push(element);
-        }
+        self.0 = match std::mem::take(&mut self.0) {
+            Elements::None => Elements::One(element),
+            Elements::One(first) => Elements::More(vec![first, element]),
+            Elements::More(mut elements) => {
+                elements.push(element);
+                Elements::More(elements)
+            }
+        };
     }
 
     /// Elements.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.more.len()
+        self.as_slice().len()
     }
 
     /// Whether there is none.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.first.is_none()
+        matches!(self.0, Elements::None)
     }
 
     /// The elements in order.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &T> + Clone {
-        self.first.iter().chain(&self.more)
+        self.as_slice().iter()
+    }
+
+    #[inline]
+    fn as_slice(&self) -> &[T] {
+        match &self.0 {
+            Elements::None => &[],
+            Elements::One(element) => std::slice::from_ref(element),
+            Elements::More(elements) => elements,
+        }
     }
 
     /// Takes all elements out, in order.
     #[inline]
-    pub fn drain(&mut self) -> impl Iterator<Item = T> + use<'_, T> {
-        self.first.take().into_iter().chain(self.more.drain(..))
+    pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
+        std::mem::take(self).into_iter()
     }
 }
 
@@ -65,7 +83,12 @@ impl<T> IntoIterator for Few<T> {
 
     #[inline]
     fn into_iter(self) -> Self::IntoIter {
-        self.first.into_iter().chain(self.more)
+        let (one, more) = match self.0 {
+            Elements::None => (None, Vec::new()),
+            Elements::One(element) => (Some(element), Vec::new()),
+            Elements::More(elements) => (None, elements),
+        };
+        one.into_iter().chain(more)
     }
 }
 

@@ -204,7 +204,8 @@ impl Calling {
     /// Sends one Call again. `false`: not now.
     fn retransmit<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, index: usize) -> bool {
         let Some(call) = self.slots[index].call else { return false };
-        if self.requester.window().available() == 0 || !self.receive_is_posted(core, id) {
+        let replies = self.requester.window().in_flight() + 1;
+        if self.requester.window().available() == 0 || !self.has_receives(core, id, replies) {
             return false;
         }
         let slot = &self.slots[index];

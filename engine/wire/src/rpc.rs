@@ -192,10 +192,13 @@ impl<'a> CallHeader<'a> {
         if self.credential.body.len() > limit || self.verifier.body.len() > limit {
             return Err(Overflow);
         }
-        let head = [self.xid, msg_type::CALL, VERSION, self.program, self.version, self.procedure];
-        put_words::<6, 24>(writer, head)?;
-        self.credential.encode(writer)?;
-        self.verifier.encode(writer)
+        let CallHeader { xid, program, version, procedure, credential, verifier } = *self;
+        let len = credential.body.len() as u32;
+        let head = [xid, msg_type::CALL, VERSION, program, version, procedure, credential.flavor, len];
+        put_words::<8, 32>(writer, head)?;
+        writer.opaque_fixed(credential.body)?;
+        put_words::<2, 8>(writer, [verifier.flavor, verifier.body.len() as u32])?;
+        writer.opaque_fixed(verifier.body)
     }
 }
 
@@ -387,11 +390,27 @@ impl<'a> ReplyHeader<'a> {
     }
 }
 
-/// Writes the header of a successful Reply with an empty verifier, the most frequent of all.
+/// The header of a successful Reply with an empty verifier, the most frequent of all.
+#[inline]
+const fn success(xid: u32) -> [u32; 6] {
+    [xid, msg_type::REPLY, reply_stat::MSG_ACCEPTED, flavor::AUTH_NONE, 0, accept_stat::SUCCESS]
+}
+
+/// Writes the header of a successful Reply with an empty verifier.
 #[inline]
 pub fn emit_success(writer: &mut Writer<'_>, xid: u32) -> Result<(), Overflow> {
-    let head = [xid, msg_type::REPLY, reply_stat::MSG_ACCEPTED, flavor::AUTH_NONE, 0, accept_stat::SUCCESS];
-    put_words::<6, REPLY_HEADER_LEN_MIN>(writer, head)
+    put_words::<6, REPLY_HEADER_LEN_MIN>(writer, success(xid))
+}
+
+/// Reads the header of a Reply if it is what [`emit_success`] writes. `false`: nothing was read; [`ReplyHeader::parse`]
+/// tells what it is.
+#[inline]
+pub fn take_success(reader: &mut Reader<'_>, xid: u32) -> bool {
+    let Some(head) = reader.rest().first_chunk::<REPLY_HEADER_LEN_MIN>() else { return false };
+    // All at once: one branch, taken for nearly every Reply.
+    let words = head.as_chunks().0.iter().zip(success(xid));
+    let differs = words.fold(0, |sum, (word, wanted)| sum | u32::from_be_bytes(*word) ^ wanted);
+    differs == 0 && reader.array::<REPLY_HEADER_LEN_MIN>().is_ok()
 }
 
 impl<'a> Decode<'a> for ReplyBody<'a> {

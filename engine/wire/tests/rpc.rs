@@ -2,7 +2,7 @@
 
 use stag_wire::rpc::{
     Accepted, AuthStat, AuthSys, CallHeader, Denied, Error, Gids, OpaqueAuth, ReplyBody, ReplyHeader,
-    emit_success, flavor,
+    emit_success, flavor, take_success,
 };
 use stag_wire::xdr::{Encode, Error as XdrError, Overflow, Reader, Writer};
 
@@ -185,7 +185,21 @@ fn replies_of_the_examples_read_and_write() {
 #[test]
 fn the_quick_success_is_the_same_as_the_general_one() {
     let reply = ReplyHeader::accepted(77, Accepted::Success);
-    assert_eq!(emit(|writer| emit_success(writer, 77)), emit(|writer| reply.emit(writer)));
+    let wire = emit(|writer| emit_success(writer, 77));
+    assert_eq!(wire, emit(|writer| reply.emit(writer)));
+
+    let results = [&wire[..], b"here"].concat();
+    let mut reader = Reader::new(&results);
+    assert!(take_success(&mut reader, 77));
+    assert_eq!(reader.rest(), b"here");
+    // Any other word, or too few of them: nothing is read.
+    for at in 0..wire.len() {
+        let mut other = wire.clone();
+        other[at] ^= 1;
+        let mut reader = Reader::new(&other);
+        assert!(!take_success(&mut reader, 77) && reader.position() == 0, "octet {at} differs");
+        assert!(!take_success(&mut Reader::new(&wire[..at]), 77), "{at} octets");
+    }
 }
 
 #[test]

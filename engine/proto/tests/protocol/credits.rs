@@ -41,6 +41,17 @@ fn calls_in_flight_are_bounded_by_the_request_and_by_the_grant() {
 }
 
 #[test]
+fn reserved_credits_are_left_for_others() {
+    let mut requester = requester(8);
+    let call = send_null(&mut requester);
+    reply(&mut requester, call.xid(), 3);
+    assert!(requester.begin_beyond(1).is_some());
+    assert!(requester.begin_beyond(1).is_some());
+    assert_eq!(requester.begin_beyond(1), None);
+    assert!(requester.begin().is_some(), "the one that was left");
+}
+
+#[test]
 fn a_call_requests_and_a_reply_grants() {
     // 8166-3.3.1-a 8166-4.2.3-a
     let mut requester = requester(8);
