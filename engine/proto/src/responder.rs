@@ -387,7 +387,7 @@ impl Responder {
     }
 
     /// Gives a Call its slot, if the peer may have one more in process.
-    #[inline]
+    #[inline(always)]
     fn start(&mut self, xid: u32, credits: u32) -> Result<CallId, Refusal> {
         if self.xids.contains(&xid) {
             return Err(Refusal::Drop(Dropped::DuplicateXid(xid)));

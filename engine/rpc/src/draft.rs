@@ -79,6 +79,7 @@ impl Draft {
     }
 
     /// Forgets everything; buffers go back to their pools.
+    #[inline(always)]
     pub(crate) fn clear(&mut self) {
         self.send = None;
         self.header_len = 0;

@@ -208,12 +208,14 @@ impl Serving {
         message: Buf,
     ) -> Result<(), CloseReason> {
         self.usage.observe(core, self.pending);
-        let call = match self.responder.handle_receive(&message) {
+        // Where it is, by reference: it is long to move.
+        let received = self.responder.handle_receive(&message);
+        let call = match &received {
             Received::Call(call) => call,
             Received::Error(error) => {
                 drop(message);
                 self.replenish(core, id);
-                return self.send_error(core, id, &error);
+                return self.send_error(core, id, error);
             }
             Received::Dropped(_) => {
                 core.statistics.messages_discarded += 1;
@@ -231,7 +233,7 @@ impl Serving {
             let chunks = if call.is_plain() { 0 } else { call.read_chunks().count() };
             if chunks == 0 {
                 core.statistics.messages_short += 1;
-                return match self.run(core, services, id, peer, &call, &message, stream, None)? {
+                return match self.run(core, services, id, peer, call, &message, stream, None)? {
                     Ran::Answered => Ok(()),
                     Ran::Later(terms) => {
                         self.keep(call_id, call.xid(), message, None, Some(terms));
@@ -241,7 +243,7 @@ impl Serving {
             }
             if !may_pull(services, stream, chunks) {
                 // Whatever is wrong with it, its data is not needed to say so.
-                return self.run(core, services, id, peer, &call, &message, stream, None).map(|_| ());
+                return self.run(core, services, id, peer, call, &message, stream, None).map(|_| ());
             }
         }
         // Something has to be pulled first.
@@ -255,7 +257,7 @@ impl Serving {
                     return self.refuse_for_memory(core, id, call_id);
                 }
             }
-            Payload::Inline(_) => plan_chunks(core, &mut pull, &call),
+            Payload::Inline(_) => plan_chunks(core, &mut pull, call),
         }
         self.keep(call_id, xid, message, Some(pull), None);
         self.advance(core, services, id, peer, call_id)
@@ -530,7 +532,7 @@ impl Serving {
     }
 
     /// Sends a filled-in Reply: decides its form, posts its Writes, then its Send.
-    #[inline]
+    #[inline(always)]
     fn send<P: Provider>(
         &mut self,
         core: &mut Core<P>,
@@ -578,7 +580,7 @@ impl Serving {
     }
 
     /// Posts the rest of a Reply. What finds no room waits in `blocked`.
-    #[inline]
+    #[inline(always)]
     fn post<P: Provider>(
         &mut self,
         core: &mut Core<P>,

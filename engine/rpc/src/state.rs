@@ -47,10 +47,12 @@ pub(crate) struct Core<P> {
 }
 
 impl<P> Core<P> {
+    #[inline]
     pub(crate) fn draft(&mut self) -> Box<Draft> {
         self.drafts.pop().unwrap_or_else(|| Box::new(Draft::new()))
     }
 
+    #[inline]
     pub(crate) fn put_draft(&mut self, mut draft: Box<Draft>) {
         draft.clear();
         self.drafts.push(draft);
