@@ -14,7 +14,8 @@ use crate::service::Token;
 /// Pieces that one Read chunk is placed in at most: more than one only when free memory is in pieces.
 pub const PIECES_MAX: usize = 16;
 
-/// The data of one Read chunk, as it was placed. [`Placed::is_missing`] when there was no memory for it.
+/// The data of one Read chunk, as it was placed. [`Placed::is_missing`] when there was no memory for it, although the
+/// Call waited for some.
 #[derive(Debug, Default)]
 pub struct Placed {
     /// The buffers, filled one after the other, each from its start for its `len()`.

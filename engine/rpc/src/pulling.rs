@@ -1,5 +1,7 @@
 //! What a Call's chunks bring in: memory for it, and the RDMA Reads that fill it.
 
+use std::time::Duration;
+
 use arrayvec::ArrayVec;
 use stag_fabric::{Handle, Provider, READ_PARTS_MAX, ReadPart, ReadRequest, RemoteSegment};
 use stag_memory::Buf;
@@ -21,6 +23,9 @@ pub(crate) const READ_CHUNKS_MAX: usize = 8;
 /// Pieces of memory that one Call's Read chunks are placed in at most.
 const INCOMING_MAX: usize = 32;
 
+/// How long a Call waits for memory. To be told to come again costs its sender more: Linux's NFS client then waits for 5 s.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// A piece of memory that RDMA Reads fill.
 #[derive(Debug)]
 pub(crate) struct Incoming {
@@ -41,6 +46,10 @@ pub(crate) struct Pull {
     pub(crate) long: Option<Buf>,
     pub(crate) items: Vec<Placed>,
     pub(crate) reduced: ArrayVec<Reduced, READ_CHUNKS_MAX>,
+    /// Chunks that have no memory yet, and their lengths; none: the Position Zero Read chunk.
+    wanted: ArrayVec<(Option<u8>, u32), READ_CHUNKS_MAX>,
+    /// When it is given up to wait for it.
+    patience: Option<Duration>,
     pub(crate) incoming: ArrayVec<Incoming, INCOMING_MAX>,
     /// Pieces not filled yet.
     pub(crate) pending: u32,
@@ -52,6 +61,8 @@ impl Pull {
         self.long = None;
         self.items.clear();
         self.reduced.clear();
+        self.wanted.clear();
+        self.patience = None;
         self.incoming.clear();
         self.pending = 0;
     }
@@ -77,19 +88,48 @@ pub(crate) fn may_pull<S: Services>(services: &S, stream: &[u8], chunks: usize) 
     }
 }
 
-/// Plans the Reads of all data chunks. A chunk that there is no memory for is left out: the handler sees
-/// that its data is not there.
+/// Plans to pull the Payload stream of a Long Call.
+pub(crate) fn plan_long<P>(core: &mut Core<P>, pull: &mut Pull, len: u32) {
+    core.statistics.position_zero_chunks += 1;
+    pull.wanted.push((None, len));
+}
+
+/// Plans to pull all data chunks.
 pub(crate) fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &responder::Call<'_>) {
     for (index, chunk) in (0u8..).zip(call.read_chunks().take(READ_CHUNKS_MAX)) {
         core.statistics.read_chunks += 1;
         pull.reduced.push(Reduced::read_chunk(u32::from(index), chunk.position, chunk.len));
         pull.items.push(Placed { pieces: ArrayVec::new(), len: chunk.len });
-        place(core, pull, Some(index), chunk.len);
+        pull.wanted.push((Some(index), chunk.len));
     }
 }
 
+/// There is no memory for what is to be pulled.
+pub(crate) enum Lack {
+    /// Some may come back.
+    ForNow,
+    /// It was waited for. Without a data chunk the handler sees that its data is not there; this is a Long Call.
+    ForGood,
+}
+
+/// Takes memory for what is to be pulled.
+pub(crate) fn place_wanted<P>(core: &mut Core<P>, pull: &mut Pull) -> Result<(), Lack> {
+    while let Some(&(chunk, len)) = pull.wanted.first() {
+        if !place(core, pull, chunk, len) {
+            if core.now < *pull.patience.get_or_insert(core.now + PATIENCE) {
+                return Err(Lack::ForNow);
+            }
+            if chunk.is_none() {
+                return Err(Lack::ForGood);
+            }
+        }
+        pull.wanted.remove(0);
+    }
+    Ok(())
+}
+
 /// Takes memory for `len` octets of a chunk. `false`: there is none.
-pub(crate) fn place<P>(core: &mut Core<P>, pull: &mut Pull, chunk: Option<u8>, len: u32) -> bool {
+fn place<P>(core: &mut Core<P>, pull: &mut Pull, chunk: Option<u8>, len: u32) -> bool {
     if len == 0 {
         return true;
     }

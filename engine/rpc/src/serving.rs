@@ -25,7 +25,9 @@ use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::{Draft, Verdict};
 use crate::duplicates::Known;
 use crate::progress::Progress;
-use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, place, plan_chunks, post_reads};
+use crate::pulling::{
+    Lack, Pull, READ_CHUNKS_MAX, may_pull, place_wanted, plan_chunks, plan_long, post_reads,
+};
 use crate::pushing::{Posted, plan_writes, post_draft};
 use crate::reply::Reply;
 use crate::service::{Repeat, Services, Token};
@@ -250,13 +252,7 @@ impl Serving {
         let xid = call.xid();
         let mut pull = core.pulls.pop().unwrap_or_default();
         match call.payload {
-            Payload::Long(len) => {
-                core.statistics.position_zero_chunks += 1;
-                if !place(core, &mut pull, None, len) {
-                    core.put_pull(pull);
-                    return self.refuse_for_memory(core, id, call_id);
-                }
-            }
+            Payload::Long(len) => plan_long(core, &mut pull, len),
             Payload::Inline(_) => plan_chunks(core, &mut pull, call),
         }
         self.keep(call_id, xid, message, Some(pull), None);
@@ -297,6 +293,17 @@ impl Serving {
             // A Call that a service has already keeps its memory until it is answered.
             let Some(pull) = pending.pull.as_mut().filter(|_| pending.later.is_none()) else { return Ok(()) };
             let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(()) };
+            match place_wanted(core, pull) {
+                Ok(()) => {}
+                Err(Lack::ForNow) => {
+                    self.wait(call_id);
+                    return Ok(());
+                }
+                Err(Lack::ForGood) => {
+                    self.release(core, call_id);
+                    return self.refuse_for_memory(core, id, call_id);
+                }
+            }
             match post_reads(core, id, &call, pull) {
                 Posted::All => {}
                 Posted::Full => {

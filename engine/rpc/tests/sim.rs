@@ -381,10 +381,10 @@ impl Run {
             let until = self.world.now() + Duration::from_millis(1);
             self.step(until);
         }
-        // Late Replies of Calls that were given up bring their credits back.
+        // Late Replies of Calls that were given up bring their credits back, also of those that waited for memory.
         for _ in 0..10 {
             self.server.engine.services_mut().0.release();
-            let end = self.world.now() + Duration::from_millis(50);
+            let end = self.world.now() + Duration::from_millis(200);
             self.run_until(end);
         }
         for client in &self.clients {

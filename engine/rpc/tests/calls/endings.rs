@@ -339,6 +339,39 @@ fn a_server_stops_under_load() {
     bench.close();
 }
 
+/// Payload memory is all in use: Calls that bring data wait for some, and only when there is none for long they do without.
+#[test]
+fn calls_wait_for_payload_memory() {
+    for (back_after, is_missing) in [(Duration::from_millis(300), false), (Duration::from_secs(3), true)] {
+        let mut bench = Bench::new();
+        bench.check_alive(0);
+        let pool = bench.server.memory.pools.payload.clone();
+        let hoard: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        let chunks = Chunks::read(bench.clients[0].data(&pattern(1, 5000)));
+        let encode = |writer: &mut stag_wire::xdr::Writer<'_>| {
+            writer.u32(1)?;
+            writer.eligible_opaque_reduced(5000).map(|_| ())
+        };
+        let data = bench.begin(0, request_for(PUT, 8), chunks, encode).expect("a credit");
+        let text = pattern(2, 3000);
+        let encode = |writer: &mut stag_wire::xdr::Writer<'_>| {
+            writer.u32(1)?;
+            writer.opaque(&text)
+        };
+        let long = bench.begin(0, request_for(PUT, 8), Chunks::default(), encode).expect("a credit");
+        bench.run_for(back_after);
+        drop(hoard);
+        let missing = u32::from(is_missing).to_be_bytes();
+        assert_eq!(bytes(&bench.finish(0, data))[..4], missing);
+        let long = bench.finish(0, long).result;
+        match is_missing {
+            false => assert_eq!(long.map(|answer| answer[..4] == missing), Ok(true)),
+            true => assert_eq!(long, Err(CallError::Chunk)),
+        }
+        bench.close();
+    }
+}
+
 #[test]
 fn too_few_message_buffers_are_no_engine() {
     let world = World::new(1, FaultPlan::default());
