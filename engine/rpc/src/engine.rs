@@ -107,7 +107,9 @@ pub struct Engine<P, S> {
 impl<P: Provider, S: Services> Engine<P, S> {
     /// Makes an engine. The arenas of `pools` are registered with `provider` already.
     ///
-    /// `seed` makes transaction ids differ from run to run; any number will do.
+    /// `seed` makes a client's transaction ids differ from run to run: take it from the system's randomness, not from the
+    /// process id, which is the same each time in a container. A server that keeps Replies for retransmissions would
+    /// take the Calls of this run for those of the last. A server's own is of no use.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
 //! A custom RPC program, client side: sends its arguments to `echo_server` and prints what comes back.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use stag::prelude::*;
@@ -12,7 +13,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = Memory::new(&config, 4 << 20)?;
     let mut shm = Shm::open(ShmConfig::default())?;
     shm.register(&memory.arena)?;
-    let mut engine = Engine::new(shm, (), memory.pools, config, std::process::id())?;
+    let seed = RandomState::new().hash_one(0) as u32;
+    let mut engine = Engine::new(shm, (), memory.pools, config, seed)?;
     let clock = Clock::start();
 
     let connection = engine.connect(&name)?;

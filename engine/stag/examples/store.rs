@@ -7,6 +7,7 @@
 //! ```
 
 use std::error::Error;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use stag::prelude::*;
@@ -82,7 +83,8 @@ fn get(mut fabric: impl Provider, address: &str, len: u32) -> Result<(), Box<dyn
     let memory = Memory::new(&config, 4 << 20)?;
     fabric.register(&memory.arena)?;
     let target = memory.pools.payload.take_len(len as usize).ok_or("no memory for so much")?;
-    let mut engine = Engine::new(fabric, (), memory.pools, config, std::process::id())?;
+    let seed = RandomState::new().hash_one(0) as u32;
+    let mut engine = Engine::new(fabric, (), memory.pools, config, seed)?;
     let clock = Clock::start();
 
     let connection = engine.connect(address)?;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use stag_fabric::sim::{FaultPlan, Odds, World, sweep};
-use stag_rpc::{CallError, CallId, Chunks, ConnectionEvent, Request};
+use stag_rpc::{CallError, CallId, Chunks, ClientPolicy, ConnectionEvent, KeepAlive, Request};
 
 use crate::calls::POLICY;
-use crate::support::program::{BIG, ECHO, GET, LATER, ONCE, PUT, pattern, sum};
+use crate::support::program::{BIG, ECHO, GET, LATER, ONCE, PROGRAM, PUT, VERSION, pattern, sum};
 use crate::support::{Bench, Ended, opaque, request_for, small, words};
 
 /// Calls of one run: three of each form.
@@ -91,7 +91,16 @@ struct Ran {
 fn run(seed: u64, plan: FaultPlan) -> Ran {
     let deaf = plan.private_data_dropped != Odds::NEVER || plan.private_data_truncated != Odds::NEVER;
     let mut bench = Bench::in_world(World::new(seed, plan), small(), small(), 0);
-    bench.add_client_with(small(), POLICY);
+    // Impatient: it asks in vain, and takes for silence what is none.
+    let keep_alive = KeepAlive {
+        program: PROGRAM,
+        version: VERSION,
+        after: Duration::from_millis(20),
+        answer_within: Duration::from_millis(10),
+        when_idle: seed % 3 == 1,
+    };
+    let keep_alive = (!seed.is_multiple_of(3)).then_some(keep_alive);
+    bench.add_client_with(small(), ClientPolicy { keep_alive, ..POLICY });
     let mut calls: Vec<(CallId, u32)> = Vec::new();
     let (mut next, mut over) = (0, 0);
     let mut ran = Ran::default();
