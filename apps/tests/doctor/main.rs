@@ -86,6 +86,14 @@ fn memory_may_be_locked_by_who_has_the_capability() {
     assert_eq!(state(&tree), State::Error);
     tree.write(STATUS, "CapEff:\t0000000000004000\n");
     assert_eq!(state(&tree), State::Ok);
+    // Seen with Linux 6.1: to siw root is a user like any other.
+    tree.write("sys/module/siw/refcnt", "1\n");
+    for (release, expected) in
+        [("6.1.0-56-amd64\n", State::Error), ("6.8.0\n", State::Ok), ("6.12.1+x\n", State::Ok)]
+    {
+        tree.write("proc/sys/kernel/osrelease", release);
+        assert_eq!(state(&tree), expected, "{release}");
+    }
 }
 
 #[test]

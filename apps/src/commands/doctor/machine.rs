@@ -88,6 +88,13 @@ impl Machine {
         self.read("proc/sys/kernel/osrelease").unwrap_or_default()
     }
 
+    /// The first two numbers of it.
+    pub(super) fn kernel(&self) -> Option<(u32, u32)> {
+        let release = self.release();
+        let mut numbers = release.split('.').map_while(|number| number.parse().ok());
+        Some((numbers.next()?, numbers.next()?))
+    }
+
     /// Whether a module of the kernel is loaded, or built in with a name of its own.
     pub(super) fn has_loaded(&self, module: &str) -> bool {
         self.has(&format!("sys/module/{module}"))

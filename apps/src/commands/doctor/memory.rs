@@ -12,14 +12,19 @@ use crate::values::Size;
 
 /// Octets that this process may lock, if there is a limit, and if the machine tells it.
 pub(crate) fn lockable(root: &Path) -> Option<u64> {
-    let is_limited = !Machine::new(root, true).is_capable(CAP_IPC_LOCK);
-    is_limited.then(|| Inventory::read(root).memlock?.soft)?
+    is_limited(&Machine::new(root, true)).then(|| Inventory::read(root).memlock?.soft)?
+}
+
+/// Whether the limit is this process's: who has the capability has none, but siw asked for that from Linux 6.8 on only.
+fn is_limited(machine: &Machine) -> bool {
+    let has_old_siw = machine.has_loaded("siw") && machine.kernel().is_some_and(|kernel| kernel < (6, 8));
+    has_old_siw || !machine.is_capable(CAP_IPC_LOCK)
 }
 
 /// Whether what a device has to reach may be pinned. Memory of the other fabrics is not.
 pub(super) fn memlock(machine: &Machine) -> Vec<Finding> {
     let wanted = stagd::memory_unasked(machine.root());
-    if machine.is_capable(CAP_IPC_LOCK) {
+    if !is_limited(machine) {
         return vec![Finding::ok("no limit for this user, who has CAP_IPC_LOCK")];
     }
     let Some(limits) = Inventory::read(machine.root()).memlock else {
