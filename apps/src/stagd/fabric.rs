@@ -177,7 +177,13 @@ pub(super) fn listen_advice(error: &FabricError, place: &Listen, all: &[Listen])
         io::ErrorKind::AddrInUse if is_taken_by_device(place, all) => {
             "; an iWARP device has the TCP port of verbs:// itself: choose another one for tcp://"
         }
-        io::ErrorKind::AddrInUse => "; `ss -ltnp` shows who listens where, or choose another one",
+        io::ErrorKind::AddrInUse => match place.scheme() {
+            "shm" => "; a server has this name: stop it, or choose another one",
+            "verbs" => {
+                "; `rdma resource show cm_id` shows who listens there: stop it, or choose another port"
+            }
+            _ => "; `ss -ltnp` shows who listens where: stop it, or choose another port",
+        },
         _ => "",
     }
 }
@@ -236,13 +242,17 @@ mod tests {
     #[test]
     fn where_it_cannot_listen_it_says_what_to_do() {
         let places = settings(&["verbs://0.0.0.0", "tcp://0.0.0.0:20049", "tcp://0.0.0.0:2049"]).listen;
+        let shm = &settings(&["shm://x"]).listen[0];
+        let in_use =
+            FabricError::System { doing: "listen".to_owned(), source: io::ErrorKind::AddrInUse.into() };
+        assert!(listen_advice(&in_use, shm, &[]).contains("has this name"));
         let advice = |kind: io::ErrorKind, place: usize| {
             let error = FabricError::System { doing: "listen".to_owned(), source: kind.into() };
             listen_advice(&error, &places[place], &places)
         };
         assert!(advice(io::ErrorKind::AddrInUse, 1).contains("iWARP device has the TCP port"));
         assert!(advice(io::ErrorKind::AddrInUse, 2).contains("`ss -ltnp`"));
-        assert!(advice(io::ErrorKind::AddrInUse, 0).contains("`ss -ltnp`"));
+        assert!(advice(io::ErrorKind::AddrInUse, 0).contains("`rdma resource show cm_id`"));
         assert!(advice(io::ErrorKind::AddrNotAvailable, 0).contains("`ip address`"));
         assert!(advice(io::ErrorKind::PermissionDenied, 2).contains("below 1024"));
         assert_eq!(listen_advice(&FabricError::Gone("it"), &places[1], &places), "");
