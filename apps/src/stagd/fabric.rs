@@ -168,6 +168,10 @@ pub(super) fn mount_advice(settings: &Settings, places: &[Listen]) -> Option<Str
 pub(super) fn listen_advice(error: &FabricError, place: &Listen, all: &[Listen]) -> &'static str {
     let FabricError::System { source, .. } = error else { return "" };
     match source.kind() {
+        // siw says the first of a port that is taken.
+        io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse if place.scheme() == "verbs" => {
+            "; `rdma resource show cm_id` shows who listens at which port, `ip address` the addresses of this machine"
+        }
         io::ErrorKind::AddrNotAvailable => {
             "; `ip address` shows the addresses of this machine, and 0.0.0.0 stands for all of them"
         }
@@ -177,13 +181,10 @@ pub(super) fn listen_advice(error: &FabricError, place: &Listen, all: &[Listen])
         io::ErrorKind::AddrInUse if is_taken_by_device(place, all) => {
             "; an iWARP device has the TCP port of verbs:// itself: choose another one for tcp://"
         }
-        io::ErrorKind::AddrInUse => match place.scheme() {
-            "shm" => "; a server has this name: stop it, or choose another one",
-            "verbs" => {
-                "; `rdma resource show cm_id` shows who listens there: stop it, or choose another port"
-            }
-            _ => "; `ss -ltnp` shows who listens where: stop it, or choose another port",
-        },
+        io::ErrorKind::AddrInUse if place.scheme() == "shm" => {
+            "; a server has this name: stop it, or choose another one"
+        }
+        io::ErrorKind::AddrInUse => "; `ss -ltnp` shows who listens where: stop it, or choose another port",
         _ => "",
     }
 }
@@ -253,7 +254,8 @@ mod tests {
         assert!(advice(io::ErrorKind::AddrInUse, 1).contains("iWARP device has the TCP port"));
         assert!(advice(io::ErrorKind::AddrInUse, 2).contains("`ss -ltnp`"));
         assert!(advice(io::ErrorKind::AddrInUse, 0).contains("`rdma resource show cm_id`"));
-        assert!(advice(io::ErrorKind::AddrNotAvailable, 0).contains("`ip address`"));
+        assert!(advice(io::ErrorKind::AddrNotAvailable, 0).contains("`rdma resource show cm_id`"));
+        assert!(advice(io::ErrorKind::AddrNotAvailable, 2).contains("`ip address`"));
         assert!(advice(io::ErrorKind::PermissionDenied, 2).contains("below 1024"));
         assert_eq!(listen_advice(&FabricError::Gone("it"), &places[1], &places), "");
     }
