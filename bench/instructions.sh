@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
 # Counts the instructions of one NULL Call at the Requester and at the Responder: they do not jitter as times do.
-#   bench/instructions.sh
+#   bench/instructions.sh [--chunks]
 #   bench/instructions.sh --device siw|rxe [-k 6.1|6.12]
 # Client and server run in one thread (examples/one_thread.rs), by turns. Over shm and over `verbs`, whose device is one of nothing, no
 # pass is idle; what the library's functions execute is taken off: the rest is ours. Needs valgrind.
+#
+# --chunks: also of one with a Write chunk of 4 KiB (get), and of one with a Read chunk (put). Over shm that has the copy in it.
 #
 # --device: over a device of the guest (ci/lab/build.sh, once), and ib_send_lat's Send and Receive on the same, counted in the same
 # way; see README.md. Without the guest: SKIPPED, status 77.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-device='' kernel=6.1
+device='' kernel=6.1 kinds=null
 while [ $# -gt 0 ]; do
     case $1 in
         --device) device=$2; shift ;;
         -k) kernel=$2; shift ;;
+        --chunks) kinds='null get put' ;;
         *) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
     esac
     shift
@@ -31,11 +34,11 @@ program=$(realpath "${CARGO_TARGET_DIR:-target}/release/examples/one_thread")
 counts=$(mktemp -d)
 trap 'rm -rf "$counts"' EXIT
 
-# executed FABRIC TURN CALLS: instructions of all, and of those the library's.
+# executed FABRIC TURN CALLS KIND: instructions of all, and of those the library's.
 executed() {
-    local out=$counts/$1.$2.$3
+    local out=$counts/$1.$2.$3.$4
     valgrind --tool=callgrind --collect-atstart=no --toggle-collect="*$2*" --callgrind-out-file="$out" \
-        "$program" "$1" "$3" 1 >/dev/null 2>"$out.log" || { cat "$out.log" >&2; return 1; }
+        "$program" "$1" "$3" 1 "$4" >/dev/null 2>"$out.log" || { cat "$out.log" >&2; return 1; }
     # The entries of the table: what they call in their turn is in their sum. From here, so that it does not shorten names.
     (cd "$counts" && callgrind_annotate --inclusive=yes --threshold=100 --auto=no "$out") 2>/dev/null | tr -d , | awk '
         /PROGRAM TOTALS/ { all = $1 }
@@ -44,14 +47,16 @@ executed() {
 }
 
 on_nothing() {
-    local fabric end all_few library_few all_many library_many library few=1000 many=3000
-    printf '%-6s %-10s %22s %22s\n' fabric end "instructions a Call" "and in the library"
-    for fabric in shm verbs; do
-        for end in Requester:client_turn Responder:server_turn; do
-            read -r all_few library_few <<<"$(executed $fabric "${end#*:}" $few)"
-            read -r all_many library_many <<<"$(executed $fabric "${end#*:}" $many)"
-            library=$(((library_many - library_few) / (many - few)))
-            printf '%-6s %-10s %22d %22d\n' $fabric "${end%:*}" $(((all_many - all_few) / (many - few) - library)) $library
+    local kind fabric end all_few library_few all_many library_many library few=1000 many=3000
+    printf '%-6s %-6s %-10s %22s %22s\n' Call fabric end "instructions a Call" "and in the library"
+    for kind in $kinds; do
+        for fabric in shm verbs; do
+            for end in Requester:client_turn Responder:server_turn; do
+                read -r all_few library_few <<<"$(executed $fabric "${end#*:}" $few "$kind")"
+                read -r all_many library_many <<<"$(executed $fabric "${end#*:}" $many "$kind")"
+                library=$(((library_many - library_few) / (many - few)))
+                printf '%-6s %-6s %-10s %22d %22d\n' "$kind" $fabric "${end%:*}" $(((all_many - all_few) / (many - few) - library)) $library
+            done
         done
     done
 }
