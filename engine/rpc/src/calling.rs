@@ -132,6 +132,8 @@ impl Calling {
     }
 
     /// Posts Receives until there is one for each credit (8166-3.3.1-e).
+    // Always inline: it is one turn of the loop for each Reply.
+    #[inline(always)]
     pub(crate) fn post_receives<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
         while self.receives_posted < self.receives_max {
             let Some(buf) = core.pools.messages.take() else { return };
@@ -345,7 +347,8 @@ impl Calling {
     }
 
     /// Notes in its slot what a Call is.
-    #[inline]
+    // Always inline, as `send`: there is a copy of their caller for each kind of arguments, but not of its way.
+    #[inline(always)]
     fn occupy<P>(&mut self, core: &Core<P>, call: requester::CallId, request: &Request<'_>, probe: bool) {
         let slot = &mut self.slots[call.index()];
         slot.call = Some(call);
@@ -382,7 +385,7 @@ impl Calling {
     }
 
     /// Posts a Call's message. `false`: it was refused, and the Call ends or waits.
-    #[inline]
+    #[inline(always)]
     fn send<P: Provider>(
         &mut self,
         core: &mut Core<P>,

@@ -139,6 +139,8 @@ impl Serving {
     }
 
     /// Posts `count` more Receives, if there is memory for them.
+    // Always inline: it is one turn of the loop for each Call.
+    #[inline(always)]
     pub(crate) fn post_receives<P: Provider>(
         &mut self,
         core: &mut Core<P>,

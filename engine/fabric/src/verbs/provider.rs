@@ -99,7 +99,8 @@ impl Provider for Verbs {
         }
     }
 
-    #[inline]
+    // Always inline, as `post_send`: once for each Call, and what may be refused is long to hand back.
+    #[inline(always)]
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
         let arena = self.arena(buf.location().arena);
         let refused = |request, error| Err(Refused { request, error });
@@ -124,7 +125,7 @@ impl Provider for Verbs {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_send(
         &mut self,
         queue_pair: QueuePairId,
