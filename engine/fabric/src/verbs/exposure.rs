@@ -13,6 +13,8 @@ pub(super) struct Exposures {
     slots: Vec<Slot>,
     /// By slot: the handle that it has, or had last. Apart from the slots, so that a search is one sweep.
     handles: Vec<u32>,
+    /// What stays of each window's handle, in order, and its slot. Empty where there are no windows.
+    windows: Vec<(u32, u16)>,
     /// Slots that are free; the first is used next.
     free: VecDeque<u16>,
     /// Whether that is the one that was used last: standing exposures need no more handles than there are exposures at
@@ -64,7 +66,10 @@ impl Exposures {
         };
         let handles = slots.iter().map(|slot| slot.window.as_ref().map_or(0, MemoryWindow::rkey)).collect();
         let free = (0..slots.len() as u16).collect();
-        Exposures { slots, handles, free, is_standing }
+        let keys = slots.iter().map_while(|slot| slot.window.as_ref()).map(|window| index_of(window.rkey()));
+        let mut windows: Vec<(u32, u16)> = keys.zip(0..).collect();
+        windows.sort_unstable();
+        Exposures { slots, handles, windows, free, is_standing }
     }
 
     fn set_free(&mut self, slot: u16) {
@@ -94,7 +99,9 @@ impl Exposures {
     pub(super) fn start(&mut self, handle: u32, region: Option<MemoryRegion>, exposed: Exposed) {
         let slot = self.free.pop_front().expect("asked for by next_free");
         // A region's key may have been an earlier region's; then it is no longer that one's.
-        if let Some(earlier) = self.find(handle) {
+        if region.is_some()
+            && let Some(earlier) = self.find(handle)
+        {
             self.handles[usize::from(earlier)] = 0;
         }
         self.handles[usize::from(slot)] = handle;
@@ -105,7 +112,12 @@ impl Exposures {
 
     /// The slot of a handle that is or was used.
     fn find(&self, handle: u32) -> Option<u16> {
-        self.handles.iter().position(|&h| h == handle).map(|at| at as u16)
+        if self.windows.is_empty() {
+            return self.handles.iter().position(|&h| h == handle).map(|at| at as u16);
+        }
+        let at = self.windows.binary_search_by_key(&index_of(handle), |window| window.0).ok()?;
+        let slot = self.windows[at].1;
+        (self.handles[usize::from(slot)] == handle).then_some(slot)
     }
 
     /// The slot of a handle that is exposed, and not being fenced.
@@ -209,6 +221,11 @@ impl Exposures {
             slot.region = None;
         }
     }
+}
+
+/// What names a window in its handle: a bind changes the low octet only (`ibv_inc_rkey`).
+fn index_of(rkey: u32) -> u32 {
+    rkey >> 8
 }
 
 /// Where exposed memory is, how many octets, and whether the peer may write them.
