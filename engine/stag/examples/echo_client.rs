@@ -1,4 +1,8 @@
 //! A custom RPC program, client side: sends its arguments to `echo_server` and prints what comes back.
+//!
+//! ```text
+//! cargo run -p stag --example echo_client echo some words
+//! ```
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -8,7 +12,7 @@ use stag::prelude::*;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);
     let name = words.next().unwrap_or_else(|| "echo".into());
-    let text = words.collect::<Vec<_>>().join(" ");
+    let text = words.reduce(|text, word| text + " " + &word).unwrap_or_else(|| "hello".into());
     let config = EngineConfig::default();
     let memory = Memory::new(&config, 4 << 20)?;
     let mut shm = Shm::open(ShmConfig::default())?;

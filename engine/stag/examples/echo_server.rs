@@ -1,4 +1,8 @@
 //! A custom RPC program, server side: answers with what it was sent. Run it, then `echo_client`.
+//!
+//! ```text
+//! cargo run -p stag --example echo_server
+//! ```
 
 use stag::prelude::*;
 
