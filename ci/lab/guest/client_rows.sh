@@ -6,7 +6,7 @@
 # served_NAME is for the server's side, in the folder FOLDER that it exports.
 
 # shellcheck disable=SC2034 # for who sources this
-client_rows=(ping exports put digests get links many names errors parallel perf remove)
+client_rows=(ping exports put digests get links many names errors parallel narrow perf remove)
 
 served_fresh() { # FOLDER
     rm -rf "${1:?}"/*
@@ -102,6 +102,22 @@ client_parallel() {
         pids+=($!)
     done
     for k in "${pids[@]}"; do wait "$k" || bad=1; done
+    return $bad
+}
+
+# Our TCP takes little at a time, so what a server has written waits long in its own: it must stay what it was.
+client_narrow() {
+    local k pids=() bad=0 windows=/proc/sys/net/ipv4/tcp_rmem before
+    before=$(cat $windows)
+    echo 4096 8192 8192 >$windows
+    for k in 1 2 3 4; do
+        for _ in 1 2 3; do
+            stag cat "$url/tree/sizes/f8388608" | cmp - "$tree/sizes/f8388608" || exit 1
+        done &
+        pids+=($!)
+    done
+    for k in "${pids[@]}"; do wait "$k" || bad=1; done
+    echo "$before" >$windows
     return $bad
 }
 

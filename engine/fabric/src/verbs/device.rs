@@ -29,6 +29,10 @@ pub(super) const PRIVATE_DATA_LEN_MAX: usize = 56;
 const SIW_VENDOR: u32 = 0x0062_6d74;
 const SIW_SETTLE: Duration = Duration::from_millis(50);
 
+/// siw does not copy what is at least a page long and asks for no completion (`SENDPAGE_THRESH`): TCP takes it out of the
+/// user's memory, and that is done when the peer has it, not when siw says so. A page of the smallest kind there is.
+const SIW_LENT_FROM: u32 = 4096;
+
 /// A queue of siw that is mapped at 0x90000 of the opened device is one that its library takes for failed
 /// (`SIW_INVAL_UOBJ_KEY`): the 26th queue pair or so cannot be made, and none after it. So the completion queue, which is mapped
 /// first, is made to cover that place, with its entries of 32 octets.
@@ -45,6 +49,9 @@ pub(super) struct Profile {
     pub(super) exposure: ExposureKind,
     /// Octets that go into a work request itself: probed.
     pub(super) inline_len: u32,
+    /// Octets from which on the memory of a Send or a Write is still in use after a completion behind it, unless it has
+    /// asked for one itself.
+    pub(super) lent_from: u32,
     /// Work requests of one queue at most.
     pub(super) requests_max: u32,
     /// RDMA Reads that a peer may have under way on one of our queue pairs.
@@ -188,6 +195,7 @@ impl Opened {
             is_iwarp: device.transport() == sys::IBV_TRANSPORT_IWARP,
             exposure,
             inline_len,
+            lent_from: if attributes.vendor_id == SIW_VENDOR { SIW_LENT_FROM } else { u32::MAX },
             requests_max: u32::try_from(attributes.max_qp_wr).unwrap_or(0),
             responder_resources: config.read_depth.min(reads(attributes.max_qp_rd_atom)),
             initiator_depth: config.read_depth.min(reads(attributes.max_qp_init_rd_atom)),

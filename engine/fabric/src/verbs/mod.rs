@@ -55,7 +55,9 @@
 //!   that whoever asked is gone, and needs half a minute to destroy such a queue pair; and may leave a first message unread
 //!   that comes while it answers. It answers a Read of whatever is registered in the queue pair's domain, for whatever
 //!   purpose: a peer that guesses a handle reads the arenas. It is for tests. Its library takes a queue that is mapped at
-//!   0x90000 for one that could not be mapped.
+//!   0x90000 for one that could not be mapped. It reports a page or more as done while TCP has yet to take it out of the
+//!   user's memory: so all such work asks for a completion of its own, which makes it copy. The answers to a peer's Reads it
+//!   never copies: if their memory is fenced because a Call was given up, the peer may get what came into it next.
 //! - Neither can be deleted while a program has it open (`presence`).
 //!
 //! # What no test here has seen

@@ -7,7 +7,8 @@
 //! # Signalling
 //!
 //! The device reports only the work requests that ask for it, and one report says that all before it are done too. The
-//! user's signaled requests ask; so does every `interval`-th, so that the queue always drains by itself.
+//! user's signaled requests ask; so does every `interval`-th, so that the queue always drains by itself, and so does what
+//! siw would else send out of memory that is the user's again (`Profile::lent_from`).
 //!
 //! One report says nothing about Reads before it, though it should: siw reports a Send as soon as TCP has it, while the
 //! answer to a Read before it is still on its way. Reads always ask, and are done when they say so themselves.
@@ -110,6 +111,8 @@ pub(super) struct SendQueue {
     /// Work requests since then, and the limit.
     since: u32,
     interval: u32,
+    /// Octets from which on a request asks in any case.
+    lent_from: u32,
     depth: u32,
     read_depth: u32,
     has_probe: bool,
@@ -131,6 +134,7 @@ impl SendQueue {
             asked: 0,
             since: 0,
             interval: (capacity.sends / 4).clamp(1, INTERVAL_MAX),
+            lent_from: u32::MAX,
             depth,
             read_depth: 1,
             has_probe: false,
@@ -142,6 +146,11 @@ impl SendQueue {
     /// Says how many RDMA Reads the peer has resources for; at least one, because some do not say.
     pub(super) fn set_read_depth(&mut self, depth: u8) {
         self.read_depth = u32::from(depth.max(1));
+    }
+
+    /// Says from how many octets on a request asks for a completion in any case.
+    pub(super) fn set_lent_from(&mut self, len: u32) {
+        self.lent_from = len;
     }
 
     #[inline]
@@ -221,9 +230,11 @@ impl SendQueue {
         {
             let mut is_last = true;
             let mut is_read = false;
+            let mut is_lent = false;
             let send = match &mut op.work {
                 Work::Send { buf, arena, invalidate } => {
                     let len = buf.len() as u32;
+                    is_lent = len >= self.lent_from;
                     let send = match *invalidate {
                         None => batch.push_send(sys::IBV_WR_SEND),
                         Some(rkey) => batch.push_send(sys::IBV_WR_SEND_WITH_INV).invalidate(rkey),
@@ -231,10 +242,14 @@ impl SendQueue {
                     let flags = if len <= inline_len { sys::IBV_SEND_INLINE } else { 0 };
                     send.flags(flags).memory(buf.as_ptr(), len, domain.lkey(*arena))
                 }
-                Work::Write { source, arena, offset, rkey } => batch
-                    .push_send(sys::IBV_WR_RDMA_WRITE)
-                    .memory(source.as_ptr(), source.len() as u32, domain.lkey(*arena))
-                    .remote(*offset, *rkey),
+                Work::Write { source, arena, offset, rkey } => {
+                    let len = source.len() as u32;
+                    is_lent = len >= self.lent_from;
+                    batch
+                        .push_send(sys::IBV_WR_RDMA_WRITE)
+                        .memory(source.as_ptr(), len, domain.lkey(*arena))
+                        .remote(*offset, *rkey)
+                }
                 // Nothing to read: a Write of nothing keeps its place in the order of completions.
                 Work::Read { parts: 0, .. } | Work::Probe => {
                     batch.push_send(sys::IBV_WR_RDMA_WRITE).remote(0, 0)
@@ -266,7 +281,7 @@ impl SendQueue {
             // A Read that fills the peer's resources is waited for.
             let fills = is_read && self.reads.len() as u32 + 1 >= self.read_depth.div_ceil(2);
             let mut flags = 0;
-            if (op.signaled && is_last) || fills || self.since >= self.interval {
+            if (op.signaled && is_last) || fills || is_lent || self.since >= self.interval {
                 flags = sys::IBV_SEND_SIGNALED;
                 (self.since, self.asked) = (0, self.next.wrapping_add(1));
             }

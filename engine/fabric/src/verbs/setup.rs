@@ -249,6 +249,7 @@ impl Verbs {
             made.map_err(failed("the device makes no such queue pair: too deep, or it has none left"))?;
         // What was probed may not be left in a deeper queue.
         pair.inline_len = made.max_inline_data.min(opened.profile.inline_len);
+        pair.sends.set_lent_from(opened.profile.lent_from);
         if let Some(shared) = shared {
             shared.join(cm.queue_pair_number(), index);
         }

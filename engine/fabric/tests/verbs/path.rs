@@ -3,7 +3,9 @@
 use std::os::fd::AsRawFd;
 
 use stag_fabric::verbs::{Verbs, VerbsConfig};
-use stag_fabric::{Exposed, Fence, Provider, QueuePairCapacity, ReadPart, ReadRequest, SendRequest};
+use stag_fabric::{
+    Exposed, Fence, Provider, QueuePairCapacity, ReadPart, ReadRequest, SendRequest, WriteRequest,
+};
 
 use crate::fake;
 use crate::side::*;
@@ -129,6 +131,26 @@ fn completions_are_only_asked_for_now_and_then() {
     send(&mut a, 7, 8, true);
     pass(&mut a, &mut b, 20);
     assert_eq!(a.completions, [(7, Ok(()))]);
+}
+
+/// siw sends a page or more out of the user's memory for as long as TCP likes, unless the request itself asks for a
+/// completion: then it copies. Memory that was given back before was seen to arrive with what came into it next.
+#[test]
+fn siw_is_made_to_copy_what_it_would_go_on_using() {
+    for (kind, len, asks) in [(IWARP, 4096, 3), (IWARP, 4095, 0), (REGIONS, 4096, 0)] {
+        kind.begin();
+        let (mut a, mut b) = connected(&kind.config(), QueuePairCapacity { send_len_max: 4096, ..MANY });
+        pass(&mut a, &mut b, 20);
+        let before = fake::with(|world| world.seen.signaled);
+        let pair = a.pair.expect("connected");
+        (0..2).for_each(|id| send(&mut a, id, len, false));
+        let segment = b.verbs.expose(b.pair.expect("connected"), Exposed::Write(b.buf(&vec![0; len])));
+        let target = segment.expect("within capacity");
+        let source = a.buf(&vec![1; len]).share();
+        a.verbs.post_write(pair, WriteRequest { id: 3, source, target, signaled: false }).expect("capacity");
+        a.verbs.ring_doorbells();
+        assert_eq!(fake::with(|world| world.seen.signaled) - before, asks, "{kind:?}, {len} octets");
+    }
 }
 
 /// The device refuses more than 100 octets inline, so half of the 256 asked for, and half of that, were tried.

@@ -65,7 +65,7 @@ pub(crate) fn memory() -> (Arena, Pool) {
     let page = PageChoice::Size(PageSize::Base);
     let arena = ArenaConfig { name: "verbs test", len: 1 << 18, page, node: None, budget: &budget };
     let arena = Arena::new(&arena).expect("a quarter of a megabyte");
-    let pool = Pool::fixed(&arena, "buffers", 512, 128).expect("64 KiB");
+    let pool = Pool::runs(&arena, "buffers", 512, 128).expect("64 KiB");
     (arena, pool)
 }
 
