@@ -387,6 +387,7 @@ impl Responder {
     }
 
     /// Gives a Call its slot, if the peer may have one more in process.
+    // Always inline: once for each Call.
     #[inline(always)]
     fn start(&mut self, xid: u32, credits: u32) -> Result<CallId, Refusal> {
         if self.xids.contains(&xid) {

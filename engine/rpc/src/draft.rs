@@ -79,6 +79,7 @@ impl Draft {
     }
 
     /// Forgets everything; buffers go back to their pools.
+    // Always inline: for most Replies it has little to forget, and sees that.
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
         self.send = None;

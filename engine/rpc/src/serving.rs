@@ -541,6 +541,7 @@ impl Serving {
     }
 
     /// Sends a filled-in Reply: decides its form, posts its Writes, then its Send.
+    // Always inline, as `post`: once for each Call, of which most have nothing but a Send.
     #[inline(always)]
     fn send<P: Provider>(
         &mut self,

@@ -268,6 +268,7 @@ impl Provider for Shm {
         }
     }
 
+    // Always inline, and what it calls: each has one caller, once for each pass.
     #[inline(always)]
     fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
         let start = completions.len();

@@ -308,6 +308,7 @@ impl Provider for Verbs {
         }
     }
 
+    // Always inline: it has one caller, once for each pass.
     #[inline(always)]
     fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
         let start = completions.len();
