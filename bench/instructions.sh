@@ -29,8 +29,8 @@ if [ -n "$device" ] && [ ! -e "$LAB_CACHE/kernel-$kernel/version" ]; then
     echo "SKIPPED: there is no guest with kernel $kernel: run ci/lab/build.sh $kernel first"
     exit 77
 fi
-cargo build --quiet --locked --release --package stag-bench --example one_thread
-program=$(realpath "${CARGO_TARGET_DIR:-target}/release/examples/one_thread")
+cargo build --quiet --locked --profile dist --package stag-bench --example one_thread
+program=$(realpath "${CARGO_TARGET_DIR:-target}/dist/examples/one_thread")
 counts=$(mktemp -d)
 trap 'rm -rf "$counts"' EXIT
 

@@ -15,8 +15,8 @@ case ${1:-} in -*) usage ;; esac
 
 repeat=${1:-5}
 fabrics=${2:-shm iwarp}
-cargo build --quiet --locked --release -p stag-apps --bin stag || exit 1
-stag=${CARGO_TARGET_DIR:-target}/release/stag
+cargo build --quiet --locked --profile dist -p stag-apps --bin stag || exit 1
+stag=${CARGO_TARGET_DIR:-target}/dist/stag
 failed=0
 enter=()
 
