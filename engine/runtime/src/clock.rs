@@ -172,7 +172,7 @@ impl TimeSource for ManualClock {
 }
 
 /// The system's own clocks.
-// This is the one place that may ask them: clippy.toml forbids it to everybody else.
+// This is the one place that may ask them: .clippy.toml forbids it to everybody else.
 #[allow(clippy::disallowed_methods)]
 mod system {
     use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
