@@ -11,7 +11,7 @@
 
 use stag_wire::nfsacl::{ENTRIES_MAX, Entry, kind};
 
-use crate::caller::Caller;
+use crate::caller::{Caller, INVALID_ID};
 
 /// A user or group that a list names, and what it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +76,8 @@ impl Acl {
                 kind::OWNING_GROUP => &mut owning_group,
                 kind::MASK => &mut mask,
                 kind::OTHER => &mut other,
+                // A name of nobody.
+                kind::USER | kind::GROUP if id == INVALID_ID => return Err(InvalidAcl),
                 kind::USER => {
                     users.push(Named { id, permissions });
                     continue;

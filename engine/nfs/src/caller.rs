@@ -1,9 +1,12 @@
 //! Who a Call is from: the user and groups of AUTH_SYS, after the export's squashing, and what they may do.
 
-use stag_wire::nfs3::access;
+use stag_wire::nfs3::{SetAttributes, Status, access};
 
 /// Supplementary groups of AUTH_SYS, at most.
 pub const GROUPS_MAX: usize = 16;
+
+/// The user or group that is none: to the kernel it means "leave it as it is", so nothing may ever belong to it.
+pub const INVALID_ID: u32 = u32::MAX;
 
 /// A permission to test; the bits of one octal digit of a mode.
 pub mod permission {
@@ -41,6 +44,20 @@ impl Caller {
         caller
     }
 
+    /// The same caller with every user or group that is none ([`INVALID_ID`]) replaced.
+    #[must_use]
+    pub fn made_valid(mut self, anonymous_uid: u32, anonymous_gid: u32) -> Caller {
+        if self.uid == INVALID_ID {
+            self.uid = anonymous_uid;
+        }
+        for gid in self.groups[..self.group_count].iter_mut().chain([&mut self.gid]) {
+            if *gid == INVALID_ID {
+                *gid = anonymous_gid;
+            }
+        }
+        self
+    }
+
     /// Whether it is the superuser.
     #[inline]
     #[must_use]
@@ -53,6 +70,13 @@ impl Caller {
     #[must_use]
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups[..self.group_count].contains(&gid)
+    }
+
+    /// Supplementary groups.
+    #[inline]
+    #[must_use]
+    pub fn groups(&self) -> &[u32] {
+        &self.groups[..self.group_count]
     }
 
     /// The same caller with the user and group 0 replaced, wherever they stand.
@@ -124,6 +148,11 @@ pub struct Guarded {
     pub gid: u32,
     /// Whether it is a directory.
     pub is_directory: bool,
+}
+
+/// Fails if an object would be given to a user or a group that is none.
+pub(crate) fn check_ids(set: &SetAttributes) -> Result<(), Status> {
+    if set.uid == Some(INVALID_ID) || set.gid == Some(INVALID_ID) { Err(Status::Inval) } else { Ok(()) }
 }
 
 #[cfg(test)]

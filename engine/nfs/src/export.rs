@@ -8,7 +8,7 @@ use std::str::FromStr;
 use stag_fabric::Peer;
 use stag_wire::mount3::PATH_LEN_MAX;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, INVALID_ID};
 
 /// The user and the group that stand for whom nobody knows, unless an export says otherwise.
 pub const NOBODY: u32 = 65534;
@@ -132,9 +132,10 @@ impl Export {
     /// As whom a Call runs here; `None` is one that says nothing of its user.
     #[must_use]
     pub fn caller(&self, named: Option<Caller>) -> Caller {
-        match named {
+        let (uid, gid) = (self.anonymous_uid, self.anonymous_gid);
+        match named.map(|caller| caller.made_valid(uid, gid)) {
             Some(caller) if self.all_squash || self.root_squash && caller.is_root() => self.anonymous(),
-            Some(caller) if self.root_squash => caller.squashed(self.anonymous_uid, self.anonymous_gid),
+            Some(caller) if self.root_squash => caller.squashed(uid, gid),
             Some(caller) => caller,
             None => self.anonymous(),
         }
@@ -232,6 +233,11 @@ fn set(export: &mut Export, option: &str, value: Option<&str>, word: &str) -> Re
         let found = value.unwrap_or_default();
         found.parse::<u32>().map_err(|_| (what, found.to_owned(), "give a number from 0 to 4294967295"))
     };
+    // Of a user or group. The last number is none: nothing may belong to it.
+    let id = |what| match number(what)? {
+        INVALID_ID => Err((what, INVALID_ID.to_string(), "give a number from 0 to 4294967294")),
+        id => Ok(id),
+    };
     let yes_or_no = |what| match value {
         None | Some("yes") => Ok(true),
         Some("no") => Ok(false),
@@ -249,9 +255,9 @@ fn set(export: &mut Export, option: &str, value: Option<&str>, word: &str) -> Re
         }
         ("root_squash", _) => export.root_squash = yes_or_no("option root_squash")?,
         ("all_squash", _) => export.all_squash = yes_or_no("option all_squash")?,
-        ("anonuid", _) => export.anonymous_uid = number("option anonuid")?,
-        ("anongid", _) => export.anonymous_gid = number("option anongid")?,
-        ("uid", _) => export.clients.push(Client::User(number("option uid")?)),
+        ("anonuid", _) => export.anonymous_uid = id("option anonuid")?,
+        ("anongid", _) => export.anonymous_gid = id("option anongid")?,
+        ("uid", _) => export.clients.push(Client::User(id("option uid")?)),
         ("client", _) => export.clients.push(network(value.unwrap_or_default())?),
         ("objects", _) => match number("option objects")? {
             0 => return Err(("option objects", "0".to_owned(), "give at least 1, for the root directory")),
@@ -412,6 +418,14 @@ mod tests {
                 r#"export "mem:/a,anonuid=-1": option anonuid "-1": give a number from 0 to 4294967295"#,
             ),
             (
+                "dir:/a,anongid=4294967295",
+                r#"export "dir:/a,anongid=4294967295": option anongid "4294967295": give a number from 0 to 4294967294"#,
+            ),
+            (
+                "mem:/a,uid=4294967295",
+                r#"export "mem:/a,uid=4294967295": option uid "4294967295": give a number from 0 to 4294967294"#,
+            ),
+            (
                 "mem:/a,client=10.0.0.0/33",
                 r#"export "mem:/a,client=10.0.0.0/33": option client "10.0.0.0/33": an IPv4 network has at most /32, an IPv6 one /128"#,
             ),
@@ -475,6 +489,13 @@ mod tests {
         let trusting: Export = "mem:/a,root_squash=no".parse().unwrap();
         assert_eq!(trusting.caller(Some(root)), root);
         assert_eq!(trusting.caller(None), nobody);
+        // Nobody is nobody's user, whatever is squashed: to a kernel that number means "leave it", which is root.
+        for export in [&default, &trusting] {
+            let nobodys = Caller::new(u32::MAX, u32::MAX, [9, u32::MAX]);
+            assert_eq!(export.caller(Some(nobodys)), Caller::new(NOBODY, NOBODY, [9, NOBODY]));
+            let half = Caller::new(5, u32::MAX, []);
+            assert_eq!(export.caller(Some(half)), Caller::new(5, NOBODY, []));
+        }
         let all: Export = "mem:/a,all_squash,anonuid=1,anongid=2".parse().unwrap();
         assert_eq!(all.caller(Some(user)), Caller::new(1, 2, []));
     }

@@ -4,7 +4,7 @@ use stag_wire::nfs3::{FileType, SetAttributes, SetTime, Status};
 
 use super::FILE_LEN_MAX;
 use super::object::Stat;
-use crate::caller::{Caller, permission};
+use crate::caller::{Caller, check_ids, permission};
 
 const SET_UID: u32 = 0o4000;
 pub(super) const SET_GID: u32 = 0o2000;
@@ -40,6 +40,7 @@ impl Stat {
 
 /// Fails unless `caller` may set all of `set`.
 pub(super) fn check(found: &Stat, caller: &Caller, set: &SetAttributes) -> Result<(), Status> {
+    check_ids(set)?;
     let is_root = caller.is_root();
     let owns = is_root || caller.uid == found.uid;
     let may_write = owns || caller.may(&found.guarded(), permission::WRITE);

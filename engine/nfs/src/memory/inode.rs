@@ -9,7 +9,7 @@ use super::directory::Directory;
 use super::pages::Pages;
 use super::space::{PAGE_LEN, Space};
 use crate::acl::{Acl, Lists, SetLists};
-use crate::caller::{Caller, Guarded, permission};
+use crate::caller::{Caller, Guarded, check_ids, permission};
 use crate::store::{ObjectId, Special};
 
 /// Permission bits that can be set.
@@ -252,6 +252,7 @@ impl Inode {
 
     /// Fails unless `caller` may set all of `set`.
     pub(super) fn check(&self, caller: &Caller, set: &SetAttributes) -> Result<(), Status> {
+        check_ids(set)?;
         let is_root = caller.is_root();
         let owns = is_root || caller.uid == self.uid;
         let may_write = owns || self.allows(caller, permission::WRITE);

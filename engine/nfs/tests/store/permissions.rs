@@ -251,3 +251,46 @@ fn moving_a_directory_needs_permission_to_write_it() {
         assert_eq!(lab.rename(&other(), (directory, "e"), (root, "e")), Ok(()));
     }
 }
+
+/// To the kernel the number means "leave it as it is", which would be the superuser's.
+#[test]
+fn nothing_belongs_to_the_user_that_is_none() {
+    Lab::each(64, |lab| {
+        let root = lab.root();
+        let file = lab.file("f");
+        let before = lab.store.attributes(file).unwrap();
+        for set in
+            [SetAttributes { uid: Some(u32::MAX), ..NONE }, SetAttributes { gid: Some(u32::MAX), ..NONE }]
+        {
+            assert_eq!(lab.set(&Caller::ROOT, file, set), Err(Status::Inval));
+            if is_root() || lab.is_memory() {
+                let how = CreateHow::Guarded(set);
+                assert_eq!(lab.create(&Caller::ROOT, root, "g", &how), Err(Status::Inval));
+                assert_eq!(lab.store.lookup(&Caller::ROOT, root, b"g"), Err(Status::NoEnt));
+            }
+        }
+        let found = lab.store.attributes(file).unwrap();
+        assert_eq!((found.uid, found.gid, found.ctime), (before.uid, before.gid, before.ctime));
+    });
+}
+
+/// A caller that no export lets through, straight to a store: nothing is made, least of all the superuser's.
+#[test]
+fn who_is_none_makes_nothing_in_a_directory() {
+    if !is_root() {
+        return println!("SKIPPED: only root acts as other users");
+    }
+    let mut lab = Lab::directory(64, |_| {});
+    let root = lab.root();
+    lab.set(&Caller::ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
+    for caller in [
+        Caller::new(u32::MAX, 5, []),
+        Caller::new(5, u32::MAX, []),
+        Caller::new(5, 5, [u32::MAX]),
+        Caller::new(u32::MAX, u32::MAX, []),
+    ] {
+        assert_eq!(lab.create(&caller, root, "f", &CreateHow::Guarded(NONE)), Err(Status::Inval));
+        assert_eq!(lab.mkdir(&caller, root, "d", 0o777), Err(Status::Inval));
+    }
+    assert_eq!(lab.list(root, 0, 9).0.len(), 2, "nothing but . and ..");
+}
