@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -94,6 +95,142 @@ pub fn change_mode(file: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
         }
         error => Err(error),
     }
+}
+
+/// The time that the kernel stamps files with, since 1970: some milliseconds behind the time of day.
+#[must_use]
+pub fn file_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable, and the call does nothing else.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut time) };
+    if status != 0 {
+        return Duration::ZERO;
+    }
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+}
+
+/// Whom the kernel takes a thread for when it works on files.
+#[derive(Clone, Copy, Debug)]
+pub struct FileUser<'a> {
+    /// User; not 4294967295, which stands for nobody.
+    pub uid: u32,
+    /// Group; not 4294967295.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: &'a [u32],
+    /// Whether the thread keeps the capabilities that it has: then only what it makes is the user's. Without, it may do
+    /// what the user may.
+    pub privileged: bool,
+}
+
+/// The kernel's `struct __user_cap_data_struct`, twice.
+type Capabilities = [[u32; 3]; 2];
+
+/// Lets a thread that runs as root work on files as other users, one system call at a time.
+///
+/// It sets the thread's user and groups for files alone (`setfsuid`); other threads, signals, and all that is not
+/// about files see nothing of it. The kernel makes no core dumps of such a process unless `fs.suid_dumpable` says so.
+#[derive(Debug)]
+pub struct FileUsers {
+    gid: u32,
+    groups: Vec<u32>,
+    capabilities: Capabilities,
+}
+
+impl FileUsers {
+    /// Notes whom to come back to: the calling process is root. [`Errno::PERM`]: it is not, or lacks the
+    /// capabilities `CAP_SETUID` and `CAP_SETGID`.
+    pub fn new() -> Result<FileUsers, Errno> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Errno::PERM);
+        }
+        let groups = rustix::process::getgroups()?;
+        let users = FileUsers {
+            gid: rustix::process::getegid().as_raw(),
+            groups: groups.into_iter().map(rustix::fs::Gid::as_raw).collect(),
+            capabilities: capabilities()?,
+        };
+        // The highest that is valid, so that it is another than ours.
+        let probe = FileUser { uid: u32::MAX - 1, gid: u32::MAX - 1, groups: &[], privileged: true };
+        users.run(&probe, || Ok(()))?;
+        Ok(users)
+    }
+
+    /// Does `act` as `user`. `act` makes system calls on files, and returns.
+    ///
+    /// [`Errno::INVAL`]: there can be no such user. [`Errno::PERM`]: the kernel refuses to act as it; `act` was not done.
+    pub fn run<T>(&self, user: &FileUser<'_>, act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        if user.uid == u32::MAX || user.gid == u32::MAX || user.groups.contains(&u32::MAX) {
+            return Err(Errno::INVAL);
+        }
+        // Comes back when it goes, also from a panic.
+        let _back = Back(self);
+        set_groups(user.groups)?;
+        set_file_gid(user.gid)?;
+        // Takes the capabilities that are about files from the effective ones, unless it is root.
+        set_file_uid(user.uid)?;
+        if user.privileged && user.uid != 0 {
+            set_capabilities(&self.capabilities)?;
+        }
+        act()
+    }
+}
+
+/// Makes the thread root again.
+struct Back<'a>(&'a FileUsers);
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        let FileUsers { gid, groups, .. } = self.0;
+        // Gives the capabilities about files back.
+        let back = set_file_uid(0).and_then(|()| set_file_gid(*gid)).and_then(|()| set_groups(groups));
+        // The kernel lets who is root be root; to go on as somebody else would be worse than to end.
+        assert!(back.is_ok(), "this thread cannot be root again: {back:?}");
+    }
+}
+
+fn set_file_uid(uid: u32) -> Result<(), Errno> {
+    // SAFETY: changes nothing but whom the kernel takes this thread for. It says only what was before, so it is asked
+    // again, for what cannot be.
+    let now = unsafe {
+        libc::setfsuid(uid);
+        libc::setfsuid(u32::MAX)
+    };
+    if now as u32 == uid { Ok(()) } else { Err(Errno::PERM) }
+}
+
+fn set_file_gid(gid: u32) -> Result<(), Errno> {
+    // SAFETY: as in `set_file_uid`.
+    let now = unsafe {
+        libc::setfsgid(gid);
+        libc::setfsgid(u32::MAX)
+    };
+    if now as u32 == gid { Ok(()) } else { Err(Errno::PERM) }
+}
+
+/// Of this thread alone: the C library's function is for all.
+fn set_groups(groups: &[u32]) -> Result<(), Errno> {
+    // SAFETY: the kernel reads as many groups as there are.
+    let status = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
+    if status < 0 { Err(last()) } else { Ok(()) }
+}
+
+/// `_LINUX_CAPABILITY_VERSION_3`, and the calling thread.
+const CAPABILITY_HEADER: [u32; 2] = [0x2008_0522, 0];
+
+fn capabilities() -> Result<Capabilities, Errno> {
+    let mut header = CAPABILITY_HEADER;
+    let mut sets = Capabilities::default();
+    // SAFETY: both have the kernel's layout for this version, and are writable.
+    let status = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
+    if status < 0 { Err(last()) } else { Ok(sets) }
+}
+
+fn set_capabilities(sets: &Capabilities) -> Result<(), Errno> {
+    let mut header = CAPABILITY_HEADER;
+    // SAFETY: as in `capabilities`; the kernel reads `sets`, and writes `header` at most.
+    let status = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) };
+    if status < 0 { Err(last()) } else { Ok(()) }
 }
 
 fn last() -> Errno {

@@ -10,9 +10,10 @@
 //! The reactor never waits for it: a thread writes what it is given, the newest last. A host is written when it gets
 //! its first lock; a crash in the moment between costs that host the news, as with any status monitor.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -102,7 +103,9 @@ fn from_hexadecimal(digits: &str) -> Option<Box<[u8]>> {
 
 fn replace(path: &Path, state: u32, hosts: &[KnownHost]) -> io::Result<()> {
     let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
+    // Whatever umask is.
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o644).open(&new)?;
     let mut text = format!("state {state}\n");
     for host in hosts {
         let name: String = host.name.iter().map(|octet| format!("{octet:02x}")).collect();

@@ -1,33 +1,72 @@
 //! Making objects, and giving them what they should have.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use rustix::fs::{
-    AtFlags, Gid, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chownat, ftruncate, unlinkat, utimensat,
+    AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chownat, ftruncate, unlinkat,
+    utimensat,
 };
 use rustix::io::Errno;
-use stag_disk::system;
+use stag_disk::system::{self, FileUser};
 use stag_wire::nfs3::{FileType, SetAttributes, SetTime, Status, Time, Verifier};
 
 use super::DirectoryStore;
-use super::object::{Stat, stat, status};
+use super::object::{Stat, stat, stat_at, status};
 use super::permit::{self, SET_GID};
 use super::tree::{Index, Tree};
-use crate::caller::Caller;
+use crate::caller::{Caller, GROUPS_MAX, INVALID_ID, check_ids};
 use crate::name::{check_name, is_dots};
 use crate::store::ObjectId;
 
+/// What an object is made as: what `make` gives to the kernel, so that nothing is left to be given afterwards.
+struct Wanted {
+    uid: u32,
+    gid: u32,
+    /// All of the mode's bits.
+    mode: u32,
+}
+
+/// What is known of an object that was just made.
+struct Made<'a> {
+    kind: FileType,
+    wanted: &'a Wanted,
+    /// Of the directory that it is in.
+    above: &'a Stat,
+    /// The kernel's time before it was made.
+    began: Duration,
+}
+
+impl Made<'_> {
+    /// Whether what has the name now may be what was made: its kind and owner are right.
+    fn may_be(&self, found: &Stat) -> bool {
+        // A file system can be mounted so that the group is always the directory's.
+        let is_group = found.gid == self.wanted.gid || found.gid == self.above.gid;
+        found.kind == self.kind && found.uid == self.wanted.uid && is_group
+    }
+
+    /// Whether it cannot have been there before: nobody's old object is taken for it, whatever the name was
+    /// exchanged for. A file system that does not know when an object was born leaves it open.
+    fn is_newborn(&self, found: &Stat) -> bool {
+        self.may_be(found) && found.born().is_some_and(|born| born >= self.began)
+    }
+}
+
 impl DirectoryStore {
-    /// Makes an object by `make`, gives it owner and mode, and finds it.
+    /// Makes an object by `make`, which gets the directory and the mode, and finds it.
     ///
-    /// `make` makes what only we may use; it becomes the caller's when it is what it should be.
+    /// Between two system calls, who may write the directory on the server may exchange the name for another. So the
+    /// object is made as its owner and with its mode in one system call, and nothing is given to what has the
+    /// name afterwards. What one system call cannot give (set-id bits, what umask took, times, a group) goes to the
+    /// descriptor of a file, which is the file whatever its name; and of anything else only to what was born since.
     pub(super) fn make(
         &mut self,
         caller: &Caller,
         (directory, name): (ObjectId, &[u8]),
         set: &SetAttributes,
         kind: FileType,
-        make: impl FnOnce(BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno>,
+        make: impl FnOnce(BorrowedFd<'_>, Mode) -> Result<Option<OwnedFd>, Errno>,
     ) -> Result<ObjectId, Status> {
         let caller = &self.caller(caller);
         check_name(name)?;
@@ -37,83 +76,173 @@ impl DirectoryStore {
             return Err(Status::Exist);
         }
         permit::check_new(set)?;
+        if caller.is_root() {
+            check_ids(set)?;
+        }
         let look = tree.look(parent)?;
         let target = self.target(tree, parent)?;
-        let opened = make(look.as_fd()).map_err(status)?;
-        let made = tree.enter(parent, name).and_then(|(index, found)| {
-            // Who may write the directory on the server may have put something else there meanwhile: it is not ours
-            // to give away.
-            let file = opened.as_ref().map(OwnedFd::as_fd);
-            let is_ours = self.own.is_some() || found.uid == rustix::process::geteuid().as_raw();
-            let is_same = file.is_none_or(|file| stat(file).is_ok_and(|made| made.fileid == found.fileid));
-            if found.kind != kind || !is_ours || !is_same {
-                return Err(Status::Jukebox);
+        let wanted = self.wanted(caller, set, kind, &above);
+        // The kernel gives the directory's group on by itself.
+        let gid = if wanted.gid == above.gid { caller.gid } else { wanted.gid };
+        let maker = Caller::new(wanted.uid, gid, []);
+        let mode = Mode::from_raw_mode(wanted.mode);
+        let made = Made { kind, wanted: &wanted, above: &above, began: system::file_time() };
+        let opened = self.act_as(caller, Some(&maker), || make(look.as_fd(), mode)).map_err(status)?;
+        let (index, made) = match opened {
+            Some(file) => {
+                let made = stat(&file).map_err(status)?;
+                self.dress_file(&file, &made, caller, &wanted, set)
+                    .inspect_err(|_| self.take_back(caller, &look, name, made.fileid, AtFlags::empty()))?;
+                let (index, _) = find_made(tree, parent, name, |found| found.fileid == made.fileid)?;
+                let file = tree.keep_opened(index, file, true);
+                (index, self.sync.then(|| (tree.id(index).fileid, file)))
             }
-            // Before it gets a mode that may forbid us to open it.
-            let target = if file.is_none() { self.target(tree, index)? } else { None };
-            self.dress(tree, index, &found, caller, &above, set, file)?;
-            Ok((index, target))
-        });
-        match made {
-            Ok((index, made)) => {
-                let made = match opened.map(|file| tree.keep_opened(index, file, true)) {
-                    Some(file) => self.sync.then(|| (tree.id(index).fileid, file)),
-                    None => made,
-                };
-                self.changed.extend([target, made].into_iter().flatten());
-                Ok(tree.id(index))
-            }
-            Err(error) => {
+            None => {
+                let (index, found) = find_made(tree, parent, name, |found| made.may_be(found))?;
                 let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                // As if it had never been made; if that fails too, there is nobody to tell.
-                let _ = unlinkat(&*look, name, flags);
-                Err(error)
+                // Before it gets a mode that may forbid us to open it.
+                let target = self.target(tree, index).and_then(|target| {
+                    if made.is_newborn(&found) {
+                        self.dress(tree, index, &found, caller, &wanted, set)?;
+                    }
+                    Ok(target)
+                });
+                let target = target.inspect_err(|_| {
+                    if made.is_newborn(&found) {
+                        self.take_back(caller, &look, name, found.fileid, flags);
+                    }
+                })?;
+                (index, target)
             }
+        };
+        self.changed.extend([target, made].into_iter().flatten());
+        Ok(tree.id(index))
+    }
+
+    /// What a new object in the directory `above` should be.
+    fn wanted(&self, caller: &Caller, set: &SetAttributes, kind: FileType, above: &Stat) -> Wanted {
+        let inherits = above.mode & SET_GID != 0;
+        // Like most servers: of the owner and group asked for, what the caller could not set is left out. A server
+        // that is not root can set none.
+        let uid = set.uid.filter(|_| caller.is_root()).unwrap_or(caller.uid);
+        let own_gid = if inherits { above.gid } else { caller.gid };
+        let may_belong = |gid: &u32| self.users.is_some() && (caller.is_root() || caller.in_group(*gid));
+        let gid = set.gid.filter(may_belong).unwrap_or(own_gid);
+        let is_directory = kind == FileType::Directory;
+        let mut mode = set.mode.unwrap_or(if is_directory { 0o755 } else { 0o644 }) & 0o7777;
+        if !caller.is_root() && !caller.in_group(gid) {
+            mode &= !SET_GID;
+        }
+        if is_directory && inherits {
+            mode |= SET_GID;
+        }
+        Wanted { uid, gid, mode }
+    }
+
+    /// Does `act` as `caller`, whom the kernel then refuses what it may not do; and if `caller` is the superuser, as
+    /// the superuser for `owner`, whose is what it makes. A server that is not root is itself for everybody.
+    pub(super) fn act_as<T>(
+        &self,
+        caller: &Caller,
+        owner: Option<&Caller>,
+        act: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let Some(users) = &self.users else { return act() };
+        let Caller { uid, gid, .. } = *owner.unwrap_or(caller);
+        if !caller.is_root() {
+            // With a group of its own choice it still belongs to its first one.
+            let groups: ArrayVec<u32, { GROUPS_MAX + 1 }> =
+                caller.groups().iter().copied().chain([caller.gid]).collect();
+            return users.run(&FileUser { uid, gid, groups: &groups, privileged: false }, act);
+        }
+        if owner.is_none() || (uid, gid) == (0, 0) {
+            return act();
+        }
+        users.run(&FileUser { uid, gid, groups: &[], privileged: true }, act)
+    }
+
+    /// Removes what was just made and cannot be what it should be; if that fails too, there is nobody to tell. What
+    /// somebody else put there stays; and what somebody puts there just now, unless `caller` may remove it.
+    fn take_back(&self, caller: &Caller, directory: &OwnedFd, name: &[u8], fileid: u64, flags: AtFlags) {
+        if stat_at(directory.as_fd(), name).is_ok_and(|found| found.fileid == fileid) {
+            let _ = self.act_as(caller, None, || unlinkat(directory, name, flags));
         }
     }
 
-    /// Gives a new object its owner, mode, size and times.
-    #[expect(clippy::too_many_arguments, reason = "all that a new object depends on")]
+    /// Gives a new file what its making could not.
+    fn dress_file(
+        &self,
+        file: &OwnedFd,
+        made: &Stat,
+        caller: &Caller,
+        wanted: &Wanted,
+        set: &SetAttributes,
+    ) -> Result<(), Status> {
+        if self.users.is_some() && (made.uid, made.gid) != (wanted.uid, wanted.gid) {
+            let follows_directory = made.uid == wanted.uid && set.gid.is_none();
+            if !follows_directory {
+                change_owner(file.as_fd(), Some(wanted.uid), Some(wanted.gid))?;
+            }
+        }
+        if let Some(size) = set.size {
+            ftruncate(file, size).map_err(status)?;
+        }
+        // What a change of the owner took, too.
+        if stat(file).map_err(status)?.mode != wanted.mode {
+            self.act_as(caller, None, || system::change_mode(file.as_fd(), wanted.mode)).map_err(status)?;
+        }
+        set_times(file.as_fd(), set.atime, set.mtime)
+    }
+
+    /// Gives a new object that is no file what its making could not, as the caller could.
     fn dress(
         &self,
         tree: &Tree,
         index: Index,
         found: &Stat,
         caller: &Caller,
-        above: &Stat,
+        wanted: &Wanted,
         set: &SetAttributes,
-        file: Option<BorrowedFd<'_>>,
     ) -> Result<(), Status> {
         let look = tree.look(index)?;
-        let inherits = above.mode & SET_GID != 0;
-        // Like most servers: of the owner and group asked for, what the caller could not set is left out.
-        let uid = set.uid.filter(|_| caller.is_root()).unwrap_or(caller.uid);
-        let own_gid = if inherits { above.gid } else { caller.gid };
-        let gid = set.gid.filter(|gid| caller.is_root() || caller.in_group(*gid)).unwrap_or(own_gid);
-        if self.own.is_none() && (uid, gid) != (found.uid, found.gid) {
-            change_owner(look.as_fd(), Some(uid), Some(gid))?;
+        let mut mode = found.mode;
+        if self.users.is_some() && set.gid.is_some() && found.gid != wanted.gid {
+            self.act_as(caller, None, || own(look.as_fd(), None, Some(wanted.gid))).map_err(status)?;
+            mode = stat(&*look).map_err(status)?.mode;
         }
-        if let (Some(size), Some(file)) = (set.size, file) {
-            ftruncate(file, size).map_err(status)?;
-        }
-        if found.kind != FileType::Symlink {
-            let default = if found.is_directory() { 0o755 } else { 0o644 };
-            let mut mode = set.mode.unwrap_or(default) & 0o7777;
-            if !caller.is_root() && !caller.in_group(gid) {
-                mode &= !SET_GID;
-            }
-            if found.is_directory() && inherits {
-                mode |= SET_GID;
-            }
-            system::change_mode(look.as_fd(), mode).map_err(status)?;
+        if found.kind != FileType::Symlink && mode != wanted.mode {
+            self.act_as(caller, None, || system::change_mode(look.as_fd(), wanted.mode)).map_err(status)?;
         }
         set_times(look.as_fd(), set.atime, set.mtime)
     }
 }
 
+/// Looks up what was just made as `name`. What fails `is_made` is somebody else's.
+fn find_made(
+    tree: &mut Tree,
+    parent: Index,
+    name: &[u8],
+    is_made: impl FnOnce(&Stat) -> bool,
+) -> Result<(Index, Stat), Status> {
+    match tree.enter(parent, name) {
+        Ok((_, found)) if !is_made(&found) => Err(Status::Exist),
+        // Somebody took the name away at once: as if it had not been made.
+        Err(Status::NoEnt) => Err(Status::Jukebox),
+        found => found,
+    }
+}
+
 pub(super) fn change_owner(file: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(), Status> {
+    own(file, uid, gid).map_err(status)
+}
+
+fn own(file: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+    // To the kernel it means "as it is": the object would stay whose it is, and its caller be told that it is another's.
+    if uid == Some(INVALID_ID) || gid == Some(INVALID_ID) {
+        return Err(Errno::INVAL);
+    }
     let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
-    chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(status)
+    chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)
 }
 
 pub(super) fn set_times(file: BorrowedFd<'_>, atime: SetTime, mtime: SetTime) -> Result<(), Status> {

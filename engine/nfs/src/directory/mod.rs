@@ -14,9 +14,13 @@
 //!   cannot be opened (symbolic links, devices, sockets, pipes), and names in a directory that a server which is not root
 //!   may write but not read. They are as safe as the file system's journal makes them.
 //! - **Whose files?** A server that runs as root checks permissions by owner, group and mode as
-//!   the caller, and makes what is made the caller's. One that does not is for its own user: every caller is that
-//!   user here, and the kernel has the last word. POSIX access control lists are not looked at by a server
-//!   that runs as root.
+//!   the caller, and makes what is made as the caller: the kernel gives it its owner and group, and has the last word where
+//!   names are made, changed and removed. One that does not is for its own user: every caller is that user here.
+//!   POSIX access control lists can only refuse more; what they permit beyond the mode, a server that runs as root
+//!   does not look at.
+//! - **Somebody else on the machine may change names at any moment**, also between two system calls of one Call. What a
+//!   name was exchanged for is never given away, changed or removed for it: see `making.rs` for what is made;
+//!   everything else is done to a descriptor whose identity was checked, or by the kernel as the caller.
 
 mod listing;
 mod making;
@@ -35,11 +39,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, FileType as Kind, Gid, Mode, OFlags, fstatvfs, ftruncate, linkat, makedev, mkdirat, mknodat,
-    openat, readlinkat_raw, renameat, symlinkat, unlinkat,
+    AtFlags, FileType as Kind, Gid, OFlags, fstatvfs, ftruncate, makedev, mkdirat, mknodat, openat,
+    readlinkat_raw, renameat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
-use stag_disk::{Disk, Method, system};
+use stag_disk::system::{self, FileUsers};
+use stag_disk::{Disk, Method};
 use stag_memory::{Pool, Shared};
 use stag_wire::nfs3::{
     Attributes, CreateHow, FileType, NAME_LEN_MAX, PATH_LEN_MAX, SetAttributes, SetTime, Stable, Status,
@@ -53,7 +58,7 @@ use crate::store::{
     Ticket, Usage, WriteData, WriteDone,
 };
 use making::{change_owner, set_times, verifier_times};
-use object::{Stat, stat_at, status};
+use object::{Stat, link_open, name_status, stat_at, status};
 use permit::{SET_GID, without_privileges};
 use syncs::{Syncs, Target};
 use transfer::Transfers;
@@ -123,6 +128,18 @@ pub enum DirectoryError {
         /// What the kernel says.
         error: Errno,
     },
+    /// The server is root, and may not be anybody else.
+    #[error(
+        "directory {}: root may not act as other users here: {error}; give it the capabilities CAP_SETUID and \
+         CAP_SETGID, or start it as another user",
+        path.display()
+    )]
+    ActAs {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel says.
+        error: Errno,
+    },
     /// Fewer than what one operation takes.
     #[error("{found} descriptors for a directory store: it needs at least 16; raise `ulimit -n`")]
     Descriptors {
@@ -147,6 +164,8 @@ pub struct DirectoryStore {
     verifier: u64,
     /// Whom every caller is, unless we may act as anybody.
     own: Option<Caller>,
+    /// How we act as anybody.
+    users: Option<FileUsers>,
 }
 
 impl DirectoryStore {
@@ -169,6 +188,8 @@ impl DirectoryStore {
             let gid = rustix::process::getegid().as_raw();
             Caller::new(uid.as_raw(), gid, groups.into_iter().map(Gid::as_raw))
         });
+        let act_as = |error| DirectoryError::ActAs { path: config.path.clone(), error };
+        let users = if own.is_none() { Some(FileUsers::new().map_err(act_as)?) } else { None };
         let verifier = RandomState::new().hash_one(config.fsid);
         let syncs = Syncs::new(disk.another());
         let transfers = Transfers::new(disk, pool, config.reading_max);
@@ -182,6 +203,7 @@ impl DirectoryStore {
             changed: Vec::new(),
             verifier,
             own,
+            users,
         })
     }
 
@@ -539,13 +561,13 @@ impl Store for DirectoryStore {
                 SetAttributes { atime, mtime, ..SetAttributes::default() }
             }
         };
-        self.make(caller, (directory, name), &set, FileType::Regular, |above| {
+        self.make(caller, (directory, name), &set, FileType::Regular, |above, mode| {
             let flags = OFlags::RDWR
                 .union(OFlags::CREATE)
                 .union(OFlags::EXCL)
                 .union(OFlags::NOFOLLOW)
                 .union(OFlags::CLOEXEC);
-            openat(above, name, flags, Mode::from_raw_mode(0o600)).map(Some)
+            openat(above, name, flags, mode).map(Some)
         })
     }
 
@@ -558,8 +580,8 @@ impl Store for DirectoryStore {
         _: Time,
     ) -> Result<ObjectId, Status> {
         let set = SetAttributes { size: None, ..*set };
-        self.make(caller, (directory, name), &set, FileType::Directory, |above| {
-            mkdirat(above, name, Mode::from_raw_mode(0o700)).map(|()| None)
+        self.make(caller, (directory, name), &set, FileType::Directory, |above, mode| {
+            mkdirat(above, name, mode).map(|()| None)
         })
     }
 
@@ -579,7 +601,7 @@ impl Store for DirectoryStore {
             return Err(Status::Inval);
         }
         let set = SetAttributes { size: None, ..*set };
-        self.make(caller, (directory, name), &set, FileType::Symlink, |above| {
+        self.make(caller, (directory, name), &set, FileType::Symlink, |above, _| {
             symlinkat(path, above, name).map(|()| None)
         })
     }
@@ -604,8 +626,8 @@ impl Store for DirectoryStore {
         }
         let device = device.map_or(0, |number| makedev(number.major, number.minor));
         let set = SetAttributes { size: None, ..*set };
-        self.make(caller, (directory, name), &set, special.file_type(), |above| {
-            mknodat(above, name, kind, Mode::from_raw_mode(0o600), device).map(|()| None)
+        self.make(caller, (directory, name), &set, special.file_type(), |above, mode| {
+            mknodat(above, name, kind, mode, device).map(|()| None)
         })
     }
 
@@ -624,7 +646,8 @@ impl Store for DirectoryStore {
             return Err(Status::IsDir);
         }
         let target = self.target(tree, index)?;
-        unlinkat(&*look, name, AtFlags::empty()).map_err(status)?;
+        // As the caller: if the name was exchanged since, for what it may not remove, the kernel refuses.
+        self.act_as(caller, None, || unlinkat(&*look, name, AtFlags::empty())).map_err(name_status)?;
         self.changed.extend(target);
         tree.forget_name(index, name, found.fileid, found.nlink <= 1);
         Ok(())
@@ -652,10 +675,11 @@ impl Store for DirectoryStore {
         found.check_sticky(caller, &above)?;
         found.must_be_directory()?;
         let target = self.target(tree, index)?;
-        unlinkat(&*look, name, AtFlags::REMOVEDIR).map_err(|error| match error {
+        let removed = self.act_as(caller, None, || unlinkat(&*look, name, AtFlags::REMOVEDIR));
+        removed.map_err(|error| match error {
             // What some file systems say of a directory that is not empty.
             Errno::EXIST => Status::NotEmpty,
-            error => status(error),
+            error => name_status(error),
         })?;
         self.changed.extend(target);
         tree.forget_name(index, name, found.fileid, true);
@@ -702,9 +726,10 @@ impl Store for DirectoryStore {
             }
         }
         let targets = [self.target(tree, source)?, self.target(tree, target)?];
-        renameat(&*source_look, from, &*target_look, to).map_err(|error| match error {
+        let renamed = self.act_as(caller, None, || renameat(&*source_look, from, &*target_look, to));
+        renamed.map_err(|error| match error {
             Errno::EXIST => Status::NotEmpty,
-            error => status(error),
+            error => name_status(error),
         })?;
         self.changed.extend(targets.into_iter().flatten());
         if let Some(replaced) = replaced {
@@ -742,13 +767,8 @@ impl Store for DirectoryStore {
         // Found again, because looking for the directory may have closed it.
         let index = tree.find(object)?;
         let targets = [self.target(tree, index)?, self.target(tree, parent)?];
-        let (above, old) = tree.name(index).ok_or(Status::Stale)?;
-        linkat(&*above, old, &*look, name, AtFlags::empty()).map_err(status)?;
-        if stat_at(look.as_fd(), name).map_err(status)?.fileid != object.fileid {
-            // Somebody moved another object there between: it does not get the name.
-            let _ = unlinkat(&*look, name, AtFlags::empty());
-            return Err(Status::Jukebox);
-        }
+        // By its descriptor, not by a name that may be another's by now.
+        link_open(tree.look(index)?.as_fd(), look.as_fd(), name).map_err(status)?;
         self.changed.extend(targets.into_iter().flatten());
         tree.note(parent, name, object, found.kind);
         Ok(())

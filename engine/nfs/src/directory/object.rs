@@ -1,11 +1,12 @@
 //! What the kernel says of an object, in the words of NFS: its number, its attributes, why something failed.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, FileType as Kind, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, openat,
-    openat2, statx,
+    AtFlags, CWD, FileType as Kind, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, linkat,
+    openat, openat2, statx,
 };
 use rustix::io::Errno;
 use stag_disk::system::{self, FileHandle};
@@ -88,6 +89,12 @@ impl Stat {
 
     pub(super) fn place(&self) -> Place {
         self.place
+    }
+
+    /// When it was made, since 1970, if the file system knows.
+    pub(super) fn born(&self) -> Option<Duration> {
+        let (seconds, nanoseconds) = self.born?;
+        Some(Duration::new(seconds.try_into().ok()?, nanoseconds))
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -226,6 +233,27 @@ pub(super) fn hash(octets: &[u8]) -> u64 {
     octets
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |sum, octet| (sum ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Gives an open object one more name.
+pub(super) fn link_open(object: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    match linkat(object, c"", directory, name, AtFlags::EMPTY_PATH) {
+        // Without the capability for it: by the name that /proc has for the descriptor.
+        Err(Errno::NOENT) => {
+            let path = format!("/proc/self/fd/{}", object.as_raw_fd());
+            linkat(CWD, path, directory, name, AtFlags::SYMLINK_FOLLOW)
+        }
+        linked => linked,
+    }
+}
+
+/// The status of an error when a name is removed or changed.
+pub(super) fn name_status(error: Errno) -> Status {
+    match error {
+        // Something is mounted there: it will not be over in a moment.
+        Errno::BUSY => Status::Acces,
+        error => status(error),
+    }
 }
 
 /// The status of an error.

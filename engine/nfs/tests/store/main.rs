@@ -7,4 +7,5 @@ mod lab;
 mod model;
 mod names;
 mod permissions;
+mod races;
 mod unprivileged;
