@@ -144,7 +144,11 @@ impl Client {
     }
 
     fn mount(&mut self) -> Vec<u8> {
-        let operation = Mnt(PathArguments { path: Name(b"/data") });
+        self.mount_at("/data")
+    }
+
+    fn mount_at(&mut self, path: &str) -> Vec<u8> {
+        let operation = Mnt(PathArguments { path: Name(path.as_bytes()) });
         self.ask(&operation, |reply| reply.unwrap().handle.0.to_vec())
     }
 
@@ -163,6 +167,14 @@ impl Client {
             assert_eq!((done.count, done.committed), (count, stable));
             done.verifier
         })
+    }
+
+    /// Tries to change what is there. Why it failed, if it did.
+    fn overwrite(&mut self, file: &[u8]) -> Option<Status> {
+        let data = Data(Item::Inline(b"ALICE"));
+        let stable = Stable::FileSync;
+        let operation = WriteArguments { file: Handle(file), offset: 0, count: 5, stable, data };
+        self.ask(&operation, |reply| reply.err().map(|failure| failure.status))
     }
 
     fn read(&mut self, file: &[u8]) -> Result<Vec<u8>, Status> {
@@ -216,7 +228,76 @@ fn what_was_acknowledged_survives_a_kill() {
     fs::remove_file(Path::new(&state).join("handle-key")).unwrap();
     let server = start();
     let mut client = Client::connect(&server.url);
-    assert_eq!(client.read(&stable), Err(Status::BadHandle));
+    assert_eq!(client.read(&stable), Err(Status::Stale));
+    drop(server);
+}
+
+/// The key is kept for the directories, and seals the handles of all exports: those of files in memory still end with the
+/// run, and whatever the order of the exports is, nobody's handle leads to another's file.
+#[test]
+fn handles_never_lead_to_something_else_after_a_restart() {
+    let (folder, data, state) = folders("reordered");
+    let other = folder.join("other");
+    fs::create_dir(&other).unwrap();
+    let own = format!("anonuid={0},anongid={0}", own_uid());
+    let (one, two) =
+        (format!("dir:{data},name=/one,{own}"), format!("dir:{},name=/two,{own}", other.display()));
+    let (a, b) = (format!("mem:/a,{own}"), format!("mem:/b,{own}"));
+    let start = |exports: &[&str]| {
+        let mut arguments = vec!["--state-dir", &*state];
+        exports.iter().for_each(|export| arguments.extend(["--export", *export]));
+        Server::start(&arguments)
+    };
+    // A file in each export, with the name of the export in it.
+    let fill = |client: &mut Client, paths: &[&str]| -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut file = |path: &&str| {
+            let root = client.mount_at(path);
+            let file = client.create(&root, &format!("f{}", path.len()));
+            client.write(&file, path.as_bytes(), Stable::FileSync);
+            (root, file)
+        };
+        paths.iter().map(&mut file).collect()
+    };
+    let server = start(&[&a, &b, &one, &two]);
+    let mut client = Client::connect(&server.url);
+    let old = fill(&mut client, &["/a", "/b", "/one", "/two"]);
+    let check = |client: &mut Client| {
+        for (root, file) in &old[..2] {
+            let found = client.ask(&GetattrArguments { object: Handle(root) }, |reply| reply.err());
+            assert_eq!(found, Some(Status::Stale));
+            assert_eq!(client.read(file), Err(Status::Stale));
+            assert_eq!(client.overwrite(file), Some(Status::Stale));
+        }
+    };
+    drop(client);
+    drop(server);
+
+    // The other way round, with other files in memory.
+    let server = start(&[&two, &b, &a, &one]);
+    let mut client = Client::connect(&server.url);
+    let new = fill(&mut client, &["/a", "/b"]);
+    check(&mut client);
+    assert_eq!(client.read(&old[2].1), Ok(b"/one".to_vec()));
+    assert_eq!(client.read(&old[3].1), Ok(b"/two".to_vec()));
+    assert_eq!(client.read(&new[0].1), Ok(b"/a".to_vec()));
+    assert_eq!(client.read(&new[1].1), Ok(b"/b".to_vec()));
+    drop(client);
+    drop(server);
+
+    // One name for another directory, one directory under another name, and a share in memory in the place of one that
+    // was a directory.
+    let (swapped, moved) =
+        (format!("dir:{},name=/one,{own}", other.display()), format!("dir:{data},name=/three,{own}"));
+    let server = start(&[&format!("mem:/two,{own}"), &swapped, &moved]);
+    let mut client = Client::connect(&server.url);
+    fill(&mut client, &["/two"]);
+    check(&mut client);
+    for (root, file) in &old[2..] {
+        let found = client.ask(&GetattrArguments { object: Handle(root) }, |reply| reply.err());
+        assert_eq!(found, Some(Status::Stale));
+        assert_eq!(client.overwrite(file), Some(Status::Stale));
+    }
+    drop(client);
     drop(server);
 }
 

@@ -5,8 +5,10 @@
 //!  | fsid   | fileid | generation | keyed tag |
 //! ```
 //!
-//! The tag is a keyed hash of the rest. A handle whose tag is wrong is [`Status::BadHandle`]; one whose object is gone
-//! is the store's [`Status::Stale`]. For handles to survive a restart the key has to: [`HandleKey::from_secret`].
+//! The tag is a keyed hash of the rest. A handle of another length is [`Status::BadHandle`]. One whose tag is wrong is
+//! [`Status::Stale`]: as far as anybody can know, an earlier run sealed it, with a key that is gone. (Clients know what
+//! to do about a stale handle; a bad one is an unknown error to their users.) One whose object is gone is the store's
+//! [`Status::Stale`]. For handles to survive a restart the key has to: [`HandleKey::from_secret`].
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -62,13 +64,17 @@ impl HandleKey {
     }
 
     /// The file system and object of a handle that [`HandleKey::seal`] made with this key.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::BadHandle`] for what is not [`HANDLE_LEN`] octets long, [`Status::Stale`] for what another key sealed.
     pub fn open(&self, handle: &[u8]) -> Result<(u64, ObjectId), Status> {
         let handle: &[u8; HANDLE_LEN] = handle.try_into().map_err(|_| Status::BadHandle)?;
         let mut words = handle.as_chunks().0.iter().map(|octets| u64::from_be_bytes(*octets));
         let mut word = || words.next().unwrap_or_default();
         let (fsid, object) = (word(), ObjectId { fileid: word(), generation: word() });
         if word() != self.tag(fsid, object) {
-            return Err(Status::BadHandle);
+            return Err(Status::Stale);
         }
         Ok((fsid, object))
     }
@@ -140,7 +146,7 @@ mod tests {
         let object = ObjectId { fileid: 3, generation: 9 };
         let handle = HandleKey::from_secret([7; 16]).seal(1, object);
         assert_eq!(HandleKey::from_secret([7; 16]).open(&handle), Ok((1, object)));
-        assert_eq!(HandleKey::from_secret([8; 16]).open(&handle), Err(Status::BadHandle));
+        assert_eq!(HandleKey::from_secret([8; 16]).open(&handle), Err(Status::Stale));
         assert_eq!(format!("{:?}", HandleKey::from_secret([7; 16])), "HandleKey");
     }
 
@@ -154,12 +160,12 @@ mod tests {
             for bit in 0..8 {
                 let mut forged = handle;
                 forged[index] ^= 1 << bit;
-                assert_eq!(key.open(&forged), Err(Status::BadHandle), "octet {index}, bit {bit}");
+                assert_eq!(key.open(&forged), Err(Status::Stale), "octet {index}, bit {bit}");
             }
         }
         for len in [0, 8, 31, 33, 64] {
             assert_eq!(key.open(&[0; 64][..len]), Err(Status::BadHandle), "{len} octets");
         }
-        assert_eq!(HandleKey::new().open(&handle), Err(Status::BadHandle), "another server's");
+        assert_eq!(HandleKey::new().open(&handle), Err(Status::Stale), "another server's");
     }
 }

@@ -22,6 +22,7 @@
 //!   name was exchanged for is never given away, changed or removed for it: see `making.rs` for what is made;
 //!   everything else is done to a descriptor whose identity was checked, or by the kernel as the caller.
 
+mod identity;
 mod listing;
 mod making;
 mod object;
@@ -57,6 +58,7 @@ use crate::store::{
     Finished, LINK_SPACE, ListStart, Listed, ObjectId, Progress, ReadDone, Special, Store, StoreLimits,
     Ticket, Usage, WriteData, WriteDone,
 };
+use identity::identity;
 use making::{change_owner, set_times, verifier_times};
 use object::{Stat, link_open, name_status, stat_at, status};
 use permit::{SET_GID, without_privileges};
@@ -72,8 +74,8 @@ const FILE_LEN_MAX: u64 = i64::MAX as u64;
 pub struct DirectoryConfig {
     /// The directory to serve.
     pub path: PathBuf,
-    /// Identifies the file system in handles: choose one that is the same after a restart, and another for each
-    /// ([`stable_fsid`]).
+    /// Goes into what identifies the file system in handles, beside what the directory is by itself: choose one that is the
+    /// same after a restart, and another for each export of the same directory ([`stable_fsid`]).
     pub fsid: u64,
     /// Objects whose place is remembered: some 200 octets each.
     pub objects_max: usize,
@@ -109,7 +111,7 @@ impl DirectoryConfig {
     }
 }
 
-/// An identification for the file system that is exported at `path`: the same in every run.
+/// A number for what is exported as `path`: the same in every run.
 #[must_use]
 pub fn stable_fsid(path: &str) -> u64 {
     // Small numbers are for stores in memory.
@@ -180,8 +182,11 @@ impl DirectoryStore {
             trust: config.trust,
             by_handle: config.by_handle,
         };
-        let tree = Tree::open(&config.path, limits)
-            .map_err(|error| DirectoryError::Open { path: config.path.clone(), error })?;
+        let failed = |error| DirectoryError::Open { path: config.path.clone(), error };
+        let tree = Tree::open(&config.path, limits).map_err(failed)?;
+        let root = tree.id(ROOT);
+        let looked = tree.look(ROOT).map_err(|_| failed(Errno::AGAIN))?;
+        let fsid = identity(config.fsid, looked.as_fd(), root).map_err(failed)?;
         let uid = rustix::process::geteuid();
         let own = (!uid.is_root()).then(|| {
             let groups = rustix::process::getgroups().unwrap_or_default();
@@ -194,8 +199,8 @@ impl DirectoryStore {
         let syncs = Syncs::new(disk.another());
         let transfers = Transfers::new(disk, pool, config.reading_max);
         Ok(DirectoryStore {
-            fsid: config.fsid,
-            root: tree.id(ROOT),
+            fsid,
+            root,
             tree: RefCell::new(tree),
             transfers,
             syncs,

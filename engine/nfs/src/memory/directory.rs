@@ -1,4 +1,9 @@
 //! The entries of one directory, by name and in the order of their cookies.
+//!
+//! A listing goes on behind a cookie, whatever happened in between; the server keeps nothing of it. It has to end however
+//! fast others change the directory, and to show once what stays. So a new entry gets a cookie *below* all others: it is
+//! behind every reader that has seen an entry, and nobody can put work in front of one. And an entry that gets another name
+//! in the same directory keeps its cookie: it is neither shown twice nor missed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -9,13 +14,16 @@ use super::inode::Index;
 pub(super) const COOKIE_SELF: u64 = 1;
 /// Cookie of `..`.
 pub(super) const COOKIE_PARENT: u64 = 2;
+/// Cookie of the first entry that a directory gets. Clients show cookies to programs as offsets, which have a sign.
+const COOKIE_FIRST: u64 = 1 << 62;
 
 pub(super) struct Directory {
     /// The directory that this one is in; the root is in itself.
     pub(super) parent: Index,
     entries: BTreeMap<u64, Entry>,
     cookies: HashMap<Rc<[u8]>, u64>,
-    /// Of the next entry. None is used twice, so a listing goes on right after any cookie it ever got.
+    /// Of the next entry; each is one less than the one before. None is used twice, so a listing goes on right after any
+    /// cookie it ever got.
     cookie_next: u64,
 }
 
@@ -26,12 +34,7 @@ pub(super) struct Entry {
 
 impl Directory {
     pub(super) fn new(parent: Index) -> Directory {
-        Directory {
-            parent,
-            entries: BTreeMap::new(),
-            cookies: HashMap::new(),
-            cookie_next: COOKIE_PARENT + 1,
-        }
+        Directory { parent, entries: BTreeMap::new(), cookies: HashMap::new(), cookie_next: COOKIE_FIRST }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -47,9 +50,17 @@ impl Directory {
     pub(super) fn insert(&mut self, name: &[u8], index: Index) {
         let name: Rc<[u8]> = name.into();
         let cookie = self.cookie_next;
-        self.cookie_next += 1;
+        self.cookie_next -= 1;
         self.cookies.insert(name.clone(), cookie);
         self.entries.insert(cookie, Entry { name, index });
+    }
+
+    /// Gives an entry another name, which is free. Its cookie stays.
+    pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) {
+        let Some(cookie) = self.cookies.remove(from) else { return };
+        let Some(entry) = self.entries.get_mut(&cookie) else { return };
+        entry.name = to.into();
+        self.cookies.insert(entry.name.clone(), cookie);
     }
 
     /// Makes the entry of a name that is there point to another object. Its cookie stays.

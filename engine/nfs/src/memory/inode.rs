@@ -1,6 +1,7 @@
 //! Objects: their attributes, and the table that they are in.
 
 use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
 
 use stag_wire::nfs3::{Attributes, DeviceNumber, FileType, SetAttributes, SetTime, Status, Time, Verifier};
 
@@ -36,7 +37,7 @@ pub(super) struct Inode {
     pub(super) atime: Cell<Time>,
     pub(super) mtime: Time,
     pub(super) ctime: Time,
-    /// Of the exclusive CREATE that made it.
+    /// Of the exclusive CREATE that made it, until the first change.
     pub(super) create_verifier: Option<Verifier>,
     /// Few objects have any: one word for the others.
     pub(super) lists: Option<Box<OwnLists>>,
@@ -174,7 +175,7 @@ impl Inode {
             lists.default.clone_from(default);
         }
         self.keep(*lists);
-        self.ctime = now;
+        self.changed(now);
     }
 
     /// Takes over the default list of the directory that it is made in; its mode is what was asked for.
@@ -293,6 +294,7 @@ impl Inode {
         if *set == SetAttributes::default() {
             return;
         }
+        let now = self.changed(now);
         if set.uid.is_some() || set.gid.is_some() {
             self.uid = set.uid.unwrap_or(self.uid);
             self.gid = set.gid.unwrap_or(self.gid);
@@ -305,7 +307,8 @@ impl Inode {
                 pages.truncate(space, size);
             }
             self.size = size;
-            self.wrote(caller, now);
+            self.mtime = now;
+            self.lose_privileges(caller);
         }
         // After what ends privileges: a mode that was asked for counts.
         if let Some(mode) = set.mode {
@@ -324,13 +327,34 @@ impl Inode {
                 SetTime::ClientTime(time) => *place = time,
             }
         }
-        self.ctime = now;
+    }
+
+    /// Notes that the object changed at `now`. Returns its new ctime.
+    ///
+    /// That is later than the one before, even if the clock is not: clients tell by it that there was a change, and a
+    /// guarded SETATTR (RFC 1813 section 3.3.2) depends on it. Several Calls have the same `now`. What an exclusive CREATE
+    /// is recognized by ends here (RFC 1813 section 3.3.8).
+    #[inline]
+    pub(super) fn changed(&mut self, now: Time) -> Time {
+        self.create_verifier = None;
+        self.ctime = now.max(next_instant(self.ctime));
+        self.ctime
     }
 
     /// Notes that `caller` changed the data.
     #[inline]
     pub(super) fn wrote(&mut self, caller: &Caller, now: Time) {
-        (self.mtime, self.ctime) = (now, now);
+        self.mtime = self.changed(now);
+        self.lose_privileges(caller);
+    }
+
+    /// Notes that the entries of a directory changed.
+    pub(super) fn changed_entries(&mut self, now: Time) {
+        self.mtime = self.changed(now);
+    }
+
+    /// What `caller` wrote to runs as its owner no longer, unless the superuser did.
+    fn lose_privileges(&mut self, caller: &Caller) {
         if !caller.is_root() {
             self.drop_privileges();
         }
@@ -346,19 +370,32 @@ impl Inode {
     }
 }
 
+/// A nanosecond later; the last time that can be said is its own successor.
+#[inline]
+fn next_instant(Time { seconds, nanoseconds }: Time) -> Time {
+    match (seconds.checked_add(1), nanoseconds + 1) {
+        (_, nanoseconds) if nanoseconds < NANOSECONDS => Time { seconds, nanoseconds },
+        (Some(seconds), _) => Time { seconds, nanoseconds: 0 },
+        (None, _) => Time { seconds, nanoseconds },
+    }
+}
+
 /// The table of objects.
 pub(super) struct Inodes {
     slots: Vec<Option<Inode>>,
     free: Vec<Index>,
     limit: u32,
     count: u32,
-    /// Of the next object: none is used twice, so a handle of a removed object never fits a new one.
+    /// Of the next object: none is used twice, so a handle of a removed object never fits a new one. It starts at a random
+    /// number, so one of an earlier run, or of another store, does not fit either.
     generation_next: u64,
 }
 
 impl Inodes {
     pub(super) fn new(limit: u32) -> Inodes {
-        Inodes { slots: Vec::new(), free: Vec::new(), limit, count: 0, generation_next: 1 }
+        // Of the operating system's randomness. The upper half of the numbers is left to count in.
+        let generation_next = RandomState::new().hash_one(limit) >> 1;
+        Inodes { slots: Vec::new(), free: Vec::new(), limit, count: 0, generation_next }
     }
 
     pub(super) fn limit(&self) -> u32 {

@@ -47,7 +47,8 @@ pub const ACL_NAMES_PER_OBJECT: u64 = 2;
 /// What store to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryConfig {
-    /// Identifies the file system in handles and attributes. Choose another for each.
+    /// Identifies the file system in handles and attributes. Choose another for each. Whatever it is, no handle outlives
+    /// the store: objects have generations that no other store gives.
     pub fsid: u64,
     /// Bytes of the pool that data may take. Leave the rest to Calls on their way: what is placed for a WRITE comes
     /// from the same pool.
@@ -199,7 +200,10 @@ impl MemoryStore {
         }
         inode.check(caller, &set)?;
         let inherited = inode.mode & inode::SET_GID;
+        // What is set belongs to the making: it is not a change after it.
+        inode.ctime = Time::default();
         inode.set(caller, &set, &mut self.space, now);
+        inode.ctime = now;
         if is_directory {
             inode.mode |= inherited;
         }
@@ -224,7 +228,7 @@ impl MemoryStore {
     /// The entries of a directory, whose times change with them.
     fn change_entries(&mut self, directory: Index, now: Time) -> Result<&mut Directory, Status> {
         let inode = &mut self.inodes[directory];
-        (inode.mtime, inode.ctime) = (now, now);
+        inode.changed_entries(now);
         inode.directory_mut()
     }
 
@@ -238,7 +242,7 @@ impl MemoryStore {
     /// Takes one name from an object, which ends with its last.
     fn unlink(&mut self, object: Index, now: Time) {
         let inode = &mut self.inodes[object];
-        inode.ctime = now;
+        inode.changed(now);
         inode.nlink -= 1;
         if inode.nlink == 0 {
             let mut inode = self.inodes.remove(object);
@@ -321,6 +325,8 @@ impl Store for MemoryStore {
             return Err(Status::NotSync);
         }
         inode.check(caller, set)?;
+        // Also one that sets nothing: with a SETATTR the client is done with its exclusive CREATE.
+        inode.create_verifier = None;
         inode.set(caller, set, &mut self.space, now);
         Ok(())
     }
@@ -633,10 +639,11 @@ impl Store for MemoryStore {
                     self.unlink(replaced, now);
                 }
             }
+            None if source == target => self.change_entries(source, now)?.rename(from, to),
             None => self.change_entries(target, now)?.insert(to, object),
         }
         self.change_entries(source, now)?.remove(from);
-        self.inodes[object].ctime = now;
+        self.inodes[object].changed(now);
         if is_directory && source != target {
             self.inodes[object].directory_mut()?.parent = target;
             self.inodes[source].nlink -= 1;
@@ -668,7 +675,7 @@ impl Store for MemoryStore {
         self.change_entries(parent, now)?.insert(name, index);
         let inode = &mut self.inodes[index];
         inode.nlink += 1;
-        inode.ctime = now;
+        inode.changed(now);
         Ok(())
     }
 

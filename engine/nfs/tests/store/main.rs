@@ -1,5 +1,6 @@
 //! The stores from outside: against a model, and rule by rule.
 
+mod changes;
 mod data;
 mod directory;
 mod durable;
@@ -8,4 +9,5 @@ mod model;
 mod names;
 mod permissions;
 mod races;
+mod runs;
 mod unprivileged;

@@ -3,7 +3,7 @@
 use stag_nfs::caller::Caller;
 use stag_nfs::memory::{DEPTH_MAX, MemoryConfig};
 use stag_nfs::store::{ListStart, ObjectId, Special, Store};
-use stag_wire::nfs3::{CreateHow, DeviceNumber, FileType, SetAttributes, Status};
+use stag_wire::nfs3::{CreateHow, DeviceNumber, FileType, SetAttributes, SetTime, Status};
 
 use crate::lab::{CONFIG, Lab, NONE, is_root};
 
@@ -104,27 +104,26 @@ fn cookies_stay_good_while_the_directory_changes() {
     let (first, eof) = lab.list(root, 0, 10);
     assert!(!eof && first == all[..10]);
     // The entry that the cookie names goes, one before it, one behind it; one comes, one is renamed.
-    lab.remove(root, &first[9].0).unwrap();
-    lab.remove(root, &first[4].0).unwrap();
-    lab.remove(root, "f15").unwrap();
+    let gone = all[15].0.clone();
+    for name in [&first[9].0, &first[4].0, &gone] {
+        lab.remove(root, name).unwrap();
+    }
     lab.file("new");
-    lab.rename(&ROOT, (root, "f00"), (root, "renamed")).unwrap();
+    lab.rename(&ROOT, (root, &all[20].0), (root, "renamed")).unwrap();
     let (rest, eof) = lab.list(root, first[9].1, usize::MAX);
     assert!(eof);
-    let names: Vec<_> = rest.iter().map(|(name, _)| name.as_str()).collect();
-    let mut expected: Vec<String> =
-        (8..20).filter(|index| *index != 15).map(|index| format!("f{index:02}")).collect();
-    expected.extend(["new".to_owned(), "renamed".to_owned()]);
-    assert_eq!(names, expected);
-    // Those that stayed kept their cookies.
-    assert!(rest.iter().filter(|entry| entry.0.starts_with('f')).all(|entry| all.contains(entry)));
+    // Those that stayed kept their cookies; what is new is behind the reader.
+    let mut expected: Vec<_> = all[10..].iter().filter(|entry| entry.0 != gone).cloned().collect();
+    expected[9].0 = "renamed".to_owned();
+    assert_eq!(rest, expected);
     // A removed name that comes again is a new entry, and cookies beyond the end list nothing.
     let (list, _) = lab.list(root, 0, usize::MAX);
-    assert!(list.iter().all(|entry| entry.0 != "f15"));
-    lab.file("f15");
-    let last = lab.list(root, 0, usize::MAX).0.pop().unwrap();
-    assert!(last.0 == "f15" && last.1 > rest.last().unwrap().1);
-    assert_eq!(lab.list(root, last.1, 9), (vec![], true));
+    assert!(list.iter().all(|entry| entry.0 != gone));
+    lab.file(&gone);
+    let (list, _) = lab.list(root, 0, usize::MAX);
+    let again = list.iter().find(|entry| entry.0 == gone).unwrap();
+    assert!(all.iter().skip(2).all(|entry| again.1 < entry.1), "{again:?}");
+    assert_eq!(lab.list(root, list.last().unwrap().1, 9), (vec![], true));
     assert_eq!(lab.list(root, u64::MAX, 9), (vec![], true));
 }
 
@@ -136,7 +135,9 @@ fn a_replaced_entry_keeps_its_cookie() {
     let (a, b) = (lab.file("a"), lab.file("b"));
     let before = lab.list(root, 0, 9).0;
     lab.rename(&ROOT, (root, "b"), (root, "a")).unwrap();
-    assert_eq!(lab.list(root, 0, 9).0, before[..3]);
+    let place = before.iter().position(|entry| entry.0 == "b").unwrap();
+    let left: Vec<_> = before.iter().enumerate().filter(|(at, _)| *at != place).collect();
+    assert!(lab.list(root, 0, 9).0.iter().eq(left.into_iter().map(|(_, entry)| entry)));
     assert_eq!(lab.store.lookup(&ROOT, root, b"a"), Ok(b));
     assert_eq!(lab.store.attributes(a), Err(Status::Stale));
 }
@@ -237,6 +238,146 @@ fn exclusive_create_knows_a_retransmission() {
         let attributes = lab.store.attributes(other).unwrap();
         assert_eq!((attributes.size, attributes.mode), (1, 0o644));
     });
+}
+
+/// Something that a client does to a file.
+type Change = fn(&mut Lab, ObjectId);
+
+/// Something that is done in a directory after an entry of this name was listed.
+type Disturb = fn(&mut Lab, &str);
+
+/// RFC 1813 section 3.3.8: the verifier is needed until the client's SETATTR. After that the same verifier is another
+/// client's, that wants the file for itself.
+#[test]
+fn the_first_change_ends_an_exclusive_create() {
+    Lab::each(64, |lab| {
+        let root = lab.root();
+        let how = CreateHow::Exclusive([1; 8]);
+        let changes: [(&str, Change); 3] = [
+            ("SETATTR", |lab, file| {
+                let time = SetTime::ServerTime;
+                lab.set(&ROOT, file, SetAttributes { atime: time, mtime: time, ..NONE }).unwrap();
+            }),
+            ("WRITE", |lab, file| assert_eq!(lab.write(file, 0, b"mine").unwrap().count, 4)),
+            ("SETATTR size", |lab, file| {
+                lab.set(&ROOT, file, SetAttributes { size: Some(5), ..NONE }).unwrap();
+            }),
+        ];
+        for (what, change) in changes {
+            let made = lab.create(&ROOT, root, "f", &how).unwrap();
+            assert_eq!(lab.create(&ROOT, root, "f", &how), Ok(made), "before the {what}");
+            change(lab, made);
+            assert_eq!(lab.create(&ROOT, root, "f", &how), Err(Status::Exist), "after the {what}");
+            lab.remove(root, "f").unwrap();
+        }
+    });
+    // A file that got the name in another way was not made under it.
+    let mut lab = Lab::new(64);
+    let (root, how) = (lab.root(), CreateHow::Exclusive([1; 8]));
+    let made = lab.create(&ROOT, root, "draft", &how).unwrap();
+    lab.rename(&ROOT, (root, "draft"), (root, "f")).unwrap();
+    assert_eq!(lab.create(&ROOT, root, "f", &how), Err(Status::Exist));
+    let now = lab.now();
+    let other = lab.create(&ROOT, root, "draft", &how).unwrap();
+    lab.store.link(&ROOT, other, root, b"g", now).unwrap();
+    assert_eq!(lab.create(&ROOT, root, "g", &how), Err(Status::Exist));
+    assert_ne!(made, other);
+}
+
+/// Lists a directory to its end, an entry at a time, with something done after each. Returns the names that were shown.
+fn list_while(lab: &mut Lab, directory: ObjectId, mut act: impl FnMut(&mut Lab, &str)) -> Vec<String> {
+    let (mut cookie, mut names) = (0, Vec::new());
+    loop {
+        let (shown, eof) = lab.list(directory, cookie, 1);
+        let Some((name, next)) = shown.into_iter().next() else {
+            assert!(eof);
+            return names;
+        };
+        cookie = next;
+        act(lab, &name);
+        names.push(name);
+        assert!(names.len() < 1000, "the listing does not end");
+        if eof {
+            return names;
+        }
+    }
+}
+
+/// Whatever others do in a directory meanwhile, a listing ends, and shows once what stayed where it was.
+#[test]
+fn a_listing_ends_while_the_directory_changes() {
+    let ways: [(&str, Disturb); 5] = [
+        ("renamed there and back", |lab, name| {
+            let root = lab.root();
+            lab.rename(&ROOT, (root, name), (root, "temporary")).unwrap();
+            lab.rename(&ROOT, (root, "temporary"), (root, name)).unwrap();
+        }),
+        ("renamed, each time to another name", |lab, name| {
+            let root = lab.root();
+            let number = name.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+            let next = format!("renamed{}", number.parse::<u32>().unwrap() + 1000);
+            lab.rename(&ROOT, (root, name), (root, &next)).unwrap();
+        }),
+        ("removed, and made again", |lab, name| {
+            let root = lab.root();
+            lab.remove(root, name).unwrap();
+            lab.file(name);
+        }),
+        ("moved out and in again", |lab, name| {
+            let root = lab.root();
+            let other = lab.store.lookup(&ROOT, root, b"stays").unwrap();
+            lab.rename(&ROOT, (root, name), (other, name)).unwrap();
+            lab.rename(&ROOT, (other, name), (root, name)).unwrap();
+        }),
+        ("beside which one more is made", |lab, name| {
+            if name.len() < 20 {
+                lab.file(&format!("{name}1"));
+            }
+        }),
+    ];
+    for (way, act) in ways {
+        let mut lab = Lab::new(64);
+        let root = lab.root();
+        for index in 0..20 {
+            lab.file(&format!("f{index:02}"));
+        }
+        lab.mkdir(&ROOT, root, "stays", 0o755).unwrap();
+        for index in 20..40 {
+            lab.file(&format!("f{index:02}"));
+        }
+        let mut names = list_while(&mut lab, root, |lab, name| {
+            if !matches!(name, "." | ".." | "stays") {
+                act(lab, name);
+            }
+        });
+        names.sort();
+        let mut expected: Vec<String> = (0..40).map(|index| format!("f{index:02}")).collect();
+        expected.extend([".".to_owned(), "..".to_owned(), "stays".to_owned()]);
+        expected.sort();
+        assert_eq!(names, expected, "entries that are {way}");
+    }
+}
+
+/// An entry that is renamed is behind a reader where it was behind, and ahead where it was ahead.
+#[test]
+fn a_renamed_entry_keeps_its_place() {
+    let mut lab = Lab::new(64);
+    let root = lab.root();
+    for name in ["a", "b", "c", "d"] {
+        lab.file(name);
+    }
+    let (all, _) = lab.list(root, 0, 9);
+    let (passed, ahead) = (all[2].0.clone(), all[5].0.clone());
+    lab.rename(&ROOT, (root, &passed), (root, "x")).unwrap();
+    lab.rename(&ROOT, (root, &ahead), (root, "y")).unwrap();
+    let (rest, eof) = lab.list(root, all[3].1, 9);
+    assert!(eof);
+    assert_eq!(rest, [all[4].clone(), ("y".to_owned(), all[5].1)]);
+    // What takes over the name of another takes its place, too: that name is shown once, whoever has it.
+    lab.rename(&ROOT, (root, "x"), (root, "y")).unwrap();
+    let (rest, _) = lab.list(root, all[3].1, 9);
+    assert_eq!(rest, [all[4].clone(), ("y".to_owned(), all[5].1)]);
+    assert_eq!(lab.list(root, 0, 9).0.len(), 5);
 }
 
 #[test]
