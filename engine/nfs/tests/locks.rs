@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use stag_nfs::lock::{Counts, FileKey, HostId, LockConfig, LockTable, Range, Refused, Request};
+use stag_nfs::lock::{Counts, FileKey, HostId, HostSite, LockConfig, LockTable, Range, Refused, Request};
 use stag_nfs::store::ObjectId;
 
 /// Octets of the model; the last stands for all from there to the end.
@@ -31,6 +31,11 @@ enum Step {
     FreeHost(usize),
 }
 
+/// A host at an address of its own.
+fn host(number: u32) -> HostId {
+    HostId { number, site: HostSite(number.into()) }
+}
+
 fn file(index: usize) -> FileKey {
     FileKey { fsid: 1, object: ObjectId { fileid: index as u64, generation: 1 } }
 }
@@ -41,7 +46,7 @@ impl Wanted {
         let handle: &'static [u8] = if self.owner.is_multiple_of(2) { b"even" } else { b"odd" };
         Request {
             file: file(self.file),
-            host: HostId((self.owner / 2) as u32),
+            host: host((self.owner / 2) as u32),
             svid: 7,
             handle,
             range: Range::between(self.first as u64, last).unwrap(),
@@ -174,9 +179,9 @@ proptest! {
                         assert!(table.cancel(&model.waiting.remove(place).request()));
                     }
                 }
-                Step::FreeHost(host) => {
-                    table.free_host(HostId(host as u32));
-                    let is_of = |owner: usize| owner / 2 == host;
+                Step::FreeHost(number) => {
+                    table.free_host(host(number as u32));
+                    let is_of = |owner: usize| owner / 2 == number;
                     model.waiting.retain(|waiting| !is_of(waiting.owner));
                     for octet in model.octets.iter_mut().flatten() {
                         octet.iter_mut().enumerate().filter(|(owner, _)| is_of(*owner)).for_each(|(_, kind)| *kind = None);
@@ -194,8 +199,8 @@ proptest! {
             model.granted.clear();
             check(&table, &model);
         }
-        for host in 0..HOSTS {
-            table.free_host(HostId(host as u32));
+        for number in 0..HOSTS {
+            table.free_host(host(number as u32));
         }
         assert_eq!(table.counts(), Counts::default());
     }
@@ -228,62 +233,88 @@ fn the_oldest_that_fits_is_granted_first() {
     assert_eq!(fetch(&mut table), ["first again"]);
 }
 
+const NO_ROOM: Result<(), Refused> = Err(Refused::NoRoom(stag_nfs::lock::NoRoom));
+
+/// A lock of its own: nothing that touches another.
+fn lone(host: HostId, on: usize, index: u64, handle: &[u8]) -> Request<'_> {
+    let range = Range::new(2 * index, 1).unwrap();
+    Request { file: file(on), host, svid: 1, handle, range, exclusive: true }
+}
+
+/// Takes locks until there is no room; how many there were.
+fn take_all(table: &mut LockTable<u32>, host: HostId, on: usize, first: u64, handle: &[u8]) -> u64 {
+    let taken = (first..).take_while(|index| table.lock(&lone(host, on, *index, handle)).is_ok()).count();
+    assert_eq!(table.lock(&lone(host, on, first + taken as u64, handle)), NO_ROOM);
+    taken as u64
+}
+
 #[test]
 fn one_host_cannot_take_all_the_room() {
-    let config = LockConfig {
-        locks_max: 30,
-        host_locks_max: 20,
-        file_locks_max: 25,
-        waiting_max: 5,
-        host_waiting_max: 3,
-        file_waiting_max: 4,
-        handle_octets_max: 200,
-    };
+    let config = LockConfig { host_locks_max: 20, host_waiting_max: 3, ..LockConfig::default() };
     let mut table: LockTable<u32> = LockTable::new(config);
-    let request = |host, index: u64, handle| Request {
-        file: file(0),
-        host: HostId(host),
-        svid: 1,
-        handle,
-        range: Range::new(2 * index, 1).unwrap(),
-        exclusive: true,
-    };
-    let no_room = Err(Refused::NoRoom(stag_nfs::lock::NoRoom));
-    for index in 0..20 {
-        assert_eq!(table.lock(&request(0, index, b"a")), Ok(()));
-    }
-    assert_eq!(table.lock(&request(0, 20, b"a")), no_room, "of the host");
+    assert_eq!(take_all(&mut table, host(0), 0, 0, b"a"), 20);
     // Joins two: there are fewer afterwards.
-    assert_eq!(table.lock(&Request { range: Range::new(1, 1).unwrap(), ..request(0, 0, b"a") }), Ok(()));
+    let joins = Request { range: Range::new(1, 1).unwrap(), ..lone(host(0), 0, 0, b"a") };
+    assert_eq!(table.lock(&joins), Ok(()));
     assert_eq!(table.counts().locks, 19);
-    for index in 20..26 {
-        assert_eq!(table.lock(&request(1, index, b"b")), Ok(()));
-    }
-    assert_eq!(table.lock(&request(1, 26, b"b")), no_room, "of the file");
-    let other = |index| Request { file: file(1), ..request(1, index, b"b") };
-    for index in 0..5 {
-        assert_eq!(table.lock(&other(index)), Ok(()));
-    }
-    assert_eq!(table.lock(&other(6)), no_room, "in all");
+    assert_eq!(take_all(&mut table, host(0), 0, 20, b"a"), 1);
     // To take out of the middle makes two of one.
-    let middle = Request { range: Range::new(1, 1).unwrap(), ..request(0, 0, b"a") };
-    assert!(table.unlock(&middle).is_err());
-    assert_eq!(table.counts().locks, 30, "and nothing changed");
-
-    table.free_host(HostId(1));
-    assert_eq!(table.counts().locks, 19);
-    assert_eq!(table.unlock(&middle), Ok(()));
+    assert!(table.unlock(&joins).is_err());
+    assert_eq!(table.counts().locks, 20, "and nothing changed");
+    assert_eq!(table.unlock(&lone(host(0), 0, 19, b"a")), Ok(()));
+    assert_eq!(table.unlock(&joins), Ok(()));
     for index in 2..5 {
-        assert_eq!(table.wait(&request(1, index, b"b"), 0), Ok(()));
+        assert_eq!(table.wait(&lone(host(1), 0, index, b"b"), 0), Ok(()));
     }
-    assert!(table.wait(&request(1, 5, b"b"), 0).is_err(), "of the host");
-    assert_eq!(table.wait(&request(2, 5, b"c"), 0), Ok(()));
-    assert!(table.wait(&request(2, 6, b"c"), 0).is_err(), "of the file");
-    table.free_host(HostId(0));
+    assert!(table.wait(&lone(host(1), 0, 5, b"b"), 0).is_err(), "of the host");
+    assert_eq!(table.wait(&lone(host(2), 0, 5, b"c"), 0), Ok(()));
+    table.free_host(host(0));
     assert_eq!(table.counts(), Counts { locks: 4, waiting: 0 });
-    let long = [b'x'; 190];
-    assert_eq!(table.lock(&request(3, 40, &long)), Ok(()));
-    assert_eq!(table.lock(&request(3, 41, &long)), no_room, "of octets");
+}
+
+/// One address makes up hosts: together they get no more of anything than they leave to others.
+#[test]
+fn one_site_cannot_take_all_the_room() {
+    let at = |site: u128| move |number: u32| HostId { number, site: HostSite(site) };
+    let (here, there) = (at(1), at(2));
+    let small = LockConfig { locks_max: 31, ..LockConfig::default() };
+    let mut table: LockTable<u32> = LockTable::new(small);
+    let taken: u64 =
+        (0..4).map(|number| take_all(&mut table, here(number), 0, 100 * u64::from(number), b"a")).sum();
+    assert_eq!(taken, 16, "of all locks");
+    assert_eq!(take_all(&mut table, there(0), 1, 0, b"b"), 8);
+    assert_eq!(take_all(&mut table, at(3)(0), 1, 1000, b"b"), 4);
+    table.free_host(here(0));
+    assert_eq!(take_all(&mut table, there(1), 1, 5000, b"b"), 6);
+
+    let mut table: LockTable<u32> =
+        LockTable::new(LockConfig { file_locks_max: 31, file_waiting_max: 7, ..LockConfig::default() });
+    assert_eq!(take_all(&mut table, here(0), 0, 0, b"a"), 16, "of one file");
+    assert_eq!(take_all(&mut table, here(1), 0, 100, b"a"), 0);
+    assert_eq!(take_all(&mut table, there(0), 0, 200, b"a"), 8);
+    let queue = |table: &mut LockTable<u32>, from: &dyn Fn(u32) -> HostId| {
+        (0..9).filter(|number| table.wait(&lone(from(*number), 0, 0, b"c"), 0).is_ok()).count()
+    };
+    assert_eq!((queue(&mut table, &here), queue(&mut table, &there)), (4, 2), "of those that wait for it");
+
+    let mut table: LockTable<u32> = LockTable::new(LockConfig { waiting_max: 7, ..LockConfig::default() });
+    table.lock(&lone(at(9)(0), 0, 0, b"a")).unwrap();
+    assert_eq!((queue(&mut table, &here), queue(&mut table, &there)), (4, 2), "of all that wait");
+    // Seven hosts have something, four of them here.
+    assert!(!table.has_room_for_host(HostSite(1), 11) && table.has_room_for_host(HostSite(1), 12));
+    assert!(!table.has_room_for_host(HostSite(5), 7) && table.has_room_for_host(HostSite(5), 8));
+
+    let long = [b'x'; 100];
+    let mut table: LockTable<u32> =
+        LockTable::new(LockConfig { handle_octets_max: 700, ..LockConfig::default() });
+    assert_eq!(take_all(&mut table, here(0), 0, 0, &long), 4, "of octets");
+    assert_eq!(take_all(&mut table, here(1), 0, 100, &long), 0);
+    assert_eq!(take_all(&mut table, there(0), 0, 200, &long), 2);
+    for owner in [here(0), here(1), there(0)] {
+        table.free_host(owner);
+    }
+    assert_eq!(table.counts(), Counts::default());
+    assert_eq!(take_all(&mut table, here(7), 0, 0, &long), 4, "all is given back");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::{Owner, Range, Request};
+use super::{HostSite, Owner, Range, Request};
 
 /// A lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,14 @@ pub(super) struct File<W> {
     /// In the order in which they came.
     pub(super) waiting: VecDeque<Waiting<W>>,
     pub(super) shares: Vec<Share>,
+}
+
+impl<W> File<W> {
+    /// Locks and shares that hosts of a site have.
+    pub(super) fn locks_of(&self, site: HostSite) -> u64 {
+        let held = self.held.iter().filter(|held| held.owner.host.site == site).count();
+        (held + self.shares.iter().filter(|share| share.host.site == site).count()) as u64
+    }
 }
 
 impl<W> Default for File<W> {

@@ -13,7 +13,10 @@
 //! nothing that is *held* is in its way. (A younger one may overtake an older one that it would not have disturbed: to
 //! hold it back for fairness would make deadlocks of programs that have none.)
 //!
-//! Everything is bounded ([`LockConfig`]): a host that asks for too much is refused, and the others are not.
+//! Everything is bounded ([`LockConfig`]): a host that asks for too much is refused, and the others are not. A host is a
+//! name, and names can be made up; so all hosts of one site ([`HostId::site`]) together may also only grow as long as they
+//! have no more than is still free. One site gets half of a limit at most, two a third each; a site that has nothing yet always
+//! finds room.
 
 mod file;
 mod range;
@@ -36,9 +39,19 @@ pub struct FileKey {
     pub object: ObjectId,
 }
 
-/// A client host. Small numbers, given out by who knows the hosts.
+/// A client host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HostId(pub u32);
+pub struct HostId {
+    /// A small number, given out by who knows the hosts.
+    pub number: u32,
+    /// Where it is.
+    pub site: HostSite,
+}
+
+/// Where hosts are, in a way that they cannot make up: an address. What the number means is the business of who knows the
+/// hosts; it is the same for those that share limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HostSite(pub u128);
 
 /// A process of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,12 +188,29 @@ pub struct Counts {
     pub waiting: u32,
 }
 
+/// What all hosts of one site have together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct SiteAccount {
+    counts: Counts,
+    handle_octets: u64,
+    /// Hosts that have something.
+    hosts: u32,
+}
+
+/// Whether somebody who has `own` of `all` that there is may have `growth` more: there is room, and as much is still free as
+/// it has afterwards.
+pub(crate) const fn has_share(own: u64, all: u64, growth: u64, max: u64) -> bool {
+    let free = max.saturating_sub(all);
+    growth <= free && own + growth <= free
+}
+
 /// All locks. `W` is what comes back with a lock that was waited for.
 #[derive(Debug)]
 pub struct LockTable<W> {
     config: LockConfig,
     files: HashMap<FileKey, File<W>>,
     hosts: HashMap<HostId, Counts>,
+    sites: HashMap<HostSite, SiteAccount>,
     all: Counts,
     handle_octets: u64,
     /// Not fetched yet. No more than waited.
@@ -195,6 +225,7 @@ impl<W> LockTable<W> {
             config,
             files: HashMap::new(),
             hosts: HashMap::new(),
+            sites: HashMap::new(),
             all: Counts::default(),
             handle_octets: 0,
             granted: VecDeque::new(),
@@ -211,6 +242,12 @@ impl<W> LockTable<W> {
     #[must_use]
     pub fn host_counts(&self, host: HostId) -> Counts {
         self.hosts.get(&host).copied().unwrap_or_default()
+    }
+
+    /// Whether one more host of a site may get something, when at most `hosts_max` hosts may have anything.
+    #[must_use]
+    pub fn has_room_for_host(&self, site: HostSite, hosts_max: u32) -> bool {
+        has_share(self.site(site).hosts.into(), self.hosts.len() as u64, 1, hosts_max.into())
     }
 
     /// The locks on a file, in the order of their first octets.
@@ -247,12 +284,17 @@ impl<W> LockTable<W> {
             same.waiter = waiter;
             return Ok(());
         }
-        let queued = self.files.get(&request.file).map_or(0, |file| file.waiting.len());
-        let octets = self.handle_octets + request.handle.len() as u64;
-        let has_room = self.all.waiting < self.config.waiting_max
+        let site = self.site(request.host.site);
+        let (waiting, octets) = (site.counts.waiting.into(), site.handle_octets);
+        let LockConfig { waiting_max, file_waiting_max, handle_octets_max, .. } = self.config;
+        let queue = self.files.get(&request.file).map(|file| &file.waiting);
+        let of_site = |waiting: &&Waiting<W>| waiting.owner.host.site == request.host.site;
+        let own_queued = queue.map_or(0, |queue| queue.iter().filter(of_site).count() as u64);
+        let queued = queue.map_or(0, |queue| queue.len() as u64);
+        let has_room = has_share(waiting, self.all.waiting.into(), 1, waiting_max.into())
             && self.host_counts(request.host).waiting < self.config.host_waiting_max
-            && queued < self.config.file_waiting_max as usize
-            && octets <= u64::from(self.config.handle_octets_max);
+            && has_share(own_queued, queued, 1, file_waiting_max.into())
+            && has_share(octets, self.handle_octets, request.handle.len() as u64, handle_octets_max.into());
         if !has_room {
             return Err(NoRoom);
         }
@@ -333,10 +375,17 @@ impl<W> LockTable<W> {
                 touched.push(*key);
             }
         }
-        let had = self.hosts.remove(&host).unwrap_or_default();
-        self.all.locks -= had.locks;
-        self.all.waiting -= had.waiting;
-        self.handle_octets -= octets;
+        if let Some(had) = self.hosts.remove(&host) {
+            self.all.locks -= had.locks;
+            self.all.waiting -= had.waiting;
+            self.handle_octets -= octets;
+            self.change_site(host.site, |site| {
+                site.counts.locks -= had.locks;
+                site.counts.waiting -= had.waiting;
+                site.handle_octets -= octets;
+                site.hosts -= 1;
+            });
+        }
         self.granted.retain(|granted| granted.request.owner.host != host);
         for file in touched {
             self.settle(file);
@@ -414,42 +463,73 @@ impl<W> LockTable<W> {
     }
 
     fn check_room(&self, key: FileKey, host: HostId, growth: u32, handle_len: usize) -> Result<(), NoRoom> {
-        let on_file = self.files.get(&key).map_or(0, |file| file.held.len() + file.shares.len());
-        let octets = self.handle_octets + u64::from(growth) * handle_len as u64;
-        let has_room = self.all.locks + growth <= self.config.locks_max
+        let site = self.site(host.site);
+        let (locks, octets) = (site.counts.locks.into(), site.handle_octets);
+        let LockConfig { locks_max, file_locks_max, handle_octets_max, .. } = self.config;
+        let more = u64::from(growth);
+        let more_octets = more * handle_len as u64;
+        let has_room = has_share(locks, self.all.locks.into(), more, locks_max.into())
             && self.host_counts(host).locks + growth <= self.config.host_locks_max
-            && on_file + growth as usize <= self.config.file_locks_max as usize
-            && octets <= u64::from(self.config.handle_octets_max);
+            && self.has_room_on_file(key, host.site, more, file_locks_max.into())
+            && has_share(octets, self.handle_octets, more_octets, handle_octets_max.into());
         if has_room { Ok(()) } else { Err(NoRoom) }
     }
 
+    fn has_room_on_file(&self, key: FileKey, site: HostSite, growth: u64, max: u64) -> bool {
+        let Some(file) = self.files.get(&key) else { return growth <= max };
+        let all = (file.held.len() + file.shares.len()) as u64;
+        // As long as it is true of all sites together it is true of each.
+        has_share(all, all, growth, max) || has_share(file.locks_of(site), all, growth, max)
+    }
+
+    fn site(&self, site: HostSite) -> SiteAccount {
+        self.sites.get(&site).copied().unwrap_or_default()
+    }
+
+    fn change_site(&mut self, site: HostSite, change: impl FnOnce(&mut SiteAccount)) {
+        let account = self.sites.entry(site).or_default();
+        change(account);
+        if *account == SiteAccount::default() {
+            self.sites.remove(&site);
+        }
+    }
+
     fn count_locks(&mut self, host: HostId, growth: i32, handle_len: usize) {
-        let counts = self.hosts.entry(host).or_default();
-        counts.locks = grown(counts.locks, growth);
-        self.all.locks = grown(self.all.locks, growth);
-        self.count_octets(growth, handle_len);
-        self.forget_idle(host);
+        self.count(host, growth, handle_len, |counts| &mut counts.locks);
     }
 
     fn count_waiting(&mut self, host: HostId, handle_len: usize, more: bool) {
-        let counts = self.hosts.entry(host).or_default();
-        let growth = if more { 1 } else { -1 };
-        counts.waiting = grown(counts.waiting, growth);
-        self.all.waiting = grown(self.all.waiting, growth);
-        self.count_octets(growth, handle_len);
-        self.forget_idle(host);
+        self.count(host, if more { 1 } else { -1 }, handle_len, |counts| &mut counts.waiting);
     }
 
-    fn count_octets(&mut self, growth: i32, handle_len: usize) {
+    /// Counts what a host has more or less, with the octets of the owner's handle, in all accounts.
+    fn count(
+        &mut self,
+        host: HostId,
+        growth: i32,
+        handle_len: usize,
+        which: impl Fn(&mut Counts) -> &mut u32,
+    ) {
+        let add = |counts: &mut Counts| {
+            let place = which(counts);
+            *place = grown(*place, growth);
+        };
         let octets = i64::from(growth) * handle_len as i64;
-        self.handle_octets =
-            self.handle_octets.checked_add_signed(octets).expect("what is freed was counted");
-    }
-
-    fn forget_idle(&mut self, host: HostId) {
-        if self.hosts.get(&host) == Some(&Counts::default()) {
+        let add_octets = |all: u64| all.checked_add_signed(octets).expect("what is freed was counted");
+        let had_something = self.hosts.contains_key(&host);
+        let own = self.hosts.entry(host).or_default();
+        add(own);
+        let has_something = *own != Counts::default();
+        if !has_something {
             self.hosts.remove(&host);
         }
+        add(&mut self.all);
+        self.handle_octets = add_octets(self.handle_octets);
+        self.change_site(host.site, |site| {
+            add(&mut site.counts);
+            site.handle_octets = add_octets(site.handle_octets);
+            site.hosts = grown(site.hosts, i32::from(has_something) - i32::from(had_something));
+        });
     }
 }
 
@@ -461,6 +541,22 @@ fn grown(count: u32, growth: i32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_site_takes_no_more_than_it_leaves() {
+        // How much each of so many sites gets of 100, if they take turns and never have enough.
+        for (sites, expected) in [(1, 50), (2, 33), (3, 25), (9, 10), (99, 1), (200, 0)] {
+            let mut owned = vec![0; sites];
+            for _ in 0..100 {
+                for own in 0..sites {
+                    let all = owned.iter().sum();
+                    owned[own] += u64::from(has_share(owned[own], all, 1, 100));
+                }
+            }
+            assert!(owned.iter().all(|own| own.abs_diff(expected) <= 1), "{sites}: {owned:?}");
+        }
+        assert!(!has_share(0, 100, 1, 100) && has_share(0, 99, 1, 100) && has_share(0, 0, 100, 100));
+    }
 
     #[test]
     fn limits_fit_the_memory_that_they_are_given() {

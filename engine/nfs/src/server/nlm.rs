@@ -26,9 +26,9 @@ pub struct Nlm<S> {
     locking: SharedLocking,
 }
 
-/// All may be called again: to lock what one has locked changes nothing.
+/// All but FREE_ALL may be called again: to lock what one has locked changes nothing.
 const fn bound(number: u32) -> Option<Bound> {
-    Some(Bound::plain(match Procedure::from_number(number) {
+    let bound = Bound::plain(match Procedure::from_number(number) {
         Some(Procedure::Null) => "NULL",
         Some(Procedure::Test) => "TEST",
         Some(Procedure::Lock) => "LOCK",
@@ -50,7 +50,8 @@ const fn bound(number: u32) -> Option<Bound> {
         Some(Procedure::NmLock) => "NM_LOCK",
         Some(Procedure::FreeAll) => "FREE_ALL",
         None => return None,
-    }))
+    });
+    Some(if number == Procedure::FreeAll as u32 { bound.once() } else { bound })
 }
 
 static BOUND: [Option<Bound>; Procedure::COUNT] = {
@@ -182,7 +183,7 @@ impl<S: Store> Desk<'_, S> {
             Procedure::Unshare => answer!(|arguments: ShareArguments<'_>| self.share(&arguments, false)),
             Procedure::FreeAll => {
                 if let Some(arguments) = decode::<FreeAllArguments<'_>>(call, reply) {
-                    self.locking.free_meant(&Client::new(arguments.name.0, self.peer));
+                    self.locking.restarted(&Client::new(arguments.name.0, self.peer), arguments.state);
                     reply.success(|_| Ok(()));
                 }
             }

@@ -14,7 +14,7 @@ pub struct Nsm {
     locking: SharedLocking,
 }
 
-/// All may be called again.
+/// All but SM_NOTIFY may be called again.
 static BOUND: [Bound; Procedure::COUNT] = [
     Bound::plain("NULL"),
     Bound::plain("SM_STAT"),
@@ -22,7 +22,7 @@ static BOUND: [Bound; Procedure::COUNT] = [
     Bound::plain("SM_UNMON"),
     Bound::plain("SM_UNMON_ALL"),
     Bound::plain("SM_SIMU_CRASH"),
-    Bound::plain("SM_NOTIFY"),
+    Bound::plain("SM_NOTIFY").once(),
 ];
 
 impl Nsm {
@@ -71,7 +71,7 @@ impl Service for Nsm {
             }
             Some(Procedure::Notify) => {
                 if let Some(arguments) = decode::<NotifyArguments<'_>>(call, reply) {
-                    locking.free_meant(&Client::new(arguments.name.0, call.peer));
+                    locking.restarted(&Client::new(arguments.name.0, call.peer), arguments.state);
                     reply.success(|_| Ok(()));
                 }
             }

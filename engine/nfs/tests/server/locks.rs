@@ -275,6 +275,104 @@ fn a_host_that_restarted_has_nothing() {
     }
 }
 
+/// A host that says by LOCK which NSM state it is in, and by SM_NOTIFY or FREE_ALL that it restarted.
+struct Restarting {
+    locker: Locker,
+    by_free_all: bool,
+}
+
+impl Restarting {
+    fn lock(&mut self, offset: u64, state: u32) {
+        let lock = lock(&self.locker.file, ALICE, offset, 1);
+        let (block, exclusive, reclaim) = (false, true, false);
+        let arguments = LockArguments { cookie: COOKIE, block, exclusive, lock, reclaim, state };
+        let status = self.locker.pair.ask(LockCall(arguments), |results| results.status);
+        assert_eq!(status, Status::Granted);
+    }
+
+    fn restarted(&mut self, name: &[u8], state: u32) {
+        let pair = &mut self.locker.pair;
+        if self.by_free_all {
+            pair.ask(FreeAllCall(FreeAllArguments { name: nlm4::Name(name), state }), |()| ());
+        } else {
+            pair.ask(NotifyCall(nsm::NotifyArguments { name: nsm::Name(name), state }), |()| ());
+        }
+    }
+
+    #[track_caller]
+    fn has(&self, locks: u32) {
+        assert_eq!(self.locker.counts().locks, locks, "FREE_ALL: {}", self.by_free_all);
+    }
+}
+
+/// sm-notify repeats itself until it is answered, under the short name and the long one; a host may also lock before its news
+/// gets through. What it has locked since its restart stays.
+#[test]
+fn news_of_a_restart_is_news_once() {
+    for by_free_all in [false, true] {
+        let mut alice = Restarting { locker: Locker::new(), by_free_all };
+        alice.lock(0, 3);
+        alice.restarted(b"alice", 5);
+        alice.has(0);
+        alice.lock(0, 5);
+        for name in [&b"alice"[..], b"alice.example.org", b"ALICE", b"whoever"] {
+            alice.restarted(name, 5);
+            alice.has(1);
+        }
+        assert_eq!(alice.locker.lock(BOB, 0, 1, true, How::Try), Status::Denied);
+        // Older news comes late, and an older state does not make the present one news again.
+        alice.restarted(b"alice", 3);
+        alice.lock(10, 3);
+        alice.restarted(b"alice", 5);
+        alice.has(2);
+        // It locks first, and its news comes afterwards.
+        alice.lock(0, 7);
+        alice.has(1);
+        alice.restarted(b"alice.example.org", 7);
+        alice.has(1);
+        // It goes down, says so, and is there again: states are even and odd in turn.
+        alice.restarted(b"alice", 8);
+        alice.has(0);
+        alice.lock(0, 9);
+        alice.restarted(b"alice", 9);
+        alice.restarted(b"alice", 8);
+        alice.has(1);
+        alice.restarted(b"alice", 11);
+        alice.has(0);
+        // The numbers wrap.
+        alice.restarted(b"alice", 1 << 31);
+        alice.lock(0, u32::MAX);
+        alice.restarted(b"alice", u32::MAX);
+        alice.has(1);
+        alice.restarted(b"alice", 1);
+        alice.has(0);
+    }
+}
+
+/// A host whose state nobody knows, because it did not say one: it is freed once, and known from then on.
+#[test]
+fn news_of_a_host_whose_state_is_not_known() {
+    for by_free_all in [false, true] {
+        let mut alice = Restarting { locker: Locker::new(), by_free_all };
+        alice.lock(0, 0);
+        alice.restarted(b"alice", 5);
+        alice.has(0);
+        alice.lock(0, 0);
+        alice.restarted(b"alice", 5);
+        alice.restarted(b"alice.example.org", 5);
+        alice.has(1);
+        alice.restarted(b"alice", 7);
+        alice.has(0);
+    }
+    // A host without a status monitor says 0 each time; it means it.
+    let mut alice = Restarting { locker: Locker::new(), by_free_all: true };
+    for _ in 0..2 {
+        alice.lock(0, 0);
+        alice.restarted(b"alice", 0);
+        alice.has(0);
+    }
+}
+
 fn recovered(state: u32) -> Recovered {
     let name: Box<[u8]> = (*b"alice").into();
     Recovered { state, hosts: vec![KnownHost { address: "192.0.2.1".parse().unwrap(), name }], journal: None }
@@ -382,7 +480,8 @@ fn floods_are_bounded() {
         handle_octets_max: 4000,
         ..LockConfig::default()
     };
-    let config = LockingConfig { locks, hosts_max: 3, ..LockingConfig::default() };
+    // All are at one address, which gets three hosts of five.
+    let config = LockingConfig { locks, hosts_max: 5, ..LockingConfig::default() };
     let pair = Pair::with_locking(
         &["mem:/data,root_squash=no"],
         1,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use stag_fabric::Peer;
 
-use crate::lock::HostId;
+use crate::lock::{HostId, HostSite};
 
 /// Where a host is: names can be made up, this cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,17 @@ impl Place {
         }
     }
 
+    /// What hosts there share limits by.
+    pub(super) fn site(self) -> HostSite {
+        HostSite(match self {
+            Place::Address(IpAddr::V4(address)) => address.to_ipv6_mapped().to_bits(),
+            Place::Address(IpAddr::V6(address)) => address.to_bits(),
+            // Addresses that nobody has: 100::/64 (RFC 6666), and none.
+            Place::User(uid) => (0x0100 << 112) | u128::from(uid),
+            Place::Unknown => 0,
+        })
+    }
+
     /// Where it can be called back.
     pub(super) fn address(self) -> Option<IpAddr> {
         if let Place::Address(address) = self { Some(address) } else { None }
@@ -38,10 +49,36 @@ pub(super) struct Host {
     /// As it calls itself.
     pub(super) name: Box<[u8]>,
     pub(super) place: Place,
-    /// Its NSM state, if it said one: a greater one says that it restarted.
-    pub(super) state: Option<u32>,
+    /// The newest NSM state that it said, if it did.
+    state: Option<u32>,
     /// Whether it is to be told when we restart.
     pub(super) is_noted: bool,
+}
+
+/// What a host says of itself by its NSM state: a number that grows with each restart, and comes again with each repetition of
+/// the news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StateNews {
+    /// It never said one before.
+    First,
+    /// It was known to be in this state, or in a later one.
+    Known,
+    /// It restarted since.
+    Restarted,
+}
+
+impl Host {
+    /// Takes note of the state that a host says.
+    pub(super) fn hear(&mut self, state: u32) -> StateNews {
+        // Greater, even if it wrapped.
+        let news = match self.state {
+            None => StateNews::First,
+            Some(known) if (1..1 << 31).contains(&state.wrapping_sub(known)) => StateNews::Restarted,
+            Some(_) => return StateNews::Known,
+        };
+        self.state = Some(state);
+        news
+    }
 }
 
 /// The hosts, by their ids.
@@ -57,11 +94,11 @@ impl Hosts {
     }
 
     pub(super) fn get(&self, id: HostId) -> Option<&Host> {
-        self.list.get(id.0 as usize)
+        self.list.get(id.number as usize)
     }
 
     pub(super) fn get_mut(&mut self, id: HostId) -> Option<&mut Host> {
-        self.list.get_mut(id.0 as usize)
+        self.list.get_mut(id.number as usize)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Host> {
@@ -71,35 +108,38 @@ impl Hosts {
     /// The host of this name there, if it is known.
     pub(super) fn find(&self, name: &[u8], place: Place) -> Option<HostId> {
         let found = self.list.iter().position(|host| host.place == place && *host.name == *name);
-        found.map(|index| HostId(index as u32))
+        found.map(|index| self.id(index))
     }
 
-    /// The host of this name there. If it is new, it may take the place of one that `is_idle`. `None`: there are
-    /// too many.
-    pub(super) fn find_or_add(
+    fn id(&self, index: usize) -> HostId {
+        HostId { number: index as u32, site: self.list[index].place.site() }
+    }
+
+    /// Adds the host of this name there, which is not known. It may replace one that `is_idle`: one of the same place, if
+    /// there is one, so that nobody's names push out what is known of others. `None`: there are too many.
+    pub(super) fn add(
         &mut self,
         name: &[u8],
         place: Place,
         is_idle: impl Fn(HostId) -> bool,
     ) -> Option<HostId> {
-        if let Some(found) = self.find(name, place) {
-            return Some(found);
-        }
         let host = Host { name: name.into(), place, state: None, is_noted: false };
         if self.list.len() < self.limit {
             self.list.push(host);
-            return Some(HostId(self.list.len() as u32 - 1));
+            return Some(self.id(self.list.len() - 1));
         }
-        let idle = (0..self.list.len() as u32).map(HostId).find(|id| is_idle(*id))?;
-        self.list[idle.0 as usize] = host;
-        Some(idle)
+        let replaceable = |index: &usize| is_idle(self.id(*index));
+        let mut own = (0..self.list.len()).filter(|index| self.list[*index].place == place);
+        let idle = own.find(replaceable).or_else(|| (0..self.list.len()).find(replaceable))?;
+        self.list[idle] = host;
+        Some(self.id(idle))
     }
 
     /// The hosts that somebody at `place` may mean by `name`: those of that name, or of its first part (one says
     /// its domain, another does not). If there are none, the only host there is.
     pub(super) fn meant(&self, name: &[u8], place: Place) -> Vec<HostId> {
         let there: Vec<_> = self.list.iter().enumerate().filter(|(_, host)| host.place == place).collect();
-        let id = |(index, _): &(usize, &Host)| HostId(*index as u32);
+        let id = |(index, _): &(usize, &Host)| self.id(*index);
         let named: Vec<_> = there.iter().filter(|(_, host)| same_name(&host.name, name)).map(id).collect();
         match (named.is_empty(), &there[..]) {
             (true, [only]) => vec![id(only)],
@@ -125,22 +165,44 @@ mod tests {
 
     #[test]
     fn a_host_is_a_name_at_a_place() {
-        let mut hosts = Hosts::new(2);
-        let alice = hosts.find_or_add(b"alice", at(1), |_| false).unwrap();
-        let other = hosts.find_or_add(b"alice", at(2), |_| false).unwrap();
+        let mut hosts = Hosts::new(3);
+        let alice = hosts.add(b"alice", at(1), |_| false).unwrap();
+        let other = hosts.add(b"alice", at(2), |_| false).unwrap();
         assert_ne!(alice, other);
-        assert_eq!(hosts.find_or_add(b"alice", at(1), |_| false), Some(alice));
-        assert_eq!(hosts.find_or_add(b"bob", at(3), |_| false), None, "too many");
-        assert_eq!(hosts.find_or_add(b"bob", at(3), |id| id == other), Some(other), "in an idle one's stead");
-        assert_eq!(hosts.find(b"alice", at(2)), None);
+        assert_eq!(hosts.find(b"alice", at(1)), Some(alice));
+        let third = hosts.add(b"carol", at(2), |_| false).unwrap();
+        assert_eq!(hosts.add(b"bob", at(3), |_| false), None, "too many");
+        let bob = hosts.add(b"bob", at(2), |id| id != other).unwrap();
+        assert_eq!(bob, third, "it replaces an idle one of its own place, not the first");
+        let bob = hosts.add(b"bob", at(3), |id| id == other).unwrap();
+        assert_eq!(
+            (bob.number, hosts.find(b"alice", at(2))),
+            (other.number, None),
+            "it replaces an idle one"
+        );
+        assert_ne!(bob.site, other.site);
+    }
+
+    #[test]
+    fn a_state_is_news_once() {
+        let mut hosts = Hosts::new(1);
+        let alice = hosts.add(b"alice", at(1), |_| false).unwrap();
+        let mut hear = |state| hosts.get_mut(alice).unwrap().hear(state);
+        assert_eq!([hear(5), hear(5), hear(3)], [StateNews::First, StateNews::Known, StateNews::Known]);
+        assert_eq!(
+            [hear(6), hear(7), hear(6)],
+            [StateNews::Restarted, StateNews::Restarted, StateNews::Known]
+        );
+        assert_eq!([hear(1 << 31), hear(u32::MAX), hear(1)], [StateNews::Restarted; 3], "it wraps");
+        assert_eq!(hear(u32::MAX), StateNews::Known);
     }
 
     #[test]
     fn nobody_speaks_for_another_place() {
         let mut hosts = Hosts::new(9);
-        let alice = hosts.find_or_add(b"alice", at(1), |_| false).unwrap();
-        let bob = hosts.find_or_add(b"bob.example.org", at(2), |_| false).unwrap();
-        let carol = hosts.find_or_add(b"carol", at(2), |_| false).unwrap();
+        let alice = hosts.add(b"alice", at(1), |_| false).unwrap();
+        let bob = hosts.add(b"bob.example.org", at(2), |_| false).unwrap();
+        let carol = hosts.add(b"carol", at(2), |_| false).unwrap();
         assert_eq!(hosts.meant(b"alice", at(2)), []);
         assert_eq!(hosts.meant(b"ALICE.example.org", at(1)), [alice]);
         assert_eq!(hosts.meant(b"whatever", at(1)), [alice], "the only one there");

@@ -20,9 +20,9 @@ use stag_fabric::Peer;
 use stag_wire::{nlm4, nsm};
 
 use crate::callout::{CallOut, arguments};
-use crate::lock::{Counts, HostId, LockConfig, LockTable, Range, Request};
+use crate::lock::{Counts, HostId, HostSite, LockConfig, LockTable, Range, Request};
 use crate::state::{Journal, KnownHost, Recovered};
-use hosts::{Host, Hosts, Place};
+use hosts::{Host, Hosts, Place, StateNews};
 use outbox::{End, Grant, Outbox, What};
 
 /// How long a lock is kept for a host that waited for it and does not say that it knows. Linux's client asks again
@@ -104,8 +104,11 @@ impl<'a> Client<'a> {
     }
 }
 
+/// The NSM state that a host says which does not know its own.
+const NO_STATE: u32 = 0;
+
 /// No host has this id: of one that is not known.
-const NOBODY: HostId = HostId(u32::MAX);
+const NOBODY: HostId = HostId { number: u32::MAX, site: HostSite(0) };
 
 /// The state of NLM and NSM.
 pub struct Locking {
@@ -187,15 +190,17 @@ impl Locking {
     pub(super) fn host(&mut self, client: &Client<'_>, state: Option<u32>) -> Option<HostId> {
         let (table, outbox) = (&self.table, &self.outbox);
         let is_idle = |id| table.host_counts(id) == Counts::default() && !outbox.has_grants_of(id);
-        let id = self.hosts.find_or_add(client.name, client.place, is_idle)?;
-        let known = self.hosts.get_mut(id)?;
-        // 0 is said by who does not know its own.
-        if let Some(state) = state.filter(|state| *state != 0) {
-            let before = known.state.replace(state);
-            // Greater, even if it wrapped: it restarted, and did not get through with the news.
-            if before.is_some_and(|before| (1..1 << 31).contains(&state.wrapping_sub(before))) {
-                self.free(id);
-            }
+        let found = self.hosts.find(client.name, client.place);
+        // One that has nothing yet is about to get something. Names are made up easily: not too many at one address.
+        if found.is_none_or(is_idle) && !table.has_room_for_host(client.place.site(), self.config.hosts_max) {
+            return None;
+        }
+        let id = found.or_else(|| self.hosts.add(client.name, client.place, is_idle))?;
+        // It may have restarted, and not have got through with the news.
+        if let Some(state) = state.filter(|state| *state != NO_STATE)
+            && self.hosts.get_mut(id)?.hear(state) == StateNews::Restarted
+        {
+            self.free(id);
         }
         Some(id)
     }
@@ -221,10 +226,15 @@ impl Locking {
         journal.write(self.state, hosts.collect());
     }
 
-    /// Frees what the hosts have that somebody means by `client`: they restarted.
-    pub(super) fn free_meant(&mut self, client: &Client<'_>) {
+    /// Frees what the hosts have that somebody means by `client`: they restarted, and are in this NSM state now. Such news
+    /// is repeated, under several names too: what a host has locked since it is known to be in that state stays. One that
+    /// does not know its state is believed each time.
+    pub(super) fn restarted(&mut self, client: &Client<'_>, state: u32) {
         for id in self.hosts.meant(client.name, client.place) {
-            self.free(id);
+            let Some(host) = self.hosts.get_mut(id) else { continue };
+            if state == NO_STATE || host.hear(state) != StateNews::Known {
+                self.free(id);
+            }
         }
     }
 
@@ -260,7 +270,7 @@ impl Locking {
         now: Duration,
     ) {
         if let Some(to) = Place::of(peer).address()
-            && self.outbox.message_count() < MESSAGES_MAX
+            && self.outbox.has_room_for_message(to, MESSAGES_MAX)
         {
             self.outbox.push(Some(to), What::Message(answer, arguments), now, MESSAGE_LIFE);
         }
@@ -323,4 +333,55 @@ impl Locking {
 /// The range of a lock, if it is one.
 pub(super) fn range(lock: &nlm4::Lock<'_>) -> Option<Range> {
     Range::new(lock.offset, lock.len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::callout::NoCallOut;
+    use crate::lock::FileKey;
+    use crate::store::ObjectId;
+
+    /// A LOCK of its own, of somebody who calls itself so at this address.
+    fn lock(locking: &mut Locking, last: u8, name: &str) -> bool {
+        let peer = Peer::Address(([192, 0, 2, last], 700).into());
+        let client = Client::new(name.as_bytes(), Some(&peer));
+        let Some(host) = locking.host(&client, Some(1)) else { return false };
+        let offset = u64::from(locking.statistics().counts.locks) * 2;
+        let range = Range::new(offset, 1).expect("a range");
+        let file = FileKey { fsid: 1, object: ObjectId { fileid: 1, generation: 1 } };
+        let request = Request { file, host, svid: 1, handle: b"owner", range, exclusive: true };
+        locking.table.lock(&request).is_ok()
+    }
+
+    #[test]
+    fn made_up_names_leave_room_for_other_addresses() {
+        let config = LockingConfig::default();
+        let mut locking = Locking::new(config, Recovered::nothing(), Box::new(NoCallOut::default()));
+        let flood = |locking: &mut Locking, last| {
+            (0..1100).filter(|number| lock(locking, last, &format!("host{number}"))).count()
+        };
+        assert_eq!(flood(&mut locking, 1), 512, "half of all hosts");
+        assert_eq!(flood(&mut locking, 2), 256);
+        for last in 3..100 {
+            assert!(lock(&mut locking, last, "honest"), "{last}");
+        }
+        // One that is known goes on as before.
+        assert!(lock(&mut locking, 1, "host7"));
+    }
+
+    /// Names that have nothing count when they get something, not before.
+    #[test]
+    fn names_in_store_are_no_way_around_it() {
+        let config = LockingConfig { hosts_max: 8, ..LockingConfig::default() };
+        let mut locking = Locking::new(config, Recovered::nothing(), Box::new(NoCallOut::default()));
+        let peer = Peer::Address(([192, 0, 2, 1], 700).into());
+        for number in 0..8 {
+            let name = format!("host{number}");
+            assert!(locking.host(&Client::new(name.as_bytes(), Some(&peer)), None).is_some());
+        }
+        let taken = (0..8).filter(|number| lock(&mut locking, 1, &format!("host{number}"))).count();
+        assert_eq!(taken, 4);
+        assert!(lock(&mut locking, 2, "honest"));
+    }
 }

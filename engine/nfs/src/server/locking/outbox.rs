@@ -10,7 +10,7 @@ use stag_wire::nsm;
 use stag_wire::xdr::Reader;
 
 use crate::callout::{CallOut, CallOutId, OutCall, arguments};
-use crate::lock::{FileKey, HostId, Owner, Range, Request};
+use crate::lock::{FileKey, HostId, Owner, Range, Request, has_share};
 use crate::state::KnownHost;
 
 /// Seconds to wait before the first try, the second, and so on; the last holds for all that follow.
@@ -109,8 +109,12 @@ impl Outbox {
         (self.succeeded, self.failed)
     }
 
-    pub(super) fn message_count(&self) -> usize {
-        self.entries.iter().filter(|entry| matches!(entry.what, What::Message(..))).count()
+    /// Whether there may be one more answer to a `_MSG`, of `max` in all, to this address: nobody gets so many that others
+    /// find no room.
+    pub(super) fn has_room_for_message(&self, to: IpAddr, max: usize) -> bool {
+        let messages = || self.entries.iter().filter(|entry| matches!(entry.what, What::Message(..)));
+        let own = messages().filter(|entry| entry.to == Some(to)).count();
+        has_share(own as u64, messages().count() as u64, 1, max as u64)
     }
 
     /// Something to tell, beginning at once, for at most `life`. Without an address it is only kept in mind.
@@ -273,6 +277,7 @@ mod tests {
 
     use super::*;
     use crate::callout::CallOutError;
+    use crate::lock::HostSite;
     use crate::store::ObjectId;
 
     /// Calls that have begun, and answers to give.
@@ -309,7 +314,8 @@ mod tests {
     }
 
     fn grant(svid: u32) -> What {
-        let owner = Rc::new(Owner { host: HostId(0), svid, handle: Box::default() });
+        let host = HostId { number: 0, site: HostSite(0) };
+        let owner = Rc::new(Owner { host, svid, handle: Box::default() });
         What::Grant(Grant {
             file: FileKey { fsid: 1, object: ObjectId { fileid: 1, generation: 1 } },
             owner,
