@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use stag_memory::{Arena, Buf, Shared};
+use stag_memory::{Arena, ArenaId, Buf, Shared};
 
 /// Names a queue pair of one provider. Never reused while the provider lives: `generation` tells a
 /// new queue pair from an old one in the same slot.
@@ -417,6 +417,9 @@ pub trait Provider {
 
     /// Registers an arena, so that its buffers can be posted and exposed. At start, before traffic.
     fn register(&mut self, arena: &Arena) -> Result<(), FabricError>;
+
+    /// Whether an arena is registered.
+    fn is_registered(&self, arena: ArenaId) -> bool;
 
     /// Listens at `address` (what stands after `scheme://` and before the path).
     fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError>;

@@ -307,6 +307,10 @@ impl Calling {
                 (0, positions)
             }
         };
+        let (items, reduced) = (read_items(chunks), positions.len() as u32);
+        if items != reduced {
+            return Err(CallRefused::NotReduced { items, reduced });
+        }
         let regions = chunks.read.len() + chunks.write.len();
         let regions = regions as u32 + u32::from(long.is_some()) + u32::from(form.reply_chunk);
         if self.exposed + regions > self.exposures_max {
@@ -442,7 +446,10 @@ impl Calling {
             _ => {}
         }
         let slot = &mut self.slots[call.index()];
-        slot.ending = Some(Ending::Failed(CallError::NotSent));
+        slot.ending = Some(Ending::Failed(match error {
+            PostError::NotConnected => CallError::NotSent,
+            error => CallError::NotPosted(error),
+        }));
         // The Requester was not told of these handles: their fences are awaited here.
         slot.withdrawn = !complete && slot.exposed_count() > 0;
         if slot.withdrawn {
@@ -693,6 +700,11 @@ impl Calling {
 #[inline]
 fn reply_payload_len_max(request: &Request<'_>) -> u32 {
     request.results_len_max.saturating_add(REPLY_HEADER_LEN_MAX)
+}
+
+/// Items that the Read chunks are of: numbered from 0, ascending.
+fn read_items(chunks: &Chunks) -> u32 {
+    chunks.read.iter().last().map_or(0, |(item, _)| u32::from(*item) + 1)
 }
 
 /// Encodes a Call's RPC message.

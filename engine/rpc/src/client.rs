@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use stag_fabric::DisconnectReason;
+use stag_fabric::{DisconnectReason, PostError};
 use stag_memory::{Buf, Shared};
 
 use crate::ConnectionId;
@@ -116,6 +116,17 @@ pub enum CallRefused {
     /// The provider did not take the work.
     #[error("the fabric's send queue is full")]
     FabricBusy,
+    /// The arguments' encoder left out other items than the Read chunks have: a mistake of the caller's.
+    #[error(
+        "Read chunks: the encoder said eligible_opaque_reduced {reduced} times, the chunks are of {items} items; \
+             say it once for each item"
+    )]
+    NotReduced {
+        /// Items that the Read chunks are of.
+        items: u32,
+        /// Items that the encoder left out.
+        reduced: u32,
+    },
 }
 
 /// A Call that is over. All its memory is fenced: no peer can reach it any more.
@@ -177,6 +188,9 @@ pub enum CallError {
     /// The connection ended before the Call was sent: it was not executed.
     #[error("the connection ended before the Call was sent")]
     NotSent,
+    /// The fabric did not take the Call's message or memory, and why: it was not executed. The connection lives.
+    #[error("the Call was not sent: {0}")]
+    NotPosted(PostError),
     /// The connection ended while the Call was outstanding: it may have been executed.
     #[error("the connection ended; the server may have executed the Call")]
     ConnectionLost,

@@ -11,9 +11,10 @@ use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
 use crate::call::{Call, Caller, Placed};
+use crate::draft::Defect;
 use crate::duplicates::{Asked, EntryId, Known};
 use crate::reply::Reply;
-use crate::service::{Lookup, Outcome, Procedure, Services, Token};
+use crate::service::{Lookup, NULL, Outcome, Procedure, Services, Token};
 use crate::state::Core;
 
 /// What becomes of a Call.
@@ -46,15 +47,58 @@ pub(crate) struct Origin<'a> {
 }
 
 /// On which terms a Call is answered.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// How many results the binding lets be in Write chunks.
-    pub(crate) eligible: u8,
+    /// What the binding says of the results.
+    pub(crate) procedure: &'static Procedure,
+    /// Program number, for the log.
+    program: u32,
     /// Where the Reply is kept for retransmissions.
     pub(crate) kept: Option<EntryId>,
 }
 
 impl Terms {
+    /// Of an answer that no service makes.
+    pub(crate) const ENGINE: Terms = Terms { procedure: &NULL, program: 0, kept: None };
+
+    pub(crate) fn of(run: &Run<'_>) -> Terms {
+        Terms { procedure: run.procedure, program: run.header.program, kept: None }
+    }
+
+    /// A handler's mistake, for its author: the Call is answered with SYSTEM_ERR.
+    #[cold]
+    pub(crate) fn report<P>(&self, core: &mut Core<P>, defect: Defect) {
+        core.statistics.replies_defective += 1;
+        let Some(withheld) = core.defects.admit(core.now) else { return };
+        let (program, procedure) = (self.program, self.procedure.name);
+        match defect {
+            Defect::Empty => {
+                tracing::error!(
+                    program,
+                    procedure,
+                    withheld,
+                    "handler: it is done, but the Reply is not filled in"
+                );
+            }
+            Defect::Sum { announced, given } => tracing::error!(
+                program,
+                procedure,
+                announced,
+                given,
+                withheld,
+                "handler: the octets given for an eligible result are not as many as it announced"
+            ),
+            Defect::LeftOut { announced, encoded } => tracing::error!(
+                program,
+                procedure,
+                announced,
+                encoded,
+                withheld,
+                "handler: eligible_opaque_reduced is not encoded for the results that Reply::item reduced"
+            ),
+        }
+    }
+
     /// The Call is not executed, or nobody will know how it ended.
     #[cold]
     pub(crate) fn give_up<P>(self, core: &mut Core<P>) {
@@ -99,6 +143,10 @@ pub(crate) fn finish_orphan<P, S: Services>(
         copied_bytes: &mut core.statistics.copied_bytes,
     };
     services.finish(service, token, &mut reply);
+    if draft.defect().is_some() {
+        // Nobody waits for it: who asks again has it executed again.
+        core.duplicates.forget(entry);
+    }
     core.duplicates.keep(entry, &draft, &mut core.statistics);
     core.put_draft(draft);
     true

@@ -24,6 +24,20 @@ pub(crate) enum Verdict {
     TooLong,
     /// The arguments used chunks as the binding does not allow: ERR_CHUNK.
     BadChunks,
+    /// The encoder gave other octets than it announced: so many, and so many. SYSTEM_ERR.
+    BadSum(u32, u64),
+}
+
+/// What is wrong with a Reply that a handler says is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    /// It was not filled in.
+    Empty,
+    /// An eligible result has other octets than were announced: the client would take what its memory held before
+    /// for data.
+    Sum { announced: u64, given: u64 },
+    /// The encoder left out other items than those that go to Write chunks: their octets, with padding.
+    LeftOut { announced: u64, encoded: u64 },
 }
 
 /// A Reply in the making. Reused: its lists keep their capacity, so the steady state allocates nothing.
@@ -37,6 +51,8 @@ pub(crate) struct Draft {
     pub(crate) payload_len: usize,
     /// Where in the payload the first reduced result belongs.
     pub(crate) splice: u32,
+    /// Reduced results that were encoded, and their octets with padding.
+    pub(crate) left_out: (u32, u64),
     /// The payload, when it did not fit behind the header.
     pub(crate) long: Option<Buf>,
     /// Eligible results in order.
@@ -68,6 +84,7 @@ impl Draft {
             header_len: 0,
             payload_len: 0,
             splice: 0,
+            left_out: (0, 0),
             long: None,
             items: Vec::with_capacity(4),
             pieces: Vec::with_capacity(16),
@@ -90,9 +107,42 @@ impl Draft {
         self.invalidate = None;
     }
 
+    /// Whether the handler's results are as it announced them.
+    // Always inline: most Replies have no items.
+    #[inline(always)]
+    pub(crate) fn defect(&self) -> Option<Defect> {
+        match self.verdict {
+            Verdict::Encoded if self.items.is_empty() && self.left_out.0 == 0 => None,
+            Verdict::Encoded => self.items_defect(),
+            Verdict::Empty => Some(Defect::Empty),
+            Verdict::BadSum(announced, given) => Some(Defect::Sum { announced: announced.into(), given }),
+            Verdict::TooLong | Verdict::BadChunks => None,
+        }
+    }
+
+    fn items_defect(&self) -> Option<Defect> {
+        let (mut begin, mut count, mut padded) = (0, 0, 0);
+        for item in self.items.iter() {
+            let own = &self.pieces[begin..item.pieces_end as usize];
+            begin = item.pieces_end as usize;
+            if !item.reduced {
+                continue;
+            }
+            let (announced, given) = (u64::from(item.len), own.iter().map(|piece| piece.len() as u64).sum());
+            if announced != given {
+                return Some(Defect::Sum { announced, given });
+            }
+            count += 1;
+            padded += stag_wire::xdr::padded(item.len);
+        }
+        let encoded = self.left_out;
+        (encoded != (count, padded)).then_some(Defect::LeftOut { announced: padded, encoded: encoded.1 })
+    }
+
     /// Forgets the handler's results, and keeps the Send buffer.
     pub(crate) fn forget_results(&mut self) {
         self.payload_len = 0;
+        self.left_out = (0, 0);
         self.long = None;
         self.items.clear();
         self.pieces.clear();

@@ -67,6 +67,19 @@ pub enum EngineError {
         /// The inline threshold.
         wanted: usize,
     },
+    /// An arena that buffers come from is not registered with the provider: nothing could be sent.
+    #[error(
+        "the arena {arena:?} of the {pool} pool is not registered with {fabric}; call provider.register(&arena) before \
+             Engine::new"
+    )]
+    NotRegistered {
+        /// The pool.
+        pool: &'static str,
+        /// The arena's name.
+        arena: String,
+        /// The provider's.
+        fabric: &'static str,
+    },
     /// There are fewer message buffers than all users of them need: Calls would wait for them, some for ever.
     #[error(
         "{found} message buffers, but {wanted} are needed (Pools::messages_needed); make the pool larger, or lower \
@@ -105,7 +118,7 @@ pub struct Engine<P, S> {
 }
 
 impl<P: Provider, S: Services> Engine<P, S> {
-    /// Makes an engine. The arenas of `pools` are registered with `provider` already.
+    /// Makes an engine. The arenas of `pools` must be registered with `provider`.
     ///
     /// `seed` makes a client's transaction ids differ from run to run: take it from the system's randomness, not from the
     /// process id, which is the same each time in a container. A server that keeps Replies for retransmissions would
@@ -136,6 +149,12 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 found: pools.messages.unit_len(),
                 wanted: config.message_len(),
             });
+        }
+        for pool in [&pools.messages, &pools.payload] {
+            if !provider.is_registered(pool.arena().id()) {
+                let (pool, arena) = (pool.name(), pool.arena().name().to_owned());
+                return Err(EngineError::NotRegistered { pool, arena, fabric: provider.name() });
+            }
         }
         let (found, wanted) = (pools.messages.units(), Pools::messages_needed(&config));
         if found < wanted {
@@ -170,6 +189,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 serving_count: 0,
                 credit_share: config.credits_max,
                 complaints: Complaints::default(),
+                defects: Complaints::default(),
                 pass: 0,
                 stopping: false,
                 read_posted: false,

@@ -65,7 +65,8 @@ impl Reply<'_> {
     }
 
     /// Gives the next piece of the memory of the item announced last: it is written to the peer as it
-    /// is, without a copy. The pieces' lengths add up to the item's.
+    /// is, without a copy. The pieces' lengths add up to the item's; otherwise the Call is answered with
+    /// SYSTEM_ERR, and the log says which procedure did it.
     pub fn piece(&mut self, piece: Shared) {
         if let Some(item) = self.draft.items.last_mut()
             && item.reduced
@@ -122,11 +123,16 @@ impl Reply<'_> {
             return;
         }
         self.draft.long = None;
-        let mut splice = 0;
+        let (mut splice, mut left_out, mut bad_sum) = (0, (0, 0), None);
         let mut write = |space: &mut [u8]| -> Result<usize, Overflow> {
             let mut writer = Writer::new(space);
-            encode(&mut writer)?;
-            splice = writer.reduced_positions().first().copied().unwrap_or(0);
+            if let Err(overflow) = encode(&mut writer) {
+                bad_sum = writer.bad_sum();
+                return Err(overflow);
+            }
+            let reduced = writer.reduced_positions();
+            splice = reduced.first().copied().unwrap_or(0);
+            left_out = (reduced.len() as u32, writer.unreduced_position() - writer.position() as u64);
             Ok(writer.position())
         };
         let header_len = self.draft.header_len;
@@ -137,19 +143,23 @@ impl Reply<'_> {
             && let Ok(len) = write(&mut send[header_len..self.inline_len_max])
         {
             self.draft.payload_len = len;
-            self.draft.splice = splice;
+            (self.draft.splice, self.draft.left_out) = (splice, left_out);
             self.draft.verdict = Verdict::Encoded;
             return;
         }
         self.draft.verdict = Verdict::TooLong;
-        let Some(mut long) = self.long_buffer() else { return };
-        if let Ok(len) = write(&mut long) {
+        if let Some(mut long) = self.long_buffer()
+            && let Ok(len) = write(&mut long)
+        {
             *self.copied_bytes += len as u64;
             long.set_len(len);
             self.draft.payload_len = len;
-            self.draft.splice = splice;
+            (self.draft.splice, self.draft.left_out) = (splice, left_out);
             self.draft.long = Some(long);
             self.draft.verdict = Verdict::Encoded;
+        }
+        if let Some((announced, given)) = bad_sum {
+            self.draft.verdict = Verdict::BadSum(announced, given);
         }
     }
 

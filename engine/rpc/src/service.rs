@@ -146,7 +146,7 @@ pub enum Lookup {
     NoProcedure,
 }
 
-static NULL: Procedure = Procedure::plain("NULL");
+pub(crate) static NULL: Procedure = Procedure::plain("NULL");
 
 /// Several services, known at compile time: `()`, one [`Service`], or a tuple of up to six.
 pub trait Services {

@@ -424,7 +424,7 @@ impl Serving {
                 return Ok(Ran::Answered);
             }
             Route::Refuse(refusal) => {
-                return self.answer(core, id, call, message, Terms::default(), |reply| {
+                return self.answer(core, id, call, message, Terms::ENGINE, |reply| {
                     reply.header(&refusal);
                     Ran::Answered
                 });
@@ -440,7 +440,7 @@ impl Serving {
             }
             return Ok(Ran::Answered);
         }
-        let mut terms = Terms { eligible: procedure.eligible_results, kept: None };
+        let mut terms = Terms::of(&run);
         if procedure.repeat != Repeat::Harmless {
             match look(core, &run, stream, peer) {
                 Known::Nothing => {}
@@ -451,7 +451,7 @@ impl Serving {
                     return Ok(Ran::Answered);
                 }
                 Known::Answered(kept) => {
-                    return self.answer(core, id, call, message, Terms::default(), |reply| {
+                    return self.answer(core, id, call, message, Terms::ENGINE, |reply| {
                         reply.repeat(&kept);
                         Ran::Answered
                     });
@@ -496,12 +496,16 @@ impl Serving {
         send.set_len(send.capacity());
         draft.send = Some(send);
         draft.header_len = header_len;
-        let eligible = terms.eligible;
+        let eligible = terms.procedure.eligible_results;
         let mut reply = Reply { eligible, ..reply_of(&mut draft, call, core, self.responder.parameters()) };
         let ran = fill(&mut reply);
         if let Ran::Later(_) = ran {
             core.put_draft(draft);
             return Ok(ran);
+        }
+        if let Some(defect) = draft.defect() {
+            terms.report(core, defect);
+            reply_of(&mut draft, call, core, self.responder.parameters()).system_error();
         }
         if let Some(entry) = terms.kept {
             core.duplicates.keep(entry, &draft, &mut core.statistics);
@@ -512,12 +516,11 @@ impl Serving {
                 core.put_draft(draft);
                 return self.refuse(core, id, call.id, Refused::Ineligible);
             }
-            Verdict::TooLong => {
+            // An empty Reply, or one of a wrong sum, is SYSTEM_ERR by now: unless that does not fit either.
+            Verdict::TooLong | Verdict::Empty | Verdict::BadSum(..) => {
                 core.put_draft(draft);
                 return self.refuse(core, id, call.id, Refused::Reply(ReplyError::NoReplyChunk));
             }
-            // A handler that says it is done and gave no answer: the peer waits for one.
-            Verdict::Empty => reply_of(&mut draft, call, core, self.responder.parameters()).system_error(),
         }
         self.send(core, id, call, message, draft)?;
         Ok(Ran::Answered)

@@ -38,6 +38,8 @@ pub(crate) struct Core<P> {
     /// Credits that one serving connection may have at most, by the number of them.
     pub(crate) credit_share: u32,
     pub(crate) complaints: Complaints,
+    /// About handlers' mistakes: apart from those about peers, which would hide them.
+    pub(crate) defects: Complaints,
     /// Counts the passes.
     pub(crate) pass: u64,
     /// A graceful stop is under way.

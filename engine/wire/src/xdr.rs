@@ -467,6 +467,8 @@ pub struct Writer<'a> {
     /// Positions of the items left out.
     reduced: [u32; REDUCED_MAX],
     reduced_count: u8,
+    /// Octets announced, and those given instead.
+    bad_sum: Option<(u32, u64)>,
 }
 
 impl<'a> Writer<'a> {
@@ -474,7 +476,7 @@ impl<'a> Writer<'a> {
     #[inline]
     #[must_use]
     pub const fn new(buf: &'a mut [u8]) -> Writer<'a> {
-        Writer { buf, position: 0, skipped: 0, reduced: [0; REDUCED_MAX], reduced_count: 0 }
+        Writer { buf, position: 0, skipped: 0, reduced: [0; REDUCED_MAX], reduced_count: 0, bad_sum: None }
     }
 
     /// Returns the octets written so far.
@@ -606,9 +608,7 @@ impl<'a> Writer<'a> {
 
     /// Writes opaque data of a variable length that lies in pieces of `len` octets in all.
     ///
-    /// # Panics
-    ///
-    /// If the pieces are more or less than `len` octets.
+    /// [`Overflow`] also when the pieces add up to another length; [`Writer::bad_sum`] tells the two apart.
     pub fn opaque_pieces<'p>(
         &mut self,
         len: u32,
@@ -618,15 +618,29 @@ impl<'a> Writer<'a> {
         let end = self.position + len as usize;
         let place = self.buf.get_mut(self.position..end + padding(len as usize)).ok_or(Overflow)?;
         let (mut data, pad) = place.split_at_mut(len as usize);
+        let mut given = 0;
         for piece in pieces {
-            let (now, later) = data.split_at_mut(piece.len());
-            now.copy_from_slice(piece);
+            given += piece.len() as u64;
+            // What is too much is counted, but has no place.
+            let taken = piece.len().min(data.len());
+            let (now, later) = core::mem::take(&mut data).split_at_mut(taken);
+            now.copy_from_slice(&piece[..taken]);
             data = later;
         }
-        assert!(data.is_empty(), "pieces of fewer octets than said");
+        if given != u64::from(len) {
+            self.bad_sum = Some((len, given));
+            return Err(Overflow);
+        }
         pad.fill(0);
         self.position = end + pad.len();
         Ok(())
+    }
+
+    /// Returns the octets announced to [`Writer::opaque_pieces`] and those given, if they differed.
+    #[inline]
+    #[must_use]
+    pub const fn bad_sum(&self) -> Option<(u32, u64)> {
+        self.bad_sum
     }
 
     /// Writes a string.

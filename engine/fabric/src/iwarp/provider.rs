@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use stag_memory::{Arena, Buf};
+use stag_memory::{Arena, ArenaId, Buf};
 
 use super::connection::{Phase, QueuePair};
 use super::handshake::{self, Dial, Incomplete, PRIVATE_DATA_LEN_MAX};
@@ -46,6 +46,10 @@ impl Provider for Iwarp {
             self.arenas.push(arena.clone());
         }
         Ok(())
+    }
+
+    fn is_registered(&self, arena: ArenaId) -> bool {
+        Iwarp::is_registered(self, arena)
     }
 
     fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {

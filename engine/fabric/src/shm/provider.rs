@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use stag_memory::{Arena, Buf};
+use stag_memory::{Arena, ArenaId, Buf};
 
 use super::connection::{Link, Phase, QueuePair};
 use super::regions::REGIONS_MAX;
@@ -58,6 +58,10 @@ impl Provider for Shm {
         }
         self.ours.arenas.push(arena.clone());
         Ok(())
+    }
+
+    fn is_registered(&self, arena: ArenaId) -> bool {
+        self.ours.region(arena).is_some()
     }
 
     fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {

@@ -165,6 +165,10 @@ impl Provider for Sim {
         Ok(())
     }
 
+    fn is_registered(&self, arena: ArenaId) -> bool {
+        own(&mut self.world.0.borrow_mut(), self.device).arenas.contains(&arena)
+    }
+
     fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {
         let mut state = self.world.0.borrow_mut();
         let problem = if address.is_empty() {

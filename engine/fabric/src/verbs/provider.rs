@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use stag_memory::{Arena, Buf};
+use stag_memory::{Arena, ArenaId, Buf};
 use stag_rdma_core_sys as sys;
 
 use super::connection::QueuePair;
@@ -58,6 +58,10 @@ impl Provider for Verbs {
         }
         self.arenas.push(arena.clone());
         Ok(())
+    }
+
+    fn is_registered(&self, arena: ArenaId) -> bool {
+        self.arena(arena).is_some()
     }
 
     fn listen(&mut self, address: &str) -> Result<ListenerId, FabricError> {

@@ -362,7 +362,7 @@ impl Connection {
                 // The record ends within its item.
                 let xid = octets.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
                 let refusal = ReplyHeader::accepted(xid, Accepted::GarbageArgs);
-                self.answer(core, xid, Terms::default(), |reply| refuse(reply, &refusal)).map(|_| ())
+                self.answer(core, xid, Terms::ENGINE, |reply| refuse(reply, &refusal)).map(|_| ())
             }
             Some(item) => {
                 core.statistics.stream_items += 1;
@@ -397,20 +397,18 @@ impl Connection {
                 return Ok(());
             }
             Route::Refuse(refusal) => {
-                return self.answer(core, 0, Terms::default(), |reply| refuse(reply, &refusal)).map(|_| ());
+                return self.answer(core, 0, Terms::ENGINE, |reply| refuse(reply, &refusal)).map(|_| ());
             }
         };
         let xid = run.header.xid;
-        let mut terms = Terms { eligible: run.procedure.eligible_results, kept: None };
+        let mut terms = Terms::of(&run);
         if run.procedure.repeat != Repeat::Harmless {
             match look(core, &run, record, Some(&self.peer)) {
                 Known::Nothing => {}
                 Known::New(entry) => terms.kept = Some(entry),
                 Known::Running => return Ok(()),
                 Known::Answered(kept) => {
-                    return self
-                        .answer(core, xid, Terms::default(), |reply| repeat(reply, &kept))
-                        .map(|_| ());
+                    return self.answer(core, xid, Terms::ENGINE, |reply| repeat(reply, &kept)).map(|_| ());
                 }
             }
         }
@@ -457,17 +455,22 @@ impl Connection {
             chunks: None,
             inline_len_max,
             payload: &core.pools.payload,
-            eligible: terms.eligible,
+            eligible: terms.procedure.eligible_results,
             copied_bytes: &mut core.statistics.copied_bytes,
         };
         let done = fill(&mut reply);
         if done {
             match reply.draft.verdict {
-                Verdict::Encoded => {}
                 // Arguments that were placed and must not be: on a stream they are just wrong.
                 Verdict::BadChunks => reply.garbage_arguments(),
-                // Longer than any Reply may be, or no memory for it, or a handler that forgot to answer.
-                Verdict::TooLong | Verdict::Empty => reply.system_error(),
+                // Longer than any Reply may be, or no memory for it.
+                Verdict::TooLong => reply.system_error(),
+                Verdict::Encoded | Verdict::Empty | Verdict::BadSum(..) => {
+                    if let Some(defect) = reply.draft.defect() {
+                        reply.system_error();
+                        terms.report(core, defect);
+                    }
+                }
             }
             if let Some(entry) = terms.kept {
                 core.duplicates.keep(entry, &draft, &mut core.statistics);

@@ -111,7 +111,8 @@ impl Datagrams {
             }
             Route::Drop => false,
         };
-        if answered && (reply.draft.verdict != Verdict::Encoded || reply.draft.long.is_some()) {
+        let is_sound = reply.draft.verdict == Verdict::Encoded && reply.draft.defect().is_none();
+        if answered && (!is_sound || reply.draft.long.is_some()) {
             reply.system_error();
         }
         let sent = match &draft.send {

@@ -1,9 +1,10 @@
 //! What the engine itself answers, for every service.
 
-use stag_rpc::{CallError, Chunks, Credentials, Request};
+use stag_fabric::sim::{FaultPlan, World};
+use stag_rpc::{CallError, CallRefused, Chunks, Credentials, Engine, EngineError, Memory, Request};
 
-use crate::support::program::{BAD_CHUNKS, ECHO, FORGET, LATER, NEVER, PROGRAM, PUT, VERSION};
-use crate::support::{Bench, Ended, bytes, error, opaque, request, words};
+use crate::support::program::{BAD_CHUNKS, ECHO, FORGET, LATER, NEVER, PROGRAM, PUT, SHORT, VERSION};
+use crate::support::{Bench, Ended, bytes, error, opaque, request, request_for, small, words};
 
 #[test]
 fn unknown_programs_versions_and_procedures() {
@@ -60,6 +61,74 @@ fn a_handler_that_answers_nothing_is_a_system_error() {
     let mut bench = Bench::new();
     let done = bench.call(request(FORGET), Chunks::default(), |_| Ok(()));
     assert_eq!(error(&done), CallError::SystemError);
+    bench.check_alive(0);
+    bench.close();
+}
+
+#[test]
+fn results_of_other_octets_than_announced_are_a_system_error() {
+    // Otherwise the client would take what its memory held before for data.
+    let mut bench = Bench::new();
+    for (wrong, case) in (0..).zip([
+        [100, 0, 100, 1],
+        [100, 50, 100, 1],
+        [50, 100, 50, 1],
+        [5000, 4999, 5000, 1],
+        [0, 4, 0, 1],
+        [100, 100, 200, 1],
+        [100, 100, 100, 0],
+        [100, 100, 100, 2],
+    ]) {
+        // The Reply is short, or goes by Reply chunk, too.
+        for results_len_max in [8, 4000] {
+            let chunks = Chunks::write(bench.clients[0].space(8192));
+            let done = bench.call(request_for(SHORT, results_len_max), chunks, |writer| words(writer, &case));
+            assert_eq!(error(&done), CallError::SystemError, "{case:?}");
+        }
+        assert_eq!(bench.server.engine.statistics().replies_defective, 2 * (wrong + 1));
+    }
+    // Without a Write chunk the encoder itself must keep its word.
+    for case in [[100, 100, 101, 1], [100, 101, 100, 1]] {
+        let done = bench.call(request_for(SHORT, 200), Chunks::default(), |writer| words(writer, &case));
+        assert_eq!(error(&done), CallError::SystemError, "{case:?}");
+    }
+    let chunks = Chunks::write(bench.clients[0].space(8192));
+    let done = bench.call(request_for(SHORT, 8), chunks, |writer| words(writer, &[100, 100, 100, 1]));
+    assert_eq!((done.reduced_len, &done.written[0].1), (100, &vec![1; 100]));
+    bench.close();
+}
+
+#[test]
+fn an_encoder_that_leaves_out_other_items_than_there_are_chunks() {
+    let mut bench = Bench::new();
+    for reduced in [0, 2] {
+        let chunks = Chunks::read(bench.clients[0].data(b"data"));
+        let refused = bench.begin(0, request(PUT), chunks, |writer| {
+            writer.u32(1)?;
+            (0..reduced).try_for_each(|_| writer.eligible_opaque_reduced(4).map(drop))
+        });
+        assert_eq!(refused, Err(CallRefused::NotReduced { items: 1, reduced }));
+    }
+    bench.check_alive(0);
+    bench.close();
+}
+
+#[test]
+fn memory_that_the_fabric_does_not_know() {
+    // At start it is told, with the repair; of a single Call, why it was not sent.
+    let world = World::new(1, FaultPlan::default());
+    let config = small();
+    let memory = Memory::new(&config, 1 << 20).expect("a few megabytes");
+    let error = Engine::new(world.provider("forgetful"), (), memory.pools.clone(), config, 1).err();
+    let Some(EngineError::NotRegistered { pool: "messages", .. }) = error else { panic!("{error:?}") };
+    let mut bench = Bench::new();
+    let mut foreign = memory.pools.payload.take().expect("a page");
+    foreign.set_len(4);
+    let done = bench.call(request(PUT), Chunks::read(foreign.share()), |writer| {
+        writer.u32(1)?;
+        writer.eligible_opaque_reduced(4).map(drop)
+    });
+    assert_eq!(crate::support::error(&done), CallError::NotPosted(stag_fabric::PostError::NotRegistered));
     bench.check_alive(0);
     bench.close();
 }

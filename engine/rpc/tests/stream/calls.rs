@@ -6,7 +6,7 @@ use stag_wire::rpc::Accepted;
 
 use crate::peer::{Peer, Server, call, config, fragments, outcome, record, results};
 use crate::support::program::{
-    BAD_CHUNKS, BIG, ECHO, FORGET, GET, GET_ONE, LATER, NEVER, PUT, PUT_ONE, pattern, sum,
+    BAD_CHUNKS, BIG, ECHO, FORGET, GET, GET_ONE, LATER, NEVER, PUT, PUT_ONE, SHORT, pattern, sum,
 };
 use crate::support::{opaque, words};
 
@@ -145,6 +145,29 @@ fn large_results_are_spliced() {
     let octets = call(6, GET, |writer| words(writer, &[3, 2, 5000, 6001]));
     let reply = server.exchange(&mut peer, &record(&octets));
     assert_eq!(results(&reply, 6), [opaque(&pattern(3, 5000)), opaque(&pattern(4, 6001))].concat());
+    server.close();
+}
+
+/// They are not sent: spliced, when they are many, or inline.
+#[test]
+fn results_of_other_octets_than_announced() {
+    let mut server = Server::new();
+    let mut peer = server.connect();
+    let cases = [
+        [5000, 4999, 5000, 1],
+        [5000, 0, 5000, 1],
+        [5000, 5001, 5000, 1],
+        [5000, 5000, 6000, 1],
+        [5000, 5000, 5000, 0],
+        [100, 99, 100, 1],
+        [100, 101, 100, 1],
+    ];
+    for (xid, case) in (1..).zip(&cases) {
+        let octets = record(&call(xid, SHORT, |writer| words(writer, case)));
+        assert_eq!(outcome(&server.exchange(&mut peer, &octets), xid), Accepted::SystemErr, "{case:?}");
+    }
+    assert_eq!(server.statistics().replies_defective, cases.len() as u64);
+    server.check_echo(&mut peer);
     server.close();
 }
 

@@ -40,6 +40,10 @@ pub(crate) const ONCE: u32 = 12;
 /// As [`ONCE`], as WRITEs are kept.
 pub(crate) const TIMELY: u32 = 13;
 
+/// `short(announced, given, encoded, times)`: announces an eligible result of so many octets, gives so many, and encodes
+/// the length `encoded` so many times.
+pub(crate) const SHORT: u32 = 14;
+
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Eligible items of one Call or Reply at most.
@@ -119,6 +123,22 @@ impl Program {
     pub(crate) fn release(&mut self) {
         for kept in &mut self.kept {
             kept.due = Duration::ZERO;
+        }
+    }
+
+    fn short(&self, mut arguments: Reader<'_>, reply: &mut Reply<'_>) {
+        let mut word = || arguments.u32().expect("the test gives four words");
+        let (announced, given, encoded, times) = (word(), word(), word(), word());
+        let mut buf = self.pool.take_len(given.max(1) as usize).expect("memory enough");
+        buf.set_len(given as usize);
+        buf.fill(1);
+        if reply.item(announced) == Placement::Reduced {
+            reply.piece(buf.share());
+            reply.success(|writer| {
+                (0..times).try_for_each(|_| writer.eligible_opaque_reduced(encoded).map(drop))
+            });
+        } else {
+            reply.success(|writer| writer.opaque_pieces(encoded, [&buf[..]]));
         }
     }
 
@@ -202,7 +222,7 @@ impl Service for Program {
             GET => Some(&GIVES),
             ONCE => Some(&ONLY_ONCE),
             TIMELY => Some(&IN_TIME),
-            GET_ONE => Some(&GIVES_ONE),
+            GET_ONE | SHORT => Some(&GIVES_ONE),
             _ => None,
         }
     }
@@ -266,6 +286,7 @@ impl Service for Program {
                 self.kept.push(Kept { token, due, answer });
                 return Outcome::Later(token);
             }
+            SHORT => self.short(arguments, reply),
             FORGET => {}
             BAD_CHUNKS => reply.bad_chunks(),
             BIG | REGRET => {
