@@ -14,7 +14,7 @@ use crate::call::{Call, Caller, Placed};
 use crate::draft::Defect;
 use crate::duplicates::{Asked, EntryId, Known};
 use crate::reply::Reply;
-use crate::service::{Lookup, NULL, Outcome, Procedure, Services, Token};
+use crate::service::{Lookup, NULL_PROCEDURE, Outcome, Procedure, Services, Token};
 use crate::state::Core;
 
 /// What becomes of a Call.
@@ -59,7 +59,7 @@ pub(crate) struct Terms {
 
 impl Terms {
     /// Of an answer that no service makes.
-    pub(crate) const ENGINE: Terms = Terms { procedure: &NULL, program: 0, kept: None };
+    pub(crate) const ENGINE: Terms = Terms { procedure: &NULL_PROCEDURE, program: 0, kept: None };
 
     pub(crate) fn of(run: &Run<'_>) -> Terms {
         Terms { procedure: run.procedure, program: run.header.program, kept: None }
@@ -109,21 +109,23 @@ impl Terms {
 }
 
 /// What is known of a Call that must not simply be executed again. `stream` is its Payload stream.
-pub(crate) fn look<P>(core: &mut Core<P>, run: &Run<'_>, stream: &[u8], peer: Option<&Peer>) -> Known {
+pub(crate) fn look<P>(
+    core: &mut Core<P>,
+    run: &Run<'_>,
+    stream: &[u8],
+    items: &[Placed],
+    connection: ConnectionId,
+    peer: Option<&Peer>,
+) -> Known {
     let Run { header, procedure, arguments, .. } = run;
-    let asked = Asked { procedure, peer, xid: header.xid, stream, arguments, now: core.now };
+    let (xid, now) = (header.xid, core.now);
+    let asked = Asked { procedure, connection, peer, xid, stream, arguments, items, now };
     core.duplicates.look(&asked, &mut core.statistics)
 }
 
-/// A service answers a Call whose connection is gone: if its Reply is to be kept, it is made. `false`: the service is
-/// to be told that nobody needs it.
+/// A Call whose connection is gone is answered: if its Reply is to be kept, it is made. `false`: nobody needs it.
 #[cold]
-pub(crate) fn finish_orphan<P, S: Services>(
-    core: &mut Core<P>,
-    services: &mut S,
-    service: usize,
-    token: Token,
-) -> bool {
+pub(crate) fn finish_orphan<P>(core: &mut Core<P>, token: Token, fill: impl FnOnce(&mut Reply<'_>)) -> bool {
     let Some(entry) = core.duplicates.take_orphan(&token) else { return false };
     let Some(mut send) = core.pools.messages.take() else {
         core.duplicates.forget(entry);
@@ -141,11 +143,12 @@ pub(crate) fn finish_orphan<P, S: Services>(
         payload: &core.pools.payload,
         eligible: 0,
         copied_bytes: &mut core.statistics.copied_bytes,
+        deferrals: &core.deferrals,
     };
-    services.finish(service, token, &mut reply);
-    if draft.defect().is_some() {
-        // Nobody waits for it: who asks again has it executed again.
-        core.duplicates.forget(entry);
+    fill(&mut reply);
+    // It was executed: who asks again is told so, whatever the handler made of it.
+    if reply.draft.defect().is_some() {
+        reply.system_error();
     }
     core.duplicates.keep(entry, &draft, &mut core.statistics);
     core.put_draft(draft);

@@ -3,16 +3,20 @@
 //! comes again over another connection.
 //!
 //! A Call is known by its caller's address (without the port, which changes when it connects again), its xid, its
-//! length, and a digest of what it begins with: program, version, procedure, credential and arguments, but no
-//! large data. An entry is used for [`AGE_MAX`] at most, as Linux does, lest a client that counts its xids from the
-//! same number each time it starts gets the answer of its former life.
+//! length, and a digest: of program, version, procedure, credential and arguments, and of the first and the last
+//! octets of its large data. An entry is used for [`AGE_MAX`] at most, as Linux does, lest a client that counts its
+//! xids from the same number each time it starts gets the answer of its former life.
 //!
 //! # Bounds
 //!
-//! Entries are a ring: the oldest makes place for the newest. WRITEs have a ring of their own, so that the many of
-//! them do not push out what matters more. A Reply is kept if it fits [`REPLY_LEN_MAX`], which all of NFS version 3's
-//! do that need it (CREATE's is the longest: 304 octets), so Replies with chunks never have to be.
-//! A retransmission of a Call that is still being executed is dropped: its Reply is on its way.
+//! There is a fixed number of entries, which callers share fairly (`kept.rs`): a caller keeps what it may have
+//! unanswered, twice its credits, as long as there are so many entries for each caller. WRITEs have entries of their own,
+//! so that the many of them do not evict what matters more. A Reply is kept if it fits [`REPLY_LEN_MAX`], which all of NFS
+//! version 3's do that need it (CREATE's is the longest: 304 octets), so Replies with chunks never have to be.
+//!
+//! A retransmission of a Call that is still being executed is dropped if it comes over the same connection: its Reply is
+//! on its way there. Over another one it waits for the Reply ([`Duplicates::wait`]), since the first connection may be
+//! gone.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -21,32 +25,32 @@ use std::time::Duration;
 use stag_fabric::Peer;
 use stag_wire::xdr::{Reader, padded};
 
+use crate::ConnectionId;
+use crate::call::Placed;
 use crate::draft::{Draft, Verdict};
+use crate::kept::{AGE_MAX, ENTRY_LEN, KeptReply, Key, REPLY_LEN_MAX, State, Table};
 use crate::service::{Procedure, Repeat, Token};
 use crate::statistics::Statistics;
 
-/// Octets of a Reply that can be kept.
-pub(crate) const REPLY_LEN_MAX: usize = 320;
-
-/// How long an entry is good for.
-const AGE_MAX: Duration = Duration::from_secs(120);
-
-/// Octets of a Call that its digest is made of, at most.
+/// Octets of a Call that its digest is made of, at most, beside its data.
 const DIGEST_LEN_MAX: usize = 320;
+
+/// Octets at each end of a Call's data that its digest is made of.
+const DATA_END_LEN: usize = 64;
 
 /// Entries for WRITEs: one for so many of the others.
 const UNTIMELY_SHARE: usize = 4;
 
-/// Entries that are looked at for one that can make place: those whose Call is being executed cannot.
-const VICTIMS_MAX: usize = 8;
-
 /// Calls of connections that are gone, whose answers are still to come: at most.
 const ORPHANS_MAX: usize = 1024;
+
+/// Calls that wait for the answer to another: at most.
+const WAITERS_MAX: usize = 1024;
 
 /// Names an entry, and says for which Call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryId {
-    ring: u8,
+    table: u8,
     index: u32,
     generation: u32,
 }
@@ -54,93 +58,31 @@ pub(crate) struct EntryId {
 /// A Call that is looked up.
 pub(crate) struct Asked<'a> {
     pub(crate) procedure: &'static Procedure,
+    pub(crate) connection: ConnectionId,
     pub(crate) peer: Option<&'a Peer>,
     pub(crate) xid: u32,
     /// The Payload stream, from the xid on.
     pub(crate) stream: &'a [u8],
     /// At the first argument in it.
     pub(crate) arguments: &'a Reader<'a>,
+    /// The data that is not in it.
+    pub(crate) items: &'a [Placed],
     pub(crate) now: Duration,
 }
 
-/// What is known of a Call.
+/// What is known of a Call that must not simply be executed again.
 #[allow(clippy::large_enum_variant, reason = "on the stack, for a moment; a box would be an allocation")]
 pub(crate) enum Known {
     /// Nothing, and nothing will be.
     Nothing,
     /// Nothing yet: its Reply is to be kept here.
     New(EntryId),
-    /// It is being executed.
+    /// It is being executed for the same connection, where its Reply will be sent.
     Running,
+    /// It is being executed for another connection: see [`Duplicates::wait`].
+    RunningElsewhere(EntryId),
     /// It was executed, and this is its Reply.
-    Answered(Kept),
-}
-
-/// A copy of a Reply.
-pub(crate) struct Kept {
-    octets: [u8; REPLY_LEN_MAX],
-    len: usize,
-}
-
-impl Kept {
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.octets[..self.len]
-    }
-}
-
-/// What a Call is known by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Key {
-    caller: u128,
-    digest: u64,
-    xid: u32,
-    len: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    #[default]
-    Free,
-    Running,
-    Answered,
-}
-
-/// One Call.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    key: Key,
-    since: Duration,
-    state: State,
-    /// The next entry of the same bucket; [`NONE`] at the end.
-    next: u32,
-    generation: u32,
-    reply_len: u32,
-    reply: [u8; REPLY_LEN_MAX],
-}
-
-const NONE: u32 = u32::MAX;
-
-const BLANK: Entry = Entry {
-    key: Key { caller: 0, digest: 0, xid: 0, len: 0 },
-    since: Duration::ZERO,
-    state: State::Free,
-    next: NONE,
-    generation: 0,
-    reply_len: 0,
-    reply: [0; REPLY_LEN_MAX],
-};
-
-/// Octets that one entry takes, with its share of the buckets.
-pub(crate) const ENTRY_LEN: usize = size_of::<Entry>() + 2 * size_of::<u32>();
-
-/// Entries, the oldest of which makes place for the next.
-#[derive(Debug)]
-struct Ring {
-    entries: Box<[Entry]>,
-    /// The first entry of each bucket; as many as a power of two.
-    buckets: Box<[u32]>,
-    /// The oldest entry.
-    oldest: usize,
+    Answered(KeptReply),
 }
 
 /// The cache of one engine.
@@ -148,11 +90,15 @@ struct Ring {
 pub(crate) struct Duplicates {
     /// For Calls that must not be executed twice, and for those that must not come late. None before the first
     /// such Call: an engine without such services takes no memory for them.
-    rings: Option<[Ring; 2]>,
+    tables: Option<[Table; 2]>,
     /// 0: nothing is kept.
     entries: usize,
     /// Calls that will be answered later, on connections that are gone by now.
     orphans: Vec<(Token, EntryId)>,
+    /// Calls that came again over another connection, and wait for the answer to the first.
+    waiters: Vec<(Token, EntryId)>,
+    /// An entry has changed since the waiters were looked at.
+    has_news: bool,
     seed: [u64; 2],
 }
 
@@ -166,7 +112,14 @@ impl Duplicates {
         // So that nobody who does not see our memory can make digests collide.
         let random = RandomState::new();
         let seed = [random.hash_one(1), random.hash_one(2) | 1];
-        Duplicates { rings: None, entries: entries as usize, orphans: Vec::new(), seed }
+        Duplicates {
+            tables: None,
+            entries: entries as usize,
+            orphans: Vec::new(),
+            waiters: Vec::new(),
+            has_news: false,
+            seed,
+        }
     }
 
     /// Octets of memory that `entries` take.
@@ -178,23 +131,30 @@ impl Duplicates {
     pub(crate) fn look(&mut self, asked: &Asked<'_>, statistics: &mut Statistics) -> Known {
         let (Some(caller), true) = (asked.peer.map(address), self.entries > 0) else { return Known::Nothing };
         let key =
-            Key { caller, digest: digest(begin(asked), self.seed), xid: asked.xid, len: whole_len(asked) };
+            Key { caller, digest: call_digest(asked, self.seed), xid: asked.xid, len: whole_len(asked) };
         let entries = self.entries;
-        let rings = self.rings.get_or_insert_with(|| [Ring::new(entries), Ring::new(untimely(entries))]);
+        let tables = self.tables.get_or_insert_with(|| [Table::new(entries), Table::new(untimely(entries))]);
         let number = u8::from(asked.procedure.repeat == Repeat::Untimely);
-        let ring = &mut rings[usize::from(number)];
-        if let Some(found) = ring.find(&key)
-            && asked.now < found.since + AGE_MAX
-        {
-            if found.state == State::Running {
+        let table = &mut tables[usize::from(number)];
+        if let Some(index) = table.find(&key) {
+            let found = &table.entries[index as usize];
+            if asked.now >= found.since + AGE_MAX {
+                table.remove(index);
+            } else if found.state == State::Answered {
+                statistics.duplicates_answered += 1;
+                return Known::Answered(found.reply());
+            } else if found.connection == asked.connection {
                 statistics.duplicates_dropped += 1;
                 return Known::Running;
+            } else {
+                let generation = found.generation;
+                return Known::RunningElsewhere(EntryId { table: number, index, generation });
             }
-            statistics.duplicates_answered += 1;
-            return Known::Answered(Kept { octets: found.reply, len: found.reply_len as usize });
         }
-        match ring.insert(key, asked.now) {
-            Some((index, generation)) => Known::New(EntryId { ring: number, index, generation }),
+        // Another entry may make room for it.
+        self.has_news = true;
+        match table.insert(key, asked.connection, asked.now) {
+            Some((index, generation)) => Known::New(EntryId { table: number, index, generation }),
             None => {
                 statistics.duplicates_unkept += 1;
                 Known::Nothing
@@ -207,12 +167,10 @@ impl Duplicates {
         let is_whole = draft.verdict == Verdict::Encoded && draft.long.is_none() && draft.items.is_empty();
         let payload = draft.header_len..draft.header_len + draft.payload_len;
         let reply = draft.send.as_ref().and_then(|send| send.get(payload)).filter(|_| is_whole);
-        match (reply, self.ring(id)) {
-            (Some(reply), Some(ring)) if reply.len() <= REPLY_LEN_MAX => {
-                let entry = &mut ring.entries[id.index as usize];
-                entry.reply[..reply.len()].copy_from_slice(reply);
-                entry.reply_len = reply.len() as u32;
-                entry.state = State::Answered;
+        self.has_news = true;
+        match (reply, self.table(id)) {
+            (Some(reply), Some(table)) if reply.len() <= REPLY_LEN_MAX => {
+                table.entries[id.index as usize].answer(reply);
             }
             _ => {
                 statistics.duplicates_unkept += 1;
@@ -224,8 +182,9 @@ impl Duplicates {
     /// A Call was not executed, or nobody may be told that it was.
     #[cold]
     pub(crate) fn forget(&mut self, id: EntryId) {
-        if let Some(ring) = self.ring(id) {
-            ring.remove(id.index);
+        self.has_news = true;
+        if let Some(table) = self.table(id) {
+            table.remove(id.index);
         }
     }
 
@@ -246,79 +205,58 @@ impl Duplicates {
         Some(self.orphans.swap_remove(place).1)
     }
 
-    /// The ring of an entry that is still of its Call.
-    fn ring(&mut self, id: EntryId) -> Option<&mut Ring> {
-        let ring = &mut self.rings.as_mut()?[usize::from(id.ring)];
-        let entry = &ring.entries[id.index as usize];
-        (entry.generation == id.generation && entry.state == State::Running).then_some(ring)
-    }
-}
-
-impl Ring {
-    fn new(entries: usize) -> Ring {
-        Ring {
-            entries: vec![BLANK; entries].into_boxed_slice(),
-            buckets: vec![NONE; entries.next_power_of_two()].into_boxed_slice(),
-            oldest: 0,
+    /// Lets a Call that came again wait for the answer to the first. `false`: it has come over this connection before,
+    /// or too many wait; it is to be dropped.
+    #[cold]
+    pub(crate) fn wait(&mut self, token: Token, id: EntryId, statistics: &mut Statistics) -> bool {
+        let waits = |(other, entry): &(Token, EntryId)| *entry == id && other.connection == token.connection;
+        if self.waiters.len() == WAITERS_MAX || self.waiters.iter().any(waits) {
+            statistics.duplicates_dropped += 1;
+            return false;
         }
+        self.waiters.push((token, id));
+        true
     }
 
-    fn bucket(&self, key: &Key) -> usize {
-        key.digest as usize & (self.buckets.len() - 1)
+    /// A connection is gone: its Calls wait no more.
+    pub(crate) fn close(&mut self, connection: ConnectionId) {
+        self.waiters.retain(|(token, _)| token.connection != connection);
     }
 
-    fn find(&self, key: &Key) -> Option<&Entry> {
-        let mut at = self.buckets[self.bucket(key)];
-        while let Some(entry) = self.entries.get(at as usize) {
-            if entry.key == *key {
-                return Some(entry);
-            }
-            at = entry.next;
-        }
-        None
+    /// Whether a Call may have waited long enough.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_news && !self.waiters.is_empty()
     }
 
-    /// Makes an entry for a Call that is executed now; its index and its generation.
-    fn insert(&mut self, key: Key, now: Duration) -> Option<(u32, u32)> {
-        for _ in 0..VICTIMS_MAX.min(self.entries.len()) {
-            let index = self.oldest;
-            self.oldest = (index + 1) % self.entries.len();
-            let is_lost = now >= self.entries[index].since + AGE_MAX;
-            if self.entries[index].state == State::Running && !is_lost {
-                continue;
-            }
-            self.remove(index as u32);
-            let bucket = self.bucket(&key);
-            let entry = &mut self.entries[index];
-            (entry.key, entry.since, entry.state) = (key, now, State::Running);
-            entry.generation = entry.generation.wrapping_add(1);
-            entry.next = std::mem::replace(&mut self.buckets[bucket], index as u32);
-            return Some((index as u32, entry.generation));
+    /// The next Call that need not wait any more, and the Reply to send. `None` instead of a Reply: none was kept.
+    #[cold]
+    pub(crate) fn next_waiter(&mut self, statistics: &mut Statistics) -> Option<(Token, Option<KeptReply>)> {
+        let tables = self.tables.as_ref()?;
+        let found = |id: &EntryId| &tables[usize::from(id.table)].entries[id.index as usize];
+        let is_over = |(_, id): &(Token, EntryId)| {
+            let entry = found(id);
+            entry.generation != id.generation || entry.state != State::Running
+        };
+        let Some(place) = self.waiters.iter().position(is_over) else {
+            self.has_news = false;
+            return None;
+        };
+        let (token, id) = self.waiters.swap_remove(place);
+        let entry = found(&id);
+        let is_kept = entry.generation == id.generation && entry.state == State::Answered;
+        match is_kept {
+            true => statistics.duplicates_answered += 1,
+            false => statistics.duplicates_dropped += 1,
         }
-        None
+        Some((token, is_kept.then(|| entry.reply())))
     }
 
-    /// Takes an entry out of its bucket.
-    fn remove(&mut self, index: u32) {
-        let entry = &mut self.entries[index as usize];
-        if std::mem::take(&mut entry.state) == State::Free {
-            return;
-        }
-        let (key, next) = (entry.key, entry.next);
-        let bucket = self.bucket(&key);
-        if self.buckets[bucket] == index {
-            self.buckets[bucket] = next;
-            return;
-        }
-        let mut at = self.buckets[bucket];
-        while let Some(entry) = self.entries.get_mut(at as usize) {
-            if entry.next == index {
-                entry.next = next;
-                return;
-            }
-            at = entry.next;
-        }
-        debug_assert!(false, "an entry is in the bucket of its key");
+    /// The table of an entry that is still of its Call.
+    fn table(&mut self, id: EntryId) -> Option<&mut Table> {
+        let table = &mut self.tables.as_mut()?[usize::from(id.table)];
+        let entry = &table.entries[id.index as usize];
+        (entry.generation == id.generation && entry.state == State::Running).then_some(table)
     }
 }
 
@@ -336,17 +274,47 @@ fn address(peer: &Peer) -> u128 {
     }
 }
 
-/// The octets that a Call's digest is made of: the first ones, but none of its large data, which may be elsewhere
-/// next time.
-fn begin<'a>(asked: &Asked<'a>) -> &'a [u8] {
-    let mut len = asked.stream.len().min(DIGEST_LEN_MAX);
-    if let Some(locate) = asked.procedure.locate {
-        let mut reader = asked.arguments.clone();
-        if locate(&mut reader).is_ok() {
-            len = len.min(reader.position());
+/// The digest of a Call: of what it begins with, and of both ends of its data, wherever that is: it may come in a chunk
+/// now and inline the next time.
+fn call_digest(asked: &Asked<'_>, seed: [u64; 2]) -> u64 {
+    let stream = asked.stream;
+    let mut digest = Digest::new(seed);
+    let mut reader = asked.arguments.clone();
+    let located = asked.procedure.locate.and_then(|locate| locate(&mut reader).ok());
+    let Some(len) = located.map(|len| len as usize) else {
+        digest.add(&stream[..stream.len().min(DIGEST_LEN_MAX)]);
+        digest
+            .add(&stream[stream.len().saturating_sub(DATA_END_LEN).max(DIGEST_LEN_MAX).min(stream.len())..]);
+        for item in asked.items {
+            add_ends(&mut digest, item.pieces.iter().map(|piece| &piece[..]), item.len as usize);
         }
+        return digest.finish();
+    };
+    let at = reader.position().min(stream.len());
+    digest.add(&stream[..at.min(DIGEST_LEN_MAX)]);
+    match asked.items.first() {
+        Some(item) => add_ends(&mut digest, item.pieces.iter().map(|piece| &piece[..]), len),
+        None => add_ends(&mut digest, [&stream[at..]].into_iter(), len),
     }
-    &asked.stream[..len]
+    digest.finish()
+}
+
+/// Adds the first and the last octets of data of `len` octets, which lies in `pieces`.
+fn add_ends<'p>(digest: &mut Digest, pieces: impl Iterator<Item = &'p [u8]>, len: usize) {
+    let mut ends = [0; 2 * DATA_END_LEN];
+    let (tail, mut at) = (len.saturating_sub(DATA_END_LEN).max(DATA_END_LEN), 0);
+    for piece in pieces {
+        let end = (at + piece.len()).min(len);
+        for (from, to, place) in [(0, DATA_END_LEN.min(len), 0), (tail, len, DATA_END_LEN)] {
+            let (from, to) = (from.max(at), to.min(end));
+            if from < to {
+                let base = if place == 0 { 0 } else { tail };
+                ends[place + from - base..place + to - base].copy_from_slice(&piece[from - at..to - at]);
+            }
+        }
+        at = end;
+    }
+    digest.add(&ends);
 }
 
 /// Octets of the Call, those included that are not in its stream.
@@ -356,29 +324,50 @@ fn whole_len(asked: &Asked<'_>) -> u32 {
 }
 
 /// A keyed digest: good enough to tell Calls apart, and to spread them.
-fn digest(octets: &[u8], seed: [u64; 2]) -> u64 {
-    let fold = |a: u64, b: u64| {
+struct Digest {
+    seed: [u64; 2],
+    sum: u64,
+}
+
+impl Digest {
+    fn new(seed: [u64; 2]) -> Digest {
+        Digest { seed, sum: seed[0] }
+    }
+
+    fn fold(a: u64, b: u64) -> u64 {
         let product = u128::from(a) * u128::from(b);
         product as u64 ^ (product >> 64) as u64
-    };
-    let (pairs, rest) = octets.as_chunks::<16>();
-    let mut sum = seed[0] ^ octets.len() as u64;
-    let mut mix = |pair: &[u8; 16]| {
-        let words = u128::from_le_bytes(*pair);
-        sum = fold(words as u64 ^ seed[1], (words >> 64) as u64 ^ sum);
-    };
-    pairs.iter().for_each(&mut mix);
-    let mut last = [0; 16];
-    last[..rest.len()].copy_from_slice(rest);
-    mix(&last);
-    fold(sum ^ seed[0], seed[1])
+    }
+
+    fn mix(&mut self, pair: [u8; 16]) {
+        let words = u128::from_le_bytes(pair);
+        self.sum = Digest::fold(words as u64 ^ self.seed[1], (words >> 64) as u64 ^ self.sum);
+    }
+
+    /// Adds octets, and how many they are.
+    fn add(&mut self, octets: &[u8]) {
+        self.sum ^= octets.len() as u64;
+        let (pairs, rest) = octets.as_chunks::<16>();
+        pairs.iter().for_each(|pair| self.mix(*pair));
+        let mut last = [0; 16];
+        last[..rest.len()].copy_from_slice(rest);
+        self.mix(last);
+    }
+
+    fn finish(self) -> u64 {
+        Digest::fold(self.sum ^ self.seed[0], self.seed[1])
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
-
     use super::*;
+
+    fn digest(octets: &[u8], seed: [u64; 2]) -> u64 {
+        let mut digest = Digest::new(seed);
+        digest.add(octets);
+        digest.finish()
+    }
 
     #[test]
     fn every_octet_counts() {
@@ -400,32 +389,25 @@ mod tests {
         assert_eq!(seen.len(), count);
     }
 
-    /// A ring against a list that says the same plainly: few buckets' worth of keys, so that chains are long.
     #[test]
-    fn a_ring_forgets_the_oldest() {
-        let mut ring = Ring::new(5);
-        let mut model: VecDeque<(Key, u32)> = VecDeque::new();
-        let mut state = 1u32;
-        for step in 0..20_000 {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let key = Key { digest: u64::from(state >> 28), xid: step % 7, ..Key::default() };
-            let known = model.iter().find(|(other, _)| *other == key).map(|(_, index)| *index);
-            let found = ring.find(&key).map(|entry| entry.key);
-            assert_eq!(found, known.map(|_| key), "step {step}");
-            match known {
-                Some(index) if state & 0x100 == 0 => {
-                    ring.remove(index);
-                    model.retain(|(other, _)| *other != key);
-                }
-                Some(_) => {}
-                None => {
-                    let (index, _) = ring.insert(key, Duration::ZERO).expect("none is being executed");
-                    ring.entries[index as usize].state = State::Answered;
-                    // Whoever had this place is gone.
-                    model.retain(|(_, other)| *other != index);
-                    model.push_back((key, index));
-                    assert!(model.len() <= 5);
-                }
+    fn both_ends_of_data_count_however_it_is_cut() {
+        let ends = |data: &[u8], len: usize, cut: usize| {
+            let mut digest = Digest::new([3, 5]);
+            add_ends(&mut digest, data.chunks(cut), len);
+            digest.finish()
+        };
+        for len in [0, 1, 63, 64, 65, 100, 127, 128, 129, 500] {
+            // With padding, which does not count.
+            let data: Vec<u8> = (0..len + 3).map(|octet| octet as u8).collect();
+            let whole = ends(&data, len, 1000);
+            for cut in [1, 3, 64, 100] {
+                assert_eq!(ends(&data, len, cut), whole, "{len} octets cut by {cut}");
+            }
+            for at in 0..len + 3 {
+                let mut other = data.clone();
+                other[at] ^= 1;
+                let counts = at < len && (at < DATA_END_LEN || at + DATA_END_LEN >= len);
+                assert_eq!(ends(&other, len, 1000) != whole, counts, "octet {at} of {len}");
             }
         }
     }

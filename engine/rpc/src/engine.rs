@@ -19,7 +19,7 @@ use crate::clients::is_named;
 use crate::complaints::Complaints;
 use crate::config::{ConfigError, EngineConfig};
 use crate::connection::Connection;
-use crate::dispatch::finish_orphan;
+use crate::deferred::Deferrals;
 use crate::duplicates::Duplicates;
 use crate::pools::Pools;
 use crate::reconnect::{ClientPolicy, Session};
@@ -27,16 +27,13 @@ use crate::service::Services;
 use crate::serving::Serving;
 use crate::state::{Core, FIRST_RECEIVES, receives_sure};
 use crate::statistics::Statistics;
-use crate::stream::{Streams, is_stream};
+use crate::stream::{Streams, later_max};
 
 /// How often Calls' deadlines are looked at: the precision of a Call's time-out.
 const SCAN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How often a pass that finds nothing looks again.
 const IDLE_LOOKS: usize = 4;
-
-/// Late answers that one pass sends at most.
-const LATE_BURST: usize = 64;
 
 /// Why an engine could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -93,13 +90,18 @@ pub enum EngineError {
     },
 }
 
+/// Calls that all connections together may leave for later.
+fn calls_max(config: &EngineConfig) -> usize {
+    config.receives_max as usize + config.streams_max as usize * later_max()
+}
+
 /// A request to connect: its name, who asks, and the private data.
 type ConnectRequest = (stag_fabric::ConnectRequestId, stag_fabric::Peer, Vec<u8>);
 
 /// RPC over one provider, inside one reactor: connections, their Calls, and the services.
 pub struct Engine<P, S> {
     pub(crate) core: Core<P>,
-    services: S,
+    pub(crate) services: S,
     pub(crate) connections: Vec<Option<Box<Connection>>>,
     /// Clients' connections that ended and are to be made anew.
     #[allow(clippy::vec_box, reason = "the box moves here from `connections`, and back")]
@@ -114,7 +116,7 @@ pub struct Engine<P, S> {
     is_full: bool,
     xid_seed: u32,
     /// RPC over TCP, once there is some.
-    streams: Option<Box<Streams>>,
+    pub(crate) streams: Option<Box<Streams>>,
 }
 
 impl<P: Provider, S: Services> Engine<P, S> {
@@ -179,6 +181,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 config,
                 statistics: Statistics::default(),
                 duplicates: Duplicates::new(config.duplicates_max),
+                deferrals: Deferrals::new(calls_max(&config)),
                 now: Duration::ZERO,
                 completed: VecDeque::with_capacity(calls),
                 events: VecDeque::with_capacity(8),
@@ -590,37 +593,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
     }
 
-    /// Sends the answers that services have ready by now.
-    fn answer_late(&mut self) -> usize {
-        let mut count = 0;
-        while count < LATE_BURST
-            && !self.core.is_short()
-            && let Some((service, token)) = self.services.poll_later(self.core.now)
-        {
-            count += 1;
-            let mut answered = false;
-            if is_stream(token.connection) {
-                if let Some(streams) = &mut self.streams {
-                    answered = streams.finish(&mut self.core, &mut self.services, service, token);
-                }
-            } else if let Some(found) = find(&mut self.connections, token.connection)
-                && let Some(serving) = found.serving.as_mut()
-            {
-                match serving.finish(&mut self.core, &mut self.services, token.connection, service, token) {
-                    Ok(found) => answered = found,
-                    Err(reason) => {
-                        answered = true;
-                        found.close(&mut self.core, reason);
-                    }
-                }
-            }
-            if !answered && !finish_orphan(&mut self.core, &mut self.services, service, token) {
-                self.services.abandoned(service, token);
-            }
-        }
-        count
-    }
-
     /// Looks at deadlines of Calls, at clients that do not go on, and at connections that are being set up for too long;
     /// also at those that have not made a Call for so long, if somebody was turned away for them: strangers must not keep
     /// clients out.
@@ -733,6 +705,8 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn arm(&mut self) -> bool {
         self.core.completed.is_empty()
             && self.core.events.is_empty()
+            && self.services.arm()
+            && self.core.deferrals.arm()
             && self.streams.as_ref().is_none_or(|streams| streams.arm())
             && self.core.provider.arm()
     }
@@ -741,12 +715,15 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         if let Some(streams) = &mut self.streams {
             streams.disarm();
         }
+        self.services.disarm();
+        self.core.deferrals.disarm();
         self.core.provider.disarm();
     }
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         out.extend(self.core.provider.descriptor().map(|descriptor| descriptor.as_raw_fd()));
         out.extend(self.streams.as_ref().map(|streams| streams.descriptor()));
+        out.extend(self.core.deferrals.descriptor());
         self.services.descriptors(out);
     }
 

@@ -21,12 +21,15 @@ mod clients;
 mod complaints;
 mod config;
 mod connection;
+mod deferred;
 mod dispatch;
 mod draft;
 mod duplicates;
 mod engine;
 mod few;
 mod keepalive;
+mod kept;
+mod late;
 mod memory;
 mod offering;
 mod pools;
@@ -50,6 +53,7 @@ pub use client::{
     Credentials, Request, Results,
 };
 pub use config::{ConfigError, EngineConfig, SEGMENTS_MAX};
+pub use deferred::Deferred;
 pub use engine::{Engine, EngineError};
 pub use few::Few;
 pub use memory::{Memory, MemoryError};

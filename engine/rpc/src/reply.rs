@@ -5,8 +5,10 @@ use stag_proto::responder;
 use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
 use stag_wire::xdr::{Overflow, Writer};
 
+use crate::call::Call;
+use crate::deferred::{Deferrals, Deferred};
 use crate::draft::{Draft, Item, Verdict};
-use crate::duplicates::Kept;
+use crate::kept::KeptReply;
 
 /// Where an eligible result has to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,7 @@ pub struct Reply<'a> {
     /// Eligible results that the binding allows.
     pub(crate) eligible: u8,
     pub(crate) copied_bytes: &'a mut u64,
+    pub(crate) deferrals: &'a Deferrals,
 }
 
 impl Reply<'_> {
@@ -102,12 +105,24 @@ impl Reply<'_> {
         self.draft.verdict = Verdict::BadChunks;
     }
 
+    /// Leaves the answer to another thread, or to a later time. Give the [`Deferred`] to whoever does the work, and return
+    /// [`Outcome::Later`](crate::Outcome::Later) with its token; nothing else is to be kept, and
+    /// [`Service::poll_later`](crate::Service::poll_later) is not needed. One allocation for each answer.
+    ///
+    /// # Errors
+    ///
+    /// When the process has no descriptor left (the first time), or so many Calls are deferred already as all connections
+    /// together may have in process: answer at once then.
+    pub fn defer(&self, call: &Call<'_>) -> std::io::Result<Deferred> {
+        self.deferrals.defer(call.token())
+    }
+
     fn error(&mut self, outcome: Accepted) {
         self.header(&ReplyHeader::accepted(self.xid, outcome));
     }
 
     /// Answers as the Call was answered before.
-    pub(crate) fn repeat(&mut self, kept: &Kept) {
+    pub(crate) fn repeat(&mut self, kept: &KeptReply) {
         self.encode(|writer| writer.opaque_fixed(kept.as_bytes()));
     }
 

@@ -74,8 +74,8 @@ pub struct Token {
 pub enum Outcome {
     /// The [`Reply`] is filled in.
     Done,
-    /// The Reply comes later: [`Service::poll_later`] will return this token. What was put in the
-    /// [`Reply`] so far is forgotten.
+    /// The Reply comes later: by the [`Deferred`](crate::Deferred) of this token, or [`Service::poll_later`] will return it.
+    /// What was put in the [`Reply`] so far is forgotten.
     Later(Token),
 }
 
@@ -94,7 +94,8 @@ pub trait Service {
     /// known here.
     fn procedure(&self, version: u32, procedure: u32) -> Option<&'static Procedure>;
 
-    /// Answers a Call. Must not block; slow work returns [`Outcome::Later`].
+    /// Answers a Call. Must not block; slow work returns [`Outcome::Later`]: [`Reply::defer`] for what another thread does,
+    /// [`Service::poll_later`] for what this reactor polls.
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome;
 
     /// The next Call that was left for later and can be answered now. Called each pass.
@@ -114,6 +115,18 @@ pub trait Service {
     fn abandoned(&mut self, token: Token) {
         let _ = token;
     }
+
+    /// Prepares for sleep on [`Service::descriptors`]. `false`: [`Service::poll_later`] has something to do already. After
+    /// a `true`, a descriptor becomes readable when it has. [`Service::disarm`] follows, whatever was returned.
+    ///
+    /// A [`Receiver`](stag_runtime::Receiver) of a mailbox has to be armed here: otherwise its senders do not signal it.
+    /// What is readable as long as there is something to do, as a socket, needs nothing.
+    fn arm(&mut self) -> bool {
+        true
+    }
+
+    /// Ends what [`Service::arm`] began. Harmless when nothing was begun.
+    fn disarm(&mut self) {}
 
     /// Adds what becomes readable when [`Service::poll_later`] has something to do, so that the reactor may sleep
     /// on it.
@@ -146,7 +159,8 @@ pub enum Lookup {
     NoProcedure,
 }
 
-pub(crate) static NULL: Procedure = Procedure::plain("NULL");
+/// Procedure 0 of every program.
+pub(crate) static NULL_PROCEDURE: Procedure = Procedure::plain("NULL");
 
 /// Several services, known at compile time: `()`, one [`Service`], or a tuple of up to six.
 pub trait Services {
@@ -160,6 +174,12 @@ pub trait Services {
     fn finish(&mut self, service: usize, token: Token, reply: &mut Reply<'_>);
     /// Tells service number `service` that an answer is no longer needed.
     fn abandoned(&mut self, service: usize, token: Token);
+    /// Lets each service prepare for sleep. `false`: one of them has something to do.
+    fn arm(&mut self) -> bool {
+        true
+    }
+    /// Ends what `arm` began.
+    fn disarm(&mut self) {}
     /// Adds what to wake up for.
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         let _ = out;
@@ -181,7 +201,7 @@ fn look<S: Service>(service: &S, place: usize, program: u32, version: u32, proce
         return Lookup::NoVersion(low, high);
     }
     if procedure == 0 {
-        return Lookup::Found { service: place, procedure: &NULL };
+        return Lookup::Found { service: place, procedure: &NULL_PROCEDURE };
     }
     match service.procedure(version, procedure) {
         Some(procedure) => Lookup::Found { service: place, procedure },
@@ -257,6 +277,12 @@ macro_rules! services {
                     $($place => self.$place.abandoned(token),)+
                     _ => unreachable!("service {service} did not come from poll_later"),
                 }
+            }
+            fn arm(&mut self) -> bool {
+                true $(&& self.$place.arm())+
+            }
+            fn disarm(&mut self) {
+                $(self.$place.disarm();)+
             }
             fn descriptors(&self, out: &mut Vec<RawFd>) {
                 $(self.$place.descriptors(out);)+

@@ -71,6 +71,8 @@ pub(crate) struct Serving {
 enum Ran {
     Answered,
     Later(Terms),
+    /// It is another's retransmission, and waits for the answer to that: its data is not needed.
+    Waits,
 }
 
 impl Serving {
@@ -243,11 +245,17 @@ impl Serving {
                         self.keep(call_id, call.xid(), message, None, Some(terms));
                         Ok(())
                     }
+                    Ran::Waits => {
+                        self.keep(call_id, call.xid(), message, None, Some(Terms::ENGINE));
+                        Ok(())
+                    }
                 };
             }
             if !may_pull(services, stream, chunks) {
                 // Whatever is wrong with it, its data is not needed to say so.
-                return self.run(core, services, id, peer, call, &message, stream, None).map(|_| ());
+                let ran = self.run(core, services, id, peer, call, &message, stream, None)?;
+                debug_assert!(matches!(ran, Ran::Answered), "no service has seen it");
+                return Ok(());
             }
         }
         // Something has to be pulled first.
@@ -353,6 +361,10 @@ impl Serving {
         match ran? {
             Ran::Answered => core.put_pull(pull),
             Ran::Later(terms) => self.keep(call_id, pending.xid, pending.message, Some(pull), Some(terms)),
+            Ran::Waits => {
+                core.put_pull(pull);
+                self.keep(call_id, pending.xid, pending.message, None, Some(Terms::ENGINE));
+            }
         }
         Ok(())
     }
@@ -419,8 +431,7 @@ impl Serving {
         let run = match route(services, Reader::with_reduced(stream, reduced)) {
             Route::Run(run) => run,
             Route::Drop => {
-                self.responder.discard(call.id);
-                self.replenish(core, id);
+                self.discard(core, id, call.id);
                 return Ok(Ran::Answered);
             }
             Route::Refuse(refusal) => {
@@ -442,12 +453,19 @@ impl Serving {
         }
         let mut terms = Terms::of(&run);
         if procedure.repeat != Repeat::Harmless {
-            match look(core, &run, stream, peer) {
+            match look(core, &run, stream, items, id, peer) {
                 Known::Nothing => {}
                 Known::New(entry) => terms.kept = Some(entry),
+                Known::RunningElsewhere(entry) => {
+                    let token = Token { connection: id, slot: call.id.index() as u32, xid: call.xid() };
+                    if core.duplicates.wait(token, entry, &mut core.statistics) {
+                        return Ok(Ran::Waits);
+                    }
+                    self.discard(core, id, call.id);
+                    return Ok(Ran::Answered);
+                }
                 Known::Running => {
-                    self.responder.discard(call.id);
-                    self.replenish(core, id);
+                    self.discard(core, id, call.id);
                     return Ok(Ran::Answered);
                 }
                 Known::Answered(kept) => {
@@ -499,7 +517,7 @@ impl Serving {
         let eligible = terms.procedure.eligible_results;
         let mut reply = Reply { eligible, ..reply_of(&mut draft, call, core, self.responder.parameters()) };
         let ran = fill(&mut reply);
-        if let Ran::Later(_) = ran {
+        if !matches!(ran, Ran::Answered) {
             core.put_draft(draft);
             return Ok(ran);
         }
@@ -640,30 +658,46 @@ impl Serving {
         self.post(core, id, draft)
     }
 
-    /// A service answers a Call that it left for later. `false`: that Call is gone.
-    pub(crate) fn finish<P: Provider, S: Services>(
+    /// A Call that was left for later is answered. `false`: that Call is gone.
+    pub(crate) fn finish<P: Provider>(
         &mut self,
         core: &mut Core<P>,
-        services: &mut S,
         id: ConnectionId,
-        service: usize,
         token: Token,
+        fill: impl FnOnce(&mut Reply<'_>),
     ) -> Result<bool, CloseReason> {
-        let kept = self.slots.get(token.slot as usize).and_then(Option::as_ref);
-        let kept = kept.filter(|kept| kept.xid == token.xid);
-        let Some((call_id, terms)) = kept.and_then(|kept| Some((kept.id, kept.later?))) else {
-            return Ok(false);
-        };
-        let Some(pending) = self.release_slot(call_id) else { return Ok(false) };
-        let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(false) };
+        let Some((pending, terms)) = self.take_later(token) else { return Ok(false) };
+        let Some(call) = self.responder.call(pending.id, &pending.message) else { return Ok(false) };
         self.answer(core, id, &call, &pending.message, terms, |reply| {
-            services.finish(service, token, reply);
+            fill(reply);
             Ran::Answered
         })?;
         if let Some(pull) = pending.pull {
             core.put_pull(pull);
         }
         Ok(true)
+    }
+
+    /// A Call that was left for later is not answered at all.
+    #[cold]
+    pub(crate) fn drop_later<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, token: Token) {
+        if let Some((pending, _)) = self.take_later(token) {
+            self.discard(core, id, pending.id);
+        }
+    }
+
+    /// Takes a Call that was left for later out of its slot.
+    fn take_later(&mut self, token: Token) -> Option<(Pending, Terms)> {
+        let kept = self.slots.get(token.slot as usize).and_then(Option::as_ref);
+        let kept = kept.filter(|kept| kept.xid == token.xid)?;
+        let (call, terms) = (kept.id, kept.later?);
+        Some((self.release_slot(call)?, terms))
+    }
+
+    /// Drops a Call without an answer.
+    fn discard<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, call: CallId) {
+        self.responder.discard(call);
+        self.replenish(core, id);
     }
 
     /// Tries again what found no room. Returns how much was posted.
@@ -706,6 +740,7 @@ impl Serving {
     /// The connection is gone, and all its posted buffers are back: lets go of the rest.
     pub(crate) fn close<P>(mut self, core: &mut Core<P>, id: ConnectionId) {
         core.hold_receives(self.held, 0);
+        core.duplicates.close(id);
         self.responder.handle_disconnect(|_| {});
         for draft in self.blocked.drain(..) {
             core.put_draft(draft);
@@ -753,5 +788,6 @@ fn reply_of<'a, P>(
         payload: &core.pools.payload,
         eligible: 0,
         copied_bytes: &mut core.statistics.copied_bytes,
+        deferrals: &core.deferrals,
     }
 }

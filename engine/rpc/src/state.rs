@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::client::{CompletedCall, ConnectionEvent};
 use crate::complaints::Complaints;
 use crate::config::{EngineConfig, SPARE_RECEIVES};
+use crate::deferred::Deferrals;
 use crate::draft::Draft;
 use crate::duplicates::Duplicates;
 use crate::pools::Pools;
@@ -19,6 +20,7 @@ pub(crate) struct Core<P> {
     pub(crate) config: EngineConfig,
     pub(crate) statistics: Statistics,
     pub(crate) duplicates: Duplicates,
+    pub(crate) deferrals: Deferrals,
     /// The instant of this pass.
     pub(crate) now: Duration,
     pub(crate) completed: VecDeque<CompletedCall>,

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,11 +77,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut verbs = Verbs::open(VerbsConfig::default())?;
     verbs.register(&memory.arena)?;
     let pools = memory.pools.clone();
+    // Not the process id, which is the same each time in a container.
+    let seed = RandomState::new().hash_one(0) as u32;
     match &role[..] {
-        "serve" => serve(Engine::new(verbs, (Echo,), pools, config, std::process::id())?, address, &ended)?,
-        "call" => {
-            Client::new(Engine::new(verbs, (), pools, config, std::process::id())?, address).run(&ended)?
-        }
+        "serve" => serve(Engine::new(verbs, (Echo,), pools, config, seed)?, address, &ended)?,
+        "call" => Client::new(Engine::new(verbs, (), pools, config, seed)?, address).run(&ended)?,
         _ => return Err(format!("{role} is neither serve nor call").into()),
     }
     match memory.ledger.outstanding() {

@@ -11,6 +11,7 @@
 //!   machine (`engine.listen("NAME")`), [`fabric::iwarp`] over TCP and [`fabric::verbs`] on an RDMA device
 //!   (`engine.listen("0.0.0.0:20049")`), [`fabric::sim`] for tests in virtual time. Write functions that are
 //!   generic over [`fabric::Provider`], and the choice is one `match` in `main`.
+//! - Work that takes long is done by another thread, which answers when it is done: `examples/later.rs`.
 //! - Data that is large goes by chunk, without a copy: `examples/store.rs` is a server and a client.
 
 pub use stag_disk as disk;
@@ -28,8 +29,8 @@ pub mod prelude {
     pub use stag_fabric::{Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig};
     pub use stag_memory::{Arena, ArenaConfig, Budget, Buf, Ledger, PageChoice, Pool, Shared};
     pub use stag_rpc::{
-        Call, CallError, Caller, Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Memory, Outcome,
-        Placed, Placement, Pools, Procedure, Reply, Request, Service,
+        Call, CallError, Caller, Chunks, ConnectionEvent, Credentials, Deferred, Engine, EngineConfig,
+        Memory, Outcome, Placed, Placement, Pools, Procedure, Reply, Request, Service,
     };
     pub use stag_runtime::{Clock, CoreId, PollMode, Poller, Reactor, ReactorConfig, StopFlag};
     pub use stag_wire::xdr::{Overflow, Reader, Writer};

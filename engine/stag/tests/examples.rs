@@ -58,6 +58,15 @@ fn echo_server_answers_echo_client() {
 }
 
 #[test]
+fn later_answers_from_a_thread() {
+    let name = format!("later-example-{}", std::process::id());
+    let (_server, place) = start("later", &["serve", &name]);
+    assert_eq!(place, name);
+    let said = ask("later", &["call", &name, "5", "20"]);
+    assert!(said.starts_with("20 jobs of 5 ms, the median answered after "), "{said}");
+}
+
+#[test]
 fn store_writes_into_its_clients_memory() {
     let name = format!("shm://store-example-{}", std::process::id());
     for (scheme, url) in [("shm", &name[..]), ("iwarp", "iwarp://127.0.0.1:0")] {

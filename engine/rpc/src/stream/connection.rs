@@ -20,13 +20,14 @@ use crate::ConnectionId;
 use crate::call::Placed;
 use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::Verdict;
-use crate::duplicates::{Kept, Known};
+use crate::duplicates::Known;
+use crate::kept::KeptReply;
 use crate::reply::Reply;
 use crate::service::{Repeat, Services, Token};
 use crate::state::Core;
 
 /// Calls of one connection that services answer later, at most: beyond that no more are taken on.
-const LATER_MAX: usize = 64;
+pub(super) const LATER_MAX: usize = 64;
 
 /// Octets of Replies that wait to be sent, from which on no more Calls are taken on.
 const QUEUED_MAX: usize = 1 << 20;
@@ -403,28 +404,46 @@ impl Connection {
         let xid = run.header.xid;
         let mut terms = Terms::of(&run);
         if run.procedure.repeat != Repeat::Harmless {
-            match look(core, &run, record, Some(&self.peer)) {
+            match look(core, &run, record, items, self.id, Some(&self.peer)) {
                 Known::Nothing => {}
                 Known::New(entry) => terms.kept = Some(entry),
+                Known::RunningElsewhere(entry) => {
+                    let slot = self.later_slot();
+                    let token = Token { connection: self.id, slot, xid };
+                    if core.duplicates.wait(token, entry, &mut core.statistics) {
+                        self.keep_later(slot, Later { xid, terms: Terms::ENGINE });
+                    }
+                    return Ok(());
+                }
                 Known::Running => return Ok(()),
                 Known::Answered(kept) => {
                     return self.answer(core, xid, Terms::ENGINE, |reply| repeat(reply, &kept)).map(|_| ());
                 }
             }
         }
-        let slot = self.later.iter().position(Option::is_none).unwrap_or(self.later.len());
+        let slot = self.later_slot();
         // Not borrowed from `self`, which makes the Reply.
         let peer = self.peer.clone();
-        let origin = Origin { connection: self.id, slot: slot as u32, peer: Some(&peer), now: core.now };
+        let origin = Origin { connection: self.id, slot, peer: Some(&peer), now: core.now };
         let done = self.answer(core, xid, terms, |reply| run.call(services, &origin, items, reply))?;
         if !done {
-            if slot == self.later.len() {
-                self.later.push(None);
-            }
-            self.later[slot] = Some(Later { xid, terms });
-            self.later_count += 1;
+            self.keep_later(slot, Later { xid, terms });
         }
         Ok(())
+    }
+
+    /// A free place for a Call that is answered later.
+    fn later_slot(&self) -> u32 {
+        self.later.iter().position(Option::is_none).unwrap_or(self.later.len()) as u32
+    }
+
+    fn keep_later(&mut self, slot: u32, later: Later) {
+        let slot = slot as usize;
+        if slot == self.later.len() {
+            self.later.push(None);
+        }
+        self.later[slot] = Some(later);
+        self.later_count += 1;
     }
 
     /// Makes a Reply: lets `fill` fill it in, then puts it into the outbox, unless `fill` says that it will come
@@ -457,6 +476,7 @@ impl Connection {
             payload: &core.pools.payload,
             eligible: terms.procedure.eligible_results,
             copied_bytes: &mut core.statistics.copied_bytes,
+            deferrals: &core.deferrals,
         };
         let done = fill(&mut reply);
         if done {
@@ -488,21 +508,29 @@ impl Connection {
         Ok(false)
     }
 
-    /// A service answers a Call that it left for later. `false`: that Call is gone.
-    pub(super) fn finish<P, S: Services>(
+    /// A Call that was left for later is answered. `false`: that Call is gone.
+    pub(super) fn finish<P>(
         &mut self,
         core: &mut Core<P>,
-        services: &mut S,
-        service: usize,
         token: Token,
+        fill: impl FnOnce(&mut Reply<'_>),
     ) -> Result<bool, Ending> {
-        let Some(place) = self.later.get_mut(token.slot as usize) else { return Ok(false) };
-        let Some(later) = place.take_if(|later| later.xid == token.xid) else { return Ok(false) };
-        self.later_count -= 1;
+        let Some(later) = self.take_later(token) else { return Ok(false) };
         self.answer(core, later.xid, later.terms, |reply| {
-            services.finish(service, token, reply);
+            fill(reply);
             true
         })
+    }
+
+    /// A Call that was left for later is not answered at all.
+    pub(super) fn drop_later(&mut self, token: Token) {
+        let _ = self.take_later(token);
+    }
+
+    fn take_later(&mut self, token: Token) -> Option<Later> {
+        let later = self.later.get_mut(token.slot as usize)?.take_if(|later| later.xid == token.xid)?;
+        self.later_count -= 1;
+        Some(later)
     }
 
     /// Sends what there is, as far as the socket takes it. Returns the octets sent.
@@ -574,6 +602,7 @@ impl Connection {
     /// Lets go of everything.
     pub(super) fn close<P>(mut self, core: &mut Core<P>, shared: &mut Shared) {
         self.incoming.clear(&mut shared.quota);
+        core.duplicates.close(self.id);
         for (slot, later) in (0..).zip(&self.later) {
             if let Some(Later { xid, terms: Terms { kept: Some(entry), .. } }) = later {
                 core.duplicates.orphan(Token { connection: self.id, slot, xid: *xid }, *entry);
@@ -589,7 +618,7 @@ fn refuse(reply: &mut Reply<'_>, refusal: &ReplyHeader<'_>) -> bool {
 }
 
 /// Answers as the Call was answered before.
-fn repeat(reply: &mut Reply<'_>, kept: &Kept) -> bool {
+fn repeat(reply: &mut Reply<'_>, kept: &KeptReply) -> bool {
     reply.repeat(kept);
     true
 }

@@ -96,6 +96,7 @@ impl Datagrams {
             payload: &core.pools.payload,
             eligible: 0,
             copied_bytes: &mut core.statistics.copied_bytes,
+            deferrals: &core.deferrals,
         };
         let answered = match route {
             Route::Run(run) => {

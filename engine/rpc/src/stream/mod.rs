@@ -37,6 +37,7 @@ use stag_fabric::{FabricError, Peer};
 use crate::ConnectionId;
 use crate::complaints::Complaints;
 use crate::config::EngineConfig;
+use crate::reply::Reply;
 use crate::service::{Services, Token};
 use crate::state::Core;
 use connection::{Connection, Ending, Shared};
@@ -80,6 +81,11 @@ const GENERATION_MASK: u32 = (1 << 30) - 1;
 #[inline]
 pub(crate) const fn is_stream(id: ConnectionId) -> bool {
     id.index & STREAM != 0
+}
+
+/// Calls of one byte stream that may be answered later.
+pub(crate) const fn later_max() -> usize {
+    connection::LATER_MAX
 }
 
 /// All byte streams of an engine.
@@ -420,23 +426,36 @@ impl Streams {
         }
     }
 
-    /// A service answers a Call that it left for later. `false`: that Call, or its connection, is gone.
-    pub(crate) fn finish<P, S: Services>(
+    /// A Call that was left for later is answered. `false`: that Call, or its connection, is gone.
+    pub(crate) fn finish<P>(
         &mut self,
         core: &mut Core<P>,
-        services: &mut S,
-        service: usize,
         token: Token,
+        fill: impl FnOnce(&mut Reply<'_>),
     ) -> bool {
-        let index = token.connection.index & !STREAM;
-        let Some(place) = self.connections.get_mut(index as usize) else { return false };
-        let Some(mut connection) = place.take_if(|found| found.id == token.connection) else { return false };
-        let (answered, result) = match connection.finish(core, services, service, token) {
+        let Some((index, mut connection)) = self.take(token) else { return false };
+        let (answered, result) = match connection.finish(core, token, fill) {
             Ok(answered) => (answered, Ok(())),
             Err(ending) => (true, Err(ending)),
         };
         self.put(core, index, connection, result);
         answered
+    }
+
+    /// A Call that was left for later is not answered at all.
+    #[cold]
+    pub(crate) fn drop_later<P>(&mut self, core: &mut Core<P>, token: Token) {
+        if let Some((index, mut connection)) = self.take(token) {
+            connection.drop_later(token);
+            self.put(core, index, connection, Ok(()));
+        }
+    }
+
+    /// Takes out the connection of a Call.
+    fn take(&mut self, token: Token) -> Option<(u32, Box<Connection>)> {
+        let index = token.connection.index & !STREAM;
+        let place = self.connections.get_mut(index as usize)?;
+        Some((index, place.take_if(|found| found.id == token.connection)?))
     }
 
     /// Begins a graceful stop: nobody is let in, no more Calls are taken on, answers are still sent.

@@ -4,5 +4,6 @@
 mod support;
 
 mod answers;
+mod deferred;
 mod endings;
 mod forms;

@@ -127,6 +127,14 @@ impl Raw {
         Some([readable, writable])
     }
 
+    /// Lets the peer read `len` octets, all of which are `fill`.
+    pub(crate) fn expose_filled(&mut self, len: usize, fill: u8) -> Option<RemoteSegment> {
+        let mut buf = self.memory.pools.payload.take_len(len)?;
+        buf.set_len(len);
+        buf.fill(fill);
+        self.sim.expose(self.pair?, Exposed::Read(buf.share())).ok()
+    }
+
     pub(crate) fn disconnect(&mut self) {
         if let Some(pair) = self.pair {
             self.sim.disconnect(pair);

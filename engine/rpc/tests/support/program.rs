@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use stag_memory::Pool;
-use stag_rpc::{Call, Outcome, PIECES_MAX, Placed, Placement, Procedure, Repeat, Reply, Service, Token};
+use stag_rpc::{
+    Call, Deferred, Outcome, PIECES_MAX, Placed, Placement, Procedure, Repeat, Reply, Service, Token,
+};
 use stag_wire::xdr::{Item, Overflow, Reader, Writer};
 
 pub(crate) const PROGRAM: u32 = 0x2000_0042;
@@ -44,6 +46,13 @@ pub(crate) const TIMELY: u32 = 13;
 /// the length `encoded` so many times.
 pub(crate) const SHORT: u32 = 14;
 
+/// As [`PUT_ONE`], kept as WRITEs are: counts its executions.
+pub(crate) const TIMELY_PUT: u32 = 15;
+/// Leaves its answer, an empty one, to who takes it out of [`Program::deferred`].
+pub(crate) const DEFER: u32 = 16;
+/// As [`DEFER`], not to be executed twice.
+pub(crate) const DEFER_ONCE: u32 = 17;
+
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Eligible items of one Call or Reply at most.
@@ -56,6 +65,7 @@ static TAKES: Procedure = Procedure { eligible_arguments: ITEMS_MAX as u8, ..Pro
 static TAKES_ONE: Procedure =
     Procedure { eligible_arguments: 1, locate: Some(locate), ..Procedure::plain("TAKES_ONE") };
 static GIVES_ONE: Procedure = Procedure { eligible_results: 1, ..Procedure::plain("GIVES_ONE") };
+static TAKES_ONE_IN_TIME: Procedure = Procedure { repeat: Repeat::Untimely, ..TAKES_ONE };
 static ONLY_ONCE: Procedure = Procedure::plain("ONCE").once();
 static IN_TIME: Procedure = Procedure { repeat: Repeat::Untimely, ..Procedure::plain("TIMELY") };
 static GIVES: Procedure = Procedure { eligible_results: ITEMS_MAX as u8, ..Procedure::plain("GIVES") };
@@ -99,6 +109,10 @@ pub(crate) struct Program {
     /// Calls that were answered later or abandoned.
     pub(crate) finished: u64,
     pub(crate) abandoned: u64,
+    /// Calls of [`DEFER`].
+    pub(crate) deferred: Vec<Deferred>,
+    /// The engine is about to sleep.
+    pub(crate) is_armed: bool,
 }
 
 impl Program {
@@ -111,6 +125,8 @@ impl Program {
             counted: 0,
             finished: 0,
             abandoned: 0,
+            deferred: Vec::new(),
+            is_armed: false,
         }
     }
 
@@ -216,11 +232,12 @@ impl Service for Program {
 
     fn procedure(&self, _version: u32, procedure: u32) -> Option<&'static Procedure> {
         match procedure {
-            ECHO | LATER | FORGET | BAD_CHUNKS | BIG | REGRET => Some(&PLAIN),
+            ECHO | LATER | DEFER | FORGET | BAD_CHUNKS | BIG | REGRET => Some(&PLAIN),
             PUT | LATER_PUT => Some(&TAKES),
             PUT_ONE => Some(&TAKES_ONE),
             GET => Some(&GIVES),
-            ONCE => Some(&ONLY_ONCE),
+            ONCE | DEFER_ONCE => Some(&ONLY_ONCE),
+            TIMELY_PUT => Some(&TAKES_ONE_IN_TIME),
             TIMELY => Some(&IN_TIME),
             GET_ONE | SHORT => Some(&GIVES_ONE),
             _ => None,
@@ -286,6 +303,20 @@ impl Service for Program {
                 self.kept.push(Kept { token, due, answer });
                 return Outcome::Later(token);
             }
+            TIMELY_PUT => match put(call, arguments) {
+                Some(_) => {
+                    self.counted += 1;
+                    let counted = self.counted;
+                    reply.success(|writer| writer.u32(counted));
+                }
+                None => reply.garbage_arguments(),
+            },
+            DEFER | DEFER_ONCE => {
+                let deferred = reply.defer(call).expect("a descriptor");
+                let token = deferred.token();
+                self.deferred.push(deferred);
+                return Outcome::Later(token);
+            }
             SHORT => self.short(arguments, reply),
             FORGET => {}
             BAD_CHUNKS => reply.bad_chunks(),
@@ -317,6 +348,15 @@ impl Service for Program {
             Some(answer) => reply.success(|writer| raw(writer, &answer)),
             None => reply.system_error(),
         }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.is_armed = true;
+        self.kept.is_empty()
+    }
+
+    fn disarm(&mut self) {
+        self.is_armed = false;
     }
 
     fn abandoned(&mut self, _token: Token) {

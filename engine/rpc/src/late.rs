@@ -1,0 +1,94 @@
+//! Calls that are answered later: by their service, by another thread, or with the answer to the Call that they repeat.
+
+use stag_fabric::Provider;
+
+use crate::connection::Connection;
+use crate::dispatch::finish_orphan;
+use crate::engine::{Engine, find};
+use crate::reply::Reply;
+use crate::service::{Services, Token};
+use crate::state::Core;
+use crate::stream::{Streams, is_stream};
+
+/// Late answers that one pass sends at most.
+const LATE_BURST: usize = 64;
+
+impl<P: Provider, S: Services> Engine<P, S> {
+    /// Sends the answers that services and other threads have ready by now, and those that retransmissions wait for.
+    pub(crate) fn answer_late(&mut self) -> usize {
+        let mut count = 0;
+        while count < LATE_BURST
+            && !self.core.is_short()
+            && let Some((service, token)) = self.services.poll_later(self.core.now)
+        {
+            count += 1;
+            let services = &mut self.services;
+            let (core, streams) = (&mut self.core, &mut self.streams);
+            let fill = |reply: &mut Reply<'_>| services.finish(service, token, reply);
+            if !answer(core, &mut self.connections, streams, token, fill) {
+                self.services.abandoned(service, token);
+            }
+        }
+        while count < LATE_BURST
+            && !self.core.is_short()
+            && let Some((token, fill)) = self.core.deferrals.take()
+        {
+            count += 1;
+            answer(&mut self.core, &mut self.connections, &mut self.streams, token, fill);
+        }
+        while self.core.duplicates.has_news()
+            && count < LATE_BURST
+            && !self.core.is_short()
+            && let Some((token, kept)) = self.core.duplicates.next_waiter(&mut self.core.statistics)
+        {
+            count += 1;
+            let (core, streams) = (&mut self.core, &mut self.streams);
+            if let Some(kept) = kept {
+                answer(core, &mut self.connections, streams, token, |reply| reply.repeat(&kept));
+            } else if !is_stream(token.connection) {
+                let found = find(&mut self.connections, token.connection);
+                if let Some(serving) = found.and_then(|found| found.serving.as_mut()) {
+                    serving.drop_later(core, token.connection, token);
+                }
+            } else if let Some(streams) = streams {
+                streams.drop_later(core, token);
+            }
+        }
+        count
+    }
+}
+
+/// Answers a Call that was left for later, or keeps the answer for who asks again. `false`: nobody needs it, and `fill` did
+/// not run.
+fn answer<P: Provider>(
+    core: &mut Core<P>,
+    connections: &mut [Option<Box<Connection>>],
+    streams: &mut Option<Box<Streams>>,
+    token: Token,
+    fill: impl FnOnce(&mut Reply<'_>),
+) -> bool {
+    // Whoever runs it takes it.
+    let mut fill = Some(fill);
+    let mut once = |reply: &mut Reply<'_>| {
+        if let Some(fill) = fill.take() {
+            fill(reply);
+        }
+    };
+    let mut answered = false;
+    if is_stream(token.connection) {
+        if let Some(streams) = streams {
+            answered = streams.finish(core, token, &mut once);
+        }
+    } else if let Some(found) = find(connections, token.connection)
+        && let Some(serving) = found.serving.as_mut()
+    {
+        match serving.finish(core, token.connection, token, &mut once) {
+            Ok(found) => answered = found,
+            Err(reason) => {
+                answered = true;
+                found.close(core, reason);
+            }
+        }
+    }
+    answered || finish_orphan(core, token, once)
+}
