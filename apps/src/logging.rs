@@ -2,7 +2,7 @@
 //! (`STAG_LOG=info`, `STAG_LOG=stag_rpc=debug`).
 
 use std::env;
-use std::io;
+use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
 
@@ -17,8 +17,19 @@ pub fn start() -> Result<(), Failure> {
     let filter = EnvFilter::try_new(&wanted).map_err(|error| {
         Failure::usage(format_args!("{VARIABLE}={wanted:?}: {error}; write for example {VARIABLE}=info"))
     })?;
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).finish();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(wants_colours())
+        // The sentence says what it is about.
+        .with_target(false)
+        .finish();
     // It is set already where one process runs two servers: the first one's log serves both.
     let _ = tracing::subscriber::set_global_default(subscriber);
     Ok(())
+}
+
+/// A file or a pipe gets none, nor does whoever said so (no-color.org).
+fn wants_colours() -> bool {
+    io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

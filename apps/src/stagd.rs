@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::{arguments, logging};
 
+mod claims;
 mod directories;
 mod fabric;
 mod listen;
@@ -19,6 +20,7 @@ mod report;
 mod serve;
 mod services;
 mod settings;
+mod signals;
 mod state;
 
 pub use listen::Listen;

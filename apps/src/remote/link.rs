@@ -340,25 +340,6 @@ impl<P: Provider> Drop for Link<P> {
 
 /// Why a connection ended, and where to read on.
 fn closed(reason: &CloseReason) -> String {
-    let words = match reason {
-        CloseReason::Fabric(DisconnectReason::PeerDied) => "the server's process is gone".to_owned(),
-        CloseReason::Fabric(DisconnectReason::Peer) => "the server ended the connection".to_owned(),
-        CloseReason::Fabric(DisconnectReason::Rejected(why)) if why.trim().is_empty() => {
-            "the server refused the connection, and does not say why".to_owned()
-        }
-        CloseReason::Fabric(DisconnectReason::Rejected(why)) => format!("the server refused: {why}"),
-        CloseReason::Fabric(DisconnectReason::NoListener) => "nobody listens there".to_owned(),
-        CloseReason::Fabric(DisconnectReason::TimedOut) => "no connection in time".to_owned(),
-        CloseReason::Fabric(DisconnectReason::Unreachable(why)) => format!("nothing leads there: {why}"),
-        CloseReason::Fabric(DisconnectReason::DeviceRemoved) => "the RDMA device is gone".to_owned(),
-        CloseReason::Fabric(DisconnectReason::Work(error)) => format!("the connection failed: {error}"),
-        CloseReason::Fabric(DisconnectReason::PeerViolation(what)) => {
-            format!("the connection was ended for a violation of the fabric's protocol: {what}")
-        }
-        CloseReason::Unanswered => "the server did not answer what was sent again".to_owned(),
-        CloseReason::Silent => "the server does not answer any more".to_owned(),
-        CloseReason::Violation(what) => format!("the server broke the protocol: {what}"),
-        reason => format!("{reason:?}"),
-    };
+    let words = reason.describe("the server");
     format!("{words} ({})", explain::hint(reason))
 }

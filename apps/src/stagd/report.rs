@@ -1,11 +1,15 @@
 //! What the server says: at its start what it chose, at its end what it did.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use stag::memory::{Ledger, PriceList};
+use stag::nfs::server::SharedLocking;
+use stag::rpc::{Engine, Services};
 use stag::runtime::Stopped;
 
 use super::Settings;
-use super::fabric::{Device, DeviceWork, mount_advice};
+use super::fabric::{Device, DeviceWork, Served, mount_advice};
 use super::listen::Listen;
 use super::locks::Locks;
 use super::plan::Plan;
@@ -57,6 +61,48 @@ struct Ready<'a> {
     url: &'a str,
 }
 
+/// What was done so far: taken in the reactor, printed elsewhere.
+pub(super) struct Snapshot {
+    /// Since the server started.
+    uptime: Duration,
+    counters: Counters,
+    device: Option<DeviceWork>,
+    locks: Locks,
+    /// Connections there are, of RDMA and of TCP.
+    connections: (usize, usize),
+}
+
+impl Snapshot {
+    /// Takes it.
+    pub(super) fn take<P: Served, S: Services>(
+        engine: &Engine<P, S>,
+        locking: &SharedLocking,
+        uptime: Duration,
+    ) -> Snapshot {
+        Snapshot {
+            uptime,
+            counters: engine.statistics().into(),
+            device: engine.provider().device_work(),
+            locks: locking.borrow().statistics().into(),
+            connections: (engine.connection_count(), engine.stream_count()),
+        }
+    }
+}
+
+/// What a SIGUSR1 asks for: an object of `--json`.
+#[derive(Serialize)]
+struct Counted<'a> {
+    event: &'static str,
+    uptime_seconds: f64,
+    /// RDMA connections there are.
+    connections: usize,
+    /// TCP connections there are.
+    streams: usize,
+    counters: &'a Counters,
+    device: Option<&'a DeviceWork>,
+    locks: Locks,
+}
+
 /// The last object of `--json`.
 #[derive(Serialize)]
 struct Ended<'a> {
@@ -64,6 +110,8 @@ struct Ended<'a> {
     /// Whether everything under way was finished in time.
     drained: bool,
     drain_seconds: f64,
+    /// Connections that were still there then.
+    connections_cut: usize,
     busy_seconds: f64,
     idle_seconds: f64,
     asleep_seconds: f64,
@@ -95,7 +143,7 @@ pub(super) fn checked(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let pages = format!("{} (asked for)", settings.pages.0);
-    let got = Got { pages, notes: &[], device: None, mount: mount_advice(settings, &settings.listen) };
+    let got = Got { pages, notes: &place.notes, device: None, mount: mount_advice(settings, &settings.listen) };
     chosen("checked", settings, plan, place, &got, out)
 }
 
@@ -189,10 +237,31 @@ pub(super) fn ready(places: &[Listen], out: &mut Output) -> Result<(), Failure> 
     out.flush()
 }
 
-/// Says what was done. Fails if a buffer did not come back, or something under way was not finished.
+/// Says what was done so far.
+pub(super) fn counters(snapshot: &Snapshot, out: &mut Output) -> Result<(), Failure> {
+    let (connections, streams) = snapshot.connections;
+    out.line(format_args!(
+        "counters   after {}; {connections} RDMA and {streams} TCP connections are open",
+        Time(snapshot.uptime)
+    ))?;
+    tell_work(snapshot, out)?;
+    out.object(&Counted {
+        event: "counters",
+        uptime_seconds: snapshot.uptime.as_secs_f64(),
+        connections,
+        streams,
+        counters: &snapshot.counters,
+        device: snapshot.device.as_ref(),
+        locks: snapshot.locks,
+    })?;
+    out.flush()
+}
+
+/// Says what was done. Fails if a buffer did not come back. Clients that held the server up until the drain limit and
+/// were cut off then are no failure of the server's.
 pub(super) fn stopped(
     stopped: &Stopped,
-    work: (&Counters, Option<&DeviceWork>, Locks),
+    work: &Snapshot,
     ledger: &Ledger,
     out: &mut Output,
 ) -> Result<(), Failure> {
@@ -206,23 +275,49 @@ pub(super) fn stopped(
     if leaked > 0 {
         return Err(Failure::Run(ledger));
     }
-    if !stopped.drained {
-        return Err(Failure::run("not everything under way was finished in time"));
-    }
     Failure::unless_output_closed(told)
 }
 
 fn tell_end(
     stopped: &Stopped,
-    (counters, device, locks): (&Counters, Option<&DeviceWork>, Locks),
+    work: &Snapshot,
     leaked: usize,
     ledger: &str,
     out: &mut Output,
 ) -> Result<(), Failure> {
     let Stopped { drained, drain, statistics } = *stopped;
-    let how =
-        if drained { "everything under way was finished" } else { "not everything was finished in time" };
+    let connections_cut = if drained { 0 } else { work.connections.0 + work.connections.1 };
+    let how = if drained {
+        "everything under way was finished".to_owned()
+    } else {
+        let noun = if connections_cut == 1 { "connection" } else { "connections" };
+        format!("not everything was finished in time; {connections_cut} {noun} cut off")
+    };
     out.line(format_args!("stopped    in {}: {how}", Time(drain)))?;
+    tell_work(work, out)?;
+    let [busy, idle, asleep] = [statistics.busy, statistics.idle, statistics.asleep].map(Time);
+    out.line(format_args!("time       {busy} busy, {idle} idle, {asleep} asleep"))?;
+    out.line(format_args!("ledger     {ledger}"))?;
+    out.object(&Ended {
+        event: "stopped",
+        drained,
+        drain_seconds: drain.as_secs_f64(),
+        connections_cut,
+        busy_seconds: statistics.busy.as_secs_f64(),
+        idle_seconds: statistics.idle.as_secs_f64(),
+        asleep_seconds: statistics.asleep.as_secs_f64(),
+        counters: &work.counters,
+        device: work.device.as_ref(),
+        locks: work.locks,
+        leaked,
+        ledger,
+    })?;
+    out.flush()
+}
+
+/// The lines for people about what was done.
+fn tell_work(work: &Snapshot, out: &mut Output) -> Result<(), Failure> {
+    let Snapshot { counters, device, locks, .. } = work;
     let Counters { replies_sent, connections_opened, streams_opened, .. } = *counters;
     let Counters { read_bytes, write_bytes, stream_bytes_received, stream_bytes_sent, .. } = *counters;
     let [pulled, pushed, received, sent] =
@@ -258,21 +353,5 @@ fn tell_end(
     if locks.is_used() {
         out.line(format_args!("locks      {locks}"))?;
     }
-    let [busy, idle, asleep] = [statistics.busy, statistics.idle, statistics.asleep].map(Time);
-    out.line(format_args!("time       {busy} busy, {idle} idle, {asleep} asleep"))?;
-    out.line(format_args!("ledger     {ledger}"))?;
-    out.object(&Ended {
-        event: "stopped",
-        drained,
-        drain_seconds: drain.as_secs_f64(),
-        busy_seconds: statistics.busy.as_secs_f64(),
-        idle_seconds: statistics.idle.as_secs_f64(),
-        asleep_seconds: statistics.asleep.as_secs_f64(),
-        counters,
-        device,
-        locks,
-        leaked,
-        ledger,
-    })?;
-    out.flush()
+    Ok(())
 }

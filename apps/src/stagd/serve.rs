@@ -5,18 +5,19 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use stag::fabric::{Iwarp, Provider, Shm, Verbs};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, PageSize, Pool};
 use stag::nfs::server::{DATAGRAM_PROGRAMS, Registered, Registry, datagram_programs_at, programs_at};
 use stag::rpc::{Engine, Pools, Services};
-use stag::runtime::{Clock, CoreId, PollMode, Reactor, ReactorConfig, StopFlag, Topology, affinity};
+use stag::runtime::{Clock, CoreId, CoreSet, PollMode, Reactor, ReactorConfig, Receiver, StopFlag, Topology, affinity};
 
+use super::claims::{Claim, Claimed, Claims, Holder};
 use super::fabric::{self, Served};
 use super::listen::Listen;
 use super::plan::{PAGE_LEN, Plan};
 use super::registration::Registration;
+use super::report::Snapshot;
+use super::signals::{self, Observed, Printer};
 use super::{Settings, report, services};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -33,25 +34,37 @@ pub(super) struct Place {
     pub(super) node: u32,
     /// Something that costs speed, if there is such.
     pub(super) warnings: Vec<String>,
+    /// What is done in another way than usual, and why.
+    pub(super) notes: Vec<String>,
+    /// Until the server ends.
+    _claim: Option<Claim>,
 }
 
 impl Place {
-    /// The core that was asked for, or one that suits.
+    /// The core that was asked for, or one that suits and that no other server has.
     pub(super) fn choose(settings: &Settings) -> Result<Place, Failure> {
         let topology = Topology::read().map_err(Failure::run)?;
         let allowed = affinity::allowed();
-        let core = match settings.core.map(CoreId) {
+        let claims = Claims::find();
+        let mut warnings = Vec::new();
+        let (core, claim) = match settings.core.map(CoreId) {
             Some(core) => {
                 affinity::check(core)
                     .map_err(|error| Failure::usage(format_args!("--core {}: {error}", core.0)))?;
-                core
+                match claims.claim(core) {
+                    Claimed::Own(claim) => (core, Some(claim)),
+                    Claimed::Unknown => (core, None),
+                    Claimed::Taken(holder) => {
+                        warnings.push(shared(core, &holder, "choose another core, or leave --core out"));
+                        (core, None)
+                    }
+                }
             }
-            None => match topology.choose(&allowed, 1).first() {
-                Some(core) => *core,
+            None => match free_core(&topology, &allowed, &claims, &mut warnings) {
+                Some(found) => found,
                 None => return Err(Failure::run("no core of this machine is allowed to this process")),
             },
         };
-        let mut warnings = Vec::new();
         if allowed.len() == 1 {
             let advice = match settings.poll {
                 Poll::Busy => "; --poll adaptive leaves it to the clients between Calls",
@@ -62,8 +75,52 @@ impl Place {
                 core.0
             ));
         }
-        Ok(Place { core, node: topology.node_of(core).unwrap_or(0), warnings })
+        Ok(Place {
+            core,
+            node: topology.node_of(core).unwrap_or(0),
+            warnings,
+            notes: claims.note().into_iter().collect(),
+            _claim: claim,
+        })
     }
+}
+
+/// The core that suits best of those that no other server has; if they have all, the best of all.
+fn free_core(
+    topology: &Topology,
+    allowed: &CoreSet,
+    claims: &Claims,
+    warnings: &mut Vec<String>,
+) -> Option<(CoreId, Option<Claim>)> {
+    let mut free = *allowed;
+    // Cores whose SMT siblings are taken are as slow as taken ones, nearly: they come last.
+    let mut quiet = *allowed;
+    while let Some(core) = best(topology, &quiet).or_else(|| best(topology, &free)) {
+        match claims.claim(core) {
+            Claimed::Own(claim) => return Some((core, Some(claim))),
+            Claimed::Unknown => return Some((core, None)),
+            Claimed::Taken(_) => {
+                free.remove(core);
+                quiet.remove(core);
+                let siblings = topology.core(core).map(|core| core.siblings).unwrap_or_default();
+                siblings.iter().for_each(|sibling| quiet.remove(sibling));
+            }
+        }
+    }
+    let core = best(topology, allowed)?;
+    if let Some(holder) = claims.holder(core) {
+        let advice = "other servers have all cores of this process; give it more, or run fewer servers";
+        warnings.push(shared(core, &holder, advice));
+    }
+    Some((core, None))
+}
+
+fn best(topology: &Topology, cores: &CoreSet) -> Option<CoreId> {
+    topology.choose(cores, 1).first().copied()
+}
+
+fn shared(core: CoreId, holder: &Holder, advice: &str) -> String {
+    format!("core {}: {holder} runs there, and each waits while the other works; {advice}", core.0)
 }
 
 /// Serves until a signal, or until standard input ends if `until_eof`.
@@ -76,12 +133,12 @@ pub(super) fn serve(
 ) -> Result<(), Failure> {
     let stop = StopFlag::new().map_err(|error| Failure::run(format_args!("stop flag: {error}")))?;
     // Before the reactor pins this thread: a thread inherits where its parent may run.
-    stop_on_signal(&stop)?;
+    let requests = signals::handle(&stop)?;
     if until_eof {
         stop_on_eof(&stop)?;
     }
 
-    let server = Server { settings, plan, place, stop };
+    let server = Server { settings, plan, place, stop, requests };
     match settings.fabric {
         None | Some(Fabric::Shm) => server.run::<Shm>(out),
         Some(Fabric::Iwarp) => server.run::<Iwarp>(out),
@@ -95,12 +152,14 @@ struct Server<'a> {
     plan: &'a Plan,
     place: &'a Place,
     stop: StopFlag,
+    /// For counters.
+    requests: Receiver<()>,
 }
 
 impl Server<'_> {
     /// Serves until it is stopped.
     fn run<P: Served>(self, out: &mut Output) -> Result<(), Failure> {
-        let Server { settings, plan, place, stop } = self;
+        let Server { settings, plan, place, stop, requests } = self;
         // Before the memory, which takes its time: that there is no device is told at once.
         let mut provider = P::serving(settings, plan).map_err(Failure::run)?;
         let budget = Budget::new(settings.memory);
@@ -116,7 +175,7 @@ impl Server<'_> {
         provider.register(&arena).map_err(Failure::run)?;
         let device = provider.device();
         let clock = Clock::start();
-        let mut notes = arena.notes().to_vec();
+        let mut notes = [place.notes.as_slice(), arena.notes()].concat();
         let registry = Registry::default();
         let locking = services::locking(settings, plan)?;
         let programs = (registry.clone(), locking.clone());
@@ -159,6 +218,7 @@ impl Server<'_> {
         };
         let config = ReactorConfig { core: Some(place.core), mode, drain_max: DRAIN_MAX };
         let mut reactor = Reactor::new(config, clock).map_err(Failure::run)?;
+        let printer = Printer::start(out.json())?;
         registry.borrow_mut().clone_from(&programs);
         // Until the end of this function.
         let registration = settings.rpcbind.then(|| Registration::new(programs)).transpose()?;
@@ -171,15 +231,17 @@ impl Server<'_> {
         };
         Failure::unless_output_closed(report::started(settings, plan, place, &got, out))?;
         Failure::unless_output_closed(report::ready(&places, out))?;
-        let stopped = reactor.run(&mut engine, &stop).map_err(Failure::run)?;
+        let mut observed =
+            Observed { engine: &mut engine, requests, locking: locking.clone(), printer: &printer };
+        let stopped = reactor.run(&mut observed, &stop).map_err(Failure::run)?;
+        drop(observed);
+        printer.finish();
 
         drop(registration);
-        let counters = engine.statistics().into();
-        let device_work = engine.provider().device_work();
-        let locks = locking.borrow().statistics().into();
+        let work = Snapshot::take(&engine, &locking, clock.now());
         // Whatever the engine, its services and the provider hold goes back to the pools.
         drop(engine);
-        report::stopped(&stopped, (&counters, device_work.as_ref(), locks), &ledger, out)
+        report::stopped(&stopped, &work, &ledger, out)
     }
 }
 
@@ -215,25 +277,6 @@ fn arena(settings: &Settings, plan: &Plan, place: &Place, budget: &Budget) -> Re
         let memory = Size(settings.memory);
         Failure::run(format_args!("--memory {memory}, --pages {}: {error}", settings.pages.0))
     })
-}
-
-/// Lets SIGINT and SIGTERM stop the server: the first in order, the second at once.
-fn stop_on_signal(stop: &StopFlag) -> Result<(), Failure> {
-    let fail = |error: io::Error| Failure::run(format_args!("signal handlers: {error}"));
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(fail)?;
-    let stop = stop.clone();
-    let thread = thread::Builder::new().name("signals".to_owned());
-    let thread = thread.spawn(move || {
-        let mut signals = signals.forever();
-        if signals.next().is_some() {
-            stop.request();
-        }
-        if signals.next().is_some() {
-            eprintln!("stagd: stopped at once by a second signal; Calls may be unanswered");
-            std::process::exit(1);
-        }
-    });
-    thread.map(drop).map_err(fail)
 }
 
 /// Stops the server when standard input ends: when the parent process that holds it goes, or wants it.

@@ -62,11 +62,35 @@ impl Server {
 
     /// As [`Server::start`], listening at `url`.
     pub(crate) fn start_at(url: &str, arguments: &[&str]) -> Server {
+        Server::launch(url, arguments, |_| {})
+    }
+
+    /// As [`Server::start`]; `adjust` changes the command before it runs.
+    pub(crate) fn start_with(arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Server {
+        Server::launch(&format!("shm://{}", unique("server")), arguments, adjust)
+    }
+
+    /// As [`Server::start_at`]; `adjust` changes the command before it runs.
+    pub(crate) fn start_at_with(
+        url: &str,
+        arguments: &[&str],
+        adjust: impl FnOnce(&mut Command),
+    ) -> Server {
+        Server::launch(url, arguments, adjust)
+    }
+
+    fn launch(url: &str, arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Server {
         let url = url.to_owned();
         let mut command = Command::new(STAGD);
         // Tests run beside each other: nobody may keep a core for itself.
-        command.args(["--json", "--listen", &url, "--memory", "64M", "--poll", "adaptive"]);
+        command.args(["--json", "--listen", &url]);
+        for default in [["--memory", "64M"], ["--poll", "adaptive"]] {
+            if !arguments.contains(&default[0]) {
+                command.args(default);
+            }
+        }
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        adjust(&mut command);
         let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut server = Server { child, output, url: url.clone(), started: Value::Null };
@@ -95,7 +119,8 @@ impl Server {
         format!("{}/{path}", self.url)
     }
 
-    fn next_event(&mut self, event: &str) -> Value {
+    /// Reads its next object, which must be of this event.
+    pub(crate) fn next_event(&mut self, event: &str) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         let object: Value = serde_json::from_str(&line).unwrap_or_else(|error| {

@@ -1,6 +1,7 @@
 //! The trait and the values that cross it.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -15,6 +16,13 @@ pub struct QueuePairId {
     pub index: u32,
     /// Counts the uses of the slot.
     pub generation: u32,
+}
+
+/// The slot and its use: `3.1`.
+impl fmt::Display for QueuePairId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
 }
 
 /// Names a listener of one provider.
@@ -286,6 +294,36 @@ pub enum DisconnectReason {
     PeerViolation(&'static str),
 }
 
+impl DisconnectReason {
+    /// The reason as a sentence; `peer` is what it calls the other side, for example "the server".
+    #[must_use]
+    pub fn describe(&self, peer: &str) -> String {
+        match self {
+            DisconnectReason::Local => "this side ended the connection".to_owned(),
+            DisconnectReason::Peer => format!("{peer} ended the connection"),
+            DisconnectReason::PeerDied => format!("{peer}'s process is gone"),
+            DisconnectReason::Rejected(why) if why.trim().is_empty() => {
+                format!("{peer} refused the connection, and does not say why")
+            }
+            DisconnectReason::Rejected(why) => format!("{peer} refused: {why}"),
+            DisconnectReason::NoListener => "nobody listens there".to_owned(),
+            DisconnectReason::TimedOut => "no connection in time".to_owned(),
+            DisconnectReason::Unreachable(why) => format!("nothing leads there: {why}"),
+            DisconnectReason::DeviceRemoved => "the RDMA device is gone".to_owned(),
+            DisconnectReason::Work(error) => format!("the connection failed: {error}"),
+            DisconnectReason::PeerViolation(what) => {
+                format!("the connection was ended for a violation of the fabric's protocol: {what}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for DisconnectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe("the peer"))
+    }
+}
+
 /// Who is at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
@@ -300,6 +338,16 @@ pub enum Peer {
     },
     /// An address of a network.
     Address(SocketAddr),
+}
+
+/// `process 7 (uid 1000)`, or `10.0.0.7:51234`.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Process { pid, uid, .. } => write!(f, "process {pid} (uid {uid})"),
+            Peer::Address(address) => address.fmt(f),
+        }
+    }
 }
 
 /// Something of the connection manager. Rare: not on the path of an RPC.

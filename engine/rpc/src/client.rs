@@ -1,5 +1,6 @@
 //! What a client gives to a Call and gets back from it. The work is in `calling.rs`.
 
+use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -285,4 +286,64 @@ pub enum CloseReason {
     Stuck,
     /// We could not send a Reply or an RDMA_ERROR (8166-4.5.4-c).
     CannotReply,
+}
+
+impl CloseReason {
+    /// The reason as a sentence; `peer` is what it calls the other side, for example "the server".
+    #[must_use]
+    pub fn describe(&self, peer: &str) -> String {
+        match self {
+            CloseReason::Fabric(reason) => reason.describe(peer),
+            CloseReason::Violation(what) => format!("{peer} broke the protocol: {what}"),
+            CloseReason::Silent => format!("{peer} does not answer any more"),
+            CloseReason::Unanswered => format!("{peer} did not answer what was sent again"),
+            CloseReason::Stuck => {
+                format!("{peer} took none of its Replies, or did not let its chunks be read, for too long")
+            }
+            CloseReason::CannotReply => "no Reply could be sent".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe("the peer"))
+    }
+}
+
+impl fmt::Display for ConnectionEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectionEvent::Established { connection } => write!(f, "connection {connection}: established"),
+            ConnectionEvent::Interrupted { connection, reason } => {
+                write!(f, "connection {connection}: interrupted: {reason}")
+            }
+            ConnectionEvent::Restored { connection } => write!(f, "connection {connection}: established again"),
+            ConnectionEvent::Closed { connection, reason } => write!(f, "connection {connection}: closed: {reason}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_a_sentence() {
+        let connection = ConnectionId { index: 3, generation: 1 };
+        let closed = |reason| ConnectionEvent::Closed { connection, reason }.to_string();
+        assert_eq!(
+            closed(CloseReason::Fabric(DisconnectReason::NoListener)),
+            "connection 3.1: closed: nobody listens there"
+        );
+        assert_eq!(
+            closed(CloseReason::Silent),
+            "connection 3.1: closed: the peer does not answer any more"
+        );
+        assert_eq!(
+            CloseReason::Fabric(DisconnectReason::Peer).describe("the client"),
+            "the client ended the connection"
+        );
+        assert_eq!(ConnectionEvent::Restored { connection }.to_string(), "connection 3.1: established again");
+    }
 }

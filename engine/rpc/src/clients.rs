@@ -67,7 +67,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let connection = gone.name();
         self.moved.retain(|(name, _)| *name != connection);
         if std::mem::take(&mut gone.established) {
-            tracing::info!(?reason, "connection ended; it is made anew");
+            tracing::info!("connection ended: {}; it is made anew", reason.describe("the server"));
             self.core.events.push_back(ConnectionEvent::Interrupted { connection, reason });
         }
         self.parked.push(gone);

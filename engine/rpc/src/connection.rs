@@ -13,6 +13,7 @@ use stag_proto::parameters::Parameters;
 use crate::ConnectionId;
 use crate::calling::Calling;
 use crate::client::CloseReason;
+use crate::client_log::{ClientName, Service, Withheld};
 use crate::reconnect::Session;
 use crate::service::Services;
 use crate::serving::Serving;
@@ -110,8 +111,20 @@ impl Connection {
 
     fn complain<P>(&self, core: &mut Core<P>, what: std::fmt::Arguments<'_>) {
         if let Some(withheld) = core.complaints.admit(core.now) {
-            tracing::warn!(peer = ?self.peer, %what, withheld, "connection ended by us");
+            let withheld = Withheld(withheld);
+            tracing::warn!("{} is cut off: {what}; {}{withheld}", self.client(), self.service(core.now));
         }
+    }
+
+    /// How the log names its client.
+    pub(crate) fn client(&self) -> ClientName<'_> {
+        ClientName { peer: self.peer.as_ref(), host: self.serving.as_ref().map(|serving| &serving.host) }
+    }
+
+    /// What it was good for.
+    pub(crate) fn service(&self, now: Duration) -> Service {
+        let calls = self.serving.as_ref().map_or(0, Serving::calls);
+        Service { time: now.saturating_sub(self.opened), calls }
     }
 
     /// Goes on with what found no room, and with a graceful stop. Returns how much was done.

@@ -11,6 +11,7 @@ use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
 use crate::call::{Call, Caller, Placed};
+use crate::client_log::ClientName;
 use crate::draft::Defect;
 use crate::duplicates::{Asked, EntryId, Known};
 use crate::reply::Reply;
@@ -31,7 +32,7 @@ pub(crate) enum Route<'a> {
 pub(crate) struct Run<'a> {
     pub(crate) header: CallHeader<'a>,
     pub(crate) procedure: &'static Procedure,
-    caller: Caller<'a>,
+    pub(crate) caller: Caller<'a>,
     service: usize,
     /// At the first argument.
     pub(crate) arguments: Reader<'a>,
@@ -199,6 +200,14 @@ pub(crate) fn route<'a, S: Services>(services: &S, mut reader: Reader<'a>) -> Ro
 }
 
 impl Run<'_> {
+    /// Writes the Call into the log.
+    #[cold]
+    fn trace(&self, peer: Option<&Peer>) {
+        let CallHeader { xid, program, version, procedure, .. } = self.header;
+        let client = ClientName { peer, host: None };
+        tracing::trace!("{client}: Call {xid:#010x} of program {program}.{version}, procedure {procedure}");
+    }
+
     /// Lets the service answer. `true`: it has; `false`: it will, later.
     #[inline(always)]
     pub(crate) fn call<S: Services>(
@@ -208,6 +217,9 @@ impl Run<'_> {
         items: &mut [Placed],
         reply: &mut Reply<'_>,
     ) -> bool {
+        if tracing::enabled!(tracing::Level::TRACE) {
+            self.trace(origin.peer);
+        }
         if self.header.procedure == 0 {
             reply.success(|_| Ok(()));
             return true;

@@ -15,6 +15,7 @@ use stag_wire::xdr::{Overflow, Writer};
 use crate::ConnectionId;
 use crate::calling::Calling;
 use crate::client::{CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent, Request};
+use crate::client_log::{Withheld, printable};
 use crate::clients::is_named;
 use crate::complaints::Complaints;
 use crate::config::{ConfigError, EngineConfig};
@@ -34,6 +35,9 @@ const SCAN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How often a pass that finds nothing looks again.
 const IDLE_LOOKS: usize = 4;
+
+/// Lines a second about clients that come and go.
+const COMINGS_MAX: u32 = 50;
 
 /// Why an engine could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -193,6 +197,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 credit_share: config.credits_max,
                 complaints: Complaints::default(),
                 defects: Complaints::default(),
+                comings: Complaints::new(COMINGS_MAX),
                 pass: 0,
                 stopping: false,
                 read_posted: false,
@@ -250,7 +255,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
     #[cold]
     fn adopt(&mut self, stranger: Stranger) {
         if let Err(error) = self.streams() {
-            tracing::warn!(peer = %stranger.peer, %error, "TCP connection refused");
+            if let Some(withheld) = self.core.complaints.admit(self.core.now) {
+                let (peer, withheld) = (stranger.peer, Withheld(withheld));
+                tracing::warn!("client {peer} is refused over TCP: {error}{withheld}");
+            }
         } else if let Some(streams) = &mut self.streams {
             streams.adopt(&mut self.core, stranger.socket.into(), stranger.peer);
         }
@@ -461,6 +469,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 found.established = true;
                 found.peer = Some(peer);
                 self.core.statistics.connections_opened += 1;
+                if found.serving.is_some()
+                    && tracing::enabled!(tracing::Level::INFO)
+                    && let Some(withheld) = self.core.comings.admit(self.core.now)
+                {
+                    let (client, withheld) = (found.client(), Withheld(withheld));
+                    tracing::info!("{client} connected by RDMA{withheld}");
+                    tracing::debug!("{client}: {:?}", found.parameters);
+                }
                 if found.calling.is_some() {
                     let parameters = Parameters::negotiate(Side::Client, &settings, &private_data);
                     found.parameters = parameters;
@@ -508,7 +524,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
         if let Err(error) = accepted {
             if let Some(withheld) = self.core.complaints.admit(self.core.now) {
-                tracing::warn!(?peer, %error, withheld, "connection not accepted");
+                tracing::warn!("client {peer} is not accepted: {error}{}", Withheld(withheld));
             }
             self.core.provider.disconnect(id);
         }
@@ -519,8 +535,15 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let Some(mut gone) = find_slot(&mut self.connections, id).and_then(Option::take) else { return };
         self.core.statistics.connections_closed += u64::from(gone.established);
         let reason = gone.close_reason.take().unwrap_or(CloseReason::Fabric(reason));
+        if gone.serving.is_some()
+            && tracing::enabled!(tracing::Level::INFO)
+            && let Some(withheld) = self.core.comings.admit(self.core.now)
+        {
+            let (client, service) = (gone.client(), gone.service(self.core.now));
+            let (reason, withheld) = (reason.describe("the client"), Withheld(withheld));
+            tracing::info!("{client} closed: {}; {service}{withheld}", printable(&reason));
+        }
         if let Some(serving) = gone.serving.take() {
-            tracing::info!(?reason, "connection closed");
             serving.close(&mut self.core, id);
             self.core.serving_count -= 1;
             self.core.share_credits();
@@ -666,7 +689,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
             if let Err(reason) = self.admit(request, &peer, &private_data) {
                 self.core.statistics.connections_refused += 1;
                 if let Some(withheld) = self.core.complaints.admit(now) {
-                    tracing::warn!(?peer, reason, withheld, "connection refused");
+                    tracing::warn!("client {peer} is refused: {reason}{}", Withheld(withheld));
                 }
                 self.core.provider.reject(request, &reason);
             }

@@ -17,6 +17,7 @@
 mod call;
 mod calling;
 mod client;
+mod client_log;
 mod clients;
 mod complaints;
 mod config;

@@ -20,6 +20,7 @@ use stag_wire::xdr::{Reader, Reduced};
 use crate::ConnectionId;
 use crate::call::Placed;
 use crate::client::CloseReason;
+use crate::client_log::ClientHost;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::{Draft, Verdict};
@@ -65,6 +66,8 @@ pub(crate) struct Serving {
     held: u32,
     usage: Usage,
     progress: Progress,
+    /// Whose machine it is.
+    pub(crate) host: ClientHost,
 }
 
 /// What became of a Call that was run.
@@ -99,7 +102,13 @@ impl Serving {
             held: 0,
             usage: Usage::new(slots),
             progress: Progress::default(),
+            host: ClientHost::default(),
         }
+    }
+
+    /// Calls that came.
+    pub(crate) fn calls(&self) -> u64 {
+        self.usage.calls()
     }
 
     /// Whether nothing is in process or waits to be sent.
@@ -441,6 +450,7 @@ impl Serving {
                 });
             }
         };
+        self.host.note(&run.caller);
         let procedure = run.procedure;
         if !call.is_plain() && call.read_chunks().count() > usize::from(procedure.eligible_arguments) {
             // 8166-6.1-c

@@ -42,6 +42,8 @@ pub(crate) struct Core<P> {
     pub(crate) complaints: Complaints,
     /// About handlers' mistakes: apart from those about peers, which would hide them.
     pub(crate) defects: Complaints,
+    /// Lines about clients that come and go.
+    pub(crate) comings: Complaints,
     /// Counts the passes.
     pub(crate) pass: u64,
     /// A graceful stop is under way.

@@ -18,16 +18,23 @@ pub(crate) struct Usage {
     arrived: u32,
     peak: u32,
     epoch: u32,
+    /// Epochs that are over.
+    epochs: u64,
 }
 
 impl Usage {
     pub(crate) fn new(credits_max: u32) -> Usage {
-        Usage { limit: CREDITS_START.min(credits_max), pass: 0, arrived: 0, peak: 0, epoch: 0 }
+        Usage { limit: CREDITS_START.min(credits_max), pass: 0, arrived: 0, peak: 0, epoch: 0, epochs: 0 }
     }
 
     /// Whether no Call came yet.
     pub(crate) fn is_none(&self) -> bool {
         self.pass == 0
+    }
+
+    /// Messages that came.
+    pub(crate) fn calls(&self) -> u64 {
+        self.epochs * u64::from(CREDITS_EPOCH) + u64::from(self.epoch)
     }
 
     /// A Call has come, beside `pending` that are in process.
@@ -48,6 +55,7 @@ impl Usage {
                 self.limit = (self.limit / 2).max(CREDITS_START.min(core.config.credits_max));
             }
             self.epoch = 0;
+            self.epochs += 1;
             self.peak = 0;
         }
     }

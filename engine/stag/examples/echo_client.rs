@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         engine.poll(clock.now());
         match engine.connection_event() {
             Some(ConnectionEvent::Established { .. }) => break,
-            Some(event) => return Err(format!("{name}: {event:?}").into()),
+            Some(event) => return Err(format!("{name}: {event}").into()),
             None => {}
         }
     }

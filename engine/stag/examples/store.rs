@@ -92,7 +92,7 @@ fn get(mut fabric: impl Provider, address: &str, len: u32) -> Result<(), Box<dyn
         engine.poll(clock.now());
         match engine.connection_event() {
             Some(ConnectionEvent::Established { .. }) => break,
-            Some(event) => return Err(format!("{address}: {event:?}").into()),
+            Some(event) => return Err(format!("{address}: {event}").into()),
             None => {}
         }
     }

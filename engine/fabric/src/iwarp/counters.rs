@@ -105,9 +105,13 @@ impl Complaints {
         }
         self.next = now + INTERVAL;
         let left_out = std::mem::take(&mut self.left_out);
+        let left_out = match left_out {
+            0 => String::new(),
+            count => format!("; {count} lines like this were left out before"),
+        };
         match peer {
-            Some(peer) => tracing::warn!(%peer, left_out, "iwarp: {what}"),
-            None => tracing::warn!(left_out, "iwarp: {what}"),
+            Some(peer) => tracing::warn!("iwarp, client {peer}: {what}{left_out}"),
+            None => tracing::warn!("iwarp: {what}{left_out}"),
         }
     }
 }

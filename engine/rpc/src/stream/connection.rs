@@ -18,6 +18,7 @@ use super::outbox::{Outbox, PADDING_MAX, SLICES_MAX};
 use super::quota::Quota;
 use crate::ConnectionId;
 use crate::call::Placed;
+use crate::client_log::{ClientHost, ClientName, Service};
 use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::Verdict;
 use crate::duplicates::Known;
@@ -66,6 +67,8 @@ pub(super) enum Ending {
     Record(RecordError),
     /// It took too long.
     TimedOut(&'static str),
+    /// It was not used for so long.
+    Idle,
     /// A Reply could not be made.
     CannotReply,
     /// We are stopping.
@@ -116,6 +119,8 @@ pub(super) struct Connection {
     ended: bool,
     /// Calls taken on.
     calls: u64,
+    /// Whose machine it is.
+    host: ClientHost,
     opened: Duration,
     /// When an octet last came or went.
     active: Duration,
@@ -147,6 +152,7 @@ impl Connection {
             blocked: false,
             ended: false,
             calls: 0,
+            host: ClientHost::default(),
             opened: now,
             active: now,
             progress: now,
@@ -190,6 +196,16 @@ impl Connection {
     /// Whether it ever made a Call.
     pub(super) fn is_used(&self) -> bool {
         self.calls > 0
+    }
+
+    /// How the log names its client.
+    pub(super) fn client(&self) -> ClientName<'_> {
+        ClientName { peer: Some(&self.peer), host: Some(&self.host) }
+    }
+
+    /// What it was good for.
+    pub(super) fn service(&self, now: Duration) -> Service {
+        Service { time: now.saturating_sub(self.opened), calls: self.calls }
     }
 
     /// Since when it is there.
@@ -401,6 +417,7 @@ impl Connection {
                 return self.answer(core, 0, Terms::ENGINE, |reply| refuse(reply, &refusal)).map(|_| ());
             }
         };
+        self.host.note(&run.caller);
         let xid = run.header.xid;
         let mut terms = Terms::of(&run);
         if run.procedure.repeat != Repeat::Harmless {
@@ -588,7 +605,7 @@ impl Connection {
             return Err(Ending::Peer);
         }
         if self.later_count == 0 && since(self.active) >= IDLE_MAX {
-            return Err(Ending::TimedOut("it is not used"));
+            return Err(Ending::Idle);
         }
         Ok(())
     }

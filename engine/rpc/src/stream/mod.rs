@@ -35,6 +35,7 @@ use stag_fabric::iwarp::CongestionControl;
 use stag_fabric::{FabricError, Peer};
 
 use crate::ConnectionId;
+use crate::client_log::Withheld;
 use crate::complaints::Complaints;
 use crate::config::EngineConfig;
 use crate::reply::Reply;
@@ -195,7 +196,11 @@ impl Streams {
             core.statistics.streams_refused += 1;
             if let Some(withheld) = self.complaints.admit(core.now) {
                 let (open, limit) = (self.count, self.connections_max);
-                tracing::warn!(%peer, open, limit, withheld, "TCP connection refused; raise streams_max");
+                tracing::warn!(
+                    "client {peer} is refused over TCP: {open} connections are open, the limit is {limit}; raise \
+                     streams_max{}",
+                    Withheld(withheld)
+                );
             }
             return;
         }
@@ -208,10 +213,12 @@ impl Streams {
         if let Err(error) = self.watch(id, &socket) {
             self.free.push(index);
             core.statistics.streams_refused += 1;
-            tracing::warn!(%peer, %error, "TCP connection refused");
+            if let Some(withheld) = self.complaints.admit(core.now) {
+                tracing::warn!("client {peer} is refused over TCP: {error}{}", Withheld(withheld));
+            }
             return;
         }
-        let peer = Peer::Address(peer);
+        let (address, peer) = (peer, Peer::Address(peer));
         let mut connection = Connection::new(id, socket, peer, self.record_len_max, core.now);
         connection.interest = EventFlags::IN;
         self.connections[index as usize] = Some(Box::new(connection));
@@ -220,6 +227,11 @@ impl Streams {
         }
         self.count += 1;
         core.statistics.streams_opened += 1;
+        if tracing::enabled!(tracing::Level::INFO)
+            && let Some(withheld) = core.comings.admit(core.now)
+        {
+            tracing::info!("client {address} connected by TCP{}", Withheld(withheld));
+        }
     }
 
     /// Ends the oldest of the connections that have not made a Call: strangers must not keep clients out.
@@ -299,7 +311,7 @@ impl Streams {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     if let Some(withheld) = self.complaints.admit(core.now) {
-                        tracing::warn!(%error, withheld, "a TCP connection could not be accepted");
+                        tracing::warn!("a TCP connection could not be accepted: {error}{}", Withheld(withheld));
                     }
                     return;
                 }
@@ -361,11 +373,12 @@ impl Streams {
     #[cold]
     fn tell<P>(&mut self, core: &mut Core<P>, connection: &Connection, ending: Ending) {
         core.statistics.streams_closed += 1;
-        let peer = &connection.peer;
         let what: &dyn std::fmt::Display = match &ending {
-            Ending::Peer | Ending::Stopped => {
-                tracing::debug!(?peer, ?ending, "TCP connection closed");
-                return;
+            Ending::Peer => return say_closed(core, connection, "the client ended the connection"),
+            Ending::Stopped => return say_closed(core, connection, "this server stops"),
+            Ending::Idle => {
+                core.statistics.stream_timeouts += 1;
+                return say_closed(core, connection, "it was not used for a long time");
             }
             Ending::Record(error) => {
                 core.statistics.violations += 1;
@@ -378,7 +391,8 @@ impl Streams {
             Ending::CannotReply => &"no Reply could be made",
         };
         if let Some(withheld) = self.complaints.admit(core.now) {
-            tracing::warn!(?peer, %what, withheld, "TCP connection ended");
+            let (client, service) = (connection.client(), connection.service(core.now));
+            tracing::warn!("{client} is cut off: {what}; {service}{}", Withheld(withheld));
         }
     }
 
@@ -493,6 +507,16 @@ impl Streams {
     /// When it must be polled next even if nothing happens.
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
         (self.count > 0).then_some(self.next_scan)
+    }
+}
+
+/// A connection ended, and nobody is to blame.
+fn say_closed<P>(core: &mut Core<P>, connection: &Connection, why: &str) {
+    if tracing::enabled!(tracing::Level::INFO)
+        && let Some(withheld) = core.comings.admit(core.now)
+    {
+        let (client, service) = (connection.client(), connection.service(core.now));
+        tracing::info!("{client} closed: {why}; {service}{}", Withheld(withheld));
     }
 }
 

@@ -1,0 +1,103 @@
+//! What `stagd` writes into its log: whose connection it was, why it ended, and nothing that a file has no use for.
+
+#[expect(dead_code, reason = "shared with the other tests, which use other parts")]
+mod common;
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use common::{Folder, Server, free_iwarp_url, stag_ok, unique};
+
+/// The log of a server at `url` that `visit` was done to, up to its end.
+fn log(url: &str, level: &str, more: &[&str], visit: impl FnOnce(&Server)) -> String {
+    let folder = Folder::new("log");
+    let path = folder.join("log");
+    let arguments = [&["--export", "mem:/data,root_squash=no"], more].concat();
+    let server = Server::start_at_with(url, &arguments, |command| {
+        command.env("STAG_LOG", level).env_remove("NO_COLOR").stderr(File::create(&path).unwrap());
+    });
+    visit(&server);
+    let (stopped, status) = server.stop();
+    assert!(status.success(), "{stopped}");
+    fs::read_to_string(&path).unwrap()
+}
+
+fn line<'a>(log: &'a str, parts: &[&str]) -> &'a str {
+    let found = log.lines().find(|line| parts.iter().all(|part| line.contains(part)));
+    found.unwrap_or_else(|| panic!("no line with {parts:?} in:\n{log}"))
+}
+
+#[test]
+fn a_client_over_a_network_is_named_when_it_comes_and_when_it_goes() {
+    let url = free_iwarp_url();
+    let log = log(&url, "info", &[], |server| {
+        stag_ok(&["mkdir", &server.at("data/a")]);
+        // A plain RPC over TCP client at the same port: one NULL.
+        let mut socket = TcpStream::connect(server.url.trim_start_matches("iwarp://")).unwrap();
+        let call: Vec<u8> = [0x8000_0028_u32, 7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]
+            .iter()
+            .flat_map(|word| word.to_be_bytes())
+            .collect();
+        socket.write_all(&call).unwrap();
+        socket.read_exact(&mut [0; 28]).unwrap();
+    });
+    line(&log, &["INFO client 127.0.0.1:", " connected by RDMA"]);
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let host = format!(" (host {}) closed: the client ended the connection; ", host.trim());
+    let closed = line(&log, &["INFO client 127.0.0.1:", &host]);
+    assert!(closed.ends_with(" Calls") && closed.contains(" s, "), "{closed}");
+    line(&log, &["INFO client 127.0.0.1:", " connected by TCP"]);
+    line(&log, &["INFO client 127.0.0.1:", " closed: the client ended the connection; ", " s, 1 Call"]);
+    assert!(!log.contains('\x1b'), "a file has no colours: {log}");
+    assert!(!log.contains("Fabric("), "words, not names of the program: {log}");
+}
+
+#[test]
+fn a_process_of_this_machine_is_named_by_its_user() {
+    let log = log(&format!("shm://{}", unique("log")), "info", &[], |server| {
+        stag_ok(&["ping", "-c", "3", &server.url]);
+    });
+    let closed = line(&log, &["INFO client process ", " closed: the client ended the connection; "]);
+    assert!(closed.contains("(uid ") && closed.contains(" Calls"), "{closed}");
+}
+
+#[test]
+fn what_is_refused_or_cut_off_is_a_warning_that_names_the_client() {
+    let url = free_iwarp_url().replace("iwarp", "tcp");
+    let log = log(&url, "warn", &["--connections-max", "1"], |server| {
+        let address = server.url.trim_start_matches("tcp://");
+        // It announces a record that is too long.
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.write_all(&[0x7f; 64]).unwrap();
+        let _ = socket.read(&mut [0; 64]);
+        drop(socket);
+        // Two that have made a Call, where one may be: the second is refused.
+        let call: Vec<u8> = [0x8000_0028_u32, 7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]
+            .iter()
+            .flat_map(|word| word.to_be_bytes())
+            .collect();
+        let mut first = TcpStream::connect(address).unwrap();
+        first.write_all(&call).unwrap();
+        first.read_exact(&mut [0; 28]).unwrap();
+        let mut second = TcpStream::connect(address).unwrap();
+        assert_eq!(second.read(&mut [0; 1]).unwrap_or(0), 0);
+    });
+    let cut = line(&log, &["WARN client 127.0.0.1:", " is cut off: a record of "]);
+    assert!(cut.contains("no Calls"), "{cut}");
+    assert!(!log.contains("peer="), "{log}");
+    assert!(!log.contains("INFO"), "{log}");
+}
+
+#[test]
+fn each_level_says_more_than_the_one_before() {
+    let lines = |level| {
+        let log = log(&format!("shm://{}", unique("level")), level, &[], |server| {
+            stag_ok(&["ping", "-c", "1", &server.url]);
+        });
+        log.lines().count()
+    };
+    let found = ["error", "info", "debug", "trace"].map(lines);
+    assert_eq!(found[0], 0);
+    assert!(found.is_sorted_by(|a, b| a < b), "{found:?}");
+}
