@@ -1,356 +1,248 @@
 //! Copies files and trees between this machine and servers: what `stag cp`, `get` and `put` do.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `tree` | the tree as jobs, and the workers that take them: several files at once, over one connection |
+//! | `file` | one file: parts in flight, holes, and what becomes of it when it fails |
+//! | `flight` | parts in flight, and the memory that all of them share |
+//! | `keep` | attributes, for `--preserve` |
+//! | `found` | what is at a place |
+//! | `report` | progress, and the summary |
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
+mod file;
+mod flight;
+mod found;
+mod keep;
+mod report;
+mod tree;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read};
 use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use serde::Serialize;
+use clap::Args;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use stag::runtime::Clock;
-use stag::wire::nfs3::FileType;
 
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::remote::{Handle, Remote, RemoteError};
-use crate::url::{Place, Url};
-use crate::values::{Size, Time};
+use crate::remote::session::{Session, Task, Tasks, run};
+use crate::remote::{Node, Remote};
+use crate::url::Place;
+use found::{Found, Kind};
+use report::{Copied, Progress};
+use tree::{Copier, End, Folder, Job};
 
-/// Octets read before they are written: several transfers in flight at once.
-const WINDOW: usize = 8 << 20;
-
-/// Permission bits, without set-uid and the like.
-const MODE_MASK: u32 = 0o777;
-
-/// What was copied; the object of `--json`.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Copied {
-    /// Files.
-    pub files: u64,
-    /// Folders made.
-    pub folders: u64,
-    /// Symbolic links.
-    pub links: u64,
-    /// Left out: neither file, folder nor symbolic link.
-    pub skipped: u64,
-    /// Octets of files.
-    pub bytes: u64,
-    /// Time it took.
-    pub seconds: f64,
+/// How `stag cp`, `get` and `put` copy.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Options {
+    /// Folders too, with all that is in them
+    #[arg(short, long)]
+    recursive: bool,
+    /// Keep modes with set-ID and sticky bits, owners, times and hard links
+    #[arg(short, long)]
+    preserve: bool,
+    /// The target is the copy's own name, even if it is a folder
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Files in flight at once, over one connection
+    #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: u16,
 }
 
-/// What is at a place.
-enum Kind {
-    Absent,
-    File { mode: u32 },
-    Folder { mode: u32 },
-    Link,
-    Other,
+/// Why a part of the work ended early.
+enum Halt {
+    /// It failed.
+    Failed(Failure),
+    /// Another part failed, or a signal came.
+    Stopped,
 }
+
+impl From<Failure> for Halt {
+    fn from(failure: Failure) -> Halt {
+        Halt::Failed(failure)
+    }
+}
+
+/// How long the removal of incomplete files may take after a signal.
+const CLEANUP_MAX: Duration = Duration::from_secs(5);
 
 /// Copies `source` to `target`, or into it if that is a folder, and tells how much it was.
-pub fn copy(source: &Place, target: &Place, recursive: bool, out: &mut Output) -> Result<(), Failure> {
+pub(crate) fn copy(
+    source: &Place,
+    target: &Place,
+    options: Options,
+    out: &mut Output,
+) -> Result<(), Failure> {
     let clock = Clock::start_system();
-    let mut copier = Copier::default();
-    copier.copy(source, target, recursive)?;
+    let tasks = Rc::new(Tasks::default());
+    let (mut from, mut to) = (connect(source, &tasks, None)?, End::Local);
+    if let Place::Remote(_) = target {
+        to = connect(target, &tasks, Some((source, &from)))?;
+    }
+    let (found, node) = look(source, &mut from, !options.recursive)?;
+    let Some(found) = found else { return Err(Failure::run(format_args!("{source}: no such file"))) };
+    let mut target = target.clone();
+    if let (Some(Found { kind: Kind::Folder, .. }), _) = look(&target, &mut to, true)?
+        && !options.no_target_directory
+        && let Some(name) = source.name()
+    {
+        target = target.join(name);
+    }
+    check(source, &target, &found, options)?;
+
+    let total = (found.kind == Kind::File).then_some(found.size);
+    let copier = Copier::new(options, from, to, Rc::clone(&tasks), Progress::new(total, out));
+    let (into, name) = folder_of(&copier, &target)?;
+    copier.jobs.push(Job::Object { place: source.clone(), node, into, name, is_top: true });
+    let signal = work(&copier)?;
+    copier.progress.clear();
+    end(&copier, signal)?;
     let elapsed = clock.now();
-    let copied = Copied { seconds: elapsed.as_secs_f64(), ..copier.copied };
-    out.object(&copied)?;
-    if recursive {
-        let Copied { files, folders, links, skipped, bytes, .. } = copied;
-        let bytes = Size(bytes);
-        out.line(format_args!(
-            "{files} files, {folders} folders, {links} links, {bytes} in {}",
-            Time(elapsed)
-        ))?;
-        if skipped > 0 {
-            out.line(format_args!("{skipped} left out: neither files, folders nor symbolic links"))?;
+    let copied = Copied { seconds: elapsed.as_secs_f64(), ..copier.copied.take() };
+    copied.tell(elapsed, options.preserve, out)
+}
+
+/// Connects to a place's server; one that is connected to already is used again.
+fn connect(place: &Place, tasks: &Rc<Tasks>, known: Option<(&Place, &End)>) -> Result<End, Failure> {
+    let Place::Remote(url) = place else { return Ok(End::Local) };
+    if let Some((Place::Remote(other), End::Remote(session))) = known
+        && other.server() == url.server()
+    {
+        return Ok(End::Remote(session.clone()));
+    }
+    Ok(End::Remote(Session::new(Remote::connect(&url.server())?, Rc::clone(tasks))))
+}
+
+/// What is at a place, if anything; whether a symbolic link of this machine is followed is said.
+fn look(place: &Place, end: &mut End, follow: bool) -> Result<(Option<Found>, Option<Node>), Failure> {
+    match (place, end) {
+        (Place::Local(path), _) => {
+            Ok((Found::local(path, follow).map_err(|error| local(path, &error))?, None))
         }
+        (Place::Remote(url), End::Remote(session)) => match session.alone(|remote| remote.find(&url.path)) {
+            Err(error) if error.is_absent() => Ok((None, None)),
+            node => {
+                let node = node.map_err(|error| error.at(url))?;
+                Ok((Some(Found::of_attributes(&node.attributes)), Some(node)))
+            }
+        },
+        (Place::Remote(_), End::Local) => unreachable!("a server's place has a connection"),
+    }
+}
+
+/// Refuses what makes no sense.
+fn check(source: &Place, target: &Place, found: &Found, options: Options) -> Result<(), Failure> {
+    match found.kind {
+        Kind::Other(kind) => {
+            let what = format_args!("is a {kind}, neither a file nor a folder nor a symbolic link");
+            return Err(Failure::run(format_args!("{source}: {what}")));
+        }
+        Kind::Folder if !options.recursive => {
+            return Err(Failure::run(format_args!("{source}: is a folder; -r copies it")));
+        }
+        Kind::Folder if lies_in(target, source) => {
+            return Err(Failure::run(format_args!("{target}: lies in {source}, which is to be copied")));
+        }
+        _ => {}
+    }
+    if source == target {
+        return Err(Failure::run(format_args!("{source}: source and target are the same")));
     }
     Ok(())
 }
 
-/// The connections of one command, and its count.
-#[derive(Default)]
-struct Copier {
-    remotes: Vec<(Url, Remote)>,
-    copied: Copied,
-    buffer: Vec<u8>,
-    /// Inside a tree, whose names the source chose: what is there already may be a link to elsewhere, which
-    /// must not be followed.
-    nested: bool,
-}
-
-impl Copier {
-    fn copy(&mut self, source: &Place, target: &Place, recursive: bool) -> Result<(), Failure> {
-        let kind = self.kind(source, true)?;
-        let target = match self.kind(target, true)? {
-            Kind::Folder { .. } => match source.name() {
-                Some(name) => target.join(name),
-                None => target.clone(),
-            },
-            _ => target.clone(),
-        };
-        match kind {
-            Kind::Absent => return Err(Failure::run(format_args!("{source}: no such file"))),
-            Kind::Other => {
-                let what = "is neither a file nor a folder nor a symbolic link";
-                return Err(Failure::run(format_args!("{source}: {what}")));
-            }
-            Kind::File { .. } | Kind::Folder { .. } | Kind::Link => {}
+/// Whether a place is in a folder, or is the folder.
+fn lies_in(place: &Place, folder: &Place) -> bool {
+    match (place, folder) {
+        (Place::Remote(place), Place::Remote(folder)) => {
+            place.server() == folder.server() && place.path.starts_with(&folder.path)
         }
-        if let Kind::Folder { .. } = kind {
-            if !recursive {
-                return Err(Failure::run(format_args!("{source}: is a folder; -r copies it")));
-            }
-            if let (Place::Remote(source), Place::Remote(target)) = (source, &target)
-                && source.server() == target.server()
-                && target.path.starts_with(&source.path)
-            {
-                return Err(Failure::run(format_args!("{target}: lies in {source}, which is to be copied")));
-            }
+        (Place::Local(place), Place::Local(folder)) => {
+            // The target itself need not be there.
+            let real = |path: &Path| fs::canonicalize(path).ok();
+            let parent =
+                || real(place.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new(".")));
+            let place = real(place).or_else(|| Some(parent()?.join(place.file_name()?)));
+            place.zip(real(folder)).is_some_and(|(place, folder)| place.starts_with(folder))
         }
-        if *source == target {
-            return Err(Failure::run(format_args!("{source}: source and target are the same")));
-        }
-        self.object(source, &target, &kind)?;
-        self.nested = true;
-        // A stack instead of recursion: a tree may be as deep as it likes.
-        let mut folders = vec![(source.clone(), target)];
-        if !matches!(kind, Kind::Folder { .. }) {
-            folders.clear();
-        }
-        while let Some((source, target)) = folders.pop() {
-            for name in self.names(&source)? {
-                let (source, target) = (source.join(&name), target.join(&name));
-                let kind = self.kind(&source, false)?;
-                self.object(&source, &target, &kind)?;
-                if let Kind::Folder { .. } = kind {
-                    folders.push((source, target));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies one object; of a folder, itself alone.
-    fn object(&mut self, source: &Place, target: &Place, kind: &Kind) -> Result<(), Failure> {
-        match *kind {
-            // It was there when the folder was listed: somebody was faster.
-            Kind::Absent => {}
-            Kind::File { mode } => {
-                self.copied.bytes += self.file(source, target, mode)?;
-                self.copied.files += 1;
-            }
-            Kind::Folder { mode } => {
-                self.make_folder(target, mode)?;
-                self.copied.folders += 1;
-            }
-            Kind::Link => {
-                let held = self.read_link(source)?;
-                self.make_link(target, &held)?;
-                self.copied.links += 1;
-            }
-            Kind::Other => self.copied.skipped += 1,
-        }
-        Ok(())
-    }
-
-    fn remote(&mut self, url: &Url) -> Result<&mut Remote, Failure> {
-        let server = url.server();
-        let index = match self.remotes.iter().position(|(known, _)| *known == server) {
-            Some(index) => index,
-            None => {
-                let remote = Remote::connect(&server)?;
-                self.remotes.push((server, remote));
-                self.remotes.len() - 1
-            }
-        };
-        Ok(&mut self.remotes[index].1)
-    }
-
-    /// What is at a place; a symbolic link of this machine is followed if so wished.
-    fn kind(&mut self, place: &Place, follow: bool) -> Result<Kind, Failure> {
-        match place {
-            Place::Local(path) => {
-                let metadata = if follow { fs::metadata(path) } else { fs::symlink_metadata(path) };
-                let metadata = match metadata {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kind::Absent),
-                    metadata => metadata.map_err(|error| local(path, &error))?,
-                };
-                let mode = metadata.mode() & MODE_MASK;
-                let file_type = metadata.file_type();
-                Ok(match () {
-                    () if file_type.is_file() => Kind::File { mode },
-                    () if file_type.is_dir() => Kind::Folder { mode },
-                    () if file_type.is_symlink() => Kind::Link,
-                    () => Kind::Other,
-                })
-            }
-            Place::Remote(url) => {
-                let attributes = match self.remote(url)?.find(&url.path) {
-                    Err(error) if error.is_absent() => return Ok(Kind::Absent),
-                    node => node.map_err(|error| error.at(url))?.attributes,
-                };
-                let mode = attributes.mode & MODE_MASK;
-                Ok(match attributes.file_type {
-                    FileType::Regular => Kind::File { mode },
-                    FileType::Directory => Kind::Folder { mode },
-                    FileType::Symlink => Kind::Link,
-                    _ => Kind::Other,
-                })
-            }
-        }
-    }
-
-    fn names(&mut self, folder: &Place) -> Result<Vec<OsString>, Failure> {
-        match folder {
-            Place::Local(path) => {
-                let entries = fs::read_dir(path).map_err(|error| local(path, &error))?;
-                let names = entries.map(|entry| Ok(entry?.file_name()));
-                names.collect::<io::Result<_>>().map_err(|error| local(path, &error))
-            }
-            Place::Remote(url) => {
-                let remote = self.remote(url)?;
-                let node = remote.find(&url.path).map_err(|error| error.at(url))?;
-                let entries = remote.list(&node.handle).map_err(|error| error.at(url))?;
-                Ok(entries.into_iter().map(|entry| entry.name).collect())
-            }
-        }
-    }
-
-    fn make_folder(&mut self, target: &Place, mode: u32) -> Result<(), Failure> {
-        match target {
-            Place::Local(path) => {
-                // The owner can always go on to fill it.
-                match fs::DirBuilder::new().mode(mode | 0o700).create(path) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_folder(path) => Ok(()),
-                    made => made.map_err(|error| local(path, &error)),
-                }
-            }
-            Place::Remote(url) => {
-                let remote = self.remote(url)?;
-                let (name, folder) = remote.folder_of(url)?;
-                match remote.make_folder(&folder, name, mode | 0o700) {
-                    Err(RemoteError::Status(stag::wire::nfs3::Status::Exist))
-                        if remote.child(&folder, name).is_ok_and(|node| node.is_folder()) =>
-                    {
-                        Ok(())
-                    }
-                    made => made.map(drop).map_err(|error| error.at(url)),
-                }
-            }
-        }
-    }
-
-    fn read_link(&mut self, link: &Place) -> Result<OsString, Failure> {
-        match link {
-            Place::Local(path) => fs::read_link(path).map(Into::into).map_err(|error| local(path, &error)),
-            Place::Remote(url) => {
-                let remote = self.remote(url)?;
-                let node = remote.find(&url.path).map_err(|error| error.at(url))?;
-                remote.read_link(&node.handle).map(OsString::from_vec).map_err(|error| error.at(url))
-            }
-        }
-    }
-
-    fn make_link(&mut self, target: &Place, held: &OsStr) -> Result<(), Failure> {
-        match target {
-            Place::Local(path) => symlink(held, path).map_err(|error| local(path, &error)),
-            Place::Remote(url) => {
-                let remote = self.remote(url)?;
-                let (name, folder) = remote.folder_of(url)?;
-                let made = remote.make_link(&folder, name, held.as_bytes());
-                made.map(drop).map_err(|error| error.at(url))
-            }
-        }
-    }
-
-    fn file(&mut self, source: &Place, target: &Place, mode: u32) -> Result<u64, Failure> {
-        let mut reader = self.open(source)?;
-        let mut writer = self.create(target, mode)?;
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(WINDOW, 0);
-        let mut offset = 0;
-        loop {
-            let len = self.read(source, &mut reader, offset, &mut buffer)?;
-            self.write(target, &mut writer, offset, &buffer[..len])?;
-            offset += len as u64;
-            // A window that is not full was the last: one Call less for each small file.
-            if len < buffer.len() {
-                break;
-            }
-        }
-        self.buffer = buffer;
-        Ok(offset)
-    }
-
-    fn open(&mut self, source: &Place) -> Result<End, Failure> {
-        match source {
-            Place::Local(path) => File::open(path).map(End::Local).map_err(|error| local(path, &error)),
-            Place::Remote(url) => {
-                let node = self.remote(url)?.find(&url.path).map_err(|error| error.at(url))?;
-                Ok(End::Remote(node.handle))
-            }
-        }
-    }
-
-    fn create(&mut self, target: &Place, mode: u32) -> Result<End, Failure> {
-        match target {
-            Place::Local(path) => {
-                let mut options = File::options();
-                options.write(true).create(true).truncate(true).mode(mode);
-                if self.nested {
-                    options.custom_flags(libc::O_NOFOLLOW);
-                }
-                options.open(path).map(End::Local).map_err(|error| local(path, &error))
-            }
-            Place::Remote(url) => {
-                let remote = self.remote(url)?;
-                let (name, folder) = remote.folder_of(url)?;
-                let node = remote.create(&folder, name, mode).map_err(|error| error.at(url))?;
-                Ok(End::Remote(node.handle))
-            }
-        }
-    }
-
-    /// Fills `buffer`, or as much of it as there is.
-    fn read(
-        &mut self,
-        source: &Place,
-        end: &mut End,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize, Failure> {
-        match (source, end) {
-            (Place::Remote(url), End::Remote(handle)) => {
-                self.remote(url)?.read(handle, offset, buffer).map_err(|error| error.at(url))
-            }
-            (_, End::Local(file)) => {
-                read_full(file, buffer).map_err(|error| Failure::run(format_args!("{source}: {error}")))
-            }
-            _ => unreachable!("what was opened at {source} is of another kind"),
-        }
-    }
-
-    fn write(&mut self, target: &Place, end: &mut End, offset: u64, data: &[u8]) -> Result<(), Failure> {
-        match (target, end) {
-            (Place::Remote(url), End::Remote(handle)) => {
-                self.remote(url)?.write(handle, offset, data).map_err(|error| error.at(url))
-            }
-            (_, End::Local(file)) => {
-                file.write_all(data).map_err(|error| Failure::run(format_args!("{target}: {error}")))
-            }
-            _ => unreachable!("what was made at {target} is of another kind"),
-        }
+        _ => false,
     }
 }
 
-/// An open file.
-enum End {
-    Local(File),
-    Remote(Handle),
+/// The folder that the copy goes into, and its name there.
+fn folder_of(copier: &Copier, target: &Place) -> Result<(Rc<Folder>, OsString), Failure> {
+    let jobs = Rc::clone(&copier.jobs);
+    match (target, &copier.target) {
+        (Place::Remote(url), End::Remote(session)) => {
+            let (name, handle) = session.alone(|remote| remote.folder_of(url))?;
+            Ok((Folder::top(Place::Remote(url.parent()), Some(handle), jobs), name.to_owned()))
+        }
+        (Place::Local(path), _) => {
+            // A path that ends with .. or / has no name: it is joined to whole.
+            let (parent, name) = match (path.parent(), path.file_name()) {
+                (Some(parent), Some(name)) => (parent.to_owned(), name.to_owned()),
+                _ => (path.clone(), ".".into()),
+            };
+            Ok((Folder::top(Place::Local(parent), None, jobs), name))
+        }
+        (Place::Remote(_), End::Local) => unreachable!("a server's place has a connection"),
+    }
+}
+
+/// Runs the workers. Returns the signal that ended them early, if one did.
+fn work(copier: &Copier) -> Result<Option<i32>, Failure> {
+    let (signal, second) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    for number in [SIGINT, SIGTERM] {
+        // The second one ends it at once: registered before what arms it.
+        flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&second))
+            .and_then(|_| flag::register(number, Arc::clone(&second)))
+            .and_then(|_| flag::register_usize(number, Arc::clone(&signal), number as usize))
+            .map_err(|error| Failure::run(format_args!("signal {number}: {error}")))?;
+    }
+    let clock = Clock::start_system();
+    let mut stopped_at = None;
+    let workers = (0..copier.options.jobs).map(|_| Box::pin(copier.work()) as Task<'_>).collect();
+    let sessions: Vec<Session> = match (copier.source.session(), copier.target.session()) {
+        (Some(one), Some(two)) if one.is(two) => vec![one.clone()],
+        (one, two) => one.into_iter().chain(two).cloned().collect(),
+    };
+    run(&copier.tasks, workers, &sessions, || {
+        if signal.load(Ordering::Relaxed) != 0 && stopped_at.is_none() {
+            stopped_at = Some(clock.now());
+            copier.halt();
+        }
+        let is_lost = || sessions.iter().any(Session::is_interrupted);
+        // Without a connection nothing can be removed.
+        stopped_at.is_none_or(|at| !is_lost() && clock.now().saturating_sub(at) < CLEANUP_MAX)
+    });
+    Ok(Some(signal.load(Ordering::Relaxed) as i32).filter(|signal| *signal != 0))
+}
+
+/// Why the copy ended early, with what is left of incomplete files.
+fn end(copier: &Copier, signal: Option<i32>) -> Result<(), Failure> {
+    let failure = copier.failure.take();
+    if failure.is_none() && signal.is_none() {
+        return Ok(());
+    }
+    let mut remains: Vec<String> =
+        copier.remains.take().into_iter().map(|(place, what)| format!("{place} {what}")).collect();
+    let partial = copier.partial.take().into_iter().map(|place| format!("{place} may be incomplete"));
+    remains.extend(partial);
+    let remains: String = remains.iter().map(|remain| format!("; {remain}")).collect();
+    let done = copier.copied.borrow().amount();
+    Err(match (failure, signal) {
+        (_, Some(signal)) => Failure::Signal(signal, format!("interrupted after {done}{remains}")),
+        (Some(failure), _) if remains.is_empty() => failure,
+        (Some(failure), _) => Failure::run(format_args!("{failure}{remains}")),
+        (None, None) => unreachable!("there is a reason"),
+    })
 }
 
 /// Reads until `buffer` is full or the source ends.
@@ -365,11 +257,6 @@ pub fn read_full(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize>
         }
     }
     Ok(len)
-}
-
-/// Whether it is a folder itself, and not a link to one.
-fn is_folder(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 fn local(path: &Path, error: &io::Error) -> Failure {

@@ -12,6 +12,8 @@ pub enum Failure {
     Usage(String),
     /// It went wrong while running: status 1.
     Run(String),
+    /// A signal ended it: status 128 and the signal's number, as shells say it.
+    Signal(i32, String),
     /// All is said already: status 1.
     Told,
     /// All is said already, and it is more than warnings: status 3 (`stag doctor`).
@@ -54,6 +56,7 @@ impl Failure {
         match self {
             Failure::Usage(text) => Failure::Usage(format!("{thing}: {text}")),
             Failure::Run(text) => Failure::Run(format!("{thing}: {text}")),
+            Failure::Signal(signal, text) => Failure::Signal(signal, format!("{thing}: {text}")),
             told => told,
         }
     }
@@ -64,6 +67,7 @@ impl Failure {
         let (status, text) = match self {
             Failure::Usage(text) => (2, text),
             Failure::Run(text) => (1, text),
+            Failure::Signal(signal, text) => (128_u8.saturating_add(*signal as u8), text),
             Failure::Told => return ExitCode::from(1),
             Failure::ToldErrors => return ExitCode::from(3),
             Failure::OutputClosed => return ExitCode::SUCCESS,
@@ -76,7 +80,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(text) | Failure::Run(text) => f.write_str(text),
+            Failure::Usage(text) | Failure::Run(text) | Failure::Signal(_, text) => f.write_str(text),
             Failure::Told | Failure::ToldErrors => f.write_str("failed"),
             Failure::OutputClosed => f.write_str("standard output was closed"),
         }

@@ -31,6 +31,7 @@ mod credentials;
 mod data;
 mod link;
 mod mount;
+pub(crate) mod session;
 mod tcp;
 
 /// Why an operation on a server's file failed.
@@ -296,15 +297,7 @@ impl Remote {
             let before = cookie;
             for entry in ok.entries {
                 cookie = entry.cookie;
-                let name = OsStr::from_bytes(entry.name.0);
-                if name == "." || name == ".." {
-                    continue;
-                }
-                // It may become a path of this machine: it must not lead anywhere else.
-                if name.is_empty() || entry.name.0.iter().any(|octet| matches!(octet, 0 | b'/')) {
-                    let name = name.display();
-                    return Err(RemoteError::Broken(format!("lists {name:?}, which is no file's name")));
-                }
+                let Some(name) = file_name(entry.name.0)? else { continue };
                 let node = match entry.handle {
                     Some(handle) => self.node(handle.0.to_vec(), entry.attributes)?,
                     None => self.child(folder, name)?,
@@ -413,6 +406,20 @@ impl Remote {
             None => self.child(folder, name),
         }
     }
+}
+
+/// A name of a listing; `None` for `.` and `..`.
+fn file_name(octets: &[u8]) -> Result<Option<&OsStr>, RemoteError> {
+    let name = OsStr::from_bytes(octets);
+    if name == "." || name == ".." {
+        return Ok(None);
+    }
+    // It may become a path of this machine: it must not lead anywhere else.
+    if name.is_empty() || octets.iter().any(|octet| matches!(octet, 0 | b'/')) {
+        let name = name.display();
+        return Err(RemoteError::Broken(format!("lists {name:?}, which is no file's name")));
+    }
+    Ok(Some(name))
 }
 
 fn place<'a>(folder: &'a Handle, name: &'a OsStr) -> DirectoryName<'a> {

@@ -171,9 +171,48 @@ impl fmt::Display for Time {
     }
 }
 
+/// A number with what it counts, in the singular or the plural: `1 file`, `2 files`.
+#[must_use]
+pub fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Octets within a time, as a rate for people: `2 kB/s`, `1.3 GB/s`. Units are powers of 1000.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate(pub u64, pub Duration);
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = self.0 as f64 / self.1.as_secs_f64().max(1e-9);
+        for (unit, size) in [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)] {
+            if rate >= size {
+                let precision = usize::from(rate < 10.0 * size);
+                return write!(f, "{:.precision$} {unit}/s", rate / size);
+            }
+        }
+        write!(f, "{rate:.0} B/s")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_and_rates_are_shown() {
+        assert_eq!(
+            (count(0, "file"), count(1, "file"), count(2, "file")),
+            ("0 files".into(), "1 file".into(), "2 files".into())
+        );
+        for (bytes, milliseconds, shown) in [
+            (138, 67, "2.1 kB/s"),
+            (0, 1, "0 B/s"),
+            (5 << 30, 2000, "2.7 GB/s"),
+            (90_000_000, 1000, "90 MB/s"),
+        ] {
+            assert_eq!(Rate(bytes, Duration::from_millis(milliseconds)).to_string(), shown);
+        }
+    }
 
     #[test]
     fn sizes_are_read_and_shown() {

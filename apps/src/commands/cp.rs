@@ -17,14 +17,13 @@ pub struct Cp {
     pub(crate) source: Place,
     /// The same; the copy comes into it, if it is a folder
     pub(crate) target: Place,
-    /// Folders too, with all that is in them
-    #[arg(short, long)]
-    recursive: bool,
+    #[command(flatten)]
+    options: copy::Options,
 }
 
 impl Cp {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
-        copy::copy(&self.source, &self.target, self.recursive, out)
+        copy::copy(&self.source, &self.target, self.options, out)
     }
 }

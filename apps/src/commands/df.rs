@@ -40,10 +40,13 @@ impl Df {
                 urls.push(url);
             }
         }
-        out.line(format_args!("{:>10} {:>10} {:>10} {:>5}  export", "size", "used", "free", "use"))?;
-        for url in urls {
+        for (index, url) in urls.into_iter().enumerate() {
             let node = remote.find(&url.path).map_err(|error| error.at(&url))?;
             let space = remote.space(&node.handle).map_err(|error| error.at(&url))?;
+            // Not above a complaint.
+            if index == 0 {
+                out.line(format_args!("{:>10} {:>10} {:>10} {:>5}  export", "size", "used", "free", "use"))?;
+            }
             let used = space.bytes_total.saturating_sub(space.bytes_free);
             let percent = 100.0 * used as f64 / space.bytes_total.max(1) as f64;
             let [total, used, free] =

@@ -20,15 +20,14 @@ pub struct Get {
     /// Where to put it; into it, if it is a folder
     #[arg(default_value = ".", hide_default_value = true)]
     path: PathBuf,
-    /// Folders too, with all that is in them
-    #[arg(short, long)]
-    recursive: bool,
+    #[command(flatten)]
+    options: copy::Options,
 }
 
 impl Get {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
         let (source, target) = (Place::Remote(self.url.clone()), Place::Local(self.path.clone()));
-        copy::copy(&source, &target, self.recursive, out)
+        copy::copy(&source, &target, self.options, out)
     }
 }

@@ -19,15 +19,14 @@ pub struct Put {
     path: PathBuf,
     /// Where to put it: shm://NAME/EXPORT/PATH; into it, if it is a folder
     pub(crate) url: Url,
-    /// Folders too, with all that is in them
-    #[arg(short, long)]
-    recursive: bool,
+    #[command(flatten)]
+    options: copy::Options,
 }
 
 impl Put {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
         let (source, target) = (Place::Local(self.path.clone()), Place::Remote(self.url.clone()));
-        copy::copy(&source, &target, self.recursive, out)
+        copy::copy(&source, &target, self.options, out)
     }
 }

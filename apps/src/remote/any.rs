@@ -6,6 +6,7 @@ use stag::fabric::{Iwarp, IwarpConfig, Shm, ShmConfig, Verbs, VerbsConfig};
 use stag::memory::Buf;
 use stag::nfs::client::{Finished, Operation};
 use stag::rpc::Chunks;
+use stag::runtime::Poller;
 
 use super::RemoteError;
 use super::link::{Link, SET_UP_TIMEOUT};
@@ -42,13 +43,15 @@ impl AnyLink {
         let options = options::get();
         match url.fabric {
             Fabric::Shm => {
-                let config = ShmConfig { queue_pairs: 2, completions: 4096, ..ShmConfig::default() };
+                let config =
+                    ShmConfig { queue_pairs: 2, completions: 4096, may_sleep: true, ..ShmConfig::default() };
                 Link::connect(url, reconnects, || Shm::open(config)).map(AnyLink::Shm)
             }
             Fabric::Iwarp => {
                 let config = IwarpConfig {
                     queue_pairs: 2,
                     completions: 4096,
+                    may_sleep: true,
                     handshakes: 1,
                     crc: options.crc,
                     congestion_control: options.congestion_control,
@@ -63,6 +66,7 @@ impl AnyLink {
                     exposure: options.exposure,
                     queue_pairs: 2,
                     completions: 4096,
+                    may_sleep: true,
                     setup_timeout: SET_UP_TIMEOUT,
                     ..VerbsConfig::default()
                 };
@@ -98,6 +102,31 @@ impl AnyLink {
         user: u64,
     ) -> Result<bool, RemoteError> {
         on!(self, link => link.begin(operation, chunks, user))
+    }
+
+    pub(super) fn try_begin<O: Operation>(
+        &mut self,
+        operation: &O,
+        chunks: &mut Chunks,
+        user: u64,
+    ) -> Result<bool, RemoteError> {
+        on!(self, link => link.try_begin(operation, chunks, user))
+    }
+
+    pub(super) fn take_finished(&mut self) -> Option<(u64, Result<Finished, RemoteError>)> {
+        on!(self, link => link.take_finished())
+    }
+
+    pub(super) fn pass(&mut self) -> usize {
+        on!(self, link => link.pass())
+    }
+
+    pub(super) fn poller(&mut self) -> &mut dyn Poller {
+        on!(self, link => link.poller())
+    }
+
+    pub(super) fn is_interrupted(&self) -> bool {
+        on!(self, link => link.is_interrupted())
     }
 
     pub(super) fn finished(&mut self) -> Result<Finished, RemoteError> {

@@ -19,9 +19,9 @@ const TRANSFER_LEN: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Octets of one READ.
-    read: usize,
+    pub(super) read: usize,
     /// Octets of one WRITE.
-    write: usize,
+    pub(super) write: usize,
 }
 
 impl Default for Limits {
@@ -50,7 +50,7 @@ const PAGE_LEN: usize = 4096;
 const DEPTH: usize = 4;
 
 /// Data up to this length goes inline: a chunk costs more than the copy.
-const INLINE_LEN_MAX: usize = 1024;
+pub(super) const INLINE_LEN_MAX: usize = 1024;
 
 /// A part of the caller's buffer that is to be transferred.
 #[derive(Clone, Copy, Debug)]

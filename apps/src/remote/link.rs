@@ -1,17 +1,17 @@
 //! One connection of a client, driven on the calling thread: begins Calls and waits for their ends.
 
 use std::hash::{BuildHasher, RandomState};
-use std::thread;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use stag::fabric::{DisconnectReason, FabricError, Provider};
 use stag::memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
 use stag::nfs::client::{Finished, Operation, Target};
 use stag::rpc::{
-    Backoff, CallError, CallRefused, Chunks, ClientPolicy, CloseReason, ConnectionEvent, ConnectionId,
-    Credentials, Engine, EngineConfig, KeepAlive, Pools,
+    Backoff, CallError, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
+    ConnectionId, Credentials, Engine, EngineConfig, KeepAlive, Pools,
 };
-use stag::runtime::{Clock, Poller};
+use stag::runtime::{Clock, PollMode, Poller, sleep};
 use stag::wire::nfs3;
 
 use super::RemoteError;
@@ -56,10 +56,17 @@ const POLICY: ClientPolicy = ClientPolicy {
 /// How long a connection may take to come about, or to end.
 pub(super) const SET_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Waiting: first by polling, then by leaving the core to others between polls, then asleep.
-const SPIN: Duration = Duration::from_micros(200);
-const YIELD: Duration = Duration::from_millis(20);
-const SLEEP: Duration = Duration::from_micros(100);
+/// How long to poll for an answer before sleep: longer than a server on a core of its own needs.
+pub(super) const SPIN: Duration = PollMode::SPIN;
+
+/// The longest sleep: what wakes nobody, such as the engine's own timers after a signal, is looked at again then.
+pub(super) const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// The clock of every connection of this process, so that one sleep can wait for several of them.
+pub(super) fn clock() -> Clock {
+    static CLOCK: OnceLock<Clock> = OnceLock::new();
+    *CLOCK.get_or_init(Clock::start_system)
+}
 
 /// A connection over one fabric.
 pub(super) struct Link<P: Provider> {
@@ -110,7 +117,7 @@ impl<P: Provider> Link<P> {
         // Any number will do, but it should differ from run to run.
         let seed = RandomState::new().hash_one(std::process::id()) as u32;
         let mut engine = Engine::new(provider, (), pools, config, seed).map_err(|error| broken(&error))?;
-        let clock = Clock::start_system();
+        let clock = clock();
         let now = clock.now();
         engine.poll(now);
         let policy = if reconnects { POLICY } else { ClientPolicy::default() };
@@ -235,6 +242,11 @@ impl<P: Provider> Link<P> {
         let Some(completed) = completed else {
             return Err(RemoteError::Broken("the engine lost a Call".to_owned()));
         };
+        self.judge(completed)
+    }
+
+    /// Tells a Call that has results from one that failed, and records its time.
+    fn judge(&mut self, completed: CompletedCall) -> Result<Finished, RemoteError> {
         match completed.result {
             Ok(_) => {}
             Err(CallError::ProgramUnavailable | CallError::ProgramMismatch { .. }) => {
@@ -271,20 +283,65 @@ impl<P: Provider> Link<P> {
     fn wait<T>(&mut self, timeout: Duration, mut poll: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
         let begun = self.clock.now();
         self.now = begun;
+        let mut active = begun;
         loop {
-            self.engine.poll(self.now);
+            if self.engine.poll(self.now) > 0 {
+                active = self.now;
+            }
             let found = poll(self);
             self.now = self.clock.now();
             if found.is_some() {
                 return found;
             }
-            match self.now.saturating_sub(begun) {
-                waited if waited >= timeout => return None,
-                waited if waited < SPIN => std::hint::spin_loop(),
-                waited if waited < YIELD => thread::yield_now(),
-                _ => thread::sleep(SLEEP),
+            if self.now.saturating_sub(begun) >= timeout {
+                return None;
             }
+            if self.now.saturating_sub(active) < SPIN {
+                std::hint::spin_loop();
+                continue;
+            }
+            let latest = begun.saturating_add(timeout).min(self.now.saturating_add(SLEEP_MAX));
+            sleep(&mut [&mut self.engine], self.now, latest);
+            self.now = self.clock.now();
         }
+    }
+
+    /// Makes a pass, without waiting. Returns the number of events.
+    pub(super) fn pass(&mut self) -> usize {
+        self.now = self.clock.now();
+        let events = self.engine.poll(self.now);
+        self.note_events();
+        events
+    }
+
+    /// What a sleep waits for.
+    pub(super) fn poller(&mut self) -> &mut dyn Poller {
+        &mut self.engine
+    }
+
+    /// Whether the connection is being made anew.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupted && self.closed.is_none()
+    }
+
+    /// Begins a Call, or says `false`: not now. Never waits, even while the connection is being made anew.
+    pub(super) fn try_begin<O: Operation>(
+        &mut self,
+        operation: &O,
+        chunks: &mut Chunks,
+        user: u64,
+    ) -> Result<bool, RemoteError> {
+        if self.is_interrupted() {
+            return Ok(false);
+        }
+        self.begin_now(operation, chunks, user)
+    }
+
+    /// The end of some Call, if one has ended: its user number, and its results.
+    pub(super) fn take_finished(&mut self) -> Option<(u64, Result<Finished, RemoteError>)> {
+        let completed = self.engine.completed()?;
+        let user = completed.user & !NOT_NFS;
+        Some((user, self.judge(completed)))
     }
 
     /// Why a Call failed; if the connection ended, why that.

@@ -36,7 +36,7 @@ pub use cores::{CORES_MAX, CoreId, CoreSet, CoreSetError};
 pub use environment::Finding;
 pub use mailbox::{Receiver, SendError, Sender, mailbox};
 pub use poller::Poller;
-pub use reactor::{PollMode, Reactor, ReactorConfig, Stopped};
+pub use reactor::{PollMode, Reactor, ReactorConfig, Stopped, sleep};
 pub use statistics::{Statistics, StatisticsReader};
 pub use stop::StopFlag;
 pub use timers::{TimerId, Timers};

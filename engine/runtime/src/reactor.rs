@@ -202,6 +202,32 @@ impl<C: TimeSource> Reactor<C> {
     }
 }
 
+/// Sleeps until one of `pollers` has work, their next timer or `latest` comes, or a signal arrives.
+///
+/// For a thread that polls by itself, without a [`Reactor`]. `now` and `latest` are on the clock whose time the
+/// pollers are given. Returns at once if one of them has work already.
+pub fn sleep(pollers: &mut [&mut dyn Poller], now: Duration, latest: Duration) {
+    let mut due = latest;
+    let mut entries = Vec::with_capacity(DESCRIPTORS);
+    // Armed first, asked second: work that comes in between makes a descriptor readable.
+    let is_idle = pollers.iter_mut().all(|poller| poller.arm());
+    if is_idle {
+        let mut descriptors = Vec::with_capacity(DESCRIPTORS);
+        for poller in pollers.iter() {
+            due = due.min(poller.next_timeout().unwrap_or(Duration::MAX));
+            poller.descriptors(&mut descriptors);
+        }
+        entries.extend(descriptors.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
+        let timeout = due.saturating_sub(now);
+        if timeout > Duration::ZERO {
+            wait(&mut entries, timeout);
+        }
+    }
+    for poller in pollers {
+        poller.disarm();
+    }
+}
+
 /// Waits until one of `entries` is readable or `timeout` has passed. May return early: on a signal.
 fn wait(entries: &mut [libc::pollfd], timeout: Duration) {
     let timeout = libc::timespec {
