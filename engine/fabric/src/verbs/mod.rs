@@ -174,10 +174,10 @@ pub struct VerbsConfig {
 
 /// A shared receive queue.
 ///
-/// It saves each queue pair's own receive queue, on the device and in memory; it saves no buffers, since a Receive that is
-/// granted is posted, whoever will use it (rule 6 of the design). Its price: a peer that sends more than it was granted
-/// takes others' Receives until we notice. Over InfiniBand and RoCE these others' messages wait a moment, over iWARP their
-/// connections end. So it is for many connections of peers that are trusted not to, and only used when asked for.
+/// It saves each queue pair's own receive queue, on the device and in memory. It saves no buffers: a credit is granted only
+/// if a Receive is posted for it, whoever will use that. Its price: a peer that sends more than it was granted takes others'
+/// Receives until we notice. Over InfiniBand and RoCE these others' messages wait a moment, over iWARP their connections
+/// end. So it is for many connections of peers that are trusted not to, and only used when asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedReceives {
     /// Receives of all queue pairs together.

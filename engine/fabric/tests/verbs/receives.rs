@@ -177,7 +177,7 @@ fn what_is_left_over_is_used() {
     assert_eq!(two.pools[1].outstanding(), 0);
 }
 
-/// No more are posted for all queue pairs together than there are (rule 6 of the design: a grant is a posted Receive).
+/// No more are posted for all queue pairs together than there are (a credit that is granted is a Receive that is posted).
 #[test]
 fn nothing_is_promised_twice() {
     let mut two = Two::new(6, [CAPACITY; 2]);
