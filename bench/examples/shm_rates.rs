@@ -6,11 +6,13 @@
 //! For scale, the box's own limits come first: a bare echo of 64 bytes over two cache lines, and memcpy.
 
 use std::env;
+use std::mem::ManuallyDrop;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use memmap2::MmapOptions;
 use rates::{DEPTH_MAX, LARGE, Reaped, SHAPE, WINDOWS, copies, echo, now, pin, report, report_copies, spawn};
 use stag::fabric::{Completed, Completion, Exposed, Provider, QueuePairId, Shm, ShmConfig};
 use stag_bench::bare::Side;
@@ -155,12 +157,11 @@ struct Line {
 }
 
 fn lines(fd: i32) -> &'static Lines {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new shared mapping of the memfd's only page, never unmapped.
-    let base = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, fd, 0) };
-    assert!(base != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+    let map = MmapOptions::new().len(4096).map_raw(fd).expect("the memfd's only page");
+    // Never unmapped.
+    let map = ManuallyDrop::new(map);
     // SAFETY: a page of zeroes, aligned; all of it is atomics.
-    unsafe { &*base.cast::<Lines>() }
+    unsafe { &*map.as_mut_ptr().cast::<Lines>() }
 }
 
 fn bounce(fd: &str) -> Result<()> {

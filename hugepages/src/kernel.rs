@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
+use memmap2::{MmapOptions, MmapRaw};
+
 use crate::page::PageSize;
 
 /// `memfd_create(2)` keeps log2 of the page size from this bit on.
@@ -66,9 +68,33 @@ fn allocate(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
 
 /// A shared mapping for reading and writing; unmapped when dropped.
 pub(crate) struct Region {
-    // Invariant: `base..base + len` is a live mapping that `Region::map` made and only `drop` ends.
+    // Invariant: `base..base + len` lies in the live mapping that `owner` ends.
     base: NonNull<u8>,
     len: usize,
+    _owner: Owner,
+}
+
+/// What unmaps a region.
+enum Owner {
+    /// At an address of the kernel's choice.
+    Anywhere(#[expect(dead_code, reason = "held for its drop")] MmapRaw),
+    /// At an aligned address.
+    Aligned(#[expect(dead_code, reason = "held for its drop")] Range),
+}
+
+/// A range of addresses that was mapped by the system call itself, since memmap2 maps at no address of our choice, and
+/// reserves none without access.
+struct Range {
+    // Invariant: `start..start + len` is mapped, by us, and only `drop` ends that.
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        // SAFETY: the fields' invariant; whoever was given an address in it was told that it ends here.
+        unsafe { unmap(self.start.as_ptr(), self.len) };
+    }
 }
 
 // SAFETY: an address range that is valid in every thread, and that `Region` itself neither reads nor writes
@@ -85,14 +111,14 @@ impl Region {
         let slack = align.saturating_sub(page);
         let room = len.checked_add(slack).ok_or(io::ErrorKind::InvalidInput)?;
         if slack == 0 {
-            // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-            let base = unsafe { map_at(ptr::null_mut(), len, READ_WRITE, libc::MAP_SHARED, fd.as_raw_fd())? };
-            return Ok(Region { base, len });
+            let map = MmapOptions::new().len(len).map_raw(&fd)?;
+            let base = NonNull::new(map.as_mut_ptr()).ok_or_else(mapped_at_0)?;
+            return Ok(Region { base, len, _owner: Owner::Anywhere(map) });
         }
         let reserve = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: as above.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let start = unsafe { map_at(ptr::null_mut(), room, libc::PROT_NONE, reserve, -1)? };
-        let reserved = Region { base: start, len: room };
+        let reserved = Range { start, len: room };
         let lead = start.addr().get().next_multiple_of(align) - start.addr().get();
         // SAFETY: `lead <= slack`, so all of this is within the range just reserved, which nobody else uses.
         // It is replaced by the new mapping, of which `base` is the first byte.
@@ -106,7 +132,7 @@ impl Region {
             unmap(start.as_ptr(), lead);
             unmap(base.as_ptr().add(len), slack - lead);
         }
-        Ok(Region { base, len })
+        Ok(Region { base, len, _owner: Owner::Aligned(Range { start: base, len }) })
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -117,6 +143,8 @@ impl Region {
         self.len
     }
 
+    // By the system call itself, here and below: memmap2 has no name for MADV_COLLAPSE and no mbind, and knows only the
+    // mappings that it made.
     fn advise(&self, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: our own mapping; none of the advices below changes or drops what is in it.
         check(unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) }).map(drop)
@@ -214,13 +242,6 @@ fn huge_bytes_in(smaps: &str, start: usize, end: usize) -> u64 {
     sum
 }
 
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: the field's invariant; whoever was given the address was told that it ends here.
-        unsafe { unmap(self.base.as_ptr(), self.len) };
-    }
-}
-
 const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 /// # Safety
@@ -238,7 +259,11 @@ unsafe fn map_at(
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
+    NonNull::new(base.cast()).ok_or_else(mapped_at_0)
+}
+
+fn mapped_at_0() -> io::Error {
+    io::Error::other("mapped at address 0")
 }
 
 /// # Safety
