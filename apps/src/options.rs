@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use stag::fabric::ExposureKind;
 use stag::fabric::iwarp::CongestionControl;
+use stag::fabric::shm::Admit;
 
 /// How servers are connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct Options {
     pub device: Option<String>,
     /// How it exposes memory; by its best means, if that is not said.
     pub exposure: Option<ExposureKind>,
+    /// Over shm, servers that are trusted with our memory besides those of the same user.
+    pub shm_allow: Vec<Admit>,
 }
 
 impl Default for Options {
@@ -31,6 +34,7 @@ impl Default for Options {
             congestion_control: None,
             device: None,
             exposure: None,
+            shm_allow: Vec::new(),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use stag::fabric::iwarp::CongestionControl;
+use stag::fabric::shm::Admit;
 
 use crate::commands::{
     cat, cp, df, doctor, dump, explain, fabrics, get, hugepages, ls, mkdir, mv, perf, ping, put, rm, stat,
@@ -23,8 +24,8 @@ use crate::{arguments, demo, stagd};
     version,
     disable_help_subcommand = true,
     help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
-        Options: --json --no-reconnect --mountport PORT; iwarp: --crc on|off\n         \
-        --congestion NAME; verbs: --device NAME --exposure KIND\n\
+        Options: --json --no-reconnect --mountport PORT; shm: --shm-allow WHO; iwarp:\n         \
+        --crc on|off --congestion NAME; verbs: --device NAME --exposure KIND\n\
         Examples: stag demo\n          stag ls -l shm://NAME/data\n"
 )]
 struct Stag {
@@ -50,6 +51,9 @@ struct Stag {
     /// How verbs exposes memory: window, registration or, unprotected, standing [default: the device's best]
     #[arg(long, global = true, hide = true, value_enum, value_name = "KIND")]
     exposure: Option<Exposure>,
+    /// Over shm, also trust a server of this user or group: uid:N, gid:N or any [default: of the same user only]
+    #[arg(long, global = true, hide = true, value_name = "WHO")]
+    shm_allow: Vec<Admit>,
     #[command(subcommand)]
     command: Command,
 }
@@ -140,12 +144,13 @@ impl Command {
 impl Stag {
     /// Refuses options that the command has no use for.
     fn check(&self) -> Result<(), Failure> {
-        let flags: [Flag; 5] = [
+        let flags: [Flag; 6] = [
             ("--mountport", self.mountport.is_some(), &["iwarp", "verbs"]),
             ("--crc", self.crc.is_some(), &["iwarp"]),
             ("--congestion", self.congestion.is_some(), &["iwarp"]),
             ("--device", self.device.is_some(), &["verbs"]),
             ("--exposure", self.exposure.is_some(), &["verbs"]),
+            ("--shm-allow", !self.shm_allow.is_empty(), &["shm"]),
         ];
         let used: Vec<&str> = self.command.fabrics().into_iter().map(Fabric::name).collect();
         match &self.command {
@@ -175,6 +180,7 @@ pub fn main() -> ExitCode {
         congestion_control: stag.congestion,
         device: stag.device,
         exposure: stag.exposure.map(Into::into),
+        shm_allow: stag.shm_allow,
     });
     let mut out = Output::new(stag.json);
     match stag.command.run(&mut out).and_then(|()| out.flush()) {

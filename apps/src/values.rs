@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 use stag::fabric::ExposureKind;
+use stag::fabric::shm::{Admit, BadAdmit};
 use stag::memory::PageChoice;
 
 /// A number of bytes: `4096`, `64K`, `512M`, `1G`, `1GiB`. Units are powers of 1024.
@@ -96,6 +97,24 @@ impl FromStr for CongestionControl {
 
 impl<'de> Deserialize<'de> for CongestionControl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CongestionControl, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Who is admitted over shm besides processes of the same user: see [`Admit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShmAllow(pub Admit);
+
+impl FromStr for ShmAllow {
+    type Err = BadAdmit;
+
+    fn from_str(text: &str) -> Result<ShmAllow, BadAdmit> {
+        text.parse().map(ShmAllow)
+    }
+}
+
+impl<'de> Deserialize<'de> for ShmAllow {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ShmAllow, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }

@@ -102,6 +102,12 @@ fn a_bad_command_line_is_one_line_and_status_2() {
             "write iwarp://[::]:20049",
         ),
         (STAGD, with(&["--config", "/no/such.toml"]), "/no/such.toml: No such file"),
+        (
+            STAGD,
+            with(&["--shm-allow", "root"]),
+            "\"root\" names nobody to admit; write uid:NUMBER, gid:NUMBER or any",
+        ),
+        (STAG, vec!["ping", "shm://a", "--shm-allow", "uid:"], "\"uid:\" names nobody to admit"),
     ];
     for (program, arguments, part) in cases {
         let output = run(program, &arguments);
@@ -129,6 +135,11 @@ fn a_flag_of_another_fabric_is_refused_with_the_fabric_that_uses_it() {
             STAG,
             &["cat", "iwarp://a/b", "shm://a/b", "--exposure", "window"],
             "--exposure: iwarp and shm have no use for it",
+        ),
+        (
+            STAG,
+            &["ping", "iwarp://a", "--shm-allow", "any"],
+            "--shm-allow: iwarp has no use for it, only shm has",
         ),
         (STAG, &["put", place, "iwarp://a/b", "--device", "siw0"], "--device: iwarp has no use for it"),
         (STAG, &["cp", "shm://a/b", place, "--crc", "on"], "--crc: shm has no use for it, only iwarp has"),
@@ -277,4 +288,26 @@ fn hugepages_changes_nothing_unless_told_to() {
     let absurd = run(STAG, &["hugepages", "setup", "--size", "4k", "--count", "1"]);
     assert_eq!(absurd.status.code(), Some(2));
     assert!(text(&absurd.stderr).contains("\"4k\" cannot be reserved; use one of: 2m, 1g"));
+}
+
+/// Who may map the server's memory is said before anybody does.
+#[test]
+fn a_server_over_shm_says_whom_it_admits() {
+    let served = ["--export", "mem:/data", "--listen", "shm://said", "--memory", "32M", "--check"];
+    let said = |more: &[&str]| {
+        let output = run(STAGD, &[&served[..], more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let out = text(&output.stdout);
+        let line = out.lines().find_map(|line| line.strip_prefix("shm        "));
+        line.unwrap_or_else(|| panic!("it is not said: {out}")).to_owned()
+    };
+    let own = rustix::process::geteuid().as_raw();
+    assert_eq!(said(&[]), format!("admits processes of user {own} only; --shm-allow admits others"));
+    let more = said(&["--shm-allow", "uid:7", "--shm-allow", "gid:8"]);
+    assert!(more.starts_with(&format!("admits processes of user {own} and of uid:7, gid:8: ")), "{more}");
+    let file = std::env::temp_dir().join(format!("stagd-shm-allow-{}.toml", std::process::id()));
+    std::fs::write(&file, "shm-allow = [\"any\"]\n").unwrap();
+    let any = said(&["--config", file.to_str().unwrap()]);
+    std::fs::remove_file(&file).unwrap();
+    assert!(any.starts_with("admits every process of this machine: "), "{any}");
 }

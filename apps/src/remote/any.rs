@@ -43,8 +43,13 @@ impl AnyLink {
         let options = options::get();
         match url.fabric {
             Fabric::Shm => {
-                let config =
-                    ShmConfig { queue_pairs: 2, completions: 4096, may_sleep: true, ..ShmConfig::default() };
+                let config = ShmConfig {
+                    admit: options.shm_allow,
+                    queue_pairs: 2,
+                    completions: 4096,
+                    may_sleep: true,
+                    ..ShmConfig::default()
+                };
                 Link::connect(url, reconnects, || Shm::open(config)).map(AnyLink::Shm)
             }
             Fabric::Iwarp => {

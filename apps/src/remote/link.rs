@@ -397,6 +397,13 @@ impl<P: Provider> Drop for Link<P> {
 
 /// Why a connection ended, and where to read on.
 fn closed(reason: &CloseReason) -> String {
-    let words = reason.describe("the server");
+    let words = match reason {
+        // Here the flag is known that the engine has no name for.
+        CloseReason::Fabric(DisconnectReason::NotAdmitted { uid, .. }) => format!(
+            "the server there runs as user {uid}, who could read and change all memory that is shared with it; if \
+             that is meant: --shm-allow uid:{uid}"
+        ),
+        reason => reason.describe("the server"),
+    };
     format!("{words} ({})", explain::hint(reason))
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use serde::Serialize;
+use stag::fabric::shm::Admit;
 use stag::fabric::verbs::{SharedReceives, VerbsCounters};
 use stag::fabric::{FabricError, Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig, resolve};
 
@@ -36,6 +37,7 @@ impl Served for Shm {
         Shm::open(ShmConfig {
             may_sleep: settings.poll == Poll::Adaptive,
             queue_pairs: plan.engine.connections_max,
+            admit: settings.shm_allow.clone(),
             ..ShmConfig::default()
         })
     }
@@ -139,6 +141,27 @@ pub(super) struct DeviceWork {
     pub(super) doorbells: u64,
 }
 
+/// Whom it admits over shm, if it listens there.
+pub(super) fn shm_admits(settings: &Settings) -> Option<String> {
+    if settings.fabric != Some(Fabric::Shm) {
+        return None;
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if settings.shm_allow.is_empty() {
+        return Some(format!("admits processes of user {own} only; --shm-allow admits others"));
+    }
+    if settings.shm_allow.contains(&Admit::Anybody) {
+        return Some(
+            "admits every process of this machine: each may read and change all that is served".to_owned(),
+        );
+    }
+    let others: Vec<String> = settings.shm_allow.iter().map(Admit::to_string).collect();
+    Some(format!(
+        "admits processes of user {own} and of {}: each may read and change all that is served",
+        others.join(", ")
+    ))
+}
+
 /// How Linux mounts what is served over verbs: MOUNT and locks go over TCP, for which an RDMA device has no port.
 pub(super) fn mount_advice(settings: &Settings, places: &[Listen]) -> Option<String> {
     let port = |place: &Listen| match place {
@@ -230,6 +253,23 @@ mod tests {
         }
         let settings = settings(&["iwarp://0.0.0.0", "tcp://0.0.0.0:1"]);
         assert_eq!(mount_advice(&settings, &settings.listen), None);
+    }
+
+    #[test]
+    fn over_shm_it_says_whom_it_admits() {
+        let own = rustix::process::geteuid().as_raw();
+        let mut settings = settings(&["shm://x"]);
+        let only = format!("admits processes of user {own} only; --shm-allow admits others");
+        assert_eq!(shm_admits(&settings), Some(only));
+        settings.shm_allow = vec![Admit::User(7), Admit::Group(8)];
+        let text = shm_admits(&settings).unwrap();
+        assert!(
+            text.starts_with(&format!("admits processes of user {own} and of uid:7, gid:8: each may")),
+            "{text}"
+        );
+        settings.shm_allow.push(Admit::Anybody);
+        assert!(shm_admits(&settings).unwrap().starts_with("admits every process"));
+        assert_eq!(shm_admits(&self::settings(&["iwarp://0.0.0.0"])), None);
     }
 
     #[test]

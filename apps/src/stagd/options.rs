@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::failure::Failure;
-use crate::values::{CongestionControl, Exposure, Pages, Poll, Size, Switch};
+use crate::values::{CongestionControl, Exposure, Pages, Poll, ShmAllow, Size, Switch};
 
 use super::listen::Listen;
 
@@ -33,6 +33,9 @@ pub struct Options {
     /// RDMA clients, and TCP clients [default: 64]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<u32>,
+    /// shm: admit others: uid:N, gid:N or any
+    #[arg(long, value_name = "WHO")]
+    pub shm_allow: Vec<ShmAllow>,
     /// iWARP asks for CRCs: on or off [default: on]
     #[arg(long, value_name = "SWITCH", hide_possible_values = true)]
     pub crc: Option<Switch>,
@@ -94,6 +97,7 @@ impl Options {
             inline_threshold: flags.inline_threshold.or(file.inline_threshold),
             credits: flags.credits.or(file.credits),
             connections_max: flags.connections_max.or(file.connections_max),
+            shm_allow: if flags.shm_allow.is_empty() { file.shm_allow } else { flags.shm_allow },
             crc: flags.crc.or(file.crc),
             congestion_control: flags.congestion_control.or(file.congestion_control),
             device: flags.device.or(file.device),

@@ -9,7 +9,7 @@ use stag::rpc::{Engine, Services};
 use stag::runtime::Stopped;
 
 use super::Settings;
-use super::fabric::{Device, DeviceWork, Served, mount_advice};
+use super::fabric::{Device, DeviceWork, Served, mount_advice, shm_admits};
 use super::listen::Listen;
 use super::locks::Locks;
 use super::plan::Plan;
@@ -36,6 +36,8 @@ struct Chosen<'a> {
     device: Option<&'a Device>,
     /// How Linux mounts it, over verbs.
     mount: Option<&'a str>,
+    /// Whom it admits, over shm.
+    shm: Option<&'a str>,
     warnings: &'a [String],
     inline_threshold: u32,
     credits: u32,
@@ -143,7 +145,8 @@ pub(super) fn checked(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let pages = format!("{} (asked for)", settings.pages.0);
-    let got = Got { pages, notes: &place.notes, device: None, mount: mount_advice(settings, &settings.listen) };
+    let got =
+        Got { pages, notes: &place.notes, device: None, mount: mount_advice(settings, &settings.listen) };
     chosen("checked", settings, plan, place, &got, out)
 }
 
@@ -181,6 +184,10 @@ fn chosen(
             out.line(format_args!("           {note}"))?;
         }
     }
+    let shm = shm_admits(settings);
+    if let Some(shm) = &shm {
+        out.line(format_args!("shm        {shm}"))?;
+    }
     let threshold = Size(engine.inline_threshold.into());
     let (credits, connections) = (engine.credits_max, engine.connections_max);
     out.line(format_args!(
@@ -209,6 +216,7 @@ fn chosen(
         notes: got.notes,
         device: got.device,
         mount: got.mount.as_deref(),
+        shm: shm.as_deref(),
         warnings: &place.warnings,
         inline_threshold: engine.inline_threshold,
         credits: engine.credits_max,

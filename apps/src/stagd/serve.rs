@@ -9,7 +9,9 @@ use stag::fabric::{Iwarp, Provider, Shm, Verbs};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, PageSize, Pool};
 use stag::nfs::server::{DATAGRAM_PROGRAMS, Registered, Registry, datagram_programs_at, programs_at};
 use stag::rpc::{Engine, Pools, Services};
-use stag::runtime::{Clock, CoreId, CoreSet, PollMode, Reactor, ReactorConfig, Receiver, StopFlag, Topology, affinity};
+use stag::runtime::{
+    Clock, CoreId, CoreSet, PollMode, Reactor, ReactorConfig, Receiver, StopFlag, Topology, affinity,
+};
 
 use super::claims::{Claim, Claimed, Claims, Holder};
 use super::fabric::{self, Served};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stag::fabric::ExposureKind;
+use stag::fabric::shm::Admit;
 use stag::nfs::export::Export;
 
 use crate::failure::Failure;
@@ -32,6 +33,8 @@ pub struct Settings {
     pub credits: u32,
     /// At once: of RDMA, and as many of TCP.
     pub connections_max: u32,
+    /// Who is admitted over shm besides processes of the same user.
+    pub shm_allow: Vec<Admit>,
     /// Whether iWARP asks for CRCs.
     pub crc: bool,
     /// Of all TCP sockets; the system's, if there is none.
@@ -118,6 +121,7 @@ impl Settings {
             inline_threshold: inline_threshold as u32,
             credits,
             connections_max,
+            shm_allow: options.shm_allow.iter().map(|allow| allow.0).collect(),
             crc: options.crc != Some(Switch::Off),
             congestion_control: options.congestion_control,
             device: options.device,
@@ -146,7 +150,8 @@ fn within(flag: &str, asked: Option<u32>, range: std::ops::RangeInclusive<u32>) 
 
 /// Refuses what no place where it listens has a use for.
 fn check_flags(options: &Options) -> Result<(), Failure> {
-    let flags: [Flag; 6] = [
+    let flags: [Flag; 7] = [
+        ("--shm-allow", !options.shm_allow.is_empty(), &["shm"]),
         ("--crc", options.crc.is_some(), &["iwarp"]),
         ("--congestion-control", options.congestion_control.is_some(), &["iwarp", "tcp"]),
         ("--device", options.device.is_some(), &["verbs"]),

@@ -71,11 +71,7 @@ impl Server {
     }
 
     /// As [`Server::start_at`]; `adjust` changes the command before it runs.
-    pub(crate) fn start_at_with(
-        url: &str,
-        arguments: &[&str],
-        adjust: impl FnOnce(&mut Command),
-    ) -> Server {
+    pub(crate) fn start_at_with(url: &str, arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Server {
         Server::launch(url, arguments, adjust)
     }
 

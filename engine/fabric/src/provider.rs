@@ -75,7 +75,10 @@ pub struct QueuePairCapacity {
     pub receive_len_max: u32,
 }
 
-/// How this provider's memory exposure works; see rule 5 of the design.
+/// How a provider exposes memory to its peers.
+///
+/// With all kinds but [`ExposureKind::Standing`] each exposure has a handle of its own, which a fence or an invalidation
+/// makes worthless without touching another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExposureKind {
     /// An entry of a table that the provider checks on every access.
@@ -280,6 +283,13 @@ pub enum DisconnectReason {
     PeerDied,
     /// The peer refused the connection, and says why.
     Rejected(String),
+    /// We refused: who listens there is no process that our side admits.
+    NotAdmitted {
+        /// Its user.
+        uid: u32,
+        /// Its group.
+        gid: u32,
+    },
     /// Nobody listens there.
     NoListener,
     /// Set-up took too long.
@@ -306,6 +316,9 @@ impl DisconnectReason {
                 format!("{peer} refused the connection, and does not say why")
             }
             DisconnectReason::Rejected(why) => format!("{peer} refused: {why}"),
+            DisconnectReason::NotAdmitted { uid, .. } => {
+                format!("{peer} runs as user {uid}, who is not admitted here, and got nothing")
+            }
             DisconnectReason::NoListener => "nobody listens there".to_owned(),
             DisconnectReason::TimedOut => "no connection in time".to_owned(),
             DisconnectReason::Unreachable(why) => format!("nothing leads there: {why}"),

@@ -4,10 +4,16 @@
 
 use std::collections::VecDeque;
 use std::env;
+use std::fs;
+use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use stag_fabric::shm::Admit;
 use stag_fabric::{
     Completed, Completion, DisconnectReason, Event, Exposed, Fence, Handle, Peer, Provider,
     QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, Shm, ShmConfig,
@@ -19,6 +25,8 @@ const ROLE: &str = "STAG_SHM_TEST_ROLE";
 const NAME: &str = "STAG_SHM_TEST_NAME";
 const CAPACITY: QueuePairCapacity =
     QueuePairCapacity { receives: 16, sends: 16, exposures: 8, send_len_max: 1024, receive_len_max: 1024 };
+/// The user whom nothing belongs to.
+const NOBODY: u32 = 65534;
 const DATA_LEN_MAX: usize = 64 * 1024;
 /// What a test waits for at most: a bound against hanging, not a time that it relies on.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,20 +61,28 @@ struct Side {
     pair: Option<QueuePairId>,
     peer: Option<Peer>,
     ended: Option<DisconnectReason>,
+    /// Connections that were asked for.
+    requests: u32,
 }
 
 impl Side {
     fn new(may_sleep: bool) -> Side {
+        Side::admitting(may_sleep, Vec::new())
+    }
+
+    fn admitting(may_sleep: bool, admit: Vec<Admit>) -> Side {
         let budget = Budget::new(16 << 20);
         let page = PageChoice::Size(PageSize::Base);
         let config = ArenaConfig { name: "processes", len: 4 << 20, page, node: None, budget: &budget };
         let arena = Arena::new(&config).expect("4 MiB of memory");
         let messages = Pool::fixed(&arena, "messages", 1024, 256).expect("they fit");
         let pages = Pool::runs(&arena, "pages", 4096, 800).expect("they fit");
-        let mut shm = Shm::open(ShmConfig { may_sleep, ..ShmConfig::default() }).expect("it needs nothing");
+        let config = ShmConfig { may_sleep, admit, ..ShmConfig::default() };
+        let mut shm = Shm::open(config).expect("it needs nothing");
         shm.register(&arena).expect("an arena is sealed");
         let completions = VecDeque::with_capacity(64);
-        Side { shm, messages, pages, start: now(), completions, pair: None, peer: None, ended: None }
+        let (pair, peer, ended) = (None, None, None);
+        Side { shm, messages, pages, start: now(), completions, pair, peer, ended, requests: 0 }
     }
 
     fn poll(&mut self) {
@@ -78,6 +94,7 @@ impl Side {
             match event {
                 Event::ConnectRequest { request, peer, .. } => {
                     self.peer = Some(peer);
+                    self.requests += 1;
                     if let Ok(pair) = self.shm.prepare(request, CAPACITY) {
                         self.post_receives(pair);
                         self.shm.accept(pair, b"").expect("just prepared");
@@ -197,10 +214,33 @@ struct Second(Child);
 impl Second {
     fn start(role: &str, name: &str) -> Second {
         let program = env::current_exe().expect("it has a path");
-        let mut command = Command::new(program);
+        let started = Second::spawn(&mut Command::new(program), role, name);
+        started.expect("this program can be run again")
+    }
+
+    /// Runs it as nobody, out of a folder that nobody can read. `None`, and why, if that cannot be done.
+    fn start_as_nobody(role: &str, name: &str) -> Option<Second> {
+        if !Path::new("/proc/self").metadata().is_ok_and(|own| own.uid() == 0) {
+            println!("SKIPPED: only root can start a process of another user");
+            return None;
+        }
+        let folder = env::temp_dir().join(name);
+        let program = folder.join("second");
+        fs::create_dir_all(&folder).expect("a folder for the program");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        fs::copy(env::current_exe().expect("it has a path"), &program).expect("a copy of the program");
+        let mut command = Command::new(&program);
+        command.current_dir("/").uid(NOBODY).gid(NOBODY);
+        let started = Second::spawn(&mut command, role, name);
+        // It runs, or never will.
+        fs::remove_dir_all(&folder).expect("it is ours");
+        started.map_err(|error| println!("SKIPPED: this root cannot start anything as nobody: {error}")).ok()
+    }
+
+    fn spawn(command: &mut Command, role: &str, name: &str) -> io::Result<Second> {
         command.args(["--exact", "second_process", "--nocapture", "--test-threads=1"]);
         command.env(ROLE, role).env(NAME, name).stdout(Stdio::null());
-        Second(command.spawn().expect("this program can be run again"))
+        command.spawn().map(Second)
     }
 
     fn kill(&mut self) {
@@ -243,8 +283,75 @@ fn second_process() {
                 side.poll();
             }
         }
+        "stranger" => {
+            // It trusts the server; the server does not trust it.
+            let mut side = Side::admitting(false, vec![Admit::Anybody]);
+            let why = loop {
+                side.shm.connect(&name, b"", CAPACITY).expect("the name is fine");
+                while side.ended.is_none() {
+                    side.poll();
+                    assert!(side.pair.is_none(), "it was admitted");
+                }
+                match side.ended.take() {
+                    Some(DisconnectReason::NoListener) => std::thread::yield_now(),
+                    ended => break ended,
+                }
+            };
+            assert!(
+                matches!(&why, Some(DisconnectReason::Rejected(why)) if why.contains("not admitted")),
+                "{why:?}"
+            );
+        }
+        "squatter" => {
+            let mut side = Side::admitting(false, vec![Admit::Anybody]);
+            side.serve(&name);
+            assert_eq!(side.requests, 1, "only who admits us asks");
+            assert_eq!(side.end(), DisconnectReason::Peer);
+        }
         other => panic!("no such role: {other}"),
     }
+}
+
+#[test]
+fn a_server_of_root_admits_nobody_else() {
+    let name = name("stranger");
+    let Some(mut second) = Second::start_as_nobody("stranger", &name) else { return };
+    let mut side = Side::new(false);
+    side.shm.listen(&name).expect("the name is free");
+    while second.0.try_wait().expect("it is ours").is_none() {
+        side.poll();
+        std::thread::yield_now();
+    }
+    assert_eq!(side.requests, 0);
+    second.finish();
+}
+
+#[test]
+fn a_client_of_root_gives_nothing_to_who_took_the_name() {
+    let name = name("squatter");
+    let Some(second) = Second::start_as_nobody("squatter", &name) else { return };
+    let mut side = Side::new(false);
+    loop {
+        side.shm.connect(&name, b"", CAPACITY).expect("the name is fine");
+        while side.ended.is_none() {
+            side.poll();
+            assert!(side.pair.is_none(), "it was admitted");
+        }
+        match side.ended.take() {
+            Some(DisconnectReason::NoListener) => std::thread::yield_now(),
+            ended => {
+                let expected = DisconnectReason::NotAdmitted { uid: NOBODY, gid: NOBODY };
+                assert_eq!(ended, Some(expected));
+                break;
+            }
+        }
+    }
+    // Told to, it does.
+    let mut side = Side::admitting(false, vec![Admit::User(NOBODY)]);
+    let pair = side.connect(&name);
+    side.shm.disconnect(pair);
+    assert_eq!(side.end(), DisconnectReason::Local);
+    second.finish();
 }
 
 /// Answers each message: reads what the first segment names, inverts it, writes it to the second, and

@@ -318,8 +318,12 @@ impl fmt::Display for ConnectionEvent {
             ConnectionEvent::Interrupted { connection, reason } => {
                 write!(f, "connection {connection}: interrupted: {reason}")
             }
-            ConnectionEvent::Restored { connection } => write!(f, "connection {connection}: established again"),
-            ConnectionEvent::Closed { connection, reason } => write!(f, "connection {connection}: closed: {reason}"),
+            ConnectionEvent::Restored { connection } => {
+                write!(f, "connection {connection}: established again")
+            }
+            ConnectionEvent::Closed { connection, reason } => {
+                write!(f, "connection {connection}: closed: {reason}")
+            }
         }
     }
 }
@@ -336,10 +340,7 @@ mod tests {
             closed(CloseReason::Fabric(DisconnectReason::NoListener)),
             "connection 3.1: closed: nobody listens there"
         );
-        assert_eq!(
-            closed(CloseReason::Silent),
-            "connection 3.1: closed: the peer does not answer any more"
-        );
+        assert_eq!(closed(CloseReason::Silent), "connection 3.1: closed: the peer does not answer any more");
         assert_eq!(
             CloseReason::Fabric(DisconnectReason::Peer).describe("the client"),
             "the client ended the connection"

@@ -29,7 +29,9 @@ impl ClientHost {
     fn learn(&mut self, name: &[u8]) {
         // Nothing that a terminal or a reader of the log could take for something else.
         let shown = |octet: &u8| match *octet {
-            octet @ (b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b':') => char::from(octet),
+            octet @ (b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b':') => {
+                char::from(octet)
+            }
             _ => '?',
         };
         self.0 = Some(name.iter().take(HOST_SHOWN_MAX).map(shown).collect());

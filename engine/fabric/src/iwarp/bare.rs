@@ -18,6 +18,12 @@ use crate::{
     WriteRequest,
 };
 
+/// The CRC of an FPDU, as fast as the provider finds it.
+#[must_use]
+pub fn crc32c(octets: &[u8]) -> u32 {
+    super::crc::crc32c(octets)
+}
+
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {

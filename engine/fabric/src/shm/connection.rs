@@ -1,16 +1,17 @@
 //! One queue pair: its rings, its tables, and what is posted to it.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use stag_memory::Buf;
 
 use super::exposure::{Access, Bind, Binds, Exposures, Fenced, Refusal};
 use super::order::{self, Word};
 use super::pages::{Layout, Part};
+use super::rendezvous;
 use super::ring::{BadHead, Consumer, Header, Kind, Producer};
 use super::setup::Dialing;
-use super::wake::Bell;
+use super::sockets::Socket;
 use crate::slots::Numbered;
 use crate::{
     Completed, Completion, DisconnectReason, Exposed, Fence, Handle, Peer, PostError, QueuePairCapacity,
@@ -64,8 +65,13 @@ pub(super) struct Link {
     ours: Part,
     theirs: Part,
     binds: Binds,
-    /// The peer's bell, if it may sleep.
-    bell: Option<Bell>,
+    /// Whether the peer may sleep.
+    may_sleep: bool,
+    /// Its sleep that we woke it from last, by what it calls it.
+    woken: u32,
+    /// How often we went to sleep, and how often the peer woke us.
+    sleeps: u32,
+    wakes: u32,
     /// How many of our arenas the peer knows.
     regions: usize,
     /// Our epoch; odd within a span of accesses.
@@ -73,7 +79,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(ours: Part, theirs: Part, binds: Binds, bell: Option<Bell>, regions: usize) -> Link {
+    pub(super) fn new(ours: Part, theirs: Part, binds: Binds, may_sleep: bool, regions: usize) -> Link {
         let (Layout { ring_len: our_len, .. }, Layout { ring_len: their_len, .. }) =
             (ours.layout(), theirs.layout());
         // SAFETY: both rings are mapped twice, back to back, by `Part`, and stay so: the parts are moved into
@@ -81,7 +87,8 @@ impl Link {
         // writable, and this producer the only one that writes there.
         let (consumer, producer) =
             unsafe { (Consumer::new(theirs.ring(), their_len), Producer::new(ours.ring(), our_len)) };
-        Link { consumer, producer, ours, theirs, binds, bell, regions, epoch: 0 }
+        let (woken, sleeps, wakes) = (0, 0, 0);
+        Link { consumer, producer, ours, theirs, binds, may_sleep, woken, sleeps, wakes, regions, epoch: 0 }
     }
 
     /// Our part.
@@ -89,14 +96,25 @@ impl Link {
         &self.ours
     }
 
-    /// Wakes the peer if it sleeps. After a doorbell, or after news for a producer that waits.
+    /// Wakes the peer if it sleeps, once for each time. After a doorbell, or after news for a producer that waits.
     #[inline(always)]
-    fn wake(&self) {
-        if let Some(bell) = &self.bell
-            && order::is_asleep(self.theirs.sleeping())
+    fn wake(&mut self, socket: Option<&Socket>) {
+        if self.may_sleep
+            && let Some(sleep) = order::asleep(self.theirs.sleeping())
+            && sleep != self.woken
+            && let Some(socket) = socket
         {
-            bell.ring();
+            self.woken = sleep;
+            rendezvous::wake(socket.as_fd());
         }
+    }
+
+    /// The peer woke us. `false`: more often than we slept.
+    pub(super) fn count_wake(&mut self) -> bool {
+        // From 0 on, in the same steps: what is between them may still come.
+        let is_expected = self.wakes != self.sleeps;
+        self.wakes = order::next_sleep(self.wakes);
+        is_expected
     }
 
     #[inline(always)]
@@ -154,7 +172,7 @@ pub(super) struct QueuePair {
     pub(super) needs_attention: bool,
     /// The peer can touch nothing any more: its socket is gone.
     pub(super) peer_gone: bool,
-    pub(super) socket: Option<OwnedFd>,
+    pub(super) socket: Option<Socket>,
     pub(super) peer: Peer,
     pub(super) dialing: Option<Dialing>,
     /// Accepting side: our part's descriptor, until ACCEPT is sent.
@@ -449,7 +467,7 @@ impl QueuePair {
         // First, so that a peer that fences what this batch did not invalidate need not wait.
         link.end_span();
         link.producer.publish();
-        link.wake();
+        link.wake(self.socket.as_ref());
     }
 
     /// Takes messages from the ring, at most `room` and a burst of them.
@@ -523,7 +541,7 @@ impl QueuePair {
             }
         };
         if link.consumer.tell(link.ours.head()) {
-            link.wake();
+            link.wake(self.socket.as_ref());
         }
         result
     }
@@ -572,7 +590,7 @@ impl QueuePair {
         // Their doorbell was rung when there was no room.
         if pushed {
             link.producer.publish();
-            link.wake();
+            link.wake(self.socket.as_ref());
         }
         Ok(())
     }
@@ -667,10 +685,11 @@ impl QueuePair {
     }
 
     /// Says that we sleep, or that we do not.
-    pub(super) fn set_sleeping(&self, sleeping: bool) {
-        if let Some(link) = &self.link {
+    pub(super) fn set_sleeping(&mut self, sleeping: bool) {
+        if let Some(link) = &mut self.link {
             if sleeping {
-                order::sleep_announce(link.ours.sleeping());
+                link.sleeps = order::next_sleep(link.sleeps);
+                order::sleep_announce(link.ours.sleeping(), link.sleeps);
             } else {
                 link.ours.sleeping().set(0);
             }

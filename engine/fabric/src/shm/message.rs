@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!   client                                     server
-//!     | HELLO  + part, bell, arenas               |
+//!     | HELLO  + part, arenas                     |
 //!     |------------------------------------------>|  ConnectRequest; prepare, accept
-//!     |               ACCEPT + part, bell, arenas |
+//!     |                     ACCEPT + part, arenas |
 //!     |<------------------------------------------|  Established
 //!     | Established                               |
 //! ```
 //!
 //! or REJECT with a reason. Each is one datagram of a SOCK_SEQPACKET socket, in the machine's own byte
-//! order, with the descriptors beside it. The socket then stays open to tell of the peer's end.
+//! order, with the descriptors beside it. The socket then stays open: it tells of the peer's end, and a WAKE goes
+//! through it to a side that sleeps, at most one for each time that it went to sleep.
 
 use super::pages::Layout;
 use super::regions::REGIONS_MAX;
@@ -25,8 +26,15 @@ pub(super) const LEN_MAX: usize = FIXED_LEN + 8 * REGIONS_MAX + PRIVATE_DATA_LEN
 
 const MAGIC: u32 = u32::from_be_bytes(*b"Stag");
 /// Counts changes of the messages and of the layout of shared memory.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const FIXED_LEN: usize = 4 * 13;
+
+/// The datagram that wakes a side that sleeps.
+pub(super) const WAKE: [u8; 12] = {
+    let ([a, b, c, d], [e, f, g, h]) = (MAGIC.to_ne_bytes(), VERSION.to_ne_bytes());
+    let [i, j, k, l] = 4u32.to_ne_bytes();
+    [a, b, c, d, e, f, g, h, i, j, k, l]
+};
 
 /// What each side says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -219,5 +227,6 @@ mod tests {
             }
         }
         assert_eq!(Message::decode(b"GET / HTTP/1.1\r\n"), Err(Malformed::Version));
+        assert_eq!(Message::decode(&WAKE), Err(Malformed::Content));
     }
 }

@@ -3,15 +3,36 @@
 //! Messages go through byte rings (`ring`); RDMA Write and RDMA Read are one copy by the initiator,
 //! straight between its buffer and the peer's arena, which it has mapped (`regions`). What may be
 //! touched is announced and fenced per exposure (`exposure`). Two processes find each other through a Unix
-//! socket (`rendezvous`, `setup`), which then stays open and tells at once when the peer is gone.
+//! socket (`rendezvous`, `setup`), which then stays open: it wakes a side that sleeps, and tells at once when the peer is gone.
 //!
 //! # Trust
 //!
-//! **For processes that trust each other with the memory they map**: each maps the registered arenas of the
-//! other, all of them, writable. Handles, bounds, access and fences are checked by the initiator's copy
-//! of this code; they protect against mistakes, not against a peer that is bent on harm. What a peer puts into
-//! rings and messages is checked all the same: it can end its connection, never crash or hang us. By
-//! default only processes of the same user, or root, connect ([`Admit`]).
+//! **A process that is admitted has the power of our own user over all memory that is registered.** By default only
+//! processes of the same user are, root being no exception; [`ShmConfig::admit`] names others. Both sides check, by the
+//! kernel's word ([`Admit`]), before they send or map anything: who is not admitted gets no descriptor, only the refusal.
+//!
+//! An admitted peer *can*:
+//!
+//! - read and write every registered arena, all of it, at any time: messages and data of all connections, over other
+//!   transports too if they use the same arena. Handles, bounds, access and fences are checked by the initiator's copy of this
+//!   code; they protect against mistakes, not against a peer that is bent on harm;
+//! - so change octets while we look at them. Our code copies once what it takes from rings, and checks the copy. But
+//!   messages lie in registered memory, where `&[u8]` promises the compiler that they stand still, and RDMA Reads and Writes
+//!   copy by `memcpy`: with such a peer these are data races, for which the language promises nothing. What was seen of
+//!   them is wrong octets and connections that end;
+//! - punch holes into our arenas, which no seal forbids while others may write. On pages of 4 KiB a hole reads as zeroes.
+//!   **On reserved hugepages the page goes back to the machine; if none is free when we touch the hole, we die of SIGBUS**;
+//! - make us pay for its memory: a page of its arenas that nobody touched before is charged to who writes there first;
+//! - keep our arenas in memory for as long as it runs, also when we have ended;
+//! - tell us wrong things through its rings and its control words: then its connection ends.
+//!
+//! It *cannot*:
+//!
+//! - make us wait: no system call on anything that a peer owns, shares or sent blocks. We are woken through our own
+//!   socket, wake a peer by a send that does not wait, and leave to a thread each close that could wait (`sockets`);
+//! - shrink what we map (seals), or have us map what is no sealed memfd of whole pages;
+//! - write our ring and control words, which it maps read-only (sealed against more since Linux 5.1; before that it could);
+//! - reach memory that is not registered, nor our descriptors.
 //!
 //! # Cost
 //!
@@ -25,6 +46,7 @@
 //! more, and all that was exposed comes back. So a process must not hand its sockets to a child that
 //! outlives it: they close on `exec`, but a bare `fork` keeps them.
 
+mod admit;
 mod connection;
 mod exposure;
 mod message;
@@ -35,12 +57,12 @@ mod regions;
 mod rendezvous;
 mod ring;
 mod setup;
+mod sockets;
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests;
-mod wake;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -53,7 +75,9 @@ use crate::{Completion, DisconnectReason, Event, FabricError, QueuePairCapacity,
 use connection::{Phase, QueuePair};
 use regions::Regions;
 use setup::Incoming;
-use wake::Bell;
+use sockets::Listener;
+
+pub use admit::{Admit, BadAdmit};
 
 /// Bytes of a ring, unless large messages need more.
 const RING_LEN_DEFAULT: u32 = 16 * 1024;
@@ -70,18 +94,11 @@ const LOOK_PASSES: u32 = 4096;
 /// How soon a listener with a full backlog is tried again.
 const DIAL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Who may be at the other end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Admit {
-    /// Processes of our user, and root; anybody if we are root ourselves.
-    #[default]
-    SameUserOrRoot,
-    /// Any process that reaches the socket's name. It can read and write all registered memory.
-    AnyUser,
-}
+/// What a socket is watched for.
+const SOCKET: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
 /// How to open the provider.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmConfig {
     /// Whether the reactor may sleep on [`Provider::descriptor`](crate::Provider::descriptor). It costs every peer a fence per doorbell.
     pub may_sleep: bool,
@@ -91,8 +108,9 @@ pub struct ShmConfig {
     pub completions: u32,
     /// How long a connection's set-up may take.
     pub setup_timeout: Duration,
-    /// Who may connect, and to whom we do.
-    pub admit: Admit,
+    /// Who may connect, and to whom we do, besides processes of our own user. **Whoever is admitted may read and write all
+    /// registered memory**: see [Trust](self#trust).
+    pub admit: Vec<Admit>,
 }
 
 impl Default for ShmConfig {
@@ -102,7 +120,7 @@ impl Default for ShmConfig {
             queue_pairs: 1024,
             completions: 64 * 1024,
             setup_timeout: Duration::from_secs(5),
-            admit: Admit::default(),
+            admit: Vec::new(),
         }
     }
 }
@@ -110,7 +128,6 @@ impl Default for ShmConfig {
 /// What we tell every peer.
 struct Ours {
     may_sleep: bool,
-    bell: Bell,
     arenas: Vec<Arena>,
 }
 
@@ -155,12 +172,14 @@ pub struct Shm {
     generations: Vec<u32>,
     completions_taken: u64,
     regions: Regions,
-    listeners: Vec<OwnedFd>,
+    listeners: Vec<Listener>,
     incoming: Vec<Incoming>,
     incoming_next: u32,
     /// Queue pairs that wait for their listener.
     dialing: Vec<u32>,
     is_armed: bool,
+    /// Tells our user: [`admit::own_user`], but in tests.
+    own_user: fn() -> u32,
 }
 
 impl Shm {
@@ -171,8 +190,6 @@ impl Shm {
             move |source| FabricError::System { doing, source }
         };
         let epoll = Epoll::new().map_err(failed("make an epoll"))?;
-        let bell = Bell::new().map_err(failed("make an eventfd"))?;
-        epoll.add(bell.as_fd(), Token::Own, EventFlags::IN).map_err(failed("watch an eventfd"))?;
         let count = config.queue_pairs as usize;
         Ok(Shm {
             active: Vec::with_capacity(count),
@@ -185,8 +202,8 @@ impl Shm {
             look_passes: 0,
             now: Duration::ZERO,
             slots: Vec::with_capacity(count),
+            ours: Ours { may_sleep: config.may_sleep, arenas: Vec::new() },
             config,
-            ours: Ours { may_sleep: config.may_sleep, bell, arenas: Vec::new() },
             epoll,
             // Established and Disconnected for each, and the requests.
             events: VecDeque::with_capacity(2 * count + INCOMING_MAX),
@@ -198,6 +215,7 @@ impl Shm {
             incoming_next: 0,
             dialing: Vec::new(),
             is_armed: false,
+            own_user: admit::own_user,
         })
     }
 
@@ -337,7 +355,7 @@ impl Shm {
         for at in 0..self.epoll.look() {
             let Ready { token, hung_up } = self.epoll.ready(at);
             match token {
-                Token::Own => self.ours.bell.clear(),
+                Token::Own => {}
                 Token::Listener(index) => self.take_connections(index),
                 Token::Incoming { index: id, .. } => self.hear_incoming(id, hung_up),
                 Token::QueuePair { index, .. } => {

@@ -5,7 +5,7 @@
 //!
 //! - **doorbell**: [`publish`] with [`observe`];
 //! - **fence of an exposure**: [`access_begin`], [`is_dead`], [`access_end`] with [`kill`], [`is_over`];
-//! - **sleep**: [`sleep_announce`] then [`observe`], with [`publish`] then [`is_asleep`].
+//! - **sleep**: [`sleep_announce`] then [`observe`], with [`publish`] then [`asleep`].
 //!
 //! Each word has one writer. A side maps the words of its peer read-only.
 
@@ -148,17 +148,29 @@ pub(super) fn is_over<W: Word<Value = u64>>(epoch: &W, span: u64) -> bool {
     epoch.get_acquire() != span
 }
 
-/// Sleeper: says that it goes to sleep. It must look at every ring once more ([`observe`]) before it does.
+/// What the sleep behind the sleep `number` is called: never 0, which means awake.
 #[inline]
-pub(super) fn sleep_announce<W: Word<Value = u32>>(sleeping: &W) {
-    sleeping.set(1);
+pub(super) const fn next_sleep(number: u32) -> u32 {
+    if number == u32::MAX { 1 } else { number + 1 }
 }
 
-/// Producer, after [`publish`]: whether the peer must be woken. Pairs with [`sleep_announce`] and a fence.
+/// Sleeper: says that it goes to sleep, and what this sleep is called: another [`next_sleep`] each time. It must look at
+/// every ring once more ([`observe`]) before it does.
 #[inline]
-pub(super) fn is_asleep<W: Word<Value = u32>>(sleeping: &W) -> bool {
+pub(super) fn sleep_announce<W: Word<Value = u32>>(sleeping: &W, number: u32) {
+    debug_assert!(number != 0);
+    sleeping.set(number);
+}
+
+/// Producer, after [`publish`]: the sleep that the peer must be woken from, unless that was done since this sleep began.
+/// Pairs with [`sleep_announce`] and a fence.
+#[inline]
+pub(super) fn asleep<W: Word<Value = u32>>(sleeping: &W) -> Option<u32> {
     W::fence();
-    sleeping.get() != 0
+    match sleeping.get() {
+        0 => None,
+        number => Some(number),
+    }
 }
 
 #[cfg(all(test, loom))]
@@ -276,16 +288,47 @@ mod loom_tests {
                 let (ring, sleeping, woken) = (ring.clone(), sleeping.clone(), woken.clone());
                 thread::spawn(move || {
                     publish(&ring[0], &ring[1], 7);
-                    if is_asleep(&*sleeping) {
-                        woken.store(1, Ordering::Relaxed);
+                    if let Some(sleep) = asleep(&*sleeping) {
+                        woken.store(sleep, Ordering::Relaxed);
                     }
                 })
             };
-            sleep_announce(&*sleeping);
+            sleep_announce(&*sleeping, 1);
             AtomicU32::fence();
             let seen = observe(&ring[0]);
             producer.join().unwrap();
             assert!(seen == 7 || woken.load(Ordering::Relaxed) == 1, "asleep with work in the ring");
+        });
+    }
+
+    /// One wake-up for each sleep is enough: that the first sleep was ended does not hide the second.
+    #[test]
+    fn no_lost_wake_in_a_second_sleep() {
+        loom::model(|| {
+            let ring = Arc::new([AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)]);
+            let sleeping = Arc::new(AtomicU32::new(1));
+            let producer = {
+                let (ring, sleeping) = (ring.clone(), sleeping.clone());
+                thread::spawn(move || {
+                    let mut woken = 0;
+                    for batch in 0..2 {
+                        publish(&ring[batch], &ring[batch + 1], 7);
+                        if let Some(sleep) = asleep(&*sleeping)
+                            && sleep != woken
+                        {
+                            woken = sleep;
+                        }
+                    }
+                    woken
+                })
+            };
+            // Something else ended the first sleep. What the first batch brings does not matter here.
+            sleeping.set(0);
+            sleep_announce(&*sleeping, next_sleep(1));
+            AtomicU32::fence();
+            let seen = observe(&ring[1]);
+            let woken = producer.join().unwrap();
+            assert!(seen == 7 || woken == 2, "asleep with work in the ring");
         });
     }
 

@@ -18,6 +18,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use super::{MESSAGE_LEN_MAX, ring};
+
 const HEAD: usize = 0;
 const EPOCH: usize = 64;
 const SLEEPING: usize = 128;
@@ -35,8 +37,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Largest ring.
-    pub(super) const RING_LEN_MAX: u32 = 1 << 24;
+    /// Largest ring: that of the largest message.
+    pub(super) const RING_LEN_MAX: u32 = ring::ring_len(MESSAGE_LEN_MAX, 0);
     /// Most exposures of a queue pair.
     pub(super) const EXPOSURES_MAX: u32 = 4096;
 
@@ -94,6 +96,7 @@ impl Part {
         Part::map(fd, layout, libc::PROT_READ)
     }
 
+    // By the system calls themselves: memmap2 maps at no address of our choice, which the second view of the ring needs.
     fn map(fd: BorrowedFd<'_>, layout: Layout, protection: libc::c_int) -> io::Result<Part> {
         let (control_len, ring_len) = (layout.control_len(), layout.ring_len as usize);
         // The address range first, so that the two views of the ring can be put side by side into it.
@@ -194,12 +197,34 @@ impl Drop for Part {
     }
 }
 
-/// Whether a received memfd can be mapped for `len` bytes without the danger that a shrinking file makes
-/// us die of SIGBUS.
+/// Whether a received memfd can be mapped for `len` bytes without the danger that a file that shrinks makes us die of
+/// SIGBUS, and unmapped again: `len` is whole pages of the file. Nothing that is asked here waits, whatever `fd` is.
+///
+/// A peer can still punch holes into memory that it may write (no seal forbids that alone). On pages of the usual size it
+/// reads as zeroes then; on reserved hugepages a touch needs a free one.
 pub(super) fn is_safe_to_map(fd: BorrowedFd<'_>, len: u64) -> bool {
-    // SAFETY: an open descriptor. On anything but a memfd it fails.
+    page_len(fd).is_some_and(|page| {
+        len > 0 && len.is_multiple_of(page) && file_status(fd).is_ok_and(|s| s.st_size as u64 >= len)
+    })
+}
+
+/// As [`is_safe_to_map`], for the memory of a connection, which is not mapped in units of hugepages.
+pub(super) fn is_safe_part(fd: BorrowedFd<'_>, len: u64) -> bool {
+    page_len(fd) == Some(PAGE as u64) && is_safe_to_map(fd, len)
+}
+
+/// The length of the file's pages, if it is a memfd that is sealed against shrinking.
+fn page_len(fd: BorrowedFd<'_>) -> Option<u64> {
+    // SAFETY: an open descriptor. On anything but a file in memory it fails.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0 && file_status(fd).is_ok_and(|s| s.st_size as u64 >= len)
+    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        return None;
+    }
+    let mut status = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: an open descriptor and room for the answer.
+    check(unsafe { libc::fstatfs(fd.as_raw_fd(), status.as_mut_ptr()) }).ok()?;
+    // SAFETY: filled in, as the call succeeded.
+    u64::try_from(unsafe { status.assume_init() }.f_bsize).ok()
 }
 
 /// `fstat`.
@@ -241,6 +266,36 @@ mod tests {
         assert!(Part::map(fd.as_fd(), LAYOUT, libc::PROT_READ | libc::PROT_WRITE).is_err());
         // SAFETY: an open descriptor.
         assert!(check(unsafe { libc::ftruncate(fd.as_raw_fd(), 0) }).is_err());
+    }
+
+    #[test]
+    fn lengths_that_are_not_whole_pages_are_refused() {
+        let (_ours, fd) = Part::create(LAYOUT).unwrap();
+        let len = LAYOUT.file_len() as u64;
+        for (len, is_safe) in [(0, false), (1, false), (4096, true), (len - 1, false), (len + 4096, false)] {
+            assert_eq!(is_safe_to_map(fd.as_fd(), len), is_safe, "{len}");
+            assert_eq!(is_safe_part(fd.as_fd(), len), is_safe, "{len}");
+        }
+    }
+
+    /// The kernel rounds the length of their mappings up, and so beyond what is reserved for a part.
+    #[test]
+    fn a_part_on_hugepages_is_refused() {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+        // SAFETY: a C string, and flags that exist.
+        let Ok(fd) = check(unsafe { libc::memfd_create(c"huge".as_ptr(), flags) }) else {
+            return println!("SKIPPED: this kernel has no hugepages of 2 MiB");
+        };
+        // SAFETY: just made.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: an open descriptor. A file of reserved pages takes none before it is mapped.
+        unsafe {
+            check(libc::ftruncate(fd.as_raw_fd(), 2 << 20)).unwrap();
+            check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK)).unwrap();
+        }
+        assert!(is_safe_to_map(fd.as_fd(), 2 << 20));
+        assert!(!is_safe_to_map(fd.as_fd(), 4096), "not a whole page");
+        assert!(!is_safe_part(fd.as_fd(), 2 << 20));
     }
 
     #[test]

@@ -12,8 +12,7 @@ use super::connection::{Link, Phase, QueuePair};
 use super::regions::REGIONS_MAX;
 use super::rendezvous::{self, Address};
 use super::setup::{self, Dialing, refuse};
-use super::wake::SOCKET;
-use super::{Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, Shm, message, order, pages, ring};
+use super::{Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, SOCKET, Shm, message, order, pages, ring};
 use crate::epoll::Token;
 use crate::setup::check_private_data;
 use crate::slots::find;
@@ -115,17 +114,20 @@ impl Provider for Shm {
         };
         let seed = seed()?;
         let id = self.admit(&capacity).map_err(refused)?;
-        let parts = setup::create_part(&capacity).and_then(|ours| Ok((ours, offer.map(&mut self.regions)?)));
-        let ((ours, fd), (theirs, binds, bell)) = match parts {
+        let parts = setup::create_part(&capacity).and_then(|ours| {
+            let theirs = offer.map(&mut self.regions)?;
+            self.epoll.change(incoming.socket.as_fd(), Token::queue_pair(id), SOCKET)?;
+            Ok((ours, theirs))
+        });
+        let ((ours, fd), (theirs, binds, may_sleep)) = match parts {
             Ok(parts) => parts,
             Err(error) => {
                 self.completions_taken -= QueuePair::completions(&capacity);
                 return Err(refused(no_memory(error)));
             }
         };
-        self.epoll.change(incoming.socket.as_fd(), Token::queue_pair(id), SOCKET).map_err(no_memory)?;
         let mut pair = QueuePair::new(id, Phase::Prepared, capacity, seed, incoming.peer);
-        pair.link = Some(Link::new(ours, theirs, binds, bell, self.ours.arenas.len()));
+        pair.link = Some(Link::new(ours, theirs, binds, may_sleep, self.ours.arenas.len()));
         pair.part_fd = Some(fd);
         pair.socket = Some(incoming.socket);
         self.install(pair);
@@ -324,7 +326,7 @@ impl Provider for Shm {
         }
         self.ring_doorbells();
         self.is_armed = true;
-        for pair in self.slots.iter().flatten() {
+        for pair in self.slots.iter_mut().flatten() {
             pair.set_sleeping(true);
         }
         // Pairs with the fence of `order::is_asleep`: a producer whose doorbell we miss below sees that we sleep.
@@ -338,7 +340,7 @@ impl Provider for Shm {
 
     fn disarm(&mut self) {
         if std::mem::take(&mut self.is_armed) {
-            for pair in self.slots.iter().flatten() {
+            for pair in self.slots.iter_mut().flatten() {
                 pair.set_sleeping(false);
             }
             // Whatever woke us, the next pass looks.
@@ -441,7 +443,7 @@ impl Shm {
 }
 
 fn no_memory(source: io::Error) -> FabricError {
-    FabricError::System { doing: "map the memory of a connection".to_owned(), source }
+    FabricError::System { doing: "map the memory of a connection, or watch its socket".to_owned(), source }
 }
 
 /// Random bits for handles.

@@ -1,9 +1,10 @@
 //! Memory of arenas: our registered ones, and those of peers, mapped here.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr;
+use std::os::fd::BorrowedFd;
 use std::rc::{Rc, Weak};
+
+use memmap2::{MmapOptions, MmapRaw};
 
 use super::pages::file_status;
 
@@ -12,10 +13,9 @@ pub(super) const REGIONS_MAX: usize = 32;
 
 /// An arena of a peer, mapped writable. Unmapped when the last connection to its owner is gone.
 ///
-/// Invariants: `base` is the start of a mapping of `len` bytes that only `drop` unmaps.
+/// No reference is made into it, only pointers: the peer writes there, too.
 pub(super) struct Region {
-    base: *mut u8,
-    len: u64,
+    map: MmapRaw,
     file: (u64, u64),
 }
 
@@ -24,16 +24,9 @@ impl Region {
     #[inline]
     pub(super) fn range(&self, offset: u64, len: u32) -> Option<*mut u8> {
         let end = offset.checked_add(u64::from(len))?;
-        // SAFETY: inside of the mapping, as just checked.
-        (end <= self.len).then(|| unsafe { self.base.add(offset as usize) })
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `Regions::map` made. Pointers into it live in the binds of connections,
-        // which hold an `Rc` of it.
-        unsafe { libc::munmap(self.base.cast(), self.len as usize) };
+        // SAFETY: inside of the mapping, as just checked. Pointers into it live in the binds of connections, which hold
+        // an `Rc` of it.
+        (end <= self.map.len() as u64).then(|| unsafe { self.map.as_mut_ptr().add(offset as usize) })
     }
 }
 
@@ -59,19 +52,13 @@ impl Regions {
         #[allow(clippy::useless_conversion)] // their types differ between architectures
         let file = (u64::from(status.st_dev), u64::from(status.st_ino));
         self.0.retain(|region| region.strong_count() > 0);
-        let mapped = self.0.iter().filter_map(Weak::upgrade).find(|r| r.file == file && r.len >= len);
+        let mapped =
+            self.0.iter().filter_map(Weak::upgrade).find(|r| r.file == file && r.map.len() as u64 >= len);
         if let Some(region) = mapped {
             return Ok(region);
         }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let base = unsafe {
-            libc::mmap(ptr::null_mut(), len as usize, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let region = Rc::new(Region { base: base.cast(), len, file });
+        let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let region = Rc::new(Region { map: MmapOptions::new().len(len).map_raw(&fd)?, file });
         self.0.push(Rc::downgrade(&region));
         Ok(region)
     }

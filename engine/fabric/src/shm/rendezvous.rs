@@ -7,13 +7,17 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use super::message::LEN_MAX;
+use super::message::{LEN_MAX, WAKE};
 use super::pages::check;
 use super::regions::REGIONS_MAX;
+use super::sockets::{Foreign, Listener, Socket};
 use crate::{FabricError, Peer};
 
-/// Descriptors beside a message at most: the part, the bell, the arenas.
-pub(super) const DESCRIPTORS_MAX: usize = 2 + REGIONS_MAX;
+/// Descriptors beside a message at most: the part, the arenas.
+pub(super) const DESCRIPTORS_MAX: usize = 1 + REGIONS_MAX;
+/// Descriptors that Linux lets anybody send with one datagram (SCM_MAX_FD). There is room for all, since those that find
+/// none are closed by the kernel within the call that receives them, which may wait.
+const RECEIVED_MAX: usize = 253;
 
 const PREFIX: &[u8] = b"\0stag/shm/";
 const NAME_LEN_MAX: usize = 64;
@@ -68,37 +72,24 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 /// Listens.
-pub(super) fn listen(address: &Address) -> io::Result<OwnedFd> {
+pub(super) fn listen(address: &Address) -> io::Result<Listener> {
     let socket = socket()?;
     // SAFETY: an address of the length given.
     check(unsafe { libc::bind(socket.as_raw_fd(), address.as_ptr(), address.len) })?;
     // SAFETY: no pointers.
     check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) })?;
-    Ok(socket)
+    Ok(Listener::new(socket))
 }
 
 /// Connects. A full backlog is `WouldBlock`: try again later.
-pub(super) fn connect(address: &Address) -> io::Result<OwnedFd> {
+pub(super) fn connect(address: &Address) -> io::Result<Socket> {
     let socket = socket()?;
     // SAFETY: an address of the length given.
     check(unsafe { libc::connect(socket.as_raw_fd(), address.as_ptr(), address.len) })?;
-    Ok(socket)
+    Ok(Socket::new(socket))
 }
 
-/// Takes the next connection, `None` while there is none.
-pub(super) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let (address, len) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: null asks for no address.
-    match check(unsafe { libc::accept4(listener.as_raw_fd(), address, len, flags) }) {
-        // SAFETY: just made, nobody else owns it.
-        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Who is at the other end, by the kernel's word.
+/// Who is at the other end, by the kernel's word: whoever called `connect`, or `listen`.
 pub(super) fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -116,6 +107,30 @@ pub(super) fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     Ok(Peer::Process { pid: pid as u32, uid, gid })
 }
 
+/// Whether the process at the other end is in the group `gid`: by its effective group, or a supplementary one.
+pub(super) fn is_in_group(socket: BorrowedFd<'_>, peer: &Peer, gid: u32) -> bool {
+    if matches!(peer, Peer::Process { gid: own, .. } if *own == gid) {
+        return true;
+    }
+    // The most that a process can have (NGROUPS_MAX).
+    let mut groups: Vec<libc::gid_t> = vec![0; 65536];
+    let mut len = size_of_val(&groups[..]) as libc::socklen_t;
+    // SAFETY: room for the answer, and its length, which the call sets to what it wrote.
+    let found = check(unsafe {
+        let option = libc::SO_PEERGROUPS;
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            groups.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    });
+    // Before Linux 4.13 there is no way to ask: then only the effective group counts.
+    groups.truncate(len as usize / size_of::<libc::gid_t>());
+    found.is_ok() && groups.contains(&gid)
+}
+
 /// Says that nothing more will come from us, which wakes the peer.
 pub(super) fn shutdown(socket: BorrowedFd<'_>) {
     // SAFETY: no pointers. It fails when the peer is gone already.
@@ -126,9 +141,16 @@ pub(super) fn shutdown(socket: BorrowedFd<'_>) {
 #[repr(align(8))]
 struct Control([u8; CONTROL_LEN]);
 const CONTROL_LEN: usize =
-    (size_of::<libc::cmsghdr>() + size_of::<RawFd>() * DESCRIPTORS_MAX).next_multiple_of(16);
+    (size_of::<libc::cmsghdr>() + size_of::<RawFd>() * RECEIVED_MAX).next_multiple_of(16);
 
-/// Sends one datagram with descriptors beside it.
+/// Wakes the peer. A queue that is full is as good: it has not read what woke it before.
+pub(super) fn wake(socket: BorrowedFd<'_>) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: readable octets, and their number. That the peer is gone is seen elsewhere.
+    unsafe { libc::send(socket.as_raw_fd(), WAKE.as_ptr().cast(), WAKE.len(), flags) };
+}
+
+/// Sends one datagram with descriptors beside it. Never waits: a queue that is full is an error.
 pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     assert!(fds.len() <= DESCRIPTORS_MAX, "the control buffer holds {DESCRIPTORS_MAX} descriptors");
     let mut control = Control([0; CONTROL_LEN]);
@@ -157,14 +179,16 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
         }
     }
     // SAFETY: `message` points to what lives over the call.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    let sent = unsafe {
+        libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+    };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// A received datagram.
 pub(super) enum Received {
     /// Bytes, and the descriptors beside them.
-    Datagram(Vec<u8>, Vec<OwnedFd>),
+    Datagram(Vec<u8>, Vec<Foreign>),
     /// Longer than any message, or with more descriptors.
     TooLong,
     /// None yet.
@@ -175,7 +199,39 @@ pub(super) enum Received {
 
 /// Takes the next datagram. Descriptors that nobody wants are closed.
 pub(super) fn receive(socket: BorrowedFd<'_>) -> Received {
-    let mut bytes = vec![0u8; LEN_MAX];
+    let mut bytes = [0; LEN_MAX];
+    match receive_into(socket, &mut bytes) {
+        Ok((len, fds, false)) if fds.len() <= DESCRIPTORS_MAX => {
+            Received::Datagram(bytes[..len].to_vec(), fds)
+        }
+        Ok(_) => Received::TooLong,
+        Err(received) => received,
+    }
+}
+
+/// What is in the queue of a connection that is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Nothing, or the end.
+    Nothing,
+    /// The peer wakes us.
+    Wake,
+    /// Something that has no place there.
+    Nonsense,
+}
+
+/// Takes the next wake-up.
+pub(super) fn hear_wake(socket: BorrowedFd<'_>) -> Heard {
+    let mut bytes = [0; WAKE.len()];
+    match receive_into(socket, &mut bytes) {
+        Ok((len, fds, false)) if bytes[..len] == WAKE && fds.is_empty() => Heard::Wake,
+        Ok(_) => Heard::Nonsense,
+        Err(_) => Heard::Nothing,
+    }
+}
+
+/// Takes the next datagram: its octets, the descriptors beside it, and whether something of it was lost.
+fn receive_into(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Vec<Foreign>, bool), Received> {
     let mut control = Control([0; CONTROL_LEN]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: all zeroes is a valid message header.
@@ -184,14 +240,15 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Received {
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = CONTROL_LEN as _;
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
     // SAFETY: `message` points to what lives over the call, with its true lengths.
-    let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     if len < 0 {
         let blocked = matches!(
             io::Error::last_os_error().kind(),
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
         );
-        return if blocked { Received::Nothing } else { Received::Closed };
+        return Err(if blocked { Received::Nothing } else { Received::Closed });
     }
 
     // Own the descriptors before anything else can go wrong.
@@ -207,20 +264,17 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Received {
                 let data = libc::CMSG_DATA(header).cast::<RawFd>();
                 for i in 0..count {
                     // The kernel just made this descriptor for us.
-                    fds.push(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
+                    fds.push(Foreign::new(OwnedFd::from_raw_fd(data.add(i).read_unaligned())));
                 }
             }
             header = libc::CMSG_NXTHDR(&raw const message, header);
         }
     }
     if len == 0 && fds.is_empty() {
-        return Received::Closed;
+        return Err(Received::Closed);
     }
-    if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
-        return Received::TooLong;
-    }
-    bytes.truncate(len as usize);
-    Received::Datagram(bytes, fds)
+    let is_cut = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
+    Ok((len as usize, fds, is_cut))
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -228,7 +282,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::shm::wake::Bell;
+    use crate::shm::pages::{Layout, Part};
 
     #[test]
     fn names_are_checked() {
@@ -242,15 +296,27 @@ mod tests {
     fn a_datagram_and_its_descriptors_arrive_and_the_end_is_seen() {
         let address = Address::new(&format!("rendezvous-{}", std::process::id())).unwrap();
         let listener = listen(&address).unwrap();
-        assert!(accept(listener.as_fd()).unwrap().is_none());
+        assert!(listener.accept().unwrap().is_none());
         let client = connect(&address).unwrap();
-        let server = accept(listener.as_fd()).unwrap().unwrap();
+        let server = listener.accept().unwrap().unwrap();
         assert!(matches!(receive(server.as_fd()), Received::Nothing));
 
-        let bell = Bell::new().unwrap();
-        send(client.as_fd(), b"hello", &[bell.as_fd(); DESCRIPTORS_MAX]).unwrap();
+        let (_part, fd) = Part::create(Layout { ring_len: 4096, exposures: 0 }).unwrap();
+        send(client.as_fd(), b"hello", &[fd.as_fd(); DESCRIPTORS_MAX]).unwrap();
         let Received::Datagram(bytes, fds) = receive(server.as_fd()) else { panic!("it was sent") };
         assert_eq!((&bytes[..], fds.len()), (&b"hello"[..], DESCRIPTORS_MAX));
+
+        for (bytes, heard) in
+            [(&WAKE[..], Heard::Wake), (b"wake", Heard::Nonsense), (&[7; 99], Heard::Nonsense)]
+        {
+            send(client.as_fd(), bytes, &[]).unwrap();
+            assert_eq!(hear_wake(server.as_fd()), heard);
+        }
+        send(client.as_fd(), &WAKE, &[fd.as_fd()]).unwrap();
+        assert_eq!(hear_wake(server.as_fd()), Heard::Nonsense, "with a descriptor");
+        wake(client.as_fd());
+        assert_eq!(hear_wake(server.as_fd()), Heard::Wake);
+        assert_eq!(hear_wake(server.as_fd()), Heard::Nothing);
 
         send(client.as_fd(), &[7; LEN_MAX + 1], &[]).unwrap();
         assert!(matches!(receive(server.as_fd()), Received::TooLong));

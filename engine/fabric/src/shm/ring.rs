@@ -117,9 +117,10 @@ const fn record_len(payload_len: usize) -> u64 {
 ///
 /// Twice the largest message, so that one can be copied in while one is copied out; and what the
 /// consumer holds back of its position, a quarter, never keeps the largest message waiting for ever.
-pub(super) fn ring_len(message_len_max: u32, floor: u32) -> u32 {
-    let need = 2 * (record_len(message_len_max as usize) + 2 * LINE);
-    (need as u32).max(floor).max(4096).next_power_of_two()
+pub(super) const fn ring_len(message_len_max: u32, floor: u32) -> u32 {
+    let need = (2 * (record_len(message_len_max as usize) + 2 * LINE)) as u32;
+    let need = if need > floor { need } else { floor };
+    if need > 4096 { need.next_power_of_two() } else { 4096 }
 }
 
 /// Producer's half. Positions count bytes since the start, and never wrap in practice (64 bits).
@@ -420,19 +421,14 @@ unsafe fn copy_in(source: *const u8, target: *mut u8, len: usize) {
     }
 }
 
-/// Copies out of the ring.
+/// Copies out of the ring. A peer that breaks the rules may write there meanwhile: then the bytes are wrong, and nothing
+/// else is. So every access to the source is volatile, whatever the length, which the compiler neither repeats nor relies on.
 ///
 /// # Safety
 ///
 /// `source` is 8-aligned and readable for `len` rounded up to 8; `target` is writable for `room >= len`.
 #[inline(always)]
 unsafe fn copy_out(source: *const u8, target: *mut u8, len: usize, room: usize) {
-    if len > COPY_SMALL_MAX {
-        // SAFETY: by contract; the ring and the buffers of arenas are different mappings. A peer that
-        // breaks the rules may write there meanwhile: then the bytes are wrong, and nothing else is.
-        unsafe { std::ptr::copy_nonoverlapping(source, target, len) };
-        return;
-    }
     // Whole words when the buffer has room for the padding, as it nearly always has.
     let padded = round_up(len as u64, 8) as usize;
     let words = if room >= padded { padded } else { len & !7 };

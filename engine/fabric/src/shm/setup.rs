@@ -6,17 +6,21 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use super::admit;
 use super::connection::{Link, Phase};
 use super::exposure::Binds;
 use super::message::{Introduction, Malformed, Message};
 use super::pages::{self, Part};
 use super::regions::Regions;
-use super::rendezvous::{self, Address, Received};
+use super::rendezvous::{self, Address, Heard, Received};
 use super::ring;
-use super::wake::{Bell, SOCKET};
-use super::{ACCEPT_BURST, Admit, INCOMING_MAX, Ours, Shm};
-use crate::epoll::Token;
+use super::sockets::{Foreign, Socket};
+use super::{ACCEPT_BURST, INCOMING_MAX, Ours, SOCKET, Shm};
+use crate::epoll::{EventFlags, Token};
 use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, QueuePairCapacity};
+
+/// Wake-ups taken from a connection in one look. One for each sleep may come, and usually there is one.
+const WAKES_MAX: usize = 8;
 
 /// Connecting side.
 pub(super) struct Dialing {
@@ -33,7 +37,7 @@ pub(super) struct Dialing {
 pub(super) struct Incoming {
     pub(super) id: u32,
     pub(super) listener: ListenerId,
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Socket,
     pub(super) peer: Peer,
     /// When to give up waiting for HELLO; afterwards the user takes the time it needs.
     pub(super) deadline: Duration,
@@ -50,41 +54,40 @@ impl Incoming {
 /// What a peer said of itself, checked, with the descriptors of its memory.
 pub(super) struct Offer {
     pub(super) introduction: Introduction,
-    part: OwnedFd,
-    bell: Bell,
-    arenas: Vec<OwnedFd>,
+    part: Foreign,
+    arenas: Vec<Foreign>,
 }
 
 impl Offer {
     /// Checks descriptors against what the introduction says of them: as many, each a memfd that cannot shrink.
-    pub(super) fn new(introduction: Introduction, fds: Vec<OwnedFd>) -> Result<Offer, &'static str> {
-        if fds.len() != 2 + introduction.arenas.len() {
+    pub(super) fn new(introduction: Introduction, fds: Vec<Foreign>) -> Result<Offer, &'static str> {
+        if fds.len() != 1 + introduction.arenas.len() {
             return Err("the number of descriptors is wrong");
         }
         let mut fds = fds.into_iter();
-        let (Some(part), Some(bell)) = (fds.next(), fds.next()) else {
-            return Err("the number of descriptors is wrong");
-        };
-        let arenas: Vec<OwnedFd> = fds.collect();
-        let bell = Bell::from_peer(bell).ok_or("the wake-up descriptor is no eventfd")?;
-        let part_len = introduction.layout.file_len() as u64;
-        let memory =
-            [(&part, part_len)].into_iter().chain(arenas.iter().zip(introduction.arenas.iter().copied()));
-        for (fd, len) in memory {
-            if !pages::is_safe_to_map(fd.as_fd(), len) {
-                return Err("a memfd is shorter than claimed, or not sealed against shrinking");
-            }
+        let Some(part) = fds.next() else { return Err("the number of descriptors is wrong") };
+        let arenas: Vec<Foreign> = fds.collect();
+        if !pages::is_safe_part(part.as_fd(), introduction.layout.file_len() as u64) {
+            return Err(
+                "the connection's memfd is shorter than claimed, not sealed against shrinking, or not of base pages",
+            );
         }
-        Ok(Offer { introduction, part, bell, arenas })
+        let mut arenas_said = arenas.iter().zip(introduction.arenas.iter().copied());
+        if !arenas_said.all(|(fd, len)| pages::is_safe_to_map(fd.as_fd(), len)) {
+            return Err(
+                "a memfd has not whole pages, is shorter than claimed, or not sealed against shrinking",
+            );
+        }
+        Ok(Offer { introduction, part, arenas })
     }
 
-    /// Maps the peer's memory.
-    pub(super) fn map(self, regions: &mut Regions) -> io::Result<(Part, Binds, Option<Bell>)> {
-        let Offer { introduction, part, bell, arenas } = self;
+    /// Maps the peer's memory. Also tells whether the peer may sleep.
+    pub(super) fn map(self, regions: &mut Regions) -> io::Result<(Part, Binds, bool)> {
+        let Offer { introduction, part, arenas } = self;
         let part = Part::open(part.as_fd(), introduction.layout)?;
         let arenas = arenas.iter().zip(&introduction.arenas).map(|(fd, &len)| regions.map(fd.as_fd(), len));
         let binds = Binds::new(introduction.layout.exposures, arenas.collect::<io::Result<_>>()?);
-        Ok((part, binds, introduction.may_sleep.then_some(bell)))
+        Ok((part, binds, introduction.may_sleep))
     }
 }
 
@@ -111,7 +114,7 @@ pub(super) fn introduce(
         private_data,
     };
     let message = if is_hello { Message::Hello(introduction) } else { Message::Accept(introduction) };
-    let mut fds = vec![fd, ours.bell.as_fd()];
+    let mut fds = vec![fd];
     fds.extend(ours.arenas.iter().map(|arena| arena.fd()));
     rendezvous::send(socket, &message.encode(), &fds)
 }
@@ -162,7 +165,7 @@ pub(super) enum Deaf {
     Nonsense(&'static str),
 }
 
-fn hear(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<OwnedFd>)>, Deaf> {
+fn hear(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Foreign>)>, Deaf> {
     match rendezvous::receive(socket) {
         Received::Nothing => Ok(None),
         Received::Closed => Err(Deaf::Closed),
@@ -172,17 +175,6 @@ fn hear(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<OwnedFd>)>, Deaf>
             Err(Malformed::Version) => Err(Deaf::Nonsense("the peer speaks another version")),
             Err(Malformed::Content) => Err(Deaf::Nonsense("the message makes no sense")),
         },
-    }
-}
-
-/// Whether `peer` may connect to us, or we to it.
-pub(super) fn is_admitted(admit: Admit, peer: &Peer) -> bool {
-    // SAFETY: no pointers; it cannot fail.
-    let ours = unsafe { libc::geteuid() };
-    match (admit, peer) {
-        (Admit::AnyUser, _) => true,
-        (Admit::SameUserOrRoot, Peer::Process { uid, .. }) => *uid == ours || *uid == 0 || ours == 0,
-        (Admit::SameUserOrRoot, Peer::Address(_)) => false,
     }
 }
 
@@ -201,30 +193,31 @@ impl Shm {
             Err(_) => return self.close(index, DisconnectReason::NoListener),
         };
         let token = Token::queue_pair(pair.id);
-        let result = rendezvous::peer(socket.as_fd()).and_then(|peer| {
+        // Before anything is handed over: whoever listens there may have taken somebody else's name.
+        let admitted = rendezvous::peer(socket.as_fd()).map(|peer| {
             pair.peer = peer;
-            if !is_admitted(self.config.admit, &pair.peer) {
-                return Err(io::ErrorKind::PermissionDenied.into());
-            }
+            admit::is_admitted(&self.config.admit, (self.own_user)(), &pair.peer, socket.as_fd())
+        });
+        if let (Ok(false), Peer::Process { uid, gid, .. }) = (&admitted, &pair.peer) {
+            let reason = DisconnectReason::NotAdmitted { uid: *uid, gid: *gid };
+            return self.close(index, reason);
+        }
+        let result = admitted.and_then(|_| {
             self.epoll.add(socket.as_fd(), token, SOCKET)?;
             let part = (&dialing.part, dialing.fd.as_fd());
             let private_data = dialing.private_data.clone();
             introduce(socket.as_fd(), true, &self.ours, part, pair.capacity, private_data)
         });
         pair.socket = Some(socket);
-        match result {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                let reason = "the listener runs as another user; see Admit".to_owned();
-                self.close(index, DisconnectReason::Rejected(reason));
-            }
-            Err(_) => self.close(index, DisconnectReason::PeerDied),
+        if result.is_err() {
+            self.close(index, DisconnectReason::PeerDied);
         }
     }
 
     /// The socket of a queue pair has news.
     pub(super) fn hear(&mut self, index: u32, hung_up: bool) {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        let pair = &mut **pair;
         let Some(socket) = &pair.socket else { return };
         match pair.phase {
             Phase::Dialing => match answer(socket.as_fd()) {
@@ -249,10 +242,20 @@ impl Shm {
                     _ => self.close(index, reason),
                 }
             }
-            // One more datagram, after the last that there should be.
             _ => {
-                self.epoll.remove(socket.as_fd());
-                self.close(index, DisconnectReason::PeerViolation("a message after the set-up"));
+                let mut heard =
+                    std::iter::repeat_with(|| rendezvous::hear_wake(socket.as_fd())).take(WAKES_MAX);
+                let problem = heard.find_map(|heard| match heard {
+                    Heard::Nothing => Some(None),
+                    Heard::Wake if pair.link.as_mut().is_some_and(Link::count_wake) => None,
+                    Heard::Wake => Some(Some("a wake-up that nobody waits for")),
+                    Heard::Nonsense => Some(Some("a message after the set-up")),
+                });
+                // What is left is there for the next look.
+                let Some(Some(problem)) = problem else { return };
+                // Nothing more is read; its end is still heard.
+                let _ = self.epoll.change(socket.as_fd(), Token::queue_pair(pair.id), EventFlags::RDHUP);
+                self.close(index, DisconnectReason::PeerViolation(problem));
             }
         }
     }
@@ -263,8 +266,8 @@ impl Shm {
         let Some(dialing) = pair.dialing.take() else { return };
         let private_data = std::mem::take(&mut offer.introduction.private_data);
         match offer.map(&mut self.regions) {
-            Ok((theirs, binds, bell)) => {
-                pair.link = Some(Link::new(dialing.part, theirs, binds, bell, self.ours.arenas.len()));
+            Ok((theirs, binds, may_sleep)) => {
+                pair.link = Some(Link::new(dialing.part, theirs, binds, may_sleep, self.ours.arenas.len()));
                 pair.phase = Phase::Announced;
                 let (queue_pair, peer) = (pair.id, pair.peer.clone());
                 self.events.push_back(Event::Established { queue_pair, private_data, peer });
@@ -282,10 +285,11 @@ impl Shm {
             let Some(listener) = self.listeners.get(index as usize) else { return };
             // An error here is one of a connection that is gone again, or of descriptors that ran out: the
             // next look tries again.
-            let Ok(Some(socket)) = rendezvous::accept(listener.as_fd()) else { return };
+            let Ok(Some(socket)) = listener.accept() else { return };
             let Ok(peer) = rendezvous::peer(socket.as_fd()) else { continue };
-            let refusal = if !is_admitted(self.config.admit, &peer) {
-                Some("only processes of the same user, or root, may connect")
+            let own = (self.own_user)();
+            let refusal = if !admit::is_admitted(&self.config.admit, own, &peer, socket.as_fd()) {
+                Some("processes of your user are not admitted")
             } else if self.incoming.len() == INCOMING_MAX {
                 Some("too many connection requests wait")
             } else {

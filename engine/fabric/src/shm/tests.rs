@@ -1,25 +1,23 @@
-//! Tests of the whole provider that need to see its inside: peers that break the rules, full rings, sleep.
+//! Tests of the whole provider that need to see its inside: full rings, sleep, fences; and [`hostile`] peers.
 //!
 //! Both sides run in one thread, in turns; two processes are in `tests/shm.rs`.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
 
-use super::message::{Introduction, Message};
-use super::pages::{Layout, Part, check};
 use super::rendezvous::{self, Address};
-use super::setup::{self, Answer};
-use super::wake::Bell;
 use super::{Shm, ShmConfig};
 use crate::{
     Completed, Completion, DisconnectReason, Event, Exposed, FabricError, Fence, Handle, PostError, Provider,
     QueuePairCapacity, QueuePairId, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
 };
+
+mod hostile;
 
 const CAPACITY: QueuePairCapacity =
     QueuePairCapacity { receives: 16, sends: 16, exposures: 8, send_len_max: 1024, receive_len_max: 1024 };
@@ -281,167 +279,6 @@ fn dropping_the_provider_ends_its_connections_in_order() {
     assert_eq!(server.messages.outstanding(), 0);
 }
 
-/// A client by hand: a socket and a part, to break the rules with.
-struct Rogue {
-    // Kept open, as a living peer does.
-    _socket: OwnedFd,
-    part: Part,
-}
-
-impl Rogue {
-    fn introduction(layout: Layout) -> Introduction {
-        let (arenas, private_data) = (Vec::new(), Vec::new());
-        Introduction { may_sleep: false, capacity: CAPACITY, layout, arenas, private_data }
-    }
-
-    /// Connects in order, then has the server's attention.
-    fn connect(server: &mut Side) -> (Rogue, QueuePairId) {
-        let address = address();
-        server.shm.listen(&address).unwrap();
-        let layout = Layout { ring_len: 16384, exposures: 8 };
-        let (part, fd) = Part::create(layout).unwrap();
-        let socket = rendezvous::connect(&Address::new(&address).unwrap()).unwrap();
-        let bell = Bell::new().unwrap();
-        let hello = Message::Hello(Rogue::introduction(layout)).encode();
-        rendezvous::send(socket.as_fd(), &hello, &[fd.as_fd(), bell.as_fd()]).unwrap();
-        let pair = until(&mut [server], |sides| accept(sides[0], CAPACITY));
-        server.receive(pair);
-        (Rogue { _socket: socket, part }, pair)
-    }
-
-    fn write(&self, at: usize, words: &[u64]) {
-        // Last to first: the header of the first record is the doorbell.
-        for (i, &word) in words.iter().enumerate().rev() {
-            // SAFETY: in the ring, which is mapped writable and page-aligned.
-            let atomic = unsafe { AtomicU64::from_ptr(self.part.ring().add(at + 8 * i).cast()) };
-            atomic.store(word, Ordering::Release);
-        }
-    }
-}
-
-const LAST: u64 = 1 << 28;
-
-#[test]
-fn impossible_records_end_the_connection() {
-    let cases: [(&str, &[u64]); 7] = [
-        ("longer than the ring", &[LAST | 1 << 24 | 0xff_ffff]),
-        ("an unknown kind", &[LAST | 15 << 24]),
-        ("a batch that ends in nothing", &[1 << 24]),
-        ("a bind of the wrong length", &[LAST | 3 << 24 | 8 | 77 << 32, 0]),
-        ("a bind of an arena that is not there", &[LAST | 4 << 24 | 16 | 77 << 32, 9 << 48, 4096]),
-        ("a bind of an index that is not there", &[LAST | 4 << 24 | 16 | u64::from(u32::MAX) << 32, 0, 1]),
-        ("all ones", &[u64::MAX]),
-    ];
-    for (what, words) in cases {
-        let mut server = Side::new(ShmConfig::default());
-        let (rogue, pair) = Rogue::connect(&mut server);
-        rogue.write(0, words);
-        let reason = until(&mut [&mut server], |sides| sides[0].reason(pair));
-        assert!(matches!(reason, DisconnectReason::PeerViolation(_)), "{what}: {reason:?}");
-        server.completions.clear();
-        assert_eq!(server.messages.outstanding(), 0, "{what}: all buffers came back");
-    }
-}
-
-#[test]
-fn an_impossible_position_ends_the_connection() {
-    let mut server = Side::new(ShmConfig::default());
-    let (rogue, pair) = Rogue::connect(&mut server);
-    rogue.part.head().store(u64::MAX / 2, Ordering::Release);
-    until(&mut [&mut server], |sides| {
-        let _ = sides[0].send(pair, &[0; 1000]);
-        sides[0].reason(pair)
-    });
-    let failed = server.completions.iter().any(|c| c.result == Err(WorkError::PeerViolation));
-    assert!(failed, "the Send that met it says so");
-}
-
-#[test]
-fn every_stray_word_is_survived() {
-    // A small generator with a fixed seed: random words at the start of a batch, and random lengths behind.
-    let mut state = 0x5eed_u64;
-    let mut random = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        state >> 20
-    };
-    for round in 0..60 {
-        let mut server = Side::new(ShmConfig::default());
-        let (rogue, pair) = Rogue::connect(&mut server);
-        for i in (0..16384 / 8).rev() {
-            // Headers that are nearly right go further than noise.
-            let kind = 1 + random() % 5;
-            let word = (random() % 200) | (kind << 24) | ((random() & 1) << 28) | ((random() % 16) << 32);
-            rogue.write(8 * i, &[word]);
-        }
-        for _ in 0..200 {
-            server.turn();
-            server.completions.clear();
-            let buf = server.messages.take().unwrap();
-            let _ = server.shm.post_receive(pair, 1, buf);
-        }
-        drop(rogue);
-        let reason = until(&mut [&mut server], |sides| sides[0].reason(pair));
-        server.completions.clear();
-        assert_eq!(server.messages.outstanding(), 0, "round {round}: {reason:?}");
-    }
-}
-
-#[test]
-fn handshakes_that_break_the_rules_cost_nothing() {
-    let mut server = Side::new(ShmConfig::default());
-    let name = address();
-    server.shm.listen(&name).unwrap();
-    let dial = || rendezvous::connect(&Address::new(&name).unwrap()).unwrap();
-    let layout = Layout { ring_len: 16384, exposures: 8 };
-    let hello = Message::Hello(Rogue::introduction(layout)).encode();
-    let with_arena = Introduction { arenas: vec![1 << 20], ..Rogue::introduction(layout) };
-    let bell = Bell::new().unwrap();
-    let (_part, fd) = Part::create(layout).unwrap();
-    let (_small, short) = Part::create(Layout { ring_len: 4096, exposures: 0 }).unwrap();
-    // SAFETY: a C string, and flags that exist.
-    let unsealed = check(unsafe { libc::memfd_create(c"unsealed".as_ptr(), libc::MFD_CLOEXEC) }).unwrap();
-    // SAFETY: just made.
-    let unsealed = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(unsealed) };
-    // SAFETY: an open descriptor.
-    check(unsafe { libc::ftruncate(unsealed.as_raw_fd(), 1 << 20) }).unwrap();
-
-    let cases: Vec<(&str, Vec<u8>, Vec<BorrowedFd<'_>>)> = vec![
-        ("another program", b"GET / HTTP/1.1".to_vec(), vec![]),
-        ("no descriptors", hello.clone(), vec![]),
-        ("too many descriptors", hello.clone(), vec![fd.as_fd(), bell.as_fd(), fd.as_fd()]),
-        ("a part that is too short", hello.clone(), vec![short.as_fd(), bell.as_fd()]),
-        ("a part that may shrink", hello.clone(), vec![unsealed.as_fd(), bell.as_fd()]),
-        ("an eventfd for a part", hello.clone(), vec![bell.as_fd(), bell.as_fd()]),
-        (
-            "an arena that may shrink",
-            Message::Hello(with_arena).encode(),
-            vec![fd.as_fd(), bell.as_fd(), unsealed.as_fd()],
-        ),
-        ("an accept", Message::Accept(Rogue::introduction(layout)).encode(), vec![fd.as_fd(), bell.as_fd()]),
-        ("too long", vec![0; 4000], vec![]),
-    ];
-    for (what, bytes, fds) in cases {
-        let socket = dial();
-        rendezvous::send(socket.as_fd(), &bytes, &fds).unwrap();
-        let answer = until(&mut [&mut server], |_| match setup::answer(socket.as_fd()) {
-            Answer::Nothing => None,
-            answer => Some(answer),
-        });
-        assert!(matches!(answer, Answer::Rejected(_)), "{what}");
-        assert!(server.events.is_empty(), "{what}: the user hears nothing of it");
-    }
-
-    // Somebody who says nothing is dropped when its time is over; a real client is served meanwhile.
-    let silent = dial();
-    let mut client = Side::new(ShmConfig::default());
-    client.shm.connect(&name, b"", CAPACITY).unwrap();
-    until(&mut [&mut client, &mut server], |sides| accept(sides[1], CAPACITY));
-    assert_eq!(server.shm.incoming.len(), 1);
-    server.now += ShmConfig::default().setup_timeout;
-    until(&mut [&mut server], |sides| sides[0].shm.incoming.is_empty().then_some(()));
-    assert!(matches!(setup::answer(silent.as_fd()), Answer::Closed));
-}
-
 #[test]
 fn a_listener_that_says_nothing_times_out() {
     let name = address();
@@ -479,7 +316,7 @@ fn sleepers_are_always_woken() {
     const ROUNDS: u32 = 3000;
     let config = patient(true);
     let name = address();
-    let mut server = Side::new(config);
+    let mut server = Side::new(config.clone());
     server.shm.listen(&name).unwrap();
 
     fn sleep(side: &mut Side) {

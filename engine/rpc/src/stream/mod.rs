@@ -311,7 +311,10 @@ impl Streams {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     if let Some(withheld) = self.complaints.admit(core.now) {
-                        tracing::warn!("a TCP connection could not be accepted: {error}{}", Withheld(withheld));
+                        tracing::warn!(
+                            "a TCP connection could not be accepted: {error}{}",
+                            Withheld(withheld)
+                        );
                     }
                     return;
                 }
