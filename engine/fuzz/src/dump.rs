@@ -1,9 +1,10 @@
-//! Captures: any file, and any octets of a TCP connection that may be iWARP.
+//! Captures: any file, any octets of a TCP connection that may be iWARP, and any messages of one that is.
 
 use std::time::Duration;
 
 use stag_dump::capture::{Frame, Reader};
 use stag_dump::{Analyzer, Event, EventKind, Options, Totals};
+use stag_wire::mpa;
 
 /// Octets that an analyzer may hold for an input of a few KiB: chunks claim more than there is, so it is not the input's
 /// length, but far below its own limit.
@@ -101,8 +102,81 @@ fn segments(data: &[u8]) {
     check(&totals, messages);
 }
 
-/// `stag dump` over any file; and over any TCP connection.
+/// Untagged headers for a side: which queue, and the number of the next message in it.
+struct Numbers([u32; 3]);
+
+impl Numbers {
+    fn untagged(&mut self, opcode: u8, queue: usize, invalidated: u32, payload: &[u8]) -> Vec<u8> {
+        let number = self.0[queue];
+        self.0[queue] = number.wrapping_add(1);
+        let words = [invalidated, queue as u32, number, 0];
+        [&[0x41, 0x40 | opcode], words.map(u32::to_be_bytes).as_flattened(), payload].concat()
+    }
+}
+
+/// Reads `data` as what two sides say after a set-up in order, in frames in order: the first octet has settings, and then come
+/// steps. A step is an octet with the side and what it sends, another with a length in words, and that. So the messages, and
+/// not the layers below, are what is fuzzed.
+fn conversation(data: &[u8]) {
+    let Some((settings, mut script)) = data.split_first() else { return };
+    let is_checked = settings & 1 != 0;
+    let cut = [usize::MAX, 7, 60, 700][usize::from(settings >> 6)];
+    let mut analyzer = Analyzer::new(Options { keep_data: settings & 2 != 0 });
+    let (mut messages, mut count) = (0, 0);
+    let mut next = [1000u32, 5000];
+    let mut send = |side: usize, octets: &[u8], analyzer: &mut Analyzer| {
+        for part in octets.chunks(cut) {
+            count += 1;
+            let octets = packet(side == 0, next[side], next[1 - side], 0x18, part);
+            next[side] = next[side].wrapping_add(part.len() as u32);
+            let frame =
+                Frame { number: count, time: Duration::from_micros(count), link: 101, octets: &octets };
+            analyzer.frame(&frame, &mut |event| look(event, &mut messages));
+            assert!(analyzer.held() <= HELD_MAX);
+        }
+    };
+    for (side, kind) in [(0, mpa::FrameKind::Request), (1, mpa::FrameKind::Reply)] {
+        let frame = mpa::Frame {
+            kind,
+            markers: false,
+            crc: is_checked,
+            rejected: false,
+            large_fpdus: settings & 4 != 0,
+            revision: 2,
+            enhanced: Some(mpa::Enhanced { peer_to_peer: None, ird: 16, ord: 16 }),
+            private_data: &[0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3],
+        };
+        let mut octets = [0; 64];
+        let len = frame.emit(&mut octets).expect("it is short");
+        send(side, &octets[..len], &mut analyzer);
+    }
+    let mut numbers = [Numbers([1; 3]), Numbers([1; 3])];
+    while let Some(([what, words], rest)) = script.split_first_chunk() {
+        let (payload, rest) = rest.split_at((usize::from(*words) * 4).min(rest.len()));
+        script = rest;
+        let side = usize::from(what & 1);
+        let invalidated = u32::from(what >> 4);
+        let ulpdu = match what >> 1 & 7 {
+            0 => payload.to_vec(),
+            1 | 2 => numbers[side].untagged(3, 0, 0, payload),
+            3 => numbers[side].untagged(4, 0, invalidated, payload),
+            4 => [&[0xc1, 0x40], payload].concat(),
+            5 => numbers[side].untagged(1, 1, 0, payload),
+            6 => [&[0xc1, 0x42], payload].concat(),
+            _ => numbers[side].untagged(7, 2, 0, payload),
+        };
+        let mut fpdu = vec![0; mpa::fpdu_len(ulpdu.len())];
+        mpa::emit_fpdu(&ulpdu, is_checked.then_some(mpa::crc32c), &mut fpdu).expect("it fits");
+        send(side, &fpdu, &mut analyzer);
+    }
+    let totals = analyzer.finish(&mut |event| look(event, &mut messages));
+    assert_eq!(totals.crc_bad, 0, "every frame was good");
+    check(&totals, messages);
+}
+
+/// `stag dump` over any file; over any TCP connection; and over any conversation.
 pub fn dump(data: &[u8]) {
     file(data);
     segments(data);
+    conversation(data);
 }

@@ -1,22 +1,30 @@
 //! The receive path of the iWARP provider, against arbitrary peers and any segmentation.
 //!
-//! The input is a script: one octet for the settings, then FPDUs. An FPDU is an octet that says how it is made, another
-//! with the length of its ULPDU, and the ULPDU. So most inputs get past the framing, whose own errors are among the
-//! ways to make one. What stands for a handle in the script is replaced by one that is exposed.
+//! The input is a script: one octet for the settings, then steps. A step is an octet that says what happens and another, a
+//! length or a choice. Most steps are FPDUs: the ULPDU follows, and the frame is made around it, so that most inputs get past
+//! the framing, whose own errors are among the ways to make one. The others are what the user does meanwhile. What
+//! stands for a handle in the script is replaced by one that is exposed; the STags of Responses are those of the Reads, 1, 2, 3.
 
 use std::collections::hash_map::RandomState;
 
-use stag_fabric::iwarp::bare::{Bare, End};
+use stag_fabric::iwarp::bare::{Bare, End, crc32c};
 use stag_fabric::{
-    Completed, Exposed, Handle, QueuePairCapacity, ReadPart, ReadRequest, RemoteSegment, WorkError,
+    Completed, Exposed, Handle, QueuePairCapacity, ReadPart, ReadRequest, RemoteSegment, SendRequest,
+    WorkError, WriteRequest,
 };
-use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
+use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool};
 use stag_wire::mpa;
 
 const CAPACITY: QueuePairCapacity =
-    QueuePairCapacity { receives: 3, sends: 3, exposures: 3, send_len_max: 4096, receive_len_max: 4096 };
-/// Octets of what is exposed, and of Reads.
-const EXPOSED: usize = 24_000;
+    QueuePairCapacity { receives: 3, sends: 4, exposures: 3, send_len_max: 4096, receive_len_max: 4096 };
+/// Octets of what is exposed, and of Reads: more than what is placed by the system call itself.
+const EXPOSED: usize = 18_000;
+/// Octets that a large payload has more than the script says, at least.
+const LARGE: usize = 16_500;
+/// Octets of a part of a Read that one FPDU with a large payload answers.
+const LARGE_PART: u32 = LARGE as u32 + 16;
+/// Pieces that a stream is cut into, about, at most: many more than an FPDU has stages.
+const PIECES_MAX: usize = 256;
 
 thread_local! {
     static POOL: Pool = {
@@ -28,91 +36,170 @@ thread_local! {
     };
 }
 
+/// What happens to a stream, in order.
+enum Step {
+    /// Octets come.
+    Octets(Vec<u8>),
+    /// The user does something: what, and with which length or handle.
+    Act(u8, u8),
+}
+
 /// One end of a stream, and the handles of what it exposes.
-struct Target {
+struct Target<'a> {
     bare: Bare,
+    pool: &'a Pool,
     handles: [Handle; 2],
+    /// Reads that were posted.
+    reads: usize,
+    /// Receives that were posted.
+    receives: usize,
+    /// What was fenced.
+    fenced: Vec<Vec<u8>>,
+    sent: usize,
 }
 
 /// What can be seen of a stream: the completions, how it ended, what was sent, and the exposed memory.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     completions: Vec<(&'static str, Result<(), WorkError>, Vec<u8>)>,
+    fenced: Vec<Vec<u8>>,
     end: Result<(), End>,
     sent: usize,
+    reads: usize,
+    receives: usize,
 }
 
-impl Target {
-    fn new(pool: &Pool, settings: u8, keys: &RandomState) -> Target {
-        let mut bare = Bare::new(CAPACITY, settings & 1 != 0, 2, keys.clone());
-        let buf = |len: usize, octet: u8| {
-            let mut buf = pool.take_len(len).expect("the pool is large enough");
-            buf.fill(octet);
-            buf
-        };
-        for id in 0..3 {
-            assert!(bare.post_receive(id, buf(4096, 1)));
+fn buf(pool: &Pool, len: usize, octet: u8) -> Buf {
+    let mut buf = pool.take_len(len).expect("the pool is large enough");
+    buf.fill(octet);
+    buf
+}
+
+fn content(exposed: &Exposed) -> Vec<u8> {
+    match exposed {
+        Exposed::Read(shared) => shared.to_vec(),
+        Exposed::Write(buf) => buf.to_vec(),
+    }
+}
+
+/// The steps that the script means for the end that exposes `handles`.
+fn steps(handles: [Handle; 2], mut script: &[u8]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut stream = Vec::new();
+    while let [how, len, rest @ ..] = script {
+        if how & 0xe0 == 0xa0 {
+            steps.push(Step::Octets(std::mem::take(&mut stream)));
+            steps.push(Step::Act(how & 0x1f, *len));
+            script = rest;
+            continue;
         }
-        let write = bare.expose(Exposed::Write(buf(EXPOSED, 2))).expect("there is room");
-        let read = bare.expose(Exposed::Read(buf(EXPOSED, 3).share())).expect("there is room");
+        let (ulpdu, rest) = rest.split_at(usize::from(*len).min(rest.len()));
+        script = rest;
+        let mut ulpdu = ulpdu.to_vec();
+        if how & 1 != 0 {
+            // A large payload, which goes straight to its place.
+            ulpdu.resize(ulpdu.len() + LARGE + usize::from(*how & 0x1f) * 16, *how);
+        }
+        let is_response = ulpdu.get(1).is_some_and(|control| control & 0xf == 2);
+        // Handle 1 and 2: in the STag of a header, and in the source of a Read Request.
+        for at in [2, 34].into_iter().skip(usize::from(is_response)) {
+            if let Some(stag) = ulpdu.get_mut(at..at + 4)
+                && let [0, 0, 0, which @ 1..=2] = *stag
+            {
+                stag.copy_from_slice(&handles[usize::from(which) - 1].0.to_be_bytes());
+            }
+        }
+        let mut fpdu = vec![0; mpa::fpdu_len(ulpdu.len())];
+        mpa::emit_fpdu(&ulpdu, Some(crc32c), &mut fpdu).expect("it fits");
+        match how & 0xe0 {
+            // Damaged; cut short.
+            0xe0 => fpdu[usize::from(*how & 0x1f) % ulpdu.len().max(1)] ^= 0x10,
+            0xc0 => fpdu.truncate(usize::from(*how & 0x1f)),
+            _ => {}
+        }
+        stream.extend(fpdu);
+    }
+    steps.push(Step::Octets(stream));
+    steps
+}
+
+impl<'a> Target<'a> {
+    fn new(pool: &'a Pool, settings: u8, keys: &RandomState) -> Target<'a> {
+        let mut bare = Bare::new(CAPACITY, settings & 1 != 0, 2, keys.clone());
+        for id in 0..3 {
+            assert!(bare.post_receive(id, buf(pool, 4096, 1)));
+        }
+        let write = bare.expose(Exposed::Write(buf(pool, EXPOSED, 2))).expect("there is room");
+        let read = bare.expose(Exposed::Read(buf(pool, EXPOSED, 3).share())).expect("there is room");
         let source = RemoteSegment { handle: Handle(7), offset: 7 };
-        let parts = [ReadPart { at: 5, len: 20_000, source }, ReadPart { at: 21_000, len: 40, source }];
-        assert!(bare.post_read(ReadRequest { id: 1, target: buf(EXPOSED, 4) }, &parts));
-        Target { bare, handles: [write, read] }
+        let part = |at, len| ReadPart { at, len, source };
+        let target = buf(pool, 4096, 4);
+        assert!(bare.post_read(ReadRequest { id: 1, target }, &[part(5, 60), part(100, 40)]));
+        let target = buf(pool, EXPOSED, 4);
+        assert!(bare.post_read(ReadRequest { id: 2, target }, &[part(9, LARGE_PART)]));
+        let (handles, fenced) = ([write, read], Vec::new());
+        Target { bare, pool, handles, reads: 2, receives: 3, fenced, sent: 0 }
     }
 
-    /// The stream that the script means for this end.
-    fn stream(&self, mut script: &[u8]) -> Vec<u8> {
-        let mut stream = Vec::new();
-        while let [how, len, rest @ ..] = script {
-            let (ulpdu, rest) = rest.split_at(usize::from(*len).min(rest.len()));
-            script = rest;
-            let mut ulpdu = ulpdu.to_vec();
-            if how & 1 != 0 {
-                // A large payload, which goes straight to its place.
-                ulpdu.resize(ulpdu.len() + 17_000 + usize::from(*how) * 16, *how);
+    /// Does what the user may do at any time. There may be no room for it.
+    fn act(&mut self, what: u8, choice: u8) {
+        let len = (usize::from(choice) * 16).max(1);
+        let handle = self.handles[usize::from(choice & 1)];
+        let segment = RemoteSegment { handle: Handle(u32::from(choice)), offset: 0 };
+        match what & 7 {
+            0 => self.receives += usize::from(self.bare.post_receive(9, buf(self.pool, 4096, 5))),
+            1 => {
+                let invalidate = (what & 8 != 0).then_some(handle);
+                let buf = buf(self.pool, len, 6);
+                self.bare.post_send(SendRequest { id: 10, buf, invalidate, signaled: what & 16 != 0 });
             }
-            // Handle 1 and 2: in the STag of a header, and in the source of a Read Request.
-            for at in [2, 34] {
-                if let Some(stag) = ulpdu.get_mut(at..at + 4)
-                    && let [0, 0, 0, which @ 1..=2] = *stag
-                {
-                    stag.copy_from_slice(&self.handles[usize::from(which) - 1].0.to_be_bytes());
+            2 => {
+                let source = buf(self.pool, len, 7).share();
+                let signaled = what & 16 != 0;
+                self.bare.post_write(WriteRequest { id: 11, source, target: segment, signaled });
+            }
+            3 => {
+                let target = buf(self.pool, 4096, 8);
+                let part = ReadPart { at: 0, len: u32::from(choice) * 8, source: segment };
+                let parts = &[part, part][..1 + usize::from(what >> 4)];
+                self.reads += usize::from(self.bare.post_read(ReadRequest { id: 12, target }, parts));
+            }
+            4 => drop(self.bare.expose(Exposed::Write(buf(self.pool, len, 9)))),
+            5 => {
+                let memory = buf(self.pool, len, 10).share();
+                if let Some(exposed) = self.bare.expose(Exposed::Read(memory)) {
+                    self.handles[1] = exposed;
                 }
             }
-            let mut fpdu = vec![0; mpa::fpdu_len(ulpdu.len())];
-            mpa::emit_fpdu(&ulpdu, Some(mpa::crc32c), &mut fpdu).expect("it fits");
-            match how & 0xe0 {
-                // Damaged; cut short.
-                0xe0 => fpdu[usize::from(*how & 0x1f) % ulpdu.len().max(1)] ^= 0x10,
-                0xc0 => fpdu.truncate(usize::from(*how & 0x1f)),
-                _ => {}
-            }
-            stream.extend(fpdu);
+            6 => self.fenced.extend(self.bare.fence(handle).as_ref().map(content)),
+            _ => self.sent += self.bare.sent().len(),
         }
-        stream
     }
 
-    /// Takes the stream in pieces whose lengths `cut` gives.
-    fn run(mut self, stream: &[u8], mut cut: impl FnMut() -> usize) -> Outcome {
-        let mut rest = stream;
+    /// Takes the steps, the streams in pieces whose lengths `cut` gives.
+    fn run(mut self, steps: &[Step], mut cut: impl FnMut() -> usize) -> Outcome {
         let mut end = Ok(());
-        let mut sent = self.bare.sent().len();
-        while end.is_ok() && !rest.is_empty() {
-            let (now, behind) = rest.split_at(cut().clamp(1, rest.len()));
-            rest = behind;
-            end = self.bare.take(now);
+        self.sent = self.bare.sent().len();
+        for step in steps {
+            match step {
+                Step::Octets(stream) => {
+                    let mut rest = &stream[..];
+                    while end.is_ok() && !rest.is_empty() {
+                        let (now, behind) = rest.split_at(cut().clamp(1, rest.len()));
+                        rest = behind;
+                        end = self.bare.take(now);
+                    }
+                }
+                Step::Act(what, choice) if end.is_ok() => self.act(*what, *choice),
+                Step::Act(..) => {}
+            }
         }
         if end.is_ok() {
-            sent += self.bare.sent().len();
+            self.sent += self.bare.sent().len();
         }
         self.bare.close();
         let mut completions = Vec::new();
         while let Some(completion) = self.bare.completion() {
-            let content = |exposed: &Exposed| match exposed {
-                Exposed::Read(shared) => shared.to_vec(),
-                Exposed::Write(buf) => buf.to_vec(),
-            };
             let (kind, octets) = match &completion.completed {
                 Completed::Receive { buf, exposed, .. } => {
                     let exposed = exposed.as_ref().map(content).unwrap_or_default();
@@ -130,7 +217,8 @@ impl Target {
             };
             completions.push((kind, completion.result, octets));
         }
-        Outcome { completions, end, sent }
+        let Target { fenced, sent, reads, receives, .. } = self;
+        Outcome { completions, fenced, end, sent, reads, receives }
     }
 }
 
@@ -139,24 +227,22 @@ pub fn iwarp_receive(data: &[u8]) {
     let Some((settings, script)) = data.split_first() else { return };
     POOL.with(|pool| {
         let keys = RandomState::new();
-        let whole = {
-            let target = Target::new(pool, *settings, &keys);
-            let stream = target.stream(script);
-            target.run(&stream, || usize::MAX)
-        };
-        assert!(whole.completions.iter().filter(|(kind, ..)| *kind == "Receive").count() == 3);
-        assert!(whole.completions.iter().filter(|(kind, ..)| *kind == "Read").count() == 1);
+        let target = Target::new(pool, *settings, &keys);
+        let (handles, steps) = (target.handles, steps(target.handles, script));
+        let whole = target.run(&steps, || usize::MAX);
+        let count = |wanted| whole.completions.iter().filter(|(kind, ..)| *kind == wanted).count();
+        assert_eq!((count("Receive"), count("Read")), (whole.receives, whole.reads));
         let mut seed = u32::from(*settings) | 1;
         let longest = [1, 3, 40, 9000][usize::from(settings >> 6)];
         let target = Target::new(pool, *settings, &keys);
-        let stream = target.stream(script);
-        // One octet at a time takes its time: of long streams it is done for the first.
-        let len = stream.len();
+        assert_eq!(target.handles, handles, "the same keys");
+        let octets = |step: &Step| if let Step::Octets(octets) = step { octets.len() } else { 0 };
+        let len: usize = steps.iter().map(octets).sum();
         let cut = move || {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            1 + (seed >> 16) as usize % longest.max(len / 4096)
+            1 + (seed >> 16) as usize % longest.max(len / PIECES_MAX)
         };
-        let pieces = target.run(&stream, cut);
+        let pieces = target.run(&steps, cut);
         assert_eq!(whole, pieces, "the same, however it is cut");
         assert_eq!(pool.outstanding(), 0, "all memory came back");
     });
