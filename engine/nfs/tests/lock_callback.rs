@@ -5,11 +5,11 @@ use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use socket2::{Domain, Socket, Type};
 use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, World};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
@@ -21,7 +21,7 @@ use stag_nfs::server::{Exports, Locking, LockingConfig, TimeOfDay, services_with
 use stag_nfs::state::{KnownHost, Recovered};
 use stag_nfs::store::Store;
 use stag_rpc::{Engine, EngineConfig, Pools};
-use stag_runtime::{Clock, Poller};
+use stag_runtime::{Clock, PollMode, Poller, Reactor, ReactorConfig, StopFlag};
 use stag_wire::mount3::{self, MntReply, PathArguments};
 use stag_wire::nfs3::{self, CreateHow, Handle, LookupArguments, LookupReply, SetAttributes, Time};
 use stag_wire::nlm4::{self, *};
@@ -128,27 +128,25 @@ fn binder(port: u16) -> u16 {
     })
 }
 
-/// A server on a thread; it ends when this is dropped.
+/// A server on a thread, which sleeps whenever it can; it ends when this is dropped.
 struct Server {
     address: SocketAddr,
-    stop: Arc<AtomicBool>,
+    stop: StopFlag,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Server {
     fn start(rpcbind_port: u16, hosts: Vec<KnownHost>) -> Server {
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = StopFlag::new().unwrap();
         let (sender, receiver) = mpsc::channel();
         let its_stop = stop.clone();
         let thread = thread::spawn(move || {
-            let mut engine = engine(rpcbind_port, hosts);
-            sender.send(engine.listen_tcp("127.0.0.1:0").unwrap()).unwrap();
-            let clock = Clock::start();
-            while !its_stop.load(Ordering::Relaxed) {
-                if engine.poll(clock.now()) == 0 {
-                    thread::yield_now();
-                }
-            }
+            let (mut engine, _world) = engine(rpcbind_port, hosts);
+            sender.send(engine.listen_tcp("0.0.0.0:0").unwrap()).unwrap();
+            let mode = PollMode::Adaptive { spin: Duration::ZERO };
+            let config = ReactorConfig { mode, drain_max: Duration::from_millis(10), ..Default::default() };
+            let mut reactor = Reactor::new(config, Clock::start()).unwrap();
+            let _ = reactor.run(&mut engine, &its_stop).unwrap();
         });
         Server { address: receiver.recv().unwrap(), stop, thread: Some(thread) }
     }
@@ -156,14 +154,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.request();
         let ended = self.thread.take().unwrap().join();
         assert!(ended.is_ok() || thread::panicking());
     }
 }
 
 /// A server with one file, `/data/f`; its RDMA side is not used.
-fn engine(rpcbind_port: u16, hosts: Vec<KnownHost>) -> impl EngineLike {
+fn engine(rpcbind_port: u16, hosts: Vec<KnownHost>) -> (impl EngineLike, World) {
     let world = World::new(1, FaultPlan::default());
     let config = EngineConfig { connections_max: 4, receives_max: 64, ..EngineConfig::default() };
     let mut provider = world.provider("server");
@@ -196,27 +194,17 @@ fn engine(rpcbind_port: u16, hosts: Vec<KnownHost>) -> impl EngineLike {
     let locking = Locking::new(locking_config, recovered, Box::new(TcpCallOut::new(config_out)));
     let time = TimeOfDay::Offset(Duration::from_secs(1_000_000));
     let services = services_with_locks(exports, time, Rc::new(RefCell::new(locking)), Rc::default());
-    Whole { engine: Engine::new(provider, services, pools, config, 1).unwrap(), _world: world }
+    (Engine::new(provider, services, pools, config, 1).unwrap(), world)
 }
 
 /// What the test needs of an engine, whatever its services are.
-trait EngineLike {
+trait EngineLike: Poller {
     fn listen_tcp(&mut self, address: &str) -> Result<SocketAddr, stag_fabric::FabricError>;
-    fn poll(&mut self, now: Duration) -> usize;
 }
 
-struct Whole<P: Provider, S: stag_rpc::Services> {
-    engine: Engine<P, S>,
-    _world: World,
-}
-
-impl<P: Provider, S: stag_rpc::Services> EngineLike for Whole<P, S> {
+impl<P: Provider, S: stag_rpc::Services> EngineLike for Engine<P, S> {
     fn listen_tcp(&mut self, address: &str) -> Result<SocketAddr, stag_fabric::FabricError> {
-        self.engine.listen_tcp(address)
-    }
-
-    fn poll(&mut self, now: Duration) -> usize {
-        self.engine.poll(now)
+        Engine::listen_tcp(self, address)
     }
 }
 
@@ -229,8 +217,15 @@ struct Client {
 
 impl Client {
     fn connect(server: &Server) -> Client {
-        let mut client =
-            Client { stream: TcpStream::connect(server.address).unwrap(), xid: 0, file: Vec::new() };
+        Client::connect_from(server, Ipv4Addr::LOCALHOST)
+    }
+
+    /// From this address, of those that all lead to this machine.
+    fn connect_from(server: &Server, from: Ipv4Addr) -> Client {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+        socket.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, server.address.port())).into()).unwrap();
+        let mut client = Client { stream: socket.into(), xid: 0, file: Vec::new() };
         let path = PathArguments { path: nfs3::Name(b"/data") };
         let root = client.call((mount3::PROGRAM, 3, 1), &path);
         let root: MntReply<'_> = Reader::new(&root).value().unwrap();
@@ -258,13 +253,24 @@ impl Client {
     }
 
     fn lock(&mut self, procedure: nlm4::Procedure, host: &[u8], block: bool) -> Option<Status> {
+        self.lock_at(procedure, host, 100, block)
+    }
+
+    /// From an offset to the end.
+    fn lock_at(
+        &mut self,
+        procedure: nlm4::Procedure,
+        host: &[u8],
+        offset: u64,
+        block: bool,
+    ) -> Option<Status> {
         let file = self.file.clone();
         let lock = Lock {
             caller: nlm4::Name(host),
             file: Object(&file),
             owner: Object(b"owner"),
             svid: 9,
-            offset: 100,
+            offset,
             len: 0,
         };
         let arguments = LockArguments {
@@ -297,6 +303,10 @@ impl Client {
 const LOCK: nlm4::Procedure = nlm4::Procedure::Lock;
 const LONG: Duration = Duration::from_secs(60);
 
+/// What is done at once takes some milliseconds, on a machine with much else to do more. What waits for something else first (a
+/// Call out that is not answered is given up after 5 s) takes longer.
+const PROMPT: Duration = Duration::from_secs(3);
+
 #[test]
 fn who_waits_is_called() {
     let (port, told) = manager(Status::Granted);
@@ -305,6 +315,8 @@ fn who_waits_is_called() {
     assert_eq!(client.lock(LOCK, b"alice", false), Some(Status::Granted));
     for _ in 0..3 {
         assert_eq!(client.lock(LOCK, b"bob", true), Some(Status::Blocked));
+        // Nothing happens for a while: the server sleeps.
+        assert_eq!(told.recv_timeout(Duration::from_millis(50)), Err(mpsc::RecvTimeoutError::Timeout));
         assert_eq!(client.unlock(b"alice"), Status::Granted);
         let granted = Told::Granted {
             exclusive: true,
@@ -315,11 +327,49 @@ fn who_waits_is_called() {
             owner: b"owner".to_vec(),
             name: b"bob".to_vec(),
         };
-        assert_eq!(told.recv_timeout(LONG), Ok(granted));
+        assert_eq!(told.recv_timeout(PROMPT), Ok(granted));
         assert_eq!(client.lock(LOCK, b"alice", false), Some(Status::Denied), "Bob has it");
         assert_eq!(client.unlock(b"bob"), Status::Granted);
         assert_eq!(client.lock(LOCK, b"alice", false), Some(Status::Granted));
     }
+}
+
+/// Hosts that were known before a restart and are gone, and others that do not answer: who waits does not wait for them.
+#[test]
+fn who_waits_does_not_wait_for_silent_hosts() {
+    let (port, told) = manager(Status::Granted);
+    let rpcbind_port = binder(port);
+    // At these addresses somebody takes connections at rpcbind's port, and never says a word.
+    let silent: Vec<_> = (2..12).map(|last| Ipv4Addr::new(127, 0, 0, last)).collect();
+    let _mute: Vec<_> =
+        silent.iter().map(|address| TcpListener::bind((*address, rpcbind_port)).unwrap()).collect();
+    let name: Box<[u8]> = (*b"gone").into();
+    let known = |address: &Ipv4Addr| KnownHost { address: (*address).into(), name: name.clone() };
+    let hosts = silent.iter().chain(&silent).map(known).collect();
+    let server = Server::start(rpcbind_port, hosts);
+    let mut client = Client::connect(&server);
+    let mut others: Vec<_> = silent[..2].iter().map(|from| Client::connect_from(&server, *from)).collect();
+    // Each wants much, and does not hear of it when it gets it.
+    assert_eq!(client.lock_at(LOCK, b"alice", 0, false), Some(Status::Granted));
+    for other in &mut others {
+        for host in 0..10 {
+            let name = format!("host{host}");
+            assert_eq!(other.lock(LOCK, name.as_bytes(), true), Some(Status::Blocked));
+        }
+    }
+    assert_eq!(client.lock_at(LOCK, b"bob", 1 << 40, true), Some(Status::Blocked));
+    assert_eq!(client.unlock(b"alice"), Status::Granted);
+    // One of the others has it now, and the server calls: it is given up by its next user.
+    for other in &mut others {
+        for host in 0..10 {
+            let name = format!("host{host}");
+            assert_eq!(other.unlock(name.as_bytes()), Status::Granted);
+        }
+    }
+    let Ok(Told::Granted { offset, name, .. }) = told.recv_timeout(PROMPT) else {
+        panic!("not told in time")
+    };
+    assert_eq!((offset, &*name), (1 << 40, &b"bob"[..]));
 }
 
 /// The process is gone, says its host: the lock is free again.

@@ -1,5 +1,6 @@
 //! What is to be told to hosts, until they know it or it is no longer worth it.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -18,6 +19,10 @@ const DELAYS_S: [u64; 7] = [0, 1, 2, 4, 8, 15, 30];
 
 /// Calls to one host at once: one that does not answer must not keep the others from hearing.
 const CALLS_PER_HOST: usize = 4;
+
+/// Notices of our restart at once, of the 16 Calls that there may be: a lock that is released must not wait for hosts that
+/// are gone.
+const NOTICES_AT_ONCE: usize = 8;
 
 /// When to try again to begin a Call while as many are under way as may be.
 const FULL: Duration = Duration::from_millis(20);
@@ -87,7 +92,7 @@ struct Entry {
 pub(super) struct Outbox {
     out: Box<dyn CallOut>,
     entries: Vec<Entry>,
-    /// No entry is due before: so an idle pass looks at none.
+    /// No entry is due before this: an idle pass looks at none.
     next: Duration,
     cookie: u32,
     succeeded: u64,
@@ -164,10 +169,11 @@ impl Outbox {
                 }
             };
             *(if end.is_some() { &mut self.succeeded } else { &mut self.failed }) += 1;
+            // There is room for another.
+            self.next = self.next.min(now);
             if let Some(end) = end {
                 return Some((self.entries.swap_remove(place).what, end));
             }
-            self.next = self.next.min(entry.next);
         }
         if now < self.next {
             return None;
@@ -178,37 +184,37 @@ impl Outbox {
         Some((entry.what, End::GivenUp))
     }
 
-    /// Begins the Calls that are due, as far as there may be more at once.
+    /// Begins the Calls that are due, as far as there may be more at once: the first to tell something before those that
+    /// tell it again, and news of our restart last.
     pub(super) fn begin_due(&mut self, now: Duration) {
         if now < self.next {
             return;
         }
-        self.next = Duration::MAX;
-        // No longer than the Calls that there may be at once.
-        let mut called: Vec<IpAddr> =
-            self.entries.iter().filter(|entry| entry.call.is_some()).filter_map(|entry| entry.to).collect();
-        for entry in &mut self.entries {
-            self.next = self.next.min(entry.deadline);
-            let (None, Some(to)) = (entry.call, entry.to) else { continue };
-            if now < entry.next {
-                self.next = self.next.min(entry.next);
-                continue;
+        self.next = self.entries.iter().map(|entry| entry.deadline).min().unwrap_or(Duration::MAX);
+        let mut traffic = Traffic::of(&self.entries);
+        for round in [Round::First, Round::Again, Round::Notice] {
+            for entry in self.entries.iter_mut().filter(|entry| entry.round() == round) {
+                let (None, Some(to)) = (entry.call, entry.to) else { continue };
+                if now < entry.next {
+                    self.next = self.next.min(entry.next);
+                    continue;
+                }
+                if !traffic.has_room(to, round) {
+                    self.next = self.next.min(now + FULL);
+                    continue;
+                }
+                self.cookie = self.cookie.wrapping_add(1);
+                let Some(id) = self.out.begin(entry.what.call(to, self.cookie), now) else {
+                    // One of those under way has to end first.
+                    self.next = now + FULL;
+                    return;
+                };
+                traffic.add(to, round);
+                entry.call = Some(id);
+                entry.tries += 1;
+                let delay = DELAYS_S[entry.tries.min(DELAYS_S.len() - 1)];
+                entry.next = now + Duration::from_secs(delay);
             }
-            if called.iter().filter(|other| **other == to).count() >= CALLS_PER_HOST {
-                self.next = self.next.min(now + FULL);
-                continue;
-            }
-            self.cookie = self.cookie.wrapping_add(1);
-            let Some(id) = self.out.begin(entry.what.call(to, self.cookie), now) else {
-                // One of those under way has to end first.
-                self.next = now + FULL;
-                return;
-            };
-            called.push(to);
-            entry.call = Some(id);
-            entry.tries += 1;
-            let delay = DELAYS_S[entry.tries.min(DELAYS_S.len() - 1)];
-            entry.next = now + Duration::from_secs(delay);
         }
     }
 
@@ -219,6 +225,79 @@ impl Outbox {
 
     pub(super) fn descriptors(&self, out: &mut Vec<RawFd>) {
         self.out.descriptors(out);
+    }
+}
+
+impl Entry {
+    fn round(&self) -> Round {
+        match self.what {
+            What::Notify(..) => Round::Notice,
+            _ if self.tries == 0 => Round::First,
+            _ => Round::Again,
+        }
+    }
+}
+
+/// What is told before what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    /// Something that somebody waits for, for the first time.
+    First,
+    /// The same after a failure.
+    Again,
+    /// Our restart: nobody waits for it, and there may be many hosts, many of them gone.
+    Notice,
+}
+
+/// The Calls under way.
+struct Traffic {
+    by_host: HashMap<IpAddr, HostTraffic>,
+    notices: usize,
+}
+
+#[derive(Default)]
+struct HostTraffic {
+    calls: usize,
+    /// A Call failed, and what it was to tell has not been told since.
+    is_silent: bool,
+}
+
+impl Traffic {
+    fn of(entries: &[Entry]) -> Traffic {
+        let mut traffic = Traffic { by_host: HashMap::new(), notices: 0 };
+        for entry in entries {
+            let Some(to) = entry.to else { continue };
+            let is_under_way = entry.call.is_some();
+            if is_under_way {
+                traffic.add(to, entry.round());
+            }
+            // A notice says nothing of the lock manager.
+            if entry.round() == Round::Again && entry.tries > usize::from(is_under_way) {
+                traffic.by_host.entry(to).or_default().is_silent = true;
+            }
+        }
+        traffic
+    }
+
+    fn has_room(&self, to: IpAddr, round: Round) -> bool {
+        if round == Round::Notice {
+            return self.notices < NOTICES_AT_ONCE;
+        }
+        let Some(host) = self.by_host.get(&to) else { return true };
+        let limit = match (host.is_silent, round) {
+            (false, _) => CALLS_PER_HOST,
+            // What it has not heard yet must not wait for what it did not answer.
+            (true, Round::First) => 2,
+            (true, _) => 1,
+        };
+        host.calls < limit
+    }
+
+    fn add(&mut self, to: IpAddr, round: Round) {
+        match round {
+            Round::Notice => self.notices += 1,
+            Round::First | Round::Again => self.by_host.entry(to).or_default().calls += 1,
+        }
     }
 }
 
@@ -284,15 +363,38 @@ mod tests {
     #[derive(Clone, Default)]
     struct Script(Rc<RefCell<Lines>>);
 
+    impl Script {
+        /// Calls that have not ended. (Those that were begun have their numbers for ids.)
+        fn under_way(&self) -> usize {
+            let lines = self.0.borrow();
+            lines.begun.len() - lines.ended
+        }
+
+        /// All Calls under way end without an answer.
+        fn fail_all(&self) {
+            let mut lines = self.0.borrow_mut();
+            let (ended, begun) = (lines.ended, lines.begun.len());
+            let failed = |number| (CallOutId(number as u64 + 1), Err(CallOutError::TimedOut));
+            lines.answers.extend((ended..begun).map(failed));
+            lines.ended = begun;
+        }
+    }
+
     #[derive(Default)]
     struct Lines {
         begun: Vec<OutCall>,
         cancelled: Vec<CallOutId>,
         answers: Vec<(CallOutId, Result<Vec<u8>, CallOutError>)>,
+        /// Of those that begun, by [`Script::fail_all`].
+        ended: usize,
+        calls_max: Option<usize>,
     }
 
     impl CallOut for Script {
         fn begin(&mut self, call: OutCall, _: Duration) -> Option<CallOutId> {
+            if self.0.borrow().calls_max.is_some_and(|max| self.under_way() >= max) {
+                return None;
+            }
             let begun = &mut self.0.borrow_mut().begun;
             begun.push(call);
             Some(CallOutId(begun.len() as u64))
@@ -396,5 +498,75 @@ mod tests {
         let Some((What::Grant(grant), End::Unwanted)) = outbox.poll_ended(seconds(2)) else { panic!() };
         assert_eq!(grant.owner.svid, 2);
         assert!(outbox.poll_ended(seconds(2)).is_none() && outbox.is_idle());
+    }
+    /// A place in which only so many Calls may be under way, and none is ever answered before its time is over.
+    fn silent(calls_max: usize) -> Script {
+        let script = Script::default();
+        script.0.borrow_mut().calls_max = Some(calls_max);
+        script
+    }
+
+    fn begun_to(script: &Script, host: u8) -> usize {
+        script.0.borrow().begun.iter().filter(|call| Some(call.to) == to(host)).count()
+    }
+
+    fn notice(host: u8) -> What {
+        let address = to(host).expect("an address");
+        What::Notify(KnownHost { address, name: Box::default() }, Vec::new())
+    }
+
+    /// After a restart many hosts are told, and many of them may be gone: a lock that is released meanwhile is granted at
+    /// once, also to a host that does not answer the notice.
+    #[test]
+    fn notices_of_a_restart_do_not_hold_up_a_grant() {
+        let script = silent(16);
+        let mut outbox = Outbox::new(Box::new(script.clone()));
+        for host in 1..100 {
+            outbox.push(to(host), notice(host), seconds(1), LIFE);
+        }
+        for _ in 0..9 {
+            outbox.push(to(200), notice(200), seconds(1), LIFE);
+        }
+        outbox.begin_due(seconds(1));
+        assert_eq!(script.0.borrow().begun.len(), NOTICES_AT_ONCE);
+        for host in [1, 150, 200] {
+            outbox.push(to(host), grant(host.into()), seconds(2), LIFE);
+            let before = begun_to(&script, host);
+            outbox.begin_due(seconds(2));
+            assert_eq!(begun_to(&script, host), before + 1, "{host}");
+        }
+        // When those that hang have failed, the next of the others are told: none is forgotten.
+        for _ in 0..40 {
+            script.fail_all();
+            while outbox.poll_ended(seconds(3)).is_some() {}
+            outbox.begin_due(seconds(3));
+        }
+        assert!((1..100).all(|host| begun_to(&script, host) > 0));
+    }
+
+    /// Hosts that do not answer take one place each, once that is known; a new grant to another does not wait for them.
+    #[test]
+    fn silent_hosts_do_not_hold_up_a_grant_to_another() {
+        let script = silent(16);
+        let mut outbox = Outbox::new(Box::new(script.clone()));
+        for host in 1..=8 {
+            for svid in 0..10 {
+                outbox.push(to(host), grant(svid), seconds(1), LIFE);
+            }
+        }
+        outbox.begin_due(seconds(1));
+        assert_eq!(script.0.borrow().begun.len(), 16, "as many as may be");
+        let mut now = seconds(1);
+        for _ in 0..15 {
+            script.fail_all();
+            now += seconds(5);
+            while outbox.poll_ended(now).is_some() {}
+            outbox.begin_due(now);
+        }
+        // Of each of the eight one at most is under way, however many are due.
+        assert!((1..=8).contains(&script.under_way()), "{}", script.under_way());
+        outbox.push(to(9), grant(1), now, LIFE);
+        outbox.begin_due(now);
+        assert_eq!(begun_to(&script, 9), 1);
     }
 }
