@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Runs fuzz targets: ci/fuzz.sh SECONDS [TARGET...]   (default: all targets, SECONDS each)
+# Or packs them:     ci/fuzz.sh --build-only DIR [TARGET...]
 #
 # Prints `TARGET: N runs, ok` for each. On a crash or a hang: its output, the input's path and the command
 # that replays it; exit status 1. Without a C++ compiler only the kept corpus is run: SKIPPED and why, status 77.
@@ -7,14 +8,26 @@
 # Stable Rust suffices: the coverage instrumentation is asked of LLVM by flags, so neither nightly nor cargo-fuzz
 # is needed. Finds go to TARGET_DIR/fuzz-corpus/TARGET and are used by the next run; what is worth keeping is copied
 # by hand to engine/fuzz/corpus/TARGET, which this script only reads.
+#
+# --build-only puts into DIR what runs elsewhere, without Rust, this repository or a network: the programs, the kept
+# corpus (corpus/TARGET) and run.sh: DIR/run.sh SECONDS [JOBS [TARGET...]] runs JOBS targets at a time (default: one for
+# each core), SECONDS each, prints `TARGET: N runs, coverage A -> B, ok` and leaves finds/, crashes/ and logs/ beside itself.
 set -euo pipefail
 # shellcheck source=ci/usage.sh
 . "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.."
 
-[[ $# -ge 1 && $1 =~ ^[0-9]+$ && $1 -ge 1 ]] || usage
-seconds=$1
-shift
+pack="" seconds=0
+if [[ ${1:-} == --build-only && -n ${2:-} && ${2:-} != -* ]]; then
+    mkdir -p "$2"
+    pack=$(cd "$2" && pwd)
+    shift 2
+elif [[ ${1:-} =~ ^[0-9]+$ && $1 -ge 1 ]]; then
+    seconds=$1
+    shift
+else
+    usage
+fi
 
 fuzz=engine/fuzz
 target_dir=${CARGO_TARGET_DIR:-$fuzz/target}
@@ -46,6 +59,19 @@ flags+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanit
 flags+=" -Cllvm-args=-sanitizer-coverage-trace-compares -Clink-dead-code --cfg fuzzing"
 RUSTFLAGS="${RUSTFLAGS:-} $flags" cargo build --quiet --release --features libfuzzer \
     --manifest-path $fuzz/Cargo.toml --target-dir "$target_dir/fuzz" --target "$host"
+
+if [[ -n $pack ]]; then
+    mkdir -p "$pack/corpus"
+    for target in "${targets[@]}"; do
+        # The symbols stay, for the stacks of crashes.
+        strip --strip-debug -o "$pack/$target" "$target_dir/fuzz/$host/release/$target"
+        rm -rf "$pack/corpus/$target"
+        cp -r "$fuzz/corpus/$target" "$pack/corpus/"
+    done
+    cp ci/fuzz-run.sh "$pack/run.sh"
+    echo "packed ${#targets[@]} targets: $pack/run.sh SECONDS [JOBS [TARGET...]] runs them"
+    exit 0
+fi
 
 failed=0
 for target in "${targets[@]}"; do

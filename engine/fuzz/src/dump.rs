@@ -10,6 +10,9 @@ use stag_wire::mpa;
 /// length, but far below its own limit.
 const HELD_MAX: usize = 64 << 20;
 
+/// The bit of the first octet that asks for a conversation.
+const CONVERSATION: u8 = 8;
+
 /// Looks at all that an event says, and counts messages.
 fn look(event: &Event<'_>, messages: &mut u64) {
     if let EventKind::Message(message) = &event.kind {
@@ -174,9 +177,11 @@ fn conversation(data: &[u8]) {
     check(&totals, messages);
 }
 
-/// `stag dump` over any file; over any TCP connection; and over any conversation.
+/// `stag dump` over any file; and over any TCP connection, or any conversation, as a bit of the first octet says.
 pub fn dump(data: &[u8]) {
     file(data);
-    segments(data);
-    conversation(data);
+    match data.first() {
+        Some(first) if first & CONVERSATION != 0 => conversation(data),
+        _ => segments(data),
+    }
 }
