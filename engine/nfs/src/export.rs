@@ -13,6 +13,9 @@ use crate::caller::{Caller, INVALID_ID};
 /// The user and the group that stand for whom nobody knows, unless an export says otherwise.
 pub const NOBODY: u32 = 65534;
 
+/// Ports below this are the superuser's.
+const PRIVILEGED_PORTS_END: u16 = 1024;
+
 /// What keeps an export's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
@@ -48,6 +51,9 @@ pub struct Export {
     /// Whether what a Call changed in a directory is on stable storage before it is answered.
     /// [`crate::directory::DirectoryConfig::sync`] says what not to do so risks.
     pub sync: bool,
+    /// Whether only the superuser of a client may speak for it: see [`Export::allows`]. What a Call says of its user is worth
+    /// no more than whoever sends it.
+    pub secure: bool,
     /// Who may mount it: everybody if there are none.
     pub clients: Vec<Client>,
 }
@@ -119,14 +125,24 @@ impl Export {
             size: None,
             objects: 1 << 20,
             sync: true,
+            secure: false,
             clients: Vec::new(),
         }
     }
 
-    /// Whether `peer` may use it. As soon as somebody is named, everybody else may not.
+    /// Whether `peer` may use it. As soon as somebody is named, everybody else may not. One that is `secure` is only for
+    /// ports below 1024 and for processes of the superuser, whatever the fabric: other users of a client
+    /// cannot have those.
     #[must_use]
     pub fn allows(&self, peer: &Peer) -> bool {
-        self.clients.is_empty() || self.clients.iter().any(|client| client.includes(peer))
+        let is_named = || self.clients.is_empty() || self.clients.iter().any(|client| client.includes(peer));
+        (!self.secure || is_superuser(peer)) && is_named()
+    }
+
+    /// Whether somebody may use it of whom the fabric tells nothing.
+    #[must_use]
+    pub fn allows_anybody(&self) -> bool {
+        !self.secure && self.clients.is_empty()
     }
 
     /// As whom a Call runs here; `None` is one that says nothing of its user.
@@ -143,6 +159,14 @@ impl Export {
 
     fn anonymous(&self) -> Caller {
         Caller::new(self.anonymous_uid, self.anonymous_gid, [])
+    }
+}
+
+/// Whether only the superuser of the peer's machine can be this peer.
+fn is_superuser(peer: &Peer) -> bool {
+    match peer {
+        Peer::Address(address) => address.port() < PRIVILEGED_PORTS_END,
+        Peer::Process { uid, .. } => *uid == 0,
     }
 }
 
@@ -278,13 +302,15 @@ fn set(export: &mut Export, option: &str, value: Option<&str>, word: &str) -> Re
         ("sync", _) => {
             return Err(("option", word.to_owned(), "files in memory are never on a disk; leave it out"));
         }
+        ("secure", _) => export.secure = yes_or_no("option secure")?,
         ("size", _) => export.size = Some(size(value.unwrap_or_default())?),
         _ => {
             return Err((
                 "option",
                 word.to_owned(),
                 "the options are ro, rw, root_squash=yes|no, all_squash=yes|no, anonuid=N, anongid=N, uid=N, \
-                 client=ADDRESS/BITS, size=BYTES, objects=N, and of a directory name=/PATH, sync=yes|no",
+                 client=ADDRESS/BITS, secure=yes|no, size=BYTES, objects=N, and of a directory name=/PATH, \
+                 sync=yes|no",
             ));
         }
     }
@@ -475,6 +501,28 @@ mod tests {
         assert!(one.allows(&address("192.0.2.1:9")) && !one.allows(&address("192.0.2.0:9")));
         let all: Export = "mem:/a,client=0.0.0.0/0".parse().unwrap();
         assert!(all.allows(&address("203.0.113.9:9")) && !all.allows(&address("[2001:db8::1]:9")));
+    }
+
+    #[test]
+    fn a_secure_export_is_for_the_superusers_of_clients() {
+        let export: Export = "mem:/a,secure,client=192.0.2.0/24,uid=7,uid=0".parse().unwrap();
+        for (peer, expected) in [
+            ("192.0.2.1:1023", true),
+            ("192.0.2.1:1024", false),
+            ("192.0.2.1:40000", false),
+            ("[::ffff:192.0.2.1]:700", true),
+            ("198.51.100.1:700", false),
+        ] {
+            assert_eq!(export.allows(&address(peer)), expected, "{peer}");
+        }
+        assert!(export.allows(&process(0)) && !export.allows(&process(7)));
+        let open: Export = "mem:/a,secure=yes".parse().unwrap();
+        assert!(open.secure && open.allows(&address("192.0.2.1:1")) && !open.allows_anybody());
+        assert!(!open.allows(&address("192.0.2.1:2000")) && !open.allows(&process(7)));
+        let default: Export = "mem:/a,secure=no".parse().unwrap();
+        assert_eq!(default, "mem:/a".parse().unwrap());
+        assert!(default.allows_anybody());
+        assert!("mem:/a,secure=maybe".parse::<Export>().is_err());
     }
 
     #[test]

@@ -229,7 +229,7 @@ impl<'a> Asker<'a> {
     fn is_allowed(&self, export: &Export) -> bool {
         match self.peer {
             Some(peer) => export.allows(peer),
-            None => export.clients.is_empty(),
+            None => export.allows_anybody(),
         }
     }
 }
