@@ -258,6 +258,8 @@ struct Traffic {
 #[derive(Default)]
 struct HostTraffic {
     calls: usize,
+    /// A notice is under way.
+    is_noticed: bool,
     /// A Call failed, and what it was to tell has not been told since.
     is_silent: bool,
 }
@@ -280,10 +282,12 @@ impl Traffic {
     }
 
     fn has_room(&self, to: IpAddr, round: Round) -> bool {
+        let host = self.by_host.get(&to);
         if round == Round::Notice {
-            return self.notices < NOTICES_AT_ONCE;
+            // One at an address, which may have had many names.
+            return self.notices < NOTICES_AT_ONCE && host.is_none_or(|host| !host.is_noticed);
         }
-        let Some(host) = self.by_host.get(&to) else { return true };
+        let Some(host) = host else { return true };
         let limit = match (host.is_silent, round) {
             (false, _) => CALLS_PER_HOST,
             // What it has not heard yet must not wait for what it did not answer.
@@ -294,9 +298,12 @@ impl Traffic {
     }
 
     fn add(&mut self, to: IpAddr, round: Round) {
-        match round {
-            Round::Notice => self.notices += 1,
-            Round::First | Round::Again => self.by_host.entry(to).or_default().calls += 1,
+        let host = self.by_host.entry(to).or_default();
+        if round == Round::Notice {
+            host.is_noticed = true;
+            self.notices += 1;
+        } else {
+            host.calls += 1;
         }
     }
 }
@@ -521,14 +528,14 @@ mod tests {
     fn notices_of_a_restart_do_not_hold_up_a_grant() {
         let script = silent(16);
         let mut outbox = Outbox::new(Box::new(script.clone()));
-        for host in 1..100 {
-            outbox.push(to(host), notice(host), seconds(1), LIFE);
-        }
         for _ in 0..9 {
             outbox.push(to(200), notice(200), seconds(1), LIFE);
         }
+        for host in 1..100 {
+            outbox.push(to(host), notice(host), seconds(1), LIFE);
+        }
         outbox.begin_due(seconds(1));
-        assert_eq!(script.0.borrow().begun.len(), NOTICES_AT_ONCE);
+        assert_eq!((script.under_way(), begun_to(&script, 200)), (NOTICES_AT_ONCE, 1));
         for host in [1, 150, 200] {
             outbox.push(to(host), grant(host.into()), seconds(2), LIFE);
             let before = begun_to(&script, host);
