@@ -93,24 +93,55 @@ fn a_line_for_each_message() {
 #[test]
 fn standard_input_and_only_totals() {
     let file = File::open(capture("rxe-6.1-v3-wire.pcap")).unwrap();
-    let output = Command::new(STAG).args(["dump", "-q", "--check", "-"]).stdin(file).output().unwrap();
+    let output = Command::new(STAG).args(["dump", "-q", "-"]).stdin(file).output().unwrap();
     assert!(output.status.success());
     assert!(text(&output.stdout).contains("76 messages: 38 Calls, 38 Replies"));
 }
 
 #[test]
-fn a_broken_rule_is_named_and_checked() {
+fn a_broken_rule_is_named_and_ends_it_with_status_1() {
     // One octet of one FPDU is changed: its CRC is wrong.
     let mut octets = fs::read(capture("siw-crc-6.1-v3-read.pcap")).unwrap();
     let at = octets.len() / 2;
     octets[at] ^= 0x40;
     let path = std::env::temp_dir().join(format!("stag-dump-{}.pcap", std::process::id()));
     fs::write(&path, octets).unwrap();
-    let output = dump(&["--check"], &path);
+    let output = dump(&[], &path);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stdout).contains("! < 5044-4.4-a: CRC "), "{}", text(&output.stdout));
-    assert!(text(&output.stdout).contains("1 violations: 5044-4.4-a 1"));
-    assert_eq!(dump(&[], &path).status.code(), Some(0));
+    assert!(text(&output.stdout).contains("1 violation: 5044-4.4-a 1"));
+    assert!(text(&output.stderr).ends_with(": 1 violation\n"), "{}", text(&output.stderr));
+    assert_eq!(dump(&["--json"], &path).status.code(), Some(1));
+    assert_eq!(dump(&["--quiet-violations"], &path).status.code(), Some(0));
+    fs::remove_file(&path).unwrap();
+}
+
+/// Without one frame: the gap is said where it is, and is no broken rule.
+#[test]
+fn a_gap_is_told_where_it_is() {
+    let whole = fs::read(capture("siw-6.1-v3-read.pcap")).unwrap();
+    // The records of a pcap file: each says its length, in the order of this machine.
+    let (mut shortened, mut at, mut number) = (whole[..24].to_vec(), 24, 0);
+    while at < whole.len() {
+        let len = 16 + u32::from_le_bytes(whole[at + 8..at + 12].try_into().unwrap()) as usize;
+        number += 1;
+        if number != 8 {
+            shortened.extend(&whole[at..at + len]);
+        }
+        at += len;
+    }
+    let path = std::env::temp_dir().join(format!("stag-dump-gap-{}.pcap", std::process::id()));
+    fs::write(&path, shortened).unwrap();
+    let output = dump(&[], &path);
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert_eq!(told.lines().filter(|line| line.contains("gap: before this frame ")).count(), 1, "{told}");
+    assert!(told.contains(" 27 paired, 0 Calls without a Reply"), "{told}");
+    let totals = &objects(&dump(&["--json", "-q"], &path))[0]["totals"];
+    assert_eq!(
+        (&totals["gaps"], &totals["paired"], &totals["unanswered"]),
+        (&1.into(), &27.into(), &0.into())
+    );
     fs::remove_file(&path).unwrap();
 }
 

@@ -65,6 +65,8 @@ pub(crate) struct Call {
     pub(crate) octets: Vec<u8>,
     /// It is reported when its Payload stream has been read.
     pub(crate) waits: Option<Waiting>,
+    /// The capture lacks something that its Responder sent since.
+    pub(crate) is_perhaps_answered: bool,
     /// Counts up on a connection: the oldest one is given up when there are too many.
     pub(crate) age: u64,
 }

@@ -20,6 +20,10 @@ const CALLS_MAX: usize = 4096;
 /// RDMA Reads that one side has outstanding at most; beyond, the oldest one is given up.
 const READS_MAX: usize = 4096;
 
+/// Credits beyond which a grant cannot be meant: a Receive must be posted for each (8166-3.3.1-d), and no device has
+/// queues as long. No rule names a limit.
+const GRANT_MAX: u32 = 65_536;
+
 /// Where an exposed segment belongs.
 #[derive(Clone, Copy, Debug)]
 struct Exposure {
@@ -68,6 +72,8 @@ pub(crate) struct Conversation {
     /// `whole`, and nothing is known to be late.
     complete: bool,
     keep_data: bool,
+    /// It was told that a grant is absurd.
+    is_lavish: bool,
     next_age: u64,
     held: usize,
 }
@@ -87,6 +93,7 @@ impl Conversation {
             whole: !midway,
             complete: !midway,
             keep_data,
+            is_lavish: false,
             next_age: 0,
             held: 0,
         }
@@ -101,6 +108,31 @@ impl Conversation {
     pub(crate) fn lose(&mut self) {
         self.whole = false;
         self.complete = false;
+    }
+
+    /// Something that a side sent was not captured: it may be the Reply to any Call that waits for one.
+    pub(crate) fn lack(&mut self, from: Side) {
+        self.lose();
+        for call in self.parties[from.other().index()].calls.values_mut() {
+            call.is_perhaps_answered = true;
+        }
+    }
+
+    /// Finds the RDMA Read whose answer goes on at a place, and forgets those before it: their answers were not
+    /// captured. `false` if there is none.
+    pub(crate) fn find_read(&mut self, initiator: Side, (stag, offset): (u32, u64)) -> bool {
+        let reads = &mut self.parties[initiator.index()].reads;
+        let goes_on = |read: &Read| {
+            let at = offset.wrapping_sub(read.sink.1);
+            // A part of the answer may be missing.
+            read.sink.0 == stag && at >= read.received && at <= read.len
+        };
+        let Some(index) = reads.iter().position(goes_on) else { return false };
+        reads.drain(..index);
+        if let Some(read) = reads.front_mut() {
+            read.received = offset.wrapping_sub(read.sink.1);
+        }
+        true
     }
 
     /// Something that was sent before what comes next may be missing, or come late.
@@ -210,6 +242,7 @@ impl Conversation {
             rpc: None,
             octets: if self.keep_data { octets.to_vec() } else { Vec::new() },
             waits: None,
+            is_perhaps_answered: false,
             age: self.next_age,
         };
         self.next_age += 1;
@@ -350,6 +383,12 @@ impl Conversation {
                 violations.add("8166-3.3.1-c", "a Reply that grants 0 credits");
             }
             let granted = header.credits().max(1);
+            if granted > GRANT_MAX && !std::mem::replace(&mut self.is_lavish, true) {
+                cx.emit(EventKind::Note(
+                    from,
+                    "a Reply grants more credits than Receives can be posted (8166-3.3.1-d)",
+                ));
+            }
             let known = &mut self.parties[requester.index()].granted;
             *known = Some(known.map_or(granted, |known| known.max(granted)));
         }
@@ -571,18 +610,21 @@ impl Conversation {
 
     /// Ends the connection.
     pub(crate) fn close(&mut self, cx: &mut Context<'_>) {
-        let mut unanswered = 0;
+        let (mut unanswered, mut unknown) = (0, 0);
         for side in [Side::Client, Side::Server] {
-            let mut waiting: Vec<(u64, u32)> =
-                self.parties[side.index()].calls.iter().map(|(xid, call)| (call.age, *xid)).collect();
-            unanswered += waiting.len();
+            let calls = &self.parties[side.index()].calls;
+            let mut waiting: Vec<(u64, u32)> = calls.iter().map(|(xid, call)| (call.age, *xid)).collect();
+            let perhaps = calls.values().filter(|call| call.is_perhaps_answered).count();
+            unanswered += waiting.len() - perhaps;
+            unknown += perhaps;
             waiting.sort_unstable();
             for (_, xid) in waiting {
                 self.end_call(cx, side, xid);
             }
         }
         cx.totals.unanswered += unanswered as u64;
-        cx.emit(EventKind::Closed { unanswered });
+        cx.totals.unknown += unknown as u64;
+        cx.emit(EventKind::Closed { unanswered, unknown });
     }
 }
 

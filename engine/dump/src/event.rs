@@ -187,7 +187,7 @@ pub enum EventKind<'a> {
     Message(&'a Message<'a>),
     /// A broken rule below RPC-over-RDMA.
     Violation(Side, &'a Violation),
-    /// The capture lacks so many octets of what a side sent; for RoCE, packets.
+    /// The capture lacks so many octets of what a side sent; for RoCE, packets. They belong before the event's frame.
     Gap(Side, u64),
     /// What one should know to read the rest.
     Note(Side, &'static str),
@@ -197,6 +197,8 @@ pub enum EventKind<'a> {
     Closed {
         /// Calls without a Reply.
         unanswered: usize,
+        /// Calls whose Replies may be in what the capture lacks.
+        unknown: usize,
     },
 }
 
@@ -225,6 +227,8 @@ pub struct Totals {
     pub paired: u64,
     /// Calls that were not answered when their connection or the capture ended.
     pub unanswered: u64,
+    /// Calls whose Replies may be in what the capture lacks.
+    pub unknown: u64,
     /// Sends that are not RPC-over-RDMA.
     pub other_sends: u64,
     /// RDMA Reads, and the octets that they moved.
@@ -239,6 +243,8 @@ pub struct Totals {
     pub crc_bad: u64,
     /// Packets of RoCE that came before.
     pub duplicates: u64,
+    /// Places where the capture lacks something.
+    pub gaps: u64,
     /// Octets of TCP streams that the capture lacks.
     pub missing: u64,
     /// Connections that were given up to keep within memory.

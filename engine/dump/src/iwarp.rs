@@ -7,6 +7,7 @@
 //!  Other                 Fpdus ──markers in use──▶ Undecoded
 //! ```
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use stag_wire::ddp::{self, Tagged, Untagged};
@@ -17,7 +18,7 @@ use stag_wire::rpcrdma::NFS_PORT;
 use crate::conversation::Conversation;
 use crate::event::{Context, Endpoints, EventKind, Fabric, Setup, Side, Terminate};
 use crate::packet::Segment;
-use crate::stream::{Octets, Stream};
+use crate::stream::{Octets, Place, Stream};
 
 /// Octets of a Send at most: above the largest inline threshold that RFC 8797 can agree on.
 pub(crate) const SEND_LEN_MAX: usize = 1 << 20;
@@ -25,11 +26,27 @@ pub(crate) const SEND_LEN_MAX: usize = 1 << 20;
 /// Candidates whose CRC is computed in one search: octets that are made to look like FPDUs must not cost more.
 const CANDIDATES_MAX: usize = 16;
 
+/// Segments that wait for what they answer, before it is given up: the capture does not have it.
+const HELD_MAX: usize = 16;
+
+/// A segment whose sender had received what was not captured yet, or not at all.
+#[derive(Debug)]
+struct Held {
+    sequence: u32,
+    payload: Vec<u8>,
+    missing: usize,
+    frame: Place,
+    /// How much of the other direction its sender had.
+    answers: u64,
+}
+
 /// A TCP connection.
 #[derive(Debug)]
 pub(crate) struct Flow {
     client: SocketAddr,
     streams: [Stream; 2],
+    /// What each side sent, and waits for what it answers.
+    held: [VecDeque<Held>; 2],
     ended: [bool; 2],
     link: Link,
     /// The last frame of it.
@@ -71,6 +88,10 @@ struct Half {
     terminated: bool,
     /// It was told that it sends PAD that is not zero.
     pads: bool,
+    /// Octets that the capture lacks of it, while it was not known to be iWARP.
+    lacks: u64,
+    /// Octets of the FPDU in which a gap lies that are still to come: then FPDUs go on.
+    skips: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +116,10 @@ struct Feed<'f, 'c> {
 }
 
 impl Octets for Feed<'_, '_> {
+    fn at(&mut self, (frame, time): Place) {
+        (self.cx.frame, self.cx.time) = (frame, time);
+    }
+
     fn octets(&mut self, octets: &[u8]) {
         self.link.octets(self.cx, self.from, octets);
     }
@@ -128,6 +153,8 @@ impl Flow {
             writing: false,
             terminated: false,
             pads: false,
+            lacks: 0,
+            skips: 0,
         };
         let link = Link {
             endpoints: Endpoints { fabric: Fabric::Iwarp, client, server, midway },
@@ -136,16 +163,17 @@ impl Flow {
             crc: None,
             conversation: Conversation::new(keep_data, midway, server.port()),
         };
-        let streams = Default::default();
-        Some(Flow { client, streams, ended: [false; 2], link, last_frame: 0 })
+        let (streams, held) = Default::default();
+        Some(Flow { client, streams, held, ended: [false; 2], link, last_frame: 0 })
     }
 
     /// Octets that are held for it, roughly.
     pub(crate) fn held(&self) -> usize {
         let streams: usize = self.streams.iter().map(Stream::held).sum();
+        let held: usize = self.held.iter().flatten().map(|held| 64 + held.payload.len()).sum();
         let halves =
             self.link.halves.iter().map(|half| half.buffer.len() + half.send.as_ref().map_or(0, Vec::len));
-        streams + halves.sum::<usize>() + self.link.conversation.held()
+        streams + held + halves.sum::<usize>() + self.link.conversation.held()
     }
 
     /// Tells whether a SYN starts another connection between the same ends.
@@ -171,26 +199,97 @@ impl Flow {
                 self.streams[from.other().index()].start(acknowledged.wrapping_sub(1));
             }
         }
-        if let Some(acknowledged) = segment.acknowledged {
-            self.streams[from.other().index()].acknowledge(acknowledged);
+        let acknowledged = segment.acknowledged;
+        let answers = acknowledged.map_or(0, |number| self.streams[from.other().index()].acknowledge(number));
+        let sequence = segment.sequence.wrapping_add(u32::from(segment.flags.syn));
+        let (payload, missing) = (segment.payload, segment.missing);
+        let now = (cx.frame, cx.time);
+        // What a segment answers comes before it: a Call before its Reply.
+        let waits = !self.streams[from.other().index()].has_reached(answers);
+        if !waits {
+            self.pass(cx, from, sequence, payload, missing, now);
+        } else if !payload.is_empty() || missing > 0 {
+            let payload = payload.to_vec();
+            self.held[from.index()].push_back(Held { sequence, payload, missing, frame: now, answers });
         }
+        if segment.flags.fin {
+            self.streams[from.index()].ends(sequence, payload.len() + missing);
+        }
+        self.release(cx);
+        while self.held.iter().map(VecDeque::len).sum::<usize>() > HELD_MAX {
+            self.give_up_oldest(cx);
+        }
+        (cx.frame, cx.time) = now;
+        self.ended[from.index()] |= segment.flags.fin;
+        let nothing_waits =
+            self.streams.iter().all(|stream| stream.held() == 0) && self.held.iter().all(VecDeque::is_empty);
+        segment.flags.rst || (self.ended == [true; 2] && nothing_waits)
+    }
+
+    /// Passes on what a side sent.
+    fn pass(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: Side,
+        sequence: u32,
+        payload: &[u8],
+        missing: usize,
+        frame: Place,
+    ) {
         self.link.conversation.doubt(self.streams.iter().any(Stream::is_behind));
         if self.link.is_watched(from) {
-            let sequence = segment.sequence.wrapping_add(u32::from(segment.flags.syn));
             let mut feed = Feed { link: &mut self.link, cx, from };
-            self.streams[from.index()].push(sequence, segment.payload, segment.missing, &mut feed);
+            self.streams[from.index()].push(sequence, payload, missing, frame, &mut feed);
         }
-        self.ended[from.index()] |= segment.flags.fin;
-        let nothing_waits = self.streams.iter().all(|stream| stream.held() == 0);
-        segment.flags.rst || (self.ended == [true; 2] && nothing_waits)
+    }
+
+    /// Passes on what waited, and has been reached by what it answers.
+    fn release(&mut self, cx: &mut Context<'_>) {
+        let mut is_stuck = false;
+        while !is_stuck {
+            is_stuck = true;
+            for from in [Side::Client, Side::Server] {
+                let other = &self.streams[from.other().index()];
+                // What is not looked at is not passed on either.
+                let is_watched = self.link.is_watched(from.other());
+                let is_due = |held: &Held| !is_watched || other.has_reached(held.answers);
+                let due = self.held[from.index()].iter().position(is_due);
+                if let Some(held) = due.and_then(|due| self.held[from.index()].remove(due)) {
+                    let Held { sequence, payload, missing, frame, .. } = held;
+                    self.pass(cx, from, sequence, &payload, missing, frame);
+                    is_stuck = false;
+                }
+            }
+        }
+    }
+
+    /// Passes on what waits for the longest time: what it answers was not captured.
+    fn give_up_oldest(&mut self, cx: &mut Context<'_>) {
+        let oldest = |side: &Side| self.held[side.index()].front().map_or(u64::MAX, |held| held.frame.0);
+        let from = [Side::Client, Side::Server].into_iter().min_by_key(oldest).unwrap_or(Side::Client);
+        let Some(held) = self.held[from.index()].front() else { return };
+        let (answers, frame) = (held.answers, held.frame);
+        (cx.frame, cx.time) = frame;
+        let other = from.other();
+        let mut feed = Feed { link: &mut self.link, cx, from: other };
+        self.streams[other.index()].skip_to(answers, &mut feed);
+        self.release(cx);
     }
 
     /// Passes on what still waits, and reports the end.
     pub(crate) fn close(&mut self, cx: &mut Context<'_>) {
-        for from in [Side::Client, Side::Server] {
-            let mut feed = Feed { link: &mut self.link, cx, from };
-            self.streams[from.index()].finish(&mut feed);
+        let now = (cx.frame, cx.time);
+        while self.held.iter().any(|held| !held.is_empty()) {
+            self.give_up_oldest(cx);
         }
+        for from in [Side::Client, Side::Server] {
+            (cx.frame, cx.time) = now;
+            if self.link.is_watched(from) {
+                let mut feed = Feed { link: &mut self.link, cx, from };
+                self.streams[from.index()].finish(&mut feed);
+            }
+        }
+        (cx.frame, cx.time) = now;
         if let Some(id) = self.link.id {
             cx.connection = id;
             self.link.conversation.close(cx);
@@ -220,6 +319,12 @@ impl Link {
             cx.connection = cx.totals.connections;
             self.id = Some(cx.connection);
             cx.emit(EventKind::Opened(self.endpoints));
+            for from in [Side::Client, Side::Server] {
+                let lacks = std::mem::take(&mut self.halves[from.index()].lacks);
+                if lacks > 0 {
+                    self.tell_gap(cx, from, lacks);
+                }
+            }
         }
     }
 
@@ -243,17 +348,34 @@ impl Link {
             return;
         }
         let half = &mut self.halves[from.index()];
-        half.buffer = Vec::new();
+        let octets = std::mem::take(&mut half.buffer);
         half.send = None;
         half.writing = false;
-        // A lost frame may still be told by the FPDUs that follow it.
-        half.state = State::Searching;
         half.msn = [None; 3];
+        // An FPDU whose length was captured says where the next one starts.
+        let rest = match (half.state, Fpdu::parse(&octets)) {
+            (State::Fpdus, _) if half.skips > 0 => Some(half.skips),
+            (State::Fpdus, Err(needed)) if octets.len() >= mpa::LENGTH_LEN => Some(needed - octets.len()),
+            _ => None,
+        };
+        match rest.and_then(|rest| (rest as u64).checked_sub(len)) {
+            Some(rest) => half.skips = rest as usize,
+            // Otherwise what follows tells, if it looks like an FPDU.
+            None => (half.state, half.skips) = (State::Searching, 0),
+        }
         self.conversation.lose();
         if self.id.is_some() {
-            cx.totals.missing += len;
-            cx.emit(EventKind::Gap(from, len));
+            self.tell_gap(cx, from, len);
+        } else {
+            self.halves[from.index()].lacks += len;
         }
+    }
+
+    fn tell_gap(&mut self, cx: &mut Context<'_>, from: Side, len: u64) {
+        cx.totals.missing += len;
+        cx.totals.gaps += 1;
+        self.conversation.lack(from);
+        cx.emit(EventKind::Gap(from, len));
     }
 
     /// Takes one frame or FPDU off what a side sent. `None` if there is no whole one.
@@ -264,6 +386,12 @@ impl Link {
         match self.halves[from.index()].state {
             State::Frame => self.frame(cx, from, octets),
             State::Fpdus => {
+                let half = &mut self.halves[from.index()];
+                if half.skips > 0 {
+                    let skipped = half.skips.min(octets.len());
+                    half.skips -= skipped;
+                    return octets.get(skipped..);
+                }
                 let (fpdu, rest) = Fpdu::parse(octets).ok()?;
                 self.fpdu(cx, from, &fpdu);
                 Some(rest)
@@ -321,13 +449,14 @@ impl Link {
     fn search<'a>(&mut self, cx: &mut Context<'_>, from: Side, octets: &'a [u8]) -> Option<&'a [u8]> {
         // Of a connection that may be anything, only the starts of segments are looked at.
         let last = if self.id.is_some() { octets.len() } else { 1 };
-        let mut failures = 0;
+        let (mut failures, mut incomplete) = (0, None);
         for start in 0..last {
             match plausible(&octets[start..], self.crc) {
                 Plausible::No => {}
                 Plausible::Wrong if failures < CANDIDATES_MAX => failures += 1,
                 Plausible::Wrong => break,
-                Plausible::Incomplete => return octets.get(start..).filter(|_| start > 0),
+                // A whole one behind it is better.
+                Plausible::Incomplete => drop(incomplete.get_or_insert(start)),
                 Plausible::Yes { crc } => {
                     self.open(cx);
                     self.crc.get_or_insert(crc);
@@ -336,7 +465,11 @@ impl Link {
                 }
             }
         }
-        Some(&[])
+        match incomplete {
+            Some(0) => None,
+            Some(start) => octets.get(start..),
+            None => Some(&[]),
+        }
     }
 
     /// Takes an FPDU.
@@ -409,6 +542,11 @@ impl Link {
     fn read_response(&mut self, cx: &mut Context<'_>, from: Side, header: &Tagged, payload: &[u8]) {
         let complete = self.conversation.is_complete();
         let initiator = from.other();
+        if !complete && !self.conversation.find_read(initiator, (header.stag, header.offset)) {
+            // Its request was not captured.
+            cx.totals.reads.octets += payload.len() as u64;
+            return;
+        }
         let (read, _) = self.conversation.oldest_read(initiator);
         let len = payload.len() as u64;
         let problem = match read {
@@ -534,14 +672,20 @@ enum Plausible {
     },
 }
 
-/// Looks at octets that may be an FPDU of RDMAP; `crc` says whether CRCs are in use, if that is known.
-fn plausible(octets: &[u8], crc: Option<bool>) -> Plausible {
-    let Some(([l0, l1, control, rdmap], _)) = octets.split_first_chunk() else {
-        return Plausible::Incomplete;
-    };
+/// Whether octets may be the start of an FPDU, as far as they are there.
+fn could_start(octets: &[u8]) -> bool {
+    let Some(([l0, l1, control, rdmap], _)) = octets.split_first_chunk() else { return true };
     let ulpdu_len = usize::from(u16::from_be_bytes([*l0, *l1]));
     // The reserved bits of both control octets are zero.
-    if ulpdu_len < ddp::header_len(*control) || control & 0x3f != ddp::VERSION || rdmap & 0x30 != 0 {
+    ulpdu_len >= ddp::header_len(*control) && control & 0x3f == ddp::VERSION && rdmap & 0x30 == 0
+}
+
+/// Looks at octets that may be an FPDU of RDMAP; `crc` says whether CRCs are in use, if that is known.
+fn plausible(octets: &[u8], crc: Option<bool>) -> Plausible {
+    let Some(([_, _, control, rdmap], _)) = octets.split_first_chunk() else {
+        return Plausible::Incomplete;
+    };
+    if !could_start(octets) {
         return Plausible::No;
     }
     let Ok(opcode) = Opcode::from_control(*rdmap) else { return Plausible::No };
@@ -556,12 +700,12 @@ fn plausible(octets: &[u8], crc: Option<bool>) -> Plausible {
             return Plausible::No;
         }
     }
-    let Ok((fpdu, _)) = Fpdu::parse(octets) else { return Plausible::Incomplete };
+    let Ok((fpdu, rest)) = Fpdu::parse(octets) else { return Plausible::Incomplete };
     let is_intact = fpdu.is_intact();
     match crc {
         _ if is_intact => Plausible::Yes { crc: true },
         // Not checked, and what Linux and we write there.
-        None | Some(false) if fpdu.crc == 0 => Plausible::Yes { crc: false },
+        None | Some(false) if fpdu.crc == 0 && could_start(rest) => Plausible::Yes { crc: false },
         _ => Plausible::Wrong,
     }
 }

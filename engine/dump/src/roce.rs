@@ -42,6 +42,8 @@ struct Read {
     next: u32,
     /// Packets to come.
     packets: u32,
+    /// The frame of its request.
+    frame: u64,
 }
 
 /// What one side sends.
@@ -54,6 +56,10 @@ struct Half {
     /// Where the RDMA Write in work goes on.
     write: Option<(u32, u64)>,
     reads: VecDeque<Read>,
+    /// The last of its requests that the peer has said to have.
+    answered: Option<u32>,
+    /// The frame of its last whole Send.
+    sent: u64,
 }
 
 #[derive(Debug)]
@@ -318,7 +324,7 @@ impl Roce {
         self.names.retain(|_, (named, _)| *named != id);
         self.held = self.held.saturating_sub(connection.held());
         cx.connection = id;
-        connection.conversation.close(cx);
+        connection.close(cx);
     }
 
     /// Gives up the connection that was quiet for the longest time; false if there is none.
@@ -373,8 +379,7 @@ impl Connection {
         if ahead > 0 {
             half.send = None;
             half.write = None;
-            self.conversation.lose();
-            cx.emit(EventKind::Gap(from, u64::from(ahead.unsigned_abs())));
+            self.tell_gap(cx, from, u64::from(ahead.unsigned_abs()));
         }
         let half = &mut self.halves[from.index()];
         half.next = Some(advance(packet.psn, 1));
@@ -404,7 +409,8 @@ impl Connection {
                 if half.reads.len() == READS_MAX {
                     half.reads.pop_front();
                 }
-                half.reads.push_back(Read { next: packet.psn, packets: packets.unwrap_or(u32::MAX) });
+                let packets = packets.unwrap_or(u32::MAX);
+                half.reads.push_back(Read { next: packet.psn, packets, frame: cx.frame });
                 let source = (target.handle, target.address, u64::from(target.length));
                 self.conversation.read_request(cx, from, (0, 0), source);
             }
@@ -431,6 +437,7 @@ impl Connection {
         }
         message.extend_from_slice(payload);
         if part.ends() {
+            half.sent = cx.frame;
             self.conversation.send(cx, from, &message, invalidate);
         } else {
             self.halves[from.index()].send = Some(message);
@@ -458,8 +465,7 @@ impl Connection {
             // A part, or the rest, of this answer is missing.
             self.halves[initiator.index()].reads.pop_front();
             self.conversation.drop_read(initiator);
-            self.conversation.lose();
-            cx.emit(EventKind::Gap(from, u64::from(ahead.unsigned_abs())));
+            self.tell_gap(cx, from, u64::from(ahead.unsigned_abs()));
         }
         if part.ends() {
             self.halves[initiator.index()].reads.pop_front();
@@ -469,9 +475,37 @@ impl Connection {
 
     /// What is answered was sent: if it was not captured, it will not be.
     fn check_answer(&mut self, requester: Side, psn: u32) {
-        if self.halves[requester.index()].next.is_some_and(|next| distance(psn, next) >= 0) {
+        let half = &mut self.halves[requester.index()];
+        if half.next.is_some_and(|next| distance(psn, next) >= 0) {
+            half.answered = Some(psn);
             self.conversation.lose();
         }
+    }
+
+    fn tell_gap(&mut self, cx: &mut Context<'_>, from: Side, packets: u64) {
+        cx.totals.gaps += 1;
+        self.conversation.lack(from);
+        cx.emit(EventKind::Gap(from, packets));
+    }
+
+    /// Reports what was answered and never captured, and the end.
+    fn close(&mut self, cx: &mut Context<'_>) {
+        for from in [Side::Client, Side::Server] {
+            let Half { next, answered, .. } = &self.halves[from.index()];
+            let (next, answered) = (*next, *answered);
+            if let (Some(next), Some(answered)) = (next, answered)
+                && distance(answered, next) >= 0
+            {
+                self.tell_gap(cx, from, u64::from(distance(answered, next).unsigned_abs()) + 1);
+            }
+            // It went on with what it had read.
+            let asked = &self.halves[from.other().index()];
+            let lacks = asked.reads.iter().find(|read| read.frame < asked.sent);
+            if let Some(&Read { packets, .. }) = lacks.filter(|read| read.packets != u32::MAX) {
+                self.tell_gap(cx, from, u64::from(packets));
+            }
+        }
+        self.conversation.close(cx);
     }
 
     fn acknowledge(&mut self, cx: &mut Context<'_>, from: Side, syndrome: u8, operation: &Operation) {

@@ -4,6 +4,7 @@
 //! does not have is a *gap*: the stream goes on behind it as soon as it is certain that it will not come any more.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Octets that wait for earlier ones at most.
 const WAITING_LEN_MAX: usize = 4 << 20;
@@ -17,8 +18,13 @@ fn distance(sequence: u32, next: u32) -> i64 {
     i64::from(sequence.wrapping_sub(next).cast_signed())
 }
 
+/// Where something was captured: the frame's number, and its time.
+pub(crate) type Place = (u64, Duration);
+
 /// Takes the stream's octets, in order.
 pub(crate) trait Octets {
+    /// What comes next was captured there.
+    fn at(&mut self, place: Place);
     /// The next octets.
     fn octets(&mut self, octets: &[u8]);
     /// So many octets of the stream were not captured.
@@ -31,6 +37,8 @@ struct Piece {
     octets: Vec<u8>,
     /// Octets behind it that were not captured.
     missing: usize,
+    /// Where it was captured.
+    frame: Place,
 }
 
 /// The state of one direction.
@@ -45,6 +53,8 @@ pub(crate) struct Stream {
     waiting_len: usize,
     /// Up to where the peer has said that it has the stream.
     acknowledged: u64,
+    /// Where the stream ends, if its FIN was seen.
+    end: Option<u64>,
 }
 
 impl Stream {
@@ -69,29 +79,51 @@ impl Stream {
         self.next.is_some()
     }
 
-    /// Takes the acknowledgement of the other direction.
-    pub(crate) fn acknowledge(&mut self, acknowledged: u32) {
-        let Some(next) = self.next else { return };
+    /// Takes the acknowledgement of the other direction. Returns the place up to which the peer has the stream.
+    pub(crate) fn acknowledge(&mut self, acknowledged: u32) -> u64 {
+        let Some(next) = self.next else { return 0 };
         let place = self.position.saturating_add_signed(distance(acknowledged, next));
         self.acknowledged = self.acknowledged.max(place);
+        place
+    }
+
+    /// Notes that the stream ends with a segment.
+    pub(crate) fn ends(&mut self, sequence: u32, len: usize) {
+        let Some(next) = self.next else { return };
+        let place = self.position.saturating_add_signed(distance(sequence, next)) + len as u64;
+        self.end = Some(place);
+    }
+
+    /// Tells whether all octets up to an acknowledged place were passed on. The last number may be that of a FIN.
+    pub(crate) fn has_reached(&self, place: u64) -> bool {
+        let fin = u64::from(self.end.is_none_or(|end| end == self.position) && self.waiting.is_empty());
+        self.position + fin >= place
     }
 
     /// Tells whether the peer has octets that the capture does not have, or not yet.
     pub(crate) fn is_behind(&self) -> bool {
-        self.acknowledged > self.position
+        !self.has_reached(self.acknowledged)
     }
 
     /// Takes a segment's octets, of which `missing` more were sent but not captured.
-    pub(crate) fn push(&mut self, sequence: u32, payload: &[u8], missing: usize, to: &mut dyn Octets) {
+    pub(crate) fn push(
+        &mut self,
+        sequence: u32,
+        payload: &[u8],
+        missing: usize,
+        frame: Place,
+        to: &mut dyn Octets,
+    ) {
         if payload.is_empty() && missing == 0 {
             return;
         }
         let next = *self.next.get_or_insert(sequence);
         let distance = distance(sequence, next);
         if distance <= 0 {
+            to.at(frame);
             self.pass(distance.unsigned_abs() as usize, payload, missing, to);
         } else {
-            self.keep(self.position + distance.unsigned_abs(), payload, missing);
+            self.keep(self.position + distance.unsigned_abs(), payload, missing, frame);
         }
         self.drain(to);
         while self.gap_is_certain() {
@@ -103,6 +135,21 @@ impl Stream {
     pub(crate) fn finish(&mut self, to: &mut dyn Octets) {
         while !self.waiting.is_empty() {
             self.skip_gap(to);
+        }
+        self.skip_to(self.acknowledged, to);
+    }
+
+    /// Passes on what is there up to a place that the peer has, over all gaps: what is missing will not come.
+    pub(crate) fn skip_to(&mut self, place: u64, to: &mut dyn Octets) {
+        while !self.has_reached(place) {
+            if self.waiting.first_key_value().is_some_and(|(first, _)| *first <= place) {
+                self.skip_gap(to);
+            } else {
+                // Nothing behind it was captured yet. The last number may be that of a FIN.
+                let end = self.end.unwrap_or(place).min(place);
+                self.skip(end.saturating_sub(self.position), to);
+                return;
+            }
         }
     }
 
@@ -121,12 +168,12 @@ impl Stream {
         self.next = self.next.map(|next| next.wrapping_add(len as u32));
     }
 
-    fn keep(&mut self, place: u64, octets: &[u8], missing: usize) {
+    fn keep(&mut self, place: u64, octets: &[u8], missing: usize, frame: Place) {
         let len = octets.len() + missing;
         if self.waiting.get(&place).is_some_and(|piece| piece.octets.len() + piece.missing >= len) {
             return;
         }
-        let piece = Piece { octets: octets.to_vec(), missing };
+        let piece = Piece { octets: octets.to_vec(), missing, frame };
         self.waiting_len += octets.len();
         if let Some(old) = self.waiting.insert(place, piece) {
             self.waiting_len -= old.octets.len();
@@ -139,6 +186,7 @@ impl Stream {
             let Some(known) = self.position.checked_sub(*entry.key()) else { break };
             let piece = entry.remove();
             self.waiting_len -= piece.octets.len();
+            to.at(piece.frame);
             self.pass(known as usize, &piece.octets, piece.missing, to);
         }
     }
@@ -151,12 +199,18 @@ impl Stream {
     }
 
     fn skip_gap(&mut self, to: &mut dyn Octets) {
-        let Some((first, _)) = self.waiting.first_key_value() else { return };
-        let gap = first - self.position;
-        to.gap(gap);
+        let Some((first, piece)) = self.waiting.first_key_value() else { return };
+        to.at(piece.frame);
+        self.skip(first - self.position, to);
+        self.drain(to);
+    }
+
+    fn skip(&mut self, gap: u64, to: &mut dyn Octets) {
+        if gap > 0 {
+            to.gap(gap);
+        }
         self.position += gap;
         self.next = self.next.map(|next| next.wrapping_add(gap as u32));
-        self.drain(to);
     }
 }
 
@@ -164,11 +218,14 @@ impl Stream {
 mod tests {
     use super::*;
 
+    const PLACE: Place = (1, Duration::ZERO);
+
     /// Gaps are written as `_`.
     #[derive(Default)]
     struct Seen(Vec<u8>);
 
     impl Octets for Seen {
+        fn at(&mut self, _: Place) {}
         fn octets(&mut self, octets: &[u8]) {
             self.0.extend(octets);
         }
@@ -184,7 +241,7 @@ mod tests {
         let mut seen = Seen::default();
         stream.start(start.wrapping_sub(1));
         for (place, octets) in pieces {
-            stream.push(start.wrapping_add(*place), octets.as_bytes(), 0, &mut seen);
+            stream.push(start.wrapping_add(*place), octets.as_bytes(), 0, PLACE, &mut seen);
         }
         stream.finish(&mut seen);
         assert_eq!(stream.held(), 0);
@@ -218,13 +275,13 @@ mod tests {
         let mut stream = Stream::default();
         let mut seen = Seen::default();
         stream.start(99);
-        stream.push(100, b"ab", 0, &mut seen);
+        stream.push(100, b"ab", 0, PLACE, &mut seen);
         for n in 0..=WAITING_ACKNOWLEDGED_MAX as u32 {
-            stream.push(104 + n, b"x", 0, &mut seen);
+            stream.push(104 + n, b"x", 0, PLACE, &mut seen);
         }
         assert_eq!(seen.0, b"ab");
         stream.acknowledge(110);
-        stream.push(200, b"z", 0, &mut seen);
+        stream.push(200, b"z", 0, PLACE, &mut seen);
         assert!(seen.0.starts_with(b"ab__xxx"));
     }
 
@@ -232,8 +289,8 @@ mod tests {
     fn a_stream_that_was_joined_midway_starts_where_it_is() {
         let mut stream = Stream::default();
         let mut seen = Seen::default();
-        stream.push(5000, b"ab", 3, &mut seen);
-        stream.push(5005, b"f", 0, &mut seen);
+        stream.push(5000, b"ab", 3, PLACE, &mut seen);
+        stream.push(5005, b"f", 0, PLACE, &mut seen);
         assert_eq!(seen.0, b"ab___f");
     }
 
@@ -244,7 +301,7 @@ mod tests {
         stream.start(0);
         let piece = [0; 1000];
         for n in 0..10_000u32 {
-            stream.push(10_000 + 2000 * n, &piece, 0, &mut seen);
+            stream.push(10_000 + 2000 * n, &piece, 0, PLACE, &mut seen);
             assert!(stream.held() < WAITING_LEN_MAX + 64 * (WAITING_MAX + 2) + 2000);
         }
     }

@@ -520,3 +520,24 @@ fn markers_are_told() {
     assert_eq!((totals.connections, totals.replies), (1, 1));
     assert_eq!(totals.calls, 0);
 }
+
+/// 8166-3.3.1-d: no rule names a limit, so a grant that nobody can have posted Receives for is noted, once.
+#[test]
+fn an_absurd_grant_is_noted() {
+    for (credits, expected) in [(65_536, 0), (65_537, 1), (u32::MAX, 1)] {
+        let mut talk = Talk::new().greet();
+        for xid in [2, 3] {
+            talk.send(CLIENT, &plain(xid, 32, &call(xid, 0, &[])));
+            talk.send(SERVER, &plain(xid, credits, &reply(xid, &[])));
+        }
+        let mut analyzer = stag_dump::Analyzer::new(stag_dump::Options::default());
+        let mut notes = 0;
+        for (number, Kept { time, octets }) in (1..).zip(&talk.frames) {
+            let frame = stag_dump::capture::Frame { number, time: *time, link: link::ETHERNET, octets };
+            analyzer.frame(&frame, &mut |event| {
+                notes += usize::from(matches!(event.kind, stag_dump::EventKind::Note(..)));
+            });
+        }
+        assert_eq!((notes, rules(analyzer.totals())), (expected, vec![]), "{credits}");
+    }
+}

@@ -31,6 +31,7 @@ struct Connection {
     setup: Vec<SetupObject>,
     ended: Option<u64>,
     unanswered: Option<usize>,
+    unknown: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -140,6 +141,7 @@ struct TotalsObject<'a> {
     errors: u64,
     paired: u64,
     unanswered: u64,
+    unknown: u64,
     other_sends: u64,
     reads: MovedObject,
     writes: MovedObject,
@@ -147,6 +149,7 @@ struct TotalsObject<'a> {
     crc_good: u64,
     crc_bad: u64,
     duplicates: u64,
+    gaps: u64,
     missing: u64,
     fragments: u64,
     malformed: u64,
@@ -202,6 +205,7 @@ impl Show for Json {
                     setup: Vec::new(),
                     ended: None,
                     unanswered: None,
+                    unknown: None,
                 };
                 self.connections.insert(event.connection, connection);
             }
@@ -211,10 +215,11 @@ impl Show for Json {
                     connection.setup.push(set_up(event.frame, *from, found));
                 }
             }
-            EventKind::Closed { unanswered } => {
+            EventKind::Closed { unanswered, unknown } => {
                 if let Some(connection) = self.connections.get_mut(&event.connection) {
                     connection.ended = Some(event.frame);
                     connection.unanswered = Some(*unanswered);
+                    connection.unknown = Some(*unknown);
                 }
             }
             EventKind::Violation(from, Violation { rule, text }) => {
@@ -238,6 +243,7 @@ impl Show for Json {
             errors: t.errors,
             paired: t.paired,
             unanswered: t.unanswered,
+            unknown: t.unknown,
             other_sends: t.other_sends,
             reads: MovedObject { operations: t.reads.operations, octets: t.reads.octets },
             writes: MovedObject { operations: t.writes.operations, octets: t.writes.octets },
@@ -245,6 +251,7 @@ impl Show for Json {
             crc_good: t.crc_good,
             crc_bad: t.crc_bad,
             duplicates: t.duplicates,
+            gaps: t.gaps,
             missing: t.missing,
             fragments: t.fragments,
             malformed: t.malformed,

@@ -1,22 +1,37 @@
 //! A capture as lines.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use stag::wire::rpcrdma::{ErrorBody, Header, Procedure, Segment};
 use stag_dump::{
-    Answered, ChunkKind, ChunkUse, Event, EventKind, Message, Rpc, Setup, Side, Totals, Violation,
+    Answered, ChunkKind, ChunkUse, Event, EventKind, Fabric, Message, Rpc, Setup, Side, Totals, Violation,
 };
 
 use super::Show;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::values::count;
 
 /// Lines.
 #[derive(Default)]
 pub(super) struct Text {
     /// Times are shown since the first frame.
     start: Duration,
+    /// Connections over RoCE, whose gaps are counted in packets.
+    roce: HashSet<u64>,
+}
+
+impl Text {
+    fn is_roce(&self, connection: u64) -> bool {
+        self.roce.contains(&connection)
+    }
+}
+
+/// `1 octet is`, `2 octets are`.
+fn are(number: u64, unit: &str) -> String {
+    format!("{} {}", count(number, unit), if number == 1 { "is" } else { "are" })
 }
 
 /// An arrow that points away from the sender, with the client on the left.
@@ -47,6 +62,9 @@ impl Show for Text {
             EventKind::Opened(ends) => {
                 let midway = if ends.midway { ", joined midway: who is the client is a guess" } else { "" };
                 let (fabric, client, server) = (ends.fabric, ends.client, ends.server);
+                if fabric == Fabric::Roce {
+                    self.roce.insert(event.connection);
+                }
                 out.line(format_args!("{}{fabric} {client} > {server}{midway}", place('+')))
             }
             EventKind::Setup(from, setup) => {
@@ -60,16 +78,26 @@ impl Show for Text {
                 violation(broken, format!("{}{} ", place('!'), arrow(*from)), out)
             }
             EventKind::Gap(from, len) => {
-                let what = format_args!("{len} octets or packets are not in the capture");
-                out.line(format_args!("{}{what}", place(arrow(*from))))
+                let unit = if self.is_roce(event.connection) { "packet" } else { "octet" };
+                let what = format_args!("before this frame {} not in the capture", are(*len, unit));
+                out.line(format_args!("{}gap: {what}", place(arrow(*from))))
             }
             EventKind::Note(from, note) => out.line(format_args!("{}{note}", place(arrow(*from)))),
             EventKind::Terminate(from, terminate) => {
                 out.line(format_args!("{}Terminate: {}", place(arrow(*from)), terminate.text))
             }
-            EventKind::Closed { unanswered: 0 } => out.line(format_args!("{}end", place('-'))),
-            EventKind::Closed { unanswered } => {
-                out.line(format_args!("{}end, {unanswered} Calls without a Reply", place('-')))
+            EventKind::Closed { unanswered, unknown } => {
+                self.roce.remove(&event.connection);
+                let mut end = format!("{}end", place('-'));
+                for (number, what) in [
+                    (*unanswered as u64, "without a Reply"),
+                    (*unknown as u64, "whose Reply may be in a gap"),
+                ] {
+                    if number > 0 {
+                        let _ = write!(end, ", {} {what}", count(number, "Call"));
+                    }
+                }
+                out.line(end)
             }
         }
     }
@@ -93,6 +121,8 @@ impl Show for Text {
             t.segments, t.crc_good, t.crc_bad
         ))?;
         let rare = [
+            (t.unknown, "Calls whose Replies may be in a gap"),
+            (t.gaps, "gaps: places where the capture lacks something"),
             (t.other_sends, "Sends of other protocols"),
             (t.missing, "octets of TCP missing in the capture"),
             (t.duplicates, "packets that came before"),
@@ -108,7 +138,7 @@ impl Show for Text {
             return out.line("no violations");
         }
         let rules: Vec<String> = t.violations.iter().map(|(rule, count)| format!("{rule} {count}")).collect();
-        out.line(format_args!("{} violations: {}", t.violation_count(), rules.join(", ")))
+        out.line(format_args!("{}: {}", count(t.violation_count(), "violation"), rules.join(", ")))
     }
 }
 
