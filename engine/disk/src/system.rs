@@ -63,7 +63,8 @@ pub fn file_handle(directory: BorrowedFd<'_>, name: &CStr) -> Result<FileHandle,
     if status < 0 { Err(last()) } else { Ok(handle) }
 }
 
-/// Opens what `handle` names in the file system that `mount` is in, to be looked at only (`O_PATH`).
+/// Opens what `handle` names in the file system that `mount` is in, to be looked at only (`O_PATH`). `mount` itself has
+/// to be open for more than that ([`Errno::BADF`]).
 ///
 /// Needs the capability `CAP_DAC_READ_SEARCH`. The object may lie anywhere in the file system.
 pub fn open_by_handle(mount: BorrowedFd<'_>, handle: &FileHandle) -> Result<OwnedFd, Errno> {
@@ -95,6 +96,14 @@ pub fn change_mode(file: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
         }
         error => Err(error),
     }
+}
+
+/// Hard links that an object can have in the file system of `file`, if the C library knows.
+#[must_use]
+pub fn links_max(file: BorrowedFd<'_>) -> Option<u32> {
+    // SAFETY: a plain question about an open descriptor.
+    let count = unsafe { libc::fpathconf(file.as_raw_fd(), libc::_PC_LINK_MAX) };
+    if count < 0 { None } else { Some(u32::try_from(count).unwrap_or(u32::MAX)) }
 }
 
 /// The time that the kernel stamps files with, since 1970: some milliseconds behind the time of day.

@@ -10,10 +10,10 @@
 //! The reactor never waits for it: a thread writes what it is given, the newest last. A host is written when it gets
 //! its first lock; a crash in the moment between costs that host the news, as with any status monitor.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -57,7 +57,8 @@ impl Recovered {
     ///
     /// When the directory or its file cannot be read or written, or the file makes no sense.
     pub fn from_directory(directory: &Path) -> io::Result<Recovered> {
-        fs::create_dir_all(directory)?;
+        // Whatever umask is: nobody else says which hosts hold locks.
+        DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
         let path = directory.join(FILE);
         let before = match fs::read_to_string(&path) {
             Ok(text) if text.is_empty() => None,

@@ -177,8 +177,10 @@ pub struct StoreLimits {
 
 /// A file system.
 ///
-/// Every procedure that changes something does all of it, or fails and does nothing; only
-/// [`Store::write`] may write a part, and says how much. `now` is the wall clock.
+/// Every procedure that changes something does all of it, or fails and does nothing, with two exceptions.
+/// [`Store::write`] may write a part, and says how much. And a store whose files are the kernel's takes several system
+/// calls for one procedure: if a later one fails it takes the earlier ones back, as far as the kernel lets it
+/// ([`crate::directory`] says what can remain). `now` is the wall clock.
 pub trait Store {
     /// Identifies the file system: in handles and attributes.
     fn fsid(&self) -> u64;
@@ -197,6 +199,12 @@ pub trait Store {
 
     /// Attributes of an object. No permission is needed.
     fn attributes(&self, object: ObjectId) -> Result<Attributes, Status>;
+
+    /// Attributes of an object that is about to be changed; `None` if something else is changing it at the same time. Then
+    /// what it was before and what it is after do not tell what one procedure did (RFC 1813 section 2.6).
+    fn before(&self, object: ObjectId) -> Option<Attributes> {
+        self.attributes(object).ok()
+    }
 
     /// Sets attributes, if the object's ctime is `guard`.
     fn set_attributes(
@@ -267,7 +275,7 @@ pub trait Store {
         now: Time,
     ) -> Result<Progress<ReadDone>, Status>;
 
-    /// Writes at `offset`. A failure changed nothing.
+    /// Writes at `offset`. A failure changed no data; that a program no longer runs as its owner or group may remain.
     fn write(
         &mut self,
         caller: &Caller,

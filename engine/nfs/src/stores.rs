@@ -78,6 +78,11 @@ impl Store for AnyStore {
     }
 
     #[inline]
+    fn before(&self, object: ObjectId) -> Option<Attributes> {
+        each!(self, store => store.before(object))
+    }
+
+    #[inline]
     fn set_attributes(
         &mut self,
         caller: &Caller,

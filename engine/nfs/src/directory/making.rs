@@ -76,6 +76,7 @@ impl DirectoryStore {
             return Err(Status::Exist);
         }
         permit::check_new(set)?;
+        tree.check_depth(parent)?;
         if caller.is_root() {
             check_ids(set)?;
         }

@@ -13,6 +13,14 @@
 //!   [`DirectoryConfig::sync`] can do without. Two things cannot be synced by themselves: attributes of what
 //!   cannot be opened (symbolic links, devices, sockets, pipes), and names in a directory that a server which is not root
 //!   may write but not read. They are as safe as the file system's journal makes them.
+//! - **SETATTR is several system calls.** What can be taken back is done first (owner, then mode), and taken back if
+//!   what follows fails: the size, then the times. What remains of a failure is a change time that is later; and, if
+//!   the disk fails in the middle, what the kernel refuses to take back. WRITE ends a program's set-id bits before
+//!   it has written anything, as the kernel does.
+//! - **What a file was before a change** is left out of Replies (RFC 1813 section 2.6) while data of it is being written.
+//!   What local processes do to an object in the microseconds between the system calls of one Call cannot be told
+//!   from what the Call did.
+//! - **2048 levels** of directories: what is deeper is `NFS3ERR_NAMETOOLONG`.
 //! - **Whose files?** A server that runs as root checks permissions by owner, group and mode as
 //!   the caller, and makes what is made as the caller: the kernel gives it its owner and group, and has the last word where
 //!   names are made, changed and removed. One that does not is for its own user: every caller is that user here.
@@ -22,7 +30,9 @@
 //!   name was exchanged for is never given away, changed or removed for it: see `making.rs` for what is made;
 //!   everything else is done to a descriptor whose identity was checked, or by the kernel as the caller.
 
+mod attributes;
 mod identity;
+mod limits;
 mod listing;
 mod making;
 mod object;
@@ -32,6 +42,7 @@ mod search;
 mod syncs;
 mod transfer;
 mod tree;
+mod writing;
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -40,16 +51,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, FileType as Kind, Gid, OFlags, fstatvfs, ftruncate, makedev, mkdirat, mknodat, openat,
-    readlinkat_raw, renameat, symlinkat, unlinkat,
+    AtFlags, FileType as Kind, Gid, OFlags, fstatvfs, makedev, mkdirat, mknodat, openat, readlinkat_raw,
+    renameat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use stag_disk::system::{self, FileUsers};
 use stag_disk::{Disk, Method};
 use stag_memory::{Pool, Shared};
 use stag_wire::nfs3::{
-    Attributes, CreateHow, FileType, NAME_LEN_MAX, PATH_LEN_MAX, SetAttributes, SetTime, Stable, Status,
-    Time, Verifier,
+    Attributes, CreateHow, FileType, PATH_LEN_MAX, SetAttributes, SetTime, Stable, Status, Time, Verifier,
 };
 
 use crate::caller::{Caller, permission};
@@ -59,12 +69,13 @@ use crate::store::{
     Ticket, Usage, WriteData, WriteDone,
 };
 use identity::identity;
-use making::{change_owner, set_times, verifier_times};
+use making::verifier_times;
 use object::{Stat, link_open, name_status, stat_at, status};
-use permit::{SET_GID, without_privileges};
+use permit::without_privileges;
 use syncs::{Syncs, Target};
 use transfer::Transfers;
 use tree::{Index, Limits, ROOT, Tree};
+use writing::Writing;
 
 /// The largest file, in bytes: what a kernel's offset can say.
 const FILE_LEN_MAX: u64 = i64::MAX as u64;
@@ -158,6 +169,8 @@ pub struct DirectoryStore {
     tree: RefCell<Tree>,
     transfers: Transfers,
     syncs: Syncs,
+    writing: Writing,
+    limits: StoreLimits,
     /// Whether to sync what a Call changed.
     sync: bool,
     /// What the Call in hand changed.
@@ -176,17 +189,18 @@ impl DirectoryStore {
         if config.descriptors_max < 16 {
             return Err(DirectoryError::Descriptors { found: config.descriptors_max });
         }
-        let limits = Limits {
+        let kept = Limits {
             objects: config.objects_max.max(64),
             descriptors: config.descriptors_max,
             trust: config.trust,
             by_handle: config.by_handle,
         };
         let failed = |error| DirectoryError::Open { path: config.path.clone(), error };
-        let tree = Tree::open(&config.path, limits).map_err(failed)?;
+        let tree = Tree::open(&config.path, kept).map_err(failed)?;
         let root = tree.id(ROOT);
         let looked = tree.look(ROOT).map_err(|_| failed(Errno::AGAIN))?;
         let fsid = identity(config.fsid, looked.as_fd(), root).map_err(failed)?;
+        let limits = limits::of(&looked);
         let uid = rustix::process::geteuid();
         let own = (!uid.is_root()).then(|| {
             let groups = rustix::process::getgroups().unwrap_or_default();
@@ -204,6 +218,8 @@ impl DirectoryStore {
             tree: RefCell::new(tree),
             transfers,
             syncs,
+            writing: Writing::default(),
+            limits,
             sync: config.sync,
             changed: Vec::new(),
             verifier,
@@ -301,12 +317,7 @@ impl Store for DirectoryStore {
     }
 
     fn limits(&self) -> StoreLimits {
-        StoreLimits {
-            file_len_max: FILE_LEN_MAX,
-            links_max: 65_000,
-            name_len_max: NAME_LEN_MAX,
-            path_len_max: PATH_LEN_MAX,
-        }
+        self.limits
     }
 
     fn usage(&self) -> Usage {
@@ -332,6 +343,10 @@ impl Store for DirectoryStore {
         Ok(found.attributes(self.fsid))
     }
 
+    fn before(&self, object: ObjectId) -> Option<Attributes> {
+        if self.writing.contains(object.fileid) { None } else { self.attributes(object).ok() }
+    }
+
     fn set_attributes(
         &mut self,
         caller: &Caller,
@@ -340,41 +355,7 @@ impl Store for DirectoryStore {
         guard: Option<Time>,
         _: Time,
     ) -> Result<(), Status> {
-        let caller = &self.caller(caller);
-        let tree = &mut *self.tree.borrow_mut();
-        let (index, found) = tree.find_stat(object)?;
-        if guard.is_some_and(|ctime| ctime != found.ctime) {
-            return Err(Status::NotSync);
-        }
-        permit::check(&found, caller, set)?;
-        let look = tree.look(index)?;
-        // Even if only a part of it is done.
-        self.changed.extend(self.target(tree, index)?);
-        // First what can fail for other reasons than permission.
-        if let Some(size) = set.size {
-            let file = tree.reopen(index, true).map_err(status)?;
-            ftruncate(&*file, size).map_err(status)?;
-        }
-        let changes = |wanted: Option<u32>, is: u32| wanted.filter(|wanted| *wanted != is);
-        let (uid, gid) = (changes(set.uid, found.uid), changes(set.gid, found.gid));
-        if uid.is_some() || gid.is_some() {
-            change_owner(look.as_fd(), uid, gid)?;
-        }
-        let changed_data = set.size.is_some() && !caller.is_root();
-        let changed_owner = (set.uid.is_some() || set.gid.is_some()) && !found.is_directory();
-        let mode = match set.mode {
-            // After what ends privileges: a mode that was asked for counts.
-            Some(mode) => {
-                let outsider = !caller.is_root() && !caller.in_group(set.gid.unwrap_or(found.gid));
-                Some(mode & 0o7777 & if outsider { !SET_GID } else { !0 })
-            }
-            None if changed_data || changed_owner => without_privileges(found.mode),
-            None => None,
-        };
-        if let Some(mode) = mode {
-            system::change_mode(look.as_fd(), mode).map_err(status)?;
-        }
-        set_times(look.as_fd(), set.atime, set.mtime)
+        attributes::set(self, &self.caller(caller), object, set, guard)
     }
 
     fn lookup(&self, caller: &Caller, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status> {
@@ -473,7 +454,11 @@ impl Store for DirectoryStore {
         if let Some(mode) = without_privileges(found.mode).filter(|_| !caller.is_root()) {
             system::change_mode(tree.look(index)?.as_fd(), mode).map_err(status)?;
         }
-        self.transfers.write(file, offset, data, stable)
+        let progress = self.transfers.write(file, offset, data, stable)?;
+        if let Progress::Later(ticket) = progress {
+            self.writing.begin(ticket, object.fileid);
+        }
+        Ok(progress)
     }
 
     fn commit(&mut self, _: &Caller, object: ObjectId, _: u64, _: u32) -> Result<Progress<()>, Status> {
@@ -503,6 +488,7 @@ impl Store for DirectoryStore {
     }
 
     fn finish(&mut self, ticket: Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, Status> {
+        self.writing.end(ticket);
         match Place::of(ticket) {
             Place::Transfer(index) => self.transfers.finish(index, pieces),
             Place::Sync(wait) => self.syncs.finish(wait).map(|()| Finished::Commit),
@@ -709,6 +695,7 @@ impl Store for DirectoryStore {
         if is_dots(from) || is_dots(to) {
             return Err(Status::Inval);
         }
+        tree.check_depth(target)?;
         let found = stat_at(source_look.as_fd(), from).map_err(status)?;
         found.check_sticky(caller, &source_stat)?;
         if found.is_directory() && source != target {
@@ -769,6 +756,7 @@ impl Store for DirectoryStore {
         if found.is_directory() {
             return Err(Status::Inval);
         }
+        tree.check_depth(parent)?;
         // Found again, because looking for the directory may have closed it.
         let index = tree.find(object)?;
         let targets = [self.target(tree, index)?, self.target(tree, parent)?];

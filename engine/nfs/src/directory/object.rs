@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType as Kind, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, linkat,
-    openat, openat2, statx,
+    AtFlags, CWD, FileType as Kind, IFlags, Mode, OFlags, ResolveFlags, StatVfsMountFlags, Statx, StatxFlags,
+    StatxTimestamp, fstatvfs, ioctl_getflags, linkat, openat, openat2, statx,
 };
 use rustix::io::Errno;
 use stag_disk::system::{self, FileHandle};
@@ -139,6 +139,14 @@ pub(super) fn open_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedF
     open_with(directory, name, OFlags::PATH)
 }
 
+/// Opens again what is open to be looked at, to be read or written: the very same, whatever its name leads to by now.
+/// [`Errno::NOENT`]: there is no /proc.
+pub(super) fn open_again(object: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", object.as_raw_fd());
+    let flags = flags.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+    openat(CWD, path, flags, Mode::empty())
+}
+
 /// Opens one name in `directory`, as [`open_name`] does, to be read or written. Never waits for the other end of a
 /// pipe, and never takes a terminal.
 pub(super) fn open_with(directory: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -154,8 +162,7 @@ pub(super) fn open_with(directory: BorrowedFd<'_>, name: &[u8], flags: OFlags) -
         // Before Linux 5.6, or a container's filter. One name without a slash is as safe, but for mounts, which
         // the place tells.
         Err(Errno::NOSYS | Errno::PERM) => openat(directory, name, flags, Mode::empty()),
-        // A name was moved at the same time; the kernel could not be sure.
-        Err(Errno::AGAIN) => Err(Errno::BUSY),
+        // Also `AGAIN`: a name was moved at the same time; the kernel could not be sure.
         opened => opened,
     }
 }
@@ -235,6 +242,12 @@ pub(super) fn hash(octets: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |sum, octet| (sum ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3))
 }
 
+/// Whether every write to a file is a synchronous one, because it is marked so, or its file system is mounted so.
+pub(super) fn is_synchronous(file: &OwnedFd) -> bool {
+    fstatvfs(file).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::SYNCHRONOUS))
+        || ioctl_getflags(file).is_ok_and(|flags| flags.contains(IFlags::SYNC))
+}
+
 /// Gives an open object one more name.
 pub(super) fn link_open(object: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     match linkat(object, c"", directory, name, AtFlags::EMPTY_PATH) {
@@ -278,10 +291,8 @@ pub(super) fn status(error: Errno) -> Status {
         Errno::DQUOT => Status::DQuot,
         Errno::STALE => Status::Stale,
         Errno::OPNOTSUPP => Status::NotSupp,
-        // For a moment: descriptors, memory, something in use.
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::BUSY | Errno::TXTBSY => {
-            Status::Jukebox
-        }
+        // For a moment: descriptors, memory, a race. A program that runs (`TXTBSY`) may run for years.
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::BUSY => Status::Jukebox,
         _ => Status::Io,
     }
 }

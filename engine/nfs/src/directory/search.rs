@@ -14,8 +14,9 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FileType as Kind, OFlags, RawDir};
+use rustix::io::Errno;
 use stag_disk::system;
-use stag_wire::nfs3::Status;
+use stag_wire::nfs3::{FileType, Status};
 
 use super::object::{handles, open_with, stat};
 use super::tree::{Index, ROOT, Tree};
@@ -50,8 +51,15 @@ pub(super) struct Search {
     targets: HashSet<u64>,
     /// What is not in the export, and until when that is believed.
     nowhere: HashMap<ObjectId, Duration>,
-    /// Whether the kernel opens by file handle; until it refused.
-    by_handle: bool,
+}
+
+/// What the kernel says of a file handle.
+enum ByHandle {
+    Found(Index),
+    /// There is no such object any more, or it is not in the export.
+    Gone,
+    /// It does not say, or not where.
+    Unknown,
 }
 
 struct Hint {
@@ -70,8 +78,8 @@ struct Level {
 }
 
 impl Search {
-    /// Notes at most `passed_max` names on the way, and lets the kernel open by file handle if `by_handle`.
-    pub(super) fn new(passed_max: usize, by_handle: bool) -> Search {
+    /// Notes at most `passed_max` names on the way.
+    pub(super) fn new(passed_max: usize) -> Search {
         Search {
             levels: Vec::new(),
             walks: 0,
@@ -80,7 +88,6 @@ impl Search {
             passed_max,
             wanted: HashMap::new(),
             nowhere: HashMap::new(),
-            by_handle,
         }
     }
 
@@ -93,8 +100,10 @@ impl Search {
 impl Tree {
     /// Finds an object that is not where it was, or not known. [`Status::Jukebox`]: not yet.
     pub(super) fn recover(&mut self, id: ObjectId) -> Result<Index, Status> {
-        if let Some(index) = self.open_by_handle(id) {
-            return Ok(index);
+        match self.open_by_handle(id) {
+            ByHandle::Found(index) => return Ok(index),
+            ByHandle::Gone => return Err(Status::Stale),
+            ByHandle::Unknown => {}
         }
         if let Some(until) = self.search.nowhere.get(&id) {
             if self.now < *until {
@@ -151,28 +160,58 @@ impl Tree {
     }
 
     /// Lets the kernel open an object, if it does so for us, and walks to where it is.
-    fn open_by_handle(&mut self, id: ObjectId) -> Option<Index> {
-        if !self.search.by_handle {
-            return None;
-        }
-        let root = self.look(ROOT).ok()?;
-        let opened = handles(id).find_map(|handle| match system::open_by_handle(root.as_fd(), &handle) {
-            Ok(opened) => stat(&opened).is_ok_and(|found| found.fileid == id.fileid).then_some(opened),
-            Err(rustix::io::Errno::PERM) => {
-                self.search.by_handle = false;
-                None
+    fn open_by_handle(&mut self, id: ObjectId) -> ByHandle {
+        let Some(mount) = self.mount() else { return ByHandle::Unknown };
+        // A name that is not in the kernel's words: no handle can be put together.
+        let mut is_gone = false;
+        for handle in handles(id) {
+            is_gone = true;
+            match system::open_by_handle(mount, &handle) {
+                Ok(opened) => match stat(&opened) {
+                    Ok(found) if found.fileid == id.fileid => return self.walk_to(id, &opened, found.kind),
+                    // Laid out in another file system's way, it is another object's.
+                    Ok(_) => {}
+                    Err(_) => return ByHandle::Unknown,
+                },
+                Err(Errno::STALE) => {}
+                // For a moment.
+                Err(Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::INTR) => return ByHandle::Unknown,
+                Err(error) => {
+                    // Without the capability, or where a file system has no handles, that is how it is.
+                    if !matches!(error, Errno::PERM | Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS) {
+                        tracing::warn!("open by file handle: {error}; objects are searched for instead");
+                    }
+                    // It will not be otherwise the next time.
+                    self.close_mount();
+                    return ByHandle::Unknown;
+                }
             }
-            Err(_) => None,
-        })?;
-        // What /proc says is only a hint: each name is looked up, and has to lead to the object.
-        let path = path_of(opened.as_raw_fd())?;
-        let below = path.strip_prefix(path_of(root.as_raw_fd())?).ok()?.to_owned();
+        }
+        if is_gone { ByHandle::Gone } else { ByHandle::Unknown }
+    }
+
+    /// Walks to an object that the kernel has opened.
+    fn walk_to(&mut self, id: ObjectId, opened: &OwnedFd, kind: FileType) -> ByHandle {
+        // What /proc says is only a hint: each name is looked up, and has to lead to the object. Of what has several
+        // names it says one; and of a file that nobody has used since the machine started, none.
+        let Ok(root) = self.look(ROOT) else { return ByHandle::Unknown };
+        let (Some(path), Some(top)) = (path_of(opened.as_raw_fd()), path_of(root.as_raw_fd())) else {
+            return ByHandle::Unknown;
+        };
+        let Ok(below) = path.strip_prefix(&top) else {
+            // A directory has one place, and the kernel knows it.
+            let is_outside = kind == FileType::Directory && path.is_absolute() && top.is_absolute();
+            return if is_outside { ByHandle::Gone } else { ByHandle::Unknown };
+        };
         let mut at = ROOT;
         for component in below.components() {
-            let Component::Normal(name) = component else { return None };
-            at = self.enter(at, name.as_bytes()).ok()?.0;
+            let Component::Normal(name) = component else { return ByHandle::Unknown };
+            match self.enter(at, name.as_bytes()) {
+                Ok((index, _)) => at = index,
+                Err(_) => return ByHandle::Unknown,
+            }
         }
-        (self.id(at) == id).then_some(at)
+        if self.id(at) == id { ByHandle::Found(at) } else { ByHandle::Unknown }
     }
 
     /// Walks to an object by the names that were passed.

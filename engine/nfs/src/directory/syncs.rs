@@ -137,12 +137,13 @@ impl Syncs {
     /// A sync of an object is over.
     fn synced(&mut self, index: u32, error: Option<Errno>) {
         let object = &mut self.objects[index as usize];
+        // Also one that is done once more: the kernel tells of what it could not write to the first who asks.
+        self.failures += u64::from(error.is_some());
         if matches!(error, Some(Errno::INTR | Errno::AGAIN | Errno::CANCELED)) {
             // Once more, for all who wait.
             object.next.append(&mut object.now);
             return self.due.push_back(index);
         }
-        self.failures += u64::from(error.is_some());
         for wait in object.now.drain(..) {
             let Some(Some(waiting)) = self.waits.get_mut(wait as usize) else { continue };
             waiting.left -= 1;

@@ -10,7 +10,7 @@ use stag_memory::{Buf, Pool, Shared};
 use stag_wire::nfs3::{Stable, Status};
 
 use super::Place;
-use super::object::{stat, status};
+use super::object::{is_synchronous, stat, status};
 use crate::store::{Finished, Progress, ReadDone, WriteData, WriteDone};
 
 /// Transfers that wait for memory or room, at most: beyond that, clients are told to try again.
@@ -217,7 +217,7 @@ impl Transfers {
             return Err(Status::ServerFault);
         };
         self.free.push(index);
-        let result = completion.result.map_err(|error| self.failed(&what, error));
+        let result = completion.result.map_err(|error| self.failed(&what, &file, error));
         match what {
             What::Read { size } => {
                 // Until now, also if nobody asked: the buffers were not free.
@@ -238,11 +238,15 @@ impl Transfers {
         }
     }
 
-    /// A sync that failed may have lost what others wrote and did not commit.
-    fn failed(&mut self, what: &What, error: Errno) -> Status {
-        let is_sync = matches!(what, What::Write(stable) if *stable != Stable::Unstable);
-        let is_lost = is_sync && !matches!(error, Errno::NOSPC | Errno::DQUOT | Errno::FBIG);
-        self.failures += u64::from(is_lost);
+    /// The kernel tells of data that it could not write once for each descriptor: to whatever syncs next. A synchronous
+    /// WRITE that failed, whatever with, may have been that; then no COMMIT would tell of what others wrote and lost.
+    fn failed(&mut self, what: &What, file: &OwnedFd, error: Errno) -> Status {
+        let was_sync = match what {
+            What::Read { .. } => false,
+            What::Write(Stable::Unstable) => is_synchronous(file),
+            What::Write(_) => true,
+        };
+        self.failures += u64::from(was_sync);
         match error {
             Errno::INTR | Errno::CANCELED => Status::Jukebox,
             error => status(error),

@@ -25,7 +25,8 @@ use rustix::io::Errno;
 use stag_disk::system;
 use stag_wire::nfs3::{FileType, Status};
 
-use super::object::{Place, Stat, object_id, open_name, open_with, stat, stat_at, status};
+use super::object::{Place, Stat, object_id, open_again, open_name, open_with, stat, stat_at, status};
+use super::permit::SET_GID;
 use super::recent::Recent;
 use super::search::Search;
 use crate::store::ObjectId;
@@ -69,6 +70,8 @@ pub(super) struct Tree {
     /// The reactor's time.
     pub(super) now: Duration,
     place: Place,
+    /// The root, open in the way that the kernel wants to open by file handle.
+    mount: Option<OwnedFd>,
     pub(super) search: Search,
     /// For [`Tree::check_chain`]; kept for its capacity.
     chain: Vec<Index>,
@@ -121,6 +124,9 @@ impl Tree {
         let root = openat(CWD, path, flags, Mode::empty())?;
         let found = stat(&root)?;
         let id = object_id(root.as_fd(), c"", &found);
+        // Who may not list it does not open by handle either.
+        let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+        let mount = limits.by_handle.then(|| open_with(root.as_fd(), b".", flags).ok()).flatten();
         let node = Node {
             id,
             kind: FileType::Directory,
@@ -136,17 +142,28 @@ impl Tree {
             by_fileid: HashMap::from([(id.fileid, ROOT)]),
             recent: Recent::new(),
             with_descriptors: Recent::new(),
-            descriptors: 1,
+            descriptors: 1 + usize::from(mount.is_some()),
             limits,
             now: Duration::ZERO,
             place: found.place(),
-            search: Search::new(limits.objects, limits.by_handle),
+            mount,
+            search: Search::new(limits.objects),
             chain: Vec::new(),
         })
     }
 
     pub(super) fn place(&self) -> Place {
         self.place
+    }
+
+    /// What to open file handles with, if the kernel does that for us.
+    pub(super) fn mount(&self) -> Option<BorrowedFd<'_>> {
+        self.mount.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// The kernel does not.
+    pub(super) fn close_mount(&mut self) {
+        self.descriptors -= usize::from(self.mount.take().is_some());
     }
 
     /// Descriptors that are open.
@@ -174,6 +191,18 @@ impl Tree {
     /// The directory above a directory; the root is above itself.
     pub(super) fn parent(&self, directory: Index) -> Index {
         self.node(directory).names.first().map_or(ROOT, |name| name.directory)
+    }
+
+    /// Fails if what is in a directory is too deep to be found again.
+    pub(super) fn check_depth(&self, directory: Index) -> Result<(), Status> {
+        let mut at = directory;
+        for _ in 0..DEPTH_MAX {
+            if at == ROOT {
+                return Ok(());
+            }
+            at = self.parent(at);
+        }
+        Err(Status::NameTooLong)
     }
 
     /// Whether a directory that was just found is the one with this number, or lies in it.
@@ -285,6 +314,9 @@ impl Tree {
             let Some(name) = self.node(at).names.first() else { return Err(Trouble::Lost(at)) };
             let directory = name.directory;
             if chain.len() == DEPTH_MAX {
+                if self.leads_to_root(at) {
+                    return Err(Trouble::Error(Errno::NAMETOOLONG));
+                }
                 // Somebody turned directories over while we looked: names in a circle.
                 self.drop_names(at);
                 return Err(Trouble::Lost(at));
@@ -293,6 +325,19 @@ impl Tree {
             at = directory;
         }
         Ok(())
+    }
+
+    /// Whether the names that are known lead up to the root, however many.
+    fn leads_to_root(&self, index: Index) -> bool {
+        let mut at = index;
+        for _ in 0..self.nodes.len() {
+            if at == ROOT {
+                return true;
+            }
+            let Some(name) = self.node(at).names.first() else { return false };
+            at = name.directory;
+        }
+        false
     }
 
     /// Sees that a node's name leads to it. The directory above it was just checked.
@@ -352,6 +397,7 @@ impl Tree {
 
     /// Looks a name up in a directory that was just found.
     pub(super) fn enter(&mut self, directory: Index, name: &[u8]) -> Result<(Index, Stat), Status> {
+        self.check_depth(directory)?;
         let above = self.look(directory)?;
         let (opened, id, found) = self.identify(above.as_fd(), name).map_err(|error| match error {
             // Another file system: it is not exported.
@@ -544,7 +590,7 @@ impl Tree {
                 let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
                 (open_with(looked.as_fd(), b".", flags)?, false)
             }
-            FileType::Regular => self.open_file(index, &looked, writable)?,
+            FileType::Regular => (self.open_file(index, &looked, writable)?, writable),
             _ => return Err(Errno::INVAL),
         };
         Ok(self.keep_opened(index, file, writable))
@@ -562,38 +608,54 @@ impl Tree {
         file
     }
 
-    /// Opens a file by its name; for reading and writing if that is permitted, since what is read is often
-    /// written too.
-    fn open_file(&self, index: Index, looked: &OwnedFd, writable: bool) -> Result<(OwnedFd, bool), Errno> {
-        let (directory, name) = self.name(index).ok_or(Errno::STALE)?;
-        let open = |flags| open_with(directory.as_fd(), name, flags);
-        let (file, writable) = match open(OFlags::RDWR) {
-            Ok(file) => (file, true),
-            Err(Errno::ACCESS) if writable => (open_as_owner(looked, || open(OFlags::RDWR))?, true),
-            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) if !writable => {
-                let file = match open(OFlags::RDONLY) {
-                    Err(Errno::ACCESS) => open_as_owner(looked, || open(OFlags::RDONLY))?,
-                    opened => opened?,
-                };
-                (file, false)
-            }
-            Err(error) => return Err(error),
+    /// Opens a file to read, or also to write if `writable`. (Not to write what is only read: the kernel runs no
+    /// program that somebody may write.)
+    fn open_file(&self, index: Index, looked: &OwnedFd, writable: bool) -> Result<OwnedFd, Errno> {
+        let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let open = || match open_again(looked.as_fd(), flags) {
+            Err(Errno::NOENT) => self.open_by_name(index, flags),
+            opened => opened,
         };
-        // Somebody may have moved another file there since the name was checked.
-        if stat(&file)?.fileid != self.id(index).fileid {
-            return Err(Errno::BUSY);
+        match open() {
+            Err(Errno::ACCESS) => open_as_owner(looked, open),
+            opened => opened,
         }
-        Ok((file, writable))
+    }
+
+    /// Opens a file by its name.
+    fn open_by_name(&self, index: Index, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let (directory, name) = self.name(index).ok_or(Errno::STALE)?;
+        let file = open_with(directory.as_fd(), name, flags)?;
+        let found = stat(&file)?;
+        // Somebody may have moved another file there since the name was checked.
+        if found.fileid != self.id(index).fileid || found.place() != self.place {
+            return Err(Errno::AGAIN);
+        }
+        Ok(file)
     }
 }
 
 /// Opens a file that its mode forbids its owner to open: who opened it before it took the permission from itself may
 /// go on, and an NFS server cannot see an open file (RFC 1813 section 4.4). If we are not the owner, it stays
 /// forbidden.
+///
+/// Only a server that is not root comes here, for a file of its own. The kernel has no other way for it: for a
+/// moment the mode lets the owner read and write, and the change time becomes now. If the process dies in that moment, the
+/// mode stays so.
 fn open_as_owner(looked: &OwnedFd, open: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
-    let before = stat(looked)?.mode;
-    system::change_mode(looked.as_fd(), before | 0o600).map_err(|_| Errno::ACCESS)?;
+    let before = stat(looked)?;
+    // The kernel would take the bit away, and not let us give it back.
+    if before.mode & SET_GID != 0 && !has_group(before.gid) {
+        return Err(Errno::ACCESS);
+    }
+    system::change_mode(looked.as_fd(), before.mode | 0o600).map_err(|_| Errno::ACCESS)?;
     let opened = open();
-    system::change_mode(looked.as_fd(), before)?;
+    system::change_mode(looked.as_fd(), before.mode)?;
     opened
+}
+
+/// Whether this process belongs to a group.
+fn has_group(gid: u32) -> bool {
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    rustix::process::getegid().as_raw() == gid || groups.iter().any(|group| group.as_raw() == gid)
 }

@@ -160,7 +160,7 @@ impl<S: Store> Exports<S> {
     }
 
     fn before(&self, opened: &Opened) -> Option<WccAttributes> {
-        self.attributes(opened).map(|attributes| attributes.wcc())
+        self.store(opened).before(opened.object).map(|attributes| attributes.wcc())
     }
 
     /// Runs `work` on the object of `handle`; gives its attributes afterwards as well.

@@ -6,7 +6,7 @@ use stag_rpc::{Call, Placed, Placement, Reply};
 use stag_wire::nfs3::{
     CommitArguments, CommitOk, CommitReply, Data, Failure, HANDLE_LEN_MAX, Path, PostOpAttributes, Procedure,
     ReadArguments, ReadOk, ReadReply, ReadlinkArguments, ReadlinkOk, ReadlinkReply, STRING_LEN_CAP, Status,
-    SymlinkArguments, Time, Verifier, WccAttributes, WccData, WriteArguments, WriteOk, WriteReply,
+    SymlinkArguments, Time, Verifier, WccData, WriteArguments, WriteOk, WriteReply,
 };
 use stag_wire::xdr::{Error, Item, Reader};
 
@@ -35,7 +35,7 @@ pub(super) fn read<S: Store>(
         Ok(match done {
             Progress::Done(done) => Ok(done),
             Progress::Later(ticket) => {
-                Err((ticket, Transfer { procedure: Procedure::Read, opened: *opened, before: None }))
+                Err((ticket, Transfer { procedure: Procedure::Read, opened: *opened }))
             }
         })
     });
@@ -101,7 +101,7 @@ pub(super) fn write<S: Store>(
             WriteData::Placed(pieces)
         }
     };
-    let (done, mut file) = exports.change(asker, arguments.file, |exports, opened| {
+    let (done, file) = exports.change(asker, arguments.file, |exports, opened| {
         let store = exports.store_mut(opened);
         if arguments.count as usize != arguments.data.0.len() {
             return Err(Status::Inval);
@@ -122,8 +122,7 @@ pub(super) fn write<S: Store>(
     match done {
         Ok(Ok(done)) => answer_write(reply, Ok(done), file),
         Ok(Err((ticket, opened))) => {
-            let before = file.before.take();
-            return Some((ticket, Transfer { procedure: Procedure::Write, opened, before }));
+            return Some((ticket, Transfer { procedure: Procedure::Write, opened }));
         }
         Err(status) => answer_write(reply, Err(status), file),
     }
@@ -154,7 +153,7 @@ pub(super) fn commit<S: Store>(
         Ok(match done {
             Progress::Done(()) => Ok(store.write_verifier()),
             Progress::Later(ticket) => {
-                Err((ticket, Transfer { procedure: Procedure::Commit, opened: *opened, before }))
+                Err((ticket, Transfer { procedure: Procedure::Commit, opened: *opened }))
             }
         })
     });
@@ -179,8 +178,6 @@ fn answer_commit(reply: &mut Reply<'_>, done: Result<Verifier, Status>, file: Wc
 pub(super) struct Transfer {
     procedure: Procedure,
     opened: Opened,
-    /// What the file was before.
-    before: Option<WccAttributes>,
 }
 
 impl Transfer {
@@ -202,7 +199,8 @@ pub(super) fn finish<S: Store>(
     let done = exports.store_mut(opened).finish(ticket, pieces);
     let verifier = exports.store(opened).write_verifier();
     let after = exports.attributes(opened);
-    let file = WccData { before: pending.before, after };
+    // Others wrote the file meanwhile: what it was before would make a client take all of that for this Call's work.
+    let file = WccData { before: None, after };
     match (pending.procedure, done) {
         (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), after, pieces),
         (_, Ok(Finished::Write(done))) => answer_write(reply, Ok((done, verifier)), file),

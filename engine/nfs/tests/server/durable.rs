@@ -149,3 +149,95 @@ fn a_disk_that_fails_is_told_of() {
     let remove = RemoveArguments { object: place(&root, b"d") };
     lab.ask(&remove, 0, None, |reply| assert_eq!(reply.unwrap_err().status, Status::IsDir));
 }
+
+fn write_of<'a>(file: &'a [u8], stable: Stable, octets: &'a [u8]) -> WriteArguments<'a> {
+    let data = Data(stag_wire::xdr::Item::Inline(octets));
+    WriteArguments { file: Handle(file), offset: 0, count: octets.len() as u32, stable, data }
+}
+
+impl Lab {
+    /// Makes a Call for which the disk does one operation, which ends with `error`.
+    fn transfer<O: Operation, R>(
+        &mut self,
+        operation: &O,
+        error: Option<Errno>,
+        look: impl FnOnce(O::Reply<'_>) -> R,
+    ) -> R {
+        let Lab { pair, steps, .. } = self;
+        pair.begin(operation, Chunks::default(), 42);
+        pair.until(|_| (steps.waiting().len() == 1).then_some(()));
+        assert!(steps.step(error));
+        let completed = pair.until(|pair| pair.client.completed());
+        look(Finished::new(completed).reply::<O>().unwrap())
+    }
+
+    fn create(&mut self) -> Vec<u8> {
+        let root = self.pair.root.clone();
+        let how = CreateHow::Guarded(SetAttributes::default());
+        let create = CreateArguments { place: place(&root, b"f"), how };
+        self.ask(&create, 2, None, |reply| reply.unwrap().object.unwrap().0.to_vec())
+    }
+}
+
+/// What a file was before is only told where nothing can have come between (RFC 1813 section 2.6): a client takes all that
+/// changed since for its own work, and keeps what it has cached.
+#[test]
+fn what_a_file_was_before_is_not_told_while_others_may_write_it() {
+    let mut lab = lab("wcc");
+    let file = lab.create();
+    for stable in [Stable::Unstable, Stable::FileSync] {
+        lab.transfer(&write_of(&file, stable, b"abc"), None, |reply| {
+            let done = reply.unwrap().file;
+            assert!(done.before.is_none() && done.after.unwrap().size == 3, "{stable:?}: {done:?}");
+        });
+    }
+    lab.transfer(&write_of(&file, Stable::FileSync, b"abc"), Some(Errno::NOSPC), |reply| {
+        let failure = reply.unwrap_err();
+        assert!(failure.attributes.before.is_none() && failure.attributes.after.is_some());
+    });
+    let commit = CommitArguments { file: Handle(&file), offset: 0, count: 0 };
+    lab.transfer(&commit, None, |reply| {
+        let done = reply.unwrap().file;
+        assert!(done.before.is_none() && done.after.is_some(), "{done:?}");
+    });
+
+    // SETATTR comes at once, but the WRITE that is under way may come between all the same.
+    let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+    let set = SetattrArguments { object: Handle(&file), attributes: set, guard: None };
+    lab.ask(&set, 1, None, |reply| assert!(reply.unwrap().object.before.is_some(), "nothing is under way"));
+    let Lab { pair, steps, .. } = &mut lab;
+    pair.begin(&write_of(&file, Stable::Unstable, b"xy"), Chunks::default(), 1);
+    pair.until(|_| (steps.waiting().len() == 1).then_some(()));
+    pair.begin(&set, Chunks::default(), 2);
+    pair.until(|_| (steps.waiting().len() == 2).then_some(()));
+    assert!(steps.step(None) && steps.step(None));
+    let mut asked = 0;
+    while asked < 2 {
+        let completed = pair.until(|pair| pair.client.completed());
+        asked += 1;
+        if completed.user == 2 {
+            let finished = Finished::new(completed);
+            let done = finished.reply::<SetattrArguments<'_>>().unwrap().unwrap().object;
+            assert!(done.before.is_none() && done.after.is_some(), "{done:?}");
+        }
+    }
+    lab.ask(&set, 1, None, |reply| assert!(reply.unwrap().object.before.is_some(), "nothing is under way"));
+}
+
+/// Somebody's stable WRITE fails for space, and was told by that what the kernel could not write of others' data. Their
+/// COMMIT succeeds: the verifier says that they have to write again.
+#[test]
+fn a_stable_write_that_fails_is_seen_at_the_next_commit() {
+    let mut lab = lab("verifier");
+    let file = lab.create();
+    for error in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
+        let told =
+            lab.transfer(&write_of(&file, Stable::Unstable, b"abc"), None, |reply| reply.unwrap().verifier);
+        lab.transfer(&write_of(&file, Stable::FileSync, b"d"), Some(error), |reply| {
+            assert!(reply.is_err());
+        });
+        let commit = CommitArguments { file: Handle(&file), offset: 0, count: 0 };
+        let committed = lab.transfer(&commit, None, |reply| reply.unwrap().verifier);
+        assert_ne!(committed, told, "{error}");
+    }
+}

@@ -272,6 +272,109 @@ fn a_long_search_goes_on_in_slices() {
     assert_eq!(lab.store.attributes(nowhere), Err(Status::Stale));
 }
 
+/// Root asks the kernel: a restart needs no walk, whatever the size of the tree, and what is gone for good is so at once.
+#[test]
+fn the_kernel_opens_by_handle_for_root() {
+    if !is_root() {
+        return println!("SKIPPED: only root opens by handle");
+    }
+    let scratch = Scratch::new();
+    for directory in 0..60 {
+        let directory = scratch.0.join(format!("d{directory}/inner"));
+        fs::create_dir_all(&directory).unwrap();
+        for file in 0..200 {
+            fs::write(directory.join(format!("f{file}")), "").unwrap();
+        }
+    }
+    let pool = Lab::pool(PAGE, 64);
+    let find = |store: &DirectoryStore, names: [&str; 3]| {
+        let look = |at, name: &str| store.lookup(&ROOT, at, name.as_bytes()).unwrap();
+        let above = look(look(store.root(), names[0]), names[1]);
+        (above, look(above, names[2]))
+    };
+    let (known, gone) = {
+        let store = Lab::open(&scratch, &pool, |_| {});
+        let gone = find(&store, ["d7", "inner", "f0"]).1;
+        (["d0", "d59", "d30"].map(|name| find(&store, [name, "inner", "f199"])), gone)
+    };
+    fs::remove_file(scratch.0.join("d7/inner/f0")).unwrap();
+    let store = Lab::open(&scratch, &pool, |_| {});
+    if handle_of(&scratch.0).is_none() {
+        return println!("SKIPPED: no file handles in {}", scratch.0.display());
+    }
+    for (above, file) in known {
+        assert_eq!(store.attributes(file).map(|found| found.fileid), Ok(file.fileid));
+        assert_eq!(store.lookup(&ROOT, above, b"f199"), Ok(file));
+    }
+    assert_eq!(store.attributes(gone), Err(Status::Stale));
+    assert!(!store.is_busy(), "nothing was searched for");
+}
+
+fn handle_of(path: &Path) -> Option<stag_disk::system::FileHandle> {
+    let file = fs::File::open(path).ok()?;
+    stag_disk::system::file_handle(std::os::fd::AsFd::as_fd(&file), c"").ok()
+}
+
+/// What was moved out is not there, and it is there again as soon as it is moved back in.
+#[test]
+fn what_comes_back_is_found_at_once() {
+    if !is_root() {
+        return println!("SKIPPED: only root opens by handle");
+    }
+    let (outside, mut lab) = (Scratch::new(), lab());
+    let top = path(&lab);
+    fs::create_dir_all(top.join("a/b")).unwrap();
+    fs::write(top.join("a/b/f"), "x").unwrap();
+    let (b, f) = (walk(&lab, &["a", "b"]).unwrap(), walk(&lab, &["a", "b", "f"]).unwrap());
+    for _ in 0..3 {
+        fs::rename(top.join("a/b"), outside.0.join("b")).unwrap();
+        for object in [f, b] {
+            let found = patiently(&mut lab, |lab| lab.store.attributes(object).map(|_| ()));
+            assert_eq!(found, Err(Status::Stale));
+        }
+        fs::rename(outside.0.join("b"), top.join("a/b")).unwrap();
+        for object in [f, b] {
+            assert_eq!(lab.store.attributes(object).map(|found| found.fileid), Ok(object.fileid));
+        }
+    }
+}
+
+/// Where the store can no longer find what it makes, it makes nothing; and what somebody else made there is too deep, not
+/// busy for ever.
+#[test]
+fn a_tree_that_is_too_deep() {
+    let mut lab = Lab::directory(64, |config| {
+        (config.trust, config.sync) = (Duration::from_secs(1), false);
+    });
+    let mut at = lab.root();
+    let mut path = vec![at];
+    let refused = loop {
+        match lab.mkdir(&ROOT, at, "d", 0o755) {
+            Ok(made) => at = made,
+            Err(status) => break status,
+        }
+        path.push(at);
+        assert!(path.len() < 4000, "deeper than it can be found again");
+    };
+    assert_eq!(refused, Status::NameTooLong);
+    assert_eq!(lab.create(&ROOT, at, "f", &CreateHow::Guarded(NONE)), Err(Status::NameTooLong));
+    assert_eq!(lab.rename(&ROOT, (lab.store.root(), "d"), (at, "e")), Err(Status::NameTooLong));
+    // Nothing is believed any more.
+    assert!(lab.store.poll_later(Duration::from_secs(10)).is_none());
+    assert_eq!(lab.store.attributes(at).map(|found| found.fileid), Ok(at.fileid));
+    assert_eq!(lab.list(at, 0, 9).0.len(), 2, "nothing was made");
+    // One level more, by moving the whole: what was the deepest is out of reach, and is said to be.
+    let root = lab.root();
+    let above = lab.mkdir(&ROOT, root, "above", 0o755).unwrap();
+    lab.rename(&ROOT, (root, "d"), (above, "d")).unwrap();
+    assert!(lab.store.poll_later(Duration::from_secs(20)).is_none());
+    assert_eq!(lab.store.attributes(at).map(|_| ()), Err(Status::NameTooLong));
+    assert_eq!(lab.store.attributes(path[path.len() - 2]).map(|_| ()), Ok(()));
+    // As deep as it is, not every way of removing it gets there.
+    let top = lab.scratch.as_ref().unwrap().0.join("above");
+    assert!(std::process::Command::new("rm").arg("-rf").arg(top).status().unwrap().success());
+}
+
 /// Two names of one file: it stays in reach by the other one, whichever goes, and whoever takes it.
 #[test]
 fn hard_links_are_one_file() {
@@ -545,6 +648,63 @@ fn a_store_needs_a_directory_and_descriptors() {
     assert_eq!(stable_fsid("/data"), stable_fsid("/data"));
     assert_ne!(stable_fsid("/data"), stable_fsid("/date"));
     assert_eq!(fs::metadata(&scratch.0).unwrap().permissions().mode() & 0o777, 0o755);
+}
+
+/// A program that runs cannot be written, for as long as it runs: that is no reason to try again.
+#[test]
+fn a_program_that_runs_is_not_written() {
+    let mut lab = lab();
+    let top = path(&lab);
+    fs::copy("/bin/sleep", top.join("program")).unwrap();
+    fs::set_permissions(top.join("program"), fs::Permissions::from_mode(0o755)).unwrap();
+    let file = walk(&lab, &["program"]).unwrap();
+    // What only reads it does not keep it from being started.
+    assert_eq!(lab.read(file, 1, 3).0, b"ELF");
+    let mut program = std::process::Command::new(top.join("program")).arg("600").spawn().unwrap();
+    let (write, cut) = (lab.write(file, 0, b"x"), SetAttributes { size: Some(0), ..NONE });
+    let cut = lab.set(&ROOT, file, cut);
+    program.kill().unwrap();
+    program.wait().unwrap();
+    assert_eq!((write, cut), (Err(Status::Io), Err(Status::Io)));
+    assert_eq!(lab.write(file, 0, b"x").map(|done| done.count), Ok(1));
+}
+
+/// What fails leaves nothing done that could be taken back.
+#[test]
+fn a_setattr_that_fails_changes_nothing() {
+    let mut lab = lab();
+    let file = lab.file("f");
+    lab.set(&ROOT, file, SetAttributes { mode: Some(0o4755), size: Some(7), ..NONE }).unwrap();
+    let before = lab.store.attributes(file).unwrap();
+    let too_large = i64::MAX as u64;
+    if lab.store.limits().file_len_max == too_large {
+        return println!("SKIPPED: no file is too large here");
+    }
+    let give = is_root().then_some(77);
+    let set = SetAttributes { mode: Some(0o600), uid: give, gid: give, size: Some(too_large), ..NONE };
+    assert_eq!(lab.set(&ROOT, file, set), Err(Status::FBig));
+    let set = SetAttributes { mode: None, ..set };
+    assert_eq!(lab.set(&ROOT, file, set), Err(Status::FBig));
+    let after = lab.store.attributes(file).unwrap();
+    assert_eq!((after.mode, after.uid, after.gid), (before.mode, before.uid, before.gid));
+    assert_eq!((after.size, after.mtime), (before.size, before.mtime));
+}
+
+/// FSINFO and PATHCONF tell what the file system is like, not what a kernel could do.
+#[test]
+fn limits_are_the_file_systems() {
+    let mut lab = lab();
+    let limits = lab.store.limits();
+    let file = lab.file("f");
+    let largest = SetAttributes { size: Some(limits.file_len_max), ..NONE };
+    assert_eq!(lab.set(&ROOT, file, largest), Ok(()));
+    assert_eq!(lab.store.attributes(file).unwrap().size, limits.file_len_max);
+    if limits.file_len_max < i64::MAX as u64 {
+        let more = SetAttributes { size: Some(limits.file_len_max + 1), ..NONE };
+        assert_eq!(lab.set(&ROOT, file, more), Err(Status::FBig));
+    }
+    assert!(limits.links_max > 1 && limits.name_len_max > 0 && limits.name_len_max <= 255);
+    println!("{limits:?}");
 }
 
 #[test]

@@ -187,7 +187,7 @@ fn a_sync_that_fails_fails_those_who_wait_for_it() {
         assert_eq!(store.finish(ready, &mut Vec::new()), Err(Status::Io));
     }
     assert_ne!(store.write_verifier(), before);
-    // An interruption is none: it is done once more.
+    // An interruption is none for those who wait: it is done once more. But the kernel may have told of lost data by it.
     let verifier = store.write_verifier();
     store.remove(&ROOT, root, b"a", NOW).unwrap();
     let wanted = ticket(store.commit_changes());
@@ -197,7 +197,35 @@ fn a_sync_that_fails_fails_those_who_wait_for_it() {
     assert!(steps.step(None));
     assert_eq!(poll(&mut store), Some(wanted));
     assert_eq!(store.finish(wanted, &mut Vec::new()), Ok(Finished::Commit));
-    assert_eq!(store.write_verifier(), verifier);
+    assert_ne!(store.write_verifier(), verifier);
+}
+
+/// The kernel tells of data that it could not write once, and a synchronous WRITE may be who is told, whatever it fails
+/// with. COMMIT would then succeed: the verifier tells clients to write again.
+#[test]
+fn a_stable_write_that_fails_changes_the_verifier() {
+    let (mut store, steps, _scratch) = stepped(true);
+    let root = store.root();
+    let file = store.create(&ROOT, root, b"f", &CreateHow::Guarded(NONE), NOW).unwrap();
+    settle(&mut store, &steps);
+    let mut fail = |stable, error| {
+        let before = store.write_verifier();
+        let write = store.write(&ROOT, file, 0, WriteData::Inline(b"hello"), stable, NOW);
+        let Ok(Progress::Later(write)) = write else { panic!("{write:?}") };
+        assert_eq!(poll(&mut store), None);
+        assert!(steps.step(Some(error)));
+        assert_eq!(poll(&mut store), Some(write));
+        let done = store.finish(write, &mut Vec::new());
+        assert!(done.is_err(), "{done:?}");
+        store.write_verifier() != before
+    };
+    for error in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::IO, Errno::INTR, Errno::NOMEM] {
+        for stable in [Stable::DataSync, Stable::FileSync] {
+            assert!(fail(stable, error), "{stable:?}: {error}");
+        }
+        // Nobody was told of anything: those who commit are, still.
+        assert!(!fail(Stable::Unstable, error), "{error}");
+    }
 }
 
 /// COMMITs of one file share syncs in the same way, and WRITEs between go their own way.

@@ -10,4 +10,5 @@ mod names;
 mod permissions;
 mod races;
 mod runs;
+mod thin;
 mod unprivileged;
