@@ -8,6 +8,7 @@
 //! | [`output`] | lines for people, objects for programs (`--json`) |
 //! | [`repair`] | commands that repair, as this user has to type them |
 //! | [`logging`] | warnings on standard error (`STAG_LOG`) |
+//! | [`limits`] | `ulimit -f`, met with an error |
 //! | [`values`] | sizes and the like, as flags and configuration keys take them |
 //! | [`url`] | `shm://NAME/path`: a fabric, a server, a file |
 //! | [`flags`] | flags that only some fabrics have a use for |
@@ -30,6 +31,7 @@ pub mod counters;
 pub mod demo;
 pub mod failure;
 pub mod flags;
+pub mod limits;
 pub mod logging;
 pub mod options;
 pub mod output;

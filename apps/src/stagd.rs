@@ -6,7 +6,7 @@ use clap::Parser;
 
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::{arguments, logging};
+use crate::{arguments, limits, logging};
 
 mod claims;
 mod directories;
@@ -69,6 +69,9 @@ pub fn main() -> ExitCode {
 /// Serves until told to stop.
 pub fn run(options: &Options, out: &mut Output) -> Result<(), Failure> {
     logging::start()?;
+    limits::survive_file_size_limit()?;
+    // Clients say the modes of their files; what is ours alone is made with a mode of its own.
+    rustix::process::umask(rustix::fs::Mode::empty());
     let settings = Settings::new(options)?;
     let plan = Plan::new(&settings)?;
     let mut place = Place::choose(&settings)?;

@@ -15,7 +15,7 @@ use crate::options::{self, Options};
 use crate::output::Output;
 use crate::url::{Fabric, Place};
 use crate::values::{Exposure, Switch};
-use crate::{arguments, demo, stagd};
+use crate::{arguments, demo, limits, stagd};
 
 /// RPC over RDMA, with and without RDMA hardware: try it, use it, measure it
 #[derive(Debug, Parser)]
@@ -170,7 +170,7 @@ pub fn main() -> ExitCode {
         Ok(stag) => stag,
         Err(status) => return status,
     };
-    if let Err(failure) = stag.check() {
+    if let Err(failure) = limits::survive_file_size_limit().and_then(|()| stag.check()) {
         return failure.report("stag");
     }
     options::set(Options {

@@ -16,7 +16,7 @@ use stag::runtime::{Clock, Poller};
 use stag::wire::mount3::PathArguments;
 use stag::wire::nfs3::{
     CommitArguments, CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments, Handle, Name,
-    ReadArguments, SetAttributes, Stable, Status, WriteArguments,
+    ReadArguments, SetAttributes, SetattrArguments, Stable, Status, WriteArguments,
 };
 use stag::wire::xdr::Item;
 
@@ -303,6 +303,45 @@ fn handles_never_lead_to_something_else_after_a_restart() {
     }
     drop(client);
     drop(server);
+}
+
+/// A limit on the size of files is an error that the client sees, and a server that cannot start says so; neither is ended
+/// by a signal.
+#[test]
+fn a_limit_on_the_size_of_files_ends_nobody() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+    let (_folder, data, state) = folders("limit");
+    let export = format!("dir:{data},name=/data,anonuid={0},anongid={0}", own_uid());
+    let arguments = ["--export", &export, "--state-dir", &state];
+    let mut server = Server::start(&arguments);
+    let pid = Pid::from_child(&server.child);
+    let limit = Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
+    prlimit(Some(pid), Resource::Fsize, limit).unwrap();
+    let mut client = Client::connect(&server.url);
+    let root = client.mount();
+    let file = client.create(&root, "f");
+    let set = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+    let grow = |size| SetattrArguments { object: Handle(&file), attributes: set(size), guard: None };
+    let status = client.ask(&grow(2 << 20), |reply| reply.unwrap_err().status);
+    assert_eq!(status, Status::FBig);
+    assert!(client.ask(&grow(1 << 20), |reply| reply.is_ok()));
+    assert!(server.child.try_wait().unwrap().is_none(), "it still serves");
+    drop(client);
+    drop(server);
+
+    let output = std::process::Command::new("sh")
+        .args(["-c", r#"ulimit -f 16; exec "$@""#, "sh", common::STAGD, "--listen", "shm://unused-limit"])
+        .args(["--memory", "64M"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert!(
+        complaint.contains("limit on the size of files") && complaint.contains("ulimit -f"),
+        "{complaint}"
+    );
 }
 
 fn own_uid() -> u32 {

@@ -18,6 +18,7 @@ use super::RemoteError;
 use super::credentials;
 use crate::commands::explain;
 use crate::counters::Counters;
+use crate::limits;
 use crate::timings::Timings;
 use crate::url::Url;
 
@@ -105,7 +106,9 @@ impl<P: Provider> Link<P> {
         let len = Pool::footprint(config.message_len(), messages) + PAYLOAD_LEN;
         let budget = Budget::new(2 * len as u64 + (4 << 20));
         let arena = ArenaConfig { name: "stag", len, page: PageChoice::Auto, node: None, budget: &budget };
-        let arena = Arena::new(&arena).map_err(|error| broken(&error))?;
+        let arena = Arena::new(&arena).map_err(|error| {
+            limits::memory_too_large(len).map_or_else(|| broken(&error), |why| broken(&why))
+        })?;
         let pools = Pools {
             messages: Pool::fixed(&arena, "messages", config.message_len(), messages)
                 .map_err(|error| broken(&error))?,

@@ -22,6 +22,7 @@ use super::report::Snapshot;
 use super::signals::{self, Observed, Printer};
 use super::{Settings, report, services};
 use crate::failure::Failure;
+use crate::limits;
 use crate::output::Output;
 use crate::url::{Fabric, Url};
 use crate::values::{Poll, Size};
@@ -277,7 +278,8 @@ fn arena(settings: &Settings, plan: &Plan, place: &Place, budget: &Budget) -> Re
     };
     made.map_err(|error| {
         let memory = Size(settings.memory);
-        Failure::run(format_args!("--memory {memory}, --pages {}: {error}", settings.pages.0))
+        let why = limits::memory_too_large(plan.arena_len).unwrap_or_else(|| error.to_string());
+        Failure::run(format_args!("--memory {memory}, --pages {}: {why}", settings.pages.0))
     })
 }
 
