@@ -3,11 +3,12 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 
-use arrayvec::ArrayVec;
 use rustix::fs::{fdatasync, fsync};
 use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev2};
 
-use crate::completion::{Completion, Data, PIECES_MAX};
+use smallvec::SmallVec;
+
+use crate::completion::{Completion, Data, PIECES_USUAL};
 use crate::disk::{Sync, Work};
 
 pub(crate) fn run(mut work: Work, file: &OwnedFd) -> Completion {
@@ -26,12 +27,12 @@ fn once(work: &mut Work, file: &OwnedFd) -> Result<usize, Errno> {
         Data::None if work.sync == Sync::All => fsync(file).map(|()| 0),
         Data::None => fdatasync(file).map(|()| 0),
         Data::Read(pieces) => {
-            let mut slices: ArrayVec<IoSliceMut<'_>, PIECES_MAX> =
+            let mut slices: SmallVec<[IoSliceMut<'_>; PIECES_USUAL]> =
                 pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
             preadv(file, &mut slices, work.offset)
         }
         Data::Write(pieces) => {
-            let slices: ArrayVec<IoSlice<'_>, PIECES_MAX> =
+            let slices: SmallVec<[IoSlice<'_>; PIECES_USUAL]> =
                 pieces.iter().map(|piece| IoSlice::new(piece)).collect();
             let flags = match work.sync {
                 Sync::None => ReadWriteFlags::empty(),

@@ -1,14 +1,17 @@
 //! What goes in with an operation and comes back with its completion.
 
-use arrayvec::ArrayVec;
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use stag_memory::{Buf, Shared};
 
-/// Buffers of one operation at most.
-pub const PIECES_MAX: usize = 16;
+/// Buffers of one operation that need no allocation: more only where free memory is in many pieces.
+pub const PIECES_USUAL: usize = 16;
 
-/// The buffers of one operation, in the order of the file.
-pub type Pieces<T> = ArrayVec<T, PIECES_MAX>;
+/// Buffers of one operation at most: what a system call takes.
+pub const PIECES_MAX: usize = 1024;
+
+/// The buffers of one operation, in the order of the file: [`PIECES_MAX`] at most.
+pub type Pieces<T> = SmallVec<[T; PIECES_USUAL]>;
 
 /// What an operation moves.
 #[derive(Debug, Default)]

@@ -21,7 +21,7 @@ mod ring;
 mod steps;
 pub mod system;
 
-pub use completion::{Completion, Data, PIECES_MAX, Pieces, Refused};
+pub use completion::{Completion, Data, PIECES_MAX, PIECES_USUAL, Pieces, Refused};
 pub use disk::{Disk, DiskConfig, Method, Statistics, Sync};
 pub use rustix::io::Errno;
 pub use steps::{Step, Steps};

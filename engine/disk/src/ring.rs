@@ -13,7 +13,7 @@ use io_uring::{IoUring, opcode, squeue};
 use rustix::io::Errno;
 use stag_memory::{Arena, ArenaId, Location};
 
-use crate::completion::{Completion, Data, PIECES_MAX};
+use crate::completion::{Completion, Data, PIECES_USUAL};
 use crate::disk::{Sync, Work};
 
 /// The most bytes that one registered buffer may have.
@@ -37,7 +37,8 @@ struct Slot {
     data: Data,
     /// Kept open for as long as the operation takes.
     file: Option<Rc<OwnedFd>>,
-    list: [libc::iovec; PIECES_MAX],
+    /// Not touched while the operation is in flight.
+    list: Vec<libc::iovec>,
 }
 
 /// An arena that is registered: its first buffer's number, of as many as [`REGISTERED_LEN_MAX`] makes.
@@ -59,7 +60,7 @@ impl Ring {
             owner: 0,
             data: Data::None,
             file: None,
-            list: [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX],
+            list: Vec::with_capacity(PIECES_USUAL),
         };
         let mut ring = Ring {
             uring,
@@ -141,7 +142,7 @@ impl Ring {
     fn entry(&mut self, index: u32, file: Fd, offset: u64, sync: Sync) -> squeue::Entry {
         let slot = &mut self.slots[index as usize];
         let mut single = None;
-        let mut count = 0;
+        slot.list.clear();
         let flags = match sync {
             Sync::None => 0,
             Sync::Data => libc::RWF_DSYNC,
@@ -153,21 +154,24 @@ impl Ring {
                 return opcode::Fsync::new(file).flags(flags).build();
             }
             Data::Read(pieces) => {
-                for (piece, place) in pieces.iter_mut().zip(&mut slot.list) {
-                    single = (count == 0).then(|| piece.location());
-                    count += 1;
-                    *place = libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
+                for piece in pieces {
+                    single = slot.list.is_empty().then(|| piece.location());
+                    slot.list.push(libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() });
                 }
             }
             Data::Write(pieces) => {
-                for (piece, place) in pieces.iter().zip(&mut slot.list) {
-                    single = (count == 0).then(|| piece.location());
-                    count += 1;
-                    *place = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
+                for piece in pieces {
+                    single = slot.list.is_empty().then(|| piece.location());
+                    slot.list.push(libc::iovec {
+                        iov_base: piece.as_ptr().cast_mut().cast(),
+                        iov_len: piece.len(),
+                    });
                 }
             }
         }
-        let (list, first) = (slot.list.as_ptr(), slot.list[0]);
+        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let (list, count) = (slot.list.as_ptr(), slot.list.len() as u32);
+        let first = slot.list.first().copied().unwrap_or(nothing);
         let is_read = matches!(slot.data, Data::Read(_));
         let known = single.and_then(|location| self.registered_at(location, first.iov_len));
         let len = first.iov_len as u32;

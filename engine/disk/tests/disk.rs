@@ -8,10 +8,12 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
-use stag_disk::{Completion, Data, Disk, DiskConfig, Errno, Method, PIECES_MAX, Pieces, Sync, system};
+use stag_disk::{Completion, Data, Disk, DiskConfig, Errno, Method, PIECES_USUAL, Pieces, Sync, system};
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool, Shared};
 
 const PAGE: usize = 4096;
+/// Buffers of one operation, more than usual.
+const PIECES: usize = PIECES_USUAL + 1;
 const UNITS: usize = 1024;
 
 /// A file in the system's folder for such, which goes when the test ends.
@@ -191,8 +193,8 @@ fn dropped_with_work_in_flight_it_waits() {
         let scratch = Scratch::new();
         let file = scratch.open();
         for tag in 0..8 {
-            let pieces = Pieces::from_iter((0..PIECES_MAX).map(|_| filled(&pool, &[tag as u8; PAGE])));
-            disk.write(tag, &file, tag * (PIECES_MAX * PAGE) as u64, pieces, Sync::Data).unwrap();
+            let pieces = Pieces::from_iter((0..PIECES).map(|_| filled(&pool, &[tag as u8; PAGE])));
+            disk.write(tag, &file, tag * (PIECES * PAGE) as u64, pieces, Sync::Data).unwrap();
         }
         assert!(pool.outstanding() > 0);
         drop(disk);
@@ -200,10 +202,10 @@ fn dropped_with_work_in_flight_it_waits() {
         assert_eq!(Rc::strong_count(&file), 1, "no descriptor is kept");
         if fs::metadata(&scratch.0).unwrap().len() > 0 {
             let found = fs::read(&scratch.0).unwrap();
-            assert_eq!(found.len(), 8 * PIECES_MAX * PAGE);
+            assert_eq!(found.len(), 8 * PIECES * PAGE);
             assert!(
                 found
-                    .chunks(PIECES_MAX * PAGE)
+                    .chunks(PIECES * PAGE)
                     .enumerate()
                     .all(|(tag, part)| part == vec![tag as u8; part.len()])
             );

@@ -52,6 +52,6 @@ pub use arena::{Arena, ArenaConfig, ArenaError, ArenaId};
 pub use budget::{Budget, BudgetError, Price, PriceList};
 pub use buf::{Buf, Location};
 pub use ledger::Ledger;
-pub use pool::{PIECES_MAX, Pool, PoolError};
+pub use pool::{Pool, PoolError};
 pub use shared::Shared;
 pub use stag_hugepages::{Bytes, MapError, Mapping, PageChoice, PageSize};

@@ -8,6 +8,13 @@
 //! run comes back in one step whether it is dropped whole or page by page, and a run of the same length is
 //! taken again in one step. When something that does not adjoin is given back, the recent run retires: a
 //! single unit to the stack, a longer run to the [`Extents`], which merge it with its neighbours.
+//!
+//! # Two accounts
+//!
+//! Units that a store keeps ([`Shared::mark_stored`](crate::Shared::mark_stored)) and units in transit, which are all
+//! others in use, are counted apart. A store sets aside the units that it may fill ([`Pool::set_aside`]); whoever takes
+//! units for transit keeps within [`Pool::transit_free`]. So neither can use up what the other needs, and placed data
+//! still becomes stored data without a copy: its units only change accounts.
 
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
@@ -18,9 +25,6 @@ use std::ptr::NonNull;
 use crate::arena::{Arena, ArenaId};
 use crate::buf::Buf;
 use crate::extent::Extents;
-
-/// The most buffers that [`Pool::take_pieces`] cuts a length into.
-pub const PIECES_MAX: usize = 32;
 
 /// Free single units that a pool of runs keeps at hand instead of merging them.
 const STACK_MAX: u32 = 512;
@@ -126,8 +130,12 @@ pub(crate) struct Inner {
     outstanding_max: Cell<u32>,
     is_fixed: bool,
 
-    /// How many [`Shared`](crate::Shared) cover a unit. Only valid while it is shared.
+    /// How many [`Shared`](crate::Shared) cover a unit, and [`STORED`]. Only valid while it is shared.
     counts: Box<[Cell<u32>]>,
+    /// Of the units in use, those that are stored: marked with [`STORED`] in `counts`.
+    stored: Cell<u32>,
+    /// Units set aside for what is stored.
+    stored_max: Cell<u32>,
     // Only touched in `with_extents`, by closures that call nothing that could come back here.
     extents: UnsafeCell<Option<Extents>>,
     name: &'static str,
@@ -144,6 +152,12 @@ struct Run {
 }
 
 const NO_SHIFT: u32 = u32::MAX;
+
+/// In a unit's count: it is stored.
+pub(crate) const STORED: u32 = 1 << 31;
+
+/// Set aside for what is stored, a pool's units leave one in so many for transit.
+const TRANSIT_SHARE: usize = 8;
 
 impl Pool {
     /// The most units of a pool, and the most bytes of a unit.
@@ -215,6 +229,8 @@ impl Pool {
             outstanding: Cell::new(0),
             handles: Cell::new(1),
             outstanding_max: Cell::new(0),
+            stored: Cell::new(0),
+            stored_max: Cell::new(0),
             extents: UnsafeCell::new(runs.then(|| Extents::new(units))),
             name: pool,
             arena: arena.clone(),
@@ -255,29 +271,35 @@ impl Pool {
         Some(unsafe { Inner::hand_out(self.inner, first, count, len) })
     }
 
-    /// Takes at most `max` buffers, and at most [`PIECES_MAX`], whose `len()`s add up to `len` and which are
-    /// full but for the last; puts them at the end of `pieces`, in order. One, if a contiguous run is free.
-    /// All or nothing: `false` if the free memory is too little or too fragmented.
+    /// Takes buffers whose `len()`s add up to `len` and which are full but for the last; puts them at the end of
+    /// `pieces`, in order. One, if a contiguous run is free; else as few as the free memory allows, at most one for each
+    /// unit. All or nothing: `false` if the free memory is too little.
     ///
-    /// A length of 0 is one empty buffer. `pieces` must have room: this itself allocates nothing.
-    pub fn take_pieces(&self, len: usize, pieces: &mut impl Extend<Buf>, max: usize) -> bool {
-        let max = max.min(PIECES_MAX);
-        let mut taken = [const { None }; PIECES_MAX];
-        let (mut left, mut index) = (len, 0);
+    /// A length of 0 is one empty buffer. If `pieces` has room for them, this allocates nothing.
+    #[must_use]
+    pub fn take_pieces(&self, len: usize, pieces: &mut impl Extend<Buf>) -> bool {
+        if self.free_units() < len.div_ceil(self.unit_len()).max(1) {
+            return false;
+        }
+        let mut left = len;
         loop {
-            if index == max {
-                return false; // `taken` is dropped: everything goes back.
-            }
-            let Some(buf) = self.take_len(left).or_else(|| self.take_longest(left)) else { return false };
+            let Some(buf) = self.take_len(left).or_else(|| self.take_longest(left)) else {
+                debug_assert!(false, "there are as many free units as were asked for");
+                return false;
+            };
             left -= buf.len();
-            taken[index] = Some(buf);
-            index += 1;
+            pieces.extend(Some(buf));
             if left == 0 {
-                break;
+                return true;
             }
         }
-        pieces.extend(taken.into_iter().flatten());
-        true
+    }
+
+    /// Takes one run of at most `len` bytes (at least one unit), the longest that is free or nearly; its `len()` is what
+    /// it holds of `len`. `None` if no unit is free.
+    #[must_use]
+    pub fn take_up_to(&self, len: usize) -> Option<Buf> {
+        self.take_len(len).or_else(|| self.take_longest(len))
     }
 
     /// Takes the longest free run, or nearly, if that is shorter than `len`.
@@ -322,6 +344,47 @@ impl Pool {
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.inner().outstanding.get() as usize
+    }
+
+    /// Sets `units` more aside for what is stored, and returns how many there were: some stay for transit. A pool has
+    /// none set aside at first.
+    #[must_use]
+    pub fn set_aside(&self, units: usize) -> usize {
+        let inner = self.inner();
+        let all = self.units();
+        let room = (all - (all / TRANSIT_SHARE).max(1)).saturating_sub(self.stored_max());
+        let granted = units.min(room);
+        // At most `all`, which is a `u32`.
+        inner.stored_max.set(inner.stored_max.get() + granted as u32);
+        granted
+    }
+
+    /// Units in use that are stored.
+    #[inline]
+    #[must_use]
+    pub fn stored(&self) -> usize {
+        self.inner().stored.get() as usize
+    }
+
+    /// Units that are set aside for what is stored.
+    #[inline]
+    #[must_use]
+    pub fn stored_max(&self) -> usize {
+        self.inner().stored_max.get() as usize
+    }
+
+    /// Units for transit, in use or not: those that are not set aside.
+    #[inline]
+    #[must_use]
+    pub fn transit(&self) -> usize {
+        self.units() - self.stored_max()
+    }
+
+    /// Units that can be taken for transit without touching what is set aside.
+    #[inline]
+    #[must_use]
+    pub fn transit_free(&self) -> usize {
+        self.transit().saturating_sub(self.outstanding().saturating_sub(self.stored()))
     }
 
     /// The most units that were in use at once.
@@ -411,6 +474,12 @@ impl Inner {
         debug_assert!((index as usize) < self.counts.len());
         // SAFETY: callers give an index below the number of units, so it stays within the range at `base`.
         unsafe { self.base.add(index as usize * self.unit_len as usize) }
+    }
+
+    /// Counts `units` more, or fewer, that are stored.
+    #[inline]
+    pub(crate) fn count_stored(&self, more: u32, fewer: u32) {
+        self.stored.set(self.stored.get() + more - fewer);
     }
 
     /// The counts of a run of units.

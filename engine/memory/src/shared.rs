@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::slice;
 
 use crate::buf::{Buf, Location};
-use crate::pool::Inner;
+use crate::pool::{Inner, STORED};
 
 /// A counted reference to a contiguous slice of a pool's memory. Cloning and slicing copy no bytes: each
 /// unit counts the `Shared`s that cover some of it, and goes back to the pool when none does.
@@ -224,7 +224,7 @@ impl Shared {
     #[inline]
     #[must_use]
     pub fn is_unique(&self) -> bool {
-        self.counts().iter().all(|count| count.get() == 1)
+        self.counts().iter().all(|count| count.get() & !STORED == 1)
     }
 
     /// The bytes, to write, if no other `Shared` touches their units.
@@ -246,10 +246,34 @@ impl Shared {
         if count == 0 || self.pool().pointer_to(first) != self.pointer || !self.is_unique() {
             return Err(self);
         }
+        self.unmark_stored();
         let this = ManuallyDrop::new(self);
         // SAFETY: the units are handed out, nobody else covers them, and `this`, which is not dropped, gives
         // them up. `len` bytes fit, because they touch just these units and begin with the first.
         Ok(unsafe { Buf::from_parts(this.pool, this.pointer, count, this.len) })
+    }
+
+    /// Counts the units that this touches as stored, until nobody covers them any more ([`Pool::stored`]).
+    ///
+    /// [`Pool::stored`]: crate::Pool::stored
+    #[inline]
+    pub fn mark_stored(&self) {
+        let mut marked = 0;
+        for count in self.counts() {
+            marked += u32::from(count.get() & STORED == 0);
+            count.set(count.get() | STORED);
+        }
+        self.pool().count_stored(marked, 0);
+    }
+
+    /// Counts the units that this touches as stored no longer.
+    fn unmark_stored(&self) {
+        let mut unmarked = 0;
+        for count in self.counts() {
+            unmarked += u32::from(count.get() & STORED != 0);
+            count.set(count.get() & !STORED);
+        }
+        self.pool().count_stored(0, unmarked);
     }
 
     /// Gives back the units that nobody covers after us.
@@ -263,19 +287,30 @@ impl Shared {
         }
         // In one sweep without a branch, which the compiler turns into vector instructions: most often all
         // units have the same fate.
-        let (mut any_left, mut any_free) = (false, false);
+        let (mut any_left, mut any_free, mut marks) = (false, false, 0);
         for cell in self.pool().counts(first, count) {
             let left = cell.get() - 1;
             cell.set(left);
-            any_left |= left != 0;
-            any_free |= left == 0;
+            any_left |= left & !STORED != 0;
+            any_free |= left & !STORED == 0;
+            marks |= left;
         }
         if !any_left {
+            if marks & STORED != 0 {
+                self.forget_stored(first, count);
+            }
             // SAFETY: nobody covers these units any more, and this is the end of `self`.
             unsafe { Inner::give(self.pool, first, count) };
         } else if any_free {
             self.release_some(first, count);
         }
+    }
+
+    /// Counts units as stored no longer, which nobody covers any more.
+    fn forget_stored(&self, first: u32, count: u32) {
+        let pool = self.pool();
+        let marked = pool.counts(first, count).iter().filter(|cell| cell.replace(0) & STORED != 0).count();
+        pool.count_stored(0, marked as u32);
     }
 
     /// Gives back those of the units whose count is 0; there is one whose is not.
@@ -284,9 +319,10 @@ impl Shared {
         // The pool outlives this: somebody else covers one of the units.
         let counts = self.pool().counts(first, count);
         let mut start = first;
-        for run in counts.chunk_by(|a, b| (a.get() == 0) == (b.get() == 0)) {
+        for run in counts.chunk_by(|a, b| is_free(a) == is_free(b)) {
             let len = run.len() as u32;
-            if run[0].get() == 0 {
+            if is_free(&run[0]) {
+                self.forget_stored(start, len);
                 // SAFETY: nobody covers these units any more, and `self` neither.
                 unsafe { Inner::give(self.pool, start, len) };
             }
@@ -295,11 +331,17 @@ impl Shared {
     }
 }
 
-/// Ends the process rather than let a count wrap. Only leaked references can be so many; counting on
+/// Whether nobody covers a unit, by its count.
+#[inline]
+fn is_free(count: &Cell<u32>) -> bool {
+    count.get() & !STORED == 0
+}
+
+/// Ends the process rather than let a count reach its mark. Only leaked references can be so many; counting on
 /// would free what is in use.
 #[inline]
 fn check_count(count: u32) {
-    if count > u32::MAX >> 1 {
+    if count & (STORED >> 1) != 0 {
         std::process::abort();
     }
 }

@@ -57,7 +57,7 @@ fn buffers_live_and_die_without_the_heap() {
         held.extend((0..100).map(|_| headers.take().unwrap()));
         held.extend((0..1000).map(|_| pages.take().unwrap()));
         held.extend((0..2).map(|_| pages.take_len(1 << 20).unwrap()));
-        assert!(pages.take_pieces(300 * 4096 + round, &mut held, 8));
+        assert!(pages.take_pieces(300 * 4096 + round, &mut held));
         let mut whole = pages.take_len(256 * 4096).unwrap().share();
         for _ in 0..255 {
             let (page, rest) = whole.split_at(4096);

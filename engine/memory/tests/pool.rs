@@ -140,24 +140,72 @@ fn pieces_cover_fragmented_memory_all_or_nothing() {
     }
     let mut pieces = Vec::with_capacity(8);
     assert!(pool.take_len(7 * 4096 + 1).is_none());
-    assert!(!pool.take_pieces(7 * 4096 + 1, &mut pieces, 2), "needs three");
-    assert!(!pool.take_pieces(9 * 4096, &mut pieces, 8), "more than is free");
-    assert!(!pool.take_pieces(1, &mut pieces, 0));
+    assert!(!pool.take_pieces(9 * 4096, &mut pieces), "more than is free");
     assert!(pieces.is_empty());
     assert_eq!(pool.outstanding(), 8);
-    assert!(pool.take_pieces(7 * 4096 + 1, &mut pieces, 3));
+    assert!(pool.take_pieces(7 * 4096 + 1, &mut pieces));
     assert_eq!(pieces.iter().map(Buf::len).collect::<Vec<_>>(), [3 * 4096, 3 * 4096, 4097]);
     assert_eq!(pool.free_units(), 0);
 
     pieces.clear();
     taken.clear();
-    assert!(pool.take_pieces(16 * 4096, &mut pieces, 8));
+    assert!(pool.take_pieces(16 * 4096, &mut pieces));
     assert_eq!(pieces.len(), 1, "contiguous if possible");
+
+    // Every other unit is in use: as many pieces as units, in whatever order.
+    drop(pieces.drain(..));
+    let mut taken: Vec<Option<Buf>> = std::iter::from_fn(|| pool.take()).map(Some).collect();
+    taken.sort_by_key(|buf| buf.as_ref().map(|buf| buf.location().offset));
+    taken.iter_mut().step_by(2).for_each(|buf| *buf = None);
+    assert!(pool.take_pieces(8 * 4096, &mut pieces));
+    assert_eq!(pieces.len(), 8);
+    assert!(pool.take_up_to(8192).is_none(), "nothing is free");
+    pieces.truncate(7);
+    assert_eq!(pool.take_up_to(8192).map(|buf| (buf.len(), buf.capacity())), Some((4096, 4096)));
 
     let pool = fixed(512, 4);
     pieces.clear();
-    assert!(pool.take_pieces(3 * 512 + 1, &mut pieces, 8));
+    assert!(pool.take_pieces(3 * 512 + 1, &mut pieces));
     assert_eq!(pieces.iter().map(Buf::len).collect::<Vec<_>>(), [512, 512, 512, 1]);
+}
+
+#[test]
+fn what_is_stored_and_what_is_in_transit_are_counted_apart() {
+    let pool = pages(16);
+    assert_eq!((pool.set_aside(10), pool.transit(), pool.transit_free()), (10, 6, 6));
+    assert_eq!(pool.set_aside(10), 4, "some stay for transit");
+    assert_eq!((pool.stored_max(), pool.transit()), (14, 2));
+
+    let pool = pages(16);
+    assert_eq!(pool.set_aside(8), 8);
+    let placed = pool.take_len(4 * 4096).unwrap().share();
+    assert_eq!((pool.stored(), pool.transit_free()), (0, 4));
+    // A store keeps the pages one by one; one of them twice.
+    let kept: Vec<_> = (0..3).map(|page| placed.slice(page * 4096..(page + 1) * 4096)).collect();
+    kept.iter().chain(&kept[..1]).for_each(stag_memory::Shared::mark_stored);
+    assert_eq!((pool.stored(), pool.transit_free()), (3, 7));
+    drop(placed);
+    assert_eq!((pool.stored(), pool.transit_free(), pool.outstanding()), (3, 8, 3));
+    // What is still read counts as stored until it is not.
+    let read = kept[1].slice(7..9);
+    drop(kept);
+    assert_eq!((pool.stored(), pool.transit_free(), pool.outstanding()), (1, 8, 1));
+    drop(read);
+    assert_eq!((pool.stored(), pool.transit_free(), pool.outstanding()), (0, 8, 0));
+    // The mark is gone with the last reference, also where a run goes back in parts.
+    let run = pool.take_len(3 * 4096).unwrap().share();
+    run.slice(4096..8192).mark_stored();
+    let (last, middle) = (run.slice(8192..), run.slice(4096..8192));
+    drop(run);
+    assert_eq!((pool.stored(), pool.outstanding()), (1, 2));
+    drop((last, middle));
+    assert_eq!((pool.stored(), pool.outstanding()), (0, 0));
+    // A buffer again: not stored.
+    let one = pool.take().unwrap().share();
+    one.mark_stored();
+    let one = one.into_buf().unwrap();
+    assert_eq!((pool.stored(), pool.transit_free()), (0, 7));
+    drop(one);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 use stag_fabric::Peer;
 use stag_memory::Buf;
 use stag_wire::rpc::AuthSys;
@@ -11,15 +11,18 @@ use stag_wire::xdr::Reader;
 use crate::ConnectionId;
 use crate::service::Token;
 
-/// Pieces that one Read chunk is placed in at most: more than one only when free memory is in pieces.
-pub const PIECES_MAX: usize = 16;
+/// Pieces that one Read chunk is usually placed in at most. More, up to one for each page, take an allocation.
+const PIECES_USUAL: usize = 16;
+
+/// The buffers of one Read chunk: more than a few only when free memory is in pieces.
+pub type PlacedPieces = SmallVec<[Buf; PIECES_USUAL]>;
 
 /// The data of one Read chunk, as it was placed. [`Placed::is_missing`] when there was no memory for it, although the
 /// Call waited for some.
 #[derive(Debug, Default)]
 pub struct Placed {
     /// The buffers, filled one after the other, each from its start for its `len()`.
-    pub pieces: ArrayVec<Buf, PIECES_MAX>,
+    pub pieces: PlacedPieces,
     /// Octets in all: the item's, perhaps with roundup (8166-3.4.5.2-a).
     pub len: u32,
 }

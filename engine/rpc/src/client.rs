@@ -284,6 +284,8 @@ pub enum CloseReason {
     /// A client did not take its Replies, or did not let its chunks be read, for
     /// [`peer_timeout`](crate::EngineConfig::peer_timeout).
     Stuck,
+    /// A client did not let its chunks be read, while others waited for the memory that is kept for them.
+    Idle,
     /// We could not send a Reply or an RDMA_ERROR (8166-4.5.4-c).
     CannotReply,
 }
@@ -299,6 +301,9 @@ impl CloseReason {
             CloseReason::Unanswered => format!("{peer} did not answer what was sent again"),
             CloseReason::Stuck => {
                 format!("{peer} took none of its Replies, or did not let its chunks be read, for too long")
+            }
+            CloseReason::Idle => {
+                format!("{peer} did not let its chunks be read, while others waited for memory")
             }
             CloseReason::CannotReply => "no Reply could be sent".to_owned(),
         }

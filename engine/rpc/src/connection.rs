@@ -104,6 +104,10 @@ impl Connection {
             let what = "it takes no Replies, or its chunks cannot be read";
             self.complain(core, format_args!("{what}, for {limit:?} (peer_timeout)"));
         }
+        if reason == CloseReason::Idle {
+            core.statistics.peers_stuck += 1;
+            self.complain(core, format_args!("its chunks cannot be read, and others wait for memory"));
+        }
         self.closing = true;
         self.close_reason = Some(reason);
         core.provider.disconnect(self.id);

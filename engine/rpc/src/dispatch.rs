@@ -142,6 +142,8 @@ pub(crate) fn finish_orphan<P>(core: &mut Core<P>, token: Token, fill: impl FnOn
         chunks: None,
         inline_len_max,
         payload: &core.pools.payload,
+        share: None,
+        scratch: &mut core.scratch,
         eligible: 0,
         copied_bytes: &mut core.statistics.copied_bytes,
         deferrals: &core.deferrals,

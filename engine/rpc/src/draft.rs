@@ -53,8 +53,8 @@ pub(crate) struct Draft {
     pub(crate) splice: u32,
     /// Reduced results that were encoded, and their octets with padding.
     pub(crate) left_out: (u32, u64),
-    /// The payload, when it did not fit behind the header.
-    pub(crate) long: Option<Buf>,
+    /// The payload, when it did not fit behind the header: in as many pieces as free memory is in.
+    pub(crate) long: Vec<Shared>,
     /// Eligible results in order.
     pub(crate) items: Vec<Item>,
     /// The memory of the reduced ones.
@@ -85,7 +85,7 @@ impl Draft {
             payload_len: 0,
             splice: 0,
             left_out: (0, 0),
-            long: None,
+            long: Vec::with_capacity(4),
             items: Vec::with_capacity(4),
             pieces: Vec::with_capacity(16),
             verdict: Verdict::Empty,
@@ -143,7 +143,7 @@ impl Draft {
     pub(crate) fn forget_results(&mut self) {
         self.payload_len = 0;
         self.left_out = (0, 0);
-        self.long = None;
+        self.long.clear();
         self.items.clear();
         self.pieces.clear();
         self.verdict = Verdict::Empty;

@@ -164,7 +164,7 @@ impl Duplicates {
 
     /// Keeps the Reply of a Call that was executed, if it can be.
     pub(crate) fn keep(&mut self, id: EntryId, draft: &Draft, statistics: &mut Statistics) {
-        let is_whole = draft.verdict == Verdict::Encoded && draft.long.is_none() && draft.items.is_empty();
+        let is_whole = draft.verdict == Verdict::Encoded && draft.long.is_empty() && draft.items.is_empty();
         let payload = draft.header_len..draft.header_len + draft.payload_len;
         let reply = draft.send.as_ref().and_then(|send| send.get(payload)).filter(|_| is_whole);
         self.has_news = true;

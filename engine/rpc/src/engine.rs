@@ -200,6 +200,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 comings: Complaints::new(COMINGS_MAX),
                 pass: 0,
                 stopping: false,
+                scratch: Vec::new(),
+                gathered: Vec::new(),
+                streams_pressed: false,
                 read_posted: false,
             },
         })
@@ -622,7 +625,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
     fn scan(&mut self) {
         self.next_scan = self.core.now + SCAN_INTERVAL;
         let is_full = std::mem::take(&mut self.is_full);
-        for slot in &mut self.connections {
+        let (mut is_pressed, mut idlest) = (self.core.streams_pressed, (0, 0));
+        for (index, slot) in self.connections.iter_mut().enumerate() {
             let Some(found) = slot else { continue };
             let id = found.id;
             found.opened = found.opened.min(self.core.now);
@@ -638,11 +642,23 @@ impl<P: Provider, S: Services> Engine<P, S> {
             if found.serving.as_mut().is_some_and(|serving| serving.is_stuck(&self.core)) {
                 found.close(&mut self.core, CloseReason::Stuck);
             }
+            let serving = found.serving.as_ref();
+            is_pressed |= serving.is_some_and(|serving| serving.is_pressed(&self.core));
+            let idle = serving.map_or(0, |serving| serving.idle_pages(&self.core));
+            if idle > idlest.0 {
+                idlest = (idle, index);
+            }
             let is_unused = is_full && found.serving.as_ref().is_some_and(Serving::is_unused);
             let limit = found.opened.saturating_add(self.core.config.set_up_timeout);
             if (is_unused || !found.established) && self.core.now >= limit {
                 self.core.provider.disconnect(id);
             }
+        }
+        // Others wait for the memory: the one that holds most of it and does nothing goes, one in each scan.
+        if let (true, (1.., index)) = (is_pressed, idlest)
+            && let Some(found) = &mut self.connections[index]
+        {
+            found.close(&mut self.core, CloseReason::Idle);
         }
         self.restore();
     }
@@ -696,7 +712,10 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         }
 
         events += self.answer_late();
-        for found in self.connections.iter_mut().flatten() {
+        // Another one first in each pass: whoever waits for memory finds some before the others do.
+        let count = self.connections.len();
+        let (rest, first) = self.connections.split_at_mut(self.core.pass as usize % count.max(1));
+        for found in first.iter_mut().chain(rest).flatten() {
             events += found.flush(&mut self.core, &mut self.services);
         }
         while let Some(stranger) = self.core.provider.take_stranger() {

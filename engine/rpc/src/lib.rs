@@ -46,9 +46,10 @@ mod slot;
 mod state;
 mod statistics;
 mod stream;
+mod transit;
 mod usage;
 
-pub use call::{Call, Caller, PIECES_MAX, Placed};
+pub use call::{Call, Caller, Placed, PlacedPieces};
 pub use client::{
     CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent,
     Credentials, Request, Results,

@@ -12,19 +12,31 @@ use stag_wire::rpcrdma::Segment;
 use stag_wire::xdr::{Reader, Reduced};
 
 use crate::ConnectionId;
-use crate::call::{PIECES_MAX, Placed};
+use crate::call::{Placed, PlacedPieces};
 use crate::pushing::Posted;
 use crate::service::{Lookup, Services};
 use crate::state::Core;
+use crate::transit::{self, TransitShare};
 
 /// Data Read chunks of one Call at most. NFS has one; custom programs may have more.
 pub(crate) const READ_CHUNKS_MAX: usize = 8;
 
-/// Pieces of memory that one Call's Read chunks are placed in at most.
-const INCOMING_MAX: usize = 32;
-
 /// How long a Call waits for memory. To be told to come again costs its sender more: Linux's NFS client then waits for 5 s.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a Long Call does. It cannot be told to come again, only that its chunks are wrong, which is for good
+/// (8166-4.5-d).
+const PATIENCE_LONG: Duration = Duration::from_secs(20);
+
+/// How long it takes until a wait for memory is others' fault, and theirs is looked for.
+pub(crate) const PRESSED: Duration = Duration::from_millis(250);
+
+/// How long a peer may let nothing be read before it is no longer trusted with more than a probe. While others wait for
+/// memory, it may not be silent for longer.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(1);
+
+/// Octets a second that a peer's chunks can be read with, at least.
+const PULL_RATE: u64 = 256 << 10;
 
 /// A piece of memory that RDMA Reads fill.
 #[derive(Debug)]
@@ -39,32 +51,90 @@ pub(crate) struct Incoming {
     posted: bool,
 }
 
+/// A part of a chunk that has no memory yet.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    /// None: the Position Zero Read chunk.
+    chunk: Option<u8>,
+    start: u32,
+    end: u32,
+}
+
 /// What one Call pulls by RDMA Read. Reused.
 #[derive(Debug, Default)]
 pub(crate) struct Pull {
     /// The Payload stream of a Long Call.
-    pub(crate) long: Option<Buf>,
+    pub(crate) long: Vec<Buf>,
     pub(crate) items: Vec<Placed>,
     pub(crate) reduced: ArrayVec<Reduced, READ_CHUNKS_MAX>,
-    /// Chunks that have no memory yet, and their lengths; none: the Position Zero Read chunk.
-    wanted: ArrayVec<(Option<u8>, u32), READ_CHUNKS_MAX>,
-    /// When it is given up to wait for it.
-    patience: Option<Duration>,
-    pub(crate) incoming: ArrayVec<Incoming, INCOMING_MAX>,
+    wanted: ArrayVec<Wanted, READ_CHUNKS_MAX>,
+    /// Since when it waits for memory.
+    pub(crate) waits: Option<Duration>,
+    pub(crate) incoming: Vec<Incoming>,
     /// Pieces not filled yet.
     pub(crate) pending: u32,
+    /// Pages that its connection's share counts for it.
+    pub(crate) held: usize,
+    /// When a Read was last posted or done.
+    pub(crate) touched: Duration,
+    /// When all of it has to be here.
+    due: Option<Duration>,
 }
 
 impl Pull {
     /// Forgets everything; buffers go back to their pools.
     pub(crate) fn clear(&mut self) {
-        self.long = None;
+        debug_assert_eq!(self.held, 0, "what was counted is still counted");
+        self.long.clear();
         self.items.clear();
         self.reduced.clear();
         self.wanted.clear();
-        self.patience = None;
+        self.waits = None;
         self.incoming.clear();
         self.pending = 0;
+        self.due = None;
+    }
+
+    /// Whether its peer has not let it be read in time.
+    pub(crate) fn is_overdue(&self, now: Duration) -> bool {
+        self.is_under_way() && self.due.is_some_and(|due| now >= due)
+    }
+
+    /// Whether its peer lets nothing of it be read.
+    pub(crate) fn is_silent(&self, now: Duration) -> bool {
+        let missing = self.missing();
+        let limit = SILENCE_MAX + Duration::from_micros(missing * 1_000_000 / (1 << 20));
+        self.is_under_way() && now.saturating_sub(self.touched) >= limit
+    }
+
+    /// Whether Reads are under way, or wait for room in the send queue.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.pending > 0
+    }
+
+    /// Whether a part of it has no memory yet.
+    pub(crate) fn wants_more(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// When it is given up to wait for memory.
+    pub(crate) fn patience(&self, since: Duration) -> Duration {
+        let is_long = self.wanted.first().is_some_and(|wanted| wanted.chunk.is_none());
+        since.saturating_add(if is_long { PATIENCE_LONG } else { PATIENCE })
+    }
+
+    /// Octets that are not here yet.
+    pub(crate) fn missing(&self) -> u64 {
+        self.incoming
+            .iter()
+            .filter(|incoming| incoming.buf.is_none())
+            .map(|incoming| u64::from(incoming.len))
+            .sum()
+    }
+
+    /// Keeps the Payload stream of a Long Call, which is here.
+    pub(crate) fn keep_long(&mut self) {
+        self.long.extend(self.incoming.drain(..).filter_map(|incoming| incoming.buf));
     }
 
     /// Puts the filled pieces where the handler finds them.
@@ -91,7 +161,7 @@ pub(crate) fn may_pull<S: Services>(services: &S, stream: &[u8], chunks: usize) 
 /// Plans to pull the Payload stream of a Long Call.
 pub(crate) fn plan_long<P>(core: &mut Core<P>, pull: &mut Pull, len: u32) {
     core.statistics.position_zero_chunks += 1;
-    pull.wanted.push((None, len));
+    pull.wanted.push(Wanted { chunk: None, start: 0, end: len });
 }
 
 /// Plans to pull all data chunks.
@@ -99,8 +169,8 @@ pub(crate) fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &respond
     for (index, chunk) in (0u8..).zip(call.read_chunks().take(READ_CHUNKS_MAX)) {
         core.statistics.read_chunks += 1;
         pull.reduced.push(Reduced::read_chunk(u32::from(index), chunk.position, chunk.len));
-        pull.items.push(Placed { pieces: ArrayVec::new(), len: chunk.len });
-        pull.wanted.push((Some(index), chunk.len));
+        pull.items.push(Placed { pieces: PlacedPieces::new(), len: chunk.len });
+        pull.wanted.push(Wanted { chunk: Some(index), start: 0, end: chunk.len });
     }
 }
 
@@ -108,49 +178,92 @@ pub(crate) fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &respond
 pub(crate) enum Lack {
     /// Some may come back.
     ForNow,
-    /// It was waited for. Without a data chunk the handler sees that its data is not there; this is a Long Call.
+    /// It was waited for, and this is a Long Call. Without a data chunk the handler sees that its data is not there.
     ForGood,
 }
 
-/// Takes memory for what is to be pulled.
-pub(crate) fn place_wanted<P>(core: &mut Core<P>, pull: &mut Pull) -> Result<(), Lack> {
-    while let Some(&(chunk, len)) = pull.wanted.first() {
-        if !place(core, pull, chunk, len) {
-            if core.now < *pull.patience.get_or_insert(core.now + PATIENCE) {
-                return Err(Lack::ForNow);
-            }
-            if chunk.is_none() {
-                return Err(Lack::ForGood);
-            }
-        }
-        pull.wanted.remove(0);
+/// Takes memory for what is to be pulled: for all of it that has none, or for a probe.
+pub(crate) fn place_wanted<P>(
+    core: &mut Core<P>,
+    share: &mut TransitShare,
+    pull: &mut Pull,
+) -> Result<(), Lack> {
+    if pull.wanted.is_empty() || pull.pending > 0 {
+        return Ok(());
     }
+    let pool = &core.pools.payload;
+    let pages_of = |wanted: &Wanted| transit::pages(pool, (wanted.end - wanted.start) as usize);
+    let pages: usize = pull.wanted.iter().map(pages_of).sum();
+    let probe = TransitShare::probe_len(pool, core.config.connections_max);
+    let now = match share.is_trusted || share.unanswered() + pages <= probe {
+        true => Some(pages),
+        // Another probe when this one is filled.
+        false => (share.unanswered() == 0).then_some(pages.min(probe)),
+    };
+    if let Some(now) = now
+        && share.may_take(pool, now)
+        && take(core, share, pull, now)
+    {
+        return Ok(());
+    }
+    share.refuse(&core.pools.payload);
+    let since = *pull.waits.get_or_insert(core.now);
+    if core.now < pull.patience(since) {
+        return Err(Lack::ForNow);
+    }
+    if pull.wanted.first().is_some_and(|wanted| wanted.chunk.is_none()) {
+        return Err(Lack::ForGood);
+    }
+    // What is here of its data is of no use without the rest.
+    pull.waits = None;
+    pull.wanted.clear();
+    pull.incoming.clear();
+    share.give(std::mem::take(&mut pull.held));
     Ok(())
 }
 
-/// Takes memory for `len` octets of a chunk. `false`: there is none.
-fn place<P>(core: &mut Core<P>, pull: &mut Pull, chunk: Option<u8>, len: u32) -> bool {
-    if len == 0 {
-        return true;
-    }
-    let mut pieces: ArrayVec<Buf, PIECES_MAX> = ArrayVec::new();
-    let room = (INCOMING_MAX - pull.incoming.len()).min(PIECES_MAX);
-    // The Payload stream of a Long Call has to be in one piece: it is parsed.
-    let taken = match core.pools.payload.take_len(len as usize) {
-        Some(buf) => room > 0 && pieces.try_push(buf).is_ok(),
-        None => chunk.is_some() && core.pools.payload.take_pieces(len as usize, &mut pieces, room),
-    };
-    if !taken {
+/// Takes `pages` for the first of what is wanted. `false`: they are not there, and none was taken.
+fn take<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull, pages: usize) -> bool {
+    let pool = &core.pools.payload;
+    if pool.free_units() < pages {
         return false;
     }
-    let mut start = 0;
-    for mut buf in pieces {
-        let part = (len - start).min(buf.capacity() as u32);
-        buf.set_len(part as usize);
-        pull.incoming.push(Incoming { chunk, start, len: part, buf: Some(buf), posted: false });
-        pull.pending += 1;
-        start += part;
+    let mut left = pages;
+    while let Some(wanted) = pull.wanted.first_mut()
+        && left > 0
+    {
+        let all = transit::pages(pool, (wanted.end - wanted.start) as usize);
+        let end = if all <= left { wanted.end } else { wanted.start + (left * pool.unit_len()) as u32 };
+        left -= all.min(left);
+        let mut pieces = PlacedPieces::new();
+        if wanted.start < end && !pool.take_pieces((end - wanted.start) as usize, &mut pieces) {
+            return false;
+        }
+        for buf in pieces {
+            let (chunk, start, len) = (wanted.chunk, wanted.start, buf.len() as u32);
+            pull.incoming.push(Incoming { chunk, start, len, buf: Some(buf), posted: false });
+            pull.pending += 1;
+            wanted.start += len;
+        }
+        if wanted.start == wanted.end {
+            pull.wanted.remove(0);
+        }
     }
+    // Chunks of nothing take no memory.
+    while pull.wanted.first().is_some_and(|wanted| wanted.start == wanted.end) {
+        pull.wanted.remove(0);
+    }
+    let taken = pages - left;
+    share.take(taken);
+    share.ask(taken);
+    pull.held += taken;
+    pull.waits = None;
+    // A time of its own, so that a peer that lets others be read does not keep it. What is under way is read first.
+    let rest = pull.wanted.iter().map(|wanted| u64::from(wanted.end - wanted.start)).sum::<u64>();
+    let octets = rest + (share.unanswered() * pool.unit_len()) as u64;
+    let limit = core.config.peer_timeout.saturating_add(Duration::from_secs(octets / PULL_RATE));
+    pull.due.get_or_insert(core.now.saturating_add(limit));
+    pull.touched = core.now;
     true
 }
 
@@ -179,6 +292,7 @@ pub(crate) fn post_reads<P: Provider>(
         match core.provider.post_read(id, request, &parts) {
             Ok(()) => {
                 incoming.posted = true;
+                pull.touched = core.now;
                 core.read_posted = true;
             }
             Err(refused) => {
@@ -216,4 +330,14 @@ fn cut(
         }
         at += span.len;
     }
+}
+
+/// The octets of a Payload stream: where they are, or put together in `gathered`.
+pub(crate) fn in_one_piece<'a>(pieces: &'a [Buf], gathered: &'a mut Vec<u8>) -> &'a [u8] {
+    if let [piece] = pieces {
+        return piece;
+    }
+    gathered.clear();
+    pieces.iter().for_each(|piece| gathered.extend_from_slice(piece));
+    gathered
 }

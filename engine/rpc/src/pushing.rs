@@ -43,12 +43,15 @@ pub(crate) fn plan_writes<P>(core: &mut Core<P>, call: &responder::Call<'_>, dra
         }
     }
     drop(pieces);
-    if let Some(buf) = long.take()
+    if !long.is_empty()
         && let Some(chunk) = call.reply_chunk()
     {
         core.statistics.reply_chunks += 1;
-        let len = buf.len();
-        write_piece(&mut Cursor::new(chunk.segments()), buf.share(), len, writes);
+        let mut cursor = Cursor::new(chunk.segments());
+        for piece in long.drain(..) {
+            let len = piece.len();
+            write_piece(&mut cursor, piece, len, writes);
+        }
     }
     core.statistics.write_bytes +=
         writes.iter().map(|write| write.source.as_ref().map_or(0, |s| s.len() as u64)).sum::<u64>();

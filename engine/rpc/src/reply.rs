@@ -1,14 +1,15 @@
 //! What a handler fills in.
 
-use stag_memory::{Buf, Pool, Shared};
+use stag_memory::{Pool, Shared};
 use stag_proto::responder;
 use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
 use stag_wire::xdr::{Overflow, Writer};
 
-use crate::call::Call;
+use crate::call::{Call, PlacedPieces};
 use crate::deferred::{Deferrals, Deferred};
 use crate::draft::{Draft, Item, Verdict};
 use crate::kept::KeptReply;
+use crate::transit::{self, TransitShare};
 
 /// Where an eligible result has to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +30,12 @@ pub struct Reply<'a> {
     pub(crate) chunks: Option<&'a responder::Call<'a>>,
     /// Octets that the Send buffer may hold, header included.
     pub(crate) inline_len_max: usize,
-    /// Where a long Reply's buffer comes from.
+    /// Where a long Reply's pages come from.
     pub(crate) payload: &'a Pool,
+    /// What its connection holds of them; `None` if none are for it.
+    pub(crate) share: Option<&'a TransitShare>,
+    /// Where a long Reply is written, before it is known how many pages it takes.
+    pub(crate) scratch: &'a mut Vec<u8>,
     /// Eligible results that the binding allows.
     pub(crate) eligible: u8,
     pub(crate) copied_bytes: &'a mut u64,
@@ -79,8 +84,13 @@ impl Reply<'_> {
         }
     }
 
-    /// Answers with results. `encode` writes them; it may be called twice, when they turn out too long
-    /// to stay inline, and must write the same both times.
+    /// Takes back what was announced and given of results, to answer that there are none after all.
+    pub fn forget_results(&mut self) {
+        self.draft.forget_results();
+    }
+
+    /// Answers with results. `encode` writes them; it is called again when they turn out too long for the room that
+    /// there was, and must then write the same, or more of a list.
     pub fn success(&mut self, encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>) {
         let xid = self.xid;
         self.encode(|writer| {
@@ -137,7 +147,7 @@ impl Reply<'_> {
         if self.draft.verdict == Verdict::TooLong {
             return;
         }
-        self.draft.long = None;
+        self.draft.long.clear();
         let (mut splice, mut left_out, mut bad_sum) = (0, (0, 0), None);
         let mut write = |space: &mut [u8]| -> Result<usize, Overflow> {
             let mut writer = Writer::new(space);
@@ -163,34 +173,74 @@ impl Reply<'_> {
             return;
         }
         self.draft.verdict = Verdict::TooLong;
-        if let Some(mut long) = self.long_buffer()
-            && let Ok(len) = write(&mut long)
-        {
-            *self.copied_bytes += len as u64;
-            long.set_len(len);
-            self.draft.payload_len = len;
-            (self.draft.splice, self.draft.left_out) = (splice, left_out);
-            self.draft.long = Some(long);
-            self.draft.verdict = Verdict::Encoded;
+        let limit = self.long_len_max();
+        if limit > 0 {
+            if self.scratch.len() < limit {
+                self.scratch.resize(LONG_REPLY_LEN_MAX, 0);
+            }
+            // What has a shorter form is as short as the memory wants it. What has none may take what is there.
+            let affordable = self.long_room();
+            let written = match affordable {
+                0 => Err(Overflow),
+                _ => write(&mut self.scratch[..affordable]),
+            };
+            let written = match written {
+                Err(Overflow) if affordable < limit => write(&mut self.scratch[..limit]),
+                written => written,
+            };
+            if let Ok(len) = written
+                && self.place_long(len)
+            {
+                self.draft.payload_len = len;
+                (self.draft.splice, self.draft.left_out) = (splice, left_out);
+                self.draft.verdict = Verdict::Encoded;
+            }
         }
         if let Some((announced, given)) = bad_sum {
             self.draft.verdict = Verdict::BadSum(announced, given);
         }
     }
 
-    /// A buffer for a Long Reply, as large as the Reply chunk (8166-3.5.3-e), if there is one. On a byte stream as
-    /// large as any may be: what is not used goes back at once.
-    fn long_buffer(&self) -> Option<Buf> {
-        let len = match self.chunks {
-            Some(call) => usize::try_from(call.reply_chunk()?.total_len()).ok()?.min(LONG_REPLY_LEN_MAX),
-            None => LONG_REPLY_LEN_MAX,
-        };
-        if len == 0 {
-            return None;
+    /// Puts the first `len` octets of `scratch` in pages of their own, as many pieces as it takes. `false`: there is no
+    /// memory for them.
+    fn place_long(&mut self, len: usize) -> bool {
+        let mut pieces = PlacedPieces::new();
+        if transit::pages(self.payload, len) > self.payload.transit_free()
+            || !self.payload.take_pieces(len, &mut pieces)
+        {
+            return false;
         }
-        let mut buf = self.payload.take_len(len)?;
-        buf.set_len(len);
-        Some(buf)
+        *self.copied_bytes += 2 * len as u64;
+        let mut rest = &self.scratch[..len];
+        for mut piece in pieces {
+            let (now, later) = rest.split_at(piece.len());
+            piece.copy_from_slice(now);
+            rest = later;
+            self.draft.long.push(piece.share());
+        }
+        true
+    }
+
+    /// Octets of a Long Reply at most: what the Reply chunk holds (8166-3.5.3-e), 0 without one. On a byte stream as
+    /// many as any may have.
+    fn long_len_max(&self) -> usize {
+        match self.chunks {
+            _ if self.share.is_none() => 0,
+            Some(call) => call.reply_chunk().map_or(0, |chunk| {
+                usize::try_from(chunk.total_len()).unwrap_or(usize::MAX).min(LONG_REPLY_LEN_MAX)
+            }),
+            None => LONG_REPLY_LEN_MAX,
+        }
+    }
+
+    /// Octets that a Reply may have that does not stay inline: what the Reply chunk holds, and what there is memory for.
+    /// 0 where it has to stay inline. Results that have a shorter form, such as lists, should have no more.
+    #[must_use]
+    pub fn long_room(&self) -> usize {
+        let Some(share) = self.share else { return 0 };
+        let free = transit::free(self.payload);
+        let due = (free / 2).saturating_sub(share.held());
+        self.long_len_max().min(due.saturating_mul(self.payload.unit_len()))
     }
 }
 

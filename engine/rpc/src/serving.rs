@@ -6,10 +6,13 @@
 //!                                                                           └▶ later ─┘
 //! ```
 
+mod pulls;
+
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use stag_fabric::{Handle, Peer, Provider, WorkError};
+use stag_fabric::{Handle, Peer, Provider};
 use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
 use stag_proto::responder::{
@@ -26,13 +29,12 @@ use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::{Draft, Verdict};
 use crate::duplicates::Known;
 use crate::progress::Progress;
-use crate::pulling::{
-    Lack, Pull, READ_CHUNKS_MAX, may_pull, place_wanted, plan_chunks, plan_long, post_reads,
-};
+use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, plan_chunks, plan_long};
 use crate::pushing::{Posted, plan_writes, post_draft};
 use crate::reply::Reply;
 use crate::service::{Repeat, Services, Token};
 use crate::state::Core;
+use crate::transit::TransitShare;
 use crate::usage::Usage;
 
 /// A Call that is in process beyond one pass.
@@ -55,6 +57,12 @@ pub(crate) struct Serving {
     blocked: VecDeque<Box<Draft>>,
     /// Slots with Reads that found no room, or whose Call waits for a message buffer.
     waiting: VecDeque<u32>,
+    /// Slots whose Calls wait for memory to pull into, oldest first.
+    hungry: VecDeque<u32>,
+    /// When the first of them is given up.
+    patience: Duration,
+    /// What this connection has of the memory for transit.
+    share: TransitShare,
     /// Messages that wait for message buffers: those of the answer, and of the Receive in their stead. At
     /// most as many as Receives were posted.
     stalled: VecDeque<Buf>,
@@ -96,6 +104,9 @@ impl Serving {
             slots: (0..slots).map(|_| None).collect(),
             blocked: VecDeque::new(),
             waiting: VecDeque::new(),
+            hungry: VecDeque::new(),
+            patience: Duration::ZERO,
+            share: TransitShare::default(),
             stalled: VecDeque::new(),
             pending: 0,
             sending: 0,
@@ -127,26 +138,13 @@ impl Serving {
         self.progress.step();
     }
 
-    /// Whether the client has left untaken what is meant for it, or unread what is to be read from it, for too long.
-    pub(crate) fn is_stuck<P>(&mut self, core: &Core<P>) -> bool {
-        let is_awaited = self.sending > 0 || !self.blocked.is_empty() || self.is_pulling();
-        self.progress.is_stuck(is_awaited, core.now, core.config.peer_timeout)
-    }
-
-    /// Whether RDMA Reads are under way, or wait for room in the send queue.
-    fn is_pulling(&self) -> bool {
-        self.pending > 0
-            && self
-                .slots
-                .iter()
-                .flatten()
-                .any(|kept| kept.later.is_none() && kept.pull.as_ref().is_some_and(|pull| pull.pending > 0))
-    }
-
     /// Whether something found no room in a queue, or no memory.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.blocked.is_empty() || !self.waiting.is_empty() || !self.stalled.is_empty()
+        !self.blocked.is_empty()
+            || !self.waiting.is_empty()
+            || !self.hungry.is_empty()
+            || !self.stalled.is_empty()
     }
 
     /// Posts `count` more Receives, if there is memory for them.
@@ -285,139 +283,6 @@ impl Serving {
         self.slots[id.index()] = Some(Pending { id, xid, message, pull, later });
     }
 
-    /// There is no memory to pull a Long Call into: its sender may try again later.
-    #[cold]
-    fn refuse_for_memory<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: CallId,
-    ) -> Result<(), CloseReason> {
-        let error = self.responder.refuse(call, Refused::Payload);
-        self.replenish(core, id);
-        error.map_or(Ok(()), |error| self.send_error(core, id, &error))
-    }
-
-    /// Posts what is to be posted of a Call's Reads, and runs the Call when all are done.
-    fn advance<P: Provider, S: Services>(
-        &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
-        call_id: CallId,
-    ) -> Result<(), CloseReason> {
-        loop {
-            let Some(pending) = &mut self.slots[call_id.index()] else { return Ok(()) };
-            // A Call that a service has already keeps its memory until it is answered.
-            let Some(pull) = pending.pull.as_mut().filter(|_| pending.later.is_none()) else { return Ok(()) };
-            let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(()) };
-            match place_wanted(core, pull) {
-                Ok(()) => {}
-                Err(Lack::ForNow) => {
-                    self.wait(call_id);
-                    return Ok(());
-                }
-                Err(Lack::ForGood) => {
-                    self.release(core, call_id);
-                    return self.refuse_for_memory(core, id, call_id);
-                }
-            }
-            match post_reads(core, id, &call, pull) {
-                Posted::All => {}
-                Posted::Full => {
-                    self.wait(call_id);
-                    return Ok(());
-                }
-                Posted::Refused => return Err(CloseReason::CannotReply),
-            }
-            if pull.pending > 0 {
-                return Ok(());
-            }
-            if core.is_short() {
-                self.wait(call_id);
-                return Ok(());
-            }
-            if matches!(call.payload, Payload::Long(_)) && pull.long.is_none() {
-                // The Payload stream is here. Look whether data chunks are to be pulled beside it.
-                pull.long = pull.incoming.pop().and_then(|incoming| incoming.buf);
-                let stream = pull.long.as_deref().unwrap_or_default();
-                if let Err(error) = self.responder.handle_pulled(call_id, stream) {
-                    self.release(core, call_id);
-                    self.replenish(core, id);
-                    return error.map_or(Ok(()), |error| self.send_error(core, id, &error));
-                }
-                let chunks = call.read_chunks().count();
-                if chunks > 0 && may_pull(services, stream, chunks) {
-                    plan_chunks(core, pull, &call);
-                    continue;
-                }
-            }
-            break;
-        }
-        let Some(mut pending) = self.release_slot(call_id) else { return Ok(()) };
-        let Some(mut pull) = pending.pull.take() else { return Ok(()) };
-        pull.collect();
-        let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(()) };
-        let long = pull.long.take();
-        let stream = match (call.payload, &long) {
-            (Payload::Inline(stream), _) => stream,
-            (Payload::Long(_), Some(long)) => long,
-            (Payload::Long(_), None) => return Ok(()),
-        };
-        let ran = self.run(core, services, id, peer, &call, &pending.message, stream, Some(&mut pull));
-        pull.long = long;
-        match ran? {
-            Ran::Answered => core.put_pull(pull),
-            Ran::Later(terms) => self.keep(call_id, pending.xid, pending.message, Some(pull), Some(terms)),
-            Ran::Waits => {
-                core.put_pull(pull);
-                self.keep(call_id, pending.xid, pending.message, None, Some(Terms::ENGINE));
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets a Call wait for room in the send queue, or for memory.
-    #[cold]
-    fn wait(&mut self, call: CallId) {
-        let slot = call.index() as u32;
-        if !self.waiting.contains(&slot) {
-            self.waiting.push_back(slot);
-        }
-    }
-
-    /// A Read is done.
-    #[allow(clippy::too_many_arguments, reason = "the engine's parts, borrowed one by one")]
-    pub(crate) fn read_done<P: Provider, S: Services>(
-        &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
-        request: u64,
-        buf: Buf,
-        result: Result<(), WorkError>,
-    ) -> Result<(), CloseReason> {
-        let (slot, place) = ((request >> 32) as usize, (request & 0xffff_ffff) as usize);
-        let Some(pending) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return Ok(()) };
-        let Some(incoming) = pending.pull.as_mut().and_then(|pull| pull.incoming.get_mut(place)) else {
-            return Ok(());
-        };
-        incoming.buf = Some(buf);
-        if result.is_err() {
-            // The connection is ending, with everything in it.
-            return Ok(());
-        }
-        core.statistics.read_bytes += u64::from(incoming.len);
-        let call_id = pending.id;
-        if let Some(pull) = &mut pending.pull {
-            pull.pending -= 1;
-        }
-        self.progress.step();
-        self.advance(core, services, id, peer, call_id)
-    }
-
     /// Runs a Call whose Payload stream and data are here, and sends its Reply.
     #[allow(clippy::too_many_arguments, reason = "the engine's parts, borrowed one by one")]
     #[inline]
@@ -525,7 +390,8 @@ impl Serving {
         draft.send = Some(send);
         draft.header_len = header_len;
         let eligible = terms.procedure.eligible_results;
-        let mut reply = Reply { eligible, ..reply_of(&mut draft, call, core, self.responder.parameters()) };
+        let mut reply =
+            Reply { eligible, ..reply_of(&mut draft, call, core, &self.share, self.responder.parameters()) };
         let ran = fill(&mut reply);
         if !matches!(ran, Ran::Answered) {
             core.put_draft(draft);
@@ -533,7 +399,7 @@ impl Serving {
         }
         if let Some(defect) = draft.defect() {
             terms.report(core, defect);
-            reply_of(&mut draft, call, core, self.responder.parameters()).system_error();
+            reply_of(&mut draft, call, core, &self.share, self.responder.parameters()).system_error();
         }
         if let Some(entry) = terms.kept {
             core.duplicates.keep(entry, &draft, &mut core.statistics);
@@ -595,7 +461,7 @@ impl Serving {
                 return self.refuse(core, id, call.id, Refused::Reply(error)).map(|_| ());
             }
         };
-        debug_assert_eq!(form.long, draft.long.is_some(), "the Reply was encoded where its form wants it");
+        debug_assert_eq!(form.long, !draft.long.is_empty(), "the Reply was encoded where its form wants it");
         self.replenish(core, id);
         let Some(send) = draft.send.as_mut() else { return Err(CloseReason::CannotReply) };
         let Ok(emitted) = self.responder.emit_reply(call.id, message, &items, &form, send) else {
@@ -683,7 +549,7 @@ impl Serving {
             Ran::Answered
         })?;
         if let Some(pull) = pending.pull {
-            core.put_pull(pull);
+            self.put_pull(core, pull);
         }
         Ok(true)
     }
@@ -738,6 +604,9 @@ impl Serving {
             // One that waits again made no progress that is worth another pass.
             count += usize::from(self.waiting.back() != Some(&slot));
         }
+        if !self.hungry.is_empty() {
+            count += self.feed(core, services, id, peer)?;
+        }
         while !core.is_short()
             && let Some(message) = self.stalled.pop_front()
         {
@@ -760,7 +629,8 @@ impl Serving {
             if let Some(entry) = pending.later.and_then(|terms| terms.kept) {
                 core.duplicates.orphan(Token { connection: id, slot, xid: pending.xid }, entry);
             }
-            if let Some(pull) = pending.pull {
+            if let Some(mut pull) = pending.pull {
+                pull.held = 0;
                 core.put_pull(pull);
             }
         }
@@ -775,7 +645,7 @@ impl Serving {
 
     fn release<P>(&mut self, core: &mut Core<P>, id: CallId) {
         if let Some(pull) = self.release_slot(id).and_then(|pending| pending.pull) {
-            core.put_pull(pull);
+            self.put_pull(core, pull);
         }
     }
 }
@@ -788,6 +658,7 @@ fn reply_of<'a, P>(
     draft: &'a mut Draft,
     call: &'a responder::Call<'a>,
     core: &'a mut Core<P>,
+    share: &'a TransitShare,
     parameters: &Parameters,
 ) -> Reply<'a> {
     Reply {
@@ -796,6 +667,8 @@ fn reply_of<'a, P>(
         chunks: Some(call),
         inline_len_max: parameters.reply_threshold as usize,
         payload: &core.pools.payload,
+        share: Some(share),
+        scratch: &mut core.scratch,
         eligible: 0,
         copied_bytes: &mut core.statistics.copied_bytes,
         deferrals: &core.deferrals,

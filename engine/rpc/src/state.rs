@@ -48,6 +48,12 @@ pub(crate) struct Core<P> {
     pub(crate) pass: u64,
     /// A graceful stop is under way.
     pub(crate) stopping: bool,
+    /// Where long Replies are written.
+    pub(crate) scratch: Vec<u8>,
+    /// Where Payload streams in several pieces are put together.
+    pub(crate) gathered: Vec<u8>,
+    /// Calls on byte streams wait for memory that others hold, for too long.
+    pub(crate) streams_pressed: bool,
     /// An RDMA Read was posted since the last look at completions.
     pub(crate) read_posted: bool,
 }

@@ -381,8 +381,9 @@ impl Run {
             let until = self.world.now() + Duration::from_millis(1);
             self.step(until);
         }
-        // Late Replies of Calls that were given up bring their credits back, also of those that waited for memory.
-        for _ in 0..10 {
+        // Late Replies of Calls that were given up bring their credits back, also of those that waited for memory, for which
+        // Long Calls have 20 s.
+        for _ in 0..if self.short { 110 } else { 10 } {
             self.server.engine.services_mut().0.release();
             let end = self.world.now() + Duration::from_millis(200);
             self.run_until(end);

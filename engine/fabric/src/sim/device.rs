@@ -56,6 +56,8 @@ pub(super) struct Device {
     /// By the number of their [`ConnectRequestId`](crate::ConnectRequestId).
     pub(super) requests: BTreeMap<u64, Request>,
     pub(super) listeners: u32,
+    /// Pieces of its memory that peers may still read by RDMA Read, if not all.
+    pub(super) readable: Option<u64>,
     slots: Vec<PairSlot>,
 }
 
@@ -69,6 +71,7 @@ impl Device {
             events: VecDeque::new(),
             requests: BTreeMap::new(),
             listeners: 0,
+            readable: None,
             slots: Vec::new(),
         }
     }

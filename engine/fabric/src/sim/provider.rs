@@ -56,6 +56,14 @@ impl Sim {
         self.world.0.borrow_mut().cut(end);
     }
 
+    /// Lets peers read `pieces` more of what is exposed here, and then nothing: their RDMA Reads stay under way, as those
+    /// of a peer that does not answer. `None`: all, as at first.
+    pub fn set_readable(&mut self, pieces: Option<u64>) {
+        if let Some(device) = self.world.0.borrow_mut().devices[self.device].as_mut() {
+            device.readable = pieces;
+        }
+    }
+
     fn end(&self, id: QueuePairId) -> End {
         End { device: self.device, id }
     }

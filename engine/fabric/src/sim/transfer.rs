@@ -10,6 +10,8 @@ use crate::{Completed, DisconnectReason, Exposed, Handle, WorkError};
 
 /// Pieces that one transfer is cut into, at most.
 const PIECES_MAX: u64 = 4;
+/// How long a Read waits before it is tried again, at a peer that lets nothing be read.
+const UNREADABLE_DELAY: Duration = Duration::from_millis(100);
 /// Times that a Send looks for a Receive again before the connection ends.
 const NOT_READY_MAX: u32 = 3;
 /// How long it waits in between.
@@ -90,6 +92,18 @@ impl State {
         let Some(peer) = self.reachable_peer(from) else { return };
         let Some(work) = self.work_mut(from, sequence) else { return };
         let access = if work.verb == Verb::Read { Access::Read } else { Access::Write };
+        if work.verb == Verb::Read
+            && let Some(device) = self.devices[peer.device].as_mut()
+            && let Some(left) = device.readable
+        {
+            device.readable = Some(left.saturating_sub(1));
+            if left == 0 {
+                let again = Happening::PieceArrives { from, work: sequence, part, at, len };
+                self.plan_after(UNREADABLE_DELAY, again);
+                return;
+            }
+        }
+        let Some(work) = self.work_mut(from, sequence) else { return };
         let Part { remote, at: local, len: part_len, begun, .. } = work.parts[part];
         let whole = u64::from(part_len);
         let is_let_in = begun

@@ -483,7 +483,7 @@ impl Store for DirectoryStore {
         tree.walk_on();
         // What both begin goes to the kernel together.
         self.syncs.start();
-        let transfer = self.transfers.poll().map(Place::Transfer);
+        let transfer = self.transfers.poll(now).map(Place::Transfer);
         transfer.or_else(|| self.syncs.poll().map(Place::Sync)).map(Place::ticket)
     }
 

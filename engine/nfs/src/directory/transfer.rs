@@ -1,8 +1,13 @@
 //! READ and WRITE: what is under way, and what waits for memory or for room.
+//!
+//! A READ that finds too little memory answers with less than was asked for, as RFC 1813 allows (section 3.3.6); one that
+//! finds none at all waits for [`PATIENCE`], and is then told to come again. One that waits keeps nobody else waiting who
+//! needs less.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use stag_disk::{Completion, Data, Disk, PIECES_MAX, Pieces, Sync};
@@ -15,6 +20,15 @@ use crate::store::{Finished, Progress, ReadDone, WriteData, WriteDone};
 
 /// Transfers that wait for memory or room, at most: beyond that, clients are told to try again.
 const WAITING_MAX: usize = 1024;
+
+/// How long a transfer waits for memory or room before its client is told to try again.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Octets that a READ is cut to at least: for less it waits first.
+const SHORT_READ_MIN: usize = 64 << 10;
+
+/// Of the pool's pages for transit, READs leave one in so many to others.
+const OTHERS_SHARE: usize = 4;
 
 pub(super) struct Transfers {
     disk: Disk,
@@ -29,6 +43,8 @@ pub(super) struct Transfers {
     reading: usize,
     reading_max: usize,
     failures: u64,
+    /// The instant of this pass.
+    now: Duration,
 }
 
 struct Transfer {
@@ -38,8 +54,19 @@ struct Transfer {
     what: What,
     /// What is to be written, until that is under way.
     data: Pieces<Shared>,
+    /// Since when it waits.
+    waiting: Option<Duration>,
     /// What came of it.
     completion: Option<Completion>,
+}
+
+/// Whether a transfer could be given to the disk.
+enum Start {
+    Begun,
+    /// There is no room for any.
+    NoRoom,
+    /// There is no memory for this one.
+    NoMemory,
 }
 
 enum What {
@@ -63,6 +90,7 @@ impl Transfers {
             reading: 0,
             reading_max,
             failures: 0,
+            now: Duration::ZERO,
         }
     }
 
@@ -93,6 +121,7 @@ impl Transfers {
             len: len as usize,
             what: What::Read { size },
             data: Pieces::new(),
+            waiting: None,
             completion: None,
         })
     }
@@ -112,17 +141,29 @@ impl Transfers {
             WriteData::Inline(octets) => self.copy(len, [octets].into_iter())?,
         };
         let what = What::Write(stable);
-        self.begin(Transfer { file, offset, len, what, data, completion: None })
+        self.begin(Transfer { file, offset, len, what, data, waiting: None, completion: None })
     }
 
     fn copy<'a>(&self, len: usize, parts: impl Iterator<Item = &'a [u8]>) -> Result<Pieces<Shared>, Status> {
-        let mut buf = self.pool.take_len(len).ok_or(Status::Jukebox)?;
-        let mut at = 0;
-        for part in parts {
-            buf[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
+        let mut bufs: Pieces<Buf> = Pieces::new();
+        let pages = len.div_ceil(self.pool.unit_len());
+        if pages > self.pool.transit_free() || !self.pool.take_pieces(len, &mut bufs) {
+            return Err(Status::Jukebox);
         }
-        Ok(Pieces::from_iter([buf.share()]))
+        let (mut at, mut buf) = (0, 0);
+        for mut part in parts {
+            while !part.is_empty() {
+                let space = &mut bufs[buf][at..];
+                let (now, later) = part.split_at(part.len().min(space.len()));
+                space[..now.len()].copy_from_slice(now);
+                part = later;
+                at += now.len();
+                if at == bufs[buf].len() {
+                    (at, buf) = (0, buf + 1);
+                }
+            }
+        }
+        Ok(bufs.into_iter().map(Buf::share).collect())
     }
 
     fn begin<T>(&mut self, transfer: Transfer) -> Result<Progress<T>, Status> {
@@ -139,31 +180,49 @@ impl Transfers {
                 (self.slots.len() - 1) as u32
             }
         };
-        // In order: a large one must not wait for ever behind small ones that fit.
-        if !self.waiting.is_empty() || !self.start(index) {
+        if !matches!(self.start(index), Start::Begun) {
             self.waiting.push_back(index);
         }
         Ok(Progress::Later(Place::Transfer(index).ticket()))
     }
 
-    /// Gives a transfer to the disk. `false`: there is no room, or no memory.
-    fn start(&mut self, index: u32) -> bool {
-        let Some(transfer) = self.slots[index as usize].as_mut() else { return true };
-        if self.disk.left() == 0 {
-            return false;
+    /// Octets of a READ of `len` at `offset` that there is memory for.
+    fn room(&self, offset: u64, len: usize) -> usize {
+        let unit = self.pool.unit_len();
+        let others = self.pool.transit() / OTHERS_SHARE;
+        let free = self.pool.transit_free().saturating_sub(others).saturating_mul(unit);
+        // One that is larger than the limit goes alone.
+        let limit = if self.reading == 0 { len } else { self.reading_max.saturating_sub(self.reading) };
+        let room = free.min(limit);
+        if room >= len {
+            return len;
         }
+        // To the end of a page of the file: the rest is then asked for from there.
+        let over = ((offset % unit as u64) as usize + room) % unit;
+        room - over.min(room)
+    }
+
+    /// Gives a transfer to the disk, if there are room and memory.
+    fn start(&mut self, index: u32) -> Start {
+        if self.disk.left() == 0 {
+            return Start::NoRoom;
+        }
+        let Some(transfer) = self.slots[index as usize].as_ref() else { return Start::Begun };
+        let mut pieces: Pieces<Buf> = Pieces::new();
+        if let What::Read { .. } = transfer.what {
+            let is_patient = transfer.waiting.is_none_or(|since| self.now < since + PATIENCE);
+            let least = if is_patient { transfer.len.min(SHORT_READ_MIN) } else { 1 };
+            let room = self.room(transfer.offset, transfer.len);
+            if room < least || !self.pool.take_pieces(room, &mut pieces) {
+                return Start::NoMemory;
+            }
+            self.reading += room;
+        }
+        let Some(transfer) = self.slots[index as usize].as_mut() else { return Start::Begun };
         let (tag, file, offset) = (u64::from(index), &transfer.file, transfer.offset);
         let begun = match transfer.what {
             What::Read { .. } => {
-                // One that is larger than the limit goes alone.
-                if self.reading > 0 && self.reading + transfer.len > self.reading_max {
-                    return false;
-                }
-                let mut pieces: Pieces<Buf> = Pieces::new();
-                if !self.pool.take_pieces(transfer.len, &mut pieces, PIECES_MAX) {
-                    return false;
-                }
-                self.reading += transfer.len;
+                transfer.len = pieces.iter().map(|piece| piece.len()).sum();
                 self.disk.read(tag, file, offset, pieces)
             }
             What::Write(stable) => {
@@ -176,26 +235,45 @@ impl Transfers {
             }
         };
         assert!(begun.is_ok(), "there was room for an operation");
-        true
+        Start::Begun
     }
 
     /// The next transfer that is over.
-    pub(super) fn poll(&mut self) -> Option<u32> {
+    pub(super) fn poll(&mut self, now: Duration) -> Option<u32> {
+        self.now = now;
         loop {
             self.harvest();
-            let mut started = false;
-            while let Some(index) = self.waiting.front().copied()
-                && self.start(index)
-            {
-                self.waiting.pop_front();
-                started = true;
-            }
             // What was just begun may be over already.
-            if !started {
+            if !self.start_waiting() {
                 break;
             }
         }
         self.done.pop_front()
+    }
+
+    /// Begins those that waited and need not any more, oldest first, and gives up those that waited for too long.
+    /// `false`: there was none.
+    fn start_waiting(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..self.waiting.len() {
+            let Some(index) = self.waiting.pop_front() else { break };
+            let start = self.start(index);
+            if matches!(start, Start::Begun) {
+                any = true;
+                continue;
+            }
+            let Some(transfer) = self.slots[index as usize].as_mut() else { continue };
+            let since = *transfer.waiting.get_or_insert(self.now);
+            if matches!(start, Start::NoMemory) && self.now >= since + PATIENCE {
+                let result = Err(Errno::CANCELED);
+                transfer.len = 0;
+                transfer.completion = Some(Completion { tag: u64::from(index), result, data: Data::None });
+                self.done.push_back(index);
+                continue;
+            }
+            self.waiting.push_back(index);
+        }
+        any
     }
 
     fn harvest(&mut self) {

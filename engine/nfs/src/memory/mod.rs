@@ -7,7 +7,7 @@
 //!
 //! Everything is bounded: data by [`MemoryConfig::data_len_max`] and by the pool, objects and names by the
 //! configuration, what describes the data by the data (`pages`). Beyond a bound the answer is
-//! [`Status::NoSpc`], and what there was stays.
+//! [`Status::NoSpc`], and what there was stays. Lack of memory for Calls on their way is never NOSPC.
 
 mod directory;
 mod inode;
@@ -50,8 +50,8 @@ pub struct MemoryConfig {
     /// Identifies the file system in handles and attributes. Choose another for each. Whatever it is, no handle outlives
     /// the store: objects have generations that no other store gives.
     pub fsid: u64,
-    /// Bytes of the pool that data may take. Leave the rest to Calls on their way: what is placed for a WRITE comes
-    /// from the same pool.
+    /// Bytes of the pool that data may take. So many are set aside for it ([`Pool::set_aside`]), but at least one page in
+    /// eight stays for Calls on their way: what is placed for a WRITE comes from the same pool.
     pub data_len_max: u64,
     /// Objects.
     pub objects_max: u32,
@@ -114,6 +114,9 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
+    /// Pages of the pool that a store takes beside [`MemoryConfig::data_len_max`]: zeros, which holes are read from.
+    pub const OWN_PAGES: usize = space::ZEROS_LEN / PAGE_LEN;
+
     /// Makes an empty file system in `pool`, whose units must be of 4096 bytes.
     pub fn new(config: &MemoryConfig, pool: Pool, now: Time) -> Result<MemoryStore, MemoryError> {
         let (name, units) = (pool.name(), pool.units());
@@ -443,10 +446,7 @@ impl Store for MemoryStore {
             WriteData::Inline(octets) => Source::inline(octets),
             WriteData::Placed(pieces) => Source::placed(pieces),
         };
-        let count = inode.file_mut()?.write(&mut self.space, offset, len, &mut source);
-        if count == 0 {
-            return Err(Status::NoSpc);
-        }
+        let count = inode.file_mut()?.write(&mut self.space, offset, len, &mut source)?;
         inode.size = inode.size.max(offset + count);
         inode.wrote(caller, now);
         Ok(Progress::Done(WriteDone { count: count as u32, committed }))

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use stag_memory::Shared;
+use stag_wire::nfs3::Status;
 
 use super::space::{PAGE_LEN, Source, Space};
 
@@ -67,9 +68,15 @@ impl Pages {
         reading.zeros(zeros, end)
     }
 
-    /// Writes `source`, of `len` octets, at `offset`; returns how many were written before space ran out.
-    /// `offset + len` does not overflow.
-    pub(super) fn write(&mut self, space: &mut Space, offset: u64, len: u64, source: &mut Source<'_>) -> u64 {
+    /// Writes `source`, of `len` octets, at `offset`; returns how many were written before space ran out, and why it did
+    /// if it was none. `offset + len` does not overflow.
+    pub(super) fn write(
+        &mut self,
+        space: &mut Space,
+        offset: u64,
+        len: u64,
+        source: &mut Source<'_>,
+    ) -> Result<u64, Status> {
         let end = offset + len;
         let mut at = offset;
         while at < end {
@@ -80,17 +87,20 @@ impl Pages {
             let found = self.chunks.get_mut(&index);
             let is_new = found.is_none();
             let chunk = found.unwrap_or(&mut new);
-            let written = write_chunk(chunk, space, (at - start) as usize, stop, source, &mut count);
+            let (written, ended) = write_chunk(chunk, space, (at - start) as usize, stop, source, &mut count);
             if is_new && count > 0 {
                 self.chunks.insert(index, new);
             }
             self.count += count;
             at = start + written as u64;
-            if written < stop {
+            if let Err(status) = ended {
+                if at == offset {
+                    return Err(status);
+                }
                 break;
             }
         }
-        at - offset
+        Ok(at - offset)
     }
 
     /// Forgets what is at `len` and beyond.
@@ -120,8 +130,8 @@ impl Pages {
     }
 }
 
-/// Writes `source` at `at..stop` of a chunk, page by page; returns where it ended. Adds to `count` the pages that
-/// were holes.
+/// Writes `source` at `at..stop` of a chunk, page by page; returns where it ended, and why if that is too early. Adds to
+/// `count` the pages that were holes.
 fn write_chunk(
     chunk: &mut Chunk,
     space: &mut Space,
@@ -129,17 +139,20 @@ fn write_chunk(
     stop: usize,
     source: &mut Source<'_>,
     count: &mut u64,
-) -> usize {
+) -> (usize, Result<(), Status>) {
     while at < stop {
         let index = at / PAGE_LEN;
         let start = index * PAGE_LEN;
         let (from, to) = (at - start, (stop - start).min(PAGE_LEN));
         if let Some(Some(page)) = chunk.get_mut(index) {
-            if space.rewrite(page, from, to, source).is_err() {
-                break;
+            if let Err(status) = space.rewrite(page, from, to, source) {
+                return (at, Err(status));
             }
         } else {
-            let Ok(page) = space.fill(from, to, source) else { break };
+            let page = match space.fill(from, to, source) {
+                Ok(page) => page,
+                Err(status) => return (at, Err(status)),
+            };
             if chunk.len() <= index {
                 chunk.resize_with(index + 1, || None);
             }
@@ -148,7 +161,7 @@ fn write_chunk(
         }
         at = start + to;
     }
-    at
+    (at, Ok(()))
 }
 
 /// Collects the pieces of a READ.

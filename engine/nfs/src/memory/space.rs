@@ -1,4 +1,8 @@
 //! The room for data: pages of the pool, counted against a limit, and the zeros that holes are read from.
+//!
+//! The pages are set aside in the pool ([`Pool::set_aside`]): Calls on their way cannot use them up. What a client reads
+//! when its file gives it up stays in that account until it is read, so a page may be missing for a moment although the
+//! files hold fewer than they may: then it is JUKEBOX, and never NOSPC.
 
 use stag_memory::{Buf, Pool, Shared};
 use stag_wire::nfs3::Status;
@@ -7,7 +11,7 @@ use stag_wire::nfs3::Status;
 pub(super) const PAGE_LEN: usize = 4096;
 
 /// Bytes of zeros that a hole is read from in one piece.
-const ZEROS_LEN: usize = 16 * PAGE_LEN;
+pub(super) const ZEROS_LEN: usize = 16 * PAGE_LEN;
 
 /// What a store has done with data since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,11 +36,16 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Takes the zeros from `pool`; `None` if it has not even one page.
+    /// Takes the zeros from `pool`, and sets at most `limit` pages aside; `None` if it has not even one page.
     pub(super) fn new(pool: Pool, limit: u64) -> Option<Space> {
         let mut zeros = pool.take_len(ZEROS_LEN).or_else(|| pool.take_len(PAGE_LEN))?;
         zeros.fill(0);
         let zeros = zeros.share();
+        zeros.mark_stored();
+        let zeros_pages = zeros.len() / PAGE_LEN;
+        let set_aside =
+            pool.set_aside(usize::try_from(limit).unwrap_or(usize::MAX).saturating_add(zeros_pages));
+        let limit = set_aside.saturating_sub(zeros_pages) as u64;
         Some(Space { pool, zeros, held: 0, limit, statistics: Statistics::default() })
     }
 
@@ -50,7 +59,7 @@ impl Space {
 
     /// Pages that can still be written.
     pub(super) fn free(&self) -> u64 {
-        (self.limit - self.held).min(self.pool.free_units() as u64)
+        self.limit - self.held
     }
 
     /// Counts `pages` that files no longer hold.
@@ -58,9 +67,14 @@ impl Space {
         self.held -= pages;
     }
 
-    /// A page of `len` octets to write a copy into, if the pool has one.
+    /// Whether one more page may be stored now.
+    fn has_page(&self) -> bool {
+        self.pool.stored() < self.pool.stored_max()
+    }
+
+    /// A page of `len` octets to write a copy into.
     fn blank(&self, len: usize) -> Result<Buf, Status> {
-        let mut page = self.pool.take().ok_or(Status::NoSpc)?;
+        let mut page = self.pool.take().ok_or(Status::Jukebox)?;
         page.set_len(len);
         Ok(page)
     }
@@ -69,6 +83,9 @@ impl Space {
     pub(super) fn fill(&mut self, from: usize, to: usize, source: &mut Source<'_>) -> Result<Shared, Status> {
         if self.held == self.limit {
             return Err(Status::NoSpc);
+        }
+        if !self.has_page() {
+            return Err(Status::Jukebox);
         }
         let page = match source.take_page(from, to) {
             Some(page) => {
@@ -83,6 +100,7 @@ impl Space {
                 page.share()
             }
         };
+        page.mark_stored();
         self.held += 1;
         Ok(page)
     }
@@ -97,10 +115,14 @@ impl Space {
         source: &mut Source<'_>,
     ) -> Result<(), Status> {
         let len = page.len();
+        if !page.is_unique() && !self.has_page() {
+            return Err(Status::Jukebox);
+        }
         if to >= len
             && let Some(placed) = source.take_page(from, to)
         {
             *page = placed;
+            page.mark_stored();
             self.statistics.pages_placed += 1;
             return Ok(());
         }
@@ -123,6 +145,7 @@ impl Space {
         }
         self.statistics.octets_copied += written + kept as u64 + len.saturating_sub(to) as u64;
         *page = copy.share();
+        page.mark_stored();
         Ok(())
     }
 }

@@ -78,19 +78,14 @@ fn list<S: Store>(
         }
     };
     let exports = &*exports;
-    let room_inline = Cell::new(None);
+    // A Reply chunk that is hardly larger, or that there is no memory for, is of no use: the list is cut to what fits.
+    let long_room = reply.long_room();
+    let is_inline = Cell::new(true);
     reply.success(|writer| {
-        let start = writer.position();
-        let earlier = room_inline.replace(Some(writer.remaining()));
+        let is_cramped = is_inline.take() && writer.remaining() < long_room;
         let cut = encode(writer, exports, &opened, request, now)?;
-        match earlier {
-            // Inline. If only the room there cuts the list short, it belongs into the Reply chunk.
-            None if cut => Err(Overflow),
-            None => Ok(()),
-            // In the Reply chunk, for what does not fit inline; a chunk that is hardly larger is of no use.
-            Some(inline) if writer.position() - start <= inline => Err(Overflow),
-            Some(_) => Ok(()),
-        }
+        // If only the room inline cuts the list short, it belongs into the Reply chunk.
+        if cut && is_cramped { Err(Overflow) } else { Ok(()) }
     });
 }
 

@@ -107,9 +107,8 @@ pub(super) fn write<S: Store>(
             return Err(Status::Inval);
         }
         if missing {
-            // There was no memory to place it in: for good, or because of what else is under way.
-            let is_full = store.usage().bytes_free < u64::from(arguments.count);
-            return Err(if is_full { Status::NoSpc } else { Status::Jukebox });
+            // There was no memory to place it in, because of what else is under way: not for good.
+            return Err(Status::Jukebox);
         }
         let (offset, stable) = (arguments.offset, arguments.stable);
         let done = store.write(&opened.caller, opened.object, offset, data, stable, now)?;
@@ -268,7 +267,13 @@ pub(super) fn readlink<S: Store>(
     let item = match reply.item(len) {
         Placement::Inline => Item::Inline(path),
         Placement::Reduced => {
-            let Some(mut buf) = exports.pool.take_len(path.len()) else { return reply.system_error() };
+            // A path fits a page.
+            let Some(mut buf) = exports.pool.take_len(path.len()).filter(|_| exports.pool.transit_free() > 0)
+            else {
+                reply.forget_results();
+                let failed: ReadlinkReply<'_> = Err(Failure { status: Status::Jukebox, attributes });
+                return failed.send(reply);
+            };
             buf.copy_from_slice(path);
             reply.piece(buf.share());
             Item::Reduced { index: 0, len }

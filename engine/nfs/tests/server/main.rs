@@ -2,6 +2,7 @@
 
 mod acl;
 mod durable;
+mod fragmented;
 mod hostile;
 mod locks;
 mod pair;

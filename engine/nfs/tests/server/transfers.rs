@@ -13,7 +13,7 @@ use stag_wire::xdr::Item;
 
 use crate::pair::{PAGE, Pair};
 
-fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 3) as u8 ^ (at >> 9) as u8).collect()
 }
 
@@ -21,7 +21,13 @@ fn buffer(pair: &Pair, len: usize) -> Buf {
     pair.client.pools().payload.take_len(len).unwrap()
 }
 
-fn write(pair: &mut Pair, file: &[u8], offset: u64, octets: &[u8], by_chunk: bool) -> Result<u32, Status> {
+pub(crate) fn write(
+    pair: &mut Pair,
+    file: &[u8],
+    offset: u64,
+    octets: &[u8],
+    by_chunk: bool,
+) -> Result<u32, Status> {
     let count = octets.len() as u32;
     let (chunks, item) = if by_chunk {
         let mut buf = buffer(pair, octets.len());
@@ -37,7 +43,7 @@ fn write(pair: &mut Pair, file: &[u8], offset: u64, octets: &[u8], by_chunk: boo
     reply.map(|ok| ok.count).map_err(|failure| failure.status)
 }
 
-fn read(pair: &mut Pair, file: &[u8], offset: u64, count: u32, by_chunk: bool) -> (Vec<u8>, bool) {
+pub(crate) fn read(pair: &mut Pair, file: &[u8], offset: u64, count: u32, by_chunk: bool) -> (Vec<u8>, bool) {
     let chunks =
         if by_chunk { Chunks::write(buffer(pair, count.max(1) as usize)) } else { Chunks::default() };
     let finished = pair.call(&ReadArguments { file: Handle(file), offset, count }, chunks);

@@ -166,7 +166,8 @@ fn a_read_in_too_many_pieces_is_short() {
 #[test]
 fn when_space_ends_nothing_is_lost() {
     for placed in [false, true] {
-        let mut lab = Lab::new(64);
+        // Some of the pool is zeros, and some for transit.
+        let mut lab = Lab::new(72);
         let file = lab.file("f");
         let mut expected = Vec::new();
         for step in 0.. {
@@ -196,10 +197,10 @@ fn when_space_ends_nothing_is_lost() {
             assert_eq!(lab.store.usage().bytes_free, 0);
             // What needs no new page still works.
             lab.write(file, 10, b"in place").unwrap();
-            // What needs one does not, and changes nothing: the page is being read.
+            // What needs one does not for now, and changes nothing: the page is being read.
             let (pieces, _) = lab.pieces(file, 0, 100);
             let before = lab.store.attributes(file).unwrap();
-            assert_eq!(lab.write(file, 10, b"elsewhere"), Err(Status::NoSpc));
+            assert_eq!(lab.write(file, 10, b"elsewhere"), Err(Status::Jukebox));
             assert_eq!(lab.store.attributes(file).unwrap().mtime, before.mtime);
             drop(pieces);
             truncate(&mut lab, file, 100).unwrap();

@@ -13,9 +13,9 @@ use stag_wire::record::{Error as RecordError, MARK_LEN, Step};
 use stag_wire::rpc::{Accepted, ReplyHeader};
 use stag_wire::xdr::{Reader, Reduced};
 
-use super::incoming::{Incoming, TARGETS_MAX};
+use super::incoming::{Incoming, PATIENCE_LONG, Short, Targets};
 use super::outbox::{Outbox, PADDING_MAX, SLICES_MAX};
-use super::quota::Quota;
+use super::quota::{Means, Quota};
 use crate::ConnectionId;
 use crate::call::Placed;
 use crate::client_log::{ClientHost, ClientName, Service};
@@ -23,9 +23,11 @@ use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::Verdict;
 use crate::duplicates::Known;
 use crate::kept::KeptReply;
+use crate::pulling::in_one_piece;
 use crate::reply::Reply;
 use crate::service::{Repeat, Services, Token};
 use crate::state::Core;
+use crate::transit::{self, TransitShare};
 
 /// Calls of one connection that services answer later, at most: beyond that no more are taken on.
 pub(super) const LATER_MAX: usize = 64;
@@ -33,8 +35,18 @@ pub(super) const LATER_MAX: usize = 64;
 /// Octets of Replies that wait to be sent, from which on no more Calls are taken on.
 const QUEUED_MAX: usize = 1 << 20;
 
-/// Free units of payload memory below which no more Calls are taken on.
-const UNITS_MIN: usize = 8;
+/// Free pages below which no more Calls are taken on: one for what is left of a record, one for a Reply. Bulk data
+/// leaves more.
+const PAGES_MIN: usize = 2;
+
+/// How long a peer may be silent within a record while others wait for memory.
+const SILENCE_MAX: Duration = Duration::from_millis(250);
+
+/// Octets a second that a record has to come with while others wait for memory, after a second.
+const PRESSED_RATE: u64 = 256 << 10;
+
+/// How long it takes until a wait for memory is others' fault, and theirs is looked for.
+const PRESSED: Duration = Duration::from_millis(100);
 
 /// Of the shared buffer, what is offered behind an item that is received where it belongs: the beginning of the next
 /// record, which would have to be copied.
@@ -96,6 +108,8 @@ pub(super) struct Shared {
     pub(super) quota: Quota,
     /// Where octets are received; `None` while there is no memory for another.
     pub(super) staging: Option<Buf>,
+    /// Streams there may be.
+    pub(super) streams_max: u32,
 }
 
 /// One byte stream.
@@ -106,9 +120,13 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     incoming: Incoming,
     outbox: Outbox,
+    /// For long Replies: what it has of the memory for transit is in `outbox` and counted there.
+    share: TransitShare,
     backlog: Option<Backlog>,
     /// Something that was received waits until Replies have left, or for memory.
     stalled: bool,
+    /// It waits for memory.
+    is_short: bool,
     later: Vec<Option<Later>>,
     later_count: usize,
     /// What the poller is asked for.
@@ -144,8 +162,10 @@ impl Connection {
             peer,
             incoming: Incoming::new(record_len_max),
             outbox: Outbox::default(),
+            share: TransitShare::default(),
             backlog: None,
             stalled: false,
+            is_short: false,
             later: Vec::new(),
             later_count: 0,
             interest: EventFlags::empty(),
@@ -171,6 +191,38 @@ impl Connection {
     /// Whether it can go on by itself in the next pass.
     pub(super) fn is_stalled(&self) -> bool {
         self.stalled
+    }
+
+    /// Whether it waits for memory: no socket will tell when it can go on.
+    pub(super) fn is_short(&self) -> bool {
+        self.stalled && self.is_short
+    }
+
+    /// Whether its record waits for memory that others hold, for so long that they are to be looked at.
+    pub(super) fn is_pressed(&self, now: Duration) -> bool {
+        self.incoming.waits.is_some_and(|since| now >= since + PRESSED)
+    }
+
+    /// Octets that it holds for a record whose peer does not go on as it should while others wait for memory.
+    pub(super) fn idle_octets(&self, now: Duration) -> usize {
+        if self.stalled {
+            // Parts of records that have to be in one piece would wait for each other.
+            let is_starved = self.incoming.starved.is_some_and(|since| now >= since + Duration::from_secs(1));
+            return if is_starved { self.incoming.held() } else { 0 };
+        }
+        let Some(started) = self.incoming.started else { return 0 };
+        let allowed = Duration::from_millis(1000 * self.incoming.came() as u64 / PRESSED_RATE);
+        let is_silent = now.saturating_sub(self.active) >= SILENCE_MAX;
+        let is_slow = now.saturating_sub(started) >= Duration::from_secs(1) + allowed;
+        if is_silent || is_slow { self.incoming.held() } else { 0 }
+    }
+
+    /// Looks whether its peer is silent within a record: then it is trusted no more.
+    pub(super) fn observe(&mut self, now: Duration) {
+        if self.incoming.started.is_some() && !self.stalled && now.saturating_sub(self.active) >= SILENCE_MAX
+        {
+            self.incoming.is_trusted = false;
+        }
     }
 
     /// Whether there is something to send that the socket might take.
@@ -228,15 +280,15 @@ impl Connection {
         if self.stalled || self.ended {
             return Ok(());
         }
-        if shared.staging.is_none() {
-            shared.staging = core.pools.payload.take_len(super::STAGING_LEN);
+        if shared.staging.is_none() && core.pools.payload.transit_free() > 0 {
+            shared.staging = core.pools.payload.take_up_to(super::STAGING_LEN);
         }
         let Some(mut staging) = shared.staging.take() else { return Ok(()) };
         let direct = self.incoming.direct() as usize;
-        let offered = if direct > 0 { BEHIND_ITEM } else { staging.capacity() };
+        let offered = if direct > 0 { BEHIND_ITEM.min(staging.capacity()) } else { staging.capacity() };
         staging.set_len(offered);
         let received = {
-            let mut slices: ArrayVec<IoSliceMut<'_>, TARGETS_MAX> = ArrayVec::new();
+            let mut slices = Targets::new();
             self.incoming.targets(&mut slices);
             slices.push(IoSliceMut::new(&mut staging));
             (&self.socket).read_vectored(&mut slices)
@@ -263,7 +315,7 @@ impl Connection {
         self.incoming.received(placed as u32);
         let end = count - placed;
         let result = self.process(core, services, shared, &staging[..end]);
-        self.settle(shared, staging, end, result)
+        self.settle(core, shared, staging, end, result)
     }
 
     /// Goes on with what waited.
@@ -277,37 +329,58 @@ impl Connection {
             None => self.process(core, services, shared, &[]).1,
             Some(Backlog { buf, at, end }) => {
                 let (used, result) = self.process(core, services, shared, &buf[at..end]);
-                self.settle(shared, buf, end, (at + used, result))
+                self.settle(core, shared, buf, end, (at + used, result))
             }
         };
         if !self.stalled {
             // The time that it waited for us is not the peer's.
             self.incoming.started = self.incoming.started.map(|_| core.now);
+            self.active = core.now;
         }
         result
     }
 
-    /// Keeps what was received and not used, in the buffer it is in.
-    fn settle(
+    /// Keeps what was received and not used, in as little memory as it takes.
+    fn settle<P>(
         &mut self,
+        core: &Core<P>,
         shared: &mut Shared,
         buf: Buf,
         end: usize,
         (at, result): (usize, Result<(), Ending>),
     ) -> Result<(), Ending> {
+        let pool = &core.pools.payload;
         if at < end && result.is_ok() {
+            let rest = &buf[at..end];
+            let pages = transit::pages(pool, rest.len());
+            if pages < transit::pages(pool, buf.capacity())
+                && pages <= pool.transit_free()
+                && let Some(mut copy) = pool.take_len(rest.len())
+            {
+                copy.copy_from_slice(rest);
+                self.backlog = Some(Backlog { buf: copy, at: 0, end: end - at });
+                shared.staging.get_or_insert(buf);
+                return Ok(());
+            }
+            if pages > 1 && transit::free(pool) == 0 {
+                return Err(Ending::TimedOut(
+                    "it sends more than it takes, and there is no memory to keep it",
+                ));
+            }
             self.backlog = Some(Backlog { buf, at, end });
-        } else if shared.staging.is_none() {
-            shared.staging = Some(buf);
+        } else {
+            shared.staging.get_or_insert(buf);
         }
         result
     }
 
-    /// Whether another Call may be taken on.
+    /// Whether another Call may be taken on. Of Replies that are not taken it may have as much as its part of the memory.
     fn may_call<P>(&self, core: &Core<P>) -> bool {
+        let pool = &core.pools.payload;
+        let due = (transit::free(pool) / 2).max(1).saturating_mul(pool.unit_len());
         self.later_count < LATER_MAX
-            && self.outbox.queued() < QUEUED_MAX
-            && core.pools.payload.free_units() >= UNITS_MIN
+            && self.outbox.queued() < QUEUED_MAX.min(due)
+            && pool.transit_free() >= PAGES_MIN
             && !core.stopping
     }
 
@@ -322,9 +395,11 @@ impl Connection {
     ) -> (usize, Result<(), Ending>) {
         let mut rest = input;
         self.stalled = false;
+        self.is_short = false;
         let result = loop {
             if !self.may_call(core) {
                 self.stalled = true;
+                self.is_short = core.pools.payload.transit_free() < PAGES_MIN;
                 break Ok(());
             }
             if let Some(record) = self.incoming.splitter.whole(&mut rest) {
@@ -333,22 +408,17 @@ impl Connection {
                 }
                 continue;
             }
-            if self.incoming.is_waiting()
-                && self.incoming.take(&core.pools.payload, &mut shared.quota, services, &[]).1.is_err()
-            {
-                self.stalled = true;
+            if self.incoming.is_waiting() && self.take(core, services, shared, &[]).1.is_err() {
                 break Ok(());
             }
             let before = rest;
             match self.incoming.splitter.step(&mut rest) {
                 Ok(Step::Octets(octets)) => {
                     self.incoming.started.get_or_insert(core.now);
-                    let taken = self.incoming.take(&core.pools.payload, &mut shared.quota, services, octets);
-                    if let (used, Err(_)) = taken {
+                    if let (used, Err(_)) = self.take(core, services, shared, octets) {
                         // Those that were not taken come again.
                         self.incoming.splitter.take_back((octets.len() - used) as u32);
                         rest = &before[before.len() - rest.len() - (octets.len() - used)..];
-                        self.stalled = true;
                         break Ok(());
                     }
                 }
@@ -364,6 +434,23 @@ impl Connection {
         (input.len() - rest.len(), result)
     }
 
+    /// Takes octets of the record that arrives, as far as there is memory; else the connection waits for some.
+    fn take<P, S: Services>(
+        &mut self,
+        core: &Core<P>,
+        services: &S,
+        shared: &mut Shared,
+        octets: &[u8],
+    ) -> (usize, Result<(), Short>) {
+        let Shared { quota, streams_max, .. } = shared;
+        let pool = &core.pools.payload;
+        let mut means = Means { pool, quota, streams_max: *streams_max, now: core.now };
+        let taken = self.incoming.take(&mut means, services, octets);
+        self.is_short = taken.1.is_err();
+        self.stalled |= self.is_short;
+        taken
+    }
+
     /// Runs the Call that was put together.
     fn run_assembled<P, S: Services>(
         &mut self,
@@ -371,9 +458,10 @@ impl Connection {
         services: &mut S,
         shared: &mut Shared,
     ) -> Result<(), Ending> {
-        let head = self.incoming.head.take();
+        let head = std::mem::take(&mut self.incoming.head);
         let mut item = self.incoming.item.take();
-        let octets = head.as_deref().unwrap_or_default();
+        let mut gathered = std::mem::take(&mut core.gathered);
+        let octets = in_one_piece(&head, &mut gathered);
         let result = match &mut item {
             Some(item) if !item.is_complete() => {
                 // The record ends within its item.
@@ -388,6 +476,7 @@ impl Connection {
             }
             None => self.run(core, services, octets, None),
         };
+        core.gathered = gathered;
         (self.incoming.head, self.incoming.item) = (head, item);
         self.incoming.clear(&mut shared.quota);
         result
@@ -491,6 +580,8 @@ impl Connection {
             chunks: None,
             inline_len_max,
             payload: &core.pools.payload,
+            share: Some(&self.share),
+            scratch: &mut core.scratch,
             eligible: terms.procedure.eligible_results,
             copied_bytes: &mut core.statistics.copied_bytes,
             deferrals: &core.deferrals,
@@ -600,6 +691,9 @@ impl Connection {
             && since(started) >= RECORD_MAX + self.allowance()
         {
             return Err(Ending::TimedOut("a record takes too long to arrive"));
+        }
+        if self.incoming.starved.is_some_and(|starved| since(starved) >= PATIENCE_LONG) {
+            return Err(Ending::TimedOut("there is no memory for a record of it"));
         }
         if self.ended && since(self.active) >= ENDED_MAX {
             return Err(Ending::Peer);

@@ -94,6 +94,8 @@ impl Datagrams {
             chunks: None,
             inline_len_max,
             payload: &core.pools.payload,
+            share: None,
+            scratch: &mut core.scratch,
             eligible: 0,
             copied_bytes: &mut core.statistics.copied_bytes,
             deferrals: &core.deferrals,
@@ -113,7 +115,7 @@ impl Datagrams {
             Route::Drop => false,
         };
         let is_sound = reply.draft.verdict == Verdict::Encoded && reply.draft.defect().is_none();
-        if answered && (!is_sound || reply.draft.long.is_some()) {
+        if answered && (!is_sound || !reply.draft.long.is_empty()) {
             reply.system_error();
         }
         let sent = match &draft.send {

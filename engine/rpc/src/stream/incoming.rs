@@ -6,21 +6,23 @@
 //! ```
 //!
 //! The item's data lie in payload buffers from their start, as an RDMA Read would have placed them: a store may
-//! keep them. Most of them are received right there ([`Incoming::targets`]).
+//! keep them. Most of them are received right there ([`Incoming::targets`]). A peer whose last item did not come yet gets
+//! a few pages first, and more when these are full, as much again each time ([`crate::transit`]).
 
 use std::io::IoSliceMut;
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
-use stag_memory::{Buf, Pool};
+use smallvec::SmallVec;
+use stag_memory::Buf;
 use stag_wire::record::Splitter;
 use stag_wire::rpc::{CallHeader, Error as RpcError};
 use stag_wire::xdr::{Error, Reader, padded};
 
-use super::quota::Quota;
-use crate::call::{PIECES_MAX, Placed};
+use super::quota::{Means, Quota};
+use crate::call::{Placed, PlacedPieces};
 use crate::pools::PAGE_LEN;
 use crate::service::{Lookup, Services};
+use crate::transit::{self, TransitShare};
 
 /// Octets of an item from which on it is received where it belongs rather than copied there.
 const DIRECT_MIN: u32 = 2048;
@@ -28,8 +30,17 @@ const DIRECT_MIN: u32 = 2048;
 /// Octets of a record from which on it is worth looking for its item: shorter ones fit a page.
 const ITEM_RECORD_MIN: u32 = PAGE_LEN as u32;
 
-/// Buffers that one receive fills: the item's and one more.
-pub(super) const TARGETS_MAX: usize = PIECES_MAX + 1;
+/// Buffers that one receive usually fills: the item's and one more.
+const TARGETS_USUAL: usize = 17;
+
+/// What one receive fills.
+pub(super) type Targets<'a> = SmallVec<[IoSliceMut<'a>; TARGETS_USUAL]>;
+
+/// How long a record waits for memory. Then an item is dropped, and its Call is told to come again.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long one without an item does, which cannot be told so: then its connection ends.
+pub(super) const PATIENCE_LONG: Duration = Duration::from_secs(20);
 
 /// The data of an eligible argument.
 #[derive(Debug)]
@@ -41,19 +52,27 @@ pub(super) struct Item {
     /// Octets that are here, or were dropped because there is no memory for them, padding among them.
     filled: u32,
     pub(super) placed: Placed,
+    /// Octets that there is memory for, or that are dropped.
+    room: u32,
     /// Octets of memory that it holds.
     held: usize,
 }
 
 impl Item {
-    /// Octets to come, with padding.
+    /// Octets to come that can be taken, with padding.
     fn wanted(&self) -> u32 {
-        padded(self.len) as u32 - self.filled
+        let end = if self.room == self.len { padded(self.len) as u32 } else { self.room };
+        end - self.filled
+    }
+
+    /// Whether more can only be taken when there is memory for the rest.
+    fn is_short(&self) -> bool {
+        self.room < self.len && self.filled == self.room
     }
 
     /// Whether all of it is here.
     pub(super) fn is_complete(&self) -> bool {
-        self.wanted() == 0
+        self.room == self.len && self.wanted() == 0
     }
 
     /// Takes the next octets, and returns those that follow the item.
@@ -99,7 +118,7 @@ pub(super) struct Incoming {
     pub(super) splitter: Splitter,
     record_len_max: u32,
     /// The record's octets so far, without the item's.
-    pub(super) head: Option<Buf>,
+    pub(super) head: Vec<Buf>,
     pub(super) item: Option<Item>,
     /// The item is known, and waits for memory.
     wanted: Option<(u32, u32)>,
@@ -107,6 +126,12 @@ pub(super) struct Incoming {
     located: bool,
     /// When the first octet came.
     pub(super) started: Option<Duration>,
+    /// Since when it waits for memory.
+    pub(super) waits: Option<Duration>,
+    /// Since when a record waits for memory that has to be in one piece, and cannot be dropped.
+    pub(super) starved: Option<Duration>,
+    /// The last item came, and since then the peer was not silent within one.
+    pub(super) is_trusted: bool,
 }
 
 impl Incoming {
@@ -114,54 +139,67 @@ impl Incoming {
         Incoming {
             splitter: Splitter::new(record_len_max),
             record_len_max,
-            head: None,
+            head: Vec::new(),
             item: None,
             wanted: None,
             located: false,
             started: None,
+            waits: None,
+            starved: None,
+            is_trusted: false,
         }
     }
 
     /// Takes the record's next octets, and returns how many: fewer than all only when [`Short`].
     pub(super) fn take<S: Services>(
         &mut self,
-        pool: &Pool,
-        quota: &mut Quota,
+        means: &mut Means<'_>,
         services: &S,
         octets: &[u8],
     ) -> (usize, Result<(), Short>) {
         let mut rest = octets;
-        let result = self.take_some(pool, quota, services, &mut rest);
+        let result = self.take_some(means, services, &mut rest);
+        match result {
+            Ok(()) => self.waits = None,
+            Err(Short) => {
+                self.waits.get_or_insert(means.now);
+            }
+        }
         (octets.len() - rest.len(), result)
     }
 
     fn take_some<S: Services>(
         &mut self,
-        pool: &Pool,
-        quota: &mut Quota,
+        means: &mut Means<'_>,
         services: &S,
         rest: &mut &[u8],
     ) -> Result<(), Short> {
         loop {
-            self.place(pool, quota)?;
+            self.place(means)?;
             if let Some(item) = &mut self.item {
                 *rest = item.fill(rest);
+                if item.is_short() {
+                    continue;
+                }
             }
             if rest.is_empty() {
                 return Ok(());
             }
-            let head = match &mut self.head {
-                Some(head) => head,
-                None => self.head.insert(quota.take(pool, PAGE_LEN).ok_or(Short)?),
-            };
-            let len = head.len();
-            if len == head.capacity() {
-                self.grow(pool, quota)?;
-                continue;
+            if self.head.last().is_none_or(|page| page.len() == page.capacity()) {
+                let is_first = self.head.is_empty();
+                // An item begins in the first page, or nowhere.
+                self.located |= !is_first;
+                let Some(page) = means.quota.take(means.pool, is_first) else {
+                    self.starved.get_or_insert(means.now);
+                    return Err(Short);
+                };
+                self.head.push(page);
             }
-            let (now, later) = rest.split_at(rest.len().min(head.capacity() - len));
-            head.set_len(len + now.len());
-            head[len..].copy_from_slice(now);
+            let Some(page) = self.head.last_mut() else { return Ok(()) };
+            let len = page.len();
+            let (now, later) = rest.split_at(rest.len().min(page.capacity() - len));
+            page.set_len(len + now.len());
+            page[len..].copy_from_slice(now);
             *rest = later;
             if !self.located && self.splitter.record_len().is_none_or(|len| len > ITEM_RECORD_MIN) {
                 self.locate(services);
@@ -171,7 +209,7 @@ impl Incoming {
 
     /// Looks for the item in what is here of the record.
     fn locate<S: Services>(&mut self, services: &S) {
-        let Some(head) = &self.head else { return };
+        let Some(head) = self.head.first() else { return };
         match locate(services, head) {
             Located::Unknown => {}
             Located::Nowhere => self.located = true,
@@ -187,61 +225,69 @@ impl Incoming {
         }
     }
 
-    /// Takes memory for the item that was found, and moves there what is here of it.
-    fn place(&mut self, pool: &Pool, quota: &mut Quota) -> Result<(), Short> {
+    /// Takes memory for the item that was found, or for the rest of it, and moves there what is here of it.
+    fn place(&mut self, means: &mut Means<'_>) -> Result<(), Short> {
+        if let Some(item) = self.item.as_mut().filter(|item| item.is_short()) {
+            // As much again as came, while there is plenty; else all the rest, so that two never wait for each other.
+            let rest = item.len - item.room;
+            let octets = if means.quota.is_scarce() { rest } else { rest.min(item.room) };
+            return Self::grant(means, item, octets, self.waits);
+        }
         let Some((position, len)) = self.wanted else { return Ok(()) };
-        let units = (len as usize).next_multiple_of(PAGE_LEN);
-        if !quota.has(units) {
-            return Err(Short);
-        }
+        let placed = Placed { pieces: PlacedPieces::new(), len };
+        let mut item = Item { position, len, filled: 0, placed, room: 0, held: 0 };
+        let probe = TransitShare::probe_len(means.pool, means.streams_max) * means.pool.unit_len();
+        let is_trusted = self.is_trusted && !means.quota.is_scarce();
+        let octets = if is_trusted { len } else { len.min(probe as u32) };
+        Self::grant(means, &mut item, octets, self.waits)?;
         self.wanted = None;
-        let mut placed = Placed { pieces: ArrayVec::new(), len };
-        // Without memory the data are dropped, and the handler sees that they are missing.
-        let _ = match pool.take_len(len as usize) {
-            Some(buf) => placed.pieces.try_push(buf).is_ok(),
-            None => pool.take_pieces(len as usize, &mut placed.pieces, PIECES_MAX),
-        };
-        let held = placed.pieces.iter().map(Buf::capacity).sum();
-        quota.hold(held);
-        let mut item = Item { position, len, filled: 0, placed, held };
-        if let Some(head) = &mut self.head {
-            let rest = item.fill(&head[position as usize..]).len();
-            // What follows the item, if so much is here already, moves to its place.
-            let end = head.len();
-            head.copy_within(end - rest.., position as usize);
-            head.set_len(position as usize + rest);
-        }
+        let Some(head) = self.head.first_mut() else { return Ok(()) };
+        let left = item.fill(&head[position as usize..]).len();
+        // What follows the item, if so much is here already, moves to its place.
+        let end = head.len();
+        head.copy_within(end - left.., position as usize);
+        head.set_len(position as usize + left);
         self.item = Some(item);
         Ok(())
     }
 
-    /// Makes room for more of a record that has to be in one piece.
-    #[cold]
-    fn grow(&mut self, pool: &Pool, quota: &mut Quota) -> Result<(), Short> {
-        let Some(old) = self.head.take() else { return Ok(()) };
-        let known = self.splitter.record_len().map_or(0, |len| len as usize);
-        let len = known.max(old.capacity() * 2).min((self.record_len_max as usize).max(old.capacity() + 1));
-        let new = if quota.has(len) { quota.take(pool, len) } else { None };
-        let Some(mut new) = new else {
-            self.head = Some(old);
+    /// Gives an item memory for `octets` more, all or nothing. After too long a wait it is dropped instead, and its
+    /// handler sees that it is missing.
+    fn grant(
+        means: &mut Means<'_>,
+        item: &mut Item,
+        octets: u32,
+        waits: Option<Duration>,
+    ) -> Result<(), Short> {
+        let Means { pool, quota, now, .. } = means;
+        let units = (octets as usize).next_multiple_of(pool.unit_len());
+        if quota.has(units)
+            && transit::pages(pool, units) <= transit::free(pool)
+            && pool.take_pieces(octets as usize, &mut item.placed.pieces)
+        {
+            quota.hold(units);
+            item.held += units;
+            item.room += octets;
+            return Ok(());
+        }
+        if waits.is_none_or(|since| *now < since + PATIENCE) {
             return Err(Short);
-        };
-        new.set_len(old.len());
-        new.copy_from_slice(&old);
-        quota.give(old);
-        self.head = Some(new);
+        }
+        quota.release(std::mem::take(&mut item.held));
+        item.placed.pieces.clear();
+        item.room = item.len;
         Ok(())
     }
 
     /// Octets that are best received right where they belong: the rest of an item.
     pub(super) fn direct(&self) -> u32 {
         let Some(item) = self.item.as_ref().filter(|item| !item.placed.pieces.is_empty()) else { return 0 };
-        let len = item.len.saturating_sub(item.filled).min(self.splitter.expected());
+        let len = item.room.saturating_sub(item.filled).min(self.splitter.expected());
         if len < DIRECT_MIN { 0 } else { len }
     }
 
     /// Where to receive the next [`Incoming::direct`] octets.
-    pub(super) fn targets<'a>(&'a mut self, slices: &mut ArrayVec<IoSliceMut<'a>, TARGETS_MAX>) {
+    pub(super) fn targets<'a>(&'a mut self, slices: &mut Targets<'a>) {
         let mut left = self.direct() as usize;
         let Some(item) = self.item.as_mut().filter(|_| left > 0) else { return };
         let mut skip = item.filled as usize;
@@ -266,20 +312,32 @@ impl Incoming {
 
     /// Whether what was found of the record waits for memory.
     pub(super) fn is_waiting(&self) -> bool {
-        self.wanted.is_some()
+        self.wanted.is_some() || self.item.as_ref().is_some_and(Item::is_short)
+    }
+
+    /// Octets of memory that it holds.
+    pub(super) fn held(&self) -> usize {
+        self.item.as_ref().map_or(0, |item| item.held) + self.head.iter().map(Buf::capacity).sum::<usize>()
+    }
+
+    /// Octets of the record that came.
+    pub(super) fn came(&self) -> usize {
+        self.item.as_ref().map_or(0, |item| item.filled as usize)
+            + self.head.iter().map(|page| page.len()).sum::<usize>()
     }
 
     /// Lets go of the record: it was executed, or its connection is over.
     pub(super) fn clear(&mut self, quota: &mut Quota) {
-        if let Some(head) = self.head.take() {
-            quota.give(head);
-        }
+        self.head.drain(..).for_each(|page| quota.give(page));
         if let Some(item) = self.item.take() {
+            self.is_trusted |= item.is_complete() && item.held > 0;
             quota.release(item.held);
         }
         self.wanted = None;
         self.located = false;
         self.started = None;
+        self.waits = None;
+        self.starved = None;
     }
 }
 

@@ -14,7 +14,8 @@
 //!
 //! # Bounds
 //!
-//! Each connection has one record on its way in, whose memory all of them share by a quota; so many Calls that
+//! Each connection has one record on its way in, whose memory all of them share by a quota, and which ends if it does
+//! not go on while another waits for memory; so many Calls that
 //! are answered later; so many octets of Replies on their way out; a burst that waits for any of these; and
 //! time-outs for all that needs the peer. What does not begin like a record ends that connection alone.
 
@@ -59,6 +60,9 @@ const LOOK_INTERVAL_MAX: Duration = Duration::from_micros(50);
 
 /// How often deadlines are looked at.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often those that wait for memory are looked at.
+const RELIEF_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A peer that says nothing at all is asked whether it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
@@ -112,6 +116,7 @@ pub(crate) struct Streams {
     next_look: Duration,
     look_interval: Duration,
     next_scan: Duration,
+    next_relief: Duration,
     complaints: Complaints,
 }
 
@@ -136,13 +141,18 @@ impl Streams {
             record_len_max: config.chunk_len_max + RECORD_REST,
             set_up_timeout: config.set_up_timeout,
             congestion_control: config.stream_congestion_control,
-            shared: Shared { quota: Quota::new(config.stream_memory as usize), staging: None },
+            shared: Shared {
+                quota: Quota::new(config.stream_memory as usize),
+                staging: None,
+                streams_max: config.streams_max,
+            },
             active: Vec::with_capacity(most),
             at_hand: Vec::with_capacity(most),
             events: vec![blank; EVENTS_MAX].into_boxed_slice(),
             next_look: Duration::ZERO,
             look_interval: Duration::ZERO,
             next_scan: Duration::ZERO,
+            next_relief: Duration::ZERO,
             complaints: Complaints::default(),
         })
     }
@@ -269,6 +279,9 @@ impl Streams {
         }
         if core.now >= self.next_scan {
             self.scan(core);
+        }
+        if core.now >= self.next_relief {
+            self.relieve(core);
         }
         events
     }
@@ -430,11 +443,30 @@ impl Streams {
         events
     }
 
+    /// Ends the connection that holds most for a record that does not go on, if others wait for memory.
+    fn relieve<P>(&mut self, core: &mut Core<P>) {
+        self.next_relief = core.now + RELIEF_INTERVAL;
+        core.streams_pressed = self.connections.iter().flatten().any(|found| found.is_pressed(core.now));
+        if !core.streams_pressed {
+            return;
+        }
+        let held = |found: &Connection| found.idle_octets(core.now);
+        let idlest = self.connections.iter().flatten().max_by_key(|found| held(found));
+        let Some(index) = idlest.filter(|found| held(found) > 0).map(|found| found.id.index & !STREAM) else {
+            return;
+        };
+        if let Some(connection) = self.connections[index as usize].take() {
+            let why = Ending::TimedOut("it does not go on with a record, and others wait for memory");
+            self.put(core, index, connection, Err(why));
+        }
+    }
+
     /// Looks at deadlines.
     fn scan<P>(&mut self, core: &mut Core<P>) {
         self.next_scan = core.now + SCAN_INTERVAL;
         for index in 0..self.connections.len() as u32 {
-            let Some(connection) = &self.connections[index as usize] else { continue };
+            let Some(connection) = &mut self.connections[index as usize] else { continue };
+            connection.observe(core.now);
             if let Err(ending) = connection.expire(core.now, self.set_up_timeout)
                 && let Some(connection) = self.connections[index as usize].take()
             {
@@ -493,7 +525,7 @@ impl Streams {
         self.active
             .iter()
             .filter_map(|index| self.connections[*index as usize].as_ref())
-            .all(|c| c.will_be_told())
+            .all(|c| c.will_be_told() || c.is_short())
     }
 
     /// After a sleep: looks at once.
@@ -509,6 +541,10 @@ impl Streams {
 
     /// When it must be polled next even if nothing happens.
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
+        let mut active = self.active.iter().filter_map(|index| self.connections[*index as usize].as_ref());
+        if active.any(|found| found.is_short()) {
+            return Some(self.next_relief);
+        }
         (self.count > 0).then_some(self.next_scan)
     }
 }

@@ -63,10 +63,13 @@ impl Outbox {
         self.queued
     }
 
-    /// Takes out the page that the next Reply goes into: with `len` octets of others in front.
+    /// Takes out the page that the next Reply goes into: with `len` octets of others in front. `None` if there is none.
     pub(super) fn open(&mut self, pool: &Pool) -> Option<Buf> {
         if self.pages.back().is_some_and(|page| page.capacity() - page.len() >= ROOM_MIN) {
             return self.pages.pop_back();
+        }
+        if pool.transit_free() == 0 {
+            return None;
         }
         pool.take()
     }
@@ -97,17 +100,31 @@ impl Outbox {
         let number = self.first.wrapping_add(self.pages.len() as u32);
         let on_page =
             |start: usize, end: usize| Part::Page { page: number, start: start as u32, end: end as u32 };
-        if let Some(long) = draft.long.take() {
-            let long = long.share();
+        if !draft.long.is_empty() {
             page[start..start + pad].fill(0);
             page.set_len(start + pad);
             self.pages.push_back(page);
             self.push(on_page(at, start));
-            let (front, back) = long.split_at(splice);
-            self.push(Part::Memory(front));
-            draft.pieces.drain(..).for_each(|piece| self.push(Part::Memory(piece)));
-            self.push(on_page(start, start + pad));
-            self.push(Part::Memory(back));
+            let mut left = splice;
+            let mut given = Some(draft.pieces.drain(..));
+            for long in draft.long.drain(..) {
+                let len = long.len();
+                if len <= left || given.is_none() {
+                    left -= len.min(left);
+                    self.push(Part::Memory(long));
+                    continue;
+                }
+                let (front, back) = long.split_at(std::mem::take(&mut left));
+                self.push(Part::Memory(front));
+                given.take().into_iter().flatten().for_each(|piece| self.push(Part::Memory(piece)));
+                self.push(on_page(start, start + pad));
+                self.push(Part::Memory(back));
+            }
+            if let Some(given) = given {
+                // The result is the last thing in the Reply.
+                given.for_each(|piece| self.push(Part::Memory(piece)));
+                self.push(on_page(start, start + pad));
+            }
         } else {
             let (cut, end) = (start + splice, start + draft.payload_len);
             if pad > 0 {

@@ -6,5 +6,6 @@ mod support;
 
 mod clients;
 mod duplicates;
+mod greedy;
 mod raw;
 mod servers;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use stag_rpc::EngineConfig;
+
 use crate::peer::{Server, call, config, record, results};
 use crate::support::program::{BIG, ECHO, GET_ONE, PUT_ONE, pattern};
 use crate::support::{opaque, words};
@@ -93,6 +95,49 @@ fn silent_connections() {
     drop(used);
     server.until(|server| server.node.engine.stream_count() == 0);
     server.check_alive();
+    server.close();
+}
+
+/// Peers that send a part of a large Call and no more: who has a whole one does not wait for them.
+#[test]
+fn parts_of_records_do_not_keep_whole_ones_waiting() {
+    for part in [100 << 10, 1000 << 10] {
+        let mut server = Server::with(EngineConfig { streams_max: 64, ..config() }, 24 << 20);
+        let mut honest = server.connect();
+        let data = pattern(1, 1 << 20);
+        let octets = record(&call(1, PUT_ONE, |writer| writer.u32(1).and_then(|()| writer.opaque(&data))));
+        let mut slow: Vec<_> = (0..60).map(|_| server.connect()).collect();
+        for peer in &mut slow {
+            server.send(peer, &octets[..part]);
+        }
+        for _ in 0..2 {
+            let before = server.now;
+            server.exchange(&mut honest, &octets);
+            server.check_echo(&mut honest);
+            let took = server.now - before;
+            assert!(took < Duration::from_secs(2), "{part} octets of each: {took:?}");
+        }
+        server.close();
+    }
+}
+
+/// Records without a large item, and one octet short: they end, and Calls in between are served.
+#[test]
+fn long_records_without_an_item_do_not_keep_others_waiting() {
+    let mut server = Server::with(EngineConfig { streams_max: 64, ..config() }, 24 << 20);
+    let octets = record(&call(1, ECHO, |writer| writer.opaque(&[7; 1 << 20])));
+    let mut slow: Vec<_> = (0..60).map(|_| server.connect()).collect();
+    for peer in &mut slow {
+        let mut sent = 0;
+        for _ in 0..50 {
+            sent += peer.write(&octets[sent..octets.len() - 1]);
+            server.pass();
+        }
+    }
+    let mut honest = server.connect();
+    server.check_echo(&mut honest);
+    server.wait(Duration::from_secs(40));
+    slow.iter_mut().for_each(|peer| server.assert_closed(peer));
     server.close();
 }
 

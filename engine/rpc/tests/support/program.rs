@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use stag_memory::Pool;
-use stag_rpc::{
-    Call, Deferred, Outcome, PIECES_MAX, Placed, Placement, Procedure, Repeat, Reply, Service, Token,
-};
+use stag_rpc::{Call, Deferred, Outcome, Placed, Placement, Procedure, Repeat, Reply, Service, Token};
 use stag_wire::xdr::{Item, Overflow, Reader, Writer};
 
 pub(crate) const PROGRAM: u32 = 0x2000_0042;
@@ -204,7 +202,6 @@ fn put(call: &mut Call<'_>, mut arguments: Reader<'_>) -> Option<Vec<u8>> {
             Item::Inline(octets) => sums.push(sum(octets)),
             Item::Reduced { index, len } => {
                 let placed: &mut Placed = call.placed(index);
-                assert!(placed.pieces.len() <= PIECES_MAX);
                 missing |= u32::from(placed.is_missing());
                 let octets = placed.pieces.iter().flat_map(|piece| piece.iter());
                 sums.push(sum(octets.take(len as usize)));

@@ -1,0 +1,249 @@
+//! What a serving connection pulls: Calls whose chunks are on their way, or wait for memory; and how long.
+
+use std::time::Duration;
+
+use stag_fabric::{Peer, Provider, WorkError};
+use stag_memory::Buf;
+use stag_proto::responder::{CallId, Payload, Refused};
+
+use super::{Ran, Serving};
+use crate::ConnectionId;
+use crate::client::CloseReason;
+use crate::dispatch::Terms;
+use crate::pulling::{Lack, PRESSED, Pull, in_one_piece, may_pull, place_wanted, plan_chunks, post_reads};
+use crate::pushing::Posted;
+use crate::service::Services;
+use crate::state::Core;
+use crate::transit::{self, TransitShare};
+
+impl Serving {
+    /// Whether the client has left untaken what is meant for it, or unread what is to be read from it, for too long. Each
+    /// pull has a time of its own.
+    pub(crate) fn is_stuck<P>(&mut self, core: &Core<P>) -> bool {
+        let is_awaited = self.sending > 0 || !self.blocked.is_empty();
+        if self.progress.is_stuck(is_awaited, core.now, core.config.peer_timeout) {
+            return true;
+        }
+        if self.share.unanswered() == 0 {
+            return false;
+        }
+        let now = core.now;
+        if self.pulls().any(|pull| pull.is_silent(now)) {
+            self.share.is_trusted = false;
+        }
+        self.pulls().any(|pull| pull.is_overdue(now))
+    }
+
+    /// What is being pulled.
+    fn pulls(&self) -> impl Iterator<Item = &Pull> {
+        let kept = self.slots.iter().flatten().filter(|kept| kept.later.is_none());
+        kept.filter_map(|kept| kept.pull.as_deref())
+    }
+
+    /// Whether a Call waits for memory that others hold, for so long that they are to be looked at.
+    pub(crate) fn is_pressed<P>(&self, core: &Core<P>) -> bool {
+        let Some(slot) = self.hungry.front() else { return false };
+        let probe = TransitShare::probe_len(&core.pools.payload, core.config.connections_max);
+        let is_modest = self.share.held() <= if self.share.is_trusted { probe } else { 0 };
+        let pull = self.slots[*slot as usize].as_ref().and_then(|kept| kept.pull.as_deref());
+        let waits = pull.and_then(|pull| pull.waits);
+        is_modest && waits.is_some_and(|since| core.now >= since + PRESSED)
+    }
+
+    /// Pages held for pulls of which the client lets nothing be read.
+    pub(crate) fn idle_pages<P>(&self, core: &Core<P>) -> usize {
+        if self.share.unanswered() == 0 {
+            return 0;
+        }
+        self.pulls().filter(|pull| pull.is_silent(core.now)).map(|pull| pull.held).sum()
+    }
+
+    /// There is no memory to pull a Long Call into: its sender may try again later.
+    #[cold]
+    pub(super) fn refuse_for_memory<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: CallId,
+    ) -> Result<(), CloseReason> {
+        let error = self.responder.refuse(call, Refused::Payload);
+        self.replenish(core, id);
+        error.map_or(Ok(()), |error| self.send_error(core, id, &error))
+    }
+
+    /// Posts what is to be posted of a Call's Reads, and runs the Call when all are done.
+    pub(super) fn advance<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        call_id: CallId,
+    ) -> Result<(), CloseReason> {
+        loop {
+            let Some(pending) = &mut self.slots[call_id.index()] else { return Ok(()) };
+            // A Call that a service has already keeps its memory until it is answered.
+            let Some(pull) = pending.pull.as_mut().filter(|_| pending.later.is_none()) else { return Ok(()) };
+            let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(()) };
+            match place_wanted(core, &mut self.share, pull) {
+                Ok(()) => {}
+                Err(Lack::ForNow) => {
+                    let patience = pull.waits.map_or(core.now, |since| pull.patience(since));
+                    self.hunger(call_id, patience);
+                    return Ok(());
+                }
+                Err(Lack::ForGood) => {
+                    self.release(core, call_id);
+                    return self.refuse_for_memory(core, id, call_id);
+                }
+            }
+            match post_reads(core, id, &call, pull) {
+                Posted::All => {}
+                Posted::Full => {
+                    self.wait(call_id);
+                    return Ok(());
+                }
+                Posted::Refused => return Err(CloseReason::CannotReply),
+            }
+            if pull.pending > 0 {
+                return Ok(());
+            }
+            if core.is_short() {
+                self.wait(call_id);
+                return Ok(());
+            }
+            if pull.wants_more() {
+                continue;
+            }
+            if matches!(call.payload, Payload::Long(_)) && pull.long.is_empty() {
+                // The Payload stream is here. Look whether data chunks are to be pulled beside it.
+                pull.keep_long();
+                let gathered = &mut core.gathered;
+                let stream = in_one_piece(&pull.long, gathered);
+                if let Err(error) = self.responder.handle_pulled(call_id, stream) {
+                    self.release(core, call_id);
+                    self.replenish(core, id);
+                    return error.map_or(Ok(()), |error| self.send_error(core, id, &error));
+                }
+                let chunks = call.read_chunks().count();
+                if chunks > 0 && may_pull(services, stream, chunks) {
+                    plan_chunks(core, pull, &call);
+                    continue;
+                }
+            }
+            break;
+        }
+        let Some(mut pending) = self.release_slot(call_id) else { return Ok(()) };
+        let Some(mut pull) = pending.pull.take() else { return Ok(()) };
+        pull.collect();
+        let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(()) };
+        let long = std::mem::take(&mut pull.long);
+        let mut gathered = std::mem::take(&mut core.gathered);
+        let stream = match call.payload {
+            Payload::Inline(stream) => stream,
+            Payload::Long(_) => in_one_piece(&long, &mut gathered),
+        };
+        let ran = self.run(core, services, id, peer, &call, &pending.message, stream, Some(&mut pull));
+        core.gathered = gathered;
+        pull.long = long;
+        match ran {
+            Ok(Ran::Later(terms)) => {
+                self.keep(call_id, pending.xid, pending.message, Some(pull), Some(terms));
+            }
+            Ok(Ran::Answered) => self.put_pull(core, pull),
+            Ok(Ran::Waits) => {
+                self.put_pull(core, pull);
+                self.keep(call_id, pending.xid, pending.message, None, Some(Terms::ENGINE));
+            }
+            Err(reason) => {
+                self.put_pull(core, pull);
+                return Err(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts away what a Call pulled, with its memory.
+    pub(super) fn put_pull<P>(&mut self, core: &mut Core<P>, mut pull: Box<Pull>) {
+        self.share.give(std::mem::take(&mut pull.held));
+        core.put_pull(pull);
+    }
+
+    /// Lets a Call wait for memory, until `patience`.
+    #[cold]
+    pub(super) fn hunger(&mut self, call: CallId, patience: Duration) {
+        let slot = call.index() as u32;
+        if self.hungry.is_empty() {
+            self.patience = patience;
+        }
+        self.patience = self.patience.min(patience);
+        if !self.hungry.contains(&slot) {
+            self.hungry.push_back(slot);
+        }
+    }
+
+    /// Tries again what waited for memory, if there is any use in it. Returns how many Calls go on.
+    #[cold]
+    pub(super) fn feed<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+    ) -> Result<usize, CloseReason> {
+        if core.now < self.patience && !self.share.is_worth_trying(&core.pools.payload) {
+            return Ok(0);
+        }
+        let waited = self.hungry.len();
+        for _ in 0..waited {
+            let Some(slot) = self.hungry.pop_front() else { break };
+            let Some(call_id) = self.slots[slot as usize].as_ref().map(|pending| pending.id) else {
+                continue;
+            };
+            self.advance(core, services, id, peer, call_id)?;
+        }
+        Ok(waited.saturating_sub(self.hungry.len()))
+    }
+
+    /// Lets a Call wait for room in the send queue, or for memory.
+    #[cold]
+    pub(super) fn wait(&mut self, call: CallId) {
+        let slot = call.index() as u32;
+        if !self.waiting.contains(&slot) {
+            self.waiting.push_back(slot);
+        }
+    }
+
+    /// A Read is done.
+    #[allow(clippy::too_many_arguments, reason = "the engine's parts, borrowed one by one")]
+    pub(crate) fn read_done<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        request: u64,
+        buf: Buf,
+        result: Result<(), WorkError>,
+    ) -> Result<(), CloseReason> {
+        let (slot, place) = ((request >> 32) as usize, (request & 0xffff_ffff) as usize);
+        let Some(pending) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return Ok(()) };
+        let Some(incoming) = pending.pull.as_mut().and_then(|pull| pull.incoming.get_mut(place)) else {
+            return Ok(());
+        };
+        incoming.buf = Some(buf);
+        if result.is_err() {
+            // The connection is ending, with everything in it.
+            return Ok(());
+        }
+        core.statistics.read_bytes += u64::from(incoming.len);
+        let pages = transit::pages(&core.pools.payload, incoming.len as usize);
+        let call_id = pending.id;
+        if let Some(pull) = &mut pending.pull {
+            pull.pending -= 1;
+            pull.touched = core.now;
+        }
+        self.share.answered(pages);
+        self.advance(core, services, id, peer, call_id)
+    }
+}
