@@ -4,7 +4,8 @@ use stag::fabric::Verbs;
 use stag::memory::{Pool, PriceList};
 use stag::nfs::export::Medium;
 use stag::nfs::lock::LockConfig;
-use stag::rpc::{EngineConfig, Pools};
+use stag::nfs::memory::MemoryStore;
+use stag::rpc::{EngineConfig, LONG_REPLY_LEN_MAX, Pools};
 
 use super::Settings;
 use crate::failure::Failure;
@@ -30,11 +31,14 @@ const OBJECT_LEN: u64 = 512;
 /// One object for so many octets of memory: small files run out of space before they run out of objects, nearly.
 pub(crate) const MEMORY_PER_OBJECT: u64 = 8 << 10;
 
-/// Of the payload pool, one part in so many is for Calls on their way; the rest may become files.
+/// Of the payload pool, one part in so many is for Calls on their way, which files never take; the rest is files'.
 const TRANSIT_SHARE: usize = 8;
 
-/// Calls on their way in over TCP take at most one part in so many of the budget.
-const STREAM_SHARE: u64 = 32;
+/// As many of the largest transfers have room there at once, at least.
+const TRANSIT_MIN: usize = 3;
+
+/// Of what is for Calls on their way, those over TCP take at most one part in so many for large arguments.
+const STREAM_SHARE: usize = 2;
 
 /// Heap of one TCP connection: its state, and lists that grow with its use.
 const STREAM_LEN: u64 = 8 << 10;
@@ -85,16 +89,12 @@ impl Plan {
         let connections = settings.connections_max;
         let least = (2 * connections).max(settings.credits + connections);
         let usual = default.receives_max.max(RECEIVES_EACH * connections);
-        let engine = EngineConfig {
+        let mut engine = EngineConfig {
             inline_threshold: settings.inline_threshold,
             credits_max: settings.credits,
             connections_max: connections,
             streams_max: connections,
             receives_max: u32::try_from(affordable).unwrap_or(u32::MAX).clamp(least, usual.max(least)),
-            // Shares of the memory, as long as it is not very small.
-            stream_memory: u32::try_from(settings.memory / STREAM_SHARE)
-                .unwrap_or(u32::MAX)
-                .clamp(2 * default.chunk_len_max, 64 << 20),
             stream_congestion_control: settings.congestion_control.map(|name| name.0),
             duplicates_max: u32::try_from(settings.memory / MEMORY_PER_DUPLICATE)
                 .unwrap_or(u32::MAX)
@@ -116,11 +116,13 @@ impl Plan {
         // What is not payload.
         let streams = u64::from(engine.streams_max);
         let duplicates = engine.duplicates_len() as u64;
+        let long = LONG_REPLY_LEN_MAX as u64 + u64::from(engine.chunk_len_max);
         let fixed = connection_len * connections
             + STREAM_LEN * streams
             + duplicates
             + locks.memory_max()
             + OBJECT_LEN * objects_max
+            + long
             + messages_len as u64;
         let left = settings.memory.saturating_sub(fixed);
         let arena_len = (left as usize + messages_len) / ROUNDING * ROUNDING;
@@ -140,14 +142,23 @@ impl Plan {
             )));
         }
         // Without files in memory, all of it is for Calls on their way.
-        let has_files = settings.exports.iter().any(|(_, export)| export.medium == Medium::Memory);
-        let files = if has_files { pages - pages / TRANSIT_SHARE } else { 0 };
+        let stores = settings.exports.iter().filter(|(_, export)| export.medium == Medium::Memory).count();
+        let holes = stores * MemoryStore::OWN_PAGES;
+        let transit_min = TRANSIT_MIN * engine.chunk_len_max as usize / PAGE_LEN;
+        let transit = if stores > 0 { (pages / TRANSIT_SHARE).max(transit_min) } else { pages };
+        let files = pages.saturating_sub(transit + holes);
+        engine.stream_memory = u32::try_from(transit * PAGE_LEN / STREAM_SHARE)
+            .unwrap_or(u32::MAX)
+            .clamp(engine.chunk_len_max + 2 * PAGE_LEN as u32, 1 << 30);
+        engine.check().map_err(Failure::usage)?;
 
         let mut prices = PriceList::new();
         prices
             .add("Receives and Sends", engine.message_len() as u64, messages as u64)
             .add("files, in pages", PAGE_LEN as u64, files as u64)
-            .add("data on its way, in pages", PAGE_LEN as u64, (pages - files) as u64)
+            .add("what holes of files are read from, in pages", PAGE_LEN as u64, holes as u64)
+            .add("Calls on their way, in pages", PAGE_LEN as u64, (pages - files - holes) as u64)
+            .add("long messages, at most", long, 1)
             .add("connections, at most", connection_len, connections)
             .add("TCP connections, at most", STREAM_LEN, streams)
             .add("Replies kept for retransmissions", duplicates, 1)
@@ -161,7 +172,7 @@ impl Plan {
             messages,
             pages,
             files_len_max: (files * PAGE_LEN) as u64,
-            transit_len: (pages - files) * PAGE_LEN,
+            transit_len: (pages - files - holes) * PAGE_LEN,
             locks,
             objects_max: u32::try_from(objects_max).unwrap_or(u32::MAX),
             arena_len,
