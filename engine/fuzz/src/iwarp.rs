@@ -23,6 +23,8 @@ const EXPOSED: usize = 18_000;
 const LARGE: usize = 16_500;
 /// Octets of a part of a Read that one FPDU with a large payload answers.
 const LARGE_PART: u32 = LARGE as u32 + 16;
+/// FPDUs with a large payload in a stream, at most: a script of nothing else would be megabytes.
+const LARGE_MAX: usize = 4;
 /// Pieces that a stream is cut into, about, at most: many more than an FPDU has stages.
 const PIECES_MAX: usize = 256;
 
@@ -86,6 +88,7 @@ fn content(exposed: &Exposed) -> Vec<u8> {
 fn steps(handles: [Handle; 2], mut script: &[u8]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut stream = Vec::new();
+    let mut large = 0;
     while let [how, len, rest @ ..] = script {
         if how & 0xe0 == 0xa0 {
             steps.push(Step::Octets(std::mem::take(&mut stream)));
@@ -96,8 +99,9 @@ fn steps(handles: [Handle; 2], mut script: &[u8]) -> Vec<Step> {
         let (ulpdu, rest) = rest.split_at(usize::from(*len).min(rest.len()));
         script = rest;
         let mut ulpdu = ulpdu.to_vec();
-        if how & 1 != 0 {
+        if how & 1 != 0 && large < LARGE_MAX {
             // A large payload, which goes straight to its place.
+            large += 1;
             ulpdu.resize(ulpdu.len() + LARGE + usize::from(*how & 0x1f) * 16, *how);
         }
         let is_response = ulpdu.get(1).is_some_and(|control| control & 0xf == 2);
