@@ -16,10 +16,10 @@
 //! - read and write every registered arena, all of it, at any time: messages and data of all connections, over other
 //!   transports too if they use the same arena. Handles, bounds, access and fences are checked by the initiator's copy of this
 //!   code; they protect against mistakes, not against a peer that is bent on harm;
-//! - so change octets while we look at them. Our code copies once what it takes from rings, and checks the copy. But
-//!   messages lie in registered memory, where `&[u8]` promises the compiler that they stand still, and RDMA Reads and Writes
-//!   copy by `memcpy`: with such a peer these are data races, for which the language promises nothing. What was seen of
-//!   them is wrong octets and connections that end;
+//! - so change octets while we look at them. What is in rings is copied out once, by accesses that allow for it, and the
+//!   copy is checked. But the copy, as every message, lies in registered memory, where `&[u8]` promises the compiler that it
+//!   stands still, and RDMA Reads and Writes copy by `memcpy`: with such a peer these are data races, for which the language
+//!   promises nothing. What was seen of them is wrong octets and connections that end;
 //! - punch holes into our arenas, which no seal forbids while others may write. On pages of 4 KiB a hole reads as zeroes.
 //!   **On reserved hugepages the page goes back to the machine; if none is free when we touch the hole, we die of SIGBUS**;
 //! - make us pay for its memory: a page of its arenas that nobody touched before is charged to who writes there first;

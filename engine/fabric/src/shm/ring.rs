@@ -27,6 +27,9 @@ pub(super) const HEADER_LEN: u64 = 8;
 const BATCH_LEN_MAX: u64 = 1024;
 /// Copies up to this length are done in line: a call to memcpy costs more than they do.
 const COPY_SMALL_MAX: usize = 256;
+/// From this length on the processor's own string copy is as fast as any.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const COPY_STRING_MIN: usize = 2048;
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -422,13 +425,24 @@ unsafe fn copy_in(source: *const u8, target: *mut u8, len: usize) {
 }
 
 /// Copies out of the ring. A peer that breaks the rules may write there meanwhile: then the bytes are wrong, and nothing
-/// else is. So every access to the source is volatile, whatever the length, which the compiler neither repeats nor relies on.
+/// else is. So the source is read once, and by nothing that the compiler believes to stand still: volatile accesses, or
+/// instructions that it does not look into.
 ///
 /// # Safety
 ///
 /// `source` is 8-aligned and readable for `len` rounded up to 8; `target` is writable for `room >= len`.
 #[inline(always)]
 unsafe fn copy_out(source: *const u8, target: *mut u8, len: usize, room: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    let (source, target, len, room) = if len > COPY_SMALL_MAX {
+        // SAFETY: by contract; what is done is at most `len`, and a multiple of 8 if anything is left.
+        unsafe {
+            let done = copy_blocks(source, target, len);
+            (source.add(done), target.add(done), len - done, room - done)
+        }
+    } else {
+        (source, target, len, room)
+    };
     // Whole words when the buffer has room for the padding, as it nearly always has.
     let padded = round_up(len as u64, 8) as usize;
     let words = if room >= padded { padded } else { len & !7 };
@@ -454,6 +468,50 @@ unsafe fn copy_out(source: *const u8, target: *mut u8, len: usize, room: usize) 
         unsafe { target.add(at).write(source.add(at).read_volatile()) };
         at += 1;
     }
+}
+
+/// Copies whole blocks, by instructions, and returns how many bytes: all, or a multiple of 64. As fast as `memcpy`, which
+/// is for memory that stands still.
+///
+/// # Safety
+///
+/// `source` is readable and `target` writable for `len >= 64`; they do not overlap.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn copy_blocks(source: *const u8, target: *mut u8, len: usize) -> usize {
+    if len >= COPY_STRING_MIN {
+        // SAFETY: by contract; the direction flag is clear, as everywhere in Rust.
+        unsafe {
+            std::arch::asm!(
+                "rep movsb",
+                inout("rcx") len => _, inout("rsi") source => _, inout("rdi") target => _,
+                options(nostack, preserves_flags),
+            );
+        }
+        return len;
+    }
+    let blocks = len & !63;
+    // SAFETY: by contract: `at` goes from 0 to `blocks` in steps of 64, at least once, and stays below `len`.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "movups {a}, [{source} + {at}]",
+            "movups {b}, [{source} + {at} + 16]",
+            "movups {c}, [{source} + {at} + 32]",
+            "movups {d}, [{source} + {at} + 48]",
+            "movups [{target} + {at}], {a}",
+            "movups [{target} + {at} + 16], {b}",
+            "movups [{target} + {at} + 32], {c}",
+            "movups [{target} + {at} + 48], {d}",
+            "add {at}, 64",
+            "cmp {at}, {blocks}",
+            "jb 2b",
+            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+            at = inout(reg) 0usize => _,
+            source = in(reg) source, target = in(reg) target, blocks = in(reg) blocks,
+            options(nostack),
+        );
+    }
+    blocks
 }
 
 /// Asks for a line that will be written.
@@ -568,11 +626,13 @@ mod tests {
     }
 
     #[test]
-    fn every_small_length_is_copied_whole() {
-        let bytes: Vec<u8> = (0..=255).collect();
-        for len in 0..=300usize.min(bytes.len()) {
+    fn every_length_is_copied_whole_and_nothing_behind_it() {
+        let bytes: Vec<u8> = (0..5000u32).map(|i| (i * 7 + i / 251) as u8).collect();
+        let large =
+            (300..700).step_by(if cfg!(miri) { 97 } else { 1 }).chain([1023, 2047, 2048, 2049, 4095, 5000]);
+        for len in (0..300).chain(large) {
             for room in len..len + 9 {
-                let mut words = [0xeeu8; 320];
+                let mut words = [0xeeu8; 5040];
                 let mut target = vec![0xddu8; room];
                 let source = &bytes[..len];
                 let aligned = words.as_mut_ptr().align_offset(8);
@@ -582,6 +642,7 @@ mod tests {
                     copy_out(words.as_ptr().add(aligned), target.as_mut_ptr(), len, room);
                 }
                 assert_eq!(&target[..len], source);
+                assert!(target[len..].iter().skip(7).all(|&octet| octet == 0xdd), "{len} into {room}");
             }
         }
     }

@@ -208,9 +208,14 @@ impl Shm {
             let private_data = dialing.private_data.clone();
             introduce(socket.as_fd(), true, &self.ours, part, pair.capacity, private_data)
         });
+        // Who refuses at once may be gone before our HELLO; its reason is there.
+        let refusal = result.err().map(|_| match answer(socket.as_fd()) {
+            Answer::Rejected(reason) => DisconnectReason::Rejected(reason),
+            _ => DisconnectReason::PeerDied,
+        });
         pair.socket = Some(socket);
-        if result.is_err() {
-            self.close(index, DisconnectReason::PeerDied);
+        if let Some(reason) = refusal {
+            self.close(index, reason);
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::{io, thread};
 
+use super::message::WAKE;
 use super::pages::check;
 
 /// Threads that close something, at most. Beyond that, descriptors stay open: better one of them lost than a server stopped.
@@ -45,29 +46,46 @@ impl Drop for Socket {
     }
 }
 
-/// Whether nothing lies in the socket's queue; from here on nothing is added to it. `false` if that is not known.
+/// Whether nothing lies in the socket's queue, wake-ups aside; from here on nothing is added to it. `false` if that is not
+/// known.
 fn is_queue_empty(socket: BorrowedFd<'_>) -> bool {
     let fd = socket.as_raw_fd();
+    // SAFETY: an open descriptor.
+    let is_shut = unsafe { libc::shutdown(fd, libc::SHUT_RDWR) } == 0;
+    // Usual, and harmless: a peer woke us, and then went. They are bounded by the length of the queue.
+    let mut octets = [0; WAKE.len()];
+    while let Ok((len, 0)) = peek(socket, &mut octets)
+        && octets[..len] == WAKE
+    {
+        // SAFETY: room for nothing, which is what of the datagram is wanted.
+        unsafe { libc::recv(fd, std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
+    }
     let on: libc::c_int = 1;
     // SAFETY: an open descriptor, and an option of its type and length.
-    let asked = unsafe {
-        libc::shutdown(fd, libc::SHUT_RDWR);
+    let is_marked = unsafe {
         let len = size_of::<libc::c_int>() as libc::socklen_t;
         // From here on every datagram carries credentials, also one of no octets; the end of the stream does not.
         libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, (&raw const on).cast(), len)
-    };
+    } == 0;
     // The first look may get the error that the peer left behind when it closed.
-    for _ in 0..2 {
-        // SAFETY: all zeroes is a valid message header: one without room for anything.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        // SAFETY: `message` lives over the call. A peek leaves descriptors where they are.
-        let peeked = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
-        if peeked == 0 {
-            // What has no room is cut off, and the flags say so.
-            return asked == 0 && message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) == 0;
-        }
+    let found = peek(socket, &mut []).or_else(|_| peek(socket, &mut []));
+    is_shut && is_marked && matches!(found, Ok((0, 0)))
+}
+
+/// Looks at the next datagram: its octets, as far as there is room, their number, and flags for what found no room.
+fn peek(socket: BorrowedFd<'_>, octets: &mut [u8]) -> io::Result<(usize, libc::c_int)> {
+    let mut part = libc::iovec { iov_base: octets.as_mut_ptr().cast(), iov_len: octets.len() };
+    // SAFETY: all zeroes is a valid message header: one without room for anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: `message` and what it points to live over the call. A peek leaves descriptors where they are.
+    let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    if len < 0 {
+        return Err(io::Error::last_os_error());
     }
-    false
+    Ok((len as usize, message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC)))
 }
 
 /// A Unix socket that listens. Closing it never waits, whatever lies in the queues of connections that nobody took, and
@@ -190,4 +208,51 @@ fn close_with_thread(socket: OwnedFd) {
     }
     drop(socket);
     drop(closed);
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::shm::rendezvous;
+
+    /// A pair of connected sockets of our kind.
+    fn pair() -> (OwnedFd, Socket) {
+        let mut fds = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: room for two descriptors.
+        check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) }).unwrap();
+        // SAFETY: just made, nobody else owns them.
+        let [near, far] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        (near, Socket::new(far))
+    }
+
+    #[test]
+    fn a_queue_is_empty_but_for_wake_ups() {
+        for (what, datagrams, is_empty) in [
+            ("nothing", &[][..], true),
+            ("wake-ups", &[&WAKE[..]; 3], true),
+            ("no octets", &[&[]], false),
+            ("a wake-up and no octets", &[&WAKE[..], &[]], false),
+            ("noise", &[&[7; 12]], false),
+            ("noise that begins like a wake-up", &[&[&WAKE[..], &[0]].concat()], false),
+        ] {
+            for is_gone in [false, true] {
+                let (near, far) = pair();
+                for octets in datagrams {
+                    rendezvous::send(far.as_fd(), octets, &[]).unwrap();
+                }
+                let far = (!is_gone).then_some(far);
+                assert_eq!(is_queue_empty(near.as_fd()), is_empty, "{what}");
+                drop(far);
+            }
+        }
+        let (near, far) = pair();
+        rendezvous::send(far.as_fd(), &WAKE, &[near.as_fd()]).unwrap();
+        assert!(!is_queue_empty(near.as_fd()), "a wake-up with a descriptor");
+        // What the other end left unread is an error here, once.
+        let (near, far) = pair();
+        rendezvous::send(near.as_fd(), b"unread", &[]).unwrap();
+        drop(far);
+        assert!(is_queue_empty(near.as_fd()));
+    }
 }
