@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::ffi::OsString;
+use std::num::{IntErrorKind, ParseIntError};
 use std::process::ExitCode;
 
 use clap::builder::StyledStr;
@@ -15,8 +16,8 @@ use crate::failure::one_line;
 pub fn parse<P: Parser + FromArgMatches + CommandFactory>(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<P, ExitCode> {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let command = P::command();
+    let command = with_negative_values(P::command());
+    let arguments = without_help_command(&command, arguments.into_iter().collect());
     let name = name(&command, &arguments);
     let parsed = command.term_width(80).try_get_matches_from(arguments);
     parsed.and_then(|matches| P::from_arg_matches(&matches)).map_err(|error| {
@@ -28,6 +29,54 @@ pub fn parse<P: Parser + FromArgMatches + CommandFactory>(
         eprintln!("{}", complaint(&error, &name));
         ExitCode::from(2)
     })
+}
+
+/// Lets `-1` be a value, so that it is refused as one, and not as an option that nobody meant.
+fn with_negative_values(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| match argument.get_action().takes_values() {
+        true => argument.allow_negative_numbers(true),
+        false => argument,
+    });
+    command.mut_subcommands(with_negative_values)
+}
+
+/// `stag help ls` means `stag ls --help`, where there are commands but none called `help`.
+fn without_help_command(command: &clap::Command, mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_help = arguments.get(1).is_some_and(|word| word == "help");
+    if is_help && command.has_subcommands() && command.find_subcommand("help").is_none() {
+        arguments.remove(1);
+        arguments.push("--help".into());
+    }
+    arguments
+}
+
+/// What is wrong with a value, in our words where the standard library has too few.
+fn problem(source: &(dyn std::error::Error + 'static), value: &str) -> String {
+    let Some(error) = source.downcast_ref::<ParseIntError>() else { return source.to_string() };
+    match error.kind() {
+        IntErrorKind::PosOverflow => format!("{value} is too large; write a smaller number"),
+        _ => format!("{value:?} is not a number; write a whole one, as in 64"),
+    }
+}
+
+/// Whether an option that was not given is likely to be what was meant.
+fn is_likely(found: &str, suggested: &str) -> bool {
+    let (found, suggested) = (found.trim_start_matches('-'), suggested.trim_start_matches('-'));
+    distance(found.as_bytes(), suggested.as_bytes()) <= (found.len() / 3).max(1)
+}
+
+/// Octets to insert, remove or replace to make one text of the other.
+fn distance(from: &[u8], to: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (index, octet) in from.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
+        for (at, other) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(octet != other);
+            diagonal = row[at + 1];
+            row[at + 1] = replaced.min(diagonal + 1).min(row[at] + 1);
+        }
+    }
+    row[to.len()]
 }
 
 /// clap's error on one line: what, the value found, what is possible, and where to read on.
@@ -52,8 +101,8 @@ fn complaint(error: &Error, name: &str) -> String {
         ErrorKind::MissingRequiredArgument => format!("{argument} is missing"),
         ErrorKind::InvalidValue if value.is_empty() => format!("{argument} has no value"),
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => match error.source() {
-            Some(source) if argument.starts_with('<') => source.to_string(),
-            Some(source) => format!("{argument}: {source}"),
+            Some(source) if argument.starts_with('<') => problem(source, &value),
+            Some(source) => format!("{argument}: {}", problem(source, &value)),
             None => format!("{argument}: {value:?} is not possible"),
         },
         ErrorKind::ArgumentConflict => {
@@ -77,7 +126,8 @@ fn complaint(error: &Error, name: &str) -> String {
         (ContextKind::SuggestedSubcommand, "did you mean"),
     ] {
         let possible = of(kind);
-        if !possible.is_empty() {
+        let is_far = kind == ContextKind::SuggestedArg && !is_likely(argument, &possible);
+        if !possible.is_empty() && !is_far {
             line = format!("{line}; {introduction} {possible}");
         }
     }
@@ -109,4 +159,22 @@ fn name(command: &clap::Command, arguments: &[OsString]) -> String {
         }
     }
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_looks_like_it_is_proposed() {
+        for (found, suggested, is_near) in [
+            ("--rate", "--duration", false),
+            ("--dept", "--depth", true),
+            ("--listne", "--listen", true),
+            ("--x", "--crc", false),
+            ("--memroy", "--memory", true),
+        ] {
+            assert_eq!(is_likely(found, suggested), is_near, "{found} {suggested}");
+        }
+    }
 }

@@ -34,6 +34,11 @@ impl Output {
         writeln!(self.out, "{line}").map_err(|error| Failure::output(&error))
     }
 
+    /// Writes a line, with `--json` too: help is for people.
+    pub fn text(&mut self, line: impl fmt::Display) -> Result<(), Failure> {
+        writeln!(self.out, "{line}").map_err(|error| Failure::output(&error))
+    }
+
     /// Writes an object, as one line. Nothing without `--json`.
     pub fn object(&mut self, object: &impl Serialize) -> Result<(), Failure> {
         if !self.json {

@@ -87,7 +87,9 @@ fn meaning(status: Status) -> &'static str {
         Status::IsDir => "is a folder",
         Status::Inval => "not possible with this kind of file",
         Status::FBig => "larger than the server's files may be",
-        Status::NoSpc => "no space left; give the server more --memory, or remove something",
+        Status::NoSpc => {
+            "no space left in this export (`stag df` shows it); raise its size= or the server's --memory, or remove something"
+        }
         Status::RoFs => "the export is read-only",
         Status::NameTooLong => "the name is too long; the limit is 255 octets",
         Status::NotEmpty => "the folder is not empty (rm -r removes it whole)",
@@ -263,8 +265,19 @@ impl Remote {
             return Err(Failure::run(format_args!("{url}: names a server; add an export and a path")));
         };
         let parent = url.parent();
-        let folder = self.find(&parent.path).map_err(|error| error.at(&parent))?;
-        Ok((name, folder.handle))
+        match self.find(&parent.path) {
+            Ok(folder) => Ok((name, folder.handle)),
+            Err(_) if self.is_export(&url.path) => Err(Failure::run(format_args!(
+                "{url}: is an export; clients can neither make, move nor remove it"
+            ))),
+            Err(error) => Err(error.at(&parent)),
+        }
+    }
+
+    /// Whether these names are those of an export.
+    fn is_export(&mut self, names: &[OsString]) -> bool {
+        let exports = self.exports().unwrap_or_default();
+        exports.iter().any(|path| path.split('/').filter(|name| !name.is_empty()).eq(names.iter()))
     }
 
     /// The attributes of a file.

@@ -12,6 +12,7 @@ mod claims;
 mod directories;
 mod fabric;
 mod listen;
+mod listeners;
 mod locks;
 mod options;
 mod plan;
@@ -66,17 +67,48 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// What can be written behind `--export`.
+const EXPORT_HELP: &str = "\
+--export mem:/PATH[,OPTION...]   files in memory, which end with the server
+--export dir:/PATH[,OPTION...]   a directory of this machine
+
+option               meaning                                            default
+ro, rw               whether nothing may be changed                     rw
+client=ADDRESS/BITS  an address or network that may mount it; repeated  all
+uid=N                over shm: a user of this machine that may; repeated all
+root_squash=yes|no   whether a client's root is the anonymous user      yes
+all_squash=yes|no    whether every client is the anonymous user         no
+anonuid=N anongid=N  the anonymous user and group                       65534
+objects=N            objects it may have; of dir: those remembered      1048576
+size=BYTES           mem: octets of data, as 512M                       the rest
+name=/PATH           dir: the path that clients mount                   the same
+sync=yes|no          dir: names are on the disk before an answer        yes
+
+Examples: stagd --export mem:/data,size=1G,client=10.0.0.0/8 ...
+          stagd --export dir:/srv/data,name=/data,ro ...";
+
+fn export_help(out: &mut Output) -> Result<(), Failure> {
+    EXPORT_HELP.lines().try_for_each(|line| out.text(line))?;
+    out.flush()
+}
+
 /// Serves until told to stop.
 pub fn run(options: &Options, out: &mut Output) -> Result<(), Failure> {
+    if options.export.iter().any(|export| export == "help") {
+        return export_help(out);
+    }
     logging::start()?;
     limits::survive_file_size_limit()?;
     // Clients say the modes of their files; what is ours alone is made with a mode of its own.
     rustix::process::umask(rustix::fs::Mode::empty());
     let settings = Settings::new(options)?;
     let plan = Plan::new(&settings)?;
+    services::check(&settings, &plan)?;
+    state::check(&settings, options.check)?;
     let mut place = Place::choose(&settings)?;
     directories::check(&settings, &mut place.warnings)?;
     if options.check {
+        place.warnings.extend(listeners::taken(&settings.listen));
         report::checked(&settings, &plan, &place, out)?;
         return fabric::check(&settings, &plan);
     }

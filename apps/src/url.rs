@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
+use stag::fabric::shm::check_name;
 
 use crate::remote::RemoteError;
 
@@ -139,7 +140,11 @@ impl FromStr for Url {
             let address = if fabric.is_network() { "HOST" } else { "NAME" };
             return fail(format!("the address is empty; write {scheme}://{address}/PATH"));
         }
-        let address = if fabric.is_network() { with_port(address) } else { Ok(address.to_owned()) };
+        let address = if fabric.is_network() {
+            with_port(address)
+        } else {
+            check_name(address).map(|()| address.to_owned())
+        };
         let address = match address {
             Ok(address) => address,
             Err(problem) => return fail(problem),
@@ -295,6 +300,8 @@ mod tests {
             ("iwarp://host/data?mountport=0", "\"0\" is not a port"),
             ("shm://demo/data?mountport=2049", "mountport: shm has no ports; leave it out"),
             ("shm:///data", "the address is empty"),
+            ("shm://a b/data", "' ' cannot be in a name; use letters, digits"),
+            ("shm://a,iwarp://b", "',' cannot be in a name"),
         ] {
             let error = text.parse::<Url>().unwrap_err();
             assert!(error.contains(part) && error.contains(text), "{error}");

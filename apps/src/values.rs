@@ -1,10 +1,14 @@
 //! Values of flags and configuration keys, and how they are shown.
 
 use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
 use std::str::FromStr;
 use std::time::Duration;
 
+use rustix::net::sockopt::set_tcp_congestion;
 use serde::de::{Deserialize, Deserializer, Error as _};
+use socket2::{Domain, Socket, Type};
 use stag::fabric::ExposureKind;
 use stag::fabric::shm::{Admit, BadAdmit};
 use stag::memory::PageChoice;
@@ -91,7 +95,31 @@ impl FromStr for CongestionControl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<CongestionControl, String> {
-        text.parse().map(CongestionControl).map_err(|bad| format!("{text:?}: {bad}"))
+        let parsed = text.parse().map(CongestionControl).map_err(|bad| format!("{text:?}: {bad}"))?;
+        try_congestion_control(text)?;
+        Ok(parsed)
+    }
+}
+
+/// Lets the kernel say whether it has the algorithm, and whether this user may choose it: it may load a module for it.
+fn try_congestion_control(name: &str) -> Result<(), String> {
+    let list = |file: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/net/ipv4/{file}")).unwrap_or_default();
+        text.split_whitespace().collect::<Vec<_>>().join(", ")
+    };
+    // Where there are no sockets there are other problems, and whoever needs one will say so.
+    let Ok(socket) = Socket::new(Domain::IPV4, Type::STREAM, None) else { return Ok(()) };
+    match set_tcp_congestion(&socket, name).map_err(|error| std::io::Error::from(error).kind()) {
+        Ok(()) => Ok(()),
+        Err(ErrorKind::NotFound) => {
+            let known = list("tcp_available_congestion_control");
+            Err(format!("{name:?}: this kernel has no such algorithm; it has: {known}"))
+        }
+        Err(ErrorKind::PermissionDenied) => {
+            let allowed = list("tcp_allowed_congestion_control");
+            Err(format!("{name:?}: it is for root; this user may choose: {allowed}"))
+        }
+        Err(_) => Ok(()),
     }
 }
 

@@ -52,6 +52,7 @@ fn every_help_fits_a_screen_and_shows_two_examples() {
 
 #[test]
 fn a_bad_command_line_is_one_line_and_status_2() {
+    let many_letters = format!("shm://{}", "n".repeat(80));
     let long_name = format!("shm://demo/data/{}", "n".repeat(256));
     let listen = ["--listen", "shm://demo"];
     let export = ["--export", "mem:/data"];
@@ -77,7 +78,30 @@ fn a_bad_command_line_is_one_line_and_status_2() {
             "use one of: window, registration, standing",
         ),
         (STAG, vec!["stat", &long_name], "a name has 256 octets, the limit is 255"),
-        (STAG, vec!["ping", "-c", "x", "shm://demo"], "stag ping: --count: invalid digit"),
+        (
+            STAG,
+            vec!["ping", "-c", "x", "shm://demo"],
+            "stag ping: --count: \"x\" is not a number; write a whole one",
+        ),
+        (
+            STAG,
+            vec!["ping", "-c", "99999999999999999999", "shm://demo"],
+            "is too large; write a smaller number",
+        ),
+        (STAG, vec!["ping", "-c", "-1", "shm://demo"], "stag ping: --count: -1 is not in 1..=4294967295"),
+        (STAG, vec!["perf", "null", "--rate", "5"], "stag perf: --rate is not an option here (see"),
+        (
+            STAG,
+            vec!["df", &many_letters],
+            "the name has 80 characters, the limit is 64; choose a shorter one",
+        ),
+        (STAG, vec!["df", "shm://a b"], "' ' cannot be in a name; use letters, digits"),
+        (STAG, vec!["demo", "--path", "/no/such"], "--path /no/such: No such file or directory"),
+        (
+            STAG,
+            vec!["perf", "null", "--fabric", "iwarp", "--congestion", "nosuch"],
+            "--congestion: \"nosuch\": this kernel has no such algorithm; it has: ",
+        ),
         (STAG, vec!["demo", "--size-limit", "12Q"], "--size-limit: \"12Q\" is not a size; write 4096, 64K"),
         (STAGD, listen.to_vec(), "nothing to serve; give an --export"),
         (STAGD, export.to_vec(), "nowhere to listen; give a --listen"),
@@ -89,6 +113,35 @@ fn a_bad_command_line_is_one_line_and_status_2() {
             "--inline-threshold 512 B: it must be 1 KiB to 256 KiB",
         ),
         (STAGD, with(&["--credits", "0"]), "--credits 0: it must be 1 to 1024"),
+        (STAGD, with(&["--credits", "abc"]), "--credits: \"abc\" is not a number; write a whole one"),
+        (STAGD, with(&["--memory", "-1"]), "--memory: \"-1\" is not a size; write 4096, 64K, 512M or 1G"),
+        (
+            STAGD,
+            [&export[..], &["--listen", "tcp://[::1]:7", "--congestion-control", "nosuch"]].concat(),
+            "--congestion-control: \"nosuch\": this kernel has no such algorithm; it has: ",
+        ),
+        (
+            STAGD,
+            with(&["--state-dir", "/dev/null"]),
+            "--state-dir /dev/null: is a file, and no directory; choose",
+        ),
+        (STAGD, with(&["--state-dir", "/proc/nope"]), "--state-dir /proc/nope: it cannot be made: "),
+        (STAGD, [&listen[..], &["--export", "/srv"]].concat(), "no medium before \"/srv\": write dir:/PATH"),
+        (
+            STAGD,
+            [&listen[..], &["--export", "mem:/a,size=2T"]].concat(),
+            "the sizes (size=) add up to 2 TiB, but ",
+        ),
+        (
+            STAGD,
+            [&listen[..], &["--check", "--export", "mem:/a,size=2T"]].concat(),
+            "the sizes (size=) add up to 2 TiB, but ",
+        ),
+        (
+            STAGD,
+            [&export[..], &["--listen", "shm://x,iwarp://0.0.0.0"]].concat(),
+            "one place for each; give --listen",
+        ),
         (STAGD, with(&["--poll", "lazy"]), "use one of: busy, adaptive"),
         (STAGD, with(&["--pages", "3m"]), "\"3m\": unknown page size; use one of: auto, 1g, 2m, thp, 4k"),
         (
@@ -236,6 +289,7 @@ fn a_bad_configuration_file_is_named_with_the_line_and_the_key() {
         ("exports = [\"mem:/data\"]\n", "line 1: unknown field `exports`, expected one of `export`"),
         ("export = [\"mem:/data\"]\n\nmemory = \"3Q\"\n", "line 3: \"3Q\" is not a size"),
         ("credits = \"many\"\n", "line 1: invalid type"),
+        ("export = 7\n", "line 1: invalid type: integer `7`, expected a text, or a list of them"),
         ("listen = [\"tcp://x\"]\n", "write tcp://HOST:PORT"),
         ("export = [\n", "line 1: "),
     ] {
@@ -310,4 +364,147 @@ fn a_server_over_shm_says_whom_it_admits() {
     let any = said(&["--config", file.to_str().unwrap()]);
     std::fs::remove_file(&file).unwrap();
     assert!(any.starts_with("admits every process of this machine: "), "{any}");
+}
+
+#[test]
+fn help_is_a_word_too() {
+    for (asked, option) in [(&["help", "ls"][..], &["ls", "--help"][..]), (&["help"], &["--help"])] {
+        let (asked, option) = (run(STAG, asked), run(STAG, option));
+        assert!(asked.status.success() && !asked.stdout.is_empty());
+        assert_eq!(text(&asked.stdout), text(&option.stdout));
+    }
+    assert_eq!(run(STAG, &["help", "frob"]).status.code(), Some(2));
+
+    let exports = run(STAGD, &["--export", "help"]);
+    assert!(exports.status.success(), "{}", text(&exports.stderr));
+    let exports = text(&exports.stdout);
+    for part in ["client=ADDRESS/BITS", "root_squash=yes|no", "yes\n", "sync=yes|no", "name=/PATH", "65534"] {
+        assert!(exports.contains(part), "{part:?} is not in {exports}");
+    }
+    assert!(exports.lines().all(|line| line.chars().count() <= 80), "{exports}");
+    // It is named where one looks first.
+    assert!(text(&run(STAGD, &["--help"]).stdout).contains("help lists"));
+}
+
+/// What a list has one item of may be written without the brackets.
+#[test]
+fn one_export_in_a_configuration_file_needs_no_list() {
+    let folder = std::env::temp_dir().join(format!("stag-one-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("stagd.toml");
+    std::fs::write(&path, "export = \"mem:/one\"\nlisten = \"shm://one\"\nmemory = \"32M\"\n").unwrap();
+    let output = run(STAGD, &["--json", "--check", "--config", path.to_str().unwrap()]);
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let checked: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(checked["exports"], serde_json::json!(["mem:/one"]));
+}
+
+/// `--check` looks whether it could listen there, and by whom the place is taken; the server says so when it starts.
+#[test]
+fn a_taken_place_is_named_with_who_has_it() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let by = format!("PID {}", std::process::id());
+    for scheme in ["tcp", "iwarp"] {
+        let url = format!("{scheme}://{address}");
+        let arguments = ["--export", "mem:/data", "--memory", "32M", "--listen", &url];
+        let checked = run(STAGD, &[&arguments[..], &["--check"]].concat());
+        assert!(checked.status.success(), "{}", text(&checked.stderr));
+        let warning = format!("warning: {url} is in use (");
+        let checked = text(&checked.stdout);
+        let line =
+            checked.lines().find(|line| line.starts_with(&warning)).unwrap_or_else(|| panic!("{checked}"));
+        assert!(line.contains(&by), "{line}");
+        let started = run(STAGD, &arguments);
+        let complaint = text(&started.stderr);
+        assert_eq!(started.status.code(), Some(1), "{complaint}");
+        assert!(complaint.contains(&by) && complaint.contains(&url), "{complaint}");
+    }
+    drop(listener);
+    let url = format!("tcp://{address}");
+    let arguments = ["--export", "mem:/data", "--memory", "32M", "--check", "--listen", &url];
+    assert!(!text(&run(STAGD, &arguments).stdout).contains("in use"));
+}
+
+/// The options of a help text that take a value, one name each.
+fn options_with_values(help: &str) -> Vec<String> {
+    let words = help.lines().filter_map(|line| {
+        let at = line.find("--")?;
+        let mut words = line[at..].split_whitespace();
+        let (name, value) = (words.next()?, words.next()?);
+        (value.starts_with('<') && line.trim_start().starts_with('-')).then(|| name.to_owned())
+    });
+    words.collect()
+}
+
+/// Every option with every kind of nonsense: it is taken, or refused with its name, what was found, and in words
+/// that are not a library's.
+#[test]
+fn each_option_refuses_nonsense_in_words() {
+    let nonsense = [
+        "",
+        "-1",
+        "abc",
+        "99999999999999999999",
+        "1.5",
+        "0x10",
+        "\u{1f600}",
+        " ",
+        "a,b",
+        "/proc/nope",
+        "=",
+        "1e9",
+    ];
+    let served = ["--check", "--export", "mem:/data", "--memory", "32M", "--listen", "shm://nonsense"];
+    let mut cases: Vec<(&str, Vec<&str>)> = vec![(STAGD, served.to_vec())];
+    // To nobody: none of these gets as far as a Call.
+    for command in ["ping", "perf", "ls", "put", "hugepages setup", "doctor", "dump", "demo"] {
+        let arguments: Vec<&str> = match command {
+            "perf" => vec!["perf", "null", "shm://nonsense"],
+            "put" => vec!["put", "/proc/nope", "shm://nonsense/a"],
+            "hugepages setup" => vec!["hugepages", "setup", "--count", "0"],
+            "doctor" => vec!["doctor"],
+            "dump" => vec!["dump", "/proc/nope"],
+            "demo" => vec!["demo", "--path", "/proc/nope"],
+            "ping" => vec!["ping", "shm://nonsense"],
+            command => vec![command, "shm://nonsense"],
+        };
+        cases.push((STAG, arguments));
+    }
+    let mut refused = 0;
+    for (program, arguments) in cases {
+        let commands: Vec<&str> =
+            arguments.iter().copied().take_while(|word| !word.starts_with('-')).collect();
+        let commands = match program {
+            STAGD => &[][..],
+            _ if commands[0] == "hugepages" => &commands[..2],
+            _ => &commands[..1],
+        };
+        let help = run(program, &[commands, &["--help"]].concat());
+        for option in options_with_values(text(&help.stdout)) {
+            for value in nonsense {
+                let mut given = arguments.clone();
+                // Instead of what it has already.
+                if let Some(at) = given.iter().position(|word| *word == option) {
+                    given.drain(at..at + 2);
+                }
+                given.extend([option.as_str(), value]);
+                let output = run(program, &given);
+                let complaint = text(&output.stderr);
+                assert!(output.status.code().is_some(), "{given:?}: {}", output.status);
+                assert!(complaint.lines().count() <= 1, "{given:?}: {complaint}");
+                for foreign in ["invalid digit", "cannot parse", "panicked", "number too", "(os error 22)"] {
+                    assert!(!complaint.contains(foreign), "{given:?}: {complaint}");
+                }
+                if output.status.code() == Some(2) {
+                    refused += 1;
+                    let name = option.trim_start_matches('-');
+                    assert!(complaint.contains(name), "{given:?} names no {option}: {complaint}");
+                    assert!(value.trim().is_empty() || complaint.contains(value), "{given:?}: {complaint}");
+                }
+            }
+        }
+    }
+    assert!(refused > 100, "only {refused} of these were refused");
 }

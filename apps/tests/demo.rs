@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::time::SystemTime;
 
-use common::{Folder, STAG, content, stag_fails, stag_json, stag_ok};
+use common::{Folder, STAG, content, stag, stag_json, stag_ok};
 
 fn small_tree(what: &str) -> Folder {
     let folder = Folder::new(what);
@@ -64,7 +64,10 @@ fn what_is_over_the_limit_is_left_out_and_told() {
     let path = folder.0.to_str().unwrap();
     let text = stag_ok(&["demo", "--path", path, "--size-limit", "1M"]);
     assert!(text.contains("1 files more would be over 1 MiB: left out"), "{text}");
-    let complaint = stag_fails(&["demo", "--path", "/no/such/folder"]);
+    // A wrong argument: nothing was done.
+    let refused = stag(&["demo", "--path", "/no/such/folder"]);
+    let complaint = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{complaint}");
     assert!(complaint.contains("--path /no/such/folder: "), "{complaint}");
 }
 

@@ -171,7 +171,10 @@ fn what_cannot_be_done_is_said_on_one_line() {
         (vec!["cat", &server.at("data")], "is a folder"),
         (vec!["rm", &server.url], "names a server; add an export and a path"),
         (vec!["mkdir", &server.at("fixed/a")], "the export is read-only"),
-        (vec!["put", big, &server.at("data/big")], "no space left; give the server more --memory"),
+        (
+            vec!["put", big, &server.at("data/big")],
+            "no space left in this export (`stag df` shows it); raise its size= or the server's --memory",
+        ),
         (vec!["put", "/no/such", &server.at("data")], "/no/such: no such file"),
         (vec!["ping", "shm://nobody-listens-there"], "nobody listens there; start one: stagd --export"),
     ] {
@@ -208,4 +211,23 @@ fn a_fetched_tree_follows_no_link() {
     symlink(outside.join("file"), back.join("tree/deep/file")).unwrap();
     stag_fails(&["get", "-r", &server.at("data/tree"), back.to_str().unwrap()]);
     assert_eq!(fs::read(outside.join("file")).unwrap(), b"old");
+}
+
+/// An export is the server's, and a complaint is all that a failed command prints.
+#[test]
+fn an_export_is_no_file_of_the_clients() {
+    let server = Server::with_data();
+    let export = server.at("data");
+    for arguments in [&["rm", "-r", &export][..], &["mkdir", &export], &["mv", &export, &server.at("data/a")]]
+    {
+        let complaint = stag_fails(arguments);
+        assert!(
+            complaint.contains("/data: is an export; clients can neither make, move nor remove it"),
+            "{complaint}"
+        );
+    }
+    let complaint = stag_fails(&["mkdir", &server.at("nowhere/a")]);
+    assert!(complaint.contains("is in no export; the server has: /data"), "{complaint}");
+    let absent = stag(&["df", &server.at("data/absent")]);
+    assert_eq!((absent.status.code(), absent.stdout.len()), (Some(1), 0));
 }

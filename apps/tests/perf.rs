@@ -89,9 +89,46 @@ fn iwarp_is_measured_and_compared_with_tcp() {
     check(&measure(&["read", &server.at("data"), "-s", "8K"]), "read");
     let (stopped, status) = server.stop();
     assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
-    let complaint =
-        stag_fails(&[&["perf", "null", "--fabric", "iwarp", "--congestion", "nosuch"], &SHORT[..]].concat());
-    assert!(complaint.contains("nosuch"), "{complaint}");
+}
+
+/// A run without Calls has measured nothing, and so met nothing.
+#[test]
+fn a_run_without_calls_meets_no_requirement() {
+    let _turn = alone();
+    let arguments = ["--json", "perf", "null", "-t", "1ns", "--warm-up", "0s", "--repeat", "2"];
+    let more = ["--poll", "adaptive", "--require", "p99<1000s", "--require", "rate<1000M"];
+    let output = stag(&[&arguments[..], &more].concat());
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{complaint}"));
+    assert_eq!((&found["calls"], &found["rounds_empty"]), (&0.into(), &2.into()), "{found}");
+    assert_eq!((&found["latency_ns"], &found["ratios"]), (&Value::Null, &Value::Null), "{found}");
+    for requirement in found["requirements"].as_array().unwrap() {
+        assert_eq!((&requirement["found"], &requirement["met"]), (&Value::Null, &false.into()), "{found}");
+    }
+    assert_eq!((output.status.code(), complaint.lines().count()), (Some(1), 1), "{complaint}");
+    let part =
+        "--require p99<1000s: not measured: a round of 1 ns is too short: 0 Calls; give more, as in -t 1s";
+    assert!(complaint.contains(part), "{complaint}");
+
+    // Nor does it end well without requirements; a table has dashes.
+    let output = stag(&[&arguments[1..], &["--poll", "adaptive"]].concat());
+    let (text, complaint) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(complaint.contains("a round of 1 ns is too short: 0 Calls"), "{complaint}");
+    let row = text.lines().find(|line| line.starts_with("null ")).unwrap();
+    assert!(row.split_whitespace().filter(|word| *word == "-").count() >= 5, "{row}");
+    assert!(!text.contains("0 ns"), "{text}");
+}
+
+#[test]
+fn more_depth_than_credits_is_said() {
+    let _turn = alone();
+    let server = Server::start(&["--export", "mem:/data", "--credits", "8"]);
+    let found = measure(&["null", &server.url, "-q", "32"]);
+    assert!(found["notes"].to_string().contains("depth 32: the server lets 8 Calls"), "{found}");
+    let found = measure(&["null", &server.url, "-q", "4"]);
+    assert!(!found["notes"].to_string().contains("depth 4"), "{found}");
 }
 
 #[test]
@@ -107,6 +144,10 @@ fn a_requirement_decides_the_status() {
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
     assert!(complaint.contains("--require p99<1ns: ") && complaint.contains(" found"), "{complaint}");
     assert!(!complaint.contains("rate"), "only what was missed: {complaint}");
+
+    let found = measure(&["null", "--require", "p50<1000s"]);
+    let p50 = found["requirements"][0]["found"].as_f64().unwrap();
+    assert_eq!(Some(p50), found["latency_ns"]["p50"]["median"].as_f64(), "{found}");
 }
 
 #[test]

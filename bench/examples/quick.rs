@@ -25,6 +25,7 @@ fn main() -> anyhow::Result<()> {
     let (Some(limits), Some(ratios)) = (&figures.limits, &figures.ratios) else {
         anyhow::bail!("the cores are one")
     };
+    let Some(latency) = &figures.latency_ns else { anyhow::bail!("no Call ended") };
     println!(
         "{:?} {}B q{}: {:.2} M/s ({:.2} GB/s), p50 {:.0} ns p99 {:.0} ns; echo {:.0} ns {:.1} M/s, line {:.0} ns, \
          copy hot {:.1} read {:.1} GB/s; ratios: latency {:.2}, rate {:.2}, hot {:.2}, read {:.2}; leaked {}",
@@ -33,8 +34,8 @@ fn main() -> anyhow::Result<()> {
         scenario.depth,
         figures.calls_per_second.median / 1e6,
         figures.bytes_per_second.median / 1e9,
-        figures.latency_ns.p50.median,
-        figures.latency_ns.p99.median,
+        latency.p50.median,
+        latency.p99.median,
         limits.echo_round_trip_ns.median,
         limits.echo_per_second.median / 1e6,
         limits.line_transfer_ns.median,

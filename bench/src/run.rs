@@ -29,8 +29,10 @@ pub struct Figures {
     pub calls_per_second: Spread,
     /// Octets of data a second; 0 for operations that move none.
     pub bytes_per_second: Spread,
-    /// Latency in nanoseconds.
-    pub latency_ns: Latency,
+    /// Latency in nanoseconds, of the rounds with Calls; `None` if none had any.
+    pub latency_ns: Option<Latency>,
+    /// Rounds in which no Call ended: they were too short, and have no latencies.
+    pub rounds_empty: usize,
     /// The box's limits; one measurement in each round. None when there is only one core: they spin.
     pub limits: Option<Limits>,
     /// The figures as ratios to the limits of the same round.
@@ -199,7 +201,18 @@ fn sum_up(
     let size = if scenario.operation.has_size() { scenario.size as f64 } else { 0.0 };
     let rates: Vec<f64> = rounds.iter().map(|round| rate(round)).collect();
     let latencies: Vec<Histogram<u64>> = rounds.iter().map(|round| merged(round)).collect();
-    let of = |value: &dyn Fn(&Histogram<u64>) -> f64| Spread::of(latencies.iter().map(value).collect());
+    let is_measured = |latency: &&Histogram<u64>| !latency.is_empty();
+    let rounds_empty = latencies.len() - latencies.iter().filter(is_measured).count();
+    let of = |value: &dyn Fn(&Histogram<u64>) -> f64| {
+        Spread::of(latencies.iter().filter(is_measured).map(value).collect())
+    };
+    // The median latency of each round that has one, in relation to what a limit of that round was.
+    let latency_to = |limit: &dyn Fn(usize) -> f64| {
+        let measured = latencies.iter().enumerate().filter(|(_, latency)| !latency.is_empty());
+        Spread::of(
+            measured.map(|(round, latency)| latency.value_at_quantile(0.5) as f64 / limit(round)).collect(),
+        )
+    };
     let ratio = |value: &dyn Fn(usize) -> f64| Spread::of((0..rounds.len()).map(value).collect());
     let gather = |value: &dyn Fn(&Limits) -> f64| Spread::of(limit_rounds.iter().map(value).collect());
     let last = &rounds[rounds.len() - 1][0];
@@ -209,13 +222,14 @@ fn sum_up(
         calls: rounds.iter().flatten().map(|client| client.calls).sum(),
         calls_per_second: Spread::of(rates.clone()),
         bytes_per_second: Spread::of(rates.iter().map(|rate| rate * size).collect()),
-        latency_ns: Latency {
+        latency_ns: (rounds_empty < rounds.len()).then(|| Latency {
             p50: of(&|latency| latency.value_at_quantile(0.5) as f64),
             p99: of(&|latency| latency.value_at_quantile(0.99) as f64),
             p999: of(&|latency| latency.value_at_quantile(0.999) as f64),
             max: of(&|latency| latency.max() as f64),
             mean: of(&Histogram::mean),
-        },
+        }),
+        rounds_empty,
         limits: limit_rounds.first().map(|first| Limits {
             line_transfer_ns: gather(&|limits| limits.line_transfer_ns.median),
             echo_round_trip_ns: gather(&|limits| limits.echo_round_trip_ns.median),
@@ -225,9 +239,7 @@ fn sum_up(
             ..first.clone()
         }),
         ratios: limit_rounds.first().map(|_| Ratios {
-            latency_to_echo: ratio(&|round| {
-                latencies[round].value_at_quantile(0.5) as f64 / limit_rounds[round].echo_round_trip_ns.median
-            }),
+            latency_to_echo: latency_to(&|round| limit_rounds[round].echo_round_trip_ns.median),
             rate_to_echo: ratio(&|round| rates[round] / limit_rounds[round].echo_per_second.median),
             bytes_to_copy_hot: ratio(&|round| rates[round] * size / limit_rounds[round].copy_hot.median),
             bytes_to_copy_read: ratio(&|round| rates[round] * size / limit_rounds[round].copy_read.median),
@@ -238,9 +250,7 @@ fn sum_up(
             stream_crc: Spread::of(tcp_rounds.iter().map(|tcp| tcp.stream_crc.median).collect()),
         }),
         tcp_ratios: tcp_rounds.first().map(|_| TcpRatios {
-            latency_to_tcp: ratio(&|round| {
-                latencies[round].value_at_quantile(0.5) as f64 / tcp_rounds[round].round_trip_ns.median
-            }),
+            latency_to_tcp: latency_to(&|round| tcp_rounds[round].round_trip_ns.median),
             bytes_to_stream: ratio(&|round| {
                 let tcp = &tcp_rounds[round];
                 let stream = if scenario.crc { tcp.stream_crc } else { tcp.stream };
@@ -249,9 +259,7 @@ fn sum_up(
         }),
         bare_limits: BareLimits::gather(bare_rounds),
         bare_ratios: bare_rounds.first().map(|first| BareRatios {
-            latency_to_bare: ratio(&|round| {
-                latencies[round].value_at_quantile(0.5) as f64 / bare_rounds[round].round_trip_ns.median
-            }),
+            latency_to_bare: latency_to(&|round| bare_rounds[round].round_trip_ns.median),
             rate_to_bare: ratio(&|round| rates[round] / bare_rounds[round].echoes_per_second.median),
             bytes_to_transfer: first.transfer.is_some().then(|| {
                 ratio(&|round| {

@@ -5,8 +5,10 @@
 //! | `plan` | the flags checked, and every gap filled |
 //! | `numbers` | times and counts, as the flags take them |
 //! | `requirement` | `--require 'p99<20us'` |
+//! | `notes` | what spoils the figures, said once |
 //! | `report` | what is said, to people and to programs |
 
+mod notes;
 mod numbers;
 mod plan;
 mod report;
@@ -118,6 +120,7 @@ impl Perf {
         let plan = Plan::new(self)?;
         report::chosen(&plan, out)?;
         let mut missed = Vec::new();
+        let mut empty = Vec::new();
         let mut leaked = 0;
         for (index, scenario) in plan.scenarios.iter().enumerate() {
             let bar = progress(&plan, index, out);
@@ -127,10 +130,12 @@ impl Perf {
             let figures = figures.map_err(|error| Failure::run(format_args!("{error:#}")))?;
             let found: Vec<_> = self.require.iter().map(|wanted| wanted.verdict(&figures)).collect();
             report::measured(&plan, index, &figures, &found, out)?;
-            missed.extend(found.iter().filter(|verdict| !verdict.met).map(|verdict| {
-                let at = if self.all { format!(" at {}", Size(scenario.size as u64)) } else { String::new() };
-                format!("--require {}{at}: {} found", verdict.wanted, verdict.found)
-            }));
+            let at = if self.all { format!("at {}: ", Size(scenario.size as u64)) } else { String::new() };
+            let failed = found.iter().filter(|verdict| !verdict.met);
+            missed.extend(failed.map(|verdict| format!("{at}--require {verdict}")));
+            if figures.latency_ns.is_none() {
+                empty.extend(requirement::too_short(&figures).map(|problem| at + &problem));
+            }
             leaked += figures.buffers_leaked;
         }
         if leaked > 0 {
@@ -138,6 +143,9 @@ impl Perf {
         }
         if !missed.is_empty() {
             return Err(Failure::run(missed.join("; ")));
+        }
+        if !empty.is_empty() {
+            return Err(Failure::run(empty.join("; ")));
         }
         Ok(())
     }

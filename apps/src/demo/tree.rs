@@ -71,8 +71,13 @@ impl Tree {
             None => (project()?, &SKIPPED),
         };
         let fail = |error: io::Error| Failure::run(format_args!("--path {}: {error}", root.display()));
-        if !fs::metadata(&root).map_err(fail)?.is_dir() {
-            return Err(Failure::usage(format_args!("--path {}: is no folder", root.display())));
+        let wrong = |problem: &dyn std::fmt::Display| {
+            Failure::usage(format_args!("--path {}: {problem}; choose a folder", root.display()))
+        };
+        match fs::metadata(&root) {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => return Err(wrong(&"is no folder")),
+            Err(error) => return Err(wrong(&error)),
         }
         let mut tree = Tree { root: root.clone(), ..Tree::default() };
         tree.objects.push(Object {

@@ -187,6 +187,11 @@ pub(super) fn mount_advice(settings: &Settings, places: &[Listen]) -> Option<Str
     })
 }
 
+/// Whether somebody else listens there.
+pub(super) fn is_in_use(error: &FabricError) -> bool {
+    matches!(error, FabricError::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
+}
+
 /// What to do when it cannot listen there, where the error does not say it.
 pub(super) fn listen_advice(error: &FabricError, place: &Listen, all: &[Listen]) -> &'static str {
     let FabricError::System { source, .. } = error else { return "" };

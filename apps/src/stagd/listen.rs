@@ -34,6 +34,11 @@ impl FromStr for Listen {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Listen, String> {
+        if text.contains(',') {
+            return Err(format!(
+                "{text:?}: one place for each; give --listen (in a file, an item of the list) for each"
+            ));
+        }
         let Some(address) = text.strip_prefix(TCP) else { return text.parse().map(Listen::Fabric) };
         let address = address.strip_suffix('/').unwrap_or(address);
         let port = address.rsplit_once(':').and_then(|(host, port)| {

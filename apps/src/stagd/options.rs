@@ -1,10 +1,12 @@
 //! What a user may set: flags, and the same keys in a configuration file. Flags win.
 
+use std::fmt;
 use std::fs;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, SeqAccess, Visitor};
 
 use crate::failure::Failure;
 use crate::values::{CongestionControl, Exposure, Pages, Poll, ShmAllow, Size, Switch};
@@ -12,13 +14,15 @@ use crate::values::{CongestionControl, Exposure, Pages, Poll, ShmAllow, Size, Sw
 use super::listen::Listen;
 
 /// Everything that can be set, and nothing decided yet.
-#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[derive(Clone, Debug, Default, Args, serde::Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Options {
     /// What is served: a [`stag::nfs::export::Export`] each
-    #[arg(long, value_name = "SPEC", help = "Serve mem:/PATH[,ro] or dir:/PATH[,ro]")]
+    #[serde(deserialize_with = "one_or_many")]
+    #[arg(long, value_name = "SPEC", help = "mem:/PATH or dir:/PATH[,OPTIONS]; help lists")]
     pub export: Vec<String>,
     /// shm://NAME; iwarp://, verbs://, tcp://HOST:N
+    #[serde(deserialize_with = "one_or_many")]
     #[arg(long, value_name = "URL")]
     pub listen: Vec<Listen>,
     /// Memory [default: RAM / 4, at most 1G]
@@ -114,6 +118,33 @@ impl Options {
             until_eof: flags.until_eof,
         })
     }
+}
+
+/// In a file a list, or one item alone.
+fn one_or_many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct List<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a text, or a list of them such as [\"mem:/data\"]")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {
+            T::deserialize(text.into_deserializer()).map(|item| vec![item])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(item) = items.next_element()? {
+                list.push(item);
+            }
+            Ok(list)
+        }
+    }
+
+    deserializer.deserialize_any(List(PhantomData))
 }
 
 fn read(path: &Path) -> Result<Options, Failure> {

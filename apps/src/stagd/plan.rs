@@ -165,7 +165,7 @@ impl Plan {
             .add("locks, at most", locks.memory_max(), 1)
             .add("objects and names, at most", OBJECT_LEN, objects_max);
         let lost = settings.memory - prices.bytes();
-        prices.add("lost to whole hugepages", lost, 1);
+        prices.add("rounding", lost, 1);
         Ok(Plan {
             engine,
             device_completions: u32::try_from(device_completions).unwrap_or(u32::MAX),

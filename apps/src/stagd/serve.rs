@@ -16,6 +16,7 @@ use stag::runtime::{
 use super::claims::{Claim, Claimed, Claims, Holder};
 use super::fabric::{self, Served};
 use super::listen::Listen;
+use super::listeners;
 use super::plan::{PAGE_LEN, Plan};
 use super::registration::Registration;
 use super::report::Snapshot;
@@ -189,7 +190,9 @@ impl Server<'_> {
         for place in &settings.listen {
             let fail = |error| {
                 let advice = fabric::listen_advice(&error, place, &settings.listen);
-                Failure::run(format_args!("--listen {place}: {error}{advice}"))
+                let holder = listeners::holder(place).filter(|_| fabric::is_in_use(&error));
+                let holder = holder.map_or_else(String::new, |holder| format!(" by {holder}"));
+                Failure::run(format_args!("--listen {place}: {error}{holder}{advice}"))
             };
             places.push(match place {
                 Listen::Fabric(url) => {

@@ -66,6 +66,11 @@ pub(super) fn make(
     Ok(server::services_with_locks(exports, time, locking, registry))
 }
 
+/// Sees that the exports have the room that they ask for.
+pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
+    shares(&settings.exports, plan).map(drop)
+}
+
 /// What NLM and NSM begin with: nothing, or what is known from before a restart.
 pub(super) fn locking(settings: &Settings, plan: &Plan) -> Result<SharedLocking, Failure> {
     let recovered = match &settings.state_dir {
@@ -100,7 +105,7 @@ fn shares(exports: &[(String, Export)], plan: &Plan) -> Result<Vec<Share>, Failu
         plan.files_len_max.checked_sub(said).filter(|left| silent == 0 || *left >= PAGE_LEN as u64 * silent);
     let Some(left) = left else {
         return Err(Failure::usage(format_args!(
-            "the exports' sizes add up to {}, but {} are for files; lower a size= or raise --memory",
+            "export: the sizes (size=) add up to {}, but {} of --memory are for files; lower a size= or raise --memory",
             Size(said),
             Size(plan.files_len_max),
         )));

@@ -6,9 +6,11 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Access;
 use rustix::process::geteuid;
 use stag::nfs::handle::{HandleKey, SECRET_LEN};
 
+use super::Settings;
 use crate::failure::Failure;
 
 /// The secret's file.
@@ -30,6 +32,32 @@ pub(super) fn path(asked: Option<&Path>) -> Result<PathBuf, String> {
     state.map(|state| state.join("stag")).ok_or_else(|| {
         "clients' file handles of directories end with this process; give a --state-dir".to_owned()
     })
+}
+
+/// Sees that `--state-dir`, if it is given, is a directory, or makes it one, unless it is `only_looked_at`.
+pub(super) fn check(settings: &Settings, only_looked_at: bool) -> Result<(), Failure> {
+    let Some(folder) = &settings.state_dir else { return Ok(()) };
+    let wrong = |problem: &dyn std::fmt::Display| {
+        let folder = folder.display();
+        Err(Failure::usage(format_args!(
+            "--state-dir {folder}: {problem}; choose a directory that may be written"
+        )))
+    };
+    match fs::metadata(folder) {
+        Ok(found) if !found.is_dir() => return wrong(&"is a file, and no directory"),
+        Ok(_) => {}
+        Err(error) if error.kind() != ErrorKind::NotFound => return wrong(&error),
+        Err(_) if only_looked_at => return Ok(()),
+        Err(_) => {
+            if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(folder) {
+                return wrong(&format_args!("it cannot be made: {error}"));
+            }
+        }
+    }
+    match rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) => Ok(()),
+        Err(error) => wrong(&std::io::Error::from(error)),
+    }
 }
 
 /// The key that handles are sealed with: that of the run before, or a new one, which is kept. Only for this run if

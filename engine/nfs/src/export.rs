@@ -208,6 +208,13 @@ fn parse(text: &str) -> Result<Export, Complaint> {
     let medium = match medium {
         "mem" => Medium::Memory,
         "dir" => Medium::Directory,
+        "" => {
+            return Err((
+                "no medium before",
+                place.to_owned(),
+                "write dir:/PATH for a directory of this machine, mem:/PATH for files in memory",
+            ));
+        }
         other => {
             return Err((
                 "medium",

@@ -174,7 +174,7 @@ fn huge_pages(root: &Path) -> Option<Finding> {
         what: "transparent huge pages",
         found: format!("{mode} for shared memory"),
         why: "where no huge pages are reserved, arenas fall back to pages of 4 KiB, which cost TLB misses",
-        repair: format!("`echo advise | sudo tee /{path}`; or reserve some: `stag doctor` says how"),
+        repair: format!("`echo advise | sudo tee /{path}`; or reserve some: `sudo stag hugepages setup --size 2m --count 512 --apply`"),
     })
 }
 

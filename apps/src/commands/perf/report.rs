@@ -8,8 +8,9 @@ use stag_bench::opened::DeviceFacts;
 use stag_bench::run::{BareRatios, Latency, Ratios, TcpRatios};
 use stag_bench::{BareLimits, Figures, Limits, Spread, TcpLimits};
 
+use super::notes;
 use super::plan::Plan;
-use super::requirement::{Verdict, rate};
+use super::requirement::{Verdict, rate, too_short};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::values::{Size, Time};
@@ -30,7 +31,7 @@ struct Measured<'a> {
     url: Option<String>,
     touch: bool,
     pages: &'a str,
-    notes: Vec<&'a str>,
+    notes: Vec<String>,
     findings: Vec<Found<'a>>,
     inline_threshold_call: u32,
     inline_threshold_reply: u32,
@@ -38,7 +39,10 @@ struct Measured<'a> {
     calls: u64,
     calls_per_second: Spread,
     bytes_per_second: Spread,
-    latency_ns: Latency,
+    /// Null if no round had a Call.
+    latency_ns: Option<Latency>,
+    /// Rounds without Calls.
+    rounds_empty: usize,
     client_copied_bytes_per_call: f64,
     /// Null of a server that is not our own.
     server_copied_bytes_per_call: Option<f64>,
@@ -132,8 +136,7 @@ pub(super) fn measured(
         limits(plan, figures, false, out)?;
     }
     for verdict in requirements {
-        let word = if verdict.met { "met" } else { "MISSED" };
-        out.line(format_args!("{word:<10} {}: {} found", verdict.wanted, verdict.found))?;
+        out.line(format_args!("{:<10} {verdict}", verdict.word()))?;
     }
     out.flush()
 }
@@ -145,6 +148,7 @@ fn object<'a>(
     requirements: &'a [Verdict],
 ) -> Measured<'a> {
     let scenario = &plan.scenarios[index];
+    let is_measured = figures.latency_ns.is_some();
     Measured {
         operation: plan.operation(),
         size: scenario.operation.has_size().then_some(scenario.size),
@@ -156,7 +160,13 @@ fn object<'a>(
         url: plan.url.as_ref().map(ToString::to_string),
         touch: scenario.touch,
         pages: &figures.pages,
-        notes: plan.notes.iter().chain(&figures.notes).map(String::as_str).collect(),
+        notes: plan
+            .notes
+            .iter()
+            .cloned()
+            .chain(notes::merged(&figures.notes))
+            .chain(notes::of_depth(figures))
+            .collect(),
         findings: plan.findings.iter().map(Found::from).collect(),
         inline_threshold_call: figures.inline_thresholds.0,
         inline_threshold_reply: figures.inline_thresholds.1,
@@ -165,18 +175,19 @@ fn object<'a>(
         calls_per_second: figures.calls_per_second,
         bytes_per_second: figures.bytes_per_second,
         latency_ns: figures.latency_ns,
+        rounds_empty: figures.rounds_empty,
         client_copied_bytes_per_call: figures.client_copied_bytes_per_call,
         server_copied_bytes_per_call: figures.server_copied_bytes_per_call,
         limits: figures.limits.as_ref(),
-        ratios: figures.ratios.as_ref(),
+        ratios: figures.ratios.as_ref().filter(|_| is_measured),
         fabric: scenario.fabric,
         device: figures.device.as_ref(),
         crc: (scenario.fabric == stag_bench::Fabric::Iwarp).then_some(scenario.crc),
         congestion_control: figures.congestion_control.as_deref(),
         tcp_limits: figures.tcp_limits.as_ref(),
-        tcp_ratios: figures.tcp_ratios.as_ref(),
+        tcp_ratios: figures.tcp_ratios.as_ref().filter(|_| is_measured),
         bare_limits: figures.bare_limits.as_ref(),
-        bare_ratios: figures.bare_ratios.as_ref(),
+        bare_ratios: figures.bare_ratios.as_ref().filter(|_| is_measured),
         leaked: figures.buffers_leaked,
         requirements,
     }
@@ -198,8 +209,11 @@ fn engine(figures: &Figures, out: &mut Output) -> Result<(), Failure> {
     }
     out.line(format_args!("messages   inline up to {calls} for Calls, {replies} for Replies"))?;
     out.line(format_args!("pages      {}", figures.pages))?;
-    for note in &figures.notes {
+    for note in notes::merged(&figures.notes) {
         out.line(format_args!("warning: pages: {note}"))?;
+    }
+    if let Some(note) = notes::of_depth(figures) {
+        out.line(format_args!("warning: {note}"))?;
     }
     out.line("")
 }
@@ -218,21 +232,30 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), Failure> 
     } else {
         plan.operation().to_owned()
     };
-    let latency = &figures.latency_ns;
-    let [p50, p99, p999, max] = [latency.p50, latency.p99, latency.p999, latency.max].map(time);
+    let [p50, p99, p999, max] = match &figures.latency_ns {
+        Some(latency) => {
+            [latency.p50, latency.p99, latency.p999, latency.max].map(|spread| time(spread).to_string())
+        }
+        None => std::array::from_fn(|_| "-".to_owned()),
+    };
     let bandwidth = match figures.bytes_per_second.median {
         0.0 => "-".to_owned(),
         bytes => format!("{:.2}", bytes / 1e9),
     };
     // Both ends' where both are ours.
     let copied = figures.client_copied_bytes_per_call + figures.server_copied_bytes_per_call.unwrap_or(0.0);
-    let ratio = main(figures).map_or("-".to_owned(), |(_, ratio)| format!("{:.2}", ratio.median));
+    let ratio = main(figures).filter(|_| figures.latency_ns.is_some());
+    let ratio = ratio.map_or("-".to_owned(), |(_, ratio)| format!("{:.2}", ratio.median));
     out.line(format_args!(
         "{size:<9} {:>11} {:>5.0}% {bandwidth:>9} {p50:>9} {p99:>9} {p999:>9} {max:>9} {:>7} {copied:>11.0} {ratio:>9}",
         rate(figures.calls_per_second.median),
         figures.calls_per_second.percent(),
         figures.credits_granted,
-    ))
+    ))?;
+    match too_short(figures) {
+        Some(problem) => out.line(format_args!("warning: {problem}")),
+        None => Ok(()),
+    }
 }
 
 /// The limit that counts most for a scenario: its name, and the ratio to it.
@@ -364,8 +387,9 @@ fn limit_line(
     ratio: Option<(&str, Spread)>,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let ratio = ratio.map_or(String::new(), |(name, ratio)| {
-        format!("   {name:<14} {:>7.2} {:>5.0}%", ratio.median, ratio.percent())
+    let ratio = ratio.map_or(String::new(), |(name, ratio)| match ratio.count {
+        0 => format!("   {name:<14} {:>7} {:>6}", "-", "-"),
+        _ => format!("   {name:<14} {:>7.2} {:>5.0}%", ratio.median, ratio.percent()),
     });
     out.line(format_args!("{what:<40} {limit:>12} {:>5.0}%{ratio}", spread.percent()))
 }

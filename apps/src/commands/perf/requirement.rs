@@ -72,7 +72,7 @@ impl Metric {
 
     /// The median over the rounds; None if it was not measured.
     fn of(self, figures: &Figures) -> Option<f64> {
-        let latency = &figures.latency_ns;
+        let latency = figures.latency_ns.as_ref()?;
         let (ratios, tcp) = (figures.ratios.as_ref(), figures.tcp_ratios.as_ref());
         let bare = figures.bare_ratios.as_ref();
         let spread = match self {
@@ -138,23 +138,49 @@ pub(super) struct Requirement {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Verdict {
     pub(super) wanted: String,
-    pub(super) found: String,
+    /// In nanoseconds, Calls a second, octets a second, or as a ratio; null if it was not measured.
+    pub(super) found: Option<f64>,
+    /// The same for people, or why there is nothing.
+    #[serde(skip)]
+    pub(super) text: String,
     pub(super) met: bool,
+}
+
+impl Verdict {
+    /// As a line begins.
+    pub(super) fn word(&self) -> &'static str {
+        match (self.found, self.met) {
+            (None, _) => "UNMEASURED",
+            (Some(_), true) => "met",
+            (Some(_), false) => "MISSED",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.found {
+            Some(_) => write!(f, "{}: {} found", self.wanted, self.text),
+            None => write!(f, "{}: not measured: {}", self.wanted, self.text),
+        }
+    }
 }
 
 impl Requirement {
     /// Compares it with the medians.
     pub(super) fn verdict(&self, figures: &Figures) -> Verdict {
-        let found = self.metric.of(figures);
+        // A latency of the rounds that had Calls would hide that others had none.
+        let found = self.metric.of(figures).filter(|_| figures.rounds_empty == 0);
         let text = match (found, self.metric.unit()) {
-            (None, _) => "no such figure on one core, or over this fabric".to_owned(),
+            (None, _) => too_short(figures)
+                .unwrap_or_else(|| "there is no such figure on one core, or over this fabric".to_owned()),
             (Some(found), Unit::Nanoseconds) => Time(Duration::from_nanos(found as u64)).to_string(),
             (Some(found), Unit::PerSecond) => rate(found),
             (Some(found), Unit::BytesPerSecond) => format!("{:.2} GB/s", found / 1e9),
             (Some(found), Unit::Ratio) => format!("{found:.3}"),
         };
         let met = found.is_some_and(|found| self.comparison.holds(found, self.value));
-        Verdict { wanted: self.text.clone(), found: text, met }
+        Verdict { wanted: self.text.clone(), found, text, met }
     }
 
     /// Why `operation` has no such figure, if it has none.
@@ -205,6 +231,23 @@ impl FromStr for Requirement {
         let Some(scale) = scale else { return fail(&format!("{name} takes {units}")) };
         Ok(Requirement { text: text.to_owned(), metric, comparison: sign.1, value: number * scale })
     }
+}
+
+/// What to say if there were rounds without Calls.
+pub(super) fn too_short(figures: &Figures) -> Option<String> {
+    let scenario = &figures.scenario;
+    let (empty, rounds) = (figures.rounds_empty, scenario.repeat.max(1));
+    let which = match empty {
+        0 => return None,
+        _ if empty == rounds => "0 Calls".to_owned(),
+        _ => format!("0 Calls in {empty} of {rounds}"),
+    };
+    let longer = Time((scenario.duration * 10).max(Duration::from_secs(1)));
+    Some(format!(
+        "a round of {} is too short: {which}; give more, as in -t {}s",
+        Time(scenario.duration),
+        longer.0.as_secs()
+    ))
 }
 
 /// Calls a second for people.

@@ -74,6 +74,7 @@ use crate::slots;
 use crate::{Completion, DisconnectReason, Event, FabricError, QueuePairCapacity, QueuePairId};
 use connection::{Phase, QueuePair};
 use regions::Regions;
+pub use rendezvous::check_name;
 use setup::Incoming;
 use sockets::Listener;
 

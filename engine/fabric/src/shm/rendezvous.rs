@@ -30,31 +30,35 @@ pub(super) struct Address {
     len: libc::socklen_t,
 }
 
+/// Checks the name of a server: 1 to 64 letters, digits, `.`, `_`, `-`. `Err` says what is wrong, and what to write.
+pub fn check_name(name: &str) -> Result<(), String> {
+    if name.is_empty() {
+        return Err("the name is empty; write shm://NAME".to_owned());
+    }
+    let bad = name.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_' | '-'));
+    if let Some(bad) = bad {
+        return Err(format!("{bad:?} cannot be in a name; use letters, digits, '.', '_' and '-'"));
+    }
+    match name.len() {
+        ..=NAME_LEN_MAX => Ok(()),
+        len => {
+            Err(format!("the name has {len} characters, the limit is {NAME_LEN_MAX}; choose a shorter one"))
+        }
+    }
+}
+
 impl Address {
-    /// Checks `name`: 1 to 64 letters, digits, `.`, `_`, `-`.
+    /// Checks `name`, see [`check_name`].
     pub(super) fn new(name: &str) -> Result<Address, FabricError> {
-        let problem = if name.is_empty() {
-            "the name is empty; write shm://NAME".to_owned()
-        } else if name.len() > NAME_LEN_MAX {
-            format!(
-                "the name has {} characters, the limit is {NAME_LEN_MAX}; choose a shorter one",
-                name.len()
-            )
-        } else if let Some(bad) =
-            name.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_' | '-'))
-        {
-            format!("{bad:?} cannot be in a name; use letters, digits, '.', '_' and '-'")
-        } else {
-            // SAFETY: all zeroes is a valid address structure.
-            let mut raw: libc::sockaddr_un = unsafe { mem::zeroed() };
-            raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
-            for (to, &from) in raw.sun_path.iter_mut().zip(PREFIX.iter().chain(name.as_bytes())) {
-                *to = from as libc::c_char;
-            }
-            let len = mem::offset_of!(libc::sockaddr_un, sun_path) + PREFIX.len() + name.len();
-            return Ok(Address { raw, len: len as libc::socklen_t });
-        };
-        Err(FabricError::Address { address: name.to_owned(), problem })
+        check_name(name).map_err(|problem| FabricError::Address { address: name.to_owned(), problem })?;
+        // SAFETY: all zeroes is a valid address structure.
+        let mut raw: libc::sockaddr_un = unsafe { mem::zeroed() };
+        raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, &from) in raw.sun_path.iter_mut().zip(PREFIX.iter().chain(name.as_bytes())) {
+            *to = from as libc::c_char;
+        }
+        let len = mem::offset_of!(libc::sockaddr_un, sun_path) + PREFIX.len() + name.len();
+        Ok(Address { raw, len: len as libc::socklen_t })
     }
 
     fn as_ptr(&self) -> *const libc::sockaddr {
