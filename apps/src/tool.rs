@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use stag::fabric::iwarp::CongestionControl;
 use stag::fabric::shm::Admit;
 
 use crate::commands::{
@@ -14,7 +13,7 @@ use crate::flags::{self, Flag};
 use crate::options::{self, Options};
 use crate::output::Output;
 use crate::url::{Fabric, Place};
-use crate::values::{Exposure, Switch};
+use crate::values::{CongestionControl, Exposure, Switch};
 use crate::{arguments, demo, limits, stagd};
 
 /// RPC over RDMA, with and without RDMA hardware: try it, use it, measure it
@@ -177,7 +176,7 @@ pub fn main() -> ExitCode {
         mount_port: stag.mountport,
         no_reconnect: stag.no_reconnect,
         crc: stag.crc != Some(Switch::Off),
-        congestion_control: stag.congestion,
+        congestion_control: stag.congestion.map(|name| name.0),
         device: stag.device,
         exposure: stag.exposure.map(Into::into),
         shm_allow: stag.shm_allow,

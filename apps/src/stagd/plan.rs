@@ -4,7 +4,7 @@ use stag::fabric::Verbs;
 use stag::memory::{Pool, PriceList};
 use stag::nfs::export::Medium;
 use stag::nfs::lock::LockConfig;
-use stag::nfs::memory::MemoryStore;
+use stag::nfs::memory::{HEAP_PER_OBJECT, MemoryStore};
 use stag::rpc::{EngineConfig, LONG_REPLY_LEN_MAX, Pools};
 
 use super::Settings;
@@ -24,9 +24,6 @@ const DEVICE_COMPLETION_LEN: u64 = 256;
 
 /// The arena is a multiple of this, so that hugepages lose nothing to rounding.
 const ROUNDING: usize = 2 << 20;
-
-/// Octets of the heap that an object of the store may take: inode, name, entry.
-const OBJECT_LEN: u64 = 512;
 
 /// One object for so many octets of memory: small files run out of space before they run out of objects, nearly.
 pub(crate) const MEMORY_PER_OBJECT: u64 = 8 << 10;
@@ -121,7 +118,7 @@ impl Plan {
             + STREAM_LEN * streams
             + duplicates
             + locks.memory_max()
-            + OBJECT_LEN * objects_max
+            + HEAP_PER_OBJECT * objects_max
             + long
             + messages_len as u64;
         let left = settings.memory.saturating_sub(fixed);
@@ -163,7 +160,7 @@ impl Plan {
             .add("TCP connections, at most", STREAM_LEN, streams)
             .add("Replies kept for retransmissions", duplicates, 1)
             .add("locks, at most", locks.memory_max(), 1)
-            .add("objects and names, at most", OBJECT_LEN, objects_max);
+            .add("objects, names, page tables, at most", HEAP_PER_OBJECT, objects_max);
         let lost = settings.memory - prices.bytes();
         prices.add("rounding", lost, 1);
         Ok(Plan {

@@ -421,7 +421,7 @@ mod tests {
         for (text, message) in [
             (
                 "/data",
-                r#"export "/data": medium "": write mem:/PATH for files in memory, dir:/PATH for a directory"#,
+                r#"export "/data": no medium before "/data": write dir:/PATH for a directory of this machine, mem:/PATH for files in memory"#,
             ),
             (
                 "nfs:/x",

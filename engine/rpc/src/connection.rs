@@ -127,7 +127,7 @@ impl Connection {
 
     /// What it was good for.
     pub(crate) fn service(&self, now: Duration) -> Service {
-        let calls = self.serving.as_ref().map_or(0, Serving::calls);
+        let calls = self.serving.as_ref().map_or(0, |serving| serving.usage.calls());
         Service { time: now.saturating_sub(self.opened), calls }
     }
 

@@ -72,7 +72,7 @@ pub(crate) struct Serving {
     sending: u32,
     /// Receives that this connection holds: posted, or with a Call in process.
     held: u32,
-    usage: Usage,
+    pub(crate) usage: Usage,
     progress: Progress,
     /// Whose machine it is.
     pub(crate) host: ClientHost,
@@ -115,11 +115,6 @@ impl Serving {
             progress: Progress::default(),
             host: ClientHost::default(),
         }
-    }
-
-    /// Calls that came.
-    pub(crate) fn calls(&self) -> u64 {
-        self.usage.calls()
     }
 
     /// Whether nothing is in process or waits to be sent.

@@ -6,9 +6,19 @@
 //! in the same directory keeps its cookie: it is neither shown twice nor missed.
 
 use std::collections::{BTreeMap, HashMap};
+use std::mem::size_of;
 use std::rc::Rc;
 
+use super::heap;
 use super::inode::Index;
+
+/// Entries that there may be room for although there are none.
+const CAPACITY_KEPT: usize = 28;
+
+/// What a name takes of the heap, with its two counters.
+pub(super) fn name_len(name: &[u8]) -> u64 {
+    heap::allocation(16 + name.len() as u64)
+}
 
 /// Cookie of `.`.
 pub(super) const COOKIE_SELF: u64 = 1;
@@ -25,6 +35,8 @@ pub(super) struct Directory {
     /// Of the next entry; each is one less than the one before. None is used twice, so a listing goes on right after any
     /// cookie it ever got.
     cookie_next: u64,
+    /// What the names take of the heap.
+    names_len: u64,
 }
 
 pub(super) struct Entry {
@@ -34,7 +46,13 @@ pub(super) struct Entry {
 
 impl Directory {
     pub(super) fn new(parent: Index) -> Directory {
-        Directory { parent, entries: BTreeMap::new(), cookies: HashMap::new(), cookie_next: COOKIE_FIRST }
+        Directory {
+            parent,
+            entries: BTreeMap::new(),
+            cookies: HashMap::new(),
+            cookie_next: COOKIE_FIRST,
+            names_len: 0,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -48,6 +66,7 @@ impl Directory {
 
     /// Adds an entry, whose name is free.
     pub(super) fn insert(&mut self, name: &[u8], index: Index) {
+        self.names_len += name_len(name);
         let name: Rc<[u8]> = name.into();
         let cookie = self.cookie_next;
         self.cookie_next -= 1;
@@ -60,6 +79,7 @@ impl Directory {
         let Some(cookie) = self.cookies.remove(from) else { return };
         let Some(entry) = self.entries.get_mut(&cookie) else { return };
         entry.name = to.into();
+        self.names_len = self.names_len + name_len(to) - name_len(from);
         self.cookies.insert(entry.name.clone(), cookie);
     }
 
@@ -73,7 +93,36 @@ impl Directory {
     pub(super) fn remove(&mut self, name: &[u8]) {
         if let Some(cookie) = self.cookies.remove(name) {
             self.entries.remove(&cookie);
+            self.names_len -= name_len(name);
+            // A table does not become smaller by itself, and there may be many directories that once were large.
+            let count = self.cookies.len();
+            if self.cookies.capacity() > CAPACITY_KEPT && count < self.cookies.capacity() / 4 {
+                self.cookies.shrink_to(2 * count);
+            }
         }
+    }
+
+    /// What it takes of the heap.
+    pub(super) fn heap_len(&self) -> u64 {
+        heap::allocation(size_of::<Directory>() as u64)
+            + self.names_len
+            + heap::tree::<Entry>(self.entries.len() as u64)
+            + heap::table::<(Rc<[u8]>, u64)>(self.cookies.capacity() as u64)
+    }
+
+    /// What it will take at most with one more entry, of this name.
+    pub(super) fn heap_len_with(&self, name: &[u8]) -> u64 {
+        let (count, capacity) = (self.entries.len() as u64, self.cookies.capacity() as u64);
+        let table = if self.cookies.len() == self.cookies.capacity() {
+            heap::larger_table::<(Rc<[u8]>, u64)>(capacity)
+        } else {
+            heap::table::<(Rc<[u8]>, u64)>(capacity)
+        };
+        heap::allocation(size_of::<Directory>() as u64)
+            + self.names_len
+            + name_len(name)
+            + heap::tree::<Entry>(count + 1)
+            + table
     }
 
     /// The entries after `cookie`, each with its own.

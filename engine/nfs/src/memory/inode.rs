@@ -2,14 +2,16 @@
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
+use std::mem::size_of;
 
 use stag_wire::nfs3::{Attributes, DeviceNumber, FileType, SetAttributes, SetTime, Status, Time, Verifier};
 
 use super::FILE_LEN_MAX;
 use super::directory::Directory;
+use super::heap;
 use super::pages::Pages;
 use super::space::{PAGE_LEN, Space};
-use crate::acl::{Acl, Lists, SetLists};
+use crate::acl::{Acl, Lists, Named, SetLists};
 use crate::caller::{Caller, Guarded, check_ids, permission};
 use crate::store::{ObjectId, Special};
 
@@ -127,6 +129,35 @@ impl Inode {
             access: lists.and_then(|lists| lists.access.as_ref()),
             default: lists.and_then(|lists| lists.default.as_ref()),
         }
+    }
+
+    /// What it takes of the heap, with its place in the table, but without a file's pages.
+    pub(super) fn heap_len(&self) -> u64 {
+        let body = match &self.body {
+            Body::File(_) | Body::Special(_) => 0,
+            Body::Directory(directory) => directory.heap_len(),
+            Body::Symlink(path) => heap::allocation(path.len() as u64),
+        };
+        (size_of::<Option<Inode>>() + size_of::<Index>()) as u64 + body + self.lists_heap_len()
+    }
+
+    /// What its access control lists take of the heap.
+    pub(super) fn lists_heap_len(&self) -> u64 {
+        let Some(lists) = &self.lists else { return 0 };
+        let list = |acl: &Option<Acl>| acl.as_ref().map_or(0, |acl| lists_len_max(acl.len()));
+        heap::allocation(size_of::<OwnLists>() as u64) + list(&lists.access) + list(&lists.default)
+    }
+
+    /// What they may take at most once they are set so.
+    pub(super) fn lists_heap_len_with(&self, set: &SetLists) -> u64 {
+        let Lists { access, default } = self.lists();
+        let list = |old: Option<&Acl>, new: &Option<Option<Acl>>| {
+            let len = new.as_ref().map_or(old.map(Acl::len), |new| new.as_ref().map(Acl::len));
+            len.map_or(0, lists_len_max)
+        };
+        heap::allocation(size_of::<OwnLists>() as u64)
+            + list(access, &set.access)
+            + list(default, &set.default)
     }
 
     /// How many users and groups its lists name.
@@ -380,6 +411,14 @@ fn next_instant(Time { seconds, nanoseconds }: Time) -> Time {
     }
 }
 
+/// What a list that names so many users and groups takes of the heap at most: they are in two pieces.
+fn lists_len_max(names: usize) -> u64 {
+    match names {
+        0 => 0,
+        _ => heap::allocation((names * size_of::<Named>()) as u64) + heap::allocation(1),
+    }
+}
+
 /// The table of objects.
 pub(super) struct Inodes {
     slots: Vec<Option<Inode>>,
@@ -419,6 +458,10 @@ impl Inodes {
                 index
             }
             None => {
+                if self.slots.len() == self.slots.capacity() {
+                    // Doubled, as it would be otherwise, it would be twice as long as what is counted.
+                    self.slots.reserve_exact((self.slots.len() / 16).max(64));
+                }
                 self.slots.push(slot);
                 (self.slots.len() - 1) as Index
             }

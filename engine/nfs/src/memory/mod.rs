@@ -6,10 +6,13 @@
 //! what was copied.
 //!
 //! Everything is bounded: data by [`MemoryConfig::data_len_max`] and by the pool, objects and names by the
-//! configuration, what describes the data by the data (`pages`). Beyond a bound the answer is
-//! [`Status::NoSpc`], and what there was stays. Lack of memory for Calls on their way is never NOSPC.
+//! configuration, and the heap that these, link targets, access control lists and tables of pages take together by
+//! [`HEAP_PER_OBJECT`]. Beyond a bound the answer is [`Status::NoSpc`], and what there was stays. Lack of memory for Calls
+//! on their way is never NOSPC.
 
+mod chunks;
 mod directory;
+mod heap;
 mod inode;
 mod pages;
 mod space;
@@ -28,7 +31,9 @@ use crate::store::{
     LINK_SPACE, ListStart, Listed, ObjectId, Progress, ReadDone, Special, Store, StoreLimits, Usage,
     WriteData, WriteDone,
 };
-use directory::{COOKIE_PARENT, COOKIE_SELF, Directory};
+use directory::{COOKIE_PARENT, COOKIE_SELF, Directory, name_len};
+pub use heap::HEAP_PER_OBJECT;
+use heap::{Heap, OBJECT_LEN_MIN};
 use inode::{Body, Index, Inode, Inodes, STICKY, fileid};
 use pages::Pages;
 pub use space::Statistics;
@@ -53,7 +58,8 @@ pub struct MemoryConfig {
     /// Bytes of the pool that data may take. So many are set aside for it ([`Pool::set_aside`]), but at least one page in
     /// eight stays for Calls on their way: what is placed for a WRITE comes from the same pool.
     pub data_len_max: u64,
-    /// Objects.
+    /// Objects. Together they may take [`HEAP_PER_OBJECT`] octets of heap for each: fewer of them with long names, long
+    /// link targets, or scattered data.
     pub objects_max: u32,
     /// Entries of all directories together; more than objects only where there are hard links.
     pub names_max: u32,
@@ -127,12 +133,14 @@ impl MemoryStore {
             return Err(MemoryError::NoObjects { found: 0 });
         }
         let limit = config.data_len_max / PAGE_LEN as u64;
-        let space = Space::new(pool, limit).ok_or(MemoryError::Empty { pool: name, units })?;
+        let heap = Heap::new(config.objects_max);
+        let mut space = Space::new(pool, limit, heap).ok_or(MemoryError::Empty { pool: name, units })?;
         let mut inodes = Inodes::new(config.objects_max);
         let owner = Caller::new(config.root.uid, config.root.gid, []);
         // The first object of the table: it is its own parent.
         let body = Body::Directory(Box::new(Directory::new(0)));
         let root = inodes.insert(Inode { mode: config.root.mode, ..Inode::new(&owner, None, body, now) });
+        space.heap.change(0, inodes[root].heap_len());
         let verifier = RandomState::new().hash_one(now.seconds).to_be_bytes();
         let acl_names_left = u64::from(config.objects_max) * ACL_NAMES_PER_OBJECT;
         let (fsid, names_left) = (config.fsid, config.names_max);
@@ -143,6 +151,12 @@ impl MemoryStore {
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.space.statistics
+    }
+
+    /// Octets of heap that objects, names and what describes their data take.
+    #[must_use]
+    pub fn heap_used(&self) -> u64 {
+        self.space.heap.used()
     }
 
     /// A directory in which `caller` may look names up.
@@ -216,23 +230,41 @@ impl MemoryStore {
         let Some(left) = self.acl_names_left.checked_sub(inode.lists_len() as u64) else {
             return Err(Status::NoSpc);
         };
+        let heap = inode.heap_len();
+        self.check_heap_for(parent, name, heap)?;
+        self.space.heap.change(0, heap);
         self.acl_names_left = left;
         let index = self.inodes.insert(inode);
         self.names_left -= 1;
         self.inodes[parent].nlink += u32::from(is_directory);
-        self.change_entries(parent, now)?.insert(name, index);
+        self.change_entries(parent, now, |entries| entries.insert(name, index))?;
         Ok(index)
+    }
+
+    /// Fails unless there is heap for one more entry of a directory, and `more`.
+    fn check_heap_for(&self, directory: Index, name: &[u8], more: u64) -> Result<(), Status> {
+        let entries = self.inodes[directory].directory()?;
+        self.space.heap.require(more + entries.heap_len_with(name).saturating_sub(entries.heap_len()))
     }
 
     fn check_room(&self) -> Result<(), Status> {
         if self.inodes.left() == 0 || self.names_left == 0 { Err(Status::NoSpc) } else { Ok(()) }
     }
 
-    /// The entries of a directory, whose times change with them.
-    fn change_entries(&mut self, directory: Index, now: Time) -> Result<&mut Directory, Status> {
+    /// Changes the entries of a directory; its times, and what it takes of the heap, change with them.
+    fn change_entries(
+        &mut self,
+        directory: Index,
+        now: Time,
+        change: impl FnOnce(&mut Directory),
+    ) -> Result<(), Status> {
         let inode = &mut self.inodes[directory];
         inode.changed_entries(now);
-        inode.directory_mut()
+        let entries = inode.directory_mut()?;
+        let before = entries.heap_len();
+        change(entries);
+        self.space.heap.change(before, entries.heap_len());
+        Ok(())
     }
 
     /// Fails if a sticky directory keeps `caller` from removing or renaming `object` in it.
@@ -250,6 +282,7 @@ impl MemoryStore {
         if inode.nlink == 0 {
             let mut inode = self.inodes.remove(object);
             self.acl_names_left += inode.lists_len() as u64;
+            self.space.heap.change(inode.heap_len(), 0);
             if let Body::File(pages) = &mut inode.body {
                 pages.truncate(&mut self.space, 0);
             }
@@ -261,6 +294,7 @@ impl MemoryStore {
         self.inodes[parent].nlink -= 1;
         let inode = self.inodes.remove(object);
         self.acl_names_left += inode.lists_len() as u64;
+        self.space.heap.change(inode.heap_len(), 0);
     }
 
     /// Fails if `directory` is `object` or lies in it.
@@ -301,7 +335,8 @@ impl Store for MemoryStore {
             bytes_total: self.space.limit() * PAGE_LEN as u64,
             bytes_free: self.space.free() * PAGE_LEN as u64,
             files_total: u64::from(self.inodes.limit()),
-            files_free: u64::from(self.inodes.left().min(self.names_left)),
+            files_free: u64::from(self.inodes.left().min(self.names_left))
+                .min(self.space.heap.free() / OBJECT_LEN_MIN),
         }
     }
 
@@ -368,9 +403,12 @@ impl Store for MemoryStore {
         let index = self.inodes.find(object)?;
         let inode = &mut self.inodes[index];
         inode.check_lists(caller, set)?;
+        let before = inode.lists_heap_len();
+        self.space.heap.require(inode.lists_heap_len_with(set).saturating_sub(before))?;
         self.acl_names_left =
             self.acl_names_left.checked_add_signed(-inode.lists_growth(set)).ok_or(Status::NoSpc)?;
         inode.set_lists(caller, set, now);
+        self.space.heap.change(before, inode.lists_heap_len());
         Ok(())
     }
 
@@ -554,7 +592,7 @@ impl Store for MemoryStore {
         if self.inodes[object].directory().is_ok() {
             return Err(Status::IsDir);
         }
-        self.change_entries(parent, now)?.remove(name);
+        self.change_entries(parent, now, |entries| entries.remove(name))?;
         self.names_left += 1;
         self.unlink(object, now);
         Ok(())
@@ -580,7 +618,7 @@ impl Store for MemoryStore {
         if !self.inodes[object].directory()?.is_empty() {
             return Err(Status::NotEmpty);
         }
-        self.change_entries(parent, now)?.remove(name);
+        self.change_entries(parent, now, |entries| entries.remove(name))?;
         self.names_left += 1;
         self.end_directory(parent, object);
         Ok(())
@@ -625,13 +663,16 @@ impl Store for MemoryStore {
             None if is_directory && source != target && self.inodes[target].nlink >= LINKS_MAX => {
                 return Err(Status::MLink);
             }
-            None => {}
+            None if source == target => {
+                self.space.heap.require(name_len(to).saturating_sub(name_len(from)))?;
+            }
+            None => self.check_heap_for(target, to, 0)?,
         }
 
         // Nothing can fail from here on.
         match replaced {
             Some(replaced) => {
-                self.change_entries(target, now)?.replace(to, object);
+                self.change_entries(target, now, |entries| entries.replace(to, object))?;
                 self.names_left += 1;
                 if is_directory {
                     self.end_directory(target, replaced);
@@ -639,10 +680,12 @@ impl Store for MemoryStore {
                     self.unlink(replaced, now);
                 }
             }
-            None if source == target => self.change_entries(source, now)?.rename(from, to),
-            None => self.change_entries(target, now)?.insert(to, object),
+            None if source == target => {
+                self.change_entries(source, now, |entries| entries.rename(from, to))?
+            }
+            None => self.change_entries(target, now, |entries| entries.insert(to, object))?,
         }
-        self.change_entries(source, now)?.remove(from);
+        self.change_entries(source, now, |entries| entries.remove(from))?;
         self.inodes[object].changed(now);
         if is_directory && source != target {
             self.inodes[object].directory_mut()?.parent = target;
@@ -671,8 +714,9 @@ impl Store for MemoryStore {
         if self.names_left == 0 {
             return Err(Status::NoSpc);
         }
+        self.check_heap_for(parent, name, 0)?;
         self.names_left -= 1;
-        self.change_entries(parent, now)?.insert(name, index);
+        self.change_entries(parent, now, |entries| entries.insert(name, index))?;
         let inode = &mut self.inodes[index];
         inode.nlink += 1;
         inode.changed(now);

@@ -4,11 +4,13 @@
 //! memory. Pages are in chunks of [`CHUNK_PAGES`], and only chunks with pages exist: a file's bookkeeping
 //! is proportional to its pages, wherever they are.
 
-use std::collections::BTreeMap;
+use std::mem::size_of;
 
 use stag_memory::Shared;
 use stag_wire::nfs3::Status;
 
+use super::chunks::{Chunk, Chunks};
+use super::heap;
 use super::space::{PAGE_LEN, Source, Space};
 
 /// Pages of a chunk: 256 KiB of data, 1.5 KiB of bookkeeping.
@@ -16,13 +18,10 @@ const CHUNK_PAGES: u64 = 64;
 /// Bytes of a chunk.
 const CHUNK_LEN: u64 = CHUNK_PAGES * PAGE_LEN as u64;
 
-/// Pages of one chunk; those beyond its end are holes.
-type Chunk = Vec<Option<Shared>>;
-
 #[derive(Default)]
 pub(super) struct Pages {
     // Invariant: no chunk is without pages.
-    chunks: BTreeMap<u64, Chunk>,
+    chunks: Chunks,
     /// Pages that are not holes.
     count: u64,
 }
@@ -84,12 +83,22 @@ impl Pages {
             let start = index * CHUNK_LEN;
             let stop = (end - start).min(CHUNK_LEN) as usize;
             let (mut new, mut count) = (Chunk::new(), 0);
-            let found = self.chunks.get_mut(&index);
+            let (tree, larger_tree) = (self.chunks.heap_len(), self.chunks.heap_len_with_more());
+            let found = self.chunks.get_mut(index);
             let is_new = found.is_none();
+            if is_new && let Err(status) = space.heap.require(larger_tree - tree) {
+                if at == offset {
+                    return Err(status);
+                }
+                break;
+            }
             let chunk = found.unwrap_or(&mut new);
             let (written, ended) = write_chunk(chunk, space, (at - start) as usize, stop, source, &mut count);
             if is_new && count > 0 {
                 self.chunks.insert(index, new);
+                space.heap.change(tree, self.chunks.heap_len());
+            } else if is_new {
+                space.heap.change(chunk_len(new.capacity()), 0);
             }
             self.count += count;
             at = start + written as u64;
@@ -107,8 +116,8 @@ impl Pages {
     pub(super) fn truncate(&mut self, space: &mut Space, len: u64) {
         let mut freed = 0;
         let index = len / CHUNK_LEN;
-        for chunk in self.chunks.split_off(&index).into_iter() {
-            let (found, mut chunk) = chunk;
+        let tree = self.chunks.heap_len();
+        for (found, mut chunk) in self.chunks.split_off(index) {
             let mut kept = 0;
             if found == index {
                 let len = (len - index * CHUNK_LEN) as usize;
@@ -121,10 +130,16 @@ impl Pages {
                 }
             }
             freed += chunk.drain(kept..).flatten().count() as u64;
+            let before = chunk_len(chunk.capacity());
+            let mut after = 0;
             if chunk.iter().any(Option::is_some) {
+                chunk.shrink_to_fit();
+                after = chunk_len(chunk.capacity());
                 self.chunks.insert(found, chunk);
             }
+            space.heap.change(before, after);
         }
+        space.heap.change(tree, self.chunks.heap_len());
         self.count -= freed;
         space.release(freed);
     }
@@ -149,6 +164,9 @@ fn write_chunk(
                 return (at, Err(status));
             }
         } else {
+            if let Err(status) = grow(chunk, index + 1, space) {
+                return (at, Err(status));
+            }
             let page = match space.fill(from, to, source) {
                 Ok(page) => page,
                 Err(status) => return (at, Err(status)),
@@ -162,6 +180,23 @@ fn write_chunk(
         at = start + to;
     }
     (at, Ok(()))
+}
+
+/// Makes room for `pages` in a chunk.
+fn grow(chunk: &mut Chunk, pages: usize, space: &mut Space) -> Result<(), Status> {
+    let before = chunk_len(chunk.capacity());
+    if pages > chunk.capacity() {
+        let capacity = pages.next_power_of_two().min(CHUNK_PAGES as usize);
+        space.heap.require(chunk_len(capacity).saturating_sub(before))?;
+        chunk.reserve_exact(capacity - chunk.len());
+        space.heap.change(before, chunk_len(chunk.capacity()));
+    }
+    Ok(())
+}
+
+/// What a chunk takes of the heap.
+fn chunk_len(capacity: usize) -> u64 {
+    heap::allocation((capacity * size_of::<Option<Shared>>()) as u64)
 }
 
 /// Collects the pieces of a READ.

@@ -7,6 +7,8 @@
 use stag_memory::{Buf, Pool, Shared};
 use stag_wire::nfs3::Status;
 
+use super::heap::Heap;
+
 /// Bytes of a page: the unit of the pool.
 pub(super) const PAGE_LEN: usize = 4096;
 
@@ -32,12 +34,14 @@ pub(super) struct Space {
     held: u64,
     /// Pages that files may hold.
     limit: u64,
+    /// What describes the files, and all that is no data.
+    pub(super) heap: Heap,
     pub(super) statistics: Statistics,
 }
 
 impl Space {
     /// Takes the zeros from `pool`, and sets at most `limit` pages aside; `None` if it has not even one page.
-    pub(super) fn new(pool: Pool, limit: u64) -> Option<Space> {
+    pub(super) fn new(pool: Pool, limit: u64, heap: Heap) -> Option<Space> {
         let mut zeros = pool.take_len(ZEROS_LEN).or_else(|| pool.take_len(PAGE_LEN))?;
         zeros.fill(0);
         let zeros = zeros.share();
@@ -46,7 +50,7 @@ impl Space {
         let set_aside =
             pool.set_aside(usize::try_from(limit).unwrap_or(usize::MAX).saturating_add(zeros_pages));
         let limit = set_aside.saturating_sub(zeros_pages) as u64;
-        Some(Space { pool, zeros, held: 0, limit, statistics: Statistics::default() })
+        Some(Space { pool, zeros, held: 0, limit, heap, statistics: Statistics::default() })
     }
 
     pub(super) fn zeros(&self) -> &Shared {
