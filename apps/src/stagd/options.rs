@@ -149,7 +149,9 @@ fn one_or_many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) 
 
 fn read(path: &Path) -> Result<Options, Failure> {
     let name = path.display();
-    let text = fs::read_to_string(path).map_err(|error| Failure::usage(format_args!("{name}: {error}")))?;
+    let text = fs::read_to_string(path).map_err(|error| {
+        Failure::usage(format_args!("--config {name}: {error}; name a file that can be read"))
+    })?;
     toml::from_str(&text).map_err(|error| {
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
         Failure::usage(format_args!("{name}, line {line}: {}", error.message()))
