@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Counts the RPC-over-RDMA messages of the kept captures with tshark, and compares with the checked-in table, which the
+# Counts the RPC-over-RDMA messages of the kept captures with tshark (fetched by apt-get if this is root on a Debian), and compares with the checked-in table, which the
 # tests compare with ours: ci/captures.sh [--write]
 #
 # tshark's frames are not messages: one frame can hold several, so the xids are counted. Without tshark: SKIPPED, status 77.
 set -euo pipefail
 # shellcheck source=ci/usage.sh
 . "$(dirname "$0")/usage.sh"
+# shellcheck source=ci/packages.sh
+. "$(dirname "$0")/packages.sh"
 cd "$(dirname "$0")/.."
 case ${1:-} in --write) ;; -*) usage ;; esac
 
-command -v tshark >/dev/null || { echo "SKIPPED: no tshark: install it (apt-get install tshark)"; exit 77; }
+need captures || { echo "SKIPPED: $lacking"; exit 77; }
 folder=engine/dump/tests/captures
 table=$folder/messages.txt
 

@@ -3,12 +3,18 @@
 #
 #   ci/clients.sh [--inside]
 #
-# A line for each check, `ok`, `FAILED` or `SKIPPED`, and `N passed, N failed` at the end. It needs root: to fetch packages
+# A line for each check, `ok`, `FAILED` or `SKIPPED`, and `N passed, N failed, N skipped` at the end. It needs root: to fetch packages
 # with apt-get, and for namespaces of its own, in which port 111 and /run are free for an rpcbind. What cannot be had is said:
 # SKIPPED, status 77. STAGD names the program to test, else it is built. stagd's log is in target/ci/clients.
 set -uo pipefail
 # shellcheck source=ci/usage.sh
 . "$(dirname "$0")/usage.sh"
+# shellcheck source=ci/packages.sh
+. "$(dirname "$0")/packages.sh"
+# shellcheck source=ci/programs.sh
+. "$(dirname "$0")/programs.sh"
+# shellcheck source=ci/slowness.sh
+. "$(dirname "$0")/slowness.sh"
 cd "$(dirname "$0")/.." || exit 1
 case ${1:-} in --inside) ;; -*) usage ;; esac
 
@@ -19,23 +25,12 @@ profile=${STAG_PROFILE:-dev}
 stagd_program=${STAGD:-$(realpath -m "$target/${profile/dev/debug}/stagd")}
 
 prepare() {
-    local missing=() pair
     [ "$(id -u)" = 0 ] || skipped "it needs root, for packages and for namespaces of its own"
-    for pair in nfs-ls:libnfs-utils showmount:nfs-common rpcbind:rpcbind rpcinfo:rpcbind cc:gcc ip:iproute2 unshare:util-linux; do
-        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
-    done
-    [ -e /usr/include/nfsc/libnfs.h ] || missing+=(libnfs-dev)
-    if [ ${#missing[@]} -gt 0 ]; then
-        command -v apt-get >/dev/null || skipped "not a Debian, and lacking: ${missing[*]}"
-        apt-get -q update >/dev/null
-        # Its own services are not to start: /run is not theirs here.
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null 2>&1 ||
-            skipped "apt-get cannot install: ${missing[*]}"
-    fi
+    need clients || skipped "$lacking"
     unshare -n -m true || skipped "no namespaces can be made"
     mkdir -p "$out"
     cc -O1 -Wall -o "$out/libnfs" ci/clients/libnfs.c -lnfs || exit 1
-    [ -n "${STAGD:-}" ] || cargo build --quiet --locked --profile "$profile" -p stag-apps --bin stagd || exit 1
+    [ -n "${STAGD:-}" ] || build_programs "$profile" || exit 1
 }
 if [ "${1:-}" != --inside ]; then
     prepare
@@ -49,10 +44,16 @@ mkdir "$work/dir"
 stagd='' rpcbind='' as=()
 trap 'kill $stagd $rpcbind 2>/dev/null; rm -rf "$work"' EXIT
 
-passed=0 failed=0
-# run COMMAND... : for a minute at most; functions run theirs so.
+passed=0 failed=0 skipped=0
+# skip NAME: REASON
+skip() { skipped=$((skipped + 1)); echo "SKIPPED $*"; }
+# run COMMAND... : for a minute at most (STAG_SLOWNESS of them); functions run theirs so.
 run() {
-    if [ "$(type -t "$1")" = function ]; then "$@"; else timeout 60 "$@"; fi
+    local limit=$((60 * STAG_SLOWNESS)) status=0
+    if [ "$(type -t "$1")" = function ]; then "$@"; return; fi
+    timeout $limit "$@" || status=$?
+    [ $status -ne 124 ] || { echo "TIMED OUT after $limit s: $*" | tee -a "$work/timeouts"; }
+    return $status
 }
 # check NAME COMMAND... : the command succeeds
 check() {
@@ -85,7 +86,7 @@ stagd_start() {
         --listen iwarp://0.0.0.0:20049 --listen tcp://0.0.0.0:2049 "$@" >"$out/stagd.log" 2>&1 &
     stagd=$!
     local n=0
-    until grep -q 'ready: tcp' "$out/stagd.log" || [ $n -gt 100 ]; do sleep 0.1; n=$((n + 1)); done
+    until grep -q 'ready: tcp' "$out/stagd.log" || [ $n -gt $((100 * STAG_SLOWNESS)) ]; do sleep 0.1; n=$((n + 1)); done
     grep -q 'ready: tcp' "$out/stagd.log"
 }
 stagd_stop() {
@@ -120,7 +121,7 @@ if fio --enghelp 2>/dev/null | grep -qw nfs; then
     check "fio: writes at random, verified" fio --name=verify --ioengine=nfs --nfs_url='nfs://127.0.0.1/data?nfsport=2049&mountport=2049&version=3' \
         --rw=randwrite --bsrange=4k-1m --size=32m --iodepth=16 --verify=crc32c --verify_fatal=1
 else
-    echo "SKIPPED fio: there is none, or it has no engine nfs"
+    skip "fio: there is none, or it has no engine nfs"
 fi
 check "stagd stops, and no buffer leaked" stagd_stop
 
@@ -133,7 +134,7 @@ if "${as[@]}" test -x "$stagd_program" -a -w "$work/nobody" 2>/dev/null; then
     check "what it made is nobody's" test "$(stat -c %u "$work/nobody"/* | sort -u)" = 65534
     check "stagd stops, as nobody" stagd_stop
 else
-    echo "SKIPPED stagd as nobody: nobody may not go to $stagd_program or $work, or there is no setpriv"
+    skip "stagd as nobody: nobody may not go to $stagd_program or $work, or there is no setpriv"
 fi
 as=()
 
@@ -143,7 +144,7 @@ rpcbind -w 2>"$work/rpcbind.log" || rpcbind 2>"$work/rpcbind.log"
 ours() { # the rpcbind of this namespace
     pidof rpcbind | tr ' ' '\n' | while read -r pid; do [ "$(readlink "/proc/$pid/ns/net")" = "$(readlink /proc/self/ns/net)" ] && echo "$pid"; done
 }
-for _ in $(seq 50); do rpcbind=$(ours); [ -n "$rpcbind" ] && break; sleep 0.1; done
+for _ in $(seq $((50 * STAG_SLOWNESS))); do rpcbind=$(ours); [ -n "$rpcbind" ] && break; sleep 0.1; done
 check "rpcbind runs" rpcinfo -T tcp 127.0.0.1 100000 4
 check "stagd --rpcbind starts" stagd_start --rpcbind
 check "rpcinfo -p shows NFS" shows '100003 +3 +tcp +2049' rpcinfo -p 127.0.0.1
@@ -171,5 +172,6 @@ wait $stagd 2>/dev/null
 check "and again" stagd_start --rpcbind
 check "stagd stops again" stagd_stop
 
-echo "$passed passed, $failed failed"
+sort -u "$work/timeouts" 2>/dev/null
+echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

@@ -4,7 +4,7 @@
 #
 #   ci/interop.sh [--long] [--stand-in] [-k 6.1|6.12]... [GROUP...]
 #
-# A line for each row, `ok`, `FAILED` or `SKIPPED` with its name and seconds, and `N passed, N failed` at the end.
+# A line for each row, `ok`, `FAILED` or `SKIPPED` with its name and seconds, and `N passed, N failed, N skipped` at the end.
 # --long      every group, on both kernels (two to three hours on two cores); else the ones that fit in some minutes, on 6.1
 # --stand-in  the guest's own kernel server in place of stagd: what fails so is a fault of the test or of the kernel
 # GROUP       instead of all: as guest/rows.sh takes them (ci/lab), say client:off:/mem:all
@@ -16,6 +16,12 @@
 set -uo pipefail
 # shellcheck source=ci/usage.sh
 . "$(dirname "$0")/usage.sh"
+# shellcheck source=ci/packages.sh
+. "$(dirname "$0")/packages.sh"
+# shellcheck source=ci/programs.sh
+. "$(dirname "$0")/programs.sh"
+# shellcheck source=ci/slowness.sh
+. "$(dirname "$0")/slowness.sh"
 cd "$(dirname "$0")/.." || exit 1
 
 long='' stand_in='' inside='' kernels=() groups=()
@@ -72,30 +78,20 @@ sample=engine/wire
 
 # What is needed, from the outside: packages, the guest, our programs. Then all else in a namespace.
 prepare() {
-    local missing=() pair
     [ "$(id -u)" = 0 ] || skipped "it needs root, for the guest's root image and a tap device"
-    for pair in debootstrap:debootstrap busybox:busybox-static cpio:cpio mkfs.ext4:e2fsprogs xz:xz-utils gcc-12:gcc-12 \
-        make:make strip:binutils qemu-system-x86_64:qemu-system-x86 tcpdump:tcpdump ip:iproute2 unshare:util-linux; do
-        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
-    done
-    if [ ${#missing[@]} -gt 0 ]; then
-        command -v apt-get >/dev/null || skipped "not a Debian, and lacking: ${missing[*]}"
-        apt-get -q update
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" ||
-            skipped "apt-get cannot install: ${missing[*]}"
-    fi
+    need interop || skipped "$lacking"
     unshare -n sh -c 'ip tuntap add lab0 mode tap && ip link add wire type bridge' || skipped "no tap device or bridge in a network namespace"
     ci/lab/build.sh "${kernels[@]}" || skipped "the guest could not be built"
-    [ -n "$stand_in" ] || cargo build --quiet --locked --profile "$profile" -p stag-apps || exit 1
+    [ -n "$stand_in" ] || build_programs "$profile" || exit 1
 }
 if [ -z "$inside" ]; then
     prepare
     exec unshare -n ci/interop.sh --inside "${arguments[@]}"
 fi
 
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 row() { # row ok|FAILED|SKIPPED NAME SECONDS
-    case $1 in ok) passed=$((passed + 1)) ;; FAILED) failed=$((failed + 1)) ;; esac
+    case $1 in ok) passed=$((passed + 1)) ;; FAILED) failed=$((failed + 1)) ;; SKIPPED) skipped=$((skipped + 1)) ;; esac
     echo "$1 $kernel $group $2 ($3 s)"
 }
 since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
@@ -132,6 +128,8 @@ capture_end() {
     [ $failed -gt "$failed_before" ] || rm -f "$pcap"
 }
 
+# Whether a guest was ended from outside, or by its limit.
+disturbed=''
 stagd=''
 stagd_crc=off
 # A new stagd on the same folder; /mem is empty.
@@ -147,7 +145,7 @@ stagd_start() {
     stagd=$!
     until grep -q '^ready' "$work/stagd.log"; do
         n=$((n + 1))
-        [ $n -lt 100 ] && kill -0 $stagd || { cat "$work/stagd.log"; return 1; }
+        [ $n -lt $((100 * STAG_SLOWNESS)) ] && kill -0 $stagd || { cat "$work/stagd.log"; return 1; }
         sleep 0.1
     done
 }
@@ -162,14 +160,14 @@ stagd_stop() {
     [ $status -eq 0 ]
 }
 
-# timed FUNCTION : in a process group of its own, stopped after two minutes.
+# timed FUNCTION : in a process group of its own, stopped after two minutes (STAG_SLOWNESS times).
 timed() {
-    local pid dog status=0
+    local pid dog status=0 limit=$((120 * STAG_SLOWNESS))
     set -m
     "$1" &
     pid=$!
     set +m
-    (sleep 120 && echo "past 120 s, stopped" && kill -KILL -- "-$pid") 2>/dev/null &
+    (sleep $limit && echo "TIMED OUT after $limit s" && kill -KILL -- "-$pid") 2>/dev/null &
     dog=$!
     wait "$pid" || status=$?
     kill "$dog" 2>/dev/null
@@ -182,12 +180,12 @@ peer_start() { # siw|rxe
     rm -f "$work"/peer.* "$out/peer.log"
     mkfifo "$work/peer.in" "$work/peer.out"
     exec 5<>"$work/peer.in" 6<>"$work/peer.out"
-    LABV_ADDR=$peer/24 ci/lab/boot.sh -k "$kernel" -t 2400 -p "$work/payload" -n lab1 -a 52:54:00:12:34:57 -c "$work/peer" \
+    LABV_ADDR=$peer/24 ci/lab/boot.sh -k "$kernel" -t $((2400 * STAG_SLOWNESS)) -p "$work/payload" -n lab1 -a 52:54:00:12:34:57 -c "$work/peer" \
         -l "$out/peer.log" peer.sh "$1" 2>>"$out/boot.log" &
     boot_peer=$!
     until grep -q '^LAB: serving' "$out/peer.log" 2>/dev/null; do
         n=$((n + 1))
-        { [ $n -lt 800 ] && kill -0 $boot_peer; } || return
+        { [ $n -lt $((800 * STAG_SLOWNESS)) ] && kill -0 $boot_peer; } || return
         sleep 0.1
     done
 }
@@ -220,7 +218,7 @@ ask() {
             if [ -n "$boot_peer" ]; then
                 local status=1
                 echo restart >&5
-                read -r -t 60 status <&6
+                read -r -t $((60 * STAG_SLOWNESS)) status <&6
                 return "$status"
             fi
             kill -KILL "$stagd"
@@ -256,7 +254,7 @@ run_kernel() {
     mkdir -p "$out" "$work/payload"
     [ -n "$stand_in" ] || for p in stag stagd; do strip --strip-debug "$programs/$p" -o "$work/payload/$p"; done
     mkfifo "$work/pipe.in" "$work/pipe.out"
-    LABV_ADDR=$guest/24 LABV_HOST=$host LABV_PEER=$peer LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t $((600 + 1200 * ${#groups[@]})) -p "$work/payload" \
+    LABV_ADDR=$guest/24 LABV_HOST=$host LABV_PEER=$peer LABV_STAND_IN=$stand_in ci/lab/boot.sh -k "$kernel" -t $(((600 + 1200 * ${#groups[@]}) * STAG_SLOWNESS)) -p "$work/payload" \
         -n lab0 -c "$work/pipe" -l "$out/console.log" -o "$out" rows.sh "${groups[@]}" 2>"$out/boot.log" &
     local boot=$! status=0 line begun='' words before=$failed
     exec 3<>"$work/pipe.in" 4<>"$work/pipe.out"
@@ -275,7 +273,11 @@ run_kernel() {
     done
     wait "$boot" || status=$?
     # A guest that died, or was stopped, has told of no failure.
-    [ $status -eq 0 ] || [ $failed -gt "$before" ] || row FAILED "guest: status $status" "$SECONDS"
+    case $status in
+        0) ;;
+        124 | 143) row FAILED "guest: $(tail -n 1 "$out/boot.log")" "$SECONDS"; disturbed=1 ;;
+        *) [ $failed -gt "$before" ] || row FAILED "guest: status $status" "$SECONDS" ;;
+    esac
     exec 3>&- 4>&-
     capture_end
     [ -z "$stagd" ] || stagd_stop || row FAILED "stagd ends" 0
@@ -296,5 +298,7 @@ for tap in lab0 lab1; do
 done
 mkdir -p "$logs"
 for kernel in "${kernels[@]}"; do run_kernel "$kernel"; done
-echo "$passed passed, $failed failed"
+grep -rh '^TIMED OUT' "${kernels[@]/#/$logs/}" 2>/dev/null | sort -u
+[ -z "$disturbed" ] || echo "DISTURBED: a guest did not come to its end by itself"
+echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]

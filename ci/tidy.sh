@@ -50,6 +50,7 @@ offend "does not open with a doc comment (//!)" < <(
 )
 
 offend "unfinished" < <(rust | xargs grep -nE '\b(todo|unimplemented|dbg)!|\b(TODO|FIXME)\b')
+offend "a skip that nobody counts: call stag_testing::skipped" < <(rust | grep -v '^./engine/testing/' | xargs grep -nE '"SKIPPED')
 offend "a test that is switched off" < <(rust | xargs grep -nE '#\[ignore')
 
 # An exception from a lint says why: reason = "...", or a comment beside it or above it.
@@ -86,6 +87,7 @@ engine/runtime:
 engine/rpc:         wire proto memory fabric runtime
 engine/nfs:         wire proto memory disk fabric runtime rpc
 engine/dump:        wire
+engine/testing:
 engine/stag:        wire proto memory disk fabric runtime rpc nfs hugepages
 '
 # The project's crates in the [dependencies] of a manifest, without their prefix.

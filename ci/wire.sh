@@ -5,12 +5,18 @@
 #
 # tshark must decode all of it: as many messages as `stag dump` finds, every CRC good, nothing malformed but READ Replies, whose
 # data went by Write chunk (tshark 4.0 does not put it back). And `stag dump` must find no broken rule. A line for each
-# check, `ok` or `FAILED`, and `N passed, N failed` at the end. It needs root, for packages and a network namespace; what
+# check, `ok` or `FAILED`, and `N passed, N failed, N skipped` at the end. It needs root, for packages and a network namespace; what
 # cannot be had is said: SKIPPED, status 77. STAG and STAGD name the programs to test, else they are built. The captures stay in
 # target/ci/wire.
 set -uo pipefail
 # shellcheck source=ci/usage.sh
 . "$(dirname "$0")/usage.sh"
+# shellcheck source=ci/packages.sh
+. "$(dirname "$0")/packages.sh"
+# shellcheck source=ci/programs.sh
+. "$(dirname "$0")/programs.sh"
+# shellcheck source=ci/slowness.sh
+. "$(dirname "$0")/slowness.sh"
 cd "$(dirname "$0")/.." || exit 1
 case ${1:-} in --inside) ;; -*) usage ;; esac
 
@@ -23,23 +29,14 @@ stag=${STAG:-$programs/stag}
 stagd=${STAGD:-$programs/stagd}
 
 prepare() {
-    local missing=() pair
     [ "$(id -u)" = 0 ] || skipped "it needs root, for packages and a network namespace of its own"
-    for pair in tshark:tshark dumpcap:wireshark-common ip:iproute2 unshare:util-linux; do
-        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
-    done
-    if [ ${#missing[@]} -gt 0 ]; then
-        command -v apt-get >/dev/null || skipped "not a Debian, and lacking: ${missing[*]}"
-        apt-get -q update >/dev/null 2>&1
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null 2>&1 ||
-            skipped "apt-get cannot install: ${missing[*]}"
-    fi
+    need wire || skipped "$lacking"
     unshare -n true 2>/dev/null || skipped "no network namespace can be made"
-    unshare -n sh -c 'ip link set lo up && timeout 5 dumpcap -q -i lo -a duration:1 -w /dev/null' >/dev/null 2>&1 ||
+    unshare -n sh -c 'ip link set lo up && timeout $((5 * STAG_SLOWNESS)) dumpcap -q -i lo -a duration:1 -w /dev/null' >/dev/null 2>&1 ||
         skipped "dumpcap cannot capture in a namespace"
     mkdir -p "$out"
     if [ -z "${STAG:-}" ] || [ -z "${STAGD:-}" ]; then
-        cargo build --quiet --locked --profile "$profile" -p stag-apps --bins || exit 1
+        build_programs "$profile" || exit 1
     fi
 }
 if [ "${1:-}" != --inside ]; then
@@ -52,7 +49,7 @@ work=$(mktemp -d "$out/work.XXXXXX")
 server='' capture=''
 trap 'kill $server $capture 2>/dev/null; rm -rf "$work"' EXIT
 
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 # check NAME WHAT COMMAND... : the command succeeds; WHAT is said behind the name
 check() {
     local name=$1 what=$2
@@ -96,7 +93,7 @@ for crc in true false; do
     "$stagd" --export mem:/data,root_squash=no --listen iwarp://127.0.0.1:20049 --crc "$crc" --memory 128M --poll adaptive \
         >"$work/stagd" 2>&1 &
     server=$!
-    for _ in $(seq 100); do grep -q '^ready' "$work/stagd" && break; sleep 0.1; done
+    for _ in $(seq $((100 * STAG_SLOWNESS))); do grep -q '^ready' "$work/stagd" && break; sleep 0.1; done
 
     echo "session with crc=$crc"
     if session >"$work/session" 2>&1; then
@@ -131,5 +128,5 @@ for crc in true false; do
 done
 
 echo
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

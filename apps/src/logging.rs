@@ -4,7 +4,8 @@
 use std::env;
 use std::io::{self, IsTerminal};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
 
 use crate::failure::Failure;
 
@@ -14,16 +15,18 @@ const VARIABLE: &str = "STAG_LOG";
 /// Starts the log: warnings and errors, unless told otherwise.
 pub fn start() -> Result<(), Failure> {
     let wanted = env::var(VARIABLE).unwrap_or_else(|_| "warn".to_owned());
-    let filter = EnvFilter::try_new(&wanted).map_err(|error| {
+    let filter: Targets = wanted.parse().map_err(|error| {
         Failure::usage(format_args!("{VARIABLE}={wanted:?}: {error}; write for example {VARIABLE}=info"))
     })?;
     let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        // The filter alone decides: the subscriber's own limit is open.
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(io::stderr)
         .with_ansi(wants_colours())
         // The sentence says what it is about.
         .with_target(false)
-        .finish();
+        .finish()
+        .with(filter);
     // It is set already where one process runs two servers: the first one's log serves both.
     let _ = tracing::subscriber::set_global_default(subscriber);
     Ok(())

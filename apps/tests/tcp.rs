@@ -28,7 +28,7 @@ fn ask(port: &str, call: &[u8]) -> u32 {
 /// The accept_stat by UDP: the same Call without its mark.
 fn ask_by_datagram(port: &str, call: &[u8]) -> u32 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.set_read_timeout(Some(stag_testing::patience(Duration::from_secs(20)))).unwrap();
     socket.connect(port).unwrap();
     socket.send(&call[4..]).unwrap();
     let mut reply = [0; 64];

@@ -15,7 +15,7 @@
 # -l       the console goes to this file instead of the standard output
 # -q       more options for qemu: a second network card, a filter-dump
 #
-# Variables LABV_* reach the script.
+# Variables LABV_* reach the script, and STAG_SLOWNESS as LABV_SLOWNESS. Status 124: past its limit; 143: somebody ended it.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -56,12 +56,13 @@ finish() {
     rm -rf "$work"
 }
 trap finish EXIT
-trap 'exit 143' INT TERM
+trap 'echo "boot: somebody ended it" >&2; exit 143' INT TERM
 
 # The payload goes in on one raw disk and the results come out on another, both tar: no network, no share.
 mkdir "$work/in"
 cp -r "$here/guest/." "$work/in/"
 [ -z "$payload" ] || cp -rL "$payload/." "$work/in/"
+export LABV_SLOWNESS=${STAG_SLOWNESS:-1}
 printf '%q ' bash "/payload/$1" "${@:2}" >"$work/in/lab-run"
 env | sed -n 's/^\(LABV_[A-Z0-9_]*\)=\(.*\)$/\1="\2"/p' >"$work/in/lab.env"
 tar -cf "$work/in.tar" -C "$work/in" .
@@ -94,14 +95,18 @@ until=$((SECONDS + limit))
 while kill -0 "$pid" 2>/dev/null; do
     sleep 0.2
     if [ $SECONDS -ge $until ]; then
-        echo "boot: past $limit s, stopped" >&2
+        echo "boot: TIMED OUT after $limit s" >&2
         exit 124
     fi
 done
 status=0
 wait "$pid" || status=$?
 pid=''
-[ $status -eq 0 ] || { echo "boot: qemu ended with $status" >&2; exit 125; }
+case $status in
+    0) ;;
+    130 | 137 | 143) echo "boot: somebody ended qemu (status $status)" >&2; exit 143 ;;
+    *) echo "boot: qemu ended with $status" >&2; exit 125 ;;
+esac
 
 mkdir "$work/out"
 tar -xf "$work/out.tar" -C "$work/out" 2>/dev/null || true

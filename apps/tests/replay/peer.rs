@@ -45,7 +45,7 @@ impl Peer {
     pub(crate) fn connect(address: &str, set_up: &SetUp) -> Peer {
         let socket = TcpStream::connect(address).unwrap();
         socket.set_nodelay(true).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(stag_testing::patience(Duration::from_secs(20)))).unwrap();
         let ready = ReadyToReceive { write: true, ..ReadyToReceive::default() };
         let request = Frame {
             kind: FrameKind::Request,

@@ -18,12 +18,12 @@ cases=$(/payload/conformance --list | sed -n 's/^on_verbs::\(.*\): test$/\1/p' |
 
 # run CASE LOG: its status; 124 when it was too slow, 125 when it is stuck.
 run() {
-    local pid until=$((SECONDS + ${LABV_CASE:-120}))
+    local pid until=$((SECONDS + ${LABV_CASE:-120} * SLOWNESS))
     /payload/conformance --exact "on_verbs::$1" --nocapture >"$2" 2>&1 &
     pid=$!
     while [ -d /proc/$pid ] && [ "$(cut -d' ' -f3 /proc/$pid/stat 2>/dev/null)" != Z ]; do
         if [ $SECONDS -ge $until ]; then
-            echo "-- still running; its threads in the kernel:" >>"$2"
+            echo "TIMED OUT after $SECONDS s; its threads in the kernel:" >>"$2"
             cat /proc/$pid/task/*/stack >>"$2"
             kill -9 $pid
             sleep 3

@@ -32,8 +32,8 @@ up() {
 down() {
     local fd=${feed[$1]} n=0
     exec {fd}>&-
-    while kill -0 "${pid[$1]}" 2>/dev/null && [ $n -lt 450 ]; do sleep 0.2; n=$((n + 1)); done
-    if [ $n -eq 450 ]; then
+    while kill -0 "${pid[$1]}" 2>/dev/null && [ $n -lt $((450 * SLOWNESS)) ]; do sleep 0.2; n=$((n + 1)); done
+    if [ $n -eq $((450 * SLOWNESS)) ]; then
         cat "/proc/${pid[$1]}"/task/*/stack >>"/tmp/$1.log"
         kill -9 "${pid[$1]}"
         problem="$1 does not end"
@@ -52,7 +52,7 @@ killed() {
 status() { grep -o "$1\"*[=:] *[0-9]*" "/tmp/$2.log" | tail -n 1 | grep -o '[0-9]*$' || echo 0; }
 # until_ SECONDS COMMAND...
 until_() {
-    local end=$((SECONDS + $1))
+    local end=$((SECONDS + $1 * SLOWNESS))
     shift
     until "$@"; do
         [ $SECONDS -lt $end ] || return 1
@@ -70,8 +70,8 @@ delete() {
     local deleter n=0
     rdma link delete "$device" &
     deleter=$!
-    while [ -d /proc/$deleter ] && [ $n -lt 100 ]; do sleep 0.2; n=$((n + 1)); done
-    [ $n -lt 100 ] || { problem="rdma link delete waits for somebody"; cat /proc/$deleter/stack; return 1; }
+    while [ -d /proc/$deleter ] && [ $n -lt $((100 * SLOWNESS)) ]; do sleep 0.2; n=$((n + 1)); done
+    [ $n -lt $((100 * SLOWNESS)) ] || { problem="rdma link delete waits for somebody"; cat /proc/$deleter/stack; return 1; }
     wait $deleter || { problem="rdma link delete"; return 1; }
 }
 add() { rdma link add "$device" type "$kind" netdev dummy0 || { problem="rdma link add"; return 1; }; }

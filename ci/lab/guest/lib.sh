@@ -5,6 +5,8 @@
 ADDR=10.77.0.1 # the guest's own address, on dummy0, for a kernel client of a kernel server
 # shellcheck disable=SC2034 # likewise
 HOST_ADDR=${LABV_HOST:-10.0.2.2} # the host, as the guest sees it
+# Limits of time are multiplied by it (ci/slowness.sh).
+SLOWNESS=${LABV_SLOWNESS:-1}
 PORT=20049
 EXPORT=/srv/export
 MNT=/mnt/nfs
@@ -52,7 +54,7 @@ rdma_unlink() { rdma link delete "$1-$2"; }
 siw_unload() {
     local n=0
     rdma_unlink siw "$1"
-    until rmmod siw 2>/dev/null || [ $n -gt 50 ]; do sleep 0.2; n=$((n + 1)); done
+    until rmmod siw 2>/dev/null || [ $n -gt $((50 * SLOWNESS)) ]; do sleep 0.2; n=$((n + 1)); done
     [ ! -d /sys/module/siw ]
 }
 
@@ -96,7 +98,7 @@ stagd_up() { # ADDRESS [OPTION...]
     echo $! >/run/stagd.pid
     until grep -q '^ready' /run/stagd.log; do
         n=$((n + 1))
-        [ $n -lt 300 ] && kill -0 "$(cat /run/stagd.pid)" || { cat /run/stagd.log; return 1; }
+        [ $n -lt $((300 * SLOWNESS)) ] && kill -0 "$(cat /run/stagd.pid)" || { cat /run/stagd.log; return 1; }
         sleep 0.1
     done
 }
@@ -107,12 +109,12 @@ stagd_down() {
     kill "-${1:-TERM}" "$pid"
     while kill -0 "$pid" 2>/dev/null; do
         n=$((n + 1))
-        [ $n -lt 100 ] || { echo "stagd does not end"; kill -KILL "$pid"; break; }
+        [ $n -lt $((100 * SLOWNESS)) ] || { echo "stagd does not end"; kill -KILL "$pid"; break; }
         sleep 0.1
     done
     cat /run/stagd.log >>/out/stagd.log
     rm -f /run/stagd.pid
-    [ $n -lt 100 ]
+    [ $n -lt $((100 * SLOWNESS)) ]
 }
 
 # nfs_mount VERS [more options]

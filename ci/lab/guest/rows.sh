@@ -16,9 +16,9 @@ exec 3<>/dev/ttyS1
 ask() { bash /payload/ask.sh "$@"; }
 
 failed=0
-# row SECONDS NAME COMMAND... : one row. Past SECONDS it is stopped and has failed.
+# row SECONDS NAME COMMAND... : one row. Past SECONDS (SLOWNESS times) it is stopped and has failed.
 row() {
-    local limit=$1 name=$2 began=$EPOCHREALTIME outcome=ok status=0 log pid dog
+    local limit=$(($1 * SLOWNESS)) name=$2 began=$EPOCHREALTIME outcome=ok status=0 log pid dog
     shift 2
     log=/out/$group/$name.log
     if [ -n "$skip" ]; then
@@ -30,7 +30,7 @@ row() {
         ("$@") >"$log" 2>&1 </dev/null &
         pid=$!
         set +m
-        (sleep "$limit" && echo "past $limit s, stopped" >>"$log" && kill -KILL -- "-$pid") 2>/dev/null &
+        (sleep "$limit" && echo "TIMED OUT after $limit s" >>"$log" && kill -KILL -- "-$pid") 2>/dev/null &
         dog=$!
         wait "$pid" || status=$?
         kill "$dog" 2>/dev/null
@@ -67,7 +67,7 @@ mount_rows() { # mount_rows EXPORT LOCKS
     options+=,port=$PORT,vers=3,$2,mountproto=tcp
     if [ -n "${LABV_STAND_IN:-}" ]; then path=$EXPORT; else options+=,mountport=$MOUNT_PORT; fi
     echo "mount -t nfs -o $options $SERVER:$path $MNT"
-    timeout -k 5 60 mount -t nfs -o "$options" "$SERVER:$path" $MNT && mountpoint -q $MNT && grep " $MNT " /proc/mounts
+    timeout -k 5 $((60 * SLOWNESS)) mount -t nfs -o "$options" "$SERVER:$path" $MNT && mountpoint -q $MNT && grep " $MNT " /proc/mounts
 }
 unmount() {
     local n=0
@@ -176,7 +176,7 @@ fio_rows() {
 }
 
 # dbench's load: what a file server's clients do, as recorded from NetBench.
-dbench_rows() { timeout -k 5 220 dbench -c /usr/share/dbench/client.txt -t 10 -D . 2; }
+dbench_rows() { timeout -k 5 $((220 * SLOWNESS)) dbench -c /usr/share/dbench/client.txt -t 10 -D . 2; }
 
 # Nobody says anything for so long that stagd asks whether the peer is there (it looks once a minute, and asks who said nothing since
 # the last time): that is no harm to the connection.
@@ -205,7 +205,7 @@ group_client() {
     row 60 mount mount_rows "$export" nolock || skip="the mount failed"
     for f in $names; do
         case $f in
-            basic | special) row 240 "cthon-$f" in_folder $f timeout -k 5 240 python3 /payload/cthon.py $f . ;;
+            basic | special) row 240 "cthon-$f" in_folder $f timeout -k 5 $((240 * SLOWNESS)) python3 /payload/cthon.py $f . ;;
             # A directory's files keep no lists: the client is to hear that.
             acl) case $export in
                 /dir) row 60 no-acl in_folder acl bash -c 'touch f && ! setfacl -m u:1000:rw f 2>e && grep "not supported" e && getfacl -cnp f' ;;
@@ -215,7 +215,7 @@ group_client() {
             fio) row 240 $f in_folder $f fio_rows 16 ;;
             *) row 420 $f in_folder $f python3 /payload/files.py $f . ;;
         esac
-        [ -n "$skip" ] || timeout -s KILL 20 stat -t $MNT >/dev/null || skip="the mount does not answer"
+        [ -n "$skip" ] || timeout -s KILL $((20 * SLOWNESS)) stat -t $MNT >/dev/null || skip="the mount does not answer"
     done
     row 60 umount unmount
     row 5 dmesg is_quiet
@@ -231,7 +231,7 @@ group_locks() {
     quiet_from
     rpcbind_up
     row 60 mount mount_rows "$2" lock || skip="the mount failed"
-    row 120 cthon-lock in_folder lock timeout -k 5 120 python3 /payload/cthon.py lock .
+    row 120 cthon-lock in_folder lock timeout -k 5 $((120 * SLOWNESS)) python3 /payload/cthon.py lock .
     row 60 umount unmount
     row 5 dmesg is_quiet
     link_down
@@ -274,16 +274,16 @@ group_public() {
     row 60 nfs-ls bash -c "nfs-ls '$where?$port' | grep -w argparse.py"
     link_down
 }
-showmount_rows() { timeout 15 showmount -e "$SERVER" | grep -w -- "$1"; }
+showmount_rows() { timeout $((15 * SLOWNESS)) showmount -e "$SERVER" | grep -w -- "$1"; }
 rpcinfo_rows() {
     local p
-    timeout 15 rpcinfo -p "$SERVER" >/tmp/rpcinfo && cat /tmp/rpcinfo || return
+    timeout $((15 * SLOWNESS)) rpcinfo -p "$SERVER" >/tmp/rpcinfo && cat /tmp/rpcinfo || return
     for p in "100003 +3 +tcp" "100005 +3 +tcp" "100021 +4 +tcp" "100024 +1 +tcp" "100227 +3 +tcp"; do
         grep -E "$p" /tmp/rpcinfo || { echo "not there: $p"; return 1; }
     done
     for p in "100003 3" "100005 3"; do
         # shellcheck disable=SC2086 # program and version
-        timeout 15 rpcinfo -T tcp "$SERVER" $p || return
+        timeout $((15 * SLOWNESS)) rpcinfo -T tcp "$SERVER" $p || return
     done
 }
 

@@ -220,7 +220,7 @@ fn a_completion_makes_the_descriptor_readable() {
     let pool = pool(&arena);
     let disk = Disk::new(&DiskConfig::default(), &[&arena]);
     let Some(descriptor) = disk.descriptor() else {
-        println!("SKIPPED: {}", disk.method());
+        stag_testing::skipped(disk.method());
         return;
     };
     let (reader, mut writer) = std::io::pipe().unwrap();
@@ -247,7 +247,10 @@ fn file_handles_name_files() {
     let before = match system::file_handle(file.as_fd(), c"") {
         Ok(handle) => handle,
         Err(error) => {
-            println!("SKIPPED: the file system of {} has no file handles: {error}", scratch.0.display());
+            stag_testing::skipped(format_args!(
+                "the file system of {} has no file handles: {error}",
+                scratch.0.display()
+            ));
             return;
         }
     };

@@ -265,7 +265,7 @@ fn the_xids_are_those_that_tshark_finds() {
         captures().into_iter().filter(|(name, _)| name.contains("-v3-") || name.contains("recall"))
     {
         let Some(mut expected) = tshark(&path) else {
-            println!("SKIPPED: tshark is not installed; messages.txt has what it counted");
+            stag_testing::skipped("tshark is not installed; messages.txt has what it counted");
             return;
         };
         let mut found = Vec::new();

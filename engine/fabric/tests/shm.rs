@@ -221,7 +221,7 @@ impl Second {
     /// Runs it as nobody, out of a folder that nobody can read. `None`, and why, if that cannot be done.
     fn start_as_nobody(role: &str, name: &str) -> Option<Second> {
         if !Path::new("/proc/self").metadata().is_ok_and(|own| own.uid() == 0) {
-            println!("SKIPPED: only root can start a process of another user");
+            stag_testing::skipped("only root can start a process of another user");
             return None;
         }
         let folder = env::temp_dir().join(name);
@@ -234,7 +234,11 @@ impl Second {
         let started = Second::spawn(&mut command, role, name);
         // It runs, or never will.
         fs::remove_dir_all(&folder).expect("it is ours");
-        started.map_err(|error| println!("SKIPPED: this root cannot start anything as nobody: {error}")).ok()
+        started
+            .map_err(|error| {
+                stag_testing::skipped(format_args!("this root cannot start anything as nobody: {error}"));
+            })
+            .ok()
     }
 
     fn spawn(command: &mut Command, role: &str, name: &str) -> io::Result<Second> {

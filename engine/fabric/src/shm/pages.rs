@@ -284,7 +284,7 @@ mod tests {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
         // SAFETY: a C string, and flags that exist.
         let Ok(fd) = check(unsafe { libc::memfd_create(c"huge".as_ptr(), flags) }) else {
-            return println!("SKIPPED: this kernel has no hugepages of 2 MiB");
+            return stag_testing::skipped("this kernel has no hugepages of 2 MiB");
         };
         // SAFETY: just made.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };

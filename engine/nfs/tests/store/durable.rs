@@ -273,7 +273,7 @@ fn without_sync_only_data_is_synced() {
 #[test]
 fn a_write_ends_privileges_before_the_data_is_there() {
     if !is_root() {
-        println!("SKIPPED: only root has other users' programs");
+        stag_testing::skipped("only root has other users' programs");
         return;
     }
     let (mut store, steps, _scratch) = stepped(true);

@@ -41,7 +41,7 @@ fn labs(mode: u32) -> Vec<(Lab, ObjectId, ObjectId)> {
     if is_root() {
         labs.push(prepare(Lab::directory(64, |_| {}), mode));
     } else {
-        println!("SKIPPED for a directory: only root may act as other users");
+        stag_testing::skipped("a directory: only root may act as other users");
     }
     labs
 }
@@ -278,7 +278,7 @@ fn nothing_belongs_to_the_user_that_is_none() {
 #[test]
 fn who_is_none_makes_nothing_in_a_directory() {
     if !is_root() {
-        return println!("SKIPPED: only root acts as other users");
+        return stag_testing::skipped("only root acts as other users");
     }
     let mut lab = Lab::directory(64, |_| {});
     let root = lab.root();

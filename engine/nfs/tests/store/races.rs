@@ -162,7 +162,7 @@ impl Race {
 
 fn applies() -> bool {
     if !is_root() {
-        println!("SKIPPED: only root has what is not everybody's");
+        stag_testing::skipped("only root has what is not everybody's");
     }
     is_root()
 }

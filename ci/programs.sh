@@ -1,0 +1,16 @@
+# shellcheck shell=bash
+# Sourced: builds what the scripts test, without compiling it twice.
+#
+# What cargo compiles depends on the features that all selected packages want of their dependencies. So these select what
+# `cargo test --workspace` does: after ci/test.sh nothing is left to compile. An example among the targets makes cargo count
+# the tests' dependencies, too.
+
+# build_programs [PROFILE] : stag and stagd, in target/PROFILE, or target/debug for dev, which is the default
+build_programs() { cargo build --quiet --locked --profile "${1:-dev}" --workspace --bins --example endure; }
+
+# executable NAME CARGO... : the path of the executable that CARGO, a command of cargo's, builds, and whose name begins so
+executable() {
+    local name=$1
+    shift
+    "$@" --locked --workspace --message-format=json | sed -n 's/.*"executable":"\([^"]*\/'"$name"'[^"]*\)".*/\1/p' | tail -n 1
+}

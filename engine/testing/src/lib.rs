@@ -1,0 +1,103 @@
+//! What tests of several crates share: how a test says that it was skipped, and how long it waits.
+//!
+//! Rust's test harness knows passed and failed only, and hides what a passed test prints. A test that cannot do its work on
+//! this machine calls [`skipped`] and returns. `ci/test.sh` counts it as skipped, not as passed, and prints the reason.
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+/// The environment variable that names the file to which [`skipped`] appends its lines.
+pub const SKIPPED_FILE: &str = "STAG_SKIPPED";
+
+/// The environment variable that says how many times slower than a quiet one this machine is.
+pub const SLOWNESS: &str = "STAG_SLOWNESS";
+
+/// Says that the calling test, or a part of it, cannot run on this machine, and why.
+///
+/// Prints `SKIPPED: reason`, and appends `PROGRAM TEST: reason` to the file that [`SKIPPED_FILE`] names, if that is set.
+/// Call it on the test's own thread, whose name is the test's.
+///
+/// # Panics
+///
+/// If the file cannot be written: a skip that nobody hears of would count as passed.
+#[track_caller]
+pub fn skipped(reason: impl Display) {
+    println!("SKIPPED: {reason}");
+    let Some(file) = env::var_os(SKIPPED_FILE) else { return };
+    let program = env::current_exe().unwrap_or_default();
+    // The harness runs binaries of cargo's, whose names end with a hash.
+    let program = program.file_stem().unwrap_or_default().to_string_lossy();
+    let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
+    let thread = thread::current();
+    let line = line(program, thread.name().unwrap_or("main"), &reason.to_string());
+    append(Path::new(&file), &line).unwrap_or_else(|error| {
+        panic!("{SKIPPED_FILE}={}: {error}; name a file that can be written", file.display())
+    });
+}
+
+/// A limit of time, longer on a machine that is slower: `limit` times [`SLOWNESS`], which is 1 if unset.
+///
+/// # Panics
+///
+/// If the variable is no whole number from 1 on.
+#[must_use]
+pub fn patience(limit: Duration) -> Duration {
+    limit * slowness(env::var(SLOWNESS).ok().as_deref())
+}
+
+fn slowness(variable: Option<&str>) -> u32 {
+    let Some(text) = variable else { return 1 };
+    match text.parse() {
+        Ok(times @ 1..) => times,
+        _ => panic!("{SLOWNESS}={text:?}: not a whole number from 1 on"),
+    }
+}
+
+/// One line, whatever the reason has in it.
+fn line(program: &str, test: &str, reason: &str) -> String {
+    let reason: Vec<&str> = reason.split_whitespace().collect();
+    format!("{program} {test}: {}\n", reason.join(" "))
+}
+
+/// One system call, so that lines of several processes do not mix.
+fn append(file: &Path, line: &str) -> std::io::Result<()> {
+    OpenOptions::new().create(true).append(true).open(file)?.write_all(line.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_one_line_behind_the_names_of_program_and_test() {
+        assert_eq!(line("disk", "a::b", "no\n handles"), "disk a::b: no handles\n");
+    }
+
+    #[test]
+    fn lines_are_appended() {
+        let file = env::temp_dir().join(format!("stag-testing-{}", std::process::id()));
+        append(&file, "a\n").unwrap();
+        append(&file, "b\n").unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(text, "a\nb\n");
+        assert!(append(Path::new("/nonexistent/file"), "c\n").is_err());
+    }
+
+    #[test]
+    fn slowness_is_a_whole_number() {
+        assert_eq!((slowness(None), slowness(Some("1")), slowness(Some("7"))), (1, 1, 7));
+    }
+
+    #[test]
+    #[should_panic(expected = "not a whole number")]
+    fn no_limit_becomes_zero() {
+        slowness(Some("0"));
+    }
+}
