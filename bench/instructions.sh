@@ -1,23 +1,27 @@
 #!/usr/bin/env bash
 # Counts the instructions of one NULL Call at the Requester and at the Responder: they do not jitter as times do.
-#   bench/instructions.sh [--chunks]
+#   bench/instructions.sh [--chunks] [--profile dist|release]...
 #   bench/instructions.sh --device siw|rxe [-k 6.1|6.12]
 # Client and server run in one thread (examples/one_thread.rs), by turns. Over shm and over `verbs`, whose device is one of nothing, no
 # pass is idle; what the library's functions execute is taken off: the rest is ours. Needs valgrind.
 #
 # --chunks: also of one with a Write chunk of 4 KiB (get), and of one with a Read chunk (put). Over shm that has the copy in it.
 #
+# --profile: with cargo's profile (default: dist). Of two, the second's figures are also said in percent of the first's; status 1 if
+# one of them is more than 15 % worse: then a function that is called across crates lacks #[inline].
+#
 # --device: over a device of the guest (ci/lab/build.sh, once), and ib_send_lat's Send and Receive on the same, counted in the same
 # way; see README.md. Without the guest: SKIPPED, status 77.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-device='' kernel=6.1 kinds=null
+device='' kernel=6.1 kinds=null profiles=()
 while [ $# -gt 0 ]; do
     case $1 in
         --device) device=$2; shift ;;
         -k) kernel=$2; shift ;;
         --chunks) kinds='null get put' ;;
+        --profile) profiles+=("$2"); shift ;;
         *) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
     esac
     shift
@@ -29,8 +33,12 @@ if [ -n "$device" ] && [ ! -e "$LAB_CACHE/kernel-$kernel/version" ]; then
     echo "SKIPPED: there is no guest with kernel $kernel: run ci/lab/build.sh $kernel first"
     exit 77
 fi
-cargo build --quiet --locked --profile dist --package stag-bench --example one_thread
-program=$(realpath "${CARGO_TARGET_DIR:-target}/dist/examples/one_thread")
+[ ${#profiles[@]} -gt 0 ] || profiles=(dist)
+# build PROFILE: sets program
+build() {
+    cargo build --quiet --locked --profile "$1" --package stag-bench --example one_thread
+    program=$(realpath "${CARGO_TARGET_DIR:-target}/$1/examples/one_thread")
+}
 counts=$(mktemp -d)
 trap 'rm -rf "$counts"' EXIT
 
@@ -46,8 +54,9 @@ executed() {
         END { printf "%d %d\n", all, library }'
 }
 
+# on_nothing PROFILE
 on_nothing() {
-    local kind fabric end all_few library_few all_many library_many library few=1000 many=3000
+    local kind fabric end all_few library_few all_many library_many library ours few=1000 many=3000
     printf '%-6s %-6s %-10s %22s %22s\n' Call fabric end "instructions a Call" "and in the library"
     for kind in $kinds; do
         for fabric in shm verbs; do
@@ -55,7 +64,9 @@ on_nothing() {
                 read -r all_few library_few <<<"$(executed $fabric "${end#*:}" $few "$kind")"
                 read -r all_many library_many <<<"$(executed $fabric "${end#*:}" $many "$kind")"
                 library=$(((library_many - library_few) / (many - few)))
-                printf '%-6s %-6s %-10s %22d %22d\n' "$kind" $fabric "${end%:*}" $(((all_many - all_few) / (many - few) - library)) $library
+                ours=$(((all_many - all_few) / (many - few) - library))
+                printf '%-6s %-6s %-10s %22d %22d\n' "$kind" $fabric "${end%:*}" $ours $library
+                echo "$kind $fabric ${end%:*} $ours" >>"$counts/of.$1"
             done
         done
     done
@@ -147,4 +158,22 @@ on_device() {
     for end in requester responder; do call $end $few $many; done
 }
 
-if [ -n "$device" ]; then on_device; else on_nothing; fi
+# compare FIRST SECOND: the second's figures in percent of the first's
+compare() {
+    paste "$counts/of.$1" "$counts/of.$2" | awk -v of="$1" -v with="$2" '
+        { percent = $8 * 100 / $4; printf "%-6s %-6s %-10s %s has %d %% of the instructions of %s\n", $1, $2, $3, with, percent + 0.5, of }
+        percent > 115 { bad = 1 }
+        END { exit bad }'
+}
+
+if [ -n "$device" ]; then
+    build dist
+    on_device
+    exit
+fi
+for profile in "${profiles[@]}"; do
+    build "$profile"
+    [ ${#profiles[@]} -eq 1 ] || echo "profile $profile"
+    on_nothing "$profile"
+done
+[ ${#profiles[@]} -lt 2 ] || compare "${profiles[@]:0:2}"

@@ -12,6 +12,7 @@
 //! | [`values`] | sizes and the like, as flags and configuration keys take them |
 //! | [`url`] | `shm://NAME/path`: a fabric, a server, a file |
 //! | [`flags`] | flags that only some fabrics have a use for |
+//! | [`locality`] | which cores suit an RDMA device |
 //! | [`options`] | how every server is connected to |
 //! | [`tool`] | `stag`: the list of its commands |
 //! | [`commands`] | one file for each command |
@@ -32,6 +33,7 @@ pub mod demo;
 pub mod failure;
 pub mod flags;
 pub mod limits;
+pub mod locality;
 pub mod logging;
 pub mod options;
 pub mod output;

@@ -15,7 +15,7 @@ use stag::runtime::{
 
 use super::claims::{Claim, Claimed, Claims, Holder};
 use super::fabric::{self, Served};
-use super::listen::Listen;
+use super::listen::{self, Listen};
 use super::listeners;
 use super::plan::{PAGE_LEN, Plan};
 use super::registration::Registration;
@@ -24,6 +24,7 @@ use super::signals::{self, Observed, Printer};
 use super::{Settings, report, services};
 use crate::failure::Failure;
 use crate::limits;
+use crate::locality;
 use crate::output::Output;
 use crate::url::{Fabric, Url};
 use crate::values::{Poll, Size};
@@ -64,10 +65,12 @@ impl Place {
                     }
                 }
             }
-            None => match free_core(&topology, &allowed, &claims, &mut warnings) {
-                Some(found) => found,
-                None => return Err(Failure::run("no core of this machine is allowed to this process")),
-            },
+            None => {
+                match free_core(&topology, &allowed, near(&topology, settings)?, &claims, &mut warnings) {
+                    Some(found) => found,
+                    None => return Err(Failure::run("no core of this machine is allowed to this process")),
+                }
+            }
         };
         if allowed.len() == 1 {
             let advice = match settings.poll {
@@ -93,13 +96,15 @@ impl Place {
 fn free_core(
     topology: &Topology,
     allowed: &CoreSet,
+    near: Option<CoreSet>,
     claims: &Claims,
     warnings: &mut Vec<String>,
 ) -> Option<(CoreId, Option<Claim>)> {
     let mut free = *allowed;
     // Cores whose SMT siblings are taken are as slow as taken ones, nearly: they come last.
     let mut quiet = *allowed;
-    while let Some(core) = best(topology, &quiet).or_else(|| best(topology, &free)) {
+    let best = |cores: &CoreSet| topology.choose_near(cores, 1, near).first().copied();
+    while let Some(core) = best(&quiet).or_else(|| best(&free)) {
         match claims.claim(core) {
             Claimed::Own(claim) => return Some((core, Some(claim))),
             Claimed::Unknown => return Some((core, None)),
@@ -111,7 +116,7 @@ fn free_core(
             }
         }
     }
-    let core = best(topology, allowed)?;
+    let core = best(allowed)?;
     if let Some(holder) = claims.holder(core) {
         let advice = "other servers have all cores of this process; give it more, or run fewer servers";
         warnings.push(shared(core, &holder, advice));
@@ -119,12 +124,14 @@ fn free_core(
     Some((core, None))
 }
 
-fn best(topology: &Topology, cores: &CoreSet) -> Option<CoreId> {
-    topology.choose(cores, 1).first().copied()
-}
-
 fn shared(core: CoreId, holder: &Holder, advice: &str) -> String {
     format!("core {}: {holder} runs there, and each waits while the other works; {advice}", core.0)
+}
+
+/// The cores nearest to the RDMA device, where it serves over one.
+fn near(topology: &Topology, settings: &Settings) -> Result<Option<CoreSet>, Failure> {
+    let fabric = listen::fabric(&settings.listen)?;
+    Ok(fabric.and_then(|fabric| locality::near(topology, fabric, settings.device.as_deref())))
 }
 
 /// Serves until a signal, or until standard input ends if `until_eof`.

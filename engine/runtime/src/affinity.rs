@@ -1,13 +1,10 @@
 //! Pinning the calling thread to one core, with checks that come before the system call's.
 
+use std::fs;
 use std::io;
 use std::sync::OnceLock;
 
 use crate::cores::{CORES_MAX, CoreId, CoreSet};
-
-/// Bytes of the mask that the kernel is offered. More than [`CORES_MAX`] needs, because a kernel built
-/// for more cores refuses a mask shorter than its own.
-const MASK_BYTES: usize = 1024;
 
 /// Why a thread was not pinned.
 #[derive(Debug, thiserror::Error)]
@@ -51,16 +48,20 @@ pub enum AffinityError {
 
 /// The cores that this process may use: its affinity mask, which lies within its cpuset.
 ///
-/// Read once, from the main thread, so that a thread pinned later does not narrow the answer: ask (or
-/// make the first [`Reactor`](crate::Reactor)) before the main thread is pinned.
+/// Read once, by the first thread that asks, so that a thread pinned later does not narrow the answer: ask (or make the first
+/// [`Reactor`](crate::Reactor)) before the main thread is pinned.
 #[must_use]
 pub fn allowed() -> CoreSet {
     static ALLOWED: OnceLock<CoreSet> = OnceLock::new();
-    *ALLOWED.get_or_init(|| {
-        // A kernel that does not tell (a sandbox) leaves the choice to `pin`, which asks it again.
-        let process = libc::pid_t::try_from(std::process::id()).unwrap_or(0);
-        read_mask(process).unwrap_or_else(|_| (0..CORES_MAX).map(CoreId).collect())
-    })
+    *ALLOWED.get_or_init(read_allowed)
+}
+
+/// The calling thread's cores and the main thread's: either may have been pinned before anybody asked.
+fn read_allowed() -> CoreSet {
+    let threads = [own_mask(), status_mask("/proc/self/status")];
+    // A kernel that does not tell (a sandbox) leaves the choice to `pin`, which asks it again.
+    let all = || (0..CORES_MAX).map(CoreId).collect();
+    threads.into_iter().flatten().reduce(|one, other| one.union(&other)).unwrap_or_else(all)
 }
 
 /// Checks, without pinning, that a thread of this process may be pinned to `core`.
@@ -72,9 +73,12 @@ pub fn check(core: CoreId) -> Result<(), AffinityError> {
 pub fn pin(core: CoreId) -> Result<(), AffinityError> {
     check(core)?;
     let refused = |source| AffinityError::System { core: core.0, allowed: Box::new(allowed()), source };
-    write_mask(core).map_err(refused)?;
+    // Its id is below CORES_MAX: `core_affinity` would abort on others.
+    if !core_affinity::set_for_current(core_affinity::CoreId { id: core.0 }) {
+        return Err(refused(io::Error::last_os_error()));
+    }
     // The kernel cuts the mask down to the cpuset, which may have changed since `allowed` was read.
-    let found = read_mask(0).map_err(refused)?;
+    let found = own_mask().unwrap_or_default();
     if found.len() == 1 && found.contains(core) {
         return Ok(());
     }
@@ -99,28 +103,18 @@ fn check_within(core: CoreId, allowed: CoreSet) -> Result<(), AffinityError> {
     Ok(())
 }
 
-/// The affinity mask of a thread; 0 is the calling one.
-fn read_mask(thread: libc::pid_t) -> io::Result<CoreSet> {
-    let mut mask = [0u64; MASK_BYTES / 8];
-    // SAFETY: `mask` is MASK_BYTES long and writable, and any bits are a valid u64. The type differs,
-    // but the kernel's mask is an array of long, least significant bit first, as is ours.
-    let result = unsafe { libc::sched_getaffinity(thread, MASK_BYTES, mask.as_mut_ptr().cast()) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((0..CORES_MAX).filter(|id| mask[id / 64] & (1 << (id % 64)) != 0).map(CoreId).collect())
+/// The affinity mask of the calling thread. A kernel built for more than [`CORES_MAX`] cores does not tell `core_affinity`, but
+/// writes it in the thread's status.
+fn own_mask() -> Option<CoreSet> {
+    let ids = core_affinity::get_core_ids();
+    ids.map(|ids| ids.into_iter().map(|core| CoreId(core.id)).collect())
+        .or_else(|| status_mask("/proc/thread-self/status"))
 }
 
-/// Sets the calling thread's mask to one core.
-fn write_mask(core: CoreId) -> io::Result<()> {
-    let mut mask = [0u64; MASK_BYTES / 8];
-    mask[core.0 / 64] = 1 << (core.0 % 64);
-    // SAFETY: `mask` is MASK_BYTES long and initialised; the kernel only reads it.
-    let result = unsafe { libc::sched_setaffinity(0, MASK_BYTES, mask.as_ptr().cast()) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+/// The affinity mask that a status file below `/proc` shows.
+fn status_mask(path: &str) -> Option<CoreSet> {
+    let status = fs::read_to_string(path).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.parse().ok()
 }
 
 #[cfg(test)]
@@ -171,9 +165,32 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_was_pinned_by_others_still_sees_all_cores() {
+        let before = read_allowed();
+        std::thread::spawn(move || {
+            let core = before.iter().next().unwrap();
+            assert!(core_affinity::set_for_current(core_affinity::CoreId { id: core.0 }));
+            assert_eq!(own_mask(), Some([core].into_iter().collect()));
+            assert_eq!(read_allowed(), before);
+        })
+        .join()
+        .unwrap();
+    }
+
+    /// What is read of a kernel with more cores than `core_affinity` asks for.
+    #[test]
+    fn the_status_of_a_thread_shows_the_same_mask() {
+        assert_eq!(status_mask("/proc/thread-self/status"), own_mask());
+    }
+
+    #[test]
     fn the_kernels_own_refusal_is_reported() {
-        // The last id that the mask holds: no machine has so many cores.
-        let error = write_mask(CoreId(MASK_BYTES * 8 - 1)).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        // The last id that the mask holds, if this machine has not so many cores.
+        let last = CoreId(CORES_MAX - 1);
+        if allowed().contains(last) {
+            return stag_testing::skipped("this machine has as many cores as an affinity mask holds");
+        }
+        assert!(!core_affinity::set_for_current(core_affinity::CoreId { id: last.0 }));
+        assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
     }
 }

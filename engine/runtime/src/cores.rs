@@ -82,6 +82,14 @@ impl CoreSet {
         both
     }
 
+    /// The cores that are in one of the sets.
+    #[must_use]
+    pub fn union(&self, other: &CoreSet) -> CoreSet {
+        let mut either = *self;
+        either.words.iter_mut().zip(other.words).for_each(|(word, other)| *word |= other);
+        either
+    }
+
     /// The cores, lowest id first.
     pub fn iter(&self) -> impl Iterator<Item = CoreId> + '_ {
         (0..CORES_MAX).map(CoreId).filter(|core| self.contains(*core))
@@ -209,6 +217,9 @@ mod tests {
         set.remove(CoreId(1024));
         set.remove(CoreId(1023));
         assert!(set.is_empty());
+        let (one, other): (CoreSet, CoreSet) = ("0-3".parse().unwrap(), "2-5,1023".parse().unwrap());
+        assert_eq!(one.union(&other).to_string(), "0-5,1023");
+        assert_eq!(one.intersection(&other).to_string(), "2-3");
         assert_eq!([CoreId(5), CoreId(2), CoreId(2000)].into_iter().collect::<CoreSet>().to_string(), "2,5");
     }
 }

@@ -1,7 +1,8 @@
 //! The shape of the machine: which cores share what, and which node of memory is near them.
 //!
 //! Read from `/sys`, so no library of the system is needed. Files that are missing (a container, an odd
-//! kernel) leave a simpler picture: one node, no siblings.
+//! kernel) leave a simpler picture: one node, no siblings. With the feature `hwloc`, this machine's is read by the library hwloc,
+//! which knows more machines; `tests/hwloc.rs` shows that both agree.
 
 use std::fs;
 use std::io;
@@ -9,12 +10,23 @@ use std::path::Path;
 
 use crate::cores::{CoreId, CoreSet};
 
+#[cfg(feature = "hwloc")]
+mod hwloc;
+
 /// The online cores of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     cores: Vec<Core>,
     nodes: Vec<Node>,
     isolated: CoreSet,
+    devices: Vec<RdmaDevice>,
+}
+
+/// An RDMA device that is nearer to some cores than to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RdmaDevice {
+    name: String,
+    near: CoreSet,
 }
 
 /// A logical CPU.
@@ -52,13 +64,29 @@ pub struct TopologyError {
 }
 
 impl Topology {
-    /// Reads this machine's.
+    /// Reads this machine's: with hwloc, if built with that feature and it can, else from `/sys`.
     pub fn read() -> Result<Topology, TopologyError> {
-        Topology::read_from(Path::new("/"))
+        #[cfg(feature = "hwloc")]
+        if let Some(topology) = Topology::read_hwloc() {
+            return Ok(topology);
+        }
+        Topology::read_sysfs(Path::new("/"))
     }
 
-    /// Reads the tree at `root`, which holds a `sys` folder.
+    /// Reads this machine's with the library hwloc. `None`: it fails, or finds no core.
+    #[cfg(feature = "hwloc")]
+    #[must_use]
+    pub fn read_hwloc() -> Option<Topology> {
+        hwloc::read()
+    }
+
+    /// Reads the tree at `root`, which holds a `sys` folder. `/` is this machine.
     pub fn read_from(root: &Path) -> Result<Topology, TopologyError> {
+        if root == Path::new("/") { Topology::read() } else { Topology::read_sysfs(root) }
+    }
+
+    /// Reads the tree at `root` without a library, whatever the features.
+    pub fn read_sysfs(root: &Path) -> Result<Topology, TopologyError> {
         let system = root.join("sys/devices/system");
         let path = system.join("cpu/online");
         let failed = |source| TopologyError { path: path.display().to_string(), source };
@@ -69,8 +97,9 @@ impl Topology {
 
         let nodes = read_nodes(&system.join("node"), &online);
         let cores = online.iter().map(|id| read_core(&system.join("cpu"), id, &online, &nodes)).collect();
-        let isolated = read_set(&system.join("cpu/isolated")).unwrap_or_default().intersection(&online);
-        Ok(Topology { cores, nodes, isolated })
+        let isolated = read_isolated(root, &online);
+        let devices = read_devices(&root.join("sys/class/infiniband"), &online, &nodes);
+        Ok(Topology { cores, nodes, isolated, devices })
     }
 
     /// The online cores, lowest id first.
@@ -103,6 +132,12 @@ impl Topology {
         self.core(id).map(|core| core.node)
     }
 
+    /// The cores nearest to an RDMA device. `None`: it is near to all of them, or the machine does not tell.
+    #[must_use]
+    pub fn near(&self, device: &str) -> Option<CoreSet> {
+        self.devices.iter().find(|it| it.name == device).map(|it| it.near)
+    }
+
     /// Chooses up to `count` of the `allowed` cores for reactors that talk to each other.
     ///
     /// In this order: isolated cores before others; physical cores before SMT siblings of chosen ones;
@@ -110,6 +145,12 @@ impl Topology {
     /// interrupts, last among equals. Fewer come back only when fewer are allowed.
     #[must_use]
     pub fn choose(&self, allowed: &CoreSet, count: usize) -> Vec<CoreId> {
+        self.choose_near(allowed, count, None)
+    }
+
+    /// Chooses as [`choose`](Topology::choose) does, cores of `near` before all others: those nearest to a device.
+    #[must_use]
+    pub fn choose_near(&self, allowed: &CoreSet, count: usize, near: Option<CoreSet>) -> Vec<CoreId> {
         let mut free: Vec<&Core> = self.cores.iter().filter(|core| allowed.contains(core.id)).collect();
         let mut chosen: Vec<&Core> = Vec::new();
         while chosen.len() < count {
@@ -117,6 +158,7 @@ impl Topology {
                 let is_taken = chosen.iter().any(|other| other.siblings.contains(core.id));
                 let first = chosen.first();
                 (
+                    near.is_some_and(|near| !near.contains(core.id)),
                     !self.isolated.contains(core.id),
                     is_taken,
                     first.is_some_and(|first| !first.cache.contains(core.id)),
@@ -147,6 +189,35 @@ fn read_nodes(folder: &Path, online: &CoreSet) -> Vec<Node> {
         nodes.push(Node { id: 0, cores: *online });
     }
     nodes
+}
+
+/// The cores that the scheduler leaves alone, of those online.
+fn read_isolated(root: &Path, online: &CoreSet) -> CoreSet {
+    read_set(&root.join("sys/devices/system/cpu/isolated")).unwrap_or_default().intersection(online)
+}
+
+/// The devices that are near to some cores only, by name.
+fn read_devices(folder: &Path, online: &CoreSet, nodes: &[Node]) -> Vec<RdmaDevice> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut devices: Vec<RdmaDevice> = entries
+        .filter_map(|entry| {
+            let device = entry.path().join("device");
+            let of_node = || {
+                let id = read_number(&device.join("numa_node"))?;
+                nodes.iter().find(|node| node.id == id).map(|node| node.cores)
+            };
+            let near = read_set(&device.join("local_cpulist")).or_else(of_node)?.intersection(online);
+            Some(RdmaDevice { name: entry.file_name().into_string().ok()?, near })
+        })
+        .filter(|device| is_nearer(&device.near, online))
+        .collect();
+    devices.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    devices
+}
+
+/// Whether being near to these cores says anything.
+fn is_nearer(near: &CoreSet, online: &CoreSet) -> bool {
+    !near.is_empty() && near != online
 }
 
 fn read_core(folder: &Path, id: CoreId, online: &CoreSet, nodes: &[Node]) -> Core {

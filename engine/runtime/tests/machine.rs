@@ -134,6 +134,38 @@ fn reactors_get_isolated_cores_first() {
 }
 
 #[test]
+fn a_device_is_near_to_the_cores_that_its_bus_says_or_to_its_nodes() {
+    let folder = "sys/class/infiniband";
+    let tree = Tree::two_sockets()
+        .file(&format!("{folder}/bus/device/local_cpulist"), "2,6-7")
+        .file(&format!("{folder}/bus/device/numa_node"), "0")
+        .file(&format!("{folder}/node/device/numa_node"), "1")
+        .file(&format!("{folder}/anywhere/device/numa_node"), "-1")
+        .file(&format!("{folder}/all/device/local_cpulist"), "0-7")
+        .file(&format!("{folder}/software/node_type"), "4: RNIC");
+    let topology = tree.topology();
+    assert_eq!(topology.near("bus"), Some(set("2,6")), "core 7 is offline");
+    assert_eq!(topology.near("node"), Some(set("2-3,6")));
+    for name in ["anywhere", "all", "software", "absent"] {
+        assert_eq!(topology.near(name), None, "{name}");
+    }
+}
+
+#[test]
+fn cores_near_a_device_come_before_all_others() {
+    let topology = Tree::two_sockets().file("sys/devices/system/cpu/isolated", "1").topology();
+    let near = |list: &str| Some(set(list));
+    assert_eq!(ids(topology.choose(&set("0-6"), 2)), [1, 5]);
+    assert_eq!(ids(topology.choose_near(&set("0-6"), 2, near("2-3,6"))), [2, 3]);
+    assert_eq!(
+        ids(topology.choose_near(&set("0-2"), 2, near("2-3,6"))),
+        [2, 1],
+        "what is left, in its order"
+    );
+    assert_eq!(ids(topology.choose_near(&set("0-1"), 1, near("2-3,6"))), [1]);
+}
+
+#[test]
 fn this_machine_has_a_topology() {
     let topology = Topology::read().unwrap();
     let allowed = stag_runtime::affinity::allowed();

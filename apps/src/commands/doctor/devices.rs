@@ -122,7 +122,8 @@ pub(super) fn nodes(machine: &Machine) -> Vec<Finding> {
     let allowed = machine.cores().unwrap_or_default();
     let each = devices(machine).into_iter().map(|KernelDevice { name, numa_node, .. }| {
         let Some(node) = numa_node else { return Finding::ok(format!("{name} is near to all cores")) };
-        let near = topology.nodes().iter().find(|it| it.id == node).map(|it| it.cores).unwrap_or_default();
+        let of_node = || topology.nodes().iter().find(|it| it.id == node).map(|it| it.cores);
+        let near = topology.near(&name).or_else(of_node).unwrap_or_default();
         let usable: CoreSet = near.intersection(&allowed);
         if let Some(core) = usable.iter().next() {
             let found = format!("{name} is on node {node}, as are cores {usable}: stagd --core {}", core.0);

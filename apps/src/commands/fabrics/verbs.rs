@@ -5,18 +5,22 @@ use stag::fabric::ExposureKind;
 use stag::fabric::verbs::{
     Choice, DeviceLimits, Gid, KernelDevice, OnDemandPaging, Port, Survey, SurveyedDevice,
 };
+use stag::runtime::{CoreSet, Topology};
 
 use crate::values::Size;
 
 /// A line for each fact, to be read and to be searched: what it is, whose it is, the fact.
 pub(super) fn lines(survey: &Survey) -> Vec<String> {
-    survey.devices.iter().flat_map(lines_of).collect()
+    let topology = Topology::read().ok();
+    let near = |name: &str| topology.as_ref().and_then(|topology| topology.near(name));
+    survey.devices.iter().flat_map(|device| lines_of(device, near(&device.kernel.name))).collect()
 }
 
-fn lines_of(device: &SurveyedDevice) -> Vec<String> {
+/// `near`: the cores nearest to the device, if it is not near to all.
+fn lines_of(device: &SurveyedDevice, near: Option<CoreSet>) -> Vec<String> {
     let SurveyedDevice { kernel, addresses, limits, choice } = device;
     let name = &kernel.name;
-    let mut lines = vec![format!("device  {name}: {}", describe(kernel))];
+    let mut lines = vec![format!("device  {name}: {}", describe(kernel, near))];
     for port in &kernel.ports {
         let number = port.number;
         lines.push(format!("port    {name}/{number}: {}", describe_port(port)));
@@ -46,12 +50,13 @@ fn lines_of(device: &SurveyedDevice) -> Vec<String> {
     lines
 }
 
-fn describe(device: &KernelDevice) -> String {
+fn describe(device: &KernelDevice, near: Option<CoreSet>) -> String {
     let mut facts = vec![device.transport.clone()];
     facts.extend(device.is_software.then(|| "software".to_owned()));
     facts.extend(device.board.clone());
     facts.extend(device.firmware.as_ref().map(|version| format!("firmware {version}")));
     facts.extend(device.numa_node.map(|node| format!("NUMA node {node}")));
+    facts.extend(near.map(|near| format!("near to cores {near}")));
     facts.join(", ")
 }
 
@@ -102,10 +107,13 @@ fn describe_paging(paging: &OnDemandPaging) -> String {
 
 /// The same for programs.
 pub(super) fn objects(survey: &Survey) -> Vec<Value> {
-    survey.devices.iter().map(|device| object(device, survey.chosen.as_ref())).collect()
+    let topology = Topology::read().ok();
+    let near = |name: &str| topology.as_ref().and_then(|topology| topology.near(name));
+    let devices = survey.devices.iter();
+    devices.map(|device| object(device, survey.chosen.as_ref(), near(&device.kernel.name))).collect()
 }
 
-fn object(device: &SurveyedDevice, chosen: Option<&String>) -> Value {
+fn object(device: &SurveyedDevice, chosen: Option<&String>, near: Option<CoreSet>) -> Value {
     let SurveyedDevice { kernel, addresses, limits, choice } = device;
     let ports: Vec<Value> = kernel.ports.iter().map(port).collect();
     let addresses: Vec<Value> = addresses
@@ -140,6 +148,7 @@ fn object(device: &SurveyedDevice, chosen: Option<&String>) -> Value {
         "board": kernel.board,
         "firmware": kernel.firmware,
         "numa_node": kernel.numa_node,
+        "near_cores": near.map(|near| near.to_string()),
         "ports": ports,
         "addresses": addresses,
         "limits": limits,
@@ -265,6 +274,15 @@ mod tests {
                 "stag    mlx5_0: Sends of up to 256 octets go inline",
             ]
         );
+    }
+
+    #[test]
+    fn a_device_that_is_near_to_some_cores_says_which() {
+        let near = "8-15".parse().ok();
+        let lines = lines_of(&card(), near);
+        assert!(lines[0].ends_with("NUMA node 1, near to cores 8-15"), "{}", lines[0]);
+        assert_eq!(object(&card(), None, near)["near_cores"], json!("8-15"));
+        assert_eq!(object(&card(), None, None)["near_cores"], Value::Null);
     }
 
     #[test]

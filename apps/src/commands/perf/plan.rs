@@ -14,6 +14,7 @@ use stag_bench::{Operation, Scenario};
 
 use super::{Called, Perf};
 use crate::failure::Failure;
+use crate::locality;
 use crate::options;
 use crate::remote::Remote;
 use crate::repair;
@@ -59,13 +60,17 @@ pub(super) struct Plan {
     pub(super) notes: Vec<String>,
 }
 
+/// Cargo's profile that built this program (build.rs).
+pub(super) const BUILD_PROFILE: &str = env!("STAG_BUILD_PROFILE");
+
 impl Plan {
     /// Checks the flags, and chooses what they leave open.
     pub(super) fn new(perf: &Perf) -> Result<Plan, Failure> {
         let operation = Operation::from(perf.operation);
         check(perf, operation)?;
         let topology = Topology::read().map_err(Failure::run)?;
-        let cores = choose_cores(perf, &topology)?;
+        let near = locality::near(&topology, perf.fabric(), options::get().device.as_deref());
+        let cores = choose_cores(perf, &topology, near)?;
         let is_shared = has_twice(&cores);
         let poll = perf.poll.unwrap_or(if is_shared { Poll::Adaptive } else { Poll::Busy });
 
@@ -75,10 +80,7 @@ impl Plan {
             Fabric::Verbs => stag_bench::Fabric::Verbs,
         };
         let options = options::get();
-        let mut notes = Vec::new();
-        if cfg!(debug_assertions) {
-            notes.push("this is a debug build: it says nothing about speed; build with --release".to_owned());
-        }
+        let mut notes: Vec<String> = build_note(BUILD_PROFILE, cfg!(debug_assertions)).into_iter().collect();
         if is_shared {
             notes.push("client and server share a core: each Call waits for the scheduler".to_owned());
             if poll == Poll::Busy {
@@ -245,11 +247,20 @@ fn find_root(url: &Url) -> Result<Vec<u8>, Failure> {
     remote.find(&url.path).map(|node| node.handle).map_err(|error| error.at(url))
 }
 
+/// What to say of a build that is not the fastest.
+fn build_note(profile: &str, is_debug: bool) -> Option<String> {
+    let best = "the fastest one: cargo build --profile dist";
+    if is_debug {
+        return Some(format!("this is a debug build: its figures say nothing about speed; {best}"));
+    }
+    (profile != "dist").then(|| format!("this build is of cargo's profile {profile}, quick to build; {best}"))
+}
+
 /// The cores that were asked for, or two that suit: the server's is the one that `stagd` would choose.
-fn choose_cores(perf: &Perf, topology: &Topology) -> Result<Vec<usize>, Failure> {
+fn choose_cores(perf: &Perf, topology: &Topology, near: Option<CoreSet>) -> Result<Vec<usize>, Failure> {
     let allowed = affinity::allowed();
     if perf.cores.is_empty() {
-        return match topology.choose(&allowed, 2)[..] {
+        return match topology.choose_near(&allowed, 2, near)[..] {
             [server, client] => Ok(vec![client.0, server.0]),
             [only] => Ok(vec![only.0, only.0]),
             _ => Err(Failure::run("no core of this machine is allowed to this process")),
@@ -309,4 +320,29 @@ fn available() -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
     kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_that_is_not_the_fastest_says_how_to_get_that() {
+        assert_eq!(build_note("dist", false), None);
+        let release = build_note("release", false).unwrap();
+        assert!(
+            release.contains("profile release") && release.contains("cargo build --profile dist"),
+            "{release}"
+        );
+        let debug = build_note("debug", true).unwrap();
+        assert!(
+            debug.contains("nothing about speed") && debug.contains("cargo build --profile dist"),
+            "{debug}"
+        );
+    }
+
+    #[test]
+    fn this_build_has_a_profile() {
+        assert!(!BUILD_PROFILE.is_empty() && !BUILD_PROFILE.contains('/'), "{BUILD_PROFILE}");
+    }
 }

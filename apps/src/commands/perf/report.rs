@@ -9,7 +9,7 @@ use stag_bench::run::{BareRatios, Latency, Ratios, TcpRatios};
 use stag_bench::{BareLimits, Figures, Limits, Spread, TcpLimits};
 
 use super::notes;
-use super::plan::Plan;
+use super::plan::{BUILD_PROFILE, Plan};
 use super::requirement::{Verdict, rate, too_short};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -31,6 +31,8 @@ struct Measured<'a> {
     url: Option<String>,
     touch: bool,
     pages: &'a str,
+    /// Cargo's profile that built this program: `dist` is the fastest.
+    build: &'a str,
     notes: Vec<String>,
     findings: Vec<Found<'a>>,
     inline_threshold_call: u32,
@@ -160,6 +162,7 @@ fn object<'a>(
         url: plan.url.as_ref().map(ToString::to_string),
         touch: scenario.touch,
         pages: &figures.pages,
+        build: BUILD_PROFILE,
         notes: plan
             .notes
             .iter()
