@@ -67,7 +67,7 @@ offend "a path of somebody's machine" < <(files | xargs grep -nIE '(^|[^[:alnum:
 
 # What must be free of unsafe code, of std and of I/O says so.
 offend "lacks #![forbid(unsafe_code)]" < <(
-    for crate in wire proto nfs; do
+    for crate in wire proto rpc nfs; do
         grep -qE '^#!\[forbid\(unsafe_code\)\]' "engine/$crate/src/lib.rs" || echo "engine/$crate/src/lib.rs"
     done
 )
@@ -117,6 +117,9 @@ offend "cites a rule that engine/spec does not have" < <(
         while IFS=: read -r file line rule; do
             grep -qrF -- "$rule" engine/spec || echo "$file:$line: $rule"
         done
+)
+offend "abbreviates a rule's number: write it in full, so that it can be found" < <(
+    files \( -name '*.rs' -o -name rules.txt \) | xargs grep -nE '(//|^[0-9]{4}-).*[^0-9A-Za-z.-](([0-9]+\.)+[0-9]+-[a-z]|[XLDP]-[0-9]+)\b'
 )
 offend "a link to nowhere" < <(
     files -name '*.md' | while IFS= read -r file; do

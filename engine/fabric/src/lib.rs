@@ -19,6 +19,6 @@ pub mod verbs;
 
 pub use iwarp::{Iwarp, IwarpConfig};
 pub use provider::*;
-pub use setup::resolve;
+pub use setup::{is_exhausted, resolve};
 pub use shm::{Shm, ShmConfig};
 pub use verbs::{Verbs, VerbsConfig};

@@ -1,6 +1,7 @@
 //! What the providers share when a connection is set up: what an address means, and what is refused as too much.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 use crate::FabricError;
 
@@ -45,6 +46,16 @@ fn unbracketed(host: &str) -> Option<&str> {
 }
 
 /// Refuses private data that does not fit.
+/// Whether an `accept` failed because the process or the system has no descriptor, or no memory, left for another
+/// connection. The connection is still there, so to try again at once would fail again.
+#[must_use]
+pub fn is_exhausted(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// How long a listener is left alone then.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 pub(crate) fn check_private_data(private_data: &[u8], len_max: usize) -> Result<(), FabricError> {
     let (wanted, limit) = (private_data.len() as u64, len_max as u64);
     check_limit("octets of private data", wanted, limit, "send less of it at connection set-up")

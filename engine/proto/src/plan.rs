@@ -113,7 +113,7 @@ impl Form {
             reply_header_len = reply_header_len.saturating_add(reply_chunk_len);
         }
 
-        // 8166-3.5.1-a, 3.5.2-a, 3.5.3-a
+        // 8166-3.5.1-a, 8166-3.5.2-a, 8166-3.5.3-a
         let mut header_len = HEADER_LEN_MIN
             .saturating_add(READ_SEGMENT_LEN.saturating_mul(shape.read_segments))
             .saturating_add(writes_len)

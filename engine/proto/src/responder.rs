@@ -173,7 +173,7 @@ impl ErrorReply {
 /// Why a Call was answered with an RDMA_ERROR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The header is in error (8166-4.5.1-a, 4.5.2-a).
+    /// The header is in error (8166-4.5.1-a, 8166-4.5.2-a).
     Header(Error),
     /// The chunks do not fit the Payload stream, or the limits.
     Chunks(ChunkError),
@@ -183,6 +183,9 @@ pub enum Refused {
     Reply(ReplyError),
     /// An argument was reduced that must not be (8166-6.1-c).
     Ineligible,
+    /// It ended an earlier connection, because its chunks could not be read or written, or its Reply was longer than the
+    /// Receive for it (8166-4.5.3-b).
+    EndedConnection,
 }
 
 /// Why a message was ignored.

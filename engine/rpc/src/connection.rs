@@ -113,6 +113,20 @@ impl Connection {
         core.provider.disconnect(self.id);
     }
 
+    /// Whether its end has begun, for a reason of ours.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// Ends the connection, because another one is of more use.
+    #[cold]
+    pub(crate) fn make_room<P: Provider>(&mut self, core: &mut Core<P>) {
+        core.statistics.connections_evicted += 1;
+        self.complain(core, format_args!("it is of less use than another that comes (connections_max)"));
+        self.closing = true;
+        core.provider.disconnect(self.id);
+    }
+
     fn complain<P>(&self, core: &mut Core<P>, what: std::fmt::Arguments<'_>) {
         if let Some(withheld) = core.complaints.admit(core.now) {
             let withheld = Withheld(withheld);

@@ -224,6 +224,7 @@ impl Run<'_> {
         }
         if self.header.procedure == 0 {
             reply.success(|_| Ok(()));
+            reply.refuses_caller();
             return true;
         }
         let mut call = Call {

@@ -59,12 +59,16 @@ pub(crate) struct Draft {
     pub(crate) items: Vec<Item>,
     /// The memory of the reduced ones.
     pub(crate) pieces: Vec<Shared>,
+    /// A service has done something for its caller: anything but NULL, an error of RPC, or a refusal of the caller.
+    pub(crate) is_service: bool,
     /// The handler's decision.
     pub(crate) verdict: Verdict,
     /// The RDMA Writes that are still to be posted, and the next of them to post.
     pub(crate) writes: Vec<PlannedWrite>,
     /// Index into `writes`.
     pub(crate) next_write: usize,
+    /// Of its Writes and its Send: [`crate::doomed::reply_id`], or 0.
+    pub(crate) id: u64,
     /// The peer's handle that dies with the Send.
     pub(crate) invalidate: Option<stag_fabric::Handle>,
 }
@@ -88,9 +92,11 @@ impl Draft {
             long: Vec::with_capacity(4),
             items: Vec::with_capacity(4),
             pieces: Vec::with_capacity(16),
+            is_service: false,
             verdict: Verdict::Empty,
             writes: Vec::with_capacity(16),
             next_write: 0,
+            id: 0,
             invalidate: None,
         }
     }
@@ -104,6 +110,7 @@ impl Draft {
         self.forget_results();
         self.writes.clear();
         self.next_write = 0;
+        self.id = 0;
         self.invalidate = None;
     }
 
@@ -143,6 +150,7 @@ impl Draft {
     pub(crate) fn forget_results(&mut self) {
         self.payload_len = 0;
         self.left_out = (0, 0);
+        self.is_service = false;
         self.long.clear();
         self.items.clear();
         self.pieces.clear();

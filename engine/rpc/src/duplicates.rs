@@ -261,7 +261,7 @@ impl Duplicates {
 }
 
 /// Who a Call is from, over whichever connection.
-fn address(peer: &Peer) -> u128 {
+pub(crate) fn address(peer: &Peer) -> u128 {
     match peer {
         Peer::Address(address) => match address.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),

@@ -6,13 +6,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use stag_fabric::{
-    Completed, Completion, DisconnectReason, Event, FabricError, ListenerId, Provider, Stranger,
+    Completed, Completion, DisconnectReason, Event, FabricError, ListenerId, Provider, Stranger, WorkError,
 };
 use stag_proto::parameters::{InlineSize, Parameters, PrivateData, Side};
 use stag_runtime::Poller;
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::ConnectionId;
+use crate::admission::ConnectRequest;
 use crate::calling::Calling;
 use crate::client::{CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent, Request};
 use crate::client_log::{Withheld, printable};
@@ -21,12 +22,12 @@ use crate::complaints::Complaints;
 use crate::config::{ConfigError, EngineConfig};
 use crate::connection::Connection;
 use crate::deferred::Deferrals;
+use crate::doomed::{DoomedCalls, xid_of};
 use crate::duplicates::Duplicates;
 use crate::pools::Pools;
 use crate::reconnect::{ClientPolicy, Session};
 use crate::service::Services;
-use crate::serving::Serving;
-use crate::state::{Core, FIRST_RECEIVES, receives_sure};
+use crate::state::{Core, receives_sure};
 use crate::statistics::Statistics;
 use crate::stream::{Streams, later_max};
 
@@ -99,9 +100,6 @@ fn calls_max(config: &EngineConfig) -> usize {
     config.receives_max as usize + config.streams_max as usize * later_max()
 }
 
-/// A request to connect: its name, who asks, and the private data.
-type ConnectRequest = (stag_fabric::ConnectRequestId, stag_fabric::Peer, Vec<u8>);
-
 /// RPC over one provider, inside one reactor: connections, their Calls, and the services.
 pub struct Engine<P, S> {
     pub(crate) core: Core<P>,
@@ -114,10 +112,8 @@ pub struct Engine<P, S> {
     pub(crate) moved: Vec<(ConnectionId, ConnectionId)>,
     completions: VecDeque<Completion>,
     disconnects: Vec<(ConnectionId, DisconnectReason)>,
-    requests: Vec<ConnectRequest>,
+    pub(crate) requests: Vec<ConnectRequest>,
     next_scan: Duration,
-    /// Somebody was turned away since the last scan, because there are as many connections as may be.
-    is_full: bool,
     xid_seed: u32,
     /// RPC over TCP, once there is some.
     pub(crate) streams: Option<Box<Streams>>,
@@ -176,7 +172,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
             disconnects: Vec::new(),
             requests: Vec::new(),
             next_scan: Duration::ZERO,
-            is_full: false,
             xid_seed: seed,
             streams: None,
             core: Core {
@@ -186,6 +181,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 statistics: Statistics::default(),
                 duplicates: Duplicates::new(config.duplicates_max),
                 deferrals: Deferrals::new(calls_max(&config)),
+                doomed: DoomedCalls::default(),
                 now: Duration::ZERO,
                 completed: VecDeque::with_capacity(calls),
                 events: VecDeque::with_capacity(8),
@@ -464,7 +460,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     fn handle_event(&mut self, event: Event) {
         match event {
             Event::ConnectRequest { request, peer, private_data, .. } => {
-                self.requests.push((request, peer, private_data));
+                self.requests.push(ConnectRequest { request, peer, private_data, deadline: None });
             }
             Event::Established { queue_pair, private_data, peer } => {
                 let settings = self.settings();
@@ -489,49 +485,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
             Event::Disconnected { queue_pair, reason } => self.disconnects.push((queue_pair, reason)),
             _ => {}
         }
-    }
-
-    /// Takes on a connection that somebody asked for, or says why not.
-    fn admit(
-        &mut self,
-        request: stag_fabric::ConnectRequestId,
-        peer: &stag_fabric::Peer,
-        private_data: &[u8],
-    ) -> Result<(), String> {
-        let config = self.core.config;
-        if self.core.stopping {
-            return Err("the server is stopping".into());
-        }
-        if self.core.serving_count >= config.connections_max {
-            self.is_full = true;
-            return Err(format!(
-                "{} connections are open, the limit is {}; raise connections_max",
-                self.core.serving_count, config.connections_max
-            ));
-        }
-        let settings = self.settings();
-        let parameters = Parameters::negotiate(Side::Server, &settings, private_data);
-        let id = self.core.provider.prepare(request, config.capacity()).map_err(|error| error.to_string())?;
-        let mut connection = Connection::new(id, self.core.now);
-        connection.peer = Some(peer.clone());
-        connection.parameters = parameters;
-        let mut serving = Serving::new(&config, parameters);
-        self.core.serving_count += 1;
-        self.core.share_credits();
-        // 8166-3.3.3-a: the peer has one credit before it hears of any.
-        let posted = serving.post_receives(&mut self.core, id, FIRST_RECEIVES);
-        connection.serving = Some(serving);
-        self.insert(Box::new(connection));
-        let own = settings.to_wire();
-        let accepted =
-            if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
-        if let Err(error) = accepted {
-            if let Some(withheld) = self.core.complaints.admit(self.core.now) {
-                tracing::warn!("client {peer} is not accepted: {error}{}", Withheld(withheld));
-            }
-            self.core.provider.disconnect(id);
-        }
-        Ok(())
     }
 
     fn handle_disconnected(&mut self, id: ConnectionId, reason: DisconnectReason) {
@@ -611,20 +564,28 @@ impl<P: Provider, S: Services> Engine<P, S> {
             // Unsignaled, but for the Sends of a stopping server: only failures arrive, and the disconnect that
             // follows them says all.
             Completed::Send(_) => {
+                if completion.result == Err(WorkError::Length)
+                    && let Some(xid) = xid_of(completion.id)
+                {
+                    self.core.doomed.add(found.peer.as_ref(), xid, self.core.now);
+                }
                 if let Some(serving) = found.serving.as_mut() {
                     serving.sent();
                 }
             }
-            Completed::Write(_) => {}
+            Completed::Write(_) => {
+                if completion.result == Err(WorkError::RemoteAccess)
+                    && let Some(xid) = xid_of(completion.id)
+                {
+                    self.core.doomed.add(found.peer.as_ref(), xid, self.core.now);
+                }
+            }
         }
     }
 
-    /// Looks at deadlines of Calls, at clients that do not go on, and at connections that are being set up for too long;
-    /// also at those that have not made a Call for so long, if somebody was turned away for them: strangers must not keep
-    /// clients out.
+    /// Looks at deadlines of Calls, at clients that do not go on, and at connections that are being set up for too long.
     fn scan(&mut self) {
         self.next_scan = self.core.now + SCAN_INTERVAL;
-        let is_full = std::mem::take(&mut self.is_full);
         let (mut is_pressed, mut idlest) = (self.core.streams_pressed, (0, 0));
         for (index, slot) in self.connections.iter_mut().enumerate() {
             let Some(found) = slot else { continue };
@@ -648,9 +609,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
             if idle > idlest.0 {
                 idlest = (idle, index);
             }
-            let is_unused = is_full && found.serving.as_ref().is_some_and(Serving::is_unused);
             let limit = found.opened.saturating_add(self.core.config.set_up_timeout);
-            if (is_unused || !found.established) && self.core.now >= limit {
+            if !found.established && self.core.now >= limit {
                 self.core.provider.disconnect(id);
             }
         }
@@ -701,14 +661,8 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
             self.handle_disconnected(id, reason);
         }
         // After those that are gone: their places and their memory are free now.
-        while let Some((request, peer, private_data)) = self.requests.pop() {
-            if let Err(reason) = self.admit(request, &peer, &private_data) {
-                self.core.statistics.connections_refused += 1;
-                if let Some(withheld) = self.core.complaints.admit(now) {
-                    tracing::warn!("client {peer} is refused: {reason}{}", Withheld(withheld));
-                }
-                self.core.provider.reject(request, &reason);
-            }
+        if !self.requests.is_empty() {
+            self.admit_requests();
         }
 
         events += self.answer_late();
@@ -734,7 +688,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
 
     fn next_timeout(&self) -> Option<Duration> {
         let busy = self.connections.iter().flatten().any(|found| found.has_deadline());
-        let busy = busy || self.is_full || !self.parked.is_empty();
+        let busy = busy || !self.requests.is_empty() || !self.parked.is_empty();
         let own = busy.then_some(self.next_scan);
         let streams = self.streams.as_ref().and_then(|streams| streams.next_timeout());
         let idle =

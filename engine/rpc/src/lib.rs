@@ -14,6 +14,9 @@
 //! `pulling.rs` and `pushing.rs`: its Reads and Writes) and `calling.rs` (with `retransmission.rs` and
 //! `keepalive.rs`), the two halves of a connection. `stream/` is RPC over TCP.
 
+#![forbid(unsafe_code)]
+
+mod admission;
 mod call;
 mod calling;
 mod client;
@@ -24,9 +27,11 @@ mod config;
 mod connection;
 mod deferred;
 mod dispatch;
+mod doomed;
 mod draft;
 mod duplicates;
 mod engine;
+mod eviction;
 mod few;
 mod keepalive;
 mod kept;

@@ -90,7 +90,7 @@ pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draf
             draft.next_write += 1;
             continue;
         };
-        let request = WriteRequest { id: 0, source, target: write.target, signaled: false };
+        let request = WriteRequest { id: draft.id, source, target: write.target, signaled: false };
         if let Err(refused) = core.provider.post_write(id, request) {
             write.source = Some(refused.request.source);
             return posted(refused.error);
@@ -99,7 +99,7 @@ pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draf
     }
     let Some(buf) = draft.send.take() else { return Posted::All };
     // Before a connection is ended in order, its last Reply has to be there.
-    let request = SendRequest { id: 0, buf, invalidate: draft.invalidate, signaled: core.stopping };
+    let request = SendRequest { id: draft.id, buf, invalidate: draft.invalidate, signaled: core.stopping };
     match core.provider.post_send(id, request) {
         Ok(()) => Posted::All,
         Err(refused) => {

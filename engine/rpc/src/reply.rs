@@ -1,6 +1,7 @@
 //! What a handler fills in.
 
 use stag_memory::{Pool, Shared};
+use stag_proto::parameters::Parameters;
 use stag_proto::responder;
 use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
 use stag_wire::xdr::{Overflow, Writer};
@@ -9,6 +10,7 @@ use crate::call::{Call, PlacedPieces};
 use crate::deferred::{Deferrals, Deferred};
 use crate::draft::{Draft, Item, Verdict};
 use crate::kept::KeptReply;
+use crate::state::Core;
 use crate::transit::{self, TransitShare};
 
 /// Where an eligible result has to go.
@@ -42,12 +44,36 @@ pub struct Reply<'a> {
     pub(crate) deferrals: &'a Deferrals,
 }
 
+impl<'a> Reply<'a> {
+    /// A Reply to `call` over a draft that has its Send buffer.
+    pub(crate) fn of<P>(
+        draft: &'a mut Draft,
+        call: &'a responder::Call<'a>,
+        core: &'a mut Core<P>,
+        share: &'a TransitShare,
+        parameters: &Parameters,
+    ) -> Reply<'a> {
+        Reply {
+            draft,
+            xid: call.xid(),
+            chunks: Some(call),
+            inline_len_max: parameters.reply_threshold as usize,
+            payload: &core.pools.payload,
+            share: Some(share),
+            scratch: &mut core.scratch,
+            eligible: 0,
+            copied_bytes: &mut core.statistics.copied_bytes,
+            deferrals: &core.deferrals,
+        }
+    }
+}
+
 impl Reply<'_> {
     /// Announces the next DDP-eligible result, of `len` octets, and says where it has to go. Call it once
     /// for each eligible result, in the order in which they are encoded, before [`Reply::success`].
     ///
-    /// Keeps 8166-4.3.2-a, 4.3.2.1-a, 4.3.2.3 and X-12: Write chunks are used in list order; an empty one,
-    /// or none, means inline; an item of no octets uses its chunk up.
+    /// Keeps 8166-4.3.2-a, 8166-4.3.2.1-a, 8166-4.3.2.3-b and 8166-X-12: Write chunks are used in list order; an empty
+    /// one, or none, means inline; an item of no octets uses its chunk up.
     ///
     /// On a byte stream the only eligible result of a procedure is sent from the memory that it lies in, unless
     /// it is so short that a copy costs less.
@@ -93,10 +119,17 @@ impl Reply<'_> {
     /// there was, and must then write the same, or more of a list.
     pub fn success(&mut self, encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>) {
         let xid = self.xid;
+        self.draft.is_service = true;
         self.encode(|writer| {
             emit_success(writer, xid)?;
             encode(writer)
         });
+    }
+
+    /// Says, after [`Reply::success`], that its results are a refusal of the caller: it may not use what the service has. A
+    /// connection that gets nothing else makes room for others when there are as many as may be.
+    pub fn refuses_caller(&mut self) {
+        self.draft.is_service = false;
     }
 
     /// Answers that the arguments could not be decoded (RFC 5531 `GARBAGE_ARGS`, 8166-4.5.2-b).

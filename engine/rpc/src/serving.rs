@@ -26,8 +26,10 @@ use crate::client::CloseReason;
 use crate::client_log::ClientHost;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::dispatch::{Origin, Route, Terms, look, route};
+use crate::doomed::reply_id;
 use crate::draft::{Draft, Verdict};
 use crate::duplicates::Known;
+use crate::eviction::ConnectionUse;
 use crate::progress::Progress;
 use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, plan_chunks, plan_long};
 use crate::pushing::{Posted, plan_writes, post_draft};
@@ -73,6 +75,8 @@ pub(crate) struct Serving {
     /// Receives that this connection holds: posted, or with a Call in process.
     held: u32,
     pub(crate) usage: Usage,
+    /// When a service last answered something that was no refusal.
+    served: Option<Duration>,
     progress: Progress,
     /// Whose machine it is.
     pub(crate) host: ClientHost,
@@ -112,6 +116,7 @@ impl Serving {
             sending: 0,
             held: 0,
             usage: Usage::new(slots),
+            served: None,
             progress: Progress::default(),
             host: ClientHost::default(),
         }
@@ -122,9 +127,9 @@ impl Serving {
         self.pending == 0 && self.sending == 0 && self.blocked.is_empty() && self.stalled.is_empty()
     }
 
-    /// Whether no message came yet.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.usage.is_none()
+    /// How the connection, which was opened then, is used.
+    pub(crate) fn usage(&self, opened: Duration, is_set_up: bool) -> ConnectionUse {
+        ConnectionUse { opened, served: self.served, is_set_up, is_busy: !self.is_idle() }
     }
 
     /// A signaled Send is complete, or another one failed.
@@ -237,6 +242,10 @@ impl Serving {
         };
         core.statistics.calls_received += 1;
         let call_id = call.id;
+        if core.doomed.has(peer, call.xid(), core.now) {
+            drop(message);
+            return self.refuse(core, id, call_id, Refused::EndedConnection).map(|_| ());
+        }
         if let Payload::Inline(stream) = call.payload {
             let chunks = if call.is_plain() { 0 } else { call.read_chunks().count() };
             if chunks == 0 {
@@ -386,7 +395,7 @@ impl Serving {
         draft.header_len = header_len;
         let eligible = terms.procedure.eligible_results;
         let mut reply =
-            Reply { eligible, ..reply_of(&mut draft, call, core, &self.share, self.responder.parameters()) };
+            Reply { eligible, ..Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()) };
         let ran = fill(&mut reply);
         if !matches!(ran, Ran::Answered) {
             core.put_draft(draft);
@@ -394,12 +403,13 @@ impl Serving {
         }
         if let Some(defect) = draft.defect() {
             terms.report(core, defect);
-            reply_of(&mut draft, call, core, &self.share, self.responder.parameters()).system_error();
+            Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()).system_error();
         }
         if let Some(entry) = terms.kept {
             core.duplicates.keep(entry, &draft, &mut core.statistics);
         }
         match draft.verdict {
+            Verdict::Encoded if draft.is_service => self.served = Some(core.now),
             Verdict::Encoded => {}
             Verdict::BadChunks => {
                 core.put_draft(draft);
@@ -465,6 +475,7 @@ impl Serving {
         };
         send.set_len(if form.long { emitted.header_len } else { emitted.header_len + draft.payload_len });
         draft.invalidate = emitted.invalidate.map(Handle);
+        draft.id = reply_id(call.xid());
         if !call.is_plain() {
             plan_writes(core, call, &mut draft);
         }
@@ -647,25 +658,3 @@ impl Serving {
 
 /// Eligible results of one Reply at most.
 const ITEMS_MAX: usize = 16;
-
-/// A Reply over a draft that has its Send buffer.
-fn reply_of<'a, P>(
-    draft: &'a mut Draft,
-    call: &'a responder::Call<'a>,
-    core: &'a mut Core<P>,
-    share: &'a TransitShare,
-    parameters: &Parameters,
-) -> Reply<'a> {
-    Reply {
-        draft,
-        xid: call.xid(),
-        chunks: Some(call),
-        inline_len_max: parameters.reply_threshold as usize,
-        payload: &core.pools.payload,
-        share: Some(share),
-        scratch: &mut core.scratch,
-        eligible: 0,
-        copied_bytes: &mut core.statistics.copied_bytes,
-        deferrals: &core.deferrals,
-    }
-}

@@ -7,6 +7,7 @@ use crate::client::{CompletedCall, ConnectionEvent};
 use crate::complaints::Complaints;
 use crate::config::{EngineConfig, SPARE_RECEIVES};
 use crate::deferred::Deferrals;
+use crate::doomed::DoomedCalls;
 use crate::draft::Draft;
 use crate::duplicates::Duplicates;
 use crate::pools::Pools;
@@ -21,6 +22,7 @@ pub(crate) struct Core<P> {
     pub(crate) statistics: Statistics,
     pub(crate) duplicates: Duplicates,
     pub(crate) deferrals: Deferrals,
+    pub(crate) doomed: DoomedCalls,
     /// The instant of this pass.
     pub(crate) now: Duration,
     pub(crate) completed: VecDeque<CompletedCall>,

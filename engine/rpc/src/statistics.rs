@@ -54,6 +54,8 @@ pub struct Statistics {
     pub connections_closed: u64,
     /// Connections refused at admission.
     pub connections_refused: u64,
+    /// Connections ended to make room for others.
+    pub connections_evicted: u64,
     /// Connections ended because the peer broke the rules.
     pub violations: u64,
     /// Connections ended because the client did not take its Replies, or did not let its chunks be read.
@@ -64,6 +66,10 @@ pub struct Statistics {
     pub streams_closed: u64,
     /// Byte streams refused, because there were enough.
     pub streams_refused: u64,
+    /// Byte streams ended to make room for others, or for lack of descriptors.
+    pub streams_evicted: u64,
+    /// Connections of a byte stream that could not be accepted: the process has no descriptor left.
+    pub accepts_failed: u64,
     /// Byte streams ended because the peer was too slow, or silent.
     pub stream_timeouts: u64,
     /// Octets received over byte streams.

@@ -27,11 +27,6 @@ impl Usage {
         Usage { limit: CREDITS_START.min(credits_max), pass: 0, arrived: 0, peak: 0, epoch: 0, epochs: 0 }
     }
 
-    /// Whether no Call came yet.
-    pub(crate) fn is_none(&self) -> bool {
-        self.pass == 0
-    }
-
     /// Messages that came.
     pub(crate) fn calls(&self) -> u64 {
         self.epochs * u64::from(CREDITS_EPOCH) + u64::from(self.epoch)

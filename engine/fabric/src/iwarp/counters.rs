@@ -41,6 +41,8 @@ counters! {
     handshakes_timed_out,
     /// Connections that were closed because too many had sent nothing yet.
     handshakes_evicted,
+    /// Connections that could not be accepted because no descriptor was left; after each, none is for a while.
+    accepts_failed,
     /// Connections refused because too many requests waited for the user.
     requests_refused,
     /// FPDUs that came before the reply, or the reply's sender's too early (5044-7.1-f, 5044-7.1-g).

@@ -15,6 +15,7 @@ use super::Iwarp;
 use super::handshake::{self, Incomplete, Offer, Progress};
 use super::socket::{ListenSocket, Moved, Socket};
 use crate::epoll::{EventFlags, Token};
+use crate::setup::{ACCEPT_PAUSE, is_exhausted};
 use crate::{ConnectRequestId, Event, ListenerId, Peer, Stranger};
 
 /// Connections taken from a listener in one look.
@@ -106,8 +107,12 @@ impl Iwarp {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
                 Err(error) => {
-                    // Of a connection that is gone again, or of descriptors that ran out: the next look tries again.
+                    // Of a connection that is gone again: the next look tries again.
                     self.complaints.say(self.now, None, &format_args!("accept: {error}"));
+                    if is_exhausted(&error) {
+                        self.counters.accepts_failed += 1;
+                        self.pause_accepting();
+                    }
                     return;
                 }
             };
@@ -120,6 +125,34 @@ impl Iwarp {
                 self.complaints.say(self.now, evicted, &"closed: too many connections have sent no request");
             }
             self.admit_incoming(ListenerId(index), socket, peer);
+        }
+    }
+
+    /// Descriptors ran out: gives one back that nobody needs, and leaves the listeners alone for a while. They would be ready
+    /// all the time.
+    #[cold]
+    fn pause_accepting(&mut self) {
+        if let Some(oldest) = self.waiting.oldest_silent() {
+            self.counters.handshakes_evicted += 1;
+            self.turn_away(oldest, &"no descriptor is left, and it has sent no request");
+        }
+        self.set_listening(EventFlags::empty());
+        self.paused_until = Some(self.now + ACCEPT_PAUSE);
+    }
+
+    /// Accepts again, when it is time.
+    pub(super) fn resume_accepting(&mut self) {
+        if self.paused_until.is_some_and(|until| self.now >= until) {
+            self.paused_until = None;
+            self.set_listening(EventFlags::IN);
+        }
+    }
+
+    fn set_listening(&self, flags: EventFlags) {
+        for (index, listener) in (0..).zip(&self.listeners) {
+            // It fails only without memory. Then the listener is as it was, which costs time, or is not heard until the next
+            // pause.
+            let _ = self.epoll.change(listener.as_fd(), Token::Listener(index), flags);
         }
     }
 

@@ -104,6 +104,8 @@ pub struct Iwarp {
     completions_taken: u64,
     listeners: Vec<ListenSocket>,
     waiting: Waiting,
+    /// Descriptors ran out: nobody is accepted until then.
+    paused_until: Option<Duration>,
     /// Queue pairs that wait to be connected.
     dialing: Vec<u32>,
     /// Queue pairs that are ending, all given back.
@@ -144,6 +146,7 @@ impl Iwarp {
             completions_taken: 0,
             listeners: Vec::new(),
             waiting: Waiting::new(),
+            paused_until: None,
             dialing: Vec::new(),
             closing: Vec::with_capacity(count),
             nudging: Vec::new(),

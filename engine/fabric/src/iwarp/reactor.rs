@@ -288,6 +288,7 @@ impl Iwarp {
         if self.now >= self.timers_at {
             self.timers_at = self.now + TIMERS_INTERVAL;
             self.expire_incoming();
+            self.resume_accepting();
             self.nudge();
         }
         self.expire_dialing();
@@ -333,7 +334,8 @@ impl Iwarp {
         });
         let nudging = self.nudging.iter().map(|nudging| nudging.at);
         let lingering = (!self.lingerers.is_empty()).then_some(self.now + TIMERS_INTERVAL);
-        dialing.chain(nudging).chain(lingering).chain(self.waiting.deadline()).min()
+        let waiting = self.waiting.deadline().into_iter().chain(self.paused_until);
+        dialing.chain(nudging).chain(lingering).chain(waiting).min()
     }
 
     /// Ends a queue pair, for whatever reason: all that is posted and exposed comes back. Harmless when it is ending already.

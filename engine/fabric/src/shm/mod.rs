@@ -176,6 +176,8 @@ pub struct Shm {
     listeners: Vec<Listener>,
     incoming: Vec<Incoming>,
     incoming_next: u32,
+    /// Descriptors ran out: nobody is accepted until then.
+    paused_until: Option<Duration>,
     /// Queue pairs that wait for their listener.
     dialing: Vec<u32>,
     is_armed: bool,
@@ -214,6 +216,7 @@ impl Shm {
             listeners: Vec::new(),
             incoming: Vec::new(),
             incoming_next: 0,
+            paused_until: None,
             dialing: Vec::new(),
             is_armed: false,
             own_user: admit::own_user,
@@ -374,6 +377,10 @@ impl Shm {
     /// Ends set-ups that take too long, and dials again where a backlog was full.
     fn expire(&mut self) {
         let now = self.now;
+        if self.paused_until.is_some_and(|until| now >= until) {
+            self.paused_until = None;
+            self.set_listening(SOCKET);
+        }
         let late = |incoming: &Incoming| incoming.hello.is_none() && now >= incoming.deadline;
         // A closed descriptor leaves the epoll by itself.
         self.incoming.retain(|incoming| !late(incoming));

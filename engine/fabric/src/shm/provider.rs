@@ -317,7 +317,7 @@ impl Provider for Shm {
             let again = pair.socket.is_none().then_some(self.now + DIAL_INTERVAL);
             Some(again.unwrap_or_else(|| dialing.deadline.unwrap_or(self.now)))
         });
-        incoming.chain(dialing).min()
+        incoming.chain(dialing).chain(self.paused_until).min()
     }
 
     fn arm(&mut self) -> bool {

@@ -17,6 +17,7 @@ use super::ring;
 use super::sockets::{Foreign, Socket};
 use super::{ACCEPT_BURST, INCOMING_MAX, Ours, SOCKET, Shm};
 use crate::epoll::{EventFlags, Token};
+use crate::setup::{ACCEPT_PAUSE, is_exhausted};
 use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, QueuePairCapacity};
 
 /// Wake-ups taken from a connection in one look. One for each sleep may come, and usually there is one.
@@ -288,9 +289,17 @@ impl Shm {
     pub(super) fn take_connections(&mut self, index: u32) {
         for _ in 0..ACCEPT_BURST {
             let Some(listener) = self.listeners.get(index as usize) else { return };
-            // An error here is one of a connection that is gone again, or of descriptors that ran out: the
-            // next look tries again.
-            let Ok(Some(socket)) = listener.accept() else { return };
+            let socket = match listener.accept() {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                // Of a connection that is gone again: the next look tries again.
+                Err(error) => {
+                    if is_exhausted(&error) {
+                        self.pause_accepting();
+                    }
+                    return;
+                }
+            };
             let Ok(peer) = rendezvous::peer(socket.as_fd()) else { continue };
             let own = (self.own_user)();
             let refusal = if !admit::is_admitted(&self.config.admit, own, &peer, socket.as_fd()) {
@@ -314,6 +323,25 @@ impl Shm {
                 // HELLO is usually there already.
                 self.hear_incoming(id, false);
             }
+        }
+    }
+
+    /// Descriptors ran out: gives one back that nobody needs, and leaves the listeners alone for a while. They would be ready
+    /// all the time.
+    #[cold]
+    fn pause_accepting(&mut self) {
+        if let Some(silent) = self.incoming.iter().position(|incoming| incoming.hello.is_none()) {
+            self.incoming.swap_remove(silent);
+        }
+        self.set_listening(EventFlags::empty());
+        self.paused_until = Some(self.now + ACCEPT_PAUSE);
+    }
+
+    pub(super) fn set_listening(&self, flags: EventFlags) {
+        for (index, listener) in (0..).zip(&self.listeners) {
+            // It fails only without memory. Then the listener is as it was, which costs time, or is not heard until the next
+            // pause.
+            let _ = self.epoll.change(listener.as_fd(), Token::Listener(index), flags);
         }
     }
 

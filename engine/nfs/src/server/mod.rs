@@ -21,7 +21,7 @@ mod rpcbind;
 mod transfer;
 mod waiting;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -97,6 +97,8 @@ pub struct Exports<S> {
     waiting: Waiting,
     /// What the Call in hand changed is on its way to stable storage: which store is at it, and what it calls that.
     uncommitted: Option<(usize, Ticket)>,
+    /// The Call in hand named an object that its caller may not know, or that there is none of.
+    refused: Cell<bool>,
 }
 
 impl<S: Store> Exports<S> {
@@ -113,7 +115,14 @@ impl<S: Store> Exports<S> {
                 }
             }
         }
-        Ok(Exports { shares, key: HandleKey::new(), pool, waiting: Waiting::default(), uncommitted: None })
+        Ok(Exports {
+            shares,
+            key: HandleKey::new(),
+            pool,
+            waiting: Waiting::default(),
+            uncommitted: None,
+            refused: Cell::new(false),
+        })
     }
 
     /// The same exports, with handles of `key`: those of an earlier server with that key are good here.
@@ -130,6 +139,12 @@ impl<S: Store> Exports<S> {
 
     /// The object of a handle, if `asker` may know it.
     fn open(&self, asker: &Asker<'_>, handle: Handle<'_>) -> Result<Opened, Status> {
+        let opened = self.find(asker, handle);
+        self.refused.set(opened.is_err());
+        opened
+    }
+
+    fn find(&self, asker: &Asker<'_>, handle: Handle<'_>) -> Result<Opened, Status> {
         let (fsid, object) = self.key.open(handle.0)?;
         let share = self.shares.iter().position(|(_, store)| store.fsid() == fsid).ok_or(Status::Stale)?;
         let export = &self.shares[share].0;
@@ -137,6 +152,14 @@ impl<S: Store> Exports<S> {
             return Err(Status::Acces);
         }
         Ok(Opened { share, object, caller: export.caller(asker.caller) })
+    }
+
+    /// Tells the engine if the Call in hand was refused: who gets nothing else makes room for others.
+    #[inline]
+    fn tell_refused(&self, reply: &mut Reply<'_>) {
+        if self.refused.take() {
+            reply.refuses_caller();
+        }
     }
 
     fn store(&self, opened: &Opened) -> &S {

@@ -80,6 +80,9 @@ fn mnt<S: Store>(exports: &Exports<S>, asker: &Asker<'_>, call: &Call<'_>, reply
         Err(status) => Err(*status),
     };
     reply.success(|writer| writer.value(&results));
+    if found.is_err() {
+        reply.refuses_caller();
+    }
 }
 
 /// The handle of a directory at or below an export.

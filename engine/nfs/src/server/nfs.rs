@@ -103,8 +103,13 @@ impl<S: Store> Service for Nfs<S> {
             Procedure::Read => read(&mut exports, &asker, call, reply, &mut self.pieces, now),
             Procedure::Write => write(&mut exports, &asker, call, reply, &mut self.pieces, now),
             Procedure::Commit => commit(&mut exports, &asker, call, reply),
-            _ => return dispatch(procedure, &mut exports, &asker, call, reply, now),
+            _ => {
+                let outcome = dispatch(procedure, &mut exports, &asker, call, reply, now);
+                exports.tell_refused(reply);
+                return outcome;
+            }
         };
+        exports.tell_refused(reply);
         let Some((ticket, transfer)) = later else { return Outcome::Done };
         let token = call.token();
         exports.waiting.add(transfer.share(), ticket, Which::Nfs, token, Pending::Transfer(transfer));

@@ -59,12 +59,16 @@ impl<S: Store> Service for Nfsacl<S> {
             Some(Procedure::Getacl) => {
                 if let Some(arguments) = decode(call, reply) {
                     getacl(exports, &asker, &arguments, reply);
+                    exports.tell_refused(reply);
                 }
             }
             Some(Procedure::Setacl) => {
                 if let Some(arguments) = decode(call, reply) {
                     let results = setacl(exports, &asker, &arguments, now);
-                    return exports.answer(Changed::Setacl(results), Which::Nfsacl, call.token(), reply);
+                    let outcome =
+                        exports.answer(Changed::Setacl(results), Which::Nfsacl, call.token(), reply);
+                    exports.tell_refused(reply);
+                    return outcome;
                 }
             }
             Some(Procedure::Null) => reply.success(|_| Ok(())),

@@ -99,7 +99,7 @@ fn a_call_can_be_refused_with_err_chunk_by_the_upper_layer() {
 
 #[test]
 fn a_reply_that_fits_nowhere_is_answered_with_err_chunk_and_the_connection_lives() {
-    // 8166-4.5.3-a 8166-4.5.3-b 8267-3-b
+    // 8166-4.5.3-a 8267-3-b
     let mut responder = responder(4);
     let message = Message::call(5).bytes();
     let id = receive_call(&mut responder, &message);
@@ -110,6 +110,26 @@ fn a_reply_that_fits_nowhere_is_answered_with_err_chunk_and_the_connection_lives
     responder.receives_posted(1);
     let id = receive_call(&mut responder, &message);
     answer(&mut responder, id, &message);
+}
+
+#[test]
+fn a_call_that_ended_a_connection_is_refused_on_the_next_which_lives() {
+    // 8166-4.5.3-b: its driver saw the Read of the chunk fail, and remembers the xid.
+    let message = Message::call(5).read(12, segment(1, 8)).bytes();
+    let mut first = responder(4);
+    let lost = receive_call(&mut first, &message);
+    let mut ended = Vec::new();
+    first.handle_disconnect(|call| ended.push(call));
+    assert_eq!(ended, [lost]);
+    let mut second = responder(4);
+    let id = receive_call(&mut second, &message);
+    let error = second.refuse(id, Refused::EndedConnection).expect("the Call is in process");
+    assert_eq!(error.as_bytes(), err_chunk(5, 4));
+    assert_eq!(second.grant().in_process(), 0);
+    second.receives_posted(1);
+    let other = Message::call(6).bytes();
+    let id = receive_call(&mut second, &other);
+    answer(&mut second, id, &other);
 }
 
 #[test]

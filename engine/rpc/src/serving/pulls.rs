@@ -232,7 +232,10 @@ impl Serving {
             return Ok(());
         };
         incoming.buf = Some(buf);
-        if result.is_err() {
+        if let Err(error) = result {
+            if error == WorkError::RemoteAccess {
+                core.doomed.add(peer, pending.xid, core.now);
+            }
             // The connection is ending, with everything in it.
             return Ok(());
         }

@@ -22,6 +22,7 @@ use crate::client_log::{ClientHost, ClientName, Service};
 use crate::dispatch::{Origin, Route, Terms, look, route};
 use crate::draft::Verdict;
 use crate::duplicates::Known;
+use crate::eviction::ConnectionUse;
 use crate::kept::KeptReply;
 use crate::pulling::in_one_piece;
 use crate::reply::Reply;
@@ -139,6 +140,8 @@ pub(super) struct Connection {
     calls: u64,
     /// Whose machine it is.
     host: ClientHost,
+    /// When a service last answered something that was no refusal.
+    served: Option<Duration>,
     opened: Duration,
     /// When an octet last came or went.
     active: Duration,
@@ -173,6 +176,7 @@ impl Connection {
             ended: false,
             calls: 0,
             host: ClientHost::default(),
+            served: None,
             opened: now,
             active: now,
             progress: now,
@@ -245,11 +249,6 @@ impl Connection {
         self.blocked || self.later_count > 0
     }
 
-    /// Whether it ever made a Call.
-    pub(super) fn is_used(&self) -> bool {
-        self.calls > 0
-    }
-
     /// How the log names its client.
     pub(super) fn client(&self) -> ClientName<'_> {
         ClientName { peer: Some(&self.peer), host: Some(&self.host) }
@@ -260,9 +259,10 @@ impl Connection {
         Service { time: now.saturating_sub(self.opened), calls: self.calls }
     }
 
-    /// Since when it is there.
-    pub(super) fn opened(&self) -> Duration {
-        self.opened
+    /// How it is used.
+    pub(super) fn usage(&self) -> ConnectionUse {
+        let is_busy = !self.is_idle() || self.stalled || self.incoming.started.is_some();
+        ConnectionUse { opened: self.opened, served: self.served, is_set_up: true, is_busy }
     }
 
     /// The socket takes octets again.
@@ -602,6 +602,9 @@ impl Connection {
             }
             if let Some(entry) = terms.kept {
                 core.duplicates.keep(entry, &draft, &mut core.statistics);
+            }
+            if draft.is_service {
+                self.served = Some(core.now);
             }
             core.statistics.replies_sent += 1;
             let closed = self.outbox.close(&mut draft, at);

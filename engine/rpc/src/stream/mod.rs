@@ -39,6 +39,7 @@ use crate::ConnectionId;
 use crate::client_log::Withheld;
 use crate::complaints::Complaints;
 use crate::config::EngineConfig;
+use crate::eviction::victim;
 use crate::reply::Reply;
 use crate::service::{Services, Token};
 use crate::state::Core;
@@ -63,6 +64,8 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often those that wait for memory are looked at.
 const RELIEF_INTERVAL: Duration = Duration::from_millis(10);
+/// How long nobody is accepted after descriptors ran out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A peer that says nothing at all is asked whether it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
@@ -117,6 +120,8 @@ pub(crate) struct Streams {
     look_interval: Duration,
     next_scan: Duration,
     next_relief: Duration,
+    /// Nobody is accepted until then.
+    paused_until: Option<Duration>,
     complaints: Complaints,
 }
 
@@ -153,6 +158,7 @@ impl Streams {
             look_interval: Duration::ZERO,
             next_scan: Duration::ZERO,
             next_relief: Duration::ZERO,
+            paused_until: None,
             complaints: Complaints::default(),
         })
     }
@@ -200,7 +206,7 @@ impl Streams {
     /// Takes on a connected socket.
     pub(crate) fn adopt<P>(&mut self, core: &mut Core<P>, socket: TcpStream, peer: SocketAddr) {
         if !core.stopping && self.count >= self.connections_max {
-            self.evict(core);
+            self.evict(core, Some(&Peer::Address(peer)), "others come, and it is of less use");
         }
         if core.stopping || self.count >= self.connections_max {
             core.statistics.streams_refused += 1;
@@ -244,14 +250,15 @@ impl Streams {
         }
     }
 
-    /// Ends the oldest of the connections that have not made a Call: strangers must not keep clients out.
+    /// Ends a connection that is of less use than a newcomer's.
     #[cold]
-    fn evict<P>(&mut self, core: &mut Core<P>) {
-        let silent = self.connections.iter().flatten().filter(|connection| !connection.is_used());
-        let Some(oldest) = silent.min_by_key(|connection| connection.opened()) else { return };
-        let index = oldest.id.index & !STREAM;
+    fn evict<P>(&mut self, core: &mut Core<P>, newcomer: Option<&Peer>, why: &'static str) {
+        let each = self.connections.iter().flatten();
+        let candidates = each.map(|found| (found.id.index & !STREAM, Some(&found.peer), found.usage()));
+        let Some(index) = victim(candidates, newcomer, core.now) else { return };
         if let Some(connection) = self.connections[index as usize].take() {
-            self.put(core, index, connection, Err(Ending::TimedOut("it makes no Call, and others come")));
+            core.statistics.streams_evicted += 1;
+            self.put(core, index, connection, Err(Ending::TimedOut(why)));
         }
     }
 
@@ -271,6 +278,10 @@ impl Streams {
     #[inline]
     pub(crate) fn poll<P, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
         let mut events = 0;
+        if self.paused_until.is_some_and(|until| core.now >= until) {
+            self.paused_until = None;
+            self.set_listening(EventFlags::IN);
+        }
         if core.now >= self.next_look {
             events += self.look(core, services);
         }
@@ -329,9 +340,28 @@ impl Streams {
                             Withheld(withheld)
                         );
                     }
+                    if stag_fabric::is_exhausted(&error) {
+                        core.statistics.accepts_failed += 1;
+                        self.evict(core, None, "the process has no descriptor left, and it is idle");
+                        self.pause(core.now);
+                    }
                     return;
                 }
             }
+        }
+    }
+
+    /// Accepts nobody for a while: their sockets would be ready all the time.
+    #[cold]
+    fn pause(&mut self, now: Duration) {
+        self.set_listening(EventFlags::empty());
+        self.paused_until = Some(now + ACCEPT_PAUSE);
+    }
+
+    fn set_listening(&self, flags: EventFlags) {
+        for (index, listener) in (0..).zip(&self.listeners) {
+            let changed = epoll::modify(&self.poller, listener, EventData::new_u64(LISTENER | index), flags);
+            debug_assert!(changed.is_ok(), "the socket is ours and watched: {changed:?}");
         }
     }
 
@@ -542,10 +572,9 @@ impl Streams {
     /// When it must be polled next even if nothing happens.
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
         let mut active = self.active.iter().filter_map(|index| self.connections[*index as usize].as_ref());
-        if active.any(|found| found.is_short()) {
-            return Some(self.next_relief);
-        }
-        (self.count > 0).then_some(self.next_scan)
+        let relief = active.any(|found| found.is_short()).then_some(self.next_relief);
+        let scan = (self.count > 0).then_some(self.next_scan);
+        relief.or(scan).into_iter().chain(self.paused_until).min()
     }
 }
 

@@ -154,7 +154,7 @@ fn a_call_times_out_and_its_late_reply_frees_its_credit() {
 
 #[test]
 fn credits_grow_with_use() {
-    // 8166-3.3.3-a: one at first; 3.3.1-a: then what the server can give.
+    // 8166-3.3.3-a: one at first; 8166-3.3.1-a: then what the server can give.
     let mut bench = Bench::new();
     let connection = bench.connections[0];
     assert_eq!(bench.clients[0].engine.credits_available(connection), 1);

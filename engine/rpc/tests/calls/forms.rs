@@ -38,7 +38,7 @@ fn a_short_call_has_a_short_reply() {
 
 #[test]
 fn a_call_that_does_not_fit_inline_is_long() {
-    // 8166-3.5.3-a, 3.5.3-b
+    // 8166-3.5.3-a, 8166-3.5.3-b
     let mut bench = Bench::new();
     // 28 octets of header, 40 of the Call, 4 of the length: 952 are the most that fit in 1024.
     for (len, long) in [(948, 0), (952, 0), (953, 1), (956, 1), (5000, 1), (300_000, 1)] {
@@ -54,7 +54,7 @@ fn a_call_that_does_not_fit_inline_is_long() {
 
 #[test]
 fn a_reply_that_does_not_fit_inline_goes_to_the_reply_chunk() {
-    // 8166-3.5.3-c, 3.5.3-e, 4.3.3-b: a provided chunk is used only when it has to be.
+    // 8166-3.5.3-c, 8166-3.5.3-e, 8166-4.3.3-b: a provided chunk is used only when it has to be.
     let mut bench = Bench::new();
     for (len, long) in [(100, 0), (900, 0), (2000, 1), (100_000, 1)] {
         let before = bench.server.engine.statistics().reply_chunks;
@@ -90,7 +90,7 @@ fn a_handler_may_change_its_mind_after_a_long_reply() {
 
 #[test]
 fn an_argument_in_a_read_chunk_is_placed() {
-    // 8166-3.5.2-a, 3.4.5-a; lengths with and without roundup, 3.4.5.2-a
+    // 8166-3.5.2-a, 8166-3.4.5-a; lengths with and without roundup, 8166-3.4.5.2-a
     let mut bench = Bench::new();
     for len in [1, 2, 3, 4, 1000, 4096, 4097, 100_001] {
         let data = pattern(4, len);
@@ -129,7 +129,7 @@ fn a_read_chunk_of_another_length_than_its_item_is_garbage() {
 
 #[test]
 fn several_read_chunks_of_several_segments() {
-    // 8166-3.4.5-b, 3.4.4-a: segments cut anywhere are put together in list order.
+    // 8166-3.4.5-b, 8166-3.4.4-a: segments cut anywhere are put together in list order.
     let mut bench = Bench::new();
     let items: Vec<Vec<u8>> =
         [7usize, 4096, 1, 9001].into_iter().map(|len| pattern(len as u32, len)).collect();
@@ -172,7 +172,7 @@ fn data_chunks_beside_a_position_zero_read_chunk() {
 
 #[test]
 fn results_go_to_write_chunks() {
-    // 8166-4.3.2-a, 4.3.2.1-a, 3.4.6-b: several chunks of several segments, front to back.
+    // 8166-4.3.2-a, 8166-4.3.2.1-a, 8166-3.4.6-b: several chunks of several segments, front to back.
     let mut bench = Bench::new();
     let lens = [5000u32, 17, 4096];
     let mut chunks = Chunks::default();
@@ -197,7 +197,7 @@ fn results_go_to_write_chunks() {
 
 #[test]
 fn results_beyond_the_write_chunks_stay_inline() {
-    // 8166-4.3.2.3-c: a surplus of items; 4.3.2.3-a, b: an empty chunk in the middle keeps its item inline.
+    // 8166-4.3.2.3-c: a surplus of items; 8166-4.3.2.3-a, 8166-4.3.2.3-b: an empty chunk in the middle keeps its item inline.
     let mut bench = Bench::new();
     let mut chunks = Chunks::default();
     chunks.write.push((0, bench.clients[0].space(200)));
@@ -215,7 +215,7 @@ fn results_beyond_the_write_chunks_stay_inline() {
 
 #[test]
 fn unused_write_chunks_come_back_unused() {
-    // 8166-4.3.2.2-b: fewer results than chunks, an item of no octets, and an error instead of results.
+    // 8166-4.3.2.2-b: fewer results than chunks, an item of no octets (8166-X-12), and an error instead of results.
     let mut bench = Bench::new();
     let mut chunks = Chunks::default();
     chunks.write.push((0, bench.clients[0].space(4096)));

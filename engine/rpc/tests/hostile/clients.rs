@@ -106,7 +106,7 @@ fn of(segment: RemoteSegment, position: u32, len: u32) -> Vec<u32> {
 
 #[test]
 fn headers_in_error_get_their_answers() {
-    // 8166-4.5-a, 4.5-b, 4.5.1-a, 4.5.2-a, 4.2.4-c, 4.6.1-a, 8.1-e; the connection lives on each time.
+    // 8166-4.5-a, 8166-4.5-b, 8166-4.5.1-a, 8166-4.5.2-a, 8166-4.2.4-c, 8166-4.6.1-a, 8166-8.1-e; the connection lives on each time.
     let mut case = Case::new();
     let null = |xid| rpc(xid, 0, &[]);
     let xid = 0x77;
@@ -246,6 +246,43 @@ fn a_segment_beyond_its_region_ends_that_connection_alone() {
 }
 
 #[test]
+fn a_call_that_ended_a_connection_is_refused_on_the_next() {
+    // 8166-4.5.3-b: a Read, then a Write, beyond the region. The connection lives, and other Calls are as ever.
+    let mut case = Case::new();
+    for (xid, procedure) in [(9, PUT), (10, GET)] {
+        for is_first in [true, false] {
+            let [readable, writable] = case.raw.expose(4096).expect("memory");
+            let (lists, arguments) = match procedure {
+                PUT => ([of(readable, 44, 8192), vec![0, 0, 0]].concat(), vec![1, 8192]),
+                _ => {
+                    let (high, low) = ((writable.offset >> 32) as u32, writable.offset as u32);
+                    (vec![0, 1, 1, writable.handle.0, 8192, high, low, 0, 0], vec![1, 1, 8192])
+                }
+            };
+            let call = message(xid, MSG, &lists, &rpc(xid, procedure, &arguments));
+            assert!(case.raw.send(&call, None));
+            if is_first {
+                case.run(|case| case.raw.closed.is_some());
+                assert!(case.raw.messages.is_empty());
+                (case.raw.closed, case.raw.established) = (None, false);
+                case.raw.connect(ADDRESS);
+                case.run(|case| case.raw.established);
+                continue;
+            }
+            case.run(|case| !case.raw.messages.is_empty());
+            let refusal = case.raw.messages.remove(0);
+            assert_eq!([0, 3, 4].map(|at| word(&refusal, at)), [xid, ERROR, 2], "ERR_CHUNK");
+            let echo = message(7, MSG, &[0, 0, 0], &rpc(7, ECHO, &[0]));
+            assert!(case.raw.send(&echo, None));
+            case.run(|case| !case.raw.messages.is_empty());
+            assert_eq!([0, 3].map(|at| word(&case.raw.messages[0], at)), [7, MSG]);
+            case.raw.messages.clear();
+        }
+    }
+    case.close();
+}
+
+#[test]
 fn more_calls_than_credits_end_the_connection() {
     // 8166-3.3.1-b: one credit is assumed at first; the second Call in process is one too many.
     let mut case = Case::new();
@@ -311,44 +348,105 @@ fn clients_that_are_cut_off_do_not_starve_the_others() {
     bench.close();
 }
 
-/// Strangers that connect and then say nothing take all places there are, but not for ever.
+impl Case {
+    /// So many strangers, each connected, that every place is taken.
+    fn strangers(&mut self) -> Vec<Raw> {
+        let mut strangers = Vec::new();
+        while (self.bench.server.engine.connection_count() as u32) < small().connections_max {
+            let mut stranger = Raw::new(&self.bench.world);
+            stranger.connect(ADDRESS);
+            self.run(|case| {
+                stranger.poll(case.bench.world.now());
+                stranger.established
+            });
+            strangers.push(stranger);
+        }
+        strangers
+    }
+
+    /// Another client is let in.
+    #[track_caller]
+    fn admit(&mut self) {
+        let admitted = self.bench.add_client(small());
+        let connection = self.bench.connections[admitted];
+        self.run(|case| {
+            case.bench.clients[admitted].events.contains(&ConnectionEvent::Established { connection })
+        });
+        self.bench.check_alive(admitted);
+    }
+}
+
+/// Calls a procedure on each of the strangers' connections.
+fn call_all(case: &mut Case, strangers: &mut [Raw], procedure: u32) {
+    for stranger in strangers {
+        assert!(stranger.send(&message(5, MSG, &[0; 3], &rpc(5, procedure, &[0])), None));
+        case.run(|case| {
+            stranger.poll(case.bench.world.now());
+            !stranger.messages.is_empty()
+        });
+        stranger.messages.clear();
+    }
+}
+
+/// Strangers that take all places there are, and say nothing, or only NULL, or what is refused: they make room, one for
+/// each client that comes, and those that have made a Call stay.
 #[test]
-fn silent_strangers_do_not_keep_clients_out() {
-    let mut case = Case::new();
-    let mut strangers = Vec::new();
-    for _ in 2..small().connections_max {
-        let mut stranger = Raw::new(&case.bench.world);
-        stranger.connect(ADDRESS);
-        case.run(|case| {
-            stranger.poll(case.bench.world.now());
-            stranger.established
-        });
-        strangers.push(stranger);
+fn strangers_that_are_of_no_use_make_room() {
+    for procedure in [None, Some(0), Some(999)] {
+        let mut case = Case::new();
+        case.bench.check_alive(0);
+        case.raw.disconnect();
+        case.run(|case| case.raw.pair.is_none() && case.bench.server.engine.connection_count() == 1);
+        let mut strangers = case.strangers();
+        if let Some(procedure) = procedure {
+            call_all(&mut case, &mut strangers, procedure);
+        }
+        for count in 1..4 {
+            case.admit();
+            assert_eq!(case.bench.server.engine.statistics().connections_evicted, count);
+        }
+        assert_eq!(case.bench.server.engine.statistics().connections_refused, 0);
+        for stranger in &mut strangers {
+            stranger.disconnect();
+            case.run(|case| {
+                stranger.poll(case.bench.world.now());
+                stranger.closed.is_some()
+            });
+        }
+        case.close();
     }
-    // The honest client that is there already is idle, but it has made a Call.
-    case.bench.check_alive(0);
-    case.bench.run_for(small().set_up_timeout);
-    assert_eq!(
-        case.bench.server.engine.connection_count() as u32,
-        small().connections_max,
-        "nobody needs it"
-    );
-    let refused = case.bench.add_client(small());
-    case.run(|case| case.bench.closed(refused).is_some());
-    case.bench.run_for(Duration::from_millis(100));
-    let admitted = case.bench.add_client(small());
-    let connection = case.bench.connections[admitted];
-    case.run(|case| {
-        case.bench.clients[admitted].events.contains(&ConnectionEvent::Established { connection })
-    });
-    case.bench.check_alive(admitted);
-    for stranger in &mut strangers {
-        case.run(|case| {
-            stranger.poll(case.bench.world.now());
-            stranger.closed.is_some()
-        });
+}
+
+/// Of connections that are used, who is idle makes room; while all are used, nobody does, but for one who has fewer.
+#[test]
+fn who_uses_a_connection_keeps_it() {
+    let most = small().connections_max as usize;
+    let mut bench = Bench::with(small(), small(), most);
+    (0..most).for_each(|client| bench.check_alive(client));
+    let refused = bench.add_client(small());
+    bench.run(|bench| bench.closed(refused).is_some());
+    // All but two go on, for as long as makes the others idle.
+    for _ in 0..12 {
+        bench.run_for(Duration::from_secs(1));
+        (2..most).for_each(|client| bench.check_alive(client));
     }
-    case.close();
+    // One of the two has a Call under way, so the other makes room.
+    bench
+        .begin(1, request(LATER), Chunks::default(), |writer| {
+            writer.u64(NEVER)?;
+            writer.opaque(b"")
+        })
+        .expect("a credit");
+    bench.run(|bench| bench.server.engine.services_mut().0.kept() == 1);
+    let admitted = bench.add_client(small());
+    bench.run(|bench| bench.closed(0).is_some());
+    bench.run(|bench| bench.clients[admitted].engine.credits_available(bench.connections[admitted]) > 0);
+    (2..most).for_each(|client| bench.check_alive(client));
+    bench.check_alive(admitted);
+    let refused = bench.add_client(small());
+    bench.run(|bench| bench.closed(refused).is_some());
+    bench.server.engine.services_mut().0.release();
+    bench.close();
 }
 
 #[test]
@@ -359,18 +457,28 @@ fn a_flood_of_connects_is_served_as_far_as_there_is_room() {
     let mut bench = Bench::with(server, client, 0);
     bench.add_client(client);
     bench.establish();
+    // It is of use, so it stays.
+    bench.check_alive(0);
     for _ in 0..3 {
         let flood: Vec<_> = (0..300)
             .map(|_| bench.clients[0].engine.connect(ADDRESS).expect("the address is fine"))
             .collect();
-        let before = bench.clients[0].events.len();
-        bench.run(|bench| bench.clients[0].events.len() == before + flood.len());
-        let events = bench.clients[0].events.split_off(before);
-        let (open, refused): (Vec<_>, Vec<_>) =
-            events.iter().partition(|event| matches!(event, ConnectionEvent::Established { .. }));
-        assert_eq!((open.len(), refused.len()), (199, 101));
-        for event in open {
-            let ConnectionEvent::Established { connection } = *event else { unreachable!("just chosen") };
+        // Those that come late are refused, or one that was let in before them makes room.
+        let of = |bench: &Bench, closed: bool| -> Vec<_> {
+            let events = bench.clients[0].events.iter().filter_map(|event| match event {
+                ConnectionEvent::Established { connection } if !closed => Some(*connection),
+                ConnectionEvent::Closed { connection, .. } if closed => Some(*connection),
+                _ => None,
+            });
+            events.filter(|connection| flood.contains(connection)).collect()
+        };
+        bench.run(|bench| {
+            let closed = of(bench, true);
+            let open = of(bench, false).into_iter().filter(|connection| !closed.contains(connection)).count();
+            (open, closed.len()) == (199, 101)
+        });
+        let closed = of(&bench, true);
+        for connection in of(&bench, false).into_iter().filter(|connection| !closed.contains(connection)) {
             let call =
                 bench.clients[0].engine.call(connection, &request(ECHO), &mut Chunks::default(), |writer| {
                     writer.opaque(b"here")
@@ -482,7 +590,10 @@ impl Subscriber for Warnings {
 #[test]
 fn a_flood_of_offenders_does_not_flood_the_log() {
     tracing::subscriber::set_global_default(Warnings).expect("no other test wants the log");
-    let mut bench = Bench::with(small(), small(), small().connections_max as usize);
+    let most = small().connections_max as usize;
+    let mut bench = Bench::with(small(), small(), most);
+    // They are used, so nobody makes room.
+    (0..most).for_each(|client| bench.check_alive(client));
     for _ in 0..50 {
         let refused = bench.add_client(small());
         bench.run(|bench| bench.closed(refused).is_some());

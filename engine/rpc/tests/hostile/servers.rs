@@ -124,7 +124,7 @@ fn success(call: &[u8], results: &[u32]) -> Vec<u32> {
 
 #[test]
 fn replies_that_contradict_their_call_fail_it() {
-    // 8166-X-11, 4.5-d, 4.5.1-b; the connection lives.
+    // 8166-X-11, 8166-4.5-d, 8166-4.5.1-b; the connection lives.
     let mut case = Case::new();
     type Answer = fn(&[u8]) -> Vec<u8>;
     let cases: [(&str, Answer, CallError); 9] = [
@@ -176,7 +176,7 @@ fn replies_that_contradict_their_call_fail_it() {
 
 #[test]
 fn replies_that_nobody_waits_for_are_discarded() {
-    // 8166-4.5-c, 4.5-e, X-10: unknown, duplicate and late xids, and what cannot be parsed.
+    // 8166-4.5-c, 8166-4.5-e, 8166-X-10: unknown, duplicate and late xids, and what cannot be parsed.
     let mut case = Case::new();
     let call = case.call(0);
     let good = reply(&call, 4, 4, &success(&call, &[4]));
@@ -217,7 +217,7 @@ fn replies_that_nobody_waits_for_are_discarded() {
 
 #[test]
 fn grants_are_kept_within_reason() {
-    // 8166-3.3.1-c, X-7: 0 counts as 1; more than requested is of no use.
+    // 8166-3.3.1-c, 8166-X-7: 0 counts as 1; more than requested is of no use.
     let mut case = Case::new();
     for (grant, available) in [(0, 1), (5, 5), (u32::MAX, small().credits_max), (0, 1)] {
         let call = case.call(0);
@@ -245,7 +245,7 @@ fn a_long_reply_that_is_no_reply_fails_its_call() {
 
 #[test]
 fn invalidating_what_is_not_the_answered_calls_ends_the_connection() {
-    // 8797-X-2, 4.1-b: the handle of another Call that is outstanding. Both Calls end, with all memory.
+    // 8797-X-2, 8797-4.1-b: the handle of another Call that is outstanding. Both Calls end, with all memory.
     // The connection is not made anew, whatever the policy: the same would happen again.
     let reconnect = Some(Backoff::default());
     let mut case = Case::with(ClientPolicy { reconnect, ..ClientPolicy::default() });

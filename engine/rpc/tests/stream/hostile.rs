@@ -85,6 +85,17 @@ fn silent_connections() {
     server.wait(Duration::from_secs(12));
     silent.iter_mut().for_each(|peer| server.assert_closed(peer));
     assert_eq!(server.statistics().stream_timeouts, 2 * most);
+    // So do those that only say NULL, and what is refused.
+    for procedure in [0, 999] {
+        let useless = record(&call(1, procedure, |_| Ok(())));
+        let mut peers: Vec<_> = (0..most).map(|_| server.connect()).collect();
+        peers.iter_mut().for_each(|peer| drop(server.exchange(peer, &useless)));
+        let before = server.statistics().streams_evicted;
+        server.check_alive();
+        assert_eq!(server.statistics().streams_evicted, before + 1);
+        drop(peers);
+        server.until(|server| server.node.engine.stream_count() == 0);
+    }
     // Those that do something stay.
     let mut used: Vec<_> = (0..most).map(|_| server.connect()).collect();
     used.iter_mut().for_each(|peer| server.check_echo(peer));
@@ -92,6 +103,14 @@ fn silent_connections() {
     server.assert_closed(&mut refused);
     assert_eq!(server.statistics().streams_refused, 1);
     used.iter_mut().for_each(|peer| server.check_echo(peer));
+    // Unless they are idle, and others are not.
+    for _ in 0..24 {
+        server.wait(Duration::from_millis(500));
+        used[1..].iter_mut().for_each(|peer| server.check_echo(peer));
+    }
+    server.check_alive();
+    server.assert_closed(&mut used[0]);
+    used[1..].iter_mut().for_each(|peer| server.check_echo(peer));
     drop(used);
     server.until(|server| server.node.engine.stream_count() == 0);
     server.check_alive();

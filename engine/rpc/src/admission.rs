@@ -1,0 +1,102 @@
+//! Who is let in: requests for connections, and who makes room for them.
+
+use std::time::Duration;
+
+use stag_fabric::{ConnectRequestId, FabricError, Peer, Provider};
+use stag_proto::parameters::{Parameters, Side};
+
+use crate::client_log::Withheld;
+use crate::connection::Connection;
+use crate::engine::Engine;
+use crate::eviction::victim;
+use crate::service::Services;
+use crate::serving::Serving;
+use crate::state::FIRST_RECEIVES;
+
+/// How long a request waits for the end of the connection that makes room for it.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A request to connect.
+pub(crate) struct ConnectRequest {
+    pub(crate) request: ConnectRequestId,
+    pub(crate) peer: Peer,
+    pub(crate) private_data: Vec<u8>,
+    /// Another connection is being ended for it, which takes until then at most.
+    pub(crate) deadline: Option<Duration>,
+}
+
+impl<P: Provider, S: Services> Engine<P, S> {
+    /// Answers the requests to connect, but for those that wait for room.
+    #[cold]
+    pub(crate) fn admit_requests(&mut self) {
+        for mut request in std::mem::take(&mut self.requests) {
+            let is_full = self.core.serving_count >= self.core.config.connections_max;
+            if is_full && !self.core.stopping {
+                if request.deadline.is_none() && self.make_room(&request.peer) {
+                    request.deadline = Some(self.core.now + ROOM_TIMEOUT);
+                }
+                if request.deadline.is_some_and(|deadline| self.core.now < deadline) {
+                    self.requests.push(request);
+                    continue;
+                }
+            }
+            let ConnectRequest { request, peer, private_data, .. } = request;
+            if let Err(reason) = self.admit(request, &peer, &private_data) {
+                self.core.statistics.connections_refused += 1;
+                if let Some(withheld) = self.core.complaints.admit(self.core.now) {
+                    tracing::warn!("client {peer} is refused: {reason}{}", Withheld(withheld));
+                }
+                self.core.provider.reject(request, &reason);
+            }
+        }
+    }
+
+    /// Ends a connection that is of less use than a newcomer's. `false`: there is none.
+    fn make_room(&mut self, newcomer: &Peer) -> bool {
+        let candidates = self.connections.iter().flatten().filter_map(|found| {
+            let usage = found.serving.as_ref()?.usage(found.opened, found.established);
+            (!found.is_closing()).then_some((found.id.index, found.peer.as_ref(), usage))
+        });
+        let Some(index) = victim(candidates, Some(newcomer), self.core.now) else { return false };
+        let Some(Some(found)) = self.connections.get_mut(index as usize) else { return false };
+        found.make_room(&mut self.core);
+        true
+    }
+
+    /// Takes on a connection that somebody asked for, or says why not.
+    fn admit(&mut self, request: ConnectRequestId, peer: &Peer, private_data: &[u8]) -> Result<(), String> {
+        let config = self.core.config;
+        if self.core.stopping {
+            return Err("the server is stopping".into());
+        }
+        if self.core.serving_count >= config.connections_max {
+            return Err(format!(
+                "{} connections are open, the limit is {}; raise connections_max",
+                self.core.serving_count, config.connections_max
+            ));
+        }
+        let settings = self.settings();
+        let parameters = Parameters::negotiate(Side::Server, &settings, private_data);
+        let id = self.core.provider.prepare(request, config.capacity()).map_err(|error| error.to_string())?;
+        let mut connection = Connection::new(id, self.core.now);
+        connection.peer = Some(peer.clone());
+        connection.parameters = parameters;
+        let mut serving = Serving::new(&config, parameters);
+        self.core.serving_count += 1;
+        self.core.share_credits();
+        // 8166-3.3.3-a: the peer has one credit before it hears of any.
+        let posted = serving.post_receives(&mut self.core, id, FIRST_RECEIVES);
+        connection.serving = Some(serving);
+        self.insert(Box::new(connection));
+        let own = settings.to_wire();
+        let accepted =
+            if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
+        if let Err(error) = accepted {
+            if let Some(withheld) = self.core.complaints.admit(self.core.now) {
+                tracing::warn!("client {peer} is not accepted: {error}{}", Withheld(withheld));
+            }
+            self.core.provider.disconnect(id);
+        }
+        Ok(())
+    }
+}

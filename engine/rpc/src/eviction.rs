@@ -1,0 +1,176 @@
+//! Who makes room when there are as many connections as may be, and another comes.
+//!
+//! In this order: a connection that was never of use (it made no Call, or none but NULL and such as were refused), one that
+//! is idle for long, one that is idle now, one with a Call under way. Among equals, one of the owner that has most
+//! connections; of those the one that is idle for longest. The last two kinds are only evicted for an owner who has fewer
+//! connections, so nobody can take all there are, and nobody is evicted for one who has as many.
+//!
+//! An *owner* is a network address (of IPv6 the first 64 bits, of which one host has all), or a user of this machine.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use stag_fabric::Peer;
+
+/// How long a connection is left alone that is being set up.
+const SET_UP_MIN: Duration = Duration::from_secs(1);
+
+/// A connection without a Call for so long is idle.
+const RECENT: Duration = Duration::from_secs(10);
+
+/// How much a connection is worth; the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    Useless,
+    Idle,
+    Recent,
+    Busy,
+}
+
+/// How a connection is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionUse {
+    pub(crate) opened: Duration,
+    /// When it last had an answer from a service that was no refusal.
+    pub(crate) served: Option<Duration>,
+    pub(crate) is_set_up: bool,
+    pub(crate) is_busy: bool,
+}
+
+impl ConnectionUse {
+    /// `None`: it is just being set up.
+    ///
+    /// One that is set up has no time of grace: a flood of strangers would take each place that becomes free before a
+    /// client comes. As it is, each newcomer is let in, and keeps its place if it makes a Call before as many others
+    /// came as there are places, which takes a client one round trip.
+    fn worth(&self, now: Duration) -> Option<Worth> {
+        match self.served {
+            None if !self.is_set_up && now < self.opened.saturating_add(SET_UP_MIN) => None,
+            None => Some(Worth::Useless),
+            Some(_) if self.is_busy => Some(Worth::Busy),
+            Some(served) if now < served.saturating_add(RECENT) => Some(Worth::Recent),
+            Some(_) => Some(Worth::Idle),
+        }
+    }
+}
+
+/// Chooses who makes room for a `newcomer`; without one, among the useless and idle only.
+pub(crate) fn victim<'a, Id>(
+    connections: impl Iterator<Item = (Id, Option<&'a Peer>, ConnectionUse)> + Clone,
+    newcomer: Option<&Peer>,
+    now: Duration,
+) -> Option<Id> {
+    let mut counts: HashMap<u128, u32> = HashMap::new();
+    for (_, peer, _) in connections.clone() {
+        *counts.entry(owner(peer)).or_default() += 1;
+    }
+    let count = |peer| counts.get(&owner(peer)).copied().unwrap_or(0);
+    // Whoever gives one up still has as many as the newcomer has then.
+    let enough = newcomer.map_or(u32::MAX, |peer| count(Some(peer)).saturating_add(1));
+    let candidates = connections.filter_map(|(id, peer, usage)| {
+        let worth = usage.worth(now)?;
+        let count = count(peer);
+        let since = usage.served.unwrap_or(usage.opened);
+        (worth <= Worth::Idle || count > enough).then_some(((worth, Reverse(count), since), id))
+    });
+    candidates.min_by_key(|(rank, _)| *rank).map(|(_, id)| id)
+}
+
+/// Who a connection belongs to.
+fn owner(peer: Option<&Peer>) -> u128 {
+    match peer {
+        None => 0,
+        Some(Peer::Address(address)) => match address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
+                Some(_) => ip.to_bits(),
+                None => ip.to_bits() >> 64 << 64,
+            },
+        },
+        // In a range of addresses that nobody has (RFC 6666).
+        Some(Peer::Process { uid, .. }) => 0x0100 << 112 | u128::from(*uid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    fn peer(text: &str) -> Peer {
+        Peer::Address(text.parse().expect("an address"))
+    }
+
+    /// A connection that was opened at second 0 and last served at `served`.
+    fn used(served: u64, is_busy: bool) -> ConnectionUse {
+        ConnectionUse {
+            opened: Duration::ZERO,
+            served: Some(Duration::from_secs(served)),
+            is_set_up: true,
+            is_busy,
+        }
+    }
+
+    fn unused(opened: u64) -> ConnectionUse {
+        ConnectionUse {
+            opened: Duration::from_secs(opened),
+            served: None,
+            is_set_up: opened != 100,
+            is_busy: false,
+        }
+    }
+
+    fn choose(connections: &[(&str, ConnectionUse)], newcomer: Option<&str>) -> Option<usize> {
+        let peers: Vec<_> = connections.iter().map(|(text, _)| peer(text)).collect();
+        let each = connections.iter().zip(&peers).enumerate();
+        let newcomer = newcomer.map(peer);
+        let each = each.map(|(at, ((_, usage), peer))| (at, Some(peer), *usage));
+        victim(each, newcomer.as_ref(), NOW)
+    }
+
+    #[test]
+    fn the_least_useful_goes_first() {
+        let mut connections = vec![
+            ("10.0.0.1:1", used(99, true)),
+            ("10.0.0.1:2", used(99, false)),
+            ("10.0.0.1:3", used(80, false)),
+            ("10.0.0.1:4", used(70, false)),
+            ("10.0.0.1:5", unused(98)),
+            ("10.0.0.1:6", unused(50)),
+            ("10.0.0.1:7", unused(100)),
+        ];
+        for expected in [5, 4, 3, 2, 1, 0] {
+            assert_eq!(choose(&connections, Some("10.0.0.2:1")), Some(expected));
+            connections.remove(expected);
+        }
+        assert_eq!(choose(&connections, Some("10.0.0.2:1")), None, "one that is just being set up");
+    }
+
+    #[test]
+    fn whoever_has_as_many_gets_no_more_of_what_is_used() {
+        let two = [("10.0.0.1:1", used(99, false)), ("10.0.0.1:2", used(98, true))];
+        assert_eq!(choose(&two, Some("10.0.0.1:3")), None, "the same owner");
+        assert_eq!(choose(&two, Some("10.0.0.2:3")), Some(0));
+        assert_eq!(choose(&two[..1], Some("10.0.0.2:3")), None, "its only one");
+        assert_eq!(choose(&two, None), None);
+        let idle = [("10.0.0.1:1", used(9, false)), ("10.0.0.1:2", used(8, false))];
+        assert_eq!(choose(&idle, Some("10.0.0.1:3")), Some(1));
+        assert_eq!(choose(&idle, None), Some(1));
+    }
+
+    #[test]
+    fn the_owner_of_most_is_asked_first() {
+        let many = [
+            ("[2001:db8::1]:1", used(1, false)),
+            ("[2001:db8:0:1::1]:1", used(80, false)),
+            ("[2001:db8:0:1::2]:1", used(50, false)),
+        ];
+        assert_eq!(choose(&many, Some("10.0.0.2:3")), Some(2), "64 bits are one owner's");
+        let process = |uid| owner(Some(&Peer::Process { pid: uid + 7, uid, gid: 0 }));
+        assert_ne!(process(1), process(2));
+        assert_eq!(owner(Some(&peer("10.0.0.1:1"))), owner(Some(&peer("[::ffff:10.0.0.1]:9"))));
+    }
+}
