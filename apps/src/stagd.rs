@@ -9,6 +9,7 @@ use crate::output::Output;
 use crate::{arguments, limits, logging};
 
 mod claims;
+mod descriptors;
 mod directories;
 mod fabric;
 mod listen;
@@ -106,6 +107,7 @@ pub fn run(options: &Options, out: &mut Output) -> Result<(), Failure> {
     services::check(&settings, &plan)?;
     state::check(&settings, options.check)?;
     let mut place = Place::choose(&settings)?;
+    descriptors::check(&settings, &plan)?;
     directories::check(&settings, &mut place.warnings)?;
     if options.check {
         place.warnings.extend(listeners::taken(&settings.listen));

@@ -172,6 +172,26 @@ fn a_bad_command_line_is_one_line_and_status_2() {
     }
 }
 
+/// Descriptors that are too few for the connections that there may be are told of at start, with what fits; a soft limit is
+/// raised.
+#[test]
+fn descriptors_are_counted_at_start() {
+    let check = |limits: &str, connections: &str| {
+        let flags = "--export mem:/data --memory 1G --listen iwarp://127.0.0.1:0 --check --connections-max";
+        let script = format!("{limits}; exec {STAGD} {flags} {connections}");
+        Command::new("sh").args(["-c", &script]).output().unwrap()
+    };
+    let output = check("ulimit -n 1000", "1024");
+    assert_eq!(output.status.code(), Some(2));
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert!(complaint.contains("--connections-max 1024: it takes 2432 descriptors"), "{complaint}");
+    assert!(complaint.contains("lower --connections-max to 308"), "{complaint}");
+    for (limits, connections) in [("ulimit -n 1000", "308"), ("ulimit -S -n 200", "64")] {
+        let output = check(limits, connections);
+        assert!(output.status.success(), "{limits}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 /// Whoever gives a flag believes that it does something.
 #[test]
 fn a_flag_of_another_fabric_is_refused_with_the_fabric_that_uses_it() {

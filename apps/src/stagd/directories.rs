@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use rustix::process::{Resource, geteuid, getrlimit};
 use stag::disk::{Disk, DiskConfig, Method};
 use stag::memory::Pool;
 use stag::nfs::directory::{DirectoryConfig, DirectoryStore, stable_fsid};
@@ -15,7 +15,7 @@ use super::{Settings, state};
 use crate::failure::Failure;
 
 /// Descriptors that are kept open in all directories together, at most.
-const DESCRIPTORS_MAX: u64 = 16 << 10;
+pub(super) const DESCRIPTORS_MAX: u64 = 16 << 10;
 
 /// The store at the bottom of every export that is a directory, and what they share.
 pub(super) struct Directories {
@@ -104,14 +104,9 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
     Ok(())
 }
 
-/// Descriptors that all directories together may have, of as many as the system gives us.
+/// Descriptors that all directories together may have, of as many as the process may have: `descriptors.rs` has raised
+/// that. The rest is for connections.
 fn descriptors() -> usize {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // What a shell starts with is made for programs that cannot deal with many.
-    let wanted =
-        Rlimit { current: Some(maximum.unwrap_or(DESCRIPTORS_MAX).min(4 * DESCRIPTORS_MAX)), maximum };
-    let raises = current.is_some_and(|current| Some(current) < wanted.current);
-    let limit = if raises && setrlimit(Resource::Nofile, wanted).is_ok() { wanted.current } else { current };
-    // The rest is for connections.
-    (limit.unwrap_or(u64::MAX) / 2).min(DESCRIPTORS_MAX) as usize
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    (limit / 2).min(DESCRIPTORS_MAX) as usize
 }
