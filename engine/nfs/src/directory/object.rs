@@ -201,15 +201,19 @@ impl Layout {
 ///
 /// That is the kernel's own generation, if the file system shows it in its file handles; otherwise a hash of
 /// the handle, or where there are no handles the time of birth.
-pub(super) fn object_id(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> ObjectId {
+pub(super) fn object_id(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Result<ObjectId, Errno> {
     let fileid = stat.fileid;
     let generation = match system::file_handle(directory, name) {
         Ok(handle) => generation(&handle, fileid),
+        // For a moment, or gone by now: with the other kind of name it would be another object.
+        Err(error @ (Errno::NOMEM | Errno::INTR | Errno::NOENT | Errno::STALE | Errno::IO)) => {
+            return Err(error);
+        }
         Err(_) => stat.born.map_or(HASHED, |(seconds, nanoseconds)| {
             hash(&[&seconds.to_le_bytes()[..], &nanoseconds.to_le_bytes()[..]].concat()) | HASHED
         }),
     };
-    ObjectId { fileid, generation }
+    Ok(ObjectId { fileid, generation })
 }
 
 fn generation(handle: &FileHandle, fileid: u64) -> u64 {

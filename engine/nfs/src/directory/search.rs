@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use stag_disk::system;
 use stag_wire::nfs3::{FileType, Status};
 
-use super::object::{handles, open_with, stat};
+use super::object::{handles, open_with, stat, status};
 use super::tree::{Index, ROOT, Tree};
 use crate::store::ObjectId;
 
@@ -51,6 +51,8 @@ pub(super) struct Search {
     targets: HashSet<u64>,
     /// What is not in the export, and until when that is believed.
     nowhere: HashMap<ObjectId, Duration>,
+    /// Why a part of the tree was not seen by the last walk: what was not found may be there.
+    missed: Option<Errno>,
 }
 
 /// What the kernel says of a file handle.
@@ -88,6 +90,7 @@ impl Search {
             passed_max,
             wanted: HashMap::new(),
             nowhere: HashMap::new(),
+            missed: None,
         }
     }
 
@@ -145,6 +148,9 @@ impl Tree {
 
     fn give_up(&mut self, id: ObjectId) -> Status {
         self.search.wanted.remove(&id);
+        if let Some(error) = self.search.missed {
+            return status(error);
+        }
         if self.search.nowhere.len() >= WANTED_MAX {
             self.search.nowhere.clear();
         }
@@ -239,21 +245,25 @@ impl Tree {
     fn begin_walk(&mut self) {
         self.search.walks += 1;
         self.search.passed.clear();
+        self.search.missed = None;
         let walk = self.search.walks;
         // Those that nobody asked about any more.
         self.search.wanted.retain(|_, needed| *needed + 1 >= walk);
         self.search.targets = self.search.wanted.keys().map(|id| id.fileid).collect();
         let Ok(root) = self.look(ROOT) else { return };
         let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
-        if let Ok(file) = open_with(root.as_fd(), b".", flags) {
-            let fileid = self.id(ROOT).fileid;
-            self.search.levels.push(Level {
-                fileid,
-                name: Box::default(),
-                file,
-                inner: Vec::new(),
-                is_read: false,
-            });
+        match open_with(root.as_fd(), b".", flags) {
+            Ok(file) => {
+                let fileid = self.id(ROOT).fileid;
+                self.search.levels.push(Level {
+                    fileid,
+                    name: Box::default(),
+                    file,
+                    inner: Vec::new(),
+                    is_read: false,
+                });
+            }
+            Err(error) => self.search.miss(error),
         }
     }
 
@@ -267,8 +277,14 @@ impl Tree {
             if let Some(name) = level.inner.pop() {
                 left = left.saturating_sub(OPEN_COST);
                 let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
-                let Ok(file) = open_with(level.file.as_fd(), &name, flags) else { continue };
-                let Ok(found) = stat(&file) else { continue };
+                let opened = open_with(level.file.as_fd(), &name, flags);
+                let (file, found) = match opened.and_then(|file| Ok((stat(&file)?, file))) {
+                    Ok((found, file)) => (file, found),
+                    Err(error) => {
+                        search.miss(error);
+                        continue;
+                    }
+                };
                 if found.place() == place && search.levels.len() < DEPTH_MAX {
                     let fileid = found.fileid;
                     search.levels.push(Level { fileid, name, file, inner: Vec::new(), is_read: false });
@@ -283,6 +299,24 @@ impl Tree {
 }
 
 impl Search {
+    /// Notes that a directory could not be read.
+    fn miss(&mut self, error: Errno) {
+        // Gone or moved by now, or not for us to see: nothing there is in reach.
+        let is_out_of_reach = matches!(
+            error,
+            Errno::NOENT
+                | Errno::NOTDIR
+                | Errno::ACCESS
+                | Errno::PERM
+                | Errno::XDEV
+                | Errno::LOOP
+                | Errno::STALE
+        );
+        if !is_out_of_reach && self.missed.replace(error).is_none() {
+            tracing::warn!("a search for objects by number could not read a directory: {error}");
+        }
+    }
+
     /// Reads the next entries of the innermost directory. Returns how many.
     fn read_chunk(&mut self) -> usize {
         let Some(level) = self.levels.last_mut() else { return 0 };
@@ -290,10 +324,17 @@ impl Search {
         let mut entries = RawDir::new(&level.file, &mut space);
         let mut count = 1;
         let mut found_wanted = false;
+        let mut missed = None;
         loop {
-            let Some(Ok(entry)) = entries.next() else {
-                level.is_read = true;
-                break;
+            let entry = match entries.next() {
+                Some(Ok(entry)) => entry,
+                ended => {
+                    level.is_read = true;
+                    if let Some(Err(error)) = ended {
+                        missed = Some(error);
+                    }
+                    break;
+                }
             };
             let name = entry.file_name().to_bytes();
             if !matches!(name, b"." | b"..") {
@@ -319,6 +360,9 @@ impl Search {
                 let hint = Hint { directory: above.fileid, name: level.name.clone() };
                 self.passed.insert(level.fileid, hint);
             }
+        }
+        if let Some(error) = missed {
+            self.miss(error);
         }
         count
     }

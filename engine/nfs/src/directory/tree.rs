@@ -123,7 +123,7 @@ impl Tree {
         let flags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
         let root = openat(CWD, path, flags, Mode::empty())?;
         let found = stat(&root)?;
-        let id = object_id(root.as_fd(), c"", &found);
+        let id = object_id(root.as_fd(), c"", &found)?;
         // Who may not list it does not open by handle either.
         let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
         let mount = limits.by_handle.then(|| open_with(root.as_fd(), b".", flags).ok()).flatten();
@@ -391,7 +391,7 @@ impl Tree {
         if found.place() != self.place {
             return Err(Errno::XDEV);
         }
-        let id = object_id(opened.as_fd(), c"", &found);
+        let id = object_id(opened.as_fd(), c"", &found)?;
         Ok((opened, id, found))
     }
 
@@ -423,7 +423,7 @@ impl Tree {
             return Err(Errno::XDEV);
         }
         let text = CString::new(name).map_err(|_| Errno::INVAL)?;
-        let id = object_id(above.as_fd(), &text, &found);
+        let id = object_id(above.as_fd(), &text, &found)?;
         self.note(directory, name, id, found.kind);
         Ok((id, found))
     }
