@@ -277,7 +277,7 @@ fn a_long_search_goes_on_in_slices() {
 #[test]
 fn the_kernel_opens_by_handle_for_root() {
     if !is_root() {
-        return println!("SKIPPED: only root opens by handle");
+        return stag_testing::skipped("only root opens by handle");
     }
     let scratch = Scratch::new();
     for directory in 0..60 {
@@ -301,7 +301,7 @@ fn the_kernel_opens_by_handle_for_root() {
     fs::remove_file(scratch.0.join("d7/inner/f0")).unwrap();
     let store = Lab::open(&scratch, &pool, |_| {});
     if handle_of(&scratch.0).is_none() {
-        return println!("SKIPPED: no file handles in {}", scratch.0.display());
+        return stag_testing::skipped(format_args!("no file handles in {}", scratch.0.display()));
     }
     for (above, file) in known {
         assert_eq!(store.attributes(file).map(|found| found.fileid), Ok(file.fileid));
@@ -320,7 +320,7 @@ fn handle_of(path: &Path) -> Option<stag_disk::system::FileHandle> {
 #[test]
 fn what_comes_back_is_found_at_once() {
     if !is_root() {
-        return println!("SKIPPED: only root opens by handle");
+        return stag_testing::skipped("only root opens by handle");
     }
     let (outside, mut lab) = (Scratch::new(), lab());
     let top = path(&lab);
@@ -678,7 +678,7 @@ fn a_setattr_that_fails_changes_nothing() {
     let before = lab.store.attributes(file).unwrap();
     let too_large = i64::MAX as u64;
     if lab.store.limits().file_len_max == too_large {
-        return println!("SKIPPED: no file is too large here");
+        return stag_testing::skipped("no file is too large here");
     }
     let give = is_root().then_some(77);
     let set = SetAttributes { mode: Some(0o600), uid: give, gid: give, size: Some(too_large), ..NONE };

@@ -70,13 +70,13 @@ impl Mounted {
 #[test]
 fn what_was_lost_is_told_of_whoever_hears_of_it_first() {
     if !is_root() {
-        return println!("SKIPPED: only root mounts file systems");
+        return stag_testing::skipped("only root mounts file systems");
     }
     for kind in ["xfs", "ext4"] {
         let mounted = match Mounted::new(kind, 200 * MIB) {
             Ok(mounted) => mounted,
             Err(error) => {
-                println!("SKIPPED: no {kind} on a loop device here: {error}");
+                stag_testing::skipped(format_args!("no {kind} on a loop device here: {error}"));
                 continue;
             }
         };
