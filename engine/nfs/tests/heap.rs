@@ -50,6 +50,9 @@ const PAGE: usize = 4096;
 /// Objects beside the root.
 const COUNT: u32 = 4095;
 
+/// Makes the object of this number.
+type Make = fn(&mut Lab, u32) -> Result<(), Status>;
+
 struct Lab {
     store: MemoryStore,
     root: ObjectId,
@@ -226,7 +229,7 @@ fn what_ends_takes_nothing() {
 #[test]
 fn a_store_takes_no_more_than_it_may() {
     let limit = i64::from(COUNT + 1) * HEAP_PER_OBJECT as i64;
-    let kinds: [(&str, fn(&mut Lab, u32) -> Result<(), Status>); 4] = [
+    let kinds: [(&str, Make); 4] = [
         ("long links", |lab, n| lab.link(&format!("{n:0255}"), &[b'x'; 1024]).map(drop)),
         ("directories", |lab, n| {
             let directory = lab.directory(lab.root, &format!("{n:0255}"))?;
