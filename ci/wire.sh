@@ -65,7 +65,8 @@ check() {
 }
 same() { [ "$1" = "$2" ] || { echo "$1 is not $2"; return 1; }; }
 
-# One session: every kind of Call that stag makes, with small and large data.
+# One session: every kind of Call that stag makes, with small and large data. One file at a time: tshark 4.0 loses its place where
+# a TCP segment holds the end of a large FPDU and others behind it, as it does with several files in flight.
 session() {
     local url=iwarp://127.0.0.1:20049/data tree=$work/tree
     mkdir -p "$tree/some/where"
@@ -74,9 +75,9 @@ session() {
     cp "$tree/f5000" "$tree/some/where/f"
     "$stag" ping -c 3 "$url" && "$stag" df "$url" &&
         "$stag" mkdir "$url/there" && "$stag" put "$tree/f1" "$url/there/" && "$stag" put "$tree/f131073" "$url/there/" &&
-        "$stag" cp -r "$tree" "$url/tree" && "$stag" ls -l "$url/tree" && "$stag" stat "$url/tree/f5000" &&
+        "$stag" cp -r -j 1 "$tree" "$url/tree" && "$stag" ls -l "$url/tree" && "$stag" stat "$url/tree/f5000" &&
         "$stag" mv "$url/there/f1" "$url/there/moved" && "$stag" cat "$url/there/f131073" | cmp - "$tree/f131073" &&
-        "$stag" cp -r "$url/tree" "$work/back" && diff -r --no-dereference "$tree" "$work/back" &&
+        "$stag" cp -r -j 1 "$url/tree" "$work/back" && diff -r --no-dereference "$tree" "$work/back" &&
         "$stag" rm -r "$url/tree" && ! "$stag" cat "$url/tree/f1" 2>/dev/null
 }
 

@@ -267,12 +267,14 @@ impl Flow {
     fn give_up_oldest(&mut self, cx: &mut Context<'_>) {
         let oldest = |side: &Side| self.held[side.index()].front().map_or(u64::MAX, |held| held.frame.0);
         let from = [Side::Client, Side::Server].into_iter().min_by_key(oldest).unwrap_or(Side::Client);
-        let Some(held) = self.held[from.index()].front() else { return };
-        let (answers, frame) = (held.answers, held.frame);
+        let Some(held) = self.held[from.index()].pop_front() else { return };
+        let Held { sequence, payload, missing, frame, answers } = held;
         (cx.frame, cx.time) = frame;
         let other = from.other();
         let mut feed = Feed { link: &mut self.link, cx, from: other };
+        // As far as the other side's stream goes: a segment may claim to answer more than there ever was.
         self.streams[other.index()].skip_to(answers, &mut feed);
+        self.pass(cx, from, sequence, &payload, missing, frame);
         self.release(cx);
     }
 

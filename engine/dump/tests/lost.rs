@@ -147,3 +147,40 @@ fn without_any_frame_all_other_calls_pair_up() {
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
+
+/// A TCP segment of IPv4 without options, between a client and a server; ends, numbers and flags as they are given.
+fn segment(from_client: bool, sequence: u32, acknowledged: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let ends = [([10, 0, 0, 1], 700u16), ([10, 0, 0, 2], NFS_PORT)];
+    let (source, destination) = if from_client { (ends[0], ends[1]) } else { (ends[1], ends[0]) };
+    let mut octets = vec![0x45, 0];
+    octets.extend((40 + payload.len() as u16).to_be_bytes());
+    octets.extend([0, 0, 0, 0, 64, 6, 0, 0]);
+    octets.extend([source.0, destination.0].concat());
+    octets.extend([source.1.to_be_bytes(), destination.1.to_be_bytes()].concat());
+    octets.extend([sequence.to_be_bytes(), acknowledged.to_be_bytes()].concat());
+    octets.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+    octets.extend(payload);
+    octets
+}
+
+/// A segment can claim to answer what the other side never sent: its stream ended before. It is not waited for.
+#[test]
+fn nobody_waits_for_what_comes_after_the_end() {
+    const SYN: u8 = 0x02;
+    const ACK: u8 = 0x10;
+    const FIN: u8 = 0x01;
+    let frames = [
+        segment(true, 999, 0, SYN, &[]),
+        segment(false, 4999, 1000, SYN | ACK, &[]),
+        segment(false, 5000, 1000, FIN | ACK, b"MPA"),
+        segment(true, 1000, 6000, ACK, b"an answer to a thousand octets"),
+    ];
+    let mut analyzer = Analyzer::new(Options::default());
+    for (number, octets) in (1..).zip(&frames) {
+        // Packets of IP, without Ethernet.
+        let frame = Frame { number, time: std::time::Duration::ZERO, link: 101, octets };
+        analyzer.frame(&frame, &mut |_| {});
+    }
+    let totals = analyzer.finish(&mut |_| {});
+    assert_eq!((totals.connections, totals.messages), (0, 0), "there is no whole frame of MPA");
+}
