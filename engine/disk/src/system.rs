@@ -2,6 +2,8 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -135,66 +137,61 @@ pub struct FileUser<'a> {
 /// The kernel's `struct __user_cap_data_struct`, twice.
 type Capabilities = [[u32; 3]; 2];
 
-/// Lets a thread that runs as root work on files as other users, one system call at a time.
+/// Lets a process that runs as root work on files as other users, one system call at a time.
 ///
-/// It sets the thread's user and groups for files alone (`setfsuid`); other threads, signals, and all that is not
-/// about files see nothing of it. The kernel makes no core dumps of such a process unless `fs.suid_dumpable` says so.
+/// Each is done by a thread of its own, which sets its user and groups for files alone (`setfsuid`) and ends. The calling
+/// thread keeps its credentials: the kernel refuses work on RDMA connections to a thread that has changed them since it opened the
+/// device, even if they are as before. The kernel makes no core dumps of such a process unless `fs.suid_dumpable` says so.
 #[derive(Debug)]
 pub struct FileUsers {
-    gid: u32,
-    groups: Vec<u32>,
     capabilities: Capabilities,
 }
 
+/// Bytes of a file user's stack: it makes a system call or two.
+const STACK_LEN: usize = 128 << 10;
+
 impl FileUsers {
-    /// Notes whom to come back to: the calling process is root. [`Errno::PERM`]: it is not, or lacks the
+    /// Sees that it can be done: the calling process is root. [`Errno::PERM`]: it is not, or lacks the
     /// capabilities `CAP_SETUID` and `CAP_SETGID`.
     pub fn new() -> Result<FileUsers, Errno> {
         if !rustix::process::geteuid().is_root() {
             return Err(Errno::PERM);
         }
-        let groups = rustix::process::getgroups()?;
-        let users = FileUsers {
-            gid: rustix::process::getegid().as_raw(),
-            groups: groups.into_iter().map(rustix::fs::Gid::as_raw).collect(),
-            capabilities: capabilities()?,
-        };
+        let users = FileUsers { capabilities: capabilities()? };
         // The highest that is valid, so that it is another than ours.
         let probe = FileUser { uid: u32::MAX - 1, gid: u32::MAX - 1, groups: &[], privileged: true };
         users.run(&probe, || Ok(()))?;
         Ok(users)
     }
 
-    /// Does `act` as `user`. `act` makes system calls on files, and returns.
+    /// Does `act` as `user`, on another thread, and waits for it. `act` makes system calls on files, and returns.
     ///
-    /// [`Errno::INVAL`]: there can be no such user. [`Errno::PERM`]: the kernel refuses to act as it; `act` was not done.
-    pub fn run<T>(&self, user: &FileUser<'_>, act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    /// [`Errno::INVAL`]: there can be no such user. [`Errno::PERM`]: the kernel refuses to act as it. [`Errno::AGAIN`]: there
+    /// can be no more threads. `act` was not done then.
+    pub fn run<T: Send>(
+        &self,
+        user: &FileUser<'_>,
+        act: impl FnOnce() -> Result<T, Errno> + Send,
+    ) -> Result<T, Errno> {
         if user.uid == u32::MAX || user.gid == u32::MAX || user.groups.contains(&u32::MAX) {
             return Err(Errno::INVAL);
         }
-        // Comes back when it goes, also from a panic.
-        let _back = Back(self);
-        set_groups(user.groups)?;
-        set_file_gid(user.gid)?;
-        // Takes the capabilities that are about files from the effective ones, unless it is root.
-        set_file_uid(user.uid)?;
-        if user.privileged && user.uid != 0 {
-            set_capabilities(&self.capabilities)?;
-        }
-        act()
-    }
-}
-
-/// Makes the thread root again.
-struct Back<'a>(&'a FileUsers);
-
-impl Drop for Back<'_> {
-    fn drop(&mut self) {
-        let FileUsers { gid, groups, .. } = self.0;
-        // Gives the capabilities about files back.
-        let back = set_file_uid(0).and_then(|()| set_file_gid(*gid)).and_then(|()| set_groups(groups));
-        // The kernel lets who is root be root; to go on as somebody else would be worse than to end.
-        assert!(back.is_ok(), "this thread cannot be root again: {back:?}");
+        let begin = || {
+            set_groups(user.groups)?;
+            set_file_gid(user.gid)?;
+            // Takes the capabilities that are about files from the effective ones, unless it is root.
+            set_file_uid(user.uid)?;
+            if user.privileged && user.uid != 0 {
+                set_capabilities(&self.capabilities)?;
+            }
+            act()
+        };
+        thread::scope(|scope| {
+            let builder = thread::Builder::new().name("stag-file-user".into()).stack_size(STACK_LEN);
+            let started = builder.spawn_scoped(scope, begin);
+            let started = started.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+            started.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
     }
 }
 

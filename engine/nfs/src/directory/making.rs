@@ -66,7 +66,7 @@ impl DirectoryStore {
         (directory, name): (ObjectId, &[u8]),
         set: &SetAttributes,
         kind: FileType,
-        make: impl FnOnce(BorrowedFd<'_>, Mode) -> Result<Option<OwnedFd>, Errno>,
+        make: impl FnOnce(BorrowedFd<'_>, Mode) -> Result<Option<OwnedFd>, Errno> + Send,
     ) -> Result<ObjectId, Status> {
         let caller = &self.caller(caller);
         check_name(name)?;
@@ -88,7 +88,8 @@ impl DirectoryStore {
         let maker = Caller::new(wanted.uid, gid, []);
         let mode = Mode::from_raw_mode(wanted.mode);
         let made = Made { kind, wanted: &wanted, above: &above, began: system::file_time() };
-        let opened = self.act_as(caller, Some(&maker), || make(look.as_fd(), mode)).map_err(status)?;
+        let above_fd = look.as_fd();
+        let opened = self.act_as(caller, Some(&maker), || make(above_fd, mode)).map_err(status)?;
         let (index, made) = match opened {
             Some(file) => {
                 let made = stat(&file).map_err(status)?;
@@ -142,11 +143,11 @@ impl DirectoryStore {
 
     /// Does `act` as `caller`, whom the kernel then refuses what it may not do; and if `caller` is the superuser, as
     /// the superuser for `owner`, whose is what it makes. A server that is not root is itself for everybody.
-    pub(super) fn act_as<T>(
+    pub(super) fn act_as<T: Send>(
         &self,
         caller: &Caller,
         owner: Option<&Caller>,
-        act: impl FnOnce() -> Result<T, Errno>,
+        act: impl FnOnce() -> Result<T, Errno> + Send,
     ) -> Result<T, Errno> {
         let Some(users) = &self.users else { return act() };
         let Caller { uid, gid, .. } = *owner.unwrap_or(caller);
@@ -208,11 +209,13 @@ impl DirectoryStore {
         let look = tree.look(index)?;
         let mut mode = found.mode;
         if self.users.is_some() && set.gid.is_some() && found.gid != wanted.gid {
-            self.act_as(caller, None, || own(look.as_fd(), None, Some(wanted.gid))).map_err(status)?;
+            let object = look.as_fd();
+            self.act_as(caller, None, || own(object, None, Some(wanted.gid))).map_err(status)?;
             mode = stat(&*look).map_err(status)?.mode;
         }
         if found.kind != FileType::Symlink && mode != wanted.mode {
-            self.act_as(caller, None, || system::change_mode(look.as_fd(), wanted.mode)).map_err(status)?;
+            let object = look.as_fd();
+            self.act_as(caller, None, || system::change_mode(object, wanted.mode)).map_err(status)?;
         }
         set_times(look.as_fd(), set.atime, set.mtime)
     }

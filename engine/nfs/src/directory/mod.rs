@@ -638,7 +638,8 @@ impl Store for DirectoryStore {
         }
         let target = self.target(tree, index)?;
         // As the caller: if the name was exchanged since, for what it may not remove, the kernel refuses.
-        self.act_as(caller, None, || unlinkat(&*look, name, AtFlags::empty())).map_err(name_status)?;
+        let above = look.as_fd();
+        self.act_as(caller, None, || unlinkat(above, name, AtFlags::empty())).map_err(name_status)?;
         self.changed.extend(target);
         tree.forget_name(index, name, found.fileid, found.nlink <= 1);
         Ok(())
@@ -666,7 +667,8 @@ impl Store for DirectoryStore {
         found.check_sticky(caller, &above)?;
         found.must_be_directory()?;
         let target = self.target(tree, index)?;
-        let removed = self.act_as(caller, None, || unlinkat(&*look, name, AtFlags::REMOVEDIR));
+        let above = look.as_fd();
+        let removed = self.act_as(caller, None, || unlinkat(above, name, AtFlags::REMOVEDIR));
         removed.map_err(|error| match error {
             // What some file systems say of a directory that is not empty.
             Errno::EXIST => Status::NotEmpty,
@@ -718,7 +720,8 @@ impl Store for DirectoryStore {
             }
         }
         let targets = [self.target(tree, source)?, self.target(tree, target)?];
-        let renamed = self.act_as(caller, None, || renameat(&*source_look, from, &*target_look, to));
+        let (source_fd, target_fd) = (source_look.as_fd(), target_look.as_fd());
+        let renamed = self.act_as(caller, None, || renameat(source_fd, from, target_fd, to));
         renamed.map_err(|error| match error {
             Errno::EXIST => Status::NotEmpty,
             error => name_status(error),
