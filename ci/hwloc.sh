@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds with the feature `hwloc`, and tests that the library hwloc and /sys agree on this machine.
-# It needs Debian's libhwloc-dev, which it installs if this is root. Without it: SKIPPED, status 77.
+# It needs Debian's libhwloc-dev and libudev-dev, which it installs if this is root. Without it: SKIPPED, status 77.
 set -uo pipefail
 # shellcheck source=ci/usage.sh
 . "$(dirname "$0")/usage.sh"

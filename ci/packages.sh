@@ -18,7 +18,7 @@ packages() {
             echo debootstrap:debootstrap busybox:busybox-static cpio:cpio mkfs.ext4:e2fsprogs xz:xz-utils gcc-12:gcc-12
             echo make:make strip:binutils qemu-system-x86_64:qemu-system-x86 tcpdump:tcpdump ip:iproute2 unshare:util-linux
             ;;
-        hwloc) echo /usr/include/hwloc.h:libhwloc-dev pkg-config:pkg-config cc:gcc ;;
+        hwloc) echo /usr/include/hwloc.h:libhwloc-dev /usr/include/libudev.h:libudev-dev pkg-config:pkg-config cc:gcc ;;
         fuzz) echo c++:g++ ;;
         *) return 1 ;;
     esac
