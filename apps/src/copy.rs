@@ -41,7 +41,7 @@ use tree::{Copier, End, Folder, Job};
 
 /// How `stag cp`, `get` and `put` copy.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Options {
+pub struct CopyOptions {
     /// Folders too, with all that is in them
     #[arg(short, long)]
     recursive: bool,
@@ -77,7 +77,7 @@ const CLEANUP_MAX: Duration = Duration::from_secs(5);
 pub(crate) fn copy(
     source: &Place,
     target: &Place,
-    options: Options,
+    options: CopyOptions,
     out: &mut Output,
 ) -> Result<(), Failure> {
     let clock = Clock::start_system();
@@ -138,7 +138,7 @@ fn look(place: &Place, end: &mut End, follow: bool) -> Result<(Option<Found>, Op
 }
 
 /// Refuses what makes no sense.
-fn check(source: &Place, target: &Place, found: &Found, options: Options) -> Result<(), Failure> {
+fn check(source: &Place, target: &Place, found: &Found, options: CopyOptions) -> Result<(), Failure> {
     match found.kind {
         Kind::Other(kind) => {
             let what = format_args!("is a {kind}, neither a file nor a folder nor a symbolic link");

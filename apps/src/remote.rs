@@ -267,7 +267,7 @@ impl Remote {
         let parent = url.parent();
         match self.find(&parent.path) {
             Ok(folder) => Ok((name, folder.handle)),
-            Err(_) if self.is_export(&url.path) => Err(Failure::run(format_args!(
+            Err(_) if self.query_export(&url.path) => Err(Failure::run(format_args!(
                 "{url}: is an export; clients can neither make, move nor remove it"
             ))),
             Err(error) => Err(error.at(&parent)),
@@ -275,7 +275,7 @@ impl Remote {
     }
 
     /// Whether these names are those of an export.
-    fn is_export(&mut self, names: &[OsString]) -> bool {
+    fn query_export(&mut self, names: &[OsString]) -> bool {
         let exports = self.exports().unwrap_or_default();
         exports.iter().any(|path| path.split('/').filter(|name| !name.is_empty()).eq(names.iter()))
     }

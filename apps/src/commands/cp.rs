@@ -18,7 +18,7 @@ pub struct Cp {
     /// The same; the copy comes into it, if it is a folder
     pub(crate) target: Place,
     #[command(flatten)]
-    options: copy::Options,
+    options: copy::CopyOptions,
 }
 
 impl Cp {

@@ -21,7 +21,7 @@ pub struct Get {
     #[arg(default_value = ".", hide_default_value = true)]
     path: PathBuf,
     #[command(flatten)]
-    options: copy::Options,
+    options: copy::CopyOptions,
 }
 
 impl Get {

@@ -20,7 +20,7 @@ pub struct Put {
     /// Where to put it: shm://NAME/EXPORT/PATH; into it, if it is a folder
     pub(crate) url: Url,
     #[command(flatten)]
-    options: copy::Options,
+    options: copy::CopyOptions,
 }
 
 impl Put {

@@ -16,7 +16,7 @@ use stag::wire::nfs3::Status;
 use super::flight::Allowance;
 use super::found::{Found, Kind, MODE_MASK, SPECIAL_MASK};
 use super::report::{Copied, Progress};
-use super::{Halt, Options, keep, local};
+use super::{CopyOptions, Halt, keep, local};
 use crate::failure::Failure;
 use crate::remote::session::{Listing, Session, Tasks};
 use crate::remote::{Handle, Node, RemoteError};
@@ -162,7 +162,7 @@ enum FirstName {
 
 /// A copy under way.
 pub(super) struct Copier {
-    pub(super) options: Options,
+    pub(super) options: CopyOptions,
     pub(super) source: End,
     pub(super) target: End,
     pub(super) tasks: Rc<Tasks>,
@@ -182,7 +182,7 @@ pub(super) struct Copier {
 
 impl Copier {
     pub(super) fn new(
-        options: Options,
+        options: CopyOptions,
         source: End,
         target: End,
         tasks: Rc<Tasks>,
