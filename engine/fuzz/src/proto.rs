@@ -38,85 +38,269 @@ fn parameters(settings: u8) -> Parameters {
 /// What the Requester's driver knows of a Call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    Sent,
+    /// In the making; `left`: it was sent on an earlier connection.
+    Building {
+        left: bool,
+    },
+    Sent {
+        left: bool,
+    },
     /// Cancelled, and its Reply has not come.
     Cancelled,
-    /// Over but for its fences.
-    Ended,
+    /// Over but for its fences: what the end of the connection says of it.
+    Ended(Outcome),
+    /// Its connection ended: it waits for the next.
+    Interrupted {
+        left: bool,
+    },
 }
 
-/// A Requester whose peer sends what it likes. Each Call ends once, and is never lost.
+impl Step {
+    fn holds_credit(self) -> bool {
+        matches!(self, Step::Building { .. } | Step::Sent { .. } | Step::Cancelled)
+    }
+
+    /// What the end of the connection says of a Call.
+    fn outcome(self) -> Outcome {
+        match self {
+            Step::Building { left } | Step::Interrupted { left } => not_sent(left),
+            Step::Sent { .. } => Outcome::MaybeExecuted,
+            Step::Cancelled => Outcome::Cancelled,
+            Step::Ended(outcome) => outcome,
+        }
+    }
+
+    /// What becomes of a Call that is to be kept when its connection ends.
+    fn kept(self) -> Option<Step> {
+        match self {
+            Step::Building { left } | Step::Interrupted { left } => Some(Step::Interrupted { left }),
+            Step::Sent { .. } => Some(Step::Interrupted { left: true }),
+            Step::Cancelled | Step::Ended(_) => None,
+        }
+    }
+}
+
+/// What is said of a Call that was not sent on this connection.
+fn not_sent(left: bool) -> Outcome {
+    if left { Outcome::MaybeExecuted } else { Outcome::NotSent }
+}
+
+/// A Requester, and what its driver knows.
+struct Client {
+    requester: Requester,
+    calls: Vec<(CallId, Step)>,
+    connected: bool,
+}
+
+/// A Requester whose peer sends what it likes, through connections that end and come back. Each Call ends once, and is
+/// never lost; credits are conserved.
 pub fn requester(data: &[u8]) {
     let mut script = Script(data);
     let Some(settings) = script.octet() else { return };
     let slots = 1 + u32::from(settings >> 4 & 7);
-    let mut requester = Requester::new(&requester::Config {
+    let requester = Requester::new(&requester::Config {
         slots,
         parameters: parameters(settings),
         credits_requested: slots,
         segments_max: 8,
         xid_seed: 1,
     });
-    let mut calls: Vec<(CallId, Step)> = Vec::new();
+    let mut client = Client { requester, calls: Vec::new(), connected: true };
     while let Some(what) = script.octet() {
         let chosen = usize::from(what >> 4);
         match what & 7 {
-            0 | 1 => calls.extend(send(&mut requester, what >> 3).map(|call| (call, Step::Sent))),
+            0 | 1 => {
+                if let Some(call) = client.begin() {
+                    client.emit(call, what >> 3);
+                }
+            }
             2..=4 => {
                 let mut message = script.message().to_vec();
-                if let Some((call, _)) = calls.get(chosen) {
+                if let Some((call, _)) = client.calls.get(chosen) {
                     aim(&mut message, call.xid());
                 }
                 let invalidated = (what & 8 != 0).then_some(u32::from(what & 3));
-                if receive(&mut requester, &mut calls, &message, invalidated) {
+                if client.receive(&message, invalidated) {
                     break;
                 }
             }
-            5 => {
-                if let Some((call, step)) = calls.get_mut(chosen) {
-                    let _ = requester.cancel(*call);
-                    if *step == Step::Sent {
-                        *step = Step::Cancelled;
-                    }
-                }
-            }
-            6 => {
-                if let Some((call, step)) = calls.get(chosen).copied() {
-                    while let Some(handle) = requester.poll_fence(call) {
-                        assert_ne!(step, Step::Sent, "fenced while the peer may use it");
-                        let memory = requester.handle_fenced(call, handle).expect("awaited");
-                        if memory == Memory::Safe && step == Step::Ended {
-                            calls.remove(chosen);
-                            break;
-                        }
-                    }
-                }
-            }
-            _ => {
-                if let Some(call) = requester.begin() {
-                    assert_eq!(requester.abandon(call), Memory::Safe);
-                }
-            }
+            5 => client.cancel(chosen),
+            6 => client.fence(chosen),
+            _ => client.other(what >> 3, &mut script),
         }
-        let held = calls.iter().filter(|(_, step)| *step != Step::Ended).count();
+        let Client { requester, calls, connected } = &client;
+        let held = calls.iter().filter(|(_, step)| step.holds_credit()).count();
         assert_eq!(requester.window().in_flight() as usize, held, "credits are conserved");
         assert!(calls.len() <= slots as usize);
+        let free =
+            if *connected { requester.window().available().min(slots - calls.len() as u32) } else { 0 };
+        assert_eq!(requester.available(), free, "slots are conserved");
     }
+    let Client { mut requester, mut calls, .. } = client;
     requester.handle_disconnect(|call, outcome| {
         let at = calls.iter().position(|(known, _)| *known == call).expect("told once");
         let (_, step) = calls.swap_remove(at);
-        match step {
-            Step::Sent => assert_eq!(outcome, Outcome::MaybeExecuted),
-            Step::Cancelled => assert_eq!(outcome, Outcome::Cancelled),
-            Step::Ended => assert_ne!(outcome, Outcome::MaybeExecuted),
-        }
+        assert_eq!(outcome, step.outcome());
     });
     assert!(calls.is_empty(), "a Call was lost");
+    assert_eq!(requester.window().in_flight(), 0);
 }
 
-/// Sends a Call with chunks as the bits of `kind` say.
-fn send(requester: &mut Requester, kind: u8) -> Option<CallId> {
-    let call = requester.begin()?;
+impl Client {
+    fn begin(&mut self) -> Option<CallId> {
+        let call = self.requester.begin()?;
+        self.calls.push((call, Step::Building { left: false }));
+        Some(call)
+    }
+
+    /// Sends a Call that is in the making.
+    fn emit(&mut self, call: CallId, kind: u8) {
+        let entry = self.calls.iter_mut().find(|(known, _)| *known == call);
+        let Some((_, step)) = entry else { return };
+        let Step::Building { left } = *step else { return };
+        emit(&mut self.requester, call, kind);
+        *step = Step::Sent { left };
+    }
+
+    fn cancel(&mut self, chosen: usize) {
+        let Some((call, step)) = self.calls.get_mut(chosen) else { return };
+        let memory = self.requester.cancel(*call);
+        match step {
+            Step::Sent { .. } => *step = Step::Cancelled,
+            Step::Building { .. } | Step::Interrupted { .. } => {
+                assert_eq!(memory, Memory::Safe, "nothing of it is exposed");
+                self.calls.remove(chosen);
+            }
+            Step::Cancelled | Step::Ended(_) => {}
+        }
+    }
+
+    fn fence(&mut self, chosen: usize) {
+        let Some((call, step)) = self.calls.get(chosen).copied() else { return };
+        while let Some(handle) = self.requester.poll_fence(call) {
+            assert!(matches!(step, Step::Cancelled | Step::Ended(_)), "fenced while the peer may use it");
+            let memory = self.requester.handle_fenced(call, handle).expect("awaited");
+            if memory == Memory::Safe && step != Step::Cancelled {
+                self.calls.remove(chosen);
+                break;
+            }
+        }
+    }
+
+    /// What happens rarely: connections that end, and Calls that leave on the next, or do not.
+    fn other(&mut self, what: u8, script: &mut Script<'_>) {
+        match what & 7 {
+            0 => {
+                if let Some(call) = self.requester.begin() {
+                    assert_eq!(self.requester.abandon(call), Memory::Safe);
+                }
+            }
+            1 => {
+                let _ = self.begin();
+            }
+            2 => self.interrupt(script.octet().unwrap_or(0)),
+            3 => {
+                if !self.connected {
+                    self.requester.handle_reconnect(parameters(what >> 3));
+                    self.connected = true;
+                    assert_eq!(
+                        (self.requester.window().granted(), self.requester.window().in_flight()),
+                        (1, 0)
+                    );
+                }
+            }
+            which => self.go_on(which, script),
+        }
+    }
+
+    /// One of the steps by which a Call leaves that is in the making or interrupted.
+    fn go_on(&mut self, which: u8, script: &mut Script<'_>) {
+        let chosen = usize::from(script.octet().unwrap_or(0));
+        let Some((call, step)) = self.calls.get_mut(chosen) else { return };
+        let call = *call;
+        match which {
+            4 => {
+                let has_credit = self.connected && self.requester.window().available() > 0;
+                let resumed = self.requester.resume(call);
+                match *step {
+                    Step::Interrupted { left } if has_credit => {
+                        assert!(resumed);
+                        *step = Step::Building { left };
+                    }
+                    _ => assert!(!resumed),
+                }
+            }
+            5 => {
+                self.requester.postpone(call);
+                if let Step::Building { left } = *step {
+                    *step = Step::Interrupted { left };
+                }
+            }
+            6 => {
+                let (Step::Building { left } | Step::Sent { left }) = *step else { return };
+                match self.requester.abandon(call) {
+                    Memory::Safe => drop(self.calls.remove(chosen)),
+                    Memory::Exposed => *step = Step::Ended(not_sent(left)),
+                }
+            }
+            _ => self.emit(call, script.octet().unwrap_or(0)),
+        }
+    }
+
+    /// The connection ends; of `keeps`, each bit says whether the driver wants to keep one Call.
+    fn interrupt(&mut self, keeps: u8) {
+        let mut kept = Vec::new();
+        let calls = &mut self.calls;
+        self.requester.handle_interruption(|call, outcome| {
+            let at = calls.iter().position(|(known, _)| *known == call).expect("told once");
+            let (_, step) = calls.swap_remove(at);
+            assert_eq!(outcome, step.outcome());
+            let keep = keeps >> (call.index() & 7) & 1 == 1;
+            if let Some(step) = step.kept().filter(|_| keep) {
+                kept.push((call, step));
+            }
+            keep
+        });
+        assert!(self.calls.is_empty(), "a Call was lost");
+        self.calls = kept;
+        self.connected = false;
+    }
+
+    /// `true`: the connection has to be closed.
+    fn receive(&mut self, message: &[u8], invalidated: Option<u32>) -> bool {
+        let (call, memory, ended) = match self.requester.handle_receive(message, invalidated) {
+            requester::Received::Reply(reply) => {
+                let room: u32 = reply.write_lens().sum();
+                assert!(room <= 3 * 64);
+                if let requester::Payload::Long(len) = reply.payload {
+                    assert!((1..=64).contains(&len));
+                }
+                (reply.call, reply.memory, Outcome::Replied)
+            }
+            requester::Received::Failed { call, memory, .. } => (call, memory, Outcome::Failed),
+            requester::Received::Late { call, memory } => (call, memory, Outcome::Cancelled),
+            requester::Received::Dropped(_) => return false,
+            requester::Received::Close(_) => {
+                assert!(invalidated.is_some());
+                return true;
+            }
+        };
+        let at = self.calls.iter().position(|(known, _)| *known == call).expect("a Call ends once");
+        let step = &mut self.calls[at].1;
+        match ended {
+            Outcome::Cancelled => assert_eq!(*step, Step::Cancelled),
+            _ => assert!(matches!(step, Step::Sent { .. })),
+        }
+        match memory {
+            Memory::Safe => drop(self.calls.remove(at)),
+            Memory::Exposed => *step = Step::Ended(ended),
+        }
+        false
+    }
+}
+
+/// Writes the header of a Call, with chunks as the bits of `kind` say.
+fn emit(requester: &mut Requester, call: CallId, kind: u8) {
     let segment = |handle: u32| Segment { handle, length: 64, offset: u64::from(handle) << 12 };
     let position = if kind & 2 == 0 { 64 } else { 0 };
     let reads = [ReadSegment { position, segment: segment(0) }];
@@ -136,7 +320,6 @@ fn send(requester: &mut Requester, kind: u8) -> Option<CallId> {
     let lists = ChunkLists { reads, writes, reply };
     let len = requester.emit_call(call, &form, &lists, &mut out).expect("as planned");
     assert_eq!(Header::parse(&out[..len]).expect("a good header").0.xid(), call.xid());
-    Some(call)
 }
 
 /// Puts `xid` in the place of the message's own, wherever that stands.
@@ -147,39 +330,6 @@ fn aim(message: &mut [u8], xid: u32) {
             *word = xid.to_be_bytes();
         }
     }
-}
-
-/// `true`: the connection has to be closed.
-fn receive(
-    requester: &mut Requester,
-    calls: &mut Vec<(CallId, Step)>,
-    message: &[u8],
-    invalidated: Option<u32>,
-) -> bool {
-    let (call, memory, from) = match requester.handle_receive(message, invalidated) {
-        requester::Received::Reply(reply) => {
-            let room: u32 = reply.write_lens().sum();
-            assert!(room <= 3 * 64);
-            if let requester::Payload::Long(len) = reply.payload {
-                assert!((1..=64).contains(&len));
-            }
-            (reply.call, reply.memory, Step::Sent)
-        }
-        requester::Received::Failed { call, memory, .. } => (call, memory, Step::Sent),
-        requester::Received::Late { call, memory } => (call, memory, Step::Cancelled),
-        requester::Received::Dropped(_) => return false,
-        requester::Received::Close(_) => {
-            assert!(invalidated.is_some());
-            return true;
-        }
-    };
-    let at = calls.iter().position(|(known, _)| *known == call).expect("a Call ends once");
-    assert_eq!(calls[at].1, from);
-    match memory {
-        Memory::Safe => drop(calls.remove(at)),
-        Memory::Exposed => calls[at].1 = Step::Ended,
-    }
-    false
 }
 
 /// A Responder whose peer sends what it likes. Each Call is answered once, what is pulled is bounded, and the
@@ -213,7 +363,15 @@ pub fn responder(data: &[u8]) {
                     answer(&mut responder, id, message, what >> 2, &limits);
                 }
             }
-            _ => responder.set_credit_limit(u32::from(what >> 2)),
+            _ if what & 0x80 == 0 => responder.set_credit_limit(u32::from(what >> 2)),
+            _ => {
+                let chosen = usize::from(what >> 4 & 7);
+                if let Some((id, _)) = open.get(chosen).copied()
+                    && end(&mut responder, id, what >> 2, script.message())
+                {
+                    open.remove(chosen);
+                }
+            }
         }
         assert!(responder.grant().check());
         assert_eq!(responder.grant().in_process() as usize, open.len());
@@ -223,6 +381,20 @@ pub fn responder(data: &[u8]) {
         open.swap_remove(at);
     });
     assert!(open.is_empty(), "a Call was lost");
+}
+
+/// Ends a Call without a Reply: `false` when what was pulled for it is its Payload stream.
+fn end(responder: &mut Responder, id: responder::CallId, kind: u8, pulled: &[u8]) -> bool {
+    match kind & 3 {
+        0 => assert!(responder.discard(id)),
+        1 => assert!(responder.refuse(id, Refused::Ineligible).is_some()),
+        _ => match responder.handle_pulled(id, pulled) {
+            Ok(()) => return false,
+            Err(error) => assert!(error.is_some(), "it was in process"),
+        },
+    }
+    assert!(!responder.discard(id), "it is over");
+    true
 }
 
 fn answer(responder: &mut Responder, id: responder::CallId, message: &[u8], kind: u8, limits: &Limits) {

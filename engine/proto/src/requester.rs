@@ -239,7 +239,7 @@ pub enum Misuse {
 /// What became of a Call when the connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The Call never left, or was abandoned: it may be sent on another connection without care.
+    /// The Call never left, or was abandoned before it left on any connection: it may be sent on another one without care.
     NotSent,
     /// The Call left and no Reply came: it may have been executed.
     MaybeExecuted,
@@ -268,6 +268,8 @@ struct Slot {
     state: State,
     /// What a disconnect would say of the Call.
     outcome: Outcome,
+    /// It left on an earlier connection, where it may have been executed.
+    left: bool,
     offer: Offer,
 }
 
@@ -305,6 +307,7 @@ impl Requester {
                 xid: scramble(config.xid_seed ^ index) & !index_mask | index,
                 state: State::Free,
                 outcome: Outcome::NotSent,
+                left: false,
                 offer: Offer::default(),
             })
             .collect();
@@ -363,6 +366,7 @@ impl Requester {
         slot.xid = slot.xid.wrapping_add(1 << self.index_bits);
         slot.state = State::Building;
         slot.outcome = Outcome::NotSent;
+        slot.left = false;
         slot.offer = Offer::default();
         Some(CallId { xid: slot.xid, index })
     }
@@ -372,7 +376,8 @@ impl Requester {
     pub fn abandon(&mut self, call: CallId) -> Memory {
         let Some(state) = self.state(call) else { return Memory::Safe };
         assert!(matches!(state, State::Building | State::Sent), "only a Call in the making is abandoned");
-        self.answered(call.index, Outcome::NotSent)
+        let left = self.slots[call.index()].left;
+        self.answered(call.index, if left { Outcome::MaybeExecuted } else { Outcome::NotSent })
     }
 
     /// Decides the form of a Call, before anything is exposed for it.
@@ -645,7 +650,9 @@ impl Requester {
             slot.offer = Offer::default();
             let keeps = each(call, outcome);
             if keeps && matches!(state, State::Building | State::Sent | State::Interrupted) {
-                self.slots[index as usize].state = State::Interrupted;
+                let slot = &mut self.slots[index as usize];
+                slot.state = State::Interrupted;
+                slot.left = outcome == Outcome::MaybeExecuted;
             } else {
                 self.free(index);
             }

@@ -190,3 +190,24 @@ fn a_call_that_no_connection_comes_for_is_told_of_once() {
     requester.handle_disconnect(|call, outcome| told.push((call, outcome)));
     assert_eq!(told, [(lost, Outcome::MaybeExecuted)], "although it was interrupted twice");
 }
+
+#[test]
+fn a_call_that_left_on_an_earlier_connection_may_have_been_executed_whatever_comes_after() {
+    // 8267-4-c
+    let (mut requester, [building, lost], _) = interrupted();
+    requester.handle_reconnect(parameters(1024, 1024, true));
+    let lists = ChunkLists { reads: &[read_segment(96, 9, 64)], ..ChunkLists::default() };
+    for (call, expected) in [(lost, Outcome::MaybeExecuted), (building, Outcome::NotSent)] {
+        assert!(requester.resume(call));
+        requester.emit_call(call, &form_of(&lists), &lists, &mut [0; 1024]).unwrap();
+        // The fabric refused its Send; its memory waits for a fence when the connection ends.
+        assert_eq!(requester.abandon(call), Memory::Exposed);
+        let mut told = None;
+        requester.handle_interruption(|ended, outcome| {
+            told = told.or((ended == call).then_some(outcome));
+            ended == building
+        });
+        assert_eq!(told, Some(expected));
+        requester.handle_reconnect(parameters(1024, 1024, true));
+    }
+}

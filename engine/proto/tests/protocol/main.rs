@@ -18,6 +18,8 @@ mod pair;
 mod parameters;
 mod read_lists;
 mod reply_forms;
+mod responder_states;
 mod rules;
 mod states;
+mod walk;
 mod write_chunks;

@@ -1,196 +1,294 @@
-//! The state graph of a Call, walked exhaustively: each state a driver can tell apart, and each step out of it.
+//! The state graph of a Requester's Call, walked exhaustively: every event at each state a driver can tell apart.
 //!
-//! The picture below is what the walk finds. A new edge shows in review as a change of the picture.
-
-use std::collections::{BTreeMap, VecDeque};
+//! The picture, `states.txt`, is what the walk finds. A new edge shows in review as a change of the picture. An event that
+//! is not in it leaves its state as it is.
 
 use stag_proto::requester::{CallId, ChunkLists, Memory, Received, Requester};
 
 use crate::support::*;
+use crate::walk::{Walk, assert_all_walked, events, picture};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
-    Begin,
-    Emit,
-    Abandon,
-    Reply,
-    ReplyInvalidating,
-    Error,
-    Cancel,
-    PollFence,
-    Fenced,
+events! {
+    Begin => "begin",
+    /// Leaves one credit for others: there is no other.
+    BeginBeyond => "begin_beyond",
+    /// More credits than there are slots.
+    Request => "set_credits_requested",
+    /// With a Read chunk.
+    Emit => "emit_call",
+    EmitPlain => "emit_call",
+    /// With a Read chunk, into a buffer that is too short.
+    EmitShort => "emit_call",
+    Abandon => "abandon",
+    Reply => "handle_receive",
+    ReplyInvalidating => "handle_receive",
+    /// A Reply that invalidates another's handle.
+    ReplyForeign => "handle_receive",
+    Error => "handle_receive",
+    Cancel => "cancel",
+    PollFence => "poll_fence",
+    Fenced => "handle_fenced",
+    Disconnect => "handle_disconnect",
+    /// The connection ends, and each Call is to be kept.
+    Interrupt => "handle_interruption",
+    Reconnect => "handle_reconnect",
+    Resume => "resume",
+    Postpone => "postpone",
 }
 
-const STEPS: [Step; 9] = [
-    Step::Begin,
-    Step::Emit,
-    Step::Abandon,
-    Step::Reply,
-    Step::ReplyInvalidating,
-    Step::Error,
-    Step::Cancel,
-    Step::PollFence,
-    Step::Fenced,
-];
+/// What a driver remembers of its Call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// There is none, or it is over.
+    None,
+    Making,
+    Sent,
+    GivenUp,
+    /// Answered, failed or abandoned: fences are missing.
+    Ending,
+    Interrupted,
+}
 
 /// A Requester with one slot and one handle, and what its driver knows.
-struct Walk {
+struct Client {
     requester: Requester,
-    call: Option<CallId>,
-    emitted: bool,
-    cancelled: bool,
+    /// The last Call, even when it is over.
+    call: CallId,
+    /// One before it, in the same slot.
+    stale: CallId,
+    stage: Stage,
+    /// It was sent on an earlier connection.
+    left: bool,
+    /// It exposed its handle when it was sent.
+    offered: bool,
+    exposed: bool,
     fence_begun: bool,
-    over: bool,
+    connected: bool,
 }
 
-impl Walk {
-    /// Takes `steps`. `None`: the last one is not possible, or changes nothing.
-    fn take(steps: &[Step]) -> Option<Self> {
-        let mut walk = Self {
-            requester: requester(1),
-            call: None,
-            emitted: false,
-            cancelled: false,
-            fence_begun: false,
-            over: false,
-        };
-        for step in steps {
-            if !walk.step(*step) {
-                return None;
-            }
-        }
-        Some(walk)
+impl Client {
+    /// The Call is answered, failed or abandoned.
+    fn end(&mut self, memory: Memory) {
+        self.stage = Stage::Ending;
+        self.settle(memory);
     }
 
     fn settle(&mut self, memory: Memory) {
-        self.over |= memory == Memory::Safe;
+        if memory == Memory::Safe {
+            self.exposed = false;
+            self.fence_begun = false;
+            if self.stage == Stage::Ending {
+                (self.stage, self.offered) = (Stage::None, false);
+            }
+        }
     }
 
-    fn step(&mut self, step: Step) -> bool {
-        if step == Step::Begin {
-            let begun = self.requester.begin();
-            // A second Call would be in another place of the picture.
-            let first = self.call.is_none();
-            self.call = begun.or(self.call);
-            return begun.is_some() && first;
+    fn emit(&mut self, lists: &ChunkLists<'_>, len: usize) {
+        let emitted = self.requester.emit_call(self.call, &form_of(lists), lists, &mut [0; 1024][..len]);
+        if emitted.is_ok() {
+            self.stage = Stage::Sent;
+            self.offered = !lists.reads.is_empty();
+            self.exposed = self.offered;
         }
-        let Some(call) = self.call else { return false };
+    }
+
+    fn receive(&mut self, message: &[u8], invalidated: Option<u32>) {
+        let call = match self.requester.handle_receive(message, invalidated) {
+            Received::Reply(reply) => {
+                assert_eq!(self.stage, Stage::Sent);
+                Some((reply.call, reply.memory))
+            }
+            Received::Failed { call, memory, .. } => {
+                assert_eq!(self.stage, Stage::Sent);
+                Some((call, memory))
+            }
+            Received::Late { call, memory } => {
+                assert_eq!(self.stage, Stage::GivenUp);
+                Some((call, memory))
+            }
+            Received::Dropped(_) | Received::Close(_) => None,
+        };
+        if let Some((call, memory)) = call {
+            assert_eq!(call, self.call);
+            self.fence_begun &= invalidated.is_none();
+            self.end(memory);
+        }
+    }
+
+    /// The connection is gone. `keeps`: each Call is to be kept.
+    fn interrupt(&mut self, keeps: bool) {
+        self.left |= self.stage == Stage::Sent;
+        let is_kept = keeps && matches!(self.stage, Stage::Making | Stage::Sent | Stage::Interrupted);
+        self.stage = if is_kept { Stage::Interrupted } else { Stage::None };
+        (self.offered, self.exposed, self.fence_begun, self.connected) = (false, false, false, false);
+    }
+
+    /// Feeds `event` to the Requester for a Call that is long over.
+    fn step_stale(&mut self, event: Event) {
+        let (reply, stale) = (Message::reply(self.stale.xid(), 1).bytes(), self.stale);
+        let requester = &mut self.requester;
+        match event {
+            Event::Abandon => assert_eq!(requester.abandon(stale), Memory::Safe),
+            Event::Reply => assert!(matches!(requester.handle_receive(&reply, None), Received::Dropped(_))),
+            Event::Cancel => assert_eq!(requester.cancel(stale), Memory::Safe),
+            Event::PollFence => assert_eq!(requester.poll_fence(stale), None),
+            Event::Fenced => assert_eq!(requester.handle_fenced(stale, 7), None),
+            Event::Resume => assert!(!requester.resume(stale)),
+            Event::Postpone => requester.postpone(stale),
+            _ => {}
+        }
+    }
+}
+
+impl Walk for Client {
+    type Event = Event;
+
+    const EVENTS: &'static [Event] = Event::ALL;
+
+    fn start() -> Self {
+        let mut requester = requester(1);
+        let [stale, call] = [(); 2].map(|()| {
+            let call = requester.begin().expect("a credit");
+            assert_eq!(requester.abandon(call), Memory::Safe);
+            call
+        });
+        let stage = Stage::None;
+        Self {
+            requester,
+            call,
+            stale,
+            stage,
+            left: false,
+            offered: false,
+            exposed: false,
+            fence_begun: false,
+            connected: true,
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        let call = self.call;
         let reads = [read_segment(96, 7, 64)];
         let lists = ChunkLists { reads: &reads, ..ChunkLists::default() };
-        match step {
-            Step::Begin => unreachable!("above"),
-            Step::Emit => {
-                if self.emitted || self.over {
-                    return false;
+        let reply = Message::reply(call.xid(), 1).bytes();
+        match event {
+            Event::Begin | Event::BeginBeyond => {
+                let begun = match event {
+                    Event::Begin => self.requester.begin(),
+                    _ => self.requester.begin_beyond(1),
+                };
+                if let Some(call) = begun {
+                    assert_eq!(self.stage, Stage::None, "there is one slot");
+                    (self.call, self.stage, self.left) = (call, Stage::Making, false);
                 }
-                self.emitted = true;
-                self.requester.emit_call(call, &form_of(&lists), &lists, &mut [0; 1024]).is_ok()
             }
-            Step::Abandon => {
-                // For Calls in the making; the driver knows which.
-                if self.cancelled || self.requester.window().in_flight() == 0 {
-                    return false;
-                }
+            Event::Request => self.requester.set_credits_requested(9),
+            Event::Emit => self.emit(&lists, 1024),
+            Event::EmitPlain => self.emit(&ChunkLists::default(), 1024),
+            Event::EmitShort => self.emit(&lists, 40),
+            Event::Abandon => {
                 let memory = self.requester.abandon(call);
-                self.settle(memory);
-                true
+                if self.stage != Stage::None {
+                    self.end(memory);
+                }
             }
-            Step::Reply | Step::ReplyInvalidating | Step::Error => {
-                let message = match step {
-                    Step::Error => err_chunk(call.xid(), 1),
-                    _ => Message::reply(call.xid(), 1).bytes(),
-                };
-                let invalidated = (step == Step::ReplyInvalidating).then_some(7);
-                let memory = match self.requester.handle_receive(&message, invalidated) {
-                    Received::Reply(reply) => reply.memory,
-                    Received::Failed { memory, .. } | Received::Late { memory, .. } => memory,
-                    Received::Dropped(_) | Received::Close(_) => return false,
-                };
-                self.fence_begun &= invalidated.is_none();
-                self.settle(memory);
-                true
-            }
-            Step::Cancel => {
-                self.cancelled = true;
+            Event::Reply => self.receive(&reply, None),
+            Event::ReplyInvalidating => self.receive(&reply, Some(7)),
+            Event::ReplyForeign => self.receive(&reply, Some(8)),
+            Event::Error => self.receive(&err_chunk(call.xid(), 1), None),
+            Event::Cancel => {
                 let memory = self.requester.cancel(call);
-                self.settle(memory);
-                true
-            }
-            Step::PollFence => {
-                self.fence_begun |= self.requester.poll_fence(call).is_some_and(|handle| handle == 7);
-                self.fence_begun
-            }
-            Step::Fenced => {
-                self.fence_begun = false;
-                match self.requester.handle_fenced(call, 7) {
-                    Some(memory) => {
-                        self.settle(memory);
-                        true
+                match self.stage {
+                    Stage::Making | Stage::Interrupted => {
+                        assert_eq!(memory, Memory::Safe, "nothing of it is exposed");
+                        self.stage = Stage::None;
                     }
-                    None => false,
+                    Stage::Sent => {
+                        self.stage = Stage::GivenUp;
+                        self.settle(memory);
+                    }
+                    Stage::None | Stage::GivenUp | Stage::Ending => {}
+                }
+            }
+            Event::PollFence => {
+                if let Some(handle) = self.requester.poll_fence(call) {
+                    assert_eq!((handle, self.exposed), (7, true));
+                    self.fence_begun = true;
+                }
+            }
+            Event::Fenced => {
+                if let Some(memory) = self.requester.handle_fenced(call, 7) {
+                    assert!(self.fence_begun);
+                    self.settle(memory);
+                }
+            }
+            Event::Disconnect => {
+                self.requester.handle_disconnect(|_, _| {});
+                self.interrupt(false);
+            }
+            Event::Interrupt => {
+                self.requester.handle_interruption(|_, _| true);
+                self.interrupt(true);
+            }
+            Event::Reconnect => {
+                self.requester.handle_reconnect(parameters(1024, 1024, true));
+                self.connected = true;
+            }
+            Event::Resume => {
+                if self.requester.resume(call) {
+                    assert_eq!(self.stage, Stage::Interrupted);
+                    self.stage = Stage::Making;
+                }
+            }
+            Event::Postpone => {
+                self.requester.postpone(call);
+                if self.stage == Stage::Making {
+                    self.stage = Stage::Interrupted;
                 }
             }
         }
     }
 
-    /// What can be told of the state from outside.
-    fn name(&self) -> String {
-        let window = self.requester.window();
-        let memory = match (self.emitted, self.over, self.fence_begun) {
-            (false, ..) | (true, true, _) => "safe",
-            (true, false, true) => "being fenced",
-            (true, false, false) => "exposed",
+    fn name(mut self) -> String {
+        let seen = |requester: &Requester| (requester.window().in_flight(), requester.available());
+        let (in_flight, available) = seen(&self.requester);
+        for event in Event::ALL {
+            self.step_stale(*event);
+            assert_eq!(seen(&self.requester), (in_flight, available), "{event:?} for a stale Call");
+        }
+        let memory = match (self.offered, self.exposed, self.fence_begun) {
+            (false, ..) => "none",
+            (true, false, _) => "safe",
+            (true, true, true) => "being fenced",
+            (true, true, false) => "exposed",
         };
+        let mut outcome = "none".to_owned();
+        self.requester.handle_disconnect(|call, told| {
+            assert_eq!((call, outcome.as_str()), (self.call, "none"));
+            outcome = format!("{told:?}");
+        });
+        assert_eq!(self.requester.window().in_flight(), 0, "no credit outlives the connection");
+        let waits = matches!(self.stage, Stage::Making | Stage::Sent | Stage::Interrupted);
+        let is_repeated = self.left && waits;
         format!(
-            "begun: {}, in flight: {}, may begin: {}, memory: {memory}",
-            self.call.is_some(),
-            window.in_flight(),
-            self.requester.available(),
+            "call: {:?}{}, connected: {}, in flight: {in_flight}, may begin: {available}, memory: {memory}, outcome: {outcome}",
+            self.stage,
+            if is_repeated { ", sent before" } else { "" },
+            self.connected,
         )
     }
-}
-
-/// The state after `steps`, with what a disconnect says there.
-fn state(steps: &[Step]) -> Option<String> {
-    let mut walk = Walk::take(steps)?;
-    let name = walk.name();
-    let mut outcome = "none".to_owned();
-    walk.requester.handle_disconnect(|_, told| outcome = format!("{told:?}"));
-    assert_eq!(walk.requester.window().in_flight(), 0);
-    Some(format!("{name}, outcome: {outcome}"))
-}
-
-fn picture() -> String {
-    let start = state(&[]).expect("the start");
-    let mut names = BTreeMap::from([(start, 0)]);
-    let mut labels = vec![state(&[]).expect("the start")];
-    let mut edges = String::new();
-    let mut waiting = VecDeque::from([Vec::new()]);
-    while let Some(path) = waiting.pop_front() {
-        let from = names[&state(&path).expect("walked before")];
-        for step in STEPS {
-            let mut next = path.clone();
-            next.push(step);
-            let Some(to) = state(&next) else { continue };
-            let count = names.len();
-            let number = *names.entry(to.clone()).or_insert(count);
-            if number == count {
-                labels.push(to);
-                waiting.push_back(next);
-            }
-            if number != from {
-                edges.push_str(&format!("{from} -{step:?}-> {number}\n"));
-            }
-        }
-    }
-    let states: String = (0..).zip(labels).map(|(number, label)| format!("{number}: {label}\n")).collect();
-    states + &edges
 }
 
 #[test]
 fn the_state_graph_is_the_one_in_the_picture() {
     // 8166-4.4.1-a 8166-4.4.1-b
     let expected = include_str!("states.txt");
-    let found = picture();
+    let found = picture::<Client>();
     assert!(found == expected, "states.txt should be:\n{found}");
+}
+
+#[test]
+fn every_method_that_changes_a_requester_is_walked() {
+    let walked = Event::ALL.iter().map(|event| event.method());
+    assert_all_walked(include_str!("../../src/requester.rs"), walked);
 }
