@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs fuzz targets: ci/fuzz.sh SECONDS [TARGET...]   (default: all targets, SECONDS each)
+# Runs fuzz targets: ci/fuzz.sh SECONDS [TARGET...]   (default: all targets, SECONDS each, one for each core at a time)
 # Or packs them:     ci/fuzz.sh --build-only DIR [TARGET...]
 #
 # Prints `TARGET: N runs, ok` for each. On a crash or a hang: its output, the input's path and the command
@@ -15,6 +15,8 @@
 set -euo pipefail
 # shellcheck source=ci/usage.sh
 . "$(dirname "$0")/usage.sh"
+# shellcheck source=ci/slowness.sh
+. "$(dirname "$0")/slowness.sh"
 cd "$(dirname "$0")/.."
 
 pack="" seconds=0
@@ -73,23 +75,23 @@ if [[ -n $pack ]]; then
     exit 0
 fi
 
-failed=0
-for target in "${targets[@]}"; do
-    binary=$target_dir/fuzz/$host/release/$target
-    finds=$target_dir/fuzz-corpus/$target
-    crashes=$target_dir/fuzz-crashes/$target
-    log=$target_dir/fuzz-$target.log
+# run TARGET : what it says comes whole, at its end.
+run() {
+    local target=$1 binary=$programs/$1 finds=$target_dir/fuzz-corpus/$1 crashes=$target_dir/fuzz-crashes/$1 log=$target_dir/fuzz-$1.log input
     mkdir -p "$finds" "$crashes"
     # A hang is a crash here: every target takes microseconds.
-    if "$binary" -max_total_time="$seconds" -max_len=4096 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
+    if "$binary" -max_total_time="$seconds" -max_len=4096 -timeout=$((5 * STAG_SLOWNESS)) -rss_limit_mb=1024 -print_final_stats=1 \
         -artifact_prefix="$crashes/" "$finds" "$fuzz/corpus/$target" >"$log" 2>&1; then
         echo "$target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") runs, ok"
-    else
-        failed=1
-        tail -n 40 "$log"
-        input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
-        echo "$target: FAILED, input: ${input:-none kept, see $log}"
-        [[ -z $input ]] || echo "  replay: $binary $input"
+        return
     fi
-done
-exit $failed
+    input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
+    echo "$(tail -n 40 "$log")
+$target: FAILED, input: ${input:-none kept, see $log}${input:+
+  replay: $binary $input}"
+    return 1
+}
+export -f run
+export fuzz seconds target_dir programs=$target_dir/fuzz/$host/release
+# shellcheck disable=SC2016  # $0 is that of each bash.
+printf '%s\0' "${targets[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'run "$0"' || exit 1

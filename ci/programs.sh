@@ -1,5 +1,5 @@
-# shellcheck shell=bash
-# Sourced: builds what the scripts test, without compiling it twice.
+#!/usr/bin/env bash
+# Builds what the scripts test, without compiling it twice. Sourced, it gives them the functions below.
 #
 # What cargo compiles depends on the features that all selected packages want of their dependencies. So these select what
 # `cargo test --workspace` does: after ci/test.sh nothing is left to compile. An example among the targets makes cargo count
@@ -14,3 +14,7 @@ executable() {
     shift
     "$@" --locked --workspace --message-format=json | sed -n 's/.*"executable":"\([^"]*\/'"$name"'[^"]*\)".*/\1/p' | tail -n 1
 }
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    cd "$(dirname "$0")/.." && build_programs
+fi

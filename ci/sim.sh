@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sweeps the simulator: tests that run one seed after another on virtual time, with faults.
-#   ci/sim.sh [SEEDS [TEST...]]         SEEDS of each sweep (default 2000), of all or of those named
+#   ci/sim.sh [SEEDS [TEST...]]         SEEDS of each sweep (default 2000), of all or of those named, one for each core at a time
 #   STAG_SEED=N ci/sim.sh 1 TEST        replays the seed that a failure printed
 # A sweep is a test that calls sweep("its own name", ...) of stag_fabric::sim. Status 77: there is none.
 set -uo pipefail
@@ -19,17 +19,25 @@ mapfile -t sweeps < <(
         sed -E 's|^engine/([^/]+)/tests/([^/:.]+)[^:]*:sweep\("([a-z0-9_]+)"|\1 \2 \3|' | sort -u
 )
 
-found=0 failed=0
-for sweep in "${sweeps[@]}"; do
-    read -r crate target name <<<"$sweep"
-    [[ $only == "  " || $only == *" $name "* ]] || continue
-    found=1
+# run "CRATE TARGET NAME" : what it says comes whole, at its end.
+run() {
+    local crate target name began=$SECONDS status=0 said
+    read -r crate target name <<<"$1"
     crate=stag-$crate
     [ "$crate" != stag-stag ] || crate=stag
-    began=$SECONDS
     # Not of this crate alone: it would be compiled once more, for other features of what it depends on (ci/programs.sh).
-    STAG_SEEDS=$seeds cargo test --locked --quiet --workspace --test "$target" -- "$name" || failed=1
-    echo "$crate $name: $seeds seeds, $((SECONDS - began)) s"
+    said=$(STAG_SEEDS=$seeds cargo test --locked --quiet --workspace --test "$target" -- "$name" 2>&1) || status=1
+    echo "$said
+$crate $name: $seeds seeds, $((SECONDS - began)) s"
+    return $status
+}
+export -f run
+export seeds
+
+wanted=()
+for sweep in "${sweeps[@]}"; do
+    [[ $only != "  " && $only != *" ${sweep##* } "* ]] || wanted+=("$sweep")
 done
-[ $found -eq 1 ] || { echo "SKIPPED: no test calls sweep(\"...\")${*:+ with the name $*}"; exit 77; }
-exit $failed
+[ ${#wanted[@]} -gt 0 ] || { echo "SKIPPED: no test calls sweep(\"...\")${*:+ with the name $*}"; exit 77; }
+# shellcheck disable=SC2016  # $0 is that of each bash.
+printf '%s\0' "${wanted[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'run "$0"' || exit 1
