@@ -170,7 +170,8 @@ impl Walk for Client {
         let call = self.call;
         let reads = [read_segment(96, 7, 64)];
         let lists = ChunkLists { reads: &reads, ..ChunkLists::default() };
-        let reply = Message::reply(call.xid(), 1).bytes();
+        // More than there are slots, so that a grant which outlives its connection is seen.
+        let reply = Message::reply(call.xid(), 9).bytes();
         match event {
             Event::Begin | Event::BeginBeyond => {
                 let begun = match event {
@@ -233,6 +234,7 @@ impl Walk for Client {
             Event::Reconnect => {
                 self.requester.handle_reconnect(parameters(1024, 1024, true));
                 self.connected = true;
+                assert_eq!(self.requester.window().granted(), 1, "8166-3.3.3-a");
             }
             Event::Resume => {
                 if self.requester.resume(call) {
