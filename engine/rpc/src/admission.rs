@@ -58,6 +58,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             (!found.is_closing()).then_some((found.id.index, found.peer.as_ref(), usage))
         });
         let Some(index) = victim(candidates, Some(newcomer), self.core.now) else { return false };
+        // It is one of the candidates, which are those that there are.
         let Some(Some(found)) = self.connections.get_mut(index as usize) else { return false };
         found.make_room(&mut self.core);
         true

@@ -443,6 +443,7 @@ impl Calling {
                 kept.standing = Standing::Halfway;
                 return;
             }
+            // One that is not kept, or that the fabric has no room to expose: it ends.
             _ => {}
         }
         let slot = &mut self.slots[call.index()];
@@ -595,10 +596,14 @@ impl Calling {
         exposed: Exposed,
     ) {
         // By handle, not by slot: at the end of a connection handles come back that nobody fenced.
+        // None: the peer's Send invalidated it, and brought the memory back, while its fence was under way.
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.exposes(handle.0)) else { return };
         let call = slot.call;
         self.exposed -= slot.take_back(Some(handle), Some(exposed));
-        let Some(call) = call else { return };
+        let Some(call) = call else {
+            core.fault(id, "memory of a Call that is over was exposed");
+            return;
+        };
         if slot.withdrawn {
             self.withdrawn(core, id, call.index());
         } else if let Some(memory) = self.requester.handle_fenced(call, handle.0) {
@@ -664,7 +669,11 @@ impl Calling {
         if slot.call != Some(call) {
             return;
         }
-        let Some(ending) = slot.ending.take() else { return };
+        let ending = slot.ending.take().unwrap_or_else(|| {
+            // Its user waits for it, however it is.
+            core.fault(self.name, "a Call is over, and nobody knows how");
+            Ending::Failed(CallError::ConnectionLost)
+        });
         slot.call = None;
         self.outstanding -= 1;
         if let Some(kept) = self.kept.get_mut(call.index()) {
@@ -682,6 +691,7 @@ impl Calling {
         let written = if slot.written.is_empty() {
             Few::new()
         } else {
+            debug_assert!(slot.written.iter().all(|part| part.buf.is_some()), "a Call is over, and exposed");
             slot.written.drain(..).filter_map(|part| Some((part.chunk, part.buf?))).collect()
         };
         slot.reply_chunk = None;

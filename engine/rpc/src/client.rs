@@ -288,6 +288,8 @@ pub enum CloseReason {
     Idle,
     /// We could not send a Reply or an RDMA_ERROR (8166-4.5.4-c).
     CannotReply,
+    /// An invariant of this engine is broken: its own fault, not the peer's. What was found. Debug builds panic instead.
+    Fault(&'static str),
 }
 
 impl CloseReason {
@@ -306,6 +308,7 @@ impl CloseReason {
                 format!("{peer} did not let its chunks be read, while others waited for memory")
             }
             CloseReason::CannotReply => "no Reply could be sent".to_owned(),
+            CloseReason::Fault(what) => format!("this end has a defect: {what}"),
         }
     }
 }

@@ -36,7 +36,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
     pub(crate) fn handle_connected(&mut self, id: ConnectionId, parameters: Parameters) {
         let seed = self.next_seed();
         let Some(found) = find(&mut self.connections, id) else { return };
-        let Some(session) = found.session.as_deref_mut() else { return };
+        let Some(session) = found.session.as_deref_mut() else {
+            self.core.fault(id, "a client's connection without a session");
+            return;
+        };
         let connection = session.name;
         // From now on it counts whether anything is heard.
         found.opened = self.core.now;
@@ -58,8 +61,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     /// A client's connection is gone.
     pub(crate) fn lose(&mut self, mut gone: Box<Connection>, reason: CloseReason) {
-        // A server that breaks the rules would break them again, for the same Calls, without end.
-        let is_final = self.core.stopping || matches!(reason, CloseReason::Violation(_));
+        // A server that breaks the rules would break them again, for the same Calls, without end; and what a defect of ours left
+        // behind is not to be trusted.
+        let is_final = matches!(reason, CloseReason::Violation(_) | CloseReason::Fault(_));
+        let is_final = self.core.stopping || is_final;
         if is_final || !gone.is_to_be_restored(&mut self.core) {
             self.close(gone, reason);
             return;
@@ -95,11 +100,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
             let Some(session) = found.session.as_deref_mut().filter(|session| session.is_due(now)) else {
                 continue;
             };
-            let name = session.name;
+            let (name, address) = (session.name, session.address.clone());
             let own = self.settings().to_wire();
             let mut found = self.parked.swap_remove(index);
-            let Some(session) = found.session.as_deref_mut() else { continue };
-            match self.core.provider.connect(&session.address, &own, self.core.config.capacity()) {
+            match self.core.provider.connect(&address, &own, self.core.config.capacity()) {
                 Ok(id) => {
                     found.revive(id, now);
                     self.moved.push((name, id));

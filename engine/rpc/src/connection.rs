@@ -14,6 +14,7 @@ use crate::ConnectionId;
 use crate::calling::Calling;
 use crate::client::CloseReason;
 use crate::client_log::{ClientName, Service, Withheld};
+use crate::fault::fault;
 use crate::reconnect::Session;
 use crate::service::Services;
 use crate::serving::Serving;
@@ -81,7 +82,7 @@ impl Connection {
         } else if let Some(calling) = &mut self.calling {
             calling.receive(core, self.id, message, invalidated, exposed).map_err(CloseReason::Violation)
         } else {
-            Ok(())
+            Err(fault("a message for a connection without a client's or a server's half"))
         };
         if let Err(reason) = result {
             self.close(core, reason);
@@ -97,6 +98,15 @@ impl Connection {
         if let CloseReason::Violation(what) = reason {
             core.statistics.violations += 1;
             self.complain(core, format_args!("{what}"));
+        }
+        if let CloseReason::Fault(what) = reason {
+            core.statistics.faults += 1;
+            if let Some(withheld) = core.defects.admit(core.now) {
+                let (name, client, withheld) = (self.name(), self.client(), Withheld(withheld));
+                tracing::error!(
+                    "connection {name} with {client} ends by a defect of this engine: {what}; report it{withheld}"
+                );
+            }
         }
         if reason == CloseReason::Stuck {
             core.statistics.peers_stuck += 1;
@@ -150,7 +160,10 @@ impl Connection {
     pub(crate) fn flush<P: Provider, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
         let Some(serving) = &mut self.serving else {
             return match &mut self.calling {
-                Some(calling) if calling.has_waiting() => calling.resume(core, self.id),
+                // There is nothing to send on while the next connection is set up, or this one ends.
+                Some(calling) if self.established && !self.closing && calling.has_waiting() => {
+                    calling.resume(core, self.id)
+                }
                 _ => 0,
             };
         };

@@ -24,6 +24,7 @@ use crate::connection::Connection;
 use crate::deferred::Deferrals;
 use crate::doomed::{DoomedCalls, xid_of};
 use crate::duplicates::Duplicates;
+use crate::fault::fault;
 use crate::pools::Pools;
 use crate::reconnect::{ClientPolicy, Session};
 use crate::service::Services;
@@ -194,6 +195,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 complaints: Complaints::default(),
                 defects: Complaints::default(),
                 comings: Complaints::new(COMINGS_MAX),
+                faults: Vec::new(),
                 pass: 0,
                 stopping: false,
                 scratch: Vec::new(),
@@ -464,7 +466,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
             }
             Event::Established { queue_pair, private_data, peer } => {
                 let settings = self.settings();
-                let Some(found) = find(&mut self.connections, queue_pair) else { return };
+                let Some(found) = find(&mut self.connections, queue_pair) else {
+                    debug_assert!(false, "{queue_pair} is established, but nobody asked for it");
+                    return;
+                };
                 found.established = true;
                 found.peer = Some(peer);
                 self.core.statistics.connections_opened += 1;
@@ -483,12 +488,16 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 }
             }
             Event::Disconnected { queue_pair, reason } => self.disconnects.push((queue_pair, reason)),
+            // `Event` may grow.
             _ => {}
         }
     }
 
     fn handle_disconnected(&mut self, id: ConnectionId, reason: DisconnectReason) {
-        let Some(mut gone) = find_slot(&mut self.connections, id).and_then(Option::take) else { return };
+        let Some(mut gone) = find_slot(&mut self.connections, id).and_then(Option::take) else {
+            debug_assert!(false, "{id} is gone for the second time");
+            return;
+        };
         self.core.statistics.connections_closed += u64::from(gone.established);
         let reason = gone.close_reason.take().unwrap_or(CloseReason::Fabric(reason));
         if gone.serving.is_some()
@@ -505,6 +514,18 @@ impl<P: Provider, S: Services> Engine<P, S> {
             self.core.share_credits();
         }
         self.lose(gone, reason);
+    }
+
+    /// Ends the connections on which a defect of this engine showed.
+    #[cold]
+    fn end_faulty(&mut self) {
+        while let Some((name, reason)) = self.core.faults.pop() {
+            let id = self.current(name);
+            // None: it ended in this pass.
+            if let Some(found) = find(&mut self.connections, id) {
+                found.close(&mut self.core, reason);
+            }
+        }
     }
 
     /// Acts on all that one look found, and says how many events were among it.
@@ -525,7 +546,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
     #[inline]
     fn complete(&mut self, mut completion: Completion) {
         let id = completion.queue_pair;
-        let Some(found) = find(&mut self.connections, id) else { return };
+        let Some(found) = find(&mut self.connections, id) else {
+            debug_assert!(false, "{id} is gone, and has a completion");
+            return;
+        };
         match completion.completed {
             // By reference, because hardly any message has it: it is long to move.
             Completed::Receive { buf, invalidated, ref mut exposed } => {
@@ -556,11 +580,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     }
                 }
             }
-            Completed::Fence { handle, exposed } => {
-                if let Some(calling) = found.calling.as_mut() {
-                    calling.fenced(&mut self.core, id, handle, exposed);
-                }
-            }
+            Completed::Fence { handle, exposed } => match found.calling.as_mut() {
+                Some(calling) => calling.fenced(&mut self.core, id, handle, exposed),
+                None => found.close(&mut self.core, fault("a fence on a server's connection")),
+            },
             // Unsignaled, but for the Sends of a stopping server: only failures arrive, and the disconnect that
             // follows them says all.
             Completed::Send(_) => {
@@ -680,6 +703,9 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         }
         if now >= self.next_scan {
             self.scan();
+        }
+        if !self.core.faults.is_empty() {
+            self.end_faulty();
         }
         // Posted work leaves together: one doorbell for each queue pair, not for each request.
         self.core.provider.ring_doorbells();

@@ -32,6 +32,7 @@ mod draft;
 mod duplicates;
 mod engine;
 mod eviction;
+mod fault;
 mod few;
 mod keepalive;
 mod kept;

@@ -287,7 +287,13 @@ pub(crate) fn post_reads<P: Provider>(
                 }
             }
         }
-        let Some(target) = incoming.buf.take() else { continue };
+        // Else a handler would see what was in the memory before.
+        if parts.iter().map(|part| part.len).sum::<u32>() != incoming.len {
+            return Posted::Faulty("a chunk is not as long as what is to be read of it");
+        }
+        let Some(target) = incoming.buf.take() else {
+            return Posted::Faulty("a Read has no memory to go to");
+        };
         let request = ReadRequest { id: ((call.id.index() as u64) << 32) | place as u64, target };
         match core.provider.post_read(id, request, &parts) {
             Ok(()) => {

@@ -17,6 +17,8 @@ pub(crate) enum Posted {
     Full,
     /// The queue pair takes no more work: the connection is ending.
     Refused,
+    /// What is to be posted is not there: a defect of this engine.
+    Faulty(&'static str),
 }
 
 /// Cuts a Reply's reduced results, and its Payload if it is long, into RDMA Writes.
@@ -86,10 +88,7 @@ fn write_piece(
 #[inline]
 pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draft: &mut Draft) -> Posted {
     while let Some(write) = draft.writes.get_mut(draft.next_write) {
-        let Some(source) = write.source.take() else {
-            draft.next_write += 1;
-            continue;
-        };
+        let Some(source) = write.source.take() else { return Posted::Faulty("a Write was posted already") };
         let request = WriteRequest { id: draft.id, source, target: write.target, signaled: false };
         if let Err(refused) = core.provider.post_write(id, request) {
             write.source = Some(refused.request.source);
@@ -97,7 +96,7 @@ pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draf
         }
         draft.next_write += 1;
     }
-    let Some(buf) = draft.send.take() else { return Posted::All };
+    let Some(buf) = draft.send.take() else { return Posted::Faulty("a Reply was posted already") };
     // Before a connection is ended in order, its last Reply has to be there.
     let request = SendRequest { id: draft.id, buf, invalidate: draft.invalidate, signaled: core.stopping };
     match core.provider.post_send(id, request) {

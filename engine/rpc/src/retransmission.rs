@@ -177,6 +177,7 @@ impl Calling {
             if self.unsent == 0 {
                 break;
             }
+            // Most are not among them.
             let Some(message) = self.kept[index].take_unsent() else { continue };
             self.unsent -= 1;
             if !self.post(core, id, index, message) {
@@ -184,10 +185,15 @@ impl Calling {
             }
             count += 1;
         }
-        while self.interrupted > 0
-            && let Some(index) = self.next_interrupted()
-            && self.retransmit(core, id, index)
-        {
+        while self.interrupted > 0 {
+            let Some((index, call)) = self.next_interrupted() else {
+                // Waiting Calls keep others from being begun: for ever, if there are none.
+                core.fault(id, "interrupted Calls are counted that are not there");
+                break;
+            };
+            if !self.retransmit(core, id, index, call) {
+                break;
+            }
             count += 1;
         }
         count
@@ -195,15 +201,21 @@ impl Calling {
 
     /// The oldest of those that were sent least: a new connection has one credit, and a Call that the server drops
     /// must not keep it from the others each time.
-    fn next_interrupted(&self) -> Option<usize> {
+    fn next_interrupted(&self) -> Option<(usize, requester::CallId)> {
         let kept = self.kept.iter().enumerate();
         let waiting = kept.filter(|(_, kept)| matches!(kept.standing, Standing::Interrupted));
-        waiting.map(|(index, kept)| (kept.resends, self.slots[index].started, index)).min().map(|it| it.2)
+        let oldest = waiting.map(|(index, kept)| (kept.resends, self.slots[index].started, index)).min();
+        oldest.and_then(|(_, _, index)| Some((index, self.slots[index].call?)))
     }
 
     /// Sends one Call again. `false`: not now.
-    fn retransmit<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, index: usize) -> bool {
-        let Some(call) = self.slots[index].call else { return false };
+    fn retransmit<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        index: usize,
+        call: requester::CallId,
+    ) -> bool {
         let replies = self.requester.window().in_flight() + 1;
         if self.requester.window().available() == 0 || !self.has_receives(core, id, replies) {
             return false;
@@ -233,6 +245,7 @@ impl Calling {
         }
         let Some((send, reply)) = self.memory_for(core, index, &form) else { return false };
         if !self.requester.resume(call) {
+            core.fault(id, "an interrupted Call is not the Requester's, or its credit is gone");
             return false;
         }
         self.interrupted -= 1;
@@ -241,7 +254,7 @@ impl Calling {
         kept.standing = Standing::Plain;
         kept.resends = kept.resends.saturating_add(1);
         kept.resent = core.now;
-        self.expose_again(core, id, index, &form, send, reply, counts.as_slice())
+        self.expose_again(core, id, call, &form, send, reply, counts.as_slice())
     }
 
     /// The memory that sending again takes: the message, and a Reply chunk; in the slot, a Long Call's Payload.
@@ -276,18 +289,21 @@ impl Calling {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        index: usize,
+        call: requester::CallId,
         form: &Form,
         mut send: Buf,
         reply: Option<Buf>,
         counts: &[u32],
     ) -> bool {
+        let index = call.index();
         let (slot, kept) = (&mut self.slots[index], &self.kept[index]);
-        let Some(call) = slot.call else { return false };
         let mut chunks = Chunks::default();
         chunks.read.extend(kept.reads.iter().cloned());
         for part in slot.written.drain(..) {
-            let Some(mut buf) = part.buf else { continue };
+            let Some(mut buf) = part.buf else {
+                core.fault(id, "memory is still exposed on a connection that is gone");
+                continue;
+            };
             buf.set_len(part.offered as usize);
             chunks.write.push((part.chunk, buf));
         }
@@ -348,8 +364,14 @@ impl Calling {
     /// Goes on with a Call that could not be exposed as a whole, when all that was of it is back.
     pub(crate) fn withdrawn<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, index: usize) {
         let slot = &mut self.slots[index];
-        let Some(call) = slot.call.filter(|_| slot.exposed_count() == 0) else { return };
+        if slot.exposed_count() > 0 {
+            return;
+        }
         slot.withdrawn = false;
+        let Some(call) = slot.call else {
+            core.fault(id, "a Call was over before all of it was fenced");
+            return;
+        };
         if slot.ending.is_some() {
             let memory = self.requester.abandon(call);
             self.settle(core, id, call, memory);

@@ -30,6 +30,7 @@ use crate::doomed::reply_id;
 use crate::draft::{Draft, Verdict};
 use crate::duplicates::Known;
 use crate::eviction::ConnectionUse;
+use crate::fault::fault;
 use crate::progress::Progress;
 use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, plan_chunks, plan_long};
 use crate::pushing::{Posted, plan_writes, post_draft};
@@ -264,9 +265,13 @@ impl Serving {
             }
             if !may_pull(services, stream, chunks) {
                 // Whatever is wrong with it, its data is not needed to say so.
-                let ran = self.run(core, services, id, peer, call, &message, stream, None)?;
-                debug_assert!(matches!(ran, Ran::Answered), "no service has seen it");
-                return Ok(());
+                return match self.run(core, services, id, peer, call, &message, stream, None)? {
+                    Ran::Answered => Ok(()),
+                    // Not even a Call that comes again: its procedure may have fewer chunks, or is not served.
+                    Ran::Later(_) | Ran::Waits => {
+                        Err(fault("a Call was given to a service without its data"))
+                    }
+                };
             }
         }
         // Something has to be pulled first.
@@ -323,12 +328,7 @@ impl Serving {
         let procedure = run.procedure;
         if !call.is_plain() && call.read_chunks().count() > usize::from(procedure.eligible_arguments) {
             // 8166-6.1-c
-            let error = self.responder.refuse(call.id, Refused::Ineligible);
-            self.replenish(core, id);
-            if let Some(error) = error {
-                self.send_error(core, id, &error)?;
-            }
-            return Ok(Ran::Answered);
+            return self.refuse(core, id, call.id, Refused::Ineligible);
         }
         let mut terms = Terms::of(&run);
         if procedure.repeat != Repeat::Harmless {
@@ -436,9 +436,8 @@ impl Serving {
     ) -> Result<Ran, CloseReason> {
         let error = self.responder.refuse(call, why);
         self.replenish(core, id);
-        if let Some(error) = error {
-            self.send_error(core, id, &error)?;
-        }
+        let Some(error) = error else { return Err(fault("a Call is refused that is over")) };
+        self.send_error(core, id, &error)?;
         Ok(Ran::Answered)
     }
 
@@ -468,10 +467,13 @@ impl Serving {
         };
         debug_assert_eq!(form.long, !draft.long.is_empty(), "the Reply was encoded where its form wants it");
         self.replenish(core, id);
-        let Some(send) = draft.send.as_mut() else { return Err(CloseReason::CannotReply) };
+        let Some(send) = draft.send.as_mut() else {
+            core.put_draft(draft);
+            return Err(fault("a Reply without a message buffer"));
+        };
         let Ok(emitted) = self.responder.emit_reply(call.id, message, &items, &form, send) else {
             core.put_draft(draft);
-            return Ok(());
+            return Err(fault("a Call that ended while it was answered"));
         };
         send.set_len(if form.long { emitted.header_len } else { emitted.header_len + draft.payload_len });
         draft.invalidate = emitted.invalidate.map(Handle);
@@ -514,6 +516,10 @@ impl Serving {
                 core.put_draft(draft);
                 return Err(CloseReason::CannotReply);
             }
+            Posted::Faulty(what) => {
+                core.put_draft(draft);
+                return Err(fault(what));
+            }
         }
         Ok(())
     }
@@ -548,8 +554,12 @@ impl Serving {
         token: Token,
         fill: impl FnOnce(&mut Reply<'_>),
     ) -> Result<bool, CloseReason> {
+        // A token of a Call that was dropped, or of an earlier connection in this place.
         let Some((pending, terms)) = self.take_later(token) else { return Ok(false) };
-        let Some(call) = self.responder.call(pending.id, &pending.message) else { return Ok(false) };
+        let Some(call) = self.responder.call(pending.id, &pending.message) else {
+            terms.give_up(core);
+            return Err(fault("a Call in a slot is not in process"));
+        };
         self.answer(core, id, &call, &pending.message, terms, |reply| {
             fill(reply);
             Ran::Answered
@@ -578,7 +588,8 @@ impl Serving {
 
     /// Drops a Call without an answer.
     fn discard<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, call: CallId) {
-        self.responder.discard(call);
+        let was_in_process = self.responder.discard(call);
+        debug_assert!(was_in_process, "a Call is dropped once");
         self.replenish(core, id);
     }
 
@@ -603,6 +614,7 @@ impl Serving {
         }
         for _ in 0..self.waiting.len() {
             let Some(slot) = self.waiting.pop_front() else { break };
+            // Its last Read may have been done meanwhile, and the Call answered.
             let Some(call_id) = self.slots[slot as usize].as_ref().map(|pending| pending.id) else {
                 continue;
             };

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::client::{CompletedCall, ConnectionEvent};
+use crate::ConnectionId;
+use crate::client::{CloseReason, CompletedCall, ConnectionEvent};
 use crate::complaints::Complaints;
 use crate::config::{EngineConfig, SPARE_RECEIVES};
 use crate::deferred::Deferrals;
@@ -46,6 +47,8 @@ pub(crate) struct Core<P> {
     pub(crate) defects: Complaints,
     /// Lines about clients that come and go.
     pub(crate) comings: Complaints,
+    /// Connections on which a defect of this engine showed, by name or by queue pair: they end with this pass.
+    pub(crate) faults: Vec<(ConnectionId, CloseReason)>,
     /// Counts the passes.
     pub(crate) pass: u64,
     /// A graceful stop is under way.

@@ -56,6 +56,8 @@ pub struct Statistics {
     pub connections_refused: u64,
     /// Connections ended to make room for others.
     pub connections_evicted: u64,
+    /// Connections ended because of a defect of this engine. Always 0, unless it has one.
+    pub faults: u64,
     /// Connections ended because the peer broke the rules.
     pub violations: u64,
     /// Connections ended because the client did not take its Replies, or did not let its chunks be read.

@@ -10,6 +10,7 @@ use super::{Ran, Serving};
 use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::dispatch::Terms;
+use crate::fault::fault;
 use crate::pulling::{Lack, PRESSED, Pull, in_one_piece, may_pull, place_wanted, plan_chunks, post_reads};
 use crate::pushing::Posted;
 use crate::service::Services;
@@ -66,9 +67,7 @@ impl Serving {
         id: ConnectionId,
         call: CallId,
     ) -> Result<(), CloseReason> {
-        let error = self.responder.refuse(call, Refused::Payload);
-        self.replenish(core, id);
-        error.map_or(Ok(()), |error| self.send_error(core, id, &error))
+        self.refuse(core, id, call, Refused::Payload).map(|_| ())
     }
 
     /// Posts what is to be posted of a Call's Reads, and runs the Call when all are done.
@@ -81,10 +80,15 @@ impl Serving {
         call_id: CallId,
     ) -> Result<(), CloseReason> {
         loop {
-            let Some(pending) = &mut self.slots[call_id.index()] else { return Ok(()) };
-            // A Call that a service has already keeps its memory until it is answered.
+            let Some(pending) = &mut self.slots[call_id.index()] else {
+                return Err(fault("a Call goes on that is in no slot"));
+            };
+            // A Call that a service has already keeps its memory until it is answered. It comes here when its slot waited for
+            // something as long as another Call was in it.
             let Some(pull) = pending.pull.as_mut().filter(|_| pending.later.is_none()) else { return Ok(()) };
-            let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(()) };
+            let Some(call) = self.responder.call(call_id, &pending.message) else {
+                return Err(fault("a Call in a slot is not in process"));
+            };
             match place_wanted(core, &mut self.share, pull) {
                 Ok(()) => {}
                 Err(Lack::ForNow) => {
@@ -104,6 +108,7 @@ impl Serving {
                     return Ok(());
                 }
                 Posted::Refused => return Err(CloseReason::CannotReply),
+                Posted::Faulty(what) => return Err(fault(what)),
             }
             if pull.pending > 0 {
                 return Ok(());
@@ -123,7 +128,8 @@ impl Serving {
                 if let Err(error) = self.responder.handle_pulled(call_id, stream) {
                     self.release(core, call_id);
                     self.replenish(core, id);
-                    return error.map_or(Ok(()), |error| self.send_error(core, id, &error));
+                    let Some(error) = error else { return Err(fault("a Call was pulled that is over")) };
+                    return self.send_error(core, id, &error);
                 }
                 let chunks = call.read_chunks().count();
                 if chunks > 0 && may_pull(services, stream, chunks) {
@@ -133,10 +139,15 @@ impl Serving {
             }
             break;
         }
-        let Some(mut pending) = self.release_slot(call_id) else { return Ok(()) };
-        let Some(mut pull) = pending.pull.take() else { return Ok(()) };
+        let Some(mut pending) = self.release_slot(call_id) else {
+            return Err(fault("a Call goes on that is in no slot"));
+        };
+        let Some(mut pull) = pending.pull.take() else { return Err(fault("a Call without what it pulled")) };
         pull.collect();
-        let Some(call) = self.responder.call(call_id, &pending.message) else { return Ok(()) };
+        let Some(call) = self.responder.call(call_id, &pending.message) else {
+            self.put_pull(core, pull);
+            return Err(fault("a Call in a slot is not in process"));
+        };
         let long = std::mem::take(&mut pull.long);
         let mut gathered = std::mem::take(&mut core.gathered);
         let stream = match call.payload {
@@ -197,6 +208,7 @@ impl Serving {
         let waited = self.hungry.len();
         for _ in 0..waited {
             let Some(slot) = self.hungry.pop_front() else { break };
+            // It may have got memory by another way, and be answered.
             let Some(call_id) = self.slots[slot as usize].as_ref().map(|pending| pending.id) else {
                 continue;
             };
@@ -227,25 +239,28 @@ impl Serving {
         result: Result<(), WorkError>,
     ) -> Result<(), CloseReason> {
         let (slot, place) = ((request >> 32) as usize, (request & 0xffff_ffff) as usize);
-        let Some(pending) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return Ok(()) };
-        let Some(incoming) = pending.pull.as_mut().and_then(|pull| pull.incoming.get_mut(place)) else {
-            return Ok(());
+        // A Call stays in its slot while a Read for it is under way.
+        let pending = self.slots.get_mut(slot).and_then(Option::as_mut);
+        let Some((call_id, xid, pull)) =
+            pending.and_then(|pending| Some((pending.id, pending.xid, pending.pull.as_deref_mut()?)))
+        else {
+            return Err(fault("a Read is done for a Call that is in no slot"));
+        };
+        let Some(incoming) = pull.incoming.get_mut(place).filter(|incoming| incoming.buf.is_none()) else {
+            return Err(fault("a Read is done that its Call did not wait for"));
         };
         incoming.buf = Some(buf);
         if let Err(error) = result {
             if error == WorkError::RemoteAccess {
-                core.doomed.add(peer, pending.xid, core.now);
+                core.doomed.add(peer, xid, core.now);
             }
             // The connection is ending, with everything in it.
             return Ok(());
         }
         core.statistics.read_bytes += u64::from(incoming.len);
         let pages = transit::pages(&core.pools.payload, incoming.len as usize);
-        let call_id = pending.id;
-        if let Some(pull) = &mut pending.pull {
-            pull.pending -= 1;
-            pull.touched = core.now;
-        }
+        pull.pending -= 1;
+        pull.touched = core.now;
         self.share.answered(pages);
         self.advance(core, services, id, peer, call_id)
     }

@@ -195,7 +195,10 @@ impl Incoming {
                 };
                 self.head.push(page);
             }
-            let Some(page) = self.head.last_mut() else { return Ok(()) };
+            let Some(page) = self.head.last_mut() else {
+                debug_assert!(false, "a page was just taken");
+                return Err(Short);
+            };
             let len = page.len();
             let (now, later) = rest.split_at(rest.len().min(page.capacity() - len));
             page.set_len(len + now.len());
@@ -241,7 +244,10 @@ impl Incoming {
         let octets = if is_trusted { len } else { len.min(probe as u32) };
         Self::grant(means, &mut item, octets, self.waits)?;
         self.wanted = None;
-        let Some(head) = self.head.first_mut() else { return Ok(()) };
+        let Some(head) = self.head.first_mut() else {
+            debug_assert!(false, "an item was found, and the page that it was found in is gone");
+            return Err(Short);
+        };
         let left = item.fill(&head[position as usize..]).len();
         // What follows the item, if so much is here already, moves to its place.
         let end = head.len();
