@@ -7,3 +7,4 @@ mod answers;
 mod deferred;
 mod endings;
 mod forms;
+mod life;
