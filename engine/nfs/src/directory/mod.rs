@@ -31,6 +31,7 @@
 //!   everything else is done to a descriptor whose identity was checked, or by the kernel as the caller.
 
 mod attributes;
+mod config;
 mod identity;
 mod limits;
 mod listing;
@@ -42,12 +43,12 @@ mod search;
 mod syncs;
 mod transfer;
 mod tree;
+mod unsynced;
 mod writing;
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, RawFd};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
@@ -68,6 +69,7 @@ use crate::store::{
     Finished, LINK_SPACE, ListStart, Listed, ObjectId, Progress, ReadDone, Special, Store, StoreLimits,
     Ticket, Usage, WriteData, WriteDone,
 };
+pub use config::{DirectoryConfig, DirectoryError, stable_fsid};
 use identity::identity;
 use making::verifier_times;
 use object::{Stat, link_open, name_status, stat_at, status};
@@ -75,91 +77,11 @@ use permit::without_privileges;
 use syncs::{Syncs, Target};
 use transfer::Transfers;
 use tree::{Index, Limits, ROOT, Tree};
+use unsynced::Unsynced;
 use writing::Writing;
 
 /// The largest file, in bytes: what a kernel's offset can say.
 const FILE_LEN_MAX: u64 = i64::MAX as u64;
-
-/// What store to make.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectoryConfig {
-    /// The directory to serve.
-    pub path: PathBuf,
-    /// Goes into what identifies the file system in handles, beside what the directory is by itself: choose one that is the
-    /// same after a restart, and another for each export of the same directory ([`stable_fsid`]).
-    pub fsid: u64,
-    /// Objects whose place is remembered: some 200 octets each.
-    pub objects_max: usize,
-    /// Descriptors that are kept open; at least 16.
-    pub descriptors_max: usize,
-    /// Octets of buffers that READs take at once.
-    pub reading_max: usize,
-    /// How long a name is believed that was seen to lead where it should. So long something stays in reach after
-    /// somebody moves it out of the directory on the server.
-    pub trust: Duration,
-    /// Whether to let the kernel open objects by file handle, where it does so for us.
-    pub by_handle: bool,
-    /// Whether names and attributes that a Call changed are on stable storage before it is answered. Without, a crash of
-    /// the machine may take back what clients were told is done. Data is not concerned: what is stable or committed
-    /// is synced.
-    pub sync: bool,
-}
-
-impl DirectoryConfig {
-    /// A store of `path` with the default numbers.
-    #[must_use]
-    pub fn new(path: &Path, fsid: u64) -> DirectoryConfig {
-        DirectoryConfig {
-            path: path.to_owned(),
-            fsid,
-            objects_max: 1 << 17,
-            descriptors_max: 256,
-            reading_max: 16 << 20,
-            trust: Duration::from_secs(1),
-            by_handle: true,
-            sync: true,
-        }
-    }
-}
-
-/// A number for what is exported as `path`: the same in every run.
-#[must_use]
-pub fn stable_fsid(path: &str) -> u64 {
-    // Small numbers are for stores in memory.
-    object::hash(path.as_bytes()) | 1 << 63
-}
-
-/// Why there is no store.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DirectoryError {
-    /// It cannot be opened.
-    #[error("directory {}: {error}", path.display())]
-    Open {
-        /// Which.
-        path: PathBuf,
-        /// What the kernel says.
-        error: Errno,
-    },
-    /// The server is root, and may not be anybody else.
-    #[error(
-        "directory {}: root may not act as other users here: {error}; give it the capabilities CAP_SETUID and \
-         CAP_SETGID, or start it as another user",
-        path.display()
-    )]
-    ActAs {
-        /// Which.
-        path: PathBuf,
-        /// What the kernel says.
-        error: Errno,
-    },
-    /// Fewer than what one operation takes.
-    #[error("{found} descriptors for a directory store: it needs at least 16; raise `ulimit -n`")]
-    Descriptors {
-        /// What there are.
-        found: usize,
-    },
-}
 
 /// A directory of the machine; see the module.
 pub struct DirectoryStore {
@@ -170,6 +92,7 @@ pub struct DirectoryStore {
     transfers: Transfers,
     syncs: Syncs,
     writing: Writing,
+    unsynced: Unsynced,
     limits: StoreLimits,
     /// Whether to sync what a Call changed.
     sync: bool,
@@ -189,9 +112,10 @@ impl DirectoryStore {
         if config.descriptors_max < 16 {
             return Err(DirectoryError::Descriptors { found: config.descriptors_max });
         }
+        let unsynced = Unsynced::new(config.descriptors_max);
         let kept = Limits {
             objects: config.objects_max.max(64),
-            descriptors: config.descriptors_max,
+            descriptors: config.descriptors_max - unsynced.places(),
             trust: config.trust,
             by_handle: config.by_handle,
         };
@@ -219,6 +143,7 @@ impl DirectoryStore {
             transfers,
             syncs,
             writing: Writing::default(),
+            unsynced,
             limits,
             sync: config.sync,
             changed: Vec::new(),
@@ -244,7 +169,7 @@ impl DirectoryStore {
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         let tree = self.tree.borrow();
-        (tree.descriptors(), tree.len())
+        (tree.descriptors() + self.unsynced.len(), tree.len())
     }
 
     /// As whom a caller acts here.
@@ -271,6 +196,13 @@ impl DirectoryStore {
         found.must_be_directory()?;
         found.permit(caller, permission::WRITE | permission::EXECUTE)?;
         Ok((index, found))
+    }
+
+    /// Syncs a file on our own, if there are few places left for files with data that is not synced.
+    fn sync_oldest(&mut self) {
+        let Some((object, file)) = self.unsynced.due() else { return };
+        let wait = self.syncs.wait([(object.fileid, file)].into_iter());
+        self.unsynced.begin_sync(wait, object, self.writing.contains(object.fileid), true);
     }
 
     /// What is to be synced when an object has changed; found before it is changed, because afterwards it would be too
@@ -334,7 +266,7 @@ impl Store for DirectoryStore {
 
     fn write_verifier(&self) -> Verifier {
         // Another one tells clients to write again what they did not commit.
-        let lost = self.transfers.failures() + self.syncs.failures();
+        let lost = self.transfers.failures() + self.syncs.failures() + self.unsynced.failures();
         self.verifier.wrapping_add(lost).to_be_bytes()
     }
 
@@ -449,15 +381,23 @@ impl Store for DirectoryStore {
         if offset.checked_add(len).is_none_or(|end| end > FILE_LEN_MAX) {
             return Err(Status::FBig);
         }
-        let file = tree.reopen(index, true).map_err(status)?;
+        let kept = self.unsynced.descriptor(object);
+        let has_place = kept.is_some() || self.unsynced.has_room();
+        let file = kept.map_or_else(|| tree.reopen(index, true), Ok).map_err(status)?;
         // Before the data, as the kernel does: what is in the file must not run as its owner any more.
         if let Some(mode) = without_privileges(found.mode).filter(|_| !caller.is_root()) {
             system::change_mode(tree.look(index)?.as_fd(), mode).map_err(status)?;
         }
-        let progress = self.transfers.write(file, offset, data, stable)?;
+        // Without a place for its descriptor, nobody would hear of data that is lost before COMMIT.
+        let stable = if has_place || stable != Stable::Unstable { stable } else { Stable::FileSync };
+        let progress = self.transfers.write(file.clone(), offset, data, stable)?;
         if let Progress::Later(ticket) = progress {
             self.writing.begin(ticket, object.fileid);
         }
+        if stable == Stable::Unstable {
+            self.unsynced.begin_write(object, file);
+        }
+        self.sync_oldest();
         Ok(progress)
     }
 
@@ -465,9 +405,11 @@ impl Store for DirectoryStore {
         let tree = self.tree.get_mut();
         let (index, found) = tree.find_stat(object)?;
         found.must_be_file()?;
-        let file = tree.reopen(index, false).map_err(status)?;
-        let place = Place::Sync(self.syncs.wait([(object.fileid, file)].into_iter()));
-        Ok(Progress::Later(place.ticket()))
+        let kept = self.unsynced.descriptor(object);
+        let file = kept.map_or_else(|| tree.reopen(index, false), Ok).map_err(status)?;
+        let wait = self.syncs.wait([(object.fileid, file)].into_iter());
+        self.unsynced.begin_sync(wait, object, self.writing.contains(object.fileid), false);
+        Ok(Progress::Later(Place::Sync(wait).ticket()))
     }
 
     fn commit_changes(&mut self) -> Progress<()> {
@@ -483,15 +425,37 @@ impl Store for DirectoryStore {
         tree.walk_on();
         // What both begin goes to the kernel together.
         self.syncs.start();
-        let transfer = self.transfers.poll(now).map(Place::Transfer);
-        transfer.or_else(|| self.syncs.poll().map(Place::Sync)).map(Place::ticket)
+        loop {
+            if let Some(transfer) = self.transfers.poll(now) {
+                return Some(Place::Transfer(transfer).ticket());
+            }
+            let wait = self.syncs.poll()?;
+            if !self.unsynced.is_own(wait) {
+                return Some(Place::Sync(wait).ticket());
+            }
+            let synced = self.syncs.finish(wait);
+            self.unsynced.end_sync(wait, synced.is_ok());
+        }
     }
 
     fn finish(&mut self, ticket: Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, Status> {
-        self.writing.end(ticket);
+        let written = self.writing.end(ticket);
         match Place::of(ticket) {
-            Place::Transfer(index) => self.transfers.finish(index, pieces),
-            Place::Sync(wait) => self.syncs.finish(wait).map(|()| Finished::Commit),
+            Place::Transfer(index) => {
+                let failures = self.transfers.failures();
+                let finished = self.transfers.finish(index, pieces);
+                if failures != self.transfers.failures()
+                    && let Some(fileid) = written.filter(|fileid| self.writing.contains(*fileid))
+                {
+                    self.unsynced.suspect(fileid);
+                }
+                finished
+            }
+            Place::Sync(wait) => {
+                let synced = self.syncs.finish(wait);
+                self.unsynced.end_sync(wait, synced.is_ok());
+                synced.map(|()| Finished::Commit)
+            }
         }
     }
 
@@ -642,6 +606,7 @@ impl Store for DirectoryStore {
         self.act_as(caller, None, || unlinkat(above, name, AtFlags::empty())).map_err(name_status)?;
         self.changed.extend(target);
         tree.forget_name(index, name, found.fileid, found.nlink <= 1);
+        self.unsynced.forget_deleted(found.fileid);
         Ok(())
     }
 
@@ -730,6 +695,7 @@ impl Store for DirectoryStore {
         if let Some(replaced) = replaced {
             let was_last = replaced.is_directory() || replaced.nlink <= 1;
             tree.forget_name(target, to, replaced.fileid, was_last);
+            self.unsynced.forget_deleted(replaced.fileid);
         }
         let id = tree.known(found.fileid).map(|index| tree.id(index));
         tree.forget_name(source, from, found.fileid, false);

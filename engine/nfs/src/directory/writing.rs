@@ -18,10 +18,11 @@ impl Writing {
         self.count += usize::from(self.files[place].replace(fileid).is_none());
     }
 
-    /// Something is over, which may be no WRITE.
-    pub(super) fn end(&mut self, Ticket(place): Ticket) {
+    /// Something is over, which may be no WRITE. Returns the number of the file if it is one.
+    pub(super) fn end(&mut self, Ticket(place): Ticket) -> Option<u64> {
         let file = self.files.get_mut(place as usize).and_then(Option::take);
         self.count -= usize::from(file.is_some());
+        file
     }
 
     /// Whether one of them is of the file with this number.

@@ -287,3 +287,134 @@ fn a_write_ends_privileges_before_the_data_is_there() {
     assert_eq!(steps.waiting(), [Step::Write(file.fileid)]);
     assert_eq!(store.attributes(file).unwrap().mode, 0o755);
 }
+
+/// Begins an unstable WRITE and does what it needs, but no sync. Returns how stable it is.
+fn write(store: &mut AnyStore, steps: &Steps, file: ObjectId) -> Stable {
+    let begun = store.write(&ROOT, file, 0, WriteData::Inline(b"x"), Stable::Unstable, NOW).unwrap();
+    let Progress::Later(ticket) = begun else { panic!("{begun:?}") };
+    loop {
+        if poll(store) == Some(ticket) {
+            break;
+        }
+        // The store may sync others before.
+        assert!(steps.step(None));
+    }
+    match store.finish(ticket, &mut Vec::new()).unwrap() {
+        Finished::Write(done) => done.committed,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Names of what this process has open in a directory.
+fn open_in(scratch: &Scratch) -> Vec<String> {
+    let names = std::fs::read_dir("/proc/self/fd").unwrap();
+    let mut names: Vec<String> = names
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        .filter_map(|path| Some(path.strip_prefix(&scratch.0).ok()?.to_str()?.to_owned()))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// What is written and not synced is synced through a descriptor that was open before it was written, however many files
+/// there are: no other would hear of an error that somebody else heard of before. A client that never commits does not
+/// take all descriptors.
+#[test]
+fn files_with_data_that_is_not_synced_stay_open() {
+    let scratch = Scratch::new();
+    let pool = Lab::pool(PAGE, 64);
+    let (disk, steps) = Disk::stepped(64);
+    let store = Lab::open_by(disk, &scratch, &pool, |config| {
+        (config.sync, config.descriptors_max) = (false, 16);
+    });
+    let mut store: AnyStore = store.into();
+    let root = store.root();
+    let mut made = Vec::new();
+    for index in 0..40 {
+        let how = CreateHow::Guarded(NONE);
+        made.push(store.create(&ROOT, root, format!("f{index}").as_bytes(), &how, NOW).unwrap());
+    }
+    for file in &made[..2] {
+        assert_eq!(write(&mut store, &steps, *file), Stable::Unstable);
+    }
+    for file in &made {
+        store.attributes(*file).unwrap();
+    }
+    let open = open_in(&scratch);
+    assert!(open.contains(&"f0".to_owned()) && open.contains(&"f1".to_owned()), "{open:?}");
+    // A COMMIT gives the place back.
+    let wanted = ticket(store.commit(&ROOT, made[0], 0, 0).unwrap());
+    assert_eq!((poll(&mut store), steps.waiting()), (None, vec![Step::Sync(made[0].fileid)]));
+    assert!(steps.step(None));
+    assert_eq!(poll(&mut store), Some(wanted));
+    assert_eq!(store.finish(wanted, &mut Vec::new()), Ok(Finished::Commit));
+    for file in &made[2..] {
+        store.attributes(*file).unwrap();
+    }
+    assert!(!open_in(&scratch).contains(&"f0".to_owned()), "{:?}", open_in(&scratch));
+    // So does the end of the file.
+    store.remove(&ROOT, root, b"f1", NOW).unwrap();
+    for file in &made[2..] {
+        store.attributes(*file).unwrap();
+    }
+    assert!(!open_in(&scratch).iter().any(|name| name.starts_with("f1 ")), "{:?}", open_in(&scratch));
+    // Four may be so. Beyond two, the oldest are synced; beyond four, a WRITE is synced itself.
+    for file in &made[2..4] {
+        assert_eq!(write(&mut store, &steps, *file), Stable::Unstable);
+    }
+    assert!(steps.waiting().is_empty());
+    let begin = |store: &mut AnyStore, file: ObjectId| {
+        let begun = store.write(&ROOT, file, 0, WriteData::Inline(b"x"), Stable::Unstable, NOW).unwrap();
+        let Progress::Later(ticket) = begun else { panic!("{begun:?}") };
+        ticket
+    };
+    let tickets: Vec<_> = made[4..9].iter().map(|file| begin(&mut store, *file)).collect();
+    assert_eq!(poll(&mut store), None);
+    let syncs = steps.waiting().into_iter().filter(|step| matches!(step, Step::Sync(_)));
+    assert_eq!(syncs.count(), 4, "one for each that has a place: {:?}", steps.waiting());
+    let mut committed = Vec::new();
+    while committed.len() < tickets.len() {
+        match poll(&mut store) {
+            None => assert!(steps.step(None), "{committed:?}"),
+            Some(ready) => {
+                assert_eq!(ready, tickets[committed.len()]);
+                let Ok(Finished::Write(done)) = store.finish(ready, &mut Vec::new()) else {
+                    panic!("a WRITE")
+                };
+                committed.push(done.committed);
+            }
+        }
+    }
+    let (unstable, stable) = (Stable::Unstable, Stable::FileSync);
+    assert_eq!(committed, [unstable, unstable, stable, stable, stable]);
+}
+
+/// A sync that no client asked for fails: nobody waits for its result, so COMMIT must tell.
+#[test]
+fn a_sync_of_the_stores_own_that_fails_changes_the_verifier() {
+    let scratch = Scratch::new();
+    let pool = Lab::pool(PAGE, 64);
+    let (disk, steps) = Disk::stepped(64);
+    let store = Lab::open_by(disk, &scratch, &pool, |config| {
+        (config.sync, config.descriptors_max) = (false, 16);
+    });
+    let mut store: AnyStore = store.into();
+    let root = store.root();
+    for name in [b"a", b"b"] {
+        let file = store.create(&ROOT, root, name, &CreateHow::Guarded(NONE), NOW).unwrap();
+        assert_eq!(write(&mut store, &steps, file), Stable::Unstable);
+    }
+    let told = store.write_verifier();
+    let file = store.create(&ROOT, root, b"c", &CreateHow::Guarded(NONE), NOW).unwrap();
+    let begun = store.write(&ROOT, file, 0, WriteData::Inline(b"x"), Stable::Unstable, NOW).unwrap();
+    let Progress::Later(ticket) = begun else { panic!("{begun:?}") };
+    assert_eq!(poll(&mut store), None);
+    while let Some(step) = steps.waiting().first().copied() {
+        assert!(steps.step(matches!(step, Step::Sync(_)).then_some(Errno::IO)));
+    }
+    assert_eq!(poll(&mut store), Some(ticket));
+    assert!(store.finish(ticket, &mut Vec::new()).is_ok());
+    assert_eq!(poll(&mut store), None);
+    assert_ne!(store.write_verifier(), told);
+}

@@ -109,3 +109,49 @@ fn what_was_lost_is_told_of_whoever_hears_of_it_first() {
         );
     }
 }
+
+/// The same, if the store closed its descriptor of the file meanwhile: one that is opened later is told nothing of an error
+/// that somebody heard of already.
+#[test]
+fn what_was_lost_is_told_of_though_the_file_was_not_used_for_long() {
+    if !is_root() {
+        return stag_testing::skipped("only root mounts file systems");
+    }
+    for kind in ["xfs", "ext4"] {
+        let mounted = match Mounted::new(kind, 200 * MIB) {
+            Ok(mounted) => mounted,
+            Err(error) => {
+                stag_testing::skipped(format_args!("no {kind} on a loop device here: {error}"));
+                continue;
+            }
+        };
+        let pool = Lab::pool(PAGE, 1024);
+        let inside = Scratch(mounted.files().join("export"));
+        fs::create_dir(&inside.0).unwrap();
+        let store = Lab::open(&inside, &pool, |config| config.descriptors_max = 16);
+        let mut lab = Lab { pool, store: store.into(), seconds: 0, baseline: 0, scratch: Some(inside) };
+        let file = lab.file("f");
+        let others: Vec<_> = (0..40).map(|index| lab.file(&format!("other-{index}"))).collect();
+        lab.settle().unwrap();
+        mounted.fill();
+        let data = vec![7; MIB];
+        for block in 0..64 {
+            let data = WriteData::Inline(&data);
+            lab.write_of(&Caller::ROOT, file, (block * MIB) as u64, data, Stable::Unstable).unwrap();
+        }
+        let told = lab.store.write_verifier();
+        for other in others {
+            lab.read(other, 0, 1);
+            lab.commit(other).unwrap();
+        }
+        let path = lab.scratch.as_ref().unwrap().0.join("f");
+        let lost = File::open(path).unwrap().sync_all();
+        assert!(lost.is_err(), "{kind}: there was room enough");
+        let committed = lab.commit(file);
+        println!("{kind}: {lost:?}; COMMIT {committed:?}");
+        assert!(
+            committed.is_err() || lab.store.write_verifier() != told,
+            "{kind}: 64 MiB are lost, and COMMIT says nothing of it"
+        );
+    }
+}
