@@ -20,6 +20,7 @@ mod disk;
 mod ring;
 mod steps;
 pub mod system;
+mod users;
 
 pub use completion::{Completion, Data, PIECES_MAX, PIECES_USUAL, Pieces, Refused};
 pub use disk::{Disk, DiskConfig, Method, Statistics, Sync};

@@ -2,11 +2,11 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::panic::resume_unwind;
-use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
+
+pub use crate::users::{FileUser, FileUsers};
 
 /// The most octets of a kernel's file handle.
 const HANDLE_LEN_MAX: usize = 128;
@@ -120,125 +120,6 @@ pub fn file_time() -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
-/// Whom the kernel takes a thread for when it works on files.
-#[derive(Clone, Copy, Debug)]
-pub struct FileUser<'a> {
-    /// User; not 4294967295, which stands for nobody.
-    pub uid: u32,
-    /// Group; not 4294967295.
-    pub gid: u32,
-    /// Supplementary groups.
-    pub groups: &'a [u32],
-    /// Whether the thread keeps the capabilities that it has: then only what it makes is the user's. Without, it may do
-    /// what the user may.
-    pub privileged: bool,
-}
-
-/// The kernel's `struct __user_cap_data_struct`, twice.
-type Capabilities = [[u32; 3]; 2];
-
-/// Lets a process that runs as root work on files as other users, one system call at a time.
-///
-/// Each is done by a thread of its own, which sets its user and groups for files alone (`setfsuid`) and ends. The calling
-/// thread keeps its credentials: the kernel refuses work on RDMA connections to a thread that has changed them since it opened the
-/// device, even if they are as before. The kernel makes no core dumps of such a process unless `fs.suid_dumpable` says so.
-#[derive(Debug)]
-pub struct FileUsers {
-    capabilities: Capabilities,
-}
-
-/// Bytes of a file user's stack: it makes a system call or two.
-const STACK_LEN: usize = 128 << 10;
-
-impl FileUsers {
-    /// Sees that it can be done: the calling process is root. [`Errno::PERM`]: it is not, or lacks the
-    /// capabilities `CAP_SETUID` and `CAP_SETGID`.
-    pub fn new() -> Result<FileUsers, Errno> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(Errno::PERM);
-        }
-        let users = FileUsers { capabilities: capabilities()? };
-        // The highest that is valid, so that it is another than ours.
-        let probe = FileUser { uid: u32::MAX - 1, gid: u32::MAX - 1, groups: &[], privileged: true };
-        users.run(&probe, || Ok(()))?;
-        Ok(users)
-    }
-
-    /// Does `act` as `user`, on another thread, and waits for it. `act` makes system calls on files, and returns.
-    ///
-    /// [`Errno::INVAL`]: there can be no such user. [`Errno::PERM`]: the kernel refuses to act as it. [`Errno::AGAIN`]: there
-    /// can be no more threads. `act` was not done then.
-    pub fn run<T: Send>(
-        &self,
-        user: &FileUser<'_>,
-        act: impl FnOnce() -> Result<T, Errno> + Send,
-    ) -> Result<T, Errno> {
-        if user.uid == u32::MAX || user.gid == u32::MAX || user.groups.contains(&u32::MAX) {
-            return Err(Errno::INVAL);
-        }
-        let begin = || {
-            set_groups(user.groups)?;
-            set_file_gid(user.gid)?;
-            // Takes the capabilities that are about files from the effective ones, unless it is root.
-            set_file_uid(user.uid)?;
-            if user.privileged && user.uid != 0 {
-                set_capabilities(&self.capabilities)?;
-            }
-            act()
-        };
-        thread::scope(|scope| {
-            let builder = thread::Builder::new().name("stag-file-user".into()).stack_size(STACK_LEN);
-            let started = builder.spawn_scoped(scope, begin);
-            let started = started.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
-            started.join().unwrap_or_else(|panic| resume_unwind(panic))
-        })
-    }
-}
-
-fn set_file_uid(uid: u32) -> Result<(), Errno> {
-    // SAFETY: changes nothing but whom the kernel takes this thread for. It says only what was before, so it is asked
-    // again, for what cannot be.
-    let now = unsafe {
-        libc::setfsuid(uid);
-        libc::setfsuid(u32::MAX)
-    };
-    if now as u32 == uid { Ok(()) } else { Err(Errno::PERM) }
-}
-
-fn set_file_gid(gid: u32) -> Result<(), Errno> {
-    // SAFETY: as in `set_file_uid`.
-    let now = unsafe {
-        libc::setfsgid(gid);
-        libc::setfsgid(u32::MAX)
-    };
-    if now as u32 == gid { Ok(()) } else { Err(Errno::PERM) }
-}
-
-/// Of this thread alone: the C library's function is for all.
-fn set_groups(groups: &[u32]) -> Result<(), Errno> {
-    // SAFETY: the kernel reads as many groups as there are.
-    let status = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
-    if status < 0 { Err(last()) } else { Ok(()) }
-}
-
-/// `_LINUX_CAPABILITY_VERSION_3`, and the calling thread.
-const CAPABILITY_HEADER: [u32; 2] = [0x2008_0522, 0];
-
-fn capabilities() -> Result<Capabilities, Errno> {
-    let mut header = CAPABILITY_HEADER;
-    let mut sets = Capabilities::default();
-    // SAFETY: both have the kernel's layout for this version, and are writable.
-    let status = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
-    if status < 0 { Err(last()) } else { Ok(sets) }
-}
-
-fn set_capabilities(sets: &Capabilities) -> Result<(), Errno> {
-    let mut header = CAPABILITY_HEADER;
-    // SAFETY: as in `capabilities`; the kernel reads `sets`, and writes `header` at most.
-    let status = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) };
-    if status < 0 { Err(last()) } else { Ok(()) }
-}
-
-fn last() -> Errno {
+pub(crate) fn last() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
