@@ -39,6 +39,7 @@ pub mod options;
 pub mod output;
 pub mod remote;
 pub mod repair;
+pub mod seed;
 pub mod stagd;
 pub mod timings;
 pub mod tool;

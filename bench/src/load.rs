@@ -1,5 +1,6 @@
 //! The client: keeps Calls outstanding on its connections, and takes their times.
 
+use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -99,7 +100,8 @@ impl<'a, P: Opened> Client<'a, P> {
         let memory = Memory::new(&config, blocks * block + (8 << 20))?;
         let mut provider = P::open(scenario)?;
         provider.register(&memory.arena)?;
-        let engine = Engine::new(provider, (), memory.pools.clone(), config, number as u32 + 7)?;
+        let seed = RandomState::new().hash_one(number) as u32;
+        let engine = Engine::new(provider, (), memory.pools.clone(), config, seed)?;
         let take = |len| memory.pools.payload.take_len(len).context("the client's payload pool is too small");
         let mut data = take(scenario.size.max(1))?;
         for (index, octet) in data.iter_mut().enumerate() {

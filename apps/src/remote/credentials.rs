@@ -5,6 +5,8 @@ use std::fs;
 use stag::wire::rpc::{AuthSys, Gids};
 use stag::wire::xdr::Writer;
 
+use crate::seed::random_seed;
+
 /// The body of an AUTH_SYS credential of this process.
 pub(super) fn encode() -> Vec<u8> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -19,7 +21,7 @@ pub(super) fn encode() -> Vec<u8> {
     groups.truncate(AuthSys::GIDS_MAX as usize);
     let machine = machine.trim().as_bytes();
     let body = AuthSys {
-        stamp: std::process::id(),
+        stamp: random_seed(),
         machine_name: &machine[..machine.len().min(AuthSys::MACHINE_NAME_LEN_MAX as usize)],
         uid: effective("Uid:"),
         gid: effective("Gid:"),

@@ -1,6 +1,5 @@
 //! One connection of a client, driven on the calling thread: begins Calls and waits for their ends.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use super::credentials;
 use crate::commands::explain;
 use crate::counters::Counters;
 use crate::limits;
+use crate::seed::random_seed;
 use crate::timings::Timings;
 use crate::url::Url;
 
@@ -117,9 +117,8 @@ impl<P: Provider> Link<P> {
         };
         let mut provider = open().map_err(|error| broken(&error))?;
         provider.register(&arena).map_err(|error| broken(&error))?;
-        // Any number will do, but it should differ from run to run.
-        let seed = RandomState::new().hash_one(std::process::id()) as u32;
-        let mut engine = Engine::new(provider, (), pools, config, seed).map_err(|error| broken(&error))?;
+        let mut engine =
+            Engine::new(provider, (), pools, config, random_seed()).map_err(|error| broken(&error))?;
         let clock = clock();
         let now = clock.now();
         engine.poll(now);

@@ -13,6 +13,8 @@ use stag::wire::record::{FRAGMENTS_MAX, MARK_LEN, Mark};
 use stag::wire::rpc::{Accepted, AuthStat, CallHeader, Denied, OpaqueAuth, ReplyBody, ReplyHeader, flavor};
 use stag::wire::xdr::{Reader, Writer};
 
+use crate::seed::random_seed;
+
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -78,8 +80,8 @@ impl TcpRpc {
         for address in addresses {
             match open(address) {
                 Ok((stream, from_reserved_port)) => {
-                    // Any number will do: the connection is ours alone.
-                    return Ok(TcpRpc { stream, xid: std::process::id(), from_reserved_port });
+                    // A server that recorded an earlier Call with this xid must not take ours for it.
+                    return Ok(TcpRpc { stream, xid: random_seed(), from_reserved_port });
                 }
                 Err(error) => last = error,
             }
@@ -226,6 +228,14 @@ mod tests {
     }
 
     const LAST: u32 = 1 << 31;
+
+    #[test]
+    fn each_connection_begins_with_another_xid() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let xid = || TcpRpc::connect("127.0.0.1", port).unwrap().xid;
+        assert_ne!(xid(), xid());
+    }
 
     #[test]
     fn a_reply_in_fragments_is_put_together() {

@@ -20,6 +20,7 @@ use stag::wire::rpcbind::{
 use stag::wire::xdr::{Overflow, Reader, Writer};
 
 use crate::failure::Failure;
+use crate::seed::random_seed;
 
 /// rpcbind's local socket: where it is on all systems of today.
 const SOCKET: &str = "/run/rpcbind.sock";
@@ -119,7 +120,7 @@ struct Rpcbind {
 
 impl Rpcbind {
     fn connect() -> Result<Rpcbind, Refusal> {
-        let new = |stream| Rpcbind { stream, xid: std::process::id(), is_old: false };
+        let new = |stream| Rpcbind { stream, xid: random_seed(), is_old: false };
         if let Ok(stream) = UnixStream::connect(SOCKET) {
             let timed = stream.set_read_timeout(Some(TIMEOUT)).and(stream.set_write_timeout(Some(TIMEOUT)));
             timed.map_err(Refusal::Silent)?;

@@ -26,6 +26,7 @@ use crate::failure::Failure;
 use crate::limits;
 use crate::locality;
 use crate::output::Output;
+use crate::seed::random_seed;
 use crate::url::{Fabric, Url};
 use crate::values::{Poll, Size};
 
@@ -192,7 +193,7 @@ impl Server<'_> {
         let programs = (registry.clone(), locking.clone());
         let services = services::make(settings, plan, &pools, &clock, programs, &mut notes)?;
         let mut engine =
-            Engine::new(provider, services, pools, plan.engine, std::process::id()).map_err(Failure::run)?;
+            Engine::new(provider, services, pools, plan.engine, random_seed()).map_err(Failure::run)?;
         let (mut places, mut programs) = (Vec::new(), Vec::new());
         for place in &settings.listen {
             let fail = |error| {

@@ -10,6 +10,7 @@
 //! say. It is driven by [`CallOut::poll`], from the reactor that owns it. One connection for each Call: there are few.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
@@ -201,7 +202,8 @@ impl TcpCallOut {
             failed: Vec::new(),
             ports: HashMap::new(),
             last_id: 0,
-            xid: 0,
+            // Clients that remember Calls of an earlier run must not take ours for those.
+            xid: RandomState::new().hash_one(0) as u32,
             next_look: Duration::ZERO,
         }
     }
