@@ -8,7 +8,7 @@ use stag::fabric::shm::Admit;
 
 /// How servers are connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct ConnectionOptions {
     /// The TCP port of MOUNT, for URLs that do not say it.
     pub mount_port: Option<u16>,
     /// Whether a connection that ends is the end of the command.
@@ -25,9 +25,9 @@ pub struct Options {
     pub shm_allow: Vec<Admit>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for ConnectionOptions {
+    fn default() -> ConnectionOptions {
+        ConnectionOptions {
             mount_port: None,
             no_reconnect: false,
             crc: true,
@@ -39,15 +39,15 @@ impl Default for Options {
     }
 }
 
-static OPTIONS: OnceLock<Options> = OnceLock::new();
+static OPTIONS: OnceLock<ConnectionOptions> = OnceLock::new();
 
 /// Sets them. Only the first time counts.
-pub fn set(options: Options) {
+pub fn set(options: ConnectionOptions) {
     let _ = OPTIONS.set(options);
 }
 
 /// What was set, or the default.
 #[must_use]
-pub fn get() -> Options {
+pub fn get() -> ConnectionOptions {
     OPTIONS.get().cloned().unwrap_or_default()
 }

@@ -26,7 +26,7 @@ mod signals;
 mod state;
 
 pub use listen::Listen;
-pub use options::Options;
+pub use options::StagdOptions;
 pub(crate) use plan::MEMORY_PER_OBJECT;
 use plan::Plan;
 use serve::Place;
@@ -44,7 +44,7 @@ pub(crate) use settings::memory_unasked;
 )]
 struct Stagd {
     #[command(flatten)]
-    options: Options,
+    options: StagdOptions,
     /// Print one JSON object a line instead of text
     #[arg(long)]
     json: bool,
@@ -94,7 +94,7 @@ fn export_help(out: &mut Output) -> Result<(), Failure> {
 }
 
 /// Serves until told to stop.
-pub fn run(options: &Options, out: &mut Output) -> Result<(), Failure> {
+pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), Failure> {
     if options.export.iter().any(|export| export == "help") {
         return export_help(out);
     }

@@ -10,7 +10,7 @@ use crate::commands::{
 };
 use crate::failure::Failure;
 use crate::flags::{self, Flag};
-use crate::options::{self, Options};
+use crate::options::{self, ConnectionOptions};
 use crate::output::Output;
 use crate::url::{Fabric, Place};
 use crate::values::{CongestionControl, Exposure, Switch};
@@ -79,7 +79,7 @@ enum Command {
     Explain(explain::Explain),
     /// The server, for `stag demo` where only `stag` was built
     #[command(hide = true)]
-    Stagd(stagd::Options),
+    Stagd(stagd::StagdOptions),
 }
 
 impl Command {
@@ -172,7 +172,7 @@ pub fn main() -> ExitCode {
     if let Err(failure) = limits::survive_file_size_limit().and_then(|()| stag.check()) {
         return failure.report("stag");
     }
-    options::set(Options {
+    options::set(ConnectionOptions {
         mount_port: stag.mountport,
         no_reconnect: stag.no_reconnect,
         crc: stag.crc != Some(Switch::Off),

@@ -231,13 +231,13 @@ fn is_taken_by_device(place: &Listen, all: &[Listen]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stagd::Options;
+    use crate::stagd::StagdOptions;
 
     fn settings(listen: &[&str]) -> Settings {
-        let options = Options {
+        let options = StagdOptions {
             export: vec!["mem:/data".into()],
             listen: listen.iter().map(|url| url.parse().unwrap()).collect(),
-            ..Options::default()
+            ..StagdOptions::default()
         };
         Settings::new(&options).unwrap()
     }

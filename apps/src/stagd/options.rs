@@ -16,7 +16,7 @@ use super::listen::Listen;
 /// Everything that can be set, and nothing decided yet.
 #[derive(Clone, Debug, Default, Args, serde::Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct Options {
+pub struct StagdOptions {
     /// What is served: a [`stag::nfs::export::Export`] each
     #[serde(deserialize_with = "one_or_many")]
     #[arg(long, value_name = "SPEC", help = "mem:/PATH or dir:/PATH[,OPTIONS]; help lists")]
@@ -87,14 +87,14 @@ pub struct Options {
     pub until_eof: bool,
 }
 
-impl Options {
+impl StagdOptions {
     /// These, and for whatever they leave open the configuration file's.
-    pub fn with_file(&self) -> Result<Options, Failure> {
+    pub fn with_file(&self) -> Result<StagdOptions, Failure> {
         let Some(path) = &self.config else { return Ok(self.clone()) };
         let file = read(path)?;
         let flags = self.clone();
         let lists = |flags: Vec<_>, file| if flags.is_empty() { file } else { flags };
-        Ok(Options {
+        Ok(StagdOptions {
             export: lists(flags.export, file.export),
             listen: if flags.listen.is_empty() { file.listen } else { flags.listen },
             memory: flags.memory.or(file.memory),
@@ -147,7 +147,7 @@ fn one_or_many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) 
     deserializer.deserialize_any(List(PhantomData))
 }
 
-fn read(path: &Path) -> Result<Options, Failure> {
+fn read(path: &Path) -> Result<StagdOptions, Failure> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|error| {
         Failure::usage(format_args!("--config {name}: {error}; name a file that can be read"))

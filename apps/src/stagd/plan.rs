@@ -181,7 +181,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stagd::Options;
+    use crate::stagd::StagdOptions;
 
     fn plan(memory: &str, threshold: &str, credits: u32) -> Result<(Settings, Plan), Failure> {
         plan_over("shm://test", memory, threshold, credits)
@@ -193,13 +193,13 @@ mod tests {
         threshold: &str,
         credits: u32,
     ) -> Result<(Settings, Plan), Failure> {
-        let options = Options {
+        let options = StagdOptions {
             export: vec!["mem:/data".into()],
             listen: vec![url.parse().unwrap()],
             memory: Some(memory.parse().unwrap()),
             inline_threshold: Some(threshold.parse().unwrap()),
             credits: Some(credits),
-            ..Options::default()
+            ..StagdOptions::default()
         };
         let settings = Settings::new(&options)?;
         let plan = Plan::new(&settings)?;
@@ -221,19 +221,19 @@ mod tests {
 
     #[test]
     fn many_connections_are_paid_for_and_find_credits() {
-        let options = Options {
+        let options = StagdOptions {
             export: vec!["mem:/data".into()],
             listen: vec!["iwarp://[::]:20049".parse().unwrap()],
             memory: Some("256M".parse().unwrap()),
             connections_max: Some(1000),
-            ..Options::default()
+            ..StagdOptions::default()
         };
         let settings = Settings::new(&options).unwrap();
         let Plan { engine, prices, .. } = Plan::new(&settings).unwrap();
         assert_eq!((engine.connections_max, engine.streams_max), (1000, 1000));
         assert!(engine.receives_max >= 4 * 1000, "{}", engine.receives_max);
         assert_eq!(prices.bytes(), settings.memory, "{prices}");
-        let Err(Failure::Usage(text)) = Settings::new(&Options { connections_max: Some(0), ..options })
+        let Err(Failure::Usage(text)) = Settings::new(&StagdOptions { connections_max: Some(0), ..options })
         else {
             panic!("0 clients are no server")
         };

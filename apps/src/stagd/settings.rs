@@ -13,10 +13,10 @@ use crate::flags::{self, Flag};
 use crate::url::Fabric;
 use crate::values::{CongestionControl, Pages, Poll, Size, Switch};
 
-use super::Options;
+use super::StagdOptions;
 use super::listen::{self, Listen};
 
-/// What the server does. See [`Options`] for what each is.
+/// What the server does. See [`StagdOptions`] for what each is.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The exports, and how each was written.
@@ -76,7 +76,7 @@ const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=4096;
 
 impl Settings {
     /// Reads the configuration file, if there is one, and checks everything.
-    pub fn new(options: &Options) -> Result<Settings, Failure> {
+    pub fn new(options: &StagdOptions) -> Result<Settings, Failure> {
         let options = options.with_file()?;
         if options.export.is_empty() {
             return Err(Failure::usage("nothing to serve; give an --export, for example --export mem:/data"));
@@ -149,7 +149,7 @@ fn within(flag: &str, asked: Option<u32>, range: std::ops::RangeInclusive<u32>) 
 }
 
 /// Refuses what no place where it listens has a use for.
-fn check_flags(options: &Options) -> Result<(), Failure> {
+fn check_flags(options: &StagdOptions) -> Result<(), Failure> {
     let flags: [Flag; 7] = [
         ("--shm-allow", !options.shm_allow.is_empty(), &["shm"]),
         ("--crc", options.crc.is_some(), &["iwarp"]),

@@ -234,7 +234,7 @@ fn congestion_note(chosen: Option<CongestionControl>) -> Option<String> {
 }
 
 /// Whether the RDMA device that would be used is the kernel's work, as rxe and siw are.
-fn is_software(options: &options::Options) -> bool {
+fn is_software(options: &options::ConnectionOptions) -> bool {
     let config = VerbsConfig { device: options.device.clone(), ..VerbsConfig::default() };
     let survey = survey(&config);
     let used = |device: &&SurveyedDevice| survey.chosen.as_ref() == Some(&device.kernel.name);
