@@ -106,7 +106,9 @@ pub(crate) fn copy(
     end(&copier, signal)?;
     let elapsed = clock.now();
     let copied = Copied { seconds: elapsed.as_secs_f64(), ..copier.copied.take() };
-    copied.tell(elapsed, options.preserve, out)
+    copied.tell(elapsed, options.preserve, out)?;
+    // Each was told when it failed.
+    if copied.failed > 0 { Err(Failure::Told) } else { Ok(()) }
 }
 
 /// Connects to a place's server; one that is connected to already is used again.
@@ -231,11 +233,8 @@ fn end(copier: &Copier, signal: Option<i32>) -> Result<(), Failure> {
     if failure.is_none() && signal.is_none() {
         return Ok(());
     }
-    let mut remains: Vec<String> =
-        copier.remains.take().into_iter().map(|(place, what)| format!("{place} {what}")).collect();
-    let partial = copier.partial.take().into_iter().map(|place| format!("{place} may be incomplete"));
-    remains.extend(partial);
-    let remains: String = remains.iter().map(|remain| format!("; {remain}")).collect();
+    let partial = copier.partial.take().into_iter().map(|place| (place, "may be incomplete"));
+    let remains = remains(copier.remains.take().into_iter().chain(partial));
     let done = copier.copied.borrow().amount();
     Err(match (failure, signal) {
         (_, Some(signal)) => Failure::Signal(signal, format!("interrupted after {done}{remains}")),
@@ -243,6 +242,11 @@ fn end(copier: &Copier, signal: Option<i32>) -> Result<(), Failure> {
         (Some(failure), _) => Failure::run(format_args!("{failure}{remains}")),
         (None, None) => unreachable!("there is a reason"),
     })
+}
+
+/// What is left of incomplete files, behind the reason why they are so.
+fn remains(places: impl IntoIterator<Item = (Place, &'static str)>) -> String {
+    places.into_iter().map(|(place, what)| format!("; {place} {what}")).collect()
 }
 
 /// Reads until `buffer` is full or the source ends.

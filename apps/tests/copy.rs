@@ -287,6 +287,89 @@ fn what_exists_is_treated_as_cp_does() {
     assert!(stag_fails(&["cp", "-r", tree_text, &format!("{tree_text}/inner/deeper")]).contains("lies in"));
 }
 
+/// One object after the other fails, in the middle of a tree: each is named, and the rest is copied.
+#[test]
+fn what_fails_in_a_tree_does_not_end_its_copy() {
+    let (server, folder) = (Server::with_data(), Folder::new("goes-on"));
+    let tree = folder.join("tree");
+    fs::create_dir_all(tree.join("inner")).unwrap();
+    for index in 0..30 {
+        fs::write(tree.join(format!("{index:02}")), content(2000, index)).unwrap();
+        fs::write(tree.join(format!("inner/{index:02}")), content(100, index)).unwrap();
+    }
+    let taken = ["05", "inner/00", "inner/29"];
+    fs::hard_link(tree.join("inner/00"), tree.join("inner/second")).unwrap();
+    symlink("05", tree.join("link")).unwrap();
+    let tree_text = tree.to_str().unwrap();
+    for (jobs, kept) in [("1", "-rT"), ("8", "-rT"), ("8", "-rpT")] {
+        let target = server.at(&format!("data/{jobs}{kept}"));
+        stag_ok(&["mkdir", &target]);
+        stag_ok(&["mkdir", &format!("{target}/inner")]);
+        for name in taken {
+            stag_ok(&["mkdir", &format!("{target}/{name}")]);
+        }
+        let output = stag(&["--json", "put", kept, "-j", jobs, tree_text, &target]);
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{complaint}");
+        let mut lines: Vec<&str> = complaint.lines().collect();
+        lines.sort_unstable();
+        let expected = taken.map(|name| format!("stag: {target}/{name}: is a folder"));
+        assert_eq!(lines, expected, "-j {jobs}");
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&told["failed"], &told["files"]), (&3.into(), &58.into()), "{told}");
+        // Back, into a tree where folders and files have changed places once more.
+        let back = folder.join(&format!("back{jobs}{kept}"));
+        fs::create_dir_all(back.join("inner/01")).unwrap();
+        for name in taken {
+            stag_ok(&["rm", "-r", &format!("{target}/{name}")]);
+        }
+        let output = stag(&["get", kept, "-j", jobs, &target, back.to_str().unwrap()]);
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), complaint.lines().count()), (Some(1), 1), "{complaint}");
+        assert!(complaint.contains("inner/01: "), "{complaint}");
+        let summary = String::from_utf8(output.stdout).unwrap();
+        assert!(summary.contains("not copied: 1 object, named on standard error"), "{summary}");
+        fs::remove_dir(back.join("inner/01")).unwrap();
+        fs::copy(tree.join("inner/01"), back.join("inner/01")).unwrap();
+        for name in taken {
+            fs::copy(tree.join(name), back.join(name)).unwrap();
+        }
+        assert_same_tree(&tree, &back);
+    }
+}
+
+/// What may not be read is not copied either; nothing of it is made.
+#[test]
+fn what_may_not_be_read_in_a_tree_does_not_end_its_copy() {
+    let folder = Folder::new("unreadable");
+    let tree = folder.join("tree");
+    fs::create_dir_all(tree.join("closed")).unwrap();
+    for (name, mode) in [("a", 0o644), ("b", 0o600), ("c", 0o644), ("closed", 0o700)] {
+        if name != "closed" {
+            fs::write(tree.join(name), name).unwrap();
+        }
+        fs::set_permissions(tree.join(name), Permissions::from_mode(mode)).unwrap();
+    }
+    if fs::metadata(&tree).unwrap().uid() != 0 {
+        return stag_testing::skipped("only root is somebody else on the server");
+    }
+    fs::set_permissions(&tree, Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&folder.0, Permissions::from_mode(0o755)).unwrap();
+    let server = Server::start(&["--export", &format!("dir:{}", tree.display())]);
+    let (url, back) = (server.at(&tree.display().to_string()[1..]), folder.join("back"));
+    let output = stag(&["get", "-r", &url, back.to_str().unwrap()]);
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    let mut lines: Vec<&str> = complaint.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["b", "closed"].map(|name| format!("stag: {url}/{name}: permission denied")));
+    assert_eq!(
+        (fs::read(back.join("a")).unwrap(), fs::read(back.join("c")).unwrap()),
+        (b"a".into(), b"c".into())
+    );
+    assert!(!back.join("b").exists());
+}
+
 #[test]
 fn attributes_are_kept_if_wanted_and_their_loss_is_said() {
     let (server, folder) = (Server::with_data(), Folder::new("attributes"));

@@ -28,6 +28,8 @@ pub(super) struct Copied {
     pub(super) links: u64,
     /// Further names of files that were copied already.
     pub(super) hard_links: u64,
+    /// Files, folders and links that were not copied, or not completely, because something failed.
+    pub(super) failed: u64,
     /// Left out: neither file, folder nor symbolic link.
     pub(super) skipped: u64,
     /// Of these the first ones.
@@ -91,6 +93,9 @@ impl Copied {
         out.object(self)?;
         let (amount, rate) = (self.amount(), Rate(self.bytes - self.hole_bytes, elapsed));
         out.line(format_args!("{amount} in {} ({rate})", Time(elapsed)))?;
+        if self.failed > 0 {
+            out.line(format_args!("not copied: {}, named on standard error", count(self.failed, "object")))?;
+        }
         if self.skipped > 0 {
             let number = count(self.skipped, "object");
             out.line(format_args!("left out {number}, neither file, folder nor symbolic link:"))?;
@@ -151,6 +156,11 @@ impl Progress {
         if !self.bar.is_hidden() {
             self.bar.set_message(count(files, "file"));
         }
+    }
+
+    /// Tells of a part that failed, and what is left of it.
+    pub(super) fn complain(&self, failure: &Failure, remains: &str) {
+        self.bar.suspend(|| eprintln!("stag: {failure}{remains}"));
     }
 
     /// Takes it off the screen.

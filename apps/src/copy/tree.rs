@@ -16,7 +16,7 @@ use stag::wire::nfs3::Status;
 use super::flight::Allowance;
 use super::found::{Found, Kind, MODE_MASK, SPECIAL_MASK};
 use super::report::{Copied, Progress};
-use super::{CopyOptions, Halt, keep, local};
+use super::{CopyOptions, Halt, keep, local, remains};
 use crate::failure::Failure;
 use crate::remote::session::{Listing, Session, Tasks};
 use crate::remote::{Handle, Node, RemoteError};
@@ -174,7 +174,7 @@ pub(super) struct Copier {
     pub(super) partial: RefCell<Vec<Place>>,
     /// Partial files that could not be removed, and why.
     pub(super) remains: RefCell<Vec<(Place, &'static str)>>,
-    /// Why it was given up.
+    /// Why it was given up: what fails alone is told at once.
     pub(super) failure: RefCell<Option<Failure>>,
     pub(super) is_halted: Cell<bool>,
     first_names: RefCell<HashMap<(u64, u64), FirstName>>,
@@ -208,12 +208,23 @@ impl Copier {
     /// Takes jobs until there are none.
     pub(super) async fn work(&self) {
         while let Some(job) = self.jobs.take().await {
+            let is_top = matches!(job, Job::Object { is_top: true, .. });
             if let Err(Halt::Failed(failure)) = self.run(job).await {
-                self.failure.borrow_mut().get_or_insert(failure);
-                self.halt();
+                self.fail(failure, is_top);
             }
             self.jobs.done();
         }
+    }
+
+    /// A part of the tree was not copied. The rest goes on, unless it would fail in the same way.
+    fn fail(&self, failure: Failure, is_top: bool) {
+        let mut sessions = self.source.session().into_iter().chain(self.target.session());
+        if is_top || self.is_halted.get() || sessions.any(Session::is_useless) {
+            self.failure.borrow_mut().get_or_insert(failure);
+            return self.halt();
+        }
+        self.copied.borrow_mut().failed += 1;
+        self.progress.complain(&failure, &remains(self.remains.take()));
     }
 
     /// Begins nothing new; what is incomplete is removed.
@@ -303,36 +314,23 @@ impl Copier {
         is_top: bool,
     ) -> Result<(), Halt> {
         let id = source.found.id;
-        if !self.first_names.borrow().contains_key(&id) {
-            self.first_names.borrow_mut().insert(id, FirstName::Busy);
-            let handle = self.file(source, into, name, is_top).await?;
-            let (place, left) = (into.place.join(name), source.found.names - 1);
-            self.first_names.borrow_mut().insert(id, FirstName::Copied { place, handle, left });
-            self.tasks.note();
-            return Ok(());
-        }
-        let first = self.tasks.until(|| {
-            if self.is_halted.get() {
-                return Some(None);
+        let (first, handle) = loop {
+            if !self.first_names.borrow().contains_key(&id) {
+                self.first_names.borrow_mut().insert(id, FirstName::Busy);
+                let copied = self.file(source, into, name, is_top).await;
+                self.tasks.note();
+                let handle = copied.inspect_err(|_| {
+                    // The next name is the first one then.
+                    self.first_names.borrow_mut().remove(&id);
+                })?;
+                let (place, left) = (into.place.join(name), source.found.names - 1);
+                self.first_names.borrow_mut().insert(id, FirstName::Copied { place, handle, left });
+                return Ok(());
             }
-            let mut first_names = self.first_names.borrow_mut();
-            match first_names.get_mut(&id) {
-                Some(FirstName::Busy) => None,
-                Some(FirstName::Copied { place, handle, left }) => {
-                    let first = (place.clone(), handle.clone());
-                    *left -= 1;
-                    if *left == 0 {
-                        first_names.remove(&id);
-                    }
-                    Some(Some(first))
-                }
-                // Somebody gave the file more names meanwhile.
-                None => Some(None),
+            match self.first_name(id).await {
+                Some(first) => break first,
+                None => self.check()?,
             }
-        });
-        let Some((first, handle)) = first.await else {
-            self.check()?;
-            return self.file(source, into, name, is_top).await.map(drop);
         };
         let place = into.place.join(name);
         match (&first, &place, &self.target) {
@@ -360,6 +358,30 @@ impl Copier {
         }
         self.copied.borrow_mut().hard_links += 1;
         Ok(())
+    }
+
+    /// Waits for the copy of the first name of a file. `None`: there is none, since it failed, or since somebody
+    /// gave the file more names meanwhile; or the copy was given up.
+    async fn first_name(&self, id: (u64, u64)) -> Option<(Place, Option<Handle>)> {
+        let look = || {
+            if self.is_halted.get() {
+                return Some(None);
+            }
+            let mut first_names = self.first_names.borrow_mut();
+            match first_names.get_mut(&id) {
+                Some(FirstName::Busy) => None,
+                Some(FirstName::Copied { place, handle, left }) => {
+                    let first = (place.clone(), handle.clone());
+                    *left -= 1;
+                    if *left == 0 {
+                        first_names.remove(&id);
+                    }
+                    Some(Some(first))
+                }
+                None => Some(None),
+            }
+        };
+        self.tasks.until(look).await
     }
 
     /// Removes what has a name that is needed, unless it is `wanted` already (then `false`). Never a folder.

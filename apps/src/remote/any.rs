@@ -134,6 +134,10 @@ impl AnyLink {
         on!(self, link => link.is_interrupted())
     }
 
+    pub(super) fn is_useless(&self) -> bool {
+        on!(self, link => link.is_useless())
+    }
+
     pub(super) fn finished(&mut self) -> Result<Finished, RemoteError> {
         on!(self, link => link.finished())
     }

@@ -86,6 +86,8 @@ pub(super) struct Link<P: Provider> {
     closed: Option<CloseReason>,
     /// It ended, and is being made anew.
     interrupted: bool,
+    /// A Call failed in a way in which all others will.
+    is_useless: bool,
 }
 
 impl<P: Provider> Link<P> {
@@ -136,6 +138,7 @@ impl<P: Provider> Link<P> {
             reconnects,
             closed: None,
             interrupted: false,
+            is_useless: false,
         };
         link.establish(url)?;
         Ok(link)
@@ -252,6 +255,7 @@ impl<P: Provider> Link<P> {
         match completed.result {
             Ok(_) => {}
             Err(CallError::ProgramUnavailable | CallError::ProgramMismatch { .. }) => {
+                self.is_useless = true;
                 return Err(RemoteError::NotServed);
             }
             Err(error) => return Err(self.broken(error)),
@@ -326,6 +330,11 @@ impl<P: Provider> Link<P> {
         self.interrupted && self.closed.is_none()
     }
 
+    /// Whether a Call failed in a way in which all others will: no connection, no answer, no such program.
+    pub(super) fn is_useless(&self) -> bool {
+        self.is_useless
+    }
+
     /// Begins a Call, or says `false`: not now. Never waits, even while the connection is being made anew.
     pub(super) fn try_begin<O: Operation>(
         &mut self,
@@ -348,6 +357,8 @@ impl<P: Provider> Link<P> {
 
     /// Why a Call failed; if the connection ended, why that.
     fn broken(&mut self, error: CallError) -> RemoteError {
+        use CallError::{ConnectionLost, NotSent, TimedOut, TransportVersion};
+        self.is_useless |= matches!(error, TimedOut | NotSent | ConnectionLost | TransportVersion { .. });
         if !matches!(error, CallError::NotSent | CallError::ConnectionLost) {
             return RemoteError::Broken(error.to_string());
         }

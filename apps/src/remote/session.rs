@@ -180,6 +180,11 @@ impl Session {
         self.inner.borrow().remote.link.is_interrupted()
     }
 
+    /// Whether a Call failed in a way in which all others will.
+    pub(crate) fn is_useless(&self) -> bool {
+        self.inner.borrow().remote.link.is_useless()
+    }
+
     fn pass(&self) -> usize {
         let inner = &mut *self.inner.borrow_mut();
         let mut events = inner.remote.link.pass();
