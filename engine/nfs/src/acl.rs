@@ -248,6 +248,12 @@ mod tests {
             ("two masks", with(&[(kind::MASK, 0, 7), (kind::MASK, 0, 6)])),
             ("a permission that there is not", with(&[(kind::MASK, 0, 8)])),
             ("a kind that there is not", with(&[(0x40, 0, 4)])),
+            ("a user that is none", with(&[(kind::USER, u32::MAX, 6), (kind::MASK, 0, 6)])),
+            ("a group that is none", with(&[(kind::GROUP, u32::MAX, 6), (kind::MASK, 0, 6)])),
+            (
+                "a default for a user that is none",
+                with(&[(kind::DEFAULT | kind::USER, u32::MAX, 6), (kind::MASK, 0, 6)]),
+            ),
         ] {
             assert_eq!(list, Err(InvalidAcl), "{what}");
         }

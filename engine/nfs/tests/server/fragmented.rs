@@ -103,6 +103,11 @@ fn single_free_pages_are_as_good_as_runs() {
         hoard.extend(pool.take());
     }
     assert_eq!(list(&mut pair), 2 + 300 + 2);
+    // None is left: the list goes as it fits inline.
+    while pool.transit_free() > 0 {
+        hoard.extend(pool.take());
+    }
+    assert_eq!(list(&mut pair), 2 + 300 + 2);
     // What is full says so, and what is short of memory only for now does not.
     assert_eq!(write(&mut pair, &file, 0, &octets, true), Err(Status::Jukebox));
     hoard.clear();

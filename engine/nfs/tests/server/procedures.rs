@@ -1,6 +1,10 @@
 //! Every procedure, its attributes and its errors.
 
+use stag_fabric::sim::FaultPlan;
 use stag_nfs::client::{Export, Null};
+use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_nfs::server::LockingConfig;
+use stag_nfs::state::Recovered;
 use stag_rpc::Chunks;
 use stag_wire::mount3;
 use stag_wire::nfs3::*;
@@ -343,6 +347,44 @@ fn root_is_nobody_unless_the_export_trusts_it() {
     pair.credential = None;
     assert_eq!(access(&mut pair), access::READ | access::LOOKUP);
     assert_eq!(mkdir(&mut pair, &root, b"d").unwrap_err().status, Status::Acces);
+}
+
+/// Whatever an export squashes: the user or group that is none is the anonymous one, also among the supplementary groups.
+#[test]
+fn who_is_none_is_nobody() {
+    const NONE: u32 = u32::MAX;
+    for squash in ["no", "yes"] {
+        let export = format!("mem:/data,root_squash={squash},anonuid=70,anongid=80");
+        let locking = (LockingConfig::default(), Recovered::nothing());
+        let mut pair = Pair::of(&[&export], 1, FaultPlan::default(), locking, |_, pool| {
+            let config = MemoryConfig {
+                fsid: 1,
+                data_len_max: 1 << 20,
+                objects_max: 100,
+                names_max: 100,
+                // Where everybody makes what they like.
+                root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
+            };
+            MemoryStore::new(&config, pool.clone(), Time::default()).unwrap().into()
+        });
+        let folder = pair.root.clone();
+        for (uid, gid, owners) in [(NONE, NONE, (70, 80)), (NONE, 5, (70, 5)), (5, NONE, (5, 80))] {
+            pair.credential = Some(credential(uid, gid, &[]));
+            let made = mkdir(&mut pair, &folder, format!("{uid} {gid}").as_bytes()).unwrap();
+            let found = getattr(&mut pair, &made).unwrap();
+            assert_eq!((found.uid, found.gid), owners, "root_squash={squash}");
+        }
+        // A member of the anonymous group by a supplementary one.
+        let shut = lookup(&mut pair, &folder, format!("5 {NONE}").as_bytes()).unwrap();
+        pair.credential = Some(credential(5, 5, &[]));
+        let attributes = SetAttributes { mode: Some(0o070), ..SetAttributes::default() };
+        let object = Handle(&shut);
+        pair.ask(SetattrArguments { object, attributes, guard: None }, |reply| reply.unwrap());
+        for (gids, allowed) in [(&[7][..], false), (&[7, NONE], true)] {
+            pair.credential = Some(credential(9, 9, gids));
+            assert_eq!(mkdir(&mut pair, &shut, b"d").is_ok(), allowed, "{gids:?}");
+        }
+    }
 }
 
 #[test]

@@ -703,8 +703,24 @@ fn limits_are_the_file_systems() {
         let more = SetAttributes { size: Some(limits.file_len_max + 1), ..NONE };
         assert_eq!(lab.set(&ROOT, file, more), Err(Status::FBig));
     }
-    assert!(limits.links_max > 1 && limits.name_len_max > 0 && limits.name_len_max <= 255);
-    println!("{limits:?}");
+    assert!(limits.name_len_max > 0 && limits.name_len_max <= 255);
+}
+
+/// Two file systems, usually, which say different things.
+#[test]
+fn links_are_as_many_as_the_file_system_takes() {
+    let mut places = vec![Scratch::new()];
+    let memory = PathBuf::from(format!("/dev/shm/stag-nfs-links-{}", std::process::id()));
+    places.extend(fs::create_dir(&memory).is_ok().then(|| Scratch(memory)));
+    for scratch in places {
+        let found = Lab::open(&scratch, &Lab::pool(PAGE, 16), |_| {}).limits().links_max;
+        let output = std::process::Command::new("getconf").arg("LINK_MAX").arg(&scratch.0).output();
+        let text = output.ok().and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
+        let Ok(links_max) = text.trim().parse::<u64>() else {
+            return stag_testing::skipped("getconf does not say how many links a file may have");
+        };
+        assert_eq!(u64::from(found), links_max.min(u32::MAX.into()), "{}", scratch.0.display());
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use stag_disk::{Disk, Errno, Step, Steps};
 use stag_nfs::caller::Caller;
 use stag_nfs::store::{Finished, ObjectId, Progress, Special, Store, Ticket, WriteData};
@@ -226,6 +227,32 @@ fn a_stable_write_that_fails_changes_the_verifier() {
         // Nobody was told of anything: those who commit are, still.
         assert!(!fail(Stable::Unstable, error), "{error}");
     }
+}
+
+/// Every WRITE to a file that is marked synchronous is a stable one to the kernel, whatever the client asked for.
+#[test]
+fn a_write_to_a_synchronous_file_that_fails_changes_the_verifier() {
+    let (mut store, steps, scratch) = stepped(true);
+    let root = store.root();
+    let file = store.create(&ROOT, root, b"f", &CreateHow::Guarded(NONE), NOW).unwrap();
+    settle(&mut store, &steps);
+    let mut is_told = || {
+        let before = store.write_verifier();
+        let write = store.write(&ROOT, file, 0, WriteData::Inline(b"hello"), Stable::Unstable, NOW);
+        let Ok(Progress::Later(write)) = write else { panic!("{write:?}") };
+        assert_eq!(poll(&mut store), None);
+        assert!(steps.step(Some(Errno::NOSPC)));
+        assert_eq!(poll(&mut store), Some(write));
+        assert_eq!(store.finish(write, &mut Vec::new()), Err(Status::NoSpc));
+        store.write_verifier() != before
+    };
+    assert!(!is_told());
+    let open = std::fs::File::open(scratch.0.join("f")).unwrap();
+    let marked = ioctl_getflags(&open).and_then(|flags| ioctl_setflags(&open, flags | IFlags::SYNC));
+    if let Err(error) = marked {
+        return stag_testing::skipped(format_args!("no file can be marked synchronous here: {error}"));
+    }
+    assert!(is_told());
 }
 
 /// COMMITs of one file share syncs in the same way, and WRITEs between go their own way.

@@ -2,7 +2,7 @@
 
 use stag_nfs::caller::Caller;
 use stag_nfs::memory::{MemoryConfig, RootAttributes};
-use stag_nfs::store::{ListStart, ObjectId, Store, WriteData};
+use stag_nfs::store::{ListStart, ObjectId, Special, Store, WriteData};
 use stag_wire::nfs3::{CreateHow, SetAttributes, SetTime, Stable, Status, Time, access};
 
 use crate::lab::{CONFIG, Lab, NONE, is_root};
@@ -266,6 +266,14 @@ fn nothing_belongs_to_the_user_that_is_none() {
             if is_root() || lab.is_memory() {
                 let how = CreateHow::Guarded(set);
                 assert_eq!(lab.create(&Caller::ROOT, root, "g", &how), Err(Status::Inval));
+                let (now, store) = (lab.now(), &mut lab.store);
+                let made = [
+                    store.create(&Caller::ROOT, root, b"g", &CreateHow::Unchecked(set), now),
+                    store.make_directory(&Caller::ROOT, root, b"g", &set, now),
+                    store.make_symlink(&Caller::ROOT, root, b"g", b"x", &set, now),
+                    store.make_special(&Caller::ROOT, root, b"g", Special::Fifo, &set, now),
+                ];
+                assert_eq!(made, [Err(Status::Inval); 4]);
                 assert_eq!(lab.store.lookup(&Caller::ROOT, root, b"g"), Err(Status::NoEnt));
             }
         }

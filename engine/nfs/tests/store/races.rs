@@ -442,3 +442,28 @@ fn a_file_that_gets_another_name() {
         },
     );
 }
+
+/// What was made cannot be what was asked for, and is taken back: only what was made.
+#[test]
+fn a_file_that_cannot_be_made() {
+    if !applies() {
+        return;
+    }
+    let mut race = Race::new(0o1777, secret_file);
+    if race.lab.store.limits().file_len_max == i64::MAX as u64 {
+        return stag_testing::skipped("no file is too large here");
+    }
+    race.run(
+        "CREATE that fails",
+        |_| {},
+        |race| {
+            let now = race.lab.now();
+            let set = SetAttributes { size: Some(i64::MAX as u64), ..everything() };
+            let (name, how) = (NAME.as_bytes(), CreateHow::Guarded(set));
+            let made = race.lab.store.create(&race.user, race.folder, name, &how, now);
+            assert!(matches!(made, Err(Status::FBig | Status::Exist | Status::Acces)), "{made:?}");
+            let _ = race.lab.settle();
+        },
+        Race::clear,
+    );
+}
