@@ -151,6 +151,18 @@ mod tests {
     }
 
     #[test]
+    fn all_connections_together_leave_pages_to_messages() {
+        let pool = pool(3200);
+        let mut taken = Vec::new();
+        for pages in [1000, 100, 10, 1] {
+            while TransitShare::default().may_take(&pool, pages) {
+                taken.push(pool.take_len(pages * 4096).expect("it is free"));
+            }
+        }
+        assert_eq!(pool.transit_free(), RESERVE_MAX);
+    }
+
+    #[test]
     fn probes_of_all_connections_leave_most_of_the_memory() {
         let pool = pool(3200);
         for connections in [1, 24, 240, 4096] {

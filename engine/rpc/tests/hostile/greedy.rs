@@ -64,6 +64,8 @@ fn clients_that_never_let_their_chunks_be_read() {
     bench.check_alive(0);
     (1..12).for_each(|client| fall_silent(&mut bench, client, LARGE));
     bench.run_for(Duration::from_millis(100));
+    let pool = &bench.server.memory.pools.payload;
+    assert!(pool.outstanding() <= pool.transit() / 4, "{} pages are held", pool.outstanding());
     check_honest(&mut bench, Duration::from_millis(100));
     // The server has nothing to do, and knows it.
     let now = bench.world.now();
@@ -107,6 +109,28 @@ fn a_trickle_keeps_no_other_pull_alive() {
     assert_eq!(bench.server.engine.statistics().peers_stuck, 1);
     assert_eq!(bench.server.memory.pools.payload.outstanding(), 0);
     check_honest(&mut bench, Duration::from_millis(100));
+    close(bench);
+}
+
+/// Each whole Read that it lets be done is of use to its own Call alone.
+#[test]
+fn a_call_that_is_done_now_and_then_keeps_no_other_pull_alive() {
+    let mut bench = bench(2);
+    bench.check_alive(0);
+    // A single octet comes in one piece.
+    let call = put(&mut bench, 1, 1).expect("a credit");
+    bench.finish(1, call);
+    fall_silent(&mut bench, 1, 1);
+    for done in 1..=3 {
+        bench.run_for(Duration::from_secs(18));
+        assert_eq!(bench.server.engine.statistics().peers_stuck, 0);
+        bench.clients[1].engine.provider_mut().set_readable(Some(1));
+        bench.run_for(Duration::from_secs(1));
+        assert_eq!(bench.clients[1].done.len(), done);
+    }
+    bench.run_for(Duration::from_secs(8));
+    assert_eq!(bench.server.engine.statistics().peers_stuck, 1);
+    assert_eq!(bench.server.memory.pools.payload.outstanding(), 0);
     close(bench);
 }
 

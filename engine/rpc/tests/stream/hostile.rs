@@ -140,6 +140,20 @@ fn parts_of_records_do_not_keep_whole_ones_waiting() {
     }
 }
 
+/// A peer that was never seen to finish a large Call gets little memory for the first.
+#[test]
+fn a_part_of_a_record_takes_little() {
+    let mut server = Server::with(EngineConfig { streams_max: 64, ..config() }, 24 << 20);
+    let mut peer = server.connect();
+    let data = pattern(1, 1 << 20);
+    let octets = record(&call(1, PUT_ONE, |writer| writer.u32(1).and_then(|()| writer.opaque(&data))));
+    server.send(&mut peer, &octets[..20 << 10]);
+    server.until(|server| server.node.outstanding() * 4096 >= 20 << 10);
+    let held = server.node.outstanding() * 4096;
+    assert!(held < 256 << 10, "{held} octets are held for it");
+    server.close();
+}
+
 /// Records without a large item, and one octet short: they end, and Calls in between are served.
 #[test]
 fn long_records_without_an_item_do_not_keep_others_waiting() {
