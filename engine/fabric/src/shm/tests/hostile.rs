@@ -25,6 +25,11 @@ impl Rogue {
 
     /// Connects in order, then has the server's attention. Says that it may sleep, and does not.
     fn connect(server: &mut Side) -> (Rogue, QueuePairId) {
+        Rogue::connect_with(server, CAPACITY)
+    }
+
+    /// The same, to a queue pair of this capacity.
+    fn connect_with(server: &mut Side, capacity: QueuePairCapacity) -> (Rogue, QueuePairId) {
         let address = address();
         server.shm.listen(&address).unwrap();
         let layout = Layout { ring_len: 16384, exposures: 8 };
@@ -33,7 +38,7 @@ impl Rogue {
         let introduction = Introduction { may_sleep: true, ..Rogue::introduction(layout) };
         let hello = Message::Hello(introduction).encode();
         rendezvous::send(socket.as_fd(), &hello, &[fd.as_fd()]).unwrap();
-        let pair = until(&mut [server], |sides| accept(sides[0], CAPACITY));
+        let pair = until(&mut [server], |sides| accept(sides[0], capacity));
         server.receive(pair);
         (Rogue { socket, part }, pair)
     }
@@ -184,16 +189,26 @@ fn in_time(what: &'static str, work: impl FnOnce() + Send + 'static) {
 fn a_peer_that_never_wakes_up_does_not_make_us_wait() {
     in_time("a full queue of wake-ups", || {
         let mut server = Side::new(ShmConfig::default());
-        let (rogue, pair) = Rogue::connect(&mut server);
+        // A ring that takes more messages than the socket's queue takes wake-ups.
+        let capacity = QueuePairCapacity { send_len_max: 65536, ..CAPACITY };
+        let (rogue, pair) = Rogue::connect_with(&mut server, capacity);
         // Its end of the socket blocks, which must be nothing to us.
+        let socket = rogue.socket.as_fd();
         // SAFETY: an open descriptor.
-        check(unsafe { libc::fcntl(rogue.socket.as_fd().as_raw_fd(), libc::F_SETFL, 0) }).unwrap();
+        check(unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, 0) }).unwrap();
+        let mut sent = 0;
         for sleep in 1..=5000 {
             rogue.part.sleeping().store(sleep, Ordering::SeqCst);
-            // What it does not read fills the ring, and then the queue here.
-            let _ = server.send(pair, b"wake up");
+            // What it does not read fills the ring, and the queue before.
+            sent += usize::from(server.send(pair, b"wake up").is_ok());
             server.turn();
         }
+        // SAFETY: an open descriptor.
+        check(unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).unwrap();
+        assert!(matches!(setup::answer(socket), Answer::Accepted(_)));
+        let heard = std::iter::repeat_with(|| rendezvous::hear_wake(socket));
+        let heard = heard.take_while(|heard| *heard == Heard::Wake).count();
+        assert!(0 < heard && 2 * heard < sent, "{heard} of {sent}: the queue was never full");
         assert_eq!(server.reason(pair), None);
     });
 }
