@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Counts the instructions of one NULL Call at the Requester and at the Responder: they do not jitter as times do.
-#   bench/instructions.sh [--chunks] [--profile dist|release]...
+#   bench/instructions.sh [--chunks] [--depth N] [--profile dist|release]...
 #   bench/instructions.sh --device siw|rxe [-k 6.1|6.12]
 # Client and server run in one thread (examples/one_thread.rs), by turns. Over shm and over `verbs`, whose device is one of nothing, no
 # pass is idle; what the library's functions execute is taken off: the rest is ours. Needs valgrind.
 #
 # --chunks: also of one with a Write chunk of 4 KiB (get), and of one with a Read chunk (put). Over shm that has the copy in it.
+#
+# --depth: of N Calls outstanding at once (default: 1), which share a turn.
 #
 # --profile: with cargo's profile (default: dist). Of two, the second's figures are also said in percent of the first's; status 1 if
 # one of them is more than 15 % worse: then a function that is called across crates lacks #[inline].
@@ -15,12 +17,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-device='' kernel=6.1 kinds=null profiles=()
+device='' kernel=6.1 kinds=null depth=1 profiles=()
 while [ $# -gt 0 ]; do
     case $1 in
         --device) device=$2; shift ;;
         -k) kernel=$2; shift ;;
         --chunks) kinds='null get put' ;;
+        --depth) depth=$2; shift ;;
         --profile) profiles+=("$2"); shift ;;
         *) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
     esac
@@ -46,7 +49,7 @@ trap 'rm -rf "$counts"' EXIT
 executed() {
     local out=$counts/$1.$2.$3.$4
     valgrind --tool=callgrind --collect-atstart=no --toggle-collect="*$2*" --callgrind-out-file="$out" \
-        "$program" "$1" "$3" 1 "$4" >/dev/null 2>"$out.log" || { cat "$out.log" >&2; return 1; }
+        "$program" "$1" "$3" "$depth" "$4" >/dev/null 2>"$out.log" || { cat "$out.log" >&2; return 1; }
     # The entries of the table: what they call in their turn is in their sum. From here, so that it does not shorten names.
     (cd "$counts" && callgrind_annotate --inclusive=yes --threshold=100 --auto=no "$out") 2>/dev/null | tr -d , | awk '
         /PROGRAM TOTALS/ { all = $1 }

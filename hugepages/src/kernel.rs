@@ -135,6 +135,7 @@ impl Region {
         Ok(Region { base, len, _owner: Owner::Aligned(Range { start: base, len }) })
     }
 
+    #[inline]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }

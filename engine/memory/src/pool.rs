@@ -436,6 +436,7 @@ impl Inner {
         self.unit_len
     }
 
+    #[inline]
     pub(crate) fn arena_id(&self) -> ArenaId {
         self.arena.id()
     }

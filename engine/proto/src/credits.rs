@@ -140,6 +140,7 @@ impl Grant {
     }
 
     /// Bounds the grants to come. 0 counts as 1; more than the slots counts as the slots.
+    #[inline]
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit.clamp(1, self.slots);
     }

@@ -174,6 +174,7 @@ impl Offers {
 
 impl Offer {
     /// Whether some handle may still be usable by the peer.
+    #[inline]
     pub(crate) fn is_exposed(&self) -> bool {
         self.exposed | self.fencing != 0
     }

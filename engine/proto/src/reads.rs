@@ -62,6 +62,7 @@ pub struct ReadChunk<'m> {
 
 impl<'m> ReadChunk<'m> {
     /// Its segments in list order.
+    #[inline]
     pub fn segments(&self) -> impl Iterator<Item = Segment> + Clone + use<'m> {
         segments_at(self.list.clone(), self.position)
     }
@@ -78,6 +79,7 @@ pub struct ReadChunks<'m> {
 }
 
 impl<'m> ReadChunks<'m> {
+    #[inline]
     pub(crate) fn new(list: ReadList<'m>) -> Self {
         Self { list, last: 0, taken: 0 }
     }
@@ -98,6 +100,7 @@ impl<'m> Iterator for ReadChunks<'m> {
 }
 
 /// The segments of one chunk.
+#[inline]
 pub(crate) fn segments_at(list: ReadList<'_>, position: u32) -> impl Iterator<Item = Segment> + Clone {
     list.filter(move |read| read.position == position).map(|read| read.segment)
 }

@@ -191,6 +191,7 @@ impl<'m> Reply<'m> {
     ///
     /// An eligible result that has octets, but none in the non-empty chunk that was there for it, ends the
     /// RPC with a permanent error (8166-6.1-d): only the Upper-Layer Binding can tell.
+    #[inline]
     pub fn write_lens(&self) -> impl Iterator<Item = u32> + use<'m> {
         // Checked against the offer, where a chunk of 4 GiB is refused.
         self.writes.clone().into_iter().flatten().map(|chunk| chunk.total_len() as u32)
@@ -325,12 +326,14 @@ impl Requester {
 
     /// What was agreed with the peer.
     #[must_use]
+    #[inline]
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
     /// The credits.
     #[must_use]
+    #[inline]
     pub fn window(&self) -> &Window {
         &self.window
     }
@@ -690,6 +693,7 @@ impl Requester {
         }
     }
 
+    #[inline]
     fn free(&mut self, index: u32) {
         self.slots[index as usize].state = State::Free;
         self.free.push(index);

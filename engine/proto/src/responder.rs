@@ -122,6 +122,7 @@ impl<'m> Call<'m> {
     /// The other Read chunks, ascending by Position. They fit into the Payload stream and do not overlap;
     /// whether they are where the arguments have their items, only the decoder can tell: GARBAGE_ARGS if
     /// not (8166-4.5.2-b), or [`Responder::refuse`] if the item is not eligible (8166-6.1-c).
+    #[inline]
     pub fn read_chunks(&self) -> ReadChunks<'m> {
         ReadChunks::new(self.header().read_list())
     }
@@ -144,6 +145,7 @@ impl<'m> Call<'m> {
         self.header?.reply_chunk()
     }
 
+    #[inline]
     fn header(&self) -> Header<'m> {
         match self.header {
             Some(header) => header,
@@ -321,6 +323,7 @@ impl Responder {
 
     /// What was agreed with the peer.
     #[must_use]
+    #[inline]
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
@@ -333,11 +336,13 @@ impl Responder {
 
     /// Credits that the peer's last Call requested: what more is granted is not used (8166-3.3.1-b).
     #[must_use]
+    #[inline]
     pub fn credits_requested(&self) -> u32 {
         self.requested
     }
 
     /// Bounds the grants to come, from 1 to the slots. Calls in process are not touched.
+    #[inline]
     pub fn set_credit_limit(&mut self, limit: u32) {
         self.grant.set_limit(limit);
     }

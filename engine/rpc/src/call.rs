@@ -81,6 +81,7 @@ impl<'a> Call<'a> {
     ///
     /// When `index` did not come from [`Call::arguments`].
     #[must_use]
+    #[inline]
     pub fn placed(&mut self, index: u32) -> &mut Placed {
         &mut self.items[index as usize]
     }

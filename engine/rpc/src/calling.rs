@@ -107,6 +107,7 @@ impl Calling {
         }
     }
 
+    #[inline]
     pub(crate) fn credits_available(&self) -> u32 {
         // Calls that were there before come first.
         if self.interrupted > 0 {
@@ -713,6 +714,7 @@ fn reply_payload_len_max(request: &Request<'_>) -> u32 {
 }
 
 /// Items that the Read chunks are of: numbered from 0, ascending.
+#[inline]
 fn read_items(chunks: &Chunks) -> u32 {
     chunks.read.iter().last().map_or(0, |(item, _)| u32::from(*item) + 1)
 }

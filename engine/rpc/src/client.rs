@@ -77,6 +77,7 @@ impl Chunks {
 
     /// One Read chunk of one piece.
     #[must_use]
+    #[inline]
     pub fn read(data: Shared) -> Chunks {
         let mut chunks = Chunks::default();
         chunks.read.push((0, data));
@@ -85,6 +86,7 @@ impl Chunks {
 
     /// One Write chunk of one segment.
     #[must_use]
+    #[inline]
     pub fn write(buf: Buf) -> Chunks {
         let mut chunks = Chunks::default();
         chunks.write.push((0, buf));
@@ -157,6 +159,7 @@ pub struct Results {
 }
 
 impl Results {
+    #[inline]
     pub(crate) fn new(message: Buf, range: Range<u32>, reduced: u32) -> Results {
         Results { message, range, reduced }
     }

@@ -62,6 +62,7 @@ impl Terms {
     /// Of an answer that no service makes.
     pub(crate) const ENGINE: Terms = Terms { procedure: &NULL_PROCEDURE, program: 0, kept: None };
 
+    #[inline]
     pub(crate) fn of(run: &Run<'_>) -> Terms {
         Terms { procedure: run.procedure, program: run.header.program, kept: None }
     }
@@ -213,7 +214,7 @@ impl Run<'_> {
     /// Lets the service answer. `true`: it has; `false`: it will, later.
     #[inline(always)]
     pub(crate) fn call<S: Services>(
-        self,
+        &self,
         services: &mut S,
         origin: &Origin<'_>,
         items: &mut [Placed],
@@ -235,7 +236,7 @@ impl Run<'_> {
             caller: self.caller,
             peer: origin.peer,
             now: origin.now,
-            arguments: self.arguments,
+            arguments: self.arguments.clone(),
             items,
             connection: origin.connection,
             slot: origin.slot,

@@ -44,6 +44,7 @@ impl DoomedCalls {
 }
 
 /// The id of a Reply's Writes and Send, by which their failure is known as that of a Call.
+#[inline]
 pub(crate) const fn reply_id(xid: u32) -> u64 {
     1 << 32 | xid as u64
 }

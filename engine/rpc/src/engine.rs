@@ -647,6 +647,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 }
 
+#[inline]
 pub(crate) fn find(connections: &mut [Option<Box<Connection>>], id: ConnectionId) -> Option<&mut Connection> {
     connections.get_mut(id.index as usize)?.as_deref_mut().filter(|found| found.id == id)
 }

@@ -83,6 +83,7 @@ impl Lists {
     }
 }
 
+#[inline]
 pub(crate) fn segment(remote: RemoteSegment, length: u32) -> Segment {
     Segment { handle: remote.handle.0, length, offset: remote.offset }
 }

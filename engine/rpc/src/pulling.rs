@@ -113,6 +113,7 @@ impl Pull {
     }
 
     /// Whether a part of it has no memory yet.
+    #[inline]
     pub(crate) fn wants_more(&self) -> bool {
         !self.wanted.is_empty()
     }

@@ -128,6 +128,7 @@ impl Reply<'_> {
 
     /// Says, after [`Reply::success`], that its results are a refusal of the caller: it may not use what the service has. A
     /// connection that gets nothing else makes room for others when there are as many as may be.
+    #[inline]
     pub fn refuses_caller(&mut self) {
         self.draft.is_service = false;
     }

@@ -228,6 +228,7 @@ impl Services for () {
         reply.system_error();
         Outcome::Done
     }
+    #[inline]
     fn poll_later(&mut self, _: Duration) -> Option<(usize, Token)> {
         None
     }

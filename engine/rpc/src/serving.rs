@@ -311,7 +311,9 @@ impl Serving {
             Some(pull) => (&mut pull.items, &pull.reduced),
             None => (&mut no_items, &[]),
         };
-        let run = match route(services, Reader::with_reduced(stream, reduced)) {
+        // Borrowed from here on: each move would copy a hundred octets and more.
+        let routed = route(services, Reader::with_reduced(stream, reduced));
+        let run = match &routed {
             Route::Run(run) => run,
             Route::Drop => {
                 self.discard(core, id, call.id);
@@ -319,7 +321,7 @@ impl Serving {
             }
             Route::Refuse(refusal) => {
                 return self.answer(core, id, call, message, Terms::ENGINE, |reply| {
-                    reply.header(&refusal);
+                    reply.header(refusal);
                     Ran::Answered
                 });
             }
@@ -330,9 +332,9 @@ impl Serving {
             // 8166-6.1-c
             return self.refuse(core, id, call.id, Refused::Ineligible);
         }
-        let mut terms = Terms::of(&run);
+        let mut terms = Terms::of(run);
         if procedure.repeat != Repeat::Harmless {
-            match look(core, &run, stream, items, id, peer) {
+            match look(core, run, stream, items, id, peer) {
                 Known::Nothing => {}
                 Known::New(entry) => terms.kept = Some(entry),
                 Known::RunningElsewhere(entry) => {

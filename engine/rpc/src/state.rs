@@ -98,6 +98,7 @@ impl<P> Core<P> {
     }
 
     /// Receives that a connection may post beside the `held` that it has.
+    #[inline]
     pub(crate) fn receives_room(&self, held: u32) -> u32 {
         self.receives_sure.saturating_sub(held)
             + self.receives_to_share().saturating_sub(self.receives_shared)

@@ -389,6 +389,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes the item from the chunk `next` if that is where it is.
+    #[inline]
     fn take_reduced(
         &mut self,
         next: &Reduced,

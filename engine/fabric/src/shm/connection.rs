@@ -240,10 +240,12 @@ impl QueuePair {
     }
 
     /// The first word of the next batch, for the provider's list.
+    #[inline]
     pub(super) fn doorbell(&self) -> Option<*const std::sync::atomic::AtomicU64> {
         self.link.as_ref().map(|link| link.consumer.doorbell())
     }
 
+    #[inline]
     pub(super) fn post_receive(&mut self, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
         let error = if matches!(self.phase, Phase::Draining(_) | Phase::Closing(_)) {
             PostError::NotConnected
@@ -547,6 +549,7 @@ impl QueuePair {
     }
 
     /// Whether `poll` has something to look after here.
+    #[inline]
     pub(super) fn has_chores(&self) -> bool {
         !self.pending.is_empty() || self.exposures.is_waiting() || !matches!(self.phase, Phase::Open)
     }

@@ -125,6 +125,7 @@ impl Exposures {
     }
 
     /// Whether one more fits.
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty()
     }
@@ -198,6 +199,7 @@ impl Exposures {
     }
 
     /// Whether a fence waits.
+    #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -271,6 +273,7 @@ impl Binds {
         Binds { entries: vec![none; count as usize].into(), regions, bits: index_bits(count) }
     }
 
+    #[inline]
     fn index(&self, handle: u32) -> usize {
         (handle & ((1 << self.bits) - 1)) as usize
     }
