@@ -266,6 +266,13 @@ impl Shared {
         self.pool().count_stored(marked, 0);
     }
 
+    /// Whether the first unit that this touches counts as stored ([`Shared::mark_stored`]). An empty one touches none.
+    #[inline]
+    #[must_use]
+    pub fn is_stored(&self) -> bool {
+        self.counts().first().is_some_and(|count| count.get() & STORED != 0)
+    }
+
     /// Counts the units that this touches as stored no longer.
     fn unmark_stored(&self) {
         let mut unmarked = 0;

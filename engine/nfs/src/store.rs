@@ -260,6 +260,11 @@ pub trait Store {
         now: Time,
     ) -> Result<&'a [u8], Status>;
 
+    /// Whether data that is read takes payload memory of its own: then a READ gets what its client may have of that.
+    fn reads_take_memory(&self) -> bool {
+        false
+    }
+
     /// Appends `count` octets from `offset`, or what there is of them, to `pieces`, without copying.
     ///
     /// `pieces` is never made larger than its capacity: where the file is in so many places that it would have to

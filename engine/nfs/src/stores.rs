@@ -58,6 +58,11 @@ impl Store for AnyStore {
     }
 
     #[inline]
+    fn reads_take_memory(&self) -> bool {
+        each!(self, store => store.reads_take_memory())
+    }
+
+    #[inline]
     fn limits(&self) -> StoreLimits {
         each!(self, store => store.limits())
     }

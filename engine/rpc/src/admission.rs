@@ -82,7 +82,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let mut connection = Connection::new(id, self.core.now);
         connection.peer = Some(peer.clone());
         connection.parameters = parameters;
-        let mut serving = Serving::new(&config, parameters);
+        let share = self.core.transit.open(Some(peer));
+        let mut serving = Serving::new(&config, parameters, share);
         self.core.serving_count += 1;
         self.core.share_credits();
         // 8166-3.3.3-a: the peer has one credit before it hears of any.

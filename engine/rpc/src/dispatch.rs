@@ -53,18 +53,20 @@ pub(crate) struct Terms {
     /// What the binding says of the results.
     pub(crate) procedure: &'static Procedure,
     /// Program number, for the log.
-    program: u32,
+    pub(crate) program: u32,
+    /// Pages that the results of a Call that is answered later are said to take.
+    pub(crate) pages: u32,
     /// Where the Reply is kept for retransmissions.
     pub(crate) kept: Option<EntryId>,
 }
 
 impl Terms {
     /// Of an answer that no service makes.
-    pub(crate) const ENGINE: Terms = Terms { procedure: &NULL_PROCEDURE, program: 0, kept: None };
+    pub(crate) const ENGINE: Terms = Terms { procedure: &NULL_PROCEDURE, program: 0, kept: None, pages: 0 };
 
     #[inline]
     pub(crate) fn of(run: &Run<'_>) -> Terms {
-        Terms { procedure: run.procedure, program: run.header.program, kept: None }
+        Terms { procedure: run.procedure, program: run.header.program, kept: None, pages: 0 }
     }
 
     /// A handler's mistake, for its author: the Call is answered with SYSTEM_ERR.
@@ -143,7 +145,7 @@ pub(crate) fn finish_orphan<P>(core: &mut Core<P>, token: Token, fill: impl FnOn
         chunks: None,
         inline_len_max,
         payload: &core.pools.payload,
-        share: None,
+        transit: None,
         scratch: &mut core.scratch,
         eligible: 0,
         copied_bytes: &mut core.statistics.copied_bytes,

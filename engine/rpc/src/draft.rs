@@ -69,6 +69,9 @@ pub(crate) struct Draft {
     pub(crate) next_write: usize,
     /// Of its Writes and its Send: [`crate::doomed::reply_id`], or 0.
     pub(crate) id: u64,
+    /// Pages for transit that the results take, until the peer has taken them; those of a store are not counted. Before that
+    /// what a handler that answers later said that they will take.
+    pub(crate) pages: u32,
     /// The peer's handle that dies with the Send.
     pub(crate) invalidate: Option<stag_fabric::Handle>,
 }
@@ -97,6 +100,7 @@ impl Draft {
             writes: Vec::with_capacity(16),
             next_write: 0,
             id: 0,
+            pages: 0,
             invalidate: None,
         }
     }
@@ -111,7 +115,14 @@ impl Draft {
         self.writes.clear();
         self.next_write = 0;
         self.id = 0;
+        self.pages = 0;
         self.invalidate = None;
+    }
+
+    /// Whether its Send is to be signaled: what it holds is counted until then, or we are stopping.
+    #[inline]
+    pub(crate) fn is_signaled(&self, is_stopping: bool) -> bool {
+        is_stopping || self.pages > 0
     }
 
     /// Whether the handler's results are as it announced them.
@@ -146,6 +157,11 @@ impl Draft {
         (encoded != (count, padded)).then_some(Defect::LeftOut { announced: padded, encoded: encoded.1 })
     }
 
+    /// Pages for transit that the results take.
+    pub(crate) fn transit_pages(&self) -> usize {
+        self.long.iter().chain(&self.pieces).map(transit_pages).sum()
+    }
+
     /// Forgets the handler's results, and keeps the Send buffer.
     pub(crate) fn forget_results(&mut self) {
         self.payload_len = 0;
@@ -156,4 +172,9 @@ impl Draft {
         self.pieces.clear();
         self.verdict = Verdict::Empty;
     }
+}
+
+/// Pages that a piece takes of the memory for transit: none if it is a store's.
+pub(crate) fn transit_pages(piece: &Shared) -> usize {
+    if piece.is_stored() { 0 } else { piece.len().div_ceil(crate::pools::PAGE_LEN) }
 }

@@ -26,11 +26,13 @@ use crate::doomed::{DoomedCalls, xid_of};
 use crate::duplicates::Duplicates;
 use crate::fault::fault;
 use crate::pools::Pools;
+use crate::pulling::{PRESSED, Pressure, WANTED_BACK, worse};
 use crate::reconnect::{ClientPolicy, Session};
 use crate::service::Services;
 use crate::state::{Core, receives_sure};
 use crate::statistics::Statistics;
 use crate::stream::{Streams, later_max};
+use crate::transit::TransitAccounts;
 
 /// How often Calls' deadlines are looked at: the precision of a Call's time-out.
 const SCAN_INTERVAL: Duration = Duration::from_millis(10);
@@ -200,7 +202,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 stopping: false,
                 scratch: Vec::new(),
                 gathered: Vec::new(),
-                streams_pressed: false,
+                streams_pressure: None,
+                transit: TransitAccounts::default(),
                 read_posted: false,
             },
         })
@@ -593,7 +596,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     self.core.doomed.add(found.peer.as_ref(), xid, self.core.now);
                 }
                 if let Some(serving) = found.serving.as_mut() {
-                    serving.sent();
+                    serving.sent(&mut self.core);
                 }
             }
             Completed::Write(_) => {
@@ -609,8 +612,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Looks at deadlines of Calls, at clients that do not go on, and at connections that are being set up for too long.
     fn scan(&mut self) {
         self.next_scan = self.core.now + SCAN_INTERVAL;
-        let (mut is_pressed, mut idlest) = (self.core.streams_pressed, (0, 0));
-        for (index, slot) in self.connections.iter_mut().enumerate() {
+        let mut pressure = self.core.streams_pressure;
+        for slot in &mut self.connections {
             let Some(found) = slot else { continue };
             let id = found.id;
             found.opened = found.opened.min(self.core.now);
@@ -626,24 +629,41 @@ impl<P: Provider, S: Services> Engine<P, S> {
             if found.serving.as_mut().is_some_and(|serving| serving.is_stuck(&self.core)) {
                 found.close(&mut self.core, CloseReason::Stuck);
             }
-            let serving = found.serving.as_ref();
-            is_pressed |= serving.is_some_and(|serving| serving.is_pressed(&self.core));
-            let idle = serving.map_or(0, |serving| serving.idle_pages(&self.core));
-            if idle > idlest.0 {
-                idlest = (idle, index);
+            if let Some(serving) = found.serving.as_ref() {
+                pressure = worse(pressure, serving.pressure(&self.core));
             }
             let limit = found.opened.saturating_add(self.core.config.set_up_timeout);
             if !found.established && self.core.now >= limit {
                 self.core.provider.disconnect(id);
             }
         }
-        // Others wait for the memory: the one that holds most of it and does nothing goes, one in each scan.
-        if let (true, (1.., index)) = (is_pressed, idlest)
+        if let Some(pressure) = pressure.filter(|pressure| pressure.time >= WANTED_BACK) {
+            self.relieve(pressure);
+        }
+        self.restore();
+    }
+
+    /// Others wait for memory: takes it back from those who do nothing with it, and ends the one that holds most of what
+    /// cannot be taken back, one in each scan.
+    #[cold]
+    fn relieve(&mut self, pressure: Pressure) {
+        let mut idlest = (0, 0);
+        for (index, found) in self.connections.iter_mut().enumerate() {
+            let Some(serving) = found.as_mut().and_then(|found| found.serving.as_mut()) else { continue };
+            if !serving.is_of(pressure.owner) {
+                continue;
+            }
+            serving.vacate(&mut self.core);
+            let idle = serving.idle_pages(&self.core);
+            if idle > idlest.0 {
+                idlest = (idle, index);
+            }
+        }
+        if let (true, (1.., index)) = (pressure.time >= PRESSED, idlest)
             && let Some(found) = &mut self.connections[index]
         {
             found.close(&mut self.core, CloseReason::Idle);
         }
-        self.restore();
     }
 }
 

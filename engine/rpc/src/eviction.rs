@@ -79,7 +79,7 @@ pub(crate) fn victim<'a, Id>(
 }
 
 /// Who a connection belongs to.
-fn owner(peer: Option<&Peer>) -> u128 {
+pub(crate) fn owner(peer: Option<&Peer>) -> u128 {
     match peer {
         None => 0,
         Some(Peer::Address(address)) => match address.ip() {

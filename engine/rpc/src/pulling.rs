@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use stag_fabric::{Handle, Provider, READ_PARTS_MAX, ReadPart, ReadRequest, RemoteSegment};
-use stag_memory::Buf;
+use stag_memory::{Buf, Pool};
 use stag_proto::responder;
 use stag_proto::span::Cursor;
 use stag_wire::rpc::CallHeader;
@@ -28,12 +28,33 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// (8166-4.5-d).
 const PATIENCE_LONG: Duration = Duration::from_secs(20);
 
-/// How long it takes until a wait for memory is others' fault, and theirs is looked for.
+/// How long it takes until a wait for memory is others' fault, and what they do not use is taken back.
+pub(crate) const WANTED_BACK: Duration = Duration::from_millis(10);
+
+/// How long it takes until one of them ends for it.
 pub(crate) const PRESSED: Duration = Duration::from_millis(250);
+
+/// A wait for memory that others hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pressure {
+    /// How long it took so far.
+    pub(crate) time: Duration,
+    /// Who alone can end it: the account of an owner whose part is taken; `None` if there is just no memory.
+    pub(crate) owner: Option<u32>,
+}
+
+/// The pressure that is to be relieved first: that which anybody's memory relieves, else the longer one.
+pub(crate) fn worse(one: Option<Pressure>, other: Option<Pressure>) -> Option<Pressure> {
+    let rank = |pressure: &Pressure| (pressure.owner.is_none(), pressure.time);
+    one.into_iter().chain(other).max_by_key(rank)
+}
 
 /// How long a peer may let nothing be read before it is no longer trusted with more than a probe. While others wait for
 /// memory, it may not be silent for longer.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(1);
+
+/// How long a peer may let nothing be read before the memory that it is not asked for is taken back, while others wait.
+const VACATE_AFTER: Duration = Duration::from_millis(20);
 
 /// Octets a second that a peer's chunks can be read with, at least.
 const PULL_RATE: u64 = 256 << 10;
@@ -46,9 +67,16 @@ pub(crate) struct Incoming {
     /// Where in the chunk the piece starts.
     start: u32,
     pub(crate) len: u32,
-    /// Here before it is posted, and after it is filled.
+    /// Here before it is posted, and after it is filled; not while its memory was taken back.
     pub(crate) buf: Option<Buf>,
     posted: bool,
+}
+
+impl Incoming {
+    /// Its memory was taken back.
+    fn is_vacant(&self) -> bool {
+        self.buf.is_none() && !self.posted
+    }
 }
 
 /// A part of a chunk that has no memory yet.
@@ -73,6 +101,14 @@ pub(crate) struct Pull {
     pub(crate) incoming: Vec<Incoming>,
     /// Pieces not filled yet.
     pub(crate) pending: u32,
+    /// Of these, pieces that Reads are under way for.
+    pub(crate) in_flight: u32,
+    /// Pages that were taken back from it, because its peer did not answer and others waited.
+    vacant: usize,
+    /// Its pieces are no larger than a window, and its connection has one window under way at most.
+    pub(crate) is_windowed: bool,
+    /// Its pieces are not in order.
+    is_unordered: bool,
     /// Pages that its connection's share counts for it.
     pub(crate) held: usize,
     /// When a Read was last posted or done.
@@ -91,7 +127,8 @@ impl Pull {
         self.wanted.clear();
         self.waits = None;
         self.incoming.clear();
-        self.pending = 0;
+        (self.pending, self.in_flight, self.vacant) = (0, 0, 0);
+        (self.is_windowed, self.is_unordered) = (false, false);
         self.due = None;
     }
 
@@ -104,7 +141,7 @@ impl Pull {
     pub(crate) fn is_silent(&self, now: Duration) -> bool {
         let missing = self.missing();
         let limit = SILENCE_MAX + Duration::from_micros(missing * 1_000_000 / (1 << 20));
-        self.is_under_way() && now.saturating_sub(self.touched) >= limit
+        self.in_flight > 0 && now.saturating_sub(self.touched) >= limit
     }
 
     /// Whether Reads are under way, or wait for room in the send queue.
@@ -120,6 +157,9 @@ impl Pull {
 
     /// When it is given up to wait for memory.
     pub(crate) fn patience(&self, since: Duration) -> Duration {
+        if self.vacant > 0 {
+            return Duration::MAX;
+        }
         let is_long = self.wanted.first().is_some_and(|wanted| wanted.chunk.is_none());
         since.saturating_add(if is_long { PATIENCE_LONG } else { PATIENCE })
     }
@@ -133,13 +173,61 @@ impl Pull {
             .sum()
     }
 
+    /// Whether its peer has let something of it be read, or was asked to, just now.
+    pub(crate) fn is_fresh(&self, now: Duration) -> bool {
+        self.in_flight > 0 && now < self.touched + VACATE_AFTER
+    }
+
+    /// Lets go of all memory that no Read is under way for: what is here already is read once more. Returns how many pages
+    /// that are, and how many of them the peer was asked for.
+    pub(crate) fn vacate(&mut self, pool: &Pool, now: Duration) -> (usize, usize) {
+        let (mut pages, mut asked) = (0, 0);
+        if self.pending == 0 {
+            return (0, 0);
+        }
+        for incoming in &mut self.incoming {
+            if incoming.buf.take().is_none() {
+                continue;
+            }
+            let len = transit::pages(pool, incoming.len as usize);
+            pages += len;
+            if incoming.posted {
+                incoming.posted = false;
+                self.pending += 1;
+            } else if !self.is_windowed {
+                asked += len;
+            }
+        }
+        if pages > 0 {
+            self.vacant += pages;
+            self.held -= pages;
+            self.is_windowed = true;
+            self.waits = Some(now);
+        }
+        (pages, asked)
+    }
+
+    fn put_in_order(&mut self) {
+        if std::mem::take(&mut self.is_unordered) {
+            self.incoming.sort_unstable_by_key(|incoming| (incoming.chunk, incoming.start));
+        }
+    }
+
+    /// Pages that it waits for.
+    pub(crate) fn missing_pages(&self, pool: &Pool) -> usize {
+        let pages = |wanted: &Wanted| transit::pages(pool, (wanted.end - wanted.start) as usize);
+        self.vacant + self.wanted.iter().map(pages).sum::<usize>()
+    }
+
     /// Keeps the Payload stream of a Long Call, which is here.
     pub(crate) fn keep_long(&mut self) {
+        self.put_in_order();
         self.long.extend(self.incoming.drain(..).filter_map(|incoming| incoming.buf));
     }
 
     /// Puts the filled pieces where the handler finds them.
     pub(crate) fn collect(&mut self) {
+        self.put_in_order();
         for incoming in self.incoming.drain(..) {
             if let (Some(chunk), Some(buf)) = (incoming.chunk, incoming.buf)
                 && let Some(item) = self.items.get_mut(usize::from(chunk))
@@ -189,25 +277,29 @@ pub(crate) fn place_wanted<P>(
     share: &mut TransitShare,
     pull: &mut Pull,
 ) -> Result<(), Lack> {
+    if pull.vacant > 0 {
+        return refill(core, share, pull);
+    }
     if pull.wanted.is_empty() || pull.pending > 0 {
         return Ok(());
     }
     let pool = &core.pools.payload;
     let pages_of = |wanted: &Wanted| transit::pages(pool, (wanted.end - wanted.start) as usize);
     let pages: usize = pull.wanted.iter().map(pages_of).sum();
-    let probe = TransitShare::probe_len(pool, core.config.connections_max);
+    let probe = transit::probe_len(pool, core.config.connections_max);
     let now = match share.is_trusted || share.unanswered() + pages <= probe {
         true => Some(pages),
         // Another probe when this one is filled.
         false => (share.unanswered() == 0).then_some(pages.min(probe)),
     };
     if let Some(now) = now
-        && share.may_take(pool, now)
+        && !share.is_suspended
+        && core.transit.obstacle(share, pool, now, pull.held).is_none()
         && take(core, share, pull, now)
     {
         return Ok(());
     }
-    share.refuse(&core.pools.payload);
+    core.transit.refuse(share, &core.pools.payload);
     let since = *pull.waits.get_or_insert(core.now);
     if core.now < pull.patience(since) {
         return Err(Lack::ForNow);
@@ -219,7 +311,49 @@ pub(crate) fn place_wanted<P>(
     pull.waits = None;
     pull.wanted.clear();
     pull.incoming.clear();
-    share.give(std::mem::take(&mut pull.held));
+    core.transit.give(share, std::mem::take(&mut pull.held));
+    Ok(())
+}
+
+/// Gives a Call back what was taken from it, once its peer has answered what it was asked for.
+#[cold]
+fn refill<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull) -> Result<(), Lack> {
+    let pool = &core.pools.payload;
+    let window = transit::probe_len(pool, core.config.connections_max) * pool.unit_len();
+    let is_due = core.transit.obstacle(share, pool, pull.vacant, pull.held).is_none();
+    if share.is_suspended || pull.in_flight > 0 || !is_due || pool.free_units() < pull.vacant {
+        core.transit.refuse(share, pool);
+        pull.waits.get_or_insert(core.now);
+        return Err(Lack::ForNow);
+    }
+    for place in 0..pull.incoming.len() {
+        let Incoming { chunk, mut start, len, .. } = pull.incoming[place];
+        if !pull.incoming[place].is_vacant() {
+            continue;
+        }
+        let (end, mut is_first) = (start + len, true);
+        while start < end || is_first {
+            let Some(buf) = pool.take_up_to(window.min((end - start) as usize)) else {
+                debug_assert!(false, "there are as many free pages as are wanted");
+                return Err(Lack::ForNow);
+            };
+            let len = buf.len() as u32;
+            let piece = Incoming { chunk, start, len, buf: Some(buf), posted: false };
+            if std::mem::take(&mut is_first) {
+                pull.incoming[place] = piece;
+            } else {
+                pull.incoming.push(piece);
+                pull.pending += 1;
+                pull.is_unordered = true;
+            }
+            start += len;
+        }
+    }
+    let taken = std::mem::take(&mut pull.vacant);
+    core.transit.take(share, taken);
+    pull.held += taken;
+    pull.waits = None;
+    pull.touched = core.now;
     Ok(())
 }
 
@@ -229,6 +363,8 @@ fn take<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull, pages:
     if pool.free_units() < pages {
         return false;
     }
+    let window = transit::probe_len(pool, core.config.connections_max);
+    pull.is_windowed = pages > window && !core.transit.may_ask(share, pool, pages);
     let mut left = pages;
     while let Some(wanted) = pull.wanted.first_mut()
         && left > 0
@@ -236,15 +372,22 @@ fn take<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull, pages:
         let all = transit::pages(pool, (wanted.end - wanted.start) as usize);
         let end = if all <= left { wanted.end } else { wanted.start + (left * pool.unit_len()) as u32 };
         left -= all.min(left);
-        let mut pieces = PlacedPieces::new();
-        if wanted.start < end && !pool.take_pieces((end - wanted.start) as usize, &mut pieces) {
-            return false;
-        }
-        for buf in pieces {
-            let (chunk, start, len) = (wanted.chunk, wanted.start, buf.len() as u32);
-            pull.incoming.push(Incoming { chunk, start, len, buf: Some(buf), posted: false });
-            pull.pending += 1;
-            wanted.start += len;
+        while wanted.start < end {
+            let mut len = (end - wanted.start) as usize;
+            if pull.is_windowed {
+                len = len.min(window * pool.unit_len());
+            }
+            let mut pieces = PlacedPieces::new();
+            if !pool.take_pieces(len, &mut pieces) {
+                debug_assert!(false, "there are as many free pages as are wanted");
+                return false;
+            }
+            for buf in pieces {
+                let (chunk, start, len) = (wanted.chunk, wanted.start, buf.len() as u32);
+                pull.incoming.push(Incoming { chunk, start, len, buf: Some(buf), posted: false });
+                pull.pending += 1;
+                wanted.start += len;
+            }
         }
         if wanted.start == wanted.end {
             pull.wanted.remove(0);
@@ -255,13 +398,16 @@ fn take<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull, pages:
         pull.wanted.remove(0);
     }
     let taken = pages - left;
-    share.take(taken);
-    share.ask(taken);
+    core.transit.take(share, taken);
+    if !pull.is_windowed {
+        core.transit.ask(share, taken);
+    }
     pull.held += taken;
     pull.waits = None;
     // A time of its own, so that a peer that lets others be read does not keep it. What is under way is read first.
     let rest = pull.wanted.iter().map(|wanted| u64::from(wanted.end - wanted.start)).sum::<u64>();
-    let octets = rest + (share.unanswered() * pool.unit_len()) as u64;
+    let pages = share.unanswered() + if pull.is_windowed { taken } else { 0 };
+    let octets = rest + (pages * pool.unit_len()) as u64;
     let limit = core.config.peer_timeout.saturating_add(Duration::from_secs(octets / PULL_RATE));
     pull.due.get_or_insert(core.now.saturating_add(limit));
     pull.touched = core.now;
@@ -271,13 +417,20 @@ fn take<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull, pages:
 /// Posts those of a Call's Reads that are not posted yet.
 pub(crate) fn post_reads<P: Provider>(
     core: &mut Core<P>,
+    share: &mut TransitShare,
     id: ConnectionId,
     call: &responder::Call<'_>,
     pull: &mut Pull,
 ) -> Posted {
+    let pool = &core.pools.payload;
+    let window = if pull.is_windowed { transit::probe_len(pool, core.config.connections_max) } else { 0 };
     for (place, incoming) in pull.incoming.iter_mut().enumerate() {
         if incoming.posted {
             continue;
+        }
+        let asked = if pull.is_windowed { transit::pages(pool, incoming.len as usize) } else { 0 };
+        if asked > 0 && share.unanswered() > 0 && share.unanswered() + asked > window {
+            return Posted::Full;
         }
         let mut parts: ArrayVec<ReadPart, READ_PARTS_MAX> = ArrayVec::new();
         match incoming.chunk {
@@ -299,6 +452,8 @@ pub(crate) fn post_reads<P: Provider>(
         match core.provider.post_read(id, request, &parts) {
             Ok(()) => {
                 incoming.posted = true;
+                pull.in_flight += 1;
+                core.transit.ask(share, asked);
                 pull.touched = core.now;
                 core.read_posted = true;
             }

@@ -23,6 +23,7 @@ pub(crate) enum Posted {
 
 /// Cuts a Reply's reduced results, and its Payload if it is long, into RDMA Writes.
 pub(crate) fn plan_writes<P>(core: &mut Core<P>, call: &responder::Call<'_>, draft: &mut Draft) {
+    draft.pages = draft.transit_pages() as u32;
     let Draft { items, pieces, long, writes, .. } = draft;
     let mut pieces = pieces.drain(..);
     let mut begin = 0;
@@ -97,8 +98,9 @@ pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draf
         draft.next_write += 1;
     }
     let Some(buf) = draft.send.take() else { return Posted::Faulty("a Reply was posted already") };
-    // Before a connection is ended in order, its last Reply has to be there.
-    let request = SendRequest { id: draft.id, buf, invalidate: draft.invalidate, signaled: core.stopping };
+    // Before a connection is ended in order, its last Reply has to be there; and memory is counted until it is taken.
+    let signaled = draft.is_signaled(core.stopping);
+    let request = SendRequest { id: draft.id, buf, invalidate: draft.invalidate, signaled };
     match core.provider.post_send(id, request) {
         Ok(()) => Posted::All,
         Err(refused) => {

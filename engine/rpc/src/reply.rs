@@ -11,7 +11,7 @@ use crate::deferred::{Deferrals, Deferred};
 use crate::draft::{Draft, Item, Verdict};
 use crate::kept::KeptReply;
 use crate::state::Core;
-use crate::transit::{self, TransitShare};
+use crate::transit::{self, TransitAccounts, TransitShare};
 
 /// Where an eligible result has to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct Reply<'a> {
     /// Where a long Reply's pages come from.
     pub(crate) payload: &'a Pool,
     /// What its connection holds of them; `None` if none are for it.
-    pub(crate) share: Option<&'a TransitShare>,
+    pub(crate) transit: Option<(&'a TransitAccounts, &'a TransitShare)>,
     /// Where a long Reply is written, before it is known how many pages it takes.
     pub(crate) scratch: &'a mut Vec<u8>,
     /// Eligible results that the binding allows.
@@ -59,7 +59,7 @@ impl<'a> Reply<'a> {
             chunks: Some(call),
             inline_len_max: parameters.reply_threshold as usize,
             payload: &core.pools.payload,
-            share: Some(share),
+            transit: Some((&core.transit, share)),
             scratch: &mut core.scratch,
             eligible: 0,
             copied_bytes: &mut core.statistics.copied_bytes,
@@ -259,7 +259,7 @@ impl Reply<'_> {
     /// many as any may have.
     fn long_len_max(&self) -> usize {
         match self.chunks {
-            _ if self.share.is_none() => 0,
+            _ if self.transit.is_none() => 0,
             Some(call) => call.reply_chunk().map_or(0, |chunk| {
                 usize::try_from(chunk.total_len()).unwrap_or(usize::MAX).min(LONG_REPLY_LEN_MAX)
             }),
@@ -271,10 +271,26 @@ impl Reply<'_> {
     /// 0 where it has to stay inline. Results that have a shorter form, such as lists, should have no more.
     #[must_use]
     pub fn long_room(&self) -> usize {
-        let Some(share) = self.share else { return 0 };
-        let free = transit::free(self.payload);
-        let due = (free / 2).saturating_sub(share.held());
+        let Some((accounts, share)) = self.transit else { return 0 };
+        let due = accounts.results_room(share, self.payload) / 2;
         self.long_len_max().min(due.saturating_mul(self.payload.unit_len()))
+    }
+
+    /// Of `len` octets of results that need memory of [`Pools::payload`](crate::Pools::payload), those that the client's part
+    /// of it has room for: at least a page of them. So a client that does not take its results gets shorter ones. Results
+    /// that lie in memory already need not ask.
+    #[must_use]
+    pub fn results_room(&self, len: u32) -> u32 {
+        let Some((accounts, share)) = self.transit else { return len };
+        let due = accounts.results_room(share, self.payload).max(1);
+        len.min(u32::try_from(due.saturating_mul(self.payload.unit_len())).unwrap_or(u32::MAX))
+    }
+
+    /// Says, before [`Outcome::Later`](crate::Outcome::Later) is returned, that `len` octets of
+    /// [`Pools::payload`](crate::Pools::payload) will be taken for the results. They count against the client's part of it
+    /// until then; what the results really take does so from then on, without a word of the service.
+    pub fn expect_results(&mut self, len: u32) {
+        self.draft.pages = transit::pages(self.payload, len as usize) as u32;
     }
 }
 

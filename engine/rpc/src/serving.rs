@@ -71,8 +71,9 @@ pub(crate) struct Serving {
     stalled: VecDeque<Buf>,
     /// Calls that are in a slot.
     pending: u32,
-    /// Signaled Sends that are not complete: only a stopping engine has some.
-    sending: u32,
+    /// Signaled Sends that are not complete, each with the pages that its Reply holds, oldest first. A stopping engine has
+    /// all signaled, else only those of Replies that hold some are.
+    sends: VecDeque<u32>,
     /// Receives that this connection holds: posted, or with a Call in process.
     held: u32,
     pub(crate) usage: Usage,
@@ -92,7 +93,7 @@ enum Ran {
 }
 
 impl Serving {
-    pub(crate) fn new(config: &EngineConfig, parameters: Parameters) -> Serving {
+    pub(crate) fn new(config: &EngineConfig, parameters: Parameters, share: TransitShare) -> Serving {
         let slots = config.credits_max;
         Serving {
             responder: Responder::new(&Config {
@@ -111,10 +112,10 @@ impl Serving {
             waiting: VecDeque::new(),
             hungry: VecDeque::new(),
             patience: Duration::ZERO,
-            share: TransitShare::default(),
+            share,
             stalled: VecDeque::new(),
             pending: 0,
-            sending: 0,
+            sends: VecDeque::new(),
             held: 0,
             usage: Usage::new(slots),
             served: None,
@@ -125,7 +126,7 @@ impl Serving {
 
     /// Whether nothing is in process or waits to be sent.
     pub(crate) fn is_idle(&self) -> bool {
-        self.pending == 0 && self.sending == 0 && self.blocked.is_empty() && self.stalled.is_empty()
+        self.pending == 0 && self.sends.is_empty() && self.blocked.is_empty() && self.stalled.is_empty()
     }
 
     /// How the connection, which was opened then, is used.
@@ -134,8 +135,9 @@ impl Serving {
     }
 
     /// A signaled Send is complete, or another one failed.
-    pub(crate) fn sent(&mut self) {
-        self.sending = self.sending.saturating_sub(1);
+    pub(crate) fn sent<P>(&mut self, core: &mut Core<P>) {
+        let pages = self.sends.pop_front().unwrap_or(0);
+        core.transit.give_reply(&mut self.share, pages as usize);
         self.progress.step();
     }
 
@@ -194,6 +196,12 @@ impl Serving {
         self.responder.set_credit_limit(limit.min(self.held.saturating_sub(SPARE_RECEIVES)));
     }
 
+    /// Whether the client has left so many results untaken that its next Calls wait.
+    #[inline]
+    fn is_sated<P>(&self, core: &Core<P>) -> bool {
+        core.transit.is_sated(&self.share, &core.pools.payload)
+    }
+
     /// Takes in a message, now or when there is memory to answer it. `Err`: the connection has to end.
     #[inline]
     pub(crate) fn receive<P: Provider, S: Services>(
@@ -204,7 +212,7 @@ impl Serving {
         peer: Option<&Peer>,
         message: Buf,
     ) -> Result<(), CloseReason> {
-        if core.is_short() || !self.stalled.is_empty() {
+        if core.is_short() || !self.stalled.is_empty() || self.is_sated(core) {
             self.stalled.push_back(message);
             return Ok(());
         }
@@ -399,6 +407,12 @@ impl Serving {
         let mut reply =
             Reply { eligible, ..Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()) };
         let ran = fill(&mut reply);
+        let pages = std::mem::take(&mut draft.pages);
+        if let Ran::Later(terms) = ran {
+            core.transit.expect(&mut self.share, pages as usize);
+            core.put_draft(draft);
+            return Ok(Ran::Later(Terms { pages, ..terms }));
+        }
         if !matches!(ran, Ran::Answered) {
             core.put_draft(draft);
             return Ok(ran);
@@ -482,6 +496,7 @@ impl Serving {
         draft.id = reply_id(call.xid());
         if !call.is_plain() {
             plan_writes(core, call, &mut draft);
+            core.transit.take_reply(&mut self.share, draft.pages as usize);
         }
         core.statistics.replies_sent += 1;
         if !self.blocked.is_empty() {
@@ -506,7 +521,9 @@ impl Serving {
     ) -> Result<(), CloseReason> {
         match post_draft(core, id, &mut draft) {
             Posted::All => {
-                self.sending += u32::from(core.stopping);
+                if draft.is_signaled(core.stopping) {
+                    self.sends.push_back(draft.pages);
+                }
                 core.put_draft(draft);
             }
             Posted::Full if self.blocked.len() > core.config.credits_max as usize => {
@@ -557,7 +574,7 @@ impl Serving {
         fill: impl FnOnce(&mut Reply<'_>),
     ) -> Result<bool, CloseReason> {
         // A token of a Call that was dropped, or of an earlier connection in this place.
-        let Some((pending, terms)) = self.take_later(token) else { return Ok(false) };
+        let Some((pending, terms)) = self.take_later(core, token) else { return Ok(false) };
         let Some(call) = self.responder.call(pending.id, &pending.message) else {
             terms.give_up(core);
             return Err(fault("a Call in a slot is not in process"));
@@ -575,16 +592,17 @@ impl Serving {
     /// A Call that was left for later is not answered at all.
     #[cold]
     pub(crate) fn drop_later<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, token: Token) {
-        if let Some((pending, _)) = self.take_later(token) {
+        if let Some((pending, _)) = self.take_later(core, token) {
             self.discard(core, id, pending.id);
         }
     }
 
     /// Takes a Call that was left for later out of its slot.
-    fn take_later(&mut self, token: Token) -> Option<(Pending, Terms)> {
+    fn take_later<P>(&mut self, core: &mut Core<P>, token: Token) -> Option<(Pending, Terms)> {
         let kept = self.slots.get(token.slot as usize).and_then(Option::as_ref);
         let kept = kept.filter(|kept| kept.xid == token.xid)?;
         let (call, terms) = (kept.id, kept.later?);
+        core.transit.expect_no_more(&mut self.share, terms.pages as usize);
         Some((self.release_slot(call)?, terms))
     }
 
@@ -628,6 +646,7 @@ impl Serving {
             count += self.feed(core, services, id, peer)?;
         }
         while !core.is_short()
+            && !self.is_sated(core)
             && let Some(message) = self.stalled.pop_front()
         {
             self.take_in(core, services, id, peer, message)?;
@@ -654,6 +673,7 @@ impl Serving {
                 core.put_pull(pull);
             }
         }
+        core.transit.close(&mut self.share);
     }
 
     /// Takes a Call out of its slot.

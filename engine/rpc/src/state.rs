@@ -12,8 +12,9 @@ use crate::doomed::DoomedCalls;
 use crate::draft::Draft;
 use crate::duplicates::Duplicates;
 use crate::pools::Pools;
-use crate::pulling::Pull;
+use crate::pulling::{Pressure, Pull};
 use crate::statistics::Statistics;
+use crate::transit::TransitAccounts;
 
 /// Everything of an engine but its connections and services.
 pub(crate) struct Core<P> {
@@ -57,8 +58,10 @@ pub(crate) struct Core<P> {
     pub(crate) scratch: Vec<u8>,
     /// Where Payload streams in several pieces are put together.
     pub(crate) gathered: Vec<u8>,
-    /// Calls on byte streams wait for memory that others hold, for too long.
-    pub(crate) streams_pressed: bool,
+    /// How Calls on byte streams wait for memory that others hold, if some do.
+    pub(crate) streams_pressure: Option<Pressure>,
+    /// What connections hold of the payload memory for transit.
+    pub(crate) transit: TransitAccounts,
     /// An RDMA Read was posted since the last look at completions.
     pub(crate) read_posted: bool,
 }

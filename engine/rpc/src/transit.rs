@@ -1,23 +1,35 @@
 //! Shares of the payload memory that Calls and Replies pass through.
 //!
 //! What stores keep is counted apart ([`Pool::set_aside`]); the rest is for transit, and every connection takes from it
-//! while a peer has to do something: to let a chunk be read, to send the rest of a record. So it must not be possible to
-//! take all of it and then do nothing.
+//! while a peer has to do something: to let a chunk be read, to send the rest of a record, to take a Reply. So it must not
+//! be possible to take all of it and then do nothing.
 //!
-//! - A connection that holds something gets more only while it would hold no more than half of what is free, as
-//!   switches do that share one buffer among their ports (a dynamic threshold). Whoever is greedy settles at an equal
-//!   part, and waits alone; one who comes later finds twice as much as each of them has.
+//! - Each *owner* ([`crate::eviction::owner`]: a network address, or a user of this machine) has a part, whatever the
+//!   number of its connections: it gets more only while it then holds no more than is free for all, as switches do that
+//!   share one buffer among their ports (a dynamic threshold). What an owner may still get is divided among its connections
+//!   in the same way: one that holds something gets more only while it then holds no more than half of that. Whoever is
+//!   greedy settles at an equal part, and waits alone; one who comes later finds twice as much as each of them has.
 //! - A peer that has not shown that it answers gets a *probe* first, a few pages. Those of all connections together are
 //!   at most one part in [`PROBES_SHARE`]. So peers that never answer hold next to nothing.
 //! - A Call gets all of its remaining memory at once, or none and waits: two that hold parts cannot wait for each other.
+//! - Peers are asked to fill at most one part in [`ASKED_SHARE`] without a limit to each, and beyond that a *window*, as
+//!   large as a probe, at a time. What a peer was not asked for, or has filled, can be taken back while others wait.
 //! - Some pages are left for messages on byte streams, so that a Call without bulk data never waits for one with.
 
+use std::collections::HashMap;
+
+use stag_fabric::Peer;
 use stag_memory::Pool;
+
+use crate::eviction::owner;
 
 /// Of the pages for transit, probes of all connections together take at most one part in so many.
 const PROBES_SHARE: usize = 4;
 
-/// Pages of a probe at most.
+/// Of the pages for transit, peers are asked to fill at most one part in so many at once, beside what windows hold.
+const ASKED_SHARE: usize = 2;
+
+/// Pages of a probe, and of a window, at most.
 const PROBE_MAX: usize = 16;
 
 /// Pages that bulk data leaves to others at most.
@@ -43,46 +55,262 @@ pub(crate) fn pages(pool: &Pool, octets: usize) -> usize {
     octets.div_ceil(pool.unit_len())
 }
 
-/// What one connection holds of the memory for transit.
+/// Pages of a probe, where `connections` may each have one.
+pub(crate) fn probe_len(pool: &Pool, connections: u32) -> usize {
+    (pool.transit() / PROBES_SHARE / connections.max(1) as usize).clamp(1, PROBE_MAX)
+}
+
+/// What the connections of one owner hold together.
+#[derive(Debug)]
+struct OwnerAccount {
+    owner: u128,
+    connections: u32,
+    held: usize,
+    unanswered: usize,
+}
+
+/// What all connections hold of the memory for transit, by owner. One entry for each owner that has a connection, so the
+/// limits of connections bound it; it allocates only when a connection comes.
 #[derive(Debug, Default)]
+pub(crate) struct TransitAccounts {
+    accounts: Vec<OwnerAccount>,
+    vacant: Vec<u32>,
+    places: HashMap<u128, u32>,
+    /// Pages that peers have still to fill.
+    unanswered: usize,
+    /// Pages that are counted for results which are not there yet.
+    expected: usize,
+}
+
+impl TransitAccounts {
+    /// Opens the share of a new connection with `peer`. [`TransitAccounts::close`] ends it.
+    pub(crate) fn open(&mut self, peer: Option<&Peer>) -> TransitShare {
+        let owner = owner(peer);
+        let place = *self.places.entry(owner).or_insert_with(|| {
+            let account = OwnerAccount { owner, connections: 0, held: 0, unanswered: 0 };
+            match self.vacant.pop() {
+                Some(place) => {
+                    self.accounts[place as usize] = account;
+                    place
+                }
+                None => {
+                    self.accounts.push(account);
+                    self.accounts.len() as u32 - 1
+                }
+            }
+        });
+        self.accounts[place as usize].connections += 1;
+        TransitShare {
+            owner: place,
+            held: 0,
+            unanswered: 0,
+            replies: 0,
+            expected: 0,
+            is_trusted: false,
+            is_suspended: false,
+            refused: None,
+        }
+    }
+
+    /// Ends a share: nothing that it counted is in use any more.
+    pub(crate) fn close(&mut self, share: &mut TransitShare) {
+        self.unanswered -= share.unanswered;
+        let account = &mut self.accounts[share.owner as usize];
+        account.unanswered -= std::mem::take(&mut share.unanswered);
+        account.held -= std::mem::take(&mut share.held);
+        self.expected -= std::mem::take(&mut share.expected);
+        share.replies = 0;
+        account.connections -= 1;
+        if account.connections == 0 {
+            debug_assert_eq!((account.held, account.unanswered), (0, 0), "counted for nobody");
+            self.places.remove(&account.owner);
+            self.vacant.push(share.owner);
+        }
+    }
+
+    /// Pages that all connections of a share's owner hold.
+    #[cfg(test)]
+    fn held_by_owner(&self, share: &TransitShare) -> usize {
+        self.accounts[share.owner as usize].held
+    }
+
+    /// Pages that the connections of a share's owner may still get.
+    fn room(&self, share: &TransitShare, pool: &Pool) -> usize {
+        free(pool).saturating_sub(self.accounts[share.owner as usize].held)
+    }
+
+    /// What stops `pages` more for a Call that holds `own` already; `None` if they are the connection's due, and are there.
+    pub(crate) fn obstacle(
+        &self,
+        share: &TransitShare,
+        pool: &Pool,
+        pages: usize,
+        own: usize,
+    ) -> Option<Obstacle> {
+        if pages == 0 {
+            return None;
+        }
+        let free = free(pool);
+        if pages > free {
+            return Some(Obstacle::Memory);
+        }
+        let held = self.accounts[share.owner as usize].held;
+        if held == own {
+            // Its owner has nothing else.
+            return None;
+        }
+        let room = free.saturating_sub(held);
+        if pages > room {
+            return Some(Obstacle::Owner(share.owner));
+        }
+        (share.held != own && 2 * (share.held + pages) > room).then_some(Obstacle::Connection)
+    }
+
+    /// Whether a peer may be asked to fill `pages` more at once. If not, it is asked for a window at a time.
+    pub(crate) fn may_ask(&self, share: &TransitShare, pool: &Pool, pages: usize) -> bool {
+        let left = (pool.transit() / ASKED_SHARE).saturating_sub(self.unanswered);
+        self.accounts[share.owner as usize].unanswered + pages <= left
+    }
+
+    /// Counts `pages` more for a share.
+    pub(crate) fn take(&mut self, share: &mut TransitShare, pages: usize) {
+        share.held += pages;
+        self.accounts[share.owner as usize].held += pages;
+    }
+
+    /// Counts `pages` less for a share.
+    pub(crate) fn give(&mut self, share: &mut TransitShare, pages: usize) {
+        debug_assert!(pages <= share.held, "gave back more than was held");
+        share.held -= pages;
+        self.accounts[share.owner as usize].held -= pages;
+    }
+
+    /// Of what was taken, the peer is asked to fill `pages`.
+    pub(crate) fn ask(&mut self, share: &mut TransitShare, pages: usize) {
+        share.unanswered += pages;
+        self.accounts[share.owner as usize].unanswered += pages;
+        self.unanswered += pages;
+    }
+
+    /// The peer is asked for `pages` no more.
+    pub(crate) fn unask(&mut self, share: &mut TransitShare, pages: usize) {
+        share.unanswered -= pages;
+        self.accounts[share.owner as usize].unanswered -= pages;
+        self.unanswered -= pages;
+    }
+
+    /// The peer filled `pages`.
+    pub(crate) fn answered(&mut self, share: &mut TransitShare, pages: usize) {
+        self.unask(share, pages);
+        if share.unanswered == 0 || !share.is_trusted || share.is_suspended {
+            share.refused = None;
+        }
+        (share.is_trusted, share.is_suspended) = (true, false);
+    }
+
+    /// Counts `pages` for results that the peer has not taken.
+    #[inline]
+    pub(crate) fn take_reply(&mut self, share: &mut TransitShare, pages: usize) {
+        share.replies += pages;
+        self.take(share, pages);
+    }
+
+    /// The peer took results of `pages`.
+    #[inline]
+    pub(crate) fn give_reply(&mut self, share: &mut TransitShare, pages: usize) {
+        share.replies -= pages;
+        self.give(share, pages);
+    }
+
+    /// Counts `pages` for results that a service will have later.
+    pub(crate) fn expect(&mut self, share: &mut TransitShare, pages: usize) {
+        share.expected += pages;
+        self.expected += pages;
+        self.take_reply(share, pages);
+    }
+
+    /// These results are there, or never will be.
+    pub(crate) fn expect_no_more(&mut self, share: &mut TransitShare, pages: usize) {
+        share.expected -= pages;
+        self.expected -= pages;
+        self.give_reply(share, pages);
+    }
+
+    /// Pages that results for the connections of a share's owner may still take. What is expected may be taken already or
+    /// not: it is held back.
+    pub(crate) fn results_room(&self, share: &TransitShare, pool: &Pool) -> usize {
+        self.room(share, pool).saturating_sub(self.expected)
+    }
+
+    /// Whether the peer has left so much untaken that its next Calls wait.
+    #[inline]
+    pub(crate) fn is_sated(&self, share: &TransitShare, pool: &Pool) -> bool {
+        share.replies > 0 && self.is_over(share, pool)
+    }
+
+    #[cold]
+    fn is_over(&self, share: &TransitShare, pool: &Pool) -> bool {
+        2 * share.replies > self.results_room(share, pool)
+    }
+
+    /// Remembers that a share was refused something.
+    pub(crate) fn refuse(&self, share: &mut TransitShare, pool: &Pool) {
+        let held = self.accounts[share.owner as usize].held;
+        share.refused = Some(Refusal { free: pool.transit_free(), held: share.held, owner_held: held });
+    }
+
+    /// Whether what was refused might be granted now.
+    pub(crate) fn is_worth_trying(&self, share: &TransitShare, pool: &Pool) -> bool {
+        let held = self.accounts[share.owner as usize].held;
+        share.refused.is_none_or(|was| {
+            pool.transit_free() > was.free || share.held < was.held || held < was.owner_held
+        })
+    }
+}
+
+/// What stops a Call from getting memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// There is not so much.
+    Memory,
+    /// Its owner's connections hold as much as is theirs: this is the place of its account.
+    Owner(u32),
+    /// Its connection holds as much as is its.
+    Connection,
+}
+
+/// How things were when a share was refused something: while nothing has become better there is no use in trying again.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    free: usize,
+    held: usize,
+    owner_held: usize,
+}
+
+/// What one connection holds of the memory for transit. [`TransitAccounts`] changes it.
+#[derive(Debug)]
 pub(crate) struct TransitShare {
-    /// Pages that its Calls hold.
+    /// Place of its owner's account.
+    owner: u32,
+    /// Pages that its Calls and Replies hold.
     held: usize,
     /// Of these, pages that its peer has still to fill.
     unanswered: usize,
+    /// Of those held, pages of results that its peer has not taken.
+    replies: usize,
+    /// Of these, pages of results that are not there yet.
+    expected: usize,
     /// Its peer has let something be read, and goes on doing so.
     pub(crate) is_trusted: bool,
-    /// Pages that were free, and held, when it was last refused some: while neither has become better there is no use in
-    /// trying again.
-    refused: Option<(usize, usize)>,
+    /// Memory was taken back from its Calls, and its peer has let nothing be read since: it gets none.
+    pub(crate) is_suspended: bool,
+    refused: Option<Refusal>,
 }
 
 impl TransitShare {
-    /// Pages of a probe, where `connections` may each have one.
-    pub(crate) fn probe_len(pool: &Pool, connections: u32) -> usize {
-        (pool.transit() / PROBES_SHARE / connections.max(1) as usize).clamp(1, PROBE_MAX)
-    }
-
-    /// Pages that its Calls hold.
+    /// Pages that its Calls and Replies hold.
     pub(crate) fn held(&self) -> usize {
         self.held
-    }
-
-    /// Whether `pages` more are its due, and are there.
-    pub(crate) fn may_take(&self, pool: &Pool, pages: usize) -> bool {
-        let free = free(pool);
-        pages == 0 || pages <= free && (self.held == 0 || 2 * (self.held + pages) <= free)
-    }
-
-    /// Counts `pages` more.
-    pub(crate) fn take(&mut self, pages: usize) {
-        self.held += pages;
-    }
-
-    /// Counts `pages` less.
-    pub(crate) fn give(&mut self, pages: usize) {
-        debug_assert!(pages <= self.held, "gave back more than was held");
-        self.held -= pages;
     }
 
     /// Pages that its peer has still to fill.
@@ -90,37 +318,20 @@ impl TransitShare {
         self.unanswered
     }
 
-    /// Of what was taken, its peer is asked to fill `pages`.
-    pub(crate) fn ask(&mut self, pages: usize) {
-        self.unanswered += pages;
+    /// Pages of results that its peer has not taken.
+    pub(crate) fn replies(&self) -> usize {
+        self.replies
     }
 
-    /// Its peer filled `pages`.
-    pub(crate) fn answered(&mut self, pages: usize) {
-        self.unanswered -= pages;
-        if self.unanswered == 0 {
-            self.refused = None;
-        }
-        if !self.is_trusted {
-            self.is_trusted = true;
-            self.refused = None;
-        }
-    }
-
-    /// Remembers that it was refused.
-    pub(crate) fn refuse(&mut self, pool: &Pool) {
-        self.refused = Some((pool.transit_free(), self.held));
-    }
-
-    /// Whether what was refused might be granted now.
-    pub(crate) fn is_worth_trying(&self, pool: &Pool) -> bool {
-        self.refused.is_none_or(|(free, held)| pool.transit_free() > free || self.held < held)
+    /// Whether it is one of the owner with this account.
+    pub(crate) fn is_of(&self, owner: u32) -> bool {
+        self.owner == owner
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize};
+    use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize};
 
     use super::*;
 
@@ -132,22 +343,63 @@ mod tests {
         Pool::runs(&arena.expect("some megabytes"), "pages", 4096, units).expect("it fits")
     }
 
+    fn user(uid: u32) -> Peer {
+        Peer::Process { pid: 1, uid, gid: 0 }
+    }
+
+    /// Each share takes 8 pages in turn, as long as it may.
+    fn settle(pool: &Pool, accounts: &mut TransitAccounts, shares: &mut [TransitShare]) -> Vec<Buf> {
+        let mut taken = Vec::new();
+        for _ in 0..400 {
+            for share in shares.iter_mut() {
+                if accounts.obstacle(share, pool, 8, 0).is_none() {
+                    accounts.take(share, 8);
+                    taken.push(pool.take_len(8 * 4096).expect("it is free"));
+                }
+            }
+        }
+        taken
+    }
+
     #[test]
     fn the_greedy_settle_at_equal_parts_and_one_who_comes_later_finds_as_much() {
         let pool = pool(3200);
-        let mut shares: Vec<TransitShare> = (0..9).map(|_| TransitShare::default()).collect();
-        let mut taken = Vec::new();
-        for turn in 0..9 * 400 {
-            let share = &mut shares[turn % 9];
-            if share.may_take(&pool, 8) {
-                share.take(8);
-                taken.push(pool.take_len(8 * 4096).expect("it is free"));
-            }
-        }
+        let mut accounts = TransitAccounts::default();
+        let mut shares: Vec<_> = (0..9).map(|uid| accounts.open(Some(&user(uid)))).collect();
+        let taken = settle(&pool, &mut accounts, &mut shares);
         let held: Vec<usize> = shares.iter().map(TransitShare::held).collect();
-        let part = (3200 - reserve(&pool)) / 11;
+        let part = (3200 - reserve(&pool)) / 12;
         assert!(held.iter().all(|held| held.abs_diff(part) <= 24), "{part}: {held:?}");
-        assert!(TransitShare::default().may_take(&pool, 2 * part - 96), "{held:?}");
+        let newcomer = accounts.open(Some(&user(9)));
+        assert_eq!(accounts.obstacle(&newcomer, &pool, 2 * part, 0), None, "{held:?}");
+        drop(taken);
+    }
+
+    /// One owner has one part, whether it has one connection or 240; and a further connection of its own finds something.
+    #[test]
+    fn connections_of_one_owner_share_its_part() {
+        for count in [1, 24, 240] {
+            let pool = pool(6400);
+            let most = 6400 - reserve(&pool);
+            let mut accounts = TransitAccounts::default();
+            let mut shares: Vec<_> = (0..count).map(|_| accounts.open(Some(&user(1)))).collect();
+            let taken = settle(&pool, &mut accounts, &mut shares);
+            let held = accounts.held_by_owner(&shares[0]);
+            assert!(held <= most / 2, "{count} connections hold {held} of {most}");
+            let honest = accounts.open(Some(&user(2)));
+            assert_eq!(accounts.obstacle(&honest, &pool, most / 2, 0), None);
+            let held: Vec<usize> = shares.iter().map(TransitShare::held).collect();
+            let spread = held.iter().max().unwrap_or(&0) - held.iter().min().unwrap_or(&0);
+            assert!(spread <= 8, "{held:?}");
+            // All end, and nothing is left of the account.
+            for share in &mut shares {
+                accounts.close(share);
+            }
+            drop(taken);
+            assert_eq!((accounts.places.len(), accounts.vacant.len()), (1, 1));
+            let again = accounts.open(Some(&user(3)));
+            assert_eq!((accounts.held_by_owner(&again), accounts.accounts.len()), (0, 2));
+        }
     }
 
     #[test]
@@ -166,7 +418,7 @@ mod tests {
     fn probes_of_all_connections_leave_most_of_the_memory() {
         let pool = pool(3200);
         for connections in [1, 24, 240, 4096] {
-            let probes = TransitShare::probe_len(&pool, connections) * connections as usize;
+            let probes = probe_len(&pool, connections) * connections as usize;
             assert!(probes <= 800 || connections > 800, "{connections}");
         }
     }

@@ -58,6 +58,10 @@ pub(super) struct Device {
     pub(super) listeners: u32,
     /// Pieces of its memory that peers may still read by RDMA Read, if not all.
     pub(super) readable: Option<u64>,
+    /// RDMA Writes to its memory stay under way.
+    pub(super) is_unwritable: bool,
+    /// The user that peers see.
+    pub(super) user: u32,
     slots: Vec<PairSlot>,
 }
 
@@ -72,6 +76,8 @@ impl Device {
             requests: BTreeMap::new(),
             listeners: 0,
             readable: None,
+            is_unwritable: false,
+            user: 0,
             slots: Vec::new(),
         }
     }

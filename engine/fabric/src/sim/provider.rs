@@ -64,6 +64,21 @@ impl Sim {
         }
     }
 
+    /// Lets peers write to what is exposed here, or not: then their RDMA Writes, and the Sends behind them, stay under way,
+    /// as those to a peer that takes nothing.
+    pub fn set_writable(&mut self, is_writable: bool) {
+        if let Some(device) = self.world.0.borrow_mut().devices[self.device].as_mut() {
+            device.is_unwritable = !is_writable;
+        }
+    }
+
+    /// Sets the user that peers see in [`Peer::Process`]; 0 at first. Connections that are already made keep theirs.
+    pub fn set_user(&mut self, user: u32) {
+        if let Some(device) = self.world.0.borrow_mut().devices[self.device].as_mut() {
+            device.user = user;
+        }
+    }
+
     fn end(&self, id: QueuePairId) -> End {
         End { device: self.device, id }
     }

@@ -42,8 +42,9 @@ impl State {
         private_data[..len].to_vec()
     }
 
-    fn peer_of(device: usize) -> Peer {
-        Peer::Process { pid: device as u32 + 1, uid: 0, gid: 0 }
+    fn peer_of(&self, device: usize) -> Peer {
+        let uid = self.device(device).map_or(0, |device| device.user);
+        Peer::Process { pid: device as u32 + 1, uid, gid: 0 }
     }
 
     pub(super) fn connect_arrives(&mut self, from: End, address: &str, private_data: Vec<u8>) {
@@ -59,13 +60,14 @@ impl State {
         }
         let request = self.next_request;
         self.next_request += 1;
+        let peer = self.peer_of(from.device);
         let Some(device) = self.device_mut(index) else { return };
         if device.requests.len() >= BACKLOG_MAX {
             let reason = format!("{BACKLOG_MAX} connection requests wait already");
             return self.refuse_connect(from, DisconnectReason::Rejected(reason));
         }
         device.requests.insert(request, Request { from });
-        let (request, peer) = (ConnectRequestId(request), State::peer_of(from.device));
+        let request = ConnectRequestId(request);
         device.events.push_back(Event::ConnectRequest { listener, request, peer, private_data });
     }
 
@@ -150,7 +152,7 @@ impl State {
         if let Some(key) = timer {
             self.unplan(key);
         }
-        let peer = State::peer_of(peer.map_or(end.device, |peer| peer.device));
+        let peer = self.peer_of(peer.map_or(end.device, |peer| peer.device));
         if let Some(device) = self.device_mut(end.device) {
             device.events.push_back(Event::Established { queue_pair: end.id, private_data, peer });
         }

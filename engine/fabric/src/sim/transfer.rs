@@ -104,6 +104,12 @@ impl State {
             }
         }
         let Some(work) = self.work_mut(from, sequence) else { return };
+        if work.verb == Verb::Write && self.device(peer.device).is_some_and(|device| device.is_unwritable) {
+            let again = Happening::PieceArrives { from, work: sequence, part, at, len };
+            self.plan_after(UNREADABLE_DELAY, again);
+            return;
+        }
+        let Some(work) = self.work_mut(from, sequence) else { return };
         let Part { remote, at: local, len: part_len, begun, .. } = work.parts[part];
         let whole = u64::from(part_len);
         let is_let_in = begun

@@ -252,6 +252,10 @@ impl Store for DirectoryStore {
         self.limits
     }
 
+    fn reads_take_memory(&self) -> bool {
+        true
+    }
+
     fn usage(&self) -> Usage {
         let none = Usage { bytes_total: 0, bytes_free: 0, files_total: 0, files_free: 0 };
         let Ok(root) = self.tree.borrow().look(ROOT) else { return none };

@@ -28,9 +28,12 @@ pub(super) fn read<S: Store>(
     now: Time,
 ) -> Option<(Ticket, Transfer)> {
     let arguments = decode::<ReadArguments<'_>>(call, reply)?;
-    let count = arguments.count.min(TRANSFER_LEN_MAX);
+    let mut count = arguments.count.min(TRANSFER_LEN_MAX);
     let (done, attributes) = exports.look(asker, arguments.file, |exports, opened| {
         let store = exports.store_mut(opened);
+        if store.reads_take_memory() {
+            count = reply.results_room(count);
+        }
         let done = store.read(&opened.caller, opened.object, arguments.offset, count, pieces, now)?;
         Ok(match done {
             Progress::Done(done) => Ok(done),
@@ -41,7 +44,10 @@ pub(super) fn read<S: Store>(
     });
     match done {
         Ok(Ok(done)) => answer_read(reply, Ok(done), attributes, pieces),
-        Ok(Err(later)) => return Some(later),
+        Ok(Err(later)) => {
+            reply.expect_results(count);
+            return Some(later);
+        }
         Err(status) => answer_read(reply, Err(status), attributes, pieces),
     }
     None

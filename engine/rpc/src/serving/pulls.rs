@@ -11,17 +11,17 @@ use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::dispatch::Terms;
 use crate::fault::fault;
-use crate::pulling::{Lack, PRESSED, Pull, in_one_piece, may_pull, place_wanted, plan_chunks, post_reads};
+use crate::pulling::{Lack, Pressure, Pull, in_one_piece, may_pull, place_wanted, plan_chunks, post_reads};
 use crate::pushing::Posted;
 use crate::service::Services;
 use crate::state::Core;
-use crate::transit::{self, TransitShare};
+use crate::transit::{self, Obstacle};
 
 impl Serving {
     /// Whether the client has left untaken what is meant for it, or unread what is to be read from it, for too long. Each
     /// pull has a time of its own.
     pub(crate) fn is_stuck<P>(&mut self, core: &Core<P>) -> bool {
-        let is_awaited = self.sending > 0 || !self.blocked.is_empty();
+        let is_awaited = !self.sends.is_empty() || !self.blocked.is_empty();
         if self.progress.is_stuck(is_awaited, core.now, core.config.peer_timeout) {
             return true;
         }
@@ -41,14 +41,53 @@ impl Serving {
         kept.filter_map(|kept| kept.pull.as_deref())
     }
 
-    /// Whether a Call waits for memory that others hold, for so long that they are to be looked at.
-    pub(crate) fn is_pressed<P>(&self, core: &Core<P>) -> bool {
-        let Some(slot) = self.hungry.front() else { return false };
-        let probe = TransitShare::probe_len(&core.pools.payload, core.config.connections_max);
-        let is_modest = self.share.held() <= if self.share.is_trusted { probe } else { 0 };
-        let pull = self.slots[*slot as usize].as_ref().and_then(|kept| kept.pull.as_deref());
-        let waits = pull.and_then(|pull| pull.waits);
-        is_modest && waits.is_some_and(|since| core.now >= since + PRESSED)
+    /// How a Call waits for memory that others hold, if one does, and if its connection holds next to nothing: for that
+    /// others are to be looked at.
+    pub(crate) fn pressure<P>(&self, core: &Core<P>) -> Option<Pressure> {
+        // One whose own peer does not answer waits for that.
+        if self.hungry.is_empty() || self.share.is_suspended {
+            return None;
+        }
+        let pool = &core.pools.payload;
+        let probe = transit::probe_len(pool, core.config.connections_max);
+        if self.share.held() > if self.share.is_trusted { probe } else { 0 } {
+            return None;
+        }
+        let slot = self.slots[*self.hungry.front()? as usize].as_ref();
+        let pull = slot.and_then(|kept| kept.pull.as_deref())?;
+        let since = pull.waits?;
+        let owner = match core.transit.obstacle(&self.share, pool, pull.missing_pages(pool), pull.held) {
+            Some(Obstacle::Owner(owner)) => Some(owner),
+            _ => None,
+        };
+        Some(Pressure { time: core.now.saturating_sub(since), owner })
+    }
+
+    /// Takes memory back, if the client has let nothing be read for a while: all that no Read is under way for.
+    #[cold]
+    pub(crate) fn vacate<P>(&mut self, core: &mut Core<P>) {
+        if self.share.unanswered() == 0 || self.pulls().any(|pull| pull.is_fresh(core.now)) {
+            return;
+        }
+        self.share.is_suspended = true;
+        for slot in 0..self.slots.len() {
+            let Some(pending) = self.slots[slot].as_mut().filter(|pending| pending.later.is_none()) else {
+                continue;
+            };
+            let Some(pull) = pending.pull.as_mut() else { continue };
+            let (pages, asked) = pull.vacate(&core.pools.payload, core.now);
+            if pages > 0 {
+                let call = pending.id;
+                core.transit.give(&mut self.share, pages);
+                core.transit.unask(&mut self.share, asked);
+                self.hunger(call, Duration::MAX);
+            }
+        }
+    }
+
+    /// Whether it has something of the memory of `owner`; of anybody's, if that is nobody.
+    pub(crate) fn is_of(&self, owner: Option<u32>) -> bool {
+        owner.is_none_or(|owner| self.share.is_of(owner))
     }
 
     /// Pages held for pulls of which the client lets nothing be read.
@@ -101,7 +140,7 @@ impl Serving {
                     return self.refuse_for_memory(core, id, call_id);
                 }
             }
-            match post_reads(core, id, &call, pull) {
+            match post_reads(core, &mut self.share, id, &call, pull) {
                 Posted::All => {}
                 Posted::Full => {
                     self.wait(call_id);
@@ -176,7 +215,7 @@ impl Serving {
 
     /// Puts away what a Call pulled, with its memory.
     pub(super) fn put_pull<P>(&mut self, core: &mut Core<P>, mut pull: Box<Pull>) {
-        self.share.give(std::mem::take(&mut pull.held));
+        core.transit.give(&mut self.share, std::mem::take(&mut pull.held));
         core.put_pull(pull);
     }
 
@@ -202,7 +241,7 @@ impl Serving {
         id: ConnectionId,
         peer: Option<&Peer>,
     ) -> Result<usize, CloseReason> {
-        if core.now < self.patience && !self.share.is_worth_trying(&core.pools.payload) {
+        if core.now < self.patience && !core.transit.is_worth_trying(&self.share, &core.pools.payload) {
             return Ok(0);
         }
         let waited = self.hungry.len();
@@ -260,8 +299,9 @@ impl Serving {
         core.statistics.read_bytes += u64::from(incoming.len);
         let pages = transit::pages(&core.pools.payload, incoming.len as usize);
         pull.pending -= 1;
+        pull.in_flight -= 1;
         pull.touched = core.now;
-        self.share.answered(pages);
+        core.transit.answered(&mut self.share, pages);
         self.advance(core, services, id, peer, call_id)
     }
 }

@@ -24,11 +24,11 @@ use crate::draft::Verdict;
 use crate::duplicates::Known;
 use crate::eviction::ConnectionUse;
 use crate::kept::KeptReply;
-use crate::pulling::in_one_piece;
+use crate::pulling::{Pressure, in_one_piece};
 use crate::reply::Reply;
 use crate::service::{Repeat, Services, Token};
 use crate::state::Core;
-use crate::transit::{self, TransitShare};
+use crate::transit::{self, TransitAccounts, TransitShare};
 
 /// Calls of one connection that services answer later, at most: beyond that no more are taken on.
 pub(super) const LATER_MAX: usize = 64;
@@ -46,8 +46,8 @@ const SILENCE_MAX: Duration = Duration::from_millis(250);
 /// Octets a second that a record has to come with while others wait for memory, after a second.
 const PRESSED_RATE: u64 = 256 << 10;
 
-/// How long it takes until a wait for memory is others' fault, and theirs is looked for.
-const PRESSED: Duration = Duration::from_millis(100);
+/// How long a peer may be silent within a record before memory that nothing came for is taken back, while others wait.
+const VACATE_AFTER: Duration = Duration::from_millis(20);
 
 /// Of the shared buffer, what is offered behind an item that is received where it belongs: the beginning of the next
 /// record, which would have to be copied.
@@ -121,8 +121,10 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     incoming: Incoming,
     outbox: Outbox,
-    /// For long Replies: what it has of the memory for transit is in `outbox` and counted there.
+    /// What it has of the memory for transit.
     share: TransitShare,
+    /// Of that, pages that are counted for `outbox`.
+    counted: usize,
     backlog: Option<Backlog>,
     /// Something that was received waits until Replies have left, or for memory.
     stalled: bool,
@@ -157,6 +159,7 @@ impl Connection {
         socket: TcpStream,
         peer: Peer,
         record_len_max: u32,
+        share: TransitShare,
         now: Duration,
     ) -> Connection {
         Connection {
@@ -165,7 +168,8 @@ impl Connection {
             peer,
             incoming: Incoming::new(record_len_max),
             outbox: Outbox::default(),
-            share: TransitShare::default(),
+            share,
+            counted: 0,
             backlog: None,
             stalled: false,
             is_short: false,
@@ -202,9 +206,35 @@ impl Connection {
         self.stalled && self.is_short
     }
 
-    /// Whether its record waits for memory that others hold, for so long that they are to be looked at.
-    pub(super) fn is_pressed(&self, now: Duration) -> bool {
-        self.incoming.waits.is_some_and(|since| now >= since + PRESSED)
+    /// How its record waits for memory that others hold, if it does.
+    pub(super) fn pressure(&self, now: Duration) -> Option<Pressure> {
+        let (since, short) = self.incoming.waits?;
+        Some(Pressure { time: now.saturating_sub(since), owner: short.owner })
+    }
+
+    /// Whether it has something of the memory of `owner`; of anybody's, if that is nobody.
+    pub(super) fn is_of(&self, owner: Option<u32>) -> bool {
+        owner.is_none_or(|owner| self.share.is_of(owner))
+    }
+
+    /// Takes memory back that nothing came for yet, if the peer is silent within a record.
+    pub(super) fn vacate<P>(&mut self, core: &mut Core<P>, shared: &mut Shared) {
+        let is_silent = core.now.saturating_sub(self.active) >= VACATE_AFTER;
+        if self.incoming.started.is_some() && !self.stalled && is_silent {
+            self.incoming.vacate(&mut means(core, &mut self.share, shared));
+        }
+    }
+
+    /// Counts what the outbox holds now.
+    #[inline]
+    fn count_replies(&mut self, accounts: &mut TransitAccounts) {
+        let now = self.outbox.held();
+        if now > self.counted {
+            accounts.take_reply(&mut self.share, now - self.counted);
+        } else if now < self.counted {
+            accounts.give_reply(&mut self.share, self.counted - now);
+        }
+        self.counted = now;
     }
 
     /// Octets that it holds for a record whose peer does not go on as it should while others wait for memory.
@@ -377,9 +407,9 @@ impl Connection {
     /// Whether another Call may be taken on. Of Replies that are not taken it may have as much as its part of the memory.
     fn may_call<P>(&self, core: &Core<P>) -> bool {
         let pool = &core.pools.payload;
-        let due = (transit::free(pool) / 2).max(1).saturating_mul(pool.unit_len());
         self.later_count < LATER_MAX
-            && self.outbox.queued() < QUEUED_MAX.min(due)
+            && self.outbox.queued() < QUEUED_MAX
+            && !core.transit.is_sated(&self.share, pool)
             && pool.transit_free() >= PAGES_MIN
             && !core.stopping
     }
@@ -437,15 +467,12 @@ impl Connection {
     /// Takes octets of the record that arrives, as far as there is memory; else the connection waits for some.
     fn take<P, S: Services>(
         &mut self,
-        core: &Core<P>,
+        core: &mut Core<P>,
         services: &S,
         shared: &mut Shared,
         octets: &[u8],
     ) -> (usize, Result<(), Short>) {
-        let Shared { quota, streams_max, .. } = shared;
-        let pool = &core.pools.payload;
-        let mut means = Means { pool, quota, streams_max: *streams_max, now: core.now };
-        let taken = self.incoming.take(&mut means, services, octets);
+        let taken = self.incoming.take(&mut means(core, &mut self.share, shared), services, octets);
         self.is_short = taken.1.is_err();
         self.stalled |= self.is_short;
         taken
@@ -478,7 +505,7 @@ impl Connection {
         };
         core.gathered = gathered;
         (self.incoming.head, self.incoming.item) = (head, item);
-        self.incoming.clear(&mut shared.quota);
+        self.incoming.clear(&mut means(core, &mut self.share, shared));
         result
     }
 
@@ -531,9 +558,10 @@ impl Connection {
         // Not borrowed from `self`, which makes the Reply.
         let peer = self.peer.clone();
         let origin = Origin { connection: self.id, slot, peer: Some(&peer), now: core.now };
-        let done = self.answer(core, xid, terms, |reply| run.call(services, &origin, items, reply))?;
-        if !done {
-            self.keep_later(slot, Later { xid, terms });
+        let later = self.answer(core, xid, terms, |reply| run.call(services, &origin, items, reply))?;
+        if let Some(pages) = later {
+            core.transit.expect(&mut self.share, pages as usize);
+            self.keep_later(slot, Later { xid, terms: Terms { pages, ..terms } });
         }
         Ok(())
     }
@@ -553,14 +581,14 @@ impl Connection {
     }
 
     /// Makes a Reply: lets `fill` fill it in, then puts it into the outbox, unless `fill` says that it will come
-    /// later. Returns what `fill` said.
+    /// later, with `false`. Then this returns the pages that its results will take.
     fn answer<P>(
         &mut self,
         core: &mut Core<P>,
         xid: u32,
         terms: Terms,
         fill: impl FnOnce(&mut Reply<'_>) -> bool,
-    ) -> Result<bool, Ending> {
+    ) -> Result<Option<u32>, Ending> {
         let Some(mut page) = self.outbox.open(&core.pools.payload) else {
             terms.give_up(core);
             return Err(Ending::CannotReply);
@@ -580,7 +608,7 @@ impl Connection {
             chunks: None,
             inline_len_max,
             payload: &core.pools.payload,
-            share: Some(&self.share),
+            transit: Some((&core.transit, &self.share)),
             scratch: &mut core.scratch,
             eligible: terms.procedure.eligible_results,
             copied_bytes: &mut core.statistics.copied_bytes,
@@ -610,13 +638,15 @@ impl Connection {
             let closed = self.outbox.close(&mut draft, at);
             debug_assert!(closed.is_ok(), "the pieces of a result are as long as was said");
             core.put_draft(draft);
-            return closed.map(|()| true).map_err(|_| Ending::CannotReply);
+            self.count_replies(&mut core.transit);
+            return closed.map(|()| None).map_err(|_| Ending::CannotReply);
         }
         if let Some(page) = draft.send.take() {
             self.outbox.put_back(page, at);
         }
+        let pages = draft.pages;
         core.put_draft(draft);
-        Ok(false)
+        Ok(Some(pages))
     }
 
     /// A Call that was left for later is answered. `false`: that Call is gone.
@@ -626,26 +656,28 @@ impl Connection {
         token: Token,
         fill: impl FnOnce(&mut Reply<'_>),
     ) -> Result<bool, Ending> {
-        let Some(later) = self.take_later(token) else { return Ok(false) };
+        let Some(later) = self.take_later(core, token) else { return Ok(false) };
         self.answer(core, later.xid, later.terms, |reply| {
             fill(reply);
             true
-        })
+        })?;
+        Ok(true)
     }
 
     /// A Call that was left for later is not answered at all.
-    pub(super) fn drop_later(&mut self, token: Token) {
-        let _ = self.take_later(token);
+    pub(super) fn drop_later<P>(&mut self, core: &mut Core<P>, token: Token) {
+        let _ = self.take_later(core, token);
     }
 
-    fn take_later(&mut self, token: Token) -> Option<Later> {
+    fn take_later<P>(&mut self, core: &mut Core<P>, token: Token) -> Option<Later> {
         let later = self.later.get_mut(token.slot as usize)?.take_if(|later| later.xid == token.xid)?;
         self.later_count -= 1;
+        core.transit.expect_no_more(&mut self.share, later.terms.pages as usize);
         Some(later)
     }
 
     /// Sends what there is, as far as the socket takes it. Returns the octets sent.
-    pub(super) fn send(&mut self, now: Duration) -> Result<usize, Ending> {
+    pub(super) fn send(&mut self, now: Duration, accounts: &mut TransitAccounts) -> Result<usize, Ending> {
         let mut sum = 0;
         for _ in 0..SENDS_MAX {
             if self.outbox.queued() == 0 {
@@ -673,6 +705,9 @@ impl Connection {
                 self.blocked = true;
                 break;
             }
+        }
+        if sum > 0 {
+            self.count_replies(accounts);
         }
         // It wants nothing more, and has all.
         if self.ended && self.is_idle() && !self.stalled { Err(Ending::Peer) } else { Ok(sum) }
@@ -715,7 +750,8 @@ impl Connection {
 
     /// Lets go of everything.
     pub(super) fn close<P>(mut self, core: &mut Core<P>, shared: &mut Shared) {
-        self.incoming.clear(&mut shared.quota);
+        self.incoming.clear(&mut means(core, &mut self.share, shared));
+        core.transit.close(&mut self.share);
         core.duplicates.close(self.id);
         for (slot, later) in (0..).zip(&self.later) {
             if let Some(Later { xid, terms: Terms { kept: Some(entry), .. } }) = later {
@@ -723,6 +759,13 @@ impl Connection {
             }
         }
     }
+}
+
+/// What a record of the connection with this share takes its memory from.
+fn means<'a, P>(core: &'a mut Core<P>, share: &'a mut TransitShare, shared: &'a mut Shared) -> Means<'a> {
+    let Core { pools, transit, now, .. } = core;
+    let Shared { quota, streams_max, .. } = shared;
+    Means { pool: &pools.payload, quota, accounts: transit, share, streams_max: *streams_max, now: *now }
 }
 
 /// Fills in what the engine answers by itself.

@@ -94,7 +94,7 @@ impl Datagrams {
             chunks: None,
             inline_len_max,
             payload: &core.pools.payload,
-            share: None,
+            transit: None,
             scratch: &mut core.scratch,
             eligible: 0,
             copied_bytes: &mut core.statistics.copied_bytes,

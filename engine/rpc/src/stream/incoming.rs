@@ -18,11 +18,11 @@ use stag_wire::record::Splitter;
 use stag_wire::rpc::{CallHeader, Error as RpcError};
 use stag_wire::xdr::{Error, Reader, padded};
 
-use super::quota::{Means, Quota};
+use super::quota::Means;
 use crate::call::{Placed, PlacedPieces};
 use crate::pools::PAGE_LEN;
 use crate::service::{Lookup, Services};
-use crate::transit::{self, TransitShare};
+use crate::transit;
 
 /// Octets of an item from which on it is received where it belongs rather than copied there.
 const DIRECT_MIN: u32 = 2048;
@@ -54,7 +54,7 @@ pub(super) struct Item {
     pub(super) placed: Placed,
     /// Octets that there is memory for, or that are dropped.
     room: u32,
-    /// Octets of memory that it holds.
+    /// Pages of memory that it holds.
     held: usize,
 }
 
@@ -110,7 +110,10 @@ enum Located {
 
 /// There is no memory to take more octets: go on when some of it is back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Short;
+pub(super) struct Short {
+    /// Whose memory it has to be, by the place of an account; `None`: anybody's.
+    pub(super) owner: Option<u32>,
+}
 
 /// The record that arrives now.
 #[derive(Debug)]
@@ -126,8 +129,8 @@ pub(super) struct Incoming {
     located: bool,
     /// When the first octet came.
     pub(super) started: Option<Duration>,
-    /// Since when it waits for memory.
-    pub(super) waits: Option<Duration>,
+    /// Since when it waits for memory, and for whose.
+    pub(super) waits: Option<(Duration, Short)>,
     /// Since when a record waits for memory that has to be in one piece, and cannot be dropped.
     pub(super) starved: Option<Duration>,
     /// The last item came, and since then the peer was not silent within one.
@@ -161,8 +164,9 @@ impl Incoming {
         let result = self.take_some(means, services, &mut rest);
         match result {
             Ok(()) => self.waits = None,
-            Err(Short) => {
-                self.waits.get_or_insert(means.now);
+            Err(short) => {
+                let since = self.waits.map_or(means.now, |(since, _)| since);
+                self.waits = Some((since, short));
             }
         }
         (octets.len() - rest.len(), result)
@@ -189,15 +193,18 @@ impl Incoming {
                 let is_first = self.head.is_empty();
                 // An item begins in the first page, or nowhere.
                 self.located |= !is_first;
-                let Some(page) = means.quota.take(means.pool, is_first) else {
-                    self.starved.get_or_insert(means.now);
-                    return Err(Short);
+                let page = match means.take(is_first) {
+                    Ok(page) => page,
+                    Err(short) => {
+                        self.starved.get_or_insert(means.now);
+                        return Err(short);
+                    }
                 };
                 self.head.push(page);
             }
             let Some(page) = self.head.last_mut() else {
                 debug_assert!(false, "a page was just taken");
-                return Err(Short);
+                return Err(Short { owner: None });
             };
             let len = page.len();
             let (now, later) = rest.split_at(rest.len().min(page.capacity() - len));
@@ -234,19 +241,19 @@ impl Incoming {
             // As much again as came, while there is plenty; else all the rest, so that two never wait for each other.
             let rest = item.len - item.room;
             let octets = if means.quota.is_scarce() { rest } else { rest.min(item.room) };
-            return Self::grant(means, item, octets, self.waits);
+            return Self::grant(means, item, octets, self.waits.map(|(since, _)| since));
         }
         let Some((position, len)) = self.wanted else { return Ok(()) };
         let placed = Placed { pieces: PlacedPieces::new(), len };
         let mut item = Item { position, len, filled: 0, placed, room: 0, held: 0 };
-        let probe = TransitShare::probe_len(means.pool, means.streams_max) * means.pool.unit_len();
+        let probe = transit::probe_len(means.pool, means.streams_max) * means.pool.unit_len();
         let is_trusted = self.is_trusted && !means.quota.is_scarce();
         let octets = if is_trusted { len } else { len.min(probe as u32) };
-        Self::grant(means, &mut item, octets, self.waits)?;
+        Self::grant(means, &mut item, octets, self.waits.map(|(since, _)| since))?;
         self.wanted = None;
         let Some(head) = self.head.first_mut() else {
             debug_assert!(false, "an item was found, and the page that it was found in is gone");
-            return Err(Short);
+            return Err(Short { owner: None });
         };
         let left = item.fill(&head[position as usize..]).len();
         // What follows the item, if so much is here already, moves to its place.
@@ -265,24 +272,47 @@ impl Incoming {
         octets: u32,
         waits: Option<Duration>,
     ) -> Result<(), Short> {
-        let Means { pool, quota, now, .. } = means;
-        let units = (octets as usize).next_multiple_of(pool.unit_len());
-        if quota.has(units)
-            && transit::pages(pool, units) <= transit::free(pool)
-            && pool.take_pieces(octets as usize, &mut item.placed.pieces)
-        {
-            quota.hold(units);
-            item.held += units;
-            item.room += octets;
-            return Ok(());
+        let pages = transit::pages(means.pool, octets as usize);
+        let short = match means.check(pages) {
+            Ok(()) if means.pool.take_pieces(octets as usize, &mut item.placed.pieces) => {
+                means.hold(pages);
+                item.held += pages;
+                item.room += octets;
+                return Ok(());
+            }
+            Ok(()) => Short { owner: None },
+            Err(short) => short,
+        };
+        if waits.is_none_or(|since| means.now < since + PATIENCE) {
+            return Err(short);
         }
-        if waits.is_none_or(|since| *now < since + PATIENCE) {
-            return Err(Short);
-        }
-        quota.release(std::mem::take(&mut item.held));
+        means.give(std::mem::take(&mut item.held));
         item.placed.pieces.clear();
         item.room = item.len;
         Ok(())
+    }
+
+    /// Lets go of the memory of the item that nothing came for yet.
+    pub(super) fn vacate(&mut self, means: &mut Means<'_>) {
+        let Some(item) = self.item.as_mut() else { return };
+        let unit = means.pool.unit_len();
+        let keep = (item.filled as usize).next_multiple_of(unit).max(unit);
+        if item.placed.pieces.is_empty() || keep >= item.room as usize {
+            return;
+        }
+        let mut room = 0;
+        item.placed.pieces.retain(|piece| {
+            let left = keep - room;
+            if piece.len() > left && left > 0 {
+                piece.shrink_to(left);
+            }
+            room += piece.len().min(left);
+            left > 0
+        });
+        item.room = room as u32;
+        let held = room / unit;
+        means.give(item.held - held);
+        item.held = held;
     }
 
     /// Octets that are best received right where they belong: the rest of an item.
@@ -323,7 +353,8 @@ impl Incoming {
 
     /// Octets of memory that it holds.
     pub(super) fn held(&self) -> usize {
-        self.item.as_ref().map_or(0, |item| item.held) + self.head.iter().map(Buf::capacity).sum::<usize>()
+        self.item.as_ref().map_or(0, |item| item.held * PAGE_LEN)
+            + self.head.iter().map(Buf::capacity).sum::<usize>()
     }
 
     /// Octets of the record that came.
@@ -333,11 +364,12 @@ impl Incoming {
     }
 
     /// Lets go of the record: it was executed, or its connection is over.
-    pub(super) fn clear(&mut self, quota: &mut Quota) {
-        self.head.drain(..).for_each(|page| quota.give(page));
+    pub(super) fn clear(&mut self, means: &mut Means<'_>) {
+        means.give(self.head.len());
+        self.head.clear();
         if let Some(item) = self.item.take() {
             self.is_trusted |= item.is_complete() && item.held > 0;
-            quota.release(item.held);
+            means.give(item.held);
         }
         self.wanted = None;
         self.located = false;

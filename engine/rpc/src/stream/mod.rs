@@ -40,6 +40,7 @@ use crate::client_log::Withheld;
 use crate::complaints::Complaints;
 use crate::config::EngineConfig;
 use crate::eviction::victim;
+use crate::pulling::{WANTED_BACK, worse};
 use crate::reply::Reply;
 use crate::service::{Services, Token};
 use crate::state::Core;
@@ -64,6 +65,9 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often those that wait for memory are looked at.
 const RELIEF_INTERVAL: Duration = Duration::from_millis(10);
+/// How long it takes until a wait for memory is others' fault, and one of them ends for it.
+const PRESSED: Duration = Duration::from_millis(100);
+
 /// How long nobody is accepted after descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -235,7 +239,8 @@ impl Streams {
             return;
         }
         let (address, peer) = (peer, Peer::Address(peer));
-        let mut connection = Connection::new(id, socket, peer, self.record_len_max, core.now);
+        let share = core.transit.open(Some(&peer));
+        let mut connection = Connection::new(id, socket, peer, self.record_len_max, share, core.now);
         connection.interest = EventFlags::IN;
         self.connections[index as usize] = Some(Box::new(connection));
         if self.count == 0 {
@@ -456,7 +461,7 @@ impl Streams {
                 events += usize::from(!connection.is_stalled());
             }
             if result.is_ok() {
-                result = match connection.send(core.now) {
+                result = match connection.send(core.now, &mut core.transit) {
                     Ok(count) => {
                         core.statistics.stream_bytes_sent += count as u64;
                         events += usize::from(count > 0);
@@ -476,15 +481,21 @@ impl Streams {
     /// Ends the connection that holds most for a record that does not go on, if others wait for memory.
     fn relieve<P>(&mut self, core: &mut Core<P>) {
         self.next_relief = core.now + RELIEF_INTERVAL;
-        core.streams_pressed = self.connections.iter().flatten().any(|found| found.is_pressed(core.now));
-        if !core.streams_pressed {
-            return;
-        }
-        let held = |found: &Connection| found.idle_octets(core.now);
-        let idlest = self.connections.iter().flatten().max_by_key(|found| held(found));
-        let Some(index) = idlest.filter(|found| held(found) > 0).map(|found| found.id.index & !STREAM) else {
+        let waiting = self.connections.iter().flatten().map(|found| found.pressure(core.now));
+        core.streams_pressure = waiting.fold(None, worse);
+        let Some(pressure) = core.streams_pressure.filter(|pressure| pressure.time >= WANTED_BACK) else {
             return;
         };
+        let mut idlest = (0, 0);
+        for (index, found) in (0..).zip(&mut self.connections) {
+            let Some(found) = found.as_mut().filter(|found| found.is_of(pressure.owner)) else { continue };
+            found.vacate(core, &mut self.shared);
+            idlest = idlest.max((found.idle_octets(core.now), index));
+        }
+        let (1.., index) = idlest else { return };
+        if pressure.time < PRESSED {
+            return;
+        }
         if let Some(connection) = self.connections[index as usize].take() {
             let why = Ending::TimedOut("it does not go on with a record, and others wait for memory");
             self.put(core, index, connection, Err(why));
@@ -525,7 +536,7 @@ impl Streams {
     #[cold]
     pub(crate) fn drop_later<P>(&mut self, core: &mut Core<P>, token: Token) {
         if let Some((index, mut connection)) = self.take(token) {
-            connection.drop_later(token);
+            connection.drop_later(core, token);
             self.put(core, index, connection, Ok(()));
         }
     }

@@ -9,7 +9,7 @@ use stag_memory::{Buf, Pool, Shared};
 use stag_wire::record::{MARK_LEN, Mark};
 use stag_wire::xdr::padding;
 
-use crate::draft::Draft;
+use crate::draft::{Draft, transit_pages};
 
 /// A page with less room is not begun with: a usual Reply would not fit.
 const ROOM_MIN: usize = 640;
@@ -26,14 +26,18 @@ enum Part {
     /// Octets of a page, by its number.
     Page { page: u32, start: u32, end: u32 },
     /// Memory that is sent from where it lies: a store's, or a long Reply.
-    Memory(Shared),
+    Memory {
+        shared: Shared,
+        /// Pages for transit that it takes.
+        pages: usize,
+    },
 }
 
 impl Part {
     fn len(&self) -> usize {
         match self {
             Part::Page { start, end, .. } => (end - start) as usize,
-            Part::Memory(shared) => shared.len(),
+            Part::Memory { shared, .. } => shared.len(),
         }
     }
 }
@@ -54,6 +58,8 @@ pub(super) struct Outbox {
     left: usize,
     /// Octets to send.
     queued: usize,
+    /// Pages for transit that memory takes which is sent from where it lies.
+    memory: usize,
 }
 
 impl Outbox {
@@ -61,6 +67,12 @@ impl Outbox {
     #[inline]
     pub(super) fn queued(&self) -> usize {
         self.queued
+    }
+
+    /// Pages for transit that it holds.
+    #[inline]
+    pub(super) fn held(&self) -> usize {
+        self.pages.len() + self.memory
     }
 
     /// Takes out the page that the next Reply goes into: with `len` octets of others in front. `None` if there is none.
@@ -111,18 +123,18 @@ impl Outbox {
                 let len = long.len();
                 if len <= left || given.is_none() {
                     left -= len.min(left);
-                    self.push(Part::Memory(long));
+                    self.push_memory(long);
                     continue;
                 }
                 let (front, back) = long.split_at(std::mem::take(&mut left));
-                self.push(Part::Memory(front));
-                given.take().into_iter().flatten().for_each(|piece| self.push(Part::Memory(piece)));
+                self.push_memory(front);
+                given.take().into_iter().flatten().for_each(|piece| self.push_memory(piece));
                 self.push(on_page(start, start + pad));
-                self.push(Part::Memory(back));
+                self.push_memory(back);
             }
             if let Some(given) = given {
                 // The result is the last thing in the Reply.
-                given.for_each(|piece| self.push(Part::Memory(piece)));
+                given.for_each(|piece| self.push_memory(piece));
                 self.push(on_page(start, start + pad));
             }
         } else {
@@ -134,10 +146,18 @@ impl Outbox {
             page.set_len(end + pad);
             self.pages.push_back(page);
             self.push(on_page(at, cut));
-            draft.pieces.drain(..).for_each(|piece| self.push(Part::Memory(piece)));
+            draft.pieces.drain(..).for_each(|piece| self.push_memory(piece));
             self.push(on_page(cut, end + pad));
         }
         Ok(())
+    }
+
+    fn push_memory(&mut self, shared: Shared) {
+        let pages = transit_pages(&shared);
+        if !shared.is_empty() {
+            self.memory += pages;
+        }
+        self.push(Part::Memory { shared, pages });
     }
 
     fn push(&mut self, part: Part) {
@@ -164,7 +184,7 @@ impl Outbox {
                 Part::Page { page, start, end } => {
                     &self.pages[page.wrapping_sub(self.first) as usize][*start as usize..*end as usize]
                 }
-                Part::Memory(shared) => shared,
+                Part::Memory { shared, .. } => shared,
             };
             slices.push(IoSlice::new(&octets[skip..]));
             skip = 0;
@@ -183,7 +203,9 @@ impl Outbox {
                 break;
             }
             octets -= len;
-            self.parts.pop_front();
+            if let Some(Part::Memory { pages, .. }) = self.parts.pop_front() {
+                self.memory -= pages;
+            }
         }
         // The number of the first page that is still needed.
         let needed = self.parts.iter().find_map(|part| match part {

@@ -6,10 +6,10 @@ use stag_fabric::sim::{FaultPlan, Random, World, sweep};
 use stag_rpc::{CallError, CallId, CallRefused, Chunks, EngineConfig};
 
 use crate::support::program::{ECHO, PUT, pattern, sum};
-use crate::support::{Bench, bytes, request, request_for, small};
+use crate::support::{Bench, Ended, bytes, request, request_for, small};
 
 /// Octets of the data of one Call here: three of them are all memory that there is.
-const LARGE: usize = 300 << 10;
+pub(crate) const LARGE: usize = 300 << 10;
 
 fn bench(clients: usize) -> Bench {
     let config = EngineConfig { connections_max: 16, receives_max: 256, ..small() };
@@ -17,7 +17,7 @@ fn bench(clients: usize) -> Bench {
 }
 
 /// Begins a Call with `len` octets of data.
-fn put(bench: &mut Bench, client: usize, len: usize) -> Result<CallId, CallRefused> {
+pub(crate) fn put(bench: &mut Bench, client: usize, len: usize) -> Result<CallId, CallRefused> {
     let chunks = Chunks::read(bench.clients[client].data(&pattern(1, len)));
     bench.begin(client, request(PUT), chunks, |writer| {
         writer.u32(1)?;
@@ -37,7 +37,7 @@ fn fall_silent(bench: &mut Bench, client: usize, len: usize) {
 
 /// An honest Call with much data is executed with its data, and soon.
 #[track_caller]
-fn check_honest(bench: &mut Bench, within: Duration) {
+pub(crate) fn check_honest(bench: &mut Bench, within: Duration) {
     let begun = bench.world.now();
     let call = put(bench, 0, LARGE).expect("a credit");
     let done = bench.finish(0, call);
@@ -49,8 +49,9 @@ fn check_honest(bench: &mut Bench, within: Duration) {
 }
 
 #[track_caller]
-fn close(mut bench: Bench) {
+pub(crate) fn close(mut bench: Bench) {
     for client in &mut bench.clients {
+        client.engine.provider_mut().set_writable(true);
         client.engine.provider_mut().set_readable(None);
     }
     bench.run_for(Duration::from_secs(1));
@@ -89,8 +90,20 @@ fn clients_that_fall_silent_yield_to_those_who_need_the_memory() {
     }
     (1..12).for_each(|client| fall_silent(&mut bench, client, LARGE));
     bench.run_for(Duration::from_millis(100));
-    check_honest(&mut bench, Duration::from_secs(4));
-    check_honest(&mut bench, Duration::from_secs(4));
+    // What they do not let be read is taken back before they end for it.
+    check_honest(&mut bench, Duration::from_millis(100));
+    check_honest(&mut bench, Duration::from_millis(100));
+    assert_eq!(bench.server.engine.statistics().peers_stuck, 0);
+    // Those who go on after all have their Calls executed, with all of their data.
+    (1..12).for_each(|client| bench.clients[client].engine.provider_mut().set_readable(None));
+    bench.run(|bench| bench.clients[1..].iter().all(|client| client.done.len() >= 3));
+    bench.run_for(Duration::from_secs(1));
+    let expected = [0u32.to_be_bytes(), sum(&pattern(1, LARGE)).to_be_bytes()].concat();
+    for client in &mut bench.clients[1..] {
+        for done in client.done.drain(..) {
+            assert_eq!(bytes(&Ended::of(done)), expected);
+        }
+    }
     close(bench);
 }
 

@@ -9,3 +9,4 @@ mod duplicates;
 mod greedy;
 mod raw;
 mod servers;
+mod shares;

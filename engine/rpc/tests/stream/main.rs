@@ -8,4 +8,5 @@ mod datagrams;
 mod duplicates;
 mod hostile;
 mod peer;
+mod shares;
 mod sweep;

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use stag_fabric::sim::{FaultPlan, World};
 use stag_rpc::EngineConfig;
 use stag_wire::record::{MARK_LEN, Mark};
@@ -45,6 +46,18 @@ impl Server {
     /// Connects a peer, and lets the server take it on or refuse it.
     pub(crate) fn connect(&mut self) -> Peer {
         let stream = TcpStream::connect(self.address).expect("the server listens");
+        self.take_on(stream)
+    }
+
+    /// As [`Server::connect`], from another address of this machine.
+    pub(crate) fn connect_from(&mut self, host: [u8; 4]) -> Peer {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&socket, &SocketAddr::from((host, 0))).expect("an address of the loopback interface");
+        connect(&socket, &self.address).expect("the server listens");
+        self.take_on(TcpStream::from(socket))
+    }
+
+    fn take_on(&mut self, stream: TcpStream) -> Peer {
         stream.set_nonblocking(true).expect("a socket");
         stream.set_nodelay(true).expect("a socket");
         let statistics = |server: &Server| {

@@ -152,7 +152,13 @@ impl Bench {
     }
 
     pub(crate) fn add_client_with(&mut self, config: EngineConfig, policy: ClientPolicy) -> usize {
+        self.add_client_of(0, config, policy)
+    }
+
+    /// A client of this user.
+    pub(crate) fn add_client_of(&mut self, user: u32, config: EngineConfig, policy: ClientPolicy) -> usize {
         let mut node = Node::new(&self.world, "client", config, 4 << 20, |_| ());
+        node.engine.provider_mut().set_user(user);
         self.connections.push(node.engine.connect_with(ADDRESS, policy).expect("the address is fine"));
         self.clients.push(node);
         self.clients.len() - 1

@@ -51,6 +51,11 @@ pub(crate) const DEFER: u32 = 16;
 /// As [`DEFER`], not to be executed twice.
 pub(crate) const DEFER_ONCE: u32 = 17;
 
+/// `fill(length) -> eligible opaque`: as many octets as there is room for, in memory of its own.
+pub(crate) const FILL: u32 = 18;
+/// As [`FILL`], 10 ms later.
+pub(crate) const LATER_FILL: u32 = 19;
+
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Eligible items of one Call or Reply at most.
@@ -92,14 +97,20 @@ pub(crate) fn sum<'a>(octets: impl IntoIterator<Item = &'a u8>) -> u32 {
 struct Kept {
     token: Token,
     due: Duration,
-    answer: Vec<u8>,
+    answer: Answer,
+}
+
+enum Answer {
+    Octets(Vec<u8>),
+    /// As [`FILL`], with so many octets.
+    Filled(u32),
 }
 
 /// See the module's text.
 pub(crate) struct Program {
     pool: Pool,
     kept: Vec<Kept>,
-    finishing: Option<Vec<u8>>,
+    finishing: Option<Answer>,
     /// Times a handler ran.
     pub(crate) executed: u64,
     /// Times that [`ONCE`] and [`TIMELY`] did what must not be done twice.
@@ -153,6 +164,20 @@ impl Program {
             });
         } else {
             reply.success(|writer| writer.opaque_pieces(encoded, [&buf[..]]));
+        }
+    }
+
+    /// Results in memory of their own, which its engine counts.
+    fn fill(&self, len: u32, reply: &mut Reply<'_>) {
+        let mut pieces = Vec::new();
+        if !self.pool.take_pieces(len as usize, &mut pieces) {
+            return reply.system_error();
+        }
+        if reply.item(len) == Placement::Reduced {
+            pieces.into_iter().for_each(|piece| reply.piece(piece.share()));
+            reply.success(|writer| writer.eligible_opaque_reduced(len).map(drop));
+        } else {
+            reply.success(|writer| writer.opaque_pieces(len, pieces.iter().map(|piece| &piece[..])));
         }
     }
 
@@ -236,7 +261,7 @@ impl Service for Program {
             ONCE | DEFER_ONCE => Some(&ONLY_ONCE),
             TIMELY_PUT => Some(&TAKES_ONE_IN_TIME),
             TIMELY => Some(&IN_TIME),
-            GET_ONE | SHORT => Some(&GIVES_ONE),
+            GET_ONE | SHORT | FILL | LATER_FILL => Some(&GIVES_ONE),
             _ => None,
         }
     }
@@ -257,6 +282,21 @@ impl Service for Program {
                 if self.get(call, reply).is_none() {
                     reply.garbage_arguments();
                 }
+            }
+            FILL | LATER_FILL => {
+                let Ok(len) = arguments.u32() else {
+                    reply.garbage_arguments();
+                    return Outcome::Done;
+                };
+                let len = reply.results_room(len);
+                if call.procedure == FILL {
+                    self.fill(len, reply);
+                    return Outcome::Done;
+                }
+                reply.expect_results(len);
+                let (token, due) = (call.token(), call.now + Duration::from_millis(10));
+                self.kept.push(Kept { token, due, answer: Answer::Filled(len) });
+                return Outcome::Later(token);
             }
             LATER | LATER_PUT => {
                 let Ok(delay) = arguments.u64() else {
@@ -279,7 +319,7 @@ impl Service for Program {
                 };
                 let due = call.now.saturating_add(Duration::from_micros(delay));
                 let token = call.token();
-                self.kept.push(Kept { token, due, answer });
+                self.kept.push(Kept { token, due, answer: Answer::Octets(answer) });
                 return Outcome::Later(token);
             }
             ONCE | TIMELY => {
@@ -297,7 +337,7 @@ impl Service for Program {
                 }
                 let due = call.now.saturating_add(Duration::from_micros(delay));
                 let token = call.token();
-                self.kept.push(Kept { token, due, answer });
+                self.kept.push(Kept { token, due, answer: Answer::Octets(answer) });
                 return Outcome::Later(token);
             }
             TIMELY_PUT => match put(call, arguments) {
@@ -342,7 +382,8 @@ impl Service for Program {
     fn finish(&mut self, _token: Token, reply: &mut Reply<'_>) {
         self.finished += 1;
         match self.finishing.take() {
-            Some(answer) => reply.success(|writer| raw(writer, &answer)),
+            Some(Answer::Octets(answer)) => reply.success(|writer| raw(writer, &answer)),
+            Some(Answer::Filled(len)) => self.fill(len, reply),
             None => reply.system_error(),
         }
     }

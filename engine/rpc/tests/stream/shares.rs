@@ -1,0 +1,93 @@
+//! An address's part of the payload memory over TCP: whatever its connections do, and however many they are, others go on.
+
+use std::time::Duration;
+
+use stag_rpc::EngineConfig;
+
+use crate::peer::{Peer, Server, call, config, record, results};
+use crate::support::program::{FILL, PUT_ONE, pattern, sum};
+use crate::support::words;
+
+/// Pages of the server's payload memory.
+const PAGES: usize = (8 << 20) / 4096;
+
+/// The buffer that all connections receive in, and a page for each of their records.
+const SHARED: usize = 16;
+
+const MEBI: usize = 1 << 20;
+
+fn server() -> Server {
+    Server::with(EngineConfig { streams_max: 256, ..config() }, PAGES * 4096)
+}
+
+fn put(data: &[u8]) -> Vec<u8> {
+    record(&call(1, PUT_ONE, |writer| writer.u32(1).and_then(|()| writer.opaque(data))))
+}
+
+/// Writes what the server takes of `octets`.
+fn write_some(server: &mut Server, peer: &mut Peer, octets: &[u8]) {
+    let (mut at, mut idle) = (0, 0);
+    while at < octets.len() && idle < 20 {
+        let count = peer.write(&octets[at..]);
+        at += count;
+        idle = if count == 0 { idle + 1 } else { 0 };
+        server.pass();
+    }
+}
+
+/// A client of another address goes on at once, with much data and with long results.
+#[track_caller]
+fn check_honest(server: &mut Server) {
+    let mut honest = server.connect();
+    let data = pattern(5, MEBI);
+    let begun = server.now;
+    let reply = server.exchange(&mut honest, &put(&data));
+    assert_eq!(results(&reply, 1), [0u32.to_be_bytes(), sum(&data).to_be_bytes()].concat());
+    let filled = server.exchange(&mut honest, &record(&call(2, FILL, |writer| words(writer, &[1 << 20]))));
+    assert_eq!(results(&filled, 2).len(), 4 + MEBI);
+    let took = server.now - begun;
+    assert!(took < Duration::from_millis(90), "it took {took:?}: somebody had to be ended for it");
+}
+
+#[test]
+fn records_that_are_never_ended_are_their_addresss() {
+    let data = pattern(1, MEBI);
+    let octets = put(&data);
+    for count in [24, 200] {
+        let mut server = server();
+        let mut silent: Vec<Peer> = (0..count).map(|_| server.connect_from([127, 0, 0, 2])).collect();
+        for peer in &mut silent {
+            // Trusted, until they are silent.
+            drop(server.exchange(peer, &put(&data[..5000])));
+        }
+        for peer in &mut silent {
+            write_some(&mut server, peer, &octets[..600_000]);
+        }
+        let held = server.node.outstanding();
+        assert!(held <= PAGES / 2 + SHARED + 2 * count, "{count} connections hold {held} of {PAGES} pages");
+        check_honest(&mut server);
+        drop(silent);
+        server.close();
+    }
+}
+
+#[test]
+fn replies_that_nobody_takes_are_their_addresss() {
+    for count in [24, 200] {
+        let mut server = server();
+        let mut silent: Vec<Peer> = (0..count).map(|_| server.connect_from([127, 0, 0, 2])).collect();
+        for round in 0..4 {
+            for peer in &mut silent {
+                let octets = record(&call(round, FILL, |writer| words(writer, &[1 << 20])));
+                assert_eq!(peer.write(&octets), octets.len());
+                server.pass();
+            }
+        }
+        let held = server.node.outstanding();
+        assert!(held <= PAGES / 2 + SHARED + 3 * count, "{count} connections hold {held} of {PAGES} pages");
+        check_honest(&mut server);
+        assert_eq!(server.statistics().stream_timeouts, 0);
+        drop(silent);
+        server.close();
+    }
+}
