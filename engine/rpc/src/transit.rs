@@ -139,6 +139,12 @@ impl TransitAccounts {
         free(pool).saturating_sub(self.accounts[share.owner as usize].held)
     }
 
+    /// Whether the connections of a share's owner get no more than a probe.
+    #[inline]
+    pub(crate) fn is_narrow(&self, share: &TransitShare, pool: &Pool) -> bool {
+        self.room(share, pool) < PROBE_MAX
+    }
+
     /// What stops `pages` more for a Call that holds `own` already; `None` if they are the connection's due, and are there.
     pub(crate) fn obstacle(
         &self,

@@ -315,7 +315,9 @@ impl Connection {
         }
         let Some(mut staging) = shared.staging.take() else { return Ok(()) };
         let direct = self.incoming.direct() as usize;
-        let offered = if direct > 0 { BEHIND_ITEM.min(staging.capacity()) } else { staging.capacity() };
+        // What its record has no memory for has to be kept: little of it, where that is likely.
+        let is_narrow = direct > 0 || core.transit.is_narrow(&self.share, &core.pools.payload);
+        let offered = if is_narrow { BEHIND_ITEM.min(staging.capacity()) } else { staging.capacity() };
         staging.set_len(offered);
         let received = {
             let mut slices = Targets::new();
@@ -358,6 +360,8 @@ impl Connection {
         let result = match self.backlog.take() {
             None => self.process(core, services, shared, &[]).1,
             Some(Backlog { buf, at, end }) => {
+                let pages = transit::pages(&core.pools.payload, buf.capacity());
+                core.transit.give(&mut self.share, pages);
                 let (used, result) = self.process(core, services, shared, &buf[at..end]);
                 self.settle(core, shared, buf, end, (at + used, result))
             }
@@ -373,7 +377,7 @@ impl Connection {
     /// Keeps what was received and not used, in as little memory as it takes.
     fn settle<P>(
         &mut self,
-        core: &Core<P>,
+        core: &mut Core<P>,
         shared: &mut Shared,
         buf: Buf,
         end: usize,
@@ -388,6 +392,7 @@ impl Connection {
                 && let Some(mut copy) = pool.take_len(rest.len())
             {
                 copy.copy_from_slice(rest);
+                core.transit.take(&mut self.share, pages);
                 self.backlog = Some(Backlog { buf: copy, at: 0, end: end - at });
                 shared.staging.get_or_insert(buf);
                 return Ok(());
@@ -397,6 +402,7 @@ impl Connection {
                     "it sends more than it takes, and there is no memory to keep it",
                 ));
             }
+            core.transit.take(&mut self.share, transit::pages(pool, buf.capacity()));
             self.backlog = Some(Backlog { buf, at, end });
         } else {
             shared.staging.get_or_insert(buf);
