@@ -37,6 +37,7 @@ impl Served for Shm {
         Shm::open(ShmConfig {
             may_sleep: settings.poll == Poll::Adaptive,
             queue_pairs: plan.engine.connections_max,
+            completions: plan.engine.serving_completions_max(),
             admit: settings.shm_allow.clone(),
             ..ShmConfig::default()
         })
@@ -48,7 +49,7 @@ impl Served for Iwarp {
         Iwarp::open(IwarpConfig {
             may_sleep: settings.poll == Poll::Adaptive,
             queue_pairs: plan.engine.connections_max,
-            completions: plan.engine.completions_max(),
+            completions: plan.engine.serving_completions_max(),
             crc: settings.crc,
             congestion_control: plan.engine.stream_congestion_control,
             ..IwarpConfig::default()

@@ -1,6 +1,6 @@
 //! What the memory goes to: one budget, cut into pools by a commented sum.
 
-use stag::fabric::Verbs;
+use stag::fabric::{Iwarp, Shm, Verbs};
 use stag::memory::{Pool, PriceList};
 use stag::nfs::export::Medium;
 use stag::nfs::lock::LockConfig;
@@ -15,11 +15,8 @@ use crate::values::Size;
 /// Octets of a page of the store, the unit of the payload pool.
 pub(crate) const PAGE_LEN: usize = 4096;
 
-/// Pinned by the fabric for one connection: rings and state, an upper bound at inline thresholds of up to 4 KiB.
-const CONNECTION_LEN: u64 = 64 << 10;
-
-/// The same for each completion that a connection over verbs may have outstanding: the entry of the completion queue,
-/// that of the send or receive queue, and ours in the lists beside them.
+/// What a device's driver takes for each completion that a connection may have outstanding: the entry of the completion
+/// queue, and that of the send or receive queue. Drivers do not say how much; those of Mellanox take no more than this.
 const DEVICE_COMPLETION_LEN: u64 = 256;
 
 /// The arena is a multiple of this, so that hugepages lose nothing to rounding.
@@ -36,9 +33,6 @@ const TRANSIT_MIN: usize = 3;
 
 /// Of what is for Calls on their way, those over TCP take at most one part in so many for large arguments.
 const STREAM_SHARE: usize = 2;
-
-/// Heap of one TCP connection: its state, and lists that grow with its use.
-const STREAM_LEN: u64 = 8 << 10;
 
 /// One Reply is kept for retransmissions for so many octets of memory.
 const MEMORY_PER_DUPLICATE: u64 = 64 << 10;
@@ -103,19 +97,27 @@ impl Plan {
         let messages = Pools::messages_needed(&engine);
         let messages_len = Pool::footprint(engine.message_len(), messages);
         let connections = u64::from(engine.connections_max);
-        let device_completions = Verbs::completions_needed(&engine.capacity()) * connections;
-        let connection_len = match settings.fabric {
-            Some(Fabric::Verbs) => device_completions * DEVICE_COMPLETION_LEN / connections,
-            _ => CONNECTION_LEN,
+        let capacity = engine.serving_capacity();
+        let device_completions = Verbs::completions_needed(&capacity);
+        let queue_pair_len = match settings.fabric {
+            None | Some(Fabric::Shm) => Shm::queue_pair_len(&capacity, engine.capacity().exposures) as u64,
+            Some(Fabric::Iwarp) => Iwarp::queue_pair_len(&capacity) as u64,
+            Some(Fabric::Verbs) => {
+                Verbs::queue_pair_len(&capacity) as u64 + device_completions * DEVICE_COMPLETION_LEN
+            }
         };
+        let device_completions = device_completions * connections;
+        let connection_len = queue_pair_len + engine.connection_len() as u64;
+        let (calls, call_len) = (u64::from(engine.receives_max), engine.call_len() as u64);
         let objects_max = settings.memory / MEMORY_PER_OBJECT;
         let locks = LockConfig::within(settings.memory / LOCKS_SHARE);
         // What is not payload.
-        let streams = u64::from(engine.streams_max);
+        let (streams, stream_len) = (u64::from(engine.streams_max), engine.stream_len() as u64);
         let duplicates = engine.duplicates_len() as u64;
         let long = LONG_REPLY_LEN_MAX as u64 + u64::from(engine.chunk_len_max);
         let fixed = connection_len * connections
-            + STREAM_LEN * streams
+            + call_len * calls
+            + stream_len * streams
             + duplicates
             + locks.memory_max()
             + HEAP_PER_OBJECT * objects_max
@@ -157,7 +159,8 @@ impl Plan {
             .add("Calls on their way, in pages", PAGE_LEN as u64, (pages - files - holes) as u64)
             .add("long messages, at most", long, 1)
             .add("connections, at most", connection_len, connections)
-            .add("TCP connections, at most", STREAM_LEN, streams)
+            .add("Calls in process, at most", call_len, calls)
+            .add("TCP connections, at most", stream_len, streams)
             .add("Replies kept for retransmissions", duplicates, 1)
             .add("locks, at most", locks.memory_max(), 1)
             .add("objects, names, page tables, at most", HEAP_PER_OBJECT, objects_max);
@@ -246,7 +249,7 @@ mod tests {
         let (settings, verbs) = plan_over("verbs://[::]", "256M", "4K", 64).unwrap();
         assert_eq!(verbs.prices.bytes(), settings.memory, "{}", verbs.prices);
         assert!(verbs.pages < shm.pages, "{}", verbs.prices);
-        assert!(verbs.device_completions >= verbs.engine.completions_max());
+        assert!(verbs.device_completions >= verbs.engine.serving_completions_max());
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Queue pairs by their numbers, as the providers keep them: a slot is used again, under the next generation.
 
+use std::collections::VecDeque;
+
 use crate::setup::check_limit;
-use crate::{FabricError, QueuePairId};
+use crate::{Completion, FabricError, QueuePairId};
 
 /// What stands in a slot.
 pub(crate) trait Numbered {
@@ -31,6 +33,18 @@ pub(crate) fn reserve<Q>(
     }
     generations[free] = generations[free].wrapping_add(1);
     Ok(QueuePairId { index: free as u32, generation: generations[free] })
+}
+
+/// Makes room for every completion that may wait: as many as the capacities of `queue_pairs` queue pairs allow, and one
+/// error for each of them.
+pub(crate) fn reserve_completions(local: &mut VecDeque<Completion>, allowed: u64, queue_pairs: usize) {
+    let room = allowed as usize + queue_pairs;
+    local.reserve_exact(room.saturating_sub(local.len()));
+}
+
+/// Octets of heap of a queue pair's completions, one error among them.
+pub(crate) const fn footprint(completions: u64) -> usize {
+    (completions as usize + 1) * size_of::<Completion>()
 }
 
 #[cfg(test)]

@@ -321,6 +321,12 @@ impl Responder {
         }
     }
 
+    /// Octets of heap of one with so many slots.
+    #[must_use]
+    pub fn footprint(slots: u32) -> usize {
+        slots as usize * (size_of::<Slot>() + 3 * size_of::<u32>())
+    }
+
     /// What was agreed with the peer.
     #[must_use]
     #[inline]

@@ -78,7 +78,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
         let settings = self.settings();
         let parameters = Parameters::negotiate(Side::Server, &settings, private_data);
-        let id = self.core.provider.prepare(request, config.capacity()).map_err(|error| error.to_string())?;
+        let id = self.core.provider.prepare(request, config.serving_capacity());
+        let id = id.map_err(|error| error.to_string())?;
         let mut connection = Connection::new(id, self.core.now);
         connection.peer = Some(peer.clone());
         connection.parameters = parameters;

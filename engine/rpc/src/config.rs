@@ -5,6 +5,10 @@ use std::time::Duration;
 use stag_fabric::QueuePairCapacity;
 use stag_fabric::iwarp::CongestionControl;
 
+use crate::connection::Connection;
+use crate::draft::Draft;
+use crate::pulling::Pull;
+
 /// Numbers of an engine. All have defaults; [`EngineConfig::check`] says what does not fit together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
@@ -140,6 +144,40 @@ impl EngineConfig {
     #[must_use]
     pub fn duplicates_len(&self) -> usize {
         crate::duplicates::Duplicates::footprint(self.duplicates_max)
+    }
+
+    /// The same of a server, whose connections expose nothing.
+    #[must_use]
+    pub fn serving_completions_max(&self) -> u32 {
+        let QueuePairCapacity { receives, sends, exposures, .. } = self.serving_capacity();
+        (receives + sends + exposures).saturating_mul(self.connections_max)
+    }
+
+    /// Octets of heap that one connection takes in a server, beside what the provider takes for its queue pair
+    /// (`queue_pair_len` of each) and the buffers of the pools.
+    #[must_use]
+    pub fn connection_len(&self) -> usize {
+        Connection::footprint(self)
+    }
+
+    /// Octets of heap that each Call in process may take beside that, with chunks. There are at most
+    /// [`EngineConfig::receives_max`] over RDMA.
+    #[must_use]
+    pub fn call_len(&self) -> usize {
+        Draft::FOOTPRINT + Pull::FOOTPRINT
+    }
+
+    /// Octets of heap that one TCP connection takes at most, beside the buffers of the pools.
+    #[must_use]
+    pub fn stream_len(&self) -> usize {
+        crate::stream::connection_len(self.chunk_len_max)
+    }
+
+    /// What the queue pair of a connection may have outstanding that a server accepted. It exposes nothing: Calls go one
+    /// way.
+    #[must_use]
+    pub fn serving_capacity(&self) -> QueuePairCapacity {
+        QueuePairCapacity { exposures: 0, ..self.capacity() }
     }
 
     /// What one connection's queue pair may have outstanding.

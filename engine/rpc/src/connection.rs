@@ -14,6 +14,7 @@ use crate::ConnectionId;
 use crate::calling::Calling;
 use crate::client::CloseReason;
 use crate::client_log::{ClientName, Service, Withheld};
+use crate::config::EngineConfig;
 use crate::fault::fault;
 use crate::reconnect::Session;
 use crate::service::Services;
@@ -46,6 +47,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// Octets of heap of one that serves.
+    pub(crate) fn footprint(config: &EngineConfig) -> usize {
+        size_of::<Connection>() + Serving::footprint(config.credits_max)
+    }
+
     pub(crate) fn new(id: ConnectionId, now: Duration) -> Connection {
         Connection {
             id,

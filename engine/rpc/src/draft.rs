@@ -84,7 +84,18 @@ pub(crate) struct PlannedWrite {
     pub(crate) target: stag_fabric::RemoteSegment,
 }
 
+/// Pieces, and Writes, that most Replies have at most: more make the lists grow.
+const PIECES_USUAL: usize = 16;
+
+/// Eligible results, and pieces of a long Reply, that most Replies have at most.
+const ITEMS_USUAL: usize = 4;
+
 impl Draft {
+    /// Octets of heap of a new one.
+    pub(crate) const FOOTPRINT: usize = size_of::<Draft>()
+        + ITEMS_USUAL * (size_of::<Shared>() + size_of::<Item>())
+        + PIECES_USUAL * (size_of::<Shared>() + size_of::<PlannedWrite>());
+
     pub(crate) fn new() -> Draft {
         Draft {
             send: None,
@@ -92,12 +103,12 @@ impl Draft {
             payload_len: 0,
             splice: 0,
             left_out: (0, 0),
-            long: Vec::with_capacity(4),
-            items: Vec::with_capacity(4),
-            pieces: Vec::with_capacity(16),
+            long: Vec::with_capacity(ITEMS_USUAL),
+            items: Vec::with_capacity(ITEMS_USUAL),
+            pieces: Vec::with_capacity(PIECES_USUAL),
             is_service: false,
             verdict: Verdict::Empty,
-            writes: Vec::with_capacity(16),
+            writes: Vec::with_capacity(PIECES_USUAL),
             next_write: 0,
             id: 0,
             pages: 0,

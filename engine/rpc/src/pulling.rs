@@ -117,7 +117,14 @@ pub(crate) struct Pull {
     due: Option<Duration>,
 }
 
+/// Where a list begins to grow.
+const LIST_LEN: usize = 4;
+
 impl Pull {
+    /// Octets of heap of one whose memory is in a few pieces. Each further piece is a page or more of payload.
+    pub(crate) const FOOTPRINT: usize =
+        size_of::<Pull>() + LIST_LEN * (size_of::<Buf>() + size_of::<Placed>() + size_of::<Incoming>());
+
     /// Forgets everything; buffers go back to their pools.
     pub(crate) fn clear(&mut self) {
         debug_assert_eq!(self.held, 0, "what was counted is still counted");

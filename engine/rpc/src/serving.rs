@@ -124,6 +124,17 @@ impl Serving {
         }
     }
 
+    /// Octets of heap of its tables, and of its queues with as many Calls as there may be credits.
+    pub(crate) fn footprint(credits_max: u32) -> usize {
+        let calls = credits_max as usize;
+        // A queue doubles when it is full.
+        let queued = calls.next_power_of_two();
+        Responder::footprint(credits_max)
+            + calls * size_of::<Option<Pending>>()
+            + queued * (size_of::<Box<Draft>>() + 2 * size_of::<u32>())
+            + (calls + SPARE_RECEIVES as usize).next_power_of_two() * size_of::<Buf>()
+    }
+
     /// Whether nothing is in process or waits to be sent.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending == 0 && self.sends.is_empty() && self.blocked.is_empty() && self.stalled.is_empty()

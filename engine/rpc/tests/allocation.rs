@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use stag_fabric::{Provider, Shm, ShmConfig};
+use stag_fabric::{Iwarp, IwarpConfig, Provider, Shm, ShmConfig};
 use stag_memory::{Buf, Pool};
 use stag_rpc::{
     Backoff, Call, Chunks, ClientPolicy, CompletedCall, ConnectionEvent, ConnectionId, Engine, EngineConfig,
@@ -30,6 +30,8 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    /// Octets that are allocated, less those that were before and are free now.
+    static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
 // SAFETY: it is the system's allocator; counting allocates nothing, in a thread-local made by a constant, without a
@@ -37,11 +39,13 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        HELD.set(HELD.get() + layout.size() as isize);
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.set(HELD.get() - layout.size() as isize);
         // SAFETY: the caller's promise.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -113,13 +117,16 @@ impl Service for Store {
                 Ok(Item::Inline(_)) => reply.success(|_| Ok(())),
                 _ => reply.garbage_arguments(),
             },
-            _ => match (reply.item(CHUNK_LEN as u32), &self.page) {
-                (Placement::Reduced, Some(page)) => {
-                    reply.piece(page.clone());
-                    reply.success(|writer| writer.eligible_opaque_reduced(CHUNK_LEN as u32).map(|_| ()));
+            _ => {
+                let len = self.page.as_ref().map_or(0, |page| page.len() as u32);
+                match (reply.item(len), &self.page) {
+                    (Placement::Reduced, Some(page)) => {
+                        reply.piece(page.clone());
+                        reply.success(|writer| writer.eligible_opaque_reduced(len).map(|_| ()));
+                    }
+                    _ => reply.system_error(),
                 }
-                _ => reply.system_error(),
-            },
+            }
         }
         Outcome::Done
     }
@@ -234,7 +241,7 @@ fn calls_allocate_nothing(label: &str, policy: ClientPolicy) {
 
 /// A record with a Call of the store.
 fn record(xid: u32, procedure: u32, data: Option<&[u8]>) -> Vec<u8> {
-    let mut octets = vec![0; 2 << 20];
+    let mut octets = vec![0; 256 + data.map_or(0, <[u8]>::len)];
     let mut writer = Writer::new(&mut octets[MARK_LEN..]);
     let (credential, verifier) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
     let header = CallHeader { xid, program: PROGRAM, version: VERSION, procedure, credential, verifier };
@@ -341,6 +348,183 @@ fn an_idle_connection_pins_little() {
     println!("a connection's memory beyond the shared pools: {rings} octets");
 }
 
+/// How two engines of one thread find each other on a fabric.
+struct Way<P> {
+    /// Opens a provider for so many connections of servers or clients, with so many completions.
+    open: fn(u32, u32) -> P,
+    /// Where to listen.
+    listen: String,
+    /// Octets of a server's queue pair.
+    queue_pair_len: fn(&EngineConfig) -> usize,
+}
+
+/// A server, a client, and octets of heap that the server took in its passes.
+struct Served<P> {
+    server: Engine<P, (Store,)>,
+    client: Engine<P, ()>,
+    memory: Memory,
+    address: String,
+    now: Duration,
+    held: isize,
+}
+
+impl<P: Provider> Served<P> {
+    fn new(way: &Way<P>, config: EngineConfig) -> Served<P> {
+        let memory = || Memory::new(&config, 4 << 20).expect("a few megabytes");
+        let (ours, theirs) = (memory(), memory());
+        let open = |memory: &Memory, completions| {
+            let mut provider = (way.open)(config.connections_max, completions);
+            provider.register(&memory.arena).expect("an arena");
+            provider
+        };
+        let store = Store::new(&ours.pools.payload);
+        let provider = open(&ours, config.serving_completions_max());
+        let mut server = Engine::new(provider, (store,), ours.pools, config, 1).expect("it fits");
+        let listener = server.listen(&way.listen).expect("it is free");
+        let at = server.provider().listener_address(listener);
+        let address = at.map_or(way.listen.clone(), |at| at.to_string());
+        let provider = open(&theirs, config.completions_max());
+        let client = Engine::new(provider, (), theirs.pools.clone(), config, 2).expect("it fits");
+        Served { server, client, memory: theirs, address, now: Duration::ZERO, held: 0 }
+    }
+
+    fn pass(&mut self) {
+        self.now += Duration::from_micros(50);
+        self.client.poll(self.now);
+        let before = HELD.get();
+        self.server.poll(self.now);
+        self.held += HELD.get() - before;
+    }
+
+    fn connect(&mut self) -> ConnectionId {
+        let connection = self.client.connect(&self.address).expect("the address is fine");
+        while self.client.credits_available(connection) == 0 {
+            self.pass();
+        }
+        connection
+    }
+
+    /// Makes Calls with and without chunks, as many at once as there are credits, until all credits were used.
+    fn keep_busy(&mut self, connection: ConnectionId, credits_max: u32) {
+        let (mut done, mut most, mut turn) = (0, 0, 0);
+        let mut under_way = 0;
+        let mut is_enough = false;
+        while !is_enough || under_way > 0 {
+            is_enough = done >= 32 * credits_max && most >= credits_max;
+            while !is_enough && self.client.credits_available(connection) > 0 {
+                let mut buf = self.memory.pools.payload.take_len(CHUNK_LEN).expect("a page");
+                buf.set_len(CHUNK_LEN);
+                let (mut chunks, procedure) = match turn % 3 {
+                    0 => (Chunks::read(buf.share()), PUT),
+                    1 => (Chunks::write(buf), GET),
+                    _ => (Chunks::default(), ECHO),
+                };
+                let called =
+                    self.client.call(connection, &request_for(procedure, 8), &mut chunks, |writer| {
+                        match procedure {
+                            PUT => writer.eligible_opaque_reduced(CHUNK_LEN as u32).map(|_| ()),
+                            GET => Ok(()),
+                            _ => writer.opaque(b"busy"),
+                        }
+                    });
+                if called.is_err() {
+                    break;
+                }
+                turn += 1;
+                under_way += 1;
+            }
+            most = most.max(under_way);
+            self.pass();
+            while let Some(completed) = self.client.completed() {
+                assert!(completed.result.is_ok(), "{:?}", completed.result.err());
+                done += 1;
+                under_way -= 1;
+            }
+            assert!(done < 1_000_000, "only {most} of {credits_max} credits were used");
+        }
+    }
+}
+
+/// The memory of a connection that serves, idle and at its busiest: within what [`EngineConfig::connection_len`] and the
+/// provider's `queue_pair_len` say, and not much less.
+fn a_connection_takes_the_memory_that_it_is_said_to<P: Provider>(what: &str, way: &Way<P>) {
+    /// Connections that are counted, after the first: that one fills what all share.
+    const COUNTED: isize = 4;
+    for credits_max in [16, 64, 128] {
+        let config = EngineConfig {
+            credits_max,
+            connections_max: 8,
+            receives_max: 2048,
+            duplicates_max: 0,
+            ..EngineConfig::default()
+        };
+        let mut served = Served::new(way, config);
+        let said = (config.connection_len() + (way.queue_pair_len)(&config)) as isize;
+        let start = served.held;
+        let first = served.connect();
+        served.keep_busy(first, credits_max);
+        let shared = served.held - start - said;
+        let in_calls = config.call_len() as isize * credits_max as isize;
+        let (start, files) = (served.held, memory_files() as isize);
+        let connections: Vec<ConnectionId> = (0..COUNTED).map(|_| served.connect()).collect();
+        served.pass();
+        let files = (memory_files() as isize - files) / COUNTED;
+        let idle = (served.held - start) / COUNTED + files;
+        for &connection in &connections {
+            served.keep_busy(connection, credits_max);
+        }
+        served.pass();
+        let busy = (served.held - start) / COUNTED + files;
+        println!(
+            "{what}, {credits_max} credits: {idle} octets idle, {busy} busy, {said} are said; Calls in process: {shared}, \
+             {in_calls} are said"
+        );
+        assert!(idle <= busy && busy <= said, "{what}: {idle} octets, then {busy}; {said} are said");
+        assert!(said <= busy + busy / 4, "{what}: {busy} octets, {said} are said");
+        assert!(shared <= in_calls, "{what}: Calls in process take {shared} octets, {in_calls} are said");
+    }
+}
+
+/// The heap of a TCP connection whose peer asks and takes no answers: within what [`EngineConfig::stream_len`] says.
+fn a_tcp_connection_takes_the_heap_that_it_is_said_to() {
+    const STREAMS: isize = 4;
+    let config = EngineConfig { duplicates_max: 0, ..EngineConfig::default() };
+    let memory = Memory::new(&config, 16 << 20).expect("a few megabytes");
+    let mut shm = Shm::open(ShmConfig::default()).expect("it needs nothing");
+    shm.register(&memory.arena).expect("an arena is sealed");
+    let mut store = Store::new(&memory.pools.payload);
+    let mut now = Duration::ZERO;
+    // Answers of an octet: many of them are few octets.
+    store.page = store.page.map(|page| page.slice(0..1));
+    let mut server = Engine::new(shm, (store,), memory.pools.clone(), config, 1).expect("it fits");
+    let address = server.listen_tcp("127.0.0.1:0").expect("a port is free");
+    let asked: Vec<u8> = (1..200_000).flat_map(|xid| record(xid, GET, None)).collect();
+    let (mut before, mut peers) = (0, Vec::new());
+    for count in 0..=STREAMS {
+        let mut peer = TcpStream::connect(address).expect("it listens");
+        peer.set_nonblocking(true).expect("a socket");
+        let (mut sent, mut silent) = (0, 0);
+        // Until the server takes no more.
+        while silent < 200 {
+            let taken = peer.write(&asked[sent % asked.len()..]).unwrap_or(0);
+            sent += taken;
+            silent = if taken > 0 { 0 } else { silent + 1 };
+            assert!(sent < 256 << 20, "the server answers a peer that takes no answers");
+            now += Duration::from_micros(100);
+            server.poll(now);
+        }
+        peers.push(peer);
+        if count == 0 {
+            before = HELD.get();
+        }
+    }
+    let each = (HELD.get() - before) / STREAMS;
+    let said = config.stream_len() as isize;
+    println!("TCP: {each} octets with as many answers waiting as there may be, {said} are said");
+    assert!(each <= said, "a TCP connection takes {each} octets, {said} are said");
+    drop(peers);
+}
+
 /// One test, so that nothing else allocates or opens files while it counts.
 #[test]
 fn what_a_call_and_a_connection_cost() {
@@ -351,4 +535,29 @@ fn what_a_call_and_a_connection_cost() {
     calls_allocate_nothing("allocation-kept", policy);
     calls_over_tcp_allocate_nothing();
     an_idle_connection_pins_little();
+    a_tcp_connection_takes_the_heap_that_it_is_said_to();
+    a_connection_takes_the_memory_that_it_is_said_to(
+        "iwarp",
+        &Way {
+            open: |queue_pairs, completions| {
+                let config = IwarpConfig { completions, queue_pairs, ..IwarpConfig::default() };
+                Iwarp::open(config).expect("it needs nothing")
+            },
+            listen: "127.0.0.1:0".to_owned(),
+            queue_pair_len: |config| Iwarp::queue_pair_len(&config.serving_capacity()),
+        },
+    );
+    a_connection_takes_the_memory_that_it_is_said_to(
+        "shm",
+        &Way {
+            open: |queue_pairs, completions| {
+                let config = ShmConfig { completions, queue_pairs, ..ShmConfig::default() };
+                Shm::open(config).expect("it needs nothing")
+            },
+            listen: format!("rpc-price-{}", std::process::id()),
+            queue_pair_len: |config| {
+                Shm::queue_pair_len(&config.serving_capacity(), config.capacity().exposures)
+            },
+        },
+    );
 }

@@ -4,6 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// Read Requests at once in each direction, unless told otherwise.
+pub(super) const READS_DEFAULT: u16 = 128;
+
 /// Longest name of a congestion control algorithm (the kernel's `TCP_CA_NAME_MAX`, without its final 0).
 const NAME_LEN_MAX: usize = 15;
 
@@ -114,8 +117,8 @@ impl Default for IwarpConfig {
             crc: true,
             peer_to_peer: true,
             revision: Revision::Two,
-            ird: 128,
-            ord: 128,
+            ird: READS_DEFAULT,
+            ord: READS_DEFAULT,
             large_fpdus: true,
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(5),

@@ -135,6 +135,13 @@ impl QueuePair {
         }
     }
 
+    /// Octets of heap of its queues and tables, all full.
+    pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
+        capacity.receives as usize * size_of::<(u64, Buf)>()
+            + Tx::footprint(capacity)
+            + Stags::footprint(capacity.exposures)
+    }
+
     /// Completions that it may have waiting at once.
     pub(super) fn completions(capacity: &QueuePairCapacity) -> u64 {
         u64::from(capacity.receives) + u64::from(capacity.sends) + u64::from(capacity.exposures)

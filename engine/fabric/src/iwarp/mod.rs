@@ -126,8 +126,7 @@ impl Iwarp {
         Ok(Iwarp {
             open: Vec::with_capacity(count),
             turn: 0,
-            // One error for each queue pair comes on top of what its capacity allows.
-            local: VecDeque::with_capacity(config.completions as usize + count),
+            local: VecDeque::new(),
             dirty: Vec::with_capacity(count),
             blocked: Vec::with_capacity(count),
             staging: vec![0; STAGING_LEN].into(),
@@ -154,6 +153,14 @@ impl Iwarp {
             complaints: Complaints::default(),
             is_armed: false,
         })
+    }
+
+    /// Octets of heap that a queue pair of this capacity takes at most, its share of the completions included.
+    #[must_use]
+    pub fn queue_pair_len(capacity: &QueuePairCapacity) -> usize {
+        size_of::<QueuePair>()
+            + QueuePair::footprint(capacity)
+            + slots::footprint(QueuePair::completions(capacity))
     }
 
     /// What happened since then.
@@ -198,6 +205,7 @@ impl Iwarp {
         let most = self.config.queue_pairs;
         let id = slots::reserve(&mut self.slots, &mut self.generations, most, repair)?;
         self.completions_taken = wanted;
+        slots::reserve_completions(&mut self.local, wanted, self.slots.len());
         Ok(id)
     }
 

@@ -31,6 +31,9 @@ const COPY_MAX: usize = 1024;
 const CALLS_MAX: u32 = 32;
 /// Read parts that may wait, beyond one for each request.
 const PARTS_EXTRA: usize = 4 * crate::READ_PARTS_MAX;
+/// Read Requests at once, of either side, that a price is made for: the default of
+/// [`IwarpConfig`](super::IwarpConfig).
+const READS_MAX: usize = super::config::READS_DEFAULT as usize;
 /// The longest header: ULPDU_Length, an untagged header, a Read Request.
 const HEAD_LEN_MAX: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN + rdmap::READ_REQUEST_LEN;
 /// The STag of messages of no octets, which nobody looks at (siw-10, siw-16).
@@ -271,6 +274,16 @@ impl Tx {
         }
     }
 
+    /// Octets of heap of its queues, all full, at the largest IRD and ORD.
+    pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
+        let sends = capacity.sends as usize;
+        sends * size_of::<Work>()
+            + (sends + PARTS_EXTRA) * size_of::<ReadPart>()
+            + (READS_MAX + 1) * size_of::<Asked>()
+            + READS_MAX * size_of::<Response>()
+            + FPDUS_MAX * size_of::<Fpdu>()
+    }
+
     pub(super) fn agree(&mut self, terms: &Terms) {
         self.crc = terms.crc;
         self.cuts = Cuts::new(terms.crc, terms.segment_len);
@@ -279,8 +292,8 @@ impl Tx {
         // Multiples of 8, as siw cuts them: payloads stay aligned.
         let room = |header: usize| (terms.ulpdu_len_max.clamp(128, mpa::ULPDU_LEN_MAX) - header) as u32 & !7;
         (self.tagged_len_max, self.untagged_len_max) = (room(ddp::TAGGED_LEN), room(ddp::UNTAGGED_LEN));
-        self.asked.reserve(terms.ord as usize + 1);
-        self.responses.reserve(terms.ird as usize);
+        self.asked.reserve_exact(terms.ord as usize + 1);
+        self.responses.reserve_exact(terms.ird as usize);
     }
 
     /// The peer sent something: the accepting side may send now (5044-7.1-f). `true`: that is news.

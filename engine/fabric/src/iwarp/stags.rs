@@ -55,10 +55,19 @@ impl Stags {
     /// Most exposures of one queue pair: half of the bits of an STag stay random.
     pub(super) const EXPOSURES_MAX: u32 = 1 << 15;
 
+    /// Twice as many as exposures, so that each has a rest even when all exposures are in use.
+    fn places(live_max: u32) -> u32 {
+        (live_max.max(1) * 2).next_power_of_two()
+    }
+
+    /// Octets of heap of such a table.
+    pub(super) fn footprint(live_max: u32) -> usize {
+        Stags::places(live_max) as usize * (size_of::<Entry>() + size_of::<u32>())
+    }
+
     /// A table for `live_max` exposures at once; nobody else has the keys of `random`.
     pub(super) fn new(live_max: u32, random: RandomState) -> Stags {
-        // Twice as many places, so that each has a rest even when all exposures are in use.
-        let places = (live_max.max(1) * 2).next_power_of_two();
+        let places = Stags::places(live_max);
         let none = || Entry { stag: 0, fenced: false, place: std::ptr::null_mut(), len: 0, exposed: None };
         Stags {
             entries: (0..places).map(|_| none()).collect(),

@@ -196,13 +196,12 @@ impl QueuePair {
         seed: u64,
         peer: Peer,
     ) -> QueuePair {
-        let pending = capacity.sends as usize + 2 * capacity.exposures as usize;
         QueuePair {
             id,
             phase,
             link: None,
             receives: VecDeque::with_capacity(capacity.receives as usize),
-            pending: VecDeque::with_capacity(pending),
+            pending: VecDeque::with_capacity(QueuePair::pending_max(&capacity)),
             exposures: Exposures::new(capacity.exposures, seed),
             capacity,
             outstanding: 0,
@@ -215,6 +214,16 @@ impl QueuePair {
             part_fd: None,
             flushed: 0,
         }
+    }
+
+    fn pending_max(capacity: &QueuePairCapacity) -> usize {
+        capacity.sends as usize + 2 * capacity.exposures as usize
+    }
+
+    /// Octets of heap of its queues, all full.
+    pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
+        capacity.receives as usize * size_of::<(u64, Buf)>()
+            + QueuePair::pending_max(capacity) * size_of::<Pending>()
     }
 
     /// Completions that it may have waiting at once.

@@ -101,6 +101,12 @@ pub(super) enum Fenced {
     Waiting,
 }
 
+/// Octets of heap of both tables: that of `ours` exposures, and that of `theirs`.
+pub(super) const fn footprint(ours: u32, theirs: u32) -> usize {
+    ours as usize * (size_of::<Entry>() + size_of::<u16>() + size_of::<Waiting>())
+        + theirs as usize * size_of::<Bound>()
+}
+
 /// The target's table.
 ///
 /// Invariant: an index is in `free` or its entry holds a handle (live or waiting), never both.

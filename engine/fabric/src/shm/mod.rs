@@ -197,8 +197,7 @@ impl Shm {
         Ok(Shm {
             active: Vec::with_capacity(count),
             turn: 0,
-            // One error for each queue pair comes on top of what its capacity allows.
-            local: VecDeque::with_capacity(config.completions as usize + count),
+            local: VecDeque::new(),
             attention: Vec::with_capacity(count),
             dirty: Vec::with_capacity(count),
             look_at: Duration::ZERO,
@@ -221,6 +220,20 @@ impl Shm {
             is_armed: false,
             own_user: admit::own_user,
         })
+    }
+
+    /// Octets that a queue pair of this capacity takes at most: heap, its share of the completions, and what it shares with
+    /// its peer, whose own part is counted as if it were as long as ours, with `peer_exposures`.
+    #[must_use]
+    pub fn queue_pair_len(capacity: &QueuePairCapacity, peer_exposures: u32) -> usize {
+        let ours = setup::layout(capacity);
+        let theirs = pages::Layout { exposures: peer_exposures, ..ours };
+        size_of::<QueuePair>()
+            + QueuePair::footprint(capacity)
+            + exposure::footprint(capacity.exposures, peer_exposures)
+            + slots::footprint(QueuePair::completions(capacity))
+            + ours.file_len()
+            + theirs.file_len()
     }
 
     /// Something was posted: the next `ring_doorbells` has to come by.
@@ -271,6 +284,7 @@ impl Shm {
         let most = self.config.queue_pairs;
         let id = slots::reserve(&mut self.slots, &mut self.generations, most, repair)?;
         self.completions_taken = wanted;
+        slots::reserve_completions(&mut self.local, wanted, self.slots.len());
         Ok(id)
     }
 

@@ -94,8 +94,13 @@ impl Offer {
 
 /// Makes our part of a connection.
 pub(super) fn create_part(capacity: &QueuePairCapacity) -> io::Result<(Part, OwnedFd)> {
+    Part::create(layout(capacity))
+}
+
+/// The sizes of our part of a connection.
+pub(super) fn layout(capacity: &QueuePairCapacity) -> pages::Layout {
     let ring_len = ring::ring_len(capacity.send_len_max, super::RING_LEN_DEFAULT);
-    Part::create(pages::Layout { ring_len, exposures: capacity.exposures })
+    pages::Layout { ring_len, exposures: capacity.exposures }
 }
 
 /// Sends HELLO (`is_hello`) or ACCEPT.

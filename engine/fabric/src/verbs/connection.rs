@@ -139,6 +139,13 @@ impl QueuePair {
         }
     }
 
+    /// Octets of heap of its queues and tables, all full.
+    pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
+        ReceiveQueue::footprint(capacity)
+            + SendQueue::footprint(capacity)
+            + Exposures::footprint(capacity.exposures)
+    }
+
     /// Completions that such a queue pair may have in the completion queue. Those of shared Receives are counted once.
     pub(super) fn completions(capacity: &QueuePairCapacity, shares: bool) -> u64 {
         if shares { sends::depth(capacity) } else { u64::from(capacity.receives) + sends::depth(capacity) }

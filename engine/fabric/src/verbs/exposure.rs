@@ -56,6 +56,11 @@ pub(super) enum Invalidated {
 }
 
 impl Exposures {
+    /// Octets of heap of the tables for `count` exposures.
+    pub(super) fn footprint(count: u32) -> usize {
+        count as usize * (size_of::<Slot>() + size_of::<u32>() + size_of::<(u32, u16)>() + size_of::<u16>())
+    }
+
     /// Room for as many exposures as there are windows; or, without windows, for `count`.
     pub(super) fn new(windows: Vec<MemoryWindow>, count: usize, is_standing: bool) -> Exposures {
         let slot = |window| Slot { window, region: None, state: State::Fresh };

@@ -387,6 +387,15 @@ impl Verbs {
         QueuePair::completions(capacity, false)
     }
 
+    /// Octets of heap that a queue pair of this capacity takes at most, its share of the completions included. What the
+    /// device's driver takes is not known; [`Verbs::completions_needed`] says how deep its queues are.
+    #[must_use]
+    pub fn queue_pair_len(capacity: &QueuePairCapacity) -> usize {
+        size_of::<QueuePair>()
+            + QueuePair::footprint(capacity)
+            + slots::footprint(QueuePair::completions(capacity, false))
+    }
+
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> VerbsCounters {

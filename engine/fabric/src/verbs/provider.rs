@@ -193,6 +193,9 @@ impl Provider for Verbs {
         if parts.len() > READ_PARTS_MAX || !parts.iter().all(fits) {
             return Err(Refused { request, error: PostError::TooLong });
         }
+        if !pair.sends.has_room_for_parts(parts.len()) {
+            return Err(Refused { request, error: PostError::Full });
+        }
         let ReadRequest { id, mut target } = request;
         let mut sink = None;
         if registers && !target.is_empty() {

@@ -42,6 +42,11 @@ pub(super) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
+    /// Octets of heap, all posted.
+    pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
+        capacity.receives as usize * size_of::<(u64, Option<(Buf, usize)>)>()
+    }
+
     pub(super) fn new(capacity: &QueuePairCapacity, shared: Option<Rc<SharedReceives>>) -> ReceiveQueue {
         let count = capacity.receives as usize;
         ReceiveQueue {

@@ -26,6 +26,10 @@ use crate::{Completed, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart}
 
 /// Room for the parts of Reads beyond the first: more wait for their turn.
 const PARTS_ROOM: u32 = 32;
+/// Parts of Reads that may be posted and not be handed to the device, beyond one for each request.
+const PARTS_EXTRA: usize = 4 * READ_PARTS_MAX;
+/// Work requests of Reads that the device has at once: as many as a peer can have resources for.
+const READS_MAX: usize = u8::MAX as usize;
 /// Unsignaled work requests in a row at most.
 const INTERVAL_MAX: u32 = 16;
 
@@ -36,6 +40,11 @@ pub(super) fn depth(capacity: &QueuePairCapacity) -> u64 {
         + 2 * u64::from(capacity.exposures)
         + u64::from(INTERVAL_MAX)
         + u64::from(PARTS_ROOM)
+}
+
+/// Parts of Reads that may be posted at once.
+fn parts_max(capacity: &QueuePairCapacity) -> usize {
+    capacity.sends as usize + PARTS_EXTRA
 }
 
 /// A request in the send queue.
@@ -127,8 +136,8 @@ impl SendQueue {
         SendQueue {
             ops: VecDeque::with_capacity(depth as usize),
             handed: 0,
-            parts: VecDeque::with_capacity(capacity.sends as usize * READ_PARTS_MAX),
-            reads: VecDeque::with_capacity(u8::MAX.into()),
+            parts: VecDeque::with_capacity(parts_max(capacity)),
+            reads: VecDeque::with_capacity(READS_MAX),
             next: 0,
             done: 0,
             asked: 0,
@@ -141,6 +150,19 @@ impl SendQueue {
             used: 0,
             limit: capacity.sends,
         }
+    }
+
+    /// Octets of heap of its queues, all full.
+    pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
+        depth(capacity) as usize * size_of::<Op>()
+            + parts_max(capacity) * size_of::<ReadPart>()
+            + READS_MAX * size_of::<u32>()
+    }
+
+    /// Whether so many more parts of Reads may be posted.
+    #[inline]
+    pub(super) fn has_room_for_parts(&self, count: usize) -> bool {
+        self.parts.len() + count <= self.parts.capacity()
     }
 
     /// Says how many RDMA Reads the peer has resources for; at least one, because some do not say.

@@ -36,6 +36,19 @@ pub(super) const LATER_MAX: usize = 64;
 /// Octets of Replies that wait to be sent, from which on no more Calls are taken on.
 const QUEUED_MAX: usize = 1 << 20;
 
+/// Parts of Replies that wait to be sent, from which on no more Calls are taken on: about as many as one system call sends.
+const PARTS_MAX: usize = 240;
+
+/// Octets of heap of one connection, with as many parts of Replies and Calls for later as there may be, and a record of
+/// `chunk_len_max` octets in single pages.
+pub(super) const fn footprint(chunk_len_max: u32) -> usize {
+    let pages = (chunk_len_max as usize).div_ceil(crate::PAGE_LEN);
+    size_of::<Connection>()
+        + Outbox::footprint(PARTS_MAX + pages)
+        + LATER_MAX * size_of::<Option<Later>>()
+        + 2 * pages * size_of::<Buf>()
+}
+
 /// Free pages below which no more Calls are taken on: one for what is left of a record, one for a Reply. Bulk data
 /// leaves more.
 const PAGES_MIN: usize = 2;
@@ -416,6 +429,7 @@ impl Connection {
         self.later_count < LATER_MAX
             && self.outbox.queued() < QUEUED_MAX
             && !core.transit.is_sated(&self.share, pool)
+            && self.outbox.parts() < PARTS_MAX
             && pool.transit_free() >= PAGES_MIN
             && !core.stopping
     }

@@ -129,6 +129,11 @@ pub(crate) struct Streams {
     complaints: Complaints,
 }
 
+/// Octets of heap of one connection at most, whose largest record has so many octets.
+pub(crate) const fn connection_len(chunk_len_max: u32) -> usize {
+    connection::footprint(chunk_len_max)
+}
+
 fn system(doing: &str, error: impl Into<std::io::Error>) -> FabricError {
     FabricError::System { doing: doing.to_owned(), source: error.into() }
 }

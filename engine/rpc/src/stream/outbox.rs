@@ -63,6 +63,16 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Octets of heap with so many parts, each with a page. The lists double when they are full.
+    pub(super) const fn footprint(parts: usize) -> usize {
+        parts.next_power_of_two() * (size_of::<Part>() + size_of::<Buf>())
+    }
+
+    /// Parts of Replies that wait.
+    pub(super) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
     /// Octets to send.
     #[inline]
     pub(super) fn queued(&self) -> usize {
