@@ -6,15 +6,18 @@
 //!
 //! The mailbox is made when the first Call is deferred; it wakes the reactor when that sleeps. Each Deferred sends
 //! exactly one message, and there are never more of them than the mailbox has room for, so nothing waits and nothing is
-//! lost.
+//! lost. Where answers take about the same time each, the reactor is awake when the next one is due
+//! ([`crate::forecast`]).
 
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
-use stag_runtime::{Receiver, Sender, mailbox};
+use stag_runtime::{Receiver, Sender, affinity, mailbox};
 
+use crate::forecast::AnswerForecast;
 use crate::reply::Reply;
 use crate::service::Token;
 
@@ -24,6 +27,8 @@ pub(crate) type Fill = Box<dyn FnOnce(&mut Reply<'_>) + Send>;
 /// An answer on its way to the reactor; without a `Fill` there will be none.
 struct Answer {
     token: Token,
+    /// When its Call was deferred.
+    since: Duration,
     fill: Option<Fill>,
 }
 
@@ -33,6 +38,7 @@ struct Answer {
 #[must_use = "the Call is answered with SYSTEM_ERR when this is dropped"]
 pub struct Deferred {
     token: Token,
+    since: Duration,
     /// Taken when the answer is sent.
     sender: Option<Sender<Answer>>,
 }
@@ -54,7 +60,7 @@ impl Deferred {
     fn send(&mut self, fill: Option<Fill>) {
         if let Some(sender) = self.sender.take() {
             // There is room for each. It fails when the engine is gone, and its connections with it.
-            let _ = sender.send(Answer { token: self.token, fill });
+            let _ = sender.send(Answer { token: self.token, since: self.since, fill });
         }
     }
 }
@@ -76,6 +82,8 @@ impl fmt::Debug for Deferred {
 pub(crate) struct Deferrals {
     /// Deferred Calls at once.
     limit: usize,
+    /// The instant of this pass.
+    pub(crate) now: Duration,
     /// Behind a cell, because a Reply borrows it beside the rest of the engine.
     mailbox: RefCell<Option<Mailbox>>,
 }
@@ -85,6 +93,7 @@ struct Mailbox {
     receiver: Receiver<Answer>,
     /// Those whose message has not come yet.
     outstanding: usize,
+    forecast: AnswerForecast,
 }
 
 impl fmt::Debug for Mailbox {
@@ -95,7 +104,7 @@ impl fmt::Debug for Mailbox {
 
 impl Deferrals {
     pub(crate) fn new(limit: usize) -> Deferrals {
-        Deferrals { limit, mailbox: RefCell::new(None) }
+        Deferrals { limit, now: Duration::ZERO, mailbox: RefCell::new(None) }
     }
 
     pub(crate) fn defer(&self, token: Token) -> io::Result<Deferred> {
@@ -104,7 +113,8 @@ impl Deferrals {
             Some(mailbox) => mailbox,
             empty => {
                 let (sender, receiver) = mailbox(self.limit)?;
-                empty.insert(Mailbox { sender, receiver, outstanding: 0 })
+                let forecast = AnswerForecast::new(affinity::allowed().len() > 1);
+                empty.insert(Mailbox { sender, receiver, outstanding: 0, forecast })
             }
         };
         if mailbox.outstanding == self.limit {
@@ -112,21 +122,30 @@ impl Deferrals {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, problem));
         }
         mailbox.outstanding += 1;
-        Ok(Deferred { token, sender: Some(mailbox.sender.clone()) })
+        mailbox.forecast.watch(self.now);
+        Ok(Deferred { token, since: self.now, sender: Some(mailbox.sender.clone()) })
     }
 
     /// The next answer that came.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<(Token, Fill)> {
         let mailbox = self.mailbox.get_mut().as_mut()?;
-        let Answer { token, fill } = mailbox.receiver.receive()?;
+        let Answer { token, since, fill } = mailbox.receiver.receive()?;
         mailbox.outstanding -= 1;
+        mailbox.forecast.observe(since, self.now);
         Some((token, fill.unwrap_or_else(|| Box::new(|reply| reply.system_error()))))
     }
 
-    /// See [`Receiver::arm`].
+    /// See [`Receiver::arm`]. `false` also while an answer is expected at any moment.
     pub(crate) fn arm(&mut self) -> bool {
-        self.mailbox.get_mut().as_mut().is_none_or(|mailbox| mailbox.receiver.arm())
+        let now = self.now;
+        let mailbox = self.mailbox.get_mut().as_mut();
+        mailbox.is_none_or(|mailbox| !mailbox.forecast.is_due(now) && mailbox.receiver.arm())
+    }
+
+    /// When the reactor should be awake, because an answer is expected.
+    pub(crate) fn next_timeout(&self) -> Option<Duration> {
+        self.mailbox.borrow().as_ref()?.forecast.next_due(self.now)
     }
 
     pub(crate) fn disarm(&mut self) {

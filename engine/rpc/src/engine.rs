@@ -681,7 +681,7 @@ fn find_slot(
 
 impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn poll(&mut self, now: Duration) -> usize {
-        self.core.now = now;
+        (self.core.now, self.core.deferrals.now) = (now, now);
         self.core.pass += 1;
         let burst = self.core.config.burst;
         let (mut events, mut idle_looks, mut looks_again) = (0, IDLE_LOOKS, true);
@@ -741,7 +741,8 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         let idle =
             self.connections.iter().flatten().filter_map(|found| found.calling.as_ref()?.keep_alive_due());
         let idle = idle.min().map(|due| due.max(self.next_scan));
-        let others = [idle, streams, self.services.next_timeout(), self.core.provider.poll_timeout()];
+        let late = self.core.deferrals.next_timeout();
+        let others = [idle, streams, late, self.services.next_timeout(), self.core.provider.poll_timeout()];
         others.into_iter().chain([own]).flatten().min()
     }
 

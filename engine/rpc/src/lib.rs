@@ -34,6 +34,7 @@ mod engine;
 mod eviction;
 mod fault;
 mod few;
+mod forecast;
 mod keepalive;
 mod kept;
 mod late;

@@ -3,8 +3,12 @@
 //!
 //! ```text
 //! later serve NAME           serves at shm://NAME
-//! later call NAME 5 200      calls it 200 times, for jobs of 5 ms each; says how long the median took
+//! later call NAME 5 200      calls it 200 times, for jobs of 5 ms each
+//! later wake 5 200           wakes a thread that sleeps, 200 times after 5 ms each: what no program can do without
 //! ```
+//!
+//! `call` says how long after the end of its job an answer came, the median, and beside it how long a Call takes that is
+//! answered at once. How long a job took is what its worker measured: a sleep of 5 ms takes longer than that.
 
 use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
@@ -22,7 +26,7 @@ const JOB_MAX: u32 = 60_000;
 /// A job, and where its answer goes.
 type Job = (Duration, Deferred);
 
-/// The program: version 1, procedure 1, `unsigned int work(unsigned int milliseconds)`.
+/// The program: version 1, procedure 1, `unsigned int work(unsigned int milliseconds)`: how many nanoseconds it took.
 struct Later {
     jobs: mpsc::Sender<Job>,
 }
@@ -61,11 +65,15 @@ impl Service for Later {
 
 /// Works on one job after the other.
 fn work(jobs: &mpsc::Receiver<Job>) {
+    let clock = Clock::start();
     for (job, deferred) in jobs {
-        thread::sleep(job);
-        let took = job.as_millis() as u32;
+        let begin = clock.now();
+        if !job.is_zero() {
+            thread::sleep(job);
+        }
+        let took = (clock.now() - begin).as_nanos() as u64;
         // Runs on the reactor: only the Reply is filled in there.
-        deferred.finish(move |reply| reply.success(|writer| writer.u32(took)));
+        deferred.finish(move |reply| reply.success(|writer| writer.u64(took)));
     }
 }
 
@@ -105,36 +113,70 @@ fn call(name: &str, job: u32, count: usize) -> Result<(), Box<dyn Error>> {
             None => thread::yield_now(),
         }
     }
-    let request = Request {
+    let request = |procedure| Request {
         program: PROGRAM,
         version: 1,
-        procedure: 1,
+        procedure,
         credentials: Credentials::None,
         user: 0,
         timeout: Duration::from_secs(120),
-        results_len_max: 4,
+        results_len_max: 8,
         retransmit: true,
     };
-    let mut times = Vec::new();
-    while times.len() < count {
+    // One Call: how long it took, and its results.
+    let mut call = |procedure| -> Result<(Duration, Vec<u8>), Box<dyn Error>> {
         let begin = clock.now();
-        engine.call(connection, &request, &mut Chunks::default(), |writer| writer.u32(job))?;
-        let done = loop {
+        engine.call(connection, &request(procedure), &mut Chunks::default(), |writer| match procedure {
+            0 => Ok(()),
+            _ => writer.u32(job),
+        })?;
+        loop {
             engine.poll(clock.now());
             match engine.completed() {
-                Some(done) => break done,
+                Some(done) => return Ok((clock.now() - begin, done.result?.bytes().to_vec())),
                 // Leaves the core to the server, if that shares it.
                 None => thread::yield_now(),
             }
-        };
-        if done.result?.bytes() != job.to_be_bytes() {
+        }
+    };
+    let (mut jobs, mut late, mut at_once) = (Vec::new(), Vec::new(), Vec::new());
+    while late.len() < count {
+        let (time, results) = call(1)?;
+        let took = Duration::from_nanos(u64::from_be_bytes(results[..].try_into()?));
+        if took < Duration::from_millis(job.into()) || took > time {
             return Err("the answer to another job".into());
         }
-        times.push(clock.now() - begin);
+        jobs.push(took);
+        late.push(time - took);
+        at_once.push(call(0)?.0);
     }
+    println!(
+        "{count} jobs of {:.3} ms, answered {:.1} us after that; a Call that is answered at once takes {:.1} us (medians)",
+        micros(&mut jobs)? / 1e3,
+        micros(&mut late)?,
+        micros(&mut at_once)?,
+    );
+    Ok(())
+}
+
+/// The median, in microseconds.
+fn micros(times: &mut [Duration]) -> Result<f64, &'static str> {
     times.sort_unstable();
-    let median = times.get(count / 2).ok_or("no Calls")?;
-    println!("{count} jobs of {job} ms, the median answered after {:.2} ms", median.as_secs_f64() * 1e3);
+    Ok(times.get(times.len() / 2).ok_or("no Calls")?.as_secs_f64() * 1e6)
+}
+
+/// Wakes a thread that waits for it, after that many milliseconds each time, and says how long the median took.
+fn wake(pause: u64, count: usize) -> Result<(), Box<dyn Error>> {
+    let clock = Clock::start();
+    let (sender, receiver) = mpsc::channel::<Duration>();
+    let sleeper = thread::spawn(move || receiver.iter().map(|sent| clock.now() - sent).collect::<Vec<_>>());
+    for _ in 0..count {
+        thread::sleep(Duration::from_millis(pause));
+        sender.send(clock.now())?;
+    }
+    drop(sender);
+    let mut times = sleeper.join().map_err(|_| "the sleeper is gone")?;
+    println!("a thread that sleeps is awake {:.1} us after it is told (median)", micros(&mut times)?);
     Ok(())
 }
 
@@ -144,6 +186,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match words[..] {
         ["serve", name] => serve(name),
         ["call", name, job, count] => call(name, job.parse()?, count.parse()?),
-        _ => Err("serve NAME, or call NAME MILLISECONDS COUNT".into()),
+        ["wake", pause, count] => wake(pause.parse()?, count.parse()?),
+        _ => Err("serve NAME, call NAME MILLISECONDS COUNT, or wake MILLISECONDS COUNT".into()),
     }
 }
