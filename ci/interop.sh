@@ -166,11 +166,11 @@ timed() {
     set -m
     "$1" &
     pid=$!
-    set +m
     (sleep $limit && echo "TIMED OUT after $limit s" && kill -KILL -- "-$pid") 2>/dev/null &
     dog=$!
+    set +m
     wait "$pid" || status=$?
-    kill "$dog" 2>/dev/null
+    kill -- "-$dog" 2>/dev/null
     return $status
 }
 
