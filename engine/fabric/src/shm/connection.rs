@@ -1,15 +1,14 @@
 //! One queue pair: its rings, its tables, and what is posted to it.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use stag_memory::Buf;
 
-use super::exposure::{Access, Bind, Binds, Exposures, Fenced, Refusal};
+use super::exposure::{Access, Bind, Exposures, Fenced};
+use super::link::{Link, closed, closed_code};
 use super::order::{self, Word};
-use super::pages::{Layout, Part};
-use super::rendezvous;
-use super::ring::{BadHead, Consumer, Header, Kind, Producer};
+use super::ring::{BadHead, Header, Kind, Producer};
 use super::setup::Dialing;
 use super::sockets::Socket;
 use crate::slots::Numbered;
@@ -17,14 +16,6 @@ use crate::{
     Completed, Completion, DisconnectReason, Exposed, Fence, Handle, Peer, PostError, QueuePairCapacity,
     QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
 };
-
-/// Why a side closed, as it tells the peer in `closed`. 0 is open.
-pub(super) mod closed {
-    /// In order.
-    pub(in crate::shm) const ORDERLY: u32 = 1;
-    /// The peer sent a message that was larger than the Receive for it.
-    pub(in crate::shm) const LENGTH: u32 = 2;
-}
 
 /// Records taken from one ring before the next ring gets its turn.
 const BURST: usize = 64;
@@ -56,103 +47,6 @@ enum Pending {
     },
     /// Done, but behind Sends that are not.
     Complete(Completion),
-}
-
-/// The connected half of a queue pair. Rings point into the parts, which live as long.
-pub(super) struct Link {
-    consumer: Consumer,
-    producer: Producer,
-    ours: Part,
-    theirs: Part,
-    binds: Binds,
-    /// Whether the peer may sleep.
-    may_sleep: bool,
-    /// Its sleep that we woke it from last, by what it calls it.
-    woken: u32,
-    /// How often we went to sleep, and how often the peer woke us.
-    sleeps: u32,
-    wakes: u32,
-    /// How many of our arenas the peer knows.
-    regions: usize,
-    /// Our epoch; odd within a span of accesses.
-    epoch: u64,
-}
-
-impl Link {
-    pub(super) fn new(ours: Part, theirs: Part, binds: Binds, may_sleep: bool, regions: usize) -> Link {
-        let (Layout { ring_len: our_len, .. }, Layout { ring_len: their_len, .. }) =
-            (ours.layout(), theirs.layout());
-        // SAFETY: both rings are mapped twice, back to back, by `Part`, and stay so: the parts are moved into
-        // the same `Link`, which drops them with the rings. `ring_len` is a power of two. Ours is
-        // writable, and this producer the only one that writes there.
-        let (consumer, producer) =
-            unsafe { (Consumer::new(theirs.ring(), their_len), Producer::new(ours.ring(), our_len)) };
-        let (woken, sleeps, wakes) = (0, 0, 0);
-        Link { consumer, producer, ours, theirs, binds, may_sleep, woken, sleeps, wakes, regions, epoch: 0 }
-    }
-
-    /// Our part.
-    pub(super) fn ours(&self) -> &Part {
-        &self.ours
-    }
-
-    /// Wakes the peer if it sleeps, once for each time. After a doorbell, or after news for a producer that waits.
-    #[inline(always)]
-    fn wake(&mut self, socket: Option<&Socket>) {
-        if self.may_sleep
-            && let Some(sleep) = order::asleep(self.theirs.sleeping())
-            && sleep != self.woken
-            && let Some(socket) = socket
-        {
-            self.woken = sleep;
-            rendezvous::wake(socket.as_fd());
-        }
-    }
-
-    /// The peer woke us. `false`: more often than we slept.
-    pub(super) fn count_wake(&mut self) -> bool {
-        // From 0 on, in the same steps: what is between them may still come.
-        let is_expected = self.wakes != self.sleeps;
-        self.wakes = order::next_sleep(self.wakes);
-        is_expected
-    }
-
-    #[inline(always)]
-    fn begin_span(&mut self) {
-        if self.epoch.is_multiple_of(2) {
-            self.epoch += 1;
-            order::access_begin(self.ours.epoch(), self.epoch);
-        }
-    }
-
-    #[inline(always)]
-    fn end_span(&mut self) {
-        if !self.epoch.is_multiple_of(2) {
-            self.epoch += 1;
-            order::access_end(self.ours.epoch(), self.epoch);
-        }
-    }
-
-    /// Where the peer's memory is, for an access within the span that this starts.
-    #[inline(always)]
-    fn access(&mut self, at: RemoteSegment, len: usize, access: Access) -> Result<*mut u8, WorkError> {
-        self.begin_span();
-        self.binds.access(at.handle, at.offset, len, access, &self.theirs).map_err(|refusal| match refusal {
-            // A peer that closes kills all it exposed.
-            Refusal::Dead if order_closed(&self.theirs) => WorkError::Flushed,
-            Refusal::Dead | Refusal::Access => WorkError::RemoteAccess,
-        })
-    }
-}
-
-/// Whether the owner of `part` has closed.
-fn order_closed(part: &Part) -> bool {
-    closed_code(part) != 0
-}
-
-fn closed_code(part: &Part) -> u32 {
-    // Acquire: pairs with the release in `QueuePair::close`.
-    part.closed().get_acquire()
 }
 
 /// A queue pair.

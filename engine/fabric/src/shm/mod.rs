@@ -49,6 +49,7 @@
 mod admit;
 mod connection;
 mod exposure;
+mod link;
 mod message;
 mod order;
 mod pages;

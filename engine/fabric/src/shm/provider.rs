@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf};
 
-use super::connection::{Link, Phase, QueuePair};
+use super::connection::{Phase, QueuePair};
+use super::link::Link;
 use super::regions::REGIONS_MAX;
 use super::rendezvous::{self, Address};
 use super::setup::{self, Dialing, refuse};

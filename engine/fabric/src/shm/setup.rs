@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use super::admit;
-use super::connection::{Link, Phase};
+use super::connection::Phase;
 use super::exposure::Binds;
+use super::link::Link;
 use super::message::{Introduction, Malformed, Message};
 use super::pages::{self, Part};
 use super::regions::Regions;

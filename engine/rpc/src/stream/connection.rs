@@ -1,5 +1,7 @@
 //! One byte stream: its Calls in, its Replies out.
 
+mod deadlines;
+
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use stag_wire::record::{Error as RecordError, MARK_LEN, Step};
 use stag_wire::rpc::{Accepted, ReplyHeader};
 use stag_wire::xdr::{Reader, Reduced};
 
-use super::incoming::{Incoming, PATIENCE_LONG, Short, Targets};
+use super::incoming::{Incoming, Short, Targets};
 use super::outbox::{Outbox, PADDING_MAX, SLICES_MAX};
 use super::quota::{Means, Quota};
 use crate::ConnectionId;
@@ -68,21 +70,6 @@ const BEHIND_ITEM: usize = 4096;
 
 /// System calls that one pass sends with at most.
 const SENDS_MAX: usize = 4;
-
-/// How long an unused connection stays: as Linux's server does.
-pub(super) const IDLE_MAX: Duration = Duration::from_secs(6 * 60);
-
-/// How long a peer that sends no more waits for its last Replies.
-const ENDED_MAX: Duration = Duration::from_secs(60);
-
-/// How long Replies may wait without the peer taking an octet.
-const SEND_MAX: Duration = Duration::from_secs(30);
-
-/// How long a record may take to arrive, beyond what its length allows.
-const RECORD_MAX: Duration = Duration::from_secs(10);
-
-/// Octets a second that a record has to come with.
-const RECORD_RATE: u64 = 64 << 10;
 
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -731,41 +718,6 @@ impl Connection {
         }
         // It wants nothing more, and has all.
         if self.ended && self.is_idle() && !self.stalled { Err(Ending::Peer) } else { Ok(sum) }
-    }
-
-    /// Looks at the clock: has something taken too long?
-    pub(super) fn expire(&self, now: Duration, set_up_timeout: Duration) -> Result<(), Ending> {
-        let since = |start: Duration| now.saturating_sub(start);
-        if self.outbox.queued() > 0 && since(self.progress) >= SEND_MAX {
-            return Err(Ending::TimedOut("it does not take its Replies"));
-        }
-        // A record that is on its way has a time of its own.
-        let is_silent = self.calls == 0 && self.incoming.started.is_none() && !self.stalled;
-        if is_silent && since(self.opened) >= set_up_timeout {
-            return Err(Ending::TimedOut("it makes no Call"));
-        }
-        if let Some(started) = self.incoming.started
-            && !self.stalled
-            && since(started) >= RECORD_MAX + self.allowance()
-        {
-            return Err(Ending::TimedOut("a record takes too long to arrive"));
-        }
-        if self.incoming.starved.is_some_and(|starved| since(starved) >= PATIENCE_LONG) {
-            return Err(Ending::TimedOut("there is no memory for a record of it"));
-        }
-        if self.ended && since(self.active) >= ENDED_MAX {
-            return Err(Ending::Peer);
-        }
-        if self.later_count == 0 && since(self.active) >= IDLE_MAX {
-            return Err(Ending::Idle);
-        }
-        Ok(())
-    }
-
-    /// What the length of the record that arrives now allows for.
-    fn allowance(&self) -> Duration {
-        let len = self.incoming.splitter.record_len().unwrap_or(0);
-        Duration::from_secs(u64::from(len) / RECORD_RATE)
     }
 
     /// Lets go of everything.
