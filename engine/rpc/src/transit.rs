@@ -411,9 +411,15 @@ mod tests {
     #[test]
     fn all_connections_together_leave_pages_to_messages() {
         let pool = pool(3200);
-        let mut taken = Vec::new();
+        let mut accounts = TransitAccounts::default();
+        let (mut taken, mut users) = (Vec::new(), 0..);
         for pages in [1000, 100, 10, 1] {
-            while TransitShare::default().may_take(&pool, pages) {
+            // Each is taken by somebody who has nothing yet.
+            loop {
+                let newcomer = accounts.open(users.next().map(user).as_ref());
+                if accounts.obstacle(&newcomer, &pool, pages, 0).is_some() {
+                    break;
+                }
                 taken.push(pool.take_len(pages * 4096).expect("it is free"));
             }
         }
