@@ -72,7 +72,7 @@ impl Sim {
         }
     }
 
-    /// Sets the user that peers see in [`Peer::Process`]; 0 at first. Connections that are already made keep theirs.
+    /// Sets the user that peers see in [`Peer::Process`](crate::Peer::Process); 0 at first. Connections that are already made keep theirs.
     pub fn set_user(&mut self, user: u32) {
         if let Some(device) = self.world.0.borrow_mut().devices[self.device].as_mut() {
             device.user = user;
