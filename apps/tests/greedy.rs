@@ -17,7 +17,7 @@ use stag::runtime::{Clock, Poller};
 use stag::wire::nfs3::{Data, Handle, Stable, WriteArguments};
 use stag::wire::xdr::Item;
 
-use common::{Folder, Server, content, stag_ok};
+use common::{Folder, Server, content, free_iwarp_url, stag_ok};
 
 const LEN: usize = 1 << 20;
 
@@ -125,7 +125,9 @@ fn write_calls_whose_chunks_are_never_read() {
     let path = folder.join("file");
     fs::write(&path, content(3 << 20, 3)).unwrap();
     for (connections, is_trusted) in [(24, false), (24, true), (240, true)] {
-        let server = Server::with_data_over_iwarp();
+        let export = ["--export", "mem:/data,root_squash=no"];
+        let size = ["--memory", "128M", "--connections-max", "256"];
+        let server = Server::start_at(&free_iwarp_url(), &[&export[..], &size[..]].concat());
         let address = server.url.strip_prefix("iwarp://").unwrap().to_owned();
         let mut greedy = Greedy::connect(&address, connections);
         let count = greedy.fall_silent(is_trusted);

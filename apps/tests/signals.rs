@@ -16,7 +16,10 @@ use serde_json::Value;
 #[test]
 fn each_signal_that_asks_for_an_end_is_a_graceful_stop() {
     for signal in [libc::SIGHUP, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT] {
-        let mut server = Server::with_data();
+        // Whoever runs the tests under nohup has HUP ignored.
+        let mut server = Server::start_with(&["--export", "mem:/data,root_squash=no"], |command| {
+            on_hangup(command, libc::SIG_DFL);
+        });
         stag_ok(&["mkdir", &server.at("data/kept")]);
         server.signal(signal);
         let status = server.child.wait().unwrap();
@@ -82,6 +85,17 @@ fn sigusr2_and_sigpipe_end_nothing() {
     assert!(status.success(), "{stopped}");
 }
 
+/// What a command starts with as the answer to HUP.
+fn on_hangup(command: &mut Command, disposition: libc::sighandler_t) {
+    // SAFETY: between fork and exec, one system call that takes numbers.
+    unsafe {
+        command.pre_exec(move || match libc::signal(libc::SIGHUP, disposition) {
+            libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
+}
+
 /// `nohup stagd`: a signal that is ignored already stays so.
 #[test]
 fn a_server_that_is_to_outlive_its_terminal_does() {
@@ -89,13 +103,7 @@ fn a_server_that_is_to_outlive_its_terminal_does() {
     let mut command = Command::new(STAGD);
     command.args(["--json", "--export", "mem:/data", "--listen", &url, "--memory", "32M"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    // SAFETY: between fork and exec, one system call that takes numbers.
-    unsafe {
-        command.pre_exec(|| match libc::signal(libc::SIGHUP, libc::SIG_IGN) {
-            libc::SIG_ERR => Err(std::io::Error::last_os_error()),
-            _ => Ok(()),
-        });
-    }
+    on_hangup(&mut command, libc::SIG_IGN);
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.contains("\"ready\"")));

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use stag_disk::{Completion, Data, Disk, DiskConfig, Errno, Method, PIECES_USUAL, Pieces, Sync, system};
@@ -63,10 +64,16 @@ fn each_way(test: impl Fn(Disk, Pool)) {
 }
 
 fn wait(disk: &Disk) -> Completion {
+    let (begin, limit) = (Instant::now(), stag_testing::patience(Duration::from_secs(60)));
     loop {
         if let Some(completion) = disk.poll() {
             return completion;
         }
+        // Kernels have lost operations of io_uring: rather a failure than no end.
+        assert!(
+            begin.elapsed() < limit,
+            "TIMED OUT after {limit:?}: the kernel has not completed an operation"
+        );
         std::thread::yield_now();
     }
 }
