@@ -63,6 +63,7 @@ fn each_way(test: impl Fn(Disk, Pool)) {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "there is no reactor whose clock it could be")]
 fn wait(disk: &Disk) -> Completion {
     let (begin, limit) = (Instant::now(), stag_testing::patience(Duration::from_secs(60)));
     loop {
