@@ -1,6 +1,7 @@
 //! One queue pair: its rings, its tables, and what is posted to it.
 
 use std::collections::VecDeque;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use stag_memory::Buf;
@@ -8,13 +9,14 @@ use stag_memory::Buf;
 use super::exposure::{Access, Bind, Exposures, Fenced};
 use super::link::{Link, closed, closed_code};
 use super::order::{self, Word};
-use super::ring::{BadHead, Header, Kind, Producer};
+use super::ring::{BadHead, Header, Kind, PLAIN_LEN, plain_header};
 use super::setup::Dialing;
 use super::sockets::Socket;
 use crate::slots::Numbered;
 use crate::{
-    Completed, Completion, DisconnectReason, Exposed, Fence, Handle, Peer, PostError, QueuePairCapacity,
-    QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
+    Completed, Completion, DisconnectReason, Exposed, Fence, Handle, PLAIN_LEN_MAX, Peer, PlainMessage,
+    PostError, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest,
+    Taken, WorkError, WriteRequest,
 };
 
 /// Records taken from one ring before the next ring gets its turn.
@@ -47,6 +49,15 @@ enum Pending {
     },
     /// Done, but behind Sends that are not.
     Complete(Completion),
+}
+
+/// What a harvest did without completions.
+#[derive(Default)]
+pub(super) struct InPlace {
+    /// Messages that were taken where they arrived.
+    pub(super) taken: usize,
+    /// One of them was answered: the doorbell is to be rung.
+    pub(super) answered: bool,
 }
 
 /// A queue pair.
@@ -177,8 +188,31 @@ impl QueuePair {
         if !link.producer.fits_surely(len) {
             return false;
         }
-        send(&mut link.producer, &request.buf, None);
+        link.send(&request.buf, None);
         true
+    }
+
+    /// Where the next message can be built, if nothing stands in its way.
+    #[inline(always)]
+    pub(super) fn plain_space(&mut self) -> Option<&mut [u8]> {
+        if !self.pending.is_empty() {
+            return None;
+        }
+        let link = self.open()?;
+        link.has_plain_space().then(|| {
+            // SAFETY: there is room for it; the borrow keeps all else from being pushed before it is used.
+            unsafe { link.producer.space(PLAIN_LEN_MAX) }
+        })
+    }
+
+    /// Sends what was built in the space given last.
+    #[inline(always)]
+    pub(super) fn send_plain(&mut self, credits: u32, len: usize) {
+        let is_free = self.pending.is_empty();
+        let link = self.open().filter(|link| is_free && link.producer.fits_surely(PLAIN_LEN_MAX));
+        let link = link.expect("it gave the space just before");
+        assert!((4..=PLAIN_LEN_MAX).contains(&len), "{len} octets");
+        link.send_built(credits, len);
     }
 
     /// Posts a Send. `Err` in the inner result: the connection has to end.
@@ -222,7 +256,7 @@ impl QueuePair {
             return Ok(Ok(()));
         }
         let SendRequest { id, buf, invalidate, signaled } = request;
-        send(&mut link.producer, &buf, invalidate);
+        link.send(&buf, invalidate);
         if signaled {
             self.outstanding += 1;
             local.push_back(self.completion(id, Completed::Send(buf), Ok(())));
@@ -348,7 +382,7 @@ impl QueuePair {
         let (handle, kills) = self.exposures.insert(exposed);
         let bind = Bind { offset, region: region as u16, len: len as u32, kills };
         if fits {
-            announce(&mut link.producer, kind, handle, bind);
+            link.announce(kind, handle, bind);
         } else {
             self.pending.push_back(Pending::Bind { kind, handle, bind });
         }
@@ -375,16 +409,21 @@ impl QueuePair {
         link.wake(self.socket.as_ref());
     }
 
-    /// Takes messages from the ring, at most `room` and a burst of them.
+    /// Takes messages from the ring, at most `room` and a burst of them, and shows to `take` those that can be taken where
+    /// they are. Says how many were taken so, and whether one was answered: then the doorbell is to be rung.
     #[inline]
     pub(super) fn harvest(
         &mut self,
         completions: &mut VecDeque<Completion>,
         room: usize,
+        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        in_place: &mut InPlace,
     ) -> Result<(), DisconnectReason> {
+        let is_open = matches!(self.phase, Phase::Open) && self.pending.is_empty();
         let Some(link) = &mut self.link else { return Ok(()) };
         let mut left = room.min(BURST);
         let mut records = 4 * BURST;
+        let mut may_show = true;
         let result = loop {
             // Binds give the user nothing, but take time: they are bounded, too.
             if left == 0 || records == 0 {
@@ -397,11 +436,61 @@ impl QueuePair {
                 Err(_) => break Err(DisconnectReason::PeerViolation("a record with an impossible length")),
             };
             let access = match header.kind() {
-                Some(kind @ (Kind::Send | Kind::SendInvalidate)) => {
+                Some(Kind::Plain) if may_show && (4..=PLAIN_LEN_MAX).contains(&header.len()) => {
+                    let Some((id, receive)) = self.receives.front_mut() else { break Ok(()) };
+                    left -= 1;
+                    let mut copy = MaybeUninit::<[u64; PLAIN_LEN_MAX / 8]>::uninit();
+                    // A copy, because the peer can write to the ring.
+                    // SAFETY: `header` is what `peek` returned, and the copy has room for it, which this fills.
+                    let stream = unsafe {
+                        link.consumer.payload(header, copy.as_mut_ptr().cast(), PLAIN_LEN_MAX);
+                        std::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), header.len())
+                    };
+                    link.consumer.advance(header);
+                    let has_space = is_open && link.has_plain_space();
+                    // SAFETY: there is room for it, and nothing is pushed before `take` returns.
+                    let space = has_space.then(|| unsafe { link.producer.space(PLAIN_LEN_MAX) });
+                    let credits = u32::from_be(header.aux());
+                    match take(PlainMessage { queue_pair: self.id, credits, stream, space }) {
+                        Taken::Done => in_place.taken += 1,
+                        Taken::Answered { credits, len } => {
+                            assert!(
+                                has_space && len <= PLAIN_LEN_MAX,
+                                "an answer of {len} octets without space"
+                            );
+                            link.send_built(credits, len);
+                            in_place.taken += 1;
+                            in_place.answered = true;
+                        }
+                        Taken::No => {
+                            may_show = false;
+                            let (id, len) = (*id, PLAIN_LEN + stream.len());
+                            let is_long = len > receive.capacity();
+                            if !is_long {
+                                receive.set_len(len);
+                                receive[..PLAIN_LEN].copy_from_slice(&plain_header(stream, header.aux()));
+                                receive[PLAIN_LEN..].copy_from_slice(stream);
+                            }
+                            let Some((_, buf)) = self.receives.pop_front() else {
+                                unreachable!("it was at the front")
+                            };
+                            let result = if is_long { Err(WorkError::Length) } else { Ok(()) };
+                            let completed = Completed::Receive { buf, invalidated: None, exposed: None };
+                            completions.push_back(Completion { queue_pair: self.id, id, completed, result });
+                            if is_long {
+                                break Err(DisconnectReason::Work(WorkError::Length));
+                            }
+                        }
+                    }
+                    continue;
+                }
+                Some(kind @ (Kind::Send | Kind::SendInvalidate | Kind::Plain)) => {
                     let Some((id, mut buf)) = self.receives.pop_front() else { break Ok(()) };
+                    may_show = false;
                     left -= 1;
                     let room = buf.capacity();
-                    if header.len() > room {
+                    // SAFETY: `header` is what `peek` returned; the buffer has `room` writable bytes, ours alone.
+                    let Ok(len) = (unsafe { link.consumer.message(header, buf.as_mut_ptr(), room) }) else {
                         completions.push_back(Completion {
                             queue_pair: self.id,
                             id,
@@ -409,10 +498,8 @@ impl QueuePair {
                             result: Err(WorkError::Length),
                         });
                         break Err(DisconnectReason::Work(WorkError::Length));
-                    }
-                    // SAFETY: `header` is what `peek` returned; the buffer has `room` writable bytes, ours alone.
-                    unsafe { link.consumer.payload(header, buf.as_mut_ptr(), room) };
-                    buf.set_len(header.len());
+                    };
+                    buf.set_len(len);
                     link.consumer.advance(header);
                     // Two pushes, so that what most messages do not have is not copied either.
                     if kind == Kind::SendInvalidate {
@@ -478,7 +565,7 @@ impl QueuePair {
             }
             match self.pending.pop_front() {
                 Some(Pending::Send(SendRequest { id, buf, invalidate, signaled })) => {
-                    send(&mut link.producer, &buf, invalidate);
+                    link.send(&buf, invalidate);
                     if signaled {
                         let completed = Completed::Send(buf);
                         local.push_back(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
@@ -487,7 +574,7 @@ impl QueuePair {
                     }
                 }
                 Some(Pending::Bind { kind, handle, bind }) => {
-                    announce(&mut link.producer, kind, handle, bind);
+                    link.announce(kind, handle, bind);
                 }
                 Some(Pending::Complete(completion)) => local.push_back(completion),
                 None => {}
@@ -662,25 +749,6 @@ impl Drop for QueuePair {
         }
         self.exposures.forget_waiting();
     }
-}
-
-/// Pushes a message for which there is room.
-#[inline(always)]
-fn send(producer: &mut Producer, buf: &Buf, invalidate: Option<Handle>) {
-    let (kind, aux) = match invalidate {
-        None => (Kind::Send, 0),
-        Some(Handle(handle)) => (Kind::SendInvalidate, handle),
-    };
-    // SAFETY: the buffer is readable for its length; the caller asked `fits` for it.
-    unsafe { producer.push(kind, aux, buf.as_ptr(), buf.len()) };
-}
-
-/// Pushes a BIND for which there is room.
-#[inline(always)]
-fn announce(producer: &mut Producer, kind: Kind, handle: Handle, bind: Bind) {
-    let bytes = bind.encode();
-    // SAFETY: the array is readable for its length; the caller asked `fits` for it.
-    unsafe { producer.push(kind, handle.0, bytes.as_ptr(), bytes.len()) };
 }
 
 /// Takes a BIND record. `false`: it makes no sense.

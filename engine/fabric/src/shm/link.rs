@@ -2,13 +2,15 @@
 
 use std::os::fd::AsFd;
 
-use super::exposure::{Access, Binds, Refusal};
+use stag_memory::Buf;
+
+use super::exposure::{Access, Bind, Binds, Refusal};
 use super::order::{self, Word};
 use super::pages::{Layout, Part};
 use super::rendezvous;
-use super::ring::{Consumer, Producer};
+use super::ring::{Consumer, Kind, Producer};
 use super::sockets::Socket;
-use crate::{RemoteSegment, WorkError};
+use crate::{Handle, PLAIN_LEN_MAX, RemoteSegment, WorkError};
 
 /// Why a side closed, as it tells the peer in `closed`. 0 is open.
 pub(super) mod closed {
@@ -90,6 +92,53 @@ impl Link {
         if !self.epoch.is_multiple_of(2) {
             self.epoch += 1;
             order::access_end(self.ours.epoch(), self.epoch);
+        }
+    }
+
+    /// Pushes a message for which there is room. The first of a pass leaves at once.
+    #[inline(always)]
+    pub(super) fn send(&mut self, buf: &Buf, invalidate: Option<Handle>) {
+        // SAFETY: the buffer is readable for its length; the caller asked `fits` for it.
+        unsafe {
+            match invalidate {
+                None => self.producer.push_message(buf.as_ptr(), buf.len()),
+                Some(Handle(handle)) => {
+                    self.producer.push(Kind::SendInvalidate, handle, buf.as_ptr(), buf.len());
+                }
+            }
+        }
+        if self.producer.is_due() {
+            // First, so that a peer that fences what this batch did not invalidate need not wait.
+            self.end_span();
+            self.producer.publish_early();
+        }
+    }
+
+    /// Whether there is room to build a message.
+    #[inline(always)]
+    pub(super) fn has_plain_space(&mut self) -> bool {
+        // A consumer that claims the impossible is found out by the general way.
+        self.producer.fits(PLAIN_LEN_MAX, self.theirs.head()) == Ok(true)
+    }
+
+    /// Pushes the message that was built in the space given last. The first of a pass leaves at once.
+    #[inline(always)]
+    pub(super) fn send_built(&mut self, credits: u32, len: usize) {
+        self.producer.push_built(Kind::Plain, credits.to_be(), len);
+        if self.producer.is_due() {
+            self.end_span();
+            self.producer.publish_early();
+        }
+    }
+
+    /// Pushes a BIND for which there is room. It leaves with the message that names it.
+    #[inline(always)]
+    pub(super) fn announce(&mut self, kind: Kind, handle: Handle, bind: Bind) {
+        let bytes = bind.encode();
+        // SAFETY: the array is readable for its length; the caller asked `fits` for it.
+        unsafe { self.producer.push(kind, handle.0, bytes.as_ptr(), bytes.len()) };
+        if self.producer.is_full() {
+            self.producer.publish_early();
         }
     }
 

@@ -48,6 +48,7 @@
 
 mod admit;
 mod connection;
+mod copy;
 mod exposure;
 mod link;
 mod message;

@@ -3,7 +3,7 @@
 //! Every rule about what one side must see before the other does something is a function of this file,
 //! written over [`Word`], so that the very code that runs in production also runs under loom:
 //!
-//! - **doorbell**: [`publish`] with [`observe`];
+//! - **doorbell**: [`clear`] and [`publish`] with [`observe`];
 //! - **fence of an exposure**: [`access_begin`], [`is_dead`], [`access_end`] with [`kill`], [`is_over`];
 //! - **sleep**: [`sleep_announce`] then [`observe`], with [`publish`] then [`asleep`].
 //!
@@ -87,13 +87,16 @@ pub(super) fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Rings the doorbell: everything stored before becomes visible with `header`, which `first` takes.
-///
-/// `next` is where the batch after this one will start. It is cleared first, so that a consumer that has
-/// read this batch finds no stale bytes there. Pairs with [`observe`].
+/// Clears the first word of a line where a later batch may start, so that the consumer finds no stale bytes there. Before
+/// the [`publish`] of the batch that ends at this line.
 #[inline(always)]
-pub(super) fn publish<W: Word<Value = u64>>(first: &W, next: &W, header: u64) {
+pub(super) fn clear<W: Word<Value = u64>>(next: &W) {
     next.set(0);
+}
+
+/// Rings the doorbell: everything stored before becomes visible with `header`, which `first` takes. Pairs with [`observe`].
+#[inline(always)]
+pub(super) fn publish<W: Word<Value = u64>>(first: &W, header: u64) {
     first.set_release(header);
 }
 
@@ -287,7 +290,8 @@ mod loom_tests {
             let producer = {
                 let (ring, sleeping, woken) = (ring.clone(), sleeping.clone(), woken.clone());
                 thread::spawn(move || {
-                    publish(&ring[0], &ring[1], 7);
+                    clear(&ring[1]);
+                    publish(&ring[0], 7);
                     if let Some(sleep) = asleep(&*sleeping) {
                         woken.store(sleep, Ordering::Relaxed);
                     }
@@ -312,7 +316,8 @@ mod loom_tests {
                 thread::spawn(move || {
                     let mut woken = 0;
                     for batch in 0..2 {
-                        publish(&ring[batch], &ring[batch + 1], 7);
+                        clear(&ring[batch + 1]);
+                        publish(&ring[batch], 7);
                         if let Some(sleep) = asleep(&*sleeping)
                             && sleep != woken
                         {
@@ -332,30 +337,34 @@ mod loom_tests {
         });
     }
 
-    /// A consumer follows a ring of two batches of two words, and meets neither stale nor torn batches.
+    /// A consumer follows a ring of three lines of two words, and meets neither stale nor torn batches. Lines are cleared
+    /// one ahead, behind a doorbell.
     #[test]
     fn batches_arrive_whole_and_in_order() {
         loom::model(|| {
-            // Two slots of {header, payload}. What a former lap left: nonsense that must never be taken.
-            let ring =
-                Arc::new([AtomicU64::new(0), AtomicU64::new(99), AtomicU64::new(98), AtomicU64::new(97)]);
+            // {header, payload} of each line. What a former lap left in the third: nonsense that must never be taken.
+            let ring = Arc::new([0, 99, 0, 97, 96, 95].map(AtomicU64::new));
             let head = Arc::new(AtomicU64::new(0));
             let producer = {
                 let (ring, head) = (ring.clone(), head.clone());
                 thread::spawn(move || {
                     for batch in 0..3usize {
-                        let (at, next) = (batch % 2 * 2, (batch + 1) % 2 * 2);
-                        // Room for the batch and for the cleared word behind it.
-                        while batch as u64 + 1 - Word::get_acquire(&*head) > 1 {
+                        let at = batch % 3 * 2;
+                        Word::set(&ring[at + 1], batch as u64 + 10);
+                        publish(&ring[at], batch as u64 + 1);
+                        if batch == 2 {
+                            break;
+                        }
+                        // The line is free when the batch that was there a lap ago has been read.
+                        while Word::get_acquire(&*head) < batch as u64 {
                             thread::yield_now();
                         }
-                        Word::set(&ring[at + 1], batch as u64 + 10);
-                        publish(&ring[at], &ring[next], batch as u64 + 1);
+                        clear(&ring[(batch + 2) % 3 * 2]);
                     }
                 })
             };
             for batch in 0..3usize {
-                let at = batch % 2 * 2;
+                let at = batch % 3 * 2;
                 let header = loop {
                     match observe(&ring[at]) {
                         0 => thread::yield_now(),
@@ -367,6 +376,7 @@ mod loom_tests {
                 head.set_release(batch as u64 + 1);
             }
             producer.join().unwrap();
+            assert_eq!(observe(&ring[0]), 0, "a batch of the lap before");
         });
     }
 }

@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf};
 
-use super::connection::{Phase, QueuePair};
+use super::connection::{InPlace, Phase, QueuePair};
 use super::link::Link;
 use super::regions::REGIONS_MAX;
 use super::rendezvous::{self, Address};
 use super::setup::{self, Dialing, refuse};
-use super::{Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, SOCKET, Shm, message, order, pages, ring};
+use super::{Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, SOCKET, Shm, copy, message, order, pages};
 use crate::epoll::Token;
 use crate::setup::check_private_data;
 use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
-    Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
-    ReadRequest, Refused, RemoteSegment, SendRequest, WriteRequest,
+    Fence, Handle, Limits, ListenerId, Peer, PlainMessage, PostError, Provider, QueuePairCapacity,
+    QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, Taken, WriteRequest,
 };
 
 impl Provider for Shm {
@@ -275,9 +275,20 @@ impl Provider for Shm {
         }
     }
 
+    #[inline]
+    fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
+        self.poll_in_place(now, completions, max, &mut |_| Taken::No)
+    }
+
     // Always inline, and what it calls: each has one caller, once for each pass.
     #[inline(always)]
-    fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
+    fn poll_in_place(
+        &mut self,
+        now: Duration,
+        completions: &mut VecDeque<Completion>,
+        max: usize,
+        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);
         self.now = now;
@@ -293,16 +304,32 @@ impl Provider for Shm {
             completions.push_back(completion);
         }
 
-        self.harvest(completions, end);
+        let taken = self.harvest(completions, end, take);
 
         if !self.attention.is_empty() {
             self.attend(completions, end);
         }
-        self.look_passes += u32::from(completions.len() == start);
+        let count = completions.len() - start + taken;
+        self.look_passes += u32::from(count == 0);
         if now >= self.look_at || self.look_passes >= LOOK_PASSES {
             self.look();
         }
-        completions.len() - start
+        count
+    }
+
+    #[inline]
+    fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
+        find(&mut self.slots, queue_pair)?.plain_space()
+    }
+
+    #[inline]
+    fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
+        let pair = find(&mut self.slots, queue_pair).expect("it gave the space just before");
+        pair.send_plain(credits, len);
+        if !pair.is_dirty {
+            pair.is_dirty = true;
+            self.dirty.push(queue_pair.index);
+        }
     }
 
     #[inline]
@@ -330,7 +357,7 @@ impl Provider for Shm {
         for pair in self.slots.iter_mut().flatten() {
             pair.set_sleeping(true);
         }
-        // Pairs with the fence of `order::is_asleep`: a producer whose doorbell we miss below sees that we sleep.
+        // Pairs with the fence of `order::asleep`: a producer whose doorbell we miss below sees that we sleep.
         order::full_fence();
         if self.slots.iter_mut().flatten().any(|pair| pair.has_work()) {
             self.disarm();
@@ -395,8 +422,14 @@ impl Shm {
 
     /// Goes round the open queue pairs, once.
     #[inline(always)]
-    fn harvest(&mut self, completions: &mut VecDeque<Completion>, end: usize) {
+    fn harvest(
+        &mut self,
+        completions: &mut VecDeque<Completion>,
+        end: usize,
+        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> usize {
         let count = self.active.len();
+        let mut taken = 0;
         if self.turn >= count {
             self.turn = 0;
         }
@@ -405,15 +438,21 @@ impl Shm {
             let Active { doorbell, index } = self.active[at];
             let next = if at + 1 == count { 0 } else { at + 1 };
             if count > 1 {
-                ring::prefetch_read(self.active[next].doorbell.cast());
+                copy::prefetch_read(self.active[next].doorbell.cast());
             }
             // SAFETY: mapped and aligned (invariant of `Active`). Relaxed: the harvest looks again, in order.
             let rung = unsafe { &*doorbell }.load(Ordering::Relaxed) != 0;
-            if rung && !self.harvest_one(at, index, completions, end) {
-                return;
+            if rung {
+                let mut in_place = InPlace::default();
+                let goes_on = self.harvest_one(at, index, completions, end, take, &mut in_place);
+                taken += in_place.taken;
+                if !goes_on {
+                    break;
+                }
             }
             at = next;
         }
+        taken
     }
 
     /// Takes what one queue pair has. `false`: this pass is over.
@@ -424,9 +463,15 @@ impl Shm {
         index: u32,
         completions: &mut VecDeque<Completion>,
         end: usize,
+        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        in_place: &mut InPlace,
     ) -> bool {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return true };
-        let result = pair.harvest(completions, end - completions.len());
+        let result = pair.harvest(completions, end - completions.len(), take, in_place);
+        if in_place.answered && !pair.is_dirty {
+            pair.is_dirty = true;
+            self.dirty.push(index);
+        }
         if let Some(doorbell) = pair.doorbell() {
             self.active[at].doorbell = doorbell;
         }

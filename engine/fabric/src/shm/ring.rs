@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   line 0              line 1              line 2              line 3
-//!   [H|message........................][H|message|pad           [0|
-//!    ^ published last: the doorbell      ^ LAST in this header    ^ cleared before: the next batch
+//!   [H|message........................][H|message|pad           [0|                 [0|
+//!    ^ published last: the doorbell      ^ LAST in this header    ^ where the next batch starts
 //! ```
 //!
 //! Records are a header of 8 bytes and a payload padded to 8. A *batch*, all the records between two
@@ -12,25 +12,38 @@
 //! messages share each line. No counter is shared per message: the consumer says how far it is once a
 //! quarter of the ring, and the producer looks when space seems short.
 //!
+//! A consumer waits for the first word of a line to become other than 0. So the producer clears the first words of
+//! the lines that it will use next: some lines ahead, right after a doorbell. The next doorbell waits for no cleared
+//! line, and finds its own line in this core's cache already.
+//!
+//! The first message of a pass leaves at once, so that the consumer can begin while we make the second. The
+//! batches behind it grow: 64 bytes, 128, up to 1 KiB. Many messages share lines then, and few doorbells are rung.
+//!
+//! Most messages begin with the 28 bytes of an RPC-over-RDMA header without chunks (RFC 8166, section 4.2), of which only
+//! the credits are news. The record's header says them ([`Kind::Plain`]), so that a NULL Call fits into one line.
+//!
 //! The ring is mapped twice, back to back, so a record never wraps. The producer owns the pages; the
 //! consumer maps them read-only. All that the consumer reads is read once and checked before use.
 
 use std::sync::atomic::AtomicU64;
 
+use super::copy::{copy_in, copy_out, prefetch_read, prefetch_write, round_up};
 use super::order::{self, Word};
 
 /// Bytes of a cache line, where batches start.
 pub(super) const LINE: u64 = 64;
 /// Bytes of a record's header.
 pub(super) const HEADER_LEN: u64 = 8;
-/// A batch that grows to this length leaves early, so that the consumer need not wait for the end of it.
+/// A batch that grows to this length leaves before the end of the pass: at most so much waits for its doorbell.
 const BATCH_LEN_MAX: u64 = 1024;
-/// Copies up to this length are done in line: a call to memcpy costs more than they do.
-const COPY_SMALL_MAX: usize = 256;
-/// From this length on the processor's own string copy is as fast as any.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-const COPY_STRING_MIN: usize = 2048;
-
+/// As above, for the second batch of a pass. Each later one may have twice the length of the one before.
+const BATCH_LEN_MIN: u64 = LINE;
+/// Lines behind the last doorbell whose first words are cleared ahead of time.
+const CLEAR_AHEAD: u64 = 4 * LINE;
+/// Bytes of an RPC-over-RDMA header without chunks.
+pub(super) const PLAIN_LEN: usize = stag_wire::rpcrdma::HEADER_LEN_MIN;
+/// What [`plain_credits`] looks at: that header, and the xid of the Payload stream behind it.
+const PLAIN_LOOK_LEN: usize = PLAIN_LEN + 4;
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -38,6 +51,9 @@ pub(super) enum Kind {
     Send,
     /// A message that invalidates the handle in `aux`.
     SendInvalidate,
+    /// A message without its first [`PLAIN_LEN`] bytes: an RPC-over-RDMA header of version 1 without chunks, with
+    /// the credits in `aux` and the xid that the payload starts with.
+    Plain,
     /// The handle in `aux` may be read from now on.
     BindRead,
     /// The handle in `aux` may be written from now on.
@@ -64,6 +80,7 @@ impl Header {
             Kind::SendInvalidate => 2,
             Kind::BindRead => 3,
             Kind::BindWrite => 4,
+            Kind::Plain => 5,
         };
         Header(len as u64 | kind << 24 | u64::from(aux) << 32)
     }
@@ -76,6 +93,7 @@ impl Header {
             2 => Some(Kind::SendInvalidate),
             3 => Some(Kind::BindRead),
             4 => Some(Kind::BindWrite),
+            5 => Some(Kind::Plain),
             _ => None,
         }
     }
@@ -86,7 +104,7 @@ impl Header {
         (self.0 & u64::from(Header::LEN_MAX)) as usize
     }
 
-    /// A handle, or 0.
+    /// A handle, credits, or 0, as [`Header::kind`] says.
     #[inline(always)]
     pub(super) fn aux(self) -> u32 {
         (self.0 >> 32) as u32
@@ -102,12 +120,6 @@ impl Header {
     fn is_last(self) -> bool {
         self.0 & Header::LAST != 0
     }
-}
-
-/// Rounds up to a multiple of a power of two, without the branch of `next_multiple_of`.
-#[inline(always)]
-const fn round_up(value: u64, to: u64) -> u64 {
-    (value + (to - 1)) & !(to - 1)
 }
 
 /// Bytes that a record takes.
@@ -131,7 +143,8 @@ pub(super) const fn ring_len(message_len_max: u32, floor: u32) -> u32 {
 /// Invariants: `base` is the start of `2 * len` mapped, writable bytes, the second half a mirror of the
 /// first, for as long as the producer lives; nobody else in this process writes there. `len` is a power
 /// of two. `head <= batch <= tail`, and `tail` rounded up to a line, plus a line, is at most `head + len`.
-/// `batch` is a multiple of 64, and equals `tail` when no batch is open.
+/// `batch` is a multiple of 64, and equals `tail` when no batch is open. `clear` is a multiple of 64 and at most
+/// `head + len`; each line that starts behind `tail` and before `clear` starts with a word of 0.
 pub(super) struct Producer {
     base: *mut u8,
     len: u64,
@@ -139,6 +152,10 @@ pub(super) struct Producer {
     tail: u64,
     /// Where the open batch starts.
     batch: u64,
+    /// Up to where lines are known to start with 0.
+    clear: u64,
+    /// The length at which the open batch leaves.
+    leave_len: u64,
     /// The header of the open batch's first record, not yet stored.
     first: Header,
     /// Where the open batch's last record is, and its header.
@@ -165,6 +182,9 @@ impl Producer {
             len: u64::from(len),
             tail: 0,
             batch: 0,
+            // The pages are new.
+            clear: u64::from(len),
+            leave_len: 0,
             first: Header(0),
             last: 0,
             last_header: Header(0),
@@ -230,6 +250,63 @@ impl Producer {
         // shorter than the ring, so it ends in the mapping. The consumer does not read there before the
         // doorbell. `at + 8` is a multiple of 8, and room is a multiple of 8.
         unsafe { copy_in(source, at.add(HEADER_LEN as usize), len) };
+        self.add(header);
+    }
+
+    /// Adds a message to the open batch, in its shortest form.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Producer::push`].
+    #[inline(always)]
+    pub(super) unsafe fn push_message(&mut self, message: *const u8, len: usize) {
+        if len >= PLAIN_LOOK_LEN
+            // SAFETY: the message is readable for as many bytes.
+            && let Some(credits) = plain_credits(unsafe { &*message.cast::<[u8; PLAIN_LOOK_LEN]>() })
+        {
+            // SAFETY: `PLAIN_LEN` bytes of the message are left out, so what is left is readable, and fits.
+            unsafe { self.push(Kind::Plain, credits, message.add(PLAIN_LEN), len - PLAIN_LEN) };
+        } else {
+            // SAFETY: by contract.
+            unsafe { self.push(Kind::Send, 0, message, len) };
+        }
+    }
+
+    /// Where the payload of the next record is to be, for [`Producer::push_built`].
+    ///
+    /// # Safety
+    ///
+    /// [`Producer::fits_surely`] was true for `len` since the last push. The space is used before the next push.
+    #[inline(always)]
+    pub(super) unsafe fn space<'a>(&mut self, len: usize) -> &'a mut [u8] {
+        // The lines in it may be written, also behind the end of what is pushed, or if nothing is pushed at all.
+        self.clear = self.clear.min(round_up(self.tail + HEADER_LEN, LINE));
+        // SAFETY: free space within the mapping, as `fits_surely` proved, in which nobody but this producer writes, and which the
+        // consumer does not read before the doorbell. Nothing refers to it, as the space given before is out of use.
+        unsafe { std::slice::from_raw_parts_mut(self.at(self.tail).add(HEADER_LEN as usize), len) }
+    }
+
+    /// Adds a record whose payload is the first `len` octets of the [`Producer::space`] given last.
+    #[inline(always)]
+    pub(super) fn push_built(&mut self, kind: Kind, aux: u32, len: usize) {
+        debug_assert!(self.fits_surely(len));
+        let header = Header::new(kind, len, aux);
+        // No stale byte of a former lap travels on.
+        for at in len..round_up(len as u64, 4) as usize {
+            // SAFETY: within the record, which ends at a multiple of 8, in free space.
+            unsafe { self.at(self.tail).add(HEADER_LEN as usize + at).write_volatile(0) };
+        }
+        let padded = round_up(len as u64, 4) as usize;
+        if !padded.is_multiple_of(8) {
+            // SAFETY: as above; 4-aligned.
+            unsafe { self.at(self.tail).add(HEADER_LEN as usize + padded).cast::<u32>().write_volatile(0) };
+        }
+        self.add(header);
+    }
+
+    /// Adds the header of a record whose payload is in its place.
+    #[inline(always)]
+    fn add(&mut self, header: Header) {
         if self.tail == self.batch {
             self.first = header;
         } else {
@@ -237,19 +314,40 @@ impl Producer {
         }
         self.last = self.tail;
         self.last_header = header;
-        self.tail += record_len(len);
+        self.tail += record_len(header.len());
         prefetch_write(self.at(self.tail + 3 * LINE));
-        if self.tail - self.batch >= BATCH_LEN_MAX {
-            self.publish();
+    }
+
+    /// Whether the open batch, to which a message was added, should leave before the end of the pass.
+    #[inline(always)]
+    pub(super) fn is_due(&self) -> bool {
+        self.tail - self.batch >= self.leave_len
+    }
+
+    /// Whether the open batch, to which something was added that the consumer has no use for alone, should leave.
+    #[inline(always)]
+    pub(super) fn is_full(&self) -> bool {
+        self.tail - self.batch >= BATCH_LEN_MAX
+    }
+
+    /// Rings the doorbell within a pass. Later batches of it are longer.
+    #[inline(always)]
+    pub(super) fn publish_early(&mut self) {
+        self.leave_len = (2 * self.leave_len).clamp(BATCH_LEN_MIN, BATCH_LEN_MAX);
+        self.leave();
+    }
+
+    /// Rings the doorbell at the end of a pass, for the open batch, if there is one.
+    #[inline(always)]
+    pub(super) fn publish(&mut self) {
+        self.leave_len = 0;
+        if self.tail != self.batch {
+            self.leave();
         }
     }
 
-    /// Rings the doorbell for the open batch, if there is one.
     #[inline(always)]
-    pub(super) fn publish(&mut self) {
-        if self.tail == self.batch {
-            return;
-        }
+    fn leave(&mut self) {
         let mut first = self.first.0;
         if self.last == self.batch {
             first |= Header::LAST;
@@ -258,15 +356,46 @@ impl Producer {
         }
         let next = round_up(self.tail, LINE);
         first |= ((next - self.batch) / (2 * LINE)).min(Header::PAIRS_MAX) << Header::PAIRS_SHIFT;
-        order::publish(self.word(self.batch), self.word(next), first);
+        if self.clear <= next {
+            // A batch that is longer than what was cleared ahead.
+            order::clear(self.word(next));
+            self.clear = next + LINE;
+        }
+        order::publish(self.word(self.batch), first);
         self.tail = next;
         self.batch = next;
-        // The lines that the next batch will take are still in the consumer's cache from the last lap. Not the
-        // first of them: the consumer looks at it all the time.
-        prefetch_write(self.at(next + LINE));
-        prefetch_write(self.at(next + 2 * LINE));
+        // Behind the doorbell: these lines are still in the consumer's cache from the last lap, and to get them takes time.
+        let ahead = (next + CLEAR_AHEAD).min(self.head + self.len);
+        while self.clear < ahead {
+            order::clear(self.word(self.clear));
+            self.clear += LINE;
+        }
     }
 }
+
+/// The credits that an RPC-over-RDMA header without chunks says, if `look` is one, and the Payload stream behind it
+/// starts with the same xid. All else of such a header is constant.
+#[inline(always)]
+fn plain_credits(look: &[u8; PLAIN_LOOK_LEN]) -> Option<u32> {
+    let word = |at: usize| u32::from_ne_bytes([look[at], look[at + 1], look[at + 2], look[at + 3]]);
+    // xid, version, credits, procedure RDMA_MSG; no Read list, no Write list, no Reply chunk; xid.
+    let differs = word(4) ^ PLAIN_VERSION | word(12) | word(16) | word(20) | word(24) | word(28) ^ word(0);
+    (differs == 0).then(|| word(8))
+}
+
+/// The header that [`plain_credits`] found, of the message whose Payload stream, of at least 4 octets, is `stream`. `credits`
+/// are in the order of the wire.
+#[inline(always)]
+pub(super) fn plain_header(stream: &[u8], credits: u32) -> [u8; PLAIN_LEN] {
+    let mut header = [0; PLAIN_LEN];
+    header[..4].copy_from_slice(&stream[..4]);
+    header[4..8].copy_from_slice(&PLAIN_VERSION.to_ne_bytes());
+    header[8..12].copy_from_slice(&credits.to_ne_bytes());
+    header
+}
+
+/// The version of RPC-over-RDMA, in the order of the wire.
+const PLAIN_VERSION: u32 = stag_wire::rpcrdma::VERSION.to_be();
 
 /// Consumer's half.
 ///
@@ -282,6 +411,10 @@ pub(super) struct Consumer {
     /// The position that the producer knows.
     told: u64,
 }
+
+/// A message is longer than the Receive for it, or as short as no producer of ours makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BadLength;
 
 /// A header that no producer of ours writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,6 +481,44 @@ impl Consumer {
         unsafe { copy_out(at.add(HEADER_LEN as usize), target, header.len(), room) };
     }
 
+    /// Copies the message of the record that [`Consumer::peek`] returned, and returns its length.
+    ///
+    /// # Safety
+    ///
+    /// `header` is what `peek` just returned, and is of a message; `target` is writable for `room` bytes.
+    #[inline(always)]
+    pub(super) unsafe fn message(
+        &self,
+        header: Header,
+        target: *mut u8,
+        room: usize,
+    ) -> Result<usize, BadLength> {
+        if header.kind() != Some(Kind::Plain) {
+            if header.len() > room {
+                return Err(BadLength);
+            }
+            // SAFETY: by contract; it has the room.
+            unsafe { self.payload(header, target, room) };
+            return Ok(header.len());
+        }
+        let len = header.len() + PLAIN_LEN;
+        if len > room {
+            return Err(BadLength);
+        }
+        if header.len() < 4 {
+            // No producer of ours leaves out the header of such a message: there is no xid.
+            return Err(BadLength);
+        }
+        // SAFETY: by contract; it has the room. What was copied is ours: the peer cannot change it any more.
+        unsafe {
+            self.payload(header, target.add(PLAIN_LEN), room - PLAIN_LEN);
+            let stream = std::slice::from_raw_parts(target.add(PLAIN_LEN), 4);
+            let plain = plain_header(stream, header.aux());
+            std::ptr::copy_nonoverlapping(plain.as_ptr(), target, PLAIN_LEN);
+        }
+        Ok(len)
+    }
+
     /// Goes on to the record behind `header`.
     #[inline(always)]
     pub(super) fn advance(&mut self, header: Header) {
@@ -370,172 +541,6 @@ impl Consumer {
         self.told = self.position;
         true
     }
-}
-
-/// Copies into the ring, and clears the padding: no stale byte of a former lap travels on.
-///
-/// # Safety
-///
-/// `source` is readable for `len` bytes, `target` is 8-aligned and writable for `len` rounded up to 8.
-#[inline(always)]
-unsafe fn copy_in(source: *const u8, target: *mut u8, len: usize) {
-    if len > COPY_SMALL_MAX {
-        // SAFETY: by contract; the ring and the buffers of arenas are different mappings.
-        unsafe { std::ptr::copy_nonoverlapping(source, target, len) };
-        return;
-    }
-    let whole = len & !7;
-    let mut at = 0;
-    while at + 32 <= whole {
-        // SAFETY: `at + 32 <= len`; the target is 8-aligned. Volatile, so that this loop stays a loop, and of
-        // four words, so that it is two wide moves.
-        unsafe {
-            target
-                .add(at)
-                .cast::<[u64; 4]>()
-                .write_volatile(source.add(at).cast::<[u64; 4]>().read_unaligned());
-        }
-        at += 32;
-    }
-    while at < whole {
-        // SAFETY: `at + 8 <= len`; the target is 8-aligned. Volatile, so that this loop stays a loop.
-        unsafe { target.add(at).cast::<u64>().write_volatile(source.add(at).cast::<u64>().read_unaligned()) };
-        at += 8;
-    }
-    let rest = len - whole;
-    if rest > 0 {
-        let mut last = [0u8; 8];
-        // XDR has four bytes here or none. Not a loop over bytes, which would become a call to memcpy.
-        if rest & 4 != 0 {
-            // SAFETY: `whole + 4 <= len`.
-            last[..4].copy_from_slice(&unsafe { source.add(whole).cast::<[u8; 4]>().read() });
-        }
-        if rest & 2 != 0 {
-            let at = rest & 4;
-            // SAFETY: `whole + at + 2 <= len`.
-            last[at..at + 2].copy_from_slice(&unsafe { source.add(whole + at).cast::<[u8; 2]>().read() });
-        }
-        if rest & 1 != 0 {
-            // SAFETY: `len - 1 < len`.
-            last[rest - 1] = unsafe { source.add(len - 1).read() };
-        }
-        // SAFETY: `whole + 8` is `len` rounded up to 8.
-        unsafe { target.add(whole).cast::<u64>().write_volatile(u64::from_ne_bytes(last)) };
-    }
-}
-
-/// Copies out of the ring. A peer that breaks the rules may write there meanwhile: then the bytes are wrong, and nothing
-/// else is. So the source is read once, and by nothing that the compiler believes to stand still: volatile accesses, or
-/// instructions that it does not look into.
-///
-/// # Safety
-///
-/// `source` is 8-aligned and readable for `len` rounded up to 8; `target` is writable for `room >= len`.
-#[inline(always)]
-unsafe fn copy_out(source: *const u8, target: *mut u8, len: usize, room: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    let (source, target, len, room) = if len > COPY_SMALL_MAX {
-        // SAFETY: by contract; what is done is at most `len`, and a multiple of 8 if anything is left.
-        unsafe {
-            let done = copy_blocks(source, target, len);
-            (source.add(done), target.add(done), len - done, room - done)
-        }
-    } else {
-        (source, target, len, room)
-    };
-    // Whole words when the buffer has room for the padding, as it nearly always has.
-    let padded = round_up(len as u64, 8) as usize;
-    let words = if room >= padded { padded } else { len & !7 };
-    let mut at = 0;
-    while at + 32 <= words {
-        // SAFETY: `at + 32 <= words`, which is within both; the source is 8-aligned. Volatile: read once,
-        // whatever the peer does.
-        unsafe {
-            target
-                .add(at)
-                .cast::<[u64; 4]>()
-                .write_unaligned(source.add(at).cast::<[u64; 4]>().read_volatile());
-        }
-        at += 32;
-    }
-    while at < words {
-        // SAFETY: `at + 8 <= words`, which is within both. Volatile: read once, whatever the peer does.
-        unsafe { target.add(at).cast::<u64>().write_unaligned(source.add(at).cast::<u64>().read_volatile()) };
-        at += 8;
-    }
-    while at < len {
-        // SAFETY: `at < len`.
-        unsafe { target.add(at).write(source.add(at).read_volatile()) };
-        at += 1;
-    }
-}
-
-/// Copies whole blocks, by instructions, and returns how many bytes: all, or a multiple of 64. As fast as `memcpy`, which
-/// is for memory that stands still.
-///
-/// # Safety
-///
-/// `source` is readable and `target` writable for `len >= 64`; they do not overlap.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-unsafe fn copy_blocks(source: *const u8, target: *mut u8, len: usize) -> usize {
-    if len >= COPY_STRING_MIN {
-        // SAFETY: by contract; the direction flag is clear, as everywhere in Rust.
-        unsafe {
-            std::arch::asm!(
-                "rep movsb",
-                inout("rcx") len => _, inout("rsi") source => _, inout("rdi") target => _,
-                options(nostack, preserves_flags),
-            );
-        }
-        return len;
-    }
-    let blocks = len & !63;
-    // SAFETY: by contract: `at` goes from 0 to `blocks` in steps of 64, at least once, and stays below `len`.
-    unsafe {
-        std::arch::asm!(
-            "2:",
-            "movups {a}, [{source} + {at}]",
-            "movups {b}, [{source} + {at} + 16]",
-            "movups {c}, [{source} + {at} + 32]",
-            "movups {d}, [{source} + {at} + 48]",
-            "movups [{target} + {at}], {a}",
-            "movups [{target} + {at} + 16], {b}",
-            "movups [{target} + {at} + 32], {c}",
-            "movups [{target} + {at} + 48], {d}",
-            "add {at}, 64",
-            "cmp {at}, {blocks}",
-            "jb 2b",
-            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
-            at = inout(reg) 0usize => _,
-            source = in(reg) source, target = in(reg) target, blocks = in(reg) blocks,
-            options(nostack),
-        );
-    }
-    blocks
-}
-
-/// Asks for a line that will be written.
-#[inline(always)]
-fn prefetch_write(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch reads nothing, writes nothing and never faults, whatever the address.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
-}
-
-/// Asks for a line that will be read.
-#[inline(always)]
-pub(super) fn prefetch_read(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch never faults, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
 }
 
 #[cfg(all(test, not(loom)))]
@@ -565,15 +570,16 @@ mod tests {
                 return false;
             }
             // SAFETY: `fits` was true; `message` is readable.
-            unsafe { producer.push(Kind::Send, 0, message.as_ptr(), message.len()) };
+            unsafe { producer.push_message(message.as_ptr(), message.len()) };
             true
         }
 
         fn receive(&self, consumer: &mut Consumer) -> Option<Vec<u8>> {
             let header = consumer.peek().unwrap()?;
-            let mut message = vec![0; header.len()];
-            // SAFETY: `header` is what `peek` returned, and `message` has its length.
-            unsafe { consumer.payload(header, message.as_mut_ptr(), message.len()) };
+            let mut message = vec![0; header.len() + PLAIN_LEN];
+            // SAFETY: `header` is what `peek` returned, and `message` has the length given.
+            let len = unsafe { consumer.message(header, message.as_mut_ptr(), message.len()) };
+            message.truncate(len.unwrap());
             consumer.advance(header);
             consumer.tell(&self.head);
             Some(message)
@@ -625,26 +631,85 @@ mod tests {
         }
     }
 
+    /// A batch longer than what is cleared ahead, from each line of the ring, behind stale bytes.
     #[test]
-    fn every_length_is_copied_whole_and_nothing_behind_it() {
-        let bytes: Vec<u8> = (0..5000u32).map(|i| (i * 7 + i / 251) as u8).collect();
-        let large =
-            (300..700).step_by(if cfg!(miri) { 97 } else { 1 }).chain([1023, 2047, 2048, 2049, 4095, 5000]);
-        for len in (0..300).chain(large) {
-            for room in len..len + 9 {
-                let mut words = [0xeeu8; 5040];
-                let mut target = vec![0xddu8; room];
-                let source = &bytes[..len];
-                let aligned = words.as_mut_ptr().align_offset(8);
-                // SAFETY: 8-aligned by `align_offset`, and long enough.
-                unsafe {
-                    copy_in(source.as_ptr(), words.as_mut_ptr().add(aligned), len);
-                    copy_out(words.as_ptr().add(aligned), target.as_mut_ptr(), len, room);
+    fn long_batches_leave_no_stale_headers() {
+        let (ring, mut producer, mut consumer) = Ring::new(4096);
+        let stale = [1u8, 0, 0, 1, 0, 0, 0, 0].repeat(160);
+        for lap in 0..2000usize {
+            let len = 8 * (1 + lap * 37 % 160);
+            assert!(ring.send(&mut producer, &stale[..len]));
+            producer.publish();
+            assert_eq!(ring.receive(&mut consumer).unwrap().len(), len);
+            assert_eq!(ring.receive(&mut consumer), None, "lap {lap}");
+        }
+    }
+
+    #[test]
+    fn the_first_message_of_a_pass_is_due_at_once_and_later_ones_together() {
+        let (ring, mut producer, mut consumer) = Ring::new(16384);
+        for _ in 0..2 {
+            let mut batches = Vec::new();
+            for _ in 0..100 {
+                assert!(ring.send(&mut producer, &[0; 48]));
+                if producer.is_due() {
+                    producer.publish_early();
+                    let mut batch = 0;
+                    while ring.receive(&mut consumer).is_some() {
+                        batch += 1;
+                    }
+                    batches.push(batch);
                 }
-                assert_eq!(&target[..len], source);
-                assert!(target[len..].iter().skip(7).all(|&octet| octet == 0xdd), "{len} into {room}");
+            }
+            // Records of 56 bytes: at least 64 bytes of them, 128, 256, 512, then 1 KiB.
+            assert_eq!(batches, [1, 2, 3, 5, 10, 19, 19, 19, 19]);
+            producer.publish();
+            while ring.receive(&mut consumer).is_some() {}
+        }
+    }
+
+    #[test]
+    fn messages_with_a_constant_header_travel_without_it_and_arrive_whole() {
+        let (ring, mut producer, mut consumer) = Ring::new(4096);
+        let mut plain = vec![0xa1, 0xa2, 0xa3, 0xa4, 0, 0, 0, 1, 0x80, 0, 1, 2];
+        plain.extend([0; 16]);
+        plain.extend([0xa1, 0xa2, 0xa3, 0xa4, 0, 0, 0, 1, 9, 8, 7, 6, 5, 4, 3, 2]);
+        for len in 0..=plain.len() {
+            let mut travels = |message: &[u8]| {
+                assert!(ring.send(&mut producer, message));
+                producer.publish();
+                let header = consumer.peek().unwrap().unwrap();
+                assert_eq!(ring.receive(&mut consumer).unwrap(), message);
+                header
+            };
+            let header = travels(&plain[..len]);
+            let (kind, short) = if len < 32 { (Kind::Send, len) } else { (Kind::Plain, len - 28) };
+            assert_eq!((header.kind(), header.len()), (Some(kind), short));
+            // One bit elsewhere than in the credits or behind the second xid makes it another message.
+            for at in (0..len.min(32)).filter(|at| !(8..12).contains(at)) {
+                let mut other = plain[..len].to_vec();
+                other[at] ^= 0x10;
+                assert_eq!(travels(&other).kind(), Some(Kind::Send), "octet {at}");
             }
         }
+    }
+
+    #[test]
+    fn a_message_that_is_longer_than_the_room_for_it_is_not_copied() {
+        let (ring, mut producer, consumer) = Ring::new(4096);
+        let mut plain = [0u8; 68];
+        plain[7] = 1;
+        assert!(ring.send(&mut producer, &plain));
+        producer.publish();
+        let header = consumer.peek().unwrap().unwrap();
+        assert_eq!(header.len(), 40);
+        let mut target = [0xdd; 68];
+        // SAFETY: `header` is what `peek` returned, and the target has at least the length given.
+        let refused = unsafe { consumer.message(header, target.as_mut_ptr(), 67) };
+        assert_eq!((refused, target), (Err(BadLength), [0xdd; 68]));
+        // SAFETY: as above.
+        assert_eq!(unsafe { consumer.message(header, target.as_mut_ptr(), 68) }, Ok(68));
+        assert_eq!(target, plain);
     }
 
     #[test]

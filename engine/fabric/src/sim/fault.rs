@@ -35,6 +35,10 @@ pub struct FaultPlan {
     /// same send queue is outstanding, so that a retry after later progress succeeds.
     pub post_full: Odds,
 
+    /// A message without chunks is shown where it arrived, and there is space to build an answer or another one: each by
+    /// itself ([`poll_in_place`](crate::Provider::poll_in_place), [`plain_space`](crate::Provider::plain_space)).
+    pub in_place: Odds,
+
     /// A request to connect is refused.
     pub connect_refused: Odds,
     /// A request to connect, or the answer to it, is lost, so that set-up times out.
@@ -67,6 +71,7 @@ impl Default for FaultPlan {
             fence_pending: Odds::NEVER,
             complete_early: Odds::NEVER,
             post_full: Odds::NEVER,
+            in_place: Odds::one_in(2),
             connect_refused: Odds::NEVER,
             setup_lost: Odds::NEVER,
             late_invalidate_refused: Odds::NEVER,
@@ -116,6 +121,8 @@ impl FaultPlan {
             1 => FaultPlan::rough(),
             2 => storm,
             _ => {
+                let in_place = [Odds::NEVER, Odds::one_in(2), Odds::one_in(10), Odds::ALWAYS];
+                let in_place = in_place[random.below(4) as usize];
                 let mut some = |odds: Odds| if random.below(2) == 0 { odds } else { Odds::NEVER };
                 FaultPlan {
                     delay: some(storm.delay),
@@ -124,6 +131,7 @@ impl FaultPlan {
                     fence_pending: some(storm.fence_pending),
                     complete_early: some(storm.complete_early),
                     post_full: some(storm.post_full),
+                    in_place,
                     connect_refused: some(storm.connect_refused),
                     setup_lost: some(storm.setup_lost),
                     late_invalidate_refused: some(storm.late_invalidate_refused),

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf};
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, VERSION, emit_plain};
 
 use super::World;
 use super::device::Device;
@@ -13,9 +14,9 @@ use super::queue_pair::{End, Part, Payload, Phase, QueuePair, Receive, Verb, Wor
 use super::world::{Happening, State};
 use crate::setup::check_private_data;
 use crate::{
-    Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence, Handle, Limits,
-    ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart, ReadRequest,
-    Refused, RemoteSegment, SendRequest, WriteRequest,
+    Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence, Handle,
+    Limits, ListenerId, PLAIN_LEN_MAX, PlainMessage, PostError, Provider, QueuePairCapacity, QueuePairId,
+    READ_PARTS_MAX, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, Taken, WriteRequest,
 };
 
 /// A provider on a simulated fabric. Made by [`World::provider`].
@@ -26,6 +27,8 @@ use crate::{
 pub struct Sim {
     pub(super) world: World,
     pub(super) device: usize,
+    /// Where messages are built that have no buffer.
+    pub(super) space: Box<[u8; PLAIN_LEN_MAX]>,
 }
 
 impl Sim {
@@ -134,10 +137,23 @@ impl Sim {
         if queue_pair.sends_used >= queue_pair.capacity.sends || (is_full && queue_pair.sends_used > 0) {
             return Err(PostError::Full);
         }
+        self.enqueue(state, id, early, make());
+        Ok(())
+    }
+
+    /// Puts a request in the send queue of a queue pair that has room for it.
+    fn enqueue(
+        &self,
+        state: &mut State,
+        id: QueuePairId,
+        early: bool,
+        (request_id, signaled, verb, payload, parts): (u64, bool, Verb, Payload, Vec<Part>),
+    ) {
+        let found = own(state, self.device).queue_pair_mut(id);
+        let queue_pair = found.expect("it was asked for room just before");
         let sequence = queue_pair.next_sequence;
         queue_pair.next_sequence += 1;
         queue_pair.sends_used += 1;
-        let (request_id, signaled, verb, payload, parts) = make();
         queue_pair.sends.push_back(Work {
             sequence,
             id: request_id,
@@ -157,8 +173,68 @@ impl Sim {
         if early {
             state.depart(self.end(id));
         }
+    }
+
+    /// Whether there is space now to build a message.
+    fn offers_space(&self, id: QueuePairId) -> bool {
+        let mut state = self.world.0.borrow_mut();
+        let odds = state.plan.in_place;
+        let offers = state.random.happens(odds);
+        let found = own(&mut state, self.device).queue_pair_mut(id);
+        found.is_some_and(|found| {
+            offers && found.phase == Phase::Established && found.sends_used < found.capacity.sends
+        })
+    }
+
+    /// Shows a message where it arrived. It is given back if it was not taken, or not even shown.
+    fn show(
+        &mut self,
+        completion: Completion,
+        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> Result<(), Completion> {
+        let id = completion.queue_pair;
+        let is_shown = {
+            let mut state = self.world.0.borrow_mut();
+            let odds = state.plan.in_place;
+            let is_established = |found: &mut QueuePair| found.phase == Phase::Established;
+            state.random.happens(odds)
+                && own(&mut state, self.device).queue_pair_mut(id).is_some_and(is_established)
+        };
+        let Completed::Receive { buf, invalidated: None, exposed: None } = &completion.completed else {
+            return Err(completion);
+        };
+        let Some(credits) = plain_credits(buf).filter(|_| is_shown && completion.result.is_ok()) else {
+            return Err(completion);
+        };
+        let space = self.offers_space(id);
+        let mut space = space.then(|| &mut self.space[..]);
+        let has_space = space.is_some();
+        let stream = &buf[HEADER_LEN_MIN..];
+        let taken = take(PlainMessage { queue_pair: id, credits, stream, space: space.take() });
+        if let Taken::Answered { credits, len } = taken {
+            assert!(has_space, "an answer of {len} octets without space");
+            self.send_plain(id, credits, len);
+        }
+        if taken == Taken::No {
+            return Err(completion);
+        }
+        // Its Receive stands for the next message.
+        let Completed::Receive { buf, .. } = completion.completed else { unreachable!("it was one above") };
+        let mut state = self.world.0.borrow_mut();
+        state.trace.words(&[23, self.device as u64, completion.id]);
+        let found = own(&mut state, self.device).queue_pair_mut(id).expect("it is established");
+        found.receives_used += 1;
+        found.receives.push_front(Receive { id: completion.id, buf });
         Ok(())
     }
+}
+
+/// The credits of a message without chunks that is as short as can be shown in place.
+fn plain_credits(message: &[u8]) -> Option<u32> {
+    let word = |at: usize| Some(u32::from_be_bytes(*message.get(at..)?.first_chunk()?));
+    let is_short = (4..=PLAIN_LEN_MAX).contains(&message.len().saturating_sub(HEADER_LEN_MIN));
+    let is_plain = word(4)? == VERSION && [12, 16, 20, 24].iter().all(|&at| word(at) == Some(0));
+    (is_short && is_plain && word(0) == word(28)).then_some(word(8)?)
 }
 
 /// The device behind a live [`Sim`].
@@ -452,6 +528,58 @@ impl Provider for Sim {
             completions.push_back(completion);
         }
         max
+    }
+
+    fn poll_in_place(
+        &mut self,
+        now: Duration,
+        completions: &mut VecDeque<Completion>,
+        max: usize,
+        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> usize {
+        // Those with a message among the completions, which nothing overtakes.
+        let mut left: Vec<QueuePairId> = Vec::new();
+        {
+            let mut state = self.world.0.borrow_mut();
+            assert!(now >= state.now, "polled at {now:?}, but the simulated time is {:?} already", state.now);
+            state.advance_to(now);
+        }
+        let max = max.min(completions.capacity() - completions.len());
+        for count in 0..max {
+            let harvested = own(&mut self.world.0.borrow_mut(), self.device).harvest();
+            let Some(completion) = harvested else { return count };
+            let id = completion.queue_pair;
+            let shown = match left.contains(&id) {
+                true => Err(completion),
+                false => self.show(completion, take),
+            };
+            if let Err(completion) = shown {
+                let is_message = matches!(completion.completed, Completed::Receive { .. });
+                let failed = u64::from(completion.result.is_err());
+                self.world.0.borrow_mut().trace.words(&[22, self.device as u64, completion.id, failed]);
+                completions.push_back(completion);
+                if is_message {
+                    left.push(id);
+                }
+            }
+        }
+        max
+    }
+
+    fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
+        self.offers_space(queue_pair).then(|| &mut self.space[..])
+    }
+
+    fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
+        let stream = &self.space[..len];
+        let mut message = vec![0; HEADER_LEN_MIN];
+        let xid = u32::from_be_bytes(*stream.first_chunk().expect("it begins with an xid"));
+        emit_plain(&mut message, xid, credits).expect("it has room for the header");
+        message.extend_from_slice(stream);
+        let mut state = self.world.0.borrow_mut();
+        let early = state.random.below(8) == 0;
+        let request = (0, false, Verb::Send { invalidate: None }, Payload::Built(message), Vec::new());
+        self.enqueue(&mut state, queue_pair, early, request);
     }
 
     fn poll_event(&mut self) -> Option<Event> {

@@ -50,6 +50,8 @@ pub(super) struct Receive {
 #[derive(Debug)]
 pub(super) enum Payload {
     Send(Buf),
+    /// A message that was built in place: there is no buffer to give back.
+    Built(Vec<u8>),
     Write(Shared),
     Read(Buf),
     /// What a Send or Write that completed early still has to bring to the peer.

@@ -134,7 +134,7 @@ impl State {
                 Payload::Copied(source) => {
                     peer.exposures.writable(remote, at, len)?.copy_from_slice(&source[range]);
                 }
-                Payload::Send(_) => return None,
+                Payload::Send(_) | Payload::Built(_) => return None,
             }
             Some(())
         });
@@ -238,7 +238,7 @@ impl State {
         let payload = std::mem::replace(&mut work.payload, Payload::Copied(Vec::new()));
         let message: &[u8] = match &payload {
             Payload::Send(message) => message,
-            Payload::Copied(message) => message,
+            Payload::Built(message) | Payload::Copied(message) => message,
             Payload::Write(_) | Payload::Read(_) => &[],
         };
         let outcome = if message.len() > buf.capacity() {
@@ -358,6 +358,7 @@ impl State {
         let left_behind = match &work.payload {
             // What completes early is still under way: the data stays, the buffer goes.
             Payload::Send(buf) if !work.executed => buf.to_vec(),
+            Payload::Built(message) if !work.executed => message.clone(),
             Payload::Write(source) if !work.executed => source.to_vec(),
             _ => Vec::new(),
         };
@@ -365,6 +366,13 @@ impl State {
             Payload::Send(buf) => Completed::Send(buf),
             Payload::Write(source) => Completed::Write(source),
             Payload::Read(target) => Completed::Read(target),
+            // Without a buffer there is nothing to complete: if it failed, the end of the connection tells.
+            Payload::Built(_) => {
+                if let Some(queue_pair) = self.queue_pair_mut(end) {
+                    queue_pair.sends_used -= 1;
+                }
+                return;
+            }
             Payload::Copied(_) => return,
         };
         if silent {

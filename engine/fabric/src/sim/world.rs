@@ -76,7 +76,11 @@ impl World {
     pub fn provider_with(&self, name: &str, limits: Limits) -> Sim {
         let mut state = self.0.borrow_mut();
         state.devices.push(Some(Device::new(name, limits)));
-        Sim { world: self.clone(), device: state.devices.len() - 1 }
+        Sim {
+            world: self.clone(),
+            device: state.devices.len() - 1,
+            space: Box::new([0; crate::PLAIN_LEN_MAX]),
+        }
     }
 
     /// The time.

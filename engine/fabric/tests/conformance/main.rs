@@ -11,6 +11,7 @@ mod exposures;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod faults;
+mod in_place;
 mod iwarp;
 mod messages;
 mod setup;
@@ -71,6 +72,12 @@ conformance! {
         doorbell
         poll_respects_its_bounds
         many_queue_pairs
+    }
+    in_place {
+        a_taken_message_needs_no_receive
+        a_message_that_is_left_is_not_overtaken
+        messages_are_built_in_place
+        what_is_not_plain_is_not_shown
     }
     transfers {
         writes_land_before_the_send_behind_them

@@ -47,6 +47,8 @@ pub(crate) struct Account {
     /// Signaled requests of the send queue, and Receives, in posting order.
     sends: VecDeque<(Kind, u64)>,
     receives: VecDeque<u64>,
+    /// Receives whose messages were taken in place change places with others.
+    receives_swap: bool,
     exposed: BTreeSet<u32>,
 }
 
@@ -150,6 +152,11 @@ impl<P: Provider> Side<P> {
         } else if signaled {
             account.sends.push_back((kind, id));
         }
+    }
+
+    /// From now on Receives need not complete in posting order.
+    pub(crate) fn lets_receives_swap(&mut self, queue_pair: QueuePairId) {
+        self.account(queue_pair).receives_swap = true;
     }
 
     /// Posts a Receive of [`MESSAGE`] bytes.
@@ -330,7 +337,9 @@ impl<P: Provider> Side<P> {
         let signaled =
             signaled.unwrap_or_else(|| panic!("posted, and back for the first time: {completion:?}"));
         assert!(signaled || result.is_err(), "what is unsignaled completes only on errors: {completion:?}");
-        if kind == Kind::Receive {
+        if kind == Kind::Receive && account.receives_swap {
+            account.receives.retain(|posted| posted != id);
+        } else if kind == Kind::Receive {
             assert_eq!(account.receives.pop_front(), Some(*id), "Receives complete in posting order");
         } else {
             account.failed |= result.is_err();
