@@ -490,6 +490,40 @@ impl Requester {
         Some(Received::Reply(Reply { call, payload: Payload::Inline(plain.stream), memory, writes: None }))
     }
 
+    /// Takes in a Reply without chunks, by the credits of its header and its Payload stream. `None`: nothing happened; it is
+    /// for [`Requester::handle_receive`].
+    #[inline(always)]
+    pub fn handle_plain(&mut self, credits: u32, stream: &[u8]) -> Option<CallId> {
+        let (xid, msg_type) = plain::start(stream)?;
+        let call = self.find(xid)?;
+        let slot = &self.slots[call.index()];
+        if msg_type != plain::REPLY || slot.state != State::Sent || slot.offer.expects_chunks() {
+            return None;
+        }
+        // What was exposed has to be fenced first.
+        if slot.offer.is_exposed() {
+            return None;
+        }
+        self.window.handle_grant(credits);
+        let memory = self.answered(call.index, Outcome::Replied);
+        debug_assert_eq!(memory, Memory::Safe, "nothing was exposed");
+        Some(call)
+    }
+
+    /// Ends the making of a Call without chunks, and returns the credits of its header: whoever sends it writes that.
+    ///
+    /// # Panics
+    ///
+    /// When the Call was emitted already, or is over.
+    #[inline(always)]
+    pub fn emit_plain(&mut self, call: CallId) -> u32 {
+        assert!(self.state(call) == Some(State::Building), "a Call is emitted once, after begin");
+        let slot = &mut self.slots[call.index()];
+        slot.state = State::Sent;
+        slot.outcome = Outcome::MaybeExecuted;
+        self.window.requested()
+    }
+
     #[inline(never)]
     fn receive_any<'m>(&mut self, message: &'m [u8], invalidated: Option<u32>) -> Received<'m> {
         match self.receive(message, invalidated) {

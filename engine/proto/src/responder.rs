@@ -380,6 +380,42 @@ impl Responder {
         }
     }
 
+    /// Whether a Call without chunks may be answered at once, with [`Responder::answer_plain`]: it is none that is in
+    /// process (5531-e), and the peer has a credit for it (8166-3.3.1-b).
+    #[inline(always)]
+    #[must_use]
+    pub fn may_answer(&self, xid: u32) -> bool {
+        self.connected && self.grant.in_process() < self.grant.ceiling() && !self.xids.contains(&xid)
+    }
+
+    /// The slot that the next Call will have.
+    ///
+    /// # Panics
+    ///
+    /// When all are taken, which [`Responder::may_answer`] tells.
+    #[inline(always)]
+    #[must_use]
+    pub fn next_slot(&self) -> u32 {
+        *self.free.last().expect("the grant never exceeds the slots")
+    }
+
+    /// Takes in a Call without chunks and answers it, in one step: its Receive is posted still, or again. Returns the
+    /// credits of the Reply's header. `requested` are those of the Call's header; `limit` is as in
+    /// [`Responder::set_credit_limit`].
+    ///
+    /// # Panics
+    ///
+    /// When the peer has no credit for the Call: ask [`Responder::may_answer`] before.
+    #[inline(always)]
+    pub fn answer_plain(&mut self, requested: u32, limit: u32) -> u32 {
+        assert!(self.grant.start(), "the peer has no credit for it");
+        self.requested = requested.max(1);
+        self.grant.set_limit(limit);
+        let credits = self.grant.renew(false);
+        self.grant.finish();
+        credits
+    }
+
     /// Takes in a message that is not the plainest of Calls.
     #[inline(never)]
     fn receive<'m>(&mut self, message: &'m [u8]) -> Result<Call<'m>, Refusal> {

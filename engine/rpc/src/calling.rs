@@ -27,7 +27,7 @@ use crate::slot::{Ending, Slot};
 use crate::state::Core;
 
 /// Octets of a header without chunks.
-const HEADER_LEN_MIN: u32 = stag_wire::rpcrdma::HEADER_LEN_MIN as u32;
+pub(crate) const HEADER_LEN_MIN: u32 = stag_wire::rpcrdma::HEADER_LEN_MIN as u32;
 
 /// Positions of a Call's reduced arguments, in order.
 pub(crate) type Positions = ArrayVec<u32, CLIENT_SEGMENTS_MAX>;
@@ -54,7 +54,7 @@ pub(crate) struct Calling {
     /// Of the Call that is being made.
     pub(crate) lists: Lists,
     /// What its user calls the connection.
-    name: ConnectionId,
+    pub(crate) name: ConnectionId,
     pub(crate) policy: ClientPolicy,
     /// What sending each Call again takes; empty if there is no other connection after this one.
     pub(crate) kept: Box<[Kept]>,
@@ -218,6 +218,11 @@ impl Calling {
         if !self.has_receives(core, id, self.requester.window().in_flight()) {
             return Err(CallRefused::NoMemory);
         }
+        if self.is_plain(request, chunks)
+            && self.send_in_place(core, id, request, chunks, probe, &encode, call)
+        {
+            return Ok(());
+        }
         let Some(mut send) = core.pools.messages.take() else {
             return Err(CallRefused::NoMemory);
         };
@@ -354,7 +359,13 @@ impl Calling {
     /// Notes in its slot what a Call is.
     // Always inline, as `send`: there is a copy of their caller for each kind of arguments, but not of its way.
     #[inline(always)]
-    fn occupy<P>(&mut self, core: &Core<P>, call: requester::CallId, request: &Request<'_>, probe: bool) {
+    pub(crate) fn occupy<P>(
+        &mut self,
+        core: &Core<P>,
+        call: requester::CallId,
+        request: &Request<'_>,
+        probe: bool,
+    ) {
         let slot = &mut self.slots[call.index()];
         slot.call = Some(call);
         slot.user = request.user;
@@ -372,7 +383,7 @@ impl Calling {
 
     /// Keeps what sending a Call again takes, if there may be another connection.
     #[inline]
-    fn keep(
+    pub(crate) fn keep(
         &mut self,
         call: requester::CallId,
         request: &Request<'_>,
@@ -721,7 +732,7 @@ fn read_items(chunks: &Chunks) -> u32 {
 
 /// Encodes a Call's RPC message.
 #[inline]
-fn write_payload(
+pub(crate) fn write_payload(
     writer: &mut Writer<'_>,
     xid: u32,
     request: &Request<'_>,

@@ -153,7 +153,8 @@ pub struct CompletedCall {
 /// A successful Reply.
 #[derive(Debug)]
 pub struct Results {
-    message: Buf,
+    /// `None`: there are no octets.
+    message: Option<Buf>,
     range: Range<u32>,
     reduced: u32,
 }
@@ -161,14 +162,24 @@ pub struct Results {
 impl Results {
     #[inline]
     pub(crate) fn new(message: Buf, range: Range<u32>, reduced: u32) -> Results {
-        Results { message, range, reduced }
+        Results { message: Some(message), range, reduced }
+    }
+
+    /// Those that are all of `message`, without anything in Write chunks.
+    #[inline]
+    pub(crate) fn short(message: Option<Buf>) -> Results {
+        let len = message.as_ref().map_or(0, |message| message.len() as u32);
+        Results { message, range: 0..len, reduced: 0 }
     }
 
     /// The encoded results, without what went to Write chunks.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.message[self.range.start as usize..self.range.end as usize]
+        match &self.message {
+            Some(message) => &message[self.range.start as usize..self.range.end as usize],
+            None => &[],
+        }
     }
 
     /// How many octets of eligible results arrived in Write chunks.

@@ -144,6 +144,7 @@ pub(crate) fn finish_orphan<P>(core: &mut Core<P>, token: Token, fill: impl FnOn
         xid: token.xid,
         chunks: None,
         inline_len_max,
+        space: None,
         payload: &core.pools.payload,
         transit: None,
         scratch: &mut core.scratch,

@@ -1,6 +1,6 @@
 //! A Reply in the making: what is built, and what of it is already posted.
 
-use stag_memory::{Buf, Shared};
+use stag_memory::{Buf, Pool, Shared};
 
 /// One DDP-eligible result in a Draft.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +114,15 @@ impl Draft {
             pages: 0,
             invalidate: None,
         }
+    }
+
+    /// Takes a Send buffer. `false`: there is none.
+    #[inline]
+    pub(crate) fn take_send(&mut self, messages: &Pool) -> bool {
+        let Some(mut send) = messages.take() else { return false };
+        send.set_len(send.capacity());
+        self.send = Some(send);
+        true
     }
 
     /// Forgets everything; buffers go back to their pools.

@@ -23,6 +23,7 @@ use crate::config::{ConfigError, EngineConfig};
 use crate::connection::Connection;
 use crate::deferred::Deferrals;
 use crate::doomed::{DoomedCalls, xid_of};
+use crate::draft::Draft;
 use crate::duplicates::Duplicates;
 use crate::fault::fault;
 use crate::pools::Pools;
@@ -113,7 +114,7 @@ pub struct Engine<P, S> {
     pub(crate) parked: Vec<Box<Connection>>,
     /// Clients' connections that were: their names, and their queue pairs of today.
     pub(crate) moved: Vec<(ConnectionId, ConnectionId)>,
-    completions: VecDeque<Completion>,
+    pub(crate) completions: VecDeque<Completion>,
     disconnects: Vec<(ConnectionId, DisconnectReason)>,
     pub(crate) requests: Vec<ConnectRequest>,
     next_scan: Duration,
@@ -205,6 +206,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 streams_pressure: None,
                 transit: TransitAccounts::default(),
                 read_posted: false,
+                draft_in_place: Box::new(Draft::new()),
             },
         })
     }
@@ -686,7 +688,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         let burst = self.core.config.burst;
         let (mut events, mut idle_looks, mut looks_again) = (0, IDLE_LOOKS, true);
         loop {
-            let count = self.core.provider.poll(now, &mut self.completions, burst);
+            let count = self.look(now, burst);
             // An idle look is much cheaper than a pass: several of them make the time from a message's arrival to
             // its handling shorter.
             if count == 0 && idle_looks > 0 {

@@ -12,7 +12,7 @@
 //! `service.rs` (what an embedder implements), `call.rs` and `reply.rs` (what its handler sees),
 //! `client.rs` and `reconnect.rs` (what a client sees), `engine.rs` (the pass), then `serving.rs` (with
 //! `pulling.rs` and `pushing.rs`: its Reads and Writes) and `calling.rs` (with `retransmission.rs` and
-//! `keepalive.rs`), the two halves of a connection. `stream/` is RPC over TCP.
+//! `keepalive.rs`), the two halves of a connection, and `in_place.rs`, their short cut for what has no chunks. `stream/` is RPC over TCP.
 
 #![forbid(unsafe_code)]
 
@@ -35,6 +35,7 @@ mod eviction;
 mod fault;
 mod few;
 mod forecast;
+mod in_place;
 mod keepalive;
 mod kept;
 mod late;

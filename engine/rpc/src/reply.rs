@@ -4,6 +4,7 @@ use stag_memory::{Pool, Shared};
 use stag_proto::parameters::Parameters;
 use stag_proto::responder;
 use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
+use stag_wire::rpcrdma::HEADER_LEN_MIN;
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::call::{Call, PlacedPieces};
@@ -23,6 +24,13 @@ pub enum Placement {
     Inline,
 }
 
+/// Where a payload is built that leaves from there.
+pub(crate) struct Space<'a> {
+    pub(crate) octets: &'a mut [u8],
+    /// Where a Send buffer comes from when there is not enough of it.
+    pub(crate) messages: &'a Pool,
+}
+
 /// The Reply to one Call: the handler fills it in, the engine sends it.
 pub struct Reply<'a> {
     pub(crate) draft: &'a mut Draft,
@@ -32,6 +40,8 @@ pub struct Reply<'a> {
     pub(crate) chunks: Option<&'a responder::Call<'a>>,
     /// Octets that the Send buffer may hold, header included.
     pub(crate) inline_len_max: usize,
+    /// Where the payload goes if it leaves from where it is built; `None`: into the draft's Send buffer.
+    pub(crate) space: Option<Space<'a>>,
     /// Where a long Reply's pages come from.
     pub(crate) payload: &'a Pool,
     /// What its connection holds of them; `None` if none are for it.
@@ -58,6 +68,7 @@ impl<'a> Reply<'a> {
             xid: call.xid(),
             chunks: Some(call),
             inline_len_max: parameters.reply_threshold as usize,
+            space: None,
             payload: &core.pools.payload,
             transit: Some((&core.transit, share)),
             scratch: &mut core.scratch,
@@ -194,6 +205,21 @@ impl Reply<'_> {
             left_out = (reduced.len() as u32, writer.unreduced_position() - writer.position() as u64);
             Ok(writer.position())
         };
+        if let Some(space) = &mut self.space {
+            let room = space.octets.len().min(self.inline_len_max - HEADER_LEN_MIN);
+            if let Ok(len) = write(&mut space.octets[..room]) {
+                self.draft.payload_len = len;
+                self.draft.verdict = Verdict::Encoded;
+                return;
+            }
+            let messages = space.messages;
+            self.space = None;
+            self.draft.header_len = HEADER_LEN_MIN;
+            if !self.draft.take_send(messages) {
+                self.draft.verdict = Verdict::TooLong;
+                return;
+            }
+        }
         let header_len = self.draft.header_len;
         let Some(send) = self.draft.send.as_mut() else {
             unreachable!("a draft has its Send buffer before the handler runs")

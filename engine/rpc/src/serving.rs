@@ -31,6 +31,7 @@ use crate::draft::{Draft, Verdict};
 use crate::duplicates::Known;
 use crate::eviction::ConnectionUse;
 use crate::fault::fault;
+use crate::in_place::Begun;
 use crate::progress::Progress;
 use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, plan_chunks, plan_long};
 use crate::pushing::{Posted, plan_writes, post_draft};
@@ -54,7 +55,7 @@ struct Pending {
 /// The server half of a connection.
 #[derive(Debug)]
 pub(crate) struct Serving {
-    responder: Responder,
+    pub(crate) responder: Responder,
     slots: Box<[Option<Pending>]>,
     /// Replies whose Writes or Send found no room in the send queue, oldest first.
     blocked: VecDeque<Box<Draft>>,
@@ -70,13 +71,15 @@ pub(crate) struct Serving {
     /// most as many as Receives were posted.
     stalled: VecDeque<Buf>,
     /// Calls that are in a slot.
-    pending: u32,
+    pub(crate) pending: u32,
     /// Signaled Sends that are not complete, each with the pages that its Reply holds, oldest first. A stopping engine has
     /// all signaled, else only those of Replies that hold some are.
     sends: VecDeque<u32>,
     /// Receives that this connection holds: posted, or with a Call in process.
     held: u32,
     pub(crate) usage: Usage,
+    /// A Call whose handler ran already: it comes with the next message.
+    pub(crate) begun: Option<Begun>,
     /// When a service last answered something that was no refusal.
     served: Option<Duration>,
     progress: Progress,
@@ -118,6 +121,7 @@ impl Serving {
             sends: VecDeque::new(),
             held: 0,
             usage: Usage::new(slots),
+            begun: None,
             served: None,
             progress: Progress::default(),
             host: ClientHost::default(),
@@ -223,7 +227,8 @@ impl Serving {
         peer: Option<&Peer>,
         message: Buf,
     ) -> Result<(), CloseReason> {
-        if core.is_short() || !self.stalled.is_empty() || self.is_sated(core) {
+        // One whose handler ran already has its buffers.
+        if self.begun.is_none() && (core.is_short() || !self.stalled.is_empty() || self.is_sated(core)) {
             self.stalled.push_back(message);
             return Ok(());
         }
@@ -240,7 +245,9 @@ impl Serving {
         peer: Option<&Peer>,
         message: Buf,
     ) -> Result<(), CloseReason> {
-        self.usage.observe(core, self.pending);
+        if self.begun.is_none() {
+            self.usage.observe(&core.pass_state(), self.pending);
+        }
         // Where it is, by reference: it is long to move.
         let received = self.responder.handle_receive(&message);
         let call = match &received {
@@ -262,6 +269,12 @@ impl Serving {
         };
         core.statistics.calls_received += 1;
         let call_id = call.id;
+        if let Some(begun) = self.begun.take() {
+            if let Some(terms) = self.go_on(core, id, begun, call, &message)? {
+                self.keep(call_id, call.xid(), message, None, Some(terms));
+            }
+            return Ok(());
+        }
         if core.doomed.has(peer, call.xid(), core.now) {
             drop(message);
             return self.refuse(core, id, call_id, Refused::EndedConnection).map(|_| ());
@@ -302,6 +315,53 @@ impl Serving {
         }
         self.keep(call_id, xid, message, Some(pull), None);
         self.advance(core, services, id, peer, call_id)
+    }
+
+    /// Goes on with a Call whose handler ran where the message arrived. `Some`: it is to be kept, and answered later.
+    #[cold]
+    fn go_on<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        begun: Begun,
+        call: &responder::Call<'_>,
+        message: &Buf,
+    ) -> Result<Option<Terms>, CloseReason> {
+        debug_assert_eq!(begun.xid, call.xid(), "it comes with the next message");
+        core.statistics.messages_short += 1;
+        let Some(mut draft) = begun.draft else {
+            return Ok(Some(begun.terms));
+        };
+        draft.header_len = stag_wire::rpcrdma::HEADER_LEN_MIN;
+        if draft.send.is_none() && !draft.take_send(&core.pools.messages) {
+            core.put_draft(draft);
+            return Err(CloseReason::CannotReply);
+        }
+        self.conclude(core, id, call, message, begun.terms, draft)?;
+        Ok(None)
+    }
+
+    /// Credits that the connection may be granted now.
+    #[inline(always)]
+    pub(crate) fn credit_limit(&self, credit_share: u32) -> u32 {
+        // Of what is posted and in process one is the spare: the rest may be granted, and no more.
+        self.usage.limit.min(credit_share).min(self.held.saturating_sub(SPARE_RECEIVES))
+    }
+
+    /// Whether a Call that requests so many credits may be answered where it arrived: nothing else comes first, and it
+    /// changes nothing in what is posted.
+    #[inline(always)]
+    pub(crate) fn may_answer_in_place(&self, credit_share: u32, requested: u32) -> bool {
+        let limit = self.usage.limit.min(credit_share);
+        self.held == limit.min(requested).max(1) + SPARE_RECEIVES
+            && !self.has_waiting()
+            && self.begun.is_none()
+    }
+
+    /// A service has answered something that was no refusal.
+    #[inline(always)]
+    pub(crate) fn note_service(&mut self, now: Duration) {
+        self.served = Some(now);
     }
 
     /// Keeps a Call in its slot.
@@ -406,13 +466,11 @@ impl Serving {
             }
         };
         let mut draft = core.draft();
-        let Some(mut send) = core.pools.messages.take() else {
+        if !draft.take_send(&core.pools.messages) {
             terms.give_up(core);
             core.put_draft(draft);
             return Err(CloseReason::CannotReply);
-        };
-        send.set_len(send.capacity());
-        draft.send = Some(send);
+        }
         draft.header_len = header_len;
         let eligible = terms.procedure.eligible_results;
         let mut reply =
@@ -428,6 +486,21 @@ impl Serving {
             core.put_draft(draft);
             return Ok(ran);
         }
+        self.conclude(core, id, call, message, terms, draft)?;
+        Ok(Ran::Answered)
+    }
+
+    /// Sends the Reply that a handler has filled in.
+    #[inline(always)]
+    fn conclude<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: &responder::Call<'_>,
+        message: &Buf,
+        terms: Terms,
+        mut draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
         if let Some(defect) = draft.defect() {
             terms.report(core, defect);
             Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()).system_error();
@@ -440,16 +513,15 @@ impl Serving {
             Verdict::Encoded => {}
             Verdict::BadChunks => {
                 core.put_draft(draft);
-                return self.refuse(core, id, call.id, Refused::Ineligible);
+                return self.refuse(core, id, call.id, Refused::Ineligible).map(|_| ());
             }
             // An empty Reply, or one of a wrong sum, is SYSTEM_ERR by now: unless that does not fit either.
             Verdict::TooLong | Verdict::Empty | Verdict::BadSum(..) => {
                 core.put_draft(draft);
-                return self.refuse(core, id, call.id, Refused::Reply(ReplyError::NoReplyChunk));
+                return self.refuse(core, id, call.id, Refused::Reply(ReplyError::NoReplyChunk)).map(|_| ());
             }
         }
-        self.send(core, id, call, message, draft)?;
-        Ok(Ran::Answered)
+        self.send(core, id, call, message, draft)
     }
 
     /// Answers a Call with ERR_CHUNK.

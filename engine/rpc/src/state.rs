@@ -16,6 +16,19 @@ use crate::pulling::{Pressure, Pull};
 use crate::statistics::Statistics;
 use crate::transit::TransitAccounts;
 
+/// What one pass knows of time and credits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PassState {
+    /// Counts the passes.
+    pub(crate) number: u64,
+    /// Its instant.
+    pub(crate) now: Duration,
+    /// [`Core::credit_share`].
+    pub(crate) credit_share: u32,
+    /// [`EngineConfig::credits_max`].
+    pub(crate) credits_max: u32,
+}
+
 /// Everything of an engine but its connections and services.
 pub(crate) struct Core<P> {
     pub(crate) provider: P,
@@ -64,9 +77,17 @@ pub(crate) struct Core<P> {
     pub(crate) transit: TransitAccounts,
     /// An RDMA Read was posted since the last look at completions.
     pub(crate) read_posted: bool,
+    /// Of the Call that is answered in place.
+    pub(crate) draft_in_place: Box<Draft>,
 }
 
 impl<P> Core<P> {
+    #[inline(always)]
+    pub(crate) fn pass_state(&self) -> PassState {
+        let Core { pass, now, credit_share, .. } = *self;
+        PassState { number: pass, now, credit_share, credits_max: self.config.credits_max }
+    }
+
     #[inline]
     pub(crate) fn draft(&mut self) -> Box<Draft> {
         self.drafts.pop().unwrap_or_else(|| Box::new(Draft::new()))
@@ -126,4 +147,4 @@ pub(crate) const FIRST_RECEIVES: u32 = 1 + SPARE_RECEIVES;
 
 /// Message buffers that answering one Call takes: its Reply, or an RDMA_ERROR instead, and the Receive in
 /// place of its own.
-const MESSAGES_RESERVE: usize = 3;
+pub(crate) const MESSAGES_RESERVE: usize = 3;

@@ -1,6 +1,6 @@
 //! How many of its credits a serving connection uses, and so how many it should have.
 
-use crate::state::Core;
+use crate::state::PassState;
 
 /// Credits that a connection starts with, when there are enough.
 const CREDITS_START: u32 = 16;
@@ -34,20 +34,20 @@ impl Usage {
 
     /// A Call has come, beside `pending` that are in process.
     #[inline]
-    pub(crate) fn observe<P>(&mut self, core: &Core<P>, pending: u32) {
-        if self.pass != core.pass {
-            self.pass = core.pass;
+    pub(crate) fn observe(&mut self, pass: &PassState, pending: u32) {
+        if self.pass != pass.number {
+            self.pass = pass.number;
             self.arrived = 0;
         }
         self.arrived += 1;
         self.peak = self.peak.max(self.arrived + pending);
         self.epoch += 1;
-        if self.peak * 2 >= self.limit && self.limit < core.credit_share {
-            self.limit = (self.limit * 2).min(core.credit_share);
+        if self.peak * 2 >= self.limit && self.limit < pass.credit_share {
+            self.limit = (self.limit * 2).min(pass.credit_share);
         }
         if self.epoch == CREDITS_EPOCH {
             if self.peak * 8 < self.limit {
-                self.limit = (self.limit / 2).max(CREDITS_START.min(core.config.credits_max));
+                self.limit = (self.limit / 2).max(CREDITS_START.min(pass.credits_max));
             }
             self.epoch = 0;
             self.epochs += 1;

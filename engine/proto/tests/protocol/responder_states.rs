@@ -18,6 +18,8 @@ events! {
     CallRefused => "handle_receive",
     /// A Reply, which is not for a Responder.
     CallDropped => "handle_receive",
+    /// A plain Call is taken in and answered in one step.
+    CallAnswered => "answer_plain",
     Pulled => "handle_pulled",
     /// What was pulled is another Call.
     PulledOther => "handle_pulled",
@@ -110,6 +112,15 @@ impl Walk for Server {
                 self.receive(message.bytes(), "of another version");
             }
             Event::CallDropped => self.receive(Message::reply(next, 1).bytes(), "a Reply"),
+            Event::CallAnswered => {
+                let may = self.responder.may_answer(next);
+                assert_eq!(may, self.connected && self.in_process.is_none(), "there is one credit");
+                if may {
+                    assert_eq!(self.responder.answer_plain(7, 9), 1);
+                    assert_eq!(self.responder.credits_requested(), 7);
+                }
+                assert!(self.in_process.is_none() || !self.responder.may_answer(self.xid));
+            }
             Event::Pulled => self.pulled(self.xid),
             Event::PulledOther => self.pulled(next),
             Event::Emit => {

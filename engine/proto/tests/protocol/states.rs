@@ -17,10 +17,14 @@ events! {
     /// With a Read chunk.
     Emit => "emit_call",
     EmitPlain => "emit_call",
+    /// Its header is written by whoever sends it.
+    EmitInPlace => "emit_plain",
     /// With a Read chunk, into a buffer that is too short.
     EmitShort => "emit_call",
     Abandon => "abandon",
     Reply => "handle_receive",
+    /// Without its header, which whoever received it has read.
+    ReplyInPlace => "handle_plain",
     ReplyInvalidating => "handle_receive",
     /// A Reply that invalidates another's handle.
     ReplyForeign => "handle_receive",
@@ -130,6 +134,7 @@ impl Client {
         match event {
             Event::Abandon => assert_eq!(requester.abandon(stale), Memory::Safe),
             Event::Reply => assert!(matches!(requester.handle_receive(&reply, None), Received::Dropped(_))),
+            Event::ReplyInPlace => assert_eq!(requester.handle_plain(1, &reply[28..]), None),
             Event::Cancel => assert_eq!(requester.cancel(stale), Memory::Safe),
             Event::PollFence => assert_eq!(requester.poll_fence(stale), None),
             Event::Fenced => assert_eq!(requester.handle_fenced(stale, 7), None),
@@ -186,6 +191,10 @@ impl Walk for Client {
             Event::Request => self.requester.set_credits_requested(9),
             Event::Emit => self.emit(&lists, 1024),
             Event::EmitPlain => self.emit(&ChunkLists::default(), 1024),
+            Event::EmitInPlace => {
+                assert_eq!(self.requester.emit_plain(call), self.requester.window().requested());
+                (self.stage, self.offered, self.exposed) = (Stage::Sent, false, false);
+            }
             Event::EmitShort => self.emit(&lists, 40),
             Event::Abandon => {
                 let memory = self.requester.abandon(call);
@@ -194,6 +203,12 @@ impl Walk for Client {
                 }
             }
             Event::Reply => self.receive(&reply, None),
+            Event::ReplyInPlace => {
+                if let Some(answered) = self.requester.handle_plain(9, &reply[28..]) {
+                    assert_eq!((answered, self.stage, self.exposed), (call, Stage::Sent, false));
+                    self.end(Memory::Safe);
+                }
+            }
             Event::ReplyInvalidating => self.receive(&reply, Some(7)),
             Event::ReplyForeign => self.receive(&reply, Some(8)),
             Event::Error => self.receive(&err_chunk(call.xid(), 1), None),

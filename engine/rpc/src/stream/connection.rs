@@ -614,6 +614,7 @@ impl Connection {
             xid,
             chunks: None,
             inline_len_max,
+            space: None,
             payload: &core.pools.payload,
             transit: Some((&core.transit, &self.share)),
             scratch: &mut core.scratch,

@@ -93,6 +93,7 @@ impl Datagrams {
             xid,
             chunks: None,
             inline_len_max,
+            space: None,
             payload: &core.pools.payload,
             transit: None,
             scratch: &mut core.scratch,

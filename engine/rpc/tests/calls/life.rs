@@ -3,6 +3,7 @@
 //! Each scenario of `life.txt` is one Call, or a few; the steps of a side stand in the order in which they were seen. How many
 //! passes lie between two of them is not in the picture: an engine may take several at once.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use stag_fabric::sim::{FaultPlan, Odds, World};
@@ -228,12 +229,17 @@ fn take_all(pool: &Pool, left: usize) -> Vec<Buf> {
     std::iter::from_fn(|| (pool.free_units() > left).then(|| pool.take())?).collect()
 }
 
+thread_local! {
+    /// How often messages without chunks are handled where they arrived, and built where they leave.
+    static IN_PLACE: Cell<Odds> = const { Cell::new(Odds::NEVER) };
+}
+
 fn scenario(name: &str, run: impl FnOnce(&mut Life)) -> String {
     scenario_in(FaultPlan::default(), ClientPolicy::default(), name, run)
 }
 
 fn scenario_in(plan: FaultPlan, policy: ClientPolicy, name: &str, run: impl FnOnce(&mut Life)) -> String {
-    let mut life = Life::new(plan, policy);
+    let mut life = Life::new(FaultPlan { in_place: IN_PLACE.get(), ..plan }, policy);
     run(&mut life);
     life.picture(name)
 }
@@ -381,6 +387,10 @@ fn endings() -> Vec<String> {
 #[test]
 fn the_life_of_a_call_is_the_one_in_the_picture() {
     let expected = include_str!("life.txt");
-    let found = [forms(), waits(), endings()].concat().concat();
-    assert!(found == expected, "life.txt should be:\n{found}");
+    // Whether messages are handled where they arrived makes no difference to anybody.
+    for odds in [Odds::NEVER, Odds::ALWAYS, Odds::one_in(2)] {
+        IN_PLACE.set(odds);
+        let found = [forms(), waits(), endings()].concat().concat();
+        assert!(found == expected, "{odds:?} in place: life.txt should be:\n{found}");
+    }
 }

@@ -1,0 +1,263 @@
+//! Calls and Replies without chunks, handled where they arrived: no Receive, no Send buffer, no completion, no slot.
+//!
+//! It is a short cut of the general way, by the same rules. A Call is answered in place only if its connection has nothing
+//! else to do first, and if its procedure needs neither chunks nor the duplicate request cache. If its handler then answers
+//! later, or with more than there is room for, the Call goes on in the general way, where the handler left it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use stag_fabric::{Peer, PlainMessage, Provider, Taken};
+use stag_proto::requester;
+use stag_wire::rpc::take_success;
+use stag_wire::xdr::{Overflow, Reader, Writer};
+
+use crate::ConnectionId;
+use crate::calling::{Calling, HEADER_LEN_MIN, Positions, write_payload};
+use crate::client::{CallId, Chunks, CompletedCall, Request, Results};
+use crate::connection::Connection;
+use crate::deferred::Deferrals;
+use crate::dispatch::{Origin, Route, Terms, route};
+use crate::doomed::DoomedCalls;
+use crate::draft::{Draft, Verdict};
+use crate::engine::{Engine, find};
+use crate::few::Few;
+use crate::pools::Pools;
+use crate::reply::{Reply, Space};
+use crate::service::{Repeat, Services};
+use crate::serving::Serving;
+use crate::state::{Core, MESSAGES_RESERVE, PassState};
+use crate::statistics::Statistics;
+
+/// What of the engine it takes, while the provider is polled.
+pub(crate) struct InPlace<'a> {
+    pub(crate) pass: PassState,
+    pub(crate) is_stopping: bool,
+    pub(crate) draft: &'a mut Box<Draft>,
+    pub(crate) pools: &'a Pools,
+    pub(crate) scratch: &'a mut Vec<u8>,
+    pub(crate) deferrals: &'a Deferrals,
+    pub(crate) doomed: &'a DoomedCalls,
+    pub(crate) statistics: &'a mut Statistics,
+    pub(crate) completed: &'a mut VecDeque<CompletedCall>,
+}
+
+/// A Call whose handler ran in place, and that goes on in the general way.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) xid: u32,
+    pub(crate) terms: Terms,
+    /// What the handler filled in; `None`: it answers later.
+    pub(crate) draft: Option<Box<Draft>>,
+}
+
+impl<P: Provider, S: Services> Engine<P, S> {
+    /// Polls the provider, and handles what can be handled where it arrived. Returns how much there was.
+    #[inline(always)]
+    pub(crate) fn look(&mut self, now: Duration, burst: usize) -> usize {
+        let pass = self.core.pass_state();
+        let Engine { core, services, connections, completions, .. } = self;
+        let Core {
+            provider, pools, statistics, deferrals, doomed, scratch, completed, draft_in_place, ..
+        } = core;
+        let mut in_place = InPlace {
+            pass,
+            is_stopping: core.stopping,
+            draft: draft_in_place,
+            pools,
+            scratch,
+            deferrals,
+            doomed,
+            statistics,
+            completed,
+        };
+        provider.poll_in_place(now, completions, burst, &mut |message: PlainMessage<'_>| match find(
+            connections,
+            message.queue_pair,
+        ) {
+            Some(found) => found.take_in_place(&mut in_place, services, message),
+            None => Taken::No,
+        })
+    }
+}
+
+impl Connection {
+    /// Handles a message where it arrived, if that is all that it takes.
+    #[inline(always)]
+    pub(crate) fn take_in_place<S: Services>(
+        &mut self,
+        engine: &mut InPlace<'_>,
+        services: &mut S,
+        message: PlainMessage<'_>,
+    ) -> Taken {
+        if self.is_closing() || engine.is_stopping {
+            return Taken::No;
+        }
+        if let Some(serving) = &mut self.serving {
+            return serving.answer_in_place(engine, services, self.id, self.peer.as_ref(), message);
+        }
+        let Some(calling) = &mut self.calling else { return Taken::No };
+        match calling.complete_in_place(engine, message.credits, message.stream) {
+            true => Taken::Done,
+            false => Taken::No,
+        }
+    }
+}
+
+impl Calling {
+    /// Builds and sends a Call without chunks where it leaves. `false`: there is no room there, and nothing happened.
+    #[allow(clippy::too_many_arguments, reason = "the rest of `make`")]
+    #[inline(always)]
+    pub(crate) fn send_in_place<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        request: &Request<'_>,
+        chunks: &Chunks,
+        probe: bool,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+        call: requester::CallId,
+    ) -> bool {
+        let room = (self.requester.parameters().call_threshold - HEADER_LEN_MIN) as usize;
+        let Some(space) = core.provider.plain_space(id) else { return false };
+        let room = room.min(space.len());
+        let mut writer = Writer::new(&mut space[..room]);
+        if write_payload(&mut writer, call.xid(), request, &encode).is_err() {
+            return false;
+        }
+        let len = writer.position();
+        self.keep(call, request, &space[..len], &Positions::new(), chunks, None);
+        self.occupy(core, call, request, probe);
+        let credits = self.requester.emit_plain(call);
+        core.provider.send_plain(id, credits, len);
+        core.statistics.calls_sent += 1;
+        core.statistics.messages_short += 1;
+        true
+    }
+
+    /// Takes in a Reply without chunks where it arrived. `false`: it is for the general way, and nothing happened.
+    #[inline(always)]
+    fn complete_in_place(&mut self, engine: &mut InPlace<'_>, credits: u32, stream: &[u8]) -> bool {
+        let Some(xid) = stream.first_chunk().map(|xid| u32::from_be_bytes(*xid)) else { return false };
+        let mut reader = Reader::new(stream);
+        if !take_success(&mut reader, xid) {
+            return false;
+        }
+        let results = reader.rest();
+        let mut message = None;
+        if !results.is_empty() {
+            let Some(mut buf) = engine.pools.messages.take() else { return false };
+            buf.set_len(results.len());
+            buf.copy_from_slice(results);
+            message = Some(buf);
+        }
+        let Some(call) = self.requester.handle_plain(credits, stream) else { return false };
+        self.heard = engine.pass.now;
+        engine.statistics.replies_received += 1;
+        let slot = &mut self.slots[call.index()];
+        assert!(
+            slot.call == Some(call) && slot.ending.is_none(),
+            "a Call that waits for its Reply has not ended"
+        );
+        slot.call = None;
+        self.outstanding -= 1;
+        if let Some(kept) = self.kept.get_mut(call.index()) {
+            kept.clear();
+        }
+        if slot.probe {
+            // All that counts is that something came.
+            slot.probe = false;
+            self.probing = false;
+            return true;
+        }
+        engine.completed.push_back(CompletedCall {
+            call: CallId { connection: self.name, call },
+            user: slot.user,
+            procedure: slot.procedure,
+            started: slot.started,
+            result: Ok(Results::short(message)),
+            written: Few::new(),
+        });
+        true
+    }
+}
+
+impl Serving {
+    #[inline(always)]
+    fn answer_in_place<S: Services>(
+        &mut self,
+        engine: &mut InPlace<'_>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        message: PlainMessage<'_>,
+    ) -> Taken {
+        let Some(space) = message.space else { return Taken::No };
+        // What is only for the general way: Calls or Replies that wait, Receives that are to be posted, a handler that
+        // may need a buffer after all.
+        if !self.may_answer_in_place(engine.pass.credit_share, message.credits)
+            || engine.pools.messages.free_units() < MESSAGES_RESERVE
+        {
+            return Taken::No;
+        }
+        let Route::Run(run) = route(services, Reader::new(message.stream)) else { return Taken::No };
+        let (xid, procedure) = (run.header.xid, run.procedure);
+        if procedure.repeat != Repeat::Harmless
+            || procedure.eligible_arguments > 0
+            || procedure.eligible_results > 0
+            || !self.responder.may_answer(xid)
+            || engine.doomed.has(peer, xid, engine.pass.now)
+        {
+            return Taken::No;
+        }
+        self.usage.observe(&engine.pass, self.pending);
+        self.host.note(&run.caller);
+        let terms = Terms::of(&run);
+        let slot = self.responder.next_slot();
+        let origin = Origin { connection: id, slot, peer, now: engine.pass.now };
+        let mut reply = Reply {
+            draft: engine.draft,
+            xid,
+            chunks: None,
+            inline_len_max: self.responder.parameters().reply_threshold as usize,
+            space: Some(Space { octets: space, messages: &engine.pools.messages }),
+            payload: &engine.pools.payload,
+            transit: None,
+            scratch: engine.scratch,
+            eligible: 0,
+            copied_bytes: &mut engine.statistics.copied_bytes,
+            deferrals: engine.deferrals,
+        };
+        let is_done = run.call(services, &origin, &mut [], &mut reply);
+        let is_in_place = reply.space.is_some();
+        let draft = &mut **engine.draft;
+        if is_done && is_in_place && draft.verdict == Verdict::Encoded && draft.defect().is_none() {
+            let len = draft.payload_len;
+            if draft.is_service {
+                self.note_service(engine.pass.now);
+            }
+            draft.forget_results();
+            let limit = self.credit_limit(engine.pass.credit_share);
+            let credits = self.responder.answer_plain(message.credits, limit);
+            engine.statistics.calls_received += 1;
+            engine.statistics.messages_short += 1;
+            engine.statistics.replies_sent += 1;
+            return Taken::Answered { credits, len };
+        }
+        self.go_on_later(xid, terms, is_done, engine.draft);
+        Taken::No
+    }
+
+    /// Leaves a Call to the general way, which takes it in next.
+    #[cold]
+    fn go_on_later(&mut self, xid: u32, terms: Terms, is_done: bool, draft: &mut Box<Draft>) {
+        let draft = match is_done {
+            true => Some(std::mem::replace(draft, Box::new(Draft::new()))),
+            false => {
+                draft.clear();
+                None
+            }
+        };
+        self.begun = Some(Begun { xid, terms, draft });
+    }
+}
