@@ -118,7 +118,7 @@ fn a_run_without_calls_meets_no_requirement() {
     assert!(complaint.contains("a round of 1 ns is too short: 0 Calls"), "{complaint}");
     let row = text.lines().find(|line| line.starts_with("null ")).unwrap();
     assert!(row.split_whitespace().filter(|word| *word == "-").count() >= 5, "{row}");
-    assert!(!text.contains("0 ns"), "{text}");
+    assert!(!row.contains("ns"), "{row}");
 }
 
 #[test]
