@@ -218,9 +218,7 @@ impl Calling {
         if !self.has_receives(core, id, self.requester.window().in_flight()) {
             return Err(CallRefused::NoMemory);
         }
-        if self.is_plain(request, chunks)
-            && self.send_in_place(core, id, request, chunks, probe, &encode, call)
-        {
+        if self.is_plain(request, chunks) && self.send_in_place(core, id, request, probe, &encode, call) {
             return Ok(());
         }
         let Some(mut send) = core.pools.messages.take() else {

@@ -14,13 +14,14 @@ use stag_wire::xdr::{Overflow, Reader, Writer};
 
 use crate::ConnectionId;
 use crate::calling::{Calling, HEADER_LEN_MIN, Positions, write_payload};
-use crate::client::{CallId, Chunks, CompletedCall, Request, Results};
+use crate::client::{CallId, Chunks, CloseReason, CompletedCall, Request, Results};
 use crate::connection::Connection;
 use crate::deferred::Deferrals;
 use crate::dispatch::{Origin, Route, Terms, route};
 use crate::doomed::DoomedCalls;
 use crate::draft::{Draft, Verdict};
 use crate::engine::{Engine, find};
+use crate::fault::fault;
 use crate::few::Few;
 use crate::pools::Pools;
 use crate::reply::{Reply, Space};
@@ -40,6 +41,7 @@ pub(crate) struct InPlace<'a> {
     pub(crate) doomed: &'a DoomedCalls,
     pub(crate) statistics: &'a mut Statistics,
     pub(crate) completed: &'a mut VecDeque<CompletedCall>,
+    pub(crate) faults: &'a mut Vec<(ConnectionId, CloseReason)>,
 }
 
 /// A Call whose handler ran in place, and that goes on in the general way.
@@ -58,7 +60,16 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let pass = self.core.pass_state();
         let Engine { core, services, connections, completions, .. } = self;
         let Core {
-            provider, pools, statistics, deferrals, doomed, scratch, completed, draft_in_place, ..
+            provider,
+            pools,
+            statistics,
+            deferrals,
+            doomed,
+            scratch,
+            completed,
+            faults,
+            draft_in_place,
+            ..
         } = core;
         let mut in_place = InPlace {
             pass,
@@ -70,6 +81,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             doomed,
             statistics,
             completed,
+            faults,
         };
         provider.poll_in_place(now, completions, burst, &mut |message: PlainMessage<'_>| match find(
             connections,
@@ -106,14 +118,12 @@ impl Connection {
 
 impl Calling {
     /// Builds and sends a Call without chunks where it leaves. `false`: there is no room there, and nothing happened.
-    #[allow(clippy::too_many_arguments, reason = "the rest of `make`")]
     #[inline(always)]
     pub(crate) fn send_in_place<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
         request: &Request<'_>,
-        chunks: &Chunks,
         probe: bool,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
         call: requester::CallId,
@@ -126,7 +136,7 @@ impl Calling {
             return false;
         }
         let len = writer.position();
-        self.keep(call, request, &space[..len], &Positions::new(), chunks, None);
+        self.keep(call, request, &space[..len], &Positions::new(), &Chunks::default(), None);
         self.occupy(core, call, request, probe);
         let credits = self.requester.emit_plain(call);
         core.provider.send_plain(id, credits, len);
@@ -155,10 +165,10 @@ impl Calling {
         self.heard = engine.pass.now;
         engine.statistics.replies_received += 1;
         let slot = &mut self.slots[call.index()];
-        assert!(
-            slot.call == Some(call) && slot.ending.is_none(),
-            "a Call that waits for its Reply has not ended"
-        );
+        if slot.call != Some(call) || slot.ending.is_some() {
+            engine.faults.push((self.name, fault("a Call that waits for its Reply is over")));
+            return true;
+        }
         slot.call = None;
         self.outstanding -= 1;
         if let Some(kept) = self.kept.get_mut(call.index()) {

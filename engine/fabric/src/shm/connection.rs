@@ -199,7 +199,7 @@ impl QueuePair {
             return None;
         }
         let link = self.open()?;
-        link.has_plain_space().then(|| {
+        link.find_plain_space().then(|| {
             // SAFETY: there is room for it; the borrow keeps all else from being pushed before it is used.
             unsafe { link.producer.space(PLAIN_LEN_MAX) }
         })
@@ -447,7 +447,7 @@ impl QueuePair {
                         std::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), header.len())
                     };
                     link.consumer.advance(header);
-                    let has_space = is_open && link.has_plain_space();
+                    let has_space = is_open && link.find_plain_space();
                     // SAFETY: there is room for it, and nothing is pushed before `take` returns.
                     let space = has_space.then(|| unsafe { link.producer.space(PLAIN_LEN_MAX) });
                     let credits = u32::from_be(header.aux());

@@ -114,9 +114,9 @@ impl Link {
         }
     }
 
-    /// Whether there is room to build a message.
+    /// Makes sure of room to build a message; looks how far the consumer is if that takes it. `false`: there is none.
     #[inline(always)]
-    pub(super) fn has_plain_space(&mut self) -> bool {
+    pub(super) fn find_plain_space(&mut self) -> bool {
         // A consumer that claims the impossible is found out by the general way.
         self.producer.fits(PLAIN_LEN_MAX, self.theirs.head()) == Ok(true)
     }
