@@ -122,8 +122,8 @@ fn every_error_of_ours_has_an_entry_and_no_entry_is_left_over() {
         ("fabric/src/provider.rs", "WorkError", "stag-work"),
         ("fabric/src/provider.rs", "PostError", "stag-post"),
         ("fabric/src/provider.rs", "FabricError", "stag-fabric"),
-        ("rpc/src/client.rs", "CallError", "stag-call"),
-        ("rpc/src/client.rs", "CloseReason", "stag-close"),
+        ("rpc/src/client/mod.rs", "CallError", "stag-call"),
+        ("rpc/src/client/mod.rs", "CloseReason", "stag-close"),
         ("wire/src/rpcrdma/error.rs", "Error", "rpcrdma-header"),
     ] {
         let entries: BTreeSet<String> = table(kind).entries.into_iter().map(|entry| entry.name).collect();

@@ -6,8 +6,8 @@ use stag_fabric::QueuePairCapacity;
 use stag_fabric::iwarp::CongestionControl;
 
 use crate::connection::Connection;
-use crate::draft::Draft;
-use crate::pulling::Pull;
+use crate::server::draft::Draft;
+use crate::server::pulling::Pull;
 
 /// Numbers of an engine. All have defaults; [`EngineConfig::check`] says what does not fit together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl EngineConfig {
     /// Octets of memory, beside the pools, that kept Replies take.
     #[must_use]
     pub fn duplicates_len(&self) -> usize {
-        crate::duplicates::Duplicates::footprint(self.duplicates_max)
+        crate::server::duplicates::Duplicates::footprint(self.duplicates_max)
     }
 
     /// The same of a server, whose connections expose nothing.

@@ -11,14 +11,14 @@ use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
 
 use crate::ConnectionId;
-use crate::calling::Calling;
 use crate::client::CloseReason;
-use crate::client_log::{ClientName, Service, Withheld};
+use crate::client::calling::Calling;
+use crate::client::reconnect::Session;
 use crate::config::EngineConfig;
 use crate::fault::fault;
-use crate::reconnect::Session;
+use crate::server::client_log::{ClientName, Service, Withheld};
+use crate::server::serving::Serving;
 use crate::service::Services;
-use crate::serving::Serving;
 use crate::state::Core;
 
 /// How long a connection outlives the beginning of a graceful stop. The Sends of a stopping engine are

@@ -13,27 +13,27 @@ use stag_runtime::Poller;
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::ConnectionId;
-use crate::admission::ConnectRequest;
-use crate::calling::Calling;
+use crate::client::calling::Calling;
+use crate::client::clients::is_named;
+use crate::client::reconnect::{ClientPolicy, Session};
 use crate::client::{CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent, Request};
-use crate::client_log::{Withheld, printable};
-use crate::clients::is_named;
 use crate::complaints::Complaints;
 use crate::config::{ConfigError, EngineConfig};
 use crate::connection::Connection;
-use crate::deferred::Deferrals;
-use crate::doomed::{DoomedCalls, xid_of};
-use crate::draft::Draft;
-use crate::duplicates::Duplicates;
 use crate::fault::fault;
 use crate::pools::Pools;
-use crate::pulling::{PRESSED, Pressure, WANTED_BACK, worse};
-use crate::reconnect::{ClientPolicy, Session};
+use crate::server::admission::ConnectRequest;
+use crate::server::client_log::{Withheld, printable};
+use crate::server::doomed::{DoomedCalls, xid_of};
+use crate::server::draft::Draft;
+use crate::server::duplicates::Duplicates;
+use crate::server::pulling::{PRESSED, Pressure, WANTED_BACK, worse};
+use crate::server::transit::TransitAccounts;
 use crate::service::Services;
+use crate::service::deferred::Deferrals;
 use crate::state::{Core, receives_sure};
 use crate::statistics::Statistics;
 use crate::stream::{Streams, later_max};
-use crate::transit::TransitAccounts;
 
 /// How often Calls' deadlines are looked at: the precision of a Call's time-out.
 const SCAN_INTERVAL: Duration = Duration::from_millis(10);
@@ -732,6 +732,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         }
         // Posted work leaves together: one doorbell for each queue pair, not for each request.
         self.core.provider.ring_doorbells();
+        self.core.deferrals.yield_core(events);
         events
     }
 

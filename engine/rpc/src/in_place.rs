@@ -13,20 +13,20 @@ use stag_wire::rpc::take_success;
 use stag_wire::xdr::{Overflow, Reader, Writer};
 
 use crate::ConnectionId;
-use crate::calling::{Calling, HEADER_LEN_MIN, Positions, write_payload};
+use crate::client::calling::{Calling, HEADER_LEN_MIN, Positions, write_payload};
 use crate::client::{CallId, Chunks, CloseReason, CompletedCall, Request, Results};
 use crate::connection::Connection;
-use crate::deferred::Deferrals;
-use crate::dispatch::{Origin, Route, Terms, route};
-use crate::doomed::DoomedCalls;
-use crate::draft::{Draft, Verdict};
 use crate::engine::{Engine, find};
 use crate::fault::fault;
 use crate::few::Few;
 use crate::pools::Pools;
-use crate::reply::{Reply, Space};
+use crate::server::doomed::DoomedCalls;
+use crate::server::draft::{Draft, Verdict};
+use crate::server::serving::Serving;
+use crate::service::deferred::Deferrals;
+use crate::service::dispatch::{Origin, Route, Terms, route};
+use crate::service::reply::{Reply, Space};
 use crate::service::{Repeat, Services};
-use crate::serving::Serving;
 use crate::state::{Core, MESSAGES_RESERVE, PassState};
 use crate::statistics::Statistics;
 

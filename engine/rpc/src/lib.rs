@@ -9,67 +9,41 @@
 //!
 //! # Reading order
 //!
-//! `service.rs` (what an embedder implements), `call.rs` and `reply.rs` (what its handler sees),
-//! `client.rs` and `reconnect.rs` (what a client sees), `engine.rs` (the pass), then `serving.rs` (with
-//! `pulling.rs` and `pushing.rs`: its Reads and Writes) and `calling.rs` (with `retransmission.rs` and
-//! `keepalive.rs`), the two halves of a connection, and `in_place.rs`, their short cut for what has no chunks. `stream/` is RPC over TCP.
+//! `service/` (what an embedder implements; `call.rs` and `reply.rs` are what its handler sees), `client/` (what a client gives
+//! and gets back; `calling.rs` is the client half of a connection), `engine.rs` (the pass), `server/` (`serving/` is the server
+//! half of a connection), and `in_place.rs`, the short cut of both halves for what has no chunks. `stream/` is RPC over TCP.
 
 #![forbid(unsafe_code)]
 
-mod admission;
-mod call;
-mod calling;
 mod client;
-mod client_log;
-mod clients;
 mod complaints;
 mod config;
 mod connection;
-mod deferred;
-mod dispatch;
-mod doomed;
-mod draft;
-mod duplicates;
 mod engine;
-mod eviction;
 mod fault;
 mod few;
-mod forecast;
 mod in_place;
-mod keepalive;
-mod kept;
-mod late;
 mod memory;
-mod offering;
 mod pools;
-mod progress;
-mod pulling;
-mod pushing;
-mod reconnect;
-mod reply;
-mod retransmission;
+mod server;
 mod service;
-mod serving;
-mod slot;
 mod state;
 mod statistics;
 mod stream;
-mod transit;
-mod usage;
 
-pub use call::{Call, Caller, Placed, PlacedPieces};
+pub use client::reconnect::{Backoff, ClientPolicy, KeepAlive};
 pub use client::{
     CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent,
     Credentials, Request, Results,
 };
 pub use config::{ConfigError, EngineConfig, SEGMENTS_MAX};
-pub use deferred::Deferred;
 pub use engine::{Engine, EngineError};
 pub use few::Few;
 pub use memory::{Memory, MemoryError};
 pub use pools::{PAGE_LEN, Pools};
-pub use reconnect::{Backoff, ClientPolicy, KeepAlive};
-pub use reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
+pub use service::call::{Call, Caller, Placed, PlacedPieces};
+pub use service::deferred::Deferred;
+pub use service::reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
 pub use service::{Locate, Lookup, Outcome, Procedure, Repeat, Service, Services, Token};
 pub use statistics::Statistics;
 

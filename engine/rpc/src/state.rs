@@ -7,14 +7,14 @@ use crate::ConnectionId;
 use crate::client::{CloseReason, CompletedCall, ConnectionEvent};
 use crate::complaints::Complaints;
 use crate::config::{EngineConfig, SPARE_RECEIVES};
-use crate::deferred::Deferrals;
-use crate::doomed::DoomedCalls;
-use crate::draft::Draft;
-use crate::duplicates::Duplicates;
 use crate::pools::Pools;
-use crate::pulling::{Pressure, Pull};
+use crate::server::doomed::DoomedCalls;
+use crate::server::draft::Draft;
+use crate::server::duplicates::Duplicates;
+use crate::server::pulling::{Pressure, Pull};
+use crate::server::transit::TransitAccounts;
+use crate::service::deferred::Deferrals;
 use crate::statistics::Statistics;
-use crate::transit::TransitAccounts;
 
 /// What one pass knows of time and credits.
 #[derive(Clone, Copy, Debug)]

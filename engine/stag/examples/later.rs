@@ -8,7 +8,8 @@
 //! ```
 //!
 //! `call` says how long after the end of its job an answer came, the median, and beside it how long a Call takes that is
-//! answered at once. How long a job took is what its worker measured: a sleep of 5 ms takes longer than that.
+//! answered at once. A job begins when the handler hands it to the worker and ends when the worker has done it: a sleep of
+//! 5 ms takes longer than that, and so does waking the worker.
 
 use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
@@ -23,11 +24,12 @@ const PROGRAM: u32 = 0x2000_7a64;
 /// Jobs that may take long, in milliseconds.
 const JOB_MAX: u32 = 60_000;
 
-/// A job, and where its answer goes.
-type Job = (Duration, Deferred);
+/// A job: how long it is to take, when it was handed to the worker, and where its answer goes.
+type Job = (Duration, Duration, Deferred);
 
 /// The program: version 1, procedure 1, `unsigned int work(unsigned int milliseconds)`: how many nanoseconds it took.
 struct Later {
+    clock: Clock,
     jobs: mpsc::Sender<Job>,
 }
 
@@ -58,16 +60,14 @@ impl Service for Later {
         };
         let token = deferred.token();
         // A worker that is gone drops what it is sent: a Deferred that is dropped answers SYSTEM_ERR.
-        let _ = self.jobs.send((Duration::from_millis(milliseconds.into()), deferred));
+        let _ = self.jobs.send((Duration::from_millis(milliseconds.into()), self.clock.now(), deferred));
         Outcome::Later(token)
     }
 }
 
 /// Works on one job after the other.
-fn work(jobs: &mpsc::Receiver<Job>) {
-    let clock = Clock::start();
-    for (job, deferred) in jobs {
-        let begin = clock.now();
+fn work(clock: &Clock, jobs: &mpsc::Receiver<Job>) {
+    for (job, begin, deferred) in jobs {
         if !job.is_zero() {
             thread::sleep(job);
         }
@@ -83,14 +83,15 @@ fn serve(name: &str) -> Result<(), Box<dyn Error>> {
     let mut shm = Shm::open(ShmConfig { may_sleep: true, ..ShmConfig::default() })?;
     shm.register(&memory.arena)?;
     let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || work(&receiver));
-    let mut engine = Engine::new(shm, (Later { jobs: sender },), memory.pools, config, 1)?;
+    let clock = Clock::start();
+    thread::spawn(move || work(&clock, &receiver));
+    let mut engine = Engine::new(shm, (Later { clock, jobs: sender },), memory.pools, config, 1)?;
     engine.listen(name)?;
     println!("ready: {name}");
 
     // Until the process is ended by a signal.
     let stop = StopFlag::new()?;
-    let stopped = Reactor::new(ReactorConfig::default(), Clock::start())?.run(&mut engine, &stop)?;
+    let stopped = Reactor::new(ReactorConfig::default(), clock)?.run(&mut engine, &stop)?;
     println!("{:?}, {}", stopped.drained, memory.ledger);
     Ok(())
 }

@@ -19,18 +19,18 @@ use super::incoming::{Incoming, Short, Targets};
 use super::outbox::{Outbox, PADDING_MAX, SLICES_MAX};
 use super::quota::{Means, Quota};
 use crate::ConnectionId;
-use crate::call::Placed;
-use crate::client_log::{ClientHost, ClientName, Service};
-use crate::dispatch::{Origin, Route, Terms, look, route};
-use crate::draft::Verdict;
-use crate::duplicates::Known;
-use crate::eviction::ConnectionUse;
-use crate::kept::KeptReply;
-use crate::pulling::{Pressure, in_one_piece};
-use crate::reply::Reply;
+use crate::server::client_log::{ClientHost, ClientName, Service};
+use crate::server::draft::Verdict;
+use crate::server::duplicates::Known;
+use crate::server::eviction::ConnectionUse;
+use crate::server::kept::KeptReply;
+use crate::server::pulling::{Pressure, in_one_piece};
+use crate::server::transit::{self, TransitAccounts, TransitShare};
+use crate::service::call::Placed;
+use crate::service::dispatch::{Origin, Route, Terms, look, route};
+use crate::service::reply::Reply;
 use crate::service::{Repeat, Services, Token};
 use crate::state::Core;
-use crate::transit::{self, TransitAccounts, TransitShare};
 
 /// Calls of one connection that services answer later, at most: beyond that no more are taken on.
 pub(super) const LATER_MAX: usize = 64;

@@ -13,9 +13,9 @@ use stag_wire::xdr::Reader;
 
 use super::{DATAGRAM, STREAM};
 use crate::ConnectionId;
-use crate::dispatch::{Origin, Route, route};
-use crate::draft::Verdict;
-use crate::reply::Reply;
+use crate::server::draft::Verdict;
+use crate::service::dispatch::{Origin, Route, route};
+use crate::service::reply::Reply;
 use crate::service::{Repeat, Services};
 use crate::state::Core;
 

@@ -19,10 +19,10 @@ use stag_wire::rpc::{CallHeader, Error as RpcError};
 use stag_wire::xdr::{Error, Reader, padded};
 
 use super::quota::Means;
-use crate::call::{Placed, PlacedPieces};
 use crate::pools::PAGE_LEN;
+use crate::server::transit;
+use crate::service::call::{Placed, PlacedPieces};
 use crate::service::{Lookup, Services};
-use crate::transit;
 
 /// Octets of an item from which on it is received where it belongs rather than copied there.
 const DIRECT_MIN: u32 = 2048;

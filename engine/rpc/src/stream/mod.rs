@@ -36,12 +36,12 @@ use stag_fabric::iwarp::CongestionControl;
 use stag_fabric::{FabricError, Peer};
 
 use crate::ConnectionId;
-use crate::client_log::Withheld;
 use crate::complaints::Complaints;
 use crate::config::EngineConfig;
-use crate::eviction::victim;
-use crate::pulling::{WANTED_BACK, worse};
-use crate::reply::Reply;
+use crate::server::client_log::Withheld;
+use crate::server::eviction::victim;
+use crate::server::pulling::{WANTED_BACK, worse};
+use crate::service::reply::Reply;
 use crate::service::{Services, Token};
 use crate::state::Core;
 use connection::{Connection, Ending, Shared};

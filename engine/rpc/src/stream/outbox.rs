@@ -9,7 +9,7 @@ use stag_memory::{Buf, Pool, Shared};
 use stag_wire::record::{MARK_LEN, Mark};
 use stag_wire::xdr::padding;
 
-use crate::draft::{Draft, transit_pages};
+use crate::server::draft::{Draft, transit_pages};
 
 /// A page with less room is not begun with: a usual Reply would not fit.
 const ROOM_MIN: usize = 640;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use stag_memory::{Buf, Pool};
 
 use super::incoming::Short;
-use crate::transit::{Obstacle, TransitAccounts, TransitShare};
+use crate::server::transit::{Obstacle, TransitAccounts, TransitShare};
 
 /// The account of one engine.
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 //! lost. Where answers take about the same time each, the reactor is awake when the next one is due
 //! ([`crate::forecast`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use stag_runtime::{Receiver, Sender, affinity, mailbox};
 
-use crate::forecast::AnswerForecast;
-use crate::reply::Reply;
 use crate::service::Token;
+use crate::service::forecast::AnswerForecast;
+use crate::service::reply::Reply;
 
 /// Fills in a Reply, on the reactor.
 pub(crate) type Fill = Box<dyn FnOnce(&mut Reply<'_>) + Send>;
@@ -84,6 +84,8 @@ pub(crate) struct Deferrals {
     limit: usize,
     /// The instant of this pass.
     pub(crate) now: Duration,
+    /// Whether a Call was deferred since the last [`Deferrals::yield_core`].
+    is_fresh: Cell<bool>,
     /// Behind a cell, because a Reply borrows it beside the rest of the engine.
     mailbox: RefCell<Option<Mailbox>>,
 }
@@ -104,7 +106,7 @@ impl fmt::Debug for Mailbox {
 
 impl Deferrals {
     pub(crate) fn new(limit: usize) -> Deferrals {
-        Deferrals { limit, now: Duration::ZERO, mailbox: RefCell::new(None) }
+        Deferrals { limit, now: Duration::ZERO, is_fresh: Cell::new(false), mailbox: RefCell::new(None) }
     }
 
     pub(crate) fn defer(&self, token: Token) -> io::Result<Deferred> {
@@ -123,6 +125,7 @@ impl Deferrals {
         }
         mailbox.outstanding += 1;
         mailbox.forecast.watch(self.now);
+        self.is_fresh.set(true);
         Ok(Deferred { token, since: self.now, sender: Some(mailbox.sender.clone()) })
     }
 
@@ -134,6 +137,19 @@ impl Deferrals {
         mailbox.outstanding -= 1;
         mailbox.forecast.observe(since, self.now);
         Some((token, fill.unwrap_or_else(|| Box::new(|reply| reply.system_error()))))
+    }
+
+    /// Ends a pass that had `events`. Lets another thread have the core, if a Call was just deferred, or its answer is
+    /// due: who is to answer it may wait for this very core, and would wait until the reactor sleeps.
+    #[inline]
+    pub(crate) fn yield_core(&mut self, events: usize) {
+        let now = self.now;
+        let is_due = |mailbox: &mut Option<Mailbox>| {
+            mailbox.as_ref().is_some_and(|mailbox| mailbox.forecast.is_due(now))
+        };
+        if self.is_fresh.replace(false) || (events == 0 && is_due(self.mailbox.get_mut())) {
+            std::thread::yield_now();
+        }
     }
 
     /// See [`Receiver::arm`]. `false` also while an answer is expected at any moment.

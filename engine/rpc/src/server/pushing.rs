@@ -7,7 +7,7 @@ use stag_proto::span::Cursor;
 use stag_wire::rpcrdma::Segment;
 
 use crate::ConnectionId;
-use crate::draft::{Draft, PlannedWrite};
+use crate::server::draft::{Draft, PlannedWrite};
 use crate::state::Core;
 
 /// How posting went.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use stag_fabric::Peer;
 
-use crate::duplicates::address;
+use crate::server::duplicates::address;
 
 /// Calls that are remembered, the latest.
 const CALLS_MAX: usize = 64;

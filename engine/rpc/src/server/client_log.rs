@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stag_fabric::Peer;
 
-use crate::call::Caller;
+use crate::service::call::Caller;
 
 /// Characters of a machine name that the log shows: it is whatever the client says.
 const HOST_SHOWN_MAX: usize = 64;

@@ -20,11 +20,11 @@ use stag_proto::plan::{Form, Shape};
 use stag_proto::requester::{self, Outcome};
 
 use crate::ConnectionId;
-use crate::calling::{Calling, Positions};
+use crate::client::calling::{Calling, Positions};
+use crate::client::offering::{WriteCounts, emit_chunks};
+use crate::client::slot::Ending;
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks};
-use crate::offering::{WriteCounts, emit_chunks};
-use crate::reply::LONG_REPLY_LEN_MAX;
-use crate::slot::Ending;
+use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::Core;
 
 /// Where a Call stands, beside what the Requester knows.

@@ -21,25 +21,25 @@ use stag_proto::responder::{
 use stag_wire::xdr::{Reader, Reduced};
 
 use crate::ConnectionId;
-use crate::call::Placed;
 use crate::client::CloseReason;
-use crate::client_log::ClientHost;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
-use crate::dispatch::{Origin, Route, Terms, look, route};
-use crate::doomed::reply_id;
-use crate::draft::{Draft, Verdict};
-use crate::duplicates::Known;
-use crate::eviction::ConnectionUse;
 use crate::fault::fault;
 use crate::in_place::Begun;
-use crate::progress::Progress;
-use crate::pulling::{Pull, READ_CHUNKS_MAX, may_pull, plan_chunks, plan_long};
-use crate::pushing::{Posted, plan_writes, post_draft};
-use crate::reply::Reply;
+use crate::server::client_log::ClientHost;
+use crate::server::doomed::reply_id;
+use crate::server::draft::{Draft, Verdict};
+use crate::server::duplicates::Known;
+use crate::server::eviction::ConnectionUse;
+use crate::server::progress::Progress;
+use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, plan_chunks, plan_long};
+use crate::server::pushing::{Posted, plan_writes, post_draft};
+use crate::server::transit::TransitShare;
+use crate::server::usage::Usage;
+use crate::service::call::Placed;
+use crate::service::dispatch::{Origin, Route, Terms, look, route};
+use crate::service::reply::Reply;
 use crate::service::{Repeat, Services, Token};
 use crate::state::Core;
-use crate::transit::TransitShare;
-use crate::usage::Usage;
 
 /// A Call that is in process beyond one pass.
 #[derive(Debug)]

@@ -26,9 +26,9 @@ use stag_fabric::Peer;
 use stag_wire::xdr::{Reader, padded};
 
 use crate::ConnectionId;
-use crate::call::Placed;
-use crate::draft::{Draft, Verdict};
-use crate::kept::{AGE_MAX, ENTRY_LEN, KeptReply, Key, REPLY_LEN_MAX, State, Table};
+use crate::server::draft::{Draft, Verdict};
+use crate::server::kept::{AGE_MAX, ENTRY_LEN, KeptReply, Key, REPLY_LEN_MAX, State, Table};
+use crate::service::call::Placed;
 use crate::service::{Procedure, Repeat, Token};
 use crate::statistics::Statistics;
 

@@ -10,9 +10,9 @@ use stag_wire::rpc::{Accepted, Denied, ReplyBody, ReplyHeader, take_success};
 use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
-use crate::calling::Positions;
+use crate::client::calling::Positions;
+use crate::client::offering::{Lists, segment, write_buf};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks, Results};
-use crate::offering::{Lists, segment, write_buf};
 use crate::state::Core;
 use crate::statistics::Statistics;
 /// One segment of a Write chunk, while the peer may write it and after.

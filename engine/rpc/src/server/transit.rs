@@ -4,7 +4,7 @@
 //! while a peer has to do something: to let a chunk be read, to send the rest of a record, to take a Reply. So it must not
 //! be possible to take all of it and then do nothing.
 //!
-//! - Each *owner* ([`crate::eviction::owner`]: a network address, or a user of this machine) has a part, whatever the
+//! - Each *owner* ([`crate::server::eviction::owner`]: a network address, or a user of this machine) has a part, whatever the
 //!   number of its connections: it gets more only while it then holds no more than is free for all, as switches do that
 //!   share one buffer among their ports (a dynamic threshold). What an owner may still get is divided among its connections
 //!   in the same way: one that holds something gets more only while it then holds no more than half of that. Whoever is
@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use stag_fabric::Peer;
 use stag_memory::Pool;
 
-use crate::eviction::owner;
+use crate::server::eviction::owner;
 
 /// Of the pages for transit, probes of all connections together take at most one part in so many.
 const PROBES_SHARE: usize = 4;

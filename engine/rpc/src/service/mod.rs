@@ -1,12 +1,22 @@
 //! What an embedder implements: [`Service`], and how several of them make one registry.
+//!
+//! `call.rs` and `reply.rs` are what a handler sees; `dispatch.rs` leads from a Call's octets to its handler, for every
+//! transport. `late.rs` is for answers that come later, `deferred.rs` and `forecast.rs` for those of other threads.
+
+pub(crate) mod call;
+pub(crate) mod deferred;
+pub(crate) mod dispatch;
+pub(crate) mod forecast;
+pub(crate) mod late;
+pub(crate) mod reply;
 
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_wire::xdr::Reader;
 
-use crate::call::Call;
-use crate::reply::Reply;
+use crate::service::call::Call;
+use crate::service::reply::Reply;
 
 /// What the engine must know of one procedure: its Upper-Layer Binding (8166-6-a), and what it means to be
 /// called again.

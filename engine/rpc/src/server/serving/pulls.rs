@@ -9,13 +9,15 @@ use stag_proto::responder::{CallId, Payload, Refused};
 use super::{Ran, Serving};
 use crate::ConnectionId;
 use crate::client::CloseReason;
-use crate::dispatch::Terms;
 use crate::fault::fault;
-use crate::pulling::{Lack, Pressure, Pull, in_one_piece, may_pull, place_wanted, plan_chunks, post_reads};
-use crate::pushing::Posted;
+use crate::server::pulling::{
+    Lack, Pressure, Pull, in_one_piece, may_pull, place_wanted, plan_chunks, post_reads,
+};
+use crate::server::pushing::Posted;
+use crate::server::transit::{self, Obstacle};
 use crate::service::Services;
+use crate::service::dispatch::Terms;
 use crate::state::Core;
-use crate::transit::{self, Obstacle};
 
 impl Serving {
     /// Whether the client has left untaken what is meant for it, or unread what is to be read from it, for too long. Each

@@ -1,4 +1,16 @@
 //! What a client gives to a Call and gets back from it. The work is in `calling.rs`.
+//!
+//! `calling.rs` is the client half of a connection: it drives the Requester of `stag-proto`. `slot.rs` is one Call's memory
+//! while the peer may touch it, `offering.rs` its chunk lists. `reconnect.rs`, `clients.rs`, `retransmission.rs` and
+//! `keepalive.rs` are a client's life beyond one queue pair.
+
+pub(crate) mod calling;
+pub(crate) mod clients;
+pub(crate) mod keepalive;
+pub(crate) mod offering;
+pub(crate) mod reconnect;
+pub(crate) mod retransmission;
+pub(crate) mod slot;
 
 use std::fmt;
 use std::ops::Range;

@@ -5,12 +5,12 @@ use std::time::Duration;
 use stag_fabric::{ConnectRequestId, FabricError, Peer, Provider};
 use stag_proto::parameters::{Parameters, Side};
 
-use crate::client_log::Withheld;
 use crate::connection::Connection;
 use crate::engine::Engine;
-use crate::eviction::victim;
+use crate::server::client_log::Withheld;
+use crate::server::eviction::victim;
+use crate::server::serving::Serving;
 use crate::service::Services;
-use crate::serving::Serving;
 use crate::state::FIRST_RECEIVES;
 
 /// How long a request waits for the end of the connection that makes room for it.

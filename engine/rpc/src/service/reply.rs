@@ -7,12 +7,12 @@ use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
 use stag_wire::rpcrdma::HEADER_LEN_MIN;
 use stag_wire::xdr::{Overflow, Writer};
 
-use crate::call::{Call, PlacedPieces};
-use crate::deferred::{Deferrals, Deferred};
-use crate::draft::{Draft, Item, Verdict};
-use crate::kept::KeptReply;
+use crate::server::draft::{Draft, Item, Verdict};
+use crate::server::kept::KeptReply;
+use crate::server::transit::{self, TransitAccounts, TransitShare};
+use crate::service::call::{Call, PlacedPieces};
+use crate::service::deferred::{Deferrals, Deferred};
 use crate::state::Core;
-use crate::transit::{self, TransitAccounts, TransitShare};
 
 /// Where an eligible result has to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

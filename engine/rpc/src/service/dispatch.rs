@@ -10,11 +10,11 @@ use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeade
 use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
-use crate::call::{Call, Caller, Placed};
-use crate::client_log::ClientName;
-use crate::draft::Defect;
-use crate::duplicates::{Asked, EntryId, Known};
-use crate::reply::Reply;
+use crate::server::client_log::ClientName;
+use crate::server::draft::Defect;
+use crate::server::duplicates::{Asked, EntryId, Known};
+use crate::service::call::{Call, Caller, Placed};
+use crate::service::reply::Reply;
 use crate::service::{Lookup, NULL_PROCEDURE, Outcome, Procedure, Services, Token};
 use crate::state::Core;
 

@@ -12,11 +12,11 @@ use stag_wire::rpcrdma::Segment;
 use stag_wire::xdr::{Reader, Reduced};
 
 use crate::ConnectionId;
-use crate::call::{Placed, PlacedPieces};
-use crate::pushing::Posted;
+use crate::server::pushing::Posted;
+use crate::server::transit::{self, TransitShare};
+use crate::service::call::{Placed, PlacedPieces};
 use crate::service::{Lookup, Services};
 use crate::state::Core;
-use crate::transit::{self, TransitShare};
 
 /// Data Read chunks of one Call at most. NFS has one; custom programs may have more.
 pub(crate) const READ_CHUNKS_MAX: usize = 8;

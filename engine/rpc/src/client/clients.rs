@@ -5,7 +5,7 @@ use stag_fabric::{DisconnectReason, Provider};
 use stag_proto::parameters::Parameters;
 
 use crate::ConnectionId;
-use crate::calling::Calling;
+use crate::client::calling::Calling;
 use crate::client::{CallRefused, CloseReason, ConnectionEvent};
 use crate::connection::Connection;
 use crate::engine::{Engine, find};

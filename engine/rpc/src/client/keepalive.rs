@@ -5,7 +5,7 @@ use std::time::Duration;
 use stag_fabric::Provider;
 
 use crate::ConnectionId;
-use crate::calling::Calling;
+use crate::client::calling::Calling;
 use crate::client::{Chunks, Credentials, Request};
 use crate::state::Core;
 

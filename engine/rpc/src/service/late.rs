@@ -3,9 +3,9 @@
 use stag_fabric::Provider;
 
 use crate::connection::Connection;
-use crate::dispatch::finish_orphan;
 use crate::engine::{Engine, find};
-use crate::reply::Reply;
+use crate::service::dispatch::finish_orphan;
+use crate::service::reply::Reply;
 use crate::service::{Services, Token};
 use crate::state::Core;
 use crate::stream::{Streams, is_stream};

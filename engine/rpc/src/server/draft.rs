@@ -67,7 +67,7 @@ pub(crate) struct Draft {
     pub(crate) writes: Vec<PlannedWrite>,
     /// Index into `writes`.
     pub(crate) next_write: usize,
-    /// Of its Writes and its Send: [`crate::doomed::reply_id`], or 0.
+    /// Of its Writes and its Send: [`crate::server::doomed::reply_id`], or 0.
     pub(crate) id: u64,
     /// Pages for transit that the results take, until the peer has taken them; those of a store are not counted. Before that
     /// what a handler that answers later said that they will take.

@@ -14,16 +14,16 @@ use stag_wire::rpc::{CallHeader, OpaqueAuth, flavor};
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::ConnectionId;
+use crate::client::offering::{Lists, WriteCounts, emit_chunks};
+use crate::client::reconnect::ClientPolicy;
+use crate::client::retransmission::{Kept, Standing};
+use crate::client::slot::{Ending, Slot};
 use crate::client::{
     CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CompletedCall, Credentials, Request,
 };
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::few::Few;
-use crate::offering::{Lists, WriteCounts, emit_chunks};
-use crate::reconnect::ClientPolicy;
-use crate::reply::LONG_REPLY_LEN_MAX;
-use crate::retransmission::{Kept, Standing};
-use crate::slot::{Ending, Slot};
+use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::Core;
 
 /// Octets of a header without chunks.
@@ -272,7 +272,7 @@ impl Calling {
         request: &Request<'_>,
         chunks: &mut Chunks,
         probe: bool,
-        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+        encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
         call: requester::CallId,
         mut send: Buf,
     ) -> Result<(), CallRefused> {
@@ -288,7 +288,7 @@ impl Calling {
         };
         let write = |space: &mut [u8]| {
             let mut writer = Writer::new(space);
-            write_payload(&mut writer, call.xid(), request, &encode)?;
+            write_payload(&mut writer, call.xid(), request, encode)?;
             let reduced = writer.reduced_positions().iter().take(CLIENT_SEGMENTS_MAX);
             Ok((writer.position(), reduced.copied().collect()))
         };

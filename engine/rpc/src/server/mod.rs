@@ -1,0 +1,24 @@
+//! The server: who is let in, and the Calls of each connection from their arrival to their Reply.
+//!
+//! ```text
+//!  admission (eviction) ─▶ serving ─▶ pulling ─▶ service ─▶ draft ─▶ pushing
+//! ```
+//!
+//! `serving/` is the server half of a connection: it drives the Responder of `stag-proto`. What a Call's chunks bring in is
+//! in `pulling.rs` (the plan) and `serving/pulls.rs` (who waits for memory or room), what its Reply sends out in `draft.rs` and
+//! `pushing.rs`. `duplicates.rs` (over `kept.rs`) and `doomed.rs` are for Calls that come again, `transit.rs` shares the memory
+//! that payload passes through, `usage.rs` and `progress.rs` watch a peer, `client_log.rs` tells of it.
+
+pub(crate) mod admission;
+pub(crate) mod client_log;
+pub(crate) mod doomed;
+pub(crate) mod draft;
+pub(crate) mod duplicates;
+pub(crate) mod eviction;
+pub(crate) mod kept;
+pub(crate) mod progress;
+pub(crate) mod pulling;
+pub(crate) mod pushing;
+pub(crate) mod serving;
+pub(crate) mod transit;
+pub(crate) mod usage;
