@@ -191,6 +191,13 @@ impl Connection {
         0
     }
 
+    /// Whether [`Connection::flush`] may have something to do.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.stopping.is_some()
+            || self.serving.as_ref().is_some_and(Serving::has_waiting)
+            || self.calling.as_ref().is_some_and(Calling::has_waiting)
+    }
+
     /// What its user calls it.
     pub(crate) fn name(&self) -> ConnectionId {
         self.session.as_ref().map_or(self.id, |session| session.name)

@@ -27,16 +27,12 @@ use crate::server::client_log::{Withheld, printable};
 use crate::server::doomed::{DoomedCalls, xid_of};
 use crate::server::draft::Draft;
 use crate::server::duplicates::Duplicates;
-use crate::server::pulling::{PRESSED, Pressure, WANTED_BACK, worse};
 use crate::server::transit::TransitAccounts;
 use crate::service::Services;
 use crate::service::deferred::Deferrals;
 use crate::state::{Core, receives_sure};
 use crate::statistics::Statistics;
 use crate::stream::{Streams, later_max};
-
-/// How often Calls' deadlines are looked at: the precision of a Call's time-out.
-const SCAN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How often a pass that finds nothing looks again.
 const IDLE_LOOKS: usize = 4;
@@ -115,9 +111,9 @@ pub struct Engine<P, S> {
     /// Clients' connections that were: their names, and their queue pairs of today.
     pub(crate) moved: Vec<(ConnectionId, ConnectionId)>,
     pub(crate) completions: VecDeque<Completion>,
-    disconnects: Vec<(ConnectionId, DisconnectReason)>,
+    pub(crate) disconnects: Vec<(ConnectionId, DisconnectReason)>,
     pub(crate) requests: Vec<ConnectRequest>,
-    next_scan: Duration,
+    pub(crate) next_scan: Duration,
     xid_seed: u32,
     /// RPC over TCP, once there is some.
     pub(crate) streams: Option<Box<Streams>>,
@@ -206,6 +202,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 streams_pressure: None,
                 transit: TransitAccounts::default(),
                 read_posted: false,
+                flush_due: false,
                 draft_in_place: Box::new(Draft::new()),
             },
         })
@@ -357,6 +354,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         };
         if let Some(calling) = found.and_then(|found| found.calling.as_mut()) {
             calling.cancel(&mut self.core, id, call.call, crate::CallError::Cancelled);
+            self.core.flush_due = true;
         }
     }
 
@@ -464,7 +462,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.connections[index] = Some(connection);
     }
 
+    #[inline(never)]
     fn handle_event(&mut self, event: Event) {
+        self.core.flush_due = true;
         match event {
             Event::ConnectRequest { request, peer, private_data, .. } => {
                 self.requests.push(ConnectRequest { request, peer, private_data, deadline: None });
@@ -498,7 +498,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
     }
 
-    fn handle_disconnected(&mut self, id: ConnectionId, reason: DisconnectReason) {
+    pub(crate) fn handle_disconnected(&mut self, id: ConnectionId, reason: DisconnectReason) {
         let Some(mut gone) = find_slot(&mut self.connections, id).and_then(Option::take) else {
             debug_assert!(false, "{id} is gone for the second time");
             return;
@@ -521,18 +521,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.lose(gone, reason);
     }
 
-    /// Ends the connections on which a defect of this engine showed.
-    #[cold]
-    fn end_faulty(&mut self) {
-        while let Some((name, reason)) = self.core.faults.pop() {
-            let id = self.current(name);
-            // None: it ended in this pass.
-            if let Some(found) = find(&mut self.connections, id) {
-                found.close(&mut self.core, reason);
-            }
-        }
-    }
-
     /// Acts on all that one look found, and says how many events were among it.
     #[inline]
     fn handle(&mut self) -> usize {
@@ -542,10 +530,19 @@ impl<P: Provider, S: Services> Engine<P, S> {
             events += 1;
             self.handle_event(event);
         }
+        if !self.completions.is_empty() {
+            self.handle_completions();
+        }
+        events
+    }
+
+    // Not inline: a pass that needs none of it would pay for it all the same.
+    #[inline(never)]
+    fn handle_completions(&mut self) {
+        self.core.flush_due = true;
         while let Some(completion) = self.completions.pop_front() {
             self.complete(completion);
         }
-        events
     }
 
     #[inline]
@@ -610,63 +607,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
             }
         }
     }
-
-    /// Looks at deadlines of Calls, at clients that do not go on, and at connections that are being set up for too long.
-    fn scan(&mut self) {
-        self.next_scan = self.core.now + SCAN_INTERVAL;
-        let mut pressure = self.core.streams_pressure;
-        for slot in &mut self.connections {
-            let Some(found) = slot else { continue };
-            let id = found.id;
-            found.opened = found.opened.min(self.core.now);
-            if let Some(calling) = found.calling.as_mut() {
-                if calling.expire(&mut self.core, id) {
-                    found.close(&mut self.core, CloseReason::Silent);
-                } else if found.established && calling.is_unanswered(self.core.now) {
-                    found.close(&mut self.core, CloseReason::Unanswered);
-                } else if found.established && calling.keep_alive(&mut self.core, id) {
-                    found.close(&mut self.core, CloseReason::Silent);
-                }
-            }
-            if found.serving.as_mut().is_some_and(|serving| serving.is_stuck(&self.core)) {
-                found.close(&mut self.core, CloseReason::Stuck);
-            }
-            if let Some(serving) = found.serving.as_ref() {
-                pressure = worse(pressure, serving.pressure(&self.core));
-            }
-            let limit = found.opened.saturating_add(self.core.config.set_up_timeout);
-            if !found.established && self.core.now >= limit {
-                self.core.provider.disconnect(id);
-            }
-        }
-        if let Some(pressure) = pressure.filter(|pressure| pressure.time >= WANTED_BACK) {
-            self.relieve(pressure);
-        }
-        self.restore();
-    }
-
-    /// Others wait for memory: takes it back from those who do nothing with it, and ends the one that holds most of what
-    /// cannot be taken back, one in each scan.
-    #[cold]
-    fn relieve(&mut self, pressure: Pressure) {
-        let mut idlest = (0, 0);
-        for (index, found) in self.connections.iter_mut().enumerate() {
-            let Some(serving) = found.as_mut().and_then(|found| found.serving.as_mut()) else { continue };
-            if !serving.is_of(pressure.owner) {
-                continue;
-            }
-            serving.vacate(&mut self.core);
-            let idle = serving.idle_pages(&self.core);
-            if idle > idlest.0 {
-                idlest = (idle, index);
-            }
-        }
-        if let (true, (1.., index)) = (pressure.time >= PRESSED, idlest)
-            && let Some(found) = &mut self.connections[index]
-        {
-            found.close(&mut self.core, CloseReason::Idle);
-        }
-    }
 }
 
 #[inline]
@@ -703,20 +643,17 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
             }
             idle_looks = 0;
         }
-        while let Some((id, reason)) = self.disconnects.pop() {
-            self.handle_disconnected(id, reason);
+        if !self.disconnects.is_empty() || !self.requests.is_empty() {
+            self.admit_and_dismiss();
         }
-        // After those that are gone: their places and their memory are free now.
-        if !self.requests.is_empty() {
-            self.admit_requests();
-        }
-
-        events += self.answer_late();
-        // Another one first in each pass: whoever waits for memory finds some before the others do.
-        let count = self.connections.len();
-        let (rest, first) = self.connections.split_at_mut(self.core.pass as usize % count.max(1));
-        for found in first.iter_mut().chain(rest).flatten() {
-            events += found.flush(&mut self.core, &mut self.services);
+        let late = self.answer_late();
+        events += late;
+        // What was answered late may wait for room.
+        if self.core.flush_due || late > 0 {
+            events += self.flush();
+        } else {
+            let is_left = || self.connections.iter().flatten().any(|found| found.has_waiting());
+            debug_assert!(!is_left(), "something waits, and nobody would look after it");
         }
         while let Some(stranger) = self.core.provider.take_stranger() {
             self.adopt(stranger);
@@ -777,6 +714,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn stop(&mut self, now: Duration) {
         self.core.now = now;
         self.core.stopping = true;
+        self.core.flush_due = true;
         // Clients' connections end at once, serving ones when their Calls are answered.
         for found in self.connections.iter_mut().flatten() {
             found.stop(&mut self.core);

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod chores;
 mod client;
 mod complaints;
 mod config;

@@ -77,6 +77,8 @@ pub(crate) struct Core<P> {
     pub(crate) transit: TransitAccounts,
     /// An RDMA Read was posted since the last look at completions.
     pub(crate) read_posted: bool,
+    /// Whether a connection may have something that waits for memory, room in a queue, or the end of the others.
+    pub(crate) flush_due: bool,
     /// Of the Call that is answered in place.
     pub(crate) draft_in_place: Box<Draft>,
 }

@@ -448,7 +448,7 @@ impl Calling {
         let complete = message.is_some();
         let kept = self.kept.get_mut(call.index()).filter(|kept| kept.retransmit);
         match (kept, message) {
-            (Some(_), Some(message)) => return self.set_unsent(call.index(), error, message),
+            (Some(_), Some(message)) => return self.set_unsent(core, call.index(), error, message),
             (Some(kept), None) if error == PostError::NotConnected => {
                 kept.standing = Standing::Halfway;
                 return;

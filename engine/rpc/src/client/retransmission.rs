@@ -346,18 +346,19 @@ impl Calling {
         match core.provider.post_send(id, request) {
             Ok(()) => true,
             Err(refused) => {
-                self.set_unsent(index, refused.error, refused.request.buf);
+                self.set_unsent(core, index, refused.error, refused.request.buf);
                 false
             }
         }
     }
 
     /// The message of a Call that is kept was not posted.
-    pub(crate) fn set_unsent(&mut self, index: usize, error: PostError, message: Buf) {
+    pub(crate) fn set_unsent<P>(&mut self, core: &mut Core<P>, index: usize, error: PostError, message: Buf) {
         // Else the end of the connection is near, and the Call counts as sent until then.
         if error == PostError::Full {
             self.kept[index].standing = Standing::Unsent(message);
             self.unsent += 1;
+            core.flush_due = true;
         }
     }
 
@@ -379,6 +380,7 @@ impl Calling {
             self.requester.postpone(call);
             self.kept[index].standing = Standing::Interrupted;
             self.interrupted += 1;
+            core.flush_due = true;
         }
     }
 }

@@ -1,0 +1,115 @@
+//! What a pass looks after beside messages: what waits for memory or room, deadlines, connections that come and go. Only when
+//! there is some of it.
+
+use std::time::Duration;
+
+use stag_fabric::Provider;
+
+use crate::client::CloseReason;
+use crate::engine::{Engine, find};
+use crate::server::pulling::{PRESSED, Pressure, WANTED_BACK, worse};
+use crate::service::Services;
+
+/// How often Calls' deadlines are looked at: the precision of a Call's time-out.
+const SCAN_INTERVAL: Duration = Duration::from_millis(10);
+
+impl<P: Provider, S: Services> Engine<P, S> {
+    /// Forgets the connections that are gone, then decides on those that ask to be let in.
+    #[inline(never)]
+    pub(crate) fn admit_and_dismiss(&mut self) {
+        self.core.flush_due = true;
+        while let Some((id, reason)) = self.disconnects.pop() {
+            self.handle_disconnected(id, reason);
+        }
+        // After those that are gone: their places and their memory are free now.
+        if !self.requests.is_empty() {
+            self.admit_requests();
+        }
+    }
+
+    /// Goes on with what waits on the connections, and says how much of it went on.
+    #[inline(never)]
+    pub(crate) fn flush(&mut self) -> usize {
+        let (mut count, mut is_left) = (0, false);
+        // Another one first in each pass: whoever waits for memory finds some before the others do.
+        let first = self.core.pass as usize % self.connections.len().max(1);
+        let (rest, first) = self.connections.split_at_mut(first);
+        for found in first.iter_mut().chain(rest).flatten() {
+            count += found.flush(&mut self.core, &mut self.services);
+            is_left |= found.has_waiting();
+        }
+        self.core.flush_due = is_left;
+        count
+    }
+
+    /// Looks at deadlines of Calls, at clients that do not go on, and at connections that are being set up for too long.
+    #[cold]
+    pub(crate) fn scan(&mut self) {
+        self.core.flush_due = true;
+        self.next_scan = self.core.now + SCAN_INTERVAL;
+        let mut pressure = self.core.streams_pressure;
+        for slot in &mut self.connections {
+            let Some(found) = slot else { continue };
+            let id = found.id;
+            found.opened = found.opened.min(self.core.now);
+            if let Some(calling) = found.calling.as_mut() {
+                if calling.expire(&mut self.core, id) {
+                    found.close(&mut self.core, CloseReason::Silent);
+                } else if found.established && calling.is_unanswered(self.core.now) {
+                    found.close(&mut self.core, CloseReason::Unanswered);
+                } else if found.established && calling.keep_alive(&mut self.core, id) {
+                    found.close(&mut self.core, CloseReason::Silent);
+                }
+            }
+            if found.serving.as_mut().is_some_and(|serving| serving.is_stuck(&self.core)) {
+                found.close(&mut self.core, CloseReason::Stuck);
+            }
+            if let Some(serving) = found.serving.as_ref() {
+                pressure = worse(pressure, serving.pressure(&self.core));
+            }
+            let limit = found.opened.saturating_add(self.core.config.set_up_timeout);
+            if !found.established && self.core.now >= limit {
+                self.core.provider.disconnect(id);
+            }
+        }
+        if let Some(pressure) = pressure.filter(|pressure| pressure.time >= WANTED_BACK) {
+            self.relieve(pressure);
+        }
+        self.restore();
+    }
+
+    /// Others wait for memory: takes it back from those who do nothing with it, and ends the one that holds most of what
+    /// cannot be taken back, one in each scan.
+    #[cold]
+    fn relieve(&mut self, pressure: Pressure) {
+        let mut idlest = (0, 0);
+        for (index, found) in self.connections.iter_mut().enumerate() {
+            let Some(serving) = found.as_mut().and_then(|found| found.serving.as_mut()) else { continue };
+            if !serving.is_of(pressure.owner) {
+                continue;
+            }
+            serving.vacate(&mut self.core);
+            let idle = serving.idle_pages(&self.core);
+            if idle > idlest.0 {
+                idlest = (idle, index);
+            }
+        }
+        if let (true, (1.., index)) = (pressure.time >= PRESSED, idlest)
+            && let Some(found) = &mut self.connections[index]
+        {
+            found.close(&mut self.core, CloseReason::Idle);
+        }
+    }
+
+    /// Ends the connections on which a defect of this engine showed.
+    #[cold]
+    pub(crate) fn end_faulty(&mut self) {
+        while let Some((name, reason)) = self.core.faults.pop() {
+            let id = self.current(name);
+            // None: it ended in this pass.
+            if let Some(found) = find(&mut self.connections, id) {
+                found.close(&mut self.core, reason);
+            }
+        }
+    }
+}
