@@ -3,8 +3,8 @@
 use stag_wire::cm_private_data::{LEN, PrivateData, inline_thresholds};
 use stag_wire::rpc::{AuthSys, CallHeader, Error as RpcError, ReplyHeader, flavor};
 use stag_wire::rpcrdma::{
-    Answer, Emitter, ErrorBody, Fixed, HEADER_LEN_MIN, Header, MessageKind, Procedure, emit_err_chunk,
-    emit_err_vers, header_len, procedure,
+    Answer, Emitter, ErrorBody, Fixed, HEADER_LEN_MIN, Header, MessageKind, Procedure, SINGLE_LEN, Single,
+    SingleChunk, emit_err_chunk, emit_err_vers, header_len, procedure,
 };
 use stag_wire::xdr::{Item, Reader, Reduced, Writer};
 
@@ -14,6 +14,7 @@ pub fn rpcrdma_header(message: &[u8]) {
         match Header::parse_limited(message, segments_max) {
             Ok((header, payload)) => check_header(message, &header, payload, segments_max),
             Err(error) => {
+                assert_eq!(Single::parse(message), None, "parsed, although it is in error");
                 // Only what has the fixed words, and is no error itself, is answered.
                 if error.answer() != Answer::Drop {
                     let (fixed, _) = Fixed::parse(message).expect("answered without an xid");
@@ -25,9 +26,31 @@ pub fn rpcrdma_header(message: &[u8]) {
     }
 }
 
+/// The short parser finds what the general one does in its headers, and emits the same octets.
+fn check_single(message: &[u8], header: &Header<'_>) {
+    let reads: Vec<_> = header.read_list().collect();
+    let writes: Vec<Vec<_>> = header.write_list().map(|chunk| chunk.segments().collect()).collect();
+    let chunk = match (&reads[..], &writes[..]) {
+        _ if header.procedure() != Procedure::Msg || header.reply_chunk().is_some() => None,
+        ([read], []) => Some(SingleChunk::Read(*read)),
+        ([], [chunk]) if chunk.len() == 1 => Some(SingleChunk::Write(chunk[0])),
+        _ => None,
+    };
+    let wanted = chunk.map(|chunk| Single { xid: header.xid(), credits: header.credits(), chunk });
+    let found = Single::parse(message).map(|(single, _)| single);
+    assert_eq!(found, wanted, "found by one parser only");
+    if let Some(single) = found {
+        assert_eq!(single.chunk.layout(), header.layout());
+        let mut again = [0xff; SINGLE_LEN];
+        single.emit(&mut again).expect("it is as long");
+        assert_eq!(again, message[..SINGLE_LEN], "emitted as it was parsed");
+    }
+}
+
 fn check_header(message: &[u8], header: &Header<'_>, payload: &[u8], segments_max: u32) {
     let len = message.len() - payload.len();
     assert_eq!(&message[len..], payload);
+    check_single(message, header);
     assert_eq!(header.layout().header_len(), len);
     let (call, reply) = (header.check_call(payload), header.check_reply(payload));
     let _ = header.direction(payload);

@@ -2,7 +2,8 @@
 //!
 //! [`Header::parse`] checks a header once. After it returns `Ok`, no accessor and no iterator can fail,
 //! and none copies more than the words it returns. [`Emitter`] writes a header, [`emit_plain`] the 28
-//! octets of one without chunks, [`emit_err_vers`] and [`emit_err_chunk`] the two errors.
+//! octets of one without chunks, [`emit_err_vers`] and [`emit_err_chunk`] the two errors. [`Single`] parses and emits the
+//! header with one chunk of one segment faster.
 //!
 //! ```text
 //!  0       4          8         12      16
@@ -20,11 +21,13 @@ mod chunk;
 mod emitter;
 mod error;
 mod header;
+mod single;
 
 pub use chunk::{ReadList, ReadSegment, Segment, Segments, WriteChunk, WriteList};
 pub use emitter::{Emitter, MessageKind, emit_err_chunk, emit_err_vers, emit_plain, header_len};
 pub use error::{Answer, Error};
 pub use header::{Direction, ErrorBody, Fixed, Header, Layout, Procedure};
+pub use single::{Single, SingleChunk};
 
 /// The protocol version of this module (8166-4.2.2-a).
 pub const VERSION: u32 = 1;
@@ -34,6 +37,9 @@ pub const FIXED_LEN: usize = 16;
 
 /// Octets of a header without chunks, the smallest of RDMA_MSG and RDMA_NOMSG (8166-4.1-b).
 pub const HEADER_LEN_MIN: usize = 28;
+
+/// Octets of a header with one chunk of one segment ([`Single`]).
+pub const SINGLE_LEN: usize = 52;
 
 /// Octets of an ERR_VERS message.
 pub const ERR_VERS_LEN: usize = 28;

@@ -4,7 +4,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use stag_wire::cm_private_data::{InlineSize, PrivateData, inline_thresholds};
 use stag_wire::rpc::{AuthSys, CallHeader, Gids, OpaqueAuth, ReplyHeader};
-use stag_wire::rpcrdma::{Emitter, Fixed, Header, MessageKind, Procedure, ReadSegment, Segment};
+use stag_wire::rpcrdma::{
+    Emitter, Fixed, Header, MessageKind, Procedure, ReadSegment, SINGLE_LEN, Segment, Single, SingleChunk,
+};
 use stag_wire::xdr::{Item, Reader, Reduced, Writer};
 
 fn segment() -> impl Strategy<Value = Segment> {
@@ -44,6 +46,83 @@ fn emit_again(header: &Header<'_>, kind: MessageKind) -> Vec<u8> {
     }
     emitter.finish().unwrap();
     buf
+}
+
+/// What [`Single::parse`] has to find, by the general parser.
+fn single_of(message: &[u8]) -> Option<Single> {
+    let (header, _) = Header::parse(message).ok()?;
+    if header.procedure() != Procedure::Msg || header.reply_chunk().is_some() {
+        return None;
+    }
+    let reads: Vec<ReadSegment> = header.read_list().collect();
+    let writes: Vec<Vec<Segment>> = header.write_list().map(|chunk| chunk.segments().collect()).collect();
+    let chunk = match (&reads[..], &writes[..]) {
+        ([read], []) => SingleChunk::Read(*read),
+        ([], [chunk]) if chunk.len() == 1 => SingleChunk::Write(chunk[0]),
+        _ => return None,
+    };
+    assert_eq!(chunk.layout(), header.layout());
+    Some(Single { xid: header.xid(), credits: header.credits(), chunk })
+}
+
+/// A header with one chunk of one segment, by the general emitter, and octets behind it.
+fn single_message() -> impl Strategy<Value = Vec<u8>> {
+    let offset = prop_oneof![4 => any::<u64>(), 1 => u64::MAX - 8..=u64::MAX];
+    let length = prop_oneof![any::<u32>(), 0..9_u32];
+    let segment = (any::<u32>(), length, offset).prop_map(|(handle, length, offset)| Segment {
+        handle,
+        length,
+        offset,
+    });
+    let position = prop_oneof![6 => (0..64_u32).prop_map(|word| 4 * word), 1 => any::<u32>()];
+    (any::<[u32; 2]>(), segment, proptest::option::of(position), vec(any::<u8>(), 0..20)).prop_map(
+        |([xid, credits], segment, position, payload)| {
+            let mut message = [0xff; SINGLE_LEN];
+            let mut emitter = Emitter::new(&mut message, MessageKind::Msg, xid, credits).unwrap();
+            match position {
+                Some(position) => emitter.read_segment(ReadSegment { position, segment }).unwrap(),
+                None => emitter.write_chunk(&[segment]).unwrap(),
+            }
+            emitter.finish().unwrap();
+            [&message, &payload[..]].concat()
+        },
+    )
+}
+
+/// The same, with a word changed to one that is likely to mean something, or cut short.
+fn nearly_single_message() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![4 => 0..5_u32, 1 => any::<u32>()];
+    let damage = prop_oneof![
+        2 => Just(None),
+        5 => (0..SINGLE_LEN / 4, word).prop_map(Some),
+    ];
+    let cut = prop_oneof![4 => Just(usize::MAX), 1 => 0..80_usize];
+    (single_message(), damage, cut).prop_map(|(mut message, damage, cut)| {
+        if let Some((at, word)) = damage {
+            message[4 * at..][..4].copy_from_slice(&u32::to_be_bytes(word));
+        }
+        message.truncate(cut);
+        message
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2048, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_header_with_one_chunk_of_one_segment_is_the_same_by_both_parsers_and_emitters(
+        message in prop_oneof![4 => nearly_single_message(), 1 => likely_octets()],
+    ) {
+        let found = Single::parse(&message);
+        prop_assert_eq!(found.map(|(single, _)| single), single_of(&message));
+        let Some((single, payload)) = found else { return Ok(()) };
+        prop_assert_eq!(payload, &message[SINGLE_LEN..]);
+        let mut again = vec![0xff; message.len()];
+        prop_assert_eq!(single.emit(&mut again).unwrap().len(), payload.len());
+        prop_assert_eq!(&again[..SINGLE_LEN], &message[..SINGLE_LEN]);
+        prop_assert!(again[SINGLE_LEN..].iter().all(|&octet| octet == 0xff));
+        prop_assert!(single.emit(&mut again[..SINGLE_LEN - 1]).is_err());
+    }
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 use super::chunk::{ReadList, ReadSegment, Segment, WriteChunk, WriteList};
 use super::{
     ERR_CHUNK_LEN, ERR_VERS_LEN, Error, FIXED_LEN, HEADER_LEN_MIN, READ_SEGMENT_LEN, SEGMENT_LEN,
-    SEGMENTS_MAX, VERSION, errcode, procedure,
+    SEGMENTS_MAX, SINGLE_LEN, VERSION, errcode, procedure,
 };
 
 /// The words that start a message of any version (8166-4.1-a).
@@ -115,6 +115,18 @@ impl Layout {
             procedure,
         }
     }
+
+    /// Of [`super::Single`] with a Write chunk.
+    pub(super) const SINGLE_WRITE: Layout = Layout {
+        write_chunks: 1,
+        write_len: (SINGLE_LEN - HEADER_LEN_MIN) as u32,
+        header_len: SINGLE_LEN as u32,
+        ..Layout::plain(Procedure::Msg)
+    };
+
+    /// Of [`super::Single`] with a Read chunk.
+    pub(super) const SINGLE_READ: Layout =
+        Layout { read_segments: 1, header_len: SINGLE_LEN as u32, ..Layout::plain(Procedure::Msg) };
 
     /// Returns the octets of the header; the Payload stream follows.
     #[inline]
@@ -501,3 +513,5 @@ fn check_range(segment: Segment) -> Result<(), Error> {
 // The layouts of section 4.1, proved when this compiles.
 const _: () = assert!(FIXED_LEN + 3 * size_of::<u32>() == HEADER_LEN_MIN);
 const _: () = assert!(READ_SEGMENT_LEN == SEGMENT_LEN + 2 * size_of::<u32>());
+const _: () = assert!(HEADER_LEN_MIN + READ_SEGMENT_LEN == SINGLE_LEN);
+const _: () = assert!(HEADER_LEN_MIN + SEGMENT_LEN + 2 * size_of::<u32>() == SINGLE_LEN);
