@@ -10,8 +10,9 @@
 //! # Reading order
 //!
 //! `service/` (what an embedder implements; `call.rs` and `reply.rs` are what its handler sees), `client/` (what a client gives
-//! and gets back; `calling.rs` is the client half of a connection), `engine.rs` (the pass), `server/` (`serving/` is the server
-//! half of a connection), and `in_place.rs`, the short cut of both halves for what has no chunks. `stream/` is RPC over TCP.
+//! and gets back; `calling.rs` is the client half of a connection), `engine.rs` (the pass; `chores.rs` is what it looks after
+//! beside messages), `server/` (`serving/` is the server half of a connection), and `in_place.rs`, the short cut of both halves
+//! for what has no chunks. `stream/` is RPC over TCP.
 
 #![forbid(unsafe_code)]
 
