@@ -1,78 +1,144 @@
 #!/usr/bin/env bash
-# Counts the instructions of one NULL Call at the Requester and at the Responder: they do not jitter as times do.
-#   bench/instructions.sh [--chunks] [--depth N] [--profile dist|release]...
+# Counts the instructions of one Call at the Requester and at the Responder: they do not jitter as times do.
+#   bench/instructions.sh [--chunks | --nfs] [--depth N] [--profile dist|release]...
+#   bench/instructions.sh --check | --renew
 #   bench/instructions.sh --device siw|rxe [-k 6.1|6.12]
 # Client and server run in one thread (examples/one_thread.rs), by turns. Over shm and over `verbs`, whose device is one of nothing, no
 # pass is idle; what the library's functions execute is taken off: the rest is ours. Needs valgrind.
 #
-# --chunks: also of one with a Write chunk of 4 KiB (get), and of one with a Read chunk (put). Over shm that has the copy in it.
+# Without more it counts NULL. --chunks: also a Call with a Write chunk of 4 KiB (get), and one with a Read chunk (put). Over shm
+# that has the copy in it. --nfs: GETATTR, READ and WRITE of 4 KiB on a file of a mem: export.
 #
 # --depth: of N Calls outstanding at once (default: 1), which share a turn.
 #
 # --profile: with cargo's profile (default: dist). Of two, the second's figures are also said in percent of the first's; status 1 if
 # one of them is more than 15 % worse: then a function that is called across crates lacks #[inline].
 #
+# --check: compares what is counted with bench/budgets.toml. More than 2 % above a budget is a failure; more than 5 % below it asks
+# for a lower budget. --renew: writes what is counted to that file.
+#
 # --device: over a device of the guest (ci/lab/build.sh, once), and ib_send_lat's Send and Receive on the same, counted in the same
-# way; see README.md. Without the guest: SKIPPED, status 77.
+# way; see README.md.
+#
+# SKIPPED, status 77: without valgrind or the guest, or where counts cannot be compared with the budgets (another compiler or CPU).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-device='' kernel=6.1 kinds=null depth=1 profiles=()
+device='' kernel=6.1 kinds=null depth=1 profiles=() with_budgets=''
 while [ $# -gt 0 ]; do
     case $1 in
         --device) device=$2; shift ;;
         -k) kernel=$2; shift ;;
         --chunks) kinds='null get put' ;;
+        --nfs) kinds='getattr read write' ;;
+        --check | --renew) with_budgets=${1#--} ;;
         --depth) depth=$2; shift ;;
         --profile) profiles+=("$2"); shift ;;
         *) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
     esac
     shift
 done
-command -v valgrind >/dev/null || { echo "SKIPPED: valgrind is not there (Debian: apt-get install valgrind)"; exit 77; }
+skipped() { echo "SKIPPED: $*"; exit 77; }
+if [ -n "$with_budgets" ]; then
+    # shellcheck source=ci/packages.sh
+    . ci/packages.sh
+    need budgets || skipped "$lacking"
+fi
+command -v valgrind >/dev/null || skipped "valgrind is not there (Debian: apt-get install valgrind)"
 # shellcheck source=ci/lab/cache.sh
 . ci/lab/cache.sh
 if [ -n "$device" ] && [ ! -e "$LAB_CACHE/kernel-$kernel/version" ]; then
-    echo "SKIPPED: there is no guest with kernel $kernel: run ci/lab/build.sh $kernel first"
-    exit 77
+    skipped "there is no guest with kernel $kernel: run ci/lab/build.sh $kernel first"
 fi
 [ ${#profiles[@]} -gt 0 ] || profiles=(dist)
 # build PROFILE: sets program
 build() {
-    cargo build --quiet --locked --profile "$1" --package stag-bench --example one_thread
+    # .ci/run compiles examples that it does not count without optimisation.
+    env -u RUSTC_WORKSPACE_WRAPPER -u RUSTFLAGS \
+        cargo build --quiet --locked --profile "$1" --package stag-bench --example one_thread
     program=$(realpath "${CARGO_TARGET_DIR:-target}/$1/examples/one_thread")
 }
 counts=$(mktemp -d)
 trap 'rm -rf "$counts"' EXIT
 
-# executed FABRIC TURN CALLS KIND: instructions of all, and of those the library's.
+# executed FABRIC TURN DEPTH KIND: instructions of one Call in these turns without the library's, and the library's.
 executed() {
-    local out=$counts/$1.$2.$3.$4
-    valgrind --tool=callgrind --collect-atstart=no --toggle-collect="*$2*" --callgrind-out-file="$out" \
-        "$program" "$1" "$3" "$depth" "$4" >/dev/null 2>"$out.log" || { cat "$out.log" >&2; return 1; }
+    local out=$counts/$1.$2.$3.$4 calls=512
+    valgrind --tool=callgrind --collect-atstart=no --zero-before='*counted_from_here*' --toggle-collect="*$2*" \
+        --callgrind-out-file="$out" "$program" "$1" $calls "$3" "$4" >"$out.log" 2>&1 || { cat "$out.log" >&2; return 1; }
     # The entries of the table: what they call in their turn is in their sum. From here, so that it does not shorten names.
-    (cd "$counts" && callgrind_annotate --inclusive=yes --threshold=100 --auto=no "$out") 2>/dev/null | tr -d , | awk '
+    (cd "$counts" && callgrind_annotate --inclusive=yes --threshold=100 --auto=no "$out") 2>/dev/null | tr -d , | awk -v calls=$calls '
         /PROGRAM TOTALS/ { all = $1 }
         /one_thread::fake::verbs::(poll_cq|post_send|post_recv|post_srq_recv|req_notify_cq) \[/ { library += $1 }
-        END { printf "%d %d\n", all, library }'
+        END { if (all == 0) exit 1; printf "%d %d\n", (all - library) / calls, library / calls }'
 }
 
 # on_nothing PROFILE
 on_nothing() {
-    local kind fabric end all_few library_few all_many library_many library ours few=1000 many=3000
-    printf '%-6s %-6s %-10s %22s %22s\n' Call fabric end "instructions a Call" "and in the library"
+    local kind fabric end library ours
+    printf '%-7s %-6s %-10s %22s %22s\n' Call fabric end "instructions a Call" "and in the library"
     for kind in $kinds; do
         for fabric in shm verbs; do
             for end in Requester:client_turn Responder:server_turn; do
-                read -r all_few library_few <<<"$(executed $fabric "${end#*:}" $few "$kind")"
-                read -r all_many library_many <<<"$(executed $fabric "${end#*:}" $many "$kind")"
-                library=$(((library_many - library_few) / (many - few)))
-                ours=$(((all_many - all_few) / (many - few) - library))
-                printf '%-6s %-6s %-10s %22d %22d\n' "$kind" $fabric "${end%:*}" $ours $library
+                read -r ours library <<<"$(executed $fabric "${end#*:}" "$depth" "$kind")"
+                printf '%-7s %-6s %-10s %22d %22d\n' "$kind" $fabric "${end%:*}" "$ours" "$library"
                 echo "$kind $fabric ${end%:*} $ours" >>"$counts/of.$1"
             done
         done
     done
+}
+
+budgets=bench/budgets.toml
+compiler() { rustc --version | cut -d ' ' -f 2; }
+
+# count_budgets: a line FABRIC NAME REQUESTER RESPONDER of each row; NAME is the Call's, and its depth if that is not 1
+count_budgets() {
+    local fabric row requester responder _
+    for fabric in shm verbs; do
+        for row in null:1 null:32 getattr:1 get:1 put:1 read:1 write:1; do
+            read -r requester _ <<<"$(executed $fabric client_turn "${row#*:}" "${row%:*}")"
+            read -r responder _ <<<"$(executed $fabric server_turn "${row#*:}" "${row%:*}")"
+            row=${row/:/_}
+            echo "$fabric ${row%_1} ${requester:?} ${responder:?}"
+        done
+    done
+}
+
+# renew: writes the file from the lines of count_budgets; its comment stays
+renew() {
+    sed '/^[^#]/,$d' $budgets
+    printf 'rustc = "%s"\n' "$(compiler)"
+    awk '
+        $1 != fabric { fabric = $1; printf "\n[%s]\n", fabric }
+        { printf "%-7s = { requester = %5d, responder = %5d }\n", $2, $3, $4 }'
+}
+
+# check: a line for each figure that is too far from its budget; status 1 if one is too high, or has none
+check() {
+    awk -v renew="bench/instructions.sh --renew" '
+        function compare(end, is, budget,    name, percent) {
+            split($2, part, "_")
+            name = sprintf("%s %s %s depth %d", part[1], $1, end, part[2] ? part[2] : 1)
+            percent = (is - budget) * 100 / budget
+            if (percent > 2) {
+                printf "FAILED %s: %d instructions, its budget is %d (%+.1f %%): make it cheaper, or say in the commit why it is worth it, and run %s\n", name, is, budget, percent, renew
+                bad = 1
+            } else if (percent < -5) {
+                printf "%s: %d instructions, its budget is %d (%+.1f %%): lower the budget: run %s\n", name, is, budget, percent, renew
+            } else {
+                printf "ok %s: %d instructions, its budget is %d (%+.1f %%)\n", name, is, budget, percent
+            }
+        }
+        NR == FNR && /^\[/ { fabric = substr($1, 2, length($1) - 2) }
+        NR == FNR && /requester/ { gsub(/[^ a-z0-9_]/, ""); requester[fabric, $1] = $3; responder[fabric, $1] = $5 }
+        NR == FNR { next }
+        !(($1, $2) in requester) { printf "FAILED %s over %s has no budget: run %s\n", $2, $1, renew; bad = 1; next }
+        { compare("Requester", $3, requester[$1, $2]); compare("Responder", $4, responder[$1, $2]) }
+        { delete requester[$1, $2] }
+        END {
+            for (left in requester) { sub(SUBSEP, " ", left); printf "FAILED %s has a budget and is not counted: run %s\n", left, renew; bad = 1 }
+            exit bad
+        }' $budgets -
 }
 
 # polled PROGRAM FILE COUNT: of one run, the instructions of the loop that polls; of those, in the device's library, and what that calls; and
@@ -172,6 +238,22 @@ compare() {
 if [ -n "$device" ]; then
     build dist
     on_device
+    exit
+fi
+if [ -n "$with_budgets" ]; then
+    # What valgrind shows to libc and to us as the CPU is the same on each machine that has these.
+    grep -qw avx2 /proc/cpuinfo || skipped "the budgets are of a CPU with AVX2, for which libc and we have other code"
+    of=$(sed -n 's/^rustc = "\(.*\)"$/\1/p' $budgets)
+    [ "$with_budgets" = renew ] || [ "$(compiler)" = "$of" ] ||
+        skipped "the budgets are of rustc $of, and this is $(compiler), which makes other code: bench/instructions.sh --renew"
+    build dist
+    count_budgets >"$counts/budgets"
+    if [ "$with_budgets" = renew ]; then
+        renew <"$counts/budgets" >"$counts/renewed"
+        cp "$counts/renewed" $budgets
+    else
+        check <"$counts/budgets"
+    fi
     exit
 fi
 for profile in "${profiles[@]}"; do

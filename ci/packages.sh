@@ -20,6 +20,7 @@ packages() {
             ;;
         hwloc) echo /usr/include/hwloc.h:libhwloc-dev /usr/include/libudev.h:libudev-dev pkg-config:pkg-config cc:gcc ;;
         fuzz) echo c++:g++ ;;
+        budgets) echo valgrind:valgrind ;;
         *) return 1 ;;
     esac
 }
@@ -49,7 +50,7 @@ if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     set -uo pipefail
     # shellcheck source=ci/usage.sh
     . "$(dirname "$0")/usage.sh"
-    [ $# -gt 0 ] || set -- captures wire clients interop hwloc fuzz
+    [ $# -gt 0 ] || set -- captures wire clients interop hwloc fuzz budgets
     for script; do packages "$script" >/dev/null || usage; done
     need "$@" || { echo "SKIPPED: $lacking"; exit 77; }
 fi

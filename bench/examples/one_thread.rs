@@ -1,195 +1,106 @@
-//! Calls with client and server in one thread, polled in turns, to count instructions. What `bench/instructions.sh` runs:
+//! Calls with client and server in one thread, polled in turns, to count instructions. `bench/instructions.sh` runs it:
 //!
-//! `valgrind --tool=callgrind target/release/examples/one_thread shm|verbs COUNT DEPTH [null|get|put]`, for two COUNTs; the
-//! difference of the totals by the difference of the COUNTs is what one Call costs at both ends together, or at one of them with
-//! `--toggle-collect='*client_turn*'` or `'*server_turn*'`. `get` has a Write chunk of 4 KiB, `put` a Read chunk, `null` none.
+//! `valgrind --tool=callgrind target/release/examples/one_thread shm|verbs COUNT DEPTH [KIND]`. With `--collect-atstart=no`,
+//! `--zero-before='*counted_from_here*'` and `--toggle-collect='*client_turn*'` (or `'*server_turn*'`), the total is what COUNT
+//! Calls cost at that end, after a warm-up.
 //!
-//! `verbs` is over libraries of nothing, those of the fabric's tests: what a device's library would execute is not in the sum
-//! when the table's functions are taken off. `one_thread device COUNT DEPTH ADDRESS PAUSE` is over this machine's RDMA device, whose
+//! | KIND | what is called |
+//! |---|---|
+//! | `null` | NULL of a program that has no other procedure |
+//! | `get`, `put` | a Call with a Write chunk of 4 KiB, and one with a Read chunk |
+//! | `getattr`, `read`, `write` | NFS on a file of a `mem:` export: 4 KiB by chunk, WRITE as UNSTABLE |
+//!
+//! `verbs` runs over libraries of nothing, those of the fabric's tests: take the functions of their table off, and no instruction of
+//! a device's library is in the sum. `one_thread device COUNT DEPTH ADDRESS PAUSE` runs over this machine's RDMA device, whose
 //! address that is; there a turn may find nothing. PAUSE, in microseconds between turns, makes such turns fewer.
 
-use std::thread;
 use std::time::Duration;
+use std::{hint, thread};
 
-use anyhow::Context;
+use anyhow::{Result, bail};
 use stag::fabric::verbs::{Verbs, VerbsConfig};
-use stag::nfs::client::{Null, Target};
+use stag::nfs::client::{Finished, Operation, Target};
 use stag::prelude::*;
-use stag::wire::xdr::Item;
+use stag::rpc::{CompletedCall, ConnectionId, Services};
 
 #[path = "../../engine/fabric/tests/fake/mod.rs"]
 mod fake;
+#[path = "one_thread/kinds.rs"]
+mod kinds;
 
-const PROGRAM: u32 = 100_003;
+use kinds::{Chunked, File, NfsCall, Null};
 
-/// Octets of a chunk.
-const DATA_LEN: u32 = 4096;
+/// Octets of payload memory at each end.
+const PAYLOAD_LEN: usize = 16 << 20;
 
-/// What is called: how a Call begins, and who answers it. A type, so that a NULL Call is counted without what the others need.
-trait Calls: Copy {
-    type Service: Service;
-    fn service(self, data: Shared) -> Self::Service;
-    fn begin<P: Provider>(
-        self,
-        client: &mut Engine<P, ()>,
-        target: &Target,
-        data: &Shared,
-        user: u64,
-    ) -> anyhow::Result<()>;
-}
+/// Calls before those that are counted. After them pools, tables and credits have the size that they keep.
+const WARM_UP: u64 = 256;
 
-impl Calls for Null {
-    type Service = Nothing;
+/// What is called: who answers it, how a Call begins and how it ends.
+///
+/// It is a type parameter, so that a NULL Call executes nothing that only the others need.
+trait Kind {
+    type Services: Services;
 
-    fn service(self, _: Shared) -> Nothing {
-        Nothing
+    fn services(&self, memory: &Memory) -> Result<Self::Services>;
+
+    /// Prepares the Calls, when the connection is there.
+    fn prepare<P: Provider>(&mut self, ends: &mut Ends<P, Self::Services>) -> Result<()> {
+        let _ = ends;
+        Ok(())
     }
 
     fn begin<P: Provider>(
-        self,
+        &mut self,
         client: &mut Engine<P, ()>,
-        target: &Target,
-        _: &Shared,
+        connection: ConnectionId,
         user: u64,
-    ) -> anyhow::Result<()> {
-        target.begin(client, &self, &mut Chunks::default(), user)?;
+    ) -> Result<()>;
+
+    fn end(&mut self, done: CompletedCall) -> Result<()> {
+        done.result?;
         Ok(())
     }
 }
 
-struct Nothing;
-
-impl Service for Nothing {
-    fn program(&self) -> u32 {
-        PROGRAM
-    }
-    fn versions(&self) -> (u32, u32) {
-        (3, 3)
-    }
-    fn procedure(&self, _: u32, _: u32) -> Option<&'static Procedure> {
-        None
-    }
-    fn call(&mut self, _: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        reply.system_error();
-        Outcome::Done
-    }
+/// Both ends and the time, which goes by in even steps once they are connected: the same is executed in each run.
+struct Ends<P, S> {
+    client: Engine<P, ()>,
+    server: Engine<P, S>,
+    connection: ConnectionId,
+    now: Duration,
 }
 
-/// Calls with a chunk: `opaque get()` and `void put(opaque)`.
-#[derive(Clone, Copy)]
-enum Chunked {
-    Get,
-    Put,
-}
-
-impl Calls for Chunked {
-    type Service = Object;
-
-    fn service(self, data: Shared) -> Object {
-        Object(data)
-    }
-
-    fn begin<P: Provider>(
-        self,
-        client: &mut Engine<P, ()>,
-        target: &Target,
-        data: &Shared,
-        user: u64,
-    ) -> anyhow::Result<()> {
-        let (procedure, mut chunks) = match self {
-            Chunked::Get => {
-                let buf = client.pools().payload.take_len(DATA_LEN as usize);
-                (1, Chunks::write(buf.context("no memory")?))
+impl<P: Provider, S: Services> Ends<P, S> {
+    /// Makes one Call and waits for its end.
+    fn ask<O: Operation>(
+        &mut self,
+        credentials: Credentials<'_>,
+        operation: &O,
+        mut chunks: Chunks,
+    ) -> Result<Finished> {
+        target(self.connection, credentials).begin(&mut self.client, operation, &mut chunks, 0)?;
+        loop {
+            self.pass();
+            if let Some(done) = self.client.completed() {
+                return Ok(Finished::new(done));
             }
-            Chunked::Put => (2, Chunks::read(data.clone())),
-        };
-        let request = Request {
-            program: PROGRAM,
-            version: 3,
-            procedure,
-            credentials: target.credentials,
-            user,
-            timeout: target.timeout,
-            results_len_max: 4,
-            retransmit: true,
-        };
-        client.call(target.connection, &request, &mut chunks, |writer| match self {
-            Chunked::Get => Ok(()),
-            Chunked::Put => writer.eligible_opaque_reduced(DATA_LEN).map(drop),
-        })?;
-        Ok(())
+        }
+    }
+
+    /// A pass of each end that begins no Call.
+    fn pass(&mut self) {
+        self.now += Duration::from_micros(1);
+        self.client.poll(self.now);
+        self.server.poll(self.now);
     }
 }
 
-/// What is got, and put in its place.
-struct Object(Shared);
-
-static GET: Procedure = Procedure { eligible_results: 1, ..Procedure::plain("GET") };
-static PUT: Procedure = Procedure { eligible_arguments: 1, ..Procedure::plain("PUT") };
-
-impl Service for Object {
-    fn program(&self) -> u32 {
-        PROGRAM
-    }
-    fn versions(&self) -> (u32, u32) {
-        (3, 3)
-    }
-    fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Procedure> {
-        [&GET, &PUT].get(procedure.wrapping_sub(1) as usize).copied()
-    }
-    fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        if call.procedure == 1 && reply.item(DATA_LEN) == Placement::Reduced {
-            reply.piece(self.0.clone());
-            reply.success(|writer| writer.eligible_opaque_reduced(DATA_LEN).map(drop));
-        } else if let Ok(Item::Reduced { index, .. }) = call.arguments().eligible_opaque(DATA_LEN)
-            && let Some(data) = call.placed(index).pieces.pop()
-        {
-            self.0 = data.share();
-            reply.success(|_| Ok(()));
-        } else {
-            reply.system_error();
-        }
-        Outcome::Done
-    }
+fn target(connection: ConnectionId, credentials: Credentials<'_>) -> Target<'_> {
+    Target { connection, credentials, timeout: Duration::from_secs(1) }
 }
 
-fn main() -> anyhow::Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
-        [_, _, _, "get"] => run(&words, Chunked::Get),
-        [_, _, _, "put"] => run(&words, Chunked::Put),
-        _ => run(&words, Null),
-    }
-}
-
-fn run(words: &[&str], what: impl Calls) -> anyhow::Result<()> {
-    let word = |at: usize| words.get(at).copied().unwrap_or_default();
-    let number = |at: usize, default: u64| words.get(at).map_or(Ok(default), |word| word.parse());
-    let load = Load { count: number(1, 100_000)?, depth: number(2, 1)?, pause: Duration::ZERO };
-    let config = VerbsConfig { completions: 4096, ..VerbsConfig::default() };
-    match word(0) {
-        "shm" => {
-            let open = || Shm::open(ShmConfig::default());
-            calls([open()?, open()?], &format!("one-thread-{}", std::process::id()), load, what)
-        }
-        "verbs" => {
-            // SAFETY: the table is of functions that do what libibverbs' and librdmacm's do.
-            let open = || unsafe { Verbs::open_with(&fake::FAKE, config.clone()) };
-            calls([open()?, open()?], "127.0.0.1:20049", load, what)
-        }
-        "device" => {
-            let open = || Verbs::open(config.clone());
-            let load = Load { pause: Duration::from_micros(number(4, 0)?), ..load };
-            calls([open()?, open()?], word(3), load, what)
-        }
-        _ => anyhow::bail!(
-            "one_thread shm|verbs COUNT DEPTH [null|get|put], or device COUNT DEPTH ADDRESS PAUSE"
-        ),
-    }
-}
-
-/// Calls in all, outstanding at once, and the time between turns.
+/// Calls that are counted, outstanding at once, and the time between turns.
 #[derive(Clone, Copy)]
 struct Load {
     count: u64,
@@ -197,23 +108,60 @@ struct Load {
     pause: Duration,
 }
 
-fn calls<P: Provider>(
-    mut providers: [P; 2],
-    address: &str,
-    load: Load,
-    what: impl Calls,
-) -> anyhow::Result<()> {
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        [_, _, _, "get"] => run(&words, Chunked::get()),
+        [_, _, _, "put"] => run(&words, Chunked::put()),
+        [_, _, _, "getattr"] => run(&words, File::new(NfsCall::Getattr)),
+        [_, _, _, "read"] => run(&words, File::new(NfsCall::Read)),
+        [_, _, _, "write"] => run(&words, File::new(NfsCall::Write)),
+        ["device", ..] | [_, _, _, "null"] | [_] | [_, _] | [_, _, _] => run(&words, Null),
+        _ => usage(),
+    }
+}
+
+fn usage() -> Result<()> {
+    bail!(
+        "one_thread shm|verbs COUNT DEPTH [null|get|put|getattr|read|write], or device COUNT DEPTH ADDRESS PAUSE"
+    )
+}
+
+fn run(words: &[&str], kind: impl Kind) -> Result<()> {
+    let number = |at: usize, default: u64| words.get(at).map_or(Ok(default), |word| word.parse());
+    let load = Load { count: number(1, 100_000)?, depth: number(2, 1)?, pause: Duration::ZERO };
+    let config = VerbsConfig { completions: 4096, ..VerbsConfig::default() };
+    match words[0] {
+        "shm" => {
+            let open = || Shm::open(ShmConfig::default());
+            calls([open()?, open()?], &format!("one-thread-{}", std::process::id()), load, kind)
+        }
+        "verbs" => {
+            // Whatever was posted is done at the next poll, so that Calls outstanding at once share a pass.
+            fake::with(|world| world.requests_per_poll = 256);
+            // SAFETY: the table is of functions that do what libibverbs' and librdmacm's do.
+            let open = || unsafe { Verbs::open_with(&fake::FAKE, config.clone()) };
+            calls([open()?, open()?], "127.0.0.1:20049", load, kind)
+        }
+        "device" => {
+            let open = || Verbs::open(config.clone());
+            let load = Load { pause: Duration::from_micros(number(4, 0)?), ..load };
+            calls([open()?, open()?], words.get(3).copied().unwrap_or_default(), load, kind)
+        }
+        _ => usage(),
+    }
+}
+
+fn calls<P: Provider>(mut providers: [P; 2], address: &str, load: Load, mut kind: impl Kind) -> Result<()> {
     let config = EngineConfig { connections_max: 1, receives_max: 80, ..EngineConfig::default() };
-    let memory = [Memory::new(&config, 1 << 20)?, Memory::new(&config, 1 << 20)?];
+    let memory = [Memory::new(&config, PAYLOAD_LEN)?, Memory::new(&config, PAYLOAD_LEN)?];
     for (provider, memory) in providers.iter_mut().zip(&memory) {
         provider.register(&memory.arena)?;
     }
-    let data =
-        memory.each_ref().map(|memory| memory.pools.payload.take_len(DATA_LEN as usize).map(Buf::share));
-    let [Some(data), Some(object)] = data else { anyhow::bail!("no memory") };
     let [client, server] = providers;
     let mut client = Engine::new(client, (), memory[0].pools.clone(), config, 1)?;
-    let mut server = Engine::new(server, (what.service(object),), memory[1].pools.clone(), config, 1)?;
+    let mut server = Engine::new(server, kind.services(&memory[1])?, memory[1].pools.clone(), config, 1)?;
     server.listen(address)?;
     let connection = client.connect(address)?;
     // A device takes its time to connect.
@@ -223,50 +171,71 @@ fn calls<P: Provider>(
         server.poll(clock.now());
         match client.connection_event() {
             Some(ConnectionEvent::Established { .. }) => break,
-            Some(event) => anyhow::bail!("{address}: {event:?}"),
+            Some(event) => bail!("{address}: {event:?}"),
             None => {}
         }
     }
-    // From here on time goes by in even steps, so that the same is executed each time.
-    let mut now = clock.now();
-    let target = Target { connection, credentials: Credentials::None, timeout: Duration::from_secs(1) };
+    let mut ends = Ends { client, server, connection, now: clock.now() };
+    kind.prepare(&mut ends)?;
+
+    let Load { count, depth, pause } = load;
     let (mut begun, mut ended, mut passes) = (0, 0, 0);
-    while ended < load.count {
+    let mut counted_from = None;
+    while ended < WARM_UP + count {
+        // All Calls that may be outstanding are: a pass that is counted ends as many Calls as it begins.
+        if counted_from.is_none() && ended >= WARM_UP {
+            counted_from = Some(ended);
+            passes = 0;
+            counted_from_here();
+        }
         passes += 1;
-        now += Duration::from_micros(1);
-        let load = Load { depth: load.depth.min(load.count - begun), ..load };
-        client_turn(&mut client, (&target, what, &data), now, load.depth, &mut begun, &mut ended)?;
-        pause(load.pause);
-        server_turn(&mut server, now);
-        pause(load.pause);
+        ends.now += Duration::from_micros(1);
+        client_turn(&mut ends, &mut kind, depth, &mut begun, &mut ended)?;
+        wait(pause);
+        server_turn(&mut ends);
+        wait(pause);
     }
-    println!("{ended} Calls in {passes} passes");
+    let counted = ended - counted_from.unwrap_or_default();
+    while ended < begun {
+        ends.pass();
+        while let Some(done) = ends.client.completed() {
+            kind.end(done)?;
+            ended += 1;
+        }
+    }
+    println!("{counted} Calls in {passes} passes");
     Ok(())
 }
 
-fn pause(time: Duration) {
+fn wait(time: Duration) {
     if !time.is_zero() {
         thread::sleep(time);
     }
 }
 
+/// Does nothing: callgrind sets its counters to zero here.
+#[inline(never)]
+fn counted_from_here() {
+    hint::black_box(());
+}
+
 /// A pass of the Requester: what was answered, and new Calls in its place.
 #[inline(never)]
-fn client_turn<P: Provider>(
-    client: &mut Engine<P, ()>,
-    (target, what, data): (&Target, impl Calls, &Shared),
-    now: Duration,
+fn client_turn<P: Provider, K: Kind>(
+    ends: &mut Ends<P, K::Services>,
+    kind: &mut K,
     depth: u64,
     begun: &mut u64,
     ended: &mut u64,
-) -> anyhow::Result<()> {
-    client.poll(now);
+) -> Result<()> {
+    let client = &mut ends.client;
+    client.poll(ends.now);
     while let Some(done) = client.completed() {
-        done.result?;
+        kind.end(done)?;
         *ended += 1;
     }
-    while *begun - *ended < depth && client.credits_available(target.connection) > 0 {
-        what.begin(client, target, data, *begun)?;
+    while *begun - *ended < depth && client.credits_available(ends.connection) > 0 {
+        kind.begin(client, ends.connection, *begun)?;
         *begun += 1;
     }
     client.ring_doorbells();
@@ -275,6 +244,6 @@ fn client_turn<P: Provider>(
 
 /// A pass of the Responder.
 #[inline(never)]
-fn server_turn<P: Provider, S: Service>(server: &mut Engine<P, (S,)>, now: Duration) {
-    server.poll(now);
+fn server_turn<P: Provider, S: Services>(ends: &mut Ends<P, S>) {
+    ends.server.poll(ends.now);
 }

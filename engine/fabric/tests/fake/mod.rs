@@ -83,6 +83,8 @@ pub(crate) struct World {
     pub(crate) is_iwarp: bool,
     /// Whether it has shared receive queues.
     pub(crate) has_srq: bool,
+    /// Work requests of each queue pair that one poll of a completion queue lets run.
+    pub(crate) requests_per_poll: usize,
     pub(crate) seen: Seen,
     /// Whether there is a device at all.
     pub(crate) has_device: bool,
@@ -358,6 +360,7 @@ impl World {
             has_windows: true,
             is_iwarp: false,
             has_srq: true,
+            requests_per_poll: 1,
             seen: Seen::default(),
             has_device: true,
             device,

@@ -479,7 +479,11 @@ pub(super) unsafe extern "C" fn poll_cq(
         if world.called("ibv_poll_cq").is_some() {
             return -1;
         }
-        world.progress();
+        for _ in 0..world.requests_per_poll {
+            if !world.progress() {
+                break;
+            }
+        }
         let queue = world.queues.get_mut(&(cq as usize)).expect("alive");
         let count = queue.done.len().min(count as usize);
         for (at, wc) in queue.done.drain(..count).enumerate() {

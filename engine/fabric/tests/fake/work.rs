@@ -130,25 +130,31 @@ impl World {
         self.pairs.get(&other).filter(|pair| !pair.is_broken).map(|_| other)
     }
 
-    /// Runs one work request of each queue pair, and on iWARP the answer to one Read.
-    pub(super) fn progress(&mut self) {
+    /// Runs one work request of each queue pair, and on iWARP the answer to one Read. `false`: nothing can run.
+    pub(super) fn progress(&mut self) -> bool {
+        let mut any = false;
         let names: Vec<usize> = self.pairs.keys().copied().collect();
         for name in names {
             let answered = self.pairs.get_mut(&name).and_then(|pair| pair.reads.pop_front());
-            if let Some(read) = answered
-                && let Ran::Waits = self.step(name, &read)
-            {
-                self.pairs.get_mut(&name).expect("it is alive").reads.push_front(read);
+            if let Some(read) = answered {
+                match self.step(name, &read) {
+                    Ran::Waits => self.pairs.get_mut(&name).expect("it is alive").reads.push_front(read),
+                    _ => any = true,
+                }
             }
             let next = self.pairs.get_mut(&name).and_then(|pair| pair.sends.pop_front());
             let Some(request) = next else { continue };
             let pair = self.pairs.get_mut(&name).expect("it has a Send");
             if self.is_iwarp && request.send.opcode == sys::IBV_WR_RDMA_READ {
                 pair.reads.push_back(request);
+                any = true;
             } else if let Ran::Waits = self.step(name, &request) {
                 self.pairs.get_mut(&name).expect("it is alive").sends.push_front(request);
+            } else {
+                any = true;
             }
         }
+        any
     }
 
     /// Runs one work request to its end, if it does not have to wait.
