@@ -19,7 +19,7 @@ use stag_rpc::{
     Services,
 };
 use stag_wire::nfs3::{self, PATH_LEN_MAX, POST_OP_ATTRIBUTES_LEN_MAX, Procedure};
-use stag_wire::xdr::{Decode, Encode, Item, Overflow, Reader, Reduced, Writer};
+use stag_wire::xdr::{Decode, Encode, Item, Reader, Reduced};
 use stag_wire::{mount3, nfsacl};
 
 use crate::binding::reply_len_max;
@@ -208,9 +208,7 @@ impl Target<'_> {
             results_len_max: operation.results_len_max(!chunks.write.is_empty()),
             retransmit: true,
         };
-        // Not generic: the engine's part of a Call is compiled once, not for each operation.
-        let encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow> = &|writer| writer.value(operation);
-        engine.call(self.connection, &request, chunks, encode)
+        engine.call(self.connection, &request, chunks, |writer| writer.value(operation))
     }
 }
 
