@@ -24,17 +24,24 @@
 //! A message with an xid that is in process is dropped (5531-e): over a reliable connection a
 //! retransmission can only be an error of the peer, and the one Reply answers both.
 
+mod call;
+#[cfg(test)]
+mod tests;
+
 use stag_wire::rpcrdma::{
     Answer, Direction, ERR_VERS_LEN, Emitter, Error, Fixed, HEADER_LEN_MIN, Header, Layout, MessageKind,
-    Procedure, Segment, VERSION, WriteChunk, emit_err_chunk, emit_err_vers, emit_plain, header_len,
+    Procedure, SINGLE_LEN, Segment, Single, SingleChunk, VERSION, emit_err_chunk, emit_err_vers, emit_plain,
+    header_len,
 };
 use stag_wire::xdr::Overflow;
 
 use crate::credits::Grant;
 use crate::parameters::Parameters;
 use crate::plain;
-use crate::reads::{self, ReadChunks};
+use crate::reads;
 pub use crate::reads::{ChunkError, Limits};
+use call::Chunks;
+pub use call::{Call, Payload};
 
 /// How a [`Responder`] is made.
 #[derive(Clone, Copy, Debug)]
@@ -76,82 +83,6 @@ pub enum Received<'m> {
     Dropped(Dropped),
     /// The connection must be closed.
     Close(Misuse),
-}
-
-/// A Call, as a view of its message. [`Responder::call`] makes it again from the kept message.
-#[derive(Clone, Copy, Debug)]
-pub struct Call<'m> {
-    /// Its name.
-    pub id: CallId,
-    /// Its Payload stream.
-    pub payload: Payload<'m>,
-    xid: u32,
-    /// `None` without chunks.
-    header: Option<Header<'m>>,
-}
-
-/// Where the Payload stream of a Call is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payload<'m> {
-    /// In the message.
-    Inline(&'m [u8]),
-    /// In the Position Zero Read chunk: pull this many octets, then ask [`Responder::handle_pulled`].
-    Long(u32),
-}
-
-impl<'m> Call<'m> {
-    /// The xid.
-    #[inline]
-    #[must_use]
-    pub fn xid(&self) -> u32 {
-        self.xid
-    }
-
-    /// Whether the Call has no chunk at all: nothing to pull, nothing to write to.
-    #[inline]
-    #[must_use]
-    pub fn is_plain(&self) -> bool {
-        self.header.is_none()
-    }
-
-    /// The segments of the Position Zero Read chunk.
-    pub fn long_segments(&self) -> impl Iterator<Item = Segment> + Clone + use<'m> {
-        reads::segments_at(self.header().read_list(), 0)
-    }
-
-    /// The other Read chunks, ascending by Position. They fit into the Payload stream and do not overlap;
-    /// whether they are where the arguments have their items, only the decoder can tell: GARBAGE_ARGS if
-    /// not (8166-4.5.2-b), or [`Responder::refuse`] if the item is not eligible (8166-6.1-c).
-    #[inline]
-    pub fn read_chunks(&self) -> ReadChunks<'m> {
-        ReadChunks::new(self.header().read_list())
-    }
-
-    /// The Write chunk for the eligible result item number `item` of the Reply, counted from 0 in Payload
-    /// order. `None`: the item goes into the Payload stream, because there is no chunk for it or an empty
-    /// one (8166-4.3.2.3).
-    ///
-    /// Items are counted by the results that can have one (8267-X-1): one that failed counts, with length 0.
-    #[inline]
-    #[must_use]
-    pub fn write_chunk(&self, item: usize) -> Option<WriteChunk<'m>> {
-        self.header?.write_list().nth(item).filter(|chunk| !chunk.is_empty())
-    }
-
-    /// The Reply chunk, for [`Form::long`] Replies.
-    #[inline]
-    #[must_use]
-    pub fn reply_chunk(&self) -> Option<WriteChunk<'m>> {
-        self.header?.reply_chunk()
-    }
-
-    #[inline]
-    fn header(&self) -> Header<'m> {
-        match self.header {
-            Some(header) => header,
-            None => plain::header(),
-        }
-    }
 }
 
 /// An RDMA_ERROR to send. Small, and complete: the Call it answers is over.
@@ -257,6 +188,17 @@ enum State {
     Called,
 }
 
+/// Where the chunk lists of a Call in process are.
+#[derive(Clone, Copy, Debug)]
+enum Lists {
+    /// There are none: the Reply needs nothing of the message.
+    Absent,
+    /// Here, because they hold no more than this.
+    Single(SingleChunk),
+    /// In the Call's message.
+    Message(Layout),
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     xid: u32,
@@ -265,10 +207,7 @@ struct Slot {
     state: State,
     /// Where the slot is in the list of xids in process.
     place: u32,
-    /// Whether the Call has no chunks: its Reply then needs nothing of the message.
-    plain: bool,
-    /// Where the chunk lists are in the Call's message.
-    layout: Layout,
+    lists: Lists,
     /// The handle to invalidate with the Reply.
     invalidate: Option<u32>,
 }
@@ -304,8 +243,7 @@ impl Responder {
             generation: 0,
             state: State::Free,
             place: 0,
-            plain: true,
-            layout: plain::header().layout(),
+            lists: Lists::Absent,
             invalidate: None,
         };
         Self {
@@ -365,16 +303,16 @@ impl Responder {
     pub fn handle_receive<'m>(&mut self, message: &'m [u8]) -> Received<'m> {
         self.grant.receive_consumed();
         let Some(plain) = plain::parse(message, plain::CALL) else {
-            return match self.receive(message) {
+            return match self.receive_chunked(message) {
                 Ok(call) => Received::Call(call),
                 Err(refusal) => self.answer(message, refusal),
             };
         };
         match self.start(plain.xid, plain.credits) {
             Ok(id) => {
-                self.slots[id.index()].plain = true;
+                self.slots[id.index()].lists = Lists::Absent;
                 let payload = Payload::Inline(plain.stream);
-                Received::Call(Call { id, xid: plain.xid, payload, header: None })
+                Received::Call(Call { id, xid: plain.xid, payload, chunks: Chunks::None })
             }
             Err(refusal) => self.answer(message, refusal),
         }
@@ -418,6 +356,37 @@ impl Responder {
 
     /// Takes in a message that is not the plainest of Calls.
     #[inline(never)]
+    fn receive_chunked<'m>(&mut self, message: &'m [u8]) -> Result<Call<'m>, Refusal> {
+        let Some((single, stream)) = self.parse_single(message) else { return self.receive(message) };
+        let id = self.start(single.xid, single.credits)?;
+        let slot = &mut self.slots[id.index()];
+        slot.lists = Lists::Single(single.chunk);
+        if self.parameters.remote_invalidation {
+            slot.invalidate = Some(single.chunk.segment().handle);
+        }
+        let (payload, chunks) = (Payload::Inline(stream), Chunks::Single(single.chunk, message));
+        Ok(Call { id, xid: single.xid, payload, chunks })
+    }
+
+    /// Splits off the header of a Call with one chunk of one segment, if [`Responder::receive`] would take it in. `None`
+    /// says nothing about the message.
+    #[inline]
+    fn parse_single<'m>(&self, message: &'m [u8]) -> Option<(Single, &'m [u8])> {
+        let (single, stream) = Single::parse(message)?;
+        let limits = &self.limits;
+        let allowed = match single.chunk {
+            SingleChunk::Write(_) => limits.write_chunks > 0,
+            SingleChunk::Read(read) => {
+                limits.read_chunks > 0
+                    && read.position as usize <= stream.len()
+                    && read.segment.length <= limits.chunk_len.min(limits.pull_len)
+            }
+        };
+        let is_call = plain::start(stream) == Some((single.xid, plain::CALL));
+        (is_call && allowed && limits.segments > 0).then_some((single, stream))
+    }
+
+    /// Takes in a message with any header.
     fn receive<'m>(&mut self, message: &'m [u8]) -> Result<Call<'m>, Refusal> {
         let (header, stream) =
             Header::parse_limited(message, self.limits.segments).map_err(Refusal::Header)?;
@@ -428,12 +397,11 @@ impl Responder {
         self.check_chunks(&header, stream).map_err(Refusal::Chunks)?;
         let id = self.start(header.xid(), header.credits())?;
         let slot = &mut self.slots[id.index()];
-        slot.plain = false;
-        slot.layout = header.layout();
+        slot.lists = Lists::Message(header.layout());
         if self.parameters.remote_invalidation {
             slot.invalidate = only_handle(&header);
         }
-        Ok(Call { id, xid: header.xid(), payload: payload(&header, stream), header: Some(header) })
+        Ok(Call { id, xid: header.xid(), payload: payload(&header, stream), chunks: Chunks::Lists(header) })
     }
 
     /// Gives a Call its slot, if the peer may have one more in process.
@@ -500,13 +468,18 @@ impl Responder {
     #[must_use]
     pub fn call<'m>(&self, id: CallId, message: &'m [u8]) -> Option<Call<'m>> {
         let slot = self.slot(id)?;
-        if slot.plain {
-            let payload = Payload::Inline(message.get(HEADER_LEN_MIN..)?);
-            return Some(Call { id, xid: slot.xid, payload, header: None });
-        }
-        let header = Header::with_layout(message, slot.layout)?;
-        let stream = message.get(header.layout().header_len()..)?;
-        Some(Call { id, xid: slot.xid, payload: payload(&header, stream), header: Some(header) })
+        let (payload, chunks) = match slot.lists {
+            Lists::Absent => (Payload::Inline(message.get(HEADER_LEN_MIN..)?), Chunks::None),
+            Lists::Single(chunk) => {
+                (Payload::Inline(message.get(SINGLE_LEN..)?), Chunks::Single(chunk, message))
+            }
+            Lists::Message(layout) => {
+                let header = Header::with_layout(message, layout)?;
+                let stream = message.get(header.layout().header_len()..)?;
+                (payload(&header, stream), Chunks::Lists(header))
+            }
+        };
+        Some(Call { id, xid: slot.xid, payload, chunks })
     }
 
     /// The Payload stream of a Long Call was pulled: checks that it is a Call with the header's xid. If not,
@@ -536,29 +509,33 @@ impl Responder {
         payload_len: u32,
     ) -> Result<Form, ReplyError> {
         let slot = self.slot(id).ok_or(ReplyError::Stale)?;
-        let threshold = self.parameters.reply_threshold;
-        if slot.plain {
-            let header_len = HEADER_LEN_MIN as u32;
-            // A threshold is at least 1 KiB.
-            if payload_len > threshold - header_len {
-                return Err(ReplyError::NoReplyChunk);
+        let header_len = match slot.lists {
+            Lists::Absent | Lists::Single(SingleChunk::Read(_)) => HEADER_LEN_MIN as u32,
+            Lists::Single(SingleChunk::Write(segment)) => {
+                if items.first().is_some_and(|&len| len > segment.length) {
+                    return Err(ReplyError::WriteChunk { item: 0 });
+                }
+                SINGLE_LEN as u32
             }
-            return Ok(Form { long: false, header_len, payload_len });
+            Lists::Message(layout) => return self.plan_repeated(layout, message, items, payload_len),
+        };
+        // A threshold is at least 1 KiB.
+        if payload_len > self.parameters.reply_threshold - header_len {
+            return Err(ReplyError::NoReplyChunk);
         }
-        self.plan_repeated(id, message, items, payload_len)
+        Ok(Form { long: false, header_len, payload_len })
     }
 
-    /// As [`Responder::plan_reply`], for a Call with chunks.
+    /// As [`Responder::plan_reply`], for a Call with any lists.
     #[inline(never)]
     fn plan_repeated(
         &self,
-        id: CallId,
+        layout: Layout,
         message: &[u8],
         items: &[u32],
         payload_len: u32,
     ) -> Result<Form, ReplyError> {
-        let slot = self.slot(id).ok_or(ReplyError::Stale)?;
-        let header = Header::with_layout(message, slot.layout).ok_or(ReplyError::Stale)?;
+        let header = Header::with_layout(message, layout).ok_or(ReplyError::Stale)?;
         let header_len = repeated_len(&header, items)?;
         let threshold = self.parameters.reply_threshold;
         if header_len > threshold {
@@ -594,12 +571,22 @@ impl Responder {
         out: &mut [u8],
     ) -> Result<Emitted, ReplyError> {
         let slot = self.slot(id).ok_or(ReplyError::Stale)?;
-        let header_len = if slot.plain {
-            let xid = slot.xid;
-            emit_plain(out, xid, self.grant.renew(false)).map(|_| HEADER_LEN_MIN)
-        } else {
-            let header = Header::with_layout(message, slot.layout).ok_or(ReplyError::Stale)?;
-            emit_repeated(&header, items, form, self.grant.renew(false), out)
+        let (xid, lists) = (slot.xid, slot.lists);
+        let header_len = match lists {
+            Lists::Absent | Lists::Single(SingleChunk::Read(_)) => {
+                emit_plain(out, xid, self.grant.renew(false)).map(|_| HEADER_LEN_MIN)
+            }
+            Lists::Single(SingleChunk::Write(segment)) => {
+                let length = items.first().copied().unwrap_or(0);
+                assert!(length <= segment.length, "the chunk holds the item, as planned");
+                let chunk = SingleChunk::Write(Segment { length, ..segment });
+                let single = Single { xid, credits: self.grant.renew(false), chunk };
+                single.emit(out).map(|_| SINGLE_LEN)
+            }
+            Lists::Message(layout) => {
+                let header = Header::with_layout(message, layout).ok_or(ReplyError::Stale)?;
+                emit_repeated(&header, items, form, self.grant.renew(false), out)
+            }
         };
         let header_len =
             header_len.expect("`out` holds the header, and the chunks hold the items, as planned");
