@@ -583,6 +583,25 @@ pub trait Provider {
         parts: &[ReadPart],
     ) -> Result<(), Refused<ReadRequest>>;
 
+    /// Sends `buf` at once, where that leaves nothing to wait for: as [`Provider::post_send`], but without a completion. When
+    /// it returns `true`, the Writes that were posted before it are done as well, and none of their memory is in use.
+    ///
+    /// `false`: nothing happened, and [`Provider::post_send`] does it, or says what is wrong.
+    fn send_at_once(&mut self, queue_pair: QueuePairId, buf: &Buf, invalidate: Option<Handle>) -> bool {
+        let _ = (queue_pair, buf, invalidate);
+        false
+    }
+
+    /// Does the RDMA Reads of `parts` into `target` at once, where the peer's memory is in reach: what
+    /// [`Provider::post_read`] would do, but without a completion. It may overtake requests that were posted before.
+    ///
+    /// `false`: not now, or not here, or `parts` are refused. Nothing was posted and nothing has failed; what `target` holds
+    /// is not defined. [`Provider::post_read`] does it then, or says what is wrong.
+    fn read_at_once(&mut self, queue_pair: QueuePairId, target: &mut Buf, parts: &[ReadPart]) -> bool {
+        let _ = (queue_pair, target, parts);
+        false
+    }
+
     /// Lets the peer of `queue_pair` touch `exposed`, and returns the segment that names its first octet.
     /// A Send posted afterwards on the same queue pair may carry it.
     fn expose(

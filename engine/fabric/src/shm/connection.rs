@@ -174,11 +174,9 @@ impl QueuePair {
 
     /// Sends a message if nothing stands in its way: most do not. `false`: nothing happened.
     #[inline(always)]
-    pub(super) fn send_now(&mut self, request: &SendRequest) -> bool {
-        let len = request.buf.len();
-        if request.signaled
-            || request.invalidate.is_some()
-            || !matches!(self.phase, Phase::Open)
+    pub(super) fn send_now(&mut self, buf: &Buf, invalidate: Option<Handle>) -> bool {
+        let len = buf.len();
+        if !matches!(self.phase, Phase::Open)
             || !self.pending.is_empty()
             || len > self.capacity.send_len_max as usize
         {
@@ -188,7 +186,13 @@ impl QueuePair {
         if !link.producer.fits_surely(len) {
             return false;
         }
-        link.send(&request.buf, None);
+        // Last, because it cannot be taken back.
+        if let Some(handle) = invalidate
+            && !link.binds.forget(handle)
+        {
+            return false;
+        }
+        link.send(buf, invalidate);
         true
     }
 
@@ -334,26 +338,23 @@ impl QueuePair {
         if full {
             return Err(Refused { request, error: PostError::Full });
         }
-        let room = request.target.len() as u64;
-        let fits = |part: &ReadPart| u64::from(part.at) + u64::from(part.len) <= room;
-        if parts.len() > crate::READ_PARTS_MAX || !parts.iter().all(fits) {
+        if !is_within(parts, &request.target) {
             return Err(Refused { request, error: PostError::TooLong });
         }
         let ReadRequest { id, mut target } = request;
-        let result = parts.iter().try_for_each(|part| {
-            let from = link.access(part.source, part.len as usize, Access::Read)?;
-            // SAFETY: `from` is mapped for `len` bytes (`Binds`), and the peer keeps off while the span lasts
-            // (`order`). `at + len` is at most the target's length, as checked above, and the target is ours
-            // alone, so they do not overlap.
-            unsafe {
-                let to = target.as_mut_ptr().add(part.at as usize);
-                std::ptr::copy_nonoverlapping(from.cast_const(), to, part.len as usize);
-            }
-            Ok(())
-        });
+        let result = read(link, &mut target, parts);
         self.outstanding += 1;
         self.complete(id, Completed::Read(target), result, local);
         Ok(result.map_err(DisconnectReason::Work))
+    }
+
+    /// Fills `target` now, if the queue pair is in use and nothing waits. `false`: nothing else changed.
+    #[inline]
+    pub(super) fn read_at_once(&mut self, target: &mut Buf, parts: &[ReadPart]) -> bool {
+        if !self.pending.is_empty() || !is_within(parts, target) {
+            return false;
+        }
+        self.open().is_some_and(|link| read(link, target, parts).is_ok())
     }
 
     #[inline]
@@ -749,6 +750,31 @@ impl Drop for QueuePair {
         }
         self.exposures.forget_waiting();
     }
+}
+
+/// Whether `parts` may be read into `target`.
+#[inline(always)]
+fn is_within(parts: &[ReadPart], target: &Buf) -> bool {
+    let room = target.len() as u64;
+    let fits = |part: &ReadPart| u64::from(part.at) + u64::from(part.len) <= room;
+    parts.len() <= crate::READ_PARTS_MAX && parts.iter().all(fits)
+}
+
+/// Copies `parts` of the peer's memory into `target`.
+#[inline(always)]
+fn read(link: &mut Link, target: &mut Buf, parts: &[ReadPart]) -> Result<(), WorkError> {
+    assert!(is_within(parts, target), "the parts are checked before");
+    parts.iter().try_for_each(|part| {
+        let from = link.access(part.source, part.len as usize, Access::Read)?;
+        // SAFETY: `from` is mapped for `len` bytes (`Binds`), and the peer keeps off while the span lasts
+        // (`order`). `at + len` is at most the target's length, as checked above, and the target is ours
+        // alone, so they do not overlap.
+        unsafe {
+            let to = target.as_mut_ptr().add(part.at as usize);
+            std::ptr::copy_nonoverlapping(from.cast_const(), to, part.len as usize);
+        }
+        Ok(())
+    })
 }
 
 /// Takes a BIND record. `false`: it makes no sense.

@@ -189,17 +189,15 @@ impl Provider for Shm {
         if self.ours.region(request.buf.location().arena).is_none() {
             return Err(Refused { request, error: PostError::NotRegistered });
         }
-        let Some(pair) = find(&mut self.slots, queue_pair) else {
-            return Err(Refused { request, error: PostError::NotConnected });
-        };
-        if !pair.send_now(&request) {
+        if request.signaled || !self.send_now(queue_pair, &request.buf, request.invalidate) {
             return self.post_send_slow(queue_pair, request);
         }
-        if !pair.is_dirty {
-            pair.is_dirty = true;
-            self.dirty.push(queue_pair.index);
-        }
         Ok(())
+    }
+
+    #[inline]
+    fn send_at_once(&mut self, queue_pair: QueuePairId, buf: &Buf, invalidate: Option<Handle>) -> bool {
+        self.ours.region(buf.location().arena).is_some() && self.send_now(queue_pair, buf, invalidate)
     }
 
     #[inline]
@@ -235,6 +233,21 @@ impl Provider for Shm {
         };
         self.posted(queue_pair.index, result);
         Ok(())
+    }
+
+    #[inline]
+    fn read_at_once(&mut self, queue_pair: QueuePairId, target: &mut Buf, parts: &[ReadPart]) -> bool {
+        if self.ours.region(target.location().arena).is_none() {
+            return false;
+        }
+        let Some(pair) = find(&mut self.slots, queue_pair) else { return false };
+        let is_done = pair.read_at_once(target, parts);
+        // The doorbell ends the span of the accesses, also of those before one that was refused.
+        if !pair.is_dirty {
+            pair.is_dirty = true;
+            self.dirty.push(queue_pair.index);
+        }
+        is_done
     }
 
     #[inline]
@@ -403,6 +416,20 @@ impl Shm {
             }
         }
         Some(event)
+    }
+
+    /// Sends a message if nothing stands in its way. `false`: nothing happened.
+    #[inline]
+    fn send_now(&mut self, queue_pair: QueuePairId, buf: &Buf, invalidate: Option<Handle>) -> bool {
+        let Some(pair) = find(&mut self.slots, queue_pair) else { return false };
+        if !pair.send_now(buf, invalidate) {
+            return false;
+        }
+        if !pair.is_dirty {
+            pair.is_dirty = true;
+            self.dirty.push(queue_pair.index);
+        }
+        true
     }
 
     /// Posts a Send that `send_now` does not take.

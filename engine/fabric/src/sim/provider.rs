@@ -449,6 +449,12 @@ impl Provider for Sim {
         })
     }
 
+    fn read_at_once(&mut self, queue_pair: QueuePairId, target: &mut Buf, parts: &[ReadPart]) -> bool {
+        let mut state = self.world.0.borrow_mut();
+        own(&mut state, self.device).arenas.contains(&target.location().arena)
+            && state.read_at_once(self.end(queue_pair), target, parts)
+    }
+
     fn expose(
         &mut self,
         queue_pair: QueuePairId,

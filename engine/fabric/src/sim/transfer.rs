@@ -6,7 +6,7 @@ use super::device::Slots;
 use super::exposure::{Access, Invalidated};
 use super::queue_pair::{End, Part, Payload, Phase, Receive, Verb, Work};
 use super::world::{Happening, State};
-use crate::{Completed, DisconnectReason, Exposed, Handle, WorkError};
+use crate::{Completed, DisconnectReason, Exposed, Handle, ReadPart, WorkError};
 
 /// Pieces that one transfer is cut into, at most.
 const PIECES_MAX: u64 = 4;
@@ -156,6 +156,34 @@ impl State {
         if all_done {
             self.executed(from, sequence);
         }
+    }
+
+    /// Reads `parts` of the peer's memory with no request and in no time, at random, if it lets them be read. `false`: nothing
+    /// else has changed.
+    pub(super) fn read_at_once(&mut self, from: End, target: &mut [u8], parts: &[ReadPart]) -> bool {
+        if self.queue_pair(from).is_none_or(|found| found.phase != Phase::Established) {
+            return false;
+        }
+        let Some(peer) = self.reachable_peer(from) else { return false };
+        if self.devices[peer.device].as_ref().is_none_or(|device| device.readable.is_some())
+            || !self.random.happens(self.plan.in_place)
+        {
+            return false;
+        }
+        parts.iter().all(|part| {
+            let &ReadPart { at, len, source } = part;
+            let range = at as usize..at as usize + len as usize;
+            let (Some(target), Some(found)) = (target.get_mut(range), self.queue_pair_mut(peer)) else {
+                return false;
+            };
+            if !found.exposures.begin(source, len.into(), Access::Read) {
+                return false;
+            }
+            let octets = found.exposures.readable(source, 0, len);
+            let is_there = octets.map(|octets| target.copy_from_slice(octets)).is_some();
+            self.end_access(peer, source.handle);
+            is_there
+        })
     }
 
     fn refuse_access(&mut self, from: End, peer: End, sequence: u64) {

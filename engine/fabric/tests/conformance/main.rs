@@ -4,6 +4,7 @@
 //! them a test of each provider. On `sim` a case runs for several seeds, on a calm fabric and on one that
 //! takes every liberty that it has.
 
+mod at_once;
 mod bench;
 mod capacity;
 mod devices;
@@ -78,6 +79,10 @@ conformance! {
         a_message_that_is_left_is_not_overtaken
         messages_are_built_in_place
         what_is_not_plain_is_not_shown
+    }
+    at_once {
+        reads_at_once
+        sends_at_once
     }
     transfers {
         writes_land_before_the_send_behind_them
