@@ -7,15 +7,14 @@ use stag_fabric::{Handle, Provider, READ_PARTS_MAX, ReadPart, ReadRequest, Remot
 use stag_memory::{Buf, Pool};
 use stag_proto::responder;
 use stag_proto::span::Cursor;
-use stag_wire::rpc::CallHeader;
-use stag_wire::rpcrdma::Segment;
-use stag_wire::xdr::{Reader, Reduced};
+use stag_wire::rpcrdma::{ReadSegment, Segment, SingleChunk};
+use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
 use crate::server::pushing::Posted;
 use crate::server::transit::{self, TransitShare};
 use crate::service::call::{Placed, PlacedPieces};
-use crate::service::{Lookup, Services};
+use crate::service::dispatch::Route;
 use crate::state::Core;
 
 /// Data Read chunks of one Call at most. NFS has one; custom programs may have more.
@@ -245,13 +244,9 @@ impl Pull {
     }
 }
 
-/// Whether a Call's data chunks are worth pulling: its procedure is served, and may have so many.
-pub(crate) fn may_pull<S: Services>(services: &S, stream: &[u8], chunks: usize) -> bool {
-    let Ok(header) = CallHeader::parse(&mut Reader::new(stream)) else { return false };
-    match services.lookup(header.program, header.version, header.procedure) {
-        Lookup::Found { procedure, .. } => chunks <= usize::from(procedure.eligible_arguments),
-        _ => false,
-    }
+/// Whether a Call's data chunks are worth pulling: a service answers it, and may have so many.
+pub(crate) fn may_pull(routed: &Route<'_>, chunks: usize) -> bool {
+    matches!(routed, Route::Run(run) if chunks <= usize::from(run.procedure.eligible_arguments))
 }
 
 /// Plans to pull the Payload stream of a Long Call.
@@ -262,6 +257,14 @@ pub(crate) fn plan_long<P>(core: &mut Core<P>, pull: &mut Pull, len: u32) {
 
 /// Plans to pull all data chunks.
 pub(crate) fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &responder::Call<'_>) {
+    if let Some(SingleChunk::Read(read)) = call.single() {
+        let len = read.segment.length;
+        core.statistics.read_chunks += 1;
+        pull.reduced.push(Reduced::read_chunk(0, read.position, len));
+        pull.items.push(Placed { pieces: PlacedPieces::new(), len });
+        pull.wanted.push(Wanted { chunk: Some(0), start: 0, end: len });
+        return;
+    }
     for (index, chunk) in (0u8..).zip(call.read_chunks().take(READ_CHUNKS_MAX)) {
         core.statistics.read_chunks += 1;
         pull.reduced.push(Reduced::read_chunk(u32::from(index), chunk.position, chunk.len));
@@ -421,6 +424,36 @@ fn take<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull, pages:
     true
 }
 
+/// Reads a Call's only chunk, of one segment, into memory of its own, if that is there by the rules of [`place_wanted`], and
+/// if the fabric reads at once. Returns the memory, and the pages that are to be counted for it.
+#[inline(always)]
+pub(crate) fn read_at_once<P: Provider>(
+    core: &mut Core<P>,
+    share: &TransitShare,
+    id: ConnectionId,
+    read: ReadSegment,
+) -> Option<(Buf, usize)> {
+    let Segment { handle, length: len, offset } = read.segment;
+    let pool = &core.pools.payload;
+    let pages = transit::pages(pool, len as usize);
+    // A peer that has not shown that it answers, and all that waits, are for the general way.
+    if !share.is_trusted
+        || share.is_suspended
+        || pages == 0
+        || core.transit.obstacle(share, pool, pages, 0).is_some()
+    {
+        return None;
+    }
+    let mut buf = pool.take_len(len as usize)?;
+    let source = RemoteSegment { handle: Handle(handle), offset };
+    if !core.provider.read_at_once(id, &mut buf, &[ReadPart { at: 0, len, source }]) {
+        return None;
+    }
+    core.statistics.read_chunks += 1;
+    core.statistics.read_bytes += u64::from(len);
+    Some((buf, pages))
+}
+
 /// Posts those of a Call's Reads that are not posted yet.
 pub(crate) fn post_reads<P: Provider>(
     core: &mut Core<P>,
@@ -440,13 +473,14 @@ pub(crate) fn post_reads<P: Provider>(
             return Posted::Full;
         }
         let mut parts: ArrayVec<ReadPart, READ_PARTS_MAX> = ArrayVec::new();
-        match incoming.chunk {
-            None => cut(call.long_segments(), incoming, &mut parts),
-            Some(chunk) => {
+        match (incoming.chunk, call.single()) {
+            (Some(_), Some(SingleChunk::Read(read))) => cut([read.segment].into_iter(), incoming, &mut parts),
+            (Some(chunk), _) => {
                 if let Some(chunk) = call.read_chunks().nth(usize::from(chunk)) {
                     cut(chunk.segments(), incoming, &mut parts);
                 }
             }
+            (None, _) => cut(call.long_segments(), incoming, &mut parts),
         }
         // Else a handler would see what was in the memory before.
         if parts.iter().map(|part| part.len).sum::<u32>() != incoming.len {

@@ -7,18 +7,37 @@ use stag_proto::span::Cursor;
 use stag_wire::rpcrdma::Segment;
 
 use crate::ConnectionId;
-use crate::server::draft::{Draft, PlannedWrite};
+use crate::server::draft::{Draft, PlannedWrite, transit_pages};
 use crate::state::Core;
 
 /// How posting went.
 pub(crate) enum Posted {
     All,
+    /// All of it, and nothing of it is in use any more: no completion comes.
+    Done,
     /// The send queue is full: try again later.
     Full,
     /// The queue pair takes no more work: the connection is ending.
     Refused,
     /// What is to be posted is not there: a defect of this engine.
     Faulty(&'static str),
+}
+
+/// Plans the Write of a Reply's only result, in one piece, to the only segment of the Call's chunks. `false`: it is not so,
+/// and nothing is planned.
+#[inline(always)]
+pub(crate) fn plan_write<P>(core: &mut Core<P>, segment: Segment, draft: &mut Draft) -> bool {
+    let ([item], [piece]) = (&draft.items[..], &draft.pieces[..]) else { return false };
+    let len = piece.len();
+    if !item.reduced || len == 0 || len != item.len as usize || item.len > segment.length {
+        return false;
+    }
+    draft.pages = transit_pages(piece) as u32;
+    let target = RemoteSegment { handle: Handle(segment.handle), offset: segment.offset };
+    draft.writes.push(PlannedWrite { source: draft.pieces.pop(), target });
+    core.statistics.write_chunks += 1;
+    core.statistics.write_bytes += len as u64;
+    true
 }
 
 /// Cuts a Reply's reduced results, and its Payload if it is long, into RDMA Writes.
@@ -100,6 +119,9 @@ pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draf
     let Some(buf) = draft.send.take() else { return Posted::Faulty("a Reply was posted already") };
     // Before a connection is ended in order, its last Reply has to be there; and memory is counted until it is taken.
     let signaled = draft.is_signaled(core.stopping);
+    if signaled && core.provider.send_at_once(id, &buf, draft.invalidate) {
+        return Posted::Done;
+    }
     let request = SendRequest { id: draft.id, buf, invalidate: draft.invalidate, signaled };
     match core.provider.post_send(id, request) {
         Ok(()) => Posted::All,

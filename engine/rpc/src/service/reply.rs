@@ -94,10 +94,10 @@ impl Reply<'_> {
         match self.chunks {
             Some(call) => {
                 if index < usize::from(self.eligible)
-                    && let Some(chunk) = call.write_chunk(index)
+                    && let Some(room) = call.write_room(index)
                 {
                     reduced = true;
-                    if chunk.total_len() < u64::from(len) {
+                    if room < u64::from(len) {
                         self.draft.verdict = Verdict::TooLong;
                     }
                 }

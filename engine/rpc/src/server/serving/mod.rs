@@ -6,18 +6,17 @@
 //!                                                                           └▶ later ─┘
 //! ```
 
+mod answering;
 mod pulls;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
-use stag_fabric::{Handle, Peer, Provider};
+use stag_fabric::{Peer, Provider};
 use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
-use stag_proto::responder::{
-    self, CallId, Config, ErrorReply, Limits, Payload, Received, Refused, ReplyError, Responder,
-};
+use stag_proto::responder::{self, CallId, Config, Limits, Payload, Received, Refused, Responder};
+use stag_wire::rpcrdma::SingleChunk;
 use stag_wire::xdr::{Reader, Reduced};
 
 use crate::ConnectionId;
@@ -26,13 +25,11 @@ use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::fault::fault;
 use crate::in_place::Begun;
 use crate::server::client_log::ClientHost;
-use crate::server::doomed::reply_id;
-use crate::server::draft::{Draft, Verdict};
+use crate::server::draft::Draft;
 use crate::server::duplicates::Known;
 use crate::server::eviction::ConnectionUse;
 use crate::server::progress::Progress;
-use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, plan_chunks, plan_long};
-use crate::server::pushing::{Posted, plan_writes, post_draft};
+use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, read_at_once};
 use crate::server::transit::TransitShare;
 use crate::server::usage::Usage;
 use crate::service::call::Placed;
@@ -85,6 +82,15 @@ pub(crate) struct Serving {
     progress: Progress,
     /// Whose machine it is.
     pub(crate) host: ClientHost,
+}
+
+/// A Call that is here with its Payload stream, and where it came in.
+struct Arrived<'a> {
+    id: ConnectionId,
+    peer: Option<&'a Peer>,
+    call: &'a responder::Call<'a>,
+    message: &'a Buf,
+    stream: &'a [u8],
 }
 
 /// What became of a Call that was run.
@@ -280,41 +286,42 @@ impl Serving {
             return self.refuse(core, id, call_id, Refused::EndedConnection).map(|_| ());
         }
         if let Payload::Inline(stream) = call.payload {
-            let chunks = if call.is_plain() { 0 } else { call.read_chunks().count() };
-            if chunks == 0 {
+            let chunks = call.read_chunk_count();
+            let read = match call.single() {
+                Some(SingleChunk::Read(read)) => Some(read),
+                _ => None,
+            };
+            let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
+            let routed = route(services, Reader::with_reduced(stream, reduced.as_slice()));
+            let arrived = Arrived { id, peer, call, message: &message, stream };
+            let (ran, pull) = if chunks == 0 {
                 core.statistics.messages_short += 1;
-                return match self.run(core, services, id, peer, call, &message, stream, None)? {
-                    Ran::Answered => Ok(()),
-                    Ran::Later(terms) => {
-                        self.keep(call_id, call.xid(), message, None, Some(terms));
-                        Ok(())
-                    }
-                    Ran::Waits => {
-                        self.keep(call_id, call.xid(), message, None, Some(Terms::ENGINE));
-                        Ok(())
-                    }
-                };
-            }
-            if !may_pull(services, stream, chunks) {
+                (self.run(core, services, &arrived, &routed, &mut [])?, None)
+            } else if !may_pull(&routed, chunks) {
                 // Whatever is wrong with it, its data is not needed to say so.
-                return match self.run(core, services, id, peer, call, &message, stream, None)? {
-                    Ran::Answered => Ok(()),
+                match self.run(core, services, &arrived, &routed, &mut [])? {
+                    Ran::Answered => return Ok(()),
                     // Not even a Call that comes again: its procedure may have fewer chunks, or is not served.
                     Ran::Later(_) | Ran::Waits => {
-                        Err(fault("a Call was given to a service without its data"))
+                        return Err(fault("a Call was given to a service without its data"));
                     }
-                };
+                }
+            } else if let Some(read) = read
+                && !self.has_waiting()
+                && let Some((buf, pages)) = read_at_once(core, &self.share, id, read)
+            {
+                self.run_with_data(core, services, &arrived, &routed, (buf, pages))?
+            } else {
+                return self.pull(core, services, id, peer, call_id, message);
+            };
+            match ran {
+                Ran::Answered => {}
+                Ran::Later(terms) => self.keep(call_id, call.xid(), message, pull, Some(terms)),
+                Ran::Waits => self.keep(call_id, call.xid(), message, None, Some(Terms::ENGINE)),
             }
+            return Ok(());
         }
-        // Something has to be pulled first.
-        let xid = call.xid();
-        let mut pull = core.pulls.pop().unwrap_or_default();
-        match call.payload {
-            Payload::Long(len) => plan_long(core, &mut pull, len),
-            Payload::Inline(_) => plan_chunks(core, &mut pull, call),
-        }
-        self.keep(call_id, xid, message, Some(pull), None);
-        self.advance(core, services, id, peer, call_id)
+        self.pull(core, services, id, peer, call_id, message)
     }
 
     /// Goes on with a Call whose handler ran where the message arrived. `Some`: it is to be kept, and answered later.
@@ -371,28 +378,18 @@ impl Serving {
         self.slots[id.index()] = Some(Pending { id, xid, message, pull, later });
     }
 
-    /// Runs a Call whose Payload stream and data are here, and sends its Reply.
-    #[allow(clippy::too_many_arguments, reason = "the engine's parts, borrowed one by one")]
+    /// Runs a Call whose Payload stream and data are here, and sends its Reply. `items` is the data.
     #[inline]
     fn run<P: Provider, S: Services>(
         &mut self,
         core: &mut Core<P>,
         services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
-        call: &responder::Call<'_>,
-        message: &Buf,
-        stream: &[u8],
-        pull: Option<&mut Pull>,
+        arrived: &Arrived<'_>,
+        routed: &Route<'_>,
+        items: &mut [Placed],
     ) -> Result<Ran, CloseReason> {
-        let mut no_items: [Placed; 0] = [];
-        let (items, reduced): (&mut [Placed], &[Reduced]) = match pull {
-            Some(pull) => (&mut pull.items, &pull.reduced),
-            None => (&mut no_items, &[]),
-        };
-        // Borrowed from here on: each move would copy a hundred octets and more.
-        let routed = route(services, Reader::with_reduced(stream, reduced));
-        let run = match &routed {
+        let &Arrived { id, peer, call, message, stream } = arrived;
+        let run = match routed {
             Route::Run(run) => run,
             Route::Drop => {
                 self.discard(core, id, call.id);
@@ -407,7 +404,7 @@ impl Serving {
         };
         self.host.note(&run.caller);
         let procedure = run.procedure;
-        if !call.is_plain() && call.read_chunks().count() > usize::from(procedure.eligible_arguments) {
+        if call.read_chunk_count() > usize::from(procedure.eligible_arguments) {
             // 8166-6.1-c
             return self.refuse(core, id, call.id, Refused::Ineligible);
         }
@@ -441,211 +438,6 @@ impl Serving {
             true => Ran::Answered,
             false => Ran::Later(terms),
         })
-    }
-
-    /// Makes a Reply: lets `fill` fill it in, then sends it.
-    #[inline]
-    fn answer<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: &responder::Call<'_>,
-        message: &Buf,
-        terms: Terms,
-        fill: impl FnOnce(&mut Reply<'_>) -> Ran,
-    ) -> Result<Ran, CloseReason> {
-        let header_len = if call.is_plain() {
-            stag_wire::rpcrdma::HEADER_LEN_MIN
-        } else {
-            match self.responder.plan_reply(call.id, message, &[], 0) {
-                Ok(form) => form.header_len as usize,
-                Err(error) => {
-                    terms.give_up(core);
-                    return self.refuse(core, id, call.id, Refused::Reply(error));
-                }
-            }
-        };
-        let mut draft = core.draft();
-        if !draft.take_send(&core.pools.messages) {
-            terms.give_up(core);
-            core.put_draft(draft);
-            return Err(CloseReason::CannotReply);
-        }
-        draft.header_len = header_len;
-        let eligible = terms.procedure.eligible_results;
-        let mut reply =
-            Reply { eligible, ..Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()) };
-        let ran = fill(&mut reply);
-        let pages = std::mem::take(&mut draft.pages);
-        if let Ran::Later(terms) = ran {
-            core.transit.expect(&mut self.share, pages as usize);
-            core.put_draft(draft);
-            return Ok(Ran::Later(Terms { pages, ..terms }));
-        }
-        if !matches!(ran, Ran::Answered) {
-            core.put_draft(draft);
-            return Ok(ran);
-        }
-        self.conclude(core, id, call, message, terms, draft)?;
-        Ok(Ran::Answered)
-    }
-
-    /// Sends the Reply that a handler has filled in.
-    #[inline(always)]
-    fn conclude<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: &responder::Call<'_>,
-        message: &Buf,
-        terms: Terms,
-        mut draft: Box<Draft>,
-    ) -> Result<(), CloseReason> {
-        if let Some(defect) = draft.defect() {
-            terms.report(core, defect);
-            Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()).system_error();
-        }
-        if let Some(entry) = terms.kept {
-            core.duplicates.keep(entry, &draft, &mut core.statistics);
-        }
-        match draft.verdict {
-            Verdict::Encoded if draft.is_service => self.served = Some(core.now),
-            Verdict::Encoded => {}
-            Verdict::BadChunks => {
-                core.put_draft(draft);
-                return self.refuse(core, id, call.id, Refused::Ineligible).map(|_| ());
-            }
-            // An empty Reply, or one of a wrong sum, is SYSTEM_ERR by now: unless that does not fit either.
-            Verdict::TooLong | Verdict::Empty | Verdict::BadSum(..) => {
-                core.put_draft(draft);
-                return self.refuse(core, id, call.id, Refused::Reply(ReplyError::NoReplyChunk)).map(|_| ());
-            }
-        }
-        self.send(core, id, call, message, draft)
-    }
-
-    /// Answers a Call with ERR_CHUNK.
-    #[cold]
-    fn refuse<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: CallId,
-        why: Refused,
-    ) -> Result<Ran, CloseReason> {
-        let error = self.responder.refuse(call, why);
-        self.replenish(core, id);
-        let Some(error) = error else { return Err(fault("a Call is refused that is over")) };
-        self.send_error(core, id, &error)?;
-        Ok(Ran::Answered)
-    }
-
-    /// Sends a filled-in Reply: decides its form, posts its Writes, then its Send.
-    // Always inline, as `post`: once for each Call, of which most have nothing but a Send.
-    #[inline(always)]
-    fn send<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: &responder::Call<'_>,
-        message: &Buf,
-        mut draft: Box<Draft>,
-    ) -> Result<(), CloseReason> {
-        let mut items: ArrayVec<u32, ITEMS_MAX> = ArrayVec::new();
-        for item in &draft.items {
-            if items.try_push(if item.reduced { item.len } else { 0 }).is_err() {
-                break;
-            }
-        }
-        let form = match self.responder.plan_reply(call.id, message, &items, draft.payload_len as u32) {
-            Ok(form) => form,
-            Err(error) => {
-                core.put_draft(draft);
-                return self.refuse(core, id, call.id, Refused::Reply(error)).map(|_| ());
-            }
-        };
-        debug_assert_eq!(form.long, !draft.long.is_empty(), "the Reply was encoded where its form wants it");
-        self.replenish(core, id);
-        let Some(send) = draft.send.as_mut() else {
-            core.put_draft(draft);
-            return Err(fault("a Reply without a message buffer"));
-        };
-        let Ok(emitted) = self.responder.emit_reply(call.id, message, &items, &form, send) else {
-            core.put_draft(draft);
-            return Err(fault("a Call that ended while it was answered"));
-        };
-        send.set_len(if form.long { emitted.header_len } else { emitted.header_len + draft.payload_len });
-        draft.invalidate = emitted.invalidate.map(Handle);
-        draft.id = reply_id(call.xid());
-        if !call.is_plain() {
-            plan_writes(core, call, &mut draft);
-            core.transit.take_reply(&mut self.share, draft.pages as usize);
-        }
-        core.statistics.replies_sent += 1;
-        if !self.blocked.is_empty() {
-            if self.blocked.len() > core.config.credits_max as usize {
-                // A peer that has Receives for its Replies (8166-3.3.1-e) cannot let so many wait.
-                core.put_draft(draft);
-                return Err(CloseReason::Violation("it does not take its Replies"));
-            }
-            self.blocked.push_back(draft);
-            return Ok(());
-        }
-        self.post(core, id, draft)
-    }
-
-    /// Posts the rest of a Reply. What finds no room waits in `blocked`.
-    #[inline(always)]
-    fn post<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        mut draft: Box<Draft>,
-    ) -> Result<(), CloseReason> {
-        match post_draft(core, id, &mut draft) {
-            Posted::All => {
-                if draft.is_signaled(core.stopping) {
-                    self.sends.push_back(draft.pages);
-                }
-                core.put_draft(draft);
-            }
-            Posted::Full if self.blocked.len() > core.config.credits_max as usize => {
-                core.put_draft(draft);
-                return Err(CloseReason::Violation("it does not take its Replies"));
-            }
-            Posted::Full => self.blocked.push_front(draft),
-            Posted::Refused => {
-                core.put_draft(draft);
-                return Err(CloseReason::CannotReply);
-            }
-            Posted::Faulty(what) => {
-                core.put_draft(draft);
-                return Err(fault(what));
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends an RDMA_ERROR. `Err` when it cannot be sent (8166-4.5.4-c).
-    #[cold]
-    fn send_error<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        error: &ErrorReply,
-    ) -> Result<(), CloseReason> {
-        tracing::debug!(refused = ?error.refused, "RDMA_ERROR");
-        let octets = error.as_bytes();
-        let mut draft = core.draft();
-        let Some(mut send) = core.pools.messages.take() else {
-            core.put_draft(draft);
-            return Err(CloseReason::CannotReply);
-        };
-        send.set_len(octets.len());
-        send.copy_from_slice(octets);
-        draft.send = Some(send);
-        core.statistics.errors_sent += 1;
-        self.post(core, id, draft)
     }
 
     /// A Call that was left for later is answered. `false`: that Call is gone.
@@ -772,6 +564,3 @@ impl Serving {
         }
     }
 }
-
-/// Eligible results of one Reply at most.
-const ITEMS_MAX: usize = 16;

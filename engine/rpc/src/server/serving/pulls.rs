@@ -5,18 +5,20 @@ use std::time::Duration;
 use stag_fabric::{Peer, Provider, WorkError};
 use stag_memory::Buf;
 use stag_proto::responder::{CallId, Payload, Refused};
+use stag_wire::xdr::Reader;
 
-use super::{Ran, Serving};
+use super::{Arrived, Ran, Serving};
 use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::fault::fault;
 use crate::server::pulling::{
-    Lack, Pressure, Pull, in_one_piece, may_pull, place_wanted, plan_chunks, post_reads,
+    Lack, Pressure, Pull, in_one_piece, may_pull, place_wanted, plan_chunks, plan_long, post_reads,
 };
 use crate::server::pushing::Posted;
 use crate::server::transit::{self, Obstacle};
 use crate::service::Services;
-use crate::service::dispatch::Terms;
+use crate::service::call::{Placed, PlacedPieces};
+use crate::service::dispatch::{Route, Terms, route};
 use crate::state::Core;
 
 impl Serving {
@@ -111,6 +113,54 @@ impl Serving {
         self.refuse(core, id, call, Refused::Payload).map(|_| ())
     }
 
+    /// Runs a Call whose only chunk was read at once, into a buffer for which so many pages are counted until it is answered.
+    /// What it pulled is kept with it if it is answered later.
+    #[inline]
+    pub(super) fn run_with_data<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        arrived: &Arrived<'_>,
+        routed: &Route<'_>,
+        (buf, pages): (Buf, usize),
+    ) -> Result<(Ran, Option<Box<Pull>>), CloseReason> {
+        core.transit.take(&mut self.share, pages);
+        let mut items = [Placed { pieces: PlacedPieces::new(), len: buf.len() as u32 }];
+        items[0].pieces.push(buf);
+        let ran = self.run(core, services, arrived, routed, &mut items);
+        if matches!(ran, Ok(Ran::Later(_))) {
+            let mut pull = core.pulls.pop().unwrap_or_default();
+            pull.items.extend(items);
+            pull.held = pages;
+            return Ok((ran?, Some(pull)));
+        }
+        core.transit.give(&mut self.share, pages);
+        Ok((ran?, None))
+    }
+
+    /// Begins to pull what a Call has in Read chunks.
+    pub(super) fn pull<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        call_id: CallId,
+        message: Buf,
+    ) -> Result<(), CloseReason> {
+        let Some(call) = self.responder.call(call_id, &message) else {
+            return Err(fault("a Call that just came is not in process"));
+        };
+        let xid = call.xid();
+        let mut pull = core.pulls.pop().unwrap_or_default();
+        match call.payload {
+            Payload::Long(len) => plan_long(core, &mut pull, len),
+            Payload::Inline(_) => plan_chunks(core, &mut pull, &call),
+        }
+        self.keep(call_id, xid, message, Some(pull), None);
+        self.advance(core, services, id, peer, call_id)
+    }
+
     /// Posts what is to be posted of a Call's Reads, and runs the Call when all are done.
     pub(super) fn advance<P: Provider, S: Services>(
         &mut self,
@@ -143,7 +193,7 @@ impl Serving {
                 }
             }
             match post_reads(core, &mut self.share, id, &call, pull) {
-                Posted::All => {}
+                Posted::All | Posted::Done => {}
                 Posted::Full => {
                     self.wait(call_id);
                     return Ok(());
@@ -172,8 +222,8 @@ impl Serving {
                     let Some(error) = error else { return Err(fault("a Call was pulled that is over")) };
                     return self.send_error(core, id, &error);
                 }
-                let chunks = call.read_chunks().count();
-                if chunks > 0 && may_pull(services, stream, chunks) {
+                let chunks = call.read_chunk_count();
+                if chunks > 0 && may_pull(&route(services, Reader::new(stream)), chunks) {
                     plan_chunks(core, pull, &call);
                     continue;
                 }
@@ -195,7 +245,9 @@ impl Serving {
             Payload::Inline(stream) => stream,
             Payload::Long(_) => in_one_piece(&long, &mut gathered),
         };
-        let ran = self.run(core, services, id, peer, &call, &pending.message, stream, Some(&mut pull));
+        let routed = route(services, Reader::with_reduced(stream, &pull.reduced));
+        let arrived = Arrived { id, peer, call: &call, message: &pending.message, stream };
+        let ran = self.run(core, services, &arrived, &routed, &mut pull.items);
         core.gathered = gathered;
         pull.long = long;
         match ran {

@@ -1,0 +1,237 @@
+//! How a serving connection answers: a Call's Reply, from the handler to its Send; and RDMA_ERRORs.
+
+use arrayvec::ArrayVec;
+use stag_fabric::{Handle, Provider};
+use stag_memory::Buf;
+use stag_proto::responder::{self, CallId, ErrorReply, Refused, ReplyError};
+use stag_wire::rpcrdma::SingleChunk;
+
+use super::{Ran, Serving};
+use crate::ConnectionId;
+use crate::client::CloseReason;
+use crate::fault::fault;
+use crate::server::doomed::reply_id;
+use crate::server::draft::{Draft, Verdict};
+use crate::server::pushing::{Posted, plan_write, plan_writes, post_draft};
+use crate::service::dispatch::Terms;
+use crate::service::reply::Reply;
+use crate::state::Core;
+
+/// Eligible results of one Reply at most.
+const ITEMS_MAX: usize = 16;
+
+impl Serving {
+    /// Makes a Reply: lets `fill` fill it in, then sends it.
+    #[inline]
+    pub(super) fn answer<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: &responder::Call<'_>,
+        message: &Buf,
+        terms: Terms,
+        fill: impl FnOnce(&mut Reply<'_>) -> Ran,
+    ) -> Result<Ran, CloseReason> {
+        let header_len = if call.is_plain() {
+            stag_wire::rpcrdma::HEADER_LEN_MIN
+        } else {
+            match self.responder.plan_reply(call.id, message, &[], 0) {
+                Ok(form) => form.header_len as usize,
+                Err(error) => {
+                    terms.give_up(core);
+                    return self.refuse(core, id, call.id, Refused::Reply(error));
+                }
+            }
+        };
+        let mut draft = core.draft();
+        if !draft.take_send(&core.pools.messages) {
+            terms.give_up(core);
+            core.put_draft(draft);
+            return Err(CloseReason::CannotReply);
+        }
+        draft.header_len = header_len;
+        let eligible = terms.procedure.eligible_results;
+        let mut reply =
+            Reply { eligible, ..Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()) };
+        let ran = fill(&mut reply);
+        let pages = std::mem::take(&mut draft.pages);
+        if let Ran::Later(terms) = ran {
+            core.transit.expect(&mut self.share, pages as usize);
+            core.put_draft(draft);
+            return Ok(Ran::Later(Terms { pages, ..terms }));
+        }
+        if !matches!(ran, Ran::Answered) {
+            core.put_draft(draft);
+            return Ok(ran);
+        }
+        self.conclude(core, id, call, message, terms, draft)?;
+        Ok(Ran::Answered)
+    }
+
+    /// Sends the Reply that a handler has filled in.
+    #[inline(always)]
+    pub(super) fn conclude<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: &responder::Call<'_>,
+        message: &Buf,
+        terms: Terms,
+        mut draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
+        if let Some(defect) = draft.defect() {
+            terms.report(core, defect);
+            Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()).system_error();
+        }
+        if let Some(entry) = terms.kept {
+            core.duplicates.keep(entry, &draft, &mut core.statistics);
+        }
+        match draft.verdict {
+            Verdict::Encoded if draft.is_service => self.served = Some(core.now),
+            Verdict::Encoded => {}
+            Verdict::BadChunks => {
+                core.put_draft(draft);
+                return self.refuse(core, id, call.id, Refused::Ineligible).map(|_| ());
+            }
+            // An empty Reply, or one of a wrong sum, is SYSTEM_ERR by now: unless that does not fit either.
+            Verdict::TooLong | Verdict::Empty | Verdict::BadSum(..) => {
+                core.put_draft(draft);
+                return self.refuse(core, id, call.id, Refused::Reply(ReplyError::NoReplyChunk)).map(|_| ());
+            }
+        }
+        self.send(core, id, call, message, draft)
+    }
+
+    /// Answers a Call with ERR_CHUNK.
+    #[cold]
+    pub(super) fn refuse<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: CallId,
+        why: Refused,
+    ) -> Result<Ran, CloseReason> {
+        let error = self.responder.refuse(call, why);
+        self.replenish(core, id);
+        let Some(error) = error else { return Err(fault("a Call is refused that is over")) };
+        self.send_error(core, id, &error)?;
+        Ok(Ran::Answered)
+    }
+
+    /// Sends a filled-in Reply: decides its form, posts its Writes, then its Send.
+    // Always inline, as `post`: once for each Call, of which most have nothing but a Send.
+    #[inline(always)]
+    pub(super) fn send<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: &responder::Call<'_>,
+        message: &Buf,
+        mut draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
+        let mut items: ArrayVec<u32, ITEMS_MAX> = ArrayVec::new();
+        for item in &draft.items {
+            if items.try_push(if item.reduced { item.len } else { 0 }).is_err() {
+                break;
+            }
+        }
+        let form = match self.responder.plan_reply(call.id, message, &items, draft.payload_len as u32) {
+            Ok(form) => form,
+            Err(error) => {
+                core.put_draft(draft);
+                return self.refuse(core, id, call.id, Refused::Reply(error)).map(|_| ());
+            }
+        };
+        debug_assert_eq!(form.long, !draft.long.is_empty(), "the Reply was encoded where its form wants it");
+        self.replenish(core, id);
+        let Some(send) = draft.send.as_mut() else {
+            core.put_draft(draft);
+            return Err(fault("a Reply without a message buffer"));
+        };
+        let Ok(emitted) = self.responder.emit_reply(call.id, message, &items, &form, send) else {
+            core.put_draft(draft);
+            return Err(fault("a Call that ended while it was answered"));
+        };
+        send.set_len(if form.long { emitted.header_len } else { emitted.header_len + draft.payload_len });
+        draft.invalidate = emitted.invalidate.map(Handle);
+        draft.id = reply_id(call.xid());
+        if !call.is_plain() {
+            match call.single() {
+                // There is no chunk that anything could go to.
+                Some(SingleChunk::Read(_)) => debug_assert!(draft.pieces.is_empty() && draft.long.is_empty()),
+                Some(SingleChunk::Write(segment)) if plan_write(core, segment, &mut draft) => {}
+                _ => plan_writes(core, call, &mut draft),
+            }
+            core.transit.take_reply(&mut self.share, draft.pages as usize);
+        }
+        core.statistics.replies_sent += 1;
+        if !self.blocked.is_empty() {
+            if self.blocked.len() > core.config.credits_max as usize {
+                // A peer that has Receives for its Replies (8166-3.3.1-e) cannot let so many wait.
+                core.put_draft(draft);
+                return Err(CloseReason::Violation("it does not take its Replies"));
+            }
+            self.blocked.push_back(draft);
+            return Ok(());
+        }
+        self.post(core, id, draft)
+    }
+
+    /// Posts the rest of a Reply. What finds no room waits in `blocked`.
+    #[inline(always)]
+    pub(super) fn post<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        mut draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
+        match post_draft(core, id, &mut draft) {
+            Posted::All => {
+                if draft.is_signaled(core.stopping) {
+                    self.sends.push_back(draft.pages);
+                }
+                core.put_draft(draft);
+            }
+            Posted::Done => {
+                core.transit.give_reply(&mut self.share, draft.pages as usize);
+                core.put_draft(draft);
+            }
+            Posted::Full if self.blocked.len() > core.config.credits_max as usize => {
+                core.put_draft(draft);
+                return Err(CloseReason::Violation("it does not take its Replies"));
+            }
+            Posted::Full => self.blocked.push_front(draft),
+            Posted::Refused => {
+                core.put_draft(draft);
+                return Err(CloseReason::CannotReply);
+            }
+            Posted::Faulty(what) => {
+                core.put_draft(draft);
+                return Err(fault(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends an RDMA_ERROR. `Err` when it cannot be sent (8166-4.5.4-c).
+    #[cold]
+    pub(super) fn send_error<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        error: &ErrorReply,
+    ) -> Result<(), CloseReason> {
+        tracing::debug!(refused = ?error.refused, "RDMA_ERROR");
+        let octets = error.as_bytes();
+        let mut draft = core.draft();
+        let Some(mut send) = core.pools.messages.take() else {
+            core.put_draft(draft);
+            return Err(CloseReason::CannotReply);
+        };
+        send.set_len(octets.len());
+        send.copy_from_slice(octets);
+        draft.send = Some(send);
+        core.statistics.errors_sent += 1;
+        self.post(core, id, draft)
+    }
+}
