@@ -306,7 +306,9 @@ fn emit(requester: &mut Requester, call: CallId, kind: u8) {
     let reads = [ReadSegment { position, segment: segment(0) }];
     let reads = if kind & 1 == 0 { &[][..] } else { &reads };
     let (first, second) = ([segment(1), segment(2)], [segment(2)]);
-    let chunks: [&[Segment]; 3] = [&first, &[], &second];
+    // Without a Read chunk that has a Position, the first Write chunk may have one segment: most do.
+    let first = if kind & 3 == 2 { &first[..1] } else { &first };
+    let chunks: [&[Segment]; 3] = [first, &[], &second];
     let writes = &chunks[..usize::from(kind >> 2 & 3)];
     let room = [segment(3)];
     let reply = (kind & 16 != 0).then_some(&room[..]);

@@ -4,7 +4,7 @@
 //! and the Reply chunk, and is believed only as far as it matches (8166-X-11). And each handle must be
 //! fenced before its memory may be touched again (8166-4.4.1-a).
 
-use stag_wire::rpcrdma::{Header, Segment};
+use stag_wire::rpcrdma::{Header, Segment, SingleChunk};
 
 use crate::requester::ChunkLists;
 
@@ -41,9 +41,23 @@ pub(crate) struct Offers {
     handles: Box<[u32]>,
 }
 
-/// One slot's offer: what of [`Offers`] is in use.
+/// Where an offer's segments and handles are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// There are none, or they are in [`Offers`].
+    #[default]
+    Lists,
+    /// The handle of the only segment is in [`Offer::single`]: a Read chunk's.
+    SingleRead,
+    /// The only segment is [`Offer::single`]: a Write chunk's.
+    SingleWrite,
+}
+
+/// One slot's offer: what of [`Offers`] is in use. An offer of one segment is all here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Offer {
+    place: Place,
+    single: Segment,
     write_chunks: u16,
     reply_segments: u16,
     reply_chunk: bool,
@@ -104,12 +118,18 @@ impl Offers {
     }
 
     /// The handle behind one bit.
-    fn handle(&self, index: usize, bit: u32) -> u32 {
-        self.handles[index * self.per_slot + bit as usize]
+    fn handle(&self, index: usize, offer: &Offer, bit: u32) -> u32 {
+        match offer.place {
+            Place::Lists => self.handles[index * self.per_slot + bit as usize],
+            Place::SingleRead | Place::SingleWrite => offer.single.handle,
+        }
     }
 
     /// The bit of `handle`, if it is one of the offer's.
     fn bit(&self, index: usize, offer: &Offer, handle: u32) -> Option<u64> {
+        if offer.place != Place::Lists {
+            return (offer.single.handle == handle).then_some(1);
+        }
         let start = index * self.per_slot;
         let handles = &self.handles[start..start + usize::from(offer.handles)];
         handles.iter().position(|&known| known == handle).map(|at| 1 << at)
@@ -123,7 +143,7 @@ impl Offers {
         let at = offer.exposed.trailing_zeros();
         offer.exposed &= !(1 << at);
         offer.fencing |= 1 << at;
-        Some(self.handle(index, at))
+        Some(self.handle(index, offer, at))
     }
 
     /// The fence of `handle` is done. `false`: none was under way.
@@ -150,8 +170,13 @@ impl Offers {
     /// that is missing altogether means the same; nothing in it is looked at then.
     pub(crate) fn verify(&self, index: usize, offer: &Offer, header: &Header<'_>) -> Result<u32, Violation> {
         let start = index * self.per_slot;
-        let mut offered = &self.segments[start..];
-        let counts = &self.counts[start..start + usize::from(offer.write_chunks)];
+        let (mut offered, counts) = match offer.place {
+            Place::Lists => {
+                (&self.segments[start..], &self.counts[start..start + usize::from(offer.write_chunks)])
+            }
+            Place::SingleRead => (&[][..], &[][..]),
+            Place::SingleWrite => (core::slice::from_ref(&offer.single), &[1][..]),
+        };
         let mut chunks = header.write_list();
         for &count in counts {
             let chunk = chunks.next().ok_or(Violation::WriteListCount)?;
@@ -173,6 +198,41 @@ impl Offers {
 }
 
 impl Offer {
+    /// Of one chunk of one segment.
+    #[inline]
+    pub(crate) fn single(chunk: &SingleChunk) -> Offer {
+        let (place, write_chunks) = match chunk {
+            SingleChunk::Read(_) => (Place::SingleRead, 0),
+            SingleChunk::Write(_) => (Place::SingleWrite, 1),
+        };
+        let single = chunk.segment();
+        Offer { place, single, write_chunks, handles: 1, exposed: 1, ..Offer::default() }
+    }
+
+    /// The peer's Send invalidated the only segment's `handle`. `false`: it is another, or there are several.
+    #[inline]
+    pub(crate) fn take_invalidated(&mut self, handle: u32) -> bool {
+        let is_single = self.place != Place::Lists && self.single.handle == handle;
+        if is_single {
+            (self.exposed, self.fencing) = (0, 0);
+        }
+        is_single
+    }
+
+    /// Whether this is the only Write chunk of a Call that has one of one segment.
+    #[inline]
+    pub(crate) fn expects_single_write(&self) -> bool {
+        self.place == Place::SingleWrite
+    }
+
+    /// Whether `returned` is the only Write chunk as it was offered, with as many octets at most (8166-X-11).
+    #[inline]
+    pub(crate) fn matches_single(&self, returned: &Segment) -> bool {
+        let Segment { handle, length, offset } = *returned;
+        let offered = &self.single;
+        handle == offered.handle && offset == offered.offset && length <= offered.length
+    }
+
     /// Whether some handle may still be usable by the peer.
     #[inline]
     pub(crate) fn is_exposed(&self) -> bool {

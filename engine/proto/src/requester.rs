@@ -37,12 +37,17 @@ use stag_wire::rpcrdma::{
 };
 use stag_wire::xdr::Overflow;
 
+mod short;
+#[cfg(test)]
+mod tests;
+
 use crate::credits::Window;
 pub use crate::offer::Violation;
 use crate::offer::{HANDLES_MAX, Offer, Offers, TooMany};
 use crate::parameters::Parameters;
 use crate::plain;
 pub use crate::plan::{Form, PlanError, Shape};
+pub use short::ShortReply;
 
 /// How a [`Requester`] is made.
 #[derive(Clone, Copy, Debug)]
@@ -172,8 +177,16 @@ pub struct Reply<'m> {
     pub payload: Payload<'m>,
     /// Whether the Call's memory must be fenced first. With [`Memory::Safe`] the Call is over.
     pub memory: Memory,
-    /// `None` without chunks.
-    writes: Option<WriteList<'m>>,
+    writes: Writes<'m>,
+}
+
+/// The Write chunks of a Reply.
+#[derive(Clone, Debug)]
+enum Writes<'m> {
+    None,
+    /// One, with so many octets.
+    Single(u32),
+    List(WriteList<'m>),
 }
 
 /// Where the Payload stream of a Reply is.
@@ -193,8 +206,14 @@ impl<'m> Reply<'m> {
     /// RPC with a permanent error (8166-6.1-d): only the Upper-Layer Binding can tell.
     #[inline]
     pub fn write_lens(&self) -> impl Iterator<Item = u32> + use<'m> {
+        let (single, list) = match &self.writes {
+            Writes::None => (None, None),
+            Writes::Single(len) => (Some(*len), None),
+            Writes::List(list) => (None, Some(list.clone())),
+        };
         // Checked against the offer, where a chunk of 4 GiB is refused.
-        self.writes.clone().into_iter().flatten().map(|chunk| chunk.total_len() as u32)
+        let list = list.into_iter().flatten().map(|chunk| chunk.total_len() as u32);
+        single.into_iter().chain(list)
     }
 }
 
@@ -271,6 +290,8 @@ struct Slot {
     outcome: Outcome,
     /// It left on an earlier connection, where it may have been executed.
     left: bool,
+    /// The next free slot, while this is one.
+    next: u32,
     offer: Offer,
 }
 
@@ -280,8 +301,9 @@ pub struct Requester {
     parameters: Parameters,
     window: Window,
     slots: Box<[Slot]>,
-    /// Free slots, the one used last on top: its memory is warm.
-    free: Vec<u32>,
+    /// The free slot that was used last, whose memory is warm; the others hang on it.
+    free: u32,
+    free_count: u32,
     offers: Offers,
     segments_max: u32,
     /// Low bits of an xid: the slot. The bits above count the slot's Calls from a random start, so that no
@@ -309,6 +331,7 @@ impl Requester {
                 state: State::Free,
                 outcome: Outcome::NotSent,
                 left: false,
+                next: index + 1,
                 offer: Offer::default(),
             })
             .collect();
@@ -316,7 +339,8 @@ impl Requester {
             parameters: config.parameters,
             window: Window::new(config.credits_requested.min(config.slots)),
             slots,
-            free: (0..config.slots).rev().collect(),
+            free: 0,
+            free_count: config.slots,
             offers: Offers::new(config.slots as usize, per_slot),
             segments_max: config.segments_max,
             index_bits,
@@ -347,7 +371,7 @@ impl Requester {
     #[inline]
     #[must_use]
     pub fn available(&self) -> u32 {
-        if self.connected { self.window.available().min(self.free.len() as u32) } else { 0 }
+        if self.connected { self.window.available().min(self.free_count) } else { 0 }
     }
 
     /// Starts a Call: takes a credit and a slot. `None`: there is none now, or no connection any more.
@@ -362,10 +386,11 @@ impl Requester {
         if self.available() <= reserved {
             return None;
         }
-        let index = self.free.pop()?;
+        let index = self.free;
+        let slot = self.slots.get_mut(index as usize)?;
         let taken = self.window.take();
         debug_assert!(taken, "available() counted a credit");
-        let slot = &mut self.slots[index as usize];
+        (self.free, self.free_count) = (slot.next, self.free_count - 1);
         slot.xid = slot.xid.wrapping_add(1 << self.index_bits);
         slot.state = State::Building;
         slot.outcome = Outcome::NotSent;
@@ -411,6 +436,8 @@ impl Requester {
         let len = if lists.is_empty() && !form.long && !form.reply_chunk {
             let len = out.len();
             len - emit_plain(out, call.xid, credits)?.len()
+        } else if let Some(single) = short::single_chunk(form, lists) {
+            self.emit_single(call, single, credits, out)?
         } else {
             self.emit_chunks(call, form, lists, credits, out)?
         };
@@ -466,62 +493,12 @@ impl Requester {
     /// Post the Receive again before a Call that the Reply's grant lets out is sent.
     #[inline]
     pub fn handle_receive<'m>(&mut self, message: &'m [u8], invalidated: Option<u32>) -> Received<'m> {
-        if invalidated.is_none()
-            && let Some(received) = self.receive_plain(message)
-        {
-            return received;
+        if let Some(ShortReply { call, start, written, memory }) = self.handle_short(message, invalidated) {
+            let payload = Payload::Inline(&message[start as usize..]);
+            let writes = written.map_or(Writes::None, Writes::Single);
+            return Received::Reply(Reply { call, payload, memory, writes });
         }
         self.receive_any(message, invalidated)
-    }
-
-    /// Takes in the plainest of messages: a Reply without chunks to a Call that offered none. `None`: it is
-    /// something else.
-    // Always inline: what it returns is long, and is then not written down to be read again.
-    #[inline(always)]
-    fn receive_plain<'m>(&mut self, message: &'m [u8]) -> Option<Received<'m>> {
-        let plain = plain::parse(message, plain::REPLY)?;
-        let call = self.find(plain.xid)?;
-        let slot = &self.slots[call.index()];
-        if slot.state != State::Sent || slot.offer.expects_chunks() {
-            return None;
-        }
-        self.window.handle_grant(plain.credits);
-        let memory = self.answered(call.index, Outcome::Replied);
-        Some(Received::Reply(Reply { call, payload: Payload::Inline(plain.stream), memory, writes: None }))
-    }
-
-    /// Takes in a Reply without chunks, by the credits of its header and its Payload stream. `None`: nothing happened; it is
-    /// for [`Requester::handle_receive`].
-    #[inline(always)]
-    pub fn handle_plain(&mut self, credits: u32, stream: &[u8]) -> Option<CallId> {
-        let (xid, msg_type) = plain::start(stream)?;
-        let call = self.find(xid)?;
-        let slot = &self.slots[call.index()];
-        if msg_type != plain::REPLY || slot.state != State::Sent || slot.offer.expects_chunks() {
-            return None;
-        }
-        // What was exposed has to be fenced first.
-        if slot.offer.is_exposed() {
-            return None;
-        }
-        self.window.handle_grant(credits);
-        let memory = self.answered(call.index, Outcome::Replied);
-        debug_assert_eq!(memory, Memory::Safe, "nothing was exposed");
-        Some(call)
-    }
-
-    /// Ends the making of a Call without chunks, and returns the credits of its header: whoever sends it writes that.
-    ///
-    /// # Panics
-    ///
-    /// When the Call was emitted already, or is over.
-    #[inline(always)]
-    pub fn emit_plain(&mut self, call: CallId) -> u32 {
-        assert!(self.state(call) == Some(State::Building), "a Call is emitted once, after begin");
-        let slot = &mut self.slots[call.index()];
-        slot.state = State::Sent;
-        slot.outcome = Outcome::MaybeExecuted;
-        self.window.requested()
     }
 
     #[inline(never)]
@@ -568,7 +545,8 @@ impl Requester {
                     Procedure::Msg | Procedure::Error(_) => Payload::Inline(payload),
                 };
                 let memory = self.answered(call.index, Outcome::Replied);
-                Ok(Received::Reply(Reply { call, payload, memory, writes: Some(header.write_list()) }))
+                let writes = Writes::List(header.write_list());
+                Ok(Received::Reply(Reply { call, payload, memory, writes }))
             }
             Err(violation) => {
                 // Not the valid reply of 8166-3.3.3-a: the grant stays.
@@ -729,8 +707,16 @@ impl Requester {
 
     #[inline]
     fn free(&mut self, index: u32) {
-        self.slots[index as usize].state = State::Free;
-        self.free.push(index);
+        let slot = &mut self.slots[index as usize];
+        (slot.state, slot.next) = (State::Free, self.free);
+        (self.free, self.free_count) = (index, self.free_count + 1);
+    }
+
+    /// The Call in the slot `index` that is not over.
+    #[must_use]
+    pub fn call_at(&self, index: usize) -> Option<CallId> {
+        let slot = self.slots.get(index)?;
+        (slot.state != State::Free).then_some(CallId { xid: slot.xid, index: index as u32 })
     }
 
     /// The state of `call`; `None` when it is over.

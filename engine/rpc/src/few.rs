@@ -21,6 +21,33 @@ impl<T> Few<T> {
         Few(Elements::None)
     }
 
+    /// A list of `element` alone.
+    #[inline]
+    #[must_use]
+    pub const fn one(element: T) -> Few<T> {
+        Few(Elements::One(element))
+    }
+
+    /// The element, if there is exactly one.
+    #[inline]
+    #[must_use]
+    pub fn only(&self) -> Option<&T> {
+        match &self.0 {
+            Elements::One(element) => Some(element),
+            Elements::None | Elements::More(_) => None,
+        }
+    }
+
+    /// Takes the element out, if there is exactly one.
+    #[inline]
+    pub fn take_only(&mut self) -> Option<T> {
+        self.only()?;
+        match std::mem::take(&mut self.0) {
+            Elements::One(element) => Some(element),
+            Elements::None | Elements::More(_) => None,
+        }
+    }
+
     /// Appends `element`.
     #[inline]
     pub fn push(&mut self, element: T) {
@@ -123,5 +150,8 @@ mod tests {
         assert!(few.is_empty());
         few.push(7);
         assert_eq!(few.into_iter().collect::<Vec<_>>(), [7]);
+        let (mut one, mut two) = (Few::one(8), Few::from_iter([8, 9]));
+        assert_eq!((one.only(), one.take_only(), one.take_only()), (Some(&8), Some(8), None));
+        assert_eq!((two.only(), two.take_only(), two.len()), (None, None, 2));
     }
 }

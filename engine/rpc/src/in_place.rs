@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use stag_fabric::{Peer, PlainMessage, Provider, Taken};
-use stag_proto::requester;
 use stag_wire::rpc::take_success;
 use stag_wire::xdr::{Overflow, Reader, Writer};
 
 use crate::ConnectionId;
-use crate::client::calling::{Calling, HEADER_LEN_MIN, Positions, write_payload};
-use crate::client::{CallId, Chunks, CloseReason, CompletedCall, Request, Results};
+use crate::client::calling::{Calling, HEADER_LEN_MIN};
+use crate::client::making::Making;
+use crate::client::{Chunks, CloseReason, CompletedCall, Results};
 use crate::connection::Connection;
 use crate::engine::{Engine, find};
 use crate::fault::fault;
@@ -122,24 +122,21 @@ impl Calling {
     pub(crate) fn send_in_place<P: Provider>(
         &mut self,
         core: &mut Core<P>,
-        id: ConnectionId,
-        request: &Request<'_>,
-        probe: bool,
+        making: &Making<'_>,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-        call: requester::CallId,
     ) -> bool {
         let room = (self.requester.parameters().call_threshold - HEADER_LEN_MIN) as usize;
-        let Some(space) = core.provider.plain_space(id) else { return false };
+        let Some(space) = core.provider.plain_space(making.id) else { return false };
         let room = room.min(space.len());
         let mut writer = Writer::new(&mut space[..room]);
-        if write_payload(&mut writer, call.xid(), request, &encode).is_err() {
+        if making.write_payload(&mut writer, &encode).is_err() {
             return false;
         }
         let len = writer.position();
-        self.keep(call, request, &space[..len], &Positions::new(), &Chunks::default(), None);
-        self.occupy(core, call, request, probe);
-        let credits = self.requester.emit_plain(call);
-        core.provider.send_plain(id, credits, len);
+        self.keep(making, &space[..len], &[], &Chunks::default(), None);
+        self.occupy(core, making);
+        let credits = self.requester.emit_plain(making.call);
+        core.provider.send_plain(making.id, credits, len);
         core.statistics.calls_sent += 1;
         core.statistics.messages_short += 1;
         true
@@ -164,30 +161,12 @@ impl Calling {
         let Some(call) = self.requester.handle_plain(credits, stream) else { return false };
         self.heard = engine.pass.now;
         engine.statistics.replies_received += 1;
-        let slot = &mut self.slots[call.index()];
-        if slot.call != Some(call) || slot.ending.is_some() {
+        if self.is_awaited(call) {
+            let result = Ok(Results::short(message));
+            self.hand_over(engine.completed, engine.statistics, call, result, Few::new());
+        } else {
             engine.faults.push((self.name, fault("a Call that waits for its Reply is over")));
-            return true;
         }
-        slot.call = None;
-        self.outstanding -= 1;
-        if let Some(kept) = self.kept.get_mut(call.index()) {
-            kept.clear();
-        }
-        if slot.probe {
-            // All that counts is that something came.
-            slot.probe = false;
-            self.probing = false;
-            return true;
-        }
-        engine.completed.push_back(CompletedCall {
-            call: CallId { connection: self.name, call },
-            user: slot.user,
-            procedure: slot.procedure,
-            started: slot.started,
-            result: Ok(Results::short(message)),
-            written: Few::new(),
-        });
         true
     }
 }

@@ -91,3 +91,15 @@ pub struct Statistics {
     /// Replies that should have been kept for such Calls, and could not be.
     pub duplicates_unkept: u64,
 }
+
+impl Statistics {
+    /// Counts a Write chunk that came back with `len` octets in it.
+    #[inline]
+    pub(crate) fn count_write_chunk(&mut self, len: u32) {
+        if len > 0 {
+            self.write_chunks += 1;
+        } else {
+            self.write_chunks_unused += 1;
+        }
+    }
+}

@@ -185,6 +185,20 @@ impl<'a> CallHeader<'a> {
             + self.verifier.body.len().next_multiple_of(4)
     }
 
+    /// Writes the header of a Call of AUTH_NONE, [`CALL_HEADER_LEN_MIN`] octets: all at once, with one look at the room.
+    #[inline(always)]
+    pub fn emit_anonymous(
+        writer: &mut Writer<'_>,
+        xid: u32,
+        program: u32,
+        version: u32,
+        procedure: u32,
+    ) -> Result<(), Overflow> {
+        let none = flavor::AUTH_NONE;
+        let words = [xid, msg_type::CALL, VERSION, program, version, procedure, none, 0, none, 0];
+        put_words::<10, CALL_HEADER_LEN_MIN>(writer, words)
+    }
+
     /// Writes the header of a Call. [`Overflow`] also if a body is longer than [`AUTH_BODY_LEN_MAX`].
     #[inline]
     pub fn emit(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {

@@ -42,6 +42,8 @@ fn the_null_call_reads_and_writes() {
     let call = null_call();
     assert_eq!(parse_call(wire), Ok(call));
     assert_eq!(emit(|writer| call.emit(writer)), wire);
+    let CallHeader { xid, program, version, procedure, .. } = call;
+    assert_eq!(emit(|writer| CallHeader::emit_anonymous(writer, xid, program, version, procedure)), wire);
     assert_eq!(call.emitted_len(), wire.len());
 }
 

@@ -14,8 +14,10 @@ events! {
     BeginBeyond => "begin_beyond",
     /// More credits than there are slots.
     Request => "set_credits_requested",
-    /// With a Read chunk.
+    /// With a Read chunk of one segment.
     Emit => "emit_call",
+    /// With a Read chunk of two segments, of one handle.
+    EmitLists => "emit_call",
     EmitPlain => "emit_call",
     /// Its header is written by whoever sends it.
     EmitInPlace => "emit_plain",
@@ -25,6 +27,8 @@ events! {
     Reply => "handle_receive",
     /// Without its header, which whoever received it has read.
     ReplyInPlace => "handle_plain",
+    /// Taken in by the first part of `handle_receive` alone.
+    ReplyShort => "handle_short",
     ReplyInvalidating => "handle_receive",
     /// A Reply that invalidates another's handle.
     ReplyForeign => "handle_receive",
@@ -135,6 +139,7 @@ impl Client {
             Event::Abandon => assert_eq!(requester.abandon(stale), Memory::Safe),
             Event::Reply => assert!(matches!(requester.handle_receive(&reply, None), Received::Dropped(_))),
             Event::ReplyInPlace => assert_eq!(requester.handle_plain(1, &reply[28..]), None),
+            Event::ReplyShort => assert_eq!(requester.handle_short(&reply, None), None),
             Event::Cancel => assert_eq!(requester.cancel(stale), Memory::Safe),
             Event::PollFence => assert_eq!(requester.poll_fence(stale), None),
             Event::Fenced => assert_eq!(requester.handle_fenced(stale, 7), None),
@@ -190,6 +195,10 @@ impl Walk for Client {
             }
             Event::Request => self.requester.set_credits_requested(9),
             Event::Emit => self.emit(&lists, 1024),
+            Event::EmitLists => {
+                let reads = [read_segment(96, 7, 32), read_segment(96, 7, 32)];
+                self.emit(&ChunkLists { reads: &reads, ..ChunkLists::default() }, 1024);
+            }
             Event::EmitPlain => self.emit(&ChunkLists::default(), 1024),
             Event::EmitInPlace => {
                 assert_eq!(self.requester.emit_plain(call), self.requester.window().requested());
@@ -207,6 +216,15 @@ impl Walk for Client {
                 if let Some(answered) = self.requester.handle_plain(9, &reply[28..]) {
                     assert_eq!((answered, self.stage, self.exposed), (call, Stage::Sent, false));
                     self.end(Memory::Safe);
+                }
+            }
+            Event::ReplyShort => {
+                if let Some(found) = self.requester.handle_short(&reply, None) {
+                    assert_eq!(
+                        (found.call, self.stage, found.start, found.written),
+                        (call, Stage::Sent, 28, None)
+                    );
+                    self.end(found.memory);
                 }
             }
             Event::ReplyInvalidating => self.receive(&reply, Some(7)),
@@ -307,5 +325,7 @@ fn the_state_graph_is_the_one_in_the_picture() {
 #[test]
 fn every_method_that_changes_a_requester_is_walked() {
     let walked = Event::ALL.iter().map(|event| event.method());
-    assert_all_walked(include_str!("../../src/requester.rs"), walked);
+    let source =
+        concat!(include_str!("../../src/requester.rs"), include_str!("../../src/requester/short.rs"));
+    assert_all_walked(source, walked);
 }

@@ -1,43 +1,30 @@
 //! The client half of a connection: drives the Requester, and holds the memory of its Calls.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use stag_fabric::{Exposed, Fence, Handle, PostError, Provider, SendRequest};
-use stag_memory::{Buf, Shared};
+use stag_fabric::{Exposed, Fence, Handle, Provider};
+use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
-use stag_proto::plan::{Form, Shape};
-use stag_proto::requester::{
-    self, ChunkLists, Config, Failure, Memory, Outcome, Payload, Received, Requester,
-};
-use stag_wire::rpc::{CallHeader, OpaqueAuth, flavor};
-use stag_wire::xdr::{Overflow, Writer};
+use stag_proto::requester::{self, Config, Failure, Memory, Payload, Received, Requester, ShortReply};
 
 use crate::ConnectionId;
-use crate::client::offering::{Lists, WriteCounts, emit_chunks};
+use crate::client::offering::Lists;
 use crate::client::reconnect::ClientPolicy;
-use crate::client::retransmission::{Kept, Standing};
-use crate::client::slot::{Ending, Slot};
-use crate::client::{
-    CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CompletedCall, Credentials, Request,
-};
+use crate::client::retransmission::Kept;
+use crate::client::slot::{Ending, Slot, Stage, results_start};
+use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CompletedCall, Results};
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::few::Few;
-use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::Core;
+use crate::statistics::Statistics;
 
 /// Octets of a header without chunks.
 pub(crate) const HEADER_LEN_MIN: u32 = stag_wire::rpcrdma::HEADER_LEN_MIN as u32;
 
 /// Positions of a Call's reduced arguments, in order.
 pub(crate) type Positions = ArrayVec<u32, CLIENT_SEGMENTS_MAX>;
-
-/// Octets of an accepted RPC Reply before its results: xid, type, status, an empty verifier, status. An error
-/// reply is no longer than this but for PROG_MISMATCH's and RPC_MISMATCH's two words.
-const REPLY_HEADER_LEN_MAX: u32 = 24 + 8;
-
-/// Largest Long Call that a client makes, in octets.
-const LONG_CALL_LEN_MAX: usize = 1 << 20;
 
 /// The client half of a connection.
 #[derive(Debug)]
@@ -118,10 +105,12 @@ impl Calling {
 
     /// Credits that no Call of a user gets: one for a keep-alive (8267-6.7.2-a), but not the only one.
     #[inline]
-    fn credits_reserved(&self) -> u32 {
+    pub(crate) fn credits_reserved(&self) -> u32 {
+        if self.policy.keep_alive.is_none() || self.probing {
+            return 0;
+        }
         let window = self.requester.window();
-        let several = window.granted().min(window.requested()) > 1;
-        u32::from(several && !self.probing && self.policy.keep_alive.is_some())
+        u32::from(window.granted().min(window.requested()) > 1)
     }
 
     pub(crate) fn credits_granted(&self) -> u32 {
@@ -146,328 +135,20 @@ impl Calling {
     }
 
     /// Whether Receives are posted for that many Replies (8166-3.3.1-e). Tries to post them, if not.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_receives<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
         replies: u32,
     ) -> bool {
-        if self.receives_posted < replies {
-            self.post_receives(core, id);
-        }
-        self.receives_posted >= replies
+        self.receives_posted >= replies || self.finds_receives(core, id, replies)
     }
 
-    /// Begins a Call. See [`crate::Engine::call`].
-    #[inline]
-    pub(crate) fn call<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        request: &Request<'_>,
-        chunks: &mut Chunks,
-        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-    ) -> Result<CallId, CallRefused> {
-        // Calls that were there before come first.
-        if self.interrupted > 0 {
-            return Err(CallRefused::NoCredit);
-        }
-        let call = self.make(core, id, request, chunks, false, encode)?;
-        Ok(CallId { connection: self.name, call })
-    }
-
-    /// Makes a Call and sends it. `probe`: it is a keep-alive.
-    pub(crate) fn make<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        request: &Request<'_>,
-        chunks: &mut Chunks,
-        probe: bool,
-        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-    ) -> Result<requester::CallId, CallRefused> {
-        let reserved = if probe { 0 } else { self.credits_reserved() };
-        let Some(call) = self.requester.begin_beyond(reserved) else {
-            return Err(CallRefused::NoCredit);
-        };
-        if let Err(refused) = self.make_begun(core, id, request, chunks, probe, encode, call) {
-            let _ = self.requester.abandon(call);
-            return Err(refused);
-        }
-        Ok(call)
-    }
-
-    /// Makes a Call that was begun. An error: nothing was exposed or sent.
-    #[allow(clippy::too_many_arguments, reason = "the rest of `make`")]
-    #[inline]
-    fn make_begun<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        request: &Request<'_>,
-        chunks: &mut Chunks,
-        probe: bool,
-        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-        call: requester::CallId,
-    ) -> Result<(), CallRefused> {
-        if chunks.read.len() > CLIENT_SEGMENTS_MAX || chunks.write.len() > CLIENT_SEGMENTS_MAX {
-            return Err(CallRefused::TooManySegments);
-        }
-        // 8166-3.3.1-e: a Receive for the Reply comes before the Call.
-        if !self.has_receives(core, id, self.requester.window().in_flight()) {
-            return Err(CallRefused::NoMemory);
-        }
-        if self.is_plain(request, chunks) && self.send_in_place(core, id, request, probe, &encode, call) {
-            return Ok(());
-        }
-        let Some(mut send) = core.pools.messages.take() else {
-            return Err(CallRefused::NoMemory);
-        };
-        let threshold = self.requester.parameters().call_threshold as usize;
-        send.set_len(threshold.min(send.capacity()));
-        if self.is_plain(request, chunks) {
-            // What most Calls are needs no plan, and nothing of what is in the way of one that does.
-            let mut writer = Writer::new(&mut send[HEADER_LEN_MIN as usize..]);
-            if write_payload(&mut writer, call.xid(), request, &encode).is_ok() {
-                let len = writer.position();
-                self.occupy(core, call, request, probe);
-                self.keep(
-                    call,
-                    request,
-                    &send[HEADER_LEN_MIN as usize..][..len],
-                    &Positions::new(),
-                    chunks,
-                    None,
-                );
-                let form = Form { long: false, reply_chunk: false, header_len: HEADER_LEN_MIN };
-                let emitted = self.requester.emit_call(call, &form, &ChunkLists::default(), &mut send);
-                // The buffers of messages have room for a header.
-                let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
-                send.set_len(header_len + len);
-                if self.send(core, id, call, send) {
-                    core.statistics.messages_short += 1;
-                }
-                return Ok(());
-            }
-        }
-        self.make_planned(core, id, request, chunks, probe, &encode, call, send)
-    }
-
-    /// Whether a Call has no chunks, and its Reply is sure to fit inline. It may still be too long itself.
-    #[inline]
-    fn is_plain(&self, request: &Request<'_>, chunks: &Chunks) -> bool {
-        let len = reply_payload_len_max(request).saturating_add(HEADER_LEN_MIN);
-        chunks.is_empty() && len <= self.requester.parameters().reply_threshold
-    }
-
-    /// Makes a Call that was begun, with chunks, or with a Payload or a Reply that may not fit inline. An error: nothing was
-    /// exposed or sent.
-    #[allow(clippy::too_many_arguments, reason = "the rest of `make`")]
-    #[inline(never)]
-    fn make_planned<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        request: &Request<'_>,
-        chunks: &mut Chunks,
-        probe: bool,
-        encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-        call: requester::CallId,
-        mut send: Buf,
-    ) -> Result<(), CallRefused> {
-        let counts = WriteCounts::of(chunks.write.iter().map(|(chunk, _)| *chunk));
-        let mut shape = Shape {
-            payload_len: 0,
-            prefer_long_call: false,
-            read_segments: chunks.read.len() as u32,
-            write_chunks: counts.as_slice(),
-            reply_payload_len_max: reply_payload_len_max(request),
-            long_call_segments: 1,
-            reply_chunk_segments: 1,
-        };
-        let write = |space: &mut [u8]| {
-            let mut writer = Writer::new(space);
-            write_payload(&mut writer, call.xid(), request, encode)?;
-            let reduced = writer.reduced_positions().iter().take(CLIENT_SEGMENTS_MAX);
-            Ok((writer.position(), reduced.copied().collect()))
-        };
-        // The Payload goes straight behind the header, or, when it does not fit, into a Long Call's buffer. A plain
-        // Call is only here because it does not.
-        let mut inline = Err(Overflow);
-        let mut form = Form { long: false, reply_chunk: false, header_len: HEADER_LEN_MIN };
-        if !self.is_plain(request, chunks) {
-            form = self.requester.plan(&shape).map_err(|_| CallRefused::TooManySegments)?;
-            inline = write(&mut send[form.header_len as usize..]);
-        }
-        let mut long = None;
-        let (payload_len, positions) = match inline {
-            Ok(written) => written,
-            Err(Overflow) => {
-                shape.payload_len = u32::MAX;
-                let (planned, buf, positions) = self.long_payload(core, &shape, write)?;
-                form = planned;
-                long = Some(buf);
-                (0, positions)
-            }
-        };
-        let (items, reduced) = (read_items(chunks), positions.len() as u32);
-        if items != reduced {
-            return Err(CallRefused::NotReduced { items, reduced });
-        }
-        let regions = chunks.read.len() + chunks.write.len();
-        let regions = regions as u32 + u32::from(long.is_some()) + u32::from(form.reply_chunk);
-        if self.exposed + regions > self.exposures_max {
-            return Err(CallRefused::FabricBusy);
-        }
-        let mut reply_buf = None;
-        if form.reply_chunk {
-            let len = (shape.reply_payload_len_max as usize).min(LONG_REPLY_LEN_MAX);
-            let mut buf = core.pools.payload.take_len(len).ok_or(CallRefused::NoMemory)?;
-            buf.set_len(len);
-            reply_buf = Some(buf);
-        }
-
-        self.occupy(core, call, request, probe);
-        let long_call = long.is_some();
-        let long = long.map(Buf::share);
-        let payload = &send[form.header_len as usize..][..payload_len];
-        self.keep(call, request, payload, &positions, chunks, long.as_ref());
-        let (slot, lists) = (&mut self.slots[call.index()], &mut self.lists);
-        let exposed = slot.expose(core, id, chunks, &positions, long, reply_buf, lists);
-        self.exposed += slot.exposed_count();
-        if let Err(error) = exposed {
-            self.end_unsent(core, id, call, error, None);
-            return Ok(());
-        }
-        let emitted = emit_chunks(&mut self.requester, call, &form, lists, counts.as_slice(), &mut send);
-        // The plan above and the lists agree by construction.
-        let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
-        send.set_len(header_len + payload_len);
-        if self.send(core, id, call, send) {
-            if long_call {
-                core.statistics.position_zero_chunks += 1;
-            } else {
-                core.statistics.messages_short += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes in its slot what a Call is.
-    // Always inline, as `send`: there is a copy of their caller for each kind of arguments, but not of its way.
-    #[inline(always)]
-    pub(crate) fn occupy<P>(
-        &mut self,
-        core: &Core<P>,
-        call: requester::CallId,
-        request: &Request<'_>,
-        probe: bool,
-    ) {
-        let slot = &mut self.slots[call.index()];
-        slot.call = Some(call);
-        slot.user = request.user;
-        slot.procedure = request.procedure;
-        slot.started = core.now;
-        slot.timeout = request.timeout;
-        slot.ending = None;
-        slot.probe = probe;
-        if self.requester.window().in_flight() == 1 {
-            self.busy_since = None;
-        }
-        self.outstanding += 1;
-        self.probing |= probe;
-    }
-
-    /// Keeps what sending a Call again takes, if there may be another connection.
-    #[inline]
-    pub(crate) fn keep(
-        &mut self,
-        call: requester::CallId,
-        request: &Request<'_>,
-        payload: &[u8],
-        positions: &Positions,
-        chunks: &Chunks,
-        long: Option<&Shared>,
-    ) {
-        let Some(kept) = self.kept.get_mut(call.index()) else { return };
-        kept.retransmit = request.retransmit;
-        if request.retransmit {
-            let threshold = self.requester.parameters().call_threshold as usize;
-            kept.keep(payload, positions, chunks, long, reply_payload_len_max(request), threshold);
-        }
-    }
-
-    /// Posts a Call's message. `false`: it was refused, and the Call ends or waits.
-    #[inline(always)]
-    fn send<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: requester::CallId,
-        message: Buf,
-    ) -> bool {
-        let request = SendRequest { id: 0, buf: message, invalidate: None, signaled: false };
-        if let Err(refused) = core.provider.post_send(id, request) {
-            self.end_unsent(core, id, call, refused.error, Some(refused.request.buf));
-            return false;
-        }
-        core.statistics.calls_sent += 1;
-        true
-    }
-
-    /// Encodes a Payload that does not fit inline (8166-3.5.3-a), and plans the Call anew for it.
-    fn long_payload<P: Provider>(
-        &self,
-        core: &mut Core<P>,
-        shape: &Shape<'_>,
-        write: impl Fn(&mut [u8]) -> Result<(usize, Positions), Overflow>,
-    ) -> Result<(Form, Buf, Positions), CallRefused> {
-        let form = self.requester.plan(shape).map_err(|_| CallRefused::TooManySegments)?;
-        let mut buf = core.pools.payload.take_len(LONG_CALL_LEN_MAX).ok_or(CallRefused::NoMemory)?;
-        buf.set_len(LONG_CALL_LEN_MAX);
-        let (len, positions) = write(&mut buf).map_err(|Overflow| CallRefused::TooLong)?;
-        core.statistics.copied_bytes += len as u64;
-        buf.set_len(len);
-        buf.shrink_to(len);
-        Ok((form, buf, positions))
-    }
-
-    /// Ends a Call that could not be exposed, or not sent although all of it was: then its message is there.
-    /// Rare: the queues are sized for all credits. It ends as one that was not sent, and its memory comes back with
-    /// its completion; one that is kept goes later.
     #[cold]
-    fn end_unsent<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: requester::CallId,
-        error: PostError,
-        message: Option<Buf>,
-    ) {
-        let complete = message.is_some();
-        let kept = self.kept.get_mut(call.index()).filter(|kept| kept.retransmit);
-        match (kept, message) {
-            (Some(_), Some(message)) => return self.set_unsent(core, call.index(), error, message),
-            (Some(kept), None) if error == PostError::NotConnected => {
-                kept.standing = Standing::Halfway;
-                return;
-            }
-            // One that is not kept, or that the fabric has no room to expose: it ends.
-            _ => {}
-        }
-        let slot = &mut self.slots[call.index()];
-        slot.ending = Some(Ending::Failed(match error {
-            PostError::NotConnected => CallError::NotSent,
-            error => CallError::NotPosted(error),
-        }));
-        // The Requester was not told of these handles: their fences are awaited here.
-        slot.withdrawn = !complete && slot.exposed_count() > 0;
-        if slot.withdrawn {
-            return;
-        }
-        let memory = self.requester.abandon(call);
-        self.settle(core, id, call, memory);
+    fn finds_receives<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, replies: u32) -> bool {
+        self.post_receives(core, id);
+        self.receives_posted >= replies
     }
 
     /// Gives up a Call, with `error` as its end.
@@ -478,27 +159,33 @@ impl Calling {
         call: requester::CallId,
         error: CallError,
     ) {
+        if self.requester.call_at(call.index()) != Some(call) {
+            return;
+        }
         let slot = &mut self.slots[call.index()];
-        if slot.call != Some(call) || slot.ending.is_some() {
-            return;
-        }
-        slot.ending = Some(Ending::Failed(error));
-        // What was exposed of it is being fenced, or comes back with the end of the connection: it ends then.
-        if slot.withdrawn {
-            return;
-        }
-        let standing = self.kept.get_mut(call.index()).map(|kept| std::mem::take(&mut kept.standing));
-        let memory = match standing.unwrap_or_default() {
-            Standing::Halfway => return,
-            Standing::Unsent(_) => {
+        let ending = Stage::Ending(Ending::Failed(error));
+        let memory = match std::mem::replace(&mut slot.stage, ending) {
+            over @ (Stage::Free | Stage::Ending(_)) => {
+                slot.stage = over;
+                return;
+            }
+            // What was exposed of it is being fenced: it ends then.
+            Stage::Withdrawing(already) => {
+                slot.stage = Stage::Withdrawing(already.or(Some(error)));
+                return;
+            }
+            // What was exposed of it comes back with the end of the connection: it ends then.
+            Stage::Halfway => return,
+            Stage::Unsent => {
+                slot.message = None;
                 self.unsent -= 1;
                 self.requester.abandon(call)
             }
-            Standing::Interrupted => {
+            Stage::Interrupted => {
                 self.interrupted -= 1;
                 self.requester.cancel(call)
             }
-            Standing::Plain => self.requester.cancel(call),
+            Stage::Sent => self.requester.cancel(call),
         };
         self.settle(core, id, call, memory);
     }
@@ -513,8 +200,14 @@ impl Calling {
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             let elapsed = core.now.saturating_sub(slot.started);
-            let Some(call) = slot.call.filter(|_| elapsed >= slot.timeout) else { continue };
-            if !slot.probe {
+            if matches!(slot.stage, Stage::Free) || elapsed < slot.timeout {
+                continue;
+            }
+            if !slot.is_probe {
+                let Some(call) = self.requester.call_at(index) else {
+                    core.fault(id, "a Call waits, and the Requester knows nothing of it");
+                    continue;
+                };
                 self.cancel(core, id, call, CallError::TimedOut);
             } else if self.heard > slot.started {
                 // Slow, but alive.
@@ -542,42 +235,53 @@ impl Calling {
         self.receives_posted -= 1;
         self.post_receives(core, id);
         core.statistics.remote_invalidations += u64::from(invalidated.is_some());
+        if let Some(reply) = self.requester.handle_short(&message, invalidated.map(|handle| handle.0)) {
+            self.complete_short(core, id, &reply, message, invalidated, exposed);
+            return Ok(());
+        }
+        self.receive_any(core, id, message, invalidated, exposed)
+    }
+
+    /// Takes in a message that is not a Reply of the most frequent kinds.
+    #[inline(never)]
+    fn receive_any<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        message: Buf,
+        invalidated: Option<Handle>,
+        exposed: &mut Option<Exposed>,
+    ) -> Result<(), &'static str> {
         match self.requester.handle_receive(&message, invalidated.map(|handle| handle.0)) {
             Received::Reply(reply) => {
-                let call = reply.call;
-                let slot = &mut self.slots[call.index()];
-                slot.ending = Some(match reply.payload {
+                let (call, memory) = (reply.call, reply.memory);
+                let ending = match reply.payload {
                     Payload::Inline(payload) => Ending::Inline((message.len() - payload.len()) as u32),
                     Payload::Long(len) => {
                         core.statistics.reply_chunks += 1;
                         Ending::Long(len)
                     }
-                });
-                if !slot.written.is_empty() {
-                    slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
-                    for (len, place) in reply.write_lens().zip(&mut slot.chunk_lens) {
-                        *place = len;
-                    }
+                };
+                let slot = &mut self.slots[call.index()];
+                slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
+                for (len, place) in reply.write_lens().zip(&mut slot.chunk_lens) {
+                    *place = len;
                 }
-                let memory = reply.memory;
+                self.end_answered(core, call, ending);
+                let slot = &mut self.slots[call.index()];
                 slot.message = Some(message);
-                if exposed.is_some() {
-                    self.exposed -= slot.take_back(invalidated, exposed.take());
-                }
+                self.exposed -= slot.take_back(invalidated, exposed.take());
                 core.statistics.replies_received += 1;
-                match memory {
-                    Memory::Safe => self.finish(core, call),
-                    Memory::Exposed => self.settle(core, id, call, memory),
-                }
+                self.settle(core, id, call, memory);
             }
             Received::Failed { call, failure, memory } => {
-                let slot = &mut self.slots[call.index()];
-                slot.ending = Some(Ending::Failed(match failure {
+                let error = match failure {
                     Failure::Version { low, high } => CallError::TransportVersion { low, high },
                     Failure::Chunk => CallError::Chunk,
                     Failure::Violation(_) => CallError::BadReply,
-                }));
-                self.exposed -= slot.take_back(invalidated, exposed.take());
+                };
+                self.end_answered(core, call, Ending::Failed(error));
+                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
                 self.settle(core, id, call, memory);
             }
             Received::Late { call, memory } => {
@@ -597,6 +301,82 @@ impl Calling {
         Ok(())
     }
 
+    /// Completes a Call by an inline Reply with one chunk of one segment, or none.
+    #[inline(always)]
+    fn complete_short<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        reply: &ShortReply,
+        message: Buf,
+        invalidated: Option<Handle>,
+        exposed: &mut Option<Exposed>,
+    ) {
+        let ShortReply { call, start, written: len, memory } = *reply;
+        core.statistics.replies_received += 1;
+        if !self.is_awaited(call) {
+            core.fault(id, "a Call that waits for its Reply is over");
+            return;
+        }
+        let slot = &mut self.slots[call.index()];
+        let mut written = Few::new();
+        match exposed.take() {
+            // All of its memory is back, if it exposed any.
+            None if memory == Memory::Safe && slot.written.is_empty() => {}
+            Some(Exposed::Read(data)) if memory == Memory::Safe => {
+                drop(data);
+                slot.reads.clear();
+                self.exposed -= 1;
+            }
+            Some(Exposed::Write(mut buf)) if memory == Memory::Safe && slot.written.len() == 1 => {
+                let chunk = slot.written[0].chunk;
+                slot.written.clear();
+                let len = len.unwrap_or(0);
+                buf.set_len(len as usize);
+                core.statistics.count_write_chunk(len);
+                written = Few::one((chunk, buf));
+                self.exposed -= 1;
+            }
+            returned => {
+                slot.stage = Stage::Ending(Ending::Inline(start));
+                slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
+                slot.chunk_lens[0] = len.unwrap_or(0);
+                slot.message = Some(message);
+                self.exposed -= slot.take_back(invalidated, returned);
+                self.settle(core, id, call, memory);
+                return;
+            }
+        }
+        let result = match results_start(&message, start as usize, call) {
+            Ok(first) => {
+                let (end, reduced) = (message.len() as u32, len.unwrap_or(0));
+                Ok(Results::new(message, first..end, reduced))
+            }
+            Err(error) => Err(error),
+        };
+        self.hand_over(&mut core.completed, &mut core.statistics, call, result, written);
+    }
+
+    /// Whether a Call waits for its Reply. It does not wait for room any more, if it did: a peer may guess an xid.
+    #[inline(always)]
+    pub(crate) fn is_awaited(&mut self, call: requester::CallId) -> bool {
+        let slot = &mut self.slots[call.index()];
+        if matches!(slot.stage, Stage::Unsent) {
+            slot.message = None;
+            slot.stage = Stage::Sent;
+            self.unsent -= 1;
+        }
+        matches!(slot.stage, Stage::Sent)
+    }
+
+    /// Sets how a Call ends that was answered.
+    fn end_answered<P>(&mut self, core: &mut Core<P>, call: requester::CallId, ending: Ending) {
+        if !self.is_awaited(call) {
+            core.fault(self.name, "a Call that waits for its Reply is over");
+        }
+        self.slots[call.index()].stage = Stage::Ending(ending);
+    }
+
     /// A fence is done.
     pub(crate) fn fenced<P: Provider>(
         &mut self,
@@ -607,15 +387,15 @@ impl Calling {
     ) {
         // By handle, not by slot: at the end of a connection handles come back that nobody fenced.
         // None: the peer's Send invalidated it, and brought the memory back, while its fence was under way.
-        let Some(slot) = self.slots.iter_mut().find(|slot| slot.exposes(handle.0)) else { return };
-        let call = slot.call;
+        let Some(index) = self.slots.iter().position(|slot| slot.exposes(handle.0)) else { return };
+        let slot = &mut self.slots[index];
         self.exposed -= slot.take_back(Some(handle), Some(exposed));
-        let Some(call) = call else {
+        let Some(call) = self.requester.call_at(index).filter(|_| !matches!(slot.stage, Stage::Free)) else {
             core.fault(id, "memory of a Call that is over was exposed");
             return;
         };
-        if slot.withdrawn {
-            self.withdrawn(core, id, call.index());
+        if let Stage::Withdrawing(_) = slot.stage {
+            self.withdrawn(core, id, call);
         } else if let Some(memory) = self.requester.handle_fenced(call, handle.0) {
             self.settle(core, id, call, memory);
         }
@@ -626,14 +406,8 @@ impl Calling {
         let slots = &mut self.slots;
         let mut over: Vec<requester::CallId> = Vec::new();
         self.requester.handle_disconnect(|call, outcome| {
-            let slot = &mut slots[call.index()];
-            if slot.call == Some(call) {
-                slot.ending.get_or_insert(Ending::Failed(match outcome {
-                    Outcome::NotSent => CallError::NotSent,
-                    _ => CallError::ConnectionLost,
-                }));
-                over.push(call);
-            }
+            slots[call.index()].end_disconnected(outcome);
+            over.push(call);
         });
         for call in over {
             self.finish(core, call);
@@ -671,33 +445,21 @@ impl Calling {
         }
     }
 
-    /// Hands a Call that is over to its user.
+    /// Ends a Call whose memory is back.
     #[inline]
     pub(crate) fn finish<P>(&mut self, core: &mut Core<P>, call: requester::CallId) {
         let slot = &mut self.slots[call.index()];
-        // The late Reply of a cancelled Call, whose end was reported already.
-        if slot.call != Some(call) {
-            return;
-        }
-        let ending = slot.ending.take().unwrap_or_else(|| {
-            // Its user waits for it, however it is.
-            core.fault(self.name, "a Call is over, and nobody knows how");
-            Ending::Failed(CallError::ConnectionLost)
-        });
-        slot.call = None;
-        self.outstanding -= 1;
-        if let Some(kept) = self.kept.get_mut(call.index()) {
-            kept.clear();
-        }
-        if slot.probe {
-            // All that counts is that something came.
-            slot.probe = false;
-            slot.message = None;
-            self.probing = false;
-            return;
-        }
+        let ending = match slot.stage {
+            // The late Reply of a Call that was given up, whose end was reported already.
+            Stage::Free => return,
+            Stage::Ending(ending) => ending,
+            _ => {
+                // Its user waits for it, however it is.
+                core.fault(self.name, "a Call is over, and nobody knows how");
+                Ending::Failed(CallError::ConnectionLost)
+            }
+        };
         let result = slot.results(ending, call, &mut core.statistics);
-        core.statistics.calls_failed += u64::from(result.is_err());
         let written = if slot.written.is_empty() {
             Few::new()
         } else {
@@ -705,7 +467,33 @@ impl Calling {
             slot.written.drain(..).filter_map(|part| Some((part.chunk, part.buf?))).collect()
         };
         slot.reply_chunk = None;
-        core.completed.push_back(CompletedCall {
+        self.hand_over(&mut core.completed, &mut core.statistics, call, result, written);
+    }
+
+    /// Frees the slot of a Call that is over, and hands the Call to its user. None of its memory is in the slot any more.
+    #[inline(always)]
+    pub(crate) fn hand_over(
+        &mut self,
+        completed: &mut VecDeque<CompletedCall>,
+        statistics: &mut Statistics,
+        call: requester::CallId,
+        result: Result<Results, CallError>,
+        written: Few<(u8, Buf)>,
+    ) {
+        let slot = &mut self.slots[call.index()];
+        slot.stage = Stage::Free;
+        self.outstanding -= 1;
+        if let Some(kept) = self.kept.get_mut(call.index()) {
+            kept.clear();
+        }
+        if slot.is_probe {
+            // All that counts is that something came.
+            slot.is_probe = false;
+            self.probing = false;
+            return;
+        }
+        statistics.calls_failed += u64::from(result.is_err());
+        completed.push_back(CompletedCall {
             call: CallId { connection: self.name, call },
             user: slot.user,
             procedure: slot.procedure,
@@ -714,39 +502,4 @@ impl Calling {
             written,
         });
     }
-}
-
-/// Octets that the Payload stream of a Call's Reply has at most.
-#[inline]
-fn reply_payload_len_max(request: &Request<'_>) -> u32 {
-    request.results_len_max.saturating_add(REPLY_HEADER_LEN_MAX)
-}
-
-/// Items that the Read chunks are of: numbered from 0, ascending.
-#[inline]
-fn read_items(chunks: &Chunks) -> u32 {
-    chunks.read.iter().last().map_or(0, |(item, _)| u32::from(*item) + 1)
-}
-
-/// Encodes a Call's RPC message.
-#[inline]
-pub(crate) fn write_payload(
-    writer: &mut Writer<'_>,
-    xid: u32,
-    request: &Request<'_>,
-    encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-) -> Result<(), Overflow> {
-    CallHeader {
-        xid,
-        program: request.program,
-        version: request.version,
-        procedure: request.procedure,
-        credential: match request.credentials {
-            Credentials::None => OpaqueAuth::NONE,
-            Credentials::Sys(body) => OpaqueAuth { flavor: flavor::AUTH_SYS, body },
-        },
-        verifier: OpaqueAuth::NONE,
-    }
-    .emit(writer)?;
-    encode(writer)
 }

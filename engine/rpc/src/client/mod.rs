@@ -1,12 +1,13 @@
 //! What a client gives to a Call and gets back from it. The work is in `calling.rs`.
 //!
-//! `calling.rs` is the client half of a connection: it drives the Requester of `stag-proto`. `slot.rs` is one Call's memory
-//! while the peer may touch it, `offering.rs` its chunk lists. `reconnect.rs`, `clients.rs`, `retransmission.rs` and
+//! `calling.rs` is the client half of a connection: it drives the Requester of `stag-proto`, `making.rs` up to the Call's
+//! message. `slot.rs` is one Call: its stage, and its memory while the peer may touch it; `offering.rs` its chunk lists. `reconnect.rs`, `clients.rs`, `retransmission.rs` and
 //! `keepalive.rs` are a client's life beyond one queue pair.
 
 pub(crate) mod calling;
 pub(crate) mod clients;
 pub(crate) mod keepalive;
+pub(crate) mod making;
 pub(crate) mod offering;
 pub(crate) mod reconnect;
 pub(crate) mod retransmission;
@@ -16,7 +17,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use stag_fabric::{DisconnectReason, PostError};
+use stag_fabric::{DisconnectReason, Exposed, PostError};
 use stag_memory::{Buf, Shared};
 
 use crate::ConnectionId;
@@ -92,7 +93,7 @@ impl Chunks {
     #[inline]
     pub fn read(data: Shared) -> Chunks {
         let mut chunks = Chunks::default();
-        chunks.read.push((0, data));
+        chunks.read = Few::one((0, data));
         chunks
     }
 
@@ -101,8 +102,22 @@ impl Chunks {
     #[inline]
     pub fn write(buf: Buf) -> Chunks {
         let mut chunks = Chunks::default();
-        chunks.write.push((0, buf));
+        chunks.write = Few::one((0, buf));
         chunks
+    }
+
+    /// Takes the memory out if it is all of one Read chunk, or of one Write chunk.
+    #[inline]
+    pub(crate) fn take_single(&mut self) -> Option<Exposed> {
+        match (self.read.only(), self.write.only()) {
+            (Some((0, _)), None) if self.write.is_empty() => {
+                self.read.take_only().map(|(_, data)| Exposed::Read(data))
+            }
+            (None, Some((0, _))) if self.read.is_empty() => {
+                self.write.take_only().map(|(_, buf)| Exposed::Write(buf))
+            }
+            _ => None,
+        }
     }
 }
 

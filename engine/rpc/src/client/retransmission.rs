@@ -1,11 +1,6 @@
 //! Calls that outlive their connection: what is kept of each, and how it is sent again.
 //!
-//! ```text
-//!           the connection ends                     a credit on the next one
-//!  Sent ───────────────────────────▶ Interrupted ────────────────────────────▶ Sent
-//!   ▲  the send queue was full                              nothing changed but the handles
-//!   └──────────── Unsent
-//! ```
+//! The stages are those of [`Slot`](crate::client::slot): `Interrupted`, `Unsent`, `Halfway` and `Withdrawing`.
 //!
 //! All memory of a Call is back when its connection has ended: it is exposed again, under new handles. Its xid and
 //! its Payload are those of the first time, so that a server that remembers xids can tell that it is the same.
@@ -22,31 +17,16 @@ use stag_proto::requester::{self, Outcome};
 use crate::ConnectionId;
 use crate::client::calling::{Calling, Positions};
 use crate::client::offering::{WriteCounts, emit_chunks};
-use crate::client::slot::Ending;
+use crate::client::slot::{Ending, Stage};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks};
 use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::Core;
-
-/// Where a Call stands, beside what the Requester knows.
-#[derive(Debug, Default)]
-pub(crate) enum Standing {
-    /// On its way, or over.
-    #[default]
-    Plain,
-    /// Its connection ended; it waits for a credit on the next.
-    Interrupted,
-    /// Made, but the send queue was full: the message.
-    Unsent(Buf),
-    /// Not made: the connection was ending already, which is soon known.
-    Halfway,
-}
 
 /// What is kept of a Call to send it again.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// Whether its user wants that.
     pub(crate) retransmit: bool,
-    pub(crate) standing: Standing,
     /// How often it was sent again, and when the last time.
     pub(crate) resends: u32,
     pub(crate) resent: Duration,
@@ -63,19 +43,18 @@ impl Kept {
     pub(crate) fn keep(
         &mut self,
         payload: &[u8],
-        positions: &Positions,
+        positions: &[u32],
         chunks: &Chunks,
         long: Option<&Shared>,
         reply_payload_len_max: u32,
         threshold: usize,
     ) {
-        self.standing = Standing::Plain;
         self.resends = 0;
         self.payload.clear();
         // Once, and for the longest that there can be: later Calls in this slot allocate nothing.
         self.payload.reserve_exact(threshold.max(payload.len()));
         self.payload.extend_from_slice(payload);
-        self.positions = positions.clone();
+        self.positions = positions.iter().copied().collect();
         self.reads.clear();
         for (item, data) in chunks.read.iter() {
             self.reads.push((*item, data.clone()));
@@ -84,21 +63,10 @@ impl Kept {
         self.reply_payload_len_max = reply_payload_len_max;
     }
 
-    fn take_unsent(&mut self) -> Option<Buf> {
-        match std::mem::take(&mut self.standing) {
-            Standing::Unsent(message) => Some(message),
-            other => {
-                self.standing = other;
-                None
-            }
-        }
-    }
-
     /// Lets go of all memory, before the Call is handed to its user.
     pub(crate) fn clear(&mut self) {
         self.retransmit = false;
         self.resends = 0;
-        self.standing = Standing::Plain;
         self.reads.clear();
         self.long = None;
     }
@@ -115,22 +83,16 @@ impl Calling {
         let mut over: Vec<requester::CallId> = Vec::new();
         self.requester.handle_interruption(|call, outcome| {
             let slot = &mut slots[call.index()];
-            if slot.call != Some(call) {
-                return false;
-            }
-            let kept = &mut kept[call.index()];
-            slot.withdrawn = false;
             slot.reads.clear();
             let lost = matches!(outcome, Outcome::NotSent | Outcome::MaybeExecuted);
-            if lost && kept.retransmit && slot.ending.is_none() {
-                kept.standing = Standing::Interrupted;
+            let is_over = matches!(slot.stage, Stage::Free | Stage::Ending(_) | Stage::Withdrawing(Some(_)));
+            if lost && kept[call.index()].retransmit && !is_over {
+                slot.message = None;
+                slot.stage = Stage::Interrupted;
                 interrupted += 1;
                 return true;
             }
-            slot.ending.get_or_insert(Ending::Failed(match outcome {
-                Outcome::NotSent => CallError::NotSent,
-                _ => CallError::ConnectionLost,
-            }));
+            slot.end_disconnected(outcome);
             over.push(call);
             false
         });
@@ -157,8 +119,8 @@ impl Calling {
     /// Whether a Call was sent again and is not answered for too long.
     pub(crate) fn is_unanswered(&self, now: Duration) -> bool {
         let Some(backoff) = self.policy.reconnect else { return false };
-        self.kept.iter().any(|kept| {
-            let is_sent = kept.resends > 0 && matches!(kept.standing, Standing::Plain);
+        self.kept.iter().zip(&self.slots).any(|(kept, slot)| {
+            let is_sent = kept.resends > 0 && matches!(slot.stage, Stage::Sent | Stage::Ending(_));
             is_sent && now >= kept.resent.saturating_add(backoff.resend_after(kept.resends))
         })
     }
@@ -173,13 +135,20 @@ impl Calling {
     #[cold]
     pub(crate) fn resume<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> usize {
         let mut count = 0;
-        for index in 0..self.kept.len() {
+        for index in 0..self.slots.len() {
             if self.unsent == 0 {
                 break;
             }
-            // Most are not among them.
-            let Some(message) = self.kept[index].take_unsent() else { continue };
+            let slot = &mut self.slots[index];
+            if !matches!(slot.stage, Stage::Unsent) {
+                continue;
+            }
+            slot.stage = Stage::Sent;
             self.unsent -= 1;
+            let Some(message) = slot.message.take() else {
+                core.fault(id, "a Call waits for room, and has no message");
+                continue;
+            };
             if !self.post(core, id, index, message) {
                 break;
             }
@@ -202,10 +171,10 @@ impl Calling {
     /// The oldest of those that were sent least: a new connection has one credit, and a Call that the server drops
     /// must not keep it from the others each time.
     fn next_interrupted(&self) -> Option<(usize, requester::CallId)> {
-        let kept = self.kept.iter().enumerate();
-        let waiting = kept.filter(|(_, kept)| matches!(kept.standing, Standing::Interrupted));
-        let oldest = waiting.map(|(index, kept)| (kept.resends, self.slots[index].started, index)).min();
-        oldest.and_then(|(_, _, index)| Some((index, self.slots[index].call?)))
+        let calls = self.kept.iter().zip(&self.slots).enumerate();
+        let waiting = calls.filter(|(_, (_, slot))| matches!(slot.stage, Stage::Interrupted));
+        let oldest = waiting.map(|(index, (kept, slot))| (kept.resends, slot.started, index)).min();
+        oldest.and_then(|(_, _, index)| Some((index, self.requester.call_at(index)?)))
     }
 
     /// Sends one Call again. `false`: not now.
@@ -250,8 +219,8 @@ impl Calling {
         }
         self.interrupted -= 1;
         core.statistics.calls_retransmitted += 1;
+        self.slots[index].stage = Stage::Sent;
         let kept = &mut self.kept[index];
-        kept.standing = Standing::Plain;
         kept.resends = kept.resends.saturating_add(1);
         kept.resent = core.now;
         self.expose_again(core, id, call, &form, send, reply, counts.as_slice())
@@ -313,13 +282,13 @@ impl Calling {
         match exposed {
             Ok(()) => {}
             Err(PostError::NotConnected) => {
-                self.kept[index].standing = Standing::Halfway;
+                slot.stage = Stage::Halfway;
                 return false;
             }
             Err(_) => {
                 // What was exposed is being fenced; then it waits for another time.
-                slot.withdrawn = true;
-                self.withdrawn(core, id, index);
+                slot.stage = Stage::Withdrawing(None);
+                self.withdrawn(core, id, call);
                 return false;
             }
         }
@@ -356,31 +325,38 @@ impl Calling {
     pub(crate) fn set_unsent<P>(&mut self, core: &mut Core<P>, index: usize, error: PostError, message: Buf) {
         // Else the end of the connection is near, and the Call counts as sent until then.
         if error == PostError::Full {
-            self.kept[index].standing = Standing::Unsent(message);
+            let slot = &mut self.slots[index];
+            slot.stage = Stage::Unsent;
+            slot.message = Some(message);
             self.unsent += 1;
             core.flush_due = true;
         }
     }
 
     /// Goes on with a Call that could not be exposed as a whole, when all that was of it is back.
-    pub(crate) fn withdrawn<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, index: usize) {
-        let slot = &mut self.slots[index];
+    pub(crate) fn withdrawn<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: requester::CallId,
+    ) {
+        let slot = &mut self.slots[call.index()];
         if slot.exposed_count() > 0 {
             return;
         }
-        slot.withdrawn = false;
-        let Some(call) = slot.call else {
-            core.fault(id, "a Call was over before all of it was fenced");
-            return;
-        };
-        if slot.ending.is_some() {
-            let memory = self.requester.abandon(call);
-            self.settle(core, id, call, memory);
-        } else {
-            self.requester.postpone(call);
-            self.kept[index].standing = Standing::Interrupted;
-            self.interrupted += 1;
-            core.flush_due = true;
+        match slot.stage {
+            Stage::Withdrawing(None) => {
+                slot.stage = Stage::Interrupted;
+                self.requester.postpone(call);
+                self.interrupted += 1;
+                core.flush_due = true;
+            }
+            Stage::Withdrawing(Some(error)) => {
+                slot.stage = Stage::Ending(Ending::Failed(error));
+                let memory = self.requester.abandon(call);
+                self.settle(core, id, call, memory);
+            }
+            _ => core.fault(id, "a Call was over before all of it was fenced"),
         }
     }
 }

@@ -1,11 +1,36 @@
-//! One Call of a client: its memory while the peer may touch it, and what its Reply says.
+//! One Call of a client: what it waits for, its memory while the peer may touch it, and what its Reply says.
+//!
+//! ```text
+//!         occupy           Reply, RDMA_ERROR, time-out, cancel              all is fenced
+//!  Free ──────────▶ Sent ────────────────────────────────────────▶ Ending ───────────────▶ Free
+//!                   │ ▲ │
+//!                   │ │ └─ the connection ends ─▶ Interrupted ── a credit on the next ──▶ Sent
+//!                   │ └─── room ─── Unsent
+//!                   ├─ the send queue is full ───▲
+//!                   ├─ the connection ends while memory is exposed for it ─▶ Halfway ── it has ended ─▶ Interrupted
+//!                   └─ memory is refused ─▶ Withdrawing ── all is fenced ─▶ Interrupted, or Free
+//! ```
+//!
+//! | stage | waits for |
+//! |---|---|
+//! | `Free` | a Call; the Requester may still wait for the late Reply of one that was given up |
+//! | `Sent` | its Reply, or the end of its time |
+//! | `Unsent` | room in the send queue; its message is made |
+//! | `Halfway` | the end of its connection, which is near |
+//! | `Interrupted` | a credit on the next connection |
+//! | `Withdrawing` | the fences of what was exposed before the provider refused the rest |
+//! | `Ending` | its fences, or the end of its connection |
+//!
+//! `Unsent`, `Halfway` and `Interrupted` are only for Calls that are kept to be sent again. From each stage but `Free` a
+//! cancellation, or the end of the connection for good, leads to `Ending`. An event that a stage does not wait for is a
+//! [`fault`](crate::fault::fault).
 
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use stag_fabric::{Exposed, Fence, Handle, PostError, Provider};
 use stag_memory::{Buf, Shared};
-use stag_proto::requester;
+use stag_proto::requester::{self, Outcome};
 use stag_wire::rpc::{Accepted, Denied, ReplyBody, ReplyHeader, take_success};
 use stag_wire::xdr::Reader;
 
@@ -15,6 +40,22 @@ use crate::client::offering::{Lists, segment, write_buf};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks, Results};
 use crate::state::Core;
 use crate::statistics::Statistics;
+
+/// What a Call waits for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Stage {
+    #[default]
+    Free,
+    Sent,
+    /// Its message is in [`Slot::message`].
+    Unsent,
+    Halfway,
+    Interrupted,
+    /// `Some`: how it ends then. `None`: it waits for the next occasion.
+    Withdrawing(Option<CallError>),
+    Ending(Ending),
+}
+
 /// One segment of a Write chunk, while the peer may write it and after.
 #[derive(Debug)]
 pub(crate) struct Written {
@@ -39,13 +80,15 @@ pub(crate) enum Ending {
 /// One Call's memory and what its user wants back.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
-    pub(crate) call: Option<requester::CallId>,
+    pub(crate) stage: Stage,
+    /// It is a keep-alive, of which no user knows.
+    pub(crate) is_probe: bool,
     pub(crate) user: u64,
     pub(crate) procedure: u32,
     pub(crate) started: Duration,
     /// Time from `started` after which it is given up.
     pub(crate) timeout: Duration,
-    pub(crate) ending: Option<Ending>,
+    /// Of an unsent Call, its message; of one that ends with an inline Reply, that.
     pub(crate) message: Option<Buf>,
     pub(crate) written: ArrayVec<Written, CLIENT_SEGMENTS_MAX>,
     /// Handles of what the peer may read, until they are fenced.
@@ -53,13 +96,21 @@ pub(crate) struct Slot {
     /// Octets in each Write chunk, by the Reply.
     pub(crate) chunk_lens: [u32; CLIENT_SEGMENTS_MAX],
     pub(crate) reply_chunk: Option<(u32, Option<Buf>)>,
-    /// The Call could not be exposed as a whole: it ends when what was exposed of it is fenced.
-    pub(crate) withdrawn: bool,
-    /// It is a keep-alive, of which no user knows.
-    pub(crate) probe: bool,
 }
 
 impl Slot {
+    /// Sets how a Call ends whose connection is gone, by what the Requester says of it.
+    pub(crate) fn end_disconnected(&mut self, outcome: Outcome) {
+        let ending = match self.stage {
+            Stage::Free | Stage::Ending(_) => return,
+            Stage::Withdrawing(Some(error)) => error,
+            _ if outcome == Outcome::NotSent => CallError::NotSent,
+            _ => CallError::ConnectionLost,
+        };
+        self.message = None;
+        self.stage = Stage::Ending(Ending::Failed(ending));
+    }
+
     /// Exposes all memory of a Call, and puts its segments into `lists`. An error: the provider refused
     /// something, and why; what is exposed already is fenced again, and the Write chunks' buffers are back in the slot.
     #[allow(clippy::too_many_arguments, reason = "one step of `Calling::call`, cut out to be read alone")]
@@ -198,12 +249,7 @@ impl Slot {
                 (buf, 0)
             }
         };
-        let mut reader = Reader::new(&message[start..]);
-        if !take_success(&mut reader, call.xid()) {
-            let header = ReplyHeader::parse(&mut reader).map_err(|_| CallError::BadReply)?;
-            check(&header.body)?;
-        }
-        let first = (start + reader.position()) as u32;
+        let first = results_start(&message, start, call)?;
         let mut reduced = 0;
         if !self.written.is_empty() {
             reduced = self.spread(statistics);
@@ -226,13 +272,20 @@ impl Slot {
                 buf.set_len(len as usize);
             }
         }
-        if sum > 0 {
-            statistics.write_chunks += 1;
-        } else {
-            statistics.write_chunks_unused += 1;
-        }
+        statistics.count_write_chunk(sum);
         sum
     }
+}
+
+/// Where the results start in `message`, whose Payload stream starts at `start`. An error: there are none, and why.
+#[inline(always)]
+pub(crate) fn results_start(message: &[u8], start: usize, call: requester::CallId) -> Result<u32, CallError> {
+    let mut reader = Reader::new(&message[start..]);
+    if !take_success(&mut reader, call.xid()) {
+        let header = ReplyHeader::parse(&mut reader).map_err(|_| CallError::BadReply)?;
+        check(&header.body)?;
+    }
+    Ok((start + reader.position()) as u32)
 }
 
 /// Turns an RPC-level refusal into the Call's error.

@@ -1,0 +1,124 @@
+//! The short ways of a Requester: Calls and Replies without chunks, or with one chunk of one segment.
+//!
+//! They decide what the general ways would, for messages of which all words but a few are constants. All others take the
+//! general way; so does each message that contradicts its Call, because that says how.
+
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Single, SingleChunk};
+
+use super::{CallId, ChunkLists, EmitError, Memory, Outcome, Requester, State};
+use crate::offer::Offer;
+use crate::plain;
+use crate::plan::Form;
+
+/// A Reply that is inline, and whose Write list has one chunk of one segment, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortReply {
+    /// The Call that it answers.
+    pub call: CallId,
+    /// Where the Payload stream starts in the message.
+    pub start: u32,
+    /// Octets in the Write chunk, if the Call has one. Checked against the offer.
+    pub written: Option<u32>,
+    /// Whether the Call's memory must be fenced first. With [`Memory::Safe`] the Call is over.
+    pub memory: Memory,
+}
+
+/// The only chunk of `lists`, if there is one as `form` says, and it has one segment.
+#[inline(always)]
+pub(super) fn single_chunk(form: &Form, lists: &ChunkLists<'_>) -> Option<SingleChunk> {
+    let is_planned = !form.long && !form.reply_chunk && form.header_len == const { SINGLE_LEN as u32 };
+    match (lists.reads, lists.writes, lists.reply) {
+        _ if !is_planned => None,
+        // Position 0 is a Long Call's.
+        ([read], [], None) if read.position != 0 && read.position.is_multiple_of(4) => {
+            Some(SingleChunk::Read(*read))
+        }
+        ([], [[segment]], None) => Some(SingleChunk::Write(*segment)),
+        _ => None,
+    }
+}
+
+impl Requester {
+    /// Writes the header of a Call with one chunk of one segment.
+    #[inline(always)]
+    pub(super) fn emit_single(
+        &mut self,
+        call: CallId,
+        chunk: SingleChunk,
+        credits: u32,
+        out: &mut [u8],
+    ) -> Result<usize, EmitError> {
+        Single { xid: call.xid, credits, chunk }.emit(out)?;
+        self.slots[call.index()].offer = Offer::single(&chunk);
+        Ok(SINGLE_LEN)
+    }
+
+    /// Takes in an inline Reply whose Write list has one chunk of one segment, or none, as the Call offered it. `None`: nothing
+    /// happened; the message is for [`Requester::handle_receive`], which tries this first.
+    // Always inline: what it returns is long, and is then not written down to be read again.
+    #[inline(always)]
+    pub fn handle_short(&mut self, message: &[u8], invalidated: Option<u32>) -> Option<ShortReply> {
+        let xid = u32::from_be_bytes(*message.first_chunk()?);
+        let call = self.find(xid)?;
+        let slot = &mut self.slots[call.index()];
+        if slot.state != State::Sent {
+            return None;
+        }
+        let (credits, start, written) = if slot.offer.expects_single_write() {
+            let (reply, stream) = Single::parse(message)?;
+            let SingleChunk::Write(returned) = reply.chunk else { return None };
+            if plain::start(stream) != Some((xid, plain::REPLY)) || !slot.offer.matches_single(&returned) {
+                return None;
+            }
+            (reply.credits, SINGLE_LEN, Some(returned.length))
+        } else {
+            let reply = plain::parse(message, plain::REPLY)?;
+            if slot.offer.expects_chunks() {
+                return None;
+            }
+            (reply.credits, HEADER_LEN_MIN, None)
+        };
+        if let Some(handle) = invalidated
+            && !(self.parameters.remote_invalidation && slot.offer.take_invalidated(handle))
+        {
+            return None;
+        }
+        self.window.handle_grant(credits);
+        let memory = self.answered(call.index, Outcome::Replied);
+        Some(ShortReply { call, start: start as u32, written, memory })
+    }
+
+    /// Takes in a Reply without chunks, by the credits of its header and its Payload stream. `None`: nothing happened; it is
+    /// for [`Requester::handle_receive`].
+    #[inline(always)]
+    pub fn handle_plain(&mut self, credits: u32, stream: &[u8]) -> Option<CallId> {
+        let (xid, msg_type) = plain::start(stream)?;
+        let call = self.find(xid)?;
+        let slot = &self.slots[call.index()];
+        if msg_type != plain::REPLY || slot.state != State::Sent || slot.offer.expects_chunks() {
+            return None;
+        }
+        // What was exposed has to be fenced first.
+        if slot.offer.is_exposed() {
+            return None;
+        }
+        self.window.handle_grant(credits);
+        let memory = self.answered(call.index, Outcome::Replied);
+        debug_assert_eq!(memory, Memory::Safe, "nothing was exposed");
+        Some(call)
+    }
+
+    /// Ends the making of a Call without chunks, and returns the credits of its header: whoever sends it writes that.
+    ///
+    /// # Panics
+    ///
+    /// When the Call was emitted already, or is over.
+    #[inline(always)]
+    pub fn emit_plain(&mut self, call: CallId) -> u32 {
+        assert!(self.state(call) == Some(State::Building), "a Call is emitted once, after begin");
+        let slot = &mut self.slots[call.index()];
+        slot.state = State::Sent;
+        slot.outcome = Outcome::MaybeExecuted;
+        self.window.requested()
+    }
+}

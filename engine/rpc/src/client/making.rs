@@ -1,0 +1,456 @@
+//! How a Call is made: its credit, its form, the memory that goes with it, and its message.
+//!
+//! Most Calls have no chunk, or one of one segment, and need no plan. Each way that takes less than the general one decides
+//! before anything is done whether the Call is one of its own.
+
+use stag_fabric::{Exposed, PostError, Provider, Refused, SendRequest};
+use stag_memory::{Buf, Shared};
+use stag_proto::plan::{Form, Shape};
+use stag_proto::requester::{self, ChunkLists};
+use stag_wire::rpc::{CallHeader, OpaqueAuth, flavor};
+use stag_wire::rpcrdma::{ReadSegment, SINGLE_LEN};
+use stag_wire::xdr::{Overflow, Writer};
+
+use crate::ConnectionId;
+use crate::client::calling::{Calling, HEADER_LEN_MIN, Positions};
+use crate::client::offering::{WriteCounts, emit_chunks, segment, write_buf};
+use crate::client::slot::{Ending, Stage, Written};
+use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, Credentials, Request};
+use crate::service::reply::LONG_REPLY_LEN_MAX;
+use crate::state::Core;
+
+/// Octets of an accepted RPC Reply before its results: xid, type, status, an empty verifier, status. An error
+/// reply is no longer than this but for PROG_MISMATCH's and RPC_MISMATCH's two words.
+const REPLY_HEADER_LEN_MAX: u32 = 24 + 8;
+
+/// Largest Long Call that a client makes, in octets.
+const LONG_CALL_LEN_MAX: usize = 1 << 20;
+
+/// The form of a Call without chunks.
+const PLAIN: Form = Form { long: false, reply_chunk: false, header_len: HEADER_LEN_MIN };
+
+/// The form of a Call with one chunk of one segment.
+const SINGLE: Form = Form { long: false, reply_chunk: false, header_len: SINGLE_LEN as u32 };
+
+/// A Call in the making: it has a credit and an xid.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Making<'a> {
+    pub(crate) call: requester::CallId,
+    /// The queue pair that it leaves on.
+    pub(crate) id: ConnectionId,
+    pub(crate) request: &'a Request<'a>,
+    /// It is a keep-alive, of which no user knows.
+    pub(crate) is_probe: bool,
+}
+
+impl Making<'_> {
+    /// Octets that the Payload stream of its Reply has at most.
+    #[inline]
+    fn reply_payload_len_max(&self) -> u32 {
+        self.request.results_len_max.saturating_add(REPLY_HEADER_LEN_MAX)
+    }
+
+    /// Encodes its RPC message.
+    #[inline]
+    pub(crate) fn write_payload(
+        &self,
+        writer: &mut Writer<'_>,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<(), Overflow> {
+        let Request { program, version, procedure, credentials, .. } = *self.request;
+        let xid = self.call.xid();
+        match credentials {
+            Credentials::None => CallHeader::emit_anonymous(writer, xid, program, version, procedure)?,
+            Credentials::Sys(body) => {
+                let credential = OpaqueAuth { flavor: flavor::AUTH_SYS, body };
+                let verifier = OpaqueAuth::NONE;
+                CallHeader { xid, program, version, procedure, credential, verifier }.emit(writer)?;
+            }
+        }
+        encode(writer)
+    }
+}
+
+impl Calling {
+    /// Begins a Call. See [`crate::Engine::call`].
+    #[inline]
+    pub(crate) fn call<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        request: &Request<'_>,
+        chunks: &mut Chunks,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<CallId, CallRefused> {
+        // Calls that were there before come first.
+        if self.interrupted > 0 {
+            return Err(CallRefused::NoCredit);
+        }
+        let call = self.make(core, id, request, chunks, false, encode)?;
+        Ok(CallId { connection: self.name, call })
+    }
+
+    /// Makes a Call and sends it. `is_probe`: it is a keep-alive.
+    pub(crate) fn make<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        request: &Request<'_>,
+        chunks: &mut Chunks,
+        is_probe: bool,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<requester::CallId, CallRefused> {
+        let reserved = if is_probe { 0 } else { self.credits_reserved() };
+        let Some(call) = self.requester.begin_beyond(reserved) else {
+            return Err(CallRefused::NoCredit);
+        };
+        let making = Making { call, id, request, is_probe };
+        if let Err(refused) = self.make_begun(core, &making, chunks, encode) {
+            let _ = self.requester.abandon(call);
+            return Err(refused);
+        }
+        Ok(call)
+    }
+
+    /// Makes a Call that was begun. An error: nothing was exposed or sent.
+    #[inline]
+    fn make_begun<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        chunks: &mut Chunks,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<(), CallRefused> {
+        let Making { call, id, .. } = *making;
+        let is_plain = self.is_plain(making, chunks);
+        // 8166-3.3.1-e: a Receive for the Reply comes before the Call.
+        if !self.has_receives(core, id, self.requester.window().in_flight()) {
+            return Err(CallRefused::NoMemory);
+        }
+        if is_plain && self.send_in_place(core, making, &encode) {
+            return Ok(());
+        }
+        let Some(mut send) = core.pools.messages.take() else {
+            return Err(CallRefused::NoMemory);
+        };
+        let threshold = self.requester.parameters().call_threshold as usize;
+        send.set_len(threshold.min(send.capacity()));
+        if is_plain {
+            // What most Calls are needs no plan, and nothing of what is in the way of one that does.
+            let mut writer = Writer::new(&mut send[HEADER_LEN_MIN as usize..]);
+            if making.write_payload(&mut writer, &encode).is_ok() {
+                let len = writer.position();
+                self.occupy(core, making);
+                self.keep(making, &send[HEADER_LEN_MIN as usize..][..len], &[], chunks, None);
+                let emitted = self.requester.emit_call(call, &PLAIN, &ChunkLists::default(), &mut send);
+                // The buffers of messages have room for a header.
+                let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
+                send.set_len(header_len + len);
+                if self.send(core, making, send) {
+                    core.statistics.messages_short += 1;
+                }
+                return Ok(());
+            }
+        } else {
+            match self.make_single(core, making, chunks, &encode, send) {
+                Ok(()) => return Ok(()),
+                Err(unused) => send = unused,
+            }
+        }
+        self.make_planned(core, making, chunks, &encode, send)
+    }
+
+    /// Whether a Call has no chunks, and its Reply is sure to fit inline. It may still be too long itself.
+    #[inline]
+    fn is_plain(&self, making: &Making<'_>, chunks: &Chunks) -> bool {
+        let len = making.reply_payload_len_max().saturating_add(HEADER_LEN_MIN);
+        chunks.is_empty() && len <= self.requester.parameters().reply_threshold
+    }
+
+    /// Makes a Call that was begun, with one Read chunk of one piece or one Write chunk of one segment, and with a
+    /// Payload and a Reply that fit inline. `Err`, with the buffer for the message: it is another, and nothing happened.
+    #[inline(never)]
+    fn make_single<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        chunks: &mut Chunks,
+        encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+        mut send: Buf,
+    ) -> Result<(), Buf> {
+        let Making { call, id, .. } = *making;
+        let is_write = chunks.read.is_empty();
+        // The Reply returns a Write chunk.
+        let reply_header_len = if is_write { SINGLE.header_len } else { PLAIN.header_len };
+        let reply_len = making.reply_payload_len_max().saturating_add(reply_header_len);
+        if reply_len > self.requester.parameters().reply_threshold || self.exposed >= self.exposures_max {
+            return Err(send);
+        }
+        let mut writer = Writer::new(&mut send[SINGLE_LEN..]);
+        if making.write_payload(&mut writer, encode).is_err() {
+            return Err(send);
+        }
+        let payload_len = writer.position();
+        // A Call whose encoder left out other items than the chunk is for is refused in the general way.
+        let position = match *writer.reduced_positions() {
+            [] if is_write => 0,
+            [position] if !is_write => position,
+            _ => return Err(send),
+        };
+        let positions = if is_write { &[][..] } else { &[position] };
+        self.keep(making, &send[SINGLE_LEN..][..payload_len], positions, chunks, None);
+        let Some(exposed) = chunks.take_single() else { return Err(send) };
+        let length = match &exposed {
+            Exposed::Write(buf) => buf.len() as u32,
+            Exposed::Read(data) => data.len() as u32,
+        };
+        self.occupy(core, making);
+        let segment = match core.provider.expose(id, exposed) {
+            Ok(target) => segment(target, length),
+            Err(refused) => {
+                self.end_unexposed(core, making, refused);
+                return Ok(());
+            }
+        };
+        self.exposed += 1;
+        let slot = &mut self.slots[call.index()];
+        let emitted = if is_write {
+            slot.written.push(Written { chunk: 0, handle: segment.handle, offered: length, buf: None });
+            let lists = ChunkLists { writes: &[&[segment]], ..ChunkLists::default() };
+            self.requester.emit_call(call, &SINGLE, &lists, &mut send)
+        } else {
+            slot.reads.push(segment.handle);
+            core.statistics.read_chunks += 1;
+            let lists = ChunkLists { reads: &[ReadSegment { position, segment }], ..ChunkLists::default() };
+            self.requester.emit_call(call, &SINGLE, &lists, &mut send)
+        };
+        // The form and the lists agree, and the Payload is behind the room for the header.
+        let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
+        send.set_len(header_len + payload_len);
+        if self.send(core, making, send) {
+            core.statistics.messages_short += 1;
+        }
+        Ok(())
+    }
+
+    /// The only segment of a Call could not be exposed.
+    #[cold]
+    fn end_unexposed<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        refused: Refused<Exposed>,
+    ) {
+        if let Some(buf) = write_buf(refused.request) {
+            let part = Written { chunk: 0, handle: 0, offered: buf.len() as u32, buf: Some(buf) };
+            self.slots[making.call.index()].written.push(part);
+        }
+        self.end_unsent(core, making, refused.error, None);
+    }
+
+    /// Makes a Call that was begun, with chunks, or with a Payload or a Reply that may not fit inline. An error: nothing was
+    /// exposed or sent.
+    #[inline(never)]
+    fn make_planned<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        chunks: &mut Chunks,
+        encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+        mut send: Buf,
+    ) -> Result<(), CallRefused> {
+        let Making { call, id, .. } = *making;
+        if chunks.read.len() > CLIENT_SEGMENTS_MAX || chunks.write.len() > CLIENT_SEGMENTS_MAX {
+            return Err(CallRefused::TooManySegments);
+        }
+        let counts = WriteCounts::of(chunks.write.iter().map(|(chunk, _)| *chunk));
+        let mut shape = Shape {
+            payload_len: 0,
+            prefer_long_call: false,
+            read_segments: chunks.read.len() as u32,
+            write_chunks: counts.as_slice(),
+            reply_payload_len_max: making.reply_payload_len_max(),
+            long_call_segments: 1,
+            reply_chunk_segments: 1,
+        };
+        let write = |space: &mut [u8]| {
+            let mut writer = Writer::new(space);
+            making.write_payload(&mut writer, encode)?;
+            let reduced = writer.reduced_positions().iter().take(CLIENT_SEGMENTS_MAX);
+            Ok((writer.position(), reduced.copied().collect::<Positions>()))
+        };
+        // The Payload goes straight behind the header, or, when it does not fit, into a Long Call's buffer. A plain
+        // Call is only here because it does not.
+        let mut inline = Err(Overflow);
+        let mut form = PLAIN;
+        if !self.is_plain(making, chunks) {
+            form = self.requester.plan(&shape).map_err(|_| CallRefused::TooManySegments)?;
+            inline = write(&mut send[form.header_len as usize..]);
+        }
+        let mut long = None;
+        let (payload_len, positions) = match inline {
+            Ok(written) => written,
+            Err(Overflow) => {
+                shape.payload_len = u32::MAX;
+                let (planned, buf, positions) = self.long_payload(core, &shape, write)?;
+                form = planned;
+                long = Some(buf);
+                (0, positions)
+            }
+        };
+        let (items, reduced) = (read_items(chunks), positions.len() as u32);
+        if items != reduced {
+            return Err(CallRefused::NotReduced { items, reduced });
+        }
+        let regions = chunks.read.len() + chunks.write.len();
+        let regions = regions as u32 + u32::from(long.is_some()) + u32::from(form.reply_chunk);
+        if self.exposed + regions > self.exposures_max {
+            return Err(CallRefused::FabricBusy);
+        }
+        let mut reply_buf = None;
+        if form.reply_chunk {
+            let len = (shape.reply_payload_len_max as usize).min(LONG_REPLY_LEN_MAX);
+            let mut buf = core.pools.payload.take_len(len).ok_or(CallRefused::NoMemory)?;
+            buf.set_len(len);
+            reply_buf = Some(buf);
+        }
+
+        self.occupy(core, making);
+        let long_call = long.is_some();
+        let long = long.map(Buf::share);
+        let payload = &send[form.header_len as usize..][..payload_len];
+        self.keep(making, payload, &positions, chunks, long.as_ref());
+        let (slot, lists) = (&mut self.slots[call.index()], &mut self.lists);
+        let exposed = slot.expose(core, id, chunks, &positions, long, reply_buf, lists);
+        self.exposed += slot.exposed_count();
+        if let Err(error) = exposed {
+            self.end_unsent(core, making, error, None);
+            return Ok(());
+        }
+        let emitted = emit_chunks(&mut self.requester, call, &form, lists, counts.as_slice(), &mut send);
+        // The plan above and the lists agree by construction.
+        let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
+        send.set_len(header_len + payload_len);
+        if self.send(core, making, send) {
+            if long_call {
+                core.statistics.position_zero_chunks += 1;
+            } else {
+                core.statistics.messages_short += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes in its slot what a Call is.
+    // Always inline, as `send`: there is a copy of their caller for each kind of arguments, but not of its way.
+    #[inline(always)]
+    pub(crate) fn occupy<P>(&mut self, core: &mut Core<P>, making: &Making<'_>) {
+        let Making { call, request, is_probe, .. } = *making;
+        let slot = &mut self.slots[call.index()];
+        if !matches!(slot.stage, Stage::Free) {
+            core.fault(self.name, "a Call begins in the slot of another");
+        }
+        slot.stage = Stage::Sent;
+        slot.user = request.user;
+        slot.procedure = request.procedure;
+        slot.started = core.now;
+        slot.timeout = request.timeout;
+        slot.is_probe = is_probe;
+        if self.requester.window().in_flight() == 1 {
+            self.busy_since = None;
+        }
+        self.outstanding += 1;
+        self.probing |= is_probe;
+    }
+
+    /// Keeps what sending a Call again takes, if there may be another connection.
+    #[inline]
+    pub(crate) fn keep(
+        &mut self,
+        making: &Making<'_>,
+        payload: &[u8],
+        positions: &[u32],
+        chunks: &Chunks,
+        long: Option<&Shared>,
+    ) {
+        let Some(kept) = self.kept.get_mut(making.call.index()) else { return };
+        kept.retransmit = making.request.retransmit;
+        if kept.retransmit {
+            let threshold = self.requester.parameters().call_threshold as usize;
+            kept.keep(payload, positions, chunks, long, making.reply_payload_len_max(), threshold);
+        }
+    }
+
+    /// Posts a Call's message. `false`: it was refused, and the Call ends or waits.
+    #[inline(always)]
+    fn send<P: Provider>(&mut self, core: &mut Core<P>, making: &Making<'_>, message: Buf) -> bool {
+        let request = SendRequest { id: 0, buf: message, invalidate: None, signaled: false };
+        if let Err(refused) = core.provider.post_send(making.id, request) {
+            self.end_unsent(core, making, refused.error, Some(refused.request.buf));
+            return false;
+        }
+        core.statistics.calls_sent += 1;
+        true
+    }
+
+    /// Encodes a Payload that does not fit inline (8166-3.5.3-a), and plans the Call anew for it.
+    fn long_payload<P: Provider>(
+        &self,
+        core: &mut Core<P>,
+        shape: &Shape<'_>,
+        write: impl Fn(&mut [u8]) -> Result<(usize, Positions), Overflow>,
+    ) -> Result<(Form, Buf, Positions), CallRefused> {
+        let form = self.requester.plan(shape).map_err(|_| CallRefused::TooManySegments)?;
+        let mut buf = core.pools.payload.take_len(LONG_CALL_LEN_MAX).ok_or(CallRefused::NoMemory)?;
+        buf.set_len(LONG_CALL_LEN_MAX);
+        let (len, positions) = write(&mut buf).map_err(|Overflow| CallRefused::TooLong)?;
+        core.statistics.copied_bytes += len as u64;
+        buf.set_len(len);
+        buf.shrink_to(len);
+        Ok((form, buf, positions))
+    }
+
+    /// Ends a Call that could not be exposed, or not sent although all of it was: then its message is there.
+    /// Rare: the queues are sized for all credits. It ends as one that was not sent, and its memory comes back with
+    /// its completion; one that is kept goes later.
+    #[cold]
+    fn end_unsent<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        error: PostError,
+        message: Option<Buf>,
+    ) {
+        let Making { call, id, .. } = *making;
+        let complete = message.is_some();
+        let is_kept = self.kept.get(call.index()).is_some_and(|kept| kept.retransmit);
+        let slot = &mut self.slots[call.index()];
+        match message {
+            Some(message) if is_kept => return self.set_unsent(core, call.index(), error, message),
+            None if is_kept && error == PostError::NotConnected => {
+                slot.stage = Stage::Halfway;
+                return;
+            }
+            // One that is not kept, or that the fabric has no room to expose: it ends.
+            _ => {}
+        }
+        let error = match error {
+            PostError::NotConnected => CallError::NotSent,
+            error => CallError::NotPosted(error),
+        };
+        // The Requester was not told of these handles: their fences are awaited here.
+        if !complete && slot.exposed_count() > 0 {
+            slot.stage = Stage::Withdrawing(Some(error));
+            return;
+        }
+        slot.stage = Stage::Ending(Ending::Failed(error));
+        let memory = self.requester.abandon(call);
+        self.settle(core, id, call, memory);
+    }
+}
+
+/// Items that the Read chunks are of: numbered from 0, ascending.
+#[inline]
+fn read_items(chunks: &Chunks) -> u32 {
+    chunks.read.iter().last().map_or(0, |(item, _)| u32::from(*item) + 1)
+}
