@@ -1,6 +1,6 @@
 //! Calls with client and server in one thread, polled in turns, to count instructions. `bench/instructions.sh` runs it:
 //!
-//! `valgrind --tool=callgrind target/release/examples/one_thread shm|verbs COUNT DEPTH [KIND]`. With `--collect-atstart=no`,
+//! `valgrind --tool=callgrind target/release/examples/one_thread shm|iwarp|verbs COUNT DEPTH [KIND]`. With `--collect-atstart=no`,
 //! `--zero-before='*counted_from_here*'` and `--toggle-collect='*client_turn*'` (or `'*server_turn*'`), the total is what COUNT
 //! Calls cost at that end, after a warm-up.
 //!
@@ -10,14 +10,18 @@
 //! | `get`, `put` | a Call with a Write chunk of 4 KiB, and one with a Read chunk |
 //! | `getattr`, `read`, `write` | NFS on a file of a `mem:` export: 4 KiB by chunk, WRITE as UNSTABLE |
 //!
+//! `iwarp` runs over the loopback: what the kernel executes is not in the sum.
+//!
 //! `verbs` runs over libraries of nothing, those of the fabric's tests: take the functions of their table off, and no instruction of
 //! a device's library is in the sum. `one_thread device COUNT DEPTH ADDRESS PAUSE` runs over this machine's RDMA device, whose
 //! address that is; there a turn may find nothing. PAUSE, in microseconds between turns, makes such turns fewer.
 
+use std::net::TcpListener;
 use std::time::Duration;
 use std::{hint, thread};
 
 use anyhow::{Result, bail};
+use stag::fabric::iwarp::{Iwarp, IwarpConfig};
 use stag::fabric::verbs::{Verbs, VerbsConfig};
 use stag::nfs::client::{Finished, Operation, Target};
 use stag::prelude::*;
@@ -124,7 +128,7 @@ fn main() -> Result<()> {
 
 fn usage() -> Result<()> {
     bail!(
-        "one_thread shm|verbs COUNT DEPTH [null|get|put|getattr|read|write], or device COUNT DEPTH ADDRESS PAUSE"
+        "one_thread shm|iwarp|verbs COUNT DEPTH [null|get|put|getattr|read|write], or device COUNT DEPTH ADDRESS PAUSE"
     )
 }
 
@@ -136,6 +140,12 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
         "shm" => {
             let open = || Shm::open(ShmConfig::default());
             calls([open()?, open()?], &format!("one-thread-{}", std::process::id()), load, kind)
+        }
+        "iwarp" => {
+            // A port that was free a moment ago.
+            let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+            let open = || Iwarp::open(IwarpConfig::default());
+            calls([open()?, open()?], &address, load, kind)
         }
         "verbs" => {
             // Whatever was posted is done at the next poll, so that Calls outstanding at once share a pass.

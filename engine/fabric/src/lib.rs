@@ -10,6 +10,7 @@
 
 mod epoll;
 pub mod iwarp;
+mod plain;
 mod provider;
 mod setup;
 pub mod shm;

@@ -4,13 +4,16 @@
 //! length or a choice. Most steps are FPDUs: the ULPDU follows, and the frame is made around it, so that most inputs get past
 //! the framing, whose own errors are among the ways to make one. The others are what the user does meanwhile. What
 //! stands for a handle in the script is replaced by one that is exposed; the STags of Responses are those of the Reads, 1, 2, 3.
+//!
+//! Each stream comes four times: whole; whole, with messages shown in place and left; in pieces; and in pieces, with messages
+//! shown, of which some are taken and some answered.
 
 use std::collections::hash_map::RandomState;
 
 use stag_fabric::iwarp::bare::{Bare, End, crc32c};
 use stag_fabric::{
-    Completed, Exposed, Handle, QueuePairCapacity, ReadPart, ReadRequest, RemoteSegment, SendRequest,
-    WorkError, WriteRequest,
+    Completed, Exposed, Handle, PlainMessage, QueuePairCapacity, ReadPart, ReadRequest, RemoteSegment,
+    SendRequest, Taken, WorkError, WriteRequest,
 };
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool};
 use stag_wire::mpa;
@@ -46,9 +49,21 @@ enum Step {
     Act(u8, u8),
 }
 
+/// What the user does with messages that are shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    /// None is.
+    Never,
+    /// All are left.
+    Left,
+    /// Some are taken, some answered with themselves, some left: their length decides.
+    Taken,
+}
+
 /// One end of a stream, and the handles of what it exposes.
 struct Target<'a> {
     bare: Bare,
+    crc: bool,
     pool: &'a Pool,
     handles: [Handle; 2],
     /// Reads that were posted.
@@ -58,6 +73,8 @@ struct Target<'a> {
     /// What was fenced.
     fenced: Vec<Vec<u8>>,
     sent: usize,
+    /// Messages that were taken, and their credits.
+    taken: Vec<(u32, Vec<u8>)>,
 }
 
 /// What can be seen of a stream: the completions, how it ended, what was sent, and the exposed memory.
@@ -69,6 +86,7 @@ struct Outcome {
     sent: usize,
     reads: usize,
     receives: usize,
+    taken: Vec<(u32, Vec<u8>)>,
 }
 
 fn buf(pool: &Pool, len: usize, octet: u8) -> Buf {
@@ -142,7 +160,7 @@ impl<'a> Target<'a> {
         let target = buf(pool, EXPOSED, 4);
         assert!(bare.post_read(ReadRequest { id: 2, target }, &[part(9, LARGE_PART)]));
         let (handles, fenced) = ([write, read], Vec::new());
-        Target { bare, pool, handles, reads: 2, receives: 3, fenced, sent: 0 }
+        Target { bare, crc: settings & 1 != 0, pool, handles, reads: 2, receives: 3, fenced, sent: 0, taken: Vec::new() }
     }
 
     /// Does what the user may do at any time. There may be no room for it.
@@ -176,14 +194,48 @@ impl<'a> Target<'a> {
                 }
             }
             6 => self.fenced.extend(self.bare.fence(handle).as_ref().map(content)),
-            _ => self.sent += self.bare.sent().len(),
+            _ => self.send(),
         }
     }
 
+    /// Takes what is to be sent: whole FPDUs, with right CRCs.
+    fn send(&mut self) {
+        let octets = self.bare.sent();
+        self.sent += octets.len();
+        let mut rest = &octets[..];
+        while !rest.is_empty() {
+            let (fpdu, behind) = mpa::Fpdu::parse(rest).expect("FPDUs are sent as a whole");
+            assert_eq!(fpdu.crc, if self.crc { crc32c(fpdu.covered) } else { 0 });
+            rest = behind;
+        }
+    }
+
+    /// Takes octets, and what is shown of them.
+    fn take(&mut self, octets: &[u8], shown: Shown) -> Result<(), End> {
+        if shown == Shown::Never {
+            return self.bare.take(octets);
+        }
+        let taken = &mut self.taken;
+        self.bare.take_in_place(octets, &mut |message: PlainMessage<'_>| {
+            let how = if shown == Shown::Left { 0 } else { message.stream.len() % 3 };
+            let result = match (how, message.space) {
+                (0, _) => return Taken::No,
+                (1, Some(space)) => {
+                    space.fill(0xee);
+                    space[..message.stream.len()].copy_from_slice(message.stream);
+                    Taken::Answered { credits: message.credits, len: message.stream.len() }
+                }
+                _ => Taken::Done,
+            };
+            taken.push((message.credits, message.stream.to_vec()));
+            result
+        })
+    }
+
     /// Takes the steps, the streams in pieces whose lengths `cut` gives.
-    fn run(mut self, steps: &[Step], mut cut: impl FnMut() -> usize) -> Outcome {
+    fn run(mut self, steps: &[Step], shown: Shown, mut cut: impl FnMut() -> usize) -> Outcome {
         let mut end = Ok(());
-        self.sent = self.bare.sent().len();
+        self.send();
         for step in steps {
             match step {
                 Step::Octets(stream) => {
@@ -191,7 +243,7 @@ impl<'a> Target<'a> {
                     while end.is_ok() && !rest.is_empty() {
                         let (now, behind) = rest.split_at(cut().clamp(1, rest.len()));
                         rest = behind;
-                        end = self.bare.take(now);
+                        end = self.take(now, shown);
                     }
                 }
                 Step::Act(what, choice) if end.is_ok() => self.act(*what, *choice),
@@ -199,7 +251,7 @@ impl<'a> Target<'a> {
             }
         }
         if end.is_ok() {
-            self.sent += self.bare.sent().len();
+            self.send();
         }
         self.bare.close();
         let mut completions = Vec::new();
@@ -221,8 +273,8 @@ impl<'a> Target<'a> {
             };
             completions.push((kind, completion.result, octets));
         }
-        let Target { fenced, sent, reads, receives, .. } = self;
-        Outcome { completions, fenced, end, sent, reads, receives }
+        let Target { fenced, sent, reads, receives, taken, .. } = self;
+        Outcome { completions, fenced, end, sent, reads, receives, taken }
     }
 }
 
@@ -233,21 +285,45 @@ pub fn iwarp_receive(data: &[u8]) {
         let keys = RandomState::new();
         let target = Target::new(pool, *settings, &keys);
         let (handles, steps) = (target.handles, steps(target.handles, script));
-        let whole = target.run(&steps, || usize::MAX);
+        let whole = target.run(&steps, Shown::Never, || usize::MAX);
         let count = |wanted| whole.completions.iter().filter(|(kind, ..)| *kind == wanted).count();
         assert_eq!((count("Receive"), count("Read")), (whole.receives, whole.reads));
-        let mut seed = u32::from(*settings) | 1;
+        let again = |shown, cut: &mut dyn FnMut() -> usize| {
+            let target = Target::new(pool, *settings, &keys);
+            assert_eq!(target.handles, handles, "the same keys");
+            target.run(&steps, shown, cut)
+        };
+        let left = again(Shown::Left, &mut || usize::MAX);
+        assert_eq!(whole, left, "the same, if what is shown is left");
         let longest = [1, 3, 40, 9000][usize::from(settings >> 6)];
-        let target = Target::new(pool, *settings, &keys);
-        assert_eq!(target.handles, handles, "the same keys");
         let octets = |step: &Step| if let Step::Octets(octets) = step { octets.len() } else { 0 };
         let len: usize = steps.iter().map(octets).sum();
-        let cut = move || {
+        let mut seed = u32::from(*settings) | 1;
+        let mut cut = || {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             1 + (seed >> 16) as usize % longest.max(len / PIECES_MAX)
         };
-        let pieces = target.run(&steps, cut);
+        let pieces = again(Shown::Never, &mut cut);
         assert_eq!(whole, pieces, "the same, however it is cut");
+        for taken in [again(Shown::Taken, &mut || usize::MAX), again(Shown::Taken, &mut cut)] {
+            // What is taken leaves its Receive for others: there may be more, but all that came before comes.
+            let mut all = messages(&taken);
+            for message in messages(&whole) {
+                let at = all.iter().position(|other| *other == message);
+                all.swap_remove(at.expect("it came before"));
+            }
+        }
         assert_eq!(pool.outstanding(), 0, "all memory came back");
     });
+}
+
+/// The messages that came, in any way, in no order.
+fn messages(outcome: &Outcome) -> Vec<Vec<u8>> {
+    let received = outcome.completions.iter().filter(|(kind, result, _)| *kind == "Receive" && result.is_ok());
+    let mut messages: Vec<Vec<u8>> = received.map(|(_, _, octets)| octets.clone()).collect();
+    messages.extend(outcome.taken.iter().map(|(credits, stream)| {
+        let words = [1, *credits, 0, 0, 0, 0].map(u32::to_be_bytes);
+        [&stream[..4], words.as_flattened(), stream].concat()
+    }));
+    messages
 }

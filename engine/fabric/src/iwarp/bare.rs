@@ -14,8 +14,8 @@ use super::receive::Stop;
 use super::send::Scratch;
 use super::stags::Stags;
 use crate::{
-    Completion, Exposed, Handle, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, SendRequest,
-    WriteRequest,
+    Completion, Exposed, Handle, PlainMessage, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest,
+    SendRequest, Taken, WriteRequest,
 };
 
 /// The CRC of an FPDU, as fast as the provider finds it.
@@ -94,30 +94,46 @@ impl Bare {
     }
 
     /// Takes octets of the stream, as they would come from one system call: the rest of a large payload goes to its place first.
-    pub fn take(&mut self, mut octets: &[u8]) -> Result<(), End> {
-        let result = self.take_all(&mut octets);
-        result.map_err(|stop| match stop {
+    pub fn take(&mut self, octets: &[u8]) -> Result<(), End> {
+        self.take_in_place(octets, &mut |_| Taken::No)
+    }
+
+    /// As [`Bare::take`], and shows messages as [`Provider::poll_in_place`](crate::Provider::poll_in_place) does.
+    pub fn take_in_place(
+        &mut self,
+        octets: &[u8],
+        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> Result<(), End> {
+        self.take_all(octets, show).map_err(|stop| match stop {
             Stop::Fault(fault) => End::Fault(fault.cause()),
             Stop::Terminated(..) => End::Terminated,
         })
     }
 
-    fn take_all(&mut self, octets: &mut &[u8]) -> Result<(), Stop> {
+    fn take_all(
+        &mut self,
+        mut octets: &[u8],
+        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> Result<(), Stop> {
         if let Some((place, len)) = self.pair.direct()? {
             let (now, rest) = octets.split_at(len.min(octets.len()));
             // SAFETY: `direct` says that `place` is valid for writes of `len` octets, in a buffer that the queue pair holds.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), place, now.len()) };
             self.pair.landed(now.len())?;
-            *octets = rest;
+            octets = rest;
         }
-        let mut sink = Sink { out: None, end: 0, local: &mut self.local };
-        self.pair.take(octets, &mut sink, &mut self.counters)
+        let mut sink = Sink::waiting(&mut self.local);
+        sink.may_show = true;
+        while !octets.is_empty() {
+            octets = self.pair.take(octets, &mut sink, &mut self.counters, show)?;
+        }
+        Ok(())
     }
 
     /// What it has to send.
     pub fn sent(&mut self) -> Vec<u8> {
         let octets = self.pair.tx.drain(&mut self.scratch, &mut self.counters);
-        self.pair.complete(&mut Sink { out: None, end: 0, local: &mut self.local });
+        self.pair.complete(&mut Sink::waiting(&mut self.local));
         octets
     }
 
@@ -130,7 +146,7 @@ impl Bare {
 
     /// Ends it: all that is posted and exposed completes.
     pub fn close(&mut self) {
-        self.pair.flush(&mut Sink { out: None, end: 0, local: &mut self.local }, None, None);
+        self.pair.flush(&mut Sink::waiting(&mut self.local), None, None);
     }
 }
 

@@ -6,10 +6,12 @@ use std::net::SocketAddr;
 
 use stag_memory::Buf;
 
+use super::counters::IwarpCounters;
 use super::fault::Fault;
 use super::handshake::{Dial, Offer};
+use super::pace::Pace;
 use super::receive::Rx;
-use super::send::{Payload, Tx, Work};
+use super::send::{Flushed, Payload, Scratch, Tx, Work};
 use super::socket::Socket;
 use super::stags::Stags;
 use crate::slots::Numbered;
@@ -54,19 +56,52 @@ pub(super) struct Terms {
 
 /// Where completions go: to the user who is polling, or to wait for the next poll.
 pub(super) struct Sink<'a> {
-    pub(super) out: Option<&'a mut VecDeque<Completion>>,
-    pub(super) end: usize,
-    pub(super) local: &'a mut VecDeque<Completion>,
+    out: Option<&'a mut VecDeque<Completion>>,
+    /// Completions and messages that the user takes: `out` is as long at most, less what was taken in place.
+    end: usize,
+    /// Messages that the user took where they arrived.
+    pub(super) taken: usize,
+    /// The next message may be shown: none of this queue pair has become a completion.
+    pub(super) may_show: bool,
+    local: &'a mut VecDeque<Completion>,
 }
 
-impl Sink<'_> {
+impl<'a> Sink<'a> {
+    /// To the user who is polling; `taken`: messages that the user took in this poll.
+    #[inline(always)]
+    pub(super) fn user(
+        out: &'a mut VecDeque<Completion>,
+        end: usize,
+        taken: usize,
+        local: &'a mut VecDeque<Completion>,
+    ) -> Sink<'a> {
+        Sink { out: Some(out), end, taken, may_show: true, local }
+    }
+
+    /// To wait for the next poll.
+    #[inline(always)]
+    pub(super) fn waiting(local: &'a mut VecDeque<Completion>) -> Sink<'a> {
+        Sink { out: None, end: 0, taken: 0, may_show: false, local }
+    }
+
+    /// Whether the user, who is polling, takes another completion or message.
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        // In order: nothing overtakes what waits.
+        self.local.is_empty() && self.out.as_ref().is_some_and(|out| out.len() + self.taken < self.end)
+    }
+
+    /// Whether the user may be shown a message.
+    #[inline(always)]
+    pub(super) fn may_show(&self) -> bool {
+        self.may_show && (self.out.is_none() || self.has_room())
+    }
+
     /// Gives a completion to the user. `true`: it is harvested; `false`: it will be.
     #[inline(always)]
     pub(super) fn push(&mut self, completion: Completion) -> bool {
-        // In order: nothing overtakes what waits.
-        if let Some(out) = &mut self.out
-            && out.len() < self.end
-            && self.local.is_empty()
+        if self.has_room()
+            && let Some(out) = &mut self.out
         {
             out.push_back(completion);
             return true;
@@ -87,6 +122,7 @@ pub(super) struct QueuePair {
     pub(super) offer: Option<Offer>,
     pub(super) rx: Rx,
     pub(super) tx: Tx,
+    pub(super) pace: Pace,
     pub(super) stags: Stags,
     pub(super) receives: VecDeque<(u64, Buf)>,
     /// Requests whose completion the user has not got, and unsignaled ones that are not done.
@@ -125,6 +161,7 @@ impl QueuePair {
             offer: None,
             rx: Rx::new(),
             tx: Tx::new(&capacity),
+            pace: Pace::default(),
             stags: Stags::new(capacity.exposures, RandomState::new()),
             receives: VecDeque::with_capacity(capacity.receives as usize),
             outstanding: 0,
@@ -150,7 +187,7 @@ impl QueuePair {
     /// Both sides know that they are connected, and on which terms.
     pub(super) fn agree(&mut self, terms: &Terms) {
         self.rx.agree(terms);
-        self.tx.agree(terms);
+        self.tx.agree(terms, self.capacity.send_len_max);
         self.phase = Phase::Announced;
     }
 
@@ -197,6 +234,12 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Where a message without chunks can be built, if nothing stands in its way.
+    #[inline(always)]
+    pub(super) fn plain_space(&mut self) -> Option<&mut [u8]> {
+        if self.is_open() { self.tx.plain_space() } else { None }
+    }
+
     #[inline]
     pub(super) fn post_write(&mut self, request: WriteRequest) -> Result<(), Refused<WriteRequest>> {
         if let Some(error) = self.refusal() {
@@ -241,6 +284,18 @@ impl QueuePair {
             return Err(Refused { request: exposed, error: PostError::Full });
         }
         Ok(RemoteSegment { handle: self.stags.insert(exposed), offset: 0 })
+    }
+
+    /// Sends what there is before the end of the pass, if the socket was not full. `true`: some request may be done. Whatever
+    /// else comes of it is found out at the doorbell.
+    #[inline]
+    pub(super) fn flush_early(&mut self, scratch: &mut Scratch, counters: &mut IwarpCounters) -> bool {
+        self.pace.note_led();
+        let Some(socket) = &self.socket else { return false };
+        if self.is_blocked || !matches!(self.phase, Phase::Open) {
+            return false;
+        }
+        self.tx.flush(socket, scratch, counters) == Flushed::All
     }
 
     /// Hands out what is done, from the oldest request on, as far as it goes without a gap.

@@ -44,6 +44,12 @@ impl Cuts {
         if next_cut < end { len - STEP } else { len }
     }
 
+    /// Whether `len` octets can be laid without a cut among them.
+    #[inline(always)]
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        self.every == 0 || self.at + len <= self.every
+    }
+
     /// An FPDU of `len` octets was made.
     #[inline]
     pub(super) fn laid(&mut self, len: usize) {

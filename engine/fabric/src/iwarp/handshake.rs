@@ -218,7 +218,7 @@ pub(super) fn answer(config: &IwarpConfig, reply: &Frame<'_>, segment_len: usize
 pub(super) fn send(socket: &Socket, frame: &Frame<'_>) -> bool {
     let mut octets = [0; mpa::FRAME_LEN_MAX];
     let Some(len) = frame.emit(&mut octets) else { return false };
-    socket.send(&octets[..len]) == Moved::Octets(len)
+    socket.send(&octets[..len], false) == Moved::Octets(len)
 }
 
 #[cfg(test)]

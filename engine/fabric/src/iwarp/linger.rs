@@ -68,7 +68,7 @@ impl Lingering {
     /// Says what is left to say. `false`: the connection is lost.
     fn say(&mut self) -> bool {
         while self.said < self.words.len() {
-            match self.socket.send(&self.words[self.said..]) {
+            match self.socket.send(&self.words[self.said..], false) {
                 Moved::Octets(count) => self.said += count,
                 Moved::Nothing => return true,
                 Moved::End | Moved::Lost => return false,

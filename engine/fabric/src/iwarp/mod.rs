@@ -1,8 +1,9 @@
 //! iWARP in userspace: MPA, DDP and RDMAP over the kernel's TCP, so that any machine speaks RDMA to network cards that do,
 //! to Linux's siw, and to itself. No device, no module, no privilege.
 //!
-//! One non-blocking socket for each queue pair. Posted work becomes FPDUs at the doorbell, many in one system call (`send`);
-//! what arrives is checked and placed in `poll`, large payloads by the system call itself (`receive`). Connections are made
+//! One non-blocking socket for each queue pair. Posted work becomes FPDUs at the doorbell, many in one system call (`send`), or
+//! in two halves where the peer would wait (`pace`); what arrives is checked and placed in `poll`, large payloads by the system
+//! call itself (`receive`). A message without chunks is shown in the receive buffer, and built in the send buffer. Connections are made
 //! without blocking: `listen` and `handshake`. The exposures of a queue pair are a table (`stags`); all placing
 //! is done by the thread that polls, so a fence is over at once.
 //!
@@ -41,6 +42,7 @@ mod fault;
 mod handshake;
 mod linger;
 mod listen;
+mod pace;
 mod provider;
 mod reactor;
 mod receive;
@@ -81,6 +83,8 @@ pub struct Iwarp {
     open: Vec<u32>,
     turn: usize,
     local: VecDeque<Completion>,
+    /// Messages that were taken where they arrived, in this poll.
+    taken: usize,
     /// Queue pairs with something to send.
     dirty: Vec<u32>,
     /// Queue pairs whose socket was full.
@@ -127,6 +131,7 @@ impl Iwarp {
             open: Vec::with_capacity(count),
             turn: 0,
             local: VecDeque::new(),
+            taken: 0,
             dirty: Vec::with_capacity(count),
             blocked: Vec::with_capacity(count),
             staging: vec![0; STAGING_LEN].into(),

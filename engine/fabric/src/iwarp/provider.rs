@@ -16,8 +16,8 @@ use crate::setup::{check_private_data, resolve};
 use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
-    Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
-    ReadRequest, Refused, RemoteSegment, SendRequest, Stranger, WriteRequest,
+    Fence, Handle, Limits, ListenerId, Peer, PlainMessage, PostError, Provider, QueuePairCapacity,
+    QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, Stranger, Taken, WriteRequest,
 };
 
 /// Idle passes after which the sockets are looked at, for a caller whose time stands still.
@@ -172,7 +172,7 @@ impl Provider for Iwarp {
             None => return Err(Refused { request, error: PostError::NotConnected }),
             Some(pair) => pair.post_send(request)?,
         }
-        self.mark_dirty(queue_pair.index);
+        self.posted(queue_pair.index);
         Ok(())
     }
 
@@ -207,7 +207,7 @@ impl Provider for Iwarp {
             None => return Err(Refused { request, error: PostError::NotConnected }),
             Some(pair) => pair.post_read(request, parts)?,
         }
-        self.mark_dirty(queue_pair.index);
+        self.posted(queue_pair.index);
         Ok(())
     }
 
@@ -243,18 +243,30 @@ impl Provider for Iwarp {
 
     #[inline]
     fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
+        self.poll_in_place(now, completions, max, &mut |_| Taken::No)
+    }
+
+    #[inline]
+    fn poll_in_place(
+        &mut self,
+        now: Duration,
+        completions: &mut VecDeque<Completion>,
+        max: usize,
+        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);
         self.now = now;
+        self.taken = 0;
 
         // What waits comes first. As long as it does not fit, nothing new is taken from the peers.
         self.drain_local(completions, end);
         if self.local.is_empty() && completions.len() < end {
-            self.harvest(completions, end);
+            self.harvest(completions, end, take);
         }
-        self.look_passes += u32::from(completions.len() == start);
+        self.look_passes += u32::from(completions.len() + self.taken == start);
         if now >= self.look_at || self.look_passes >= LOOK_PASSES || self.is_crowded() {
-            self.look(completions, end);
+            self.look(completions, end, take);
         }
         if !self.blocked.is_empty() {
             self.retry_blocked();
@@ -263,12 +275,28 @@ impl Provider for Iwarp {
         self.ring_doorbells();
 
         if !self.local.is_empty() {
-            self.drain_local(completions, end);
+            self.drain_local(completions, end - self.taken.min(end - start));
         }
         if !self.closing.is_empty() && self.local.is_empty() {
             self.clear_away();
         }
-        completions.len() - start
+        completions.len() - start + self.taken
+    }
+
+    #[inline]
+    fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
+        find(&mut self.slots, queue_pair)?.plain_space()
+    }
+
+    #[inline]
+    fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
+        let pair = find(&mut self.slots, queue_pair).expect("it gave the space just before");
+        pair.tx.send_plain(credits, len);
+        let is_full = pair.tx.is_built_full();
+        self.posted(queue_pair.index);
+        if is_full {
+            self.flush_early(queue_pair.index);
+        }
     }
 
     fn poll_event(&mut self) -> Option<Event> {
@@ -321,6 +349,17 @@ impl Provider for Iwarp {
 }
 
 impl Iwarp {
+    /// A Send or a Read was posted: it leaves at once, or with the next doorbell.
+    #[inline(always)]
+    fn posted(&mut self, index: u32) {
+        self.mark_dirty(index);
+        if let Some(Some(pair)) = self.slots.get_mut(index as usize)
+            && pair.pace.note_posted()
+        {
+            self.flush_early(index);
+        }
+    }
+
     /// Hands out completions that waited.
     #[inline]
     fn drain_local(&mut self, completions: &mut VecDeque<Completion>, end: usize) {

@@ -7,23 +7,24 @@ use std::time::Duration;
 use stag_wire::rdmap::{self, Cause, Opcode, queue};
 use stag_wire::{ddp, mpa};
 
-use super::Iwarp;
 use super::connection::{Phase, QueuePair, Sink};
 use super::crc::crc32c;
 use super::fault::{self, Fault};
 use super::handshake;
 use super::receive::Stop;
-use super::send::Flushed;
+use super::send::{Flushed, Scratch};
 use super::socket::Moved;
+use super::{Iwarp, IwarpCounters};
 use crate::epoll::{EventFlags, Token};
-use crate::{Completion, DisconnectReason, Event, WorkError};
+use crate::{Completion, DisconnectReason, Event, PlainMessage, Taken, WorkError};
 
 /// Up to so many queue pairs are read without asking the epoll first.
 const HOT_MAX: usize = 4;
 /// System calls that read from one queue pair before the next one gets its turn.
 const RECEIVE_BURST: usize = 16;
-/// How often the other sockets are looked at.
-const LOOK_INTERVAL: Duration = Duration::from_micros(30);
+/// How often the other sockets are looked at: seldom enough that the system call for it costs a busy reactor less than a
+/// percent.
+const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 /// How often the timers are looked at.
 const TIMERS_INTERVAL: Duration = Duration::from_millis(1);
 /// The first time that a peer which has not sent anything is nudged; then after twice as long each time.
@@ -63,7 +64,12 @@ impl Iwarp {
 
     /// Reads the open queue pairs: all of them if there are few.
     #[inline]
-    pub(super) fn harvest(&mut self, completions: &mut VecDeque<Completion>, end: usize) {
+    pub(super) fn harvest(
+        &mut self,
+        completions: &mut VecDeque<Completion>,
+        end: usize,
+        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) {
         if self.is_crowded() {
             return;
         }
@@ -75,19 +81,27 @@ impl Iwarp {
                 return;
             }
             let index = self.open[(self.turn + step) % count];
-            self.receive(index, completions, end);
+            self.receive(index, completions, end, show);
         }
     }
 
     /// Takes what a queue pair's socket has.
     #[inline]
-    fn receive(&mut self, index: u32, completions: &mut VecDeque<Completion>, end: usize) {
+    fn receive(
+        &mut self,
+        index: u32,
+        completions: &mut VecDeque<Completion>,
+        end: usize,
+        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         if pair.phase != Phase::Open {
             return;
         }
-        let mut sink = Sink { out: Some(completions), end, local: &mut self.local };
-        match pull(pair, &mut self.staging, &mut sink, &mut self.counters) {
+        let mut sink = Sink::user(completions, end, self.taken, &mut self.local);
+        let pulled = pull(pair, &mut self.staging, &mut self.scratch, &mut sink, &mut self.counters, show);
+        self.taken = sink.taken;
+        match pulled {
             Pulled::All => {
                 // Read Responses, and requests that had to wait for the peer's.
                 if pair.tx.has_work() && !pair.is_dirty && !pair.is_blocked {
@@ -137,7 +151,7 @@ impl Iwarp {
             return;
         }
         let flushed = pair.tx.flush(socket, &mut self.scratch, &mut self.counters);
-        pair.complete(&mut Sink { out: None, end: 0, local: &mut self.local });
+        pair.complete(&mut Sink::waiting(&mut self.local));
         match flushed {
             Flushed::All => {
                 if pair.is_blocked {
@@ -154,15 +168,26 @@ impl Iwarp {
         }
     }
 
+    /// Sends what a queue pair has before the end of the pass. What comes of it is left to the doorbell, which comes by.
+    pub(super) fn flush_early(&mut self, index: u32) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        if pair.flush_early(&mut self.scratch, &mut self.counters) {
+            pair.complete(&mut Sink::waiting(&mut self.local));
+        }
+    }
+
     /// A send found the connection lost. What the peer said last may still be there to be received, a Terminate above all.
     #[cold]
     fn lost(&mut self, index: u32) {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
-        let mut sink = Sink { out: None, end: 0, local: &mut self.local };
-        if pair.phase == Phase::Open
-            && let Pulled::Stopped(stop) = pull(pair, &mut self.staging, &mut sink, &mut self.counters)
-        {
-            return self.stop(index, &stop);
+        let mut sink = Sink::waiting(&mut self.local);
+        if pair.phase == Phase::Open {
+            let never = &mut |_: PlainMessage<'_>| Taken::No;
+            let (staging, scratch) = (&mut self.staging, &mut self.scratch);
+            if let Pulled::Stopped(stop) = pull(pair, staging, scratch, &mut sink, &mut self.counters, never)
+            {
+                return self.stop(index, &stop);
+            }
         }
         self.close(index, DisconnectReason::PeerDied, Ending::default());
     }
@@ -253,7 +278,12 @@ impl Iwarp {
 
     /// Looks at the sockets that are not read in every pass, and at the timers.
     #[cold]
-    pub(super) fn look(&mut self, completions: &mut VecDeque<Completion>, end: usize) {
+    pub(super) fn look(
+        &mut self,
+        completions: &mut VecDeque<Completion>,
+        end: usize,
+        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) {
         self.look_at = self.now + LOOK_INTERVAL;
         self.look_passes = 0;
         let is_crowded = self.is_crowded();
@@ -277,7 +307,7 @@ impl Iwarp {
                                 self.flush(index);
                             }
                             if is_crowded {
-                                self.receive(index, completions, end);
+                                self.receive(index, completions, end, show);
                             }
                         }
                         Phase::Announced | Phase::Closing(_) => {}
@@ -378,8 +408,8 @@ impl Iwarp {
                 _ => {}
             }
         }
-        pair.complete(&mut Sink { out: None, end: 0, local: &mut self.local });
-        pair.flush(&mut Sink { out: None, end: 0, local: &mut self.local }, ending.fault, ending.refused);
+        pair.complete(&mut Sink::waiting(&mut self.local));
+        pair.flush(&mut Sink::waiting(&mut self.local), ending.fault, ending.refused);
         (pair.is_dirty, pair.is_blocked) = (false, false);
         for list in [&mut self.open, &mut self.dirty, &mut self.blocked, &mut self.dialing] {
             list.retain(|&other| other != index);
@@ -421,10 +451,12 @@ enum Pulled {
 fn pull(
     pair: &mut QueuePair,
     staging: &mut [u8],
+    scratch: &mut Scratch,
     sink: &mut Sink<'_>,
-    counters: &mut super::IwarpCounters,
+    counters: &mut IwarpCounters,
+    show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
 ) -> Pulled {
-    for _ in 0..RECEIVE_BURST {
+    for call in 0..RECEIVE_BURST {
         let direct = match pair.direct() {
             Ok(direct) => direct,
             Err(stop) => return Pulled::Stopped(stop),
@@ -443,15 +475,36 @@ fn pull(
         };
         let count = match moved {
             Moved::Octets(count) => count,
-            Moved::Nothing => return Pulled::All,
+            Moved::Nothing => {
+                if call == 0 {
+                    pair.pace.note_nothing();
+                }
+                return Pulled::All;
+            }
             Moved::End => return Pulled::End,
             Moved::Lost => return Pulled::Lost,
         };
+        if call == 0 {
+            pair.pace.note_something();
+        }
         counters.receive_calls += 1;
         let landed = count.min(straight);
-        let result = if landed > 0 { pair.landed(landed) } else { Ok(()) };
-        if let Err(stop) = result.and_then(|()| pair.take(&staging[..count - landed], sink, counters)) {
+        if landed > 0
+            && let Err(stop) = pair.landed(landed)
+        {
             return Pulled::Stopped(stop);
+        }
+        let mut rest = &staging[..count - landed];
+        while !rest.is_empty() {
+            rest = match pair.take(rest, sink, counters, show) {
+                Ok(rest) => rest,
+                Err(stop) => return Pulled::Stopped(stop),
+            };
+            if (pair.pace.is_half_way(rest.len(), count) && pair.tx.has_work() || pair.tx.is_built_full())
+                && pair.flush_early(scratch, counters)
+            {
+                pair.complete(sink);
+            }
         }
         if count < asked {
             return Pulled::All;

@@ -1,6 +1,7 @@
 //! The receiving half of a queue pair: a stream of octets, cut anywhere, becomes placed data and completions.
 //!
-//! An FPDU that is there as a whole is checked (CRC first), placed and delivered in one go. One that is not is
+//! An FPDU that is there as a whole is checked (CRC first), placed and delivered in one go; a message without chunks is shown where
+//! it lies, and need not be placed. One that is not there as a whole is
 //! taken in three stages, each of which keeps what it has and waits for more: the headers; the payload, which goes to its place
 //! as it comes, for large ones by the system call itself ([`QueuePair::direct`]); padding and CRC. Only then is anything delivered.
 //! So the outcome does not depend on how the stream was cut. A place is looked up again for each piece: what was fenced meanwhile is not written (5042-b).
@@ -8,13 +9,15 @@
 use stag_wire::ddp::{self, Header, Tagged, Untagged};
 use stag_wire::mpa;
 use stag_wire::rdmap::{self, Opcode, ReadRequest, Terminate, queue};
+use stag_wire::rpcrdma::HEADER_LEN_MIN;
 
 use super::connection::{QueuePair, Sink, Terms};
 use super::counters::IwarpCounters;
 use super::crc::{Crc, crc32c};
 use super::fault::{Access, Fault};
 use super::stags::Invalidated;
-use crate::{Completed, Completion, Handle};
+use crate::plain::plain_credits;
+use crate::{Completed, Completion, Handle, PlainMessage, Taken};
 
 /// A payload of which at least so much is still to come is received straight into its place; less is cheaper to copy.
 const DIRECT_MIN: u32 = 16 * 1024;
@@ -151,33 +154,34 @@ impl Rx {
 }
 
 impl QueuePair {
-    /// Takes all of these octets of the stream.
-    pub(super) fn take(
+    /// Takes octets of the stream, at least one, up to the end of the first FPDU or of the stage that they go to, and returns the
+    /// rest.
+    #[inline(always)]
+    pub(super) fn take<'a>(
         &mut self,
-        mut octets: &[u8],
+        octets: &'a [u8],
         sink: &mut Sink<'_>,
         counters: &mut IwarpCounters,
-    ) -> Result<(), Stop> {
-        while !octets.is_empty() {
-            octets = match self.rx.stage {
-                Stage::Head => match self.take_whole(octets, sink, counters)? {
-                    Some(rest) => rest,
-                    None => self.take_head(octets)?,
-                },
-                Stage::Payload => self.take_payload(octets)?,
-                Stage::Trailer => self.take_trailer(octets, sink, counters)?,
-            };
+        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> Result<&'a [u8], Stop> {
+        match self.rx.stage {
+            Stage::Head => match self.take_whole(octets, sink, counters, show)? {
+                Some(rest) => Ok(rest),
+                None => self.take_head(octets),
+            },
+            Stage::Payload => self.take_payload(octets),
+            Stage::Trailer => self.take_trailer(octets, sink, counters),
         }
-        Ok(())
     }
 
     /// Takes an FPDU that is there from its first to its last octet. `None`: it is not.
-    #[inline]
+    #[inline(always)]
     fn take_whole<'a>(
         &mut self,
         octets: &'a [u8],
         sink: &mut Sink<'_>,
         counters: &mut IwarpCounters,
+        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
     ) -> Result<Option<&'a [u8]>, Stop> {
         if self.rx.head_len > 0 {
             return Ok(None);
@@ -195,9 +199,59 @@ impl QueuePair {
         self.rx.head[..head_len].copy_from_slice(&fpdu.covered[..head_len]);
         let (header, payload) = parse(fpdu.ulpdu)?;
         self.begin(header, payload.len() as u32)?;
-        self.put(payload)?;
-        self.deliver(sink, counters)?;
+        if !self.is_taken_in_place(payload, sink, counters, show) {
+            self.put(payload)?;
+            self.deliver(sink, counters)?;
+        }
         Ok(Some(rest))
+    }
+
+    /// Shows the user a message that is there as a whole, in the segment that has begun, if it has no chunks. `true`: it was
+    /// taken, and its Receive stands for the next one.
+    #[inline(always)]
+    fn is_taken_in_place(
+        &mut self,
+        payload: &[u8],
+        sink: &mut Sink<'_>,
+        counters: &mut IwarpCounters,
+        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> bool {
+        let is_message = matches!(self.rx.place, Place::Receive)
+            && self.rx.opcode == Opcode::Send
+            && self.rx.send_at == 0
+            && matches!(self.rx.header, Header::Untagged(Untagged { last: true, .. }));
+        if !is_message || !sink.may_show() {
+            return false;
+        }
+        let Some(credits) = plain_credits(payload) else { return false };
+        self.hear();
+        let (queue_pair, stream) = (self.id, &payload[HEADER_LEN_MIN..]);
+        let space = self.plain_space();
+        let has_space = space.is_some();
+        match show(PlainMessage { queue_pair, credits, stream, space }) {
+            Taken::No => {
+                sink.may_show = false;
+                return false;
+            }
+            Taken::Done => {}
+            Taken::Answered { credits, len } => {
+                assert!(has_space, "an answer of {len} octets without space");
+                self.tx.send_plain(credits, len);
+            }
+        }
+        self.rx.send_msn = self.rx.send_msn.wrapping_add(1);
+        self.rx.swallows_send = false;
+        self.pace.note_arrival();
+        counters.fpdus_received += 1;
+        sink.taken += 1;
+        true
+    }
+
+    /// The peer has sent something.
+    #[inline(always)]
+    fn hear(&mut self) {
+        self.rx.has_heard = true;
+        self.tx.hear();
     }
 
     #[inline]
@@ -435,9 +489,8 @@ impl QueuePair {
     #[inline]
     fn deliver(&mut self, sink: &mut Sink<'_>, counters: &mut IwarpCounters) -> Result<(), Stop> {
         self.rx.head_len = 0;
-        self.rx.has_heard = true;
+        self.hear();
         counters.fpdus_received += 1;
-        self.tx.hear();
         let swallows_send = std::mem::replace(&mut self.rx.swallows_send, false);
         match self.rx.header {
             Header::Untagged(header) => match self.rx.opcode {
@@ -452,6 +505,7 @@ impl QueuePair {
                 if self.rx.opcode == Opcode::ReadResponse
                     && self.tx.responded(self.rx.payload_len, header.last)
                 {
+                    self.pace.note_arrival();
                     self.complete(sink);
                 }
             }
@@ -480,6 +534,8 @@ impl QueuePair {
         self.rx.send_at = 0;
         self.rx.send_msn = self.rx.send_msn.wrapping_add(1);
         let completed = Completed::Receive { buf, invalidated, exposed };
+        self.pace.note_arrival();
+        sink.may_show = false;
         sink.push(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
         Ok(())
     }

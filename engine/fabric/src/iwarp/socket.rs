@@ -139,12 +139,12 @@ impl Socket {
         Moved::from(unsafe { libc::readv(self.0.as_raw_fd(), pieces.as_ptr(), 2) })
     }
 
-    /// Sends octets.
+    /// Sends octets. `apart`: what is sent next does not join their last TCP segment.
     #[inline]
-    pub(super) fn send(&self, octets: &[u8]) -> Moved {
-        let flags = libc::MSG_NOSIGNAL;
+    pub(super) fn send(&self, octets: &[u8], apart: bool) -> Moved {
+        let (at, len, flags) = (octets.as_ptr().cast(), octets.len(), send_flags(apart));
         // SAFETY: `octets` is readable for its length.
-        Moved::from(unsafe { libc::send(self.0.as_raw_fd(), octets.as_ptr().cast(), octets.len(), flags) })
+        Moved::from(unsafe { libc::send(self.0.as_raw_fd(), at, len, flags) })
     }
 
     /// Sends pieces of memory, in order. `apart`: what is sent next does not join their last TCP segment.
@@ -158,7 +158,7 @@ impl Socket {
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut();
         message.msg_iovlen = pieces.len() as _;
-        let flags = if apart { libc::MSG_NOSIGNAL | libc::MSG_EOR } else { libc::MSG_NOSIGNAL };
+        let flags = send_flags(apart);
         // SAFETY: the pieces are readable by the caller's word; sendmsg writes to none of it.
         Moved::from(unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, flags) })
     }
@@ -172,6 +172,12 @@ impl Socket {
     pub(super) fn into_fd(self) -> OwnedFd {
         self.0
     }
+}
+
+/// An error is returned, no signal raised; `apart` as in [`Socket::send`].
+#[inline(always)]
+fn send_flags(apart: bool) -> libc::c_int {
+    if apart { libc::MSG_NOSIGNAL | libc::MSG_EOR } else { libc::MSG_NOSIGNAL }
 }
 
 impl AsFd for Socket {

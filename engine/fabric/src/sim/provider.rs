@@ -5,13 +5,14 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf};
-use stag_wire::rpcrdma::{HEADER_LEN_MIN, VERSION, emit_plain};
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, emit_plain};
 
 use super::World;
 use super::device::Device;
 use super::exposure::{EXPOSURES_MAX, Fenced};
 use super::queue_pair::{End, Part, Payload, Phase, QueuePair, Receive, Verb, Work};
 use super::world::{Happening, State};
+use crate::plain::plain_credits;
 use crate::setup::check_private_data;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence, Handle,
@@ -227,14 +228,6 @@ impl Sim {
         found.receives.push_front(Receive { id: completion.id, buf });
         Ok(())
     }
-}
-
-/// The credits of a message without chunks that is as short as can be shown in place.
-fn plain_credits(message: &[u8]) -> Option<u32> {
-    let word = |at: usize| Some(u32::from_be_bytes(*message.get(at..)?.first_chunk()?));
-    let is_short = (4..=PLAIN_LEN_MAX).contains(&message.len().saturating_sub(HEADER_LEN_MIN));
-    let is_plain = word(4)? == VERSION && [12, 16, 20, 24].iter().all(|&at| word(at) == Some(0));
-    (is_short && is_plain && word(0) == word(28)).then_some(word(8)?)
 }
 
 /// The device behind a live [`Sim`].

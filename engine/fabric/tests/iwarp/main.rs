@@ -3,6 +3,7 @@
 
 mod habits;
 mod hostile;
+mod in_place;
 mod rules;
 mod server;
 mod setup;

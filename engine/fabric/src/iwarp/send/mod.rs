@@ -2,8 +2,14 @@
 //!
 //! Requests wait in `work`, the peer's Reads in `responses`. [`Tx::flush`] turns their heads into FPDUs, by turns, and gives
 //! as many as fit to one `sendmsg`: headers and small payloads are copied together, large payloads are sent from where
-//! they are. What the socket does not take stays as it is, CRC included. A request is done when the socket has taken
-//! its last octet (a Read: when its last Response came).
+//! they are ([`gather`]). What the socket does not take stays as it is, CRC included. A request is done when the socket has taken
+//! its last octet (a Read: when its last Response came, [`reads`]).
+//!
+//! A message without chunks needs no request if nothing waits before it: it is [`built`] as an FPDU at once.
+
+mod built;
+mod gather;
+mod reads;
 
 use std::collections::VecDeque;
 use std::slice;
@@ -12,14 +18,19 @@ use stag_memory::{Buf, Shared};
 use stag_wire::ddp::{self, Tagged, Untagged};
 use stag_wire::mpa;
 use stag_wire::rdmap::{self, Opcode, queue};
+use stag_wire::rpcrdma::HEADER_LEN_MIN;
 
 use super::connection::Terms;
 use super::counters::IwarpCounters;
 use super::crc::Crc;
 use super::cuts::Cuts;
-use super::fault::Access;
 use super::socket::{Moved, Socket};
-use crate::{Completed, Handle, QueuePairCapacity, ReadPart, RemoteSegment};
+use crate::{Completed, Handle, PLAIN_LEN_MAX, QueuePairCapacity, ReadPart, RemoteSegment};
+use built::{BUILT_LEN, Built};
+use gather::{Ends, Fpdu};
+use reads::sink_stag;
+
+pub(super) use gather::Scratch;
 
 /// FPDUs made before they are given to the socket.
 const FPDUS_MAX: usize = 64;
@@ -102,106 +113,6 @@ struct Response {
     sink_offset: u64,
 }
 
-/// What is done when an FPDU has gone out.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ends {
-    Nothing,
-    /// The request of this sequence number.
-    Work(u64),
-    /// The oldest Read Response.
-    Response,
-}
-
-/// An FPDU that the socket has not taken, or not all of it.
-///
-/// Invariant: `payload` is readable for `payload_len` octets, which nobody writes: they are of a buffer that the
-/// request, or the response, in which the FPDU is a part, holds. It is neither done nor taken away before.
-struct Fpdu {
-    head: [u8; HEAD_LEN_MAX],
-    head_len: u8,
-    trailer: [u8; mpa::TRAILER_LEN_MAX],
-    trailer_len: u8,
-    payload_len: u32,
-    payload: *const u8,
-    ends: Ends,
-}
-
-impl Fpdu {
-    fn len(&self) -> usize {
-        usize::from(self.head_len) + self.payload_len as usize + usize::from(self.trailer_len)
-    }
-}
-
-/// Memory for one system call, shared by all queue pairs of a provider.
-pub(super) struct Scratch {
-    octets: Box<[u8]>,
-    used: usize,
-    pieces: Vec<libc::iovec>,
-}
-
-/// Each FPDU makes three pieces at most, of which two merge with their neighbours.
-const PIECES_MAX: usize = 2 * FPDUS_MAX + 2;
-const SCRATCH_LEN: usize = FPDUS_MAX * (HEAD_LEN_MAX + COPY_MAX + mpa::TRAILER_LEN_MAX);
-
-impl Scratch {
-    pub(super) fn new() -> Scratch {
-        Scratch { octets: vec![0; SCRATCH_LEN].into(), used: 0, pieces: Vec::with_capacity(PIECES_MAX) }
-    }
-
-    fn clear(&mut self) {
-        self.used = 0;
-        self.pieces.clear();
-    }
-
-    /// Adds octets by copying them.
-    #[inline(always)]
-    fn copy(&mut self, octets: &[u8]) {
-        let start = self.used;
-        self.used += octets.len();
-        let to = &mut self.octets[start..self.used];
-        to.copy_from_slice(octets);
-        let base = to.as_mut_ptr();
-        match self.pieces.last_mut() {
-            // Right behind what was copied before.
-            Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == base => {
-                last.iov_len += octets.len();
-            }
-            _ => self.pieces.push(libc::iovec { iov_base: base.cast(), iov_len: octets.len() }),
-        }
-    }
-
-    /// Adds octets where they are.
-    #[inline(always)]
-    fn refer(&mut self, place: *const u8, len: usize) {
-        self.pieces.push(libc::iovec { iov_base: place.cast_mut().cast(), iov_len: len });
-    }
-
-    /// Adds what of an FPDU is behind its first `skip` octets.
-    #[inline(always)]
-    fn add(&mut self, fpdu: &Fpdu, skip: usize) {
-        let head = &fpdu.head[..usize::from(fpdu.head_len)];
-        let trailer = &fpdu.trailer[..usize::from(fpdu.trailer_len)];
-        let payload_len = fpdu.payload_len as usize;
-        if skip < head.len() {
-            self.copy(&head[skip..]);
-        }
-        let skip = skip.saturating_sub(head.len());
-        if skip < payload_len {
-            // SAFETY: `skip` is within the payload (invariant of `Fpdu`).
-            let place = unsafe { fpdu.payload.add(skip) };
-            let len = payload_len - skip;
-            if len <= COPY_MAX {
-                // SAFETY: readable, and written by nobody (invariant of `Fpdu`).
-                self.copy(unsafe { slice::from_raw_parts(place, len) });
-            } else {
-                self.refer(place, len);
-            }
-        }
-        let skip = skip.saturating_sub(payload_len);
-        self.copy(&trailer[skip..]);
-    }
-}
-
 /// What became of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flushed {
@@ -233,6 +144,10 @@ pub(super) struct Tx {
     fpdus: VecDeque<Fpdu>,
     /// Octets of the oldest FPDU that the socket has taken.
     fpdu_at: usize,
+    /// Messages that leave before the FPDUs: none joins them while there are FPDUs.
+    built: Built,
+    /// Messages that are built in place fit in what is agreed on.
+    builds: bool,
     send_msn: u32,
     read_msn: u32,
     /// It is the responses' turn.
@@ -261,6 +176,8 @@ impl Tx {
             response_at: 0,
             fpdus: VecDeque::with_capacity(FPDUS_MAX),
             fpdu_at: 0,
+            built: Built::new(),
+            builds: false,
             send_msn: 1,
             read_msn: 1,
             responses_turn: false,
@@ -282,9 +199,10 @@ impl Tx {
             + (READS_MAX + 1) * size_of::<Asked>()
             + READS_MAX * size_of::<Response>()
             + FPDUS_MAX * size_of::<Fpdu>()
+            + BUILT_LEN
     }
 
-    pub(super) fn agree(&mut self, terms: &Terms) {
+    pub(super) fn agree(&mut self, terms: &Terms, send_len_max: u32) {
         self.crc = terms.crc;
         self.cuts = Cuts::new(terms.crc, terms.segment_len);
         self.waits = terms.waits;
@@ -292,6 +210,8 @@ impl Tx {
         // Multiples of 8, as siw cuts them: payloads stay aligned.
         let room = |header: usize| (terms.ulpdu_len_max.clamp(128, mpa::ULPDU_LEN_MAX) - header) as u32 & !7;
         (self.tagged_len_max, self.untagged_len_max) = (room(ddp::TAGGED_LEN), room(ddp::UNTAGGED_LEN));
+        let message_len_max = (HEADER_LEN_MIN + PLAIN_LEN_MAX) as u32;
+        self.builds = message_len_max <= self.untagged_len_max.min(send_len_max);
         self.asked.reserve_exact(terms.ord as usize + 1);
         self.responses.reserve_exact(terms.ird as usize);
     }
@@ -348,6 +268,7 @@ impl Tx {
     #[inline]
     pub(super) fn has_work(&self) -> bool {
         !self.fpdus.is_empty()
+            || !self.built.is_empty()
             || !self.waits
                 && (self.responses_made < self.responses.len()
                     || self.next < self.first + self.work.len() as u64 && !self.is_out_of_ord())
@@ -384,6 +305,7 @@ impl Tx {
 
     /// Forgets all that was to be sent, before what it refers to is given back.
     pub(super) fn forget_emitted(&mut self) {
+        self.built.clear();
         self.fpdus.clear();
         self.fpdu_at = 0;
         self.responses.clear();
@@ -395,6 +317,9 @@ impl Tx {
 
     /// What of an FPDU that has begun to go out has not gone yet: the peer needs it to find the next one.
     pub(super) fn unfinished(&self) -> Vec<u8> {
+        if !self.built.is_empty() {
+            return self.built.unfinished().to_vec();
+        }
         let Some(fpdu) = self.fpdus.front() else { return Vec::new() };
         if self.fpdu_at == 0 {
             return Vec::new();
@@ -408,6 +333,32 @@ impl Tx {
         }
         octets.extend_from_slice(&fpdu.trailer[..usize::from(fpdu.trailer_len)]);
         octets.split_off(self.fpdu_at.min(octets.len()))
+    }
+
+    /// Where a message without chunks can be built; `None`: it has to be posted, behind what waits.
+    #[inline(always)]
+    pub(super) fn plain_space(&mut self) -> Option<&mut [u8]> {
+        let may_build = self.builds
+            && !self.waits
+            && self.fpdus.is_empty()
+            && self.next == self.first + self.work.len() as u64
+            && self.built.has_room()
+            && self.cuts.has_room(built::FPDU_LEN_MAX);
+        may_build.then(|| self.built.space())
+    }
+
+    /// Makes an FPDU of the first `len` octets of the space given last.
+    #[inline(always)]
+    pub(super) fn send_plain(&mut self, credits: u32, len: usize) {
+        let fpdu_len = self.built.push(self.send_msn, credits, len, self.crc);
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.cuts.laid(fpdu_len);
+    }
+
+    /// Whether there is no place to build another message before those that are built have left.
+    #[inline(always)]
+    pub(super) fn is_built_full(&self) -> bool {
+        !self.built.is_empty() && (!self.built.has_room() || !self.cuts.has_room(built::FPDU_LEN_MAX))
     }
 
     /// Makes an FPDU. `head` is what follows ULPDU_Length; `payload` as in the invariant of [`Fpdu`].
@@ -624,20 +575,22 @@ impl Tx {
     ) -> Flushed {
         for _ in 0..CALLS_MAX {
             self.fill();
-            if self.fpdus.is_empty() {
+            let built = self.built.rest();
+            if self.fpdus.is_empty() && built.is_empty() {
                 return Flushed::All;
             }
-            scratch.clear();
-            let mut skip = self.fpdu_at;
-            for fpdu in &self.fpdus {
-                scratch.add(fpdu, skip);
-                skip = 0;
-            }
-            let total: usize = scratch.pieces.iter().map(|piece| piece.iov_len).sum();
             counters.send_calls += 1;
-            // SAFETY: the pieces are in the scratch memory or the payloads of FPDUs, which nobody writes (invariant of
-            // `Fpdu`); all of them stay over the call.
-            match unsafe { socket.send_pieces(&scratch.pieces, self.cuts.matter()) } {
+            let apart = self.cuts.matter();
+            let (total, moved) = if self.fpdus.is_empty() {
+                (built.len(), socket.send(built, apart))
+            } else {
+                self.gather(scratch);
+                let total = scratch.pieces.iter().map(|piece| piece.iov_len).sum();
+                // SAFETY: the pieces are in the scratch memory, in `built`, or the payloads of FPDUs, which nobody writes
+                // (invariant of `Fpdu`); all of them stay over the call.
+                (total, unsafe { socket.send_pieces(&scratch.pieces, apart) })
+            };
+            match moved {
                 Moved::Octets(count) => {
                     self.taken(count, counters);
                     if count < total {
@@ -652,17 +605,31 @@ impl Tx {
         if self.has_work() { Flushed::More } else { Flushed::All }
     }
 
+    /// Puts all that is made into the pieces of one system call.
+    #[inline]
+    fn gather(&self, scratch: &mut Scratch) {
+        scratch.clear();
+        let built = self.built.rest();
+        if !built.is_empty() {
+            scratch.refer(built.as_ptr(), built.len());
+        }
+        let mut skip = self.fpdu_at;
+        for fpdu in &self.fpdus {
+            scratch.add(fpdu, skip);
+            skip = 0;
+        }
+    }
+
     /// Makes all that may go out into octets, as if a socket had taken them.
     #[cold]
     pub(super) fn drain(&mut self, scratch: &mut Scratch, counters: &mut IwarpCounters) -> Vec<u8> {
         let mut octets = Vec::new();
         loop {
             self.fill();
-            if self.fpdus.is_empty() {
+            if self.fpdus.is_empty() && self.built.is_empty() {
                 return octets;
             }
-            scratch.clear();
-            self.fpdus.iter().for_each(|fpdu| scratch.add(fpdu, 0));
+            self.gather(scratch);
             let before = octets.len();
             for piece in &scratch.pieces {
                 // SAFETY: as in `flush`.
@@ -677,6 +644,8 @@ impl Tx {
     /// The socket took `count` octets.
     #[inline]
     fn taken(&mut self, count: usize, counters: &mut IwarpCounters) {
+        let (count, built) = self.built.taken(count);
+        counters.fpdus_sent += u64::from(built);
         let mut left = self.fpdu_at + count;
         while let Some(fpdu) = self.fpdus.front() {
             let len = fpdu.len();
@@ -700,83 +669,5 @@ impl Tx {
             self.fpdus.pop_front();
         }
         self.fpdu_at = left;
-    }
-}
-
-/// The STag under which the Response to a Read Request comes. Good for that alone: only the oldest request is answered, and
-/// Writes find no such STag (theirs have the top bit).
-#[inline]
-fn sink_stag(msn: u32) -> u32 {
-    msn & !(1 << 31)
-}
-
-// What comes back for Reads.
-impl Tx {
-    /// Checks a segment of a Read Response against the oldest request (5040-b, siw-17).
-    #[inline]
-    pub(super) fn expect_response(&self, header: &Tagged, len: u32) -> Result<(), Access> {
-        let asked = self.asked.front().ok_or(Access::Stag)?;
-        if header.stag != sink_stag(asked.msn) {
-            return Err(Access::Stag);
-        }
-        let left = asked.len - asked.got;
-        if header.offset != u64::from(asked.got) || len > left || header.last != (len == left) {
-            return Err(Access::Bounds);
-        }
-        Ok(())
-    }
-
-    /// Where the octet `at` of the segment that [`Tx::expect_response`] let in goes.
-    #[inline]
-    pub(super) fn response_place(&mut self, at: u32) -> Option<*mut u8> {
-        let asked = self.asked.front()?;
-        let sequence = asked.work?;
-        let offset = asked.at as usize + asked.got as usize + at as usize;
-        match &mut self.work.get_mut((sequence - self.first) as usize)?.payload {
-            // Within the target: the part was checked against it when it was posted, the segment against the part.
-            Payload::Read { target, .. } => Some(target.as_mut_ptr().wrapping_add(offset)),
-            _ => None,
-        }
-    }
-
-    /// A segment of a Read Response is there, all of it. `true`: a Read is done.
-    #[inline]
-    pub(super) fn responded(&mut self, len: u32, last: bool) -> bool {
-        let Some(asked) = self.asked.front_mut() else { return false };
-        asked.got += len;
-        if !last {
-            return false;
-        }
-        let work = asked.work;
-        self.asked.pop_front();
-        let Some(sequence) = work else { return false };
-        if let Some(work) = self.work.get_mut((sequence - self.first) as usize)
-            && let Payload::Read { to_come, .. } = &mut work.payload
-        {
-            *to_come -= 1;
-            work.is_done = *to_come == 0;
-            return work.is_done;
-        }
-        false
-    }
-
-    /// Which request a Terminate is about: the one that its header names, or else the first that it can be.
-    pub(super) fn refused(&self, header: Option<ddp::Header>) -> Option<u64> {
-        let is_read = |work: &Work| matches!(work.payload, Payload::Read { .. });
-        let is_write = |work: &Work| matches!(work.payload, Payload::Write { .. });
-        let first = |is: &dyn Fn(&Work) -> bool| {
-            let at = self.work.iter().position(|work| is(work) && !work.is_done);
-            let at = at.or_else(|| self.work.iter().position(is))?;
-            Some(self.first + at as u64)
-        };
-        match header {
-            Some(ddp::Header::Untagged(Untagged { queue: queue::READ_REQUEST, msn, .. })) => {
-                let asked = self.asked.iter().find(|asked| asked.msn == msn);
-                asked.and_then(|asked| asked.work).or_else(|| first(&is_read))
-            }
-            Some(ddp::Header::Untagged(_)) => None,
-            Some(ddp::Header::Tagged(_)) => first(&is_write),
-            None => first(&|work| is_read(work) || is_write(work)),
-        }
     }
 }

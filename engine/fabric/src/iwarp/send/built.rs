@@ -1,0 +1,179 @@
+//! Messages without chunks, built where they leave: whole FPDUs, one behind the other, for one system call.
+
+use stag_wire::ddp::{self, Untagged};
+use stag_wire::mpa;
+use stag_wire::rdmap::{Opcode, queue};
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, emit_plain};
+
+use super::super::crc::crc32c;
+use crate::PLAIN_LEN_MAX;
+
+/// Octets of a ULPDU before the Payload stream.
+const ULPDU_HEAD_LEN: usize = ddp::UNTAGGED_LEN + HEADER_LEN_MIN;
+/// Octets of an FPDU before the Payload stream.
+const HEAD_LEN: usize = mpa::LENGTH_LEN + ULPDU_HEAD_LEN;
+/// Octets of an FPDU at most.
+pub(super) const FPDU_LEN_MAX: usize = mpa::fpdu_len(ULPDU_HEAD_LEN + PLAIN_LEN_MAX);
+/// Octets of the buffer: some eighty NULL Calls. A fuller one leaves before the end of the pass.
+pub(super) const BUILT_LEN: usize = 8192;
+
+/// FPDUs of one queue pair that the socket has not taken, or not all of them.
+pub(super) struct Built {
+    octets: Box<[u8]>,
+    /// Octets of whole FPDUs.
+    len: usize,
+    /// Octets that the socket has taken, fewer than `len` or none.
+    at: usize,
+    count: u32,
+}
+
+impl Built {
+    pub(super) fn new() -> Built {
+        Built { octets: vec![0; BUILT_LEN].into(), len: 0, at: 0, count: 0 }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the longest message still fits.
+    #[inline(always)]
+    pub(super) fn has_room(&self) -> bool {
+        self.octets.len() - self.len >= FPDU_LEN_MAX
+    }
+
+    /// Where the next Payload stream is built. There is room (see [`Built::has_room`]).
+    #[inline(always)]
+    pub(super) fn space(&mut self) -> &mut [u8] {
+        &mut self.octets[self.len + HEAD_LEN..][..PLAIN_LEN_MAX]
+    }
+
+    /// Makes an FPDU around the first `len` octets of the space, and returns its octets.
+    #[inline(always)]
+    pub(super) fn push(&mut self, msn: u32, credits: u32, len: usize, crc: bool) -> usize {
+        assert!((4..=PLAIN_LEN_MAX).contains(&len), "a Payload stream of {len} octets");
+        let ulpdu_len = ULPDU_HEAD_LEN + len;
+        let fpdu = &mut self.octets[self.len..][..mpa::fpdu_len(ulpdu_len)];
+        let (covered, trailer) = fpdu.split_at_mut(mpa::fpdu_len(ulpdu_len) - mpa::CRC_LEN);
+        let (head, rest) = covered.split_at_mut(HEAD_LEN);
+        let (stream, pad) = rest.split_at_mut(len);
+        head[..mpa::LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
+        let control = Opcode::Send.to_control();
+        let header = Untagged { last: true, control, ulp: 0, queue: queue::SEND, msn, offset: 0 };
+        head[mpa::LENGTH_LEN..][..ddp::UNTAGGED_LEN].copy_from_slice(&header.to_wire());
+        let xid = stream.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
+        let has_room = emit_plain(&mut head[mpa::LENGTH_LEN + ddp::UNTAGGED_LEN..], xid, credits).is_ok();
+        debug_assert!(has_room, "the head has room for the header");
+        pad.fill(0);
+        let crc = if crc { crc32c(covered) } else { 0 };
+        trailer.copy_from_slice(&crc.to_le_bytes());
+        let fpdu_len = mpa::fpdu_len(ulpdu_len);
+        self.len += fpdu_len;
+        self.count += 1;
+        fpdu_len
+    }
+
+    /// What the socket has not taken.
+    #[inline(always)]
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.octets[self.at..self.len]
+    }
+
+    /// The socket took `count` octets, or more than there are. Returns how many were others', and how many FPDUs are gone.
+    #[inline(always)]
+    pub(super) fn taken(&mut self, count: usize) -> (usize, u32) {
+        let left = self.len - self.at;
+        if count < left {
+            self.at += count;
+            return (0, 0);
+        }
+        let fpdus = self.count;
+        self.clear();
+        (count - left, fpdus)
+    }
+
+    pub(super) fn clear(&mut self) {
+        (self.len, self.at, self.count) = (0, 0, 0);
+    }
+
+    /// What of an FPDU that has begun to go out has not gone yet.
+    pub(super) fn unfinished(&self) -> &[u8] {
+        let mut end = 0;
+        while end < self.at {
+            let Some(length) = self.octets[end..].first_chunk() else { break };
+            end += mpa::fpdu_len(usize::from(u16::from_be_bytes(*length)));
+        }
+        &self.octets[self.at..end]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stag_wire::ddp::Header;
+
+    fn build(built: &mut Built, msn: u32, len: usize, crc: bool) -> usize {
+        let space = built.space();
+        space.fill(0xee);
+        (0..len).for_each(|at| space[at] = (at as u8) ^ (msn as u8));
+        built.push(msn, 7, len, crc)
+    }
+
+    /// 5044-4.4-a, 5041-c: each is what the general way sends, whatever was in the buffer before.
+    #[test]
+    fn each_is_a_whole_fpdu() {
+        for crc in [false, true] {
+            let mut built = Built::new();
+            built.octets.fill(0xee);
+            let mut lens = (4..=PLAIN_LEN_MAX).step_by(37);
+            let mut total = 0;
+            let mut made = Vec::new();
+            while built.has_room()
+                && let Some(len) = lens.next()
+            {
+                total += build(&mut built, made.len() as u32 + 1, len, crc);
+                made.push(len);
+            }
+            assert!(made.len() > 10);
+            assert_eq!(built.rest().len(), total);
+            let mut stream = built.rest().to_vec();
+            for (msn, len) in (1u32..).zip(made) {
+                let (fpdu, rest) = mpa::Fpdu::parse(&stream).expect("it is whole");
+                assert_eq!(if crc { crc32c(fpdu.covered) } else { 0 }, fpdu.crc);
+                assert!(fpdu.covered[mpa::LENGTH_LEN + fpdu.ulpdu.len()..].iter().all(|&octet| octet == 0));
+                let (header, payload) = Header::parse(fpdu.ulpdu).expect("it is a segment");
+                let control = Opcode::Send.to_control();
+                let expected = Untagged { last: true, control, ulp: 0, queue: 0, msn, offset: 0 };
+                assert_eq!(header, Header::Untagged(expected));
+                let mut message = vec![0; HEADER_LEN_MIN];
+                let first = payload[HEADER_LEN_MIN..].first_chunk().expect("an xid");
+                emit_plain(&mut message, u32::from_be_bytes(*first), 7).expect("it has room");
+                message.extend((0..len).map(|at| (at as u8) ^ (msn as u8)));
+                assert_eq!(payload, message);
+                stream = rest.to_vec();
+            }
+            assert!(stream.is_empty());
+        }
+    }
+
+    /// However many octets a socket takes at once, the rest of an FPDU that has begun is known.
+    #[test]
+    fn what_is_unfinished_ends_with_its_fpdu() {
+        for taken in 0..=300 {
+            let mut built = Built::new();
+            let ends = [40, 60, 100].map(|len| build(&mut built, 1, len, true));
+            let ends = [0, ends[0], ends[0] + ends[1], ends.iter().sum()];
+            let all = built.rest().to_vec();
+            let (others, fpdus) = built.taken(taken);
+            if taken >= all.len() {
+                assert_eq!((others, fpdus, built.is_empty()), (taken - all.len(), 3, true));
+                assert!(built.unfinished().is_empty());
+                continue;
+            }
+            assert_eq!((others, fpdus, built.rest()), (0, 0, &all[taken..]));
+            let end = ends.into_iter().find(|&end| end >= taken).expect("it is before the last end");
+            assert_eq!(built.unfinished(), &all[taken..end], "{taken} were taken");
+        }
+    }
+}
