@@ -123,7 +123,7 @@ impl Bare {
             octets = rest;
         }
         let mut sink = Sink::waiting(&mut self.local);
-        sink.may_show = true;
+        sink.shows = true;
         while !octets.is_empty() {
             octets = self.pair.take(octets, &mut sink, &mut self.counters, show)?;
         }

@@ -62,7 +62,7 @@ pub(super) struct Sink<'a> {
     /// Messages that the user took where they arrived.
     pub(super) taken: usize,
     /// The next message may be shown: none of this queue pair has become a completion.
-    pub(super) may_show: bool,
+    pub(super) shows: bool,
     local: &'a mut VecDeque<Completion>,
 }
 
@@ -75,13 +75,13 @@ impl<'a> Sink<'a> {
         taken: usize,
         local: &'a mut VecDeque<Completion>,
     ) -> Sink<'a> {
-        Sink { out: Some(out), end, taken, may_show: true, local }
+        Sink { out: Some(out), end, taken, shows: true, local }
     }
 
     /// To wait for the next poll.
     #[inline(always)]
     pub(super) fn waiting(local: &'a mut VecDeque<Completion>) -> Sink<'a> {
-        Sink { out: None, end: 0, taken: 0, may_show: false, local }
+        Sink { out: None, end: 0, taken: 0, shows: false, local }
     }
 
     /// Whether the user, who is polling, takes another completion or message.
@@ -94,7 +94,7 @@ impl<'a> Sink<'a> {
     /// Whether the user may be shown a message.
     #[inline(always)]
     pub(super) fn may_show(&self) -> bool {
-        self.may_show && (self.out.is_none() || self.has_room())
+        self.shows && (self.out.is_none() || self.has_room())
     }
 
     /// Gives a completion to the user. `true`: it is harvested; `false`: it will be.

@@ -199,7 +199,7 @@ impl QueuePair {
         self.rx.head[..head_len].copy_from_slice(&fpdu.covered[..head_len]);
         let (header, payload) = parse(fpdu.ulpdu)?;
         self.begin(header, payload.len() as u32)?;
-        if !self.is_taken_in_place(payload, sink, counters, show) {
+        if !self.show_in_place(payload, sink, counters, show) {
             self.put(payload)?;
             self.deliver(sink, counters)?;
         }
@@ -209,7 +209,7 @@ impl QueuePair {
     /// Shows the user a message that is there as a whole, in the segment that has begun, if it has no chunks. `true`: it was
     /// taken, and its Receive stands for the next one.
     #[inline(always)]
-    fn is_taken_in_place(
+    fn show_in_place(
         &mut self,
         payload: &[u8],
         sink: &mut Sink<'_>,
@@ -230,7 +230,7 @@ impl QueuePair {
         let has_space = space.is_some();
         match show(PlainMessage { queue_pair, credits, stream, space }) {
             Taken::No => {
-                sink.may_show = false;
+                sink.shows = false;
                 return false;
             }
             Taken::Done => {}
@@ -535,7 +535,7 @@ impl QueuePair {
         self.rx.send_msn = self.rx.send_msn.wrapping_add(1);
         let completed = Completed::Receive { buf, invalidated, exposed };
         self.pace.note_arrival();
-        sink.may_show = false;
+        sink.shows = false;
         sink.push(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
         Ok(())
     }
@@ -544,6 +544,7 @@ impl QueuePair {
         let Some(wire) = self.rx.inline.first_chunk() else { return Err(Fault::Length) };
         let request = ReadRequest::from_wire(*wire);
         self.rx.read_msn = self.rx.read_msn.wrapping_add(1);
+        self.pace.note_arrival();
         if self.tx.is_responding_full() {
             return Err(Fault::TooManyReads);
         }

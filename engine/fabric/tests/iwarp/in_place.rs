@@ -277,17 +277,16 @@ fn the_first_message_leaves_at_once() {
     }
 }
 
-/// Answers to what comes to an end that waits leave in two halves; those to what comes to one that is busy, together.
+/// Answers to much that comes to an end that waits leave in two halves; those to little, or to what comes to an end that is busy,
+/// together.
 #[test]
 fn answers_leave_in_halves_where_the_peer_would_wait() {
     let mut server = Server::new(IwarpConfig::default());
     let (mut peer, _) = Peer::connect(&mut server);
     let mut msn = 0;
-    for (is_idle, count, calls) in [(true, 1, 1), (true, 8, 2), (true, 2, 2)] {
+    for (count, calls) in [(1, 1), (8, 1), (32, 2), (2, 1)] {
         let stream: Vec<u8> = (0..count).flat_map(|number| peer.send(&plain(number, 1, 60))).collect();
-        if is_idle {
-            wait(&mut server);
-        }
+        wait(&mut server);
         let before = server.counters().send_calls;
         peer.say(&stream);
         answer(&mut server, count as usize);
@@ -300,13 +299,13 @@ fn answers_leave_in_halves_where_the_peer_would_wait() {
     // What is there at the first look.
     wait(&mut server);
     for calls in [2, 1] {
-        let stream: Vec<u8> = (0..8).flat_map(|number| peer.send(&plain(number, 1, 60))).collect();
+        let stream: Vec<u8> = (0..32).flat_map(|number| peer.send(&plain(number, 1, 60))).collect();
         let before = server.counters().send_calls;
         peer.say(&stream);
-        answer(&mut server, 8);
+        answer(&mut server, 32);
         assert_eq!(server.counters().send_calls - before, calls);
     }
-    for number in 1..=16 {
+    for number in 1..=64 {
         heard(&mut peer, &mut server, msn + number);
     }
 }
