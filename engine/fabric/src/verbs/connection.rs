@@ -21,6 +21,7 @@ use stag_rdma_core_sys as sys;
 use super::device::Domain;
 use super::exposure::Exposures;
 use super::identifiers::CmId;
+use super::plain::PlainBuffers;
 use super::receives::{ReceiveQueue, SharedReceives};
 use super::sends::{self, SendQueue};
 use super::work::Batch;
@@ -84,6 +85,8 @@ pub(super) struct QueuePair {
     /// Whether a message came since silent peers were looked for, and whether one ever did.
     pub(super) is_heard: bool,
     pub(super) was_heard: bool,
+    /// The poll in which a message came as a completion last: none behind it is shown in place then.
+    pub(super) left_in: u64,
     /// Completions from before it was announced.
     pub(super) held: VecDeque<Completion>,
     pub(super) is_dirty: bool,
@@ -131,6 +134,7 @@ impl QueuePair {
             is_announced: false,
             is_heard: false,
             was_heard: false,
+            left_in: 0,
             held: VecDeque::new(),
             is_dirty: false,
             has_failed: false,
@@ -139,11 +143,12 @@ impl QueuePair {
         }
     }
 
-    /// Octets of heap of its queues and tables, all full.
+    /// Octets of its queues and tables, all full, and of what it sends from.
     pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
         ReceiveQueue::footprint(capacity)
             + SendQueue::footprint(capacity)
             + Exposures::footprint(capacity.exposures)
+            + PlainBuffers::footprint(capacity)
     }
 
     /// Completions that such a queue pair may have in the completion queue. Those of shared Receives are counted once.
@@ -154,6 +159,12 @@ impl QueuePair {
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Open
+    }
+
+    /// Whether a message may be shown where it arrived, in that poll.
+    #[inline]
+    pub(super) fn may_show(&self, poll: u64) -> bool {
+        self.is_open() && self.is_announced && self.left_in != poll
     }
 
     /// Whether Receives may still be posted.
@@ -216,6 +227,7 @@ impl QueuePair {
         let number = self.cm.take().map_or(0, |cm| cm.queue_pair_number());
         self.receives.give_up(number);
         self.exposures.drop_regions();
+        self.sends.set_plain(None);
         self.domain.take()
     }
 }

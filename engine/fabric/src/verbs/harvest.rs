@@ -10,21 +10,39 @@ use super::Verbs;
 use super::connection::{Phase, QueuePair};
 use super::errors::{Queue, disconnect_reason, work_error};
 use super::exposure::Invalidated;
-use super::sends::Done;
+use super::plain::{PLAIN_LEN, plain_credits};
+use super::sends::{Done, SendQueue};
 use super::work::{SHARED_SLOT, WorkId};
-use crate::{Completed, Completion, DisconnectReason, Event, Handle, WorkError};
+use crate::{
+    Completed, Completion, DisconnectReason, Event, Handle, PlainMessage, QueuePairId, Taken, WorkError,
+};
 
 /// Where completions go: to the user, while there is room, else to `Verbs::local`.
 pub(super) struct Out<'a> {
     pub(super) completions: &'a mut VecDeque<Completion>,
     /// The length that it may grow to.
     pub(super) end: usize,
+    /// Messages that were taken where they arrived: each takes the place of a completion.
+    pub(super) taken: usize,
 }
 
 impl Out<'_> {
     /// For whoever has no user to give them to: all go to `Verbs::local`.
     pub(super) fn nowhere(nothing: &mut VecDeque<Completion>) -> Out<'_> {
-        Out { completions: nothing, end: 0 }
+        Out { completions: nothing, end: 0, taken: 0 }
+    }
+
+    /// What there was, in a deque that began with so many.
+    #[inline]
+    pub(super) fn count_from(&self, start: usize) -> usize {
+        self.completions.len() - start + self.taken
+    }
+
+    /// Notes that a message was taken, for which there was room.
+    #[inline]
+    fn note_taken(&mut self) {
+        self.taken += 1;
+        self.end -= 1;
     }
 
     #[inline]
@@ -34,9 +52,14 @@ impl Out<'_> {
 }
 
 impl Verbs {
-    /// Takes completions from the device once. `false`: there were no more than that.
+    /// Takes completions from the device once, and shows to `take` the messages that can be taken where they arrived. `false`:
+    /// there were no more than that.
     #[inline]
-    pub(super) fn harvest(&mut self, out: &mut Out<'_>) -> bool {
+    pub(super) fn harvest(
+        &mut self,
+        out: &mut Out<'_>,
+        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> bool {
         let Some(opened) = self.opened.as_ref().filter(|_| !self.is_broken) else { return false };
         let room = match out.has_room() {
             true => self.harvested.len().min(out.end - out.completions.len()),
@@ -50,16 +73,21 @@ impl Verbs {
             let completion = self.harvested[at];
             let work = WorkId::unpack(completion.wr_id);
             if work.slot == SHARED_SLOT {
-                self.shared_receive_done(work.sequence, &completion, out);
+                self.shared_receive_done(work.sequence, &completion, out, take);
                 continue;
             }
-            let Some(pair) = self.at(work.slot) else { continue };
+            let is_bare = self.local.is_empty() && out.has_room() && !self.invalidates(&completion);
+            let poll = self.polls;
+            let Some(Some(pair)) = self.slots.get_mut(work.slot as usize) else { continue };
             // A queue pair that was destroyed may have left some behind.
             if pair.id.generation as u16 != work.generation {
                 continue;
             }
             if !work.is_receive {
                 self.send_done(work.slot, work.sequence, &completion, out);
+            } else if is_bare && pair.may_show(poll) && pair.show_oldest(&completion, take) {
+                pair.mark_dirty(&mut self.dirty);
+                out.note_taken();
             } else if let Some((id, buf)) = pair.receives.take_done() {
                 self.received(work.slot, id, buf, &completion, out);
             }
@@ -80,10 +108,34 @@ impl Verbs {
 
     /// A message took the shared Receive of that number.
     #[inline(never)]
-    fn shared_receive_done(&mut self, number: u32, completion: &sys::ibv_wc, out: &mut Out<'_>) {
+    fn shared_receive_done(
+        &mut self,
+        number: u32,
+        completion: &sys::ibv_wc,
+        out: &mut Out<'_>,
+        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) {
         let Some(shared) = self.opened.as_ref().and_then(|opened| opened.receives.clone()) else { return };
-        let Some((buf, arena)) = shared.take(number) else { return };
+        let Some((mut buf, arena)) = shared.take(number) else { return };
         let index = shared.user(completion.qp_num);
+        let is_bare = self.local.is_empty() && out.has_room() && !self.invalidates(completion);
+        let poll = self.polls;
+        let pair = index.and_then(|index| self.slots.get_mut(index as usize)?.as_deref_mut());
+        if let (Some(index), Some(pair)) = (index, pair)
+            && is_bare
+            && pair.may_show(poll)
+            && pair.receives.has_reserved()
+            && show(&mut pair.sends, pair.id, &mut buf, completion, take)
+        {
+            (pair.is_heard, pair.was_heard) = (true, true);
+            pair.mark_dirty(&mut self.dirty);
+            out.note_taken();
+            // The reservation stands for the next message.
+            if let Err(error) = shared.post_again(buf, arena) {
+                self.post_failed(index, &error);
+            }
+            return;
+        }
         let pair = index.and_then(|index| self.at(index));
         match (index, pair.and_then(|pair| pair.receives.take_id())) {
             (Some(index), Some(id)) => self.received(index, id, buf, completion, out),
@@ -96,6 +148,12 @@ impl Verbs {
                 }
             }
         }
+    }
+
+    /// Whether a message invalidated one of our handles.
+    #[inline]
+    fn invalidates(&self, completion: &sys::ibv_wc) -> bool {
+        self.opened.as_ref().is_some_and(|opened| completion.wc_flags & opened.profile.with_invalidate != 0)
     }
 
     /// A Receive is done.
@@ -131,6 +189,7 @@ impl Verbs {
                 None => result = Err(WorkError::Device),
             }
         }
+        pair.left_in = self.polls;
         let completed = Completed::Receive { buf, invalidated, exposed };
         pair.give(&mut self.local, out, id, completed, result);
         if let Err(error) = result {
@@ -202,7 +261,7 @@ impl Verbs {
         // What it completed is still true.
         let mut nothing = VecDeque::new();
         let out = &mut Out::nowhere(&mut nothing);
-        while self.harvest(out) {}
+        while self.harvest(out, &mut |_| Taken::No) {}
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         if pair.phase != Phase::Closing {
             return;
@@ -246,7 +305,52 @@ impl Verbs {
     }
 }
 
+/// Shows a message in the buffer of its Receive, if it is one without chunks. `true`: it was taken; an answer to it is
+/// posted, and the Receive is to be posted again.
+#[inline(always)]
+fn show(
+    sends: &mut SendQueue,
+    queue_pair: QueuePairId,
+    buf: &mut Buf,
+    completion: &sys::ibv_wc,
+    take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+) -> bool {
+    let len = completion.byte_len as usize;
+    if completion.status != sys::IBV_WC_SUCCESS || len > buf.capacity() {
+        return false;
+    }
+    buf.set_len(len);
+    let Some(credits) = plain_credits(buf) else { return false };
+    let space = sends.plain_space();
+    let has_space = space.is_some();
+    match take(PlainMessage { queue_pair, credits, stream: &buf[PLAIN_LEN..], space }) {
+        Taken::No => return false,
+        Taken::Done => {}
+        Taken::Answered { credits, len } => {
+            assert!(has_space, "an answer of {len} octets without space");
+            sends.push_plain(credits, len);
+        }
+    }
+    true
+}
+
 impl QueuePair {
+    /// Shows the message of the oldest Receive. `true`: it was taken, and the Receive is posted again.
+    #[inline(always)]
+    fn show_oldest(
+        &mut self,
+        completion: &sys::ibv_wc,
+        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> bool {
+        let Some(buf) = self.receives.oldest() else { return false };
+        if !show(&mut self.sends, self.id, buf, completion, take) {
+            return false;
+        }
+        (self.is_heard, self.was_heard) = (true, true);
+        self.receives.post_again();
+        true
+    }
+
     /// Gives the user a completion, or queues it: behind those before it, and behind the word of `Established`.
     // Always inline: a completion is long, and is then made where it goes.
     #[inline(always)]

@@ -9,7 +9,7 @@
 //! - `presence` is who else of the process has the device; it notices that the device is taken away, and lets it go.
 //! - `manager` follows the connection manager's events, `setup` starts and answers connections.
 //! - `connection` is one queue pair: `sends`, `receives`, which may be shared, `exposure`. `harvest` turns completions into
-//!   ours.
+//!   ours, or shows messages where they arrived; `plain` is where such ones are built.
 //! - `addresses` says which of the machine's addresses lead to the device.
 //! - `survey` looks at all devices, for people; `sysfs` says what the kernel has, with or without rdma-core.
 //! - `errors` says what statuses mean.
@@ -88,6 +88,7 @@ mod harvest;
 mod identifiers;
 mod manager;
 mod objects;
+mod plain;
 mod presence;
 mod provider;
 mod receives;
@@ -266,6 +267,8 @@ pub struct Verbs {
     completions_taken: u64,
     incoming_next: u32,
     now: Duration,
+    /// Counts polls.
+    polls: u64,
     look_at: Duration,
     look_passes: u32,
     /// Whether the completion queue failed, until the device is given up.
@@ -330,6 +333,7 @@ impl Verbs {
             completions_taken: 0,
             incoming_next: 0,
             now: Duration::ZERO,
+            polls: 0,
             look_at: Duration::ZERO,
             look_passes: 0,
             is_broken: false,
@@ -387,7 +391,7 @@ impl Verbs {
         QueuePair::completions(capacity, false)
     }
 
-    /// Octets of heap that a queue pair of this capacity takes at most, its share of the completions included. What the
+    /// Octets of memory that a queue pair of this capacity takes at most, its share of the completions included. What the
     /// device's driver takes is not known; [`Verbs::completions_needed`] says how deep its queues are.
     #[must_use]
     pub fn queue_pair_len(capacity: &QueuePairCapacity) -> usize {

@@ -18,9 +18,10 @@ use super::sends::Work;
 use super::{LOOK_PASSES, Verbs};
 use crate::slots::find;
 use crate::{
-    Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError, Fence, Handle,
-    Limits, ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart,
-    ReadRequest, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
+    Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
+    Fence, Handle, Limits, ListenerId, PlainMessage, PostError, Provider, QueuePairCapacity, QueuePairId,
+    READ_PARTS_MAX, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, Taken, WorkError,
+    WriteRequest,
 };
 
 impl Provider for Verbs {
@@ -315,23 +316,46 @@ impl Provider for Verbs {
         }
     }
 
+    fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
+        self.poll_in_place(now, completions, max, &mut |_| Taken::No)
+    }
+
     // Always inline: it has one caller, once for each pass.
     #[inline(always)]
-    fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
+    fn poll_in_place(
+        &mut self,
+        now: Duration,
+        completions: &mut VecDeque<Completion>,
+        max: usize,
+        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    ) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);
         self.now = now;
-        let mut out = Out { completions, end };
+        self.polls += 1;
+        let mut out = Out { completions, end, taken: 0 };
         if !self.local.is_empty() {
             self.deliver(&mut out);
         }
-        while out.has_room() && self.harvest(&mut out) {}
-        self.look_passes += u32::from(out.completions.len() == start);
+        while out.has_room() && self.harvest(&mut out, take) {}
+        self.look_passes += u32::from(out.count_from(start) == 0);
         if now >= self.look_at || self.look_passes >= LOOK_PASSES {
             self.look();
             self.deliver(&mut out);
         }
-        completions.len() - start
+        out.count_from(start)
+    }
+
+    #[inline]
+    fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
+        self.find(queue_pair).filter(|pair| pair.is_open())?.sends.plain_space()
+    }
+
+    #[inline]
+    fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
+        let pair = find(&mut self.slots, queue_pair).expect("it gave the space just before");
+        pair.sends.push_plain(credits, len);
+        pair.mark_dirty(&mut self.dirty);
     }
 
     #[inline]
@@ -356,7 +380,7 @@ impl Provider for Verbs {
         // What came before the request makes no event. All of it: some completions have nothing for the user.
         let mut nothing = VecDeque::new();
         let mut out = Out::nowhere(&mut nothing);
-        while self.harvest(&mut out) {}
+        while self.harvest(&mut out, &mut |_| Taken::No) {}
         self.local.is_empty() && self.dirty.is_empty() && !self.is_broken
     }
 
@@ -396,8 +420,12 @@ impl Verbs {
         while out.has_room()
             && let Some(completion) = self.local.pop_front()
         {
+            let poll = self.polls;
             if let Some(pair) = self.find(completion.queue_pair) {
                 pair.harvested(&completion.completed);
+                if matches!(completion.completed, Completed::Receive { .. }) {
+                    pair.left_in = poll;
+                }
             }
             out.completions.push_back(completion);
         }

@@ -117,6 +117,30 @@ impl ReceiveQueue {
         self.take_left()
     }
 
+    /// The buffer of the oldest Receive that the device has, if it has one of its own.
+    #[inline]
+    pub(super) fn oldest(&mut self) -> Option<&mut Buf> {
+        match self.posted.front_mut() {
+            Some((_, Some((buf, _)))) if self.handed > 0 => Some(buf),
+            _ => None,
+        }
+    }
+
+    /// Posts the oldest Receive again, behind all others: its message was taken where it arrived.
+    #[inline]
+    pub(super) fn post_again(&mut self) {
+        self.handed -= 1;
+        if let Some(oldest) = self.posted.pop_front() {
+            self.posted.push_back(oldest);
+        }
+    }
+
+    /// Whether a shared Receive is reserved for a message.
+    #[inline]
+    pub(super) fn has_reserved(&self) -> bool {
+        !self.posted.is_empty()
+    }
+
     /// A message took one of the shared Receives: the id that goes with it. `None`: there were not so many posted.
     #[inline]
     pub(super) fn take_id(&mut self) -> Option<u64> {
@@ -244,6 +268,13 @@ impl SharedReceives {
             tracing::warn!("post a shared Receive again: {error}");
             state.left_over = state.left_over.saturating_sub(1);
         }
+    }
+
+    /// Posts a Receive again whose message was taken where it arrived.
+    #[inline]
+    pub(super) fn post_again(&self, buf: Buf, arena: usize) -> io::Result<()> {
+        let mut state = self.state.borrow_mut();
+        self.hand_over(&mut state, buf, arena).map_err(|(_, error)| error)
     }
 
     /// Gives a buffer to the device. There is a free number.

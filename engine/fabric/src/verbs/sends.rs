@@ -21,6 +21,7 @@ use stag_rdma_core_sys as sys;
 use super::device::Domain;
 use super::exposure::{Exposures, remote_access};
 use super::objects::MemoryRegion;
+use super::plain::{PLAIN_LEN, PlainBuffers};
 use super::work::{Batch, Send, WorkId};
 use crate::{Completed, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart};
 
@@ -54,6 +55,11 @@ pub(super) enum Work {
         arena: usize,
         invalidate: Option<u32>,
     },
+    /// A message that was built in place: its slot in `SendQueue::plain`, and its octets.
+    Plain {
+        slot: u32,
+        len: u32,
+    },
     Write {
         source: Shared,
         arena: usize,
@@ -83,6 +89,14 @@ impl Work {
     #[inline]
     fn is_hidden(&self) -> bool {
         matches!(self, Work::Bind { .. } | Work::Invalidate { .. } | Work::Probe)
+    }
+}
+
+impl Work {
+    /// Whether it has nothing to give back, so that it never completes.
+    #[inline]
+    fn is_silent(&self) -> bool {
+        self.is_hidden() || matches!(self, Work::Plain { .. })
     }
 }
 
@@ -128,6 +142,8 @@ pub(super) struct SendQueue {
     /// The user's requests, until they are harvested, and the limit.
     used: u32,
     limit: u32,
+    /// Where messages without chunks are built, if they can be.
+    plain: Option<PlainBuffers>,
 }
 
 impl SendQueue {
@@ -149,6 +165,7 @@ impl SendQueue {
             has_probe: false,
             used: 0,
             limit: capacity.sends,
+            plain: None,
         }
     }
 
@@ -191,6 +208,25 @@ impl SendQueue {
     pub(super) fn push(&mut self, id: u64, signaled: bool, work: Work) {
         self.used += 1;
         self.ops.push_back(Op { id, signaled, begin: None, end: 0, work });
+    }
+
+    /// Says where messages without chunks are built from now on.
+    pub(super) fn set_plain(&mut self, plain: Option<PlainBuffers>) {
+        self.plain = plain;
+    }
+
+    /// Where the Payload stream of a message without chunks can be built, if there is room now.
+    #[inline]
+    pub(super) fn plain_space(&mut self) -> Option<&mut [u8]> {
+        if self.is_full() { None } else { self.plain.as_mut()?.space() }
+    }
+
+    /// Takes the message that was built in the space given last.
+    #[inline]
+    pub(super) fn push_plain(&mut self, credits: u32, len: usize) {
+        let plain = self.plain.as_mut().expect("it gave the space just before");
+        let slot = plain.take(credits, len);
+        self.push(0, false, Work::Plain { slot, len: (PLAIN_LEN + len) as u32 });
     }
 
     /// Takes a Read; parts of no octets are not asked for.
@@ -263,6 +299,12 @@ impl SendQueue {
                     };
                     let flags = if len <= inline_len { sys::IBV_SEND_INLINE } else { 0 };
                     send.flags(flags).memory(buf.as_ptr(), len, domain.lkey(*arena))
+                }
+                Work::Plain { slot, len } => {
+                    let Some(plain) = &self.plain else { return };
+                    let flags = if *len <= inline_len { sys::IBV_SEND_INLINE } else { 0 };
+                    let send = batch.push_send(sys::IBV_WR_SEND).flags(flags);
+                    send.memory(plain.message(*slot), *len, plain.lkey())
                 }
                 Work::Write { source, arena, offset, rkey } => {
                     let len = source.len() as u32;
@@ -375,7 +417,7 @@ impl SendQueue {
             self.note_done(end.wrapping_sub(1));
             self.reads.retain(|&read| !is_before(read, end));
             let op = self.pop()?;
-            if !op.work.is_hidden() {
+            if !op.work.is_silent() {
                 return completed(op.id, op.work);
             }
         }
@@ -385,7 +427,7 @@ impl SendQueue {
     pub(super) fn take_left(&mut self) -> Option<Done> {
         loop {
             let op = self.pop()?;
-            if !op.work.is_hidden() {
+            if !op.work.is_silent() {
                 return completed(op.id, op.work);
             }
         }
@@ -394,8 +436,12 @@ impl SendQueue {
     fn pop(&mut self) -> Option<Op> {
         let op = self.ops.pop_front()?;
         self.handed = self.handed.saturating_sub(1);
-        if let Work::Read { parts, .. } = op.work {
-            self.parts.drain(..usize::from(parts).min(self.parts.len()));
+        match &op.work {
+            Work::Read { parts, .. } => {
+                self.parts.drain(..usize::from(*parts).min(self.parts.len()));
+            }
+            Work::Plain { .. } => self.plain.iter_mut().for_each(PlainBuffers::give_back),
+            _ => {}
         }
         Some(op)
     }
@@ -416,7 +462,7 @@ fn completed(id: u64, work: Work) -> Option<Done> {
             drop(sink);
             Completed::Read(target)
         }
-        Work::Bind { .. } | Work::Invalidate { .. } | Work::Probe => return None,
+        Work::Plain { .. } | Work::Bind { .. } | Work::Invalidate { .. } | Work::Probe => return None,
     };
     Some(Done::Completed { id, completed })
 }

@@ -11,6 +11,7 @@ use super::errors::{address_hint, hint};
 use super::exposure::Exposures;
 use super::identifiers::{CmId, Parameters};
 use super::objects::MemoryWindow;
+use super::plain::PlainBuffers;
 use super::{Incoming, Listener, Verbs, sends};
 use crate::epoll::Token;
 use crate::setup::{check_private_data, resolve};
@@ -263,6 +264,11 @@ impl Verbs {
         let windows = windows.map_err(failed("the device has no memory window left"))?;
         let is_standing = opened.profile.exposure == ExposureKind::Standing;
         pair.exposures = Exposures::new(windows, count, is_standing);
+        let plain = PlainBuffers::new(&domain, capacity).unwrap_or_else(|error| {
+            tracing::debug!("no memory to build messages in, so all are sent from pools: {error}");
+            None
+        });
+        pair.sends.set_plain(plain);
         pair.domain = Some(domain);
         self.mark_dirty(index);
         Ok(())

@@ -4,6 +4,7 @@
 mod fake;
 
 mod faults;
+mod in_place;
 mod path;
 mod receives;
 mod setup;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stag_fabric::verbs::{SharedReceives, Verbs, VerbsConfig};
 use stag_fabric::{
     Completed, Completion, DisconnectReason, Event, Exposed, ExposureKind, FabricError, Fence, Provider,
-    QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, WorkError,
+    QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, Taken, WorkError,
     WriteRequest,
 };
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool};
@@ -15,6 +15,8 @@ use crate::fake;
 
 pub(crate) const CAPACITY: QueuePairCapacity =
     QueuePairCapacity { receives: 4, sends: 8, exposures: 4, send_len_max: 512, receive_len_max: 512 };
+/// As above, with room for messages that are built in place.
+pub(crate) const WIDE: QueuePairCapacity = QueuePairCapacity { send_len_max: 1024, ..CAPACITY };
 pub(crate) const TICK: Duration = Duration::from_micros(50);
 
 /// A kind of device, and what is asked for on it.
@@ -132,6 +134,17 @@ impl Side {
         }
     }
 
+    /// Builds a message without chunks where it leaves, if there is room: a stream of `len` octets.
+    pub(crate) fn build(&mut self, credits: u32, len: usize) -> bool {
+        let Some(pair) = self.pair else { return false };
+        let Some(space) = self.verbs.plain_space(pair) else { return false };
+        for (at, octet) in space[..len].iter_mut().enumerate() {
+            *octet = at as u8;
+        }
+        self.verbs.send_plain(pair, credits, len);
+        true
+    }
+
     /// Uses what the peer offered.
     fn transfer(&mut self, at: RemoteSegment) {
         let Some(pair) = self.pair else { return };
@@ -147,7 +160,14 @@ impl Side {
 
     pub(crate) fn poll(&mut self, now: Duration) {
         let mut completions: VecDeque<Completion> = VecDeque::with_capacity(16);
-        self.verbs.poll(now, &mut completions, 16);
+        // Every other message without chunks is answered.
+        self.verbs.poll_in_place(now, &mut completions, 16, &mut |message| match message.space {
+            Some(space) if message.credits % 2 == 1 => {
+                space[..4].copy_from_slice(&message.stream[..4]);
+                Taken::Answered { credits: 2, len: 4 }
+            }
+            _ => Taken::Done,
+        });
         for completion in completions {
             self.completions.push((completion.id, completion.result));
             if let (Completed::Receive { buf, .. }, Ok(())) = (completion.completed, completion.result)
@@ -201,15 +221,14 @@ pub(crate) struct Outcome {
 pub(crate) fn run(kind: Kind, mut disturb: impl FnMut(u32)) -> Outcome {
     let mut outcome = Outcome::default();
     let pools = {
-        let (Some(mut a), Some(mut b)) =
-            (Side::new(kind.config(), CAPACITY), Side::new(kind.config(), CAPACITY))
+        let (Some(mut a), Some(mut b)) = (Side::new(kind.config(), WIDE), Side::new(kind.config(), WIDE))
         else {
             return outcome;
         };
         outcome.opened = true;
         let mut now = Duration::ZERO;
         if b.verbs.listen("127.0.0.1:20049").is_ok() {
-            a.pair = a.verbs.connect("127.0.0.1:20049", b"hello", CAPACITY).ok();
+            a.pair = a.verbs.connect("127.0.0.1:20049", b"hello", WIDE).ok();
             a.receive();
         }
         // siw's side that connects keeps still for 50 ms.
@@ -222,6 +241,8 @@ pub(crate) fn run(kind: Kind, mut disturb: impl FnMut(u32)) -> Outcome {
                 outcome.connected = a.is_up && b.is_up;
                 disturb(1);
                 a.offer();
+                a.build(1, 40);
+                a.build(2, 400);
             }
             now += tick;
             a.poll(now);

@@ -1,0 +1,168 @@
+//! Messages without chunks: how one is recognized, and where ours are built.
+
+use std::io;
+use std::ptr::{self, NonNull};
+
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, VERSION};
+
+use super::device::Domain;
+use super::objects::MemoryRegion;
+use crate::{PLAIN_LEN_MAX, QueuePairCapacity};
+
+/// Octets of the header of such a message.
+pub(super) const PLAIN_LEN: usize = HEADER_LEN_MIN;
+
+/// Octets of a message of ours, rounded up to whole cache lines.
+const SLOT_LEN: usize = (PLAIN_LEN + PLAIN_LEN_MAX).next_multiple_of(64);
+/// What the kernel maps at least.
+const PAGE_LEN: usize = 4096;
+/// Messages of ours that may be on their way at once, at most: those of a pass, and an interval that is done unnoticed.
+const SLOTS_MAX: u32 = 64;
+
+/// The credits in a message's header, if it has no chunks and is as short as can be shown in place.
+#[inline]
+pub(super) fn plain_credits(message: &[u8]) -> Option<u32> {
+    let look = message.first_chunk::<{ PLAIN_LEN + 4 }>()?;
+    let word = |at: usize| u32::from_ne_bytes([look[at], look[at + 1], look[at + 2], look[at + 3]]);
+    // The procedure RDMA_MSG, and three empty lists.
+    let others =
+        word(12) | word(16) | word(20) | word(24) | (word(0) ^ word(28)) | (word(4) ^ VERSION.to_be());
+    (others == 0 && message.len() <= PLAIN_LEN + PLAIN_LEN_MAX).then(|| u32::from_be(word(8)))
+}
+
+/// A queue pair's own memory, in which messages without chunks are built and from which the device sends them.
+///
+/// Slots are used in turns: a Send is done after all those before it.
+pub(super) struct PlainBuffers {
+    // Its end comes before the memory's.
+    region: MemoryRegion,
+    pages: SharedPages,
+    slots: u32,
+    /// The slot to use next, and how many before it the device may still read.
+    next: u32,
+    used: u32,
+}
+
+impl PlainBuffers {
+    /// Octets of memory that such a queue pair takes for it: none, if its peer takes only shorter messages.
+    pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
+        let is_wide = capacity.send_len_max as usize >= PLAIN_LEN + PLAIN_LEN_MAX;
+        let slots = if is_wide { capacity.sends.min(SLOTS_MAX) as usize } else { 0 };
+        (slots * SLOT_LEN).next_multiple_of(PAGE_LEN)
+    }
+
+    /// The buffers of a queue pair with that capacity, registered in its domain; `None` if they have a footprint of 0.
+    pub(super) fn new(domain: &Domain, capacity: &QueuePairCapacity) -> io::Result<Option<PlainBuffers>> {
+        let len = PlainBuffers::footprint(capacity);
+        if len == 0 {
+            return Ok(None);
+        }
+        let pages = SharedPages::new(len)?;
+        // SAFETY: mapped for as long as `pages` lives, which is dropped behind the region. The device only reads it.
+        let region = unsafe { MemoryRegion::new(&domain.domain, pages.base.as_ptr(), len, 0) }?;
+        let slots = (len / SLOT_LEN) as u32;
+        Ok(Some(PlainBuffers { region, pages, slots, next: 0, used: 0 }))
+    }
+
+    #[inline]
+    pub(super) fn lkey(&self) -> u32 {
+        self.region.lkey()
+    }
+
+    #[inline]
+    pub(super) fn has_space(&self) -> bool {
+        self.used < self.slots
+    }
+
+    /// Where the Payload stream of the next message is built, if a slot is free.
+    #[inline]
+    pub(super) fn space(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: the slot lies in `pages`, which is mapped and initialized (new pages are zeros). It is free: the device
+        // reads it no more, and who borrows `self` is the only one to look into it.
+        self.has_space().then(|| unsafe {
+            std::slice::from_raw_parts_mut(self.slot(self.next).add(PLAIN_LEN), PLAIN_LEN_MAX)
+        })
+    }
+
+    /// Takes the slot of the space given last, with a header for the `len` octets that were built in it. Returns its number.
+    #[inline]
+    pub(super) fn take(&mut self, credits: u32, len: usize) -> u32 {
+        assert!(self.has_space() && (4..=PLAIN_LEN_MAX).contains(&len), "{len} octets without space");
+        let number = self.next;
+        // SAFETY: as in `space`: the slot has room for the header and the stream, both are aligned to 4 octets, and the
+        // stream's first octets, the xid, are initialized.
+        unsafe {
+            let header = self.slot(number).cast::<[u32; PLAIN_LEN / 4]>();
+            let xid = header.add(1).cast::<u32>().read();
+            header.write([xid, VERSION.to_be(), credits.to_be(), 0, 0, 0, 0]);
+        }
+        self.next = if number + 1 == self.slots { 0 } else { number + 1 };
+        self.used += 1;
+        number
+    }
+
+    /// The message in a slot that was taken.
+    #[inline]
+    pub(super) fn message(&self, number: u32) -> *const u8 {
+        self.slot(number)
+    }
+
+    /// The oldest slot that was taken is free again.
+    #[inline]
+    pub(super) fn give_back(&mut self) {
+        self.used -= 1;
+    }
+
+    #[inline]
+    fn slot(&self, number: u32) -> *mut u8 {
+        assert!(number < self.slots, "slot {number}");
+        // SAFETY: the mapping has `slots` slots.
+        unsafe { self.pages.base.as_ptr().add(number as usize * SLOT_LEN) }
+    }
+}
+
+/// Anonymous memory that a fork shares instead of copying, as the device does not follow copies.
+struct SharedPages {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl SharedPages {
+    fn new(len: usize) -> io::Result<SharedPages> {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a mapping at an address of the kernel's choice, which replaces nothing.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at 0"))?;
+        Ok(SharedPages { base, len })
+    }
+}
+
+impl Drop for SharedPages {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; whoever points into it borrows from, or is dropped before, us.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_without_chunks_is_recognized() {
+        let mut message = [0; PLAIN_LEN + PLAIN_LEN_MAX + 1];
+        (message[3], message[7], message[11], message[31]) = (9, 1, 5, 9);
+        assert_eq!(plain_credits(&message[..PLAIN_LEN + 3]), None);
+        assert_eq!(plain_credits(&message[..PLAIN_LEN + 4]), Some(5));
+        assert_eq!(plain_credits(&message[..PLAIN_LEN + PLAIN_LEN_MAX]), Some(5));
+        assert_eq!(plain_credits(&message), None);
+        for at in (0..8).chain(12..32) {
+            message[at] ^= 0x10;
+            assert_eq!(plain_credits(&message[..64]), None, "octet {at}");
+            message[at] ^= 0x10;
+        }
+    }
+}
