@@ -44,18 +44,20 @@ impl Caller {
         caller
     }
 
-    /// The same caller with every user or group that is none ([`INVALID_ID`]) replaced.
-    #[must_use]
-    pub fn made_valid(mut self, anonymous_uid: u32, anonymous_gid: u32) -> Caller {
-        if self.uid == INVALID_ID {
-            self.uid = anonymous_uid;
+    /// Replaces the user and the groups `id`, wherever they stand.
+    #[inline]
+    pub(crate) fn replace(&mut self, id: u32, uid: u32, gid: u32) {
+        if self.uid == id {
+            self.uid = uid;
         }
-        for gid in self.groups[..self.group_count].iter_mut().chain([&mut self.gid]) {
-            if *gid == INVALID_ID {
-                *gid = anonymous_gid;
+        if self.gid == id {
+            self.gid = gid;
+        }
+        for group in &mut self.groups[..self.group_count] {
+            if *group == id {
+                *group = gid;
             }
         }
-        self
     }
 
     /// Whether it is the superuser.
@@ -82,14 +84,7 @@ impl Caller {
     /// The same caller with the user and group 0 replaced, wherever they stand.
     #[must_use]
     pub fn squashed(mut self, anonymous_uid: u32, anonymous_gid: u32) -> Caller {
-        if self.uid == 0 {
-            self.uid = anonymous_uid;
-        }
-        for gid in self.groups[..self.group_count].iter_mut().chain([&mut self.gid]) {
-            if *gid == 0 {
-                *gid = anonymous_gid;
-            }
-        }
+        self.replace(0, anonymous_uid, anonymous_gid);
         self
     }
 

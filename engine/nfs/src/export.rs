@@ -147,14 +147,17 @@ impl Export {
 
     /// As whom a Call runs here; `None` is one that says nothing of its user.
     #[must_use]
-    pub fn caller(&self, named: Option<Caller>) -> Caller {
+    pub fn caller(&self, named: Option<&Caller>) -> Caller {
         let (uid, gid) = (self.anonymous_uid, self.anonymous_gid);
-        match named.map(|caller| caller.made_valid(uid, gid)) {
-            Some(caller) if self.all_squash || self.root_squash && caller.is_root() => self.anonymous(),
-            Some(caller) if self.root_squash => caller.squashed(uid, gid),
-            Some(caller) => caller,
-            None => self.anonymous(),
+        let Some(mut caller) = named.copied().filter(|_| !self.all_squash) else { return self.anonymous() };
+        caller.replace(INVALID_ID, uid, gid);
+        if self.root_squash {
+            if caller.is_root() {
+                return self.anonymous();
+            }
+            caller.replace(0, uid, gid);
         }
+        caller
     }
 
     fn anonymous(&self) -> Caller {
@@ -538,20 +541,20 @@ mod tests {
         let user = Caller::new(5, 0, [0, 9]);
         let nobody = Caller::new(NOBODY, NOBODY, []);
         let default: Export = "mem:/a".parse().unwrap();
-        assert_eq!(default.caller(Some(root)), nobody);
-        assert_eq!(default.caller(Some(user)), Caller::new(5, NOBODY, [NOBODY, 9]));
+        assert_eq!(default.caller(Some(&root)), nobody);
+        assert_eq!(default.caller(Some(&user)), Caller::new(5, NOBODY, [NOBODY, 9]));
         assert_eq!(default.caller(None), nobody);
         let trusting: Export = "mem:/a,root_squash=no".parse().unwrap();
-        assert_eq!(trusting.caller(Some(root)), root);
+        assert_eq!(trusting.caller(Some(&root)), root);
         assert_eq!(trusting.caller(None), nobody);
         // Nobody is nobody's user, whatever is squashed: to a kernel that number means "leave it", which is root.
         for export in [&default, &trusting] {
             let nobodys = Caller::new(u32::MAX, u32::MAX, [9, u32::MAX]);
-            assert_eq!(export.caller(Some(nobodys)), Caller::new(NOBODY, NOBODY, [9, NOBODY]));
+            assert_eq!(export.caller(Some(&nobodys)), Caller::new(NOBODY, NOBODY, [9, NOBODY]));
             let half = Caller::new(5, u32::MAX, []);
-            assert_eq!(export.caller(Some(half)), Caller::new(5, NOBODY, []));
+            assert_eq!(export.caller(Some(&half)), Caller::new(5, NOBODY, []));
         }
         let all: Export = "mem:/a,all_squash,anonuid=1,anongid=2".parse().unwrap();
-        assert_eq!(all.caller(Some(user)), Caller::new(1, 2, []));
+        assert_eq!(all.caller(Some(&user)), Caller::new(1, 2, []));
     }
 }

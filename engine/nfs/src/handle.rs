@@ -10,6 +10,7 @@
 //! to do about a stale handle; a bad one is an unknown error to their users.) One whose object is gone is the store's
 //! [`Status::Stale`]. For handles to survive a restart the key has to: [`HandleKey::from_secret`].
 
+use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
@@ -69,14 +70,85 @@ impl HandleKey {
     ///
     /// [`Status::BadHandle`] for what is not [`HANDLE_LEN`] octets long, [`Status::Stale`] for what another key sealed.
     pub fn open(&self, handle: &[u8]) -> Result<(u64, ObjectId), Status> {
-        let handle: &[u8; HANDLE_LEN] = handle.try_into().map_err(|_| Status::BadHandle)?;
-        let mut words = handle.as_chunks().0.iter().map(|octets| u64::from_be_bytes(*octets));
-        let mut word = || words.next().unwrap_or_default();
-        let (fsid, object) = (word(), ObjectId { fileid: word(), generation: word() });
-        if word() != self.tag(fsid, object) {
-            return Err(Status::Stale);
+        let words = words(handle)?;
+        self.check(words)?;
+        Ok(named(words))
+    }
+
+    /// Fails unless the last of a handle's words is the tag of the others.
+    fn check(&self, words: Words) -> Result<(), Status> {
+        let (fsid, object) = named(words);
+        if words[3] == self.tag(fsid, object) { Ok(()) } else { Err(Status::Stale) }
+    }
+}
+
+/// A handle as four words: file system, number, generation and tag.
+type Words = [u64; HANDLE_LEN / 8];
+
+#[inline]
+fn words(handle: &[u8]) -> Result<Words, Status> {
+    let handle: &[u8; HANDLE_LEN] = handle.try_into().map_err(|_| Status::BadHandle)?;
+    let mut words = Words::default();
+    for (word, octets) in words.iter_mut().zip(handle.as_chunks().0) {
+        *word = u64::from_be_bytes(*octets);
+    }
+    Ok(words)
+}
+
+/// The file system and the object that a handle names, whether or not its tag is right.
+#[inline]
+fn named([fsid, fileid, generation, _]: Words) -> (u64, ObjectId) {
+    (fsid, ObjectId { fileid, generation })
+}
+
+/// Handles that a [`VerifiedHandles`] remembers: 32 KiB of them.
+const VERIFIED_MAX: usize = 1024;
+
+/// A key, and the handles whose tags it verified last: the tag of one that comes again is not computed again.
+///
+/// A handle has one place where it can be, and the next with that place evicts it. It is found only if all its octets
+/// are the same, so an altered handle never passes for the one that it was made from.
+pub(crate) struct VerifiedHandles {
+    key: HandleKey,
+    // Invariant: every place holds a handle that the key sealed.
+    places: Box<[Cell<Words>; VERIFIED_MAX]>,
+}
+
+impl VerifiedHandles {
+    pub(crate) fn new(key: HandleKey) -> VerifiedHandles {
+        // Not zeros: those would be a handle that nobody sealed.
+        let (fsid, object) = (0, ObjectId { fileid: 0, generation: 0 });
+        let sealed = Cell::new([fsid, object.fileid, object.generation, key.tag(fsid, object)]);
+        let places = Box::new(std::array::from_fn(|_| sealed.clone()));
+        VerifiedHandles { key, places }
+    }
+
+    /// As [`HandleKey::seal`].
+    pub(crate) fn seal(&self, fsid: u64, object: ObjectId) -> [u8; HANDLE_LEN] {
+        self.key.seal(fsid, object)
+    }
+
+    /// As [`HandleKey::open`].
+    #[inline]
+    pub(crate) fn open(&self, handle: &[u8]) -> Result<(u64, ObjectId), Status> {
+        let words = words(handle)?;
+        let place = self.place(words);
+        let verified = place.get();
+        // All of it, wherever it differs: the time taken tells nothing about a tag.
+        let differs = words.iter().zip(verified).fold(0, |differs, (word, other)| differs | (word ^ other));
+        if differs != 0 {
+            self.key.check(words)?;
+            place.set(words);
         }
-        Ok((fsid, object))
+        Ok(named(words))
+    }
+
+    /// Where a handle is if it is remembered. The numbers of one file system are small and dense, so they are spread well as
+    /// they are; each file system begins elsewhere.
+    #[inline]
+    fn place(&self, [fsid, fileid, ..]: Words) -> &Cell<Words> {
+        let start = fsid.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.places[fileid.wrapping_add(start) as usize % VERIFIED_MAX]
     }
 }
 
@@ -167,5 +239,78 @@ mod tests {
             assert_eq!(key.open(&[0; 64][..len]), Err(Status::BadHandle), "{len} octets");
         }
         assert_eq!(HandleKey::new().open(&handle), Err(Status::Stale), "another server's");
+    }
+
+    fn handles() -> (VerifiedHandles, [u8; HANDLE_LEN], ObjectId) {
+        let object = ObjectId { fileid: 3, generation: 9 };
+        let handles = VerifiedHandles::new(HandleKey::from_secret([7; 16]));
+        let handle = handles.seal(7, object);
+        (handles, handle, object)
+    }
+
+    /// The tags that were computed and found right: each puts its handle in a place.
+    fn remembers(handles: &VerifiedHandles, handle: &[u8; HANDLE_LEN]) -> bool {
+        let words = words(handle).unwrap();
+        handles.place(words).get() == words
+    }
+
+    #[test]
+    fn a_handle_is_verified_once_while_it_is_remembered() {
+        let (handles, handle, object) = handles();
+        assert!(!remembers(&handles, &handle));
+        assert_eq!(handles.open(&handle), Ok((7, object)));
+        assert!(remembers(&handles, &handle));
+        assert_eq!(handles.open(&handle), Ok((7, object)));
+    }
+
+    #[test]
+    fn an_altered_handle_is_not_the_remembered_one() {
+        let (handles, handle, object) = handles();
+        for index in 0..HANDLE_LEN {
+            for bit in 0..8 {
+                handles.open(&handle).unwrap();
+                let mut forged = handle;
+                forged[index] ^= 1 << bit;
+                assert_eq!(handles.open(&forged), Err(Status::Stale), "octet {index}, bit {bit}");
+                assert_eq!(handles.open(&forged), Err(Status::Stale), "again: octet {index}, bit {bit}");
+                assert!(
+                    remembers(&handles, &handle),
+                    "a forged handle evicts nothing: octet {index}, bit {bit}"
+                );
+            }
+        }
+        assert_eq!(handles.open(&handle), Ok((7, object)));
+        for len in [0, 8, 31, 33, 64] {
+            assert_eq!(handles.open(&[0; 64][..len]), Err(Status::BadHandle), "{len} octets");
+        }
+    }
+
+    #[test]
+    fn an_empty_place_holds_no_handle_that_nobody_sealed() {
+        let (handles, ..) = handles();
+        assert_eq!(handles.open(&[0; HANDLE_LEN]), Err(Status::Stale));
+        let none = ObjectId { fileid: 0, generation: 0 };
+        assert_eq!(handles.open(&handles.seal(0, none)), Ok((0, none)));
+    }
+
+    #[test]
+    fn another_handle_of_the_same_place_evicts() {
+        let (handles, handle, object) = handles();
+        let other = ObjectId { fileid: object.fileid + VERIFIED_MAX as u64, ..object };
+        let evicting = handles.seal(7, other);
+        assert_eq!(handles.open(&handle), Ok((7, object)));
+        assert_eq!(handles.open(&evicting), Ok((7, other)));
+        assert!(!remembers(&handles, &handle) && remembers(&handles, &evicting));
+        assert_eq!(handles.open(&handle), Ok((7, object)));
+        // The same object of another file system is another handle.
+        assert_eq!(handles.open(&handles.seal(8, object)), Ok((8, object)));
+    }
+
+    #[test]
+    fn what_another_key_verified_is_not_known() {
+        let (handles, handle, _) = handles();
+        handles.open(&handle).unwrap();
+        let other = VerifiedHandles::new(HandleKey::from_secret([8; 16]));
+        assert_eq!(other.open(&handle), Err(Status::Stale));
     }
 }

@@ -34,7 +34,7 @@ use stag_wire::xdr::{Decode, Error};
 
 use crate::caller::Caller;
 use crate::export::Export;
-use crate::handle::{HANDLE_LEN, HandleKey};
+use crate::handle::{HANDLE_LEN, HandleKey, VerifiedHandles};
 use crate::store::{ObjectId, Progress, Store, Ticket};
 use waiting::Waiting;
 
@@ -91,7 +91,7 @@ pub enum ExportsError {
 /// What is served: exports, each with the store that keeps its files.
 pub struct Exports<S> {
     shares: Vec<(Export, S)>,
-    key: HandleKey,
+    handles: VerifiedHandles,
     /// For results that have to be in registered memory and are not.
     pool: Pool,
     waiting: Waiting,
@@ -117,7 +117,7 @@ impl<S: Store> Exports<S> {
         }
         Ok(Exports {
             shares,
-            key: HandleKey::new(),
+            handles: VerifiedHandles::new(HandleKey::new()),
             pool,
             waiting: Waiting::default(),
             uncommitted: None,
@@ -128,7 +128,7 @@ impl<S: Store> Exports<S> {
     /// The same exports, with handles of `key`: those of an earlier server with that key are good here.
     #[must_use]
     pub fn with_key(self, key: HandleKey) -> Exports<S> {
-        Exports { key, ..self }
+        Exports { handles: VerifiedHandles::new(key), ..self }
     }
 
     /// The exports with their stores.
@@ -145,13 +145,13 @@ impl<S: Store> Exports<S> {
     }
 
     fn find(&self, asker: &Asker<'_>, handle: Handle<'_>) -> Result<Opened, Status> {
-        let (fsid, object) = self.key.open(handle.0)?;
+        let (fsid, object) = self.handles.open(handle.0)?;
         let share = self.shares.iter().position(|(_, store)| store.fsid() == fsid).ok_or(Status::Stale)?;
         let export = &self.shares[share].0;
         if !asker.is_allowed(export) {
             return Err(Status::Acces);
         }
-        Ok(Opened { share, object, caller: export.caller(asker.caller) })
+        Ok(Opened { share, object, caller: export.caller(asker.caller.as_ref()) })
     }
 
     /// Tells the engine if the Call in hand was refused: who gets nothing else makes room for others.
@@ -175,7 +175,7 @@ impl<S: Store> Exports<S> {
     }
 
     fn seal(&self, opened: &Opened, object: ObjectId) -> [u8; HANDLE_LEN] {
-        self.key.seal(self.store(opened).fsid(), object)
+        self.handles.seal(self.store(opened).fsid(), object)
     }
 
     fn attributes(&self, opened: &Opened) -> PostOpAttributes {

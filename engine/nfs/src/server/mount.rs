@@ -103,7 +103,7 @@ fn find<S: Store>(exports: &Exports<S>, asker: &Asker<'_>, path: &[u8]) -> Resul
         object = store.lookup(&Caller::ROOT, object, name).map_err(mount_status)?;
     }
     match store.attributes(object).map_err(mount_status)?.file_type {
-        FileType::Directory => Ok(exports.key.seal(store.fsid(), object)),
+        FileType::Directory => Ok(exports.handles.seal(store.fsid(), object)),
         _ => Err(Status::NotDir),
     }
 }

@@ -184,3 +184,32 @@ fn a_reply_chunk_too_small_for_its_list() {
     }
     pair.ask(Null, |()| ());
 }
+
+/// A server remembers which handles it verified. What differs from one of those in any octet, or is of another export, or
+/// names what is gone, is none of them.
+#[test]
+fn a_handle_that_was_good_vouches_for_no_other() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no", "mem:/other,root_squash=no"]);
+    let root = pair.root.clone();
+    let other_root = pair.mnt(b"/other").unwrap();
+    let getattr = |pair: &mut Pair, handle: &[u8]| {
+        pair.ask(nfs3::GetattrArguments { object: nfs3::Handle(handle) }, |reply| {
+            reply.map(|ok| ok.attributes.fsid).map_err(|failure| failure.status)
+        })
+    };
+    let file = pair.create(&root, b"f");
+    assert_eq!(getattr(&mut pair, &file), Ok(1));
+    for index in 0..file.len() {
+        let mut altered = file.clone();
+        altered[index] ^= 1;
+        assert_eq!(getattr(&mut pair, &altered), Err(nfs3::Status::Stale), "octet {index}");
+        assert_eq!(getattr(&mut pair, &file), Ok(1), "octet {index}");
+    }
+    assert_eq!((getattr(&mut pair, &root), getattr(&mut pair, &other_root)), (Ok(1), Ok(2)));
+    // The tag of one with the file system of the other, and the other way round.
+    let mixed = [&other_root[..8], &root[8..]].concat();
+    assert_eq!(getattr(&mut pair, &mixed), Err(nfs3::Status::Stale));
+    let object = nfs3::DirectoryName { directory: nfs3::Handle(&root), name: nfs3::Name(b"f") };
+    pair.ask(nfs3::RemoveArguments { object }, |reply| assert!(reply.is_ok()));
+    assert_eq!(getattr(&mut pair, &file), Err(nfs3::Status::Stale));
+}
