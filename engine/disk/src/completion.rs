@@ -4,8 +4,9 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use stag_memory::{Buf, Shared};
 
-/// Buffers of one operation that need no allocation: more only where free memory is in many pieces.
-pub const PIECES_USUAL: usize = 16;
+/// Buffers of one operation that need no allocation: more only where free memory is in many pieces. Not many, because an
+/// operation and its completion are moved several times.
+pub const PIECES_USUAL: usize = 4;
 
 /// Buffers of one operation at most: what a system call takes.
 pub const PIECES_MAX: usize = 1024;

@@ -120,10 +120,11 @@ pub(crate) enum Means {
     Stepped(VecDeque<(u32, Work, Rc<OwnedFd>)>),
 }
 
-/// An owner's completions that it has not asked for yet.
-#[derive(Default)]
+/// An owner, and its completions that it has not asked for yet.
 struct Owner {
     done: VecDeque<Completion>,
+    /// Whether its operations are done as they are begun.
+    is_immediate: bool,
     gone: bool,
 }
 
@@ -171,9 +172,16 @@ impl Disk {
         let mut operations = shared.borrow_mut();
         let owner = operations.owners.len() as u32;
         let done = VecDeque::with_capacity(operations.depth as usize);
-        operations.owners.push(Owner { done, gone: false });
+        operations.owners.push(Owner { done, is_immediate: false, gone: false });
         drop(operations);
         Disk { shared, owner }
+    }
+
+    /// Whether this owner's writes and syncs are done by plain system calls as they are begun. That is for files that are in
+    /// memory ([`system::is_in_memory`](crate::system::is_in_memory)): no device holds such a call up, and the ring hands each to
+    /// another thread.
+    pub fn set_immediate(&self, is_immediate: bool) {
+        self.shared.borrow_mut().owners[self.owner as usize].is_immediate = is_immediate;
     }
 
     /// How it works.
@@ -244,9 +252,12 @@ impl Disk {
             Data::Write(_) => statistics.writes += 1,
         }
         operations.outstanding += 1;
+        let is_immediate = operations.owners[self.owner as usize].is_immediate;
         match &mut operations.means {
-            Means::Uring(ring) => ring.begin(self.owner, work, file),
-            Means::Blocking => {
+            Means::Uring(ring) if !is_immediate || matches!(work.data, Data::Read(_)) => {
+                ring.begin(self.owner, work, file);
+            }
+            Means::Uring(_) | Means::Blocking => {
                 operations.statistics.system_calls += 1;
                 let completion = blocking::run(work, file);
                 operations.complete(self.owner, completion);

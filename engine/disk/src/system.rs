@@ -100,6 +100,21 @@ pub fn change_mode(file: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
     }
 }
 
+/// Whether a file's data is in memory and stays there: it is of a tmpfs or a ramfs, and this machine has no swap. Then
+/// nobody waits for a device when it is read or written.
+#[must_use]
+pub fn is_in_memory(file: BorrowedFd<'_>) -> bool {
+    const KINDS: [i64; 2] = [libc::TMPFS_MAGIC, 0x8584_58f6];
+    rustix::fs::fstatfs(file).is_ok_and(|found| KINDS.contains(&found.f_type)) && !has_swap()
+}
+
+fn has_swap() -> bool {
+    let mut found = std::mem::MaybeUninit::<libc::sysinfo>::zeroed();
+    // SAFETY: the kernel writes a `struct sysinfo` there, or nothing; it is plain numbers, for which zeros are as good.
+    let (status, found) = unsafe { (libc::sysinfo(found.as_mut_ptr()), found.assume_init()) };
+    status != 0 || found.totalswap > 0
+}
+
 /// Hard links that an object can have in the file system of `file`, if the C library knows.
 #[must_use]
 pub fn links_max(file: BorrowedFd<'_>) -> Option<u32> {

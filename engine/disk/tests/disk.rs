@@ -341,3 +341,49 @@ proptest! {
         });
     }
 }
+
+/// A write to a file in memory is over when it was begun, and needs no ring; a read goes to the ring all the same.
+#[test]
+fn what_is_immediate_is_done_as_it_is_begun() {
+    each_way(|disk, pool| {
+        let (scratch, other) = (Scratch::new(), disk.another());
+        let file = scratch.open();
+        disk.set_immediate(true);
+        disk.write(1, &file, 0, one(filled(&pool, b"now")), Sync::Data).unwrap();
+        assert_eq!(fs::read(&scratch.0).unwrap(), b"now");
+        let calls = disk.statistics().system_calls;
+        assert_eq!(calls, 1);
+        disk.sync(2, &file, Sync::All).unwrap();
+        assert_eq!((disk.statistics().system_calls, disk.left()), (2, 6));
+        for tag in [1, 2] {
+            let completion = disk.poll().expect("it is over");
+            assert_eq!((completion.tag, completion.result), (tag, Ok(if tag == 1 { 3 } else { 0 })));
+        }
+        assert_eq!((disk.left(), other.poll().is_none()), (8, true));
+        disk.read(3, &file, 0, one(pool.take_len(3).unwrap())).unwrap();
+        assert_eq!(octets(wait(&disk)), b"now");
+        // Each owner for itself, and only for as long as it is so.
+        other.write(4, &file, 3, one(filled(&pool, b" or")), Sync::None).unwrap();
+        assert_eq!(octets_of(wait(&other)), 3);
+        disk.set_immediate(false);
+        disk.write(5, &file, 6, one(filled(&pool, b" later")), Sync::None).unwrap();
+        assert_eq!(octets_of(wait(&disk)), 6);
+        assert_eq!(fs::read(&scratch.0).unwrap(), b"now or later");
+    });
+}
+
+fn octets_of(completion: Completion) -> u32 {
+    completion.result.unwrap()
+}
+
+#[test]
+fn files_are_in_memory_only_where_there_is_no_swap() {
+    let is = |path: &str| system::is_in_memory(fs::File::open(path).unwrap().as_fd());
+    assert!(!is("/proc/self/status"));
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    if !mounts.lines().any(|line| line.starts_with("tmpfs /dev/shm tmpfs")) {
+        return stag_testing::skipped("no tmpfs at /dev/shm");
+    }
+    assert_eq!(is("/dev/shm"), swaps.lines().count() <= 1, "{swaps}");
+}
