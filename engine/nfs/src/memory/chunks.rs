@@ -20,6 +20,15 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
+    #[inline]
+    pub(super) fn get(&self, number: u64) -> Option<&Chunk> {
+        match &self.one {
+            Some((found, chunk)) => (*found == number).then_some(chunk),
+            None => self.many.get(&number),
+        }
+    }
+
+    #[inline]
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Chunk> {
         match &mut self.one {
             Some((found, chunk)) => (*found == number).then_some(chunk),

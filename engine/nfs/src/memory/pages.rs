@@ -5,6 +5,7 @@
 //! is proportional to its pages, wherever they are.
 
 use std::mem::size_of;
+use std::ops::Range;
 
 use stag_memory::Shared;
 use stag_wire::nfs3::Status;
@@ -35,6 +36,13 @@ impl Pages {
     /// Appends the octets `offset..end` to `pieces`, holes as zeros, and returns how many: fewer only if
     /// `pieces` is at its capacity.
     pub(super) fn read(&self, space: &mut Space, offset: u64, end: u64, pieces: &mut Vec<Shared>) -> u64 {
+        if let Some(part) = self.part_of_page(offset, end)
+            && pieces.len() < pieces.capacity()
+        {
+            pieces.push(part);
+            space.statistics.pages_read += 1;
+            return end - offset;
+        }
         let mut reading = Reading { first: pieces.len(), pieces, at: offset, pages: 0 };
         if offset < end {
             // `None`: the capacity is used up.
@@ -42,6 +50,24 @@ impl Pages {
         }
         space.statistics.pages_read += reading.pages;
         reading.at - offset
+    }
+
+    /// The octets `offset..end` if they are in one page, as those of most short READs are.
+    #[inline]
+    fn part_of_page(&self, offset: u64, end: u64) -> Option<Shared> {
+        let number = offset / PAGE_LEN as u64;
+        if offset >= end || (end - 1) / PAGE_LEN as u64 != number {
+            return None;
+        }
+        let chunk = self.chunks.get(number / CHUNK_PAGES)?;
+        let page = chunk.get((number % CHUNK_PAGES) as usize)?.as_ref()?;
+        let from = (offset % PAGE_LEN as u64) as usize;
+        let to = from + (end - offset) as usize;
+        match (from, to) {
+            (0, to) if to == page.len() => Some(page.clone()),
+            (from, to) if to <= page.len() => Some(page.slice(from..to)),
+            _ => None,
+        }
     }
 
     fn read_chunks(&self, zeros: &Shared, end: u64, reading: &mut Reading<'_>) -> Option<()> {
@@ -82,24 +108,14 @@ impl Pages {
             let index = at / CHUNK_LEN;
             let start = index * CHUNK_LEN;
             let stop = (end - start).min(CHUNK_LEN) as usize;
-            let (mut new, mut count) = (Chunk::new(), 0);
-            let (tree, larger_tree) = (self.chunks.heap_len(), self.chunks.heap_len_with_more());
-            let found = self.chunks.get_mut(index);
-            let is_new = found.is_none();
-            if is_new && let Err(status) = space.heap.require(larger_tree - tree) {
-                if at == offset {
-                    return Err(status);
-                }
-                break;
-            }
-            let chunk = found.unwrap_or(&mut new);
-            let (written, ended) = write_chunk(chunk, space, (at - start) as usize, stop, source, &mut count);
-            if is_new && count > 0 {
-                self.chunks.insert(index, new);
-                space.heap.change(tree, self.chunks.heap_len());
-            } else if is_new {
-                space.heap.change(chunk_len(new.capacity()), 0);
-            }
+            let (from, mut count) = ((at - start) as usize, 0);
+            let (written, ended) = match self.chunks.get_mut(index) {
+                Some(chunk) => write_chunk(chunk, space, from, stop, source, &mut count),
+                None => match self.write_new_chunk(space, index, from..stop, source, &mut count) {
+                    Ok(done) => done,
+                    Err(status) => (from, Err(status)),
+                },
+            };
             self.count += count;
             at = start + written as u64;
             if let Err(status) = ended {
@@ -110,6 +126,28 @@ impl Pages {
             }
         }
         Ok(at - offset)
+    }
+
+    /// The same where there is no chunk yet. Fails if there is no heap for one.
+    fn write_new_chunk(
+        &mut self,
+        space: &mut Space,
+        index: u64,
+        Range { start, end }: Range<usize>,
+        source: &mut Source<'_>,
+        count: &mut u64,
+    ) -> Result<(usize, Result<(), Status>), Status> {
+        let (tree, larger_tree) = (self.chunks.heap_len(), self.chunks.heap_len_with_more());
+        space.heap.require(larger_tree - tree)?;
+        let mut chunk = Chunk::new();
+        let done = write_chunk(&mut chunk, space, start, end, source, count);
+        if *count > 0 {
+            self.chunks.insert(index, chunk);
+            space.heap.change(tree, self.chunks.heap_len());
+        } else {
+            space.heap.change(chunk_len(chunk.capacity()), 0);
+        }
+        Ok(done)
     }
 
     /// Forgets what is at `len` and beyond.
