@@ -11,9 +11,6 @@
 //!
 //! [`system`] has the few system calls about files that `rustix` lacks.
 
-// What is refused comes back whole: the buffers, in a list on the stack, where a box would be an allocation.
-#![expect(clippy::result_large_err, reason = "a refused operation gives its buffers back; see above")]
-
 mod blocking;
 mod completion;
 mod disk;

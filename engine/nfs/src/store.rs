@@ -206,6 +206,18 @@ pub trait Store {
         self.attributes(object).ok()
     }
 
+    /// Attributes of a file that a WRITE or COMMIT is about to begin on. `None` as of [`Store::before`], and where a store does
+    /// them later: others come between, so what the file was before is not told then.
+    fn before_transfer(&self, object: ObjectId) -> Option<Attributes> {
+        self.before(object)
+    }
+
+    /// Attributes of the file of which [`Store::finish`] has just told, as they were at some moment since that was over. A
+    /// store that has to ask for them may ask once for all transfers of a file that ended together.
+    fn attributes_after(&mut self, object: ObjectId) -> Result<Attributes, Status> {
+        self.attributes(object)
+    }
+
     /// Sets attributes, if the object's ctime is `guard`.
     fn set_attributes(
         &mut self,
@@ -269,7 +281,7 @@ pub trait Store {
     ///
     /// `pieces` is never made larger than its capacity: where the file is in so many places that it would have to
     /// be, the READ is short. So give it room for at least one piece. If it is done later, [`Store::finish`] gives
-    /// the pieces.
+    /// the pieces, or says why there are none.
     fn read(
         &mut self,
         caller: &Caller,

@@ -88,6 +88,16 @@ impl Store for AnyStore {
     }
 
     #[inline]
+    fn before_transfer(&self, object: ObjectId) -> Option<Attributes> {
+        each!(self, store => store.before_transfer(object))
+    }
+
+    #[inline]
+    fn attributes_after(&mut self, object: ObjectId) -> Result<Attributes, Status> {
+        each!(self, store => store.attributes_after(object))
+    }
+
+    #[inline]
     fn set_attributes(
         &mut self,
         caller: &Caller,

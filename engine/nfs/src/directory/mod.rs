@@ -5,8 +5,8 @@
 //!   it is, it looks (`search.rs`).
 //! - **Nothing outside can be reached**: by names, symbolic links, `..`, mounts, or by moving things around
 //!   (`tree.rs`). Symbolic links are only told about; clients follow them, on their side.
-//! - **READ and WRITE** go through [`stag_disk`] and are done later (`transfer.rs`). What was acknowledged as
-//!   stable was synced. All else is system calls on names and attributes, made at once: a directory that the
+//! - **READ and WRITE** go through [`stag_disk`] and are done later (`transfer.rs`); those that come together share what is
+//!   asked of their file (`seen.rs`). What was acknowledged as stable was synced. All else is system calls on names and attributes, made at once: a directory that the
 //!   kernel does not have in memory costs the reactor the disk's time.
 //! - **What a Call changed is on stable storage before it is answered**, as RFC 1813 section 4.8 wants: names and
 //!   attributes are synced with what [`Store::commit_changes`] begins, and COMMIT's data with them (`syncs.rs`).
@@ -30,6 +30,7 @@
 //!   name was exchanged for is never given away, changed or removed for it: see `making.rs` for what is made;
 //!   everything else is done to a descriptor whose identity was checked, or by the kernel as the caller.
 
+mod admission;
 mod attributes;
 mod config;
 mod identity;
@@ -40,6 +41,7 @@ mod object;
 mod permit;
 mod recent;
 mod search;
+mod seen;
 mod syncs;
 mod transfer;
 mod tree;
@@ -73,7 +75,7 @@ pub use config::{DirectoryConfig, DirectoryError, stable_fsid};
 use identity::identity;
 use making::verifier_times;
 use object::{Stat, link_open, name_status, stat_at, status};
-use permit::without_privileges;
+use seen::Seen;
 use syncs::{Syncs, Target};
 use transfer::Transfers;
 use tree::{Index, Limits, ROOT, Tree};
@@ -82,6 +84,9 @@ use writing::Writing;
 
 /// The largest file, in bytes: what a kernel's offset can say.
 const FILE_LEN_MAX: u64 = i64::MAX as u64;
+
+/// How long it is believed that files are in memory.
+const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A directory of the machine; see the module.
 pub struct DirectoryStore {
@@ -93,7 +98,15 @@ pub struct DirectoryStore {
     syncs: Syncs,
     writing: Writing,
     unsynced: Unsynced,
+    /// What files are, of which transfers ended, since those did.
+    finished: Seen,
+    /// How many were over then.
+    finished_for: u64,
+    /// What files are, of which transfers are admitted. Empty but for that time.
+    asked: Seen,
     limits: StoreLimits,
+    /// When it was last seen whether the files are in memory.
+    memory_checked: Option<Duration>,
     /// Whether to sync what a Call changed.
     sync: bool,
     /// What the Call in hand changed.
@@ -144,7 +157,11 @@ impl DirectoryStore {
             syncs,
             writing: Writing::default(),
             unsynced,
+            finished: Seen::new(),
+            finished_for: 0,
+            asked: Seen::new(),
             limits,
+            memory_checked: None,
             sync: config.sync,
             changed: Vec::new(),
             verifier,
@@ -196,6 +213,15 @@ impl DirectoryStore {
         found.must_be_directory()?;
         found.permit(caller, permission::WRITE | permission::EXECUTE)?;
         Ok((index, found))
+    }
+
+    /// Sees whether the files are in memory. They are not always: somebody may give the machine swap.
+    fn check_memory(&mut self, now: Duration) {
+        self.memory_checked = Some(now);
+        let Ok(root) = self.tree.get_mut().look(ROOT) else { return };
+        let is_in_memory = system::is_in_memory(root.as_fd());
+        self.transfers.disk().set_immediate(is_in_memory);
+        self.syncs.disk().set_immediate(is_in_memory);
     }
 
     /// Syncs a file on our own, if there are few places left for files with data that is not synced.
@@ -283,6 +309,15 @@ impl Store for DirectoryStore {
         if self.writing.contains(object.fileid) { None } else { self.attributes(object).ok() }
     }
 
+    fn before_transfer(&self, _: ObjectId) -> Option<Attributes> {
+        None
+    }
+
+    fn attributes_after(&mut self, object: ObjectId) -> Result<Attributes, Status> {
+        let (_, found) = self.finished.find_stat(self.tree.get_mut(), object)?;
+        Ok(found.attributes(self.fsid))
+    }
+
     fn set_attributes(
         &mut self,
         caller: &Caller,
@@ -291,6 +326,7 @@ impl Store for DirectoryStore {
         guard: Option<Time>,
         _: Time,
     ) -> Result<(), Status> {
+        self.admit();
         attributes::set(self, &self.caller(caller), object, set, guard)
     }
 
@@ -341,21 +377,11 @@ impl Store for DirectoryStore {
         _: &mut Vec<Shared>,
         _: Time,
     ) -> Result<Progress<ReadDone>, Status> {
-        let caller = &self.caller(caller);
-        let tree = self.tree.get_mut();
-        let (index, found) = tree.find_stat(object)?;
-        found.must_be_file()?;
-        // An owner reads what it opened before it took the permission from itself, and a program is read to be
-        // executed: an NFS server cannot see an open file (RFC 1813 section 4.4).
-        let guarded = found.guarded();
-        let permitted = caller.uid == found.uid
-            || caller.may(&guarded, permission::READ)
-            || caller.may(&guarded, permission::EXECUTE);
-        if !permitted {
-            return Err(Status::Acces);
+        let progress = self.transfers.read(object, self.caller(caller), offset, count)?;
+        if self.transfers.has_many_asked() {
+            self.admit();
         }
-        let file = tree.reopen(index, false).map_err(status)?;
-        self.transfers.read(file, offset, count, found.size)
+        Ok(progress)
     }
 
     fn write(
@@ -367,45 +393,25 @@ impl Store for DirectoryStore {
         stable: Stable,
         _: Time,
     ) -> Result<Progress<WriteDone>, Status> {
-        let caller = &self.caller(caller);
-        let tree = self.tree.get_mut();
-        let (index, found) = tree.find_stat(object)?;
-        found.must_be_file()?;
-        // As in `read`.
-        if caller.uid != found.uid {
-            found.permit(caller, permission::WRITE)?;
-        }
         let len = data.len() as u64;
         if len > u64::from(u32::MAX) {
             return Err(Status::Inval);
         }
-        if len == 0 {
-            return Ok(Progress::Done(WriteDone { count: 0, committed: stable }));
-        }
         if offset.checked_add(len).is_none_or(|end| end > FILE_LEN_MAX) {
             return Err(Status::FBig);
         }
-        let kept = self.unsynced.descriptor(object);
-        let has_place = kept.is_some() || self.unsynced.has_room();
-        let file = kept.map_or_else(|| tree.reopen(index, true), Ok).map_err(status)?;
-        // Before the data, as the kernel does: what is in the file must not run as its owner any more.
-        if let Some(mode) = without_privileges(found.mode).filter(|_| !caller.is_root()) {
-            system::change_mode(tree.look(index)?.as_fd(), mode).map_err(status)?;
-        }
-        // Without a place for its descriptor, nobody would hear of data that is lost before COMMIT.
-        let stable = if has_place || stable != Stable::Unstable { stable } else { Stable::FileSync };
-        let progress = self.transfers.write(file.clone(), offset, data, stable)?;
+        let progress = self.transfers.write(object, self.caller(caller), offset, data, stable)?;
         if let Progress::Later(ticket) = progress {
             self.writing.begin(ticket, object.fileid);
         }
-        if stable == Stable::Unstable {
-            self.unsynced.begin_write(object, file);
+        if self.transfers.has_many_asked() {
+            self.admit();
         }
-        self.sync_oldest();
         Ok(progress)
     }
 
     fn commit(&mut self, _: &Caller, object: ObjectId, _: u64, _: u32) -> Result<Progress<()>, Status> {
+        self.admit();
         let tree = self.tree.get_mut();
         let (index, found) = tree.find_stat(object)?;
         found.must_be_file()?;
@@ -425,15 +431,28 @@ impl Store for DirectoryStore {
 
     fn poll_later(&mut self, now: Duration) -> Option<Ticket> {
         let tree = self.tree.get_mut();
+        if tree.now != now {
+            self.finished.clear();
+        }
         tree.now = now;
         tree.walk_on();
+        if self.memory_checked.is_none_or(|checked| now >= checked + MEMORY_CHECK_INTERVAL) {
+            self.check_memory(now);
+        }
+        self.admit();
         // What both begin goes to the kernel together.
         self.syncs.start();
         loop {
-            if let Some(transfer) = self.transfers.poll(now) {
+            let transfer = self.transfers.poll(now);
+            if self.finished_for != self.transfers.ended() {
+                self.finished_for = self.transfers.ended();
+                self.finished.clear();
+            }
+            if let Some(transfer) = transfer {
                 return Some(Place::Transfer(transfer).ticket());
             }
             let wait = self.syncs.poll()?;
+            self.finished.clear();
             if !self.unsynced.is_own(wait) {
                 return Some(Place::Sync(wait).ticket());
             }
@@ -468,7 +487,7 @@ impl Store for DirectoryStore {
     }
 
     fn is_busy(&self) -> bool {
-        self.tree.borrow().search.is_busy()
+        self.transfers.has_asked() || self.tree.borrow().search.is_busy()
     }
 
     fn create(
@@ -479,6 +498,7 @@ impl Store for DirectoryStore {
         how: &CreateHow,
         now: Time,
     ) -> Result<ObjectId, Status> {
+        self.admit();
         let taken = {
             let own = self.caller(caller);
             let tree = &mut *self.tree.borrow_mut();
@@ -591,6 +611,7 @@ impl Store for DirectoryStore {
     }
 
     fn remove(&mut self, caller: &Caller, directory: ObjectId, name: &[u8], _: Time) -> Result<(), Status> {
+        self.admit();
         let caller = &self.caller(caller);
         check_name(name)?;
         let tree = &mut *self.tree.borrow_mut();
@@ -655,6 +676,7 @@ impl Store for DirectoryStore {
         (to_directory, to): (ObjectId, &[u8]),
         _: Time,
     ) -> Result<(), Status> {
+        self.admit();
         let caller = &self.caller(caller);
         check_name(from)?;
         check_name(to)?;

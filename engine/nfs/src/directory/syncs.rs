@@ -65,6 +65,10 @@ impl Syncs {
         }
     }
 
+    pub(super) fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
     /// Syncs that failed: what was written and not synced may be lost each time.
     pub(super) fn failures(&self) -> u64 {
         self.failures

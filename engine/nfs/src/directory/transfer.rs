@@ -1,4 +1,7 @@
-//! READ and WRITE: what is under way, and what waits for memory or for room.
+//! READ and WRITE: what was asked for, what is under way, and what waits for memory or for room.
+//!
+//! What is asked for is only noted. Once in a pass the store looks at the files that it is about, and admits or refuses it
+//! ([`Transfers::next_asked`]): so all transfers of one file that came in a pass cost one look at it.
 //!
 //! A READ that finds too little memory answers with less than was asked for, as RFC 1813 allows (section 3.3.6); one that
 //! finds none at all waits for [`PATIENCE`], and is then told to come again. One that waits keeps nobody else waiting who
@@ -16,10 +19,14 @@ use stag_wire::nfs3::{Stable, Status};
 
 use super::Place;
 use super::object::{is_synchronous, stat, status};
-use crate::store::{Finished, Progress, ReadDone, WriteData, WriteDone};
+use crate::caller::Caller;
+use crate::store::{Finished, ObjectId, Progress, ReadDone, WriteData, WriteDone};
 
 /// Transfers that wait for memory or room, at most: beyond that, clients are told to try again.
 const WAITING_MAX: usize = 1024;
+
+/// Transfers that are noted and not yet admitted, at most: then the store admits them before the pass is over.
+const ASKED_MAX: usize = 256;
 
 /// How long a transfer waits for memory or room before its client is told to try again.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -35,6 +42,8 @@ pub(super) struct Transfers {
     pool: Pool,
     slots: Vec<Option<Transfer>>,
     free: Vec<u32>,
+    /// Those that are neither admitted nor refused yet, oldest first.
+    asked: VecDeque<Asked>,
     /// Those that wait, oldest first.
     waiting: VecDeque<u32>,
     /// Those that are over.
@@ -43,12 +52,24 @@ pub(super) struct Transfers {
     reading: usize,
     reading_max: usize,
     failures: u64,
+    /// Transfers that are over so far.
+    ended: u64,
     /// The instant of this pass.
     now: Duration,
 }
 
+/// A transfer that somebody asks for.
+pub(super) struct Asked {
+    pub(super) index: u32,
+    pub(super) object: ObjectId,
+    pub(super) caller: Caller,
+    /// Of a WRITE.
+    pub(super) write: Option<Stable>,
+}
+
 struct Transfer {
-    file: Rc<OwnedFd>,
+    /// Once it is admitted.
+    file: Option<Rc<OwnedFd>>,
     offset: u64,
     len: usize,
     what: What,
@@ -56,8 +77,15 @@ struct Transfer {
     data: Pieces<Shared>,
     /// Since when it waits.
     waiting: Option<Duration>,
-    /// What came of it.
-    completion: Option<Completion>,
+    end: Option<End>,
+}
+
+/// What came of a transfer.
+enum End {
+    Completed(Completion),
+    /// It was of no octets.
+    Empty,
+    Refused(Status),
 }
 
 /// Whether a transfer could be given to the disk.
@@ -85,11 +113,13 @@ impl Transfers {
             pool,
             slots: Vec::new(),
             free: Vec::new(),
+            asked: VecDeque::with_capacity(ASKED_MAX),
             waiting: VecDeque::new(),
             done: VecDeque::new(),
             reading: 0,
             reading_max,
             failures: 0,
+            ended: 0,
             now: Duration::ZERO,
         }
     }
@@ -103,33 +133,28 @@ impl Transfers {
         self.failures
     }
 
-    /// Begins to read a file that ends at `size`.
-    pub(super) fn read(
-        &mut self,
-        file: Rc<OwnedFd>,
-        offset: u64,
-        count: u32,
-        size: u64,
-    ) -> Result<Progress<ReadDone>, Status> {
-        let len = u64::from(count).min(size.saturating_sub(offset));
-        if len == 0 {
-            return Ok(Progress::Done(ReadDone { count: 0, eof: offset >= size }));
-        }
-        self.begin(Transfer {
-            file,
-            offset,
-            len: len as usize,
-            what: What::Read { size },
-            data: Pieces::new(),
-            waiting: None,
-            completion: None,
-        })
+    /// Transfers that are over so far.
+    pub(super) fn ended(&self) -> u64 {
+        self.ended
     }
 
-    /// Begins to write.
+    /// Notes that somebody asks for `count` octets.
+    pub(super) fn read(
+        &mut self,
+        object: ObjectId,
+        caller: Caller,
+        offset: u64,
+        count: u32,
+    ) -> Result<Progress<ReadDone>, Status> {
+        let what = What::Read { size: 0 };
+        self.ask(object, caller, None, (offset, count as usize), what, Pieces::new())
+    }
+
+    /// Notes what somebody wants to be written.
     pub(super) fn write(
         &mut self,
-        file: Rc<OwnedFd>,
+        object: ObjectId,
+        caller: Caller,
         offset: u64,
         data: WriteData<'_>,
         stable: Stable,
@@ -140,8 +165,7 @@ impl Transfers {
             WriteData::Placed(pieces) => self.copy(len, pieces.iter().map(|piece| &piece[..]))?,
             WriteData::Inline(octets) => self.copy(len, [octets].into_iter())?,
         };
-        let what = What::Write(stable);
-        self.begin(Transfer { file, offset, len, what, data, waiting: None, completion: None })
+        self.ask(object, caller, Some(stable), (offset, len), What::Write(stable), data)
     }
 
     fn copy<'a>(&self, len: usize, parts: impl Iterator<Item = &'a [u8]>) -> Result<Pieces<Shared>, Status> {
@@ -166,10 +190,19 @@ impl Transfers {
         Ok(bufs.into_iter().map(Buf::share).collect())
     }
 
-    fn begin<T>(&mut self, transfer: Transfer) -> Result<Progress<T>, Status> {
-        if self.waiting.len() == WAITING_MAX {
+    fn ask<T>(
+        &mut self,
+        object: ObjectId,
+        caller: Caller,
+        write: Option<Stable>,
+        (offset, len): (u64, usize),
+        what: What,
+        data: Pieces<Shared>,
+    ) -> Result<Progress<T>, Status> {
+        if self.waiting.len() >= WAITING_MAX {
             return Err(Status::Jukebox);
         }
+        let transfer = Transfer { file: None, offset, len, what, data, waiting: None, end: None };
         let index = match self.free.pop() {
             Some(index) => {
                 self.slots[index as usize] = Some(transfer);
@@ -180,10 +213,69 @@ impl Transfers {
                 (self.slots.len() - 1) as u32
             }
         };
-        if !matches!(self.start(index), Start::Begun) {
+        self.asked.push_back(Asked { index, object, caller, write });
+        Ok(Progress::Later(Place::Transfer(index).ticket()))
+    }
+
+    /// Whether there is something to admit or to refuse.
+    pub(super) fn has_asked(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// Whether so much is to be admitted that it should not wait for the end of the pass.
+    pub(super) fn has_many_asked(&self) -> bool {
+        self.asked.len() >= ASKED_MAX
+    }
+
+    /// The next transfer to admit or to refuse, the oldest first.
+    pub(super) fn next_asked(&mut self) -> Option<Asked> {
+        self.asked.pop_front()
+    }
+
+    /// Begins a READ of a file that ends at `size`.
+    pub(super) fn admit_read(&mut self, index: u32, file: Rc<OwnedFd>, size: u64) {
+        let Some(transfer) = self.slots[index as usize].as_mut() else { return };
+        let left = size.saturating_sub(transfer.offset);
+        transfer.len = transfer.len.min(usize::try_from(left).unwrap_or(usize::MAX));
+        transfer.what = What::Read { size };
+        self.admit(index, file);
+    }
+
+    /// Begins a WRITE, which will be as safe as `stable` says.
+    pub(super) fn admit_write(&mut self, index: u32, file: Rc<OwnedFd>, stable: Stable) {
+        let Some(transfer) = self.slots[index as usize].as_mut() else { return };
+        transfer.what = What::Write(stable);
+        self.admit(index, file);
+    }
+
+    fn admit(&mut self, index: u32, file: Rc<OwnedFd>) {
+        let Some(transfer) = self.slots[index as usize].as_mut() else { return };
+        transfer.file = Some(file);
+        if !self.end_if_empty(index) && !matches!(self.start(index), Start::Begun) {
             self.waiting.push_back(index);
         }
-        Ok(Progress::Later(Place::Transfer(index).ticket()))
+    }
+
+    /// Ends a transfer of no octets that may be: there is nothing to do. `false`: there is.
+    pub(super) fn end_if_empty(&mut self, index: u32) -> bool {
+        let Some(transfer) = self.slots[index as usize].as_mut().filter(|transfer| transfer.len == 0) else {
+            return false;
+        };
+        transfer.end = Some(End::Empty);
+        self.note_end(index);
+        true
+    }
+
+    /// Ends a transfer that is not to be.
+    pub(super) fn refuse(&mut self, index: u32, status: Status) {
+        let Some(transfer) = self.slots[index as usize].as_mut() else { return };
+        transfer.end = Some(End::Refused(status));
+        self.note_end(index);
+    }
+
+    fn note_end(&mut self, index: u32) {
+        self.ended += 1;
+        self.done.push_back(index);
     }
 
     /// Octets of a READ of `len` at `offset` that there is memory for.
@@ -219,7 +311,8 @@ impl Transfers {
             self.reading += room;
         }
         let Some(transfer) = self.slots[index as usize].as_mut() else { return Start::Begun };
-        let (tag, file, offset) = (u64::from(index), &transfer.file, transfer.offset);
+        let Some(file) = &transfer.file else { return Start::Begun };
+        let (tag, offset) = (u64::from(index), transfer.offset);
         let begun = match transfer.what {
             What::Read { .. } => {
                 transfer.len = pieces.iter().map(|piece| piece.len()).sum();
@@ -240,6 +333,12 @@ impl Transfers {
 
     /// The next transfer that is over.
     pub(super) fn poll(&mut self, now: Duration) -> Option<u32> {
+        // Once in each pass the disk is asked, however many are over.
+        if self.now == now
+            && let Some(index) = self.done.pop_front()
+        {
+            return Some(index);
+        }
         self.now = now;
         loop {
             self.harvest();
@@ -265,10 +364,7 @@ impl Transfers {
             let Some(transfer) = self.slots[index as usize].as_mut() else { continue };
             let since = *transfer.waiting.get_or_insert(self.now);
             if matches!(start, Start::NoMemory) && self.now >= since + PATIENCE {
-                let result = Err(Errno::CANCELED);
-                transfer.len = 0;
-                transfer.completion = Some(Completion { tag: u64::from(index), result, data: Data::None });
-                self.done.push_back(index);
+                self.refuse(index, Status::Jukebox);
                 continue;
             }
             self.waiting.push_back(index);
@@ -280,8 +376,8 @@ impl Transfers {
         while let Some(completion) = self.disk.poll() {
             let index = completion.tag as u32;
             let Some(transfer) = self.slots[index as usize].as_mut() else { continue };
-            transfer.completion = Some(completion);
-            self.done.push_back(index);
+            transfer.end = Some(End::Completed(completion));
+            self.note_end(index);
         }
     }
 
@@ -290,11 +386,22 @@ impl Transfers {
         let taken = self
             .slots
             .get_mut(index as usize)
-            .and_then(|slot| slot.take_if(|transfer| transfer.completion.is_some()));
-        let Some(Transfer { file, offset, len, what, completion: Some(completion), .. }) = taken else {
+            .and_then(|slot| slot.take_if(|transfer| transfer.end.is_some()));
+        let Some(Transfer { file, offset, len, what, end: Some(end), .. }) = taken else {
             return Err(Status::ServerFault);
         };
         self.free.push(index);
+        let (completion, file) = match (end, file) {
+            (End::Completed(completion), Some(file)) => (completion, file),
+            (End::Refused(status), _) => return Err(status),
+            (End::Empty, _) => {
+                return Ok(match what {
+                    What::Read { size } => Finished::Read(ReadDone { count: 0, eof: offset >= size }),
+                    What::Write(stable) => Finished::Write(WriteDone { count: 0, committed: stable }),
+                });
+            }
+            (End::Completed(_), None) => return Err(Status::ServerFault),
+        };
         let result = completion.result.map_err(|error| self.failed(&what, &file, error));
         match what {
             What::Read { size } => {

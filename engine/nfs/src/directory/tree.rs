@@ -66,6 +66,8 @@ pub(super) struct Tree {
     /// Those with descriptors, but for the root.
     with_descriptors: Recent,
     descriptors: usize,
+    /// How often a node left the table, or its descriptors were closed.
+    departures: u64,
     limits: Limits,
     /// The reactor's time.
     pub(super) now: Duration,
@@ -143,6 +145,7 @@ impl Tree {
             recent: Recent::new(),
             with_descriptors: Recent::new(),
             descriptors: 1 + usize::from(mount.is_some()),
+            departures: 0,
             limits,
             now: Duration::ZERO,
             place: found.place(),
@@ -164,6 +167,11 @@ impl Tree {
     /// The kernel does not.
     pub(super) fn close_mount(&mut self) {
         self.descriptors -= usize::from(self.mount.take().is_some());
+    }
+
+    /// Whoever was told where a node is knows it for as long as this number stays.
+    pub(super) fn departures(&self) -> u64 {
+        self.departures
     }
 
     /// Descriptors that are open.
@@ -564,6 +572,7 @@ impl Tree {
 
     /// Closes the descriptors of a node. What is under way keeps its own reference.
     fn close(&mut self, index: Index) {
+        self.departures += 1;
         let node = self.node_mut(index);
         let mut count = usize::from(node.opened.take().is_some());
         // The root stays open: everything begins at it.

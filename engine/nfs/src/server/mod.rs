@@ -186,6 +186,10 @@ impl<S: Store> Exports<S> {
         self.store(opened).before(opened.object).map(|attributes| attributes.wcc())
     }
 
+    fn before_transfer(&self, opened: &Opened) -> Option<WccAttributes> {
+        self.store(opened).before_transfer(opened.object).map(|attributes| attributes.wcc())
+    }
+
     /// Runs `work` on the object of `handle`; gives its attributes afterwards as well.
     fn look<T>(
         &mut self,

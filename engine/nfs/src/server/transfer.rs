@@ -29,27 +29,26 @@ pub(super) fn read<S: Store>(
 ) -> Option<(Ticket, Transfer)> {
     let arguments = decode::<ReadArguments<'_>>(call, reply)?;
     let mut count = arguments.count.min(TRANSFER_LEN_MAX);
-    let (done, attributes) = exports.look(asker, arguments.file, |exports, opened| {
-        let store = exports.store_mut(opened);
-        if store.reads_take_memory() {
-            count = reply.results_room(count);
+    let opened = match exports.open(asker, arguments.file) {
+        Ok(opened) => opened,
+        Err(status) => {
+            answer_read(reply, Err(status), None, pieces);
+            return None;
         }
-        let done = store.read(&opened.caller, opened.object, arguments.offset, count, pieces, now)?;
-        Ok(match done {
-            Progress::Done(done) => Ok(done),
-            Progress::Later(ticket) => {
-                Err((ticket, Transfer { procedure: Procedure::Read, opened: *opened }))
-            }
-        })
-    });
-    match done {
-        Ok(Ok(done)) => answer_read(reply, Ok(done), attributes, pieces),
-        Ok(Err(later)) => {
-            reply.expect_results(count);
-            return Some(later);
-        }
-        Err(status) => answer_read(reply, Err(status), attributes, pieces),
+    };
+    let store = exports.store_mut(&opened);
+    if store.reads_take_memory() {
+        count = reply.results_room(count);
     }
+    let done = match store.read(&opened.caller, opened.object, arguments.offset, count, pieces, now) {
+        Ok(Progress::Done(done)) => Ok(done),
+        Ok(Progress::Later(ticket)) => {
+            reply.expect_results(count);
+            return Some((ticket, Transfer { procedure: Procedure::Read, opened }));
+        }
+        Err(status) => Err(status),
+    };
+    answer_read(reply, done, exports.attributes(&opened), pieces);
     None
 }
 
@@ -69,7 +68,11 @@ fn answer_read(
     };
     match reply.item(done.count) {
         Placement::Reduced => {
-            pieces.drain(..).for_each(|piece| reply.piece(piece));
+            if pieces.len() > 1 {
+                pieces.drain(..).for_each(|piece| reply.piece(piece));
+            } else if let Some(piece) = pieces.pop() {
+                reply.piece(piece);
+            }
             let data = Data(Item::Reduced { index: 0, len: done.count });
             let results: ReadReply<'_> = Ok(ReadOk { attributes, count: done.count, eof: done.eof, data });
             results.send(reply);
@@ -107,29 +110,38 @@ pub(super) fn write<S: Store>(
             WriteData::Placed(pieces)
         }
     };
-    let (done, file) = exports.change(asker, arguments.file, |exports, opened| {
-        let store = exports.store_mut(opened);
-        if arguments.count as usize != arguments.data.0.len() {
-            return Err(Status::Inval);
+    let done = match exports.open(asker, arguments.file) {
+        Ok(opened) => {
+            let before = exports.before_transfer(&opened);
+            let done = if exports.is_read_only(&opened) {
+                Err(Status::RoFs)
+            } else if arguments.count as usize != arguments.data.0.len() {
+                Err(Status::Inval)
+            } else if missing {
+                // There was no memory to place it in, because of what else is under way: not for good.
+                Err(Status::Jukebox)
+            } else {
+                let (offset, stable) = (arguments.offset, arguments.stable);
+                exports.store_mut(&opened).write(&opened.caller, opened.object, offset, data, stable, now)
+            };
+            match done {
+                Ok(Progress::Later(ticket)) => {
+                    pieces.clear();
+                    return Some((ticket, Transfer { procedure: Procedure::Write, opened }));
+                }
+                Ok(Progress::Done(done)) => {
+                    let file = WccData { before, after: exports.attributes(&opened) };
+                    Ok((done, exports.store(&opened).write_verifier(), file))
+                }
+                Err(status) => Err((status, WccData { before, after: exports.attributes(&opened) })),
+            }
         }
-        if missing {
-            // There was no memory to place it in, because of what else is under way: not for good.
-            return Err(Status::Jukebox);
-        }
-        let (offset, stable) = (arguments.offset, arguments.stable);
-        let done = store.write(&opened.caller, opened.object, offset, data, stable, now)?;
-        Ok(match done {
-            Progress::Done(done) => Ok((done, store.write_verifier())),
-            Progress::Later(ticket) => Err((ticket, *opened)),
-        })
-    });
+        Err(status) => Err((status, WccData::default())),
+    };
     pieces.clear();
     match done {
-        Ok(Ok(done)) => answer_write(reply, Ok(done), file),
-        Ok(Err((ticket, opened))) => {
-            return Some((ticket, Transfer { procedure: Procedure::Write, opened }));
-        }
-        Err(status) => answer_write(reply, Err(status), file),
+        Ok((done, verifier, file)) => answer_write(reply, Ok((done, verifier)), file),
+        Err((status, file)) => answer_write(reply, Err(status), file),
     }
     None
 }
@@ -150,23 +162,24 @@ pub(super) fn commit<S: Store>(
     reply: &mut Reply<'_>,
 ) -> Option<(Ticket, Transfer)> {
     let arguments = decode::<CommitArguments<'_>>(call, reply)?;
-    let before = exports.open(asker, arguments.file).ok().and_then(|opened| exports.before(&opened));
+    let opened = match exports.open(asker, arguments.file) {
+        Ok(opened) => opened,
+        Err(status) => {
+            answer_commit(reply, Err(status), WccData::default());
+            return None;
+        }
+    };
+    let before = exports.before_transfer(&opened);
     // Nothing changes, so a read-only export is no obstacle.
-    let (done, after) = exports.look(asker, arguments.file, |exports, opened| {
-        let store = exports.store_mut(opened);
-        let done = store.commit(&opened.caller, opened.object, arguments.offset, arguments.count)?;
-        Ok(match done {
-            Progress::Done(()) => Ok(store.write_verifier()),
-            Progress::Later(ticket) => {
-                Err((ticket, Transfer { procedure: Procedure::Commit, opened: *opened }))
-            }
-        })
-    });
-    match done {
-        Ok(Ok(verifier)) => answer_commit(reply, Ok(verifier), WccData { before, after }),
-        Ok(Err(later)) => return Some(later),
-        Err(status) => answer_commit(reply, Err(status), WccData { before, after }),
-    }
+    let store = exports.store_mut(&opened);
+    let done = match store.commit(&opened.caller, opened.object, arguments.offset, arguments.count) {
+        Ok(Progress::Done(())) => Ok(store.write_verifier()),
+        Ok(Progress::Later(ticket)) => {
+            return Some((ticket, Transfer { procedure: Procedure::Commit, opened }));
+        }
+        Err(status) => Err(status),
+    };
+    answer_commit(reply, done, WccData { before, after: exports.attributes(&opened) });
     None
 }
 
@@ -202,8 +215,8 @@ pub(super) fn finish<S: Store>(
 ) {
     let opened = &pending.opened;
     let done = exports.store_mut(opened).finish(ticket, pieces);
-    let verifier = exports.store(opened).write_verifier();
-    let after = exports.attributes(opened);
+    let store = exports.store_mut(opened);
+    let (verifier, after) = (store.write_verifier(), store.attributes_after(opened.object).ok());
     // Others wrote the file meanwhile: what it was before would make a client take all of that for this Call's work.
     let file = WccData { before: None, after };
     match (pending.procedure, done) {

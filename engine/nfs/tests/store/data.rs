@@ -272,8 +272,7 @@ fn only_regular_files_have_data() {
             assert_eq!(lab.write(object, 0, b"x"), Err(status));
             assert_eq!(truncate(lab, object, 0), Err(status));
             assert_eq!(lab.store.commit(&Caller::ROOT, object, 0, 0), Err(status));
-            let read = lab.store.read(&Caller::ROOT, object, 0, 1, &mut Vec::with_capacity(1), now);
-            assert_eq!(read, Err(status));
+            assert_eq!(lab.read_of(&Caller::ROOT, object, 0, 1), Err(status));
         }
         assert_eq!(lab.read_link(link), Ok(b"x".to_vec()));
         assert_eq!(lab.read_link(root), Err(Status::Inval));

@@ -275,6 +275,23 @@ impl Lab {
         buf.share()
     }
 
+    /// What a READ of `caller` comes to, without its octets.
+    pub(crate) fn read_of(
+        &mut self,
+        caller: &Caller,
+        object: ObjectId,
+        offset: u64,
+        count: u32,
+    ) -> Result<ReadDone, Status> {
+        let now = self.now();
+        let mut pieces = Vec::with_capacity(300);
+        let begun = self.store.read(caller, object, offset, count, &mut pieces, now)?;
+        self.wait(begun, &mut pieces, |finished| match finished {
+            Finished::Read(done) => Some(done),
+            _ => None,
+        })
+    }
+
     pub(crate) fn pieces(&mut self, object: ObjectId, offset: u64, count: u32) -> (Vec<Shared>, ReadDone) {
         let now = self.now();
         let mut pieces = Vec::with_capacity(300);

@@ -11,4 +11,5 @@ mod permissions;
 mod races;
 mod runs;
 mod thin;
+mod transfers;
 mod unprivileged;

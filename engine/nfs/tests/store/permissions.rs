@@ -54,17 +54,17 @@ fn the_matrix() {
             for (mut lab, file, directory) in labs(digit << shift) {
                 let may = |wanted: u32| if digit & wanted == wanted { None } else { Some(Status::Acces) };
                 let is_owner = class == "owner";
-                let now = lab.now();
-                let store = &mut lab.store;
                 let case = format!("{class} {digit}");
 
                 // An owner has always opened its file before: RFC 1813 section 4.4.
-                let read = store.read(&caller, file, 0, 1, &mut Vec::with_capacity(1), now).err();
+                let read = lab.read_of(&caller, file, 0, 1).err();
                 let expected = if is_owner || digit & 5 != 0 { None } else { Some(Status::Acces) };
                 assert_eq!(read, expected, "read, {case}");
-                let write =
-                    store.write(&caller, file, 0, WriteData::Inline(b"x"), Stable::FileSync, now).err();
+                let data = WriteData::Inline(b"x");
+                let write = lab.write_of(&caller, file, 0, data, Stable::FileSync).err();
                 assert_eq!(write, if is_owner { None } else { may(2) }, "write, {case}");
+                let now = lab.now();
+                let store = &mut lab.store;
                 let truncate = SetAttributes { size: Some(0), ..NONE };
                 let cut = store.set_attributes(&caller, file, &truncate, None, now).err();
                 assert_eq!(cut, if is_owner { None } else { may(2) }, "truncate, {case}");
