@@ -151,7 +151,9 @@ mod tests {
         few.push(7);
         assert_eq!(few.into_iter().collect::<Vec<_>>(), [7]);
         let (mut one, mut two) = (Few::one(8), Few::from_iter([8, 9]));
-        assert_eq!((one.only(), one.take_only(), one.take_only()), (Some(&8), Some(8), None));
-        assert_eq!((two.only(), two.take_only(), two.len()), (None, None, 2));
+        assert_eq!(one.only(), Some(&8));
+        assert_eq!((one.take_only(), one.take_only(), one.is_empty()), (Some(8), None, true));
+        assert_eq!(two.only(), None);
+        assert_eq!((two.take_only(), two.len()), (None, 2));
     }
 }

@@ -371,10 +371,11 @@ impl Calling {
 
     /// Sets how a Call ends that was answered.
     fn end_answered<P>(&mut self, core: &mut Core<P>, call: requester::CallId, ending: Ending) {
-        if !self.is_awaited(call) {
+        if self.is_awaited(call) {
+            self.slots[call.index()].stage = Stage::Ending(ending);
+        } else {
             core.fault(self.name, "a Call that waits for its Reply is over");
         }
-        self.slots[call.index()].stage = Stage::Ending(ending);
     }
 
     /// A fence is done.

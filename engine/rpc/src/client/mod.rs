@@ -92,18 +92,14 @@ impl Chunks {
     #[must_use]
     #[inline]
     pub fn read(data: Shared) -> Chunks {
-        let mut chunks = Chunks::default();
-        chunks.read = Few::one((0, data));
-        chunks
+        Chunks { read: Few::one((0, data)), write: Few::new() }
     }
 
     /// One Write chunk of one segment.
     #[must_use]
     #[inline]
     pub fn write(buf: Buf) -> Chunks {
-        let mut chunks = Chunks::default();
-        chunks.write = Few::one((0, buf));
-        chunks
+        Chunks { read: Few::new(), write: Few::one((0, buf)) }
     }
 
     /// Takes the memory out if it is all of one Read chunk, or of one Write chunk.
