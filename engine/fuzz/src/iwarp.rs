@@ -160,7 +160,17 @@ impl<'a> Target<'a> {
         let target = buf(pool, EXPOSED, 4);
         assert!(bare.post_read(ReadRequest { id: 2, target }, &[part(9, LARGE_PART)]));
         let (handles, fenced) = ([write, read], Vec::new());
-        Target { bare, crc: settings & 1 != 0, pool, handles, reads: 2, receives: 3, fenced, sent: 0, taken: Vec::new() }
+        Target {
+            bare,
+            crc: settings & 1 != 0,
+            pool,
+            handles,
+            reads: 2,
+            receives: 3,
+            fenced,
+            sent: 0,
+            taken: Vec::new(),
+        }
     }
 
     /// Does what the user may do at any time. There may be no room for it.
@@ -319,7 +329,8 @@ pub fn iwarp_receive(data: &[u8]) {
 
 /// The messages that came, in any way, in no order.
 fn messages(outcome: &Outcome) -> Vec<Vec<u8>> {
-    let received = outcome.completions.iter().filter(|(kind, result, _)| *kind == "Receive" && result.is_ok());
+    let received =
+        outcome.completions.iter().filter(|(kind, result, _)| *kind == "Receive" && result.is_ok());
     let mut messages: Vec<Vec<u8>> = received.map(|(_, _, octets)| octets.clone()).collect();
     messages.extend(outcome.taken.iter().map(|(credits, stream)| {
         let words = [1, *credits, 0, 0, 0, 0].map(u32::to_be_bytes);
