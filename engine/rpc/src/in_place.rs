@@ -161,7 +161,7 @@ impl Calling {
         let Some(call) = self.requester.handle_plain(credits, stream) else { return false };
         self.heard = engine.pass.now;
         engine.statistics.replies_received += 1;
-        if self.is_awaited(call) {
+        if self.note_answered(call) {
             let result = Ok(Results::short(message));
             self.hand_over(engine.completed, engine.statistics, call, result, Few::new());
         } else {

@@ -9,9 +9,10 @@ use stag_memory::Buf;
 use super::exposure::{Access, Bind, Exposures, Fenced};
 use super::link::{Link, closed, closed_code};
 use super::order::{self, Word};
-use super::ring::{BadHead, Header, Kind, PLAIN_LEN, plain_header};
+use super::ring::{BadHead, Header, Kind, plain_header};
 use super::setup::Dialing;
 use super::sockets::Socket;
+use crate::plain::PLAIN_LEN;
 use crate::slots::Numbered;
 use crate::{
     Completed, Completion, DisconnectReason, Exposed, Fence, Handle, PLAIN_LEN_MAX, Peer, PlainMessage,

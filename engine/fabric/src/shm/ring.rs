@@ -29,6 +29,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::copy::{copy_in, copy_out, prefetch_read, prefetch_write, round_up};
 use super::order::{self, Word};
+use crate::plain::{PLAIN_LEN, PLAIN_LOOK_LEN, PLAIN_VERSION, plain_wire_credits};
 
 /// Bytes of a cache line, where batches start.
 pub(super) const LINE: u64 = 64;
@@ -40,10 +41,7 @@ const BATCH_LEN_MAX: u64 = 1024;
 const BATCH_LEN_MIN: u64 = LINE;
 /// Lines behind the last doorbell whose first words are cleared ahead of time.
 const CLEAR_AHEAD: u64 = 4 * LINE;
-/// Bytes of an RPC-over-RDMA header without chunks.
-pub(super) const PLAIN_LEN: usize = stag_wire::rpcrdma::HEADER_LEN_MIN;
-/// What [`plain_credits`] looks at: that header, and the xid of the Payload stream behind it.
-const PLAIN_LOOK_LEN: usize = PLAIN_LEN + 4;
+
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -262,7 +260,7 @@ impl Producer {
     pub(super) unsafe fn push_message(&mut self, message: *const u8, len: usize) {
         if len >= PLAIN_LOOK_LEN
             // SAFETY: the message is readable for as many bytes.
-            && let Some(credits) = plain_credits(unsafe { &*message.cast::<[u8; PLAIN_LOOK_LEN]>() })
+            && let Some(credits) = plain_wire_credits(unsafe { &*message.cast::<[u8; PLAIN_LOOK_LEN]>() })
         {
             // SAFETY: `PLAIN_LEN` bytes of the message are left out, so what is left is readable, and fits.
             unsafe { self.push(Kind::Plain, credits, message.add(PLAIN_LEN), len - PLAIN_LEN) };
@@ -373,17 +371,7 @@ impl Producer {
     }
 }
 
-/// The credits that an RPC-over-RDMA header without chunks says, if `look` is one, and the Payload stream behind it
-/// starts with the same xid. All else of such a header is constant.
-#[inline(always)]
-fn plain_credits(look: &[u8; PLAIN_LOOK_LEN]) -> Option<u32> {
-    let word = |at: usize| u32::from_ne_bytes([look[at], look[at + 1], look[at + 2], look[at + 3]]);
-    // xid, version, credits, procedure RDMA_MSG; no Read list, no Write list, no Reply chunk; xid.
-    let differs = word(4) ^ PLAIN_VERSION | word(12) | word(16) | word(20) | word(24) | word(28) ^ word(0);
-    (differs == 0).then(|| word(8))
-}
-
-/// The header that [`plain_credits`] found, of the message whose Payload stream, of at least 4 octets, is `stream`. `credits`
+/// The header that [`plain_wire_credits`] found, of the message whose Payload stream, of at least 4 octets, is `stream`. `credits`
 /// are in the order of the wire.
 #[inline(always)]
 pub(super) fn plain_header(stream: &[u8], credits: u32) -> [u8; PLAIN_LEN] {
@@ -393,9 +381,6 @@ pub(super) fn plain_header(stream: &[u8], credits: u32) -> [u8; PLAIN_LEN] {
     header[8..12].copy_from_slice(&credits.to_ne_bytes());
     header
 }
-
-/// The version of RPC-over-RDMA, in the order of the wire.
-const PLAIN_VERSION: u32 = stag_wire::rpcrdma::VERSION.to_be();
 
 /// Consumer's half.
 ///

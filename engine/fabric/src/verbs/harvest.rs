@@ -10,9 +10,9 @@ use super::Verbs;
 use super::connection::{Phase, QueuePair};
 use super::errors::{Queue, disconnect_reason, work_error};
 use super::exposure::Invalidated;
-use super::plain::{PLAIN_LEN, plain_credits};
 use super::sends::{Done, SendQueue};
 use super::work::{SHARED_SLOT, WorkId};
+use crate::plain::{PLAIN_LEN, plain_credits};
 use crate::{
     Completed, Completion, DisconnectReason, Event, Handle, PlainMessage, QueuePairId, Taken, WorkError,
 };

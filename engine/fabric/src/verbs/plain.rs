@@ -1,16 +1,14 @@
-//! Messages without chunks: how one is recognized, and where ours are built.
+//! Where messages without chunks are built.
 
 use std::io;
 use std::ptr::{self, NonNull};
 
-use stag_wire::rpcrdma::{HEADER_LEN_MIN, VERSION};
+use stag_wire::rpcrdma::VERSION;
 
 use super::device::Domain;
 use super::objects::MemoryRegion;
+use crate::plain::PLAIN_LEN;
 use crate::{PLAIN_LEN_MAX, QueuePairCapacity};
-
-/// Octets of the header of such a message.
-pub(super) const PLAIN_LEN: usize = HEADER_LEN_MIN;
 
 /// Octets of a message of ours, rounded up to whole cache lines.
 const SLOT_LEN: usize = (PLAIN_LEN + PLAIN_LEN_MAX).next_multiple_of(64);
@@ -18,17 +16,6 @@ const SLOT_LEN: usize = (PLAIN_LEN + PLAIN_LEN_MAX).next_multiple_of(64);
 const PAGE_LEN: usize = 4096;
 /// Messages of ours that may be on their way at once, at most: those of a pass, and an interval that is done unnoticed.
 const SLOTS_MAX: u32 = 64;
-
-/// The credits in a message's header, if it has no chunks and is as short as can be shown in place.
-#[inline]
-pub(super) fn plain_credits(message: &[u8]) -> Option<u32> {
-    let look = message.first_chunk::<{ PLAIN_LEN + 4 }>()?;
-    let word = |at: usize| u32::from_ne_bytes([look[at], look[at + 1], look[at + 2], look[at + 3]]);
-    // The procedure RDMA_MSG, and three empty lists.
-    let others =
-        word(12) | word(16) | word(20) | word(24) | (word(0) ^ word(28)) | (word(4) ^ VERSION.to_be());
-    (others == 0 && message.len() <= PLAIN_LEN + PLAIN_LEN_MAX).then(|| u32::from_be(word(8)))
-}
 
 /// A queue pair's own memory, in which messages without chunks are built and from which the device sends them.
 ///
@@ -144,25 +131,5 @@ impl Drop for SharedPages {
     fn drop(&mut self) {
         // SAFETY: our own mapping; whoever points into it borrows from, or is dropped before, us.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_without_chunks_is_recognized() {
-        let mut message = [0; PLAIN_LEN + PLAIN_LEN_MAX + 1];
-        (message[3], message[7], message[11], message[31]) = (9, 1, 5, 9);
-        assert_eq!(plain_credits(&message[..PLAIN_LEN + 3]), None);
-        assert_eq!(plain_credits(&message[..PLAIN_LEN + 4]), Some(5));
-        assert_eq!(plain_credits(&message[..PLAIN_LEN + PLAIN_LEN_MAX]), Some(5));
-        assert_eq!(plain_credits(&message), None);
-        for at in (0..8).chain(12..32) {
-            message[at] ^= 0x10;
-            assert_eq!(plain_credits(&message[..64]), None, "octet {at}");
-            message[at] ^= 0x10;
-        }
     }
 }

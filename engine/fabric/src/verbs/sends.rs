@@ -21,8 +21,9 @@ use stag_rdma_core_sys as sys;
 use super::device::Domain;
 use super::exposure::{Exposures, remote_access};
 use super::objects::MemoryRegion;
-use super::plain::{PLAIN_LEN, PlainBuffers};
+use super::plain::PlainBuffers;
 use super::work::{Batch, Send, WorkId};
+use crate::plain::PLAIN_LEN;
 use crate::{Completed, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart};
 
 /// Room for the parts of Reads beyond the first: more wait for their turn.

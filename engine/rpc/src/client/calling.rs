@@ -314,7 +314,7 @@ impl Calling {
     ) {
         let ShortReply { call, start, written: len, memory } = *reply;
         core.statistics.replies_received += 1;
-        if !self.is_awaited(call) {
+        if !self.note_answered(call) {
             core.fault(id, "a Call that waits for its Reply is over");
             return;
         }
@@ -357,9 +357,10 @@ impl Calling {
         self.hand_over(&mut core.completed, &mut core.statistics, call, result, written);
     }
 
-    /// Whether a Call waits for its Reply. It does not wait for room any more, if it did: a peer may guess an xid.
+    /// A Call was answered: it does not wait for room any more, if it did, as a peer may guess an xid. `false`: it waited for no
+    /// Reply.
     #[inline(always)]
-    pub(crate) fn is_awaited(&mut self, call: requester::CallId) -> bool {
+    pub(crate) fn note_answered(&mut self, call: requester::CallId) -> bool {
         let slot = &mut self.slots[call.index()];
         if matches!(slot.stage, Stage::Unsent) {
             slot.message = None;
@@ -371,7 +372,7 @@ impl Calling {
 
     /// Sets how a Call ends that was answered.
     fn end_answered<P>(&mut self, core: &mut Core<P>, call: requester::CallId, ending: Ending) {
-        if self.is_awaited(call) {
+        if self.note_answered(call) {
             self.slots[call.index()].stage = Stage::Ending(ending);
         } else {
             core.fault(self.name, "a Call that waits for its Reply is over");
