@@ -13,10 +13,7 @@
 //!
 //! The loom test below tries every interleaving.
 
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicBool, Ordering, fence};
-#[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::sync::{AtomicBool, Ordering, fence};
 
 /// Whether the receiver sleeps, or is about to.
 #[derive(Debug)]
@@ -47,11 +44,23 @@ impl Handshake {
     /// A sender has published work. `true`: it must signal, and is the only one who must.
     #[inline]
     pub(crate) fn must_wake(&self) -> bool {
-        // Pairs with the fence in `arm`.
-        fence(Ordering::SeqCst);
+        fence_published();
+        self.must_wake_fenced()
+    }
+
+    /// As `must_wake`, by a sender that called [`fence_published`] since it published.
+    #[inline]
+    pub(crate) fn must_wake_fenced(&self) -> bool {
         // Release pairs with the acquire in `disarm`.
         self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Release)
     }
+}
+
+/// Orders what a sender published before its look at who sleeps: one fence for any number of receivers.
+#[inline]
+pub(crate) fn fence_published() {
+    // Pairs with the fence in `Handshake::arm`.
+    fence(Ordering::SeqCst);
 }
 
 #[cfg(all(loom, test))]

@@ -11,29 +11,37 @@
 //! | `poller` | what the loop calls |
 //! | `clock` | the only place that reads a clock |
 //! | `timers`, `mailbox`, `stop` | what pollers are made of |
+//! | `lane`, `line`, `bell` | what reactors tell each other all the time: rings, records in them, the wake-up |
 //! | `cores`, `affinity`, `topology` | sets of cores, pinning, the shape of the machine |
 //! | `statistics` | busy, idle and asleep time, counted by the reactor and read from outside |
 //! | `environment` | what on this machine spoils a measurement, and how to repair it |
 #![warn(missing_docs)]
 
 pub mod affinity;
+mod bell;
 pub mod clock;
 mod cores;
 pub mod environment;
 mod event;
 mod handshake;
+mod lane;
+mod line;
 mod mailbox;
 mod poller;
 mod reactor;
 pub mod statistics;
 mod stop;
+mod sync;
 mod timers;
 pub mod topology;
 
 pub use affinity::AffinityError;
+pub use bell::Bell;
 pub use clock::{Clock, ManualClock, TimeSource, WallClock};
 pub use cores::{CORES_MAX, CoreId, CoreSet, CoreSetError};
 pub use environment::Finding;
+pub use lane::{LaneReader, LaneStatistics, LaneWriter, lane};
+pub use line::{LaneRecord, Line};
 pub use mailbox::{Receiver, SendError, Sender, mailbox};
 pub use poller::Poller;
 pub use reactor::{PollMode, Reactor, ReactorConfig, Stopped, sleep};
