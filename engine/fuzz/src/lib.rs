@@ -14,6 +14,7 @@ mod nfs;
 mod programs;
 mod proto;
 mod stream;
+mod version2;
 mod wire;
 
 pub use dump::dump;
@@ -22,6 +23,7 @@ pub use nfs::{mount3, nfs3_call, nfs3_reply};
 pub use programs::{nfsacl, nlm4, nsm, rpcbind};
 pub use proto::{requester, responder};
 pub use stream::record_marking;
+pub use version2::{reliable_reply, rpcrdma2_message};
 pub use wire::{cm_private_data, rpc_header, rpcrdma_header, xdr_reader};
 
 /// A target: it takes any octets, and returns.
@@ -30,6 +32,8 @@ pub type Target = fn(&[u8]);
 /// All targets, by name.
 pub const TARGETS: &[(&str, Target)] = &[
     ("rpcrdma_header", rpcrdma_header),
+    ("rpcrdma2_message", rpcrdma2_message),
+    ("reliable_reply", reliable_reply),
     ("rpc_header", rpc_header),
     ("cm_private_data", cm_private_data),
     ("xdr_reader", xdr_reader),

@@ -6,8 +6,8 @@
 //!
 //! From the bottom up: [`xdr`] reads and writes the basic types (RFC 4506), [`rpc`] the headers of
 //! ONC RPC version 2 (RFC 5531), [`record`] their marks on a byte stream, [`rpcrdma`] the transport header
-//! in front of them (RFC 8166),
-//! [`cm_private_data`] what two sides tell each other while they connect (RFC 8797). Of the programs,
+//! in front of them (RFC 8166), [`rpcrdma2`] that of version 2 with its extensions,
+//! [`cm_private_data`] what two sides tell each other while they connect (RFC 8797), [`reliable_reply`] what Stag adds to it. Of the programs,
 //! [`nfs3`] and [`mount3`] (RFC 1813), and what belongs to them: [`nfsacl`], [`nlm4`], [`nsm`]; [`rpcbind`] tells
 //! where programs are (RFC 1833).
 //!
@@ -26,8 +26,10 @@ pub mod nlm4;
 pub mod nsm;
 pub mod rdmap;
 pub mod record;
+pub mod reliable_reply;
 pub mod roce;
 pub mod rpc;
 pub mod rpcbind;
 pub mod rpcrdma;
+pub mod rpcrdma2;
 pub mod xdr;

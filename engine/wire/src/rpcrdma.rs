@@ -18,15 +18,19 @@
 //! P, H, L and O are position, handle, length and offset; N counts the HLOO that follow it.
 
 mod chunk;
+mod done;
 mod emitter;
 mod error;
 mod header;
+mod lists;
 mod single;
 
 pub use chunk::{ReadList, ReadSegment, Segment, Segments, WriteChunk, WriteList};
+pub use done::Done;
 pub use emitter::{Emitter, MessageKind, emit_err_chunk, emit_err_vers, emit_plain, header_len};
 pub use error::{Answer, Error};
 pub use header::{Direction, ErrorBody, Fixed, Header, Layout, Procedure};
+pub use lists::HeaderLists;
 pub use single::{Single, SingleChunk};
 
 /// The protocol version of this module (8166-4.2.2-a).
@@ -46,6 +50,9 @@ pub const ERR_VERS_LEN: usize = 28;
 
 /// Octets of an ERR_CHUNK message.
 pub const ERR_CHUNK_LEN: usize = 20;
+
+/// Octets of an RDMA_DONE.
+pub const DONE_LEN: usize = FIXED_LEN;
 
 /// Octets of a plain segment in a Write list or Reply chunk.
 pub const SEGMENT_LEN: usize = 16;
@@ -72,7 +79,7 @@ pub mod procedure {
     pub const NOMSG: u32 = 1;
     /// Padded message: no longer used (8166-4.6.1-a).
     pub const MSGP: u32 = 2;
-    /// Acknowledgement: no longer used (8166-4.6.2-a).
+    /// Acknowledgement: used only where both ends agreed on reliable replies (8166-4.6.2-a, RR-P-1).
     pub const DONE: u32 = 3;
     /// The Call could not be processed by the transport.
     pub const ERROR: u32 = 4;

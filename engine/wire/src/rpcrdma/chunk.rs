@@ -17,8 +17,14 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// Tells whether its end is a 64-bit number: no memory is beyond.
     #[inline]
-    pub(super) fn from_wire(wire: &[u8; SEGMENT_LEN]) -> Segment {
+    pub(crate) const fn ends(&self) -> bool {
+        self.offset.checked_add(self.length as u64).is_some()
+    }
+
+    #[inline]
+    pub(crate) fn from_wire(wire: &[u8; SEGMENT_LEN]) -> Segment {
         let [h0, h1, h2, h3, l0, l1, l2, l3, offset @ ..] = *wire;
         Segment {
             handle: u32::from_be_bytes([h0, h1, h2, h3]),
@@ -28,7 +34,7 @@ impl Segment {
     }
 
     #[inline]
-    pub(super) fn to_wire(self) -> [u8; SEGMENT_LEN] {
+    pub(crate) fn to_wire(self) -> [u8; SEGMENT_LEN] {
         let [h0, h1, h2, h3] = self.handle.to_be_bytes();
         let [l0, l1, l2, l3] = self.length.to_be_bytes();
         let [o0, o1, o2, o3, o4, o5, o6, o7] = self.offset.to_be_bytes();

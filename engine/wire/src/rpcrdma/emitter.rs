@@ -145,6 +145,21 @@ impl<'b> Emitter<'b> {
         Ok(Emitter { out, stage: Stage::ReadList })
     }
 
+    /// Writes the fixed words of version 2, and the direction that it puts in front of the lists.
+    #[inline]
+    pub(crate) fn of_version_2(
+        buf: &'b mut [u8],
+        kind: MessageKind,
+        direction: u32,
+        xid: u32,
+        credits: u32,
+    ) -> Result<Emitter<'b>, Overflow> {
+        let mut out = Output { buf, len: 0 };
+        out.put(Fixed { xid, version: 2, credits, procedure: kind.procedure() }.to_wire())?;
+        out.word(direction)?;
+        Ok(Emitter { out, stage: Stage::ReadList })
+    }
+
     /// Ends the lists before `stage`.
     #[inline]
     fn advance(&mut self, stage: Stage) -> Result<(), Overflow> {

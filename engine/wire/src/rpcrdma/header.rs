@@ -1,6 +1,7 @@
 //! The header as a view of the Receive buffer it arrived in.
 
-use super::chunk::{ReadList, ReadSegment, Segment, WriteChunk, WriteList};
+use super::chunk::{ReadList, WriteChunk, WriteList};
+use super::lists::{HeaderLists, take_word};
 use super::{
     ERR_CHUNK_LEN, ERR_VERS_LEN, Error, FIXED_LEN, HEADER_LEN_MIN, READ_SEGMENT_LEN, SEGMENT_LEN,
     SEGMENTS_MAX, SINGLE_LEN, VERSION, errcode, procedure,
@@ -248,55 +249,16 @@ impl<'a> Header<'a> {
         body: &'a [u8],
         segments_max: u32,
     ) -> Result<(Header<'a>, &'a [u8]), Error> {
-        let too_many = Error::TooManySegments { limit: segments_max };
-        let mut room = segments_max;
-        let mut rest = body;
-
-        let mut read_segments = 0;
-        let mut position_zero = false;
-        while list_word(rest)? {
-            let Some((entry, after)) = rest.split_first_chunk() else { return Err(Error::Truncated) };
-            room = room.checked_sub(1).ok_or(too_many)?;
-            let entry = ReadSegment::from_wire(entry);
-            if !entry.position.is_multiple_of(4) {
-                return Err(Error::Position(entry.position));
-            }
-            check_range(entry.segment)?;
-            position_zero |= entry.position == 0;
-            read_segments += 1;
-            rest = after;
-        }
-        let (reads, _) = body[..READ_SEGMENT_LEN * read_segments].as_chunks();
-        rest = &rest[size_of::<u32>()..];
-
-        let writes = rest;
-        let mut write_chunks = 0;
-        while list_word(rest)? {
-            rest = &rest[size_of::<u32>()..];
-            take_chunk(&mut rest, &mut room, too_many)?;
-            write_chunks += 1;
-            // An empty Write chunk uses no segment but has to be bounded too.
-            if write_chunks > segments_max {
-                return Err(too_many);
-            }
-        }
-        let writes = &writes[..writes.len() - rest.len()];
-        rest = &rest[size_of::<u32>()..];
-
-        let present = list_word(rest)?;
-        rest = &rest[size_of::<u32>()..];
-        let reply = if present { Some(take_chunk(&mut rest, &mut room, too_many)?) } else { None };
-
+        let (lists, rest) = HeaderLists::parse(body, segments_max)?;
+        let HeaderLists { reads, writes, write_chunks, reply, has_position_zero } = lists;
         match kind {
-            Procedure::Msg if position_zero => return Err(Error::PositionZero),
-            Procedure::Nomsg if reads.is_empty() && writes.is_empty() && reply.is_none() => {
-                return Err(Error::NoPayload);
-            }
+            Procedure::Msg if has_position_zero => return Err(Error::PositionZero),
+            Procedure::Nomsg if lists.is_empty() => return Err(Error::NoPayload),
             _ => {}
         }
         let layout = Layout {
             // None of these can be above 2^32: `room` bounds all counts.
-            read_segments: read_segments as u32,
+            read_segments: reads.len() as u32,
             write_chunks,
             write_len: writes.len() as u32,
             header_len: (message.len() - rest.len()) as u32,
@@ -466,47 +428,6 @@ impl<'a> Header<'a> {
         let [x0, x1, x2, x3, _, _, _, _] = payload.first_chunk().ok_or(Error::PayloadShort)?;
         let xid = u32::from_be_bytes([*x0, *x1, *x2, *x3]);
         if xid == self.xid() { Ok(()) } else { Err(Error::Xid { payload: xid }) }
-    }
-}
-
-/// Returns the next word, and leaves `rest` behind it.
-#[inline]
-fn take_word(rest: &mut &[u8]) -> Result<u32, Error> {
-    let (word, after) = rest.split_first_chunk().ok_or(Error::Truncated)?;
-    *rest = after;
-    Ok(u32::from_be_bytes(*word))
-}
-
-/// Looks at the word that says whether an entry follows. On `Ok` the word is there.
-#[inline]
-fn list_word(rest: &[u8]) -> Result<bool, Error> {
-    let Some(word) = rest.first_chunk() else { return Err(Error::Truncated) };
-    match u32::from_be_bytes(*word) {
-        0 => Ok(false),
-        1 => Ok(true),
-        found => Err(Error::ListWord(found)),
-    }
-}
-
-/// Splits a chunk off `rest`, after checking it, and takes its segments from `room`.
-#[inline]
-fn take_chunk<'a>(rest: &mut &'a [u8], room: &mut u32, too_many: Error) -> Result<WriteChunk<'a>, Error> {
-    // The limit first: a count above it is refused as such, whatever the length of the message.
-    let Some(count) = rest.first_chunk() else { return Err(Error::Truncated) };
-    let count = u32::from_be_bytes(*count);
-    *room = room.checked_sub(count).ok_or(too_many)?;
-    let Some((chunk, after)) = WriteChunk::split(rest) else { return Err(Error::Truncated) };
-    chunk.segments().try_for_each(check_range)?;
-    *rest = after;
-    Ok(chunk)
-}
-
-/// Refuses a segment whose end is no 64-bit number, so that nobody needs to check sums later.
-#[inline]
-fn check_range(segment: Segment) -> Result<(), Error> {
-    match segment.offset.checked_add(u64::from(segment.length)) {
-        Some(_) => Ok(()),
-        None => Err(Error::SegmentRange),
     }
 }
 
