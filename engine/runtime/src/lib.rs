@@ -9,9 +9,11 @@
 //! |---|---|
 //! | `reactor` | the loop: poll, account, sleep, stop |
 //! | `poller` | what the loop calls |
+//! | `group`, `phases` | several reactors: threads and cores, start of all or none, stop in phases |
 //! | `clock` | the only place that reads a clock |
 //! | `timers`, `mailbox`, `stop` | what pollers are made of |
 //! | `lane`, `line`, `bell` | what reactors tell each other all the time: rings, records in them, the wake-up |
+//! | `mesh` | the lanes from each reactor of a group to each other one |
 //! | `cores`, `affinity`, `topology` | sets of cores, pinning, the shape of the machine |
 //! | `statistics` | busy, idle and asleep time, counted by the reactor and read from outside |
 //! | `environment` | what on this machine spoils a measurement, and how to repair it |
@@ -23,10 +25,13 @@ pub mod clock;
 mod cores;
 pub mod environment;
 mod event;
+mod group;
 mod handshake;
 mod lane;
 mod line;
 mod mailbox;
+mod mesh;
+mod phases;
 mod poller;
 mod reactor;
 pub mod statistics;
@@ -40,9 +45,13 @@ pub use bell::Bell;
 pub use clock::{Clock, ManualClock, TimeSource, WallClock};
 pub use cores::{CORES_MAX, CoreId, CoreSet, CoreSetError};
 pub use environment::Finding;
+pub use group::{
+    GroupConfig, GroupConfigError, GroupError, GroupMember, ReactorGroup, ReactorId, ReactorSet,
+};
 pub use lane::{LaneReader, LaneStatistics, LaneWriter, lane};
 pub use line::{LaneRecord, Line};
 pub use mailbox::{Receiver, SendError, Sender, mailbox};
+pub use mesh::{LaneMesh, Lanes};
 pub use poller::Poller;
 pub use reactor::{PollMode, Reactor, ReactorConfig, Stopped, sleep};
 pub use statistics::{Statistics, StatisticsReader};

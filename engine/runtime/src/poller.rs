@@ -33,7 +33,23 @@ pub trait Poller {
     fn stop(&mut self, now: Duration);
 
     /// Whether nothing is under way any more, so that the reactor may end after a `stop`.
+    ///
+    /// In a group: nothing that came in here. What others carried here does not count, for they wait for it themselves; once `true`
+    /// it stays so but for that, and `poll` goes on being called until it is so for all reactors of the group.
     fn is_drained(&self) -> bool;
+
+    /// Begins to give back what belongs to other reactors of the group: drops stores and caches, returns what is borrowed.
+    ///
+    /// Called once, after `stop`, when all reactors of the group are drained, or the deadline has come. `poll` goes on being
+    /// called, and takes back what others return.
+    fn give_back(&mut self, now: Duration) {
+        let _ = now;
+    }
+
+    /// Whether nothing of other reactors is held here any more, and each return of it was published. Asked after `give_back`.
+    fn has_given_back(&self) -> bool {
+        true
+    }
 }
 
 impl<P: Poller + ?Sized> Poller for &mut P {
@@ -64,6 +80,14 @@ impl<P: Poller + ?Sized> Poller for &mut P {
 
     fn is_drained(&self) -> bool {
         (**self).is_drained()
+    }
+
+    fn give_back(&mut self, now: Duration) {
+        (**self).give_back(now);
+    }
+
+    fn has_given_back(&self) -> bool {
+        (**self).has_given_back()
     }
 }
 
@@ -100,6 +124,14 @@ macro_rules! poller_for_tuple {
 
             fn is_drained(&self) -> bool {
                 true $(&& self.$index.is_drained())+
+            }
+
+            fn give_back(&mut self, now: Duration) {
+                $(self.$index.give_back(now);)+
+            }
+
+            fn has_given_back(&self) -> bool {
+                true $(&& self.$index.has_given_back())+
             }
         }
     };

@@ -9,8 +9,11 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use crate::affinity::{self, AffinityError};
+use crate::bell::Bell;
 use crate::clock::{Clock, TimeSource};
 use crate::cores::CoreId;
+use crate::group::GroupMember;
+use crate::phases::Milestone;
 use crate::poller::Poller;
 use crate::statistics::{Ledger, Statistics, StatisticsReader};
 use crate::stop::StopFlag;
@@ -117,20 +120,33 @@ impl<C: TimeSource> Reactor<C> {
 
     /// Pins the calling thread, then polls until `stop` is requested, then drains.
     pub fn run<P: Poller>(&mut self, poller: &mut P, stop: &StopFlag) -> Result<Stopped, AffinityError> {
-        if let Some(core) = self.config.core {
-            affinity::pin(core)?;
-        }
+        self.pin()?;
+        Ok(self.serve(poller, stop, None))
+    }
+
+    /// Pins the calling thread to the reactor's core, if it has one.
+    pub(crate) fn pin(&self) -> Result<(), AffinityError> {
+        self.config.core.map_or(Ok(()), affinity::pin)
+    }
+
+    /// As [`Reactor::run`] on a thread that is pinned, alone or as a member of a group.
+    pub(crate) fn serve<P: Poller>(
+        &mut self,
+        poller: &mut P,
+        stop: &StopFlag,
+        member: Option<&GroupMember>,
+    ) -> Stopped {
         fine_grained_sleep();
 
         self.active_at = self.clock.now();
         while !stop.is_requested() {
             if !self.pass(poller) {
-                self.rest(poller, Some(stop), Duration::MAX);
+                self.rest(poller, member, Some(stop), Duration::MAX, |_| false);
             }
         }
-        let stopped = self.drain(poller);
+        let stopped = self.drain(poller, member);
         self.ledger.publish();
-        Ok(stopped)
+        stopped
     }
 
     /// Makes one pass. `false`: the mode wants sleep now.
@@ -150,52 +166,103 @@ impl<C: TimeSource> Reactor<C> {
         }
     }
 
-    /// Stops the poller and makes passes until nothing is under way, or the deadline.
-    fn drain<P: Poller>(&mut self, poller: &mut P) -> Stopped {
+    /// Stops the poller and makes passes until nothing is under way and nothing is borrowed, or the deadline.
+    ///
+    /// In a group it goes on for the others: until all have finished, and then until all have given back.
+    fn drain<P: Poller>(&mut self, poller: &mut P, member: Option<&GroupMember>) -> Stopped {
         let begin = self.clock.now();
-        let deadline = begin.saturating_add(self.config.drain_max);
+        let first = member.map_or(begin, |member| member.begin_stop(begin));
+        let deadline = first.saturating_add(self.config.drain_max);
+
         poller.stop(begin);
-        let mut now = begin;
-        while !poller.is_drained() && now < deadline {
-            if !self.pass(poller) && !poller.is_drained() {
-                // Not on the stop flag: it is readable already, and would never let us sleep.
-                self.rest(poller, None, deadline);
-            }
-            now = self.clock.now();
+        self.pass_until(poller, member, deadline, P::is_drained);
+        let has_finished = poller.is_drained();
+        let now = self.pass_until_all(poller, member, deadline, Milestone::Finished);
+        poller.give_back(now);
+        self.pass_until(poller, member, deadline, P::has_given_back);
+        self.pass_until_all(poller, member, deadline, Milestone::GaveBack);
+        if member.is_some() {
+            // What the others published before they were through.
+            self.pass(poller);
         }
+
+        let now = self.clock.now();
         self.ledger.begin(now);
         Stopped {
-            drained: poller.is_drained(),
+            drained: has_finished && poller.is_drained() && poller.has_given_back(),
             drain: now.saturating_sub(begin),
             statistics: self.ledger.statistics(),
         }
     }
 
+    /// Says that this reactor has reached a milestone, and makes passes until all of its group have.
+    fn pass_until_all<P: Poller>(
+        &mut self,
+        poller: &mut P,
+        member: Option<&GroupMember>,
+        deadline: Duration,
+        milestone: Milestone,
+    ) -> Duration {
+        let Some(member) = member else { return self.clock.now() };
+        member.reach(milestone);
+        self.pass_until(poller, Some(member), deadline, |_| member.is_reached_by_all(milestone))
+    }
+
+    /// Makes passes until `is_done`, or the deadline. Returns the time.
+    fn pass_until<P: Poller>(
+        &mut self,
+        poller: &mut P,
+        member: Option<&GroupMember>,
+        deadline: Duration,
+        is_done: impl Fn(&P) -> bool,
+    ) -> Duration {
+        let mut now = self.clock.now();
+        while !is_done(poller) && now < deadline {
+            if !self.pass(poller) && !is_done(poller) {
+                // Not on the stop flag: it is readable already, and would never let us sleep.
+                self.rest(poller, member, None, deadline, &is_done);
+            }
+            now = self.clock.now();
+        }
+        now
+    }
+
     /// Sleeps until there is work, or a timer of the poller or `latest` comes. Returns at once if
-    /// there is work already.
-    fn rest<P: Poller>(&mut self, poller: &mut P, stop: Option<&StopFlag>, latest: Duration) {
-        // Armed first, asked second: work that comes in between makes a descriptor readable.
-        if poller.arm() {
+    /// there is work already, or if `is_done`.
+    fn rest<P: Poller>(
+        &mut self,
+        poller: &mut P,
+        member: Option<&GroupMember>,
+        stop: Option<&StopFlag>,
+        latest: Duration,
+        is_done: impl Fn(&P) -> bool,
+    ) {
+        // Armed first, asked second: work that comes in between makes a descriptor readable. The bell before the poller,
+        // which looks at its lanes then.
+        let bell = member.map(GroupMember::bell);
+        bell.inspect(|bell| bell.arm());
+        if poller.arm() && !is_done(poller) {
             let now = self.clock.now();
             let timeout = poller.next_timeout().unwrap_or(Duration::MAX).min(latest).saturating_sub(now);
             if timeout > Duration::ZERO {
                 self.ledger.sleep();
-                self.collect(poller, stop);
+                self.collect(poller, [bell.map(Bell::descriptor), stop.map(StopFlag::descriptor)]);
                 wait(&mut self.entries, timeout);
             }
         } else {
             self.ledger.refuse_sleep();
         }
         poller.disarm();
+        bell.inspect(|bell| bell.disarm());
         // What woke us is likely the first of several events, so spin again before the next sleep.
         self.active_at = self.clock.now();
     }
 
     /// Collects the descriptors to wake up for.
-    fn collect<P: Poller>(&mut self, poller: &P, stop: Option<&StopFlag>) {
+    fn collect<P: Poller>(&mut self, poller: &P, own: [Option<RawFd>; 2]) {
         self.descriptors.clear();
         poller.descriptors(&mut self.descriptors);
-        self.descriptors.extend(stop.map(StopFlag::descriptor));
+        self.descriptors.extend(own.into_iter().flatten());
         self.entries.clear();
         let entry = |&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         self.entries.extend(self.descriptors.iter().map(entry));

@@ -4,12 +4,12 @@
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::Arc,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
 };
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering, fence},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
 /// The cell of `std` under the names that loom's cell has.
