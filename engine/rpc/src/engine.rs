@@ -203,6 +203,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 transit: TransitAccounts::default(),
                 read_posted: false,
                 flush_due: false,
+                carrier: None,
                 draft_in_place: Box::new(Draft::new()),
             },
         })
@@ -646,6 +647,9 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         if !self.disconnects.is_empty() || !self.requests.is_empty() {
             self.admit_and_dismiss();
         }
+        if self.core.carrier.is_some() {
+            events += self.exchange();
+        }
         let late = self.answer_late();
         events += late;
         // What was answered late may wait for room.
@@ -669,6 +673,9 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         }
         // Posted work leaves together: one doorbell for each queue pair, not for each request.
         self.core.provider.ring_doorbells();
+        if let Some(carrier) = &mut self.core.carrier {
+            carrier.publish();
+        }
         self.core.deferrals.yield_core(events);
         events
     }
@@ -692,6 +699,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
             && self.services.arm()
             && self.core.deferrals.arm()
             && self.streams.as_ref().is_none_or(|streams| streams.arm())
+            && self.core.carrier.as_ref().is_none_or(|carrier| carrier.is_quiet())
             && self.core.provider.arm()
     }
 

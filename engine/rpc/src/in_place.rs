@@ -12,6 +12,7 @@ use stag_wire::rpc::take_success;
 use stag_wire::xdr::{Overflow, Reader, Writer};
 
 use crate::ConnectionId;
+use crate::carried::Carrier;
 use crate::client::calling::{Calling, HEADER_LEN_MIN};
 use crate::client::making::Making;
 use crate::client::{Chunks, CloseReason, CompletedCall, Results};
@@ -25,7 +26,7 @@ use crate::server::draft::{Draft, Verdict};
 use crate::server::serving::Serving;
 use crate::service::deferred::Deferrals;
 use crate::service::dispatch::{Origin, Route, Terms, route};
-use crate::service::reply::{Reply, Space};
+use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Repeat, Services};
 use crate::state::{Core, MESSAGES_RESERVE, PassState};
 use crate::statistics::Statistics;
@@ -42,6 +43,7 @@ pub(crate) struct InPlace<'a> {
     pub(crate) statistics: &'a mut Statistics,
     pub(crate) completed: &'a mut VecDeque<CompletedCall>,
     pub(crate) faults: &'a mut Vec<(ConnectionId, CloseReason)>,
+    pub(crate) carrier: Option<&'a Carrier>,
 }
 
 /// A Call whose handler ran in place, and that goes on in the general way.
@@ -69,6 +71,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             completed,
             faults,
             draft_in_place,
+            carrier,
             ..
         } = core;
         let mut in_place = InPlace {
@@ -82,6 +85,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             statistics,
             completed,
             faults,
+            carrier: carrier.as_deref(),
         };
         provider.poll_in_place(now, completions, burst, &mut |message: PlainMessage<'_>| match find(
             connections,
@@ -199,17 +203,22 @@ impl Serving {
         {
             return Taken::No;
         }
+        let slot = self.responder.next_slot();
+        let origin = Origin { connection: id, slot, peer, now: engine.pass.now };
+        if let Some(carrier) = engine.carrier
+            && carrier.destination(run.home(services, &origin), carrier.own).is_some()
+        {
+            return Taken::No;
+        }
         self.usage.observe(&engine.pass, self.pending);
         self.host.note(&run.caller);
         let terms = Terms::of(&run);
-        let slot = self.responder.next_slot();
-        let origin = Origin { connection: id, slot, peer, now: engine.pass.now };
         let mut reply = Reply {
             draft: engine.draft,
             xid,
-            chunks: None,
+            room: Room::Stream,
             inline_len_max: self.responder.parameters().reply_threshold as usize,
-            space: Some(Space { octets: space, messages: &engine.pools.messages }),
+            space: Some(Space { octets: space, messages: Some(&engine.pools.messages) }),
             payload: &engine.pools.payload,
             transit: None,
             scratch: engine.scratch,

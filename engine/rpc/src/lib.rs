@@ -12,10 +12,12 @@
 //! `service/` (what an embedder implements; `call.rs` and `reply.rs` are what its handler sees), `client/` (what a client gives
 //! and gets back; `calling.rs` is the client half of a connection), `engine.rs` (the pass; `chores.rs` is what it looks after
 //! beside messages), `server/` (`serving/` is the server half of a connection), and `in_place.rs`, the short cut of both halves
-//! for what has no chunks. `stream/` is RPC over TCP.
+//! for what has no chunks. `stream/` is RPC over TCP. `carried/` is for groups of reactors: Calls that are executed at another
+//! one than they came in at.
 
 #![forbid(unsafe_code)]
 
+mod carried;
 mod chores;
 mod client;
 mod complaints;
@@ -33,6 +35,7 @@ mod state;
 mod statistics;
 mod stream;
 
+pub use carried::{CARRIED_CALLS_MAX, CallLanes, CallMesh};
 pub use client::reconnect::{Backoff, ClientPolicy, KeepAlive};
 pub use client::{
     CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent,
@@ -46,7 +49,7 @@ pub use pools::{PAGE_LEN, Pools};
 pub use service::call::{Call, Caller, Placed, PlacedPieces};
 pub use service::deferred::Deferred;
 pub use service::reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
-pub use service::{Locate, Lookup, Outcome, Procedure, Repeat, Service, Services, Token};
+pub use service::{Home, Locate, Lookup, Outcome, Procedure, Repeat, Service, Services, Token};
 pub use statistics::Statistics;
 
 /// Names a connection: that of its queue pair; of a TCP connection, an index that no queue pair has.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ConnectionId;
+use crate::carried::Carrier;
 use crate::client::{CloseReason, CompletedCall, ConnectionEvent};
 use crate::complaints::Complaints;
 use crate::config::{EngineConfig, SPARE_RECEIVES};
@@ -79,6 +80,8 @@ pub(crate) struct Core<P> {
     pub(crate) read_posted: bool,
     /// Whether a connection may have something that waits for memory, room in a queue, or the end of the others.
     pub(crate) flush_due: bool,
+    /// What leads to the other reactors of the group, if this engine is one of a group.
+    pub(crate) carrier: Option<Box<Carrier>>,
     /// Of the Call that is answered in place.
     pub(crate) draft_in_place: Box<Draft>,
 }

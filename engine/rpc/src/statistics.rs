@@ -90,6 +90,10 @@ pub struct Statistics {
     pub duplicates_dropped: u64,
     /// Replies that should have been kept for such Calls, and could not be.
     pub duplicates_unkept: u64,
+    /// Calls carried to another reactor of the group, to be executed there.
+    pub calls_carried: u64,
+    /// Other reactors' Calls executed here.
+    pub calls_executed_for_others: u64,
 }
 
 impl Statistics {

@@ -167,6 +167,11 @@ impl Duplicates {
         let is_whole = draft.verdict == Verdict::Encoded && draft.long.is_empty() && draft.items.is_empty();
         let payload = draft.header_len..draft.header_len + draft.payload_len;
         let reply = draft.send.as_ref().and_then(|send| send.get(payload)).filter(|_| is_whole);
+        self.keep_octets(id, reply, statistics);
+    }
+
+    /// Keeps the Reply of a Call that was executed; `None`: it cannot be kept.
+    pub(crate) fn keep_octets(&mut self, id: EntryId, reply: Option<&[u8]>, statistics: &mut Statistics) {
         self.has_news = true;
         match (reply, self.table(id)) {
             (Some(reply), Some(table)) if reply.len() <= REPLY_LEN_MAX => {

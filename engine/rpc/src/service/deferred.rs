@@ -109,6 +109,12 @@ impl Deferrals {
         Deferrals { limit, now: Duration::ZERO, is_fresh: Cell::new(false), mailbox: RefCell::new(None) }
     }
 
+    /// So many engines have Calls here. Before the first is deferred.
+    pub(crate) fn multiply_limit(&mut self, engines: usize) {
+        debug_assert!(self.mailbox.get_mut().is_none(), "a Call is deferred already");
+        self.limit *= engines;
+    }
+
     pub(crate) fn defer(&self, token: Token) -> io::Result<Deferred> {
         let mut place = self.mailbox.borrow_mut();
         let mailbox = match &mut *place {

@@ -10,12 +10,13 @@ use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeade
 use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
+use crate::carried::Destination;
 use crate::server::client_log::ClientName;
 use crate::server::draft::Defect;
 use crate::server::duplicates::{Asked, EntryId, Known};
 use crate::service::call::{Call, Caller, Placed};
-use crate::service::reply::Reply;
-use crate::service::{Lookup, NULL_PROCEDURE, Outcome, Procedure, Services, Token};
+use crate::service::reply::{Reply, Room};
+use crate::service::{Home, Lookup, NULL_PROCEDURE, Outcome, Procedure, Services, Token};
 use crate::state::Core;
 
 /// What becomes of a Call.
@@ -112,6 +113,18 @@ impl Terms {
     }
 }
 
+/// Where a Call is executed that is not executed here.
+#[inline]
+pub(crate) fn destination<P, S: Services>(
+    core: &Core<P>,
+    services: &S,
+    run: &Run<'_>,
+    origin: &Origin<'_>,
+) -> Option<Destination> {
+    let carrier = core.carrier.as_ref()?;
+    carrier.destination(run.home(services, origin), carrier.own)
+}
+
 /// What is known of a Call that must not simply be executed again. `stream` is its Payload stream.
 pub(crate) fn look<P>(
     core: &mut Core<P>,
@@ -142,7 +155,7 @@ pub(crate) fn finish_orphan<P>(core: &mut Core<P>, token: Token, fill: impl FnOn
     let mut reply = Reply {
         draft: &mut draft,
         xid: token.xid,
-        chunks: None,
+        room: Room::Stream,
         inline_len_max,
         space: None,
         payload: &core.pools.payload,
@@ -214,6 +227,32 @@ impl Run<'_> {
         tracing::trace!("{client}: Call {xid:#010x} of program {program}.{version}, procedure {procedure}");
     }
 
+    /// The Call as its service sees it.
+    #[inline(always)]
+    fn seen<'s>(&'s self, origin: &Origin<'s>, items: &'s mut [Placed]) -> Call<'s> {
+        Call {
+            xid: self.header.xid,
+            program: self.header.program,
+            version: self.header.version,
+            procedure: self.header.procedure,
+            caller: self.caller,
+            peer: origin.peer,
+            now: origin.now,
+            arguments: self.arguments.clone(),
+            items,
+            connection: origin.connection,
+            slot: origin.slot,
+        }
+    }
+
+    /// Where the service executes it.
+    pub(crate) fn home<S: Services>(&self, services: &S, origin: &Origin<'_>) -> Home {
+        match self.header.procedure {
+            0 => Home::Here,
+            _ => services.home(self.service, &self.seen(origin, &mut [])),
+        }
+    }
+
     /// Lets the service answer. `true`: it has; `false`: it will, later.
     #[inline(always)]
     pub(crate) fn call<S: Services>(
@@ -231,19 +270,7 @@ impl Run<'_> {
             reply.refuses_caller();
             return true;
         }
-        let mut call = Call {
-            xid: self.header.xid,
-            program: self.header.program,
-            version: self.header.version,
-            procedure: self.header.procedure,
-            caller: self.caller,
-            peer: origin.peer,
-            now: origin.now,
-            arguments: self.arguments.clone(),
-            items,
-            connection: origin.connection,
-            slot: origin.slot,
-        };
+        let mut call = self.seen(origin, items);
         matches!(services.call(self.service, &mut call, reply), Outcome::Done)
     }
 }

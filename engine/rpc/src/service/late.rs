@@ -2,6 +2,7 @@
 
 use stag_fabric::Provider;
 
+use crate::carried::{self, is_carried};
 use crate::connection::Connection;
 use crate::engine::{Engine, find};
 use crate::service::dispatch::finish_orphan;
@@ -45,22 +46,37 @@ impl<P: Provider, S: Services> Engine<P, S> {
             let (core, streams) = (&mut self.core, &mut self.streams);
             if let Some(kept) = kept {
                 answer(core, &mut self.connections, streams, token, |reply| reply.repeat(&kept));
-            } else if !is_stream(token.connection) {
-                let found = find(&mut self.connections, token.connection);
-                if let Some(serving) = found.and_then(|found| found.serving.as_mut()) {
-                    serving.drop_later(core, token.connection, token);
-                }
-            } else if let Some(streams) = streams {
-                streams.drop_later(core, token);
+            } else {
+                drop_call(core, &mut self.connections, streams, token);
             }
         }
         count
     }
 }
 
+/// A Call that was left for later is not answered at all.
+#[cold]
+pub(crate) fn drop_call<P: Provider>(
+    core: &mut Core<P>,
+    connections: &mut [Option<Box<Connection>>],
+    streams: &mut Option<Box<Streams>>,
+    token: Token,
+) {
+    if is_carried(token.connection) {
+        carried::drop_later(core, token);
+    } else if is_stream(token.connection) {
+        if let Some(streams) = streams {
+            streams.drop_later(core, token);
+        }
+    } else if let Some(serving) = find(connections, token.connection).and_then(|found| found.serving.as_mut())
+    {
+        serving.drop_later(core, token.connection, token);
+    }
+}
+
 /// Answers a Call that was left for later, or keeps the answer for who asks again. `false`: nobody needs it, and `fill` did
 /// not run.
-fn answer<P: Provider>(
+pub(crate) fn answer<P: Provider>(
     core: &mut Core<P>,
     connections: &mut [Option<Box<Connection>>],
     streams: &mut Option<Box<Streams>>,
@@ -75,7 +91,9 @@ fn answer<P: Provider>(
         }
     };
     let mut answered = false;
-    if is_stream(token.connection) {
+    if is_carried(token.connection) {
+        answered = carried::finish(core, token, &mut once);
+    } else if is_stream(token.connection) {
         if let Some(streams) = streams {
             answered = streams.finish(core, token, &mut once);
         }

@@ -13,6 +13,7 @@ pub(crate) mod reply;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use stag_runtime::ReactorId;
 use stag_wire::xdr::Reader;
 
 use crate::service::call::Call;
@@ -62,6 +63,11 @@ impl Procedure {
         Procedure { name, eligible_arguments: 0, eligible_results: 0, repeat: Repeat::Harmless, locate: None }
     }
 
+    /// Whether arguments or results may go by chunk.
+    pub(crate) const fn has_eligible_items(&self) -> bool {
+        self.eligible_arguments > 0 || self.eligible_results > 0
+    }
+
     /// The same procedure, which must not be executed twice.
     #[must_use]
     pub const fn once(self) -> Procedure {
@@ -76,6 +82,19 @@ pub struct Token {
     pub(crate) connection: stag_fabric::QueuePairId,
     pub(crate) slot: u32,
     pub(crate) xid: u32,
+}
+
+/// Where a Call is executed, in a group of reactors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// At the reactor that it came in at: what it is about is there, or shared by means of the service's own.
+    Here,
+    /// At this reactor, which owns what the Call is about.
+    At(ReactorId),
+    /// At one and the same reactor for all Calls of the caller's address.
+    OfCaller,
+    /// At all reactors. The Reply is that of the one it came in at, which is the last.
+    Everywhere,
 }
 
 /// What a handler did with a Call.
@@ -103,6 +122,18 @@ pub trait Service {
     /// The binding of one procedure, or `None` when there is no such procedure. Procedure 0 need not be
     /// known here.
     fn procedure(&self, version: u32, procedure: u32) -> Option<&'static Procedure>;
+
+    /// Where a Call is executed, if its engine is one of a group ([`Engine::join`](crate::Engine::join)); asked of no other.
+    ///
+    /// Depends on the Call's arguments, and on nothing that changes: a Call that comes again must find the same reactor,
+    /// which knows it. NULL is answered where it comes in. `call` has no data of Read chunks.
+    ///
+    /// A procedure with DDP-eligible items has to be executed where it comes in: what comes and goes by chunk is not carried.
+    /// A Call of one that has another home is answered with SYSTEM_ERR.
+    fn home(&self, call: &Call<'_>) -> Home {
+        let _ = call;
+        Home::Here
+    }
 
     /// Answers a Call. Must not block; slow work returns [`Outcome::Later`]: [`Reply::defer`] for what another thread does,
     /// [`Service::poll_later`] for what this reactor polls.
@@ -176,6 +207,11 @@ pub(crate) static NULL_PROCEDURE: Procedure = Procedure::plain("NULL");
 pub trait Services {
     /// Finds who serves a procedure. The first service with that program and version wins.
     fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup;
+    /// Where service number `service` executes a Call.
+    fn home(&self, service: usize, call: &Call<'_>) -> Home {
+        let _ = (service, call);
+        Home::Here
+    }
     /// Calls service number `service`.
     fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome;
     /// The next late answer, and whose it is.
@@ -261,6 +297,12 @@ macro_rules! services {
                     }
                 )+
                 found
+            }
+            fn home(&self, service: usize, call: &Call<'_>) -> Home {
+                match service {
+                    $($place => self.$place.home(call),)+
+                    _ => unreachable!("service {service} did not come from lookup"),
+                }
             }
             #[inline]
             fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {

@@ -7,6 +7,7 @@ use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
 use stag_wire::rpcrdma::HEADER_LEN_MIN;
 use stag_wire::xdr::{Overflow, Writer};
 
+use crate::carried::{CarriedReply, CarriedRoom, Ending};
 use crate::server::draft::{Draft, Item, Verdict};
 use crate::server::kept::KeptReply;
 use crate::server::transit::{self, TransitAccounts, TransitShare};
@@ -27,8 +28,18 @@ pub enum Placement {
 /// Where a payload is built that leaves from there.
 pub(crate) struct Space<'a> {
     pub(crate) octets: &'a mut [u8],
-    /// Where a Send buffer comes from when there is not enough of it.
-    pub(crate) messages: &'a Pool,
+    /// Where a Send buffer comes from when there is not enough of it; `None`: what does not fit is no Short Reply.
+    pub(crate) messages: Option<&'a Pool>,
+}
+
+/// What there is for results beside the Send.
+pub(crate) enum Room<'a> {
+    /// The chunks of this Call.
+    Chunks(&'a responder::Call<'a>),
+    /// A byte stream: it has no chunks, and takes results of any length.
+    Stream,
+    /// Either, where the Call came in.
+    Carried(&'a CarriedRoom),
 }
 
 /// The Reply to one Call: the handler fills it in, the engine sends it.
@@ -36,8 +47,7 @@ pub struct Reply<'a> {
     pub(crate) draft: &'a mut Draft,
     /// The Call's.
     pub(crate) xid: u32,
-    /// Which chunks there are for results; `None` on a byte stream, which has none.
-    pub(crate) chunks: Option<&'a responder::Call<'a>>,
+    pub(crate) room: Room<'a>,
     /// Octets that the Send buffer may hold, header included.
     pub(crate) inline_len_max: usize,
     /// Where the payload goes if it leaves from where it is built; `None`: into the draft's Send buffer.
@@ -66,7 +76,7 @@ impl<'a> Reply<'a> {
         Reply {
             draft,
             xid: call.xid(),
-            chunks: Some(call),
+            room: Room::Chunks(call),
             inline_len_max: parameters.reply_threshold as usize,
             space: None,
             payload: &core.pools.payload,
@@ -90,19 +100,17 @@ impl Reply<'_> {
     /// it is so short that a copy costs less.
     pub fn item(&mut self, len: u32) -> Placement {
         let index = self.draft.items.len();
-        let mut reduced = false;
-        match self.chunks {
-            Some(call) => {
-                if index < usize::from(self.eligible)
-                    && let Some(room) = call.write_room(index)
-                {
-                    reduced = true;
-                    if room < u64::from(len) {
-                        self.draft.verdict = Verdict::TooLong;
-                    }
-                }
+        let write_chunk = match self.room {
+            _ if index >= usize::from(self.eligible) => None,
+            Room::Chunks(call) => call.write_room(index),
+            Room::Carried(room) if !room.is_stream => room.write_chunks.get(index).copied(),
+            Room::Stream | Room::Carried(_) => {
+                (self.eligible == 1 && len >= SPLICE_LEN_MIN).then_some(u64::MAX)
             }
-            None => reduced = self.eligible == 1 && index == 0 && len >= SPLICE_LEN_MIN,
+        };
+        let reduced = write_chunk.is_some();
+        if write_chunk.is_some_and(|room| room < u64::from(len)) {
+            self.draft.verdict = Verdict::TooLong;
         }
         let pieces_end = self.draft.pieces.len() as u32;
         self.draft.items.push(Item { len, reduced, pieces_end });
@@ -181,6 +189,21 @@ impl Reply<'_> {
         self.encode(|writer| writer.opaque_fixed(kept.as_bytes()));
     }
 
+    /// Answers as another reactor did, with this payload if it is inline.
+    pub(crate) fn carried(&mut self, reply: &CarriedReply, payload: &[u8]) {
+        self.draft.forget_results();
+        match reply.ending {
+            Ending::BadChunks => self.draft.verdict = Verdict::BadChunks,
+            Ending::TooLong => self.draft.verdict = Verdict::TooLong,
+            Ending::Encoded | Ending::Dropped => {
+                self.encode(|writer| writer.opaque_fixed(payload));
+                self.draft.splice = reply.splice;
+                self.draft.left_out = reply.left_out;
+            }
+        }
+        self.draft.is_service = reply.is_service;
+    }
+
     /// Answers with a header and no results.
     pub(crate) fn header(&mut self, header: &ReplyHeader<'_>) {
         self.draft.forget_results();
@@ -209,28 +232,32 @@ impl Reply<'_> {
             let room = space.octets.len().min(self.inline_len_max - HEADER_LEN_MIN);
             if let Ok(len) = write(&mut space.octets[..room]) {
                 self.draft.payload_len = len;
+                (self.draft.splice, self.draft.left_out) = (splice, left_out);
                 self.draft.verdict = Verdict::Encoded;
                 return;
             }
-            let messages = space.messages;
-            self.space = None;
-            self.draft.header_len = HEADER_LEN_MIN;
-            if !self.draft.take_send(messages) {
-                self.draft.verdict = Verdict::TooLong;
-                return;
+            if let Some(messages) = space.messages {
+                self.space = None;
+                self.draft.header_len = HEADER_LEN_MIN;
+                if !self.draft.take_send(messages) {
+                    self.draft.verdict = Verdict::TooLong;
+                    return;
+                }
             }
         }
-        let header_len = self.draft.header_len;
-        let Some(send) = self.draft.send.as_mut() else {
-            unreachable!("a draft has its Send buffer before the handler runs")
-        };
-        if header_len <= self.inline_len_max
-            && let Ok(len) = write(&mut send[header_len..self.inline_len_max])
-        {
-            self.draft.payload_len = len;
-            (self.draft.splice, self.draft.left_out) = (splice, left_out);
-            self.draft.verdict = Verdict::Encoded;
-            return;
+        if self.space.is_none() {
+            let header_len = self.draft.header_len;
+            let Some(send) = self.draft.send.as_mut() else {
+                unreachable!("a draft has its Send buffer before the handler runs")
+            };
+            if header_len <= self.inline_len_max
+                && let Ok(len) = write(&mut send[header_len..self.inline_len_max])
+            {
+                self.draft.payload_len = len;
+                (self.draft.splice, self.draft.left_out) = (splice, left_out);
+                self.draft.verdict = Verdict::Encoded;
+                return;
+            }
         }
         self.draft.verdict = Verdict::TooLong;
         let limit = self.long_len_max();
@@ -284,12 +311,12 @@ impl Reply<'_> {
     /// Octets of a Long Reply at most: what the Reply chunk holds (8166-3.5.3-e), 0 without one. On a byte stream as
     /// many as any may have.
     fn long_len_max(&self) -> usize {
-        match self.chunks {
+        match self.room {
             _ if self.transit.is_none() => 0,
-            Some(call) => call.reply_chunk().map_or(0, |chunk| {
-                usize::try_from(chunk.total_len()).unwrap_or(usize::MAX).min(LONG_REPLY_LEN_MAX)
-            }),
-            None => LONG_REPLY_LEN_MAX,
+            Room::Chunks(call) => reply_chunk_len(call),
+            // What is not inline would have to be carried as memory.
+            Room::Carried(_) => 0,
+            Room::Stream => LONG_REPLY_LEN_MAX,
         }
     }
 
@@ -318,6 +345,12 @@ impl Reply<'_> {
     pub fn expect_results(&mut self, len: u32) {
         self.draft.pages = transit::pages(self.payload, len as usize) as u32;
     }
+}
+
+/// Octets of a Long Reply to `call` at most; 0 without a Reply chunk.
+pub(crate) fn reply_chunk_len(call: &responder::Call<'_>) -> usize {
+    call.reply_chunk()
+        .map_or(0, |chunk| usize::try_from(chunk.total_len()).unwrap_or(usize::MAX).min(LONG_REPLY_LEN_MAX))
 }
 
 /// Largest Long Reply, in octets, whatever the Reply chunk would hold. READDIRPLUS and the like ask for

@@ -19,6 +19,8 @@ use super::incoming::{Incoming, Short, Targets};
 use super::outbox::{Outbox, PADDING_MAX, SLICES_MAX};
 use super::quota::{Means, Quota};
 use crate::ConnectionId;
+use crate::carried::CarriedRoom;
+use crate::pools::PAGE_LEN;
 use crate::server::client_log::{ClientHost, ClientName, Service};
 use crate::server::draft::Verdict;
 use crate::server::duplicates::Known;
@@ -27,8 +29,8 @@ use crate::server::kept::KeptReply;
 use crate::server::pulling::{Pressure, in_one_piece};
 use crate::server::transit::{self, TransitAccounts, TransitShare};
 use crate::service::call::Placed;
-use crate::service::dispatch::{Origin, Route, Terms, look, route};
-use crate::service::reply::Reply;
+use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look, route};
+use crate::service::reply::{Reply, Room};
 use crate::service::{Repeat, Services, Token};
 use crate::state::Core;
 
@@ -543,6 +545,9 @@ impl Connection {
         self.host.note(&run.caller);
         let xid = run.header.xid;
         let mut terms = Terms::of(&run);
+        if core.carrier.is_some() && self.carry(core, services, record, &run)? {
+            return Ok(());
+        }
         if run.procedure.repeat != Repeat::Harmless {
             match look(core, &run, record, items, self.id, Some(&self.peer)) {
                 Known::Nothing => {}
@@ -571,6 +576,39 @@ impl Connection {
             self.keep_later(slot, Later { xid, terms: Terms { pages, ..terms } });
         }
         Ok(())
+    }
+
+    /// Leaves a Call to another reactor, if that is to execute it. The answer comes late.
+    fn carry<P, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &S,
+        record: &[u8],
+        run: &Run<'_>,
+    ) -> Result<bool, Ending> {
+        let slot = self.later_slot();
+        let origin = Origin { connection: self.id, slot, peer: Some(&self.peer), now: core.now };
+        let Some(destination) = destination(core, services, run, &origin) else { return Ok(false) };
+        let xid = run.header.xid;
+        if run.procedure.has_eligible_items() {
+            self.answer(core, xid, Terms::of(run), |reply| {
+                reply.system_error();
+                true
+            })?;
+            return Ok(true);
+        }
+        let Some(carrier) = &mut core.carrier else { return Ok(false) };
+        let token = Token { connection: self.id, slot, xid };
+        let room = CarriedRoom {
+            inline_len_max: (PAGE_LEN - MARK_LEN - PADDING_MAX) as u32,
+            reply_chunk_len: 0,
+            is_stream: true,
+            write_chunks: ArrayVec::new(),
+        };
+        carrier.send_call(destination, &token, Some(&self.peer), &room, record);
+        core.statistics.calls_carried += 1;
+        self.keep_later(slot, Later { xid, terms: Terms::of(run) });
+        Ok(true)
     }
 
     /// A free place for a Call that is answered later.
@@ -612,7 +650,7 @@ impl Connection {
         let mut reply = Reply {
             draft: &mut draft,
             xid,
-            chunks: None,
+            room: Room::Stream,
             inline_len_max,
             space: None,
             payload: &core.pools.payload,

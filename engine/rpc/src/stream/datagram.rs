@@ -15,7 +15,7 @@ use super::{DATAGRAM, STREAM};
 use crate::ConnectionId;
 use crate::server::draft::Verdict;
 use crate::service::dispatch::{Origin, Route, route};
-use crate::service::reply::Reply;
+use crate::service::reply::{Reply, Room};
 use crate::service::{Repeat, Services};
 use crate::state::Core;
 
@@ -91,7 +91,7 @@ impl Datagrams {
         let mut reply = Reply {
             draft: &mut draft,
             xid,
-            chunks: None,
+            room: Room::Stream,
             inline_len_max,
             space: None,
             payload: &core.pools.payload,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stag_memory::Pool;
-use stag_rpc::{Call, Deferred, Outcome, Placed, Placement, Procedure, Repeat, Reply, Service, Token};
+use stag_rpc::{Call, Deferred, Home, Outcome, Placed, Placement, Procedure, Repeat, Reply, Service, Token};
 use stag_wire::xdr::{Item, Overflow, Reader, Writer};
 
 pub(crate) const PROGRAM: u32 = 0x2000_0042;
@@ -122,6 +122,8 @@ pub(crate) struct Program {
     pub(crate) deferred: Vec<Deferred>,
     /// The engine is about to sleep.
     pub(crate) is_armed: bool,
+    /// Where Calls are executed.
+    pub(crate) home: fn(&Call<'_>) -> Home,
 }
 
 impl Program {
@@ -136,6 +138,7 @@ impl Program {
             abandoned: 0,
             deferred: Vec::new(),
             is_armed: false,
+            home: |_| Home::Here,
         }
     }
 
@@ -264,6 +267,10 @@ impl Service for Program {
             GET_ONE | SHORT | FILL | LATER_FILL => Some(&GIVES_ONE),
             _ => None,
         }
+    }
+
+    fn home(&self, call: &Call<'_>) -> Home {
+        (self.home)(call)
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {

@@ -12,14 +12,16 @@ mod pulls;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use stag_fabric::{Peer, Provider};
 use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
 use stag_proto::responder::{self, CallId, Config, Limits, Payload, Received, Refused, Responder};
-use stag_wire::rpcrdma::SingleChunk;
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, SingleChunk};
 use stag_wire::xdr::{Reader, Reduced};
 
 use crate::ConnectionId;
+use crate::carried::{CarriedRoom, Destination};
 use crate::client::CloseReason;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::fault::fault;
@@ -33,8 +35,8 @@ use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, read_at_once};
 use crate::server::transit::TransitShare;
 use crate::server::usage::Usage;
 use crate::service::call::Placed;
-use crate::service::dispatch::{Origin, Route, Terms, look, route};
-use crate::service::reply::Reply;
+use crate::service::dispatch::{Origin, Route, Terms, destination, look, route};
+use crate::service::reply::{Reply, reply_chunk_len};
 use crate::service::{Repeat, Services, Token};
 use crate::state::Core;
 
@@ -409,6 +411,12 @@ impl Serving {
             return self.refuse(core, id, call.id, Refused::Ineligible);
         }
         let mut terms = Terms::of(run);
+        let origin = Origin { connection: id, slot: call.id.index() as u32, peer, now: core.now };
+        if core.carrier.is_some()
+            && let Some(destination) = destination(core, services, run, &origin)
+        {
+            return self.carry(core, arrived, terms, destination);
+        }
         if procedure.repeat != Repeat::Harmless {
             match look(core, run, stream, items, id, peer) {
                 Known::Nothing => {}
@@ -433,11 +441,49 @@ impl Serving {
                 }
             }
         }
-        let origin = Origin { connection: id, slot: call.id.index() as u32, peer, now: core.now };
         self.answer(core, id, call, message, terms, |reply| match run.call(services, &origin, items, reply) {
             true => Ran::Answered,
             false => Ran::Later(terms),
         })
+    }
+
+    /// Leaves a Call to another reactor. The answer comes late.
+    fn carry<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        arrived: &Arrived<'_>,
+        terms: Terms,
+        destination: Destination,
+    ) -> Result<Ran, CloseReason> {
+        let &Arrived { id, peer, call, message, stream } = arrived;
+        if terms.procedure.has_eligible_items() {
+            return self.answer(core, id, call, message, terms, |reply| {
+                reply.system_error();
+                Ran::Answered
+            });
+        }
+        let header_len = match call.is_plain() {
+            true => HEADER_LEN_MIN,
+            false => match self.responder.plan_reply(call.id, message, &[], 0) {
+                Ok(form) => form.header_len as usize,
+                Err(error) => return self.refuse(core, id, call.id, Refused::Reply(error)),
+            },
+        };
+        let inline_len_max =
+            (self.responder.parameters().reply_threshold as usize).saturating_sub(header_len);
+        let room = CarriedRoom {
+            inline_len_max: inline_len_max as u32,
+            reply_chunk_len: reply_chunk_len(call) as u32,
+            is_stream: false,
+            write_chunks: ArrayVec::new(),
+        };
+        let token = Token { connection: id, slot: call.id.index() as u32, xid: call.xid() };
+        let Some(carrier) = &mut core.carrier else {
+            return Err(fault("a Call is carried by a reactor that is alone"));
+        };
+        carrier.send_call(destination, &token, peer, &room, stream);
+        core.statistics.calls_carried += 1;
+        Ok(Ran::Later(terms))
     }
 
     /// A Call that was left for later is answered. `false`: that Call is gone.

@@ -1,0 +1,376 @@
+//! What a pass does for other reactors, and with what they answered: [`Engine::exchange`].
+
+use std::collections::VecDeque;
+
+use stag_fabric::Provider;
+use stag_runtime::{GroupMember, LaneRecord, ReactorId};
+use stag_wire::rpcrdma::HEADER_LEN_MIN;
+use stag_wire::xdr::Reader;
+
+use super::record::{CarriedCall, CarriedItem, CarriedReply, Ending, Kind, Place, WRITE_CHUNKS_MAX, kind};
+use super::{Attachment, CallLanes, CarriedRoom, Carrier, LaterCall, Neighbour, Parcel, name_elsewhere};
+use crate::engine::Engine;
+use crate::server::draft::Verdict;
+use crate::server::duplicates::Known;
+use crate::service::dispatch::{Origin, Route, Terms, look, route};
+use crate::service::late;
+use crate::service::reply::{Reply, Room, Space};
+use crate::service::{Repeat, Services, Token};
+use crate::state::Core;
+
+/// Records that one pass takes from another reactor at most.
+const EXCHANGE_BURST: usize = 64;
+
+/// Octets of results that stay inline, at most.
+const SPACE_LEN: usize = 8192;
+
+impl Carrier {
+    fn new<P>(lanes: CallLanes, member: Option<GroupMember>, core: &mut Core<P>) -> Carrier {
+        let CallLanes { records, attachments, count, calls_max } = lanes;
+        let neighbour =
+            |_| Neighbour { under_way: 0, backlog: VecDeque::new(), share: core.transit.open(None) };
+        Carrier {
+            own: records.id(),
+            calls_max,
+            records,
+            attachments,
+            neighbours: (0..count).map(neighbour).collect(),
+            member,
+            later: Vec::new(),
+            vacant: Vec::new(),
+            broadcasts: Vec::new(),
+            own_replies: VecDeque::new(),
+            outgoing: Box::default(),
+            incoming: Some(Box::default()),
+            space: vec![0; SPACE_LEN],
+        }
+    }
+
+    /// Takes the next record of one of the others into `record`.
+    #[inline]
+    fn take_record(&mut self, from: ReactorId, record: &mut LaneRecord) -> bool {
+        self.records.from(from).is_some_and(|lane| lane.pop_record(record))
+    }
+
+    /// Takes what belongs to a record that came.
+    fn take_attachment(&mut self, from: ReactorId) -> Attachment {
+        match self.attachments.from(from).and_then(|lane| lane.pop()) {
+            Some(attachment) => attachment,
+            None => unreachable!("an attachment is published before its record"),
+        }
+    }
+
+    /// Another reactor has answered: the next Call that waited can be sent there.
+    #[inline]
+    fn note_answer(&mut self, from: ReactorId) {
+        let neighbour = self.neighbour(from);
+        neighbour.under_way -= 1;
+        if let Some(Parcel { record, attachment }) = neighbour.backlog.pop_front() {
+            neighbour.under_way += 1;
+            self.put(from, &record, attachment);
+        }
+    }
+
+    /// A reactor has executed a Call that all are to execute. `false`: it is no such Call. When all others have, the last one
+    /// is returned.
+    fn note_broadcast(&mut self, token: &Token) -> Option<Option<Parcel>> {
+        let place = self.broadcasts.iter().position(|found| found.token == *token)?;
+        self.broadcasts[place].awaited -= 1;
+        let is_last = self.broadcasts[place].awaited == 0;
+        Some(is_last.then(|| self.broadcasts.swap_remove(place).own))
+    }
+}
+
+impl<P: Provider, S: Services> Engine<P, S> {
+    /// Makes this engine one of a group: services may say that a Call is executed at another reactor ([`Service::home`]).
+    /// Before the first connection. All engines of a group have the same services, in the same order.
+    ///
+    /// [`Service::home`]: crate::Service::home
+    /// `member` is who wakes the others; `None` where nobody sleeps.
+    pub fn join(&mut self, lanes: CallLanes, member: Option<GroupMember>) {
+        assert!(self.core.carrier.is_none(), "an engine is in one group");
+        let reactors = lanes.count;
+        let carrier = Carrier::new(lanes, member, &mut self.core);
+        self.core.deferrals.multiply_limit(reactors);
+        self.core.carrier = Some(Box::new(carrier));
+    }
+
+    /// Executes what other reactors carried here, and takes in what they answered. Returns how much there was.
+    #[inline(never)]
+    pub(crate) fn exchange(&mut self) -> usize {
+        let Some(carrier) = &mut self.core.carrier else { return 0 };
+        let Some(mut record) = carrier.incoming.take() else {
+            unreachable!("a pass exchanges once");
+        };
+        let reactors = carrier.neighbours.len();
+        let mut count = 0;
+        // Another one first in each pass, so that none always waits for the others.
+        for turn in 0..reactors {
+            let Some(from) = ReactorId::new((self.core.pass as usize + turn) % reactors) else { break };
+            for _ in 0..EXCHANGE_BURST {
+                if !self.carrier().take_record(from, &mut record) {
+                    break;
+                }
+                count += 1;
+                self.handle_record(from, &record);
+            }
+        }
+        while let Some(Parcel { record, attachment }) = self.carrier().own_replies.pop_front() {
+            count += 1;
+            let (reply, place) = CarriedReply::decode(&record);
+            self.deliver(&reply, place, &record, attachment);
+        }
+        self.carrier().incoming = Some(record);
+        count
+    }
+
+    fn carrier(&mut self) -> &mut Carrier {
+        match &mut self.core.carrier {
+            Some(carrier) => carrier,
+            None => unreachable!("an engine does not leave its group"),
+        }
+    }
+
+    #[inline]
+    fn handle_record(&mut self, from: ReactorId, record: &LaneRecord) {
+        match kind(record) {
+            Kind::Call => {
+                let call = CarriedCall::decode(record);
+                let attachment = match call.stream {
+                    Place::Attached => Some(self.carrier().take_attachment(from)),
+                    Place::Record { .. } => None,
+                };
+                self.execute(from, &call, record, attachment);
+            }
+            Kind::Reply => {
+                let (reply, place) = CarriedReply::decode(record);
+                let attachment = match place {
+                    Place::Attached => Some(self.carrier().take_attachment(from)),
+                    Place::Record { .. } => None,
+                };
+                self.carrier().note_answer(from);
+                match self.carrier().note_broadcast(&reply.token) {
+                    None => self.deliver(&reply, place, record, attachment),
+                    Some(None) => {}
+                    Some(Some(Parcel { record, attachment })) => {
+                        let own = self.carrier().own;
+                        self.execute(own, &CarriedCall::decode(&record), &record, attachment);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Executes another reactor's Call, or this one's as the last that does.
+    fn execute(
+        &mut self,
+        from: ReactorId,
+        call: &CarriedCall,
+        record: &LaneRecord,
+        attachment: Option<Attachment>,
+    ) {
+        let stream = match (call.stream, &attachment) {
+            (Place::Record { at, len }, _) => &record.octets()[at..at + len],
+            (Place::Attached, Some(Attachment::Octets(octets))) => octets,
+            (Place::Attached, None) => unreachable!("a Call comes with its attachment"),
+        };
+        let Engine { core, services, .. } = self;
+        core.statistics.calls_executed_for_others += 1;
+        let connection = name_elsewhere(from, call.token.connection);
+        let answering = Answering { from, token: call.token, room: &call.room };
+        let routed = route(services, Reader::with_reduced(stream, &call.reduced));
+        let run = match &routed {
+            Route::Run(run) => run,
+            Route::Refuse(refusal) => {
+                return answering.answer_whole(core, |reply| reply.header(refusal));
+            }
+            Route::Drop => return answering.drop(core),
+        };
+        debug_assert!(call.pieces.is_empty(), "what comes by chunk is not carried");
+        let mut items = [];
+        let mut terms = Terms::of(run);
+        let slot = core.carrier.as_ref().map_or(0, |carrier| carrier.later_slot());
+        let token = Token { connection, slot, xid: run.header.xid };
+        let peer = call.peer.as_ref();
+        if run.procedure.repeat != Repeat::Harmless {
+            match look(core, run, stream, &items, connection, peer) {
+                Known::Nothing => {}
+                Known::New(entry) => terms.kept = Some(entry),
+                Known::RunningElsewhere(entry) => {
+                    match core.duplicates.wait(token, entry, &mut core.statistics) {
+                        true => answering.keep(core, token, Terms::ENGINE),
+                        false => answering.drop(core),
+                    }
+                    return;
+                }
+                Known::Running => return answering.drop(core),
+                Known::Answered(kept) => return answering.answer_whole(core, |reply| reply.repeat(&kept)),
+            }
+        }
+        let origin = Origin { connection, slot, peer, now: core.now };
+        let answered = answering.answer(core, terms, |reply| run.call(services, &origin, &mut items, reply));
+        if let Err(pages) = answered {
+            answering.keep(core, token, Terms { pages, ..terms });
+        }
+    }
+
+    /// Hands another reactor's Reply to the connection that its Call came in on.
+    fn deliver(
+        &mut self,
+        reply: &CarriedReply,
+        place: Place,
+        record: &LaneRecord,
+        attachment: Option<Attachment>,
+    ) {
+        let payload = match (place, &attachment) {
+            (Place::Record { at, len }, _) => &record.octets()[at..at + len],
+            (Place::Attached, Some(Attachment::Octets(octets))) => octets,
+            (Place::Attached, None) => unreachable!("a Reply comes with its attachment"),
+        };
+        let Engine { core, connections, streams, .. } = self;
+        match reply.ending {
+            Ending::Dropped => late::drop_call(core, connections, streams, reply.token),
+            // If the connection is gone, so is whoever would want it.
+            _ => _ = late::answer(core, connections, streams, reply.token, |out| out.carried(reply, payload)),
+        }
+    }
+}
+
+/// A carried Call that is to be answered.
+struct Answering<'a> {
+    from: ReactorId,
+    /// Names it where its connection is.
+    token: Token,
+    room: &'a CarriedRoom,
+}
+
+impl Answering<'_> {
+    /// Lets `fill` fill the Reply in, then sends it to where the Call came in, unless `fill` says with `false` that it comes
+    /// later. Then [`Answering::keep`] follows, with the pages that this returns as `Err`.
+    fn answer<P>(
+        &self,
+        core: &mut Core<P>,
+        terms: Terms,
+        fill: impl FnOnce(&mut Reply<'_>) -> bool,
+    ) -> Result<(), u32> {
+        let mut draft = core.draft();
+        let Core { pools, transit, scratch, statistics, deferrals, carrier, duplicates, .. } = core;
+        let Some(carrier) = carrier else { unreachable!("an engine does not leave its group") };
+        let mut space = std::mem::take(&mut carrier.space);
+        let share = &carrier.neighbours[self.from.index()].share;
+        let mut reply = Reply {
+            draft: &mut draft,
+            xid: self.token.xid,
+            room: Room::Carried(self.room),
+            inline_len_max: self.room.inline_len_max as usize + HEADER_LEN_MIN,
+            space: Some(Space { octets: &mut space, messages: None }),
+            payload: &pools.payload,
+            transit: Some((transit, share)),
+            scratch,
+            eligible: terms.procedure.eligible_results,
+            copied_bytes: &mut statistics.copied_bytes,
+            deferrals,
+        };
+        if !fill(&mut reply) {
+            let pages = draft.pages;
+            carrier.space = space;
+            core.put_draft(draft);
+            return Err(pages);
+        }
+        let defect = reply.draft.defect();
+        if defect.is_some() {
+            reply.system_error();
+        }
+        let ending = match draft.verdict {
+            Verdict::Encoded => Ending::Encoded,
+            Verdict::BadChunks => Ending::BadChunks,
+            Verdict::TooLong | Verdict::Empty | Verdict::BadSum(..) => Ending::TooLong,
+        };
+        let is_inline = ending == Ending::Encoded && draft.long.is_empty();
+        let payload = if is_inline { &space[..draft.payload_len] } else { &[] };
+        if let Some(entry) = terms.kept {
+            duplicates.keep_octets(
+                entry,
+                Some(payload).filter(|_| is_inline && draft.items.is_empty()),
+                statistics,
+            );
+        }
+        let items = draft.items.iter().take(WRITE_CHUNKS_MAX).map(|item| CarriedItem {
+            len: item.len,
+            pieces_end: item.pieces_end as u16,
+            is_reduced: item.reduced,
+        });
+        let reply = CarriedReply {
+            token: self.token,
+            ending,
+            is_service: draft.is_service,
+            splice: draft.splice,
+            left_out: draft.left_out,
+            items: items.collect(),
+            pieces: draft.pieces.len() as u16,
+            long: (draft.long.len() as u16, if is_inline { 0 } else { draft.payload_len as u32 }),
+        };
+        carrier.send_reply(self.from, &reply, payload);
+        carrier.space = space;
+        core.put_draft(draft);
+        if let Some(defect) = defect {
+            terms.report(core, defect);
+        }
+        Ok(())
+    }
+
+    /// Answers with what the engine knows.
+    fn answer_whole<P>(&self, core: &mut Core<P>, fill: impl FnOnce(&mut Reply<'_>)) {
+        let answered = self.answer(core, Terms::ENGINE, |reply| {
+            fill(reply);
+            true
+        });
+        debug_assert!(answered.is_ok(), "it is filled in");
+    }
+
+    /// The Call is answered later, under this token.
+    #[cold]
+    fn keep<P>(&self, core: &mut Core<P>, token: Token, terms: Terms) {
+        let call = LaterCall { from: self.from, token: self.token, room: self.room.clone(), terms };
+        if let Some(carrier) = &mut core.carrier {
+            core.transit.expect(&mut carrier.neighbour(self.from).share, terms.pages as usize);
+            carrier.keep_later(token.slot, call);
+        }
+    }
+
+    /// The Call is not answered.
+    #[cold]
+    fn drop<P>(&self, core: &mut Core<P>) {
+        if let Some(carrier) = &mut core.carrier {
+            let reply = CarriedReply::dropped(self.token);
+            carrier.send_reply(self.from, &reply, &[]);
+        }
+    }
+}
+
+/// Another reactor's Call that was left for later is answered. `false`: that Call is gone.
+pub(crate) fn finish<P>(core: &mut Core<P>, token: Token, fill: impl FnOnce(&mut Reply<'_>)) -> bool {
+    let Some(LaterCall { from, token, room, terms }) = take_later(core, token) else { return false };
+    let answering = Answering { from, token, room: &room };
+    let answered = answering.answer(core, terms, |reply| {
+        fill(reply);
+        true
+    });
+    debug_assert!(answered.is_ok(), "it is filled in");
+    true
+}
+
+/// Another reactor's Call that was left for later is not answered at all.
+#[cold]
+pub(crate) fn drop_later<P>(core: &mut Core<P>, token: Token) {
+    if let Some(LaterCall { from, token, room, .. }) = take_later(core, token) {
+        Answering { from, token, room: &room }.drop(core);
+    }
+}
+
+fn take_later<P>(core: &mut Core<P>, token: Token) -> Option<LaterCall> {
+    let carrier = core.carrier.as_mut()?;
+    let call = carrier.take_later(&token)?;
+    core.transit.expect_no_more(&mut carrier.neighbour(call.from).share, call.terms.pages as usize);
+    Some(call)
+}

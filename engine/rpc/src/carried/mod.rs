@@ -1,0 +1,352 @@
+//! Calls that come in at one reactor of a group and are executed at another.
+//!
+//! Each object has one reactor that owns it, its *home* ([`Home`]). A Call about it may come in at any other, the *entry*,
+//! which has the connection. The entry parses the Call and pulls its data, as for any Call; then it carries the Call whole to
+//! the home, where its handler runs; the Reply comes back the same way, and the entry sends it.
+//!
+//! ```text
+//!          entry                                                home
+//!  Receive ─▶ Responder ─▶ pull ─▶ Service::home ──┐
+//!                                  kept as late    │  lane
+//!                                                  └─ Call ───▶ duplicates ─▶ service ─┐
+//!                                  ┌──────────────── Reply ◀───────────────────────────┤
+//!  Writes, Send ◀─ plan ◀──────────┘                            later ─▶ poll_later ───┘
+//! ```
+//!
+//! Connections, credits, chunks and the memory that they take stay at the entry: to it a carried Call is one that is
+//! answered late. What must not be executed twice is remembered at the home ([`Duplicates`](crate::server::duplicates)):
+//! where a Call is executed is a function of its arguments, so one that comes again by another reactor finds the entry.
+//!
+//! # Lanes
+//!
+//! Between each two reactors there is a lane in each direction ([`stag_runtime::lane`]), which nobody else uses: no locks,
+//! and no counts that are shared. A lane holds as many Calls and as many Replies as may be under way; a reactor counts those
+//! that it sent, and the others wait here, in order. So a Reply always finds room, and no reactor waits for another while it
+//! holds something that the other waits for.
+//!
+//! `record.rs` is what a lane carries, `exchange.rs` what a pass does with it.
+
+mod exchange;
+mod record;
+
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+use stag_fabric::Peer;
+use stag_runtime::{GroupMember, LaneMesh, LaneRecord, Lanes, Line, ReactorId};
+use stag_wire::xdr::Reduced;
+
+use crate::ConnectionId;
+use crate::carried::record::CarriedCall;
+use crate::server::pulling::READ_CHUNKS_MAX;
+use crate::server::transit::TransitShare;
+use crate::service::dispatch::Terms;
+use crate::service::{Home, Token};
+pub(crate) use exchange::{drop_later, finish};
+pub(crate) use record::{CarriedReply, CarriedRoom, Ending};
+
+/// In the index of a [`ConnectionId`]: it names a connection of another reactor. No queue pair has it, and no byte stream.
+const CARRIED: u32 = 1 << 29;
+
+/// In the index of such a [`ConnectionId`]: where the reactor's number begins.
+const FROM_SHIFT: u32 = 23;
+
+/// In the index of such a [`ConnectionId`]: it is a byte stream there.
+const FROM_STREAM: u32 = 1 << 22;
+
+/// Connections of a reactor that have names elsewhere at most.
+const INDEX_MASK: u32 = FROM_STREAM - 1;
+
+/// Whether a connection is another reactor's.
+#[inline]
+pub(crate) const fn is_carried(id: ConnectionId) -> bool {
+    id.index >> FROM_SHIFT >= CARRIED >> FROM_SHIFT && id.index < CARRIED << 1
+}
+
+/// What a connection is called at another reactor than its own: the same name for as long as it lives.
+fn name_elsewhere(from: ReactorId, id: ConnectionId) -> ConnectionId {
+    let stream = if crate::stream::is_stream(id) { FROM_STREAM } else { 0 };
+    let index = CARRIED | (from.index() as u32) << FROM_SHIFT | stream | (id.index & INDEX_MASK);
+    ConnectionId { index, generation: id.generation }
+}
+
+/// What goes beside a record, because it is longer than one.
+#[derive(Debug)]
+enum Attachment {
+    /// A Payload stream.
+    Octets(Box<[u8]>),
+}
+
+/// Calls that may be under way from one reactor to another, by default.
+pub const CARRIED_CALLS_MAX: usize = 64;
+
+/// The lanes of a group of reactors, until each has taken its own.
+///
+/// Made before the group runs, and shared with its threads by reference. Each reactor gives its [`CallLanes`] to its
+/// [`Engine`](crate::Engine::join).
+#[derive(Debug)]
+pub struct CallMesh {
+    records: LaneMesh<Line>,
+    attachments: LaneMesh<Attachment>,
+    count: usize,
+    calls_max: usize,
+}
+
+impl CallMesh {
+    /// Lanes for `count` reactors. `calls_max` Calls may be under way from each to each other one; more wait where they came
+    /// in. [`CallMesh::footprint`] is what they take.
+    ///
+    /// # Panics
+    ///
+    /// If `count` is more than [`ReactorId::COUNT_MAX`].
+    #[must_use]
+    pub fn new(count: usize, calls_max: usize) -> CallMesh {
+        let records = records_max(calls_max);
+        CallMesh {
+            records: LaneMesh::new(count, records * LaneRecord::LINES_MAX),
+            attachments: LaneMesh::new(count, records),
+            count,
+            calls_max,
+        }
+    }
+
+    /// Octets of memory of the lanes.
+    #[must_use]
+    pub const fn footprint(count: usize, calls_max: usize) -> usize {
+        let records = records_max(calls_max);
+        let lines = (records * LaneRecord::LINES_MAX).next_power_of_two() * size_of::<Line>();
+        count * count.saturating_sub(1) * (lines + records.next_power_of_two() * size_of::<Attachment>())
+    }
+
+    /// The lanes of one reactor. `None`: they were taken already, or there is no such reactor.
+    #[must_use]
+    pub fn take(&self, reactor: ReactorId) -> Option<CallLanes> {
+        Some(CallLanes {
+            records: self.records.take(reactor)?,
+            attachments: self.attachments.take(reactor)?,
+            count: self.count,
+            calls_max: self.calls_max,
+        })
+    }
+}
+
+/// Records in a lane at most: as many Calls as may be under way, and as many Replies to those of the other side. What was
+/// taken out is free again a quarter of the lane later.
+const fn records_max(calls_max: usize) -> usize {
+    2 * calls_max * 4 / 3 + 1
+}
+
+/// The lanes of one reactor of a group: to each other one, and from it.
+#[derive(Debug)]
+pub struct CallLanes {
+    records: Lanes<Line>,
+    attachments: Lanes<Attachment>,
+    count: usize,
+    calls_max: usize,
+}
+
+/// A record, and what goes beside it.
+#[derive(Debug)]
+struct Parcel {
+    record: Box<LaneRecord>,
+    attachment: Option<Attachment>,
+}
+
+/// What there is of another reactor of the group; of this one, nothing but the share is used.
+struct Neighbour {
+    /// Calls that were sent there, whose Replies are still to come.
+    under_way: usize,
+    /// Calls that wait for others to be answered first.
+    backlog: VecDeque<Parcel>,
+    /// What its Calls hold here of the memory for results.
+    share: TransitShare,
+}
+
+/// A Call of another reactor that is answered later.
+#[derive(Debug)]
+struct LaterCall {
+    from: ReactorId,
+    /// Names it where its connection is.
+    token: Token,
+    room: CarriedRoom,
+    terms: Terms,
+}
+
+/// A Call that all reactors execute.
+struct Broadcast {
+    token: Token,
+    /// Reactors that have not answered yet.
+    awaited: usize,
+    /// For this reactor, which is the last.
+    own: Parcel,
+}
+
+/// What an engine has of the group that it belongs to.
+pub(crate) struct Carrier {
+    pub(crate) own: ReactorId,
+    calls_max: usize,
+    records: Lanes<Line>,
+    attachments: Lanes<Attachment>,
+    /// By number.
+    neighbours: Vec<Neighbour>,
+    /// Who wakes the others; `None` where nobody sleeps, as in simulations.
+    member: Option<GroupMember>,
+    /// Other reactors' Calls that are answered later, by their slots in tokens.
+    later: Vec<Option<LaterCall>>,
+    /// Free places in `later`.
+    vacant: Vec<u32>,
+    broadcasts: Vec<Broadcast>,
+    /// What this reactor answers to itself.
+    own_replies: VecDeque<Parcel>,
+    /// For the record that is being sent.
+    outgoing: Box<LaneRecord>,
+    /// For the record that is being read; taken meanwhile.
+    incoming: Option<Box<LaneRecord>>,
+    /// Where results are encoded.
+    space: Vec<u8>,
+}
+
+impl Carrier {
+    /// Where a Call is executed that `home` says this of, and whose caller's home is `caller`; `None`: here.
+    #[inline]
+    pub(crate) fn destination(&self, home: Home, caller: ReactorId) -> Option<Destination> {
+        match home {
+            Home::Here => None,
+            Home::At(reactor) => self.other(reactor),
+            Home::OfCaller => self.other(caller),
+            Home::Everywhere => (self.neighbours.len() > 1).then_some(Destination::All),
+        }
+    }
+
+    #[inline]
+    fn other(&self, reactor: ReactorId) -> Option<Destination> {
+        (reactor != self.own).then_some(Destination::One(reactor))
+    }
+
+    /// Carries a Call to where it is executed. The Reply comes as a late one.
+    #[inline]
+    pub(crate) fn send_call(
+        &mut self,
+        to: Destination,
+        token: &Token,
+        peer: Option<&Peer>,
+        room: &CarriedRoom,
+        stream: &[u8],
+    ) {
+        let mut record = std::mem::take(&mut self.outgoing);
+        let (reduced, pieces): (ArrayVec<Reduced, READ_CHUNKS_MAX>, ArrayVec<u32, READ_CHUNKS_MAX>) =
+            (ArrayVec::new(), ArrayVec::new());
+        let is_inside = CarriedCall::encode(&mut record, token, peer, room, (&reduced, &pieces), stream);
+        let attachment = || (!is_inside).then(|| Attachment::Octets(stream.into()));
+        match to {
+            Destination::One(to) => self.put_call(to, &record, attachment()),
+            Destination::All => {
+                let (own, all) = (self.own, self.neighbours.len());
+                for to in (0..all).filter_map(ReactorId::new).filter(|to| *to != own) {
+                    self.put_call(to, &record, attachment());
+                }
+                let own = Parcel { record: record.clone(), attachment: attachment() };
+                self.broadcasts.push(Broadcast { token: *token, awaited: all - 1, own });
+            }
+        }
+        self.outgoing = record;
+    }
+
+    #[inline]
+    fn neighbour(&mut self, reactor: ReactorId) -> &mut Neighbour {
+        match self.neighbours.get_mut(reactor.index()) {
+            Some(neighbour) => neighbour,
+            None => panic!("a Call's home is reactor {reactor}, which is not in this group"),
+        }
+    }
+
+    /// Puts a Call into the lane, or behind those that wait.
+    #[inline]
+    fn put_call(&mut self, to: ReactorId, record: &LaneRecord, attachment: Option<Attachment>) {
+        let calls_max = self.calls_max;
+        let neighbour = self.neighbour(to);
+        if neighbour.under_way < calls_max && neighbour.backlog.is_empty() {
+            neighbour.under_way += 1;
+            self.put(to, record, attachment);
+        } else {
+            neighbour.backlog.push_back(Parcel { record: Box::new(record.clone()), attachment });
+        }
+    }
+
+    /// Puts a record into the lane. There is room for as many Calls as may be under way from here, and for a Reply to each of
+    /// those from there.
+    #[inline]
+    fn put(&mut self, to: ReactorId, record: &LaneRecord, attachment: Option<Attachment>) {
+        let is_attached = match attachment {
+            None => true,
+            Some(attachment) => self.attachments.to(to).is_some_and(|lane| lane.push(attachment).is_ok()),
+        };
+        let is_pushed = self.records.to(to).is_some_and(|lane| lane.push_record(record));
+        assert!(is_pushed && is_attached, "a lane has no room for what may be under way");
+    }
+
+    /// Sends a Reply to where its Call came in.
+    fn send_reply(&mut self, to: ReactorId, reply: &CarriedReply, payload: &[u8]) {
+        let mut record = std::mem::take(&mut self.outgoing);
+        let is_inside = reply.encode(&mut record, payload);
+        let attachment = (!is_inside).then(|| Attachment::Octets(payload.into()));
+        if to == self.own {
+            self.own_replies.push_back(Parcel { record: record.clone(), attachment });
+        } else {
+            self.put(to, &record, attachment);
+        }
+        self.outgoing = record;
+    }
+
+    /// Makes known what was put into lanes since the last time, and wakes who sleeps. At the end of a pass, as doorbells are.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        // Attachments first: whoever sees a record finds what belongs to it.
+        let mut reached = self.attachments.publish();
+        reached.insert_all(self.records.publish());
+        if let Some(member) = &self.member {
+            member.ring(reached);
+        }
+    }
+
+    /// Whether other reactors have sent nothing that was not taken in: the look before sleep.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.records.is_empty() && self.own_replies.is_empty()
+    }
+
+    /// Keeps another reactor's Call that is answered later, in the place that [`Carrier::later_slot`] said.
+    fn keep_later(&mut self, slot: u32, call: LaterCall) {
+        match self.vacant.pop() {
+            Some(vacant) => {
+                debug_assert_eq!(vacant, slot);
+                self.later[slot as usize] = Some(call);
+            }
+            None => {
+                debug_assert_eq!(self.later.len(), slot as usize);
+                self.later.push(Some(call));
+            }
+        }
+    }
+
+    /// The place of the next Call that is answered later.
+    fn later_slot(&self) -> u32 {
+        self.vacant.last().copied().unwrap_or(self.later.len() as u32)
+    }
+
+    fn take_later(&mut self, token: &Token) -> Option<LaterCall> {
+        let is_it = |call: &mut LaterCall| {
+            call.token.xid == token.xid
+                && name_elsewhere(call.from, call.token.connection) == token.connection
+        };
+        let call = self.later.get_mut(token.slot as usize)?.take_if(is_it)?;
+        self.vacant.push(token.slot);
+        Some(call)
+    }
+}
+
+/// Where a Call is executed that is not executed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    One(ReactorId),
+    All,
+}

@@ -1,0 +1,497 @@
+//! What travels in a lane: a carried Call, and its Reply, as records of at most [`LaneRecord::LEN_MAX`] octets.
+//!
+//! Both ends are this process, so numbers are in the machine's order, and a record that cannot be read is a defect. What is
+//! longer than a record goes beside it, as an attachment.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use arrayvec::ArrayVec;
+use stag_fabric::Peer;
+use stag_runtime::LaneRecord;
+use stag_wire::xdr::Reduced;
+
+use crate::ConnectionId;
+use crate::server::pulling::READ_CHUNKS_MAX;
+use crate::service::Token;
+
+/// Write chunks of a carried Call at most, as of any Call.
+pub(super) const WRITE_CHUNKS_MAX: usize = 16;
+
+/// What there is for the results of a carried Call, where its connection is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CarriedRoom {
+    /// Octets of Payload stream that stay inline.
+    pub(crate) inline_len_max: u32,
+    /// Octets that the Reply chunk holds; 0 without one.
+    pub(crate) reply_chunk_len: u32,
+    /// It came over a byte stream, which has no chunks.
+    pub(crate) is_stream: bool,
+    /// Octets that each Write chunk holds. Those that cannot be used are left out, with all behind them.
+    pub(crate) write_chunks: ArrayVec<u64, WRITE_CHUNKS_MAX>,
+}
+
+/// A Call that another reactor is to execute.
+#[derive(Debug)]
+pub(super) struct CarriedCall {
+    /// Names it where its connection is.
+    pub(super) token: Token,
+    pub(super) peer: Option<Peer>,
+    pub(super) room: CarriedRoom,
+    /// The data that is not in its Payload stream, and the pieces of memory that each is in.
+    pub(super) reduced: ArrayVec<Reduced, READ_CHUNKS_MAX>,
+    pub(super) pieces: ArrayVec<u32, READ_CHUNKS_MAX>,
+    /// Where its Payload stream is.
+    pub(super) stream: Place,
+}
+
+/// Where octets are that belong to a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the record, from there, so many.
+    Record { at: usize, len: usize },
+    /// In the attachment.
+    Attached,
+}
+
+/// How a carried Call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// There is no Reply: it is being executed already, for the same connection.
+    Dropped,
+    /// The payload is there.
+    Encoded,
+    /// The results fit nowhere: ERR_CHUNK.
+    TooLong,
+    /// Its chunks are not those that the binding allows: ERR_CHUNK.
+    BadChunks,
+}
+
+/// One eligible result of a carried Reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CarriedItem {
+    pub(super) len: u32,
+    pub(super) pieces_end: u16,
+    pub(super) is_reduced: bool,
+}
+
+/// What another reactor answers.
+#[derive(Debug)]
+pub(crate) struct CarriedReply {
+    pub(super) token: Token,
+    pub(crate) ending: Ending,
+    pub(crate) is_service: bool,
+    /// Where in the payload the first reduced result belongs.
+    pub(crate) splice: u32,
+    /// Reduced results that were encoded, and their octets with padding.
+    pub(crate) left_out: (u32, u64),
+    pub(super) items: ArrayVec<CarriedItem, WRITE_CHUNKS_MAX>,
+    /// Pieces of reduced results.
+    pub(super) pieces: u16,
+    /// Pieces of a payload that is not inline, and its octets.
+    pub(super) long: (u16, u32),
+}
+
+/// Kinds of records.
+const CALL: u8 = 1;
+const REPLY: u8 = 2;
+
+/// Flags of a Call's record.
+const STREAM: u8 = 1;
+const ATTACHED: u8 = 2;
+const PEER_V4: u8 = 1 << 4;
+const PEER_V6: u8 = 2 << 4;
+const PEER_PROCESS: u8 = 3 << 4;
+const PEER_MASK: u8 = 3 << 4;
+
+/// Flags of a Reply's record, beside [`ATTACHED`].
+const SERVICE: u8 = 1;
+
+/// Endings in a Reply's record.
+const DROPPED: u8 = 0;
+const ENCODED: u8 = 1;
+const TOO_LONG: u8 = 2;
+const BAD_CHUNKS: u8 = 3;
+
+/// Octets of a Reply's record before its payload.
+const REPLY_HEAD_LEN: usize = 48;
+
+/// Octets of an item in a Reply's record.
+const ITEM_LEN: usize = 8;
+
+/// Octets of payload that a Reply's record holds, with so many items.
+const fn payload_room(items: usize) -> usize {
+    LaneRecord::LEN_MAX - REPLY_HEAD_LEN - items * ITEM_LEN
+}
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Call,
+    Reply,
+}
+
+/// What a record that came is.
+#[inline]
+pub(super) fn kind(record: &LaneRecord) -> Kind {
+    match record.octets().first() {
+        Some(&CALL) => Kind::Call,
+        Some(&REPLY) => Kind::Reply,
+        other => unreachable!("a record of kind {other:?}"),
+    }
+}
+
+/// Writes one record.
+struct Encoder<'a> {
+    octets: &'a mut [u8],
+    at: usize,
+}
+
+impl Encoder<'_> {
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, value: [u8; N]) {
+        self.octets[self.at..self.at + N].copy_from_slice(&value);
+        self.at += N;
+    }
+
+    #[inline(always)]
+    fn u16(&mut self, value: u16) {
+        self.put(value.to_ne_bytes());
+    }
+
+    #[inline(always)]
+    fn u32(&mut self, value: u32) {
+        self.put(value.to_ne_bytes());
+    }
+
+    #[inline(always)]
+    fn u64(&mut self, value: u64) {
+        self.put(value.to_ne_bytes());
+    }
+
+    #[inline(always)]
+    fn token(&mut self, token: &Token) {
+        let Token { connection: ConnectionId { index, generation }, slot, xid } = *token;
+        for word in [index, generation, slot, xid] {
+            self.u32(word);
+        }
+    }
+}
+
+/// Reads one record.
+struct Decoder<'a> {
+    octets: &'a [u8],
+    at: usize,
+}
+
+impl Decoder<'_> {
+    #[inline(always)]
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let found = self.octets[self.at..].first_chunk().copied();
+        self.at += N;
+        found.unwrap_or_else(|| {
+            unreachable!("a record of {} octets ends before {}", self.octets.len(), self.at)
+        })
+    }
+
+    #[inline(always)]
+    fn u16(&mut self) -> u16 {
+        u16::from_ne_bytes(self.take())
+    }
+
+    #[inline(always)]
+    fn u32(&mut self) -> u32 {
+        u32::from_ne_bytes(self.take())
+    }
+
+    #[inline(always)]
+    fn u64(&mut self) -> u64 {
+        u64::from_ne_bytes(self.take())
+    }
+
+    #[inline(always)]
+    fn token(&mut self) -> Token {
+        let connection = ConnectionId { index: self.u32(), generation: self.u32() };
+        Token { connection, slot: self.u32(), xid: self.u32() }
+    }
+}
+
+/// Writes who is at the other end of a connection, and returns what the flags say of it.
+fn encode_peer(encoder: &mut Encoder<'_>, peer: Option<&Peer>) -> u8 {
+    match peer {
+        None => 0,
+        Some(Peer::Address(SocketAddr::V4(address))) => {
+            encoder.put(address.ip().octets());
+            encoder.u32(address.port().into());
+            PEER_V4
+        }
+        Some(Peer::Address(SocketAddr::V6(address))) => {
+            encoder.put(address.ip().octets());
+            encoder.u32(address.scope_id());
+            encoder.u32(address.port().into());
+            PEER_V6
+        }
+        Some(Peer::Process { pid, uid, gid }) => {
+            for word in [*pid, *uid, *gid, 0] {
+                encoder.u32(word);
+            }
+            PEER_PROCESS
+        }
+    }
+}
+
+fn decode_peer(decoder: &mut Decoder<'_>, flags: u8) -> Option<Peer> {
+    let port = |word: u32| u16::try_from(word).unwrap_or_else(|_| unreachable!("a port of {word}"));
+    match flags & PEER_MASK {
+        PEER_V4 => {
+            let ip = Ipv4Addr::from(decoder.take::<4>());
+            Some(Peer::Address(SocketAddr::new(ip.into(), port(decoder.u32()))))
+        }
+        PEER_V6 => {
+            let ip = Ipv6Addr::from(decoder.take::<16>());
+            let scope = decoder.u32();
+            Some(Peer::Address(SocketAddrV6::new(ip, port(decoder.u32()), 0, scope).into()))
+        }
+        PEER_PROCESS => {
+            let peer = Peer::Process { pid: decoder.u32(), uid: decoder.u32(), gid: decoder.u32() };
+            decoder.u32();
+            Some(peer)
+        }
+        _ => None,
+    }
+}
+
+impl CarriedCall {
+    /// Writes a Call. Its Payload stream is copied if there is room for it; `false`: it is to be attached.
+    pub(super) fn encode(
+        record: &mut LaneRecord,
+        token: &Token,
+        peer: Option<&Peer>,
+        room: &CarriedRoom,
+        (reduced, pieces): (&[Reduced], &[u32]),
+        stream: &[u8],
+    ) -> bool {
+        debug_assert_eq!(reduced.len(), pieces.len());
+        let mut encoder = Encoder { octets: record.buffer(), at: 8 };
+        encoder.token(token);
+        encoder.u32(room.inline_len_max);
+        encoder.u32(room.reply_chunk_len);
+        let mut flags = encode_peer(&mut encoder, peer) | if room.is_stream { STREAM } else { 0 };
+        for len in &room.write_chunks {
+            encoder.u64(*len);
+        }
+        for (item, pieces) in reduced.iter().zip(pieces) {
+            for word in [item.position, item.len, *pieces] {
+                encoder.u32(word);
+            }
+        }
+        let (at, end) = (encoder.at, encoder.at + stream.len());
+        let is_inside = end <= LaneRecord::LEN_MAX;
+        if is_inside {
+            encoder.octets[at..end].copy_from_slice(stream);
+        } else {
+            flags |= ATTACHED;
+        }
+        encoder.at = 0;
+        encoder.put([CALL, flags, room.write_chunks.len() as u8, reduced.len() as u8]);
+        encoder.u32(stream.len() as u32);
+        record.set_len(if is_inside { end } else { at });
+        is_inside
+    }
+
+    /// Reads a Call.
+    pub(super) fn decode(record: &LaneRecord) -> CarriedCall {
+        let mut decoder = Decoder { octets: record.octets(), at: 0 };
+        let [_, flags, write_count, reduced_count] = decoder.take();
+        let len = decoder.u32() as usize;
+        let token = decoder.token();
+        let (inline_len_max, reply_chunk_len) = (decoder.u32(), decoder.u32());
+        let peer = decode_peer(&mut decoder, flags);
+        let write_chunks = (0..write_count).map(|_| decoder.u64()).collect();
+        let (mut reduced, mut pieces) = (ArrayVec::new(), ArrayVec::new());
+        for index in 0..reduced_count {
+            reduced.push(Reduced::read_chunk(index.into(), decoder.u32(), decoder.u32()));
+            pieces.push(decoder.u32());
+        }
+        let stream = match flags & ATTACHED {
+            0 => Place::Record { at: decoder.at, len },
+            _ => Place::Attached,
+        };
+        let is_stream = flags & STREAM != 0;
+        let room = CarriedRoom { inline_len_max, reply_chunk_len, is_stream, write_chunks };
+        CarriedCall { token, peer, room, reduced, pieces, stream }
+    }
+}
+
+impl CarriedReply {
+    /// No Reply.
+    pub(super) fn dropped(token: Token) -> CarriedReply {
+        CarriedReply {
+            token,
+            ending: Ending::Dropped,
+            is_service: false,
+            splice: 0,
+            left_out: (0, 0),
+            items: ArrayVec::new(),
+            pieces: 0,
+            long: (0, 0),
+        }
+    }
+
+    /// Writes a Reply. Its payload is copied if there is room for it; `false`: it is to be attached.
+    pub(super) fn encode(&self, record: &mut LaneRecord, payload: &[u8]) -> bool {
+        let is_inside = payload.len() <= payload_room(self.items.len());
+        let payload = if is_inside { payload } else { &[] };
+        let mut encoder = Encoder { octets: record.buffer(), at: 0 };
+        let ending = match self.ending {
+            Ending::Dropped => DROPPED,
+            Ending::Encoded => ENCODED,
+            Ending::TooLong => TOO_LONG,
+            Ending::BadChunks => BAD_CHUNKS,
+        };
+        let flags = if self.is_service { SERVICE } else { 0 } | if is_inside { 0 } else { ATTACHED };
+        encoder.put([REPLY, ending, flags, self.items.len() as u8]);
+        encoder.u32(payload.len() as u32);
+        encoder.token(&self.token);
+        encoder.u32(self.splice);
+        encoder.u32(self.left_out.0);
+        encoder.u64(self.left_out.1);
+        encoder.u16(self.pieces);
+        encoder.u16(self.long.0);
+        encoder.u32(self.long.1);
+        debug_assert_eq!(encoder.at, REPLY_HEAD_LEN);
+        let end = encoder.at + payload.len();
+        encoder.octets[encoder.at..end].copy_from_slice(payload);
+        encoder.at = end;
+        for item in &self.items {
+            encoder.u32(item.len);
+            encoder.u16(item.pieces_end);
+            encoder.u16(item.is_reduced.into());
+        }
+        let end = encoder.at;
+        record.set_len(end);
+        is_inside
+    }
+
+    /// Reads a Reply, and where its payload is.
+    pub(super) fn decode(record: &LaneRecord) -> (CarriedReply, Place) {
+        let mut decoder = Decoder { octets: record.octets(), at: 0 };
+        let [_, ending, flags, item_count] = decoder.take();
+        let len = decoder.u32() as usize;
+        let token = decoder.token();
+        let splice = decoder.u32();
+        let left_out = (decoder.u32(), decoder.u64());
+        let pieces = decoder.u16();
+        let long = (decoder.u16(), decoder.u32());
+        let payload = match flags & ATTACHED {
+            0 => Place::Record { at: decoder.at, len },
+            _ => Place::Attached,
+        };
+        decoder.at += len;
+        let item =
+            |_| CarriedItem { len: decoder.u32(), pieces_end: decoder.u16(), is_reduced: decoder.u16() != 0 };
+        let items = (0..item_count).map(item).collect();
+        let ending = match ending {
+            DROPPED => Ending::Dropped,
+            ENCODED => Ending::Encoded,
+            TOO_LONG => Ending::TooLong,
+            BAD_CHUNKS => Ending::BadChunks,
+            other => unreachable!("a carried Reply that ended as {other}"),
+        };
+        let is_service = flags & SERVICE != 0;
+        (CarriedReply { token, ending, is_service, splice, left_out, items, pieces, long }, payload)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn peers() -> impl Strategy<Value = Option<Peer>> {
+        prop_oneof![
+            Just(None),
+            any::<(u32, u32, u32)>().prop_map(|(pid, uid, gid)| Some(Peer::Process { pid, uid, gid })),
+            any::<(u32, u16)>().prop_map(|(ip, port)| {
+                Some(Peer::Address(SocketAddr::new(Ipv4Addr::from(ip).into(), port)))
+            }),
+            any::<(u128, u16, u32)>().prop_map(|(ip, port, scope)| {
+                Some(Peer::Address(SocketAddrV6::new(ip.into(), port, 0, scope).into()))
+            }),
+        ]
+    }
+
+    fn tokens() -> impl Strategy<Value = Token> {
+        any::<(u32, u32, u32, u32)>().prop_map(|(index, generation, slot, xid)| Token {
+            connection: ConnectionId { index, generation },
+            slot,
+            xid,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_call_comes_as_it_was_sent(
+            token in tokens(),
+            peer in peers(),
+            numbers in any::<(u32, u32, bool)>(),
+            writes in proptest::collection::vec(any::<u64>(), 0..=WRITE_CHUNKS_MAX),
+            reads in proptest::collection::vec(any::<(u32, u32, u32)>(), 0..=READ_CHUNKS_MAX),
+            stream in proptest::collection::vec(any::<u8>(), 0..600),
+        ) {
+            let (inline_len_max, reply_chunk_len, is_stream) = numbers;
+            let write_chunks = writes.into_iter().collect();
+            let room = CarriedRoom { inline_len_max, reply_chunk_len, is_stream, write_chunks };
+            let pieces: Vec<u32> = reads.iter().map(|(.., pieces)| *pieces).collect();
+            let reduced: Vec<Reduced> =
+                (0..).zip(reads).map(|(index, (position, len, _))| Reduced::read_chunk(index, position, len)).collect();
+            let mut record = LaneRecord::new();
+            let is_inside = CarriedCall::encode(&mut record, &token, peer.as_ref(), &room, (&reduced, &pieces), &stream);
+            prop_assert_eq!(kind(&record), Kind::Call);
+            let call = CarriedCall::decode(&record);
+            prop_assert_eq!((call.token, call.peer, call.room), (token, peer, room));
+            prop_assert_eq!(&call.reduced[..], &reduced[..]);
+            prop_assert_eq!(&call.pieces[..], &pieces[..]);
+            match call.stream {
+                Place::Record { at, len } => {
+                    prop_assert!(is_inside);
+                    prop_assert_eq!(&record.octets()[at..at + len], &stream[..]);
+                }
+                Place::Attached => prop_assert!(!is_inside && stream.len() > 200),
+            }
+        }
+
+        #[test]
+        fn a_reply_comes_as_it_was_sent(
+            token in tokens(),
+            ending in 0..4_u8,
+            numbers in any::<(bool, u32, u32, u64, u16, u16, u32)>(),
+            items in proptest::collection::vec(any::<(u32, u16, bool)>(), 0..=WRITE_CHUNKS_MAX),
+            payload in proptest::collection::vec(any::<u8>(), 0..LaneRecord::LEN_MAX),
+        ) {
+            let ending = [Ending::Dropped, Ending::Encoded, Ending::TooLong, Ending::BadChunks][usize::from(ending)];
+            let (is_service, splice, count, octets, pieces, long, long_len) = numbers;
+            let items = items.into_iter().map(|(len, pieces_end, is_reduced)| CarriedItem { len, pieces_end, is_reduced });
+            let mut record = LaneRecord::new();
+            let reply = CarriedReply {
+                token, ending, is_service, splice,
+                left_out: (count, octets),
+                items: items.collect(),
+                pieces,
+                long: (long, long_len),
+            };
+            let is_inside = reply.encode(&mut record, &payload);
+            prop_assert_eq!(is_inside, payload.len() <= payload_room(reply.items.len()));
+            prop_assert_eq!(kind(&record), Kind::Reply);
+            let (found, place) = CarriedReply::decode(&record);
+            prop_assert_eq!((found.token, found.ending, found.is_service), (token, ending, is_service));
+            prop_assert_eq!((found.splice, found.left_out, found.pieces), (splice, (count, octets), pieces));
+            prop_assert_eq!(found.long, (long, long_len));
+            prop_assert_eq!(found.items, reply.items);
+            match place {
+                Place::Record { at, len } => prop_assert_eq!(&record.octets()[at..at + len], &payload[..]),
+                Place::Attached => prop_assert!(!is_inside),
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A group of servers' reactors and their clients, in one thread and one simulated world.
+
+use stag_fabric::sim::{FaultPlan, Violations, World};
+use stag_rpc::{
+    CARRIED_CALLS_MAX, Call, CallId, CallMesh, Chunks, ConnectionEvent, ConnectionId, Home, Request,
+};
+use stag_runtime::{Poller, ReactorId};
+use stag_wire::xdr::{Overflow, Writer};
+
+use crate::support::program::{ECHO, Program};
+use crate::support::{Ended, Node, PASSES_MAX, bytes, opaque, request, small};
+
+pub(crate) struct Group {
+    pub(crate) world: World,
+    pub(crate) reactors: Vec<Node<(Program,)>>,
+    pub(crate) clients: Vec<Node<()>>,
+    connections: Vec<ConnectionId>,
+    /// A small generator: who has the next turn.
+    random: u64,
+    /// Units that the engine of reactor 0 keeps as long as it lives.
+    pub(crate) kept: usize,
+}
+
+/// Where reactor number `index` listens.
+pub(crate) fn address(index: usize) -> String {
+    format!("server{index}")
+}
+
+impl Group {
+    pub(crate) fn new(reactors: usize, home: fn(&Call<'_>) -> Home) -> Group {
+        Group::with_lanes(reactors, CARRIED_CALLS_MAX, home)
+    }
+
+    pub(crate) fn with_lanes(reactors: usize, calls_max: usize, home: fn(&Call<'_>) -> Home) -> Group {
+        Group::in_world(World::new(1, FaultPlan::default()), 1, reactors, calls_max, home)
+    }
+
+    pub(crate) fn in_world(
+        world: World,
+        seed: u64,
+        reactors: usize,
+        calls_max: usize,
+        home: fn(&Call<'_>) -> Home,
+    ) -> Group {
+        let mesh = CallMesh::new(reactors, calls_max);
+        let node = |index| {
+            let mut node = Node::new(&world, "server", small(), 4 << 20, |memory| {
+                let mut program = Program::new(memory.pools.payload.clone());
+                program.home = home;
+                (program,)
+            });
+            let own = ReactorId::new(index).and_then(|own| mesh.take(own)).expect("one of the group");
+            node.engine.join(own, None);
+            node.engine.listen(&address(index)).expect("the address is free");
+            node
+        };
+        let reactors = (0..reactors).map(node).collect();
+        Group { world, reactors, clients: Vec::new(), connections: Vec::new(), random: seed, kept: 0 }
+    }
+
+    /// Adds a client of reactor number `entry`.
+    pub(crate) fn connect(&mut self, entry: usize) -> usize {
+        let mut node = Node::new(&self.world, "client", small(), 4 << 20, |_| ());
+        let connection = node.engine.connect(&address(entry)).expect("the address is fine");
+        self.clients.push(node);
+        self.connections.push(connection);
+        let client = self.clients.len() - 1;
+        let wanted = ConnectionEvent::Established { connection };
+        self.run(|group| group.clients[client].events.contains(&wanted));
+        client
+    }
+
+    pub(crate) fn disconnect(&mut self, client: usize) {
+        self.clients[client].engine.disconnect(self.connections[client]);
+    }
+
+    pub(crate) fn program(&mut self, reactor: usize) -> &mut Program {
+        &mut self.reactors[reactor].engine.services_mut().0
+    }
+
+    /// A Call, after which there is more than one credit.
+    #[track_caller]
+    pub(crate) fn check_alive(&mut self, client: usize) {
+        let call = self.begin(client, request(ECHO), Chunks::default(), |writer| writer.opaque(b"alive?"));
+        assert_eq!(bytes(&self.finish(client, call)), opaque(b"alive?"));
+    }
+
+    /// How many Calls each reactor's handler has got.
+    pub(crate) fn executed(&mut self) -> Vec<u64> {
+        (0..self.reactors.len()).map(|reactor| self.program(reactor).executed).collect()
+    }
+
+    pub(crate) fn draw(&mut self, below: usize) -> usize {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as usize % below
+    }
+
+    /// One pass of each, in an order of its own each time; now and then one has none.
+    pub(crate) fn pass(&mut self) -> usize {
+        let now = self.world.now();
+        let (all, first, missing) = (self.reactors.len(), self.draw(64), self.draw(4 * self.reactors.len()));
+        let mut count = 0;
+        for turn in 0..all {
+            let reactor = (first + turn) % all;
+            if reactor == missing {
+                // What it would have done is still to be done.
+                count += 1;
+            } else {
+                count += self.reactors[reactor].poll(now);
+            }
+        }
+        count + self.clients.iter_mut().map(|client| client.poll(now)).sum::<usize>()
+    }
+
+    fn step(&mut self) -> bool {
+        if self.pass() > 0 {
+            return true;
+        }
+        let servers = self.reactors.iter().map(|reactor| reactor.engine.next_timeout());
+        let clients = self.clients.iter().map(|client| client.engine.next_timeout());
+        let timer = servers.chain(clients).flatten().min();
+        self.world.advance_before(timer)
+    }
+
+    #[track_caller]
+    pub(crate) fn run(&mut self, mut done: impl FnMut(&mut Group) -> bool) {
+        for _ in 0..PASSES_MAX {
+            if done(self) {
+                return;
+            }
+            assert!(self.step() || done(self), "nothing happens any more, and what was awaited did not");
+        }
+        panic!("what was awaited did not happen in {PASSES_MAX} passes");
+    }
+
+    pub(crate) fn run_passes(&mut self, count: usize) {
+        for _ in 0..count {
+            self.pass();
+        }
+    }
+
+    pub(crate) fn begin(
+        &mut self,
+        client: usize,
+        request: Request<'_>,
+        mut chunks: Chunks,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> CallId {
+        let connection = self.connections[client];
+        let call = self.clients[client].engine.call(connection, &request, &mut chunks, encode);
+        call.expect("the Call is begun")
+    }
+
+    #[track_caller]
+    pub(crate) fn finish(&mut self, client: usize, call: CallId) -> Ended {
+        self.run(|group| group.clients[client].done.iter().any(|done| done.call == call));
+        let done = &mut self.clients[client].done;
+        let at = done.iter().position(|done| done.call == call).expect("just seen");
+        Ended::of(done.swap_remove(at))
+    }
+
+    /// The end of a test: ends all connections, and sees that nothing is left anywhere.
+    #[track_caller]
+    pub(crate) fn close(mut self) {
+        for client in 0..self.clients.len() {
+            self.disconnect(client);
+        }
+        self.run(|group| {
+            group.clients.iter().all(|client| client.engine.is_drained())
+                && group.reactors.iter().all(|reactor| reactor.engine.connection_count() == 0)
+        });
+        for reactor in 0..self.reactors.len() {
+            self.program(reactor).release();
+        }
+        self.run(|group| {
+            group.reactors.iter_mut().all(|reactor| reactor.engine.services_mut().0.kept() == 0)
+        });
+        // What was answered to nobody comes back.
+        self.run_passes(200);
+        for client in &mut self.clients {
+            client.done.clear();
+            assert_eq!(client.outstanding(), 0, "a client's buffers: {}", client.memory.ledger);
+        }
+        for (index, reactor) in self.reactors.iter_mut().enumerate() {
+            assert_eq!(reactor.engine.services_mut().0.kept(), 0);
+            let kept = if index == 0 { self.kept } else { 0 };
+            assert_eq!(reactor.outstanding(), kept, "a reactor's buffers: {}", reactor.memory.ledger);
+        }
+        assert_eq!(self.world.violations(), Violations::default());
+    }
+}
