@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::{Resource, geteuid, getrlimit};
 use stag::disk::{Disk, DiskConfig, Method};
 use stag::memory::Pool;
-use stag::nfs::directory::{DirectoryConfig, DirectoryStore, stable_fsid};
+use stag::nfs::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, stable_fsid};
 use stag::nfs::export::{Export, Medium};
 use stag::rpc::Pools;
 
@@ -50,6 +50,8 @@ impl Directories {
             fsid: stable_fsid(&export.path),
             objects_max: objects_max as usize,
             sync: export.sync,
+            // One of its own: a loss in one directory is none in another.
+            verifier: WriteVerifier::default(),
             ..self.config.clone()
         };
         DirectoryStore::new(&config, disk, self.pool.clone()).map_err(Failure::usage)

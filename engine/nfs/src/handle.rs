@@ -82,6 +82,12 @@ impl HandleKey {
     }
 }
 
+/// The file system of a handle, whether or not its tag is right; `None` if it is no handle of ours.
+#[inline]
+pub(crate) fn fsid(handle: &[u8]) -> Option<u64> {
+    words(handle).map(|[fsid, ..]| fsid).ok()
+}
+
 /// A handle as four words: file system, number, generation and tag.
 type Words = [u64; HANDLE_LEN / 8];
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::object;
+use super::verifier::WriteVerifier;
 
 /// What store to make.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct DirectoryConfig {
     /// The directory to serve.
     pub path: PathBuf,
@@ -30,6 +31,8 @@ pub struct DirectoryConfig {
     /// the machine may take back what clients were told is done. Data is not concerned: what is stable or committed
     /// is synced.
     pub sync: bool,
+    /// The write verifier. Stores of the same directory, at several reactors, have the same one.
+    pub verifier: WriteVerifier,
 }
 
 impl DirectoryConfig {
@@ -45,6 +48,7 @@ impl DirectoryConfig {
             trust: Duration::from_secs(1),
             by_handle: true,
             sync: true,
+            verifier: WriteVerifier::default(),
         }
     }
 }

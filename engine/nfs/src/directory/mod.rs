@@ -46,10 +46,10 @@ mod syncs;
 mod transfer;
 mod tree;
 mod unsynced;
+mod verifier;
 mod writing;
 
 use std::cell::RefCell;
-use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, RawFd};
 use std::time::Duration;
 
@@ -80,6 +80,7 @@ use syncs::{Syncs, Target};
 use transfer::Transfers;
 use tree::{Index, Limits, ROOT, Tree};
 use unsynced::Unsynced;
+pub use verifier::WriteVerifier;
 use writing::Writing;
 
 /// The largest file, in bytes: what a kernel's offset can say.
@@ -111,8 +112,7 @@ pub struct DirectoryStore {
     sync: bool,
     /// What the Call in hand changed.
     changed: Vec<Target>,
-    /// The write verifier, as long as nothing was lost.
-    verifier: u64,
+    verifier: WriteVerifier,
     /// Whom every caller is, unless we may act as anybody.
     own: Option<Caller>,
     /// How we act as anybody.
@@ -125,7 +125,7 @@ impl DirectoryStore {
         if config.descriptors_max < 16 {
             return Err(DirectoryError::Descriptors { found: config.descriptors_max });
         }
-        let unsynced = Unsynced::new(config.descriptors_max);
+        let unsynced = Unsynced::new(config.descriptors_max, &config.verifier);
         let kept = Limits {
             objects: config.objects_max.max(64),
             descriptors: config.descriptors_max - unsynced.places(),
@@ -146,9 +146,9 @@ impl DirectoryStore {
         });
         let act_as = |error| DirectoryError::ActAs { path: config.path.clone(), error };
         let users = if own.is_none() { Some(FileUsers::new().map_err(act_as)?) } else { None };
-        let verifier = RandomState::new().hash_one(config.fsid);
-        let syncs = Syncs::new(disk.another());
-        let transfers = Transfers::new(disk, pool, config.reading_max);
+        let verifier = config.verifier.clone();
+        let syncs = Syncs::new(disk.another(), &verifier);
+        let transfers = Transfers::new(disk, pool, config.reading_max, &verifier);
         Ok(DirectoryStore {
             fsid,
             root,
@@ -296,8 +296,7 @@ impl Store for DirectoryStore {
 
     fn write_verifier(&self) -> Verifier {
         // Another one tells clients to write again what they did not commit.
-        let lost = self.transfers.failures() + self.syncs.failures() + self.unsynced.failures();
-        self.verifier.wrapping_add(lost).to_be_bytes()
+        self.verifier.current()
     }
 
     fn attributes(&self, object: ObjectId) -> Result<Attributes, Status> {

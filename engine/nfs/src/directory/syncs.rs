@@ -14,6 +14,7 @@ use stag_disk::{Disk, Sync};
 use stag_wire::nfs3::Status;
 
 use super::object::status;
+use super::verifier::{LossCount, WriteVerifier};
 
 /// An object to sync: its number, and a descriptor of it.
 pub(super) type Target = (u64, Rc<OwnedFd>);
@@ -29,7 +30,7 @@ pub(super) struct Syncs {
     free_waits: Vec<u32>,
     /// Waits that are over.
     done: VecDeque<u32>,
-    failures: u64,
+    failures: LossCount,
 }
 
 /// An object that is synced, or will be; or room for one.
@@ -51,7 +52,7 @@ struct Wait {
 }
 
 impl Syncs {
-    pub(super) fn new(disk: Disk) -> Syncs {
+    pub(super) fn new(disk: Disk, verifier: &WriteVerifier) -> Syncs {
         Syncs {
             disk,
             objects: Vec::new(),
@@ -61,17 +62,12 @@ impl Syncs {
             waits: Vec::new(),
             free_waits: Vec::new(),
             done: VecDeque::new(),
-            failures: 0,
+            failures: LossCount::new(verifier),
         }
     }
 
     pub(super) fn disk(&self) -> &Disk {
         &self.disk
-    }
-
-    /// Syncs that failed: what was written and not synced may be lost each time.
-    pub(super) fn failures(&self) -> u64 {
-        self.failures
     }
 
     /// Begins to wait until all of `targets`, as they are now, are on stable storage. There is at least one. Never
@@ -142,7 +138,9 @@ impl Syncs {
     fn synced(&mut self, index: u32, error: Option<Errno>) {
         let object = &mut self.objects[index as usize];
         // Also one that is done once more: the kernel tells of what it could not write to the first who asks.
-        self.failures += u64::from(error.is_some());
+        if error.is_some() {
+            self.failures.note();
+        }
         if matches!(error, Some(Errno::INTR | Errno::AGAIN | Errno::CANCELED)) {
             // Once more, for all who wait.
             object.next.append(&mut object.now);

@@ -19,6 +19,7 @@ use stag_wire::nfs3::{Stable, Status};
 
 use super::Place;
 use super::object::{is_synchronous, stat, status};
+use super::verifier::{LossCount, WriteVerifier};
 use crate::caller::Caller;
 use crate::store::{Finished, ObjectId, Progress, ReadDone, WriteData, WriteDone};
 
@@ -51,7 +52,7 @@ pub(super) struct Transfers {
     /// Octets of the buffers of READs that are under way, and how many there may be.
     reading: usize,
     reading_max: usize,
-    failures: u64,
+    failures: LossCount,
     /// Transfers that are over so far.
     ended: u64,
     /// The instant of this pass.
@@ -107,7 +108,7 @@ enum What {
 
 impl Transfers {
     /// Transfers by `disk`, with buffers of `pool`; READs take at most `reading_max` octets of them.
-    pub(super) fn new(disk: Disk, pool: Pool, reading_max: usize) -> Transfers {
+    pub(super) fn new(disk: Disk, pool: Pool, reading_max: usize, verifier: &WriteVerifier) -> Transfers {
         Transfers {
             disk,
             pool,
@@ -118,7 +119,7 @@ impl Transfers {
             done: VecDeque::new(),
             reading: 0,
             reading_max,
-            failures: 0,
+            failures: LossCount::new(verifier),
             ended: 0,
             now: Duration::ZERO,
         }
@@ -130,7 +131,7 @@ impl Transfers {
 
     /// Stable WRITEs that failed: what was written and not synced may be lost each time.
     pub(super) fn failures(&self) -> u64 {
-        self.failures
+        self.failures.own()
     }
 
     /// Transfers that are over so far.
@@ -431,7 +432,9 @@ impl Transfers {
             What::Write(Stable::Unstable) => is_synchronous(file),
             What::Write(_) => true,
         };
-        self.failures += u64::from(was_sync);
+        if was_sync {
+            self.failures.note();
+        }
         match error {
             Errno::INTR | Errno::CANCELED => Status::Jukebox,
             error => status(error),

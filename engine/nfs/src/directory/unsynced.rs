@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use super::object::stat;
+use super::verifier::{LossCount, WriteVerifier};
 use crate::store::ObjectId;
 
 /// The most places.
@@ -29,7 +30,7 @@ pub(super) struct Unsynced {
     count: u64,
     /// What each sync under way covers, in the place of its wait.
     syncs: Vec<Option<Coverage>>,
-    failures: u64,
+    failures: LossCount,
 }
 
 struct UnsyncedFile {
@@ -55,11 +56,11 @@ struct Coverage {
 
 impl Unsynced {
     /// Takes its share of the descriptors that a store may keep open.
-    pub(super) fn new(descriptors: usize) -> Unsynced {
+    pub(super) fn new(descriptors: usize, verifier: &WriteVerifier) -> Unsynced {
         let places = (descriptors / OTHERS_SHARE).min(PLACES_MAX);
         // Twice as much as is used, so that the map never grows for what is removed and inserted.
         let files = HashMap::with_capacity(2 * places);
-        Unsynced { files, places, count: 0, syncs: Vec::new(), failures: 0 }
+        Unsynced { files, places, count: 0, syncs: Vec::new(), failures: LossCount::new(verifier) }
     }
 
     /// Descriptors that it may keep.
@@ -73,8 +74,9 @@ impl Unsynced {
     }
 
     /// Syncs that succeeded, but after an error that may have been about data they cover.
-    pub(super) fn failures(&self) -> u64 {
-        self.failures
+    #[cfg(test)]
+    fn failures(&self) -> u64 {
+        self.failures.own()
     }
 
     /// The descriptor through which a file has to be synced, which can also write.
@@ -135,7 +137,9 @@ impl Unsynced {
         let is_covered = covered.writes == Some(file.writes);
         // The verifier has changed, so clients write again what they wrote before; but a WRITE may be under way.
         file.is_suspect = !is_ok && !is_covered;
-        self.failures += u64::from(is_ok && was_suspect);
+        if is_ok && was_suspect {
+            self.failures.note();
+        }
         if is_covered {
             self.files.remove(&covered.object);
         }
@@ -164,7 +168,7 @@ mod tests {
     const B: ObjectId = ObjectId { fileid: 2, generation: 0 };
 
     fn unsynced(objects: &[ObjectId]) -> Unsynced {
-        let mut unsynced = Unsynced::new(16);
+        let mut unsynced = Unsynced::new(16, &WriteVerifier::default());
         for object in objects {
             unsynced.begin_write(*object, Rc::new(File::open("/").unwrap().into()));
         }

@@ -10,6 +10,7 @@
 // the stack, where a pointer to the heap would cost more.
 #![expect(clippy::result_large_err, reason = "RFC 1813's failures carry attributes; see above")]
 
+mod home;
 mod listing;
 mod locking;
 mod mount;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use stag_fabric::Peer;
 use stag_memory::Pool;
 use stag_rpc::{Call, Reply};
-use stag_runtime::WallClock;
+use stag_runtime::{ReactorId, WallClock};
 use stag_wire::nfs3::{Handle, PostOpAttributes, Status, Time, WccAttributes, WccData};
 use stag_wire::xdr::{Decode, Error};
 
@@ -88,9 +89,23 @@ pub enum ExportsError {
     },
 }
 
+/// An export whose files another reactor of the group has.
+#[derive(Clone, Debug)]
+pub struct Elsewhere {
+    /// The export.
+    pub export: Export,
+    /// Its file system id there.
+    pub fsid: u64,
+    /// Who has its files.
+    pub reactor: ReactorId,
+}
+
 /// What is served: exports, each with the store that keeps its files.
 pub struct Exports<S> {
     shares: Vec<(Export, S)>,
+    elsewhere: Vec<Elsewhere>,
+    /// Where locks are kept; `None`: here.
+    locks_at: Option<ReactorId>,
     handles: VerifiedHandles,
     /// For results that have to be in registered memory and are not.
     pool: Pool,
@@ -117,6 +132,8 @@ impl<S: Store> Exports<S> {
         }
         Ok(Exports {
             shares,
+            elsewhere: Vec::new(),
+            locks_at: None,
             handles: VerifiedHandles::new(HandleKey::new()),
             pool,
             waiting: Waiting::default(),
@@ -129,6 +146,33 @@ impl<S: Store> Exports<S> {
     #[must_use]
     pub fn with_key(self, key: HandleKey) -> Exports<S> {
         Exports { handles: VerifiedHandles::new(key), ..self }
+    }
+
+    /// The same exports as one reactor of a group serves them, beside those whose files others have. `locks_at` is the reactor
+    /// that keeps the locks of all. Files in memory belong to one reactor, and a directory is served by all of them: each
+    /// has a store of it, with the same [`WriteVerifier`](crate::directory::WriteVerifier).
+    ///
+    /// # Errors
+    ///
+    /// As [`Exports::new`].
+    pub fn in_group(
+        mut self,
+        elsewhere: Vec<Elsewhere>,
+        locks_at: ReactorId,
+    ) -> Result<Exports<S>, ExportsError> {
+        for Elsewhere { export, fsid, .. } in &elsewhere {
+            for (own, store) in &self.shares {
+                if own.path == export.path {
+                    return Err(ExportsError::SamePath(export.path.clone()));
+                }
+                if store.fsid() == *fsid {
+                    let (first, second) = (own.path.clone(), export.path.clone());
+                    return Err(ExportsError::SameFsid { first, second, fsid: *fsid });
+                }
+            }
+        }
+        (self.elsewhere, self.locks_at) = (elsewhere, Some(locks_at));
+        Ok(self)
     }
 
     /// The exports with their stores.
@@ -146,7 +190,11 @@ impl<S: Store> Exports<S> {
 
     fn find(&self, asker: &Asker<'_>, handle: Handle<'_>) -> Result<Opened, Status> {
         let (fsid, object) = self.handles.open(handle.0)?;
-        let share = self.shares.iter().position(|(_, store)| store.fsid() == fsid).ok_or(Status::Stale)?;
+        let Some(share) = self.shares.iter().position(|(_, store)| store.fsid() == fsid) else {
+            // The second handle of a Call whose first one is of a file here.
+            let is_elsewhere = self.elsewhere.iter().any(|other| other.fsid == fsid);
+            return Err(if is_elsewhere { Status::XDev } else { Status::Stale });
+        };
         let export = &self.shares[share].0;
         if !asker.is_allowed(export) {
             return Err(Status::Acces);
@@ -280,13 +328,14 @@ pub fn services_with_locks<S: Store>(
     locking: SharedLocking,
     registry: Registry,
 ) -> (Nfs<S>, Mount<S>, Nfsacl<S>, Nlm<S>, Nsm, Rpcbind) {
+    let home = exports.home_of_locks();
     let exports = Rc::new(RefCell::new(exports));
     (
         Nfs::new(exports.clone(), time.clone()),
         Mount::new(exports.clone()),
         Nfsacl::new(exports.clone(), time.clone()),
         Nlm::new(exports, locking.clone()),
-        Nsm::new(locking),
+        Nsm::new(locking, home),
         Rpcbind::new(registry, time),
     )
 }

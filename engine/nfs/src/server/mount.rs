@@ -1,7 +1,7 @@
 //! MOUNT version 3. It keeps no list of who mounted what: nobody could trust it (clients come and go without a
 //! word), and peers could make it grow. DUMP shows an empty one.
 
-use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service};
+use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service};
 use stag_wire::mount3::{
     self, Flavors, MntOk, MntReply, PATH_LEN_MAX, PathArguments, Procedure, Status, encode_export,
     encode_exports_end,
@@ -12,6 +12,7 @@ use stag_wire::rpc::flavor;
 use super::{Asker, Exports, SharedExports, decode};
 use crate::binding;
 use crate::caller::Caller;
+use crate::export::Export;
 use crate::handle::HANDLE_LEN;
 use crate::store::Store;
 
@@ -50,6 +51,13 @@ impl<S: Store> Service for Mount<S> {
 
     fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {
         BOUND.get(usize::try_from(procedure).ok()?)
+    }
+
+    fn home(&self, call: &Call<'_>) -> Home {
+        match Procedure::from_number(call.procedure) {
+            Some(Procedure::Mnt) => self.exports.borrow().home_of_path(call),
+            _ => Home::Here,
+        }
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
@@ -109,7 +117,7 @@ fn find<S: Store>(exports: &Exports<S>, asker: &Asker<'_>, path: &[u8]) -> Resul
 }
 
 /// What of `path` is below `export`; `None` if it is elsewhere.
-fn rest<'p>(export: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+pub(super) fn rest<'p>(export: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     if export == b"/" {
         return path.first().filter(|first| **first == b'/').map(|_| path);
     }
@@ -131,13 +139,11 @@ fn mount_status(status: NfsStatus) -> Status {
 
 fn export<S: Store>(exports: &Exports<S>, reply: &mut Reply<'_>) {
     // Groups are text on the wire; made here, not per Call of importance.
-    let groups: Vec<Vec<String>> = exports
-        .shares
-        .iter()
-        .map(|(export, _)| export.clients.iter().map(ToString::to_string).collect())
-        .collect();
+    let all: Vec<&Export> = exports.all().collect();
+    let groups: Vec<Vec<String>> =
+        all.iter().map(|export| export.clients.iter().map(ToString::to_string).collect()).collect();
     reply.success(|writer| {
-        for ((export, _), groups) in exports.shares.iter().zip(&groups) {
+        for (export, groups) in all.iter().zip(&groups) {
             let groups = groups.iter().map(|group| Name(group.as_bytes()));
             encode_export(writer, Name(export.path.as_bytes()), groups)?;
         }

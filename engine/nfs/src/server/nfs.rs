@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_memory::Shared;
-use stag_rpc::{Call, Outcome, Procedure as Bound, Repeat, Reply, Service, Token};
+use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Repeat, Reply, Service, Token};
 use stag_wire::nfs3::{
     self, AccessArguments, AccessOk, AccessReply, CreateArguments, CreateOk, CreateReply, Failure,
     FsinfoArguments, FsinfoOk, FsinfoReply, FsstatArguments, FsstatOk, FsstatReply, GetattrArguments,
@@ -88,6 +88,16 @@ impl<S: Store> Service for Nfs<S> {
 
     fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {
         BOUND.get(usize::try_from(procedure).ok()?)
+    }
+
+    fn home(&self, call: &Call<'_>) -> Home {
+        let writes = match Procedure::from_number(call.procedure) {
+            // It has to hear of what was lost where the data was written.
+            Some(Procedure::Commit) => true,
+            Some(procedure) => BOUND[procedure as usize].repeat != Repeat::Harmless,
+            None => false,
+        };
+        self.exports.borrow().home_of_object(call, writes)
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service, Token};
+use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service, Token};
 use stag_wire::nfs3::{Failure, PostOpAttributes, Status, Time};
 use stag_wire::nfsacl::{
     self, Entry, GetaclArguments, Procedure, SetaclArguments, SetaclOk, SetaclReply, encode_acl, kind, mask,
@@ -49,6 +49,11 @@ impl<S: Store> Service for Nfsacl<S> {
 
     fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {
         BOUND.get(usize::try_from(procedure).ok()?)
+    }
+
+    fn home(&self, call: &Call<'_>) -> Home {
+        let writes = call.procedure == Procedure::Setacl as u32;
+        self.exports.borrow().home_of_object(call, writes)
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {

@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_fabric::Peer;
-use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service, Token};
+use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service, Token};
 use stag_wire::nfs3::{FileType, Handle, Status as NfsStatus, access};
 use stag_wire::nlm4::{
     self, CancelArguments, FreeAllArguments, Holder, Lock, LockArguments, Object, Procedure, Results,
@@ -81,6 +81,10 @@ impl<S: Store> Service for Nlm<S> {
 
     fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {
         BOUND.get(usize::try_from(procedure).ok()?)?.as_ref()
+    }
+
+    fn home(&self, _: &Call<'_>) -> Home {
+        self.exports.borrow().home_of_locks()
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {

@@ -1,7 +1,7 @@
 //! NSM version 1: hosts tell that they restarted, and what they had locked is freed. We monitor nobody for others:
 //! who has locks here is told when we restart, without having asked.
 
-use stag_rpc::{Call, Outcome, Procedure as Bound, Reply, Service};
+use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service};
 use stag_wire::nsm::{
     self, MonArguments, MonitorId, NotifyArguments, Procedure, Requester, StatArguments, StatResults, State,
 };
@@ -12,6 +12,8 @@ use super::{SharedLocking, decode};
 /// The service NSM version 1.
 pub struct Nsm {
     locking: SharedLocking,
+    /// Where the locks are.
+    home: Home,
 }
 
 /// All but SM_NOTIFY may be called again.
@@ -26,8 +28,8 @@ static BOUND: [Bound; Procedure::COUNT] = [
 ];
 
 impl Nsm {
-    pub(super) fn new(locking: SharedLocking) -> Nsm {
-        Nsm { locking }
+    pub(super) fn new(locking: SharedLocking, home: Home) -> Nsm {
+        Nsm { locking, home }
     }
 }
 
@@ -42,6 +44,10 @@ impl Service for Nsm {
 
     fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {
         BOUND.get(usize::try_from(procedure).ok()?)
+    }
+
+    fn home(&self, _: &Call<'_>) -> Home {
+        self.home
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
