@@ -2,6 +2,7 @@
 
 mod json;
 mod text;
+mod version2;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -20,6 +21,8 @@ use crate::values::count;
 #[command(
     after_help = "Reads pcap and pcapng; iWARP over TCP and RoCEv2. A line shows frame, seconds, connection and \
     direction of a message (> from the client, < from the server), then its header and what it carries. \
+    RPC-over-RDMA 1 in both directions, with Replies that their Requester pulls; and 2 as of June 2016 with its \
+    characteristics and transmissions. \
     A broken rule is named by its number in engine/spec behind a !. Status: 0, no rule is broken; 1, one is; 2, the \
     file cannot be read.\n\n\
     Examples: stag dump nfs.pcap\n          tcpdump -w - port 20049 | stag dump -\n          stag dump --json nfs.pcapng | jq .rpc"

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use stag_wire::rpcrdma::{Header, Segment};
+use stag_wire::rpcrdma::{self, HeaderLists, Segment};
 use stag_wire::xdr::Reduced;
 
 use crate::check::Violations;
-use crate::event::{ChunkKind, ChunkUse};
+use crate::event::{ChunkKind, ChunkUse, Context};
 use crate::program::Rpc;
 
 /// Octets of one chunk that are kept at most.
@@ -23,7 +23,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    fn new(kind: ChunkKind, segments: Vec<Segment>, keep_data: bool) -> Chunk {
+    pub(crate) fn new(kind: ChunkKind, segments: Vec<Segment>, keep_data: bool) -> Chunk {
         let offered = segments.iter().map(|segment| u64::from(segment.length)).sum();
         let gathers = keep_data || matches!(kind, ChunkKind::Read { position: 0 } | ChunkKind::Reply);
         let usage = ChunkUse { kind, offered, operations: 0, moved: 0, data: Vec::new() };
@@ -69,6 +69,31 @@ pub(crate) struct Call {
     pub(crate) is_perhaps_answered: bool,
     /// Counts up on a connection: the oldest one is given up when there are too many.
     pub(crate) age: u64,
+    /// Its version of RPC-over-RDMA.
+    pub(crate) version: u32,
+    /// Credits that it takes: its transmissions.
+    pub(crate) credits: u32,
+    /// What the Requester wants of its results, if it said so: version 2's transmissions.
+    pub(crate) wanted: Option<Wanted>,
+}
+
+/// What the first transmission of a Call says about its Reply.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// Receives for continuations of the Reply.
+    pub(crate) receives: u32,
+    pub(crate) directions: Vec<WantedItem>,
+}
+
+/// What a Requester wants of one eligible result.
+#[derive(Debug)]
+pub(crate) struct WantedItem {
+    /// A shorter one stays in the Payload stream.
+    pub(crate) min_len: u32,
+    /// It may be placed in the Requester's Receives.
+    pub(crate) takes_buffers: bool,
+    /// The Call's chunk whose segments it may be written to.
+    pub(crate) chunk: Option<usize>,
 }
 
 /// What is needed to report a Call later.
@@ -79,20 +104,20 @@ pub(crate) struct Waiting {
 }
 
 /// Collects the chunks that a header offers.
-pub(crate) fn chunks(header: &Header<'_>, keep_data: bool) -> Vec<Chunk> {
+pub(crate) fn chunks(lists: &HeaderLists<'_>, keep_data: bool) -> Vec<Chunk> {
     let mut reads: Vec<(u32, Vec<Segment>)> = Vec::new();
-    for entry in header.read_list() {
+    for entry in lists.read_list() {
         match reads.iter_mut().find(|(position, _)| *position == entry.position) {
             Some((_, segments)) => segments.push(entry.segment),
             None => reads.push((entry.position, vec![entry.segment])),
         }
     }
     let reads = reads.into_iter().map(|(position, segments)| (ChunkKind::Read { position }, segments));
-    let writes = header
+    let writes = lists
         .write_list()
         .enumerate()
         .map(|(index, chunk)| (ChunkKind::Write { index }, chunk.segments().collect()));
-    let reply = header.reply_chunk().map(|chunk| (ChunkKind::Reply, chunk.segments().collect()));
+    let reply = lists.reply_chunk().map(|chunk| (ChunkKind::Reply, chunk.segments().collect()));
     let all = reads.chain(writes).chain(reply);
     all.map(|(kind, segments)| Chunk::new(kind, segments, keep_data)).collect()
 }
@@ -103,6 +128,23 @@ fn short(len: u64) -> u32 {
 }
 
 impl Call {
+    /// A Call of version 1 that takes one credit.
+    pub(crate) fn new(cx: &Context<'_>, chunks: Vec<Chunk>, octets: Vec<u8>, age: u64) -> Call {
+        Call {
+            frame: cx.frame,
+            time: cx.time,
+            chunks,
+            rpc: None,
+            octets,
+            waits: None,
+            is_perhaps_answered: false,
+            age,
+            version: rpcrdma::VERSION,
+            credits: 1,
+            wanted: None,
+        }
+    }
+
     /// Octets that are held for it, roughly.
     pub(crate) fn held(&self) -> usize {
         let chunks = self.chunks.iter().map(|chunk| 256 + 96 * chunk.segments.len() + chunk.usage.data.len());
@@ -138,7 +180,7 @@ impl Call {
     }
 
     /// Returns the Write chunks, with what the Reply says was written to each, as the codec of results takes them.
-    pub(crate) fn reduced_results(&self, reply: &Header<'_>) -> Vec<Reduced> {
+    pub(crate) fn reduced_results(&self, reply: &HeaderLists<'_>) -> Vec<Reduced> {
         let mut returned = reply.write_list();
         self.chunks
             .iter()

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use stag_wire::rpc;
-use stag_wire::rpcrdma::{Error, Header, Procedure, Segment};
+use stag_wire::rpcrdma::{Error, Header, HeaderLists, Procedure, Segment};
 use stag_wire::xdr::Error as XdrError;
 
 use crate::call::{Call, Chunk};
@@ -126,7 +126,13 @@ fn xdr_rule(error: XdrError) -> &'static str {
 }
 
 /// Compares the chunks that a Reply returns with those that its Call offered, and with what was written to them.
-pub(crate) fn returned_chunks(call: &Call, reply: &Header<'_>, complete: bool, to: &mut Violations) {
+pub(crate) fn returned_chunks(
+    call: &Call,
+    reply: &HeaderLists<'_>,
+    is_long: bool,
+    complete: bool,
+    to: &mut Violations,
+) {
     let is_write = |chunk: &&Chunk| matches!(chunk.usage.kind, ChunkKind::Write { .. });
     let offered = call.chunks.iter().filter(is_write);
     let returned = reply.write_chunk_count();
@@ -140,7 +146,7 @@ pub(crate) fn returned_chunks(call: &Call, reply: &Header<'_>, complete: bool, t
     let offered = call.chunks.iter().find(|chunk| chunk.usage.kind == ChunkKind::Reply);
     match (offered, reply.reply_chunk()) {
         (Some(chunk), Some(found)) => returned_chunk("Reply chunk", chunk, found.segments(), complete, to),
-        (Some(_), None) if reply.procedure() == Procedure::Nomsg => {
+        (Some(_), None) if is_long => {
             to.add("8166-4.3.3-c", "the Reply chunk does not come back");
         }
         (None, Some(_)) => to.add("8166-4.3.3-c", "a Reply chunk comes back that was not offered"),
@@ -148,7 +154,7 @@ pub(crate) fn returned_chunks(call: &Call, reply: &Header<'_>, complete: bool, t
     }
 }
 
-fn returned_chunk(
+pub(crate) fn returned_chunk(
     name: &str,
     chunk: &Chunk,
     found: impl ExactSizeIterator<Item = Segment>,

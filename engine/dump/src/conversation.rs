@@ -7,12 +7,17 @@
 use std::collections::{HashMap, VecDeque};
 
 use stag_wire::cm_private_data::{self, InlineThresholds, PrivateData};
-use stag_wire::rpcrdma::{Direction, Header, NFS_PORT, Procedure};
+use stag_wire::reliable_reply::{self, ReliableReplies, ReliableReply};
+use stag_wire::rpcrdma::{Direction, Fixed, HeaderLists, NFS_PORT, Procedure};
+use stag_wire::rpcrdma2;
 
 use crate::call::{self, Call, Waiting};
 use crate::check::{self, Violations};
-use crate::event::{Answered, ChunkKind, ChunkUse, Context, EventKind, Message, Side, Violation};
+use crate::event::{ChunkKind, Context, EventKind, Extension, Message, Side};
 use crate::program::{self, Rpc};
+use crate::pulled::ExposedReply;
+use crate::report::{report, report_answer, seen, target_of};
+use crate::version2::Speaker;
 
 /// Calls of one side that wait for their Replies at most; beyond, the oldest one is given up.
 const CALLS_MAX: usize = 4096;
@@ -30,6 +35,8 @@ struct Exposure {
     xid: u32,
     chunk: usize,
     segment: usize,
+    /// It belongs to a Reply that the Requester is to pull.
+    is_reply: bool,
 }
 
 /// An RDMA Read that was asked for.
@@ -43,16 +50,34 @@ pub(crate) struct Read {
     source: Option<(Exposure, u64)>,
 }
 
+/// A message with chunk lists, of whichever version.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parts<'a> {
+    pub(crate) version: u32,
+    pub(crate) xid: u32,
+    pub(crate) credits: u32,
+    /// The Payload stream is in a chunk.
+    pub(crate) is_long: bool,
+    pub(crate) lists: HeaderLists<'a>,
+    /// What follows the header.
+    pub(crate) payload: &'a [u8],
+}
+
 /// One side, as a Requester of Calls and as an initiator of RDMA Reads.
 #[derive(Debug, Default)]
-struct Party {
-    calls: HashMap<u32, Call>,
+pub(crate) struct Party {
+    pub(crate) calls: HashMap<u32, Call>,
+    /// Its Replies that the other side has not said to have pulled, as a Responder.
+    pub(crate) exposed: HashMap<u32, ExposedReply>,
     exposures: HashMap<u32, Vec<Exposure>>,
     reads: VecDeque<Read>,
     /// The largest grant so far: a Requester may not know yet that it was lowered.
-    granted: Option<u32>,
+    pub(crate) granted: Option<u32>,
     /// Its set-up message was seen, with or without RFC 8797's block.
     told: Option<Option<PrivateData>>,
+    reliable_reply: Option<ReliableReply>,
+    /// What it said of itself, and has begun to say, in version 2.
+    pub(crate) speaker: Speaker,
 }
 
 /// Whether the Sends are RPC-over-RDMA.
@@ -65,17 +90,19 @@ enum Protocol {
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Conversation {
-    parties: [Party; 2],
+    pub(crate) parties: [Party; 2],
     protocol: Protocol,
     /// All of it was captured so far.
     whole: bool,
     /// `whole`, and nothing is known to be late.
-    complete: bool,
-    keep_data: bool,
+    pub(crate) complete: bool,
+    pub(crate) keep_data: bool,
     /// It was told that a grant is absurd.
     is_lavish: bool,
+    /// Messages of version 1 were exchanged.
+    pub(crate) speaks_version_1: bool,
     next_age: u64,
-    held: usize,
+    pub(crate) held: usize,
 }
 
 /// Which way an RDMA operation goes, to find the chunk that it may use.
@@ -94,6 +121,7 @@ impl Conversation {
             complete: !midway,
             keep_data,
             is_lavish: false,
+            speaks_version_1: false,
             next_age: 0,
             held: 0,
         }
@@ -149,6 +177,7 @@ impl Conversation {
     pub(crate) fn private_data(&mut self, from: Side, octets: &[u8]) -> Option<PrivateData> {
         let found = PrivateData::find(octets);
         self.parties[from.index()].told = Some(found);
+        self.parties[from.index()].reliable_reply = ReliableReply::find(octets);
         if found.is_some() {
             self.protocol = Protocol::RpcRdma;
         }
@@ -156,25 +185,35 @@ impl Conversation {
     }
 
     /// What both sides agreed on, seen from `from`, if both were heard.
-    fn thresholds(&self, from: Side) -> Option<InlineThresholds> {
+    pub(crate) fn thresholds(&self, from: Side) -> Option<InlineThresholds> {
         let own = self.parties[from.index()].told?.unwrap_or(PrivateData::ABSENT);
         let peer = self.parties[from.other().index()].told?;
         Some(cm_private_data::inline_thresholds(&own, peer.as_ref()))
     }
 
+    /// What both sides agreed on about replies of any size, seen from `from`.
+    pub(crate) fn reliable_replies(&self, from: Side) -> ReliableReplies {
+        let told = |side: Side| self.parties[side.index()].reliable_reply;
+        reliable_reply::agree(told(from).as_ref(), told(from.other()).as_ref())
+    }
+
     /// Takes a whole Send.
     pub(crate) fn send(&mut self, cx: &mut Context<'_>, from: Side, octets: &[u8], invalidated: Option<u32>) {
-        let header = Header::parse(octets);
-        match (&header, self.protocol) {
-            (Ok(_), _) => self.protocol = Protocol::RpcRdma,
-            (Err(_), Protocol::Unknown) => {
-                cx.totals.other_sends += 1;
-                return;
-            }
-            (Err(_), Protocol::RpcRdma) => {}
+        let seen = seen(from, octets, invalidated);
+        let is_message = seen.header.is_ok() || matches!(seen.extension, Some(Extension::Version2 { .. }));
+        if is_message {
+            self.protocol = Protocol::RpcRdma;
+        } else if self.protocol == Protocol::Unknown {
+            cx.totals.other_sends += 1;
+            return;
         }
         cx.totals.messages += 1;
         let mut violations = Violations::default();
+        if Fixed::parse(octets).is_ok_and(|(fixed, _)| fixed.version == rpcrdma2::VERSION)
+            && seen.header.is_err()
+        {
+            return self.send_version_2(cx, &seen, violations);
+        }
         let thresholds = self.thresholds(from);
         if let Some(thresholds) = &thresholds
             && octets.len() as u64 > u64::from(thresholds.send)
@@ -182,52 +221,107 @@ impl Conversation {
             let (len, limit) = (octets.len(), thresholds.send);
             violations.add("8166-4.2.4-d", format_args!("{len} octets inline, the threshold is {limit}"));
         }
-        let (header, payload) = match header {
+        if let Some(Extension::Done(done)) = seen.extension
+            && self.reliable_replies(from).pull_max > 0
+        {
+            return self.done(cx, &seen, done, violations);
+        }
+        let (header, payload) = match seen.header {
             Ok(parts) => parts,
             Err(error) => {
                 violations.header(&error);
-                let header = Err(error);
-                return report(cx, &Message { octets, invalidated, ..empty(from, header) }, violations);
+                return report(cx, &seen, violations);
             }
         };
+        let parts = Parts {
+            version: header.version(),
+            xid: header.xid(),
+            credits: header.credits(),
+            is_long: header.procedure() == Procedure::Nomsg,
+            lists: header.lists(),
+            payload,
+        };
+        let is_exposed = self.reliable_replies(from).expose_max > 0 && header.procedure() == Procedure::Nomsg;
+        if !matches!(header.procedure(), Procedure::Error(_)) {
+            self.speaks_version_1 = true;
+        }
+        if is_exposed && header.has_position_zero() {
+            self.check_invalidated(&seen, parts.xid, &mut violations);
+            return self.expose(cx, &seen, &parts, violations);
+        }
         match header.direction(payload) {
-            Some(Direction::Call) => self.call(cx, from, octets, &header, payload, invalidated, violations),
-            Some(Direction::Reply | Direction::Error) => {
-                if let Some(handle) = invalidated {
-                    // Linux's server says that it does not, and does: what counts is that the Requester is ready.
-                    let told = self.parties[from.other().index()].told;
-                    let allowed = told.is_none_or(|told| told.is_some_and(|told| told.remote_invalidation));
-                    self.check_invalidation(from, header.xid(), handle, allowed, &mut violations);
+            Some(Direction::Call) => {
+                if let Err(error) = header.check_call(payload) {
+                    violations.header(&error);
                 }
-                self.reply(cx, from, octets, &header, payload, invalidated, violations);
+                self.call(cx, &seen, &parts, violations);
+            }
+            Some(Direction::Reply) => {
+                self.check_invalidated(&seen, parts.xid, &mut violations);
+                if let Err(error) = header.check_reply(payload) {
+                    violations.header(&error);
+                }
+                self.reply(cx, &seen, &parts, violations);
+            }
+            Some(Direction::Error) => {
+                self.check_invalidated(&seen, parts.xid, &mut violations);
+                self.error(cx, &seen, parts.xid, violations);
             }
             None => {
                 violations.no_direction(&header, payload);
-                let message = Message { octets, invalidated, ..empty(from, Ok((header, payload))) };
-                report(cx, &message, violations);
+                report(cx, &seen, violations);
             }
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one message, in its parts")]
-    fn call(
+    /// Checks the handle that came to be invalidated with a Reply.
+    pub(crate) fn check_invalidated(&self, seen: &Message<'_>, xid: u32, violations: &mut Violations) {
+        let Some(handle) = seen.invalidated else { return };
+        // Linux's server says that it does not, and does: what counts is that the Requester is ready.
+        let told = self.parties[seen.from.other().index()].told;
+        let allowed = told.is_none_or(|told| told.is_some_and(|told| told.remote_invalidation));
+        self.check_invalidation(seen.from, xid, handle, allowed, violations);
+    }
+
+    /// Takes a Call whose header was checked.
+    pub(crate) fn call(
+        &mut self,
+        cx: &mut Context<'_>,
+        seen: &Message<'_>,
+        parts: &Parts<'_>,
+        mut violations: Violations,
+    ) {
+        let (from, xid) = (seen.from, parts.xid);
+        self.check_new_call(cx, from, xid, parts.credits, &mut violations);
+        let octets = if self.keep_data { seen.octets.to_vec() } else { Vec::new() };
+        let mut call = Call::new(cx, call::chunks(&parts.lists, self.keep_data), octets, self.take_age());
+        call.version = parts.version;
+        self.check_credits(from, 1, &mut violations);
+        if parts.is_long {
+            call.octets = seen.octets.to_vec();
+            call.waits = Some(Waiting { invalidated: seen.invalidated, violations });
+        } else {
+            let (rpc, problem) = program::read_call(parts.payload, &call.reduced_arguments());
+            violations.call_payload(problem);
+            call.rpc = rpc;
+            report(cx, &Message { rpc: rpc.as_ref(), ..*seen }, violations);
+        }
+        self.begin_call(cx, from, xid, call);
+    }
+
+    /// Counts a Call, and checks what its header says of credits and xid. One with this xid that was not answered ends.
+    pub(crate) fn check_new_call(
         &mut self,
         cx: &mut Context<'_>,
         from: Side,
-        octets: &[u8],
-        header: &Header<'_>,
-        payload: &[u8],
-        invalidated: Option<u32>,
-        mut violations: Violations,
+        xid: u32,
+        credits: u32,
+        violations: &mut Violations,
     ) {
         cx.totals.calls += 1;
-        if let Err(error) = header.check_call(payload) {
-            violations.header(&error);
-        }
-        if header.credits() == 0 {
+        if credits == 0 {
             violations.add("8166-X-8", "a Call that asks for 0 credits");
         }
-        let xid = header.xid();
         if self.parties[from.index()].calls.contains_key(&xid) {
             if self.complete {
                 violations
@@ -235,54 +329,41 @@ impl Conversation {
             }
             self.end_call(cx, from, xid);
         }
-        let mut call = Call {
-            frame: cx.frame,
-            time: cx.time,
-            chunks: call::chunks(header, self.keep_data),
-            rpc: None,
-            octets: if self.keep_data { octets.to_vec() } else { Vec::new() },
-            waits: None,
-            is_perhaps_answered: false,
-            age: self.next_age,
-        };
+    }
+
+    /// The place of the next Call in the order of the connection.
+    pub(crate) fn take_age(&mut self) -> u64 {
         self.next_age += 1;
-        if header.procedure() == Procedure::Msg {
-            let (rpc, problem) = program::read_call(payload, &call.reduced_arguments());
-            violations.call_payload(problem);
-            call.rpc = rpc;
-            self.check_credits(from, &mut violations);
-            let message =
-                Message { octets, invalidated, rpc: rpc.as_ref(), ..empty(from, Ok((*header, payload))) };
-            report(cx, &message, violations);
-        } else {
-            self.check_credits(from, &mut violations);
-            call.octets = octets.to_vec();
-            call.waits = Some(Waiting { invalidated, violations });
-        }
-        self.begin_call(cx, from, xid, call);
+        self.next_age - 1
     }
 
     /// Checks that one more Call is within the grant.
-    fn check_credits(&self, from: Side, violations: &mut Violations) {
+    pub(crate) fn check_credits(&self, from: Side, credits: u32, violations: &mut Violations) {
         if !self.complete {
             return;
         }
         let party = &self.parties[from.index()];
-        let in_flight = party.calls.len() as u64 + 1;
+        // Calls take one each, but for version 2's of several transmissions (RTR-X-8).
+        let continued = party.calls.values().filter(|call| call.credits > 1);
+        let more: u64 = match party.speaker.sends_groups {
+            true => continued.map(|call| u64::from(call.credits) - 1).sum(),
+            false => 0,
+        };
+        let in_flight = party.calls.len() as u64 + more + u64::from(credits);
         match party.granted {
-            None if in_flight > 1 => {
+            None if !party.calls.is_empty() => {
                 violations.add("8166-3.3.3-a", "a second Call before the first Reply of the connection");
             }
             Some(granted) if in_flight > u64::from(granted) => {
                 violations
-                    .add("8166-3.3.1-b", format_args!("{in_flight} Calls in flight, {granted} were granted"));
+                    .add("8166-3.3.1-b", format_args!("{in_flight} credits in use, {granted} were granted"));
             }
             _ => {}
         }
     }
 
     /// Puts a Call where its Reply and its RDMA operations find it.
-    fn begin_call(&mut self, cx: &mut Context<'_>, from: Side, xid: u32, call: Call) {
+    pub(crate) fn begin_call(&mut self, cx: &mut Context<'_>, from: Side, xid: u32, call: Call) {
         let calls = &self.parties[from.index()].calls;
         if calls.len() >= CALLS_MAX
             && let Some((&oldest, _)) = calls.iter().min_by_key(|(_, call)| call.age)
@@ -293,7 +374,8 @@ impl Conversation {
         let party = &mut self.parties[from.index()];
         for (chunk, offered) in call.chunks.iter().enumerate() {
             for (segment, exposed) in offered.segments.iter().enumerate() {
-                party.exposures.entry(exposed.handle).or_default().push(Exposure { xid, chunk, segment });
+                let exposure = Exposure { xid, chunk, segment, is_reply: false };
+                party.exposures.entry(exposed.handle).or_default().push(exposure);
             }
         }
         self.held += call.held();
@@ -305,19 +387,13 @@ impl Conversation {
     }
 
     /// Takes a Call away, and what it exposed. A Call that was not reported yet is now.
-    fn end_call(&mut self, cx: &mut Context<'_>, from: Side, xid: u32) -> Option<Call> {
+    pub(crate) fn end_call(&mut self, cx: &mut Context<'_>, from: Side, xid: u32) -> Option<Call> {
         self.report_waiting(cx, from, xid);
         let party = &mut self.parties[from.index()];
         let call = party.calls.remove(&xid)?;
         self.held = self.held.saturating_sub(call.held());
-        for segment in call.chunks.iter().flat_map(|chunk| &chunk.segments) {
-            if let Some(exposures) = party.exposures.get_mut(&segment.handle) {
-                exposures.retain(|exposure| exposure.xid != xid);
-                if exposures.is_empty() {
-                    party.exposures.remove(&segment.handle);
-                }
-            }
-        }
+        let segments = call.chunks.iter().flat_map(|chunk| &chunk.segments);
+        party.conceal(segments.map(|segment| segment.handle), xid, false);
         Some(call)
     }
 
@@ -327,7 +403,6 @@ impl Conversation {
         let Some(call) = party.calls.get_mut(&xid) else { return };
         let Some(Waiting { invalidated, mut violations }) = call.waits.take() else { return };
         let octets = std::mem::take(&mut call.octets);
-        let Ok((header, payload)) = Header::parse(&octets) else { return };
         let long_payload = call.position_zero().map(|chunk| chunk.usage.data.clone());
         if let Some(stream) = long_payload.as_ref().filter(|stream| !stream.is_empty())
             && call.is_read()
@@ -344,13 +419,8 @@ impl Conversation {
         } else {
             self.held = self.held.saturating_sub(octets.len());
         }
-        let message = Message {
-            octets: &octets,
-            invalidated,
-            long_payload: long_payload.as_deref(),
-            rpc: rpc.as_ref(),
-            ..empty(from, Ok((header, payload)))
-        };
+        let seen = seen(from, &octets, invalidated);
+        let message = Message { long_payload: long_payload.as_deref(), rpc: rpc.as_ref(), ..seen };
         // The Call's own frame, not that of what completed it.
         let (now_frame, now) = (cx.frame, cx.time);
         (cx.frame, cx.time) = (frame, time);
@@ -358,91 +428,99 @@ impl Conversation {
         (cx.frame, cx.time) = (now_frame, now);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one message, in its parts")]
-    fn reply(
+    /// Takes an RDMA_ERROR: it answers a Call of the other side.
+    pub(crate) fn error(
         &mut self,
         cx: &mut Context<'_>,
-        from: Side,
-        octets: &[u8],
-        header: &Header<'_>,
-        payload: &[u8],
-        invalidated: Option<u32>,
+        seen: &Message<'_>,
+        xid: u32,
         mut violations: Violations,
     ) {
-        let is_error = matches!(header.procedure(), Procedure::Error(_));
-        match is_error {
-            true => cx.totals.errors += 1,
-            false => cx.totals.replies += 1,
-        }
-        let requester = from.other();
-        if !is_error {
-            if let Err(error) = header.check_reply(payload) {
-                violations.header(&error);
-            }
-            if header.credits() == 0 {
-                violations.add("8166-3.3.1-c", "a Reply that grants 0 credits");
-            }
-            let granted = header.credits().max(1);
-            if granted > GRANT_MAX && !std::mem::replace(&mut self.is_lavish, true) {
-                cx.emit(EventKind::Note(
-                    from,
-                    "a Reply grants more credits than Receives can be posted (8166-3.3.1-d)",
-                ));
-            }
-            let known = &mut self.parties[requester.index()].granted;
-            *known = Some(known.map_or(granted, |known| known.max(granted)));
-        }
-        let xid = header.xid();
-        let call = self.end_call(cx, requester, xid);
-        let target = call.as_ref().and_then(|call| call.rpc).and_then(|rpc| rpc.target());
+        cx.totals.errors += 1;
+        let call = self.end_call(cx, seen.from.other(), xid);
         match &call {
             Some(_) => cx.totals.paired += 1,
-            None if self.complete && is_error => {
+            None if self.complete => {
                 violations
                     .add("8166-4.5-e", format_args!("an RDMA_ERROR for xid {xid:#010x}, which no Call has"));
+            }
+            None => self.lose(),
+        }
+        report_answer(cx, seen, call.as_ref(), violations);
+    }
+
+    /// Counts a Reply, notes its grant, and takes its Call away.
+    pub(crate) fn answered_call(
+        &mut self,
+        cx: &mut Context<'_>,
+        seen: &Message<'_>,
+        parts: &Parts<'_>,
+        violations: &mut Violations,
+    ) -> Option<Call> {
+        cx.totals.replies += 1;
+        if parts.credits == 0 {
+            violations.add("8166-3.3.1-c", "a Reply that grants 0 credits");
+        }
+        let granted = parts.credits.max(1);
+        if granted > GRANT_MAX && !std::mem::replace(&mut self.is_lavish, true) {
+            cx.emit(EventKind::Note(
+                seen.from,
+                "a Reply grants more credits than Receives can be posted (8166-3.3.1-d)",
+            ));
+        }
+        let requester = seen.from.other();
+        let known = &mut self.parties[requester.index()].granted;
+        *known = Some(known.map_or(granted, |known| known.max(granted)));
+        let xid = parts.xid;
+        let call = self.end_call(cx, requester, xid);
+        match &call {
+            Some(call) => {
+                cx.totals.paired += 1;
+                if call.version != parts.version {
+                    let (of_call, found) = (call.version, parts.version);
+                    violations
+                        .add("V2-5.3-a", format_args!("version {found} answers a Call of version {of_call}"));
+                }
             }
             None if self.complete => {
                 violations.add("8166-X-10", format_args!("a Reply with xid {xid:#010x}, which no Call has"));
             }
             None => self.lose(),
         }
-        if let Some(call) = call.as_ref().filter(|_| !is_error) {
-            check::returned_chunks(call, header, self.complete, &mut violations);
+        call
+    }
+
+    /// Takes a Reply whose header was checked.
+    pub(crate) fn reply(
+        &mut self,
+        cx: &mut Context<'_>,
+        seen: &Message<'_>,
+        parts: &Parts<'_>,
+        mut violations: Violations,
+    ) {
+        let call = self.answered_call(cx, seen, parts, &mut violations);
+        if let Some(call) = &call {
+            check::returned_chunks(call, &parts.lists, parts.is_long, self.complete, &mut violations);
         }
-        let long_payload =
-            call.as_ref().filter(|_| header.procedure() == Procedure::Nomsg).and_then(|call| {
-                let chunk = call.chunks.iter().find(|chunk| chunk.usage.kind == ChunkKind::Reply)?;
-                let len = header.reply_chunk()?.total_len();
-                // With a part missing, the rest says nothing.
-                chunk.usage.data.get(..usize::try_from(len).ok()?).filter(|_| chunk.usage.moved >= len)
-            });
-        let stream = if header.procedure() == Procedure::Msg { Some(payload) } else { long_payload };
-        let reduced = call.as_ref().map(|call| call.reduced_results(header)).unwrap_or_default();
+        let long_payload = call.as_ref().filter(|_| parts.is_long).and_then(|call| {
+            let chunk = call.chunks.iter().find(|chunk| chunk.usage.kind == ChunkKind::Reply)?;
+            let len = parts.lists.reply_chunk()?.total_len();
+            // With a part missing, the rest says nothing.
+            chunk.usage.data.get(..usize::try_from(len).ok()?).filter(|_| chunk.usage.moved >= len)
+        });
+        let stream = if parts.is_long { long_payload } else { Some(parts.payload) };
+        let reduced = call.as_ref().map(|call| call.reduced_results(&parts.lists)).unwrap_or_default();
         let mut rpc: Option<Rpc> = None;
         if let Some(stream) = stream {
-            let (found, problem) = program::read_reply(stream, target, &reduced);
+            let (found, problem) = program::read_reply(stream, target_of(call.as_ref()), &reduced);
             violations.reply_payload(problem);
             if long_payload.is_some() {
-                violations.long_xid(xid, stream);
+                violations.long_xid(parts.xid, stream);
             }
             rpc = found;
         }
-        let chunks: Vec<ChunkUse>;
-        let mut answered = None;
-        if let Some(call) = &call {
-            chunks = call.chunks.iter().map(|chunk| chunk.usage.clone()).collect();
-            answered =
-                Some(Answered { frame: call.frame, time: call.time, chunks: &chunks, octets: &call.octets });
-        }
-        let message = Message {
-            octets,
-            invalidated,
-            long_payload,
-            rpc: rpc.as_ref(),
-            answered,
-            ..empty(from, Ok((*header, payload)))
-        };
-        report(cx, &message, violations);
+        let message = Message { long_payload, rpc: rpc.as_ref(), ..*seen };
+        report_answer(cx, &message, call.as_ref(), violations);
     }
 
     /// Checks that a Send may invalidate `handle`.
@@ -484,11 +562,9 @@ impl Conversation {
         let exposures = party.exposures.get(&handle).map(Vec::as_slice).unwrap_or_default();
         let mut kind_fits = false;
         for exposure in exposures {
-            let Some(chunk) = party.calls.get(&exposure.xid).and_then(|call| call.chunks.get(exposure.chunk))
-            else {
-                continue;
-            };
-            if matches!(chunk.usage.kind, ChunkKind::Read { .. }) != (access == Access::Read) {
+            let Some(chunk) = party.chunk(exposure) else { continue };
+            let is_read = matches!(chunk.usage.kind, ChunkKind::Read { .. } | ChunkKind::Exposed);
+            if is_read != (access == Access::Read) {
                 continue;
             }
             kind_fits = true;
@@ -545,9 +621,12 @@ impl Conversation {
 
     /// Notes that octets were moved from or to a chunk.
     fn place(&mut self, owner: Side, exposure: Exposure, at: u64, octets: &[u8], starts: bool) {
-        let calls = &mut self.parties[owner.index()].calls;
-        let Some(call) = calls.get_mut(&exposure.xid) else { return };
-        let Some(chunk) = call.chunks.get_mut(exposure.chunk) else { return };
+        let party = &mut self.parties[owner.index()];
+        let chunk = match exposure.is_reply {
+            true => party.exposed.get_mut(&exposure.xid).map(|reply| &mut reply.chunk),
+            false => party.calls.get_mut(&exposure.xid).and_then(|call| call.chunks.get_mut(exposure.chunk)),
+        };
+        let Some(chunk) = chunk else { return };
         chunk.usage.operations += u32::from(starts);
         self.held += chunk.take(exposure.segment, at, octets);
     }
@@ -597,7 +676,8 @@ impl Conversation {
         let Some((exposure, start)) = source else { return };
         let owner = initiator.other();
         self.place(owner, exposure, start + at, &octets[..room], false);
-        let call = self.parties[owner.index()].calls.get(&exposure.xid);
+        let calls = &self.parties[owner.index()].calls;
+        let call = calls.get(&exposure.xid).filter(|_| !exposure.is_reply);
         if call.is_some_and(|call| call.waits.is_some() && call.is_read()) {
             self.report_waiting(cx, owner, exposure.xid);
         }
@@ -622,31 +702,39 @@ impl Conversation {
                 self.end_call(cx, side, xid);
             }
         }
+        self.end_extensions();
         cx.totals.unanswered += unanswered as u64;
         cx.totals.unknown += unknown as u64;
         cx.emit(EventKind::Closed { unanswered, unknown });
     }
 }
 
-/// A message of which nothing more is known.
-fn empty<'a>(from: Side, header: Result<(Header<'a>, &'a [u8]), stag_wire::rpcrdma::Error>) -> Message<'a> {
-    Message {
-        from,
-        octets: &[],
-        invalidated: None,
-        header,
-        long_payload: None,
-        rpc: None,
-        answered: None,
-        violations: &[],
+impl Party {
+    /// The chunk that an exposed segment belongs to.
+    fn chunk(&self, exposure: &Exposure) -> Option<&call::Chunk> {
+        match exposure.is_reply {
+            true => self.exposed.get(&exposure.xid).map(|reply| &reply.chunk),
+            false => self.calls.get(&exposure.xid)?.chunks.get(exposure.chunk),
+        }
     }
-}
 
-/// Reports a message with the rules that it breaks.
-fn report(cx: &mut Context<'_>, message: &Message<'_>, violations: Violations) {
-    let violations: Vec<Violation> = violations.into_inner();
-    for violation in &violations {
-        *cx.totals.violations.entry(violation.rule).or_default() += 1;
+    /// Notes the segments of a Reply that is to be pulled.
+    pub(crate) fn expose_reply(&mut self, handles: impl Iterator<Item = u32>, xid: u32) {
+        for (segment, handle) in handles.enumerate() {
+            let exposure = Exposure { xid, chunk: 0, segment, is_reply: true };
+            self.exposures.entry(handle).or_default().push(exposure);
+        }
     }
-    cx.emit(EventKind::Message(&Message { violations: &violations, ..*message }));
+
+    /// Forgets the segments of a Call or of a Reply.
+    pub(crate) fn conceal(&mut self, handles: impl Iterator<Item = u32>, xid: u32, is_reply: bool) {
+        for handle in handles {
+            if let Some(exposures) = self.exposures.get_mut(&handle) {
+                exposures.retain(|exposure| (exposure.xid, exposure.is_reply) != (xid, is_reply));
+                if exposures.is_empty() {
+                    self.exposures.remove(&handle);
+                }
+            }
+        }
+    }
 }

@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use stag_wire::cm_private_data::PrivateData;
-use stag_wire::rpcrdma;
+use stag_wire::reliable_reply::ReliableReply;
+use stag_wire::rpcrdma::{self, Done};
+use stag_wire::rpcrdma2::{Header2, OptionalOperation};
 
 use crate::program::Rpc;
 
@@ -88,6 +90,24 @@ pub struct Setup<'a> {
     pub private_data: &'a [u8],
     /// What RFC 8797 finds in it.
     pub parameters: Option<PrivateData>,
+    /// What it says about replies of any size.
+    pub reliable_reply: Option<ReliableReply>,
+}
+
+/// A message that RFC 8166 does not know.
+#[derive(Clone, Copy, Debug)]
+pub enum Extension<'a> {
+    /// Of version 2.
+    Version2 {
+        /// Its header.
+        header: Header2<'a>,
+        /// Its operation, if it has one that can be read.
+        operation: Option<OptionalOperation<'a>>,
+        /// What follows the header.
+        payload: &'a [u8],
+    },
+    /// RDMA_DONE: the Requester has pulled a Reply. [`Message::long_payload`] has it, and [`Message::rpc`] what it says.
+    Done(Done),
 }
 
 /// A DDP or RDMAP error that ends a connection.
@@ -112,6 +132,8 @@ pub enum ChunkKind {
     },
     /// The Reply chunk.
     Reply,
+    /// The Read chunk of a Reply, which its Requester pulls.
+    Exposed,
 }
 
 /// What happened to a chunk until its Reply.
@@ -151,6 +173,8 @@ pub struct Message<'a> {
     pub octets: &'a [u8],
     /// The handle that came to be invalidated with it.
     pub invalidated: Option<u32>,
+    /// What it is, if it is not of RFC 8166; [`Message::header`] is an error then.
+    pub extension: Option<Extension<'a>>,
     /// Its header and the Payload stream behind it; or why it cannot be read.
     pub header: Result<(rpcrdma::Header<'a>, &'a [u8]), rpcrdma::Error>,
     /// The Payload stream that went by chunk, as far as it was captured.
@@ -223,6 +247,10 @@ pub struct Totals {
     pub replies: u64,
     /// Of these: RDMA_ERROR.
     pub errors: u64,
+    /// RPC-over-RDMA messages that are none of these: RDMA_DONE, and operations of version 2 that belong to no Call.
+    pub others: u64,
+    /// Continuations of Calls and Replies.
+    pub continuations: u64,
     /// Replies and errors whose Call was found.
     pub paired: u64,
     /// Calls that were not answered when their connection or the capture ended.

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use stag_wire::ddp::{self, Tagged, Untagged};
 use stag_wire::mpa::{self, Fpdu, Frame, FrameError, FrameKind};
 use stag_wire::rdmap::{self, Opcode, ReadRequest};
+use stag_wire::reliable_reply::ReliableReply;
 use stag_wire::rpcrdma::NFS_PORT;
 
 use crate::conversation::Conversation;
@@ -736,5 +737,6 @@ fn describe<'a>(frame: &Frame<'a>, parameters: Option<stag_wire::cm_private_data
         FrameKind::Request => "MPA Request",
         FrameKind::Reply => "MPA Reply",
     };
-    Setup { name, options, private_data: frame.private_data, parameters }
+    let reliable_reply = ReliableReply::find(frame.private_data);
+    Setup { name, options, private_data: frame.private_data, parameters, reliable_reply }
 }

@@ -31,9 +31,13 @@ mod conversation;
 mod event;
 mod iwarp;
 mod program;
+mod pulled;
+mod report;
 mod roce;
 mod status;
 mod stream;
+mod transmission;
+mod version2;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -42,8 +46,8 @@ use std::time::Duration;
 use stag_wire::roce::PORT as ROCE_PORT;
 
 pub use event::{
-    Answered, ChunkKind, ChunkUse, Endpoints, Event, EventKind, Fabric, Message, Moved, Setup, Side,
-    Terminate, Totals, Violation,
+    Answered, ChunkKind, ChunkUse, Endpoints, Event, EventKind, Extension, Fabric, Message, Moved, Setup,
+    Side, Terminate, Totals, Violation,
 };
 pub use program::{Rpc, Status, Target};
 

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
+use stag_wire::reliable_reply::ReliableReply;
 use stag_wire::roce::{self, ConnectionMessage, Operation, Packet, Part, QP_GENERAL_SERVICES};
 
 use crate::conversation::Conversation;
@@ -267,7 +268,9 @@ impl Roce {
         // The field has a fixed length; zeros at its end are nobody's.
         let used = private_data.iter().rposition(|octet| *octet != 0).map_or(0, |last| last + 1);
         let private_data = &private_data[..used];
-        cx.emit(EventKind::Setup(from, Setup { name, options, private_data, parameters }));
+        let reliable_reply = ReliableReply::find(private_data);
+        let setup = Setup { name, options, private_data, parameters, reliable_reply };
+        cx.emit(EventKind::Setup(from, setup));
     }
 
     /// Looks for the other end of a queue pair that no connection message told of.

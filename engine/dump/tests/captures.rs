@@ -224,6 +224,7 @@ fn check_chunks(message: &Message<'_>) {
             }
             ChunkKind::Write { .. } => returned.next().map_or(0, |chunk| chunk.total_len()),
             ChunkKind::Reply => reply.reply_chunk().map_or(0, |chunk| chunk.total_len()),
+            ChunkKind::Exposed => panic!("Linux exposes no Reply: {chunk:?}"),
         };
         assert_eq!(chunk.moved, expected, "{chunk:?}");
     }

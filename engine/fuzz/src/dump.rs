@@ -5,6 +5,7 @@ use std::time::Duration;
 use stag_dump::capture::{Frame, Reader};
 use stag_dump::{Analyzer, Event, EventKind, Options, Totals};
 use stag_wire::mpa;
+use stag_wire::reliable_reply::ReliableReply;
 
 /// Octets that an analyzer may hold for an input of a few KiB: chunks claim more than there is, so it is not the input's
 /// length, but far below its own limit.
@@ -138,6 +139,11 @@ fn conversation(data: &[u8]) {
             assert!(analyzer.held() <= HELD_MAX);
         }
     };
+    // With reliable reply or without: both sides expose four Replies at once.
+    let mut told = vec![0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3];
+    if settings & 16 != 0 {
+        told.extend(ReliableReply { pulls: true, exposes: true, done_receives: 4 }.to_wire());
+    }
     for (side, kind) in [(0, mpa::FrameKind::Request), (1, mpa::FrameKind::Reply)] {
         let frame = mpa::Frame {
             kind,
@@ -147,7 +153,7 @@ fn conversation(data: &[u8]) {
             large_fpdus: settings & 4 != 0,
             revision: 2,
             enhanced: Some(mpa::Enhanced { peer_to_peer: None, ird: 16, ord: 16 }),
-            private_data: &[0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3],
+            private_data: &told,
         };
         let mut octets = [0; 64];
         let len = frame.emit(&mut octets).expect("it is short");

@@ -79,7 +79,7 @@ fn check_option(octets: &[u8], message: &OptionMessage<'_>, payload: &[u8]) {
         }
     };
     look(&operation);
-    let _ = operation.check_start(message, payload);
+    let _ = message.check_start(payload);
     let mut buf = vec![0xff; octets.len()];
     let written = operation.emit(&mut buf, message.direction, message.xid, message.credits);
     let (len, _) = written.expect("it is as long");

@@ -74,7 +74,7 @@ fn assert_survives(message: &[u8]) {
     let _ = header.check(rest);
     let Body2::Optional(option) = header.body else { return };
     let Ok(operation) = OptionalOperation::parse(&option) else { return };
-    let _ = operation.check_start(&option, rest);
+    let _ = option.check_start(rest);
     assert_eq!(operation.option(), option.option);
     let mut buf = vec![0xff; message.len() - rest.len()];
     let (len, _) =

@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stag::wire::cm_private_data::PrivateData;
 use stag::wire::rpcrdma::{self, ErrorBody, Fixed, Procedure};
-use stag_dump::{ChunkKind, Event, EventKind, Message, Rpc, Setup, Side, Status, Totals, Violation};
+use stag::wire::rpcrdma2::Body2;
+use stag_dump::{
+    ChunkKind, Event, EventKind, Extension, Message, Rpc, Setup, Side, Status, Totals, Violation,
+};
 
-use super::Show;
+use super::{Show, version2};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -44,6 +47,9 @@ struct SetupObject {
     send_size: Option<u32>,
     receive_size: Option<u32>,
     remote_invalidation: Option<bool>,
+    pulls_replies: Option<bool>,
+    exposes_replies: Option<bool>,
+    done_receives: Option<u16>,
 }
 
 /// Something that is no message: a broken rule below, a Terminate, a gap.
@@ -116,6 +122,8 @@ struct MessageObject<'a> {
     write_list: Vec<Vec<Segment>>,
     reply_chunk: Option<Vec<Segment>>,
     error: Option<&'static str>,
+    /// Of version 2.
+    operation: Option<version2::OperationObject>,
     rpc: Option<RpcObject>,
     invalidated: Option<u32>,
     call_frame: Option<u64>,
@@ -139,6 +147,8 @@ struct TotalsObject<'a> {
     calls: u64,
     replies: u64,
     errors: u64,
+    others: u64,
+    continuations: u64,
     paired: u64,
     unanswered: u64,
     unknown: u64,
@@ -241,6 +251,8 @@ impl Show for Json {
             calls: t.calls,
             replies: t.replies,
             errors: t.errors,
+            others: t.others,
+            continuations: t.continuations,
             paired: t.paired,
             unanswered: t.unanswered,
             unknown: t.unknown,
@@ -277,6 +289,9 @@ fn set_up(frame: u64, from: Side, setup: &Setup<'_>) -> SetupObject {
         send_size: told.map(|told| told.send_size.octets()),
         receive_size: told.map(|told| told.receive_size.octets()),
         remote_invalidation: told.map(|told| told.remote_invalidation),
+        pulls_replies: setup.reliable_reply.map(|told| told.pulls),
+        exposes_replies: setup.reliable_reply.map(|told| told.exposes),
+        done_receives: setup.reliable_reply.map(|told| told.done_receives),
     }
 }
 
@@ -303,21 +318,32 @@ fn rpc(rpc: &Rpc) -> RpcObject {
 fn message<'a>(event: &Event<'_>, message: &Message<'a>) -> MessageObject<'a> {
     let fixed = Fixed::parse(message.octets).ok().map(|(fixed, _)| fixed);
     let header = message.header.as_ref().ok().map(|(header, _)| header);
-    let proc = fixed.map(|fixed| match fixed.procedure {
-        rpcrdma::procedure::MSG => "RDMA_MSG",
-        rpcrdma::procedure::NOMSG => "RDMA_NOMSG",
-        rpcrdma::procedure::MSGP => "RDMA_MSGP",
-        rpcrdma::procedure::DONE => "RDMA_DONE",
-        rpcrdma::procedure::ERROR => "RDMA_ERROR",
-        _ => "unknown",
+    let (header2, operation) = match &message.extension {
+        Some(Extension::Version2 { header, operation, .. }) => (Some(header), operation.as_ref()),
+        _ => (None, None),
+    };
+    let lists = match header2.map(|header| header.body) {
+        Some(Body2::Message(_, lists) | Body2::Long(_, lists)) => Some(lists),
+        _ => header.map(|header| header.lists()),
+    };
+    let proc = header2.map(version2::name).or_else(|| {
+        fixed.map(|fixed| match fixed.procedure {
+            rpcrdma::procedure::MSG => "RDMA_MSG",
+            rpcrdma::procedure::NOMSG => "RDMA_NOMSG",
+            rpcrdma::procedure::MSGP => "RDMA_MSGP",
+            rpcrdma::procedure::DONE => "RDMA_DONE",
+            rpcrdma::procedure::ERROR => "RDMA_ERROR",
+            _ => "unknown",
+        })
     });
-    let read_list = header.into_iter().flat_map(|header| header.read_list());
-    let write_list = header.into_iter().flat_map(|header| header.write_list());
+    let read_list = lists.into_iter().flat_map(|lists| lists.read_list());
+    let write_list = lists.into_iter().flat_map(|lists| lists.write_list());
     let transfers = message.answered.iter().flat_map(|answered| answered.chunks).map(|found| {
         let (chunk, position, index) = match found.kind {
             ChunkKind::Read { position } => ("read", Some(position), None),
             ChunkKind::Write { index } => ("write", None, Some(index)),
             ChunkKind::Reply => ("reply", None, None),
+            ChunkKind::Exposed => ("exposed", None, None),
         };
         let (offered, operations, octets) = (found.offered, found.operations, found.moved);
         Transfer { chunk, position, index, offered, operations, octets }
@@ -336,14 +362,17 @@ fn message<'a>(event: &Event<'_>, message: &Message<'a>) -> MessageObject<'a> {
             .map(|entry| Segment { position: Some(entry.position), ..Segment::plain(entry.segment) })
             .collect(),
         write_list: write_list.map(|chunk| chunk.segments().map(Segment::plain).collect()).collect(),
-        reply_chunk: header
-            .and_then(|header| header.reply_chunk())
+        reply_chunk: lists
+            .and_then(|lists| lists.reply_chunk())
             .map(|chunk| chunk.segments().map(Segment::plain).collect()),
-        error: header.and_then(|header| match header.procedure() {
-            Procedure::Error(ErrorBody::Vers { .. }) => Some("ERR_VERS"),
-            Procedure::Error(ErrorBody::Chunk) => Some("ERR_CHUNK"),
-            _ => None,
-        }),
+        error: header
+            .and_then(|header| match header.procedure() {
+                Procedure::Error(ErrorBody::Vers { .. }) => Some("ERR_VERS"),
+                Procedure::Error(ErrorBody::Chunk) => Some("ERR_CHUNK"),
+                _ => None,
+            })
+            .or_else(|| header2.and_then(version2::error)),
+        operation: header2.zip(operation).map(|(header, found)| version2::object(header, found)),
         rpc: message.rpc.map(rpc),
         invalidated: message.invalidated,
         call_frame: message.answered.map(|answered| answered.frame),

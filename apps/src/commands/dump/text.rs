@@ -4,12 +4,14 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use stag::wire::rpcrdma::{ErrorBody, Header, Procedure, Segment};
+use stag::wire::rpcrdma::{ErrorBody, HeaderLists, Procedure, Segment};
+use stag::wire::rpcrdma2::Body2;
 use stag_dump::{
-    Answered, ChunkKind, ChunkUse, Event, EventKind, Fabric, Message, Rpc, Setup, Side, Totals, Violation,
+    Answered, ChunkKind, ChunkUse, Event, EventKind, Extension, Fabric, Message, Rpc, Setup, Side, Totals,
+    Violation,
 };
 
-use super::Show;
+use super::{Show, version2};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::values::count;
@@ -156,7 +158,7 @@ fn set_up(setup: &Setup<'_>) -> String {
             let _ =
                 write!(text, "; inline send {send}, receive {receive}, remote invalidation {invalidation}");
         }
-        None if setup.private_data.is_empty() => {}
+        None if setup.private_data.is_empty() || setup.reliable_reply.is_some() => {}
         None => {
             text.push_str("; private data ");
             for octet in setup.private_data {
@@ -164,22 +166,36 @@ fn set_up(setup: &Setup<'_>) -> String {
             }
         }
     }
+    if let Some(told) = &setup.reliable_reply {
+        let yes = |flag| if flag { "yes" } else { "no" };
+        let (pulls, exposes, receives) = (yes(told.pulls), yes(told.exposes), told.done_receives);
+        let _ =
+            write!(text, "; pulls Replies {pulls}, exposes Replies {exposes}, Receives for DONE {receives}");
+    }
     text
 }
 
 /// One message on one line.
 fn line(message: &Message<'_>, time: Duration) -> String {
     let len = message.octets.len();
-    let (header, _) = match &message.header {
-        Ok(parts) => parts,
-        Err(error) => return format!("{len} octets that are no message: {error}"),
+    let mut text = match (&message.header, &message.extension) {
+        (Ok((header, _)), _) => {
+            let kind = match header.procedure() {
+                Procedure::Msg => "MSG",
+                Procedure::Nomsg => "NOMSG",
+                Procedure::Error(_) => "ERROR",
+            };
+            format!("{kind:<5} xid {:08x} credits {:<3}", header.xid(), header.credits())
+        }
+        (Err(_), Some(Extension::Done(done))) => {
+            format!("DONE  xid {:08x} credits {:<3}", done.xid, done.credits)
+        }
+        (Err(_), Some(Extension::Version2 { header, .. })) => {
+            let (name, direction) = (version2::name(header), version2::direction(header.direction()));
+            format!("{name} xid {:08x} credits {:<3} {direction}", header.xid, header.credits)
+        }
+        (Err(error), None) => return format!("{len} octets that are no message: {error}"),
     };
-    let kind = match header.procedure() {
-        Procedure::Msg => "MSG",
-        Procedure::Nomsg => "NOMSG",
-        Procedure::Error(_) => "ERROR",
-    };
-    let mut text = format!("{kind:<5} xid {:08x} credits {:<3}", header.xid(), header.credits());
     match message.rpc {
         Some(Rpc::Call(target)) => {
             let _ = write!(text, " Call {target}");
@@ -193,13 +209,33 @@ fn line(message: &Message<'_>, time: Duration) -> String {
         }
         None => {}
     }
-    if let Procedure::Error(body) = header.procedure() {
-        let _ = match body {
-            ErrorBody::Vers { low, high } => write!(text, " ERR_VERS {low} to {high}"),
-            ErrorBody::Chunk => write!(text, " ERR_CHUNK"),
-        };
+    match (&message.header, &message.extension) {
+        (Ok((header, _)), _) => {
+            if let Procedure::Error(body) = header.procedure() {
+                let _ = match body {
+                    ErrorBody::Vers { low, high } => write!(text, " ERR_VERS {low} to {high}"),
+                    ErrorBody::Chunk => write!(text, " ERR_CHUNK"),
+                };
+            }
+            chunks(&mut text, &header.lists());
+        }
+        (Err(_), Some(Extension::Version2 { header, operation, .. })) => {
+            if let Some(error) = version2::error(header) {
+                let _ = write!(text, " {error}");
+            }
+            match (header.body, operation) {
+                (Body2::Message(_, lists) | Body2::Long(_, lists), _) => chunks(&mut text, &lists),
+                (_, Some(operation)) => {
+                    let _ = write!(text, " {}", version2::text(header, operation));
+                }
+                (Body2::Optional(unread), None) => {
+                    let _ = write!(text, " operation {} of {} octets", unread.option, unread.info.len());
+                }
+                (Body2::Error(_), None) => {}
+            }
+        }
+        _ => {}
     }
-    chunks(&mut text, header);
     if let Some(handle) = message.invalidated {
         let _ = write!(text, " | invalidates {handle:08x}");
     }
@@ -210,20 +246,20 @@ fn line(message: &Message<'_>, time: Duration) -> String {
 }
 
 /// The chunk lists: handle, length and offset of each segment.
-fn chunks(text: &mut String, header: &Header<'_>) {
+fn chunks(text: &mut String, lists: &HeaderLists<'_>) {
     let mut position = None;
-    for entry in header.read_list() {
+    for entry in lists.read_list() {
         if position != Some(entry.position) {
             let _ = write!(text, " | Read at {}:", entry.position);
             position = Some(entry.position);
         }
         segment(text, &entry.segment);
     }
-    for chunk in header.write_list() {
+    for chunk in lists.write_list() {
         text.push_str(" | Write:");
         chunk.segments().for_each(|found| segment(text, &found));
     }
-    if let Some(chunk) = header.reply_chunk() {
+    if let Some(chunk) = lists.reply_chunk() {
         text.push_str(" | Reply chunk:");
         chunk.segments().for_each(|found| segment(text, &found));
     }
@@ -243,6 +279,7 @@ fn answer(text: &mut String, answered: &Answered<'_>, time: Duration) {
             ChunkKind::Read { position } => write!(text, ", {operations} Reads at {position} of {moved}"),
             ChunkKind::Write { index } => write!(text, ", {operations} Writes to {index} of {moved}"),
             ChunkKind::Reply => write!(text, ", {operations} Writes to the Reply chunk of {moved}"),
+            ChunkKind::Exposed => write!(text, ", {operations} Reads of {moved}"),
         };
     }
 }

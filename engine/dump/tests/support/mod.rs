@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test crate has its own copy of this module")]
 
 pub(crate) mod remake;
+pub(crate) mod talk;
 
 use std::fs::{self, File};
 use std::io::BufReader;

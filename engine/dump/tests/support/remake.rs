@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use stag_dump::capture::{Frame, Reader};
 use stag_dump::{Analyzer, Event, EventKind, Options, Totals};
+use stag_wire::rpcrdma::Fixed;
 
 /// A frame of Ethernet.
 #[derive(Clone, Debug)]
@@ -43,7 +44,8 @@ pub(crate) fn told(event: &Event<'_>) -> Option<String> {
     match &event.kind {
         EventKind::Message(message) => {
             let rules: Vec<&str> = message.violations.iter().map(|broken| broken.rule).collect();
-            let xid = message.header.map(|(header, _)| header.xid());
+            let xid = message.header.map(|(header, _)| header.xid()).ok();
+            let xid = xid.or_else(|| Fixed::parse(message.octets).ok().map(|(fixed, _)| fixed.xid));
             let call = message
                 .answered
                 .map(|answered| answered.chunks.iter().map(|chunk| chunk.moved).collect::<Vec<_>>());

@@ -367,6 +367,19 @@ impl<'a> Header<'a> {
         self.reads.is_empty() && self.layout.write_chunks == 0 && self.reply.is_none()
     }
 
+    /// Returns all lists together.
+    #[inline]
+    #[must_use]
+    pub fn lists(&self) -> HeaderLists<'a> {
+        HeaderLists {
+            reads: self.reads,
+            writes: self.writes,
+            write_chunks: self.layout.write_chunks,
+            reply: self.reply,
+            has_position_zero: self.has_position_zero(),
+        }
+    }
+
     /// Tells whether the Read list has a Position Zero Read chunk.
     #[inline]
     #[must_use]

@@ -4,7 +4,7 @@ use super::chunk::{ReadList, ReadSegment, Segment, WriteChunk, WriteList};
 use super::{Error, READ_SEGMENT_LEN};
 
 /// The chunk lists of a checked header, borrowed from the Receive buffer that they arrived in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct HeaderLists<'a> {
     pub(super) reads: &'a [[u8; READ_SEGMENT_LEN]],
     /// Entries of the Write list, without the word that ends it.
@@ -73,6 +73,13 @@ impl<'a> HeaderLists<'a> {
     #[must_use]
     pub fn write_list(&self) -> WriteList<'a> {
         WriteList::new(self.writes, self.write_chunks as usize)
+    }
+
+    /// Returns the number of Write chunks, empty ones included.
+    #[inline]
+    #[must_use]
+    pub const fn write_chunk_count(&self) -> usize {
+        self.write_chunks as usize
     }
 
     /// Returns the Reply chunk.

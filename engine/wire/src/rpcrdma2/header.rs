@@ -214,7 +214,7 @@ impl<'a> Header2<'a> {
 }
 
 /// Checks that a Payload stream starts with the header's xid and direction (V2-4.2.2-b).
-pub(super) fn check_start(xid: u32, direction: MessageType, payload: &[u8]) -> Result<(), Error2> {
+fn check_start(xid: u32, direction: MessageType, payload: &[u8]) -> Result<(), Error2> {
     let Some([x0, x1, x2, x3, d0, d1, d2, d3]) = payload.first_chunk() else {
         return Err(Error2::Lists(Error::PayloadShort));
     };
@@ -254,6 +254,12 @@ fn parse_option<'a>(
 }
 
 impl OptionMessage<'_> {
+    /// Checks that the Payload stream of a first transmission starts with the xid and the direction (V2-4.2.2-b).
+    pub fn check_start(&self, payload: &[u8]) -> Result<(), Refused2> {
+        check_start(self.xid, self.direction, payload)
+            .map_err(|error| Refused2::new(error, self.direction, Answer2::BadHeader))
+    }
+
     /// Writes an operation's message by its octets, and returns the header's length and the rest of `buf`.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use super::characteristic::{
     CharacteristicRequest, CharacteristicResponse, CharacteristicUpdate, InitialCharacteristics, PositionSet,
 };
 use super::error::{Answer2, Error2, Refused2};
-use super::header::{MessageType, OptionMessage, check_start, write_option_head};
+use super::header::{MessageType, OptionMessage, write_option_head};
 use super::option;
 use super::placement::{check_directions, check_items};
 use super::transmission::{Continuation, RequestTransmission, ResponseTransmission, TransmissionError};
@@ -141,17 +141,6 @@ impl<'a> OptionalOperation<'a> {
             | OptionalOperation::Response(ResponseTransmission { payload_len, .. })
             | OptionalOperation::Continuation(Continuation { payload_len, .. }) => Some(*payload_len),
             _ => None,
-        }
-    }
-
-    /// Checks that the Payload stream of a first transmission starts with the xid and the direction of `message`.
-    pub fn check_start(&self, message: &OptionMessage<'_>, payload: &[u8]) -> Result<(), Refused2> {
-        match self {
-            OptionalOperation::Request(_) | OptionalOperation::Response(_) => {
-                check_start(message.xid, message.direction, payload)
-                    .map_err(|error| Refused2::new(error, message.direction, Answer2::BadHeader))
-            }
-            _ => Ok(()),
         }
     }
 

@@ -1,0 +1,65 @@
+//! What is reported of a message, whatever it is.
+
+use stag_wire::rpcrdma::{Done, Error, Fixed, Header};
+use stag_wire::rpcrdma2::{self, Body2, Header2, OptionalOperation};
+
+use crate::call::Call;
+use crate::check::Violations;
+use crate::event::{Answered, ChunkUse, Context, EventKind, Extension, Message, Side, Violation};
+use crate::program::Target;
+
+/// What was called.
+pub(crate) fn target_of(call: Option<&Call>) -> Option<Target> {
+    call.and_then(|call| call.rpc).and_then(|rpc| rpc.target())
+}
+
+/// A message of which only the header was looked at.
+pub(crate) fn seen(from: Side, octets: &[u8], invalidated: Option<u32>) -> Message<'_> {
+    let header = Header::parse(octets);
+    let version = Fixed::parse(octets).map_or(0, |(fixed, _)| fixed.version);
+    let extension = match header {
+        Err(Error::Done) => Done::parse(octets).map(Extension::Done),
+        Err(_) if version == rpcrdma2::VERSION => Header2::parse(octets).ok().map(|(header, payload)| {
+            let operation = match &header.body {
+                Body2::Optional(message) => OptionalOperation::parse(message).ok(),
+                _ => None,
+            };
+            Extension::Version2 { header, operation, payload }
+        }),
+        _ => None,
+    };
+    Message {
+        from,
+        octets,
+        invalidated,
+        extension,
+        header,
+        long_payload: None,
+        rpc: None,
+        answered: None,
+        violations: &[],
+    }
+}
+
+/// Reports a Reply or an error with the Call that it answers.
+pub(crate) fn report_answer(
+    cx: &mut Context<'_>,
+    message: &Message<'_>,
+    call: Option<&Call>,
+    violations: Violations,
+) {
+    let Some(call) = call else { return report(cx, message, violations) };
+    let chunks: Vec<ChunkUse> = call.chunks.iter().map(|chunk| chunk.usage.clone()).collect();
+    let (frame, time, octets) = (call.frame, call.time, &call.octets[..]);
+    let answered = Some(Answered { frame, time, chunks: &chunks, octets });
+    report(cx, &Message { answered, ..*message }, violations);
+}
+
+/// Reports a message with the rules that it breaks.
+pub(crate) fn report(cx: &mut Context<'_>, message: &Message<'_>, violations: Violations) {
+    let violations: Vec<Violation> = violations.into_inner();
+    for violation in &violations {
+        *cx.totals.violations.entry(violation.rule).or_default() += 1;
+    }
+    cx.emit(EventKind::Message(&Message { violations: &violations, ..*message }));
+}
