@@ -35,7 +35,7 @@ fn done(xid: u32) -> [u8; 16] {
 
 #[test]
 fn a_reply_is_known_when_it_was_pulled() {
-    // RR-4.1-a RR-4.1.3-a
+    // RR-4.1-a RR-4.1.3-a RR-4.1.3-c RR-4.1-b
     let mut talk = pulling();
     let stream = exposed_read(&mut talk, 2, 21);
     talk.read(CLIENT, 21, 0x5000, &stream[..60]);
@@ -182,7 +182,7 @@ fn calls_and_replies_of_version_2_are_paired_in_both_directions() {
 
 #[test]
 fn an_item_in_the_receivers_buffers_is_not_in_the_stream() {
-    // RTR-9.2-a RTR-9.3-a
+    // RTR-9.2-a RTR-9.3-a RTR-4.2-b RTR-7.3-d
     let mut talk = greet2();
     let stream = write_stream(2, 4096);
     let items = [in_buffers(4096, &[0])];
@@ -215,7 +215,7 @@ fn group(xid: u32) -> [Vec<u8>; 3] {
 
 #[test]
 fn a_group_is_read_when_it_is_whole() {
-    // RTR-9.4-a RTR-4.2-a
+    // RTR-9.4-a RTR-4.2-a RTR-7.3-e
     let mut talk = greet2();
     let [first, second, third] = group(2);
     talk.send(CLIENT, &first);
@@ -233,6 +233,7 @@ fn a_group_is_read_when_it_is_whole() {
 
 #[test]
 fn rules_of_groups() {
+    // RTR-4.2-a RTR-9.4-a RTR-9.4-b RTR-5.2-a RTR-9.2-a RTR-X-8
     let [first, second, third] = group(2);
     let check = |messages: &[&[u8]], expected: &[(&str, u64)]| {
         let mut talk = greet2();
@@ -262,6 +263,7 @@ fn rules_of_groups() {
 
 #[test]
 fn rules_of_placement() {
+    // RTR-6.2-a RTR-7.3-b RTR-7.3-c RTR-5.3-a
     let check = |item: PlacedItem<'_>, expected: &[(&str, u64)]| {
         let mut talk = greet2();
         let stream = write_stream(2, item.len);
@@ -293,7 +295,7 @@ fn rules_of_placement() {
 
 #[test]
 fn results_go_where_they_were_directed() {
-    // RTR-7.4-f RTR-7.4-c RTR-7.3-c RTR-5.2-b
+    // RTR-7.4-f RTR-7.4-c RTR-7.3-c RTR-5.2-b RTR-7.4-b RTR-7.4-d
     let memory = [segment(9, 100, 0x1000)];
     let check = |place: DirectedPlace<'_>,
                  results: &[PlacedItem<'_>],
@@ -381,6 +383,7 @@ fn errors_answer_their_calls() {
 
 #[test]
 fn rules_of_versions_and_characteristics() {
+    // V2-5-a V2-3-a V2-5.3-a XC-d XC-a
     let check = |talk: &mut Talk, from: usize, octets: &[u8], expected: &[(&str, u64)]| {
         talk.send(from, octets);
         assert_eq!(talk.rules(), expected);

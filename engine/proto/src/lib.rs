@@ -15,8 +15,9 @@
 //! - [`parameters`]: what two ends agree on when they connect (RFC 8797).
 //! - [`credits`]: how many Calls may be in flight.
 //! - [`requester`], [`responder`]: the two machines. One connection has one of each at either end when Calls
-//!   go both ways (RFC 8167); the driver tells messages apart with
-//!   [`Header::direction`](stag_wire::rpcrdma::Header::direction).
+//!   go both ways (RFC 8167).
+//! - [`exposed`]: Replies of any size, which their Requester pulls (reliable reply).
+//! - [`direction`]: which of the two a message is for. [`receives`]: Receives posted for both together.
 //! - [`plan`]: Short, Chunked or Long.
 //! - [`reads`]: the Read list as the Responder pulls it. [`span`]: where chunks and local memory are cut.
 //!
@@ -26,11 +27,14 @@
 #![forbid(unsafe_code)]
 
 pub mod credits;
+pub mod direction;
+pub mod exposed;
 mod offer;
 pub mod parameters;
 mod plain;
 pub mod plan;
 pub mod reads;
+pub mod receives;
 pub mod requester;
 pub mod responder;
 pub mod span;

@@ -42,6 +42,12 @@ pub struct Limits {
     pub pull_len: u32,
 }
 
+impl Limits {
+    /// No chunks at all: a Responder of reverse Calls that has no use for them answers each with ERR_CHUNK (8167-5.3-b).
+    pub const SHORT: Limits =
+        Limits { segments: 0, read_chunks: 0, write_chunks: 0, chunk_len: 0, pull_len: 0 };
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self { segments: 64, read_chunks: 16, write_chunks: 16, chunk_len: 1 << 24, pull_len: 1 << 24 }

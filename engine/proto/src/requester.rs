@@ -58,7 +58,8 @@ pub struct Config {
     pub parameters: Parameters,
     /// Credits to request; more than `slots` are of no use.
     pub credits_requested: u32,
-    /// Segments that one Call can carry, all lists together; at most 64.
+    /// Segments that one Call can carry, all lists together; at most 64. 0 for a Requester that sends Short Calls only, as one
+    /// of reverse Calls does that does not know of more (8167-5.3-c).
     pub segments_max: u32,
     /// Where the xids start. Random, so that a restarted client does not repeat those of its last life.
     pub xid_seed: u32,
@@ -717,6 +718,13 @@ impl Requester {
     pub fn call_at(&self, index: usize) -> Option<CallId> {
         let slot = self.slots.get(index)?;
         (slot.state != State::Free).then_some(CallId { xid: slot.xid, index: index as u32 })
+    }
+
+    /// Whether a Call with this xid waits for its Reply, cancelled or not.
+    #[inline]
+    #[must_use]
+    pub fn has_call(&self, xid: u32) -> bool {
+        self.find(xid).is_some()
     }
 
     /// The state of `call`; `None` when it is over.

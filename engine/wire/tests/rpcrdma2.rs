@@ -129,7 +129,7 @@ fn initial_characteristics() {
 
 #[test]
 fn an_unknown_operation_is_answered() {
-    // V2-4.2.3-a XC-a
+    // V2-4.2.3-a XC-a V2-4.2.2-c V2-X-5 RTR-5.1-a
     let example = vector!("v2-inval-option");
     let (header, _) = Header2::parse(&example).unwrap();
     assert!(matches!(header.body, Body2::Error(ErrorCode2::InvalidOption)));
@@ -152,7 +152,7 @@ fn an_unknown_operation_is_answered() {
 
 #[test]
 fn a_request_with_an_item_in_registered_memory() {
-    // RTR-9.2-a RTR-7.3-c
+    // RTR-9.2-a RTR-7.3-c RTR-7.3-a
     let segments = [segment(0xc101, 6001, 0x7f00_0000_1000)];
     let item =
         PlacedItem { displacement: 96, len: 6001, place: ItemPlace::Explicit(Elements::new(&segments)) };
@@ -188,7 +188,7 @@ fn a_request_of_two_transmissions_with_a_direction() {
 
 #[test]
 fn a_continuation() {
-    // RTR-9.4-a
+    // RTR-9.4-a RTR-X-4 RTR-X-5
     let continuation = Continuation { number: 1, lead_option: option::XMTREQ, payload_len: 1032 };
     let expected = OptionalOperation::Continuation(continuation);
     assert_example(&vector!("v2-xmtcont"), MessageType::Call, 0xb000_0004, &expected);
@@ -222,7 +222,7 @@ fn a_transmission_error() {
 
 #[test]
 fn every_transmission_error_reads_as_it_was_written() {
-    // RTR-9.5-a RTR-9.5-b
+    // RTR-9.5-a RTR-9.5-b RTR-X-17
     let (expected, found, value, min, max) = (1, 2, 3, 4, 5);
     let faults = [
         GroupFault::Procedure { expected, found },
@@ -268,7 +268,7 @@ fn bad_header(error: Error2) -> Result<(), Refused2> {
 
 #[test]
 fn characteristics_of_other_types_or_lengths_are_refused() {
-    // XC-h XC-X-3
+    // XC-h XC-X-3 XC-g XC-k
     let initial = |id: u32, data: &[u32]| {
         let head = [1, id, 4 * data.len() as u32];
         parse_words(0, option::INITXCH, &[&head, data, &[0]].concat())
@@ -318,7 +318,7 @@ fn a_position_set_is_indexed_by_position() {
 
 #[test]
 fn operations_go_in_their_direction() {
-    // XC-X-4 RTR-9.2-a RTR-9.3-a
+    // XC-X-4 RTR-9.2-a RTR-9.3-a V2-4.2.2-d
     let start = [0, 1, 8];
     let cases: [(u32, &[u32], [bool; 2]); 7] = [
         (option::INITXCH, &[0, 0], [true, true]),
@@ -342,7 +342,7 @@ fn operations_go_in_their_direction() {
 
 #[test]
 fn a_receive_is_as_long_as_its_parts() {
-    // RTR-7.2-a RTR-7.2-c
+    // RTR-7.2-a RTR-7.2-c RTR-7.2-b
     let group = |count, len, is_target| BufferGroup { count, len, align: 4096, is_target };
     let groups = [group(1, 512, false), group(3, 4096, true), group(2, 100, false), group(1, 8, true)];
     let structure = BufferStructure { len: 512 + 3 * 4096 + 200 + 8, groups: Elements::new(&groups) };
@@ -417,6 +417,7 @@ fn table_1_of_placements() {
 
 #[test]
 fn table_2_of_directions_and_results() {
+    // RTR-7.4-e
     let none = Elements::EMPTY;
     let directions = [
         DirectedPlace::Explicit(none),
@@ -441,7 +442,7 @@ fn table_2_of_directions_and_results() {
 
 #[test]
 fn items_are_at_increasing_multiples_of_4() {
-    // RTR-X-18
+    // RTR-X-18 RTR-X-15 RTR-X-16 RTR-7.4-a
     let request = |places: &[(u32, u32)]| {
         let items = places.iter().flat_map(|(displacement, len)| [*displacement, *len, 1, 0]);
         let info: Vec<u32> = [places.len() as u32].into_iter().chain(items).chain([0, 1, 0, 8]).collect();
@@ -475,7 +476,7 @@ fn items_are_at_increasing_multiples_of_4() {
 
 #[test]
 fn a_first_transmission_has_the_start_of_its_payload() {
-    // RTR-X-11 RTR-X-14 V2-4.2.2-b
+    // RTR-X-11 RTR-X-14 V2-4.2.2-b RTR-9.2-b
     assert_eq!(parse_words(0, option::XMTREQ, &[0, 0, 0, 0, 8]), bad_header(Error2::EmptyGroup));
     assert_eq!(parse_words(0, option::XMTREQ, &[0, 0, 1, 0, 7]), bad_header(Error2::EmptyStart));
     let dropped = |error| Err(Refused2 { error, answer: Answer2::Drop });
@@ -562,6 +563,7 @@ fn check(message: &[u8]) -> Result<(), Refused2> {
 
 #[test]
 fn chunk_lists_are_as_in_version_1() {
+    // V2-X-6 V2-X-2
     let octets = message(MessageKind::Msg, MessageType::Call, (Some(8), true, Some(30)), &[7, 0]);
     let (header, payload) = Header2::parse(&octets).unwrap();
     assert_eq!(payload, words(&[7, 0]));
@@ -578,7 +580,7 @@ fn chunk_lists_are_as_in_version_1() {
 
 #[test]
 fn the_direction_is_that_of_the_payload() {
-    // V2-4.2.2-b
+    // V2-4.2.2-b V2-X-7
     let none = (None, false, None);
     for (direction, msg_type) in [(MessageType::Call, 0), (MessageType::Reply, 1)] {
         let octets = message(MessageKind::Msg, direction, none, &[7, msg_type]);
@@ -622,7 +624,7 @@ fn where_the_payload_is_fits_the_direction() {
 
 #[test]
 fn other_versions_and_procedures_are_answered() {
-    // V2-5.2-a
+    // V2-5.2-a V2-3-a
     for version in [0, 1, 3, u32::MAX] {
         for procedure in [0, 1, 5, 9] {
             let refused = refused(&words(&[7, version, 1, procedure]));

@@ -1,4 +1,4 @@
-//! The rules of RPC-over-RDMA version 1, one file for each subject.
+//! The rules of RPC-over-RDMA version 1 and of what goes with it, one file for each subject.
 //!
 //! A test that keeps a rule names it in a comment at its start, by number (`// 8166-3.3.1-c`). `rules.rs` checks
 //! that each rule listed for this crate in `tests/rules.txt` is named by a test.
@@ -6,13 +6,16 @@
 mod support;
 
 mod arbitrary;
+mod both_ways;
 mod call_forms;
 mod call_order;
 mod cancellation;
 mod chunk_echo;
 mod credits;
 mod disconnect;
+mod duplex;
 mod errors;
+mod exposed_states;
 mod fencing;
 mod pair;
 mod parameters;
