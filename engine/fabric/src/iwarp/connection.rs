@@ -135,6 +135,12 @@ pub(super) struct QueuePair {
     pub(super) is_watched: bool,
     /// Its socket is in the epoll for room to send.
     pub(super) is_watched_to_send: bool,
+    /// It is read in every pass.
+    pub(super) is_hot: bool,
+    /// Octets came since the last look.
+    pub(super) is_heard: bool,
+    /// Looks in a row that found nothing of one that is read in every pass, or something of another.
+    pub(super) looks: u8,
 }
 
 impl Numbered for QueuePair {
@@ -169,6 +175,9 @@ impl QueuePair {
             is_blocked: false,
             is_watched: false,
             is_watched_to_send: false,
+            is_hot: false,
+            is_heard: false,
+            looks: 0,
         }
     }
 

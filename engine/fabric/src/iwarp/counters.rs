@@ -23,6 +23,8 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Times that the system was asked which sockets have news.
+    looks,
     /// TCP connections that came in.
     accepted,
     /// Connection requests that were handed to the user.

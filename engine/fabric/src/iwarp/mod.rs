@@ -81,6 +81,8 @@ pub struct Iwarp {
     // The poll loop's part.
     /// Queue pairs that are open.
     open: Vec<u32>,
+    /// Those of them that are read in every pass: the ones in use.
+    hot: Vec<u32>,
     turn: usize,
     local: VecDeque<Completion>,
     /// Messages that were taken where they arrived, in this poll.
@@ -93,6 +95,7 @@ pub struct Iwarp {
     scratch: Scratch,
     now: Duration,
     look_at: Duration,
+    look_interval: Duration,
     look_passes: u32,
     timers_at: Duration,
     /// By [`QueuePairId::index`].
@@ -129,6 +132,7 @@ impl Iwarp {
         let count = config.queue_pairs as usize;
         Ok(Iwarp {
             open: Vec::with_capacity(count),
+            hot: Vec::with_capacity(count),
             turn: 0,
             local: VecDeque::new(),
             taken: 0,
@@ -138,6 +142,7 @@ impl Iwarp {
             scratch: Scratch::new(),
             now: Duration::ZERO,
             look_at: Duration::ZERO,
+            look_interval: Duration::ZERO,
             look_passes: 0,
             timers_at: Duration::ZERO,
             slots: Vec::with_capacity(count),

@@ -265,7 +265,7 @@ impl Provider for Iwarp {
             self.harvest(completions, end, take);
         }
         self.look_passes += u32::from(completions.len() + self.taken == start);
-        if now >= self.look_at || self.look_passes >= LOOK_PASSES || self.is_crowded() {
+        if now >= self.look_at || self.look_passes >= LOOK_PASSES {
             self.look(completions, end, take);
         }
         if !self.blocked.is_empty() {

@@ -18,13 +18,19 @@ use super::{Iwarp, IwarpCounters};
 use crate::epoll::{EventFlags, Token};
 use crate::{Completion, DisconnectReason, Event, PlainMessage, Taken, WorkError};
 
-/// Up to so many queue pairs are read without asking the epoll first.
+/// Up to so many queue pairs are read in each pass: those in use. The others are read when the epoll says so.
 const HOT_MAX: usize = 4;
+/// As many looks in a row that found octets of a queue pair make it one that is in use.
+const HEAT_AFTER: u8 = 3;
+/// As many looks in a row without any leave its place to another.
+const COOL_AFTER: u8 = 8;
 /// System calls that read from one queue pair before the next one gets its turn.
 const RECEIVE_BURST: usize = 16;
 /// How often the other sockets are looked at: seldom enough that the system call for it costs a busy reactor less than a
 /// percent.
 const LOOK_INTERVAL: Duration = Duration::from_micros(100);
+/// The same, while queue pairs are open that are not read in each pass: the first octets of one wait so long at most.
+const LOOK_INTERVAL_CROWD: Duration = Duration::from_micros(15);
 /// How often the timers are looked at.
 const TIMERS_INTERVAL: Duration = Duration::from_millis(1);
 /// The first time that a peer which has not sent anything is nudged; then after twice as long each time.
@@ -58,11 +64,11 @@ pub(super) struct Ending {
 impl Iwarp {
     /// Whether there are too many queue pairs to read them all.
     #[inline(always)]
-    pub(super) fn is_crowded(&self) -> bool {
-        self.open.len() > HOT_MAX
+    fn is_crowded(&self) -> bool {
+        self.open.len() > self.hot.len()
     }
 
-    /// Reads the open queue pairs: all of them if there are few.
+    /// Reads the queue pairs that are in use.
     #[inline]
     pub(super) fn harvest(
         &mut self,
@@ -70,17 +76,14 @@ impl Iwarp {
         end: usize,
         show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
     ) {
-        if self.is_crowded() {
-            return;
-        }
         self.turn = self.turn.wrapping_add(1);
-        for step in 0..self.open.len() {
+        for step in 0..self.hot.len() {
             // One that closed meanwhile has left the list; who is skipped for it comes next time.
-            let count = self.open.len();
+            let count = self.hot.len();
             if count == 0 {
                 return;
             }
-            let index = self.open[(self.turn + step) % count];
+            let index = self.hot[(self.turn + step) % count];
             self.receive(index, completions, end, show);
         }
     }
@@ -262,17 +265,53 @@ impl Iwarp {
         if is_initiator {
             self.nudging.push(Nudging { index, generation, at: self.now + NUDGE_FIRST, count: 0 });
         }
-        if self.is_crowded() || self.config.may_sleep {
-            for at in 0..self.open.len() {
-                self.watch(self.open[at]);
-            }
-        } else if let Some(Some(pair)) = self.slots.get_mut(index as usize)
-            && let Some(socket) = &pair.socket
+        self.watch(index);
+        if self.hot.len() < HOT_MAX {
+            self.heat(index);
+        }
+    }
+
+    /// Reads a queue pair in every pass from now on.
+    fn heat(&mut self, index: u32) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        (pair.is_hot, pair.looks) = (true, 0);
+        self.hot.push(index);
+        // No need to be told, but to be woken.
+        if !self.config.may_sleep
             && pair.is_watched
+            && !pair.is_watched_to_send
+            && let Some(socket) = &pair.socket
         {
-            // It is read in every pass: no need to be told.
             self.epoll.remove(socket.as_fd());
             pair.is_watched = false;
+        }
+    }
+
+    /// Leaves the places of queue pairs that nobody uses to others.
+    fn cool(&mut self) {
+        for at in (0..self.hot.len()).rev() {
+            let index = self.hot[at];
+            let Some(Some(pair)) = self.slots.get_mut(index as usize) else { continue };
+            if std::mem::take(&mut pair.is_heard) {
+                pair.looks = 0;
+                continue;
+            }
+            pair.looks += 1;
+            if pair.looks >= COOL_AFTER {
+                (pair.is_hot, pair.looks) = (false, 0);
+                self.hot.swap_remove(at);
+                // It is level-triggered: what came meanwhile is told.
+                self.watch(index);
+            }
+        }
+    }
+
+    /// The epoll found octets for a queue pair that is not read in every pass.
+    fn warm(&mut self, index: u32) {
+        let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
+        pair.looks = pair.looks.saturating_add(1);
+        if pair.looks >= HEAT_AFTER && self.hot.len() < HOT_MAX && pair.phase == Phase::Open {
+            self.heat(index);
         }
     }
 
@@ -284,9 +323,12 @@ impl Iwarp {
         end: usize,
         show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
     ) {
-        self.look_at = self.now + LOOK_INTERVAL;
         self.look_passes = 0;
-        let is_crowded = self.is_crowded();
+        self.counters.looks += 1;
+        if self.is_crowded() {
+            self.cool();
+        }
+        let mut found = 0;
         for at in 0..self.epoll.look() {
             let token = self.epoll.ready(at).token;
             match token {
@@ -306,8 +348,11 @@ impl Iwarp {
                             if pair.is_watched_to_send {
                                 self.flush(index);
                             }
-                            if is_crowded {
+                            let slot = self.slots.get(index as usize).and_then(Option::as_ref);
+                            if slot.is_some_and(|pair| !pair.is_hot) {
+                                found += 1;
                                 self.receive(index, completions, end, show);
+                                self.warm(index);
                             }
                         }
                         Phase::Announced | Phase::Closing(_) => {}
@@ -315,6 +360,13 @@ impl Iwarp {
                 }
             }
         }
+        // More often while something comes: as in every pass where many queue pairs are in use.
+        self.look_interval = match (found, self.is_crowded()) {
+            (_, false) => LOOK_INTERVAL,
+            (0, true) => (self.look_interval * 2 + Duration::from_micros(1)).min(LOOK_INTERVAL_CROWD),
+            (_, true) => Duration::ZERO,
+        };
+        self.look_at = self.now + self.look_interval;
         if self.now >= self.timers_at {
             self.timers_at = self.now + TIMERS_INTERVAL;
             self.expire_incoming();
@@ -411,7 +463,7 @@ impl Iwarp {
         pair.complete(&mut Sink::waiting(&mut self.local));
         pair.flush(&mut Sink::waiting(&mut self.local), ending.fault, ending.refused);
         (pair.is_dirty, pair.is_blocked) = (false, false);
-        for list in [&mut self.open, &mut self.dirty, &mut self.blocked, &mut self.dialing] {
+        for list in [&mut self.open, &mut self.hot, &mut self.dirty, &mut self.blocked, &mut self.dialing] {
             list.retain(|&other| other != index);
         }
         self.closing.push(index);
@@ -485,6 +537,7 @@ fn pull(
             Moved::Lost => return Pulled::Lost,
         };
         if call == 0 {
+            pair.is_heard = true;
             pair.pace.note_something();
         }
         counters.receive_calls += 1;

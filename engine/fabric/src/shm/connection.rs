@@ -407,8 +407,7 @@ impl QueuePair {
         let Some(link) = &mut self.link else { return };
         // First, so that a peer that fences what this batch did not invalidate need not wait.
         link.end_span();
-        link.producer.publish();
-        link.wake(self.socket.as_ref());
+        link.publish(self.socket.as_ref());
     }
 
     /// Takes messages from the ring, at most `room` and a burst of them, and shows to `take` those that can be taken where
@@ -584,8 +583,7 @@ impl QueuePair {
         }
         // Their doorbell was rung when there was no room.
         if pushed {
-            link.producer.publish();
-            link.wake(self.socket.as_ref());
+            link.publish(self.socket.as_ref());
         }
         Ok(())
     }
@@ -624,6 +622,7 @@ impl QueuePair {
             link.end_span();
             // What was posted before still goes out, where the peer can take it.
             link.producer.publish();
+            link.bell.ring();
             let code = if reason == DisconnectReason::Work(WorkError::Length) {
                 closed::LENGTH
             } else {

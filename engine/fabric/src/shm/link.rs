@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 
 use stag_memory::Buf;
 
+use super::bells::Bell;
 use super::exposure::{Access, Bind, Binds, Refusal};
 use super::order::{self, Word};
 use super::pages::{Layout, Part};
@@ -20,6 +21,14 @@ pub(super) mod closed {
     pub(in crate::shm) const LENGTH: u32 = 2;
 }
 
+/// What we know of a peer, with its memory mapped.
+pub(super) struct MappedPeer {
+    pub(super) part: Part,
+    pub(super) binds: Binds,
+    pub(super) bell: Bell,
+    pub(super) may_sleep: bool,
+}
+
 /// The connected half of a queue pair. Rings point into the parts, which live as long.
 pub(super) struct Link {
     pub(super) consumer: Consumer,
@@ -27,6 +36,8 @@ pub(super) struct Link {
     pub(super) ours: Part,
     pub(super) theirs: Part,
     pub(super) binds: Binds,
+    /// Rung when the peer does not look at our ring.
+    pub(super) bell: Bell,
     /// Whether the peer may sleep.
     may_sleep: bool,
     /// Its sleep that we woke it from last, by what it calls it.
@@ -41,7 +52,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(ours: Part, theirs: Part, binds: Binds, may_sleep: bool, regions: usize) -> Link {
+    pub(super) fn new(ours: Part, peer: MappedPeer, regions: usize) -> Link {
+        let MappedPeer { part: theirs, binds, bell, may_sleep } = peer;
         let (Layout { ring_len: our_len, .. }, Layout { ring_len: their_len, .. }) =
             (ours.layout(), theirs.layout());
         // SAFETY: both rings are mapped twice, back to back, by `Part`, and stay so: the parts are moved into
@@ -50,7 +62,29 @@ impl Link {
         let (consumer, producer) =
             unsafe { (Consumer::new(theirs.ring(), their_len), Producer::new(ours.ring(), our_len)) };
         let (woken, sleeps, wakes) = (0, 0, 0);
-        Link { consumer, producer, ours, theirs, binds, may_sleep, woken, sleeps, wakes, regions, epoch: 0 }
+        let epoch = 0;
+        Link {
+            consumer,
+            producer,
+            ours,
+            theirs,
+            binds,
+            bell,
+            may_sleep,
+            woken,
+            sleeps,
+            wakes,
+            regions,
+            epoch,
+        }
+    }
+
+    /// Rings the doorbell for what was pushed, and whatever else the peer listens to.
+    #[inline(always)]
+    pub(super) fn publish(&mut self, socket: Option<&Socket>) {
+        self.producer.publish();
+        self.bell.ring();
+        self.wake(socket);
     }
 
     /// Our part.

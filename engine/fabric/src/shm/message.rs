@@ -13,6 +13,7 @@
 //! order, with the descriptors beside it. The socket then stays open: it tells of the peer's end, and a WAKE goes
 //! through it to a side that sleeps, at most one for each time that it went to sleep.
 
+use super::bells::BellPlace;
 use super::pages::Layout;
 use super::regions::REGIONS_MAX;
 use crate::QueuePairCapacity;
@@ -26,8 +27,8 @@ pub(super) const LEN_MAX: usize = FIXED_LEN + 8 * REGIONS_MAX + PRIVATE_DATA_LEN
 
 const MAGIC: u32 = u32::from_be_bytes(*b"Stag");
 /// Counts changes of the messages and of the layout of shared memory.
-const VERSION: u32 = 3;
-const FIXED_LEN: usize = 4 * 13;
+const VERSION: u32 = 4;
+const FIXED_LEN: usize = 4 * 15;
 
 /// The datagram that wakes a side that sleeps.
 pub(super) const WAKE: [u8; 12] = {
@@ -45,8 +46,10 @@ pub(super) struct Introduction {
     pub(super) capacity: QueuePairCapacity,
     /// The sizes of its part of the connection's memory.
     pub(super) layout: Layout,
-    /// The lengths of its arenas, whose descriptors come along in this order.
+    /// The lengths of its arenas, whose descriptors come along in this order, behind that of its part.
     pub(super) arenas: Vec<u64>,
+    /// Where its bell for this connection is, if it has one: then the descriptor of that memory comes last.
+    pub(super) bell: Option<BellPlace>,
     /// The user's private data.
     pub(super) private_data: Vec<u8>,
 }
@@ -83,7 +86,8 @@ impl Message {
                 return bytes;
             }
         };
-        let Introduction { may_sleep, capacity, layout, arenas, private_data } = introduction;
+        let Introduction { may_sleep, capacity, layout, arenas, bell, private_data } = introduction;
+        let bell = bell.unwrap_or(BellPlace { count: 0, index: 0 });
         debug_assert!(arenas.len() <= REGIONS_MAX && private_data.len() <= PRIVATE_DATA_LEN_MAX);
         let words = [
             MAGIC,
@@ -97,6 +101,8 @@ impl Message {
             capacity.receive_len_max,
             layout.ring_len,
             layout.exposures,
+            bell.count,
+            bell.index,
             arenas.len() as u32,
             private_data.len() as u32,
         ];
@@ -151,8 +157,11 @@ impl Reader<'_> {
             receive_len_max: self.word()?,
         };
         let layout = Layout { ring_len: self.word()?, exposures: self.word()? };
+        let bell = BellPlace { count: self.word()?, index: self.word()? };
+        let bell = (bell.count > 0).then_some(bell);
         let (arenas, private_data) = (self.word()? as usize, self.word()? as usize);
-        if !layout.is_valid() || arenas > REGIONS_MAX || private_data > PRIVATE_DATA_LEN_MAX {
+        let is_valid = layout.is_valid() && bell.is_none_or(BellPlace::is_valid);
+        if !is_valid || arenas > REGIONS_MAX || private_data > PRIVATE_DATA_LEN_MAX {
             return Err(Malformed::Content);
         }
         let (lens, private) = self.0.split_at_checked(8 * arenas).ok_or(Malformed::Content)?;
@@ -165,7 +174,7 @@ impl Reader<'_> {
             u64::from_ne_bytes(bytes)
         });
         let (arenas, private_data) = (arenas.collect(), private.to_vec());
-        Ok(Introduction { may_sleep, capacity, layout, arenas, private_data })
+        Ok(Introduction { may_sleep, capacity, layout, arenas, bell, private_data })
     }
 }
 
@@ -185,6 +194,7 @@ mod tests {
             },
             layout: Layout { ring_len: 16384, exposures: 128 },
             arenas: vec![1 << 30, 4096],
+            bell: Some(BellPlace { count: 1024, index: 1023 }),
             private_data: b"private".to_vec(),
         }
     }
@@ -223,6 +233,7 @@ mod tests {
                 bytes[at] = value;
                 if let Ok(Message::Hello(i)) = Message::decode(&bytes) {
                     assert!(i.layout.is_valid() && i.arenas.len() <= REGIONS_MAX);
+                    assert!(i.bell.is_none_or(BellPlace::is_valid));
                 }
             }
         }

@@ -24,6 +24,8 @@
 //!   **On reserved hugepages the page goes back to the machine; if none is free when we touch the hole, we die of SIGBUS**;
 //! - make us pay for its memory: a page of its arenas that nobody touched before is charged to who writes there first;
 //! - keep our arenas in memory for as long as it runs, also when we have ended;
+//! - ring the bells of other connections (`bells`), each of which costs a look, or silence them: a message that comes after a
+//!   pause is then found some milliseconds later;
 //! - tell us wrong things through its rings and its control words: then its connection ends.
 //!
 //! It *cannot*:
@@ -39,6 +41,7 @@
 //! In busy mode no message and no doorbell takes a locked instruction, a fence or a system call; accesses
 //! to exposed memory take one fence per doorbell. A side that may sleep ([`ShmConfig::may_sleep`]) costs its
 //! peers one fence per doorbell. The sockets are looked at every 30 µs, one system call.
+//! A pass looks at the rings of connections that were used in the last 180 µs, and at one byte for all others (`bells`).
 //!
 //! # Death
 //!
@@ -47,9 +50,11 @@
 //! outlives it: they close on `exec`, but a bare `fork` keeps them.
 
 mod admit;
+mod bells;
 mod connection;
 mod copy;
 mod exposure;
+mod idle;
 mod link;
 mod message;
 mod order;
@@ -74,6 +79,7 @@ use crate::epoll::{Epoll, EventFlags, Ready, Token};
 use crate::setup::check_limit;
 use crate::slots;
 use crate::{Completion, DisconnectReason, Event, FabricError, QueuePairCapacity, QueuePairId};
+use bells::{BellPlace, Bells};
 use connection::{Phase, QueuePair};
 use regions::Regions;
 pub use rendezvous::check_name;
@@ -132,6 +138,7 @@ impl Default for ShmConfig {
 struct Ours {
     may_sleep: bool,
     arenas: Vec<Arena>,
+    bells: Bells,
 }
 
 impl Ours {
@@ -151,6 +158,9 @@ impl Ours {
 struct Active {
     doorbell: *const AtomicU64,
     index: u32,
+    /// The doorbell that the last look at the clock met, and for how many looks it has been the same.
+    seen: *const AtomicU64,
+    quiet: u32,
 }
 
 /// The shared-memory provider.
@@ -183,6 +193,11 @@ pub struct Shm {
     /// Queue pairs that wait for their listener.
     dialing: Vec<u32>,
     is_armed: bool,
+    /// Idle connections whose bells were rung: kept for reuse.
+    rung: Vec<u32>,
+    /// Doorbells looked at.
+    #[cfg(test)]
+    doorbells_seen: u64,
     /// Tells our user: [`admit::own_user`], but in tests.
     own_user: fn() -> u32,
 }
@@ -195,6 +210,9 @@ impl Shm {
             move |source| FabricError::System { doing, source }
         };
         let epoll = Epoll::new().map_err(failed("make an epoll"))?;
+        let most = BellPlace::COUNT_MAX;
+        check_limit("ShmConfig::queue_pairs", config.queue_pairs.into(), most.into(), "lower it")?;
+        let bells = Bells::new(config.queue_pairs.max(1)).map_err(failed("make memory for bells"))?;
         let count = config.queue_pairs as usize;
         Ok(Shm {
             active: Vec::with_capacity(count),
@@ -206,7 +224,7 @@ impl Shm {
             look_passes: 0,
             now: Duration::ZERO,
             slots: Vec::with_capacity(count),
-            ours: Ours { may_sleep: config.may_sleep, arenas: Vec::new() },
+            ours: Ours { may_sleep: config.may_sleep, arenas: Vec::new(), bells },
             config,
             epoll,
             // Established and Disconnected for each, and the requests.
@@ -220,6 +238,9 @@ impl Shm {
             paused_until: None,
             dialing: Vec::new(),
             is_armed: false,
+            rung: Vec::with_capacity(count),
+            #[cfg(test)]
+            doorbells_seen: 0,
             own_user: admit::own_user,
         })
     }
@@ -293,6 +314,7 @@ impl Shm {
     /// Puts a queue pair into the slot that `admit` found.
     fn install(&mut self, pair: QueuePair) {
         let index = pair.id.index as usize;
+        self.ours.bells.quieten(pair.id.index);
         self.slots[index] = Some(Box::new(pair));
     }
 
@@ -309,6 +331,7 @@ impl Shm {
         }
         // A pointer into its ring must not outlive it.
         self.active.retain(|active| active.index != index);
+        self.ours.bells.quieten(index);
         self.mark_attention(index);
     }
 
@@ -372,6 +395,7 @@ impl Shm {
     fn look(&mut self) {
         self.look_at = self.now + LOOK_INTERVAL;
         self.look_passes = 0;
+        self.retire_idle();
         for at in 0..self.epoll.look() {
             let Ready { token, hung_up } = self.epoll.ready(at);
             match token {

@@ -5,11 +5,12 @@
 //!
 //! - **doorbell**: [`clear`] and [`publish`] with [`observe`];
 //! - **fence of an exposure**: [`access_begin`], [`is_dead`], [`access_end`] with [`kill`], [`is_over`];
-//! - **sleep**: [`sleep_announce`] then [`observe`], with [`publish`] then [`asleep`].
+//! - **sleep**: [`sleep_announce`] then [`observe`], with [`publish`] then [`asleep`];
+//! - **bell** of an idle connection: [`mark`] with [`take_mark`].
 //!
-//! Each word has one writer. A side maps the words of its peer read-only.
+//! Each word has one writer, but for bells. A side maps the words of its peer read-only, but for bells.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// One aligned word of shared memory: an atomic of `std`, or one of loom in its tests.
 pub(super) trait Word {
@@ -28,6 +29,9 @@ pub(super) trait Word {
 
     /// Stores after everything before it.
     fn set_release(&self, value: Self::Value);
+
+    /// Stores 0 and returns what was there, and orders everything after it.
+    fn take(&self) -> Self::Value;
 
     /// A sequentially consistent fence: of two sides that each store, fence, then load the other's word,
     /// at least one sees the other's store.
@@ -62,6 +66,11 @@ macro_rules! word {
             }
 
             #[inline(always)]
+            fn take(&self) -> $value {
+                <$atomic>::swap(self, 0, Ordering::AcqRel)
+            }
+
+            #[inline(always)]
             fn fence() {
                 full_fence();
             }
@@ -69,6 +78,7 @@ macro_rules! word {
     };
 }
 
+word!(AtomicU8, u8);
 word!(AtomicU32, u32);
 word!(AtomicU64, u64);
 
@@ -176,12 +186,27 @@ pub(super) fn asleep<W: Word<Value = u32>>(sleeping: &W) -> Option<u32> {
     }
 }
 
+/// Peer of an idle connection: rings its bell, then the marks that lead to it, from the last one up.
+#[inline]
+pub(super) fn mark<W: Word<Value = u8>>(bell: &W, group: &W, any: &W) {
+    bell.set_release(1);
+    group.set_release(1);
+    any.set_release(1);
+}
+
+/// Owner: takes a mark back before it looks at what the mark stands for, so that what is rung later is marked anew. `false`: there
+/// was none. Pairs with [`mark`].
+#[inline]
+pub(super) fn take_mark<W: Word<Value = u8>>(mark: &W) -> bool {
+    mark.get() != 0 && mark.take() != 0
+}
+
 #[cfg(all(test, loom))]
 mod loom_tests {
     //! Run with `RUSTFLAGS="--cfg loom" cargo test -p stag-fabric --lib --release loom`, as ci/loom.sh does.
 
     use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
     use loom::thread;
 
     use super::*;
@@ -204,6 +229,9 @@ mod loom_tests {
                 fn set_release(&self, value: $value) {
                     <$atomic>::store(self, value, Ordering::Release);
                 }
+                fn take(&self) -> $value {
+                    <$atomic>::swap(self, 0, Ordering::AcqRel)
+                }
                 fn fence() {
                     fence(Ordering::SeqCst);
                 }
@@ -211,8 +239,37 @@ mod loom_tests {
         };
     }
 
+    word!(AtomicU8, u8);
     word!(AtomicU32, u32);
     word!(AtomicU64, u64);
+
+    /// Two peers ring their bells while the owner collects: both are heard, by this look or by the one that the marks ask for.
+    #[test]
+    fn no_bell_is_lost() {
+        loom::model(|| {
+            let new = || Arc::new(AtomicU8::new(0));
+            let (any, group, bells) = (new(), new(), [new(), new()]);
+            let peers: Vec<_> = bells
+                .iter()
+                .map(|bell| {
+                    let (bell, group, any) = (Arc::clone(bell), Arc::clone(&group), Arc::clone(&any));
+                    thread::spawn(move || mark(&*bell, &*group, &*any))
+                })
+                .collect();
+            let mut heard = [false; 2];
+            let mut look = || {
+                if take_mark(&*any) && take_mark(&*group) {
+                    for (heard, bell) in heard.iter_mut().zip(&bells) {
+                        *heard |= bell.get() != 0;
+                    }
+                }
+            };
+            look();
+            peers.into_iter().for_each(|peer| peer.join().unwrap());
+            look();
+            assert_eq!(heard, [true; 2]);
+        });
+    }
 
     /// Exposed memory is used again as soon as its fence is done: the initiator must not write to it then.
     #[test]

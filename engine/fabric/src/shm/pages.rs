@@ -13,6 +13,7 @@
 //!   page  ring      mapped twice, back to back
 //! ```
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
@@ -73,17 +74,8 @@ impl Part {
     /// Makes and maps our part, all zeroes, and the descriptor to pass to the peer.
     pub(super) fn create(layout: Layout) -> io::Result<(Part, OwnedFd)> {
         debug_assert!(layout.is_valid());
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a C string, and flags that exist.
-        let fd = check(unsafe { libc::memfd_create(c"stag-shm-connection".as_ptr(), flags) })?;
-        // SAFETY: just made, nobody else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: an open descriptor.
-        check(unsafe { libc::ftruncate(fd.as_raw_fd(), layout.file_len() as libc::off_t) })?;
+        let fd = memory(c"stag-shm-connection", layout.file_len())?;
         let part = Part::map(fd.as_fd(), layout, libc::PROT_READ | libc::PROT_WRITE)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-        // SAFETY: an open descriptor; the argument is an int.
-        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
         // From here on nobody can map it writable. Since Linux 5.1; without it the peer maps it read-only
         // all the same, as it trusts us with as much.
         // SAFETY: as above. A failure changes nothing.
@@ -195,6 +187,21 @@ impl Drop for Part {
         // which owns this part.
         unsafe { libc::munmap(self.base.cast(), len) };
     }
+}
+
+/// Makes `len` bytes of memory that peers can map: zeroes, of a length that stays.
+pub(super) fn memory(name: &CStr, len: usize) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: a C string, and flags that exist.
+    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
+    // SAFETY: just made, nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: an open descriptor.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) })?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    // SAFETY: an open descriptor; the argument is an int.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(fd)
 }
 
 /// Whether a received memfd can be mapped for `len` bytes without the danger that a file that shrinks makes us die of

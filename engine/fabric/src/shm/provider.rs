@@ -120,7 +120,7 @@ impl Provider for Shm {
             self.epoll.change(incoming.socket.as_fd(), Token::queue_pair(id), SOCKET)?;
             Ok((ours, theirs))
         });
-        let ((ours, fd), (theirs, binds, may_sleep)) = match parts {
+        let ((ours, fd), theirs) = match parts {
             Ok(parts) => parts,
             Err(error) => {
                 self.completions_taken -= QueuePair::completions(&capacity);
@@ -128,7 +128,7 @@ impl Provider for Shm {
             }
         };
         let mut pair = QueuePair::new(id, Phase::Prepared, capacity, seed, incoming.peer);
-        pair.link = Some(Link::new(ours, theirs, binds, may_sleep, self.ours.arenas.len()));
+        pair.link = Some(Link::new(ours, theirs, self.ours.arenas.len()));
         pair.part_fd = Some(fd);
         pair.socket = Some(incoming.socket);
         self.install(pair);
@@ -147,7 +147,8 @@ impl Provider for Shm {
         };
         let part = (link.ours(), fd.as_fd());
         let private_data = private_data.to_vec();
-        let sent = setup::introduce(socket.as_fd(), false, &self.ours, part, pair.capacity, private_data);
+        let who = (queue_pair, pair.capacity);
+        let sent = setup::introduce(socket.as_fd(), false, &self.ours, part, who, private_data);
         if sent.is_err() {
             self.close(queue_pair.index, DisconnectReason::PeerDied);
             return Ok(());
@@ -406,7 +407,7 @@ impl Shm {
             if pair.phase == Phase::Announced {
                 pair.phase = Phase::Open;
                 if let Some(doorbell) = pair.doorbell() {
-                    self.active.push(Active { doorbell, index: queue_pair.index });
+                    self.active.push(Active { doorbell, index: queue_pair.index, seen: doorbell, quiet: 0 });
                 }
                 // The peer may be gone again already; what it sent is in the ring.
                 if pair.peer_gone {
@@ -455,6 +456,9 @@ impl Shm {
         end: usize,
         take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
     ) -> usize {
+        if self.ours.bells.is_rung() {
+            self.answer_bells();
+        }
         let count = self.active.len();
         let mut taken = 0;
         if self.turn >= count {
@@ -462,7 +466,11 @@ impl Shm {
         }
         let mut at = self.turn;
         for _ in 0..count {
-            let Active { doorbell, index } = self.active[at];
+            let Active { doorbell, index, .. } = self.active[at];
+            #[cfg(test)]
+            {
+                self.doorbells_seen += 1;
+            }
             let next = if at + 1 == count { 0 } else { at + 1 };
             if count > 1 {
                 copy::prefetch_read(self.active[next].doorbell.cast());

@@ -14,7 +14,7 @@ use super::sockets::{Foreign, Listener, Socket};
 use crate::{FabricError, Peer};
 
 /// Descriptors beside a message at most: the part, the arenas.
-pub(super) const DESCRIPTORS_MAX: usize = 1 + REGIONS_MAX;
+pub(super) const DESCRIPTORS_MAX: usize = 2 + REGIONS_MAX;
 /// Descriptors that Linux lets anybody send with one datagram (SCM_MAX_FD). There is room for all, since those that find
 /// none are closed by the kernel within the call that receives them, which may wait.
 const RECEIVED_MAX: usize = 253;

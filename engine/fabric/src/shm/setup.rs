@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use super::admit;
+use super::bells::{Bell, BellPlace};
 use super::connection::Phase;
 use super::exposure::Binds;
-use super::link::Link;
+use super::link::{Link, MappedPeer};
 use super::message::{Introduction, Malformed, Message};
 use super::pages::{self, Part};
 use super::regions::Regions;
@@ -19,7 +20,7 @@ use super::sockets::{Foreign, Socket};
 use super::{ACCEPT_BURST, INCOMING_MAX, Ours, SOCKET, Shm};
 use crate::epoll::{EventFlags, Token};
 use crate::setup::{ACCEPT_PAUSE, is_exhausted};
-use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, QueuePairCapacity};
+use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, QueuePairCapacity, QueuePairId};
 
 /// Wake-ups taken from a connection in one look. One for each sleep may come, and usually there is one.
 const WAKES_MAX: usize = 8;
@@ -58,14 +59,16 @@ pub(super) struct Offer {
     pub(super) introduction: Introduction,
     part: Foreign,
     arenas: Vec<Foreign>,
+    bells: Option<Foreign>,
 }
 
 impl Offer {
     /// Checks descriptors against what the introduction says of them: as many, each a memfd that cannot shrink.
-    pub(super) fn new(introduction: Introduction, fds: Vec<Foreign>) -> Result<Offer, &'static str> {
-        if fds.len() != 1 + introduction.arenas.len() {
+    pub(super) fn new(introduction: Introduction, mut fds: Vec<Foreign>) -> Result<Offer, &'static str> {
+        if fds.len() != 1 + introduction.arenas.len() + usize::from(introduction.bell.is_some()) {
             return Err("the number of descriptors is wrong");
         }
+        let bells = introduction.bell.and_then(|_| fds.pop());
         let mut fds = fds.into_iter();
         let Some(part) = fds.next() else { return Err("the number of descriptors is wrong") };
         let arenas: Vec<Foreign> = fds.collect();
@@ -80,16 +83,30 @@ impl Offer {
                 "a memfd has not whole pages, is shorter than claimed, or not sealed against shrinking",
             );
         }
-        Ok(Offer { introduction, part, arenas })
+        let is_safe =
+            |place: BellPlace, fd: &Foreign| pages::is_safe_part(fd.as_fd(), place.file_len() as u64);
+        if !introduction.bell.zip(bells.as_ref()).is_none_or(|(place, fd)| is_safe(place, fd)) {
+            return Err(
+                "the bells' memfd is shorter than claimed, not sealed against shrinking, or not of base pages",
+            );
+        }
+        Ok(Offer { introduction, part, arenas, bells })
     }
 
-    /// Maps the peer's memory. Also tells whether the peer may sleep.
-    pub(super) fn map(self, regions: &mut Regions) -> io::Result<(Part, Binds, bool)> {
-        let Offer { introduction, part, arenas } = self;
+    /// Maps the peer's memory.
+    pub(super) fn map(self, regions: &mut Regions) -> io::Result<MappedPeer> {
+        let Offer { introduction, part, arenas, bells } = self;
         let part = Part::open(part.as_fd(), introduction.layout)?;
         let arenas = arenas.iter().zip(&introduction.arenas).map(|(fd, &len)| regions.map(fd.as_fd(), len));
         let binds = Binds::new(introduction.layout.exposures, arenas.collect::<io::Result<_>>()?);
-        Ok((part, binds, introduction.may_sleep))
+        let bell = match introduction.bell.zip(bells) {
+            Some((place, fd)) => {
+                let memory = regions.map(fd.as_fd(), place.file_len() as u64)?;
+                Bell::new(place, memory).ok_or(io::ErrorKind::InvalidInput)?
+            }
+            None => Bell::NONE,
+        };
+        Ok(MappedPeer { part, binds, bell, may_sleep: introduction.may_sleep })
     }
 }
 
@@ -110,19 +127,22 @@ pub(super) fn introduce(
     is_hello: bool,
     ours: &Ours,
     (part, fd): (&Part, BorrowedFd<'_>),
-    capacity: QueuePairCapacity,
+    (queue_pair, capacity): (QueuePairId, QueuePairCapacity),
     private_data: Vec<u8>,
 ) -> io::Result<()> {
+    let (bell, bells) = ours.bells.place(queue_pair.index);
     let introduction = Introduction {
         may_sleep: ours.may_sleep,
         capacity,
         layout: part.layout(),
         arenas: ours.arenas.iter().map(|arena| arena.len() as u64).collect(),
+        bell: Some(bell),
         private_data,
     };
     let message = if is_hello { Message::Hello(introduction) } else { Message::Accept(introduction) };
     let mut fds = vec![fd];
     fds.extend(ours.arenas.iter().map(|arena| arena.fd()));
+    fds.push(bells);
     rendezvous::send(socket, &message.encode(), &fds)
 }
 
@@ -213,7 +233,7 @@ impl Shm {
             self.epoll.add(socket.as_fd(), token, SOCKET)?;
             let part = (&dialing.part, dialing.fd.as_fd());
             let private_data = dialing.private_data.clone();
-            introduce(socket.as_fd(), true, &self.ours, part, pair.capacity, private_data)
+            introduce(socket.as_fd(), true, &self.ours, part, (pair.id, pair.capacity), private_data)
         });
         // Who refuses at once may be gone before our HELLO; its reason is there.
         let refusal = result.err().map(|_| match answer(socket.as_fd()) {
@@ -247,6 +267,8 @@ impl Shm {
                 match pair.phase {
                     Phase::Open => {
                         pair.phase = Phase::Draining(reason);
+                        // It may have been killed between a doorbell and the bell.
+                        self.rouse(index);
                         self.mark_attention(index);
                     }
                     // The user has to hear that it was there, first.
@@ -278,8 +300,8 @@ impl Shm {
         let Some(dialing) = pair.dialing.take() else { return };
         let private_data = std::mem::take(&mut offer.introduction.private_data);
         match offer.map(&mut self.regions) {
-            Ok((theirs, binds, may_sleep)) => {
-                pair.link = Some(Link::new(dialing.part, theirs, binds, may_sleep, self.ours.arenas.len()));
+            Ok(theirs) => {
+                pair.link = Some(Link::new(dialing.part, theirs, self.ours.arenas.len()));
                 pair.phase = Phase::Announced;
                 let (queue_pair, peer) = (pair.id, pair.peer.clone());
                 self.events.push_back(Event::Established { queue_pair, private_data, peer });

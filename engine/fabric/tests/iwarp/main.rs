@@ -3,6 +3,7 @@
 
 mod habits;
 mod hostile;
+mod idle;
 mod in_place;
 mod rules;
 mod server;

@@ -20,7 +20,7 @@ struct Rogue {
 impl Rogue {
     fn introduction(layout: Layout) -> Introduction {
         let (arenas, private_data) = (Vec::new(), Vec::new());
-        Introduction { may_sleep: false, capacity: CAPACITY, layout, arenas, private_data }
+        Introduction { may_sleep: false, capacity: CAPACITY, layout, arenas, bell: None, private_data }
     }
 
     /// Connects in order, then has the server's attention. Says that it may sleep, and does not.
@@ -382,7 +382,7 @@ fn who_is_not_admitted_gets_nothing() {
             })
         });
         assert_eq!(accepted, is_admitted, "server with {admit:?}");
-        assert_eq!(server.shm.regions.mapped(), usize::from(is_admitted));
+        assert_eq!(server.shm.regions.mapped(), 2 * usize::from(is_admitted), "an arena, and the bells");
 
         // A client that runs as somebody else: somebody else has taken the name.
         let (mut client, mut server) = (Side::new(config), Side::new(ShmConfig::default()));
