@@ -1,6 +1,6 @@
 //! Calls with client and server in one thread, polled in turns, to count instructions. `bench/instructions.sh` runs it:
 //!
-//! `valgrind --tool=callgrind target/release/examples/one_thread shm|iwarp|verbs COUNT DEPTH [KIND]`. With `--collect-atstart=no`,
+//! `valgrind --tool=callgrind target/release/examples/one_thread shm|iwarp|verbs COUNT DEPTH [KIND [IDLE]]`. With `--collect-atstart=no`,
 //! `--zero-before='*counted_from_here*'` and `--toggle-collect='*client_turn*'` (or `'*server_turn*'`), the total is what COUNT
 //! Calls cost at that end, after a warm-up.
 //!
@@ -9,6 +9,8 @@
 //! | `null` | NULL of a program that has no other procedure |
 //! | `get`, `put` | a Call with a Write chunk of 4 KiB, and one with a Read chunk |
 //! | `getattr`, `read`, `write` | NFS on a file of a `mem:` export: 4 KiB by chunk, WRITE as UNSTABLE |
+//!
+//! IDLE connections more are there that carry no Call: what a pass pays for them shows against a run without.
 //!
 //! `iwarp` runs over the loopback: what the kernel executes is not in the sum.
 //!
@@ -36,6 +38,12 @@ use kinds::{Chunked, File, NfsCall, Null};
 
 /// Octets of payload memory at each end.
 const PAYLOAD_LEN: usize = 16 << 20;
+
+/// Completions of an idle connection's queue pair, at most.
+const COMPLETIONS: u32 = 700;
+
+/// Receives that the server has for each idle connection.
+const RECEIVES_IDLE: u32 = 4;
 
 /// Calls before those that are counted. After them pools, tables and credits have the size that they keep.
 const WARM_UP: u64 = 256;
@@ -68,7 +76,7 @@ trait Kind {
 }
 
 /// Both ends and the time, which goes by in even steps once they are connected: the same is executed in each run.
-struct Ends<P, S> {
+struct Ends<P: Provider, S> {
     client: Engine<P, ()>,
     server: Engine<P, S>,
     connection: ConnectionId,
@@ -104,47 +112,55 @@ fn target(connection: ConnectionId, credentials: Credentials<'_>) -> Target<'_> 
     Target { connection, credentials, timeout: Duration::from_secs(1) }
 }
 
-/// Calls that are counted, outstanding at once, and the time between turns.
+/// Calls that are counted, outstanding at once, the time between turns, and connections that carry none.
 #[derive(Clone, Copy)]
 struct Load {
     count: u64,
     depth: u64,
     pause: Duration,
+    idle: u32,
 }
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        [_, _, _, "get"] => run(&words, Chunked::get()),
-        [_, _, _, "put"] => run(&words, Chunked::put()),
-        [_, _, _, "getattr"] => run(&words, File::new(NfsCall::Getattr)),
-        [_, _, _, "read"] => run(&words, File::new(NfsCall::Read)),
-        [_, _, _, "write"] => run(&words, File::new(NfsCall::Write)),
-        ["device", ..] | [_, _, _, "null"] | [_] | [_, _] | [_, _, _] => run(&words, Null),
+        [_, _, _, "get", ..] => run(&words, Chunked::get()),
+        [_, _, _, "put", ..] => run(&words, Chunked::put()),
+        [_, _, _, "getattr", ..] => run(&words, File::new(NfsCall::Getattr)),
+        [_, _, _, "read", ..] => run(&words, File::new(NfsCall::Read)),
+        [_, _, _, "write", ..] => run(&words, File::new(NfsCall::Write)),
+        ["device", ..] | [_, _, _, "null", ..] | [_] | [_, _] | [_, _, _] => run(&words, Null),
         _ => usage(),
     }
 }
 
 fn usage() -> Result<()> {
     bail!(
-        "one_thread shm|iwarp|verbs COUNT DEPTH [null|get|put|getattr|read|write], or device COUNT DEPTH ADDRESS PAUSE"
+        "one_thread shm|iwarp|verbs COUNT DEPTH [null|get|put|getattr|read|write [IDLE]], or device COUNT DEPTH ADDRESS PAUSE"
     )
 }
 
 fn run(words: &[&str], kind: impl Kind) -> Result<()> {
     let number = |at: usize, default: u64| words.get(at).map_or(Ok(default), |word| word.parse());
-    let load = Load { count: number(1, 100_000)?, depth: number(2, 1)?, pause: Duration::ZERO };
-    let config = VerbsConfig { completions: 4096, ..VerbsConfig::default() };
+    let (count, depth) = (number(1, 100_000)?, number(2, 1)?);
+    let load = Load { count, depth, pause: Duration::ZERO, idle: 0 };
+    let load = if words[0] == "device" { load } else { Load { idle: number(4, 0)?.try_into()?, ..load } };
+    // One more of each than connections: nobody waits for a slot.
+    let queue_pairs = load.idle + 2;
+    let completions = 4096 + load.idle * COMPLETIONS;
+    let config = VerbsConfig { completions, queue_pairs: queue_pairs.max(64), ..VerbsConfig::default() };
     match words[0] {
         "shm" => {
-            let open = || Shm::open(ShmConfig::default());
+            let config = ShmConfig { completions, queue_pairs, ..ShmConfig::default() };
+            let open = || Shm::open(config.clone());
             calls([open()?, open()?], &format!("one-thread-{}", std::process::id()), load, kind)
         }
         "iwarp" => {
             // A port that was free a moment ago.
             let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-            let open = || Iwarp::open(IwarpConfig::default());
+            let config = IwarpConfig { completions, queue_pairs, ..IwarpConfig::default() };
+            let open = || Iwarp::open(config);
             calls([open()?, open()?], &address, load, kind)
         }
         "verbs" => {
@@ -164,7 +180,8 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
 }
 
 fn calls<P: Provider>(mut providers: [P; 2], address: &str, load: Load, mut kind: impl Kind) -> Result<()> {
-    let config = EngineConfig { connections_max: 1, receives_max: 80, ..EngineConfig::default() };
+    let (connections_max, receives_max) = (1 + load.idle, 80 + RECEIVES_IDLE * load.idle);
+    let config = EngineConfig { connections_max, receives_max, ..EngineConfig::default() };
     let memory = [Memory::new(&config, PAYLOAD_LEN)?, Memory::new(&config, PAYLOAD_LEN)?];
     for (provider, memory) in providers.iter_mut().zip(&memory) {
         provider.register(&memory.arena)?;
@@ -173,22 +190,15 @@ fn calls<P: Provider>(mut providers: [P; 2], address: &str, load: Load, mut kind
     let mut client = Engine::new(client, (), memory[0].pools.clone(), config, 1)?;
     let mut server = Engine::new(server, kind.services(&memory[1])?, memory[1].pools.clone(), config, 1)?;
     server.listen(address)?;
-    let connection = client.connect(address)?;
-    // A device takes its time to connect.
     let clock = Clock::start();
-    loop {
-        client.poll(clock.now());
-        server.poll(clock.now());
-        match client.connection_event() {
-            Some(ConnectionEvent::Established { .. }) => break,
-            Some(event) => bail!("{address}: {event:?}"),
-            None => {}
-        }
+    let connection = connect(&mut client, &mut server, address, &clock)?;
+    for _ in 0..load.idle {
+        connect(&mut client, &mut server, address, &clock)?;
     }
     let mut ends = Ends { client, server, connection, now: clock.now() };
     kind.prepare(&mut ends)?;
 
-    let Load { count, depth, pause } = load;
+    let Load { count, depth, pause, .. } = load;
     let (mut begun, mut ended, mut passes) = (0, 0, 0);
     let mut counted_from = None;
     while ended < WARM_UP + count {
@@ -215,6 +225,25 @@ fn calls<P: Provider>(mut providers: [P; 2], address: &str, load: Load, mut kind
     }
     println!("{counted} Calls in {passes} passes");
     Ok(())
+}
+
+/// Connects, and waits until that is done: a device takes its time.
+fn connect<P: Provider, S: Services>(
+    client: &mut Engine<P, ()>,
+    server: &mut Engine<P, S>,
+    address: &str,
+    clock: &Clock,
+) -> Result<ConnectionId> {
+    let connection = client.connect(address)?;
+    loop {
+        client.poll(clock.now());
+        server.poll(clock.now());
+        match client.connection_event() {
+            Some(ConnectionEvent::Established { .. }) => return Ok(connection),
+            Some(event) => bail!("{address}: {event:?}"),
+            None => {}
+        }
+    }
 }
 
 fn wait(time: Duration) {
