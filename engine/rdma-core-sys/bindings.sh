@@ -14,7 +14,7 @@ cd "$(dirname "$0")"
 verbs='get_device_list|free_device_list|get_device_name|query_device|query_port|query_gid|alloc_pd|dealloc_pd'
 verbs+='|reg_mr|dereg_mr|create_comp_channel|destroy_comp_channel|create_cq|destroy_cq|get_cq_event|ack_cq_events'
 verbs+='|create_qp|modify_qp|destroy_qp|create_srq|destroy_srq|get_async_event|ack_async_event'
-cm='create_event_channel|destroy_event_channel|create_id|destroy_id|bind_addr|listen|resolve_addr|resolve_route'
+cm='create_event_channel|destroy_event_channel|create_id|destroy_id|migrate_id|bind_addr|listen|resolve_addr|resolve_route'
 cm+='|create_qp|destroy_qp|connect|accept|reject|disconnect|notify|get_cm_event|ack_cm_event|get_devices|free_devices'
 cm+='|set_option'
 

@@ -506,6 +506,12 @@ pub const PLAIN_LEN_MAX: usize = 512;
 ///
 /// After set-up, `post_*`, `expose`, `fence`, `ring_doorbells` and `poll` do not allocate.
 pub trait Provider {
+    /// A connection request on its way from one provider to another of its kind, in the same process. Dropped, it ends the
+    /// connection.
+    type Handover: Send;
+    /// What a provider must know of the one that it hands a request over to.
+    type Destination: Clone + Send;
+
     /// The scheme of this fabric's URLs.
     fn name(&self) -> &'static str;
 
@@ -549,6 +555,21 @@ pub trait Provider {
 
     /// Refuses, with a reason for the peer's log.
     fn reject(&mut self, request: ConnectRequestId, reason: &str);
+
+    /// What others need to [`release`](Provider::release) requests to this provider.
+    fn destination(&self) -> Self::Destination;
+
+    /// Lets a request go, to be adopted by the provider whose [`destination`](Provider::destination) that is. From here on it is
+    /// unknown here. `None`: it is gone already.
+    fn release(&mut self, request: ConnectRequestId, to: &Self::Destination) -> Option<Self::Handover>;
+
+    /// Takes on a request that another provider released to this one, and names it: it is answered as if it had come in
+    /// here. The arenas registered here are the ones that count.
+    ///
+    /// # Errors
+    ///
+    /// Who asked is gone, or is refused because too many requests wait.
+    fn adopt(&mut self, handover: Self::Handover) -> Result<ConnectRequestId, FabricError>;
 
     /// Starts to disconnect: everything posted or exposed comes back in completions (`Flushed`), then
     /// [`Event::Disconnected`]. Harmless when it is already under way.

@@ -37,6 +37,7 @@ crate::table::tables! {
         fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
         fn rdma_create_id(channel: *mut rdma_event_channel, id: *mut *mut rdma_cm_id, context: *mut libc::c_void, ps: rdma_port_space) -> libc::c_int;
         fn rdma_destroy_id(id: *mut rdma_cm_id) -> libc::c_int;
+        fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> libc::c_int;
         fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> libc::c_int;
         fn rdma_resolve_addr(id: *mut rdma_cm_id, src_addr: *mut sockaddr, dst_addr: *mut sockaddr, timeout_ms: libc::c_int) -> libc::c_int;
         fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: libc::c_int) -> libc::c_int;

@@ -15,8 +15,8 @@ use super::Iwarp;
 use super::handshake::{self, Incomplete, Offer, Progress};
 use super::socket::{ListenSocket, Moved, Socket};
 use crate::epoll::{EventFlags, Token};
-use crate::setup::{ACCEPT_PAUSE, is_exhausted};
-use crate::{ConnectRequestId, Event, ListenerId, Peer, Stranger};
+use crate::setup::{ACCEPT_PAUSE, check_limit, is_exhausted};
+use crate::{ConnectRequestId, Event, FabricError, ListenerId, Peer, Stranger};
 
 /// Connections taken from a listener in one look.
 const ACCEPT_BURST: usize = 16;
@@ -45,6 +45,25 @@ pub(super) struct Incoming {
     waits: Waits,
 }
 
+/// The name of a request: where it waits.
+fn request_id(index: u32, generation: u32) -> ConnectRequestId {
+    ConnectRequestId(u64::from(generation) << 32 | u64::from(index))
+}
+
+/// A connection request that goes from one provider to another: its socket, and what the peer asked for.
+pub struct IwarpHandover {
+    socket: Socket,
+    peer: SocketAddr,
+    listener: ListenerId,
+    offer: Offer,
+}
+
+impl std::fmt::Debug for IwarpHandover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "IwarpHandover({})", self.peer)
+    }
+}
+
 /// All of them.
 pub(super) struct Waiting {
     slots: Vec<Option<Incoming>>,
@@ -58,6 +77,16 @@ pub(super) struct Waiting {
 impl Waiting {
     pub(super) fn new() -> Waiting {
         Waiting { slots: Vec::new(), generation: 0, silent: 0, requests: 0, strangers: VecDeque::new() }
+    }
+
+    /// A slot that nobody has, and the generation of whoever gets it.
+    fn vacant(&mut self) -> (u32, u32) {
+        let index = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if index == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.generation = self.generation.wrapping_add(1) & Token::GENERATION_MASK;
+        (index as u32, self.generation)
     }
 
     fn find(&mut self, index: u32, generation: u32) -> Option<&mut Incoming> {
@@ -156,24 +185,57 @@ impl Iwarp {
         }
     }
 
+    /// Lets a request go. Nothing was received behind it (5044-7.1-g), so the socket is all that there is.
+    pub(super) fn release_request(&mut self, request: ConnectRequestId) -> Option<IwarpHandover> {
+        let (incoming, offer) = self.waiting.take_request(request)?;
+        self.epoll.remove(incoming.socket.as_fd());
+        Some(IwarpHandover {
+            socket: incoming.socket,
+            peer: incoming.peer,
+            listener: incoming.listener,
+            offer,
+        })
+    }
+
+    /// Takes on a request that another provider released.
+    pub(super) fn adopt_request(&mut self, handover: IwarpHandover) -> Result<ConnectRequestId, FabricError> {
+        let IwarpHandover { socket, peer, listener, offer } = handover;
+        let (wanted, limit) = (self.waiting.requests as u64 + 1, REQUESTS_MAX as u64);
+        if let Err(error) = check_limit("connection requests that wait", wanted, limit, "answer them sooner")
+        {
+            self.counters.requests_refused += 1;
+            self.refuse(socket, &offer, &error.to_string());
+            return Err(error);
+        }
+        let (index, generation) = self.waiting.vacant();
+        let token = Token::Incoming { index, generation };
+        if let Err(source) = self.epoll.add(socket.as_fd(), token, EventFlags::IN) {
+            let doing = "watch the socket of a connection request".to_owned();
+            let error = FabricError::System { doing, source };
+            self.refuse(socket, &offer, &error.to_string());
+            return Err(error);
+        }
+        // The user takes the time it needs.
+        let (deadline, waits) = (Duration::MAX, Waits::User(offer));
+        self.waiting.slots[index as usize] =
+            Some(Incoming { generation, listener, socket, peer, deadline, waits });
+        self.waiting.requests += 1;
+        self.counters.requests += 1;
+        Ok(request_id(index, generation))
+    }
+
     fn admit_incoming(&mut self, listener: ListenerId, socket: Socket, peer: SocketAddr) {
-        let waiting = &mut self.waiting;
-        let index = waiting.slots.iter().position(Option::is_none).unwrap_or(waiting.slots.len());
-        waiting.generation = waiting.generation.wrapping_add(1) & Token::GENERATION_MASK;
-        let generation = waiting.generation;
-        let token = Token::Incoming { index: index as u32, generation };
+        let (index, generation) = self.waiting.vacant();
+        let token = Token::Incoming { index, generation };
         if self.epoll.add(socket.as_fd(), token, EventFlags::IN).is_err() {
             return;
         }
         let deadline = self.now + self.config.request_timeout;
         let incoming = Incoming { generation, listener, socket, peer, deadline, waits: Waits::Silent };
-        if index == waiting.slots.len() {
-            waiting.slots.push(None);
-        }
-        waiting.slots[index] = Some(incoming);
-        waiting.silent += 1;
+        self.waiting.slots[index as usize] = Some(incoming);
+        self.waiting.silent += 1;
         // The request is often there already.
-        self.hear_incoming(index as u32, generation);
+        self.hear_incoming(index, generation);
     }
 
     /// A connection without a queue pair has news.
@@ -256,7 +318,7 @@ impl Iwarp {
         self.waiting.silent -= 1;
         self.waiting.requests += 1;
         self.counters.requests += 1;
-        let request = ConnectRequestId(u64::from(incoming.generation) << 32 | u64::from(index));
+        let request = request_id(index, incoming.generation);
         let (listener, peer) = (incoming.listener, Peer::Address(incoming.peer));
         self.events.push_back(Event::ConnectRequest { listener, request, peer, private_data });
     }

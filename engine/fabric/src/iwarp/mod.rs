@@ -70,6 +70,7 @@ use stags::Stags;
 
 pub use config::{BadCongestionControl, CongestionControl, IwarpConfig, Revision};
 pub use counters::IwarpCounters;
+pub use listen::IwarpHandover;
 
 /// Largest message.
 const MESSAGE_LEN_MAX: u32 = 1 << 20;

@@ -9,6 +9,7 @@ use stag_memory::{Arena, ArenaId, Buf};
 
 use super::connection::{Phase, QueuePair};
 use super::handshake::{self, Dial, Incomplete, PRIVATE_DATA_LEN_MAX};
+use super::listen::IwarpHandover;
 use super::reactor::Ending;
 use super::{Iwarp, MESSAGE_LEN_MAX};
 use crate::epoll::{EventFlags, Token};
@@ -24,6 +25,9 @@ use crate::{
 const LOOK_PASSES: u32 = 4096;
 
 impl Provider for Iwarp {
+    type Handover = IwarpHandover;
+    type Destination = ();
+
     fn name(&self) -> &'static str {
         "iwarp"
     }
@@ -141,6 +145,16 @@ impl Provider for Iwarp {
         if let Some((incoming, offer)) = self.waiting.take_request(request) {
             self.refuse(incoming.socket, &offer, reason);
         }
+    }
+
+    fn destination(&self) {}
+
+    fn release(&mut self, request: ConnectRequestId, (): &()) -> Option<IwarpHandover> {
+        self.release_request(request)
+    }
+
+    fn adopt(&mut self, handover: IwarpHandover) -> Result<ConnectRequestId, FabricError> {
+        self.adopt_request(handover)
     }
 
     fn disconnect(&mut self, queue_pair: QueuePairId) {

@@ -167,6 +167,9 @@ impl Bells {
 
     /// The next idle connection, by turns.
     pub(super) fn next_idle(&mut self) -> Option<u32> {
+        if self.idle_count == 0 {
+            return None;
+        }
         let words = self.idle.len();
         let first = self.idle.get(self.turn / GROUP)? & (u64::MAX << (self.turn % GROUP));
         let at = self.turn / GROUP;
@@ -184,10 +187,16 @@ impl Bells {
 }
 
 /// The bell of a connection at its peer. None, if the peer has none: then it looks at the ring in each pass.
-pub(super) struct Bell(Option<Rung>);
-
-struct Rung {
+pub(super) struct Bell {
     bell: *const AtomicU8,
+    marks: Option<Marks>,
+}
+
+/// Where a peer without bells has one: it is always rung.
+static RUNG: AtomicU8 = AtomicU8::new(1);
+
+/// What is marked when a bell is rung.
+struct Marks {
     group: *const AtomicU8,
     any: *const AtomicU8,
     /// What they point into.
@@ -196,7 +205,7 @@ struct Rung {
 
 impl Bell {
     /// A peer without bells.
-    pub(super) const NONE: Bell = Bell(None);
+    pub(super) const NONE: Bell = Bell { bell: &raw const RUNG, marks: None };
 
     /// The bell at `place` in `memory`, which is as long as the place says. `None`: it is not, or there is no such place.
     pub(super) fn new(place: BellPlace, memory: Rc<Region>) -> Option<Bell> {
@@ -206,27 +215,25 @@ impl Bell {
         let (count, index) = (place.count as usize, place.index as usize);
         let byte = |at: usize| memory.range(at as u64, 1).map(|byte| byte.cast_const().cast::<AtomicU8>());
         let (bell, group, any) = (byte(bells_at(count) + index)?, byte(GROUPS + index / GROUP)?, byte(0)?);
-        Some(Bell(Some(Rung { bell, group, any, _memory: memory })))
+        Some(Bell { bell, marks: Some(Marks { group, any, _memory: memory }) })
     }
 
     /// Rings, if the peer does not look at the ring by itself. After the doorbell.
     #[inline(always)]
     pub(super) fn ring(&self) {
-        let Some(rung) = &self.0 else { return };
         // The doorbell leaves first. The processor may still load before it has: see above.
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: within the mapping (`new`), which `_memory` keeps; accesses are atomic.
-        if unsafe { &*rung.bell }.get() == 0 {
-            rung.mark();
+        // SAFETY: within the mapping (`new`), which `_memory` keeps, or a static; accesses are atomic.
+        if unsafe { &*self.bell }.get() == 0 {
+            self.mark();
         }
     }
-}
 
-impl Rung {
     #[cold]
     fn mark(&self) {
+        let Some(marks) = &self.marks else { return };
         // SAFETY: as in `Bell::ring`.
-        let (bell, group, any) = unsafe { (&*self.bell, &*self.group, &*self.any) };
+        let (bell, group, any) = unsafe { (&*self.bell, &*marks.group, &*marks.any) };
         order::mark(bell, group, any);
     }
 }

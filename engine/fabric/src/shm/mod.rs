@@ -87,6 +87,7 @@ use setup::Incoming;
 use sockets::Listener;
 
 pub use admit::{Admit, BadAdmit};
+pub use setup::ShmHandover;
 
 /// Bytes of a ring, unless large messages need more.
 const RING_LEN_DEFAULT: u32 = 16 * 1024;

@@ -12,7 +12,7 @@ use super::connection::{InPlace, Phase, QueuePair};
 use super::link::Link;
 use super::regions::REGIONS_MAX;
 use super::rendezvous::{self, Address};
-use super::setup::{self, Dialing, refuse};
+use super::setup::{self, Dialing, ShmHandover, refuse};
 use super::{Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, SOCKET, Shm, copy, message, order, pages};
 use crate::epoll::Token;
 use crate::setup::check_private_data;
@@ -24,6 +24,9 @@ use crate::{
 };
 
 impl Provider for Shm {
+    type Handover = ShmHandover;
+    type Destination = ();
+
     fn name(&self) -> &'static str {
         "shm"
     }
@@ -163,6 +166,16 @@ impl Provider for Shm {
         if let Some((incoming, _)) = self.take_request(request) {
             refuse(incoming.socket.as_fd(), reason);
         }
+    }
+
+    fn destination(&self) {}
+
+    fn release(&mut self, request: ConnectRequestId, (): &()) -> Option<ShmHandover> {
+        self.release_request(request)
+    }
+
+    fn adopt(&mut self, handover: ShmHandover) -> Result<ConnectRequestId, FabricError> {
+        self.adopt_request(handover)
     }
 
     fn disconnect(&mut self, queue_pair: QueuePairId) {

@@ -19,8 +19,10 @@ use super::ring;
 use super::sockets::{Foreign, Socket};
 use super::{ACCEPT_BURST, INCOMING_MAX, Ours, SOCKET, Shm};
 use crate::epoll::{EventFlags, Token};
-use crate::setup::{ACCEPT_PAUSE, is_exhausted};
-use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, QueuePairCapacity, QueuePairId};
+use crate::setup::{ACCEPT_PAUSE, check_limit, is_exhausted};
+use crate::{
+    ConnectRequestId, DisconnectReason, Event, FabricError, ListenerId, Peer, QueuePairCapacity, QueuePairId,
+};
 
 /// Wake-ups taken from a connection in one look. One for each sleep may come, and usually there is one.
 const WAKES_MAX: usize = 8;
@@ -341,8 +343,7 @@ impl Shm {
                 refuse(socket.as_fd(), reason);
                 continue;
             }
-            let id = self.incoming_next;
-            self.incoming_next = self.incoming_next.wrapping_add(1);
+            let id = self.next_incoming();
             let token = Token::Incoming { index: id, generation: 0 };
             if self.epoll.add(socket.as_fd(), token, SOCKET).is_ok() {
                 let deadline = self.now + self.config.setup_timeout;
@@ -408,6 +409,56 @@ impl Shm {
         let mut incoming = self.incoming.swap_remove(at);
         let offer = incoming.hello.take()?;
         Some((incoming, offer))
+    }
+}
+
+/// A connection request that goes from one provider to another: its socket, and what the peer said of itself.
+pub struct ShmHandover {
+    incoming: Incoming,
+    offer: Offer,
+}
+
+impl std::fmt::Debug for ShmHandover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ShmHandover({})", self.incoming.peer)
+    }
+}
+
+// Handing over.
+impl Shm {
+    pub(super) fn release_request(&mut self, request: ConnectRequestId) -> Option<ShmHandover> {
+        let (incoming, offer) = self.take_request(request)?;
+        // It stays open: it does not leave by itself.
+        self.epoll.remove(incoming.socket.as_fd());
+        Some(ShmHandover { incoming, offer })
+    }
+
+    pub(super) fn adopt_request(&mut self, handover: ShmHandover) -> Result<ConnectRequestId, FabricError> {
+        let ShmHandover { mut incoming, offer } = handover;
+        let refused = |socket: &Socket, error: FabricError| {
+            refuse(socket.as_fd(), &error.to_string());
+            error
+        };
+        let (wanted, limit) = (self.incoming.len() as u64 + 1, INCOMING_MAX as u64);
+        check_limit("connection requests that wait", wanted, limit, "answer them sooner")
+            .map_err(|error| refused(&incoming.socket, error))?;
+        incoming.id = self.next_incoming();
+        let token = Token::Incoming { index: incoming.id, generation: 0 };
+        // A peer that is gone is told by the epoll at once, and its request with it.
+        self.epoll.add(incoming.socket.as_fd(), token, SOCKET).map_err(|source| {
+            let doing = "watch the socket of a connection request".to_owned();
+            refused(&incoming.socket, FabricError::System { doing, source })
+        })?;
+        incoming.hello = Some(offer);
+        let request = incoming.request();
+        self.incoming.push(incoming);
+        Ok(request)
+    }
+
+    fn next_incoming(&mut self) -> u32 {
+        let id = self.incoming_next;
+        self.incoming_next = self.incoming_next.wrapping_add(1);
+        id
     }
 }
 

@@ -44,6 +44,8 @@ pub struct FaultPlan {
     pub connect_refused: Odds,
     /// A request to connect, or the answer to it, is lost, so that set-up times out.
     pub setup_lost: Odds,
+    /// A request to connect is lost while it is handed over, so that set-up times out.
+    pub handover_lost: Odds,
     /// A Send that invalidates a handle which was fenced while it was on its way ends the connection, as it
     /// does on some hardware, instead of being taken for the message it is.
     pub late_invalidate_refused: Odds,
@@ -75,6 +77,7 @@ impl Default for FaultPlan {
             in_place: Odds::one_in(2),
             connect_refused: Odds::NEVER,
             setup_lost: Odds::NEVER,
+            handover_lost: Odds::NEVER,
             late_invalidate_refused: Odds::NEVER,
             private_data_dropped: Odds::NEVER,
             private_data_truncated: Odds::NEVER,
@@ -104,6 +107,7 @@ impl FaultPlan {
         FaultPlan {
             connect_refused: Odds::one_in(8),
             setup_lost: Odds::one_in(12),
+            handover_lost: Odds::one_in(12),
             late_invalidate_refused: Odds::one_in(2),
             private_data_dropped: Odds::one_in(8),
             private_data_truncated: Odds::one_in(8),
@@ -135,6 +139,7 @@ impl FaultPlan {
                     in_place,
                     connect_refused: some(storm.connect_refused),
                     setup_lost: some(storm.setup_lost),
+                    handover_lost: storm.handover_lost,
                     late_invalidate_refused: some(storm.late_invalidate_refused),
                     private_data_dropped: some(storm.private_data_dropped),
                     private_data_truncated: some(storm.private_data_truncated),

@@ -47,5 +47,6 @@ mod world;
 pub use fault::FaultPlan;
 pub use provider::Sim;
 pub use random::{Odds, Random};
+pub use setup::SimHandover;
 pub use sweep::{SEED_VARIABLE, SEEDS_VARIABLE, sweep};
 pub use world::{LIMITS, Run, Violations, World};

@@ -11,6 +11,7 @@ use super::World;
 use super::device::Device;
 use super::exposure::{EXPOSURES_MAX, Fenced};
 use super::queue_pair::{End, Part, Payload, Phase, QueuePair, Receive, Verb, Work};
+use super::setup::SimHandover;
 use super::world::{Happening, State};
 use crate::plain::plain_credits;
 use crate::setup::check_private_data;
@@ -240,6 +241,9 @@ fn refused<T>(request: T, error: PostError) -> Refused<T> {
 }
 
 impl Provider for Sim {
+    type Handover = SimHandover;
+    type Destination = ();
+
     fn name(&self) -> &'static str {
         "sim"
     }
@@ -321,6 +325,20 @@ impl Provider for Sim {
             // It ended meanwhile, and its `Disconnected` is on the way.
             _ => Err(FabricError::Gone("the connection to accept")),
         }
+    }
+
+    fn destination(&self) {}
+
+    fn release(&mut self, request: ConnectRequestId, (): &()) -> Option<SimHandover> {
+        let mut state = self.world.0.borrow_mut();
+        own(&mut state, self.device)
+            .requests
+            .remove(&request.0)
+            .map(|request| SimHandover { from: request.from })
+    }
+
+    fn adopt(&mut self, handover: SimHandover) -> Result<ConnectRequestId, FabricError> {
+        self.world.0.borrow_mut().adopt_request(self.device, handover.from)
     }
 
     fn reject(&mut self, request: ConnectRequestId, reason: &str) {

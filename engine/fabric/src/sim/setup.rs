@@ -9,7 +9,14 @@
 use super::device::{BACKLOG_MAX, Request};
 use super::queue_pair::{End, Phase};
 use super::world::{Happening, State};
-use crate::{ConnectRequestId, DisconnectReason, Event, Peer};
+use crate::setup::check_limit;
+use crate::{ConnectRequestId, DisconnectReason, Event, FabricError, Peer};
+
+/// A connection request that goes from one provider to another. Dropped, whoever asked finds out by its own time-out.
+#[derive(Debug)]
+pub struct SimHandover {
+    pub(super) from: End,
+}
 
 impl State {
     /// Sends a request to connect on its way, and starts the set-up timer.
@@ -69,6 +76,28 @@ impl State {
         device.requests.insert(request, Request { from });
         let request = ConnectRequestId(request);
         device.events.push_back(Event::ConnectRequest { listener, request, peer, private_data });
+    }
+
+    /// A request that came in at another device waits at this one from now on.
+    pub(super) fn adopt_request(&mut self, index: usize, from: End) -> Result<ConnectRequestId, FabricError> {
+        // Whoever asked may have given up; if the request is lost on the way, it times out.
+        let is_there = self.queue_pair(from).is_some_and(|queue_pair| queue_pair.phase == Phase::Connecting);
+        if self.random.happens(self.plan.handover_lost) || !is_there {
+            return Err(FabricError::Gone("the connection request"));
+        }
+        let request = self.next_request;
+        self.next_request += 1;
+        let waiting = self.device(index).map_or(0, |device| device.requests.len());
+        let (wanted, limit) = (waiting as u64 + 1, BACKLOG_MAX as u64);
+        if let Err(error) = check_limit("connection requests that wait", wanted, limit, "answer them sooner")
+        {
+            self.refuse_connect(from, DisconnectReason::Rejected(error.to_string()));
+            return Err(error);
+        }
+        if let Some(device) = self.device_mut(index) {
+            device.requests.insert(request, Request { from });
+        }
+        Ok(ConnectRequestId(request))
     }
 
     /// Tells the connecting side that there will be no connection.

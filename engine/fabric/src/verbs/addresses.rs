@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use stag_rdma_core_sys as sys;
 
@@ -47,7 +47,7 @@ pub(super) fn of_this_machine() -> io::Result<Vec<InterfaceAddress>> {
 
 /// Those of `addresses` that lead to `device`.
 pub(super) fn leading_to(
-    channel: &Rc<EventChannel>,
+    channel: &Arc<EventChannel>,
     device: *mut sys::ibv_context,
     addresses: Vec<InterfaceAddress>,
 ) -> Vec<InterfaceAddress> {

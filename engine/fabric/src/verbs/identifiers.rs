@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use socket2::SockAddr;
 use stag_rdma_core_sys as sys;
@@ -39,7 +40,7 @@ impl EventChannel {
     }
 
     /// The next event, if there is one. It is acknowledged: all of it is copied.
-    pub(super) fn next(self: &Rc<EventChannel>) -> Option<CmEvent> {
+    pub(super) fn next(self: &Arc<EventChannel>) -> Option<CmEvent> {
         let mut raw = ptr::null_mut();
         // SAFETY: alive and non-blocking.
         if unsafe { (self.core.cm.rdma_get_cm_event)(self.raw.as_ptr(), &mut raw) } != 0 {
@@ -71,7 +72,7 @@ impl EventChannel {
             incoming: is_request.then(|| NonNull::new(event.id)).flatten().map(|raw| CmId {
                 raw,
                 queue_pair: None,
-                channel: Rc::clone(self),
+                channel: Arc::clone(self),
             }),
         };
         // SAFETY: just got, acknowledged once, not used afterwards.
@@ -80,9 +81,14 @@ impl EventChannel {
     }
 }
 
+// SAFETY: librdmacm may be called from several threads; what is here besides is the address of its channel, which does not change.
+unsafe impl Send for EventChannel {}
+// SAFETY: as above. Only the provider that made it takes events from it; others let identifiers go to it.
+unsafe impl Sync for EventChannel {}
+
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: identifiers hold an `Rc` of it, so they are gone; every event was acknowledged when it was got.
+        // SAFETY: identifiers hold an `Arc` of it, so they are gone; every event was acknowledged when it was got.
         unsafe { (self.core.cm.rdma_destroy_event_channel)(self.raw.as_ptr()) };
     }
 }
@@ -142,16 +148,16 @@ struct Foundation {
 pub(super) struct CmId {
     raw: NonNull<sys::rdma_cm_id>,
     queue_pair: Option<Foundation>,
-    channel: Rc<EventChannel>,
+    channel: Arc<EventChannel>,
 }
 
 impl CmId {
-    pub(super) fn new(channel: &Rc<EventChannel>, token: Token) -> io::Result<CmId> {
+    pub(super) fn new(channel: &Arc<EventChannel>, token: Token) -> io::Result<CmId> {
         let mut raw = ptr::null_mut();
         let (create, context) = (channel.core.cm.rdma_create_id, context(token));
         // SAFETY: a channel that is alive; the context is a number that is never followed.
         check(unsafe { create(channel.raw.as_ptr(), &mut raw, context, sys::RDMA_PS_TCP) })?;
-        Ok(CmId { raw: check_pointer(raw)?, queue_pair: None, channel: Rc::clone(channel) })
+        Ok(CmId { raw: check_pointer(raw)?, queue_pair: None, channel: Arc::clone(channel) })
     }
 
     fn cm(&self) -> &'static sys::Cm {
@@ -162,6 +168,20 @@ impl CmId {
     pub(super) fn set_token(&mut self, token: Token) {
         // SAFETY: alive; librdmacm only passes the context on.
         unsafe { self.raw.as_mut().context = context(token) };
+    }
+
+    /// Lets its events go to another channel from now on, with those that nobody got yet. Blocks for those that were got and not
+    /// acknowledged, of which there are none: `next` acknowledges at once.
+    pub(super) fn migrate(&mut self, to: &Arc<EventChannel>) -> io::Result<()> {
+        // SAFETY: both are alive. Nobody takes events from the old channel meanwhile: it is that of the caller.
+        check(unsafe { (self.cm().rdma_migrate_id)(self.raw.as_ptr(), to.raw.as_ptr()) })?;
+        self.channel = Arc::clone(to);
+        Ok(())
+    }
+
+    /// Whether its queue pair was made.
+    pub(super) fn has_queue_pair(&self) -> bool {
+        self.queue_pair.is_some()
     }
 
     /// Says how long the device waits for an acknowledgement. A kernel or a device that does not know of this keeps

@@ -7,6 +7,7 @@ use stag_rdma_core_sys as sys;
 use super::connection::{Dialing, Phase, QueuePair};
 use super::device::Opened;
 use super::errors::{rejection, setup_failure};
+use super::handover::next_number;
 use super::identifiers::{CmEvent, CmId};
 use super::objects::{About, AsyncEvent};
 use super::{
@@ -53,7 +54,11 @@ impl Verbs {
             Token::Own => {}
             Token::Listener(index) => self.hear_listener(index, event),
             Token::Incoming { index: number, .. } => {
+                let before = self.incoming.len();
                 self.incoming.retain(|incoming| incoming.number != number);
+                if self.incoming.len() == before {
+                    self.note_early_end(number);
+                }
             }
             Token::QueuePair { index, .. } => {
                 let is_current = |pair: &&mut QueuePair| Token::queue_pair(pair.id) == token;
@@ -73,8 +78,7 @@ impl Verbs {
                     cm.reject(b"too many connection requests wait for an answer");
                     return;
                 }
-                let number = self.incoming_next;
-                self.incoming_next = self.incoming_next.wrapping_add(1);
+                let number = next_number();
                 cm.set_token(Token::Incoming { index: number, generation: 0 });
                 let Some(peer) = cm.peer().map(Peer::Address) else {
                     cm.reject(b"the connection manager does not say who you are");

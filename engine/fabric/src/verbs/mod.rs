@@ -84,6 +84,7 @@ mod connection;
 mod device;
 mod errors;
 mod exposure;
+mod handover;
 mod harvest;
 mod identifiers;
 mod manager;
@@ -102,12 +103,14 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId};
 use stag_rdma_core_sys::{RdmaCore, ibv_wc};
 
 pub use addresses::InterfaceAddress;
+pub use handover::{VerbsDestination, VerbsHandover};
 pub use survey::{Choice, DeviceLimits, OnDemandPaging, Survey, SurveyedDevice, survey, survey_with};
 pub use sysfs::{Gid, Kernel, KernelDevice, Port, devices as kernel_devices};
 
@@ -252,7 +255,7 @@ pub struct Verbs {
     listeners: Vec<Listener>,
     /// `None` while the device is away.
     opened: Option<Opened>,
-    channel: Rc<EventChannel>,
+    channel: Arc<EventChannel>,
     arenas: Vec<Arena>,
 
     local: VecDeque<Completion>,
@@ -265,7 +268,8 @@ pub struct Verbs {
     batch: Box<Batch>,
     generations: Vec<u32>,
     completions_taken: u64,
-    incoming_next: u32,
+    /// Requests that ended before they were adopted: their identifiers' events were faster. Oldest first.
+    ended_early: VecDeque<u32>,
     now: Duration,
     /// Counts polls.
     polls: u64,
@@ -305,7 +309,7 @@ impl Verbs {
     fn open_on(core: &'static RdmaCore, config: VerbsConfig) -> Result<Verbs, FabricError> {
         let config = VerbsConfig { queue_pairs: config.queue_pairs.min(SLOTS_MAX), ..config };
         let channel = EventChannel::new(core).map_err(|error| device::no_device(&error))?;
-        let channel = Rc::new(channel);
+        let channel = Arc::new(channel);
         let opened = Opened::new(core, &config, &[])?;
         for note in &opened.notes {
             tracing::info!(device = opened.profile.name, "{note}");
@@ -331,7 +335,7 @@ impl Verbs {
             batch: Batch::new(),
             generations: Vec::with_capacity(count),
             completions_taken: 0,
-            incoming_next: 0,
+            ended_early: VecDeque::new(),
             now: Duration::ZERO,
             polls: 0,
             look_at: Duration::ZERO,

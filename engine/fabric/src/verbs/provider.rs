@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf};
@@ -12,6 +13,7 @@ use super::connection::QueuePair;
 use super::device::PRIVATE_DATA_LEN_MAX;
 use super::errors::hint;
 use super::exposure::{place, remote_access};
+use super::handover::{VerbsDestination, VerbsHandover};
 use super::harvest::Out;
 use super::objects::MemoryRegion;
 use super::sends::Work;
@@ -25,6 +27,9 @@ use crate::{
 };
 
 impl Provider for Verbs {
+    type Handover = VerbsHandover;
+    type Destination = VerbsDestination;
+
     fn name(&self) -> &'static str {
         "verbs"
     }
@@ -96,6 +101,18 @@ impl Provider for Verbs {
 
     fn reject(&mut self, request: ConnectRequestId, reason: &str) {
         self.refuse(request, reason);
+    }
+
+    fn destination(&self) -> VerbsDestination {
+        VerbsDestination(Arc::clone(&self.channel))
+    }
+
+    fn release(&mut self, request: ConnectRequestId, to: &VerbsDestination) -> Option<VerbsHandover> {
+        self.release_request(request, to)
+    }
+
+    fn adopt(&mut self, handover: VerbsHandover) -> Result<ConnectRequestId, FabricError> {
+        self.adopt_request(handover)
     }
 
     fn disconnect(&mut self, queue_pair: QueuePairId) {

@@ -291,7 +291,7 @@ impl Verbs {
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
 /// As much of a reason as fits.
-fn reason_octets(reason: &str) -> &[u8] {
+pub(super) fn reason_octets(reason: &str) -> &[u8] {
     let mut end = reason.len().min(REASON_LEN_MAX);
     while !reason.is_char_boundary(end) {
         end -= 1;

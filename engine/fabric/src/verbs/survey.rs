@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use stag_rdma_core_sys as sys;
 use stag_rdma_core_sys::{LoadError, RdmaCore};
@@ -149,7 +150,7 @@ fn look(core: Result<&'static RdmaCore, LoadError>, sysfs: &Path, config: &Verbs
 fn ask(core: &'static RdmaCore, config: &VerbsConfig, devices: &mut Vec<SurveyedDevice>) {
     // Without either there is nothing to ask; `Survey::problem` finds out why.
     let Ok(list) = DeviceList::new(core).map(Rc::new) else { return };
-    let Ok(channel) = EventChannel::new(core).map(Rc::new) else { return };
+    let Ok(channel) = EventChannel::new(core).map(Arc::new) else { return };
     let all = addresses::of_this_machine().unwrap_or_default();
     for device in (0..list.len()).map(|at| list.device(at)) {
         let name = device.name();

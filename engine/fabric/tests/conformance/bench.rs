@@ -82,6 +82,9 @@ pub(crate) const B: usize = 1;
 /// Turns that any wait may take. A bound against hanging, not a time that a case relies on.
 const TURNS_MAX: u64 = 5_000_000;
 
+/// A request on its way from one provider to another.
+pub(crate) type Handover<H> = <<H as Harness>::Provider as Provider>::Handover;
+
 /// Two sides of one fabric.
 pub(crate) struct Bench<H: Harness> {
     sides: [Side<H::Provider>; 2],
@@ -91,6 +94,10 @@ pub(crate) struct Bench<H: Harness> {
     pub(crate) address: String,
     /// The listener of side B.
     pub(crate) listener: ListenerId,
+    /// Takes the requests of A, and hands them over to B.
+    doorkeeper: Option<Side<H::Provider>>,
+    /// Whether it does so by itself.
+    pub(crate) hands_over: bool,
     /// Why this kind of the fabric left a part of the case out.
     pub(crate) left_out: Cell<Option<&'static str>>,
 }
@@ -116,7 +123,57 @@ impl<H: Harness> Bench<H> {
         let mut b = Side::new(harness.open("b"), "b");
         let address = harness.address();
         let listener = b.provider().listen(&address).expect("nobody listens there");
-        Bench { sides: [a, b], harness, address, listener, left_out: Cell::new(None) }
+        Bench {
+            sides: [a, b],
+            harness,
+            address,
+            listener,
+            doorkeeper: None,
+            hands_over: true,
+            left_out: Cell::new(None),
+        }
+    }
+
+    /// From now on somebody else listens, and hands each request over to B.
+    pub(crate) fn keep_the_door(&mut self) {
+        let mut doorkeeper = Side::new(self.harness.open("doorkeeper"), "doorkeeper");
+        self.address = self.harness.address();
+        self.listener = doorkeeper.provider().listen(&self.address).expect("nobody listens there");
+        self.doorkeeper = Some(doorkeeper);
+    }
+
+    /// Waits for a request at the door.
+    pub(crate) fn request_at_the_door(&mut self) -> ConnectRequestId {
+        let is = |event: &Event| matches!(event, Event::ConnectRequest { .. });
+        let event = self.until("a request comes to the door", |bench| bench.door().take_event(is));
+        let Event::ConnectRequest { request, .. } = event else { unreachable!() };
+        request
+    }
+
+    /// Whoever listens in B's place.
+    pub(crate) fn door(&mut self) -> &mut Side<H::Provider> {
+        self.doorkeeper.as_mut().expect("the door is kept")
+    }
+
+    /// Lets a request at the door go, to B.
+    pub(crate) fn release(&mut self, request: ConnectRequestId) -> Option<Handover<H>> {
+        let to = self[B].provider().destination();
+        self.door().provider().release(request, &to)
+    }
+
+    /// Hands over what came to the door, as far as it is still there.
+    fn hand_over(&mut self) {
+        let is = |event: &Event| matches!(event, Event::ConnectRequest { .. });
+        while self.hands_over
+            && let Some(Event::ConnectRequest { listener, request, peer, private_data }) =
+                self.doorkeeper.as_mut().and_then(|door| door.take_event(is))
+        {
+            if let Some(handover) = self.release(request)
+                && let Ok(request) = self[B].provider().adopt(handover)
+            {
+                self[B].events.push_back(Event::ConnectRequest { listener, request, peer, private_data });
+            }
+        }
     }
 
     /// Passes on `able`: whether the fabric can do what the rest of the case shows. If not, says that the case was skipped;
@@ -160,9 +217,15 @@ impl<H: Harness> Bench<H> {
 
     /// As [`Bench::turn`], and nobody rings.
     pub(crate) fn turn_without_doorbells(&mut self) -> bool {
+        self.poll() > 0 || self.harness.pass_time()
+    }
+
+    /// Everybody looks what there is.
+    fn poll(&mut self) -> usize {
         let now = self.harness.now();
-        let handled: usize = self.sides.iter_mut().map(|side| side.poll(now)).sum();
-        handled > 0 || self.harness.pass_time()
+        let handled = self.sides.iter_mut().chain(&mut self.doorkeeper).map(|side| side.poll(now)).sum();
+        self.hand_over();
+        handled
     }
 
     /// Takes turns until `done` gives something.
@@ -191,13 +254,12 @@ impl<H: Harness> Bench<H> {
     pub(crate) fn settle(&mut self) {
         let mut idle = 0;
         while idle < self.harness.idle_turns_max() {
-            let now = self.harness.now();
             for side in &mut self.sides {
                 if let Some(provider) = side.provider.as_mut() {
                     provider.ring_doorbells();
                 }
             }
-            let handled: usize = self.sides.iter_mut().map(|side| side.poll(now)).sum();
+            let handled = self.poll();
             idle = if handled > 0 { 0 } else { idle + 1 };
             if handled == 0 && !self.harness.pass_time() {
                 return;

@@ -12,6 +12,7 @@ mod exposures;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod faults;
+mod handover;
 mod in_place;
 mod iwarp;
 mod messages;
@@ -132,6 +133,18 @@ conformance! {
         several_listeners
         peers_are_named
         connect_to_oneself
+    }
+    handover {
+        adopted_messages
+        adopted_transfers
+        adopted_exposures
+        adopted_answers
+        the_asker_goes_after_adoption
+        an_adopted_connection_ends
+        the_asker_goes_between
+        dropped_between
+        unknown_requests
+        a_full_adopter
     }
     teardown {
         before_the_answer

@@ -188,6 +188,31 @@ pub(super) extern "C" fn destroy_id(id: *mut sys::rdma_cm_id) -> libc::c_int {
     })
 }
 
+pub(super) extern "C" fn migrate_id(
+    id: *mut sys::rdma_cm_id,
+    channel: *mut sys::rdma_event_channel,
+) -> libc::c_int {
+    with(|world| {
+        if world.called("rdma_migrate_id").is_some() {
+            return -1;
+        }
+        let name = id as usize;
+        let entry = world.ids.get_mut(&name).expect("alive");
+        let old = std::mem::replace(&mut entry.object.channel, channel);
+        // Events that nobody got go along.
+        let old = world.channels.get_mut(&(old as usize)).expect("an identifier's channel outlives it");
+        let (moved, kept) = old.events.drain(..).partition(|event| event.raw.id as usize == name);
+        old.events = kept;
+        let moved: VecDeque<_> = moved;
+        let new = world.channels.get_mut(&(channel as usize)).expect("alive");
+        if !moved.is_empty() {
+            signal(new.object.fd);
+        }
+        new.events.extend(moved);
+        0
+    })
+}
+
 pub(super) extern "C" fn bind_addr(id: *mut sys::rdma_cm_id, at: *mut libc::sockaddr) -> libc::c_int {
     with(|world| {
         if world.called("rdma_bind_addr").is_some() {

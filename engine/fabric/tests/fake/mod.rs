@@ -51,6 +51,7 @@ pub(crate) static FAKE: RdmaCore = RdmaCore {
         rdma_destroy_event_channel: cm::destroy_event_channel,
         rdma_create_id: cm::create_id,
         rdma_destroy_id: cm::destroy_id,
+        rdma_migrate_id: cm::migrate_id,
         rdma_bind_addr: cm::bind_addr,
         rdma_listen: cm::listen,
         rdma_resolve_addr: cm::resolve_addr,
