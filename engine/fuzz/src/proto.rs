@@ -8,6 +8,9 @@ use stag_proto::requester::{self, CallId, ChunkLists, Form, Memory, Outcome, Req
 use stag_proto::responder::{self, Limits, Payload, Refused, Responder};
 use stag_wire::rpcrdma::{Header, ReadSegment, Segment, header_len};
 
+/// Octets of the longest Reply that is pulled.
+const PULL_LEN_MAX: u32 = 4096;
+
 /// The steps of a script.
 struct Script<'a>(&'a [u8]);
 
@@ -98,13 +101,15 @@ pub fn requester(data: &[u8]) {
     let mut script = Script(data);
     let Some(settings) = script.octet() else { return };
     let slots = 1 + u32::from(settings >> 4 & 7);
-    let requester = Requester::new(&requester::Config {
+    let mut requester = Requester::new(&requester::Config {
         slots,
         parameters: parameters(settings),
         credits_requested: slots,
         segments_max: 8,
         xid_seed: 1,
     });
+    // Of which settings the peer may expose Replies.
+    requester.set_pull_limit(if settings & 4 != 0 { PULL_LEN_MAX } else { 0 });
     let mut client = Client { requester, calls: Vec::new(), connected: true };
     while let Some(what) = script.octet() {
         let chosen = usize::from(what >> 4);
@@ -279,6 +284,22 @@ impl Client {
             }
             requester::Received::Failed { call, memory, .. } => (call, memory, Outcome::Failed),
             requester::Received::Late { call, memory } => (call, memory, Outcome::Cancelled),
+            requester::Received::Exposed(reply) => match reply.pulled {
+                requester::Pulled::Pull { call, len, .. } => {
+                    assert!((1..=PULL_LEN_MAX).contains(&len));
+                    assert_eq!(reply.segments().map(|entry| entry.segment.length).sum::<u32>(), len);
+                    let mut done = [0; 16];
+                    assert_eq!(self.requester.emit_done(reply.xid, &mut done), Ok(16));
+                    (call, self.requester.handle_pulled(call), Outcome::Replied)
+                }
+                requester::Pulled::Tell { call: Some(call), failure: Some(_), memory } => {
+                    (call, memory, Outcome::Failed)
+                }
+                requester::Pulled::Tell { call: Some(call), failure: None, memory } => {
+                    (call, memory, Outcome::Cancelled)
+                }
+                requester::Pulled::Tell { call: None, .. } => return false,
+            },
             requester::Received::Dropped(_) => return false,
             requester::Received::Close(_) => {
                 assert!(invalidated.is_some());

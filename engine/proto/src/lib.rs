@@ -17,6 +17,7 @@
 //! - [`requester`], [`responder`]: the two machines. One connection has one of each at either end when Calls
 //!   go both ways (RFC 8167).
 //! - [`exposed`]: Replies of any size, which their Requester pulls (reliable reply).
+//! - [`group`]: messages of several transmissions, as they are received (rtrext).
 //! - [`direction`]: which of the two a message is for. [`receives`]: Receives posted for both together.
 //! - [`plan`]: Short, Chunked or Long.
 //! - [`reads`]: the Read list as the Responder pulls it. [`span`]: where chunks and local memory are cut.
@@ -29,6 +30,7 @@
 pub mod credits;
 pub mod direction;
 pub mod exposed;
+pub mod group;
 mod offer;
 pub mod parameters;
 mod plain;

@@ -10,7 +10,7 @@ use crate::parameters::Parameters;
 /// Octets of a header without chunks.
 const HEADER_LEN_MIN: u32 = rpcrdma::HEADER_LEN_MIN as u32;
 /// Octets of one read segment in a header, its list word included.
-const READ_SEGMENT_LEN: u32 = rpcrdma::READ_SEGMENT_LEN as u32;
+pub(crate) const READ_SEGMENT_LEN: u32 = rpcrdma::READ_SEGMENT_LEN as u32;
 /// Octets of one plain segment in a header.
 const SEGMENT_LEN: u32 = rpcrdma::SEGMENT_LEN as u32;
 /// Octets of a Write chunk in a header beside its segments: list word and count (8166-4.1.2-b).

@@ -19,6 +19,7 @@
 //! | `Building` | `emit_call`: the driver exposes memory and encodes the Call | yes |
 //! | `Sent` | the Reply | yes |
 //! | `Cancelled` | the late Reply; its memory is fenced meanwhile | yes |
+//! | `Pulling` | `handle_pulled`: the driver reads a Reply that the peer exposed ([`ExposedReply`]) | no |
 //! | `Fencing` | the last fence | no |
 //! | `Interrupted` | `resume`: a new connection to the same Responder, and a credit there | no |
 //!
@@ -37,6 +38,8 @@ use stag_wire::rpcrdma::{
 };
 use stag_wire::xdr::Overflow;
 
+mod interruption;
+mod pulling;
 mod short;
 #[cfg(test)]
 mod tests;
@@ -47,6 +50,7 @@ use crate::offer::{HANDLES_MAX, Offer, Offers, TooMany};
 use crate::parameters::Parameters;
 use crate::plain;
 pub use crate::plan::{Form, PlanError, Shape};
+pub use pulling::{ExposedReply, Pulled};
 pub use short::ShortReply;
 
 /// How a [`Requester`] is made.
@@ -163,6 +167,8 @@ pub enum Received<'m> {
         /// Whether fences of its memory are still under way.
         memory: Memory,
     },
+    /// A Reply that the peer exposed, where that was agreed on ([`Requester::set_pull_limit`]).
+    Exposed(ExposedReply<'m>),
     /// The message was discarded (8166-4.5-c).
     Dropped(Dropped),
     /// The connection must be closed.
@@ -246,6 +252,15 @@ pub enum Failure {
     Chunk,
     /// The Reply contradicts the Call (8166-X-11).
     Violation(Violation),
+    /// The peer exposed a Reply that is longer than this end pulls, or of no octets.
+    Length {
+        /// Octets.
+        len: u64,
+        /// The limit.
+        limit: u32,
+    },
+    /// The peer exposed a Reply by other lists than a Read chunk at Position 0 (RR-X-3).
+    Lists,
 }
 
 /// A Send with Invalidate that was not agreed on (8797-X-2): the connection ends.
@@ -278,6 +293,7 @@ enum State {
     Building,
     Sent,
     Cancelled,
+    Pulling,
     Fencing,
     Interrupted,
 }
@@ -311,6 +327,8 @@ pub struct Requester {
     /// xid comes back before 2^32 / slots others in the same slot.
     index_bits: u32,
     connected: bool,
+    /// Octets of the longest Reply that is pulled; 0 when none may come.
+    pull_len_max: u32,
 }
 
 impl Requester {
@@ -346,6 +364,7 @@ impl Requester {
             segments_max: config.segments_max,
             index_bits,
             connected: true,
+            pull_len_max: 0,
         }
     }
 
@@ -519,6 +538,9 @@ impl Requester {
         if let Procedure::Error(body) = header.procedure() {
             return self.receive_error(&header, body, invalidated);
         }
+        if self.is_exposed(&header) {
+            return self.receive_exposed(&header, invalidated);
+        }
         header.check_reply(payload).map_err(Dropped::Header)?;
         if header.direction(payload) != Some(Direction::Reply) {
             return Err(Dropped::NotAReply);
@@ -610,6 +632,7 @@ impl Requester {
                 slot.state = State::Cancelled;
                 slot.outcome = Outcome::Cancelled;
             }
+            State::Pulling => self.slots[call.index()].outcome = Outcome::Cancelled,
             State::Free | State::Cancelled | State::Fencing => {}
         }
         self.memory(call.index)
@@ -620,7 +643,7 @@ impl Requester {
     #[inline]
     pub fn poll_fence(&mut self, call: CallId) -> Option<u32> {
         match self.state(call)? {
-            State::Cancelled | State::Fencing => {
+            State::Cancelled | State::Pulling | State::Fencing => {
                 self.offers.poll_fence(call.index(), &mut self.slots[call.index()].offer)
             }
             State::Free | State::Building | State::Sent | State::Interrupted => None,
@@ -637,73 +660,6 @@ impl Requester {
             return None;
         }
         Some(self.settle(call.index))
-    }
-
-    /// The connection is gone: every posted buffer came back, and the peer can touch nothing any more.
-    /// Tells `each` outstanding Call its outcome, and forgets them all. No Call begins after this.
-    pub fn handle_disconnect(&mut self, mut each: impl FnMut(CallId, Outcome)) {
-        self.handle_interruption(|call, outcome| {
-            each(call, outcome);
-            false
-        });
-    }
-
-    /// As [`Requester::handle_disconnect`], but there may be a new connection to the same Responder: a Call for
-    /// which `each` returns `true` is kept, with its xid, and sent again there ([`Requester::resume`]). That can only
-    /// be one that left without a Reply, or did not leave: any other is over (8166-4.5-d).
-    pub fn handle_interruption(&mut self, mut each: impl FnMut(CallId, Outcome) -> bool) {
-        self.connected = false;
-        for index in 0..self.slots.len() as u32 {
-            let slot = &mut self.slots[index as usize];
-            let state = slot.state;
-            if state == State::Free {
-                continue;
-            }
-            let (call, outcome) = (CallId { xid: slot.xid, index }, slot.outcome);
-            if matches!(state, State::Building | State::Sent | State::Cancelled) {
-                self.window.give_back();
-            }
-            slot.offer = Offer::default();
-            let keeps = each(call, outcome);
-            if keeps && matches!(state, State::Building | State::Sent | State::Interrupted) {
-                let slot = &mut self.slots[index as usize];
-                slot.state = State::Interrupted;
-                slot.left = outcome == Outcome::MaybeExecuted;
-            } else {
-                self.free(index);
-            }
-        }
-    }
-
-    /// There is a new connection, on which this was agreed. It starts with one credit, as every one does
-    /// (8166-3.3.3-a).
-    ///
-    /// # Panics
-    ///
-    /// When the old one is not gone.
-    pub fn handle_reconnect(&mut self, parameters: Parameters) {
-        assert!(!self.connected, "one connection at a time");
-        self.parameters = parameters;
-        self.window = Window::new(self.window.requested());
-        self.connected = true;
-    }
-
-    /// Goes on with a Call that [`Requester::handle_interruption`] kept: it is in the making again, and is emitted
-    /// and sent with new handles. `false`: there is no credit for it now.
-    pub fn resume(&mut self, call: CallId) -> bool {
-        if !self.connected || self.state(call) != Some(State::Interrupted) || !self.window.take() {
-            return false;
-        }
-        self.slots[call.index()].state = State::Building;
-        true
-    }
-
-    /// Undoes [`Requester::resume`]: the Call was not emitted again, and waits for another time.
-    pub fn postpone(&mut self, call: CallId) {
-        if self.state(call) == Some(State::Building) {
-            self.window.give_back();
-            self.slots[call.index()].state = State::Interrupted;
-        }
     }
 
     #[inline]

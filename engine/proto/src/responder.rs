@@ -25,6 +25,7 @@
 //! retransmission can only be an error of the peer, and the one Reply answers both.
 
 mod call;
+mod exposing;
 #[cfg(test)]
 mod tests;
 
@@ -42,6 +43,7 @@ use crate::reads;
 pub use crate::reads::{ChunkError, Limits};
 use call::Chunks;
 pub use call::{Call, Payload};
+pub use exposing::ExposedForm;
 
 /// How a [`Responder`] is made.
 #[derive(Clone, Copy, Debug)]

@@ -122,7 +122,7 @@ impl<'m> Call<'m> {
         }
     }
 
-    fn header(&self) -> Header<'m> {
+    pub(super) fn header(&self) -> Header<'m> {
         match self.chunks {
             Chunks::Lists(header) => header,
             Chunks::None => plain::header(),

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use stag_proto::plan::{Form, Shape};
-use stag_proto::requester::{self, ChunkLists, Memory, Requester};
+use stag_proto::requester::{self, ChunkLists, Memory, Pulled, Requester};
 use stag_proto::responder::{self, Payload, Responder};
 use stag_wire::rpcrdma::{Header, ReadSegment, Segment};
 
@@ -138,9 +138,10 @@ proptest! {
     fn a_requester_takes_anything(
         messages in vec((any_message(), prop_oneof![3 => Just(None), 1 => (0..8u32).prop_map(Some)], any::<u8>()), 1..12),
         writes in vec(vec(any_segment(), 0..3), 0..3),
-        remote_invalidation in any::<bool>(),
+        [remote_invalidation, pulls] in any::<[bool; 2]>(),
     ) {
         let mut requester = warm(requester_with(4, parameters(1024, 1024, remote_invalidation)), 4);
+        requester.set_pull_limit(if pulls { 4096 } else { 0 });
         let writes: Vec<&[Segment]> = writes.iter().map(Vec::as_slice).collect();
         let mut open = Vec::new();
         for (message, invalidated, choice) in &messages {
@@ -176,6 +177,20 @@ proptest! {
                 }
                 requester::Received::Failed { call, .. } => ended = Some(call),
                 requester::Received::Late { .. } => prop_assert!(false, "nothing was cancelled"),
+                requester::Received::Exposed(reply) => {
+                    prop_assert!(pulls, "it was not agreed on");
+                    match reply.pulled {
+                        Pulled::Pull { call, len, .. } => {
+                            prop_assert!((1..=4096).contains(&len));
+                            let sum: u32 = reply.segments().map(|entry| entry.segment.length).sum();
+                            prop_assert_eq!(sum, len);
+                            prop_assert_eq!(reply.write_lens().count(), writes.len());
+                            let _ = requester.handle_pulled(call);
+                            ended = Some(call);
+                        }
+                        Pulled::Tell { call, .. } => ended = call,
+                    }
+                }
                 requester::Received::Dropped(_) => prop_assert!(invalidated.is_none()),
                 requester::Received::Close(_) => {
                     prop_assert!(invalidated.is_some());

@@ -136,6 +136,7 @@ impl End {
                     self.replies += 1;
                     Some(ReceivePurpose::Reply)
                 }
+                requester::Received::Exposed(_) => panic!("it was not agreed on"),
                 requester::Received::Dropped(_) | requester::Received::Close(_) => None,
             },
             Recipient::Responder => match self.responder.handle_receive(&message) {

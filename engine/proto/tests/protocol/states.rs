@@ -114,6 +114,7 @@ impl Client {
                 assert_eq!(self.stage, Stage::GivenUp);
                 Some((call, memory))
             }
+            Received::Exposed(_) => panic!("it was not agreed on"),
             Received::Dropped(_) | Received::Close(_) => None,
         };
         if let Some((call, memory)) = call {
@@ -325,7 +326,10 @@ fn the_state_graph_is_the_one_in_the_picture() {
 #[test]
 fn every_method_that_changes_a_requester_is_walked() {
     let walked = Event::ALL.iter().map(|event| event.method());
-    let source =
-        concat!(include_str!("../../src/requester.rs"), include_str!("../../src/requester/short.rs"));
+    let source = concat!(
+        include_str!("../../src/requester.rs"),
+        include_str!("../../src/requester/interruption.rs"),
+        include_str!("../../src/requester/short.rs")
+    );
     assert_all_walked(source, walked);
 }

@@ -278,7 +278,7 @@ impl Calling {
                 let error = match failure {
                     Failure::Version { low, high } => CallError::TransportVersion { low, high },
                     Failure::Chunk => CallError::Chunk,
-                    Failure::Violation(_) => CallError::BadReply,
+                    Failure::Violation(_) | Failure::Length { .. } | Failure::Lists => CallError::BadReply,
                 };
                 self.end_answered(core, call, Ending::Failed(error));
                 self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
@@ -288,6 +288,8 @@ impl Calling {
                 self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
                 self.settle(core, id, call, memory);
             }
+            // The Requester takes none unless it is told to.
+            Received::Exposed(_) => return Err("it exposed a Reply, which was not agreed on (RR-P-1)"),
             Received::Dropped(_) => core.statistics.messages_discarded += 1,
             Received::Close(_) => {
                 // Whose it was must get it back with the end of the connection all the same.

@@ -1,0 +1,151 @@
+//! Replies whose Payload stream this end pulls: the Responder exposed it, because it fits nowhere else (reliable reply).
+//!
+//! ```text
+//!        the exposed Reply             handle_pulled
+//!  Sent ──────────────────▶ Pulling ────────────────▶ Fencing ──▶ Free
+//! ```
+//!
+//! The driver fences what the Call exposed, reads the segments into a buffer of its own, sends **one** RDMA_DONE, whether the
+//! Reads succeeded or failed (RR-4.1.2-a), and says [`Requester::handle_pulled`]. Where there is nothing to pull it sends the
+//! RDMA_DONE alone ([`Pulled::Tell`]): the Responder's memory is exposed until then. An RDMA_DONE takes no credit (RR-P-8).
+
+use stag_wire::rpcrdma::{Done, Header, Procedure, ReadList, WriteList};
+use stag_wire::xdr::Overflow;
+
+use super::{CallId, Dropped, Failure, Memory, Outcome, Received, Requester, State};
+use crate::offer::HANDLES_MAX;
+
+/// A Reply that the peer exposed.
+#[derive(Clone, Debug)]
+pub struct ExposedReply<'m> {
+    /// The xid, for the RDMA_DONE. It need not be one of a Call of ours.
+    pub xid: u32,
+    /// What to do.
+    pub pulled: Pulled,
+    reads: ReadList<'m>,
+    writes: WriteList<'m>,
+}
+
+/// What to do about a Reply that the peer exposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pulled {
+    /// Read the Payload stream, send RDMA_DONE, and say [`Requester::handle_pulled`].
+    Pull {
+        /// The Call that it answers.
+        call: CallId,
+        /// Octets of the Payload stream.
+        len: u32,
+        /// Whether the Call's memory must be fenced first.
+        memory: Memory,
+    },
+    /// Send RDMA_DONE: the Call failed, or was cancelled.
+    Tell {
+        /// The Call, which is over but for its fences; `None`: no Call has this xid (RR-4.1.3-c).
+        call: Option<CallId>,
+        /// Why it failed; `None` when it was cancelled.
+        failure: Option<Failure>,
+        /// Whether its memory must be fenced first.
+        memory: Memory,
+    },
+}
+
+impl<'m> ExposedReply<'m> {
+    /// Returns the segments of the Payload stream, in order.
+    #[inline]
+    #[must_use]
+    pub fn segments(&self) -> ReadList<'m> {
+        self.reads.clone()
+    }
+
+    /// Returns the octets in each Write chunk, as [`Reply::write_lens`](super::Reply::write_lens) does.
+    #[inline]
+    pub fn write_lens(&self) -> impl Iterator<Item = u32> + use<'m> {
+        // Checked against the offer, where a chunk of 4 GiB is refused.
+        self.writes.clone().map(|chunk| chunk.total_len() as u32)
+    }
+}
+
+impl Requester {
+    /// Takes Replies that the peer exposes, of up to `len_max` octets each: both ends agreed on that (RR-P-2). 0: it takes none,
+    /// as before the first call of this and after [`Requester::handle_reconnect`].
+    pub fn set_pull_limit(&mut self, len_max: u32) {
+        self.pull_len_max = len_max;
+    }
+
+    /// Tells whether a header is that of a Reply that the peer exposed.
+    pub(super) fn is_exposed(&self, header: &Header<'_>) -> bool {
+        self.pull_len_max > 0 && header.procedure() == Procedure::Nomsg && header.read_list().len() > 0
+    }
+
+    /// Takes in a Reply that the peer exposed.
+    pub(super) fn receive_exposed<'m>(
+        &mut self,
+        header: &Header<'m>,
+        invalidated: Option<u32>,
+    ) -> Result<Received<'m>, Dropped> {
+        let (xid, reads) = (header.xid(), header.read_list());
+        let exposed = |pulled| {
+            let writes = header.write_list();
+            Ok(Received::Exposed(ExposedReply { xid, pulled, reads: header.read_list(), writes }))
+        };
+        let found = self.find(xid);
+        if let Some(handle) = invalidated
+            && !found.is_some_and(|call| self.invalidate(call, handle))
+        {
+            return Ok(Received::Close(self.misuse(handle)));
+        }
+        let Some(call) = found else {
+            self.window.handle_grant(header.credits());
+            return exposed(Pulled::Tell { call: None, failure: None, memory: Memory::Safe });
+        };
+        if self.slots[call.index()].state == State::Cancelled {
+            self.window.handle_grant(header.credits());
+            let memory = self.answered(call.index, Outcome::Cancelled);
+            return exposed(Pulled::Tell { call: Some(call), failure: None, memory });
+        }
+        let len: u64 = reads.clone().map(|entry| u64::from(entry.segment.length)).sum();
+        let is_stream = reads.len() <= HANDLES_MAX && reads.clone().all(|entry| entry.position == 0);
+        let failure = match self.offers.verify(call.index(), &self.slots[call.index()].offer, header) {
+            Err(violation) => Some(Failure::Violation(violation)),
+            // RR-X-3, RR-4.1-d
+            Ok(0) if is_stream && len <= u64::from(self.pull_len_max) && len > 0 => None,
+            Ok(0) if is_stream => Some(Failure::Length { len, limit: self.pull_len_max }),
+            Ok(_) => Some(Failure::Lists),
+        };
+        if let Some(failure) = failure {
+            let memory = self.answered(call.index, Outcome::Failed);
+            return exposed(Pulled::Tell { call: Some(call), failure: Some(failure), memory });
+        }
+        self.window.handle_grant(header.credits());
+        self.window.give_back();
+        let slot = &mut self.slots[call.index()];
+        // Until it is pulled, a lost connection loses it.
+        (slot.state, slot.outcome) = (State::Pulling, Outcome::MaybeExecuted);
+        let memory = self.memory(call.index);
+        // No longer than the limit.
+        exposed(Pulled::Pull { call, len: len as u32, memory })
+    }
+
+    /// The Payload stream of an exposed Reply was pulled, or cannot be: the Call is over but for its fences. Harmless on a Call
+    /// that is over.
+    pub fn handle_pulled(&mut self, call: CallId) -> Memory {
+        if self.state(call) != Some(State::Pulling) {
+            return if self.state(call).is_some() { self.memory(call.index) } else { Memory::Safe };
+        }
+        let slot = &mut self.slots[call.index()];
+        slot.state = State::Fencing;
+        if slot.outcome != Outcome::Cancelled {
+            slot.outcome = Outcome::Replied;
+        }
+        self.settle(call.index)
+    }
+
+    /// Writes the RDMA_DONE for an exposed Reply to the start of `out`, and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// [`Overflow`] when `out` is shorter than 16 octets.
+    pub fn emit_done(&self, xid: u32, out: &mut [u8]) -> Result<usize, Overflow> {
+        Done { xid, credits: self.window.requested() }.emit(out)
+    }
+}
