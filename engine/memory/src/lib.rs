@@ -7,6 +7,8 @@
 //!   tell each other something send values.
 //! - A [`Buf`] owns units alone and may write; a [`Shared`] is a counted reference to bytes that nobody
 //!   writes. Both give their units back when dropped.
+//! - A [`Loan`] is a [`Shared`] on its way to another reactor, and a [`Return`] tells the lender that it is over. They are what may be
+//!   sent; [`Borrowed`] is what a reactor has of the others' memory.
 //! - A [`Budget`] is the one number that all arenas together stay below.
 //! - A [`Ledger`] proves at exit that every buffer came back.
 //!
@@ -23,6 +25,22 @@
 //! ```compile_fail,E0277
 //! fn send<T: Send>() {}
 //! send::<stag_memory::Pool>();
+//! ```
+//! ```compile_fail,E0277
+//! fn send<T: Send>() {}
+//! send::<stag_memory::Borrowed>();
+//! ```
+//!
+//! What is on its way can be sent, and neither copied nor made up:
+//!
+//! ```
+//! fn send<T: Send>() {}
+//! send::<stag_memory::Loan>();
+//! send::<stag_memory::Return>();
+//! ```
+//! ```compile_fail,E0277
+//! fn clone<T: Clone>() {}
+//! clone::<stag_memory::Loan>();
 //! ```
 //! ```
 //! fn send_and_sync<T: Send + Sync>() {}
@@ -44,6 +62,7 @@ mod budget;
 mod buf;
 mod extent;
 mod ledger;
+mod loan;
 mod pool;
 mod shared;
 mod sync;
@@ -52,6 +71,7 @@ pub use arena::{Arena, ArenaConfig, ArenaError, ArenaId};
 pub use budget::{Budget, BudgetError, Price, PriceList};
 pub use buf::{Buf, Location};
 pub use ledger::Ledger;
+pub use loan::{Borrowed, Holding, Loan, Return, loans_lost};
 pub use pool::{Pool, PoolError};
 pub use shared::Shared;
 pub use stag_hugepages::{Bytes, MapError, Mapping, PageChoice, PageSize};

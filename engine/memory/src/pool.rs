@@ -16,15 +16,19 @@
 //! units for transit keeps within [`Pool::transit_free`]. So neither can use up what the other needs, and placed data
 //! still becomes stored data without a copy: its units only change accounts.
 
+mod borrowing;
+
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::arena::{Arena, ArenaId};
 use crate::buf::Buf;
 use crate::extent::Extents;
+use crate::loan::{Debt, Return};
 
 /// Free single units that a pool of runs keeps at hand instead of merging them.
 const STACK_MAX: u32 = 512;
@@ -128,6 +132,7 @@ pub(crate) struct Inner {
     /// [`Pool`]s, and [`Shared`](crate::Shared)s that are empty and therefore hold no unit.
     handles: Cell<u32>,
     outstanding_max: Cell<u32>,
+    /// Units are not merged with their neighbours: those of a pool of fixed units, and those that are borrowed.
     is_fixed: bool,
 
     /// How many [`Shared`](crate::Shared) cover a unit, and [`STORED`]. Only valid while it is shared.
@@ -140,21 +145,33 @@ pub(crate) struct Inner {
     extents: UnsafeCell<Option<Extents>>,
     name: &'static str,
     arena: Arena,
+    /// Which pool of this process it is: no two have the same, also not one after the other.
+    serial: u32,
+    /// The number of the reactor that it belongs to. Written only before anything is in use, so never while something is lent.
+    owner: Cell<u8>,
+    /// Of what is borrowed: what is to be given back. `None` for a pool of our own.
+    debt: Option<Debt>,
 }
 
 const _: () = assert!(offset_of!(Inner, counts) == 64, "the hot fields fill the first cache line");
 
 /// Units side by side.
 #[derive(Clone, Copy, Default)]
-struct Run {
-    first: u32,
-    count: u32,
+pub(crate) struct Run {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
 }
 
 const NO_SHIFT: u32 = u32::MAX;
 
 /// In a unit's count: it is stored.
 pub(crate) const STORED: u32 = 1 << 31;
+/// In a unit's count: it is borrowed, and its lender, or whom that borrowed it from, may be reading it too.
+pub(crate) const READ_ELSEWHERE: u32 = 1 << 30;
+/// The bits of a unit's count that count.
+pub(crate) const COUNT: u32 = !(STORED | READ_ELSEWHERE);
+/// The highest of them: a count that reaches it is one of leaked references.
+pub(crate) const COUNT_GUARD: u32 = 1 << 29;
 
 /// Set aside for what is stored, a pool's units leave one in so many for transit.
 const TRANSIT_SHARE: usize = 8;
@@ -216,7 +233,7 @@ impl Pool {
         let stack_room = if runs { units.min(STACK_MAX) } else { units };
         // Lowest first, so that a small working set stays on few pages.
         let stack: Box<[Cell<u32>]> = (0..stack_room).rev().map(Cell::new).collect();
-        let inner = Box::new(Inner {
+        let inner = Inner {
             // SAFETY: the reserved range lies within the arena's mapping.
             base: unsafe { arena.base().add(range.start) },
             stack_len: Cell::new(if runs { 0 } else { stack_room }),
@@ -234,8 +251,41 @@ impl Pool {
             extents: UnsafeCell::new(runs.then(|| Extents::new(units))),
             name: pool,
             arena: arena.clone(),
-        });
-        Ok(Pool { inner: NonNull::from(Box::leak(inner)), not_send: PhantomData })
+            serial: next_serial(),
+            owner: Cell::new(0),
+            debt: None,
+        };
+        Ok(Pool { inner: inner.leak(), not_send: PhantomData })
+    }
+
+    /// The same pool, that says to which reactor of a group it belongs: what it lends comes back there. 0 unless said.
+    ///
+    /// # Panics
+    ///
+    /// If a unit is in use: it may be lent.
+    #[must_use]
+    pub fn owned_by(self, reactor: u8) -> Pool {
+        assert_eq!(
+            self.outstanding(),
+            0,
+            "pool {}: units are in use, so its owner cannot change",
+            self.name()
+        );
+        self.inner().owner.set(reactor);
+        self
+    }
+
+    /// The number of the reactor that it belongs to.
+    #[must_use]
+    pub fn owner(&self) -> u8 {
+        self.inner().owner.get()
+    }
+
+    /// Takes back what another reactor had borrowed. A return of another pool is handed back.
+    #[inline]
+    pub fn take_back(&self, units: Return) -> Result<(), Return> {
+        // SAFETY: alive, by the field's invariant, for as long as `self`, and of this thread, because a pool is not Send.
+        unsafe { units.apply(self.inner) }
     }
 
     #[inline]
@@ -426,7 +476,17 @@ impl fmt::Debug for Pool {
     }
 }
 
+/// A number for the next pool. Relaxed: it guards nothing.
+fn next_serial() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Inner {
+    fn leak(self) -> NonNull<Inner> {
+        NonNull::from(Box::leak(Box::new(self)))
+    }
+
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
@@ -592,18 +652,26 @@ impl Inner {
         }
     }
 
-    /// Puts a unit on the stack, which has room.
+    /// Puts a unit on the stack, which has room, unless the unit is borrowed: what borrows has no stack.
     #[inline]
     fn push(&self, unit: u32) {
         let len = self.stack_len.get();
-        self.stack[len as usize].set(unit);
-        self.stack_len.set(len + 1);
+        match self.stack.get(len as usize) {
+            Some(place) => {
+                place.set(unit);
+                self.stack_len.set(len + 1);
+            }
+            None => self.owe(unit, 1),
+        }
     }
 
-    /// Puts units on the stack, which has room. Out of line, so that giving back a single unit stays small.
+    /// Puts units on the stack, as `push` does. Out of line, so that giving back a single unit stays small.
     #[cold]
     fn push_all(&self, first: u32, count: u32) {
-        (first..first + count).for_each(|unit| self.push(unit));
+        match self.debt {
+            Some(_) => self.owe(first, count),
+            None => (first..first + count).for_each(|unit| self.push(unit)),
+        }
     }
 
     /// Puts the `count` oldest units of the stack among the extents.
@@ -704,7 +772,7 @@ impl Inner {
     /// Nothing points to `inner` any more.
     #[cold]
     unsafe fn end(inner: NonNull<Inner>) {
-        // SAFETY: it came from `Box::leak` in `Pool::new`, and this is the only place that takes it back.
+        // SAFETY: it came from `Box::leak` in `Inner::leak`, and this is the only place that takes it back.
         drop(unsafe { Box::from_raw(inner.as_ptr()) });
     }
 }

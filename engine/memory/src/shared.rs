@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 use std::slice;
 
 use crate::buf::{Buf, Location};
-use crate::pool::{Inner, STORED};
+use crate::loan::Loan;
+use crate::pool::{COUNT, COUNT_GUARD, Inner, STORED};
 
 /// A counted reference to a contiguous slice of a pool's memory. Cloning and slicing copy no bytes: each
 /// unit counts the `Shared`s that cover some of it, and goes back to the pool when none does.
@@ -67,7 +68,7 @@ impl Shared {
 
     /// The first unit that is covered, and how many are.
     #[inline]
-    fn covered(&self) -> (u32, u32) {
+    pub(crate) fn covered(&self) -> (u32, u32) {
         if self.len == 0 {
             return (0, 0);
         }
@@ -107,6 +108,30 @@ impl Shared {
             check_count(all);
         }
         ManuallyDrop::into_inner(part)
+    }
+
+    /// Of bytes that are counted already.
+    ///
+    /// # Safety
+    ///
+    /// The invariants of the fields.
+    #[inline]
+    pub(crate) unsafe fn from_counted(pool: NonNull<Inner>, pointer: NonNull<u8>, len: u32) -> Shared {
+        Shared { pointer, pool, len }
+    }
+
+    /// Lends the bytes to another reactor of this process, which borrows them with
+    /// [`Borrowed::borrow`](crate::Borrowed::borrow).
+    ///
+    /// The units stay in use here until the borrower's [`Return`](crate::Return) is taken back. If no other `Shared` touches
+    /// them, the borrower may write them.
+    #[inline]
+    pub fn lend(self) -> Loan {
+        let is_alone = !self.is_empty() && self.is_unique();
+        let this = ManuallyDrop::new(self);
+        let serial = this.pool().serial();
+        // SAFETY: `this` is not dropped, so what it counts (its units, or a handle) is the loan's from now on.
+        unsafe { Loan::new(this.pool, serial, this.pointer, this.len, is_alone) }
     }
 
     /// Bytes.
@@ -220,10 +245,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether no other `Shared` touches a unit that this one touches.
+    /// Whether no other `Shared` touches a unit that this one touches, here or at another reactor.
     #[inline]
     #[must_use]
     pub fn is_unique(&self) -> bool {
+        // With READ_ELSEWHERE it is more than 1.
         self.counts().iter().all(|count| count.get() & !STORED == 1)
     }
 
@@ -298,8 +324,8 @@ impl Shared {
         for cell in self.pool().counts(first, count) {
             let left = cell.get() - 1;
             cell.set(left);
-            any_left |= left & !STORED != 0;
-            any_free |= left & !STORED == 0;
+            any_left |= left & COUNT != 0;
+            any_free |= left & COUNT == 0;
             marks |= left;
         }
         if !any_left {
@@ -341,14 +367,14 @@ impl Shared {
 /// Whether nobody covers a unit, by its count.
 #[inline]
 fn is_free(count: &Cell<u32>) -> bool {
-    count.get() & !STORED == 0
+    count.get() & COUNT == 0
 }
 
 /// Ends the process rather than let a count reach its mark. Only leaked references can be so many; counting on
 /// would free what is in use.
 #[inline]
-fn check_count(count: u32) {
-    if count & (STORED >> 1) != 0 {
+pub(crate) fn check_count(count: u32) {
+    if count & COUNT_GUARD != 0 {
         std::process::abort();
     }
 }

@@ -52,6 +52,14 @@ impl ReactorId {
     }
 }
 
+/// Its number, for what names reactors without knowing of groups (the owner of a pool).
+impl From<ReactorId> for u8 {
+    #[inline]
+    fn from(id: ReactorId) -> u8 {
+        id.0
+    }
+}
+
 impl fmt::Display for ReactorId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
