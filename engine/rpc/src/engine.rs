@@ -738,4 +738,8 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn is_drained(&self) -> bool {
         self.connections.iter().all(Option::is_none) && self.parked.is_empty() && self.stream_count() == 0
     }
+
+    fn has_given_back(&self) -> bool {
+        self.core.carrier.as_ref().is_none_or(|carrier| carrier.is_settled())
+    }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
+use smallvec::SmallVec;
 use stag_fabric::Provider;
+use stag_memory::{Borrowed, Buf, Shared};
 use stag_runtime::{GroupMember, LaneRecord, ReactorId};
 use stag_wire::rpcrdma::HEADER_LEN_MIN;
 use stag_wire::xdr::Reader;
@@ -10,8 +12,9 @@ use stag_wire::xdr::Reader;
 use super::record::{CarriedCall, CarriedItem, CarriedReply, Ending, Kind, Place, WRITE_CHUNKS_MAX, kind};
 use super::{Attachment, CallLanes, CarriedRoom, Carrier, LaterCall, Neighbour, Parcel, name_elsewhere};
 use crate::engine::Engine;
-use crate::server::draft::Verdict;
+use crate::server::draft::{Draft, Verdict};
 use crate::server::duplicates::Known;
+use crate::service::call::Placed;
 use crate::service::dispatch::{Origin, Route, Terms, look, route};
 use crate::service::late;
 use crate::service::reply::{Reply, Room, Space};
@@ -26,14 +29,21 @@ const SPACE_LEN: usize = 8192;
 
 impl Carrier {
     fn new<P>(lanes: CallLanes, member: Option<GroupMember>, core: &mut Core<P>) -> Carrier {
-        let CallLanes { records, attachments, count, calls_max } = lanes;
+        let CallLanes { records, attachments, returns, count, calls_max } = lanes;
+        let own = records.id();
         let neighbour =
             |_| Neighbour { under_way: 0, backlog: VecDeque::new(), share: core.transit.open(None) };
         Carrier {
-            own: records.id(),
+            own,
             calls_max,
             records,
             attachments,
+            returns,
+            // A group has 64 reactors at most.
+            borrowed: Borrowed::new(own.index() as u8),
+            stuck: None,
+            cargo: Vec::new(),
+            pieces: Vec::new(),
             neighbours: (0..count).map(neighbour).collect(),
             member,
             later: Vec::new(),
@@ -52,12 +62,29 @@ impl Carrier {
         self.records.from(from).is_some_and(|lane| lane.pop_record(record))
     }
 
-    /// Takes what belongs to a record that came.
-    fn take_attachment(&mut self, from: ReactorId) -> Attachment {
-        match self.attachments.from(from).and_then(|lane| lane.pop()) {
-            Some(attachment) => attachment,
-            None => unreachable!("an attachment is published before its record"),
+    /// Takes what belongs to a record that came: a Payload stream, if it is attached, then so many pieces of memory, which
+    /// are in `pieces` afterwards.
+    #[inline]
+    fn unload(&mut self, from: ReactorId, is_attached: bool, count: usize) -> Option<Box<[u8]>> {
+        debug_assert!(self.pieces.is_empty(), "what came with the last record was used");
+        if !is_attached && count == 0 {
+            return None;
         }
+        let Some(lane) = self.attachments.from(from) else {
+            unreachable!("a record comes from another reactor")
+        };
+        let mut octets = None;
+        while (is_attached && octets.is_none()) || self.pieces.len() < count {
+            match lane.pop() {
+                Some(Attachment::Octets(found)) => octets = Some(found),
+                Some(Attachment::Piece(loan)) => self.pieces.push(self.borrowed.borrow(loan)),
+                Some(Attachment::Pieces(loans)) => {
+                    self.pieces.extend(loans.into_iter().map(|loan| self.borrowed.borrow(loan)));
+                }
+                None => unreachable!("what belongs to a record is published before it"),
+            }
+        }
+        octets
     }
 
     /// Another reactor has answered: the next Call that waited can be sent there.
@@ -65,9 +92,10 @@ impl Carrier {
     fn note_answer(&mut self, from: ReactorId) {
         let neighbour = self.neighbour(from);
         neighbour.under_way -= 1;
-        if let Some(Parcel { record, attachment }) = neighbour.backlog.pop_front() {
+        if let Some(Parcel { record, cargo }) = neighbour.backlog.pop_front() {
             neighbour.under_way += 1;
-            self.put(from, &record, attachment);
+            self.cargo.extend(cargo);
+            self.put(from, &record);
         }
     }
 
@@ -86,9 +114,16 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Before the first connection. All engines of a group have the same services, in the same order.
     ///
     /// [`Service::home`]: crate::Service::home
-    /// `member` is who wakes the others; `None` where nobody sleeps.
+    /// `member` is who wakes the others; `None` where nobody sleeps. What is in the payload pool of one engine may be sent by
+    /// each other one, so the provider of each has the arenas of all registered; the pool says whose it is
+    /// ([`Pool::owned_by`](stag_memory::Pool::owned_by)).
     pub fn join(&mut self, lanes: CallLanes, member: Option<GroupMember>) {
         assert!(self.core.carrier.is_none(), "an engine is in one group");
+        let (owner, own) = (self.core.pools.payload.owner(), lanes.records.id());
+        assert!(
+            usize::from(owner) == own.index(),
+            "the payload pool is reactor {owner}'s, this is reactor {own}"
+        );
         let reactors = lanes.count;
         let carrier = Carrier::new(lanes, member, &mut self.core);
         self.core.deferrals.multiply_limit(reactors);
@@ -102,6 +137,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let Some(mut record) = carrier.incoming.take() else {
             unreachable!("a pass exchanges once");
         };
+        carrier.take_returns(&self.core.pools.payload);
         let reactors = carrier.neighbours.len();
         let mut count = 0;
         // Another one first in each pass, so that none always waits for the others.
@@ -115,10 +151,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 self.handle_record(from, &record);
             }
         }
-        while let Some(Parcel { record, attachment }) = self.carrier().own_replies.pop_front() {
+        while let Some(Parcel { record, cargo }) = self.carrier().own_replies.pop_front() {
             count += 1;
             let (reply, place) = CarriedReply::decode(&record);
-            self.deliver(&reply, place, &record, attachment);
+            self.deliver(&reply, place, &record, stream_of(cargo));
         }
         self.carrier().incoming = Some(record);
         count
@@ -136,25 +172,22 @@ impl<P: Provider, S: Services> Engine<P, S> {
         match kind(record) {
             Kind::Call => {
                 let call = CarriedCall::decode(record);
-                let attachment = match call.stream {
-                    Place::Attached => Some(self.carrier().take_attachment(from)),
-                    Place::Record { .. } => None,
-                };
-                self.execute(from, &call, record, attachment);
+                let pieces = call.pieces.iter().sum::<u32>() as usize;
+                let octets = self.carrier().unload(from, call.stream == Place::Attached, pieces);
+                self.execute(from, &call, record, octets);
             }
             Kind::Reply => {
                 let (reply, place) = CarriedReply::decode(record);
-                let attachment = match place {
-                    Place::Attached => Some(self.carrier().take_attachment(from)),
-                    Place::Record { .. } => None,
-                };
+                let pieces = usize::from(reply.pieces) + usize::from(reply.long.0);
+                let octets = self.carrier().unload(from, place == Place::Attached, pieces);
                 self.carrier().note_answer(from);
                 match self.carrier().note_broadcast(&reply.token) {
-                    None => self.deliver(&reply, place, record, attachment),
-                    Some(None) => {}
-                    Some(Some(Parcel { record, attachment })) => {
+                    None => self.deliver(&reply, place, record, octets),
+                    Some(None) => self.carrier().pieces.clear(),
+                    Some(Some(Parcel { record, cargo })) => {
+                        self.carrier().pieces.clear();
                         let own = self.carrier().own;
-                        self.execute(own, &CarriedCall::decode(&record), &record, attachment);
+                        self.execute(own, &CarriedCall::decode(&record), &record, stream_of(cargo));
                     }
                 }
             }
@@ -167,13 +200,17 @@ impl<P: Provider, S: Services> Engine<P, S> {
         from: ReactorId,
         call: &CarriedCall,
         record: &LaneRecord,
-        attachment: Option<Attachment>,
+        octets: Option<Box<[u8]>>,
     ) {
-        let stream = match (call.stream, &attachment) {
-            (Place::Record { at, len }, _) => &record.octets()[at..at + len],
-            (Place::Attached, Some(Attachment::Octets(octets))) => octets,
-            (Place::Attached, None) => unreachable!("a Call comes with its attachment"),
-        };
+        let stream = octets_at(call.stream, record, octets.as_deref());
+        let mut items: SmallVec<[Placed; 1]> = SmallVec::new();
+        if !call.pieces.is_empty() {
+            let mut pieces = self.carrier().pieces.drain(..);
+            items.extend(call.reduced.iter().zip(&call.pieces).map(|(reduced, count)| Placed {
+                pieces: pieces.by_ref().take(*count as usize).filter_map(as_buf).collect(),
+                len: reduced.len,
+            }));
+        }
         let Engine { core, services, .. } = self;
         core.statistics.calls_executed_for_others += 1;
         let connection = name_elsewhere(from, call.token.connection);
@@ -186,8 +223,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
             }
             Route::Drop => return answering.drop(core),
         };
-        debug_assert!(call.pieces.is_empty(), "what comes by chunk is not carried");
-        let mut items = [];
         let mut terms = Terms::of(run);
         let slot = core.carrier.as_ref().map_or(0, |carrier| carrier.later_slot());
         let token = Token { connection, slot, xid: run.header.xid };
@@ -220,20 +255,48 @@ impl<P: Provider, S: Services> Engine<P, S> {
         reply: &CarriedReply,
         place: Place,
         record: &LaneRecord,
-        attachment: Option<Attachment>,
+        octets: Option<Box<[u8]>>,
     ) {
-        let payload = match (place, &attachment) {
-            (Place::Record { at, len }, _) => &record.octets()[at..at + len],
-            (Place::Attached, Some(Attachment::Octets(octets))) => octets,
-            (Place::Attached, None) => unreachable!("a Reply comes with its attachment"),
-        };
+        let payload = octets_at(place, record, octets.as_deref());
+        let mut pieces = std::mem::take(&mut self.carrier().pieces);
         let Engine { core, connections, streams, .. } = self;
         match reply.ending {
             Ending::Dropped => late::drop_call(core, connections, streams, reply.token),
             // If the connection is gone, so is whoever would want it.
-            _ => _ = late::answer(core, connections, streams, reply.token, |out| out.carried(reply, payload)),
+            _ => {
+                _ = late::answer(core, connections, streams, reply.token, |out| {
+                    out.carried(reply, payload, &mut pieces)
+                })
+            }
         }
+        pieces.clear();
+        self.carrier().pieces = pieces;
     }
+}
+
+/// Octets that belong to a record.
+#[inline]
+fn octets_at<'a>(place: Place, record: &'a LaneRecord, attached: Option<&'a [u8]>) -> &'a [u8] {
+    match (place, attached) {
+        (Place::Record { at, len }, _) => &record.octets()[at..at + len],
+        (Place::Attached, Some(octets)) => octets,
+        (Place::Attached, None) => unreachable!("an attached Payload stream comes with its record"),
+    }
+}
+
+/// The Payload stream of what a reactor sent to itself.
+fn stream_of(cargo: Vec<Attachment>) -> Option<Box<[u8]>> {
+    cargo.into_iter().find_map(|attachment| match attachment {
+        Attachment::Octets(octets) => Some(octets),
+        Attachment::Piece(_) | Attachment::Pieces(_) => None,
+    })
+}
+
+/// Data that was placed at another reactor, as it was there.
+fn as_buf(piece: Shared) -> Option<Buf> {
+    let found = piece.into_buf();
+    debug_assert!(found.is_ok(), "what was placed is lent whole, and nobody else has it");
+    found.ok()
 }
 
 /// A carried Call that is to be answered.
@@ -300,8 +363,10 @@ impl Answering<'_> {
             pieces_end: item.pieces_end as u16,
             is_reduced: item.reduced,
         });
+        let are_stored = draft.pieces.iter().all(Shared::is_stored);
         let reply = CarriedReply {
             token: self.token,
+            are_stored,
             ending,
             is_service: draft.is_service,
             splice: draft.splice,
@@ -310,7 +375,10 @@ impl Answering<'_> {
             pieces: draft.pieces.len() as u16,
             long: (draft.long.len() as u16, if is_inline { 0 } else { draft.payload_len as u32 }),
         };
-        carrier.send_reply(self.from, &reply, payload);
+        let Draft { pieces, long, .. } = &mut *draft;
+        let count = pieces.len() + long.len();
+        let pieces = pieces.drain(..).chain(long.drain(..));
+        carrier.send_reply(self.from, &reply, payload, (count, pieces));
         carrier.space = space;
         core.put_draft(draft);
         if let Some(defect) = defect {
@@ -343,7 +411,7 @@ impl Answering<'_> {
     fn drop<P>(&self, core: &mut Core<P>) {
         if let Some(carrier) = &mut core.carrier {
             let reply = CarriedReply::dropped(self.token);
-            carrier.send_reply(self.from, &reply, &[]);
+            carrier.send_reply(self.from, &reply, &[], (0, std::iter::empty()));
         }
     }
 }

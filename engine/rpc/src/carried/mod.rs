@@ -33,6 +33,7 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 use stag_fabric::Peer;
+use stag_memory::{Borrowed, Loan, Pool, Return, Shared};
 use stag_runtime::{GroupMember, LaneMesh, LaneRecord, Lanes, Line, ReactorId};
 use stag_wire::xdr::Reduced;
 
@@ -40,6 +41,7 @@ use crate::ConnectionId;
 use crate::carried::record::CarriedCall;
 use crate::server::pulling::READ_CHUNKS_MAX;
 use crate::server::transit::TransitShare;
+use crate::service::call::Placed;
 use crate::service::dispatch::Terms;
 use crate::service::{Home, Token};
 pub(crate) use exchange::{drop_later, finish};
@@ -70,12 +72,19 @@ fn name_elsewhere(from: ReactorId, id: ConnectionId) -> ConnectionId {
     ConnectionId { index, generation: id.generation }
 }
 
-/// What goes beside a record, because it is longer than one.
+/// What goes beside a record.
 #[derive(Debug)]
 enum Attachment {
-    /// A Payload stream.
+    /// A Payload stream that is longer than a record.
     Octets(Box<[u8]>),
+    /// A piece of memory.
+    Piece(Loan),
+    /// More pieces than go one by one.
+    Pieces(Box<[Loan]>),
 }
+
+/// Pieces that go one by one at most.
+const PIECES_MAX: usize = 4;
 
 /// Calls that may be under way from one reactor to another, by default.
 pub const CARRIED_CALLS_MAX: usize = 64;
@@ -88,9 +97,13 @@ pub const CARRIED_CALLS_MAX: usize = 64;
 pub struct CallMesh {
     records: LaneMesh<Line>,
     attachments: LaneMesh<Attachment>,
+    returns: LaneMesh<Return>,
     count: usize,
     calls_max: usize,
 }
+
+/// Places in a lane of returns. What finds none waits for the next pass.
+const RETURNS_LEN: usize = 64;
 
 impl CallMesh {
     /// Lanes for `count` reactors. `calls_max` Calls may be under way from each to each other one; more wait where they came
@@ -104,7 +117,8 @@ impl CallMesh {
         let records = records_max(calls_max);
         CallMesh {
             records: LaneMesh::new(count, records * LaneRecord::LINES_MAX),
-            attachments: LaneMesh::new(count, records),
+            attachments: LaneMesh::new(count, attachments_max(calls_max)),
+            returns: LaneMesh::new(count, RETURNS_LEN),
             count,
             calls_max,
         }
@@ -115,7 +129,8 @@ impl CallMesh {
     pub const fn footprint(count: usize, calls_max: usize) -> usize {
         let records = records_max(calls_max);
         let lines = (records * LaneRecord::LINES_MAX).next_power_of_two() * size_of::<Line>();
-        count * count.saturating_sub(1) * (lines + records.next_power_of_two() * size_of::<Attachment>())
+        let attachments = attachments_max(calls_max).next_power_of_two() * size_of::<Attachment>();
+        count * count.saturating_sub(1) * (lines + attachments + RETURNS_LEN * size_of::<Return>())
     }
 
     /// The lanes of one reactor. `None`: they were taken already, or there is no such reactor.
@@ -124,6 +139,7 @@ impl CallMesh {
         Some(CallLanes {
             records: self.records.take(reactor)?,
             attachments: self.attachments.take(reactor)?,
+            returns: self.returns.take(reactor)?,
             count: self.count,
             calls_max: self.calls_max,
         })
@@ -136,11 +152,17 @@ const fn records_max(calls_max: usize) -> usize {
     2 * calls_max * 4 / 3 + 1
 }
 
+/// Attachments in a lane at most: those of that many records.
+const fn attachments_max(calls_max: usize) -> usize {
+    records_max(calls_max) * (1 + PIECES_MAX)
+}
+
 /// The lanes of one reactor of a group: to each other one, and from it.
 #[derive(Debug)]
 pub struct CallLanes {
     records: Lanes<Line>,
     attachments: Lanes<Attachment>,
+    returns: Lanes<Return>,
     count: usize,
     calls_max: usize,
 }
@@ -149,7 +171,7 @@ pub struct CallLanes {
 #[derive(Debug)]
 struct Parcel {
     record: Box<LaneRecord>,
-    attachment: Option<Attachment>,
+    cargo: Vec<Attachment>,
 }
 
 /// What there is of another reactor of the group; of this one, nothing but the share is used.
@@ -187,6 +209,15 @@ pub(crate) struct Carrier {
     calls_max: usize,
     records: Lanes<Line>,
     attachments: Lanes<Attachment>,
+    returns: Lanes<Return>,
+    /// What other reactors lent.
+    borrowed: Borrowed,
+    /// A return that found no place.
+    stuck: Option<Return>,
+    /// What goes with the record that is being sent.
+    cargo: Vec<Attachment>,
+    /// Memory that came with the record that is being read.
+    pieces: Vec<Shared>,
     /// By number.
     neighbours: Vec<Neighbour>,
     /// Who wakes the others; `None` where nobody sleeps, as in simulations.
@@ -231,21 +262,30 @@ impl Carrier {
         token: &Token,
         peer: Option<&Peer>,
         room: &CarriedRoom,
-        stream: &[u8],
+        (stream, reduced, items): (&[u8], &[Reduced], &mut [Placed]),
     ) {
         let mut record = std::mem::take(&mut self.outgoing);
-        let (reduced, pieces): (ArrayVec<Reduced, READ_CHUNKS_MAX>, ArrayVec<u32, READ_CHUNKS_MAX>) =
-            (ArrayVec::new(), ArrayVec::new());
-        let is_inside = CarriedCall::encode(&mut record, token, peer, room, (&reduced, &pieces), stream);
-        let attachment = || (!is_inside).then(|| Attachment::Octets(stream.into()));
+        let pieces: ArrayVec<u32, READ_CHUNKS_MAX> =
+            items.iter().map(|item| item.pieces.len() as u32).collect();
+        let is_inside = CarriedCall::encode(&mut record, token, peer, room, (reduced, &pieces), stream);
+        let octets = || (!is_inside).then(|| Attachment::Octets(stream.into()));
+        self.cargo.extend(octets());
+        // The home may keep them as they are: they are no longer on their way.
+        let lent = items.iter_mut().flat_map(|item| item.pieces.drain(..)).map(|piece| {
+            let piece = piece.share();
+            piece.mark_stored();
+            piece.lend()
+        });
+        load(&mut self.cargo, pieces.iter().sum::<u32>() as usize, lent);
         match to {
-            Destination::One(to) => self.put_call(to, &record, attachment()),
+            Destination::One(to) => self.put_call(to, &record),
             Destination::All => {
                 let (own, all) = (self.own, self.neighbours.len());
                 for to in (0..all).filter_map(ReactorId::new).filter(|to| *to != own) {
-                    self.put_call(to, &record, attachment());
+                    self.put_call(to, &record);
+                    self.cargo.extend(octets());
                 }
-                let own = Parcel { record: record.clone(), attachment: attachment() };
+                let own = Parcel { record: record.clone(), cargo: std::mem::take(&mut self.cargo) };
                 self.broadcasts.push(Broadcast { token: *token, awaited: all - 1, own });
             }
         }
@@ -262,38 +302,48 @@ impl Carrier {
 
     /// Puts a Call into the lane, or behind those that wait.
     #[inline]
-    fn put_call(&mut self, to: ReactorId, record: &LaneRecord, attachment: Option<Attachment>) {
+    fn put_call(&mut self, to: ReactorId, record: &LaneRecord) {
         let calls_max = self.calls_max;
         let neighbour = self.neighbour(to);
         if neighbour.under_way < calls_max && neighbour.backlog.is_empty() {
             neighbour.under_way += 1;
-            self.put(to, record, attachment);
+            self.put(to, record);
         } else {
-            neighbour.backlog.push_back(Parcel { record: Box::new(record.clone()), attachment });
+            let cargo = std::mem::take(&mut self.cargo);
+            let parcel = Parcel { record: Box::new(record.clone()), cargo };
+            self.neighbour(to).backlog.push_back(parcel);
         }
     }
 
-    /// Puts a record into the lane. There is room for as many Calls as may be under way from here, and for a Reply to each of
+    /// Puts a record into the lane, and the cargo beside it. There is room for as many Calls as may be under way from here, and for a Reply to each of
     /// those from there.
     #[inline]
-    fn put(&mut self, to: ReactorId, record: &LaneRecord, attachment: Option<Attachment>) {
-        let is_attached = match attachment {
-            None => true,
-            Some(attachment) => self.attachments.to(to).is_some_and(|lane| lane.push(attachment).is_ok()),
+    fn put(&mut self, to: ReactorId, record: &LaneRecord) {
+        let is_attached = self.cargo.is_empty() || {
+            let lane = self.attachments.to(to);
+            lane.is_some_and(|lane| self.cargo.drain(..).all(|piece| lane.push(piece).is_ok()))
         };
         let is_pushed = self.records.to(to).is_some_and(|lane| lane.push_record(record));
         assert!(is_pushed && is_attached, "a lane has no room for what may be under way");
     }
 
     /// Sends a Reply to where its Call came in.
-    fn send_reply(&mut self, to: ReactorId, reply: &CarriedReply, payload: &[u8]) {
+    fn send_reply(
+        &mut self,
+        to: ReactorId,
+        reply: &CarriedReply,
+        payload: &[u8],
+        (count, pieces): (usize, impl Iterator<Item = Shared>),
+    ) {
         let mut record = std::mem::take(&mut self.outgoing);
         let is_inside = reply.encode(&mut record, payload);
-        let attachment = (!is_inside).then(|| Attachment::Octets(payload.into()));
+        self.cargo.extend((!is_inside).then(|| Attachment::Octets(payload.into())));
         if to == self.own {
-            self.own_replies.push_back(Parcel { record: record.clone(), attachment });
+            let cargo = std::mem::take(&mut self.cargo);
+            self.own_replies.push_back(Parcel { record: record.clone(), cargo });
         } else {
-            self.put(to, &record, attachment);
+            load(&mut self.cargo, count, pieces.map(Shared::lend));
+            self.put(to, &record);
         }
         self.outgoing = record;
     }
@@ -304,6 +354,15 @@ impl Carrier {
         // Attachments first: whoever sees a record finds what belongs to it.
         let mut reached = self.attachments.publish();
         reached.insert_all(self.records.publish());
+        while let Some(units) = self.stuck.take().or_else(|| self.borrowed.next_return()) {
+            let lane = ReactorId::new(usize::from(units.owner())).and_then(|owner| self.returns.to(owner));
+            let Some(lane) = lane else { unreachable!("memory of a reactor that is not in this group") };
+            if let Err(units) = lane.push(units) {
+                self.stuck = Some(units);
+                break;
+            }
+        }
+        reached.insert_all(self.returns.publish());
         if let Some(member) = &self.member {
             member.ring(reached);
         }
@@ -311,7 +370,24 @@ impl Carrier {
 
     /// Whether other reactors have sent nothing that was not taken in: the look before sleep.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.records.is_empty() && self.own_replies.is_empty()
+        self.records.is_empty()
+            && self.returns.is_empty()
+            && self.own_replies.is_empty()
+            && self.stuck.is_none()
+    }
+
+    /// Whether nothing of others' memory is here any more.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.borrowed.is_settled() && self.stuck.is_none()
+    }
+
+    /// Takes back what others had borrowed.
+    pub(crate) fn take_returns(&mut self, payload: &Pool) {
+        while let Some((from, units)) = self.returns.pop() {
+            // Either of our own memory, or of what we had borrowed and lent on.
+            let taken = payload.take_back(units).or_else(|units| self.borrowed.take_back(units));
+            assert!(taken.is_ok(), "reactor {from} returns what was not lent");
+        }
     }
 
     /// Keeps another reactor's Call that is answered later, in the place that [`Carrier::later_slot`] said.
@@ -341,6 +417,16 @@ impl Carrier {
         let call = self.later.get_mut(token.slot as usize)?.take_if(is_it)?;
         self.vacant.push(token.slot);
         Some(call)
+    }
+}
+
+/// Adds `count` pieces to what goes beside a record.
+#[inline]
+fn load(cargo: &mut Vec<Attachment>, count: usize, pieces: impl Iterator<Item = Loan>) {
+    match count {
+        0 => {}
+        1..=PIECES_MAX => cargo.extend(pieces.map(Attachment::Piece)),
+        _ => cargo.push(Attachment::Pieces(pieces.collect())),
     }
 }
 

@@ -68,10 +68,10 @@ pub(crate) enum Ending {
 
 /// One eligible result of a carried Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CarriedItem {
-    pub(super) len: u32,
-    pub(super) pieces_end: u16,
-    pub(super) is_reduced: bool,
+pub(crate) struct CarriedItem {
+    pub(crate) len: u32,
+    pub(crate) pieces_end: u16,
+    pub(crate) is_reduced: bool,
 }
 
 /// What another reactor answers.
@@ -80,15 +80,17 @@ pub(crate) struct CarriedReply {
     pub(super) token: Token,
     pub(crate) ending: Ending,
     pub(crate) is_service: bool,
+    /// Its pieces are a store's.
+    pub(crate) are_stored: bool,
     /// Where in the payload the first reduced result belongs.
     pub(crate) splice: u32,
     /// Reduced results that were encoded, and their octets with padding.
     pub(crate) left_out: (u32, u64),
-    pub(super) items: ArrayVec<CarriedItem, WRITE_CHUNKS_MAX>,
+    pub(crate) items: ArrayVec<CarriedItem, WRITE_CHUNKS_MAX>,
     /// Pieces of reduced results.
-    pub(super) pieces: u16,
+    pub(crate) pieces: u16,
     /// Pieces of a payload that is not inline, and its octets.
-    pub(super) long: (u16, u32),
+    pub(crate) long: (u16, u32),
 }
 
 /// Kinds of records.
@@ -105,6 +107,7 @@ const PEER_MASK: u8 = 3 << 4;
 
 /// Flags of a Reply's record, beside [`ATTACHED`].
 const SERVICE: u8 = 1;
+const STORED: u8 = 4;
 
 /// Endings in a Reply's record.
 const DROPPED: u8 = 0;
@@ -329,6 +332,7 @@ impl CarriedReply {
             token,
             ending: Ending::Dropped,
             is_service: false,
+            are_stored: false,
             splice: 0,
             left_out: (0, 0),
             items: ArrayVec::new(),
@@ -348,7 +352,9 @@ impl CarriedReply {
             Ending::TooLong => TOO_LONG,
             Ending::BadChunks => BAD_CHUNKS,
         };
-        let flags = if self.is_service { SERVICE } else { 0 } | if is_inside { 0 } else { ATTACHED };
+        let flags = if self.is_service { SERVICE } else { 0 }
+            | if self.are_stored { STORED } else { 0 }
+            | if is_inside { 0 } else { ATTACHED };
         encoder.put([REPLY, ending, flags, self.items.len() as u8]);
         encoder.u32(payload.len() as u32);
         encoder.token(&self.token);
@@ -397,8 +403,11 @@ impl CarriedReply {
             BAD_CHUNKS => Ending::BadChunks,
             other => unreachable!("a carried Reply that ended as {other}"),
         };
-        let is_service = flags & SERVICE != 0;
-        (CarriedReply { token, ending, is_service, splice, left_out, items, pieces, long }, payload)
+        let (is_service, are_stored) = (flags & SERVICE != 0, flags & STORED != 0);
+        (
+            CarriedReply { token, ending, is_service, are_stored, splice, left_out, items, pieces, long },
+            payload,
+        )
     }
 }
 
@@ -466,6 +475,7 @@ mod tests {
             token in tokens(),
             ending in 0..4_u8,
             numbers in any::<(bool, u32, u32, u64, u16, u16, u32)>(),
+            are_stored in any::<bool>(),
             items in proptest::collection::vec(any::<(u32, u16, bool)>(), 0..=WRITE_CHUNKS_MAX),
             payload in proptest::collection::vec(any::<u8>(), 0..LaneRecord::LEN_MAX),
         ) {
@@ -474,7 +484,7 @@ mod tests {
             let items = items.into_iter().map(|(len, pieces_end, is_reduced)| CarriedItem { len, pieces_end, is_reduced });
             let mut record = LaneRecord::new();
             let reply = CarriedReply {
-                token, ending, is_service, splice,
+                token, ending, is_service, are_stored, splice,
                 left_out: (count, octets),
                 items: items.collect(),
                 pieces,
@@ -484,7 +494,7 @@ mod tests {
             prop_assert_eq!(is_inside, payload.len() <= payload_room(reply.items.len()));
             prop_assert_eq!(kind(&record), Kind::Reply);
             let (found, place) = CarriedReply::decode(&record);
-            prop_assert_eq!((found.token, found.ending, found.is_service), (token, ending, is_service));
+            prop_assert_eq!((found.token, found.ending, found.is_service, found.are_stored), (token, ending, is_service, are_stored));
             prop_assert_eq!((found.splice, found.left_out, found.pieces), (splice, (count, octets), pieces));
             prop_assert_eq!(found.long, (long, long_len));
             prop_assert_eq!(found.items, reply.items);

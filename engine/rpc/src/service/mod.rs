@@ -128,8 +128,8 @@ pub trait Service {
     /// Depends on the Call's arguments, and on nothing that changes: a Call that comes again must find the same reactor,
     /// which knows it. NULL is answered where it comes in. `call` has no data of Read chunks.
     ///
-    /// A procedure with DDP-eligible items has to be executed where it comes in: what comes and goes by chunk is not carried.
-    /// A Call of one that has another home is answered with SYSTEM_ERR.
+    /// What comes and goes by chunk is carried as loans: no octet of it is copied. A Call that all reactors execute has no such
+    /// items; one of a procedure that has is answered with SYSTEM_ERR.
     fn home(&self, call: &Call<'_>) -> Home {
         let _ = call;
         Home::Here

@@ -189,14 +189,31 @@ impl Reply<'_> {
         self.encode(|writer| writer.opaque_fixed(kept.as_bytes()));
     }
 
-    /// Answers as another reactor did, with this payload if it is inline.
-    pub(crate) fn carried(&mut self, reply: &CarriedReply, payload: &[u8]) {
+    /// Answers as another reactor did, with this payload if it is inline, and with this memory.
+    pub(crate) fn carried(&mut self, reply: &CarriedReply, payload: &[u8], pieces: &mut Vec<Shared>) {
         self.draft.forget_results();
         match reply.ending {
             Ending::BadChunks => self.draft.verdict = Verdict::BadChunks,
             Ending::TooLong => self.draft.verdict = Verdict::TooLong,
             Ending::Encoded | Ending::Dropped => {
-                self.encode(|writer| writer.opaque_fixed(payload));
+                let long = pieces.split_off(usize::from(reply.pieces));
+                if long.is_empty() {
+                    self.encode(|writer| writer.opaque_fixed(payload));
+                } else {
+                    self.draft.long.extend(long);
+                    self.draft.payload_len = reply.long.1 as usize;
+                    self.draft.verdict = Verdict::Encoded;
+                }
+                self.draft.items.extend(reply.items.iter().map(|item| Item {
+                    len: item.len,
+                    reduced: item.is_reduced,
+                    pieces_end: item.pieces_end.into(),
+                }));
+                if reply.are_stored {
+                    // At their home they are; here they are nothing that waits to be taken.
+                    pieces.iter().for_each(Shared::mark_stored);
+                }
+                self.draft.pieces.append(pieces);
                 self.draft.splice = reply.splice;
                 self.draft.left_out = reply.left_out;
             }
@@ -314,9 +331,8 @@ impl Reply<'_> {
         match self.room {
             _ if self.transit.is_none() => 0,
             Room::Chunks(call) => reply_chunk_len(call),
-            // What is not inline would have to be carried as memory.
-            Room::Carried(_) => 0,
-            Room::Stream => LONG_REPLY_LEN_MAX,
+            Room::Carried(room) if !room.is_stream => room.reply_chunk_len as usize,
+            Room::Stream | Room::Carried(_) => LONG_REPLY_LEN_MAX,
         }
     }
 

@@ -19,7 +19,7 @@ use super::incoming::{Incoming, Short, Targets};
 use super::outbox::{Outbox, PADDING_MAX, SLICES_MAX};
 use super::quota::{Means, Quota};
 use crate::ConnectionId;
-use crate::carried::CarriedRoom;
+use crate::carried::{CarriedRoom, Destination};
 use crate::pools::PAGE_LEN;
 use crate::server::client_log::{ClientHost, ClientName, Service};
 use crate::server::draft::Verdict;
@@ -545,7 +545,7 @@ impl Connection {
         self.host.note(&run.caller);
         let xid = run.header.xid;
         let mut terms = Terms::of(&run);
-        if core.carrier.is_some() && self.carry(core, services, record, &run)? {
+        if core.carrier.is_some() && self.carry(core, services, record, &run, items)? {
             return Ok(());
         }
         if run.procedure.repeat != Repeat::Harmless {
@@ -585,12 +585,13 @@ impl Connection {
         services: &S,
         record: &[u8],
         run: &Run<'_>,
+        items: &mut [Placed],
     ) -> Result<bool, Ending> {
         let slot = self.later_slot();
         let origin = Origin { connection: self.id, slot, peer: Some(&self.peer), now: core.now };
         let Some(destination) = destination(core, services, run, &origin) else { return Ok(false) };
         let xid = run.header.xid;
-        if run.procedure.has_eligible_items() {
+        if destination == Destination::All && run.procedure.has_eligible_items() {
             self.answer(core, xid, Terms::of(run), |reply| {
                 reply.system_error();
                 true
@@ -605,7 +606,8 @@ impl Connection {
             is_stream: true,
             write_chunks: ArrayVec::new(),
         };
-        carrier.send_call(destination, &token, Some(&self.peer), &room, record);
+        let data = (record, run.arguments.reduced(), items);
+        carrier.send_call(destination, &token, Some(&self.peer), &room, data);
         core.statistics.calls_carried += 1;
         self.keep_later(slot, Later { xid, terms: Terms::of(run) });
         Ok(true)

@@ -1,8 +1,10 @@
 //! A group of servers' reactors and their clients, in one thread and one simulated world.
 
+use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, Violations, World};
+use stag_memory::Shared;
 use stag_rpc::{
-    CARRIED_CALLS_MAX, Call, CallId, CallMesh, Chunks, ConnectionEvent, ConnectionId, Home, Request,
+    CARRIED_CALLS_MAX, Call, CallId, CallMesh, Chunks, ConnectionEvent, ConnectionId, Home, Memory, Request,
 };
 use stag_runtime::{Poller, ReactorId};
 use stag_wire::xdr::{Overflow, Writer};
@@ -43,8 +45,10 @@ impl Group {
         home: fn(&Call<'_>) -> Home,
     ) -> Group {
         let mesh = CallMesh::new(reactors, calls_max);
-        let node = |index| {
-            let mut node = Node::new(&world, "server", small(), 4 << 20, |memory| {
+        let node = |index: usize| {
+            let mut memory = Memory::new(&small(), 4 << 20).expect("a few megabytes");
+            memory.pools.payload = memory.pools.payload.owned_by(index as u8);
+            let mut node = Node::on(&world, "server", small(), memory, |memory| {
                 let mut program = Program::new(memory.pools.payload.clone());
                 program.home = home;
                 (program,)
@@ -54,7 +58,14 @@ impl Group {
             node.engine.listen(&address(index)).expect("the address is free");
             node
         };
-        let reactors = (0..reactors).map(node).collect();
+        let mut reactors: Vec<_> = (0..reactors).map(node).collect();
+        // Each sends what lies in the others' memory.
+        let arenas: Vec<_> = reactors.iter().map(|reactor| reactor.memory.arena.clone()).collect();
+        for reactor in &mut reactors {
+            for arena in arenas.iter().filter(|arena| arena.id() != reactor.memory.arena.id()) {
+                reactor.engine.provider_mut().register(arena).expect("an arena");
+            }
+        }
         Group { world, reactors, clients: Vec::new(), connections: Vec::new(), random: seed, kept: 0 }
     }
 
@@ -160,6 +171,11 @@ impl Group {
         Ended::of(done.swap_remove(at))
     }
 
+    /// A buffer of a client's payload pool with this content.
+    pub(crate) fn data(&self, client: usize, octets: &[u8]) -> Shared {
+        self.clients[client].data(octets)
+    }
+
     /// The end of a test: ends all connections, and sees that nothing is left anywhere.
     #[track_caller]
     pub(crate) fn close(mut self) {
@@ -184,6 +200,7 @@ impl Group {
         }
         for (index, reactor) in self.reactors.iter_mut().enumerate() {
             assert_eq!(reactor.engine.services_mut().0.kept(), 0);
+            assert!(reactor.engine.has_given_back(), "reactor {index} holds others' memory");
             let kept = if index == 0 { self.kept } else { 0 };
             assert_eq!(reactor.outstanding(), kept, "a reactor's buffers: {}", reactor.memory.ledger);
         }

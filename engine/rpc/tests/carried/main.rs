@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod data;
 mod duplicates;
 mod group;
 #[path = "../hostile/raw.rs"]

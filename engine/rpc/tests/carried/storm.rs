@@ -6,7 +6,7 @@ use stag_rpc::{Call, CallId, Chunks, Home};
 use stag_runtime::ReactorId;
 
 use crate::group::Group;
-use crate::support::program::{BIG, ECHO, LATER, ONCE, pattern};
+use crate::support::program::{BIG, ECHO, GET, LATER, LATER_PUT, ONCE, pattern, sum};
 use crate::support::{bytes, opaque, request, request_for, words};
 
 /// At the reactor that the arguments choose, of a group of as many as `N`; now and then at all of them.
@@ -28,11 +28,13 @@ struct Expected {
     client: usize,
     call: CallId,
     results: Option<Vec<u8>>,
+    /// What its Write chunk has to hold.
+    written: Option<Vec<u8>>,
 }
 
 fn begin(group: &mut Group, client: usize, number: u32) -> Expected {
     let len = group.draw(800);
-    let (call, results) = match group.draw(4) {
+    let (call, results) = match group.draw(6) {
         0 => {
             let text = pattern(number, len);
             let call = group.begin(client, request(ECHO), Chunks::default(), |writer| writer.opaque(&text));
@@ -51,6 +53,24 @@ fn begin(group: &mut Group, client: usize, number: u32) -> Expected {
             let call = group.begin(client, request(ONCE), Chunks::default(), |writer| writer.u64(delay));
             (call, None)
         }
+        3 => {
+            let (len, number) = (len * 20 + 1, number + 1);
+            let data = pattern(number, len);
+            let chunks = Chunks::read(group.data(client, &data));
+            let call = group.begin(client, request(LATER_PUT), chunks, |writer| {
+                writer.u64(u64::from(number))?;
+                writer.u32(1)?;
+                writer.eligible_opaque_reduced(len as u32).map(drop)
+            });
+            (call, Some([0, sum(&data)].iter().flat_map(|word| word.to_be_bytes()).collect()))
+        }
+        4 => {
+            let len = len * 20 + 1;
+            let chunks = Chunks::write(group.clients[client].space(len));
+            let arguments = [number, 1, len as u32];
+            let call = group.begin(client, request_for(GET, 100), chunks, |writer| words(writer, &arguments));
+            return Expected { client, call, results: None, written: Some(pattern(number, len)) };
+        }
         _ => {
             let arguments = [number, len as u32];
             let call = group
@@ -58,7 +78,7 @@ fn begin(group: &mut Group, client: usize, number: u32) -> Expected {
             (call, Some(opaque(&pattern(number, len))))
         }
     };
-    Expected { client, call, results }
+    Expected { client, call, results, written: None }
 }
 
 fn storm(seed: u64) {
@@ -75,10 +95,13 @@ fn storm(seed: u64) {
                 under_way.push(begin(&mut group, *client, round * 3 + number));
             }
         }
-        for Expected { client, call, results } in under_way {
+        for Expected { client, call, results, written } in under_way {
             let ended = group.finish(client, call);
             if let Some(results) = results {
                 assert_eq!(bytes(&ended), results, "seed {seed}");
+            }
+            if let Some(written) = written {
+                assert_eq!(ended.written[0].1, written, "seed {seed}");
             }
         }
     }

@@ -12,7 +12,6 @@ mod pulls;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
 use stag_fabric::{Peer, Provider};
 use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
@@ -415,7 +414,7 @@ impl Serving {
         if core.carrier.is_some()
             && let Some(destination) = destination(core, services, run, &origin)
         {
-            return self.carry(core, arrived, terms, destination);
+            return self.carry(core, arrived, terms, destination, (run.arguments.reduced(), items));
         }
         if procedure.repeat != Repeat::Harmless {
             match look(core, run, stream, items, id, peer) {
@@ -454,9 +453,10 @@ impl Serving {
         arrived: &Arrived<'_>,
         terms: Terms,
         destination: Destination,
+        (reduced, items): (&[Reduced], &mut [Placed]),
     ) -> Result<Ran, CloseReason> {
         let &Arrived { id, peer, call, message, stream } = arrived;
-        if terms.procedure.has_eligible_items() {
+        if destination == Destination::All && terms.procedure.has_eligible_items() {
             return self.answer(core, id, call, message, terms, |reply| {
                 reply.system_error();
                 Ran::Answered
@@ -471,17 +471,18 @@ impl Serving {
         };
         let inline_len_max =
             (self.responder.parameters().reply_threshold as usize).saturating_sub(header_len);
+        let eligible = usize::from(terms.procedure.eligible_results);
         let room = CarriedRoom {
             inline_len_max: inline_len_max as u32,
             reply_chunk_len: reply_chunk_len(call) as u32,
             is_stream: false,
-            write_chunks: ArrayVec::new(),
+            write_chunks: (0..eligible).map_while(|item| call.write_room(item)).collect(),
         };
         let token = Token { connection: id, slot: call.id.index() as u32, xid: call.xid() };
         let Some(carrier) = &mut core.carrier else {
             return Err(fault("a Call is carried by a reactor that is alone"));
         };
-        carrier.send_call(destination, &token, peer, &room, stream);
+        carrier.send_call(destination, &token, peer, &room, (stream, reduced, items));
         core.statistics.calls_carried += 1;
         Ok(Ran::Later(terms))
     }
