@@ -10,6 +10,9 @@
 //! | `get`, `put` | a Call with a Write chunk of 4 KiB, and one with a Read chunk |
 //! | `getattr`, `read`, `write` | NFS on a file of a `mem:` export: 4 KiB by chunk, WRITE as UNSTABLE |
 //!
+//! `KIND+carried`, for all but `null`: the server is two reactors. Calls come in at one and are executed at the other, and a turn
+//! of the server is a pass of the first, one of the second, and one more of the first. So the sum is that of both.
+//!
 //! IDLE connections more are there that carry no Call: what a pass pays for them shows against a run without.
 //!
 //! `iwarp` runs over the loopback: what the kernel executes is not in the sum.
@@ -22,12 +25,13 @@ use std::net::TcpListener;
 use std::time::Duration;
 use std::{hint, thread};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use stag::fabric::iwarp::{Iwarp, IwarpConfig};
 use stag::fabric::verbs::{Verbs, VerbsConfig};
 use stag::nfs::client::{Finished, Operation, Target};
 use stag::prelude::*;
-use stag::rpc::{CompletedCall, ConnectionId, Services};
+use stag::rpc::{CARRIED_CALLS_MAX, CallMesh, CompletedCall, ConnectionId, Services};
+use stag::runtime::ReactorId;
 
 #[path = "../../engine/fabric/tests/fake/mod.rs"]
 mod fake;
@@ -54,7 +58,8 @@ const WARM_UP: u64 = 256;
 trait Kind {
     type Services: Services;
 
-    fn services(&self, memory: &Memory) -> Result<Self::Services>;
+    /// What the reactor at `place` serves.
+    fn services(&self, memory: &Memory, place: Place) -> Result<Self::Services>;
 
     /// Prepares the Calls, when the connection is there.
     fn prepare<P: Provider>(&mut self, ends: &mut Ends<P, Self::Services>) -> Result<()> {
@@ -75,10 +80,30 @@ trait Kind {
     }
 }
 
+/// Which of the server's reactors it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// The only one.
+    Alone,
+    /// Where Calls come in that another executes.
+    Entry,
+    /// Where they are executed.
+    Home,
+}
+
+impl Place {
+    /// Where Calls are executed, in a group of two.
+    fn home() -> ReactorId {
+        ReactorId::new(1).unwrap_or_else(|| unreachable!("a group may have two"))
+    }
+}
+
 /// Both ends and the time, which goes by in even steps once they are connected: the same is executed in each run.
 struct Ends<P: Provider, S> {
     client: Engine<P, ()>,
     server: Engine<P, S>,
+    /// Where Calls are executed that the server carries.
+    home: Option<Engine<P, S>>,
     connection: ConnectionId,
     now: Duration,
 }
@@ -104,7 +129,16 @@ impl<P: Provider, S: Services> Ends<P, S> {
     fn pass(&mut self) {
         self.now += Duration::from_micros(1);
         self.client.poll(self.now);
+        self.serve();
+    }
+
+    /// A pass of the server, or of its reactors: first where Calls come in, then where they are executed, then where Replies leave.
+    fn serve(&mut self) {
         self.server.poll(self.now);
+        if let Some(home) = &mut self.home {
+            home.poll(self.now);
+            self.server.poll(self.now);
+        }
     }
 }
 
@@ -118,33 +152,42 @@ struct Load {
     count: u64,
     depth: u64,
     pause: Duration,
+    is_carried: bool,
     idle: u32,
 }
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
-        [_, _, _, "get", ..] => run(&words, Chunked::get()),
-        [_, _, _, "put", ..] => run(&words, Chunked::put()),
-        [_, _, _, "getattr", ..] => run(&words, File::new(NfsCall::Getattr)),
-        [_, _, _, "read", ..] => run(&words, File::new(NfsCall::Read)),
-        [_, _, _, "write", ..] => run(&words, File::new(NfsCall::Write)),
-        ["device", ..] | [_, _, _, "null", ..] | [_] | [_, _] | [_, _, _] => run(&words, Null),
+    let kind = words.get(3).copied().unwrap_or("null");
+    match kind.strip_suffix("+carried").unwrap_or(kind) {
+        _ if words.first() == Some(&"device") => run(&words, Null),
+        "null" => run(&words, Null),
+        "get" => run(&words, Chunked::get()),
+        "put" => run(&words, Chunked::put()),
+        "getattr" => run(&words, File::new(NfsCall::Getattr)),
+        "read" => run(&words, File::new(NfsCall::Read)),
+        "write" => run(&words, File::new(NfsCall::Write)),
         _ => usage(),
     }
 }
 
 fn usage() -> Result<()> {
     bail!(
-        "one_thread shm|iwarp|verbs COUNT DEPTH [null|get|put|getattr|read|write [IDLE]], or device COUNT DEPTH ADDRESS PAUSE"
+        "one_thread shm|iwarp|verbs COUNT DEPTH [null|KIND|KIND+carried [IDLE]] with a KIND of get, put, getattr, read or write, or device COUNT DEPTH ADDRESS PAUSE"
     )
 }
 
 fn run(words: &[&str], kind: impl Kind) -> Result<()> {
     let number = |at: usize, default: u64| words.get(at).map_or(Ok(default), |word| word.parse());
     let (count, depth) = (number(1, 100_000)?, number(2, 1)?);
-    let load = Load { count, depth, pause: Duration::ZERO, idle: 0 };
+    let load = Load {
+        count,
+        depth,
+        pause: Duration::ZERO,
+        idle: 0,
+        is_carried: words.get(3).is_some_and(|kind| kind.ends_with("+carried")),
+    };
     let load = if words[0] == "device" { load } else { Load { idle: number(4, 0)?.try_into()?, ..load } };
     // One more of each than connections: nobody waits for a slot.
     let queue_pairs = load.idle + 2;
@@ -154,48 +197,71 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
         "shm" => {
             let config = ShmConfig { completions, queue_pairs, ..ShmConfig::default() };
             let open = || Shm::open(config.clone());
-            calls([open()?, open()?], &format!("one-thread-{}", std::process::id()), load, kind)
+            let providers = [open()?, open()?, open()?];
+            calls(providers, &format!("one-thread-{}", std::process::id()), load, kind)
         }
         "iwarp" => {
             // A port that was free a moment ago.
             let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
             let config = IwarpConfig { completions, queue_pairs, ..IwarpConfig::default() };
             let open = || Iwarp::open(config);
-            calls([open()?, open()?], &address, load, kind)
+            calls([open()?, open()?, open()?], &address, load, kind)
         }
         "verbs" => {
             // Whatever was posted is done at the next poll, so that Calls outstanding at once share a pass.
             fake::with(|world| world.requests_per_poll = 256);
             // SAFETY: the table is of functions that do what libibverbs' and librdmacm's do.
             let open = || unsafe { Verbs::open_with(&fake::FAKE, config.clone()) };
-            calls([open()?, open()?], "127.0.0.1:20049", load, kind)
+            calls([open()?, open()?, open()?], "127.0.0.1:20049", load, kind)
         }
         "device" => {
             let open = || Verbs::open(config.clone());
             let load = Load { pause: Duration::from_micros(number(4, 0)?), ..load };
-            calls([open()?, open()?], words.get(3).copied().unwrap_or_default(), load, kind)
+            calls([open()?, open()?, open()?], words.get(3).copied().unwrap_or_default(), load, kind)
         }
         _ => usage(),
     }
 }
 
-fn calls<P: Provider>(mut providers: [P; 2], address: &str, load: Load, mut kind: impl Kind) -> Result<()> {
+fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind: impl Kind) -> Result<()> {
     let (connections_max, receives_max) = (1 + load.idle, 80 + RECEIVES_IDLE * load.idle);
     let config = EngineConfig { connections_max, receives_max, ..EngineConfig::default() };
-    let memory = [Memory::new(&config, PAYLOAD_LEN)?, Memory::new(&config, PAYLOAD_LEN)?];
+    let mut memory = [
+        Memory::new(&config, PAYLOAD_LEN)?,
+        Memory::new(&config, PAYLOAD_LEN)?,
+        Memory::new(&config, PAYLOAD_LEN)?,
+    ];
+    memory[2].pools.payload = memory[2].pools.payload.clone().owned_by(1);
     for (provider, memory) in providers.iter_mut().zip(&memory) {
         provider.register(&memory.arena)?;
     }
-    let [client, server] = providers;
+    // The entry sends what lies in the home's memory.
+    providers[1].register(&memory[2].arena)?;
+    let [client, server, home] = providers;
     let mut client = Engine::new(client, (), memory[0].pools.clone(), config, 1)?;
-    let mut server = Engine::new(server, kind.services(&memory[1])?, memory[1].pools.clone(), config, 1)?;
+    let (entry, mut home) = match load.is_carried {
+        true => {
+            let services = kind.services(&memory[2], Place::Home)?;
+            (Place::Entry, Some(Engine::new(home, services, memory[2].pools.clone(), config, 1)?))
+        }
+        false => (Place::Alone, None),
+    };
+    let services = kind.services(&memory[1], entry)?;
+    let mut server = Engine::new(server, services, memory[1].pools.clone(), config, 1)?;
+    if let Some(home) = &mut home {
+        let mesh = CallMesh::new(2, CARRIED_CALLS_MAX);
+        for (index, engine) in [&mut server, home].into_iter().enumerate() {
+            let lanes = ReactorId::new(index).and_then(|own| mesh.take(own));
+            engine.join(lanes.context("a group of two")?, None);
+        }
+    }
     server.listen(address)?;
     let clock = Clock::start();
     let connection = connect(&mut client, &mut server, address, &clock)?;
     for _ in 0..load.idle {
         connect(&mut client, &mut server, address, &clock)?;
     }
-    let mut ends = Ends { client, server, connection, now: clock.now() };
+    let mut ends = Ends { client, server, home, connection, now: clock.now() };
     kind.prepare(&mut ends)?;
 
     let Load { count, depth, pause, .. } = load;
@@ -284,5 +350,5 @@ fn client_turn<P: Provider, K: Kind>(
 /// A pass of the Responder.
 #[inline(never)]
 fn server_turn<P: Provider, S: Services>(ends: &mut Ends<P, S>) {
-    ends.server.poll(ends.now);
+    ends.serve();
 }

@@ -4,9 +4,9 @@ use anyhow::{Context, Result, bail};
 use stag::nfs::client::{Finished, Mnt, Null as NfsNull};
 use stag::nfs::export::Export;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::nfs::server::{Exports, Mount, Nfs, Nfsacl, TimeOfDay, services};
+use stag::nfs::server::{Elsewhere, Exports, Mount, Nfs, Nfsacl, TimeOfDay, services};
 use stag::prelude::*;
-use stag::rpc::{CompletedCall, ConnectionId};
+use stag::rpc::{CompletedCall, ConnectionId, Home};
 use stag::runtime::WallClock;
 use stag::wire::mount3::PathArguments;
 use stag::wire::nfs3::{
@@ -16,7 +16,7 @@ use stag::wire::nfs3::{
 use stag::wire::rpc::{AuthSys, Gids};
 use stag::wire::xdr::Item;
 
-use crate::{Ends, Kind, target};
+use crate::{Ends, Kind, Place, target};
 
 /// Octets of a chunk.
 const DATA_LEN: usize = 4096;
@@ -28,7 +28,7 @@ pub(crate) struct Null;
 impl Kind for Null {
     type Services = (Nothing,);
 
-    fn services(&self, _: &Memory) -> Result<(Nothing,)> {
+    fn services(&self, _: &Memory, _: Place) -> Result<(Nothing,)> {
         Ok((Nothing,))
     }
 
@@ -84,8 +84,9 @@ impl Chunked {
 impl Kind for Chunked {
     type Services = (Object,);
 
-    fn services(&self, memory: &Memory) -> Result<(Object,)> {
-        Ok((Object(take(&memory.pools)?.share()),))
+    fn services(&self, memory: &Memory, place: Place) -> Result<(Object,)> {
+        let home = if place == Place::Alone { Home::Here } else { Home::At(Place::home()) };
+        Ok((Object { data: take(&memory.pools)?.share(), home },))
     }
 
     fn prepare<P: Provider>(&mut self, ends: &mut Ends<P, (Object,)>) -> Result<()> {
@@ -124,7 +125,10 @@ impl Kind for Chunked {
 }
 
 /// What is got, and put in its place.
-pub(crate) struct Object(Shared);
+pub(crate) struct Object {
+    data: Shared,
+    home: Home,
+}
 
 static GET: Procedure = Procedure { eligible_results: 1, ..Procedure::plain("GET") };
 static PUT: Procedure = Procedure { eligible_arguments: 1, ..Procedure::plain("PUT") };
@@ -139,15 +143,18 @@ impl Service for Object {
     fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Procedure> {
         [&GET, &PUT].get(procedure.wrapping_sub(1) as usize).copied()
     }
+    fn home(&self, _: &Call<'_>) -> Home {
+        self.home
+    }
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         const LEN: u32 = DATA_LEN as u32;
         if call.procedure == 1 && reply.item(LEN) == Placement::Reduced {
-            reply.piece(self.0.clone());
+            reply.piece(self.data.clone());
             reply.success(|writer| writer.eligible_opaque_reduced(LEN).map(drop));
         } else if let Ok(Item::Reduced { index, .. }) = call.arguments().eligible_opaque(LEN)
             && let Some(data) = call.placed(index).pieces.pop()
         {
-            self.0 = data.share();
+            self.data = data.share();
             reply.success(|_| Ok(()));
         } else {
             reply.system_error();
@@ -195,7 +202,7 @@ impl File {
 impl Kind for File {
     type Services = (Nfs<MemoryStore>, Mount<MemoryStore>, Nfsacl<MemoryStore>);
 
-    fn services(&self, memory: &Memory) -> Result<Self::Services> {
+    fn services(&self, memory: &Memory, place: Place) -> Result<Self::Services> {
         let pool = &memory.pools.payload;
         let now = Clock::start().now();
         let mut time = TimeOfDay::System(WallClock::new(now));
@@ -206,9 +213,15 @@ impl Kind for File {
             names_max: 64,
             root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
         };
-        let store = MemoryStore::new(&config, pool.clone(), time.at(now))?;
         let export = "mem:/data,root_squash=no".parse::<Export>()?;
-        Ok(services(Exports::new(vec![(export, store)], pool.clone())?, time))
+        if place == Place::Entry {
+            let elsewhere = Elsewhere { export, fsid: config.fsid, reactor: Place::home() };
+            let exports = Exports::new(Vec::new(), pool.clone())?.in_group(vec![elsewhere], Place::home())?;
+            return Ok(services(exports, time));
+        }
+        let store = MemoryStore::new(&config, pool.clone(), time.at(now))?;
+        let exports = Exports::new(vec![(export, store)], pool.clone())?;
+        Ok(services(exports, time))
     }
 
     fn prepare<P: Provider>(&mut self, ends: &mut Ends<P, Self::Services>) -> Result<()> {
