@@ -15,7 +15,7 @@ fn put_reduced(writer: &mut Writer<'_>, lens: &[u32]) -> Result<(), Overflow> {
 /// The answer of `PUT`: nothing missing, and these sums.
 fn sums(items: &[&[u8]]) -> Vec<u8> {
     let mut answer = vec![0; 4];
-    items.iter().for_each(|item| answer.extend(sum(*item).to_be_bytes()));
+    items.iter().for_each(|item| answer.extend(sum(item).to_be_bytes()));
     answer
 }
 

@@ -1,5 +1,6 @@
 //! Clients that take payload memory and do nothing with it: the others go on, and the greedy ones end.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use stag_fabric::sim::{FaultPlan, Random, World, sweep};
@@ -16,9 +17,10 @@ fn bench(clients: usize) -> Bench {
     Bench::with(config, config, clients)
 }
 
-/// Begins a Call with `len` octets of data.
+/// Begins a Call with `len` octets of data, at most [`LARGE`].
 pub(crate) fn put(bench: &mut Bench, client: usize, len: usize) -> Result<CallId, CallRefused> {
-    let chunks = Chunks::read(bench.clients[client].data(&pattern(1, len)));
+    static DATA: LazyLock<Vec<u8>> = LazyLock::new(|| pattern(1, LARGE));
+    let chunks = Chunks::read(bench.clients[client].data(&DATA[..len]));
     bench.begin(client, request(PUT), chunks, |writer| {
         writer.u32(1)?;
         writer.eligible_opaque_reduced(len as u32).map(|_| ())
