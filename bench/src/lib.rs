@@ -8,11 +8,13 @@
 //! | `limits` | cache-line transfers, bare echoes and memcpy of the same two cores; bare TCP; the bare fabric |
 //! | `bare` | two ends of a fabric without RPC: messages, Writes and Reads |
 //! | `opened` | the fabric of both ends |
+//! | `loopback` | both ends in one thread, and one Call: whether iWARP works here |
 //! | `run` | rounds of limits and load, and their ratios |
 
 pub mod bare;
 pub mod limits;
 pub mod load;
+pub mod loopback;
 pub mod opened;
 mod pin;
 pub mod run;

@@ -6,11 +6,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use stag::memory::Pool;
 use stag::nfs::export::Export;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{Exports, TimeOfDay, services};
 use stag::prelude::*;
-use stag::rpc::{PAGE_LEN, Statistics};
+use stag::rpc::{PAGE_LEN, Services, Statistics};
 use stag::runtime::WallClock;
 
 use crate::opened::Opened;
@@ -117,21 +118,9 @@ fn serve<P: Opened>(
     let mut provider = P::open(scenario)?;
     provider.register(&memory.arena)?;
 
-    let now = clock.now();
-    let mut time = TimeOfDay::System(WallClock::new(now));
-    let store = MemoryConfig {
-        fsid: 1,
-        data_len_max: (memory.pools.payload.units() * PAGE_LEN) as u64 - (8 << 20),
-        objects_max: 4096,
-        names_max: 4096,
-        root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
-    };
-    let store = MemoryStore::new(&store, memory.pools.payload.clone(), time.at(now))?;
-    let export = format!("mem:{EXPORT},root_squash=no").parse::<Export>()?;
-    let exports = Exports::new(vec![(export, store)], memory.pools.payload.clone())?;
-    let (nfs, mount, _) = services(exports, time);
-
-    let mut engine = Engine::new(provider, (nfs, mount, Echo), memory.pools.clone(), config, 1)?;
+    let data_len_max = (memory.pools.payload.units() * PAGE_LEN) as u64 - (8 << 20);
+    let services = programs(&memory.pools.payload, data_len_max, clock.now())?;
+    let mut engine = Engine::new(provider, services, memory.pools.clone(), config, 1)?;
     let address = P::own_address(round);
     let listener = engine.listen(&address)?;
     let address = engine.provider().listens_at(listener, address)?;
@@ -140,6 +129,28 @@ fn serve<P: Opened>(
     let statistics = *engine.statistics();
     drop(engine);
     Ok((statistics, memory.ledger.outstanding()))
+}
+
+/// Makes the programs of every server of this crate, so that the engine is compiled once for each fabric: NFS over an empty store
+/// that holds `data_len_max` octets of files, MOUNT, and the echo program.
+///
+/// # Errors
+///
+/// When the store cannot get its memory.
+pub(crate) fn programs(payload: &Pool, data_len_max: u64, now: Duration) -> Result<impl Services + use<>> {
+    let mut time = TimeOfDay::System(WallClock::new(now));
+    let config = MemoryConfig {
+        fsid: 1,
+        data_len_max,
+        objects_max: 4096,
+        names_max: 4096,
+        root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
+    };
+    let store = MemoryStore::new(&config, payload.clone(), time.at(now))?;
+    let export = format!("mem:{EXPORT},root_squash=no").parse::<Export>()?;
+    let exports = Exports::new(vec![(export, store)], payload.clone())?;
+    let (nfs, mount, _) = services(exports, time);
+    Ok((nfs, mount, Echo))
 }
 
 /// The echo program: procedure 1 of version 1 returns its arguments.

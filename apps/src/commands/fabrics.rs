@@ -14,7 +14,6 @@ use crate::output::Output;
 use crate::url::Fabric;
 use crate::values::Time;
 
-mod loopback;
 mod verbs;
 
 /// Shows which fabrics work here, and why the others do not
@@ -83,7 +82,7 @@ fn shm() -> (bool, String, Vec<String>) {
 
 /// Connects to itself, and makes a Call.
 fn iwarp() -> (bool, String, Vec<String>) {
-    match loopback::check() {
+    match stag_bench::loopback::check() {
         Ok(time) => {
             let congestion =
                 fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stag::fabric::{Iwarp, IwarpConfig, Shm, ShmConfig, Verbs, VerbsConfig};
 use stag::memory::Buf;
-use stag::nfs::client::{Finished, Operation};
+use stag::nfs::client::{AnyOperation, Finished, Operation};
 use stag::rpc::Chunks;
 use stag::runtime::Poller;
 
@@ -106,7 +106,8 @@ impl AnyLink {
         chunks: &mut Chunks,
         user: u64,
     ) -> Result<bool, RemoteError> {
-        on!(self, link => link.begin(operation, chunks, user))
+        let operation = AnyOperation::new(operation);
+        on!(self, link => link.begin(&operation, chunks, user))
     }
 
     pub(super) fn try_begin<O: Operation>(
@@ -115,7 +116,8 @@ impl AnyLink {
         chunks: &mut Chunks,
         user: u64,
     ) -> Result<bool, RemoteError> {
-        on!(self, link => link.try_begin(operation, chunks, user))
+        let operation = AnyOperation::new(operation);
+        on!(self, link => link.try_begin(&operation, chunks, user))
     }
 
     pub(super) fn take_finished(&mut self) -> Option<(u64, Result<Finished, RemoteError>)> {
@@ -143,7 +145,8 @@ impl AnyLink {
     }
 
     pub(super) fn call<O: Operation>(&mut self, operation: &O) -> Result<Finished, RemoteError> {
-        on!(self, link => link.call(operation))
+        let operation = AnyOperation::new(operation);
+        on!(self, link => link.call(&operation))
     }
 
     pub(super) fn time(&self, finished: &Finished) -> Duration {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stag::fabric::{DisconnectReason, FabricError, Provider};
 use stag::memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
-use stag::nfs::client::{Finished, Operation, Target};
+use stag::nfs::client::{AnyOperation, Finished, Target};
 use stag::rpc::{
     Backoff, CallError, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
     ConnectionId, Credentials, Engine, EngineConfig, KeepAlive, Pools,
@@ -195,9 +195,9 @@ impl<P: Provider> Link<P> {
     }
 
     /// Begins a Call. `false`: not now, wait for another one to end first; the chunks are as they were.
-    pub(super) fn begin<O: Operation>(
+    pub(super) fn begin(
         &mut self,
-        operation: &O,
+        operation: &AnyOperation<'_>,
         chunks: &mut Chunks,
         user: u64,
     ) -> Result<bool, RemoteError> {
@@ -218,17 +218,17 @@ impl<P: Provider> Link<P> {
         self.begin_now(operation, chunks, user)
     }
 
-    fn begin_now<O: Operation>(
+    fn begin_now(
         &mut self,
-        operation: &O,
+        operation: &AnyOperation<'_>,
         chunks: &mut Chunks,
         user: u64,
     ) -> Result<bool, RemoteError> {
         let credentials = Credentials::Sys(&self.credentials);
         let timeout = if self.reconnects { TIMEOUT_OF_ALL } else { TIMEOUT };
         let target = Target { connection: self.connection, credentials, timeout };
-        let user = if O::PROGRAM == nfs3::PROGRAM { user } else { user | NOT_NFS };
-        match target.begin(&mut self.engine, operation, chunks, user) {
+        let user = if operation.program() == nfs3::PROGRAM { user } else { user | NOT_NFS };
+        match target.begin_any(&mut self.engine, operation, chunks, user) {
             Ok(_) => Ok(true),
             Err(CallRefused::NoCredit | CallRefused::NoMemory | CallRefused::FabricBusy) => Ok(false),
             Err(CallRefused::Interrupted) => Ok(false),
@@ -270,7 +270,7 @@ impl<P: Provider> Link<P> {
     }
 
     /// Makes one Call without chunks, and waits for its end.
-    pub(super) fn call<O: Operation>(&mut self, operation: &O) -> Result<Finished, RemoteError> {
+    pub(super) fn call(&mut self, operation: &AnyOperation<'_>) -> Result<Finished, RemoteError> {
         // Credits come back within a pass or two of the last Reply.
         for _ in 0..CREDIT_PASSES {
             if self.begin(operation, &mut Chunks::default(), 0)? {
@@ -336,9 +336,9 @@ impl<P: Provider> Link<P> {
     }
 
     /// Begins a Call, or says `false`: not now. Never waits, even while the connection is being made anew.
-    pub(super) fn try_begin<O: Operation>(
+    pub(super) fn try_begin(
         &mut self,
-        operation: &O,
+        operation: &AnyOperation<'_>,
         chunks: &mut Chunks,
         user: u64,
     ) -> Result<bool, RemoteError> {

@@ -198,17 +198,76 @@ impl Target<'_> {
         chunks: &mut Chunks,
         user: u64,
     ) -> Result<CallId, CallRefused> {
-        let request = Request {
-            program: O::PROGRAM,
-            version: O::VERSION,
-            procedure: operation.procedure(),
+        let number = (O::PROGRAM, O::VERSION, operation.procedure());
+        let request = self.request(number, operation.results_len_max(!chunks.write.is_empty()), user);
+        engine.call(self.connection, &request, chunks, |writer| writer.value(operation))
+    }
+
+    /// Does what [`begin`](Target::begin) does, compiled once for all operations.
+    ///
+    /// For programs that make Calls of many kinds: each costs a few instructions more.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`begin`](Target::begin).
+    pub fn begin_any<P: Provider, S: Services>(
+        &self,
+        engine: &mut Engine<P, S>,
+        operation: &AnyOperation<'_>,
+        chunks: &mut Chunks,
+        user: u64,
+    ) -> Result<CallId, CallRefused> {
+        let results_len_max =
+            if chunks.write.is_empty() { operation.whole_len_max } else { operation.reduced_len_max };
+        let request = self.request(operation.number, results_len_max, user);
+        engine.call(self.connection, &request, chunks, |writer| writer.value(operation.arguments))
+    }
+
+    #[inline]
+    fn request(
+        &self,
+        (program, version, procedure): (u32, u32, u32),
+        results_len_max: u32,
+        user: u64,
+    ) -> Request<'_> {
+        Request {
+            program,
+            version,
+            procedure,
             credentials: self.credentials,
             user,
             timeout: self.timeout,
-            results_len_max: operation.results_len_max(!chunks.write.is_empty()),
+            results_len_max,
             retransmit: true,
-        };
-        engine.call(self.connection, &request, chunks, |writer| writer.value(operation))
+        }
+    }
+}
+
+/// An [`Operation`] whose type is erased.
+pub struct AnyOperation<'a> {
+    /// Program, version and procedure.
+    number: (u32, u32, u32),
+    whole_len_max: u32,
+    reduced_len_max: u32,
+    arguments: &'a dyn Encode,
+}
+
+impl<'a> AnyOperation<'a> {
+    /// Erases the type of `operation`.
+    #[must_use]
+    pub fn new<O: Operation>(operation: &'a O) -> AnyOperation<'a> {
+        AnyOperation {
+            number: (O::PROGRAM, O::VERSION, operation.procedure()),
+            whole_len_max: operation.results_len_max(false),
+            reduced_len_max: operation.results_len_max(true),
+            arguments: operation,
+        }
+    }
+
+    /// Returns its program's number.
+    #[must_use]
+    pub fn program(&self) -> u32 {
+        self.number.0
     }
 }
 
