@@ -37,6 +37,9 @@ const LOOK: Duration = Duration::from_micros(500);
 pub struct OutCall {
     /// The client's address.
     pub to: IpAddr,
+    /// The address of this machine that the client knows the server by. A lock manager takes no news from another one. `None`, or
+    /// an address that this machine does not have: the system chooses.
+    pub from: Option<IpAddr>,
     /// Program number.
     pub program: u32,
     /// Version of the program.
@@ -214,6 +217,7 @@ impl TcpCallOut {
         let address = SocketAddr::new(call.to, port.unwrap_or(self.config.rpcbind_port));
         match port {
             Some(_) => Connection::new(address, self.xid, call),
+            // From the same address as the Call: a firewall lets through both or none.
             None => Connection::new(address, self.xid, &port_question(call, address)),
         }
     }
@@ -341,7 +345,7 @@ impl CallOut for TcpCallOut {
 
 impl Connection {
     fn new(address: SocketAddr, xid: u32, call: &OutCall) -> Result<Connection, CallOutError> {
-        let stream = connect(address).map_err(|error| CallOutError::Connection(error.kind()))?;
+        let stream = connect(address, call.from).map_err(|error| CallOutError::Connection(error.kind()))?;
         let output = message(xid, call);
         let splitter = Splitter::new(REPLY_LEN_MAX);
         Ok(Connection { stream, xid, output, sent: 0, splitter, reply: Vec::new() })
@@ -397,8 +401,13 @@ impl Connection {
 }
 
 /// Begins to connect.
-fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+fn connect(address: SocketAddr, from: Option<IpAddr>) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if let Some(from) = from.filter(|from| from.is_ipv4() == address.is_ipv4())
+        && let Err(error) = socket.bind(&SocketAddr::new(from, 0).into())
+    {
+        tracing::debug!(%from, %error, "a Call to a host does not come from the address that it knows");
+    }
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
     match socket.connect(&address.into()) {
@@ -441,7 +450,7 @@ fn port_question(call: &OutCall, rpcbind: SocketAddr) -> OutCall {
         let binding = rpcbind::Binding { program, version, netid, address: address.text(), owner };
         (rpcbind::VERSION_4, rpcbind::RpcbindProcedure::Getaddr.number(), arguments(&binding))
     };
-    OutCall { to, program: rpcbind::PROGRAM, version: asked, procedure, arguments }
+    OutCall { to, from: call.from, program: rpcbind::PROGRAM, version: asked, procedure, arguments }
 }
 
 /// The port in an rpcbind's answer.

@@ -28,6 +28,8 @@ const HOSTS_MAX: usize = 4096;
 pub struct KnownHost {
     /// Its address.
     pub address: IpAddr,
+    /// The address of this machine that it connected to, if that is known.
+    pub local: Option<IpAddr>,
     /// What it calls itself.
     pub name: Box<[u8]>,
 }
@@ -87,8 +89,13 @@ fn parse(text: &str) -> Option<(u32, Vec<KnownHost>)> {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["state", number] => state = Some(number.parse().ok()?),
-            ["host", address, name] if hosts.len() < HOSTS_MAX => {
-                hosts.push(KnownHost { address: address.parse().ok()?, name: from_hexadecimal(name)? });
+            ["host", address, name, ref local @ ..] if hosts.len() < HOSTS_MAX && local.len() < 2 => {
+                let local = local.first().map(|address| address.parse()).transpose().ok()?;
+                hosts.push(KnownHost {
+                    address: address.parse().ok()?,
+                    local,
+                    name: from_hexadecimal(name)?,
+                });
             }
             _ => return None,
         }
@@ -110,7 +117,9 @@ fn replace(path: &Path, state: u32, hosts: &[KnownHost]) -> io::Result<()> {
     let mut text = format!("state {state}\n");
     for host in hosts {
         let name: String = host.name.iter().map(|octet| format!("{octet:02x}")).collect();
-        text += &format!("host {} {name}\n", host.address);
+        text += &format!("host {} {name}", host.address);
+        text += &host.local.map_or_else(String::new, |local| format!(" {local}"));
+        text.push('\n');
     }
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
@@ -200,8 +209,10 @@ mod tests {
         let place = directory("grows");
         let first = Recovered::from_directory(&place).unwrap();
         assert_eq!((first.state, first.hosts.len()), (1, 0));
-        let alice = KnownHost { address: "192.0.2.1".parse().unwrap(), name: (*b"alice").into() };
-        let other = KnownHost { address: "fd00::1".parse().unwrap(), name: (*b"\xff \n").into() };
+        let alice =
+            KnownHost { address: "192.0.2.1".parse().unwrap(), local: None, name: (*b"alice").into() };
+        let local = "fd00::2".parse().ok();
+        let other = KnownHost { address: "fd00::1".parse().unwrap(), local, name: (*b"\xff \n").into() };
         let journal = first.journal.unwrap();
         journal.write(1, vec![alice.clone()]);
         journal.write(1, vec![alice.clone(), other.clone()]);
@@ -224,6 +235,8 @@ mod tests {
             "host 192.0.2.1 61\n",
             "state 1\nhost 192.0.2.1 6\n",
             "state 1\nhost x 61\n",
+            "state 1\nhost 192.0.2.1 61 x\n",
+            "state 1\nhost 192.0.2.1 61 192.0.2.2 192.0.2.3\n",
         ] {
             fs::write(place.join(FILE), text).unwrap();
             let error = Recovered::from_directory(&place).unwrap_err();

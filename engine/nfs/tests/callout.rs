@@ -67,6 +67,7 @@ fn rpcbind(port: u32, times: usize) -> (u16, JoinHandle<()>) {
 fn granted() -> OutCall {
     let results = Results { cookie: Object(b"abcd"), status: Status::Granted };
     OutCall {
+        from: None,
         to: HERE,
         program: nlm4::PROGRAM,
         version: nlm4::VERSION,

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread;
@@ -51,16 +51,17 @@ fn send(stream: &mut TcpStream, encode: impl FnOnce(&mut Writer<'_>)) {
 }
 
 /// One who listens, and answers every Call by `answer`: a client's rpcbind, or lock manager.
-fn listen(answer: impl Fn(CallHeader<'_>, Reader<'_>, &mut Writer<'_>) + Send + 'static) -> u16 {
+fn listen(answer: impl Fn(IpAddr, CallHeader<'_>, Reader<'_>, &mut Writer<'_>) + Send + 'static) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
+            let caller = stream.peer_addr().unwrap().ip();
             while let Some(record) = receive(&mut stream) {
                 let mut reader = Reader::new(&record);
                 let header = CallHeader::parse(&mut reader).unwrap();
-                send(&mut stream, |writer| answer(header, reader, writer));
+                send(&mut stream, |writer| answer(caller, header, reader, writer));
             }
         }
     });
@@ -91,8 +92,15 @@ enum Told {
 
 /// A client's lock manager and status monitor; GRANTED is answered by `status`.
 fn manager(status: Status) -> (u16, mpsc::Receiver<Told>) {
+    let (port, _, told) = manager_and_callers(status);
+    (port, told)
+}
+
+/// The same, and from which address each Call came.
+fn manager_and_callers(status: Status) -> (u16, mpsc::Receiver<IpAddr>, mpsc::Receiver<Told>) {
     let (sender, told) = mpsc::channel();
-    let port = listen(move |header, mut reader, writer| {
+    let (caller_sender, callers) = mpsc::channel();
+    let port = listen(move |caller, header, mut reader, writer| {
         emit_success(writer, header.xid).unwrap();
         let what = match (header.program, header.version, header.procedure) {
             (nlm4::PROGRAM, 4, 5) => {
@@ -114,14 +122,16 @@ fn manager(status: Status) -> (u16, mpsc::Receiver<Told>) {
             other => panic!("{other:?}"),
         };
         assert_eq!(reader.finish(), Ok(()));
+        // Not everybody asks who it was.
+        let _ = caller_sender.send(caller);
         sender.send(what).unwrap();
     });
-    (port, told)
+    (port, callers, told)
 }
 
 /// An rpcbind that tells this port, whatever the program.
 fn binder(port: u16) -> u16 {
-    listen(move |header, _, writer| {
+    listen(move |_, header, _, writer| {
         assert_eq!((header.program, header.version, header.procedure), (rpcbind::PROGRAM, 2, 3));
         emit_success(writer, header.xid).unwrap();
         writer.u32(port.into()).unwrap();
@@ -222,9 +232,14 @@ impl Client {
 
     /// From this address, of those that all lead to this machine.
     fn connect_from(server: &Server, from: Ipv4Addr) -> Client {
+        Client::connect_between(server, from, Ipv4Addr::LOCALHOST)
+    }
+
+    /// From one of those addresses to another.
+    fn connect_between(server: &Server, from: Ipv4Addr, to: Ipv4Addr) -> Client {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
-        socket.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, server.address.port())).into()).unwrap();
+        socket.connect(&SocketAddr::from((to, server.address.port())).into()).unwrap();
         let mut client = Client { stream: socket.into(), xid: 0, file: Vec::new() };
         let path = PathArguments { path: nfs3::Name(b"/data") };
         let root = client.call((mount3::PROGRAM, 3, 1), &path);
@@ -344,7 +359,8 @@ fn who_waits_does_not_wait_for_silent_hosts() {
     let _mute: Vec<_> =
         silent.iter().map(|address| TcpListener::bind((*address, rpcbind_port)).unwrap()).collect();
     let name: Box<[u8]> = (*b"gone").into();
-    let known = |address: &Ipv4Addr| KnownHost { address: (*address).into(), name: name.clone() };
+    let known =
+        |address: &Ipv4Addr| KnownHost { address: (*address).into(), local: None, name: name.clone() };
     let hosts = silent.iter().chain(&silent).map(known).collect();
     let server = Server::start(rpcbind_port, hosts);
     let mut client = Client::connect(&server);
@@ -404,8 +420,40 @@ fn a_message_is_answered_by_a_call() {
 fn hosts_that_had_locks_are_told_of_a_restart() {
     let (port, told) = manager(Status::Granted);
     let name: Box<[u8]> = (*b"alice").into();
-    let hosts = vec![KnownHost { address: Ipv4Addr::LOCALHOST.into(), name }];
+    let hosts = vec![KnownHost { address: Ipv4Addr::LOCALHOST.into(), local: None, name }];
     let _server = Server::start(binder(port), hosts);
     let expected = Told::Restarted { name: b"stagd".to_vec(), state: 7 };
     assert_eq!(told.recv_timeout(LONG), Ok(expected));
+}
+
+/// A server has several addresses, and a client knows it by one: what comes from another, its lock manager takes for somebody else's.
+#[test]
+fn calls_to_hosts_come_from_the_address_that_they_know() {
+    let known = Ipv4Addr::new(127, 0, 0, 5);
+    let gone = Ipv4Addr::new(192, 0, 2, 1);
+    // Who is told nothing has no need of `told`, but it must be there to be sent to.
+    let (port, callers, _told) = manager_and_callers(Status::Granted);
+    let rpcbind_port = binder(port);
+    let host = |local: Ipv4Addr| KnownHost {
+        address: Ipv4Addr::LOCALHOST.into(),
+        local: Some(local.into()),
+        name: (*b"alice").into(),
+    };
+    let from = || callers.recv_timeout(LONG).unwrap();
+
+    // SM_NOTIFY; if the address is no longer ours, it comes from another.
+    let server = Server::start(rpcbind_port, vec![host(known)]);
+    assert_eq!(from(), known);
+    drop(server);
+    let server = Server::start(rpcbind_port, vec![host(gone)]);
+    assert_eq!(from(), Ipv4Addr::LOCALHOST);
+
+    // GRANTED, and the answer to a message.
+    let mut client = Client::connect_between(&server, Ipv4Addr::LOCALHOST, known);
+    assert_eq!(client.lock(LOCK, b"alice", false), Some(Status::Granted));
+    assert_eq!(client.lock(LOCK, b"bob", true), Some(Status::Blocked));
+    assert_eq!(client.unlock(b"alice"), Status::Granted);
+    assert_eq!(from(), known);
+    assert_eq!(client.lock(nlm4::Procedure::LockMsg, b"carol", false), None);
+    assert_eq!(from(), known);
 }

@@ -2,7 +2,9 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use stag_nfs::lock::{Counts, FileKey, HostId, HostSite, LockConfig, LockTable, Range, Refused, Request};
+use stag_nfs::lock::{
+    Counts, FileKey, HostId, HostSite, LockConfig, LockRefused, LockRequest, LockTable, Range,
+};
 use stag_nfs::store::ObjectId;
 
 /// Octets of the model; the last stands for all from there to the end.
@@ -41,10 +43,10 @@ fn file(index: usize) -> FileKey {
 }
 
 impl Wanted {
-    fn request(&self) -> Request<'static> {
+    fn request(&self) -> LockRequest<'static> {
         let last = if self.last == OCTETS - 1 { u64::MAX } else { self.last as u64 };
         let handle: &'static [u8] = if self.owner.is_multiple_of(2) { b"even" } else { b"odd" };
-        Request {
+        LockRequest {
             file: file(self.file),
             host: host((self.owner / 2) as u32),
             svid: 7,
@@ -156,7 +158,7 @@ proptest! {
                     let request = wanted.request();
                     assert_eq!(table.test(&request).is_none(), model.is_free(&wanted));
                     let done = table.lock(&request);
-                    assert_eq!(done, if model.lock(&wanted) { Ok(()) } else { Err(Refused::Conflict) });
+                    assert_eq!(done, if model.lock(&wanted) { Ok(()) } else { Err(LockRefused::Conflict) });
                     if done.is_err() && matches!(step, Step::LockOrWait(_)) {
                         table.wait(&request, wanted).unwrap();
                         if !model.waiting.contains(&wanted) {
@@ -206,7 +208,7 @@ proptest! {
     }
 }
 
-fn wanted(owner: usize, first: usize, last: usize, exclusive: bool) -> Request<'static> {
+fn wanted(owner: usize, first: usize, last: usize, exclusive: bool) -> LockRequest<'static> {
     Wanted { file: 0, owner, first, last, exclusive }.request()
 }
 
@@ -233,12 +235,12 @@ fn the_oldest_that_fits_is_granted_first() {
     assert_eq!(fetch(&mut table), ["first again"]);
 }
 
-const NO_ROOM: Result<(), Refused> = Err(Refused::NoRoom(stag_nfs::lock::NoRoom));
+const NO_ROOM: Result<(), LockRefused> = Err(LockRefused::NoRoom(stag_nfs::lock::NoRoom));
 
 /// A lock of its own: nothing that touches another.
-fn lone(host: HostId, on: usize, index: u64, handle: &[u8]) -> Request<'_> {
+fn lone(host: HostId, on: usize, index: u64, handle: &[u8]) -> LockRequest<'_> {
     let range = Range::new(2 * index, 1).unwrap();
-    Request { file: file(on), host, svid: 1, handle, range, exclusive: true }
+    LockRequest { file: file(on), host, svid: 1, handle, range, exclusive: true }
 }
 
 /// Takes locks until there is no room; how many there were.
@@ -254,7 +256,7 @@ fn one_host_cannot_take_all_the_room() {
     let mut table: LockTable<u32> = LockTable::new(config);
     assert_eq!(take_all(&mut table, host(0), 0, 0, b"a"), 20);
     // Joins two: there are fewer afterwards.
-    let joins = Request { range: Range::new(1, 1).unwrap(), ..lone(host(0), 0, 0, b"a") };
+    let joins = LockRequest { range: Range::new(1, 1).unwrap(), ..lone(host(0), 0, 0, b"a") };
     assert_eq!(table.lock(&joins), Ok(()));
     assert_eq!(table.counts().locks, 19);
     assert_eq!(take_all(&mut table, host(0), 0, 20, b"a"), 1);
@@ -324,8 +326,8 @@ fn shares_deny_others_and_not_their_owner() {
     const WRITE: u32 = 2;
     let (ours, theirs) = (wanted(0, 0, 0, false), wanted(2, 0, 0, false));
     assert_eq!(table.share(&ours, WRITE, READ), Ok(()));
-    assert_eq!(table.share(&theirs, 0, WRITE), Err(Refused::Conflict), "they want what we deny");
-    assert_eq!(table.share(&theirs, READ, 0), Err(Refused::Conflict), "they deny what we have");
+    assert_eq!(table.share(&theirs, 0, WRITE), Err(LockRefused::Conflict), "they want what we deny");
+    assert_eq!(table.share(&theirs, READ, 0), Err(LockRefused::Conflict), "they deny what we have");
     assert_eq!(table.share(&theirs, 0, READ), Ok(()));
     assert_eq!(table.share(&ours, WRITE, READ | WRITE), Ok(()), "our own does not matter");
     assert_eq!(table.counts().locks, 2);

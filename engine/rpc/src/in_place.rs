@@ -204,7 +204,7 @@ impl Serving {
             return Taken::No;
         }
         let slot = self.responder.next_slot();
-        let origin = Origin { connection: id, slot, peer, now: engine.pass.now };
+        let origin = Origin { connection: id, slot, peer, local: None, now: engine.pass.now };
         if let Some(carrier) = engine.carrier
             && carrier.destination(run.home(services, &origin), carrier.own).is_some()
         {

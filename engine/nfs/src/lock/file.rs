@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::{HostSite, Owner, Range, Request};
+use super::{HostSite, LockRequest, Owner, Range};
 
 /// A lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct Waiting<W> {
 }
 
 impl<W> Waiting<W> {
-    pub(super) fn is(&self, request: &Request<'_>) -> bool {
+    pub(super) fn is(&self, request: &LockRequest<'_>) -> bool {
         self.range == request.range && self.exclusive == request.exclusive && request.is_by(&self.owner)
     }
 }
@@ -47,7 +47,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    pub(super) fn is_by(&self, request: &Request<'_>) -> bool {
+    pub(super) fn is_by(&self, request: &LockRequest<'_>) -> bool {
         self.host == request.host && *self.handle == *request.handle
     }
 }
@@ -104,7 +104,7 @@ impl<W> File<W> {
     }
 
     /// The first lock of another owner that is in the way.
-    pub(super) fn conflict(&self, request: &Request<'_>) -> Option<&Held> {
+    pub(super) fn conflict(&self, request: &LockRequest<'_>) -> Option<&Held> {
         let before_end = self.held.iter().take_while(|held| held.range.first() <= request.range.last());
         before_end.into_iter().find(|held| {
             (held.exclusive || request.exclusive)
@@ -114,13 +114,13 @@ impl<W> File<W> {
     }
 
     /// Whether a lock of the owner goes: it overlaps, or it joins.
-    fn goes(held: &Held, request: &Request<'_>, kind: Option<bool>) -> bool {
+    fn goes(held: &Held, request: &LockRequest<'_>, kind: Option<bool>) -> bool {
         let joins = kind == Some(held.exclusive) && held.range.touches(&request.range);
         (joins || held.range.overlaps(&request.range)) && request.is_by(&held.owner)
     }
 
     /// What setting the range to `kind` (exclusive or not, or nothing) would do.
-    pub(super) fn plan(&self, request: &Request<'_>, kind: Option<bool>) -> Plan {
+    pub(super) fn plan(&self, request: &LockRequest<'_>, kind: Option<bool>) -> Plan {
         let mut plan = Plan {
             rest: [None; 2],
             new: kind.map(|exclusive| (request.range, exclusive)),
@@ -148,7 +148,7 @@ impl<W> File<W> {
     }
 
     /// Does what was planned; the plan's kind is that of its new lock.
-    pub(super) fn apply(&mut self, request: &Request<'_>, plan: &Plan) {
+    pub(super) fn apply(&mut self, request: &LockRequest<'_>, plan: &Plan) {
         let kind = plan.new.map(|(_, exclusive)| exclusive);
         let mut owner = None;
         self.held.retain(|held| {

@@ -134,7 +134,7 @@ pub struct NoRoom;
 
 /// Why there is no lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum LockRefused {
     /// Another owner's lock or share is in the way.
     #[error("another lock is in the way")]
     Conflict,
@@ -154,7 +154,7 @@ pub struct Granted<W> {
 
 /// Whose lock, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct LockRequest<'a> {
     /// The file.
     pub file: FileKey,
     /// The host that asks.
@@ -169,7 +169,7 @@ pub struct Request<'a> {
     pub exclusive: bool,
 }
 
-impl Request<'_> {
+impl LockRequest<'_> {
     fn is_by(&self, owner: &Owner) -> bool {
         self.host == owner.host && self.svid == owner.svid && *self.handle == *owner.handle
     }
@@ -258,15 +258,15 @@ impl<W> LockTable<W> {
 
     /// The lock that is in a request's way, the first if there are several.
     #[must_use]
-    pub fn test(&self, request: &Request<'_>) -> Option<&Held> {
+    pub fn test(&self, request: &LockRequest<'_>) -> Option<&Held> {
         self.files.get(&request.file)?.conflict(request)
     }
 
     /// Takes a lock, or changes what the owner has there. A request of the same owner for the same that waits
     /// is over then.
-    pub fn lock(&mut self, request: &Request<'_>) -> Result<(), Refused> {
+    pub fn lock(&mut self, request: &LockRequest<'_>) -> Result<(), LockRefused> {
         if self.test(request).is_some() {
-            return Err(Refused::Conflict);
+            return Err(LockRefused::Conflict);
         }
         let frees = self.replace(request, Some(request.exclusive))?;
         self.forget_waiting(request);
@@ -277,7 +277,7 @@ impl<W> LockTable<W> {
     }
 
     /// Lets a request wait for its turn. If the same waits already, it keeps its place, with the new `waiter`.
-    pub fn wait(&mut self, request: &Request<'_>, waiter: W) -> Result<(), NoRoom> {
+    pub fn wait(&mut self, request: &LockRequest<'_>, waiter: W) -> Result<(), NoRoom> {
         if let Some(file) = self.files.get_mut(&request.file)
             && let Some(same) = file.waiting.iter_mut().find(|waiting| waiting.is(request))
         {
@@ -306,25 +306,25 @@ impl<W> LockTable<W> {
     }
 
     /// Ends a request that waits. `false`: there is none.
-    pub fn cancel(&mut self, request: &Request<'_>) -> bool {
+    pub fn cancel(&mut self, request: &LockRequest<'_>) -> bool {
         let found = self.forget_waiting(request);
         self.drop_if_empty(request.file);
         found
     }
 
     /// Gives a range back, whatever the owner has there. [`NoRoom`]: what is left would be too many pieces.
-    pub fn unlock(&mut self, request: &Request<'_>) -> Result<(), NoRoom> {
+    pub fn unlock(&mut self, request: &LockRequest<'_>) -> Result<(), NoRoom> {
         self.replace(request, None)?;
         self.settle(request.file);
         Ok(())
     }
 
     /// Takes a share. One that the same owner has on the file is over then.
-    pub fn share(&mut self, request: &Request<'_>, deny: u32, access: u32) -> Result<(), Refused> {
+    pub fn share(&mut self, request: &LockRequest<'_>, deny: u32, access: u32) -> Result<(), LockRefused> {
         let file = self.files.get(&request.file);
         let shares = || file.into_iter().flat_map(|file| &file.shares);
         if shares().any(|other| !other.is_by(request) && other.deny & access | deny & other.access != 0) {
-            return Err(Refused::Conflict);
+            return Err(LockRefused::Conflict);
         }
         let has_one = shares().any(|other| other.is_by(request));
         if !has_one {
@@ -341,7 +341,7 @@ impl<W> LockTable<W> {
     }
 
     /// Ends the share of an owner on a file, if there is one.
-    pub fn unshare(&mut self, request: &Request<'_>) {
+    pub fn unshare(&mut self, request: &LockRequest<'_>) {
         let Some(file) = self.files.get_mut(&request.file) else { return };
         if let Some(place) = file.shares.iter().position(|share| share.is_by(request)) {
             let share = file.shares.swap_remove(place);
@@ -399,7 +399,7 @@ impl<W> LockTable<W> {
 
     /// Sets what an owner has in a range: a lock, or nothing.
     /// Returns whether others may have more there than before.
-    fn replace(&mut self, request: &Request<'_>, kind: Option<bool>) -> Result<bool, NoRoom> {
+    fn replace(&mut self, request: &LockRequest<'_>, kind: Option<bool>) -> Result<bool, NoRoom> {
         let plan = match self.files.get(&request.file) {
             Some(file) => file.plan(request, kind),
             None if kind.is_none() => return Ok(false),
@@ -421,7 +421,7 @@ impl<W> LockTable<W> {
             && let Some(waiting) = file.waiting.get(place)
         {
             let owner = waiting.owner.clone();
-            let request = Request {
+            let request = LockRequest {
                 file: key,
                 host: owner.host,
                 svid: owner.svid,
@@ -448,7 +448,7 @@ impl<W> LockTable<W> {
         self.drop_if_empty(key);
     }
 
-    fn forget_waiting(&mut self, request: &Request<'_>) -> bool {
+    fn forget_waiting(&mut self, request: &LockRequest<'_>) -> bool {
         let Some(file) = self.files.get_mut(&request.file) else { return false };
         let Some(place) = file.waiting.iter().position(|waiting| waiting.is(request)) else { return false };
         file.waiting.remove(place);

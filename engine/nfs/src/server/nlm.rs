@@ -5,7 +5,6 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use stag_fabric::Peer;
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service, Token};
 use stag_wire::nfs3::{FileType, Handle, Status as NfsStatus, access};
 use stag_wire::nlm4::{
@@ -14,10 +13,10 @@ use stag_wire::nlm4::{
 };
 use stag_wire::xdr::Encode;
 
-use super::locking::{Client, Locking, range};
+use super::locking::{Client, Ends, Locking, range};
 use super::{Asker, Exports, SharedExports, SharedLocking, decode};
 use crate::callout::arguments as encoded;
-use crate::lock::{FileKey, HostId, NoRoom, Range, Refused, Request};
+use crate::lock::{FileKey, HostId, LockRefused, LockRequest, NoRoom, Range};
 use crate::store::Store;
 
 /// The service NLM version 4.
@@ -93,7 +92,7 @@ impl<S: Store> Service for Nlm<S> {
             exports: &exports,
             locking: &mut self.locking.borrow_mut(),
             asker: Asker::of(call),
-            peer: call.peer,
+            ends: (call.peer, call.local),
             now: call.now,
         };
         let Some(procedure) = Procedure::from_number(call.procedure) else {
@@ -124,7 +123,7 @@ struct Desk<'a, S> {
     exports: &'a Exports<S>,
     locking: &'a mut Locking,
     asker: Asker<'a>,
-    peer: Option<&'a Peer>,
+    ends: Ends<'a>,
     now: Duration,
 }
 
@@ -187,7 +186,7 @@ impl<S: Store> Desk<'_, S> {
             Procedure::Unshare => answer!(|arguments: ShareArguments<'_>| self.share(&arguments, false)),
             Procedure::FreeAll => {
                 if let Some(arguments) = decode::<FreeAllArguments<'_>>(call, reply) {
-                    self.locking.restarted(&Client::new(arguments.name.0, self.peer), arguments.state);
+                    self.locking.restarted(&Client::new(arguments.name.0, self.ends), arguments.state);
                     reply.success(|_| Ok(()));
                 }
             }
@@ -200,7 +199,7 @@ impl<S: Store> Desk<'_, S> {
     }
 
     fn send(&mut self, procedure: Procedure, results: Vec<u8>) {
-        self.locking.send(self.peer, procedure, results, self.now);
+        self.locking.send(self.ends, procedure, results, self.now);
     }
 
     /// The file of a handle. `exclusive`, if it is to be locked: then it must be a file, and the caller must be able
@@ -226,10 +225,15 @@ impl<S: Store> Desk<'_, S> {
     }
 
     /// What is asked for, by a host that may not be known.
-    fn request<'l>(&self, lock: &Lock<'l>, exclusive: bool, file: FileKey) -> Result<Request<'l>, Status> {
-        let host = self.locking.find_host(&Client::new(lock.caller.0, self.peer));
+    fn request<'l>(
+        &self,
+        lock: &Lock<'l>,
+        exclusive: bool,
+        file: FileKey,
+    ) -> Result<LockRequest<'l>, Status> {
+        let host = self.locking.find_host(&Client::new(lock.caller.0, self.ends));
         let range = range(lock).ok_or(Status::Fbig)?;
-        Ok(Request { file, host, svid: lock.svid, handle: lock.owner.0, range, exclusive })
+        Ok(LockRequest { file, host, svid: lock.svid, handle: lock.owner.0, range, exclusive })
     }
 
     fn test(&mut self, arguments: &TestArguments<'_>, answer: impl FnOnce(&mut Self, &TestResults<'_>)) {
@@ -269,12 +273,12 @@ impl<S: Store> Desk<'_, S> {
         let LockArguments { lock, exclusive, .. } = arguments;
         self.check_grace(arguments.reclaim)?;
         let file = self.file(lock.file, Some(*exclusive))?;
-        let client = Client::new(lock.caller.0, self.peer);
+        let client = Client::new(lock.caller.0, self.ends);
         let range = range(lock).ok_or(Status::Fbig)?;
         let state = is_monitored.then_some(arguments.state);
         let host = self.locking.host(&client, state).ok_or_else(|| self.no_room())?;
         let (svid, handle) = (lock.svid, lock.owner.0);
-        let request = Request { file, host, svid, handle, range, exclusive: *exclusive };
+        let request = LockRequest { file, host, svid, handle, range, exclusive: *exclusive };
         match self.locking.table.lock(&request) {
             Ok(()) => {
                 self.locking.statistics.locks += 1;
@@ -284,17 +288,17 @@ impl<S: Store> Desk<'_, S> {
                 }
                 Ok(Status::Granted)
             }
-            Err(Refused::Conflict) if arguments.block => {
+            Err(LockRefused::Conflict) if arguments.block => {
                 let waiter = Locking::waiter(&client, lock.file.0);
                 self.locking.table.wait(&request, waiter).map_err(|NoRoom| self.no_room())?;
                 self.locking.statistics.blocked += 1;
                 Ok(Status::Blocked)
             }
-            Err(Refused::Conflict) => {
+            Err(LockRefused::Conflict) => {
                 self.locking.statistics.denied += 1;
                 Err(Status::Denied)
             }
-            Err(Refused::NoRoom(_)) => Err(self.no_room()),
+            Err(LockRefused::NoRoom(_)) => Err(self.no_room()),
         }
     }
 
@@ -356,7 +360,7 @@ impl<S: Store> Desk<'_, S> {
             self.check_grace(arguments.reclaim)?;
         }
         let file = self.file(share.file, take.then_some(share.access.number() & 2 != 0))?;
-        let client = Client::new(share.caller.0, self.peer);
+        let client = Client::new(share.caller.0, self.ends);
         let host: HostId = if take {
             self.locking.host(&client, None).ok_or_else(|| self.no_room())?
         } else {
@@ -364,7 +368,7 @@ impl<S: Store> Desk<'_, S> {
         };
         // A share is of the whole file, and of no process.
         let Some(range) = Range::new(0, 0) else { return Err(Status::Failed) };
-        let request = Request { file, host, svid: 0, handle: share.owner.0, range, exclusive: false };
+        let request = LockRequest { file, host, svid: 0, handle: share.owner.0, range, exclusive: false };
         if !take {
             self.locking.table.unshare(&request);
             return Ok(());
@@ -374,8 +378,8 @@ impl<S: Store> Desk<'_, S> {
                 self.locking.note(host);
                 Ok(())
             }
-            Err(Refused::Conflict) => Err(Status::Denied),
-            Err(Refused::NoRoom(_)) => Err(self.no_room()),
+            Err(LockRefused::Conflict) => Err(Status::Denied),
+            Err(LockRefused::NoRoom(_)) => Err(self.no_room()),
         }
     }
 }

@@ -375,7 +375,11 @@ fn news_of_a_host_whose_state_is_not_known() {
 
 fn recovered(state: u32) -> Recovered {
     let name: Box<[u8]> = (*b"alice").into();
-    Recovered { state, hosts: vec![KnownHost { address: "192.0.2.1".parse().unwrap(), name }], journal: None }
+    Recovered {
+        state,
+        hosts: vec![KnownHost { address: "192.0.2.1".parse().unwrap(), local: None, name }],
+        journal: None,
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What a handler gets to see of a Call.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -58,6 +59,8 @@ pub struct Call<'a> {
     pub caller: Caller<'a>,
     /// Who is at the other end of the connection, when the fabric knows.
     pub peer: Option<&'a Peer>,
+    /// This machine's address that the client connected to, over TCP. It knows this server by that address.
+    pub local: Option<&'a IpAddr>,
     /// When this pass of the reactor began.
     pub now: Duration,
     pub(crate) arguments: Reader<'a>,

@@ -3,6 +3,7 @@
 //! [`route`] makes RFC 5531's checks in their order (5531-a); what it lets through, [`Run::call`] gives to the
 //! service.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use stag_fabric::Peer;
@@ -45,6 +46,8 @@ pub(crate) struct Origin<'a> {
     /// Where the connection keeps it if it is answered later.
     pub(crate) slot: u32,
     pub(crate) peer: Option<&'a Peer>,
+    /// Over TCP: the address of this machine that it came to.
+    pub(crate) local: Option<&'a IpAddr>,
     pub(crate) now: Duration,
 }
 
@@ -237,6 +240,7 @@ impl Run<'_> {
             procedure: self.header.procedure,
             caller: self.caller,
             peer: origin.peer,
+            local: origin.local,
             now: origin.now,
             arguments: self.arguments.clone(),
             items,

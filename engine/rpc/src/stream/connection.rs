@@ -3,7 +3,7 @@
 mod deadlines;
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -121,6 +121,8 @@ pub(super) struct Connection {
     pub(super) id: ConnectionId,
     pub(super) socket: TcpStream,
     pub(super) peer: Peer,
+    /// The address of this machine that the peer connected to.
+    local: Option<IpAddr>,
     incoming: Incoming,
     outbox: Outbox,
     /// What it has of the memory for transit.
@@ -164,10 +166,12 @@ impl Connection {
         share: TransitShare,
         now: Duration,
     ) -> Connection {
+        let local = socket.local_addr().ok().map(|address| address.ip().to_canonical());
         Connection {
             id,
             socket,
             peer,
+            local,
             incoming: Incoming::new(record_len_max),
             outbox: Outbox::default(),
             share,
@@ -568,8 +572,9 @@ impl Connection {
         }
         let slot = self.later_slot();
         // Not borrowed from `self`, which makes the Reply.
-        let peer = self.peer.clone();
-        let origin = Origin { connection: self.id, slot, peer: Some(&peer), now: core.now };
+        let (peer, local) = (self.peer.clone(), self.local);
+        let origin =
+            Origin { connection: self.id, slot, peer: Some(&peer), local: local.as_ref(), now: core.now };
         let later = self.answer(core, xid, terms, |reply| run.call(services, &origin, items, reply))?;
         if let Some(pages) = later {
             core.transit.expect(&mut self.share, pages as usize);
@@ -588,7 +593,7 @@ impl Connection {
         items: &mut [Placed],
     ) -> Result<bool, Ending> {
         let slot = self.later_slot();
-        let origin = Origin { connection: self.id, slot, peer: Some(&self.peer), now: core.now };
+        let origin = Origin { connection: self.id, slot, peer: Some(&self.peer), local: self.local.as_ref(), now: core.now };
         let Some(destination) = destination(core, services, run, &origin) else { return Ok(false) };
         let xid = run.header.xid;
         if destination == Destination::All && run.procedure.has_eligible_items() {

@@ -106,7 +106,7 @@ impl Datagrams {
                 // The name of no connection: an answer that would come later finds nobody.
                 let connection = ConnectionId { index: STREAM | DATAGRAM, generation: 0 };
                 let peer = Peer::Address(from);
-                let origin = Origin { connection, slot: 0, peer: Some(&peer), now: core.now };
+                let origin = Origin { connection, slot: 0, peer: Some(&peer), local: None, now: core.now };
                 run.call(services, &origin, &mut [], &mut reply)
             }
             Route::Refuse(refusal) => {

@@ -49,6 +49,8 @@ pub(super) struct Host {
     /// As it calls itself.
     pub(super) name: Box<[u8]>,
     pub(super) place: Place,
+    /// The address of ours that it last connected to, if that is known.
+    pub(super) local: Option<IpAddr>,
     /// The newest NSM state that it said, if it did.
     state: Option<u32>,
     /// Whether it is to be told when we restart.
@@ -123,7 +125,7 @@ impl Hosts {
         place: Place,
         is_idle: impl Fn(HostId) -> bool,
     ) -> Option<HostId> {
-        let host = Host { name: name.into(), place, state: None, is_noted: false };
+        let host = Host { name: name.into(), place, local: None, state: None, is_noted: false };
         if self.list.len() < self.limit {
             self.list.push(host);
             return Some(self.id(self.list.len() - 1));

@@ -20,10 +20,10 @@ use stag_fabric::Peer;
 use stag_wire::{nlm4, nsm};
 
 use crate::callout::{CallOut, arguments};
-use crate::lock::{Counts, HostId, HostSite, LockConfig, LockTable, Range, Request};
+use crate::lock::{Counts, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
 use crate::state::{Journal, KnownHost, Recovered};
 use hosts::{Host, Hosts, Place, StateNews};
-use outbox::{End, Grant, Outbox, What};
+use outbox::{End, Grant, Outbox, Way, What};
 
 /// How long a lock is kept for a host that waited for it and does not say that it knows. Linux's client asks again
 /// every 30 seconds, whatever becomes of the Call to it.
@@ -87,20 +87,28 @@ pub struct LockingStatistics {
 /// What comes back with a lock that was waited for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Waiter {
-    to: Option<IpAddr>,
+    way: Way,
     file_handle: Box<[u8]>,
 }
+
+/// Both ends of the connection that a Call came by: the peer, and the address of ours that it connected to.
+pub(super) type Ends<'a> = (Option<&'a Peer>, Option<&'a IpAddr>);
 
 /// Who asks for a lock.
 #[derive(Clone, Copy)]
 pub(super) struct Client<'a> {
     name: &'a [u8],
     place: Place,
+    local: Option<IpAddr>,
 }
 
 impl<'a> Client<'a> {
-    pub(super) fn new(name: &'a [u8], peer: Option<&Peer>) -> Client<'a> {
-        Client { name, place: Place::of(peer) }
+    pub(super) fn new(name: &'a [u8], (peer, local): Ends<'_>) -> Client<'a> {
+        Client { name, place: Place::of(peer), local: local.copied() }
+    }
+
+    fn way(&self) -> Way {
+        Way { to: self.place.address(), from: self.local }
     }
 }
 
@@ -140,7 +148,8 @@ impl Locking {
         for host in &untold {
             let name = nsm::Name(config.host_name.as_bytes());
             let told = arguments(&nsm::NotifyArguments { name, state });
-            outbox.push(Some(host.address), What::Notify(host.clone(), told), Duration::ZERO, NOTIFY_LIFE);
+            let way = Way { to: Some(host.address), from: host.local };
+            outbox.push(way, What::Notify(host.clone(), told), Duration::ZERO, NOTIFY_LIFE);
         }
         Locking {
             table: LockTable::new(config.locks),
@@ -196,6 +205,9 @@ impl Locking {
             return None;
         }
         let id = found.or_else(|| self.hosts.add(client.name, client.place, is_idle))?;
+        if let Some(host) = self.hosts.get_mut(id).filter(|_| client.local.is_some()) {
+            host.local = client.local;
+        }
         // It may have restarted, and not have got through with the news.
         if let Some(state) = state.filter(|state| *state != NO_STATE)
             && self.hosts.get_mut(id)?.hear(state) == StateNews::Restarted
@@ -220,7 +232,7 @@ impl Locking {
         let Some(journal) = &self.journal else { return };
         let known = |host: &Host| {
             let address = host.place.address().filter(|_| host.is_noted)?;
-            Some(KnownHost { address, name: host.name.clone() })
+            Some(KnownHost { address, local: host.local, name: host.name.clone() })
         };
         let hosts = self.hosts.iter().filter_map(known).chain(self.untold.iter().cloned());
         journal.write(self.state, hosts.collect());
@@ -246,16 +258,16 @@ impl Locking {
 
     /// The request of a client's owner waits.
     pub(super) fn waiter(client: &Client<'_>, file_handle: &[u8]) -> Waiter {
-        Waiter { to: client.place.address(), file_handle: file_handle.into() }
+        Waiter { way: client.way(), file_handle: file_handle.into() }
     }
 
     /// The owner of this range knows what it has: nothing more is to be told.
-    pub(super) fn acknowledge(&mut self, request: &Request<'_>) {
+    pub(super) fn acknowledge(&mut self, request: &LockRequest<'_>) {
         self.outbox.forget(|grant| grant.is_of(request) && grant.range.overlaps(&request.range));
     }
 
     /// Whether exactly this was waited for, and its owner has not been heard of since.
-    pub(super) fn is_granted(&self, request: &Request<'_>) -> bool {
+    pub(super) fn is_granted(&self, request: &LockRequest<'_>) -> bool {
         self.outbox.has_grant(|grant| {
             grant.is_of(request) && grant.range == request.range && grant.exclusive == request.exclusive
         })
@@ -264,7 +276,7 @@ impl Locking {
     /// Sends an answer to a `_MSG`, if there is somebody to send it to.
     pub(super) fn send(
         &mut self,
-        peer: Option<&Peer>,
+        (peer, local): Ends<'_>,
         answer: nlm4::Procedure,
         arguments: Vec<u8>,
         now: Duration,
@@ -272,7 +284,8 @@ impl Locking {
         if let Some(to) = Place::of(peer).address()
             && self.outbox.has_room_for_message(to, MESSAGES_MAX)
         {
-            self.outbox.push(Some(to), What::Message(answer, arguments), now, MESSAGE_LIFE);
+            let way = Way { to: Some(to), from: local.copied() };
+            self.outbox.push(way, What::Message(answer, arguments), now, MESSAGE_LIFE);
         }
     }
 
@@ -283,12 +296,12 @@ impl Locking {
         while let Some(granted) = self.table.poll_granted() {
             self.statistics.granted += 1;
             let (file, waiting) = (granted.file, granted.request);
-            let Waiter { to, file_handle } = waiting.waiter;
+            let Waiter { way, file_handle } = waiting.waiter;
             let name = self.hosts.get(waiting.owner.host).map_or(Box::default(), |host| host.name.clone());
             self.note(waiting.owner.host);
             let (owner, range, exclusive) = (waiting.owner, waiting.range, waiting.exclusive);
             let grant = Grant { file, owner, range, exclusive, file_handle, name };
-            self.outbox.push(to, What::Grant(grant), now, GRANT_LIFE);
+            self.outbox.push(way, What::Grant(grant), now, GRANT_LIFE);
         }
         if self.outbox.is_idle() {
             return;
@@ -345,12 +358,12 @@ mod tests {
     /// A LOCK of its own, of somebody who calls itself so at this address.
     fn lock(locking: &mut Locking, last: u8, name: &str) -> bool {
         let peer = Peer::Address(([192, 0, 2, last], 700).into());
-        let client = Client::new(name.as_bytes(), Some(&peer));
+        let client = Client::new(name.as_bytes(), (Some(&peer), None));
         let Some(host) = locking.host(&client, Some(1)) else { return false };
         let offset = u64::from(locking.statistics().counts.locks) * 2;
         let range = Range::new(offset, 1).expect("a range");
         let file = FileKey { fsid: 1, object: ObjectId { fileid: 1, generation: 1 } };
-        let request = Request { file, host, svid: 1, handle: b"owner", range, exclusive: true };
+        let request = LockRequest { file, host, svid: 1, handle: b"owner", range, exclusive: true };
         locking.table.lock(&request).is_ok()
     }
 
@@ -378,7 +391,7 @@ mod tests {
         let peer = Peer::Address(([192, 0, 2, 1], 700).into());
         for number in 0..8 {
             let name = format!("host{number}");
-            assert!(locking.host(&Client::new(name.as_bytes(), Some(&peer)), None).is_some());
+            assert!(locking.host(&Client::new(name.as_bytes(), (Some(&peer), None)), None).is_some());
         }
         let taken = (0..8).filter(|number| lock(&mut locking, 1, &format!("host{number}"))).count();
         assert_eq!(taken, 4);

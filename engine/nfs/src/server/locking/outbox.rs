@@ -11,7 +11,7 @@ use stag_wire::nsm;
 use stag_wire::xdr::Reader;
 
 use crate::callout::{CallOut, CallOutId, OutCall, arguments};
-use crate::lock::{FileKey, HostId, Owner, Range, Request, has_share};
+use crate::lock::{FileKey, HostId, LockRequest, Owner, Range, has_share};
 use crate::state::KnownHost;
 
 /// Seconds to wait before the first try, the second, and so on; the last holds for all that follow.
@@ -41,13 +41,13 @@ pub(super) struct Grant {
 }
 
 impl Grant {
-    pub(super) fn request(&self) -> Request<'_> {
+    pub(super) fn request(&self) -> LockRequest<'_> {
         let (host, svid, handle) = (self.owner.host, self.owner.svid, &*self.owner.handle);
-        Request { file: self.file, host, svid, handle, range: self.range, exclusive: self.exclusive }
+        LockRequest { file: self.file, host, svid, handle, range: self.range, exclusive: self.exclusive }
     }
 
     /// Whether the request is about a lock of the same owner on the same file.
-    pub(super) fn is_of(&self, request: &Request<'_>) -> bool {
+    pub(super) fn is_of(&self, request: &LockRequest<'_>) -> bool {
         let own = self.request();
         (own.file, own.host, own.svid, own.handle)
             == (request.file, request.host, request.svid, request.handle)
@@ -76,10 +76,21 @@ pub(super) enum End {
     GivenUp,
 }
 
+/// How a host is called: at its address, and from the one of ours that it connected to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Way {
+    /// `None`: it has none.
+    pub(super) to: Option<IpAddr>,
+    /// `None`: nobody knows, and the system chooses.
+    pub(super) from: Option<IpAddr>,
+}
+
 #[derive(Debug)]
 struct Entry {
     what: What,
     to: Option<IpAddr>,
+    /// The address of ours that the host knows.
+    from: Option<IpAddr>,
     /// Tries so far.
     tries: usize,
     next: Duration,
@@ -123,8 +134,9 @@ impl Outbox {
     }
 
     /// Something to tell, beginning at once, for at most `life`. Without an address it is only kept in mind.
-    pub(super) fn push(&mut self, to: Option<IpAddr>, what: What, now: Duration, life: Duration) {
-        self.entries.push(Entry { what, to, tries: 0, next: now, deadline: now + life, call: None });
+    pub(super) fn push(&mut self, way: Way, what: What, now: Duration, life: Duration) {
+        let Way { to, from } = way;
+        self.entries.push(Entry { what, to, from, tries: 0, next: now, deadline: now + life, call: None });
         self.next = self.next.min(now);
     }
 
@@ -204,7 +216,7 @@ impl Outbox {
                     continue;
                 }
                 self.cookie = self.cookie.wrapping_add(1);
-                let Some(id) = self.out.begin(entry.what.call(to, self.cookie), now) else {
+                let Some(id) = self.out.begin(entry.what.call((to, entry.from), self.cookie), now) else {
                     // One of those under way has to end first.
                     self.next = now + FULL;
                     return;
@@ -310,9 +322,10 @@ impl Traffic {
 
 impl What {
     /// The Call that tells it.
-    fn call(&self, to: IpAddr, cookie: u32) -> OutCall {
+    fn call(&self, (to, from): (IpAddr, Option<IpAddr>), cookie: u32) -> OutCall {
         let nlm = |procedure: nlm4::Procedure, arguments| OutCall {
             to,
+            from,
             program: nlm4::PROGRAM,
             version: nlm4::VERSION,
             procedure: procedure.number(),
@@ -336,6 +349,7 @@ impl What {
             What::Message(procedure, arguments) => nlm(*procedure, arguments.clone()),
             What::Notify(_, arguments) => OutCall {
                 to,
+                from,
                 program: nsm::PROGRAM,
                 version: nsm::VERSION,
                 procedure: nsm::Procedure::Notify.number(),
@@ -445,15 +459,19 @@ mod tests {
         Some([192, 0, 2, last].into())
     }
 
+    fn way(last: u8) -> Way {
+        Way { to: to(last), from: None }
+    }
+
     #[test]
     fn one_host_does_not_keep_others_from_hearing() {
         let script = Script::default();
         let mut outbox = Outbox::new(Box::new(script.clone()));
         for svid in 0..10 {
-            outbox.push(to(1), grant(svid), seconds(1), LIFE);
+            outbox.push(way(1), grant(svid), seconds(1), LIFE);
         }
-        outbox.push(to(2), grant(99), seconds(1), LIFE);
-        outbox.push(None, grant(100), seconds(1), LIFE);
+        outbox.push(way(2), grant(99), seconds(1), LIFE);
+        outbox.push(Way::default(), grant(100), seconds(1), LIFE);
         outbox.begin_due(seconds(1));
         let count = |host| script.0.borrow().begun.iter().filter(|call| Some(call.to) == to(host)).count();
         assert_eq!((count(1), count(2)), (CALLS_PER_HOST, 1));
@@ -467,7 +485,7 @@ mod tests {
     fn what_fails_is_told_again_until_it_is_given_up() {
         let script = Script::default();
         let mut outbox = Outbox::new(Box::new(script.clone()));
-        outbox.push(to(1), grant(1), seconds(1), LIFE);
+        outbox.push(way(1), grant(1), seconds(1), LIFE);
         let mut tries = Vec::new();
         for now in 1..200 {
             let now = seconds(now);
@@ -491,8 +509,8 @@ mod tests {
     fn the_answer_to_what_was_forgotten_does_not_count() {
         let script = Script::default();
         let mut outbox = Outbox::new(Box::new(script.clone()));
-        outbox.push(to(1), grant(1), seconds(1), LIFE);
-        outbox.push(to(1), grant(2), seconds(1), LIFE);
+        outbox.push(way(1), grant(1), seconds(1), LIFE);
+        outbox.push(way(1), grant(2), seconds(1), LIFE);
         outbox.begin_due(seconds(1));
         outbox.forget(|grant| grant.owner.svid == 1);
         assert_eq!(script.0.borrow().cancelled, [CallOutId(1)]);
@@ -519,7 +537,7 @@ mod tests {
 
     fn notice(host: u8) -> What {
         let address = to(host).expect("an address");
-        What::Notify(KnownHost { address, name: Box::default() }, Vec::new())
+        What::Notify(KnownHost { address, local: None, name: Box::default() }, Vec::new())
     }
 
     /// After a restart many hosts are told, and many of them may be gone: a lock that is released meanwhile is granted at
@@ -529,15 +547,15 @@ mod tests {
         let script = silent(16);
         let mut outbox = Outbox::new(Box::new(script.clone()));
         for _ in 0..9 {
-            outbox.push(to(200), notice(200), seconds(1), LIFE);
+            outbox.push(way(200), notice(200), seconds(1), LIFE);
         }
         for host in 1..100 {
-            outbox.push(to(host), notice(host), seconds(1), LIFE);
+            outbox.push(way(host), notice(host), seconds(1), LIFE);
         }
         outbox.begin_due(seconds(1));
         assert_eq!((script.under_way(), begun_to(&script, 200)), (NOTICES_AT_ONCE, 1));
         for host in [1, 150, 200] {
-            outbox.push(to(host), grant(host.into()), seconds(2), LIFE);
+            outbox.push(way(host), grant(host.into()), seconds(2), LIFE);
             let before = begun_to(&script, host);
             outbox.begin_due(seconds(2));
             assert_eq!(begun_to(&script, host), before + 1, "{host}");
@@ -558,7 +576,7 @@ mod tests {
         let mut outbox = Outbox::new(Box::new(script.clone()));
         for host in 1..=8 {
             for svid in 0..10 {
-                outbox.push(to(host), grant(svid), seconds(1), LIFE);
+                outbox.push(way(host), grant(svid), seconds(1), LIFE);
             }
         }
         outbox.begin_due(seconds(1));
@@ -572,7 +590,7 @@ mod tests {
         }
         // Of each of the eight one at most is under way, however many are due.
         assert!((1..=8).contains(&script.under_way()), "{}", script.under_way());
-        outbox.push(to(9), grant(1), now, LIFE);
+        outbox.push(way(9), grant(1), now, LIFE);
         outbox.begin_due(now);
         assert_eq!(begun_to(&script, 9), 1);
     }
