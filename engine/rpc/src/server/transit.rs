@@ -67,6 +67,8 @@ struct OwnerAccount {
     connections: u32,
     held: usize,
     unanswered: usize,
+    /// Records on byte streams that have begun and not ended.
+    records: usize,
 }
 
 /// What all connections hold of the memory for transit, by owner. One entry for each owner that has a connection, so the
@@ -87,7 +89,7 @@ impl TransitAccounts {
     pub(crate) fn open(&mut self, peer: Option<&Peer>) -> TransitShare {
         let owner = owner(peer);
         let place = *self.places.entry(owner).or_insert_with(|| {
-            let account = OwnerAccount { owner, connections: 0, held: 0, unanswered: 0 };
+            let account = OwnerAccount { owner, connections: 0, held: 0, unanswered: 0, records: 0 };
             match self.vacant.pop() {
                 Some(place) => {
                     self.accounts[place as usize] = account;
@@ -122,7 +124,11 @@ impl TransitAccounts {
         share.replies = 0;
         account.connections -= 1;
         if account.connections == 0 {
-            debug_assert_eq!((account.held, account.unanswered), (0, 0), "counted for nobody");
+            debug_assert_eq!(
+                (account.held, account.unanswered, account.records),
+                (0, 0, 0),
+                "counted for nobody"
+            );
             self.places.remove(&account.owner);
             self.vacant.push(share.owner);
         }
@@ -176,6 +182,24 @@ impl TransitAccounts {
     pub(crate) fn may_ask(&self, share: &TransitShare, pool: &Pool, pages: usize) -> bool {
         let left = (pool.transit() / ASKED_SHARE).saturating_sub(self.unanswered);
         self.accounts[share.owner as usize].unanswered + pages <= left
+    }
+
+    /// The place of the account of a share's owner, if so many records of its byte streams have begun and not ended, or more.
+    #[inline]
+    pub(crate) fn has_begun(&self, share: &TransitShare, records: usize) -> Option<u32> {
+        (self.accounts[share.owner as usize].records >= records).then_some(share.owner)
+    }
+
+    /// A record on a byte stream has begun.
+    #[inline]
+    pub(crate) fn begin(&mut self, share: &TransitShare) {
+        self.accounts[share.owner as usize].records += 1;
+    }
+
+    /// A record on a byte stream is over, whether all of it came or not.
+    #[inline]
+    pub(crate) fn end(&mut self, share: &TransitShare) {
+        self.accounts[share.owner as usize].records -= 1;
     }
 
     /// Counts `pages` more for a share.

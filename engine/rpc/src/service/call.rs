@@ -59,7 +59,8 @@ pub struct Call<'a> {
     pub caller: Caller<'a>,
     /// Who is at the other end of the connection, when the fabric knows.
     pub peer: Option<&'a Peer>,
-    /// This machine's address that the client connected to, over TCP. It knows this server by that address.
+    /// This machine's address that the client connected to, over TCP. It knows this server by that address. A Call that was
+    /// carried from another reactor does not have it.
     pub local: Option<&'a IpAddr>,
     /// When this pass of the reactor began.
     pub now: Duration,

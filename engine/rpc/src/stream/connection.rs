@@ -1,6 +1,7 @@
 //! One byte stream: its Calls in, its Replies out.
 
 mod deadlines;
+mod resuming;
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read};
 use std::net::{IpAddr, TcpStream};
@@ -316,6 +317,9 @@ impl Connection {
         if self.stalled || self.ended {
             return Ok(());
         }
+        if !self.may_begin(core, shared) {
+            return Ok(());
+        }
         if shared.staging.is_none() && core.pools.payload.transit_free() > 0 {
             shared.staging = core.pools.payload.take_up_to(super::STAGING_LEN);
         }
@@ -354,30 +358,6 @@ impl Connection {
         let end = count - placed;
         let result = self.process(core, services, shared, &staging[..end]);
         self.settle(core, shared, staging, end, result)
-    }
-
-    /// Goes on with what waited.
-    pub(super) fn resume<P, S: Services>(
-        &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        shared: &mut Shared,
-    ) -> Result<(), Ending> {
-        let result = match self.backlog.take() {
-            None => self.process(core, services, shared, &[]).1,
-            Some(Backlog { buf, at, end }) => {
-                let pages = transit::pages(&core.pools.payload, buf.capacity());
-                core.transit.give(&mut self.share, pages);
-                let (used, result) = self.process(core, services, shared, &buf[at..end]);
-                self.settle(core, shared, buf, end, (at + used, result))
-            }
-        };
-        if !self.stalled {
-            // The time that it waited for us is not the peer's.
-            self.incoming.started = self.incoming.started.map(|_| core.now);
-            self.active = core.now;
-        }
-        result
     }
 
     /// Keeps what was received and not used, in as little memory as it takes.
@@ -593,7 +573,13 @@ impl Connection {
         items: &mut [Placed],
     ) -> Result<bool, Ending> {
         let slot = self.later_slot();
-        let origin = Origin { connection: self.id, slot, peer: Some(&self.peer), local: self.local.as_ref(), now: core.now };
+        let origin = Origin {
+            connection: self.id,
+            slot,
+            peer: Some(&self.peer),
+            local: self.local.as_ref(),
+            now: core.now,
+        };
         let Some(destination) = destination(core, services, run, &origin) else { return Ok(false) };
         let xid = run.header.xid;
         if destination == Destination::All && run.procedure.has_eligible_items() {

@@ -193,7 +193,7 @@ impl Incoming {
                 let is_first = self.head.is_empty();
                 // An item begins in the first page, or nowhere.
                 self.located |= !is_first;
-                let page = match means.take(is_first) {
+                let page = match if is_first { means.take_first() } else { means.take() } {
                     Ok(page) => page,
                     Err(short) => {
                         self.starved.get_or_insert(means.now);
@@ -346,6 +346,18 @@ impl Incoming {
         }
     }
 
+    /// Between two records: whether the next may begin. If not, it waits.
+    pub(super) fn may_begin(&mut self, means: &Means<'_>) -> bool {
+        if self.started.is_some() {
+            return true;
+        }
+        self.waits = match means.check_first() {
+            Ok(()) => None,
+            Err(short) => Some((self.waits.map_or(means.now, |(since, _)| since), short)),
+        };
+        self.waits.is_none()
+    }
+
     /// Whether what was found of the record waits for memory.
     pub(super) fn is_waiting(&self) -> bool {
         self.wanted.is_some() || self.item.as_ref().is_some_and(Item::is_short)
@@ -365,6 +377,9 @@ impl Incoming {
 
     /// Lets go of the record: it was executed, or its connection is over.
     pub(super) fn clear(&mut self, means: &mut Means<'_>) {
+        if !self.head.is_empty() {
+            means.give_first();
+        }
         means.give(self.head.len());
         self.head.clear();
         if let Some(item) = self.item.take() {

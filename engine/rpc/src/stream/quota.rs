@@ -5,7 +5,7 @@ use std::time::Duration;
 use stag_memory::{Buf, Pool};
 
 use super::incoming::Short;
-use crate::server::transit::{Obstacle, TransitAccounts, TransitShare};
+use crate::server::transit::{Obstacle, TransitAccounts, TransitShare, reserve};
 
 /// The account of one engine.
 #[derive(Debug)]
@@ -55,17 +55,47 @@ pub(super) struct Means<'a> {
 }
 
 impl Means<'_> {
-    /// Takes an empty page. The first of a record is taken whatever the limit, so that a Call without bulk data waits
-    /// for none that has some. [`Means::give`] it back.
+    /// Takes the empty first page of a record. It may come out of the reserve, so that a Call without bulk data waits for none that
+    /// has some; but of the reserve an address gets no more than it leaves free, so that records which never end do not use it
+    /// up. [`Means::give_first`] ends that.
     #[inline]
-    pub(super) fn take(&mut self, is_first: bool) -> Result<Buf, Short> {
-        if is_first {
-            if self.pool.transit_free() == 0 {
-                return Err(Short { owner: None });
-            }
-        } else {
-            self.check(1)?;
+    pub(super) fn take_first(&mut self) -> Result<Buf, Short> {
+        if self.pool.transit_free() == 0 {
+            return Err(Short { owner: None });
         }
+        self.check_first()?;
+        let buf = self.take_page()?;
+        self.accounts.begin(self.share);
+        Ok(buf)
+    }
+
+    /// Whether the address has its part of the reserve already: then not even the first octets of a record are received.
+    #[inline]
+    pub(super) fn check_first(&self) -> Result<(), Short> {
+        let free = self.pool.transit_free();
+        if free > reserve(self.pool) {
+            return Ok(());
+        }
+        match self.accounts.has_begun(self.share, free.max(1)) {
+            Some(owner) => Err(Short { owner: Some(owner) }),
+            None => Ok(()),
+        }
+    }
+
+    /// The record whose first page was taken is over. The page itself is counted as all others are: [`Means::give`].
+    #[inline]
+    pub(super) fn give_first(&mut self) {
+        self.accounts.end(self.share);
+    }
+
+    /// Takes an empty page that is not the first of its record. [`Means::give`] it back.
+    #[inline]
+    pub(super) fn take(&mut self) -> Result<Buf, Short> {
+        self.check(1)?;
+        self.take_page()
+    }
+
+    fn take_page(&mut self) -> Result<Buf, Short> {
         let mut buf = self.pool.take().ok_or(Short { owner: None })?;
         buf.set_len(0);
         self.hold(1);

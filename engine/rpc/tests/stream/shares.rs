@@ -5,7 +5,7 @@ use std::time::Duration;
 use stag_rpc::EngineConfig;
 
 use crate::peer::{Peer, Server, call, config, record, results};
-use crate::support::program::{FILL, PUT_ONE, pattern, sum};
+use crate::support::program::{ECHO, FILL, PUT_ONE, pattern, sum};
 use crate::support::words;
 
 /// Pages of the server's payload memory.
@@ -69,6 +69,32 @@ fn records_that_are_never_ended_are_their_addresss() {
         drop(silent);
         server.close();
     }
+}
+
+/// The first octets of a record get a page from what bulk data leaves: one address cannot take all of that by records that it
+/// begins and never ends.
+#[test]
+fn records_that_only_begin_leave_room_for_those_of_others() {
+    // Less than a page for each connection.
+    const FEW_PAGES: usize = 128;
+    let config = EngineConfig { streams_max: 256, ..config() };
+    let mut server = Server::with(config, FEW_PAGES * 4096);
+    let mut silent: Vec<Peer> = (0..200).map(|_| server.connect_from([127, 0, 0, 2])).collect();
+    let octets = record(&call(1, ECHO, |writer| writer.opaque(b"never ended")));
+    for peer in &mut silent {
+        write_some(&mut server, peer, &octets[..20]);
+    }
+    let begun = server.now;
+    for _ in 0..3 {
+        let mut honest = server.connect();
+        let reply = server.exchange(&mut honest, &record(&call(2, ECHO, |writer| writer.opaque(b"short"))));
+        assert_eq!(results(&reply, 2), [&5u32.to_be_bytes()[..], b"short\0\0\0"].concat());
+    }
+    let took = server.now - begun;
+    assert!(took < Duration::from_millis(90), "it took {took:?}: somebody had to be ended for it");
+    assert_eq!(server.statistics().stream_timeouts, 0);
+    drop(silent);
+    server.close();
 }
 
 #[test]

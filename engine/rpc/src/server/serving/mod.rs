@@ -410,7 +410,8 @@ impl Serving {
             return self.refuse(core, id, call.id, Refused::Ineligible);
         }
         let mut terms = Terms::of(run);
-        let origin = Origin { connection: id, slot: call.id.index() as u32, peer, local: None, now: core.now };
+        let origin =
+            Origin { connection: id, slot: call.id.index() as u32, peer, local: None, now: core.now };
         if core.carrier.is_some()
             && let Some(destination) = destination(core, services, run, &origin)
         {

@@ -1,0 +1,42 @@
+//! What waited for memory, or for Replies to leave, goes on.
+
+use super::{Backlog, Connection, Ending, Shared, means};
+use crate::server::transit;
+use crate::service::Services;
+use crate::state::Core;
+
+impl Connection {
+    /// Whether the next record may begin, or one has. If not, its octets stay where they are: to keep them would take memory, too.
+    pub(super) fn may_begin<P>(&mut self, core: &mut Core<P>, shared: &mut Shared) -> bool {
+        let may = self.incoming.may_begin(&means(core, &mut self.share, shared));
+        if !may {
+            (self.stalled, self.is_short) = (true, true);
+        }
+        may
+    }
+
+    /// Goes on with what waited.
+    pub(in crate::stream) fn resume<P, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        shared: &mut Shared,
+    ) -> Result<(), Ending> {
+        let result = match self.backlog.take() {
+            None if !self.may_begin(core, shared) => return Ok(()),
+            None => self.process(core, services, shared, &[]).1,
+            Some(Backlog { buf, at, end }) => {
+                let pages = transit::pages(&core.pools.payload, buf.capacity());
+                core.transit.give(&mut self.share, pages);
+                let (used, result) = self.process(core, services, shared, &buf[at..end]);
+                self.settle(core, shared, buf, end, (at + used, result))
+            }
+        };
+        if !self.stalled {
+            // The time that it waited for us is not the peer's.
+            self.incoming.started = self.incoming.started.map(|_| core.now);
+            self.active = core.now;
+        }
+        result
+    }
+}
