@@ -27,6 +27,7 @@ use crate::server::client_log::{Withheld, printable};
 use crate::server::doomed::{DoomedCalls, xid_of};
 use crate::server::draft::Draft;
 use crate::server::duplicates::Duplicates;
+use crate::server::spares::Spares;
 use crate::server::transit::TransitAccounts;
 use crate::service::Services;
 use crate::service::deferred::Deferrals;
@@ -185,8 +186,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 now: Duration::ZERO,
                 completed: VecDeque::with_capacity(calls),
                 events: VecDeque::with_capacity(8),
-                drafts: Vec::with_capacity(calls),
-                pulls: Vec::with_capacity(calls),
+                drafts: Spares::with_capacity(calls),
+                pulls: Spares::with_capacity(calls),
                 receives_sure: receives_sure(&config),
                 receives_shared: 0,
                 serving_count: 0,

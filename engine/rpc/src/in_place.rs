@@ -24,6 +24,7 @@ use crate::pools::Pools;
 use crate::server::doomed::DoomedCalls;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::serving::Serving;
+use crate::server::spares::Reused;
 use crate::service::deferred::Deferrals;
 use crate::service::dispatch::{Origin, Route, Terms, route};
 use crate::service::reply::{Reply, Room, Space};

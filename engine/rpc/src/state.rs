@@ -13,6 +13,7 @@ use crate::server::doomed::DoomedCalls;
 use crate::server::draft::Draft;
 use crate::server::duplicates::Duplicates;
 use crate::server::pulling::{Pressure, Pull};
+use crate::server::spares::Spares;
 use crate::server::transit::TransitAccounts;
 use crate::service::deferred::Deferrals;
 use crate::statistics::Statistics;
@@ -43,12 +44,8 @@ pub(crate) struct Core<P> {
     pub(crate) now: Duration,
     pub(crate) completed: VecDeque<CompletedCall>,
     pub(crate) events: VecDeque<ConnectionEvent>,
-    /// Kept for reuse, so that the steady state allocates nothing. Boxed, because they move from here to a
-    /// Call and back.
-    #[allow(clippy::vec_box, reason = "the box moves, not what is in it")]
-    pub(crate) drafts: Vec<Box<Draft>>,
-    #[allow(clippy::vec_box, reason = "the box moves, not what is in it")]
-    pub(crate) pulls: Vec<Box<Pull>>,
+    pub(crate) drafts: Spares<Draft>,
+    pub(crate) pulls: Spares<Pull>,
     /// Receives that every serving connection is sure of; see [`receives_sure`].
     pub(crate) receives_sure: u32,
     /// Receives that serving connections hold, posted or with a Call in process, beyond those that each is sure of.
@@ -95,18 +92,16 @@ impl<P> Core<P> {
 
     #[inline]
     pub(crate) fn draft(&mut self) -> Box<Draft> {
-        self.drafts.pop().unwrap_or_else(|| Box::new(Draft::new()))
+        self.drafts.take()
     }
 
     #[inline]
-    pub(crate) fn put_draft(&mut self, mut draft: Box<Draft>) {
-        draft.clear();
-        self.drafts.push(draft);
+    pub(crate) fn put_draft(&mut self, draft: Box<Draft>) {
+        self.drafts.put(draft);
     }
 
-    pub(crate) fn put_pull(&mut self, mut pull: Box<Pull>) {
-        pull.clear();
-        self.pulls.push(pull);
+    pub(crate) fn put_pull(&mut self, pull: Box<Pull>) {
+        self.pulls.put(pull);
     }
 
     /// Whether there are hardly enough message buffers to answer what is begun: nothing more is begun then.

@@ -2,6 +2,8 @@
 
 use stag_memory::{Buf, Pool, Shared};
 
+use crate::server::spares::Reused;
+
 /// One DDP-eligible result in a Draft.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
@@ -125,20 +127,6 @@ impl Draft {
         true
     }
 
-    /// Forgets everything; buffers go back to their pools.
-    // Always inline: for most Replies it has little to forget, and sees that.
-    #[inline(always)]
-    pub(crate) fn clear(&mut self) {
-        self.send = None;
-        self.header_len = 0;
-        self.forget_results();
-        self.writes.clear();
-        self.next_write = 0;
-        self.id = 0;
-        self.pages = 0;
-        self.invalidate = None;
-    }
-
     /// Whether its Send is to be signaled: what it holds is counted until then, or we are stopping.
     #[inline]
     pub(crate) fn is_signaled(&self, is_stopping: bool) -> bool {
@@ -200,6 +188,34 @@ impl Draft {
         self.items.clear();
         self.pieces.clear();
         self.verdict = Verdict::Empty;
+    }
+}
+
+impl Default for Draft {
+    fn default() -> Draft {
+        Draft::new()
+    }
+}
+
+impl Reused for Draft {
+    /// Forgets everything; buffers go back to their pools.
+    // Always inline: for most Replies it has little to forget, and sees that.
+    #[inline(always)]
+    fn clear(&mut self) {
+        self.send = None;
+        self.header_len = 0;
+        self.forget_results();
+        self.writes.clear();
+        self.next_write = 0;
+        self.id = 0;
+        self.pages = 0;
+        self.invalidate = None;
+    }
+
+    #[inline(always)]
+    fn has_grown(&self) -> bool {
+        let Draft { long, pieces, writes, .. } = self;
+        pieces.capacity() > PIECES_USUAL || writes.capacity() > PIECES_USUAL || long.capacity() > ITEMS_USUAL
     }
 }
 

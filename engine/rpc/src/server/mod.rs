@@ -7,7 +7,7 @@
 //! `serving/` is the server half of a connection: it drives the Responder of `stag-proto`. What a Call's chunks bring in is
 //! in `pulling.rs` (the plan) and `serving/pulls.rs` (who waits for memory or room), what its Reply sends out in `draft.rs` and
 //! `pushing.rs`. `duplicates.rs` (over `kept.rs`) and `doomed.rs` are for Calls that come again, `transit.rs` shares the memory
-//! that payload passes through, `usage.rs` and `progress.rs` watch a peer, `client_log.rs` tells of it.
+//! that payload passes through, `spares.rs` keeps what Calls use in turn, `usage.rs` and `progress.rs` watch a peer, `client_log.rs` tells of it.
 
 pub(crate) mod admission;
 pub(crate) mod client_log;
@@ -20,5 +20,6 @@ pub(crate) mod progress;
 pub(crate) mod pulling;
 pub(crate) mod pushing;
 pub(crate) mod serving;
+pub(crate) mod spares;
 pub(crate) mod transit;
 pub(crate) mod usage;

@@ -12,6 +12,7 @@ use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
 use crate::server::pushing::Posted;
+use crate::server::spares::Reused;
 use crate::server::transit::{self, TransitShare};
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::Route;
@@ -119,13 +120,12 @@ pub(crate) struct Pull {
 /// Where a list begins to grow.
 const LIST_LEN: usize = 4;
 
-impl Pull {
-    /// Octets of heap of one whose memory is in a few pieces. Each further piece is a page or more of payload.
-    pub(crate) const FOOTPRINT: usize =
-        size_of::<Pull>() + LIST_LEN * (size_of::<Buf>() + size_of::<Placed>() + size_of::<Incoming>());
+/// Pieces that most Calls have at most.
+const PIECES_USUAL: usize = 16;
 
+impl Reused for Pull {
     /// Forgets everything; buffers go back to their pools.
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
         debug_assert_eq!(self.held, 0, "what was counted is still counted");
         self.long.clear();
         self.items.clear();
@@ -137,6 +137,16 @@ impl Pull {
         (self.is_windowed, self.is_unordered) = (false, false);
         self.due = None;
     }
+
+    fn has_grown(&self) -> bool {
+        self.long.capacity().max(self.items.capacity()).max(self.incoming.capacity()) > PIECES_USUAL
+    }
+}
+
+impl Pull {
+    /// Octets of heap of one whose memory is in a few pieces. Each further piece is a page or more of payload.
+    pub(crate) const FOOTPRINT: usize =
+        size_of::<Pull>() + LIST_LEN * (size_of::<Buf>() + size_of::<Placed>() + size_of::<Incoming>());
 
     /// Whether its peer has not let it be read in time.
     pub(crate) fn is_overdue(&self, now: Duration) -> bool {

@@ -129,7 +129,7 @@ impl Serving {
         items[0].pieces.push(buf);
         let ran = self.run(core, services, arrived, routed, &mut items);
         if matches!(ran, Ok(Ran::Later(_))) {
-            let mut pull = core.pulls.pop().unwrap_or_default();
+            let mut pull = core.pulls.take();
             pull.items.extend(items);
             pull.held = pages;
             return Ok((ran?, Some(pull)));
@@ -152,7 +152,7 @@ impl Serving {
             return Err(fault("a Call that just came is not in process"));
         };
         let xid = call.xid();
-        let mut pull = core.pulls.pop().unwrap_or_default();
+        let mut pull = core.pulls.take();
         match call.payload {
             Payload::Long(len) => plan_long(core, &mut pull, len),
             Payload::Inline(_) => plan_chunks(core, &mut pull, &call),
