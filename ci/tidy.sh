@@ -55,6 +55,34 @@ offend "a skip that nobody counts: call stag_testing::skipped" < <(rust | grep -
 offend "a seed from the process id: take random numbers" < <(rust | xargs grep -nE '(\b(xid|stamp|seed)\b|Engine::new\().*process::id\(')
 offend "a test that is switched off" < <(rust | xargs grep -nE '#\[ignore')
 
+# A public type's name says what it is without its path, so it stands once in the workspace. These stand more often, and why:
+# both ends of one protocol, told apart by the module (proto's requester and responder), and what an engine makes of them (rpc)
+twice='Call CallId Config Dropped Failure Form Memory Misuse Outcome Payload Received Refused Reply Side'
+# words of the protocols, in the module of each protocol (wire), and as a capture shows them (dump)
+twice+=' Entries Error Event Exports Fabric Frame Header Mark Operation Packet Part Procedure ReadRequest Reader Segment Step Target Terminate'
+twice+=' Violation'
+# words of a layer, whose users name another layer's hardly ever: a user of the file system and of the network; memory, cores, files
+twice+=' Caller Completion Export Finding Finished Handle Limits Node Shape Statistics'
+# a flag's value, beside what it chooses
+twice+=' CongestionControl'
+offend "a public type of a name that is taken: find another, or say in ci/tidy.sh why not" < <(
+    files -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*' -not -path '*/benches/*' -not -path './engine/fuzz/*' |
+        xargs grep -nE '^\s*pub (struct|enum|trait|union|type) [A-Za-z0-9_]+' | sort | awk -v known=" $twice " '
+            {
+                split($0, part, ":")
+                match($0, /pub (struct|enum|trait|union|type) [A-Za-z0-9_]+/)
+                split(substr($0, RSTART, RLENGTH), words, " ")
+                name = words[3]
+                places[name] = places[name] " " part[1] ":" part[2]
+                count[name]++
+            }
+            END {
+                for (name in count) if (count[name] > 1 && !index(known, " " name " ")) print name ":" places[name]
+                n = split(known, listed, " ")
+                for (i = 1; i <= n; i++) if (count[listed[i]] < 2) print listed[i] " stands once: take it off the list"
+            }'
+)
+
 # An exception from a lint says why: reason = "...", or a comment beside it or above it.
 offend "a lint is allowed without a reason" < <(
     rust | xargs awk '

@@ -33,7 +33,7 @@ use stag::runtime::Clock;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::remote::session::{Session, Task, Tasks, run};
-use crate::remote::{Node, Remote};
+use crate::remote::{Remote, RemoteNode};
 use crate::url::Place;
 use found::{Found, Kind};
 use report::{Copied, Progress};
@@ -123,7 +123,7 @@ fn connect(place: &Place, tasks: &Rc<Tasks>, known: Option<(&Place, &End)>) -> R
 }
 
 /// What is at a place, if anything; whether a symbolic link of this machine is followed is said.
-fn look(place: &Place, end: &mut End, follow: bool) -> Result<(Option<Found>, Option<Node>), Failure> {
+fn look(place: &Place, end: &mut End, follow: bool) -> Result<(Option<Found>, Option<RemoteNode>), Failure> {
     match (place, end) {
         (Place::Local(path), _) => {
             Ok((Found::local(path, follow).map_err(|error| local(path, &error))?, None))

@@ -107,14 +107,14 @@ pub type Handle = Vec<u8>;
 
 /// A file of the server.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct RemoteNode {
     /// The server's name for it.
     pub handle: Handle,
     /// What it is.
     pub attributes: Attributes,
 }
 
-impl Node {
+impl RemoteNode {
     /// Whether it is a folder.
     #[must_use]
     pub fn is_folder(&self) -> bool {
@@ -124,11 +124,11 @@ impl Node {
 
 /// A file in a listing.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct RemoteEntry {
     /// Its name: a single one, neither `.` nor `..`.
     pub name: OsString,
     /// The file.
-    pub node: Node,
+    pub node: RemoteNode,
 }
 
 /// A connection to a server.
@@ -199,7 +199,7 @@ impl Remote {
     }
 
     /// Finds the file at these names, the first of which are an export's.
-    pub fn find(&mut self, names: &[OsString]) -> Result<Node, RemoteError> {
+    pub fn find(&mut self, names: &[OsString]) -> Result<RemoteNode, RemoteError> {
         let (mut handle, depth) = self.root(names)?;
         let mut attributes = None;
         for name in &names[depth..] {
@@ -210,7 +210,7 @@ impl Remote {
             Some(attributes) => attributes,
             None => self.attributes(&handle)?,
         };
-        Ok(Node { handle, attributes })
+        Ok(RemoteNode { handle, attributes })
     }
 
     /// The handle of the export that these names lead into, and how many of them are the export's.
@@ -289,7 +289,7 @@ impl Remote {
     }
 
     /// The file of that name in a folder.
-    pub fn child(&mut self, folder: &Handle, name: &OsStr) -> Result<Node, RemoteError> {
+    pub fn child(&mut self, folder: &Handle, name: &OsStr) -> Result<RemoteNode, RemoteError> {
         let arguments = LookupArguments { what: place(folder, name) };
         let finished = self.link.call(&arguments)?;
         let ok = answer(finished.reply::<LookupArguments<'_>>())?;
@@ -297,7 +297,7 @@ impl Remote {
     }
 
     /// Lists a folder, without `.` and `..`, in the server's order.
-    pub fn list(&mut self, folder: &Handle) -> Result<Vec<Entry>, RemoteError> {
+    pub fn list(&mut self, folder: &Handle) -> Result<Vec<RemoteEntry>, RemoteError> {
         let mut listed = Vec::new();
         let (mut cookie, mut verifier) = (0, [0; VERIFIER_LEN]);
         loop {
@@ -315,7 +315,7 @@ impl Remote {
                     Some(handle) => self.node(handle.0.to_vec(), entry.attributes)?,
                     None => self.child(folder, name)?,
                 };
-                listed.push(Entry { name: name.to_owned(), node });
+                listed.push(RemoteEntry { name: name.to_owned(), node });
             }
             if ok.eof {
                 return Ok(listed);
@@ -337,7 +337,7 @@ impl Remote {
     }
 
     /// Makes an empty file, or empties the one that is there.
-    pub fn create(&mut self, folder: &Handle, name: &OsStr, mode: u32) -> Result<Node, RemoteError> {
+    pub fn create(&mut self, folder: &Handle, name: &OsStr, mode: u32) -> Result<RemoteNode, RemoteError> {
         let set = SetAttributes { size: Some(0), ..with_mode(mode) };
         let arguments = CreateArguments { place: place(folder, name), how: CreateHow::Unchecked(set) };
         let finished = self.link.call(&arguments)?;
@@ -345,14 +345,24 @@ impl Remote {
     }
 
     /// Makes a folder.
-    pub fn make_folder(&mut self, folder: &Handle, name: &OsStr, mode: u32) -> Result<Node, RemoteError> {
+    pub fn make_folder(
+        &mut self,
+        folder: &Handle,
+        name: &OsStr,
+        mode: u32,
+    ) -> Result<RemoteNode, RemoteError> {
         let arguments = MkdirArguments { place: place(folder, name), attributes: with_mode(mode) };
         let finished = self.link.call(&arguments)?;
         self.made(finished.reply::<MkdirArguments<'_>>(), folder, name)
     }
 
     /// Makes a symbolic link that holds `target`.
-    pub fn make_link(&mut self, folder: &Handle, name: &OsStr, target: &[u8]) -> Result<Node, RemoteError> {
+    pub fn make_link(
+        &mut self,
+        folder: &Handle,
+        name: &OsStr,
+        target: &[u8],
+    ) -> Result<RemoteNode, RemoteError> {
         let (place, attributes) = (place(folder, name), with_mode(0o777));
         let arguments = SymlinkArguments { place, attributes, path: Path(Item::Inline(target)) };
         let finished = self.link.call(&arguments)?;
@@ -398,12 +408,12 @@ impl Remote {
         answer(finished.reply::<FsstatArguments<'_>>())
     }
 
-    fn node(&mut self, handle: Handle, attributes: PostOpAttributes) -> Result<Node, RemoteError> {
+    fn node(&mut self, handle: Handle, attributes: PostOpAttributes) -> Result<RemoteNode, RemoteError> {
         let attributes = match attributes {
             Some(attributes) => attributes,
             None => self.attributes(&handle)?,
         };
-        Ok(Node { handle, attributes })
+        Ok(RemoteNode { handle, attributes })
     }
 
     /// The object that a CREATE, MKDIR or SYMLINK made: a server need not tell its handle.
@@ -412,7 +422,7 @@ impl Remote {
         reply: Result<CreateReply<'_>, ClientError>,
         folder: &Handle,
         name: &OsStr,
-    ) -> Result<Node, RemoteError> {
+    ) -> Result<RemoteNode, RemoteError> {
         let ok = answer(reply)?;
         match ok.object {
             Some(handle) => self.node(handle.0.to_vec(), ok.attributes),

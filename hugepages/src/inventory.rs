@@ -34,7 +34,7 @@ pub struct Node {
 
 /// Hugepages of one size on the whole machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pages {
+pub struct PageCounts {
     /// Bytes of one.
     pub page_len: u64,
     /// How many the kernel holds.
@@ -89,7 +89,7 @@ pub struct Inventory {
     /// NUMA nodes, by number. Empty on a kernel without NUMA.
     pub nodes: Vec<Node>,
     /// The whole machine, by size, the smallest first. Empty on a kernel without hugepages.
-    pub pages: Vec<Pages>,
+    pub pages: Vec<PageCounts>,
     /// The settings of transparent hugepages.
     pub transparent: Transparent,
     /// The limit of locked memory, if it is known.
@@ -106,7 +106,7 @@ impl Inventory {
         Inventory {
             nodes: nodes(root),
             pages: sizes(&root.join("sys/kernel/mm/hugepages"))
-                .map(|(page_len, dir)| Pages {
+                .map(|(page_len, dir)| PageCounts {
                     page_len,
                     total: number(&dir.join("nr_hugepages")).unwrap_or(0),
                     free: number(&dir.join("free_hugepages")).unwrap_or(0),
@@ -254,7 +254,7 @@ impl fmt::Display for Inventory {
             }
         }
         for pages in &self.pages {
-            let Pages { page_len, total, free, reserved, surplus, overcommit } = *pages;
+            let PageCounts { page_len, total, free, reserved, surplus, overcommit } = *pages;
             let len = Bytes(page_len);
             write!(f, "{:8}{len:>8}{total:>9}{free:>9}{reserved:>10}{surplus:>9}", "all")?;
             if overcommit > 0 {

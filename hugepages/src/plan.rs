@@ -29,7 +29,7 @@ impl fmt::Display for Write {
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum PlanError {
+pub enum HugePagePlanError {
     /// Not a size of reserved pages, or not of this machine.
     #[error("{page}: this machine cannot reserve them; it has {sizes}")]
     Size {
@@ -117,7 +117,7 @@ impl Plan {
         page: PageSize,
         count: u64,
         node: Option<u32>,
-    ) -> Result<Plan, PlanError> {
+    ) -> Result<Plan, HugePagePlanError> {
         check(inventory, Some(page), node)?;
         let mut plan = Plan::default();
         for place in places(inventory, Some(page), node) {
@@ -129,7 +129,7 @@ impl Plan {
             if let (Some(node), Some(memory)) = (place.node, place.memory_total)
                 && count.saturating_mul(place.page_len) > memory
             {
-                return Err(PlanError::Memory { node, count, page_len: place.page_len, memory });
+                return Err(HugePagePlanError::Memory { node, count, page_len: place.page_len, memory });
             }
             if let Some(free) = place.memory_free.filter(|&free| free < bytes) {
                 let (more, free) = (Bytes(bytes), Bytes(free));
@@ -153,7 +153,7 @@ impl Plan {
         inventory: &Inventory,
         page: Option<PageSize>,
         node: Option<u32>,
-    ) -> Result<Plan, PlanError> {
+    ) -> Result<Plan, HugePagePlanError> {
         check(inventory, page, node)?;
         let mut plan = Plan::default();
         for place in places(inventory, page, node).filter(|place| place.total > 0) {
@@ -243,14 +243,14 @@ fn places(inventory: &Inventory, page: Option<PageSize>, node: Option<u32>) -> i
     places.into_iter().filter(move |place| page.is_none_or(|page| page.bytes() as u64 == place.page_len))
 }
 
-fn check(inventory: &Inventory, page: Option<PageSize>, node: Option<u32>) -> Result<(), PlanError> {
+fn check(inventory: &Inventory, page: Option<PageSize>, node: Option<u32>) -> Result<(), HugePagePlanError> {
     if let Some(page) = page {
         let is_there = inventory.pages.iter().any(|pages| pages.page_len == page.bytes() as u64);
         if !page.is_reserved() || !is_there {
             let sizes: Vec<_> =
                 inventory.pages.iter().map(|pages| Bytes(pages.page_len).to_string()).collect();
             let sizes = if sizes.is_empty() { "none".to_owned() } else { sizes.join(" and ") };
-            return Err(PlanError::Size { page, sizes });
+            return Err(HugePagePlanError::Size { page, sizes });
         }
     }
     if let Some(node) = node
@@ -258,7 +258,7 @@ fn check(inventory: &Inventory, page: Option<PageSize>, node: Option<u32>) -> Re
     {
         let nodes: Vec<_> = inventory.nodes.iter().map(|node| format!("node {}", node.id)).collect();
         let nodes = if nodes.is_empty() { "no NUMA nodes".to_owned() } else { nodes.join(", ") };
-        return Err(PlanError::Node { node, nodes });
+        return Err(HugePagePlanError::Node { node, nodes });
     }
     Ok(())
 }

@@ -118,7 +118,7 @@ impl Hugepages {
 fn show(inventory: &Inventory, out: &mut Output) -> Result<(), Failure> {
     out.line(inventory.to_string().trim_end())?;
     for pages in &inventory.pages {
-        let &stag::hugepages::Pages { page_len, total, free, surplus, .. } = pages;
+        let &stag::hugepages::PageCounts { page_len, total, free, surplus, .. } = pages;
         out.object(&Shown { node: None, page_bytes: page_len, total, free, surplus })?;
     }
     for node in &inventory.nodes {

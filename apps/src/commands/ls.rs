@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::attributes::{Described, long, printable};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::remote::{Entry, Remote};
+use crate::remote::{Remote, RemoteEntry};
 use crate::url::Url;
 
 /// Lists a folder, or the exports of a server
@@ -41,10 +41,10 @@ impl Ls {
         let mut entries = if node.is_folder() {
             remote.list(&node.handle).map_err(|error| error.at(&self.url))?
         } else {
-            vec![Entry { name: self.url.name().unwrap_or_default().to_owned(), node }]
+            vec![RemoteEntry { name: self.url.name().unwrap_or_default().to_owned(), node }]
         };
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        for Entry { name, node } in entries {
+        for RemoteEntry { name, node } in entries {
             let shown = printable(&name);
             match self.long {
                 true => out.line(format_args!("{} {shown}", long(&node.attributes)))?,

@@ -19,7 +19,7 @@ use super::report::{Copied, Progress};
 use super::{CopyOptions, Halt, keep, local, remains};
 use crate::failure::Failure;
 use crate::remote::session::{Listing, Session, Tasks};
-use crate::remote::{Handle, Node, RemoteError};
+use crate::remote::{Handle, RemoteError, RemoteNode};
 use crate::url::Place;
 
 /// Names of a folder of this machine that are looked at together.
@@ -93,7 +93,7 @@ impl Drop for Folder {
 /// Something to do.
 pub(super) enum Job {
     /// Copies an object; of a folder, begins it.
-    Object { place: Place, node: Option<Node>, into: Rc<Folder>, name: OsString, is_top: bool },
+    Object { place: Place, node: Option<RemoteNode>, into: Rc<Folder>, name: OsString, is_top: bool },
     /// Goes on with the names of a folder.
     Names { source: Place, names: Names, into: Rc<Folder> },
     /// Gives a folder that is full its attributes.

@@ -15,7 +15,7 @@ use super::tree::{Kind, Object, Tree};
 use crate::copy::read_full;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::remote::{Handle, Node, Remote};
+use crate::remote::{Handle, Remote, RemoteNode};
 use crate::url::Url;
 
 /// Octets on their way at once.
@@ -61,7 +61,7 @@ pub(super) struct Run<'t> {
     pub(super) remote: Remote,
     tree: &'t Tree,
     /// The export.
-    export: Node,
+    export: RemoteNode,
     url: Url,
     clock: Clock,
     /// Time in this step in which data was on its way.

@@ -26,7 +26,7 @@ use stag::wire::xdr::Item;
 
 use super::data::INLINE_LEN_MAX;
 use super::link::{SLEEP_MAX, SPIN, clock};
-use super::{Entry, Handle, LISTING_LEN, Node, Remote, RemoteError, answer, file_name, place};
+use super::{Handle, LISTING_LEN, Remote, RemoteEntry, RemoteError, RemoteNode, answer, file_name, place};
 
 /// How long a server may say that it wants to be asked again later.
 const LATER_MAX: Duration = Duration::from_secs(60);
@@ -267,7 +267,7 @@ impl Session {
     }
 
     /// The file of that name in a folder.
-    pub(crate) async fn child(&self, folder: &Handle, name: &OsStr) -> Result<Node, RemoteError> {
+    pub(crate) async fn child(&self, folder: &Handle, name: &OsStr) -> Result<RemoteNode, RemoteError> {
         self.patiently(async || {
             let finished =
                 self.call(&LookupArguments { what: place(folder, name) }, Chunks::default()).await?;
@@ -278,7 +278,7 @@ impl Session {
         .await
     }
 
-    async fn node(&self, handle: Handle, attributes: PostOpAttributes) -> Result<Node, RemoteError> {
+    async fn node(&self, handle: Handle, attributes: PostOpAttributes) -> Result<RemoteNode, RemoteError> {
         let attributes = match attributes {
             Some(attributes) => attributes,
             None => {
@@ -287,7 +287,7 @@ impl Session {
                 answer(finished.reply::<GetattrArguments<'_>>())?.attributes
             }
         };
-        Ok(Node { handle, attributes })
+        Ok(RemoteNode { handle, attributes })
     }
 
     /// The object that a CREATE, MKDIR or SYMLINK made: a server need not tell its handle.
@@ -296,7 +296,7 @@ impl Session {
         reply: Result<CreateReply<'_>, ClientError>,
         folder: &Handle,
         name: &OsStr,
-    ) -> Result<Node, RemoteError> {
+    ) -> Result<RemoteNode, RemoteError> {
         let ok = answer(reply)?;
         let Some(handle) = ok.object else { return Box::pin(self.child(folder, name)).await };
         let (handle, attributes) = (handle.0.to_vec(), ok.attributes);
@@ -304,7 +304,12 @@ impl Session {
     }
 
     /// Makes an empty file. One that is there already is an error.
-    pub(crate) async fn create(&self, folder: &Handle, name: &OsStr, mode: u32) -> Result<Node, RemoteError> {
+    pub(crate) async fn create(
+        &self,
+        folder: &Handle,
+        name: &OsStr,
+        mode: u32,
+    ) -> Result<RemoteNode, RemoteError> {
         self.patiently(async || {
             let how = CreateHow::Guarded(SetAttributes { mode: Some(mode), ..SetAttributes::default() });
             let arguments = CreateArguments { place: place(folder, name), how };
@@ -320,7 +325,7 @@ impl Session {
         folder: &Handle,
         name: &OsStr,
         mode: u32,
-    ) -> Result<Node, RemoteError> {
+    ) -> Result<RemoteNode, RemoteError> {
         self.patiently(async || {
             let attributes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
             let arguments = MkdirArguments { place: place(folder, name), attributes };
@@ -336,7 +341,7 @@ impl Session {
         folder: &Handle,
         name: &OsStr,
         target: &[u8],
-    ) -> Result<Node, RemoteError> {
+    ) -> Result<RemoteNode, RemoteError> {
         self.patiently(async || {
             let attributes = SetAttributes { mode: Some(0o777), ..SetAttributes::default() };
             let (place, path) = (place(folder, name), Path(Item::Inline(target)));
@@ -387,14 +392,22 @@ impl Session {
     }
 
     /// The next part of a listing, without `.` and `..`, in the server's order.
-    pub(crate) async fn list(&self, folder: &Handle, from: &mut Listing) -> Result<Vec<Entry>, RemoteError> {
+    pub(crate) async fn list(
+        &self,
+        folder: &Handle,
+        from: &mut Listing,
+    ) -> Result<Vec<RemoteEntry>, RemoteError> {
         let begin = *from;
         let (entries, next) = self.patiently(async || self.list_once(folder, begin).await).await?;
         *from = next;
         Ok(entries)
     }
 
-    async fn list_once(&self, folder: &Handle, from: Listing) -> Result<(Vec<Entry>, Listing), RemoteError> {
+    async fn list_once(
+        &self,
+        folder: &Handle,
+        from: Listing,
+    ) -> Result<(Vec<RemoteEntry>, Listing), RemoteError> {
         let arguments = ReaddirplusArguments {
             directory: WireHandle(folder),
             cookie: from.cookie,
@@ -412,7 +425,7 @@ impl Session {
                 Some(handle) => self.node(handle.0.to_vec(), entry.attributes).await?,
                 None => Box::pin(self.child(folder, name)).await?,
             };
-            listed.push(Entry { name: name.to_owned(), node });
+            listed.push(RemoteEntry { name: name.to_owned(), node });
         }
         if !ok.eof && cookie == from.cookie {
             return Err(RemoteError::senseless("READDIRPLUS"));

@@ -39,7 +39,7 @@ pub struct Completion {
 
 /// An operation that was not begun, because as many as possible are under way: the buffers come back.
 #[derive(Debug)]
-pub struct Refused(pub Data);
+pub struct DiskRefused(pub Data);
 
 impl Data {
     /// Octets in all.

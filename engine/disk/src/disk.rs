@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use stag_memory::{Arena, Buf, Shared};
 
 use crate::blocking;
-use crate::completion::{Completion, Data, Pieces, Refused};
+use crate::completion::{Completion, Data, DiskRefused, Pieces};
 use crate::ring::Ring;
 use crate::steps::Steps;
 
@@ -78,7 +78,7 @@ pub enum Sync {
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct DiskStatistics {
     /// Reads begun.
     pub reads: u64,
     /// Writes begun.
@@ -108,7 +108,7 @@ pub(crate) struct Operations {
     /// Begun, and not yet given out by [`Disk::poll`].
     outstanding: u32,
     owners: Vec<Owner>,
-    statistics: Statistics,
+    statistics: DiskStatistics,
 }
 
 /// What does the operations.
@@ -158,7 +158,7 @@ impl Disk {
             depth,
             outstanding: 0,
             owners: Vec::new(),
-            statistics: Statistics::default(),
+            statistics: DiskStatistics::default(),
         })))
     }
 
@@ -192,7 +192,7 @@ impl Disk {
 
     /// What all owners did.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> DiskStatistics {
         self.shared.borrow().statistics
     }
 
@@ -219,7 +219,7 @@ impl Disk {
         file: &Rc<OwnedFd>,
         offset: u64,
         pieces: Pieces<Buf>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), DiskRefused> {
         self.begin(Work { tag, offset, sync: Sync::None, data: Data::Read(pieces) }, file)
     }
 
@@ -231,19 +231,19 @@ impl Disk {
         offset: u64,
         pieces: Pieces<Shared>,
         sync: Sync,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), DiskRefused> {
         self.begin(Work { tag, offset, sync, data: Data::Write(pieces) }, file)
     }
 
     /// Begins to make safe what was written to `file`.
-    pub fn sync(&self, tag: u64, file: &Rc<OwnedFd>, sync: Sync) -> Result<(), Refused> {
+    pub fn sync(&self, tag: u64, file: &Rc<OwnedFd>, sync: Sync) -> Result<(), DiskRefused> {
         self.begin(Work { tag, offset: 0, sync, data: Data::None }, file)
     }
 
-    fn begin(&self, work: Work, file: &Rc<OwnedFd>) -> Result<(), Refused> {
+    fn begin(&self, work: Work, file: &Rc<OwnedFd>) -> Result<(), DiskRefused> {
         let operations = &mut *self.shared.borrow_mut();
         if operations.outstanding == operations.depth {
-            return Err(Refused(work.data));
+            return Err(DiskRefused(work.data));
         }
         let statistics = &mut operations.statistics;
         match work.data {

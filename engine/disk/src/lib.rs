@@ -19,7 +19,7 @@ mod steps;
 pub mod system;
 mod users;
 
-pub use completion::{Completion, Data, PIECES_MAX, PIECES_USUAL, Pieces, Refused};
-pub use disk::{Disk, DiskConfig, Method, Statistics, Sync};
+pub use completion::{Completion, Data, DiskRefused, PIECES_MAX, PIECES_USUAL, Pieces};
+pub use disk::{Disk, DiskConfig, DiskStatistics, Method, Sync};
 pub use rustix::io::Errno;
 pub use steps::{Step, Steps};

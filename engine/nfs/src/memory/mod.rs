@@ -36,7 +36,7 @@ pub use heap::HEAP_PER_OBJECT;
 use heap::{Heap, OBJECT_LEN_MIN};
 use inode::{Body, Index, Inode, Inodes, STICKY, fileid};
 use pages::Pages;
-pub use space::Statistics;
+pub use space::MemoryStoreStatistics;
 use space::{PAGE_LEN, Source, Space};
 
 /// The largest file, in bytes: leaves room so that no sum of an offset and a count overflows.
@@ -81,7 +81,7 @@ pub struct RootAttributes {
 /// Why there is no store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum MemoryError {
+pub enum MemoryStoreError {
     /// Pages are units, of this length.
     #[error("pool {pool}: units of {found} bytes, but a memory store needs units of {PAGE_LEN}")]
     UnitLen {
@@ -124,17 +124,17 @@ impl MemoryStore {
     pub const OWN_PAGES: usize = space::ZEROS_LEN / PAGE_LEN;
 
     /// Makes an empty file system in `pool`, whose units must be of 4096 bytes.
-    pub fn new(config: &MemoryConfig, pool: Pool, now: Time) -> Result<MemoryStore, MemoryError> {
+    pub fn new(config: &MemoryConfig, pool: Pool, now: Time) -> Result<MemoryStore, MemoryStoreError> {
         let (name, units) = (pool.name(), pool.units());
         if pool.unit_len() != PAGE_LEN {
-            return Err(MemoryError::UnitLen { pool: name, found: pool.unit_len() });
+            return Err(MemoryStoreError::UnitLen { pool: name, found: pool.unit_len() });
         }
         if config.objects_max == 0 {
-            return Err(MemoryError::NoObjects { found: 0 });
+            return Err(MemoryStoreError::NoObjects { found: 0 });
         }
         let limit = config.data_len_max / PAGE_LEN as u64;
         let heap = Heap::new(config.objects_max);
-        let mut space = Space::new(pool, limit, heap).ok_or(MemoryError::Empty { pool: name, units })?;
+        let mut space = Space::new(pool, limit, heap).ok_or(MemoryStoreError::Empty { pool: name, units })?;
         let mut inodes = Inodes::new(config.objects_max);
         let owner = Caller::new(config.root.uid, config.root.gid, []);
         // The first object of the table: it is its own parent.
@@ -149,7 +149,7 @@ impl MemoryStore {
 
     /// What it has done with data.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> MemoryStoreStatistics {
         self.space.statistics
     }
 

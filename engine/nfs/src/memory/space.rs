@@ -17,7 +17,7 @@ pub(super) const ZEROS_LEN: usize = 16 * PAGE_LEN;
 
 /// What a store has done with data since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct MemoryStoreStatistics {
     /// Octets copied into pages: data from messages, unaligned or partly written pages, and what a page that is
     /// still being read held before.
     pub octets_copied: u64,
@@ -36,7 +36,7 @@ pub(super) struct Space {
     limit: u64,
     /// What describes the files, and all that is no data.
     pub(super) heap: Heap,
-    pub(super) statistics: Statistics,
+    pub(super) statistics: MemoryStoreStatistics,
 }
 
 impl Space {
@@ -50,7 +50,7 @@ impl Space {
         let set_aside =
             pool.set_aside(usize::try_from(limit).unwrap_or(usize::MAX).saturating_add(zeros_pages));
         let limit = set_aside.saturating_sub(zeros_pages) as u64;
-        Some(Space { pool, zeros, held: 0, limit, heap, statistics: Statistics::default() })
+        Some(Space { pool, zeros, held: 0, limit, heap, statistics: MemoryStoreStatistics::default() })
     }
 
     pub(super) fn zeros(&self) -> &Shared {

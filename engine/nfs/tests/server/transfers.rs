@@ -1,7 +1,7 @@
 //! READ, WRITE, READLINK and SYMLINK, with and without chunks.
 
 use stag_memory::Buf;
-use stag_nfs::memory::Statistics;
+use stag_nfs::memory::MemoryStoreStatistics;
 use stag_nfs::store::Store;
 use stag_nfs::stores::AnyStore;
 use stag_rpc::Chunks;
@@ -100,7 +100,7 @@ fn chunks_are_not_copied() {
     let exports = exports.borrow();
     let AnyStore::Memory(store) = &exports.shares()[0].1 else { panic!("a store in memory") };
     let statistics = store.statistics();
-    assert_eq!(statistics, Statistics { octets_copied: 0, pages_placed: 64, pages_read: 64 });
+    assert_eq!(statistics, MemoryStoreStatistics { octets_copied: 0, pages_placed: 64, pages_read: 64 });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Data: copies, torn reads, holes, and the end of space.
 
 use stag_nfs::caller::Caller;
-use stag_nfs::memory::{FILE_LEN_MAX, MemoryConfig, MemoryError, MemoryStore, Statistics};
+use stag_nfs::memory::{FILE_LEN_MAX, MemoryConfig, MemoryStore, MemoryStoreError, MemoryStoreStatistics};
 use stag_nfs::store::{ObjectId, Store, WriteData, WriteDone};
 use stag_wire::nfs3::{SetAttributes, Stable, Status, Time};
 
@@ -30,7 +30,7 @@ fn aligned_data_is_neither_copied_in_nor_out() {
     assert_eq!(pieces[0].location(), location);
     assert_eq!(*pieces[0], *octets);
     drop(pieces);
-    let expected = Statistics { octets_copied: 0, pages_placed: 256, pages_read: 256 };
+    let expected = MemoryStoreStatistics { octets_copied: 0, pages_placed: 256, pages_read: 256 };
     assert_eq!(lab.statistics(), expected);
     assert_eq!(lab.units(), 256);
 
@@ -58,7 +58,10 @@ fn what_is_not_aligned_is_copied_and_counted() {
     // Placed in the middle of a page of memory.
     let placed = lab.placed(&octets).slice(8..8 + PAGE);
     lab.write_placed(file, 0, &[placed]).unwrap();
-    assert_eq!(lab.statistics(), Statistics { octets_copied: 4 * PAGE as u64, ..Statistics::default() });
+    assert_eq!(
+        lab.statistics(),
+        MemoryStoreStatistics { octets_copied: 4 * PAGE as u64, ..MemoryStoreStatistics::default() }
+    );
     let (read, _) = lab.read(file, 0, PAGE as u32);
     assert!(read == octets[8..8 + PAGE]);
 }
@@ -320,12 +323,12 @@ fn a_store_needs_pages_and_a_root() {
     let lab = Lab::new(64);
     let make = |config, pool| MemoryStore::new(&config, pool, Time::default()).err();
     let wide = Lab::pool(PAGE * 2, 4);
-    assert_eq!(make(CONFIG, wide), Some(MemoryError::UnitLen { pool: "pages", found: PAGE * 2 }));
+    assert_eq!(make(CONFIG, wide), Some(MemoryStoreError::UnitLen { pool: "pages", found: PAGE * 2 }));
     let everything = lab.pool.take_len(48 * PAGE).unwrap();
-    assert_eq!(make(CONFIG, lab.pool.clone()), Some(MemoryError::Empty { pool: "pages", units: 64 }));
+    assert_eq!(make(CONFIG, lab.pool.clone()), Some(MemoryStoreError::Empty { pool: "pages", units: 64 }));
     drop(everything);
     let none = MemoryConfig { objects_max: 0, ..CONFIG };
-    assert_eq!(make(none, lab.pool.clone()), Some(MemoryError::NoObjects { found: 0 }));
+    assert_eq!(make(none, lab.pool.clone()), Some(MemoryStoreError::NoObjects { found: 0 }));
     assert_eq!(make(CONFIG, lab.pool.clone()), None);
 }
 

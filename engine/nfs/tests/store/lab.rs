@@ -10,7 +10,7 @@ use stag_disk::{Disk, DiskConfig};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
 use stag_nfs::caller::Caller;
 use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
-use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes, Statistics};
+use stag_nfs::memory::{MemoryConfig, MemoryStore, MemoryStoreStatistics, RootAttributes};
 use stag_nfs::store::{
     Finished, LINK_SPACE, ListStart, ObjectId, Progress, ReadDone, Store, WriteData, WriteDone,
 };
@@ -128,7 +128,7 @@ impl Lab {
     }
 
     /// Of a store in memory.
-    pub(crate) fn statistics(&self) -> Statistics {
+    pub(crate) fn statistics(&self) -> MemoryStoreStatistics {
         let AnyStore::Memory(store) = &self.store else { panic!("a store in memory") };
         store.statistics()
     }
