@@ -283,6 +283,30 @@ fn a_call_that_ended_a_connection_is_refused_on_the_next() {
 }
 
 #[test]
+fn a_call_whose_reply_is_longer_than_the_receives_is_refused_on_the_next() {
+    let mut case = Case::new();
+    case.raw.shorten_receives();
+    let call = message(9, MSG, &[0, 0, 0], &rpc(9, BIG, &[1, 2000]));
+    for round in 0..3 {
+        case.raw.disconnect();
+        case.run(|case| case.bench.server.engine.connection_count() == 1);
+        (case.raw.closed, case.raw.established) = (None, false);
+        case.raw.connect(ADDRESS);
+        case.run(|case| case.raw.established);
+        assert!(case.raw.send(&call, None));
+        if round == 0 {
+            case.run(|case| case.raw.closed.is_some());
+            assert!(case.raw.messages.is_empty());
+            continue;
+        }
+        case.run(|case| !case.raw.messages.is_empty());
+        let refusal = case.raw.messages.remove(0);
+        assert_eq!([0, 3, 4].map(|at| word(&refusal, at)), [9, ERROR, 2], "ERR_CHUNK");
+    }
+    case.close();
+}
+
+#[test]
 fn more_calls_than_credits_end_the_connection() {
     // 8166-3.3.1-b: one credit is assumed at first; the second Call in process is one too many.
     let mut case = Case::new();

@@ -25,6 +25,8 @@ pub(crate) struct Raw {
     pub(crate) messages: Vec<Vec<u8>>,
     pub(crate) closed: Option<DisconnectReason>,
     completions: VecDeque<Completion>,
+    /// Memory of its Receives, if they are shorter than what it says of itself.
+    short: Option<Memory>,
 }
 
 impl Raw {
@@ -41,6 +43,7 @@ impl Raw {
             messages: Vec::new(),
             closed: None,
             completions: VecDeque::with_capacity(64),
+            short: None,
         }
     }
 
@@ -51,7 +54,9 @@ impl Raw {
     }
 
     pub(crate) fn connect(&mut self, address: &str) {
-        let pair = self.sim.connect(address, &Raw::private_data(), CAPACITY).expect("the address is fine");
+        let receive_len_max = if self.short.is_some() { 1024 } else { CAPACITY.receive_len_max };
+        let capacity = QueuePairCapacity { receive_len_max, ..CAPACITY };
+        let pair = self.sim.connect(address, &Raw::private_data(), capacity).expect("the address is fine");
         self.pair = Some(pair);
         self.post_receives(32);
     }
@@ -60,10 +65,19 @@ impl Raw {
         self.sim.listen(address).expect("the address is free");
     }
 
+    /// From the next connection on its Receives are of 1024 octets, whatever it says.
+    pub(crate) fn shorten_receives(&mut self) {
+        let config = stag_rpc::EngineConfig { inline_threshold: 1024, ..small() };
+        let memory = Memory::new(&config, 1 << 20).expect("a few megabytes");
+        self.sim.register(&memory.arena).expect("an arena");
+        self.short = Some(memory);
+    }
+
     fn post_receives(&mut self, count: usize) {
         let Some(pair) = self.pair else { return };
         for _ in 0..count {
-            let Some(buf) = self.memory.pools.messages.take() else { return };
+            let memory = self.short.as_ref().unwrap_or(&self.memory);
+            let Some(buf) = memory.pools.messages.take() else { return };
             if self.sim.post_receive(pair, 0, buf).is_err() {
                 return;
             }
