@@ -107,7 +107,7 @@ impl Printer {
 }
 
 /// The engine, and requests for its counters.
-pub(super) struct Observed<'a, P, S> {
+pub(super) struct Observed<'a, P: Served, S> {
     pub(super) engine: &'a mut Engine<P, S>,
     pub(super) requests: Receiver<()>,
     pub(super) locking: SharedLocking,

@@ -17,7 +17,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Forgets the connections that are gone, then decides on those that ask to be let in.
     #[inline(never)]
     pub(crate) fn admit_and_dismiss(&mut self) {
-        self.core.flush_due = true;
         while let Some((id, reason)) = self.disconnects.pop() {
             self.handle_disconnected(id, reason);
         }
@@ -30,26 +29,38 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Goes on with what waits on the connections, and says how much of it went on.
     #[inline(never)]
     pub(crate) fn flush(&mut self) -> usize {
-        let (mut count, mut is_left) = (0, false);
+        let mut count = 0;
+        let mut touched = self.core.ready.take_touched(&mut self.connections);
         // Another one first in each pass: whoever waits for memory finds some before the others do.
-        let first = self.core.pass as usize % self.connections.len().max(1);
-        let (rest, first) = self.connections.split_at_mut(first);
-        for found in first.iter_mut().chain(rest).flatten() {
-            count += found.flush(&mut self.core, &mut self.services);
-            is_left |= found.has_waiting();
+        let first = self.core.pass as usize % touched.len().max(1);
+        let (rest, first) = touched.split_at(first);
+        for &index in first.iter().chain(rest) {
+            if let Some(Some(found)) = self.connections.get_mut(index as usize) {
+                count += found.flush(&mut self.core, &mut self.services);
+            }
         }
-        self.core.flush_due = is_left;
+        touched.retain(|&index| {
+            let Some(Some(found)) = self.connections.get_mut(index as usize) else { return false };
+            found.listed.is_touched = found.has_waiting();
+            found.listed.is_touched
+        });
+        debug_assert!(self.core.ready.touched.is_empty(), "a flush touches no other connection");
+        self.core.ready.touched = touched;
         count
     }
 
     /// Looks at deadlines of Calls, at clients that do not go on, and at connections that are being set up for too long.
     #[cold]
     pub(crate) fn scan(&mut self) {
-        self.core.flush_due = true;
         self.next_scan = self.core.now + SCAN_INTERVAL;
         let mut pressure = self.core.streams_pressure;
-        for slot in &mut self.connections {
-            let Some(found) = slot else { continue };
+        let mut at = 0;
+        while let Some(&index) = self.core.ready.awake.get(at) {
+            let Some(Some(found)) = self.connections.get_mut(index as usize) else {
+                debug_assert!(false, "a connection that ended is in no list");
+                self.core.ready.awake.swap_remove(at);
+                continue;
+            };
             let id = found.id;
             found.opened = found.opened.min(self.core.now);
             if let Some(calling) = found.calling.as_mut() {
@@ -71,6 +82,16 @@ impl<P: Provider, S: Services> Engine<P, S> {
             if !found.established && self.core.now >= limit {
                 self.core.provider.disconnect(id);
             }
+            if found.has_waiting() {
+                self.core.ready.touch(found);
+            }
+            // Last: what ended just now was looked at.
+            if found.has_timer() {
+                at += 1;
+            } else {
+                found.listed.is_awake = false;
+                self.core.ready.awake.swap_remove(at);
+            }
         }
         if let Some(pressure) = pressure.filter(|pressure| pressure.time >= WANTED_BACK) {
             self.relieve(pressure);
@@ -83,8 +104,11 @@ impl<P: Provider, S: Services> Engine<P, S> {
     #[cold]
     fn relieve(&mut self, pressure: Pressure) {
         let mut idlest = (0, 0);
-        for (index, found) in self.connections.iter_mut().enumerate() {
-            let Some(serving) = found.as_mut().and_then(|found| found.serving.as_mut()) else { continue };
+        // Whoever holds memory has a Call in process.
+        for at in 0..self.core.ready.awake.len() {
+            let index = self.core.ready.awake[at] as usize;
+            let Some(Some(found)) = self.connections.get_mut(index) else { continue };
+            let Some(serving) = found.serving.as_mut() else { continue };
             if !serving.is_of(pressure.owner) {
                 continue;
             }
@@ -92,6 +116,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
             let idle = serving.idle_pages(&self.core);
             if idle > idlest.0 {
                 idlest = (idle, index);
+            }
+            if found.has_waiting() {
+                self.core.ready.touch(found);
             }
         }
         if let (true, (1.., index)) = (pressure.time >= PRESSED, idlest)

@@ -16,6 +16,7 @@ use crate::client::calling::Calling;
 use crate::client::reconnect::Session;
 use crate::config::EngineConfig;
 use crate::fault::fault;
+use crate::ready::Listed;
 use crate::server::client_log::{ClientName, Service, Withheld};
 use crate::server::serving::Serving;
 use crate::service::Services;
@@ -44,6 +45,7 @@ pub(crate) struct Connection {
     /// When a graceful stop began.
     stopping: Option<Duration>,
     closing: bool,
+    pub(crate) listed: Listed,
 }
 
 impl Connection {
@@ -65,6 +67,7 @@ impl Connection {
             opened: now,
             stopping: None,
             closing: false,
+            listed: Listed::default(),
         }
     }
 
@@ -247,5 +250,10 @@ impl Connection {
             || self.stopping.is_some()
             || self.calling.as_ref().is_some_and(Calling::has_deadline)
             || self.serving.as_ref().is_some_and(|serving| !serving.is_idle())
+    }
+
+    /// Whether scans have to look at it, even if nothing happens.
+    pub(crate) fn has_timer(&self) -> bool {
+        self.has_deadline() || self.calling.as_ref().is_some_and(Calling::has_keep_alive)
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use stag_fabric::{
-    Completed, Completion, DisconnectReason, Event, FabricError, ListenerId, Provider, Stranger, WorkError,
+    Completed, Completion, DisconnectReason, Event, FabricError, ListenerId, Peer, Provider, WorkError,
 };
 use stag_proto::parameters::{InlineSize, Parameters, PrivateData, Side};
 use stag_runtime::Poller;
@@ -22,6 +22,7 @@ use crate::config::{ConfigError, EngineConfig};
 use crate::connection::Connection;
 use crate::fault::fault;
 use crate::pools::Pools;
+use crate::ready::ReadyLists;
 use crate::server::admission::ConnectRequest;
 use crate::server::client_log::{Withheld, printable};
 use crate::server::doomed::{DoomedCalls, xid_of};
@@ -102,10 +103,12 @@ fn calls_max(config: &EngineConfig) -> usize {
 }
 
 /// RPC over one provider, inside one reactor: connections, their Calls, and the services.
-pub struct Engine<P, S> {
+pub struct Engine<P: Provider, S> {
     pub(crate) core: Core<P>,
     pub(crate) services: S,
     pub(crate) connections: Vec<Option<Box<Connection>>>,
+    /// Of these, how many there are.
+    pub(crate) connection_count: usize,
     /// Clients' connections that ended and are to be made anew.
     #[allow(clippy::vec_box, reason = "the box moves here from `connections`, and back")]
     pub(crate) parked: Vec<Box<Connection>>,
@@ -114,6 +117,9 @@ pub struct Engine<P, S> {
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) disconnects: Vec<(ConnectionId, DisconnectReason)>,
     pub(crate) requests: Vec<ConnectRequest>,
+    /// Requests that belong to other engines: to which, and what they are. And where those engines are.
+    pub(crate) released: VecDeque<(usize, Peer, P::Handover, Vec<u8>)>,
+    pub(crate) destinations: Vec<P::Destination>,
     pub(crate) next_scan: Duration,
     xid_seed: u32,
     /// RPC over TCP, once there is some.
@@ -167,11 +173,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
         Ok(Engine {
             services,
             connections: Vec::new(),
+            connection_count: 0,
             parked: Vec::new(),
             moved: Vec::new(),
             completions: VecDeque::with_capacity(config.burst),
             disconnects: Vec::new(),
             requests: Vec::new(),
+            released: VecDeque::new(),
+            destinations: Vec::new(),
             next_scan: Duration::ZERO,
             xid_seed: seed,
             streams: None,
@@ -203,8 +212,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 streams_pressure: None,
                 transit: TransitAccounts::default(),
                 read_posted: false,
-                flush_due: false,
                 carrier: None,
+                ready: ReadyLists::default(),
+                doorkeeper: None,
                 draft_in_place: Box::new(Draft::new()),
             },
         })
@@ -249,24 +259,11 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.streams.as_ref().map_or(0, |streams| streams.count())
     }
 
-    fn streams(&mut self) -> Result<&mut Streams, FabricError> {
+    pub(crate) fn streams(&mut self) -> Result<&mut Streams, FabricError> {
         if self.streams.is_none() {
             self.streams = Some(Box::new(Streams::new(&self.core.config)?));
         }
         self.streams.as_deref_mut().ok_or(FabricError::Gone("engine"))
-    }
-
-    /// Takes on a connection to the provider's port that speaks no RDMA: it may speak RPC over TCP.
-    #[cold]
-    fn adopt(&mut self, stranger: Stranger) {
-        if let Err(error) = self.streams() {
-            if let Some(withheld) = self.core.complaints.admit(self.core.now) {
-                let (peer, withheld) = (stranger.peer, Withheld(withheld));
-                tracing::warn!("client {peer} is refused over TCP: {error}{withheld}");
-            }
-        } else if let Some(streams) = &mut self.streams {
-            streams.adopt(&mut self.core, stranger.socket.into(), stranger.peer);
-        }
     }
 
     /// Begins to connect to `address` as a client. A [`ConnectionEvent`] tells how it went.
@@ -333,6 +330,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let Some(found) = find(&mut self.connections, id) else {
             return Err(self.refusal(connection));
         };
+        self.core.ready.wake(found);
         let established = found.established;
         let Some(calling) = found.calling.as_mut().filter(|_| established) else {
             return Err(self.refusal(connection));
@@ -350,13 +348,16 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// [`CallError::Cancelled`](crate::CallError::Cancelled). Harmless when it is over already.
     pub fn cancel(&mut self, call: CallId) {
         let id = self.current(call.connection);
-        let found = match find(&mut self.connections, id) {
-            Some(found) => Some(found),
-            None => self.parked.iter_mut().map(Box::as_mut).find(|found| is_named(found, call.connection)),
-        };
-        if let Some(calling) = found.and_then(|found| found.calling.as_mut()) {
+        if let Some(found) = find(&mut self.connections, id) {
+            if let Some(calling) = found.calling.as_mut() {
+                calling.cancel(&mut self.core, id, call.call, crate::CallError::Cancelled);
+                self.core.ready.touch(found);
+            }
+            return;
+        }
+        let parked = self.parked.iter_mut().find(|found| is_named(found, call.connection));
+        if let Some(calling) = parked.and_then(|found| found.calling.as_mut()) {
             calling.cancel(&mut self.core, id, call.call, crate::CallError::Cancelled);
-            self.core.flush_due = true;
         }
     }
 
@@ -397,7 +398,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Connections there are, of both kinds, also those being set up or ended.
     #[must_use]
     pub fn connection_count(&self) -> usize {
-        self.connections.iter().flatten().count() + self.parked.len()
+        self.connection_count + self.parked.len()
     }
 
     /// What was counted so far.
@@ -456,20 +457,22 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.xid_seed
     }
 
-    pub(crate) fn insert(&mut self, connection: Box<Connection>) {
+    pub(crate) fn insert(&mut self, mut connection: Box<Connection>) {
         let index = connection.id.index as usize;
         if self.connections.len() <= index {
             self.connections.resize_with(index + 1, || None);
         }
+        self.core.ready.reserve(self.connections.len());
+        self.core.ready.touch(&mut connection);
         self.connections[index] = Some(connection);
+        self.connection_count += 1;
     }
 
     #[inline(never)]
     fn handle_event(&mut self, event: Event) {
-        self.core.flush_due = true;
         match event {
             Event::ConnectRequest { request, peer, private_data, .. } => {
-                self.requests.push(ConnectRequest { request, peer, private_data, deadline: None });
+                self.place_request(request, peer, private_data);
             }
             Event::Established { queue_pair, private_data, peer } => {
                 let settings = self.settings();
@@ -477,6 +480,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     debug_assert!(false, "{queue_pair} is established, but nobody asked for it");
                     return;
                 };
+                self.core.ready.touch(found);
                 found.established = true;
                 found.peer = Some(peer);
                 self.core.statistics.connections_opened += 1;
@@ -500,11 +504,21 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
     }
 
+    /// Whether every connection that waits, or has a deadline, is in the lists for it.
+    fn is_listed(&self) -> bool {
+        self.connections.iter().flatten().all(|found| {
+            let is_to_be_flushed = found.listed.is_touched || self.core.ready.is_touched_late(found.id);
+            (is_to_be_flushed || !found.has_waiting()) && (found.listed.is_awake || !found.has_timer())
+        })
+    }
+
     pub(crate) fn handle_disconnected(&mut self, id: ConnectionId, reason: DisconnectReason) {
         let Some(mut gone) = find_slot(&mut self.connections, id).and_then(Option::take) else {
             debug_assert!(false, "{id} is gone for the second time");
             return;
         };
+        self.connection_count -= 1;
+        self.core.ready.forget(&mut gone);
         self.core.statistics.connections_closed += u64::from(gone.established);
         let reason = gone.close_reason.take().unwrap_or(CloseReason::Fabric(reason));
         if gone.serving.is_some()
@@ -541,7 +555,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
     // Not inline: a pass that needs none of it would pay for it all the same.
     #[inline(never)]
     fn handle_completions(&mut self) {
-        self.core.flush_due = true;
         while let Some(completion) = self.completions.pop_front() {
             self.complete(completion);
         }
@@ -554,6 +567,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             debug_assert!(false, "{id} is gone, and has a completion");
             return;
         };
+        self.core.ready.wake(found);
         match completion.completed {
             // By reference, because hardly any message has it: it is long to move.
             Completed::Receive { buf, invalidated, ref mut exposed } => {
@@ -608,6 +622,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 }
             }
         }
+        if found.has_waiting() {
+            self.core.ready.touch(found);
+        }
     }
 }
 
@@ -653,15 +670,12 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         }
         let late = self.answer_late();
         events += late;
-        // What was answered late may wait for room.
-        if self.core.flush_due || late > 0 {
+        if self.core.ready.is_due() {
             events += self.flush();
-        } else {
-            let is_left = || self.connections.iter().flatten().any(|found| found.has_waiting());
-            debug_assert!(!is_left(), "something waits, and nobody would look after it");
         }
+        debug_assert!(self.is_listed(), "something waits, and nobody would look after it");
         while let Some(stranger) = self.core.provider.take_stranger() {
-            self.adopt(stranger);
+            self.place_stranger(stranger);
         }
         if let Some(streams) = &mut self.streams {
             events += streams.poll(&mut self.core, &mut self.services);
@@ -682,12 +696,15 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
     }
 
     fn next_timeout(&self) -> Option<Duration> {
-        let busy = self.connections.iter().flatten().any(|found| found.has_deadline());
+        let awake = || {
+            let places = self.core.ready.awake.iter();
+            places.filter_map(|&index| self.connections.get(index as usize)?.as_deref())
+        };
+        let busy = awake().any(|found| found.has_deadline());
         let busy = busy || !self.requests.is_empty() || !self.parked.is_empty();
         let own = busy.then_some(self.next_scan);
         let streams = self.streams.as_ref().and_then(|streams| streams.next_timeout());
-        let idle =
-            self.connections.iter().flatten().filter_map(|found| found.calling.as_ref()?.keep_alive_due());
+        let idle = awake().filter_map(|found| found.calling.as_ref()?.keep_alive_due());
         let idle = idle.min().map(|due| due.max(self.next_scan));
         let late = self.core.deferrals.next_timeout();
         let others = [idle, streams, late, self.services.next_timeout(), self.core.provider.poll_timeout()];
@@ -697,6 +714,9 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn arm(&mut self) -> bool {
         self.core.completed.is_empty()
             && self.core.events.is_empty()
+            && !self.has_released()
+            // One that was adopted since the last pass.
+            && self.requests.iter().all(|request| request.deadline.is_some())
             && self.services.arm()
             && self.core.deferrals.arm()
             && self.streams.as_ref().is_none_or(|streams| streams.arm())
@@ -723,10 +743,10 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn stop(&mut self, now: Duration) {
         self.core.now = now;
         self.core.stopping = true;
-        self.core.flush_due = true;
         // Clients' connections end at once, serving ones when their Calls are answered.
         for found in self.connections.iter_mut().flatten() {
             found.stop(&mut self.core);
+            self.core.ready.touch(found);
         }
         if let Some(streams) = &mut self.streams {
             streams.stop();
@@ -737,7 +757,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
     }
 
     fn is_drained(&self) -> bool {
-        self.connections.iter().all(Option::is_none) && self.parked.is_empty() && self.stream_count() == 0
+        self.connection_count == 0 && self.parked.is_empty() && self.stream_count() == 0
     }
 
     fn has_given_back(&self) -> bool {

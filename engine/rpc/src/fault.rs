@@ -169,7 +169,7 @@ mod tests {
         let connection = pair.connection;
         let found = find(&mut pair.client.0.connections, connection).expect("it is connected");
         found.calling.as_mut().expect("a client's").interrupted = 1;
-        pair.client.0.core.flush_due = true;
+        pair.client.0.core.ready.touch(found);
         let now = pair.world.now();
         tolerated(|| pair.client.0.poll(now));
         assert_eq!(pair.client.0.statistics().faults, 1);

@@ -8,7 +8,9 @@ use crate::carried::Carrier;
 use crate::client::{CloseReason, CompletedCall, ConnectionEvent};
 use crate::complaints::Complaints;
 use crate::config::{EngineConfig, SPARE_RECEIVES};
+use crate::newcomers::Doorkeeper;
 use crate::pools::Pools;
+use crate::ready::ReadyLists;
 use crate::server::doomed::DoomedCalls;
 use crate::server::draft::Draft;
 use crate::server::duplicates::Duplicates;
@@ -75,10 +77,12 @@ pub(crate) struct Core<P> {
     pub(crate) transit: TransitAccounts,
     /// An RDMA Read was posted since the last look at completions.
     pub(crate) read_posted: bool,
-    /// Whether a connection may have something that waits for memory, room in a queue, or the end of the others.
-    pub(crate) flush_due: bool,
     /// What leads to the other reactors of the group, if this engine is one of a group.
     pub(crate) carrier: Option<Box<Carrier>>,
+    /// Says where connections belong, in an engine that takes them for others.
+    pub(crate) doorkeeper: Option<Doorkeeper>,
+    /// Connections to look at.
+    pub(crate) ready: ReadyLists,
     /// Of the Call that is answered in place.
     pub(crate) draft_in_place: Box<Draft>,
 }

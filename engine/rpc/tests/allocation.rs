@@ -359,7 +359,7 @@ struct Way<P> {
 }
 
 /// A server, a client, and octets of heap that the server took in its passes.
-struct Served<P> {
+struct Served<P: Provider> {
     server: Engine<P, (Store,)>,
     client: Engine<P, ()>,
     memory: Memory,

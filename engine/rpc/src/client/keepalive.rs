@@ -37,6 +37,11 @@ impl Calling {
         false
     }
 
+    /// Whether its server may have to be asked whether it lives.
+    pub(crate) fn has_keep_alive(&self) -> bool {
+        self.policy.keep_alive.is_some()
+    }
+
     /// Whether the server owes an answer: also to Calls that were given up, whose credits are gone until it comes.
     fn is_busy(&self) -> bool {
         self.requester.window().in_flight() > 0

@@ -426,7 +426,7 @@ impl Calling {
         let is_kept = self.kept.get(call.index()).is_some_and(|kept| kept.retransmit);
         let slot = &mut self.slots[call.index()];
         match message {
-            Some(message) if is_kept => return self.set_unsent(core, call.index(), error, message),
+            Some(message) if is_kept => return self.set_unsent(core, id, call.index(), error, message),
             None if is_kept && error == PostError::NotConnected => {
                 slot.stage = Stage::Halfway;
                 return;

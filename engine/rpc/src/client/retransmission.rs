@@ -315,21 +315,28 @@ impl Calling {
         match core.provider.post_send(id, request) {
             Ok(()) => true,
             Err(refused) => {
-                self.set_unsent(core, index, refused.error, refused.request.buf);
+                self.set_unsent(core, id, index, refused.error, refused.request.buf);
                 false
             }
         }
     }
 
     /// The message of a Call that is kept was not posted.
-    pub(crate) fn set_unsent<P>(&mut self, core: &mut Core<P>, index: usize, error: PostError, message: Buf) {
+    pub(crate) fn set_unsent<P>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        index: usize,
+        error: PostError,
+        message: Buf,
+    ) {
         // Else the end of the connection is near, and the Call counts as sent until then.
         if error == PostError::Full {
             let slot = &mut self.slots[index];
             slot.stage = Stage::Unsent;
             slot.message = Some(message);
             self.unsent += 1;
-            core.flush_due = true;
+            core.ready.touch_late(id);
         }
     }
 
@@ -349,7 +356,7 @@ impl Calling {
                 slot.stage = Stage::Interrupted;
                 self.requester.postpone(call);
                 self.interrupted += 1;
-                core.flush_due = true;
+                core.ready.touch_late(id);
             }
             Stage::Withdrawing(Some(error)) => {
                 slot.stage = Stage::Ending(Ending::Failed(error));

@@ -68,9 +68,11 @@ pub(crate) fn drop_call<P: Provider>(
         if let Some(streams) = streams {
             streams.drop_later(core, token);
         }
-    } else if let Some(serving) = find(connections, token.connection).and_then(|found| found.serving.as_mut())
-    {
-        serving.drop_later(core, token.connection, token);
+    } else if let Some(found) = find(connections, token.connection) {
+        core.ready.touch(found);
+        if let Some(serving) = found.serving.as_mut() {
+            serving.drop_later(core, token.connection, token);
+        }
     }
 }
 
@@ -100,7 +102,9 @@ pub(crate) fn answer<P: Provider>(
     } else if let Some(found) = find(connections, token.connection)
         && let Some(serving) = found.serving.as_mut()
     {
-        match serving.finish(core, token.connection, token, &mut once) {
+        let finished = serving.finish(core, token.connection, token, &mut once);
+        core.ready.touch(found);
+        match finished {
             Ok(found) => answered = found,
             Err(reason) => {
                 answered = true;

@@ -341,7 +341,15 @@ impl Streams {
         for _ in 0..EVENTS_MAX {
             let Some(listener) = self.listeners.get(listener) else { return };
             match listener.accept() {
-                Ok((socket, peer)) => self.adopt(core, socket, peer),
+                Ok((socket, peer)) => {
+                    let socket = match &mut core.doorkeeper {
+                        Some(keeper) => keeper.admit_stream(socket, peer),
+                        None => Some(socket),
+                    };
+                    if let Some(socket) = socket {
+                        self.adopt(core, socket, peer);
+                    }
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     if let Some(withheld) = self.complaints.admit(core.now) {
@@ -486,8 +494,13 @@ impl Streams {
     /// Ends the connection that holds most for a record that does not go on, if others wait for memory.
     fn relieve<P>(&mut self, core: &mut Core<P>) {
         self.next_relief = core.now + RELIEF_INTERVAL;
-        let waiting = self.connections.iter().flatten().map(|found| found.pressure(core.now));
-        core.streams_pressure = waiting.fold(None, worse);
+        // Who waits for memory is stalled, and so active.
+        let waiting = self.active.iter().filter_map(|&index| self.connections[index as usize].as_ref());
+        core.streams_pressure = waiting.map(|found| found.pressure(core.now)).fold(None, worse);
+        debug_assert!(
+            self.connections.iter().flatten().all(|c| c.is_active || c.pressure(core.now).is_none()),
+            "a connection waits for memory, and nobody would look after it"
+        );
         let Some(pressure) = core.streams_pressure.filter(|pressure| pressure.time >= WANTED_BACK) else {
             return;
         };

@@ -7,4 +7,5 @@ mod answers;
 mod deferred;
 mod endings;
 mod forms;
+mod handover;
 mod life;

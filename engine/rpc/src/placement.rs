@@ -1,0 +1,291 @@
+//! Which of several engines serves a connection: a function of what came and went, without I/O or clock of its own.
+//!
+//! The first connection of a client goes to the engine with the least load, which becomes the client's *home*: a client that
+//! connects again alone comes back there, where the Replies of its earlier Calls are kept. Further connections of the client (Linux's
+//! `nconnect`) go to the engine with the least load.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use stag_fabric::Peer;
+
+use crate::server::duplicates::address;
+
+/// Clients whose homes are remembered.
+const HOMES_MAX: usize = 16 * 1024;
+
+/// How long a home outlives its client's last connection: longer than any Reply is kept for a retransmission.
+const HOME_KEPT: Duration = Duration::from_secs(600);
+
+/// How busy an engine is that does nothing else: the scale of [`ConnectionPlacement::set_busy`].
+pub const BUSY_MAX: u16 = 1000;
+
+/// A client's home.
+#[derive(Clone, Copy, Debug)]
+struct Home {
+    engine: u32,
+    connections: u32,
+    /// When its last connection ended; while there is one, when the last one before did.
+    idle_since: Duration,
+}
+
+/// What is known of an engine.
+#[derive(Clone, Copy, Debug, Default)]
+struct EngineLoad {
+    connections: u32,
+    busy: u16,
+}
+
+/// Says which engine serves a connection.
+///
+/// Bounded: it remembers the homes of 16 Ki clients, and forgets the one that was idle for longest first.
+#[derive(Debug)]
+pub struct ConnectionPlacement {
+    engines: Vec<EngineLoad>,
+    connections_max: u32,
+    homes: HashMap<u128, Home>,
+    /// Clients without connections, and since when, oldest first. Out of date where the client came back.
+    idle: VecDeque<(u128, Duration)>,
+}
+
+impl ConnectionPlacement {
+    /// For so many engines, of which each takes at most `connections_max` connections.
+    #[must_use]
+    pub fn new(engines: usize, connections_max: u32) -> ConnectionPlacement {
+        ConnectionPlacement {
+            engines: vec![EngineLoad::default(); engines],
+            connections_max,
+            homes: HashMap::new(),
+            idle: VecDeque::new(),
+        }
+    }
+
+    /// Which engine serves a connection of `peer` that comes now. `None`: all are full; whichever is asked makes room, or refuses.
+    pub fn place(&mut self, peer: &Peer, now: Duration) -> Option<usize> {
+        self.forget_homes(now);
+        let client = address(peer);
+        let home = self.homes.get(&client).copied();
+        let at_home = home.filter(|home| home.connections == 0 && self.has_room(home.engine as usize));
+        let engine = match at_home {
+            Some(home) => home.engine as usize,
+            None => self.least_loaded()?,
+        };
+        self.engines[engine].connections += 1;
+        match self.homes.get_mut(&client) {
+            Some(home) => home.connections += 1,
+            None => {
+                self.make_room_for_home();
+                // With more clients than that connected, those that come last have no home.
+                if self.homes.len() < HOMES_MAX {
+                    let home = Home { engine: engine as u32, connections: 1, idle_since: now };
+                    self.homes.insert(client, home);
+                }
+            }
+        }
+        Some(engine)
+    }
+
+    /// A connection of `peer` that `engine` served, or was to serve, ended.
+    pub fn ended(&mut self, peer: &Peer, engine: usize, now: Duration) {
+        if let Some(load) = self.engines.get_mut(engine) {
+            load.connections = load.connections.saturating_sub(1);
+        }
+        let client = address(peer);
+        let Some(home) = self.homes.get_mut(&client) else { return };
+        home.connections = home.connections.saturating_sub(1);
+        if home.connections > 0 {
+            return;
+        }
+        home.idle_since = now;
+        if self.idle.len() >= 2 * HOMES_MAX {
+            let homes = &self.homes;
+            self.idle.retain(|&(client, since)| is_idle_since(homes, client, since));
+        }
+        self.idle.push_back((client, now));
+    }
+
+    /// How busy an engine was lately, from 0 to [`BUSY_MAX`]: its share of the time in which it had something to do.
+    pub fn set_busy(&mut self, engine: usize, busy: u16) {
+        if let Some(load) = self.engines.get_mut(engine) {
+            load.busy = busy.min(BUSY_MAX);
+        }
+    }
+
+    /// The home of a client, where its duplicate requests are known.
+    #[must_use]
+    pub fn home(&self, peer: &Peer) -> Option<usize> {
+        self.homes.get(&address(peer)).map(|home| home.engine as usize)
+    }
+
+    /// Connections that an engine serves, as far as was told.
+    #[must_use]
+    pub fn connections(&self, engine: usize) -> u32 {
+        self.engines.get(engine).map_or(0, |load| load.connections)
+    }
+
+    fn has_room(&self, engine: usize) -> bool {
+        self.engines[engine].connections < self.connections_max
+    }
+
+    /// The engine that has the least load with one connection more: connections count for more where the engine is busy, twice at
+    /// most. The first of several.
+    fn least_loaded(&self) -> Option<usize> {
+        let load = |load: &EngineLoad| {
+            (u64::from(load.connections) + 1) * (u64::from(BUSY_MAX) + u64::from(load.busy))
+        };
+        let with_room = (0..self.engines.len()).filter(|&engine| self.has_room(engine));
+        with_room.min_by_key(|&engine| load(&self.engines[engine]))
+    }
+
+    fn forget_homes(&mut self, now: Duration) {
+        while let Some(&(client, since)) = self.idle.front()
+            && now >= since + HOME_KEPT
+        {
+            self.forget_oldest(client, since);
+        }
+    }
+
+    fn make_room_for_home(&mut self) {
+        while self.homes.len() >= HOMES_MAX
+            && let Some(&(client, since)) = self.idle.front()
+        {
+            self.forget_oldest(client, since);
+        }
+    }
+
+    fn forget_oldest(&mut self, client: u128, since: Duration) {
+        self.idle.pop_front();
+        if is_idle_since(&self.homes, client, since) {
+            self.homes.remove(&client);
+        }
+    }
+}
+
+/// Whether the client has no connection since then.
+fn is_idle_since(homes: &HashMap<u128, Home>, client: u128, since: Duration) -> bool {
+    homes.get(&client).is_some_and(|home| home.connections == 0 && home.idle_since == since)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn client(number: u32) -> Peer {
+        Peer::Address((number.to_be_bytes(), 700).into())
+    }
+
+    const T0: Duration = Duration::ZERO;
+
+    #[test]
+    fn connections_of_one_client_are_spread() {
+        let mut placement = ConnectionPlacement::new(4, 100);
+        let placed: Vec<_> = (0..8).map(|_| placement.place(&client(1), T0).unwrap()).collect();
+        assert_eq!(placed, [0, 1, 2, 3, 0, 1, 2, 3]);
+        assert_eq!(placement.home(&client(1)), Some(0));
+    }
+
+    #[test]
+    fn a_busy_engine_gets_fewer() {
+        let mut placement = ConnectionPlacement::new(2, 100);
+        placement.set_busy(0, BUSY_MAX);
+        for number in 0..30 {
+            placement.place(&client(number), T0).unwrap();
+        }
+        assert_eq!((placement.connections(0), placement.connections(1)), (10, 20));
+    }
+
+    #[test]
+    fn a_client_comes_home_until_it_was_away_for_long() {
+        let mut placement = ConnectionPlacement::new(2, 100);
+        assert_eq!(placement.place(&client(1), T0), Some(0));
+        assert_eq!(placement.place(&client(2), T0), Some(1));
+        assert_eq!(placement.place(&client(3), T0), Some(0));
+        // Its engine has more connections than the other, and is its home.
+        placement.ended(&client(3), 0, T0);
+        for number in 10..13 {
+            placement.place(&client(number), T0).unwrap();
+        }
+        placement.ended(&client(11), 1, T0);
+        assert!(placement.connections(0) > placement.connections(1));
+        let late = HOME_KEPT - Duration::from_secs(1);
+        assert_eq!(placement.place(&client(3), late), Some(0));
+        placement.ended(&client(3), 0, late);
+        assert_eq!(placement.place(&client(3), late + HOME_KEPT), Some(1), "its home is forgotten");
+    }
+
+    #[test]
+    fn who_is_full_gets_none() {
+        let mut placement = ConnectionPlacement::new(2, 1);
+        assert_eq!(placement.place(&client(1), T0), Some(0));
+        placement.ended(&client(1), 0, T0);
+        assert_eq!(placement.place(&client(2), T0), Some(0));
+        assert_eq!(placement.place(&client(1), T0), Some(1), "its home is full");
+        assert_eq!(placement.place(&client(3), T0), None);
+        assert_eq!(ConnectionPlacement::new(0, 1).place(&client(1), T0), None);
+    }
+
+    #[test]
+    fn homes_are_bounded_and_the_oldest_goes_first() {
+        let mut placement = ConnectionPlacement::new(3, u32::MAX);
+        let most = HOMES_MAX as u32;
+        for number in 0..most + 10 {
+            let engine = placement.place(&client(number), T0).unwrap();
+            placement.ended(&client(number), engine, T0);
+            // Again and again: what is remembered of it does not grow.
+            let engine = placement.place(&client(number), T0).unwrap();
+            placement.ended(&client(number), engine, T0);
+        }
+        assert_eq!(placement.homes.len(), HOMES_MAX);
+        assert!(placement.idle.len() <= 2 * HOMES_MAX);
+        assert_eq!((placement.home(&client(9)), placement.home(&client(10)).is_some()), (None, true));
+    }
+
+    proptest! {
+        /// Of engines that are equally busy, none has two connections more than another while connections only come, whoever
+        /// they are of.
+        #[test]
+        fn equal_engines_have_equal_shares(
+            engines in 1_usize..9,
+            clients in prop::collection::vec(0_u32..20, 0..200),
+        ) {
+            let mut placement = ConnectionPlacement::new(engines, 1000);
+            for number in clients {
+                placement.place(&client(number), T0).unwrap();
+                let loads = (0..engines).map(|engine| placement.connections(engine));
+                let (least, most) = (loads.clone().min().unwrap(), loads.max().unwrap());
+                prop_assert!(most - least <= 1, "{least} to {most}");
+            }
+        }
+
+        /// A client's home stays where it is while it comes and goes, and whoever comes alone is placed there; what is counted is
+        /// what is there.
+        #[test]
+        fn homes_stay(steps in prop::collection::vec((0_u32..6, any::<bool>(), 0_u64..100), 0..300)) {
+            let mut placement = ConnectionPlacement::new(4, 1000);
+            let mut open: HashMap<u32, Vec<usize>> = HashMap::new();
+            let mut now = T0;
+            for (number, comes, pause) in steps {
+                now += Duration::from_millis(pause);
+                let home = placement.home(&client(number));
+                let own = open.entry(number).or_default();
+                if comes {
+                    let engine = placement.place(&client(number), now).unwrap();
+                    if own.is_empty() && home.is_some() {
+                        prop_assert_eq!(Some(engine), home);
+                    }
+                    own.push(engine);
+                } else if let Some(engine) = own.pop() {
+                    placement.ended(&client(number), engine, now);
+                }
+                if home.is_some() {
+                    prop_assert_eq!(placement.home(&client(number)), home);
+                }
+                let all: usize = open.values().map(Vec::len).sum();
+                let counted: u32 = (0..4).map(|engine| placement.connections(engine)).sum();
+                prop_assert_eq!(counted as usize, all);
+            }
+        }
+    }
+}
