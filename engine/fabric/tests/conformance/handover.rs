@@ -34,10 +34,15 @@ pub(crate) fn adopted_answers<H: Harness>(bench: &mut Bench<H>) {
     setup::rejected_with_a_reason(bench);
 }
 
-/// Whoever asked gives up while the adopter has the request.
-pub(crate) fn the_asker_goes_after_adoption<H: Harness>(bench: &mut Bench<H>) {
+/// Whoever asked gives up at each step, until the adopter has the request.
+pub(crate) fn the_asker_goes_before_the_answer<H: Harness>(bench: &mut Bench<H>) {
     bench.keep_the_door();
     teardown::before_the_answer(bench);
+}
+
+/// Whoever asked gives up while the adopter has a queue pair for it, or the adopter does.
+pub(crate) fn the_asker_goes_after_adoption<H: Harness>(bench: &mut Bench<H>) {
+    bench.keep_the_door();
     teardown::after_prepare(bench);
 }
 

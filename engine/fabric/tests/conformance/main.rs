@@ -139,6 +139,7 @@ conformance! {
         adopted_transfers
         adopted_exposures
         adopted_answers
+        the_asker_goes_before_the_answer
         the_asker_goes_after_adoption
         an_adopted_connection_ends
         the_asker_goes_between
