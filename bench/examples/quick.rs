@@ -21,7 +21,7 @@ fn main() -> anyhow::Result<()> {
         touch: words.get(3).is_some_and(|word| word == "touch"),
         ..Scenario::default()
     };
-    let figures = run(&scenario, &mut |_| {})?;
+    let figures = run(&scenario, |_| {})?;
     let (Some(limits), Some(ratios)) = (&figures.limits, &figures.ratios) else {
         anyhow::bail!("the cores are one")
     };

@@ -126,7 +126,7 @@ struct Beside {
 /// # Errors
 ///
 /// When a server or client fails.
-pub fn run(scenario: &Scenario, progress: &mut dyn FnMut(usize)) -> Result<Figures> {
+pub fn run(scenario: &Scenario, progress: impl FnMut(usize)) -> Result<Figures> {
     match scenario.fabric {
         Fabric::Shm => run_over::<Shm>(scenario, progress),
         Fabric::Iwarp => run_over::<Iwarp>(scenario, progress),
@@ -134,7 +134,7 @@ pub fn run(scenario: &Scenario, progress: &mut dyn FnMut(usize)) -> Result<Figur
     }
 }
 
-fn run_over<P: Opened>(scenario: &Scenario, progress: &mut dyn FnMut(usize)) -> Result<Figures> {
+fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<Figures> {
     let copies = matches!(scenario.operation, Operation::Read | Operation::Write);
     let copy_len = if copies { scenario.size } else { 4096 };
     let cores = [scenario.client_cores()[0], scenario.server_core()];
