@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Counts the instructions of one Call at the Requester and at the Responder: they do not jitter as times do.
 #   bench/instructions.sh [--chunks | --nfs] [--depth N] [--profile dist|release]...
-#   bench/instructions.sh --check | --renew
+#   bench/instructions.sh --check | --renew [--profile dist|release]...
 #   bench/instructions.sh --device siw|rxe [-k 6.1|6.12]
 # Client and server run in one thread (examples/one_thread.rs), by turns. Over shm and over `verbs`, whose device is one of nothing, no
 # pass is idle; what the library's functions execute is taken off: the rest is ours. Needs valgrind.
@@ -15,7 +15,7 @@
 # one of them is more than 15 % worse: then a function that is called across crates lacks #[inline].
 #
 # --check: compares what is counted with bench/budgets.toml. More than 2 % above a budget is a failure; more than 5 % below it asks
-# for a lower budget. --renew: writes what is counted to that file.
+# for a lower budget. --renew: writes what is counted to that file; the budgets of other profiles stay.
 #
 # --device: over a device of the guest (ci/lab/build.sh, once), and ib_send_lat's Send and Receive on the same, counted in the same
 # way; see README.md.
@@ -50,11 +50,10 @@ command -v valgrind >/dev/null || skipped "valgrind is not there (Debian: apt-ge
 if [ -n "$device" ] && [ ! -e "$LAB_CACHE/kernel-$kernel/version" ]; then
     skipped "there is no guest with kernel $kernel: run ci/lab/build.sh $kernel first"
 fi
-[ ${#profiles[@]} -gt 0 ] || profiles=(dist)
 # build PROFILE: sets program
 build() {
-    # .ci/run compiles examples that it does not count without optimisation.
-    env -u RUSTC_WORKSPACE_WRAPPER -u RUSTFLAGS \
+    # .ci/run compiles examples that it does not count without optimisation. Incremental compilation would divide a crate in other units.
+    CARGO_INCREMENTAL=0 env -u RUSTC_WORKSPACE_WRAPPER -u RUSTFLAGS \
         cargo build --quiet --locked --profile "$1" --package stag-bench --example one_thread
     program=$(realpath "${CARGO_TARGET_DIR:-target}/$1/examples/one_thread")
 }
@@ -88,10 +87,11 @@ on_nothing() {
     done
 }
 
+# Sections are PROFILE.FABRIC.
 budgets=bench/budgets.toml
 compiler() { rustc --version | cut -d ' ' -f 2; }
 
-# count_budgets: a line FABRIC NAME REQUESTER RESPONDER of each row; NAME is the Call's, and its depth if that is not 1
+# count_budgets PROFILE: a line SECTION NAME REQUESTER RESPONDER of each row; NAME is the Call's, and its depth if that is not 1
 count_budgets() {
     local fabric row requester responder _
     for fabric in shm verbs; do
@@ -99,26 +99,36 @@ count_budgets() {
             read -r requester _ <<<"$(executed $fabric client_turn "${row#*:}" "${row%:*}")"
             read -r responder _ <<<"$(executed $fabric server_turn "${row#*:}" "${row%:*}")"
             row=${row/:/_}
-            echo "$fabric ${row%_1} ${requester:?} ${responder:?}"
+            echo "$1.$fabric ${row%_1} ${requester:?} ${responder:?}"
         done
     done
 }
 
-# renew: writes the file from the lines of count_budgets; its comment stays
+# renew: writes the file from the lines of count_budgets; its comment, and the sections of profiles that were not counted, stay
 renew() {
     sed '/^[^#]/,$d' $budgets
     printf 'rustc = "%s"\n' "$(compiler)"
     awk '
-        $1 != fabric { fabric = $1; printf "\n[%s]\n", fabric }
-        { printf "%-7s = { requester = %5d, responder = %5d }\n", $2, $3, $4 }'
+        # The new lines first.
+        NR == FNR { lines[$1] = lines[$1] sprintf("%-7s = { requester = %5d, responder = %5d }\n", $2, $3, $4); next }
+        /^\[/ { section = substr($1, 2, length($1) - 2); if (!(section in lines)) kept[section] = 1 }
+        /requester/ && section in kept { lines[section] = lines[section] $0 "\n" }
+        END {
+            split("dist release", profiles, " "); split("shm verbs", fabrics, " ")
+            for (p = 1; p <= 2; p++) for (f = 1; f <= 2; f++) {
+                section = profiles[p] "." fabrics[f]
+                if (section in lines) printf "\n[%s]\n%s", section, lines[section]
+            }
+        }' - $budgets
 }
 
-# check: a line for each figure that is too far from its budget; status 1 if one is too high, or has none
+# check PROFILE...: a line for each figure; status 1 if one is too high, or has no budget, or a budget of these profiles no figure
 check() {
-    awk -v renew="bench/instructions.sh --renew" '
+    awk -v renew="bench/instructions.sh --renew" -v profiles=" $* " '
         function compare(end, is, budget,    name, percent) {
             split($2, part, "_")
-            name = sprintf("%s %s %s depth %d", part[1], $1, end, part[2] ? part[2] : 1)
+            split($1, place, ".")
+            name = sprintf("%s: %s %s %s depth %d", place[1], part[1], place[2], end, part[2] ? part[2] : 1)
             percent = (is - budget) * 100 / budget
             if (percent > 2) {
                 printf "FAILED %s: %d instructions, its budget is %d (%+.1f %%): make it cheaper, or say in the commit why it is worth it, and run %s\n", name, is, budget, percent, renew
@@ -129,8 +139,8 @@ check() {
                 printf "ok %s: %d instructions, its budget is %d (%+.1f %%)\n", name, is, budget, percent
             }
         }
-        NR == FNR && /^\[/ { fabric = substr($1, 2, length($1) - 2) }
-        NR == FNR && /requester/ { gsub(/[^ a-z0-9_]/, ""); requester[fabric, $1] = $3; responder[fabric, $1] = $5 }
+        NR == FNR && /^\[/ { section = substr($1, 2, length($1) - 2); split(section, place, "."); counts = index(profiles, " " place[1] " ") }
+        NR == FNR && /requester/ && counts { gsub(/[^ a-z0-9_]/, ""); requester[section, $1] = $3; responder[section, $1] = $5 }
         NR == FNR { next }
         !(($1, $2) in requester) { printf "FAILED %s over %s has no budget: run %s\n", $2, $1, renew; bad = 1; next }
         { compare("Requester", $3, requester[$1, $2]); compare("Responder", $4, responder[$1, $2]) }
@@ -244,18 +254,24 @@ if [ -n "$with_budgets" ]; then
     # What valgrind shows to libc and to us as the CPU is the same on each machine that has these.
     grep -qw avx2 /proc/cpuinfo || skipped "the budgets are of a CPU with AVX2, for which libc and we have other code"
     of=$(sed -n 's/^rustc = "\(.*\)"$/\1/p' $budgets)
+    # Both profiles, if none is named: the file is of one state of the source.
+    [ "$with_budgets" = check ] || [ ${#profiles[@]} -gt 0 ] || profiles=(dist release)
+    [ ${#profiles[@]} -gt 0 ] || profiles=(dist)
     [ "$with_budgets" = renew ] || [ "$(compiler)" = "$of" ] ||
         skipped "the budgets are of rustc $of, and this is $(compiler), which makes other code: bench/instructions.sh --renew"
-    build dist
-    count_budgets >"$counts/budgets"
+    for profile in "${profiles[@]}"; do
+        build "$profile"
+        count_budgets "$profile" >>"$counts/budgets"
+    done
     if [ "$with_budgets" = renew ]; then
         renew <"$counts/budgets" >"$counts/renewed"
         cp "$counts/renewed" $budgets
     else
-        check <"$counts/budgets"
+        check "${profiles[@]}" <"$counts/budgets"
     fi
     exit
 fi
+[ ${#profiles[@]} -gt 0 ] || profiles=(dist)
 for profile in "${profiles[@]}"; do
     build "$profile"
     [ ${#profiles[@]} -eq 1 ] || echo "profile $profile"
