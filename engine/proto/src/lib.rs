@@ -17,6 +17,7 @@
 //! - [`requester`], [`responder`]: the two machines. One connection has one of each at either end when Calls
 //!   go both ways (RFC 8167).
 //! - [`exposed`]: Replies of any size, which their Requester pulls (reliable reply).
+//! - [`version`]: which version a connection speaks. [`characteristics`]: what the peer says of itself in version 2.
 //! - [`group`]: messages of several transmissions, as they are received (rtrext).
 //! - [`direction`]: which of the two a message is for. [`receives`]: Receives posted for both together.
 //! - [`plan`]: Short, Chunked or Long.
@@ -27,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod characteristics;
 pub mod credits;
 pub mod direction;
 pub mod exposed;
@@ -40,3 +42,4 @@ pub mod receives;
 pub mod requester;
 pub mod responder;
 pub mod span;
+pub mod version;

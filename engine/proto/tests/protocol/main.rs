@@ -27,5 +27,6 @@ mod reply_forms;
 mod responder_states;
 mod rules;
 mod states;
+mod version2;
 mod walk;
 mod write_chunks;
