@@ -50,7 +50,7 @@ impl Carrier {
             vacant: Vec::new(),
             broadcasts: Vec::new(),
             own_replies: VecDeque::new(),
-            outgoing: Box::default(),
+            outgoing: Some(Box::default()),
             incoming: Some(Box::default()),
             space: vec![0; SPACE_LEN],
         }

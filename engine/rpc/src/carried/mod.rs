@@ -229,8 +229,8 @@ pub(crate) struct Carrier {
     broadcasts: Vec<Broadcast>,
     /// What this reactor answers to itself.
     own_replies: VecDeque<Parcel>,
-    /// For the record that is being sent.
-    outgoing: Box<LaneRecord>,
+    /// For the record that is being sent; taken meanwhile.
+    outgoing: Option<Box<LaneRecord>>,
     /// For the record that is being read; taken meanwhile.
     incoming: Option<Box<LaneRecord>>,
     /// Where results are encoded.
@@ -264,7 +264,7 @@ impl Carrier {
         room: &CarriedRoom,
         (stream, reduced, items): (&[u8], &[Reduced], &mut [Placed]),
     ) {
-        let mut record = std::mem::take(&mut self.outgoing);
+        let mut record = self.take_outgoing();
         let pieces: ArrayVec<u32, READ_CHUNKS_MAX> =
             items.iter().map(|item| item.pieces.len() as u32).collect();
         let is_inside = CarriedCall::encode(&mut record, token, peer, room, (reduced, &pieces), stream);
@@ -289,7 +289,7 @@ impl Carrier {
                 self.broadcasts.push(Broadcast { token: *token, awaited: all - 1, own });
             }
         }
-        self.outgoing = record;
+        self.outgoing = Some(record);
     }
 
     #[inline]
@@ -298,6 +298,10 @@ impl Carrier {
             Some(neighbour) => neighbour,
             None => panic!("a Call's home is reactor {reactor}, which is not in this group"),
         }
+    }
+
+    fn take_outgoing(&mut self) -> Box<LaneRecord> {
+        self.outgoing.take().unwrap_or_else(|| unreachable!("one record is sent at a time"))
     }
 
     /// Puts a Call into the lane, or behind those that wait.
@@ -335,7 +339,7 @@ impl Carrier {
         payload: &[u8],
         (count, pieces): (usize, impl Iterator<Item = Shared>),
     ) {
-        let mut record = std::mem::take(&mut self.outgoing);
+        let mut record = self.take_outgoing();
         let is_inside = reply.encode(&mut record, payload);
         self.cargo.extend((!is_inside).then(|| Attachment::Octets(payload.into())));
         if to == self.own {
@@ -345,7 +349,7 @@ impl Carrier {
             load(&mut self.cargo, count, pieces.map(Shared::lend));
             self.put(to, &record);
         }
-        self.outgoing = record;
+        self.outgoing = Some(record);
     }
 
     /// Makes known what was put into lanes since the last time, and wakes who sleeps. At the end of a pass, as doorbells are.

@@ -11,7 +11,7 @@ use crate::support::{bytes, error, opaque, request, request_for, words};
 
 /// What PUT answers: nothing is missing, and the sum of each item.
 fn sums(items: &[&[u8]]) -> Vec<u8> {
-    let sums = items.iter().map(|item| sum(*item));
+    let sums = items.iter().map(|item| sum(item));
     [0].into_iter().chain(sums).flat_map(u32::to_be_bytes).collect()
 }
 
