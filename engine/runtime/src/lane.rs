@@ -210,6 +210,24 @@ impl<T: Send> LaneWriter<T> {
         Ok(())
     }
 
+    /// Puts `count` values behind the others, each made where it will lie. `false`: there is too little room, nothing is made.
+    #[inline]
+    pub(crate) fn push_each(&mut self, count: usize, mut make: impl FnMut(usize) -> T) -> bool {
+        if !self.has_room(count) {
+            return false;
+        }
+        for at in 0..count {
+            let position = self.position.wrapping_add(at);
+            // SAFETY: as in `push`: there is room for `count` values from `position` on. If `make` panics, `position` has not
+            // moved, and what was written is forgotten.
+            self.ring.place(position).with_mut(|place| unsafe {
+                (*place).write(make(at));
+            });
+        }
+        self.position = self.position.wrapping_add(count);
+        true
+    }
+
     /// Shows the reader all that was pushed, by one store. `true`: there was something new.
     ///
     /// Wakes nobody: ring the reader's [`Bell`](crate::Bell) afterwards, once for all that was published.
@@ -298,6 +316,40 @@ impl<T: Send> LaneReader<T> {
             self.give_back();
         }
         Some(value)
+    }
+
+    /// Shows `look` the oldest published value, if there is one, and leaves it there.
+    #[inline]
+    pub(crate) fn peek<R>(&mut self, look: impl FnOnce(&T) -> R) -> Option<R> {
+        if self.position == self.tail && !self.refresh() {
+            return None;
+        }
+        // SAFETY: as in `pop`, but the value stays where it is.
+        Some(self.ring.place(self.position).with(|place| look(unsafe { (*place).assume_init_ref() })))
+    }
+
+    /// Shows `look` the next `count` values where they lie, and takes them. `false`: not so many are published together with
+    /// the first of them, and none is taken.
+    #[inline]
+    pub(crate) fn take_each(&mut self, count: usize, mut look: impl FnMut(usize, &T)) -> bool
+    where
+        T: Copy,
+    {
+        if self.tail.wrapping_sub(self.position) < count {
+            return false;
+        }
+        for at in 0..count {
+            // SAFETY: as in `pop`: the place is before the writer's index. Values of a type that is `Copy` need no drop.
+            self.ring
+                .place(self.position.wrapping_add(at))
+                .with(|place| look(at, unsafe { (*place).assume_init_ref() }));
+        }
+        self.position = self.position.wrapping_add(count);
+        self.statistics.values += count as u64;
+        if self.position.wrapping_sub(self.returned) >= self.ring.places.len().div_ceil(4) {
+            self.give_back();
+        }
+        true
     }
 
     /// Whether nothing is published that was not popped. Looks at the writer's index: for the last look before sleep.

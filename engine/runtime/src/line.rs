@@ -1,5 +1,7 @@
 //! Lines: what a lane carries between reactors, and records of up to eight of them.
 
+use std::slice;
+
 use crate::lane::{LaneReader, LaneWriter};
 
 const LINE_LEN: usize = 64;
@@ -14,15 +16,14 @@ pub struct Line(pub [u64; 8]);
 ///
 /// Keep one for each direction and use it again: 512 octets are too many to make anew for each record.
 #[derive(Clone, Debug)]
-#[repr(C, align(64))]
 pub struct LaneRecord {
-    /// The lines' octets in this machine's order: those of the length, then those of the record.
-    octets: [u8; LaneRecord::LINES_MAX * LINE_LEN],
+    /// As they go through the lane: the length, then the octets of the record.
+    lines: [Line; LaneRecord::LINES_MAX],
 }
 
 impl Default for LaneRecord {
     fn default() -> LaneRecord {
-        LaneRecord { octets: [0; LaneRecord::LINES_MAX * LINE_LEN] }
+        LaneRecord { lines: [Line([0; 8]); LaneRecord::LINES_MAX] }
     }
 }
 
@@ -50,8 +51,7 @@ impl LaneRecord {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a record without octets is as good as any")]
     pub fn len(&self) -> usize {
-        let (word, _) = self.octets.split_first_chunk::<WORD_LEN>().unwrap_or_else(|| unreachable!());
-        u64::from_ne_bytes(*word) as usize
+        self.lines[0].0[0] as usize
     }
 
     /// Says how many octets the record has; those from the old length on are of any value.
@@ -62,46 +62,28 @@ impl LaneRecord {
     #[inline]
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= LaneRecord::LEN_MAX, "a record of {len} octets (at most {})", LaneRecord::LEN_MAX);
-        self.octets[..WORD_LEN].copy_from_slice(&(len as u64).to_ne_bytes());
+        self.lines[0].0[0] = len as u64;
     }
 
     /// The octets.
     #[inline]
     #[must_use]
     pub fn octets(&self) -> &[u8] {
-        &self.octets[WORD_LEN..][..self.len()]
+        // SAFETY: the lines are words side by side without padding, so that all of their octets are initialised, and are borrowed as
+        // long as the slice lives. Any address is aligned for octets.
+        let all =
+            unsafe { slice::from_raw_parts(self.lines.as_ptr().cast::<u8>(), size_of_val(&self.lines)) };
+        &all[WORD_LEN..][..self.len()]
     }
 
     /// All [`LaneRecord::LEN_MAX`] octets, to write a record into. [`LaneRecord::set_len`] says afterwards how many count.
     #[inline]
     pub fn buffer(&mut self) -> &mut [u8] {
-        &mut self.octets[WORD_LEN..]
-    }
-
-    /// Lines of the record.
-    #[inline]
-    fn lines(&self) -> usize {
-        LaneRecord::lines_for(self.len())
-    }
-}
-
-impl Line {
-    #[inline(always)]
-    fn from_octets(octets: &[u8; LINE_LEN]) -> Line {
-        let (words, _) = octets.as_chunks::<WORD_LEN>();
-        let mut line = Line([0; 8]);
-        for (to, from) in line.0.iter_mut().zip(words) {
-            *to = u64::from_ne_bytes(*from);
-        }
-        line
-    }
-
-    #[inline(always)]
-    fn write_to(&self, octets: &mut [u8; LINE_LEN]) {
-        let (words, _) = octets.as_chunks_mut::<WORD_LEN>();
-        for (to, from) in words.iter_mut().zip(&self.0) {
-            *to = from.to_ne_bytes();
-        }
+        // SAFETY: as in `octets`; and any octets make words.
+        let all = unsafe {
+            slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<u8>(), size_of_val(&self.lines))
+        };
+        &mut all[WORD_LEN..]
     }
 }
 
@@ -112,16 +94,7 @@ impl LaneWriter<Line> {
     #[inline]
     #[must_use]
     pub fn push_record(&mut self, record: &LaneRecord) -> bool {
-        let count = record.lines();
-        if !self.has_room(count) {
-            return false;
-        }
-        let (lines, _) = record.octets.as_chunks::<LINE_LEN>();
-        for line in &lines[..count] {
-            let pushed = self.push(Line::from_octets(line));
-            debug_assert!(pushed.is_ok(), "there was room for the whole record");
-        }
-        true
+        self.push_each(LaneRecord::lines_for(record.len()), |at| record.lines[at])
     }
 }
 
@@ -136,16 +109,11 @@ impl LaneReader<Line> {
     #[inline]
     #[must_use]
     pub fn pop_record(&mut self, record: &mut LaneRecord) -> bool {
-        let Some(first) = self.pop() else { return false };
-        let (lines, _) = record.octets.as_chunks_mut::<LINE_LEN>();
-        first.write_to(&mut lines[0]);
-        let len = first.0[0] as usize;
+        let Some(len) = self.peek(|first| first.0[0] as usize) else { return false };
         assert!(len <= LaneRecord::LEN_MAX, "a lane of records has a line that is none (length {len})");
-        for octets in &mut lines[1..LaneRecord::lines_for(len)] {
-            // The lines of a record are published together.
-            let line = self.pop().expect("a record in a lane has all of its lines");
-            line.write_to(octets);
-        }
+        // The lines of a record are published together, so that the first is seen with the others.
+        let is_whole = self.take_each(LaneRecord::lines_for(len), |at, line| record.lines[at] = *line);
+        assert!(is_whole, "a lane of records has a line that is none (length {len})");
         true
     }
 }
