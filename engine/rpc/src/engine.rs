@@ -21,6 +21,7 @@ use crate::complaints::Complaints;
 use crate::config::{ConfigError, EngineConfig};
 use crate::connection::Connection;
 use crate::fault::fault;
+use crate::group::Membership;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;
 use crate::server::admission::ConnectRequest;
@@ -120,6 +121,8 @@ pub struct Engine<P: Provider, S> {
     /// Requests that belong to other engines: to which, and what they are. And where those engines are.
     pub(crate) released: VecDeque<(usize, Peer, P::Handover, Vec<u8>)>,
     pub(crate) destinations: Vec<P::Destination>,
+    /// What it has of its group.
+    pub(crate) membership: Option<Box<Membership<P>>>,
     pub(crate) next_scan: Duration,
     xid_seed: u32,
     /// RPC over TCP, once there is some.
@@ -181,6 +184,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             requests: Vec::new(),
             released: VecDeque::new(),
             destinations: Vec::new(),
+            membership: None,
             next_scan: Duration::ZERO,
             xid_seed: seed,
             streams: None,
@@ -215,6 +219,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 carrier: None,
                 ready: ReadyLists::default(),
                 doorkeeper: None,
+                departures: None,
                 draft_in_place: Box::new(Draft::new()),
             },
         })
@@ -531,6 +536,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
         if let Some(serving) = gone.serving.take() {
             serving.close(&mut self.core, id);
+            self.core.note_departure(gone.peer.as_ref());
             self.core.serving_count -= 1;
             self.core.share_credits();
         }
@@ -715,6 +721,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         self.core.completed.is_empty()
             && self.core.events.is_empty()
             && !self.has_released()
+            && self.membership.as_mut().is_none_or(|membership| membership.arm())
             // One that was adopted since the last pass.
             && self.requests.iter().all(|request| request.deadline.is_some())
             && self.services.arm()
@@ -730,6 +737,9 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         }
         self.services.disarm();
         self.core.deferrals.disarm();
+        if let Some(membership) = &mut self.membership {
+            membership.disarm();
+        }
         self.core.provider.disarm();
     }
 
@@ -737,6 +747,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         out.extend(self.core.provider.descriptor().map(|descriptor| descriptor.as_raw_fd()));
         out.extend(self.streams.as_ref().map(|streams| streams.descriptor()));
         out.extend(self.core.deferrals.descriptor());
+        out.extend(self.membership.as_ref().map(|membership| membership.descriptor()));
         self.services.descriptors(out);
     }
 

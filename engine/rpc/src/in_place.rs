@@ -207,7 +207,7 @@ impl Serving {
         let slot = self.responder.next_slot();
         let origin = Origin { connection: id, slot, peer, local: None, now: engine.pass.now };
         if let Some(carrier) = engine.carrier
-            && carrier.destination(run.home(services, &origin), carrier.own).is_some()
+            && carrier.destination(run.home(services, &origin), peer).is_some()
         {
             return Taken::No;
         }

@@ -13,7 +13,8 @@
 //! and gets back; `calling.rs` is the client half of a connection), `engine.rs` (the pass; `chores.rs` is what it looks after
 //! beside messages), `server/` (`serving/` is the server half of a connection), and `in_place.rs`, the short cut of both halves
 //! for what has no chunks. `stream/` is RPC over TCP. `carried/` is for groups of reactors: Calls that are executed at another
-//! one than they came in at.
+//! one than they came in at; `group.rs` makes several engines one server, with `newcomers.rs` and `placement.rs` for connections
+//! that are served elsewhere.
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ mod connection;
 mod engine;
 mod fault;
 mod few;
+mod group;
 mod in_place;
 mod memory;
 mod newcomers;
@@ -47,6 +49,7 @@ pub use client::{
 pub use config::{ConfigError, EngineConfig, SEGMENTS_MAX};
 pub use engine::{Engine, EngineError};
 pub use few::Few;
+pub use group::EngineGroup;
 pub use memory::{Memory, MemoryError};
 pub use newcomers::{Newcomer, ServedAt};
 pub use placement::{BUSY_MAX, ConnectionPlacement};

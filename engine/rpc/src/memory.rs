@@ -2,6 +2,8 @@
 
 use stag_memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, Pool, PoolError, PriceList};
 
+use stag_runtime::ReactorId;
+
 use crate::EngineConfig;
 use crate::pools::{PAGE_LEN, Pools};
 
@@ -59,5 +61,17 @@ impl Memory {
         ledger.register(&pools.messages);
         ledger.register(&pools.payload);
         Ok(Memory { arena, pools, prices, ledger })
+    }
+
+    /// The same memory, as that of a reactor of a group: what it lends to others comes back there.
+    ///
+    /// # Panics
+    ///
+    /// If some of it is in use.
+    #[must_use]
+    pub fn owned_by(mut self, reactor: ReactorId) -> Memory {
+        // A group has 64 reactors at most.
+        self.pools.payload = self.pools.payload.owned_by(reactor.index() as u8);
+        self
     }
 }

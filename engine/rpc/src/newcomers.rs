@@ -123,6 +123,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     self.requests.push(ConnectRequest { request, peer, private_data, deadline: None })
                 }
                 Err(error) => {
+                    self.core.note_departure(Some(&peer));
                     self.core.statistics.connections_refused += 1;
                     if let Some(withheld) = self.core.complaints.admit(self.core.now) {
                         tracing::warn!("client {peer} is refused: {error}{}", Withheld(withheld));
@@ -140,9 +141,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
             && self.released.len() < RELEASED_MAX
             && let Some(to) = self.destinations.get(number)
         {
-            // None: it is gone, and who asked knows.
-            if let Some(handover) = self.core.provider.release(request, to) {
-                self.released.push_back((number, peer, handover, private_data));
+            match self.core.provider.release(request, to) {
+                Some(handover) => self.released.push_back((number, peer, handover, private_data)),
+                // It is gone, and who asked knows.
+                None => {
+                    if let Some(departures) = &mut self.core.departures {
+                        departures.push((Some(number), peer));
+                    }
+                }
             }
             return;
         }
@@ -165,6 +171,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Takes on a TCP connection.
     fn adopt_stream(&mut self, socket: TcpStream, peer: SocketAddr) {
         if let Err(error) = self.streams() {
+            self.core.note_departure(Some(&Peer::Address(peer)));
             if let Some(withheld) = self.core.complaints.admit(self.core.now) {
                 let withheld = Withheld(withheld);
                 tracing::warn!("client {peer} is refused over TCP: {error}{withheld}");

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use stag_fabric::Peer;
+
 use crate::ConnectionId;
 use crate::carried::Carrier;
 use crate::client::{CloseReason, CompletedCall, ConnectionEvent};
@@ -83,6 +85,8 @@ pub(crate) struct Core<P> {
     pub(crate) doorkeeper: Option<Doorkeeper>,
     /// Connections to look at.
     pub(crate) ready: ReadyLists,
+    /// Clients whose connections are gone, and who was to serve them if that was another reactor; `None`: nobody asks.
+    pub(crate) departures: Option<Vec<(Option<usize>, Peer)>>,
     /// Of the Call that is answered in place.
     pub(crate) draft_in_place: Box<Draft>,
 }
@@ -92,6 +96,13 @@ impl<P> Core<P> {
     pub(crate) fn pass_state(&self) -> PassState {
         let Core { pass, now, credit_share, .. } = *self;
         PassState { number: pass, now, credit_share, credits_max: self.config.credits_max }
+    }
+
+    /// A client's connection is gone, or did not come about.
+    pub(crate) fn note_departure(&mut self, peer: Option<&Peer>) {
+        if let (Some(departures), Some(peer)) = (&mut self.departures, peer) {
+            departures.push((None, peer.clone()));
+        }
     }
 
     #[inline]

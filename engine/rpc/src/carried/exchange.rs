@@ -1,19 +1,22 @@
 //! What a pass does for other reactors, and with what they answered: [`Engine::exchange`].
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 
 use smallvec::SmallVec;
-use stag_fabric::Provider;
+use stag_fabric::{Peer, Provider};
 use stag_memory::{Borrowed, Buf, Shared};
 use stag_runtime::{GroupMember, LaneRecord, ReactorId};
 use stag_wire::rpcrdma::HEADER_LEN_MIN;
 use stag_wire::xdr::Reader;
 
 use super::record::{CarriedCall, CarriedItem, CarriedReply, Ending, Kind, Place, WRITE_CHUNKS_MAX, kind};
-use super::{Attachment, CallLanes, CarriedRoom, Carrier, LaterCall, Neighbour, Parcel, name_elsewhere};
+use super::{
+    Attachment, CallLanes, CarriedRoom, Carrier, Homes, LaterCall, Neighbour, Parcel, name_elsewhere,
+};
 use crate::engine::Engine;
 use crate::server::draft::{Draft, Verdict};
-use crate::server::duplicates::Known;
+use crate::server::duplicates::{Known, address};
 use crate::service::call::Placed;
 use crate::service::dispatch::{Origin, Route, Terms, look, route};
 use crate::service::late;
@@ -46,6 +49,7 @@ impl Carrier {
             pieces: Vec::new(),
             neighbours: (0..count).map(neighbour).collect(),
             member,
+            homes: Homes::Told(HashMap::new()),
             later: Vec::new(),
             vacant: Vec::new(),
             broadcasts: Vec::new(),
@@ -139,7 +143,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         };
         carrier.take_returns(&self.core.pools.payload);
         let reactors = carrier.neighbours.len();
-        let mut count = 0;
+        let mut count = self.attend();
         // Another one first in each pass, so that none always waits for the others.
         for turn in 0..reactors {
             let Some(from) = ReactorId::new((self.core.pass as usize + turn) % reactors) else { break };
@@ -158,6 +162,31 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
         self.carrier().incoming = Some(record);
         count
+    }
+
+    /// Says what leads to the homes of clients.
+    pub(crate) fn set_homes(&mut self, homes: Homes) {
+        self.carrier().homes = homes;
+    }
+
+    /// A connection of this client comes, whose home is that.
+    pub(crate) fn note_home(&mut self, peer: &Peer, home: ReactorId) {
+        if let Homes::Told(homes) = &mut self.carrier().homes {
+            let (reactor, connections) = homes.entry(address(peer)).or_insert((home, 0));
+            (*reactor, *connections) = (home, *connections + 1);
+        }
+    }
+
+    /// A connection of this client is gone.
+    pub(crate) fn forget_home(&mut self, peer: &Peer) {
+        if let Homes::Told(homes) = &mut self.carrier().homes
+            && let Entry::Occupied(mut found) = homes.entry(address(peer))
+        {
+            found.get_mut().1 = found.get().1.saturating_sub(1);
+            if found.get().1 == 0 {
+                found.remove();
+            }
+        }
     }
 
     fn carrier(&mut self) -> &mut Carrier {

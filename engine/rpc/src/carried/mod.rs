@@ -29,7 +29,9 @@
 mod exchange;
 mod record;
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 
 use arrayvec::ArrayVec;
 use stag_fabric::Peer;
@@ -39,6 +41,8 @@ use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
 use crate::carried::record::CarriedCall;
+use crate::group::TimedPlacement;
+use crate::server::duplicates::address;
 use crate::server::pulling::READ_CHUNKS_MAX;
 use crate::server::transit::TransitShare;
 use crate::service::call::Placed;
@@ -203,6 +207,24 @@ struct Broadcast {
     own: Parcel,
 }
 
+/// Where clients have their homes.
+pub(crate) enum Homes {
+    /// As the reactor that places connections told, with the number of the client's connections here.
+    Told(HashMap<u128, (ReactorId, u32)>),
+    /// This reactor places them.
+    Placed(Rc<RefCell<TimedPlacement>>),
+}
+
+impl Homes {
+    /// The home of a client; `None`: nobody placed its connection.
+    fn find(&self, peer: Option<&Peer>) -> Option<ReactorId> {
+        match self {
+            Homes::Told(homes) => homes.get(&address(peer?)).map(|(home, _)| *home),
+            Homes::Placed(placed) => ReactorId::new(placed.borrow().placement.home(peer?)?),
+        }
+    }
+}
+
 /// What an engine has of the group that it belongs to.
 pub(crate) struct Carrier {
     pub(crate) own: ReactorId,
@@ -222,6 +244,7 @@ pub(crate) struct Carrier {
     neighbours: Vec<Neighbour>,
     /// Who wakes the others; `None` where nobody sleeps, as in simulations.
     member: Option<GroupMember>,
+    homes: Homes,
     /// Other reactors' Calls that are answered later, by their slots in tokens.
     later: Vec<Option<LaterCall>>,
     /// Free places in `later`.
@@ -238,13 +261,13 @@ pub(crate) struct Carrier {
 }
 
 impl Carrier {
-    /// Where a Call is executed that `home` says this of, and whose caller's home is `caller`; `None`: here.
+    /// Where a Call of `peer` is executed that `home` says this of; `None`: here.
     #[inline]
-    pub(crate) fn destination(&self, home: Home, caller: ReactorId) -> Option<Destination> {
+    pub(crate) fn destination(&self, home: Home, peer: Option<&Peer>) -> Option<Destination> {
         match home {
             Home::Here => None,
             Home::At(reactor) => self.other(reactor),
-            Home::OfCaller => self.other(caller),
+            Home::OfCaller => self.other(self.homes.find(peer).unwrap_or(self.own)),
             Home::Everywhere => (self.neighbours.len() > 1).then_some(Destination::All),
         }
     }

@@ -47,6 +47,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     tracing::warn!("client {peer} is refused: {reason}{}", Withheld(withheld));
                 }
                 self.core.provider.reject(request, &reason);
+                self.core.note_departure(Some(&peer));
             }
         }
     }

@@ -125,7 +125,7 @@ pub(crate) fn destination<P, S: Services>(
     origin: &Origin<'_>,
 ) -> Option<Destination> {
     let carrier = core.carrier.as_ref()?;
-    carrier.destination(run.home(services, origin), carrier.own)
+    carrier.destination(run.home(services, origin), origin.peer)
 }
 
 /// What is known of a Call that must not simply be executed again. `stream` is its Payload stream.

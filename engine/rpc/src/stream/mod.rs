@@ -219,6 +219,7 @@ impl Streams {
         }
         if core.stopping || self.count >= self.connections_max {
             core.statistics.streams_refused += 1;
+            core.note_departure(Some(&Peer::Address(peer)));
             if let Some(withheld) = self.complaints.admit(core.now) {
                 let (open, limit) = (self.count, self.connections_max);
                 tracing::warn!(
@@ -238,6 +239,7 @@ impl Streams {
         if let Err(error) = self.watch(id, &socket) {
             self.free.push(index);
             core.statistics.streams_refused += 1;
+            core.note_departure(Some(&Peer::Address(peer)));
             if let Some(withheld) = self.complaints.admit(core.now) {
                 tracing::warn!("client {peer} is refused over TCP: {error}{}", Withheld(withheld));
             }
@@ -417,6 +419,7 @@ impl Streams {
             self.free.push(index);
             self.count -= 1;
             self.tell(core, &connection, ending);
+            core.note_departure(Some(&connection.peer));
             connection.close(core, &mut self.shared);
             return;
         }

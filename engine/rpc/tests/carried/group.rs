@@ -1,10 +1,11 @@
 //! A group of servers' reactors and their clients, in one thread and one simulated world.
 
 use stag_fabric::Provider;
-use stag_fabric::sim::{FaultPlan, Violations, World};
+use stag_fabric::sim::{FaultPlan, Sim, Violations, World};
 use stag_memory::Shared;
 use stag_rpc::{
-    CARRIED_CALLS_MAX, Call, CallId, CallMesh, Chunks, ConnectionEvent, ConnectionId, Home, Memory, Request,
+    CARRIED_CALLS_MAX, Call, CallId, CallMesh, Chunks, ConnectionEvent, ConnectionId, Engine, EngineGroup,
+    Home, Memory, Request,
 };
 use stag_runtime::{Poller, ReactorId};
 use stag_wire::xdr::{Overflow, Writer};
@@ -45,17 +46,42 @@ impl Group {
         home: fn(&Call<'_>) -> Home,
     ) -> Group {
         let mesh = CallMesh::new(reactors, calls_max);
+        let join = |engine: &mut Engine<Sim, (Program,)>, index: usize| {
+            let own = ReactorId::new(index).and_then(|own| mesh.take(own)).expect("one of the group");
+            engine.join(own, None);
+            engine.listen(&address(index)).expect("the address is free");
+        };
+        Group::of(world, seed, reactors, home, join)
+    }
+
+    /// A group that is one server: who connects to reactor 0 is served by any. Each takes so many connections.
+    pub(crate) fn of_one_server(reactors: usize, connections_max: u32, home: fn(&Call<'_>) -> Home) -> Group {
+        let group = EngineGroup::new(reactors, CARRIED_CALLS_MAX, connections_max).expect("some descriptors");
+        let join = |engine: &mut Engine<Sim, (Program,)>, index: usize| {
+            engine.join_group(&group, ReactorId::new(index).expect("one of the group"), None);
+            if index == 0 {
+                engine.listen(&address(0)).expect("the address is free");
+            }
+        };
+        Group::of(World::new(1, FaultPlan::default()), 1, reactors, home, join)
+    }
+
+    fn of(
+        world: World,
+        seed: u64,
+        reactors: usize,
+        home: fn(&Call<'_>) -> Home,
+        join: impl Fn(&mut Engine<Sim, (Program,)>, usize),
+    ) -> Group {
         let node = |index: usize| {
-            let mut memory = Memory::new(&small(), 4 << 20).expect("a few megabytes");
-            memory.pools.payload = memory.pools.payload.owned_by(index as u8);
+            let own = ReactorId::new(index).expect("one of the group");
+            let memory = Memory::new(&small(), 4 << 20).expect("a few megabytes").owned_by(own);
             let mut node = Node::on(&world, "server", small(), memory, |memory| {
                 let mut program = Program::new(memory.pools.payload.clone());
                 program.home = home;
                 (program,)
             });
-            let own = ReactorId::new(index).and_then(|own| mesh.take(own)).expect("one of the group");
-            node.engine.join(own, None);
-            node.engine.listen(&address(index)).expect("the address is free");
+            join(&mut node.engine, index);
             node
         };
         let mut reactors: Vec<_> = (0..reactors).map(node).collect();
@@ -81,6 +107,19 @@ impl Group {
         client
     }
 
+    /// Another connection of the same client.
+    pub(crate) fn connect_again(&mut self, client: usize) -> ConnectionId {
+        let connection = self.clients[client].engine.connect(&address(0)).expect("the address is fine");
+        let wanted = ConnectionEvent::Established { connection };
+        self.run(|group| group.clients[client].events.contains(&wanted));
+        connection
+    }
+
+    /// Connections that each reactor has.
+    pub(crate) fn connections(&self) -> Vec<usize> {
+        self.reactors.iter().map(|reactor| reactor.engine.connection_count()).collect()
+    }
+
     pub(crate) fn disconnect(&mut self, client: usize) {
         self.clients[client].engine.disconnect(self.connections[client]);
     }
@@ -94,6 +133,14 @@ impl Group {
     pub(crate) fn check_alive(&mut self, client: usize) {
         let call = self.begin(client, request(ECHO), Chunks::default(), |writer| writer.opaque(b"alive?"));
         assert_eq!(bytes(&self.finish(client, call)), opaque(b"alive?"));
+    }
+
+    /// The same, over this connection of the client.
+    #[track_caller]
+    pub(crate) fn check_alive_over(&mut self, client: usize, connection: ConnectionId) {
+        let usual = std::mem::replace(&mut self.connections[client], connection);
+        self.check_alive(client);
+        self.connections[client] = usual;
     }
 
     /// How many Calls each reactor's handler has got.
@@ -179,8 +226,13 @@ impl Group {
     /// The end of a test: ends all connections, and sees that nothing is left anywhere.
     #[track_caller]
     pub(crate) fn close(mut self) {
-        for client in 0..self.clients.len() {
-            self.disconnect(client);
+        for client in &mut self.clients {
+            let mut opened = Vec::new();
+            opened.extend(client.events.iter().filter_map(|event| match event {
+                ConnectionEvent::Established { connection } => Some(*connection),
+                _ => None,
+            }));
+            opened.into_iter().for_each(|connection| client.engine.disconnect(connection));
         }
         self.run(|group| {
             group.clients.iter().all(|client| client.engine.is_drained())

@@ -9,6 +9,7 @@ mod group;
 #[path = "../hostile/raw.rs"]
 #[allow(dead_code, reason = "each test target uses its part")]
 mod raw;
+mod spread;
 mod storm;
 mod stream;
 

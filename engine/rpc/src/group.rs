@@ -1,0 +1,274 @@
+//! Several engines as one server: connections are spread over the reactors of a group, and Calls find their homes.
+//!
+//! ```text
+//!             reactor 0                         reactor 1
+//!  clients ─▶ listens, places ── newcomers ──▶ serves
+//!             serves        ◀── who ended ───
+//!                   └──────── Calls, Replies, loans ────────┘   (carried/)
+//! ```
+//!
+//! Reactor 0 has the listeners. For each connection [`ConnectionPlacement`] says who serves it, and it goes there by mailbox
+//! before it has a queue pair. What a connection's reactor must know of its client goes with it: the client's home.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use stag_fabric::{Peer, Provider};
+use stag_runtime::{GroupMember, ReactorId, Receiver, Sender, Statistics as Times, mailbox};
+
+use crate::carried::{CallMesh, Homes};
+use crate::engine::Engine;
+use crate::newcomers::{Newcomer, ServedAt};
+use crate::placement::{BUSY_MAX, ConnectionPlacement};
+use crate::service::Services;
+
+/// News that a reactor takes in in one pass at most.
+const NEWS_BURST: usize = 64;
+
+/// News that wait for a reactor at most, beside those of its connections.
+const NEWS_SPARE: usize = 64;
+
+/// How often it is looked how busy the reactors are.
+const BUSY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the engines of a group share until each has joined. Made before the group runs, and shared with its threads by
+/// reference.
+pub struct EngineGroup<P: Provider> {
+    calls: CallMesh,
+    senders: Vec<Sender<News<P>>>,
+    receivers: Mutex<Vec<Option<Receiver<News<P>>>>>,
+    connections_max: u32,
+}
+
+/// What one engine of a group tells another.
+enum News<P: Provider> {
+    /// The engine of this reactor takes connections.
+    Joined(ReactorId, P::Destination),
+    /// A connection to serve, and the home of its client.
+    Newcomer(Newcomer<P::Handover>, ReactorId),
+    /// A connection of this client that this reactor served, or was to serve, is gone.
+    Ended(ReactorId, Peer),
+}
+
+impl<P: Provider> EngineGroup<P> {
+    /// For `count` engines, of which each serves at most `connections_max` connections, by RDMA and TCP together. `calls_max` Calls
+    /// may be under way from each to each other one ([`CARRIED_CALLS_MAX`](crate::CARRIED_CALLS_MAX)).
+    ///
+    /// # Errors
+    ///
+    /// When the process has no descriptor left.
+    ///
+    /// # Panics
+    ///
+    /// If `count` is more than [`ReactorId::COUNT_MAX`].
+    pub fn new(count: usize, calls_max: usize, connections_max: u32) -> io::Result<EngineGroup<P>> {
+        // All connections may come, or end, before a reactor looks.
+        let room = count * connections_max as usize + NEWS_SPARE;
+        let mailboxes: io::Result<Vec<_>> = (0..count).map(|_| mailbox(room)).collect();
+        let (senders, receivers) =
+            mailboxes?.into_iter().map(|(sender, receiver)| (sender, Some(receiver))).unzip();
+        let receivers = Mutex::new(receivers);
+        Ok(EngineGroup { calls: CallMesh::new(count, calls_max), senders, receivers, connections_max })
+    }
+
+    /// The mailbox of a reactor. `None`: it was taken already, or there is no such reactor.
+    fn take(&self, reactor: ReactorId) -> Option<Receiver<News<P>>> {
+        // A panic elsewhere cannot leave the list half changed.
+        let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
+        receivers.get_mut(reactor.index())?.take()
+    }
+}
+
+/// What an engine has of its group.
+pub(crate) struct Membership<P: Provider> {
+    own: ReactorId,
+    senders: Vec<Sender<News<P>>>,
+    receiver: Receiver<News<P>>,
+    /// At reactor 0.
+    door: Option<Door<P>>,
+}
+
+/// What the reactor that listens has.
+struct Door<P: Provider> {
+    placement: Rc<RefCell<TimedPlacement>>,
+    /// Of each reactor, when it has joined. Empty, once all have.
+    destinations: Vec<Option<P::Destination>>,
+    member: Option<GroupMember>,
+    /// What the reactors had done when it was last looked how busy they are.
+    times: Vec<Times>,
+    next_look: Duration,
+}
+
+/// Placement, and the instant of this pass.
+pub(crate) struct TimedPlacement {
+    pub(crate) placement: ConnectionPlacement,
+    now: Duration,
+}
+
+impl<P: Provider> Membership<P> {
+    /// See [`Receiver::arm`].
+    pub(crate) fn arm(&mut self) -> bool {
+        self.receiver.arm()
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        self.receiver.disarm();
+    }
+
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.receiver.descriptor()
+    }
+
+    /// A connection that `reactor` served, or was to serve, is gone.
+    fn note_end(&self, reactor: ReactorId, peer: Peer) {
+        match &self.door {
+            Some(door) => {
+                let mut placed = door.placement.borrow_mut();
+                let now = placed.now;
+                placed.placement.ended(&peer, reactor.index(), now);
+            }
+            // There is room for the end of each connection. When reactor 0 is gone, nobody is placed any more.
+            None => _ = self.senders[0].send(News::Ended(reactor, peer)),
+        }
+    }
+}
+
+impl<P: Provider> Door<P> {
+    /// Sees how busy the reactors were since the last look.
+    fn look(&mut self, now: Duration) {
+        let Some(member) = self.member.as_ref().filter(|_| now >= self.next_look) else { return };
+        self.next_look = now + BUSY_INTERVAL;
+        let mut placed = self.placement.borrow_mut();
+        for (reactor, before) in member.ids().zip(&mut self.times) {
+            let Some(reader) = member.statistics(reactor) else { continue };
+            let times = reader.read();
+            let busy = times.busy.saturating_sub(before.busy);
+            let rest = (times.idle + times.asleep).saturating_sub(before.idle + before.asleep);
+            if let Some(all) = (busy + rest).as_nanos().checked_sub(1) {
+                let share = busy.as_nanos() * u128::from(BUSY_MAX) / (all + 1);
+                placed.placement.set_busy(reactor.index(), share as u16);
+            }
+            *before = times;
+        }
+    }
+}
+
+impl<P: Provider, S: Services> Engine<P, S> {
+    /// Makes this engine that of `reactor` in a group that is one server: reactor 0 listens, and connections are spread over all. Services
+    /// may say that a Call is executed at another reactor ([`Service::home`](crate::Service::home)). Before the first connection. All
+    /// engines of a group have the same services, in the same order.
+    ///
+    /// `member` is what the [`ReactorGroup`](stag_runtime::ReactorGroup) hands to the one who makes the engine; `None` where nobody sleeps, as in
+    /// simulations. Where a service carries Calls, what lies in the payload pool of one engine is sent by the others: so the provider of each
+    /// has the arenas of all registered. Which reactor a pool belongs to, [`Memory::owned_by`](crate::Memory::owned_by) says.
+    ///
+    /// # Panics
+    ///
+    /// If the group has no such reactor, or its engine has joined already, or the payload pool is another reactor's.
+    pub fn join_group(&mut self, group: &EngineGroup<P>, reactor: ReactorId, member: Option<GroupMember>) {
+        let (Some(lanes), Some(receiver)) = (group.calls.take(reactor), group.take(reactor)) else {
+            panic!("reactor {reactor} is not in this group, or its engine has joined already");
+        };
+        self.join(lanes, member.clone());
+        let destination = self.destination();
+        let count = group.senders.len();
+        let door = (reactor.index() == 0).then(|| {
+            let placement = ConnectionPlacement::new(count, group.connections_max);
+            let placed = TimedPlacement { placement, now: Duration::ZERO };
+            let mut destinations: Vec<_> = (0..count).map(|_| None).collect();
+            destinations[0] = Some(destination.clone());
+            Door {
+                placement: Rc::new(RefCell::new(placed)),
+                destinations,
+                member,
+                times: vec![Times::default(); count],
+                next_look: Duration::ZERO,
+            }
+        });
+        match &door {
+            Some(door) => self.set_homes(Homes::Placed(door.placement.clone())),
+            // There is room for one of each.
+            None => _ = group.senders[0].send(News::Joined(reactor, destination)),
+        }
+        self.core.departures = Some(Vec::new());
+        let senders = group.senders.clone();
+        self.membership = Some(Box::new(Membership { own: reactor, senders, receiver, door }));
+    }
+
+    /// Takes in what the others tell, and sends on what belongs to them. Returns how much there was.
+    pub(crate) fn attend(&mut self) -> usize {
+        let Some(mut membership) = self.membership.take() else { return 0 };
+        let now = self.core.now;
+        if let Some(door) = &mut membership.door {
+            door.placement.borrow_mut().now = now;
+            door.look(now);
+        }
+        let mut count = 0;
+        while count < NEWS_BURST
+            && let Some(news) = membership.receiver.receive()
+        {
+            count += 1;
+            match news {
+                News::Joined(reactor, destination) => {
+                    if let Some(door) = &mut membership.door {
+                        door.destinations[reactor.index()] = Some(destination);
+                    }
+                }
+                News::Newcomer(newcomer, home) => {
+                    self.note_home(newcomer.peer(), home);
+                    self.adopt_connection(newcomer);
+                }
+                News::Ended(reactor, peer) => membership.note_end(reactor, peer),
+            }
+        }
+        if let Some(door) = &mut membership.door
+            && !door.destinations.is_empty()
+            && door.destinations.iter().all(Option::is_some)
+        {
+            let destinations = std::mem::take(&mut door.destinations).into_iter().flatten().collect();
+            let placed = door.placement.clone();
+            self.set_placement(destinations, move |peer| {
+                let mut placed = placed.borrow_mut();
+                let now = placed.now;
+                // When all are full, this one makes room or refuses.
+                match placed.placement.place(peer, now) {
+                    Some(reactor @ 1..) => ServedAt::Engine(reactor),
+                    Some(0) | None => ServedAt::Here,
+                }
+            });
+        }
+        while let Some((number, newcomer)) = self.take_released() {
+            count += 1;
+            self.send_newcomer(&membership, number, newcomer);
+        }
+        let departures = self.core.departures.get_or_insert_default();
+        for (reactor, peer) in std::mem::take(departures) {
+            count += 1;
+            let reactor = reactor.and_then(ReactorId::new).unwrap_or(membership.own);
+            if reactor == membership.own {
+                self.forget_home(&peer);
+            }
+            membership.note_end(reactor, peer);
+        }
+        self.membership = Some(membership);
+        count
+    }
+
+    /// Sends a connection to the reactor that serves it.
+    fn send_newcomer(&self, membership: &Membership<P>, number: usize, newcomer: Newcomer<P::Handover>) {
+        let Some(door) = &membership.door else { unreachable!("only reactor 0 places connections") };
+        let peer = newcomer.peer().clone();
+        let home = door.placement.borrow().placement.home(&peer).unwrap_or(number);
+        let (Some(reactor), Some(home)) = (ReactorId::new(number), ReactorId::new(home)) else {
+            unreachable!("placement knows the reactors of the group")
+        };
+        if membership.senders[number].send(News::Newcomer(newcomer, home)).is_err() {
+            // It is stopping, or hopelessly behind: the connection has ended.
+            membership.note_end(reactor, peer);
+        }
+    }
+}
