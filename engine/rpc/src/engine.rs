@@ -771,6 +771,11 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         self.connection_count == 0 && self.parked.is_empty() && self.stream_count() == 0
     }
 
+    fn give_back(&mut self, now: Duration) {
+        self.core.now = now;
+        self.services.give_back();
+    }
+
     fn has_given_back(&self) -> bool {
         self.core.carrier.as_ref().is_none_or(|carrier| carrier.is_settled())
     }

@@ -136,6 +136,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     /// A request to connect came in: keeps it, or lets it go to where it belongs.
     pub(crate) fn place_request(&mut self, request: ConnectRequestId, peer: Peer, private_data: Vec<u8>) {
+        if self.core.doorkeeper.is_none() {
+            // The first pass of a group: the others have joined, and nobody has looked yet.
+            self.attend();
+        }
         let place = self.core.doorkeeper.as_mut().map_or(ServedAt::Here, |keeper| (keeper.place)(&peer));
         if let ServedAt::Engine(number) = place
             && self.released.len() < RELEASED_MAX

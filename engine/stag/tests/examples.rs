@@ -57,6 +57,22 @@ fn echo_server_answers_echo_client() {
     }
 }
 
+/// Connections are spread over two reactors, and all are served.
+#[test]
+fn echo_server_on_two_cores() {
+    let cores: Vec<String> = stag::runtime::affinity::allowed().iter().map(|core| core.to_string()).collect();
+    let [first, second, ..] = &cores[..] else {
+        stag_testing::skipped("this process has one core");
+        return;
+    };
+    let name = format!("echo-cores-{}", std::process::id());
+    let (_server, place) = start("echo_server", &[&name, "--cores", &format!("{first},{second}")]);
+    assert_eq!(place, format!("shm://{name}"));
+    for text in ["first", "second", "third", "fourth"] {
+        assert_eq!(ask("echo_client", &[&name, text]), text);
+    }
+}
+
 #[test]
 fn later_answers_from_a_thread() {
     let name = format!("later-example-{}", std::process::id());

@@ -61,6 +61,13 @@ impl<S: Store> Exports<S> {
         }
     }
 
+    /// Drops the files, for nobody asks for them any more, if other reactors' memory may be in them.
+    pub(super) fn give_back(&mut self) {
+        if !self.is_alone() {
+            self.shares.clear();
+        }
+    }
+
     /// Where locks are kept.
     pub(super) fn home_of_locks(&self) -> Home {
         self.locks_at.map_or(Home::Here, Home::At)

@@ -157,6 +157,10 @@ pub trait Service {
         let _ = token;
     }
 
+    /// Lets go of what belongs to other reactors of the group: what came by chunk with Calls that were carried here. Called once, when
+    /// all reactors stop and no Call comes any more.
+    fn give_back(&mut self) {}
+
     /// Prepares for sleep on [`Service::descriptors`]. `false`: [`Service::poll_later`] has something to do already. After
     /// a `true`, a descriptor becomes readable when it has. [`Service::disarm`] follows, whatever was returned.
     ///
@@ -220,6 +224,8 @@ pub trait Services {
     fn finish(&mut self, service: usize, token: Token, reply: &mut Reply<'_>);
     /// Tells service number `service` that an answer is no longer needed.
     fn abandoned(&mut self, service: usize, token: Token);
+    /// Lets each service let go of what belongs to other reactors.
+    fn give_back(&mut self) {}
     /// Lets each service prepare for sleep. `false`: one of them has something to do.
     fn arm(&mut self) -> bool {
         true
@@ -330,6 +336,9 @@ macro_rules! services {
                     $($place => self.$place.abandoned(token),)+
                     _ => unreachable!("service {service} did not come from poll_later"),
                 }
+            }
+            fn give_back(&mut self) {
+                $(self.$place.give_back();)+
             }
             fn arm(&mut self) -> bool {
                 true $(&& self.$place.arm())+
