@@ -26,7 +26,7 @@ use crate::server::draft::{Draft, Verdict};
 use crate::server::serving::Serving;
 use crate::server::spares::Reused;
 use crate::service::deferred::Deferrals;
-use crate::service::dispatch::{Origin, Route, Terms, route};
+use crate::service::dispatch::{Origin, Route, Terms, destination, route};
 use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Repeat, Services};
 use crate::state::{Core, MESSAGES_RESERVE, PassState};
@@ -207,7 +207,7 @@ impl Serving {
         let slot = self.responder.next_slot();
         let origin = Origin { connection: id, slot, peer, local: None, now: engine.pass.now };
         if let Some(carrier) = engine.carrier
-            && carrier.destination(run.home(services, &origin), peer).is_some()
+            && destination(carrier, services, &run, &origin).is_some()
         {
             return Taken::No;
         }

@@ -376,7 +376,7 @@ impl Carrier {
     }
 
     /// Makes known what was put into lanes since the last time, and wakes who sleeps. At the end of a pass, as doorbells are.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn publish(&mut self) {
         // Attachments first: whoever sees a record finds what belongs to it.
         let mut reached = self.attachments.publish();

@@ -11,7 +11,7 @@ use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeade
 use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
-use crate::carried::Destination;
+use crate::carried::{Carrier, Destination};
 use crate::server::client_log::ClientName;
 use crate::server::draft::Defect;
 use crate::server::duplicates::{Asked, EntryId, Known};
@@ -117,14 +117,14 @@ impl Terms {
 }
 
 /// Where a Call is executed that is not executed here.
-#[inline]
-pub(crate) fn destination<P, S: Services>(
-    core: &Core<P>,
+// Not inline: an engine that is alone would pay for it in every Call.
+#[inline(never)]
+pub(crate) fn destination<S: Services>(
+    carrier: &Carrier,
     services: &S,
     run: &Run<'_>,
     origin: &Origin<'_>,
 ) -> Option<Destination> {
-    let carrier = core.carrier.as_ref()?;
     carrier.destination(run.home(services, origin), origin.peer)
 }
 

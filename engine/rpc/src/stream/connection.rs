@@ -580,7 +580,8 @@ impl Connection {
             local: self.local.as_ref(),
             now: core.now,
         };
-        let Some(destination) = destination(core, services, run, &origin) else { return Ok(false) };
+        let Some(carrier) = core.carrier.as_deref() else { return Ok(false) };
+        let Some(destination) = destination(carrier, services, run, &origin) else { return Ok(false) };
         let xid = run.header.xid;
         if destination == Destination::All && run.procedure.has_eligible_items() {
             self.answer(core, xid, Terms::of(run), |reply| {

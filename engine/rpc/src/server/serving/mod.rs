@@ -412,8 +412,8 @@ impl Serving {
         let mut terms = Terms::of(run);
         let origin =
             Origin { connection: id, slot: call.id.index() as u32, peer, local: None, now: core.now };
-        if core.carrier.is_some()
-            && let Some(destination) = destination(core, services, run, &origin)
+        if let Some(carrier) = core.carrier.as_deref()
+            && let Some(destination) = destination(carrier, services, run, &origin)
         {
             return self.carry(core, arrived, terms, destination, (run.arguments.reduced(), items));
         }
