@@ -10,8 +10,8 @@
 //!   ...   bells   u8 for each queue pair, by its index
 //! ```
 //!
-//! A pass loads one byte, whatever the number of connections. No byte takes a locked instruction from a peer, nor a fence.
-//! For that, the owner takes a bell back ([`Bells::silence`]) long before it stops to look at the ring: a doorbell that was stored
+//! A pass loads one byte, whatever the number of connections. A peer whose bell is rung already pays no locked instruction and no
+//! fence. For that, the owner takes a bell back ([`Bells::silence`]) long before it stops to look at the ring: a doorbell that was stored
 //! before has left the peer's core by then, and one that is stored later finds the bell silent.
 //!
 //! # Trust

@@ -33,6 +33,9 @@ pub(super) trait Word {
     /// Stores 0 and returns what was there, and orders everything after it.
     fn take(&self) -> Self::Value;
 
+    /// Stores 1 after everything before it, and hands on what others published by the same word.
+    fn put(&self);
+
     /// A sequentially consistent fence: of two sides that each store, fence, then load the other's word,
     /// at least one sees the other's store.
     fn fence();
@@ -68,6 +71,11 @@ macro_rules! word {
             #[inline(always)]
             fn take(&self) -> $value {
                 <$atomic>::swap(self, 0, Ordering::AcqRel)
+            }
+
+            #[inline(always)]
+            fn put(&self) {
+                <$atomic>::swap(self, 1, Ordering::AcqRel);
             }
 
             #[inline(always)]
@@ -187,11 +195,14 @@ pub(super) fn asleep<W: Word<Value = u32>>(sleeping: &W) -> Option<u32> {
 }
 
 /// Peer of an idle connection: rings its bell, then the marks that lead to it, from the last one up.
+///
+/// Several peers put the same marks. Each by an exchange: whoever takes a mark that two have put sees the bells of both. A plain store
+/// would hide the bell of the one that it overwrites.
 #[inline]
 pub(super) fn mark<W: Word<Value = u8>>(bell: &W, group: &W, any: &W) {
     bell.set_release(1);
-    group.set_release(1);
-    any.set_release(1);
+    group.put();
+    any.put();
 }
 
 /// Owner: takes a mark back before it looks at what the mark stands for, so that what is rung later is marked anew. `false`: there
@@ -231,6 +242,9 @@ mod loom_tests {
                 }
                 fn take(&self) -> $value {
                     <$atomic>::swap(self, 0, Ordering::AcqRel)
+                }
+                fn put(&self) {
+                    <$atomic>::swap(self, 1, Ordering::AcqRel);
                 }
                 fn fence() {
                     fence(Ordering::SeqCst);
