@@ -59,7 +59,7 @@ offend "a test that is switched off" < <(rust | xargs grep -nE '#\[ignore')
 # both ends of one protocol, told apart by the module (proto's requester and responder), and what an engine makes of them (rpc)
 twice='Call CallId Config Dropped Failure Form Memory Misuse Outcome Payload Received Refused Reply Side'
 # words of the protocols, in the module of each protocol (wire), and as a capture shows them (dump)
-twice+=' Entries Error Event Exports Fabric Frame Header Mark Operation Packet Part Procedure ReadRequest Reader Segment Step Target Terminate'
+twice+=' Entries Error Event Exports Fabric Frame Header Mark Operation Packet Procedure ReadRequest Reader Segment Step Target Terminate'
 twice+=' Violation'
 # words of a layer, whose users name another layer's hardly ever: a user of the file system and of the network; memory, cores, files
 twice+=' Caller Completion Export Finding Finished Handle Limits Node Shape Statistics'

@@ -38,7 +38,7 @@ pub struct Lead {
 
 /// A part of a message's Payload stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct MessagePart {
     /// The message's xid.
     pub xid: u32,
     /// The transmission's number, from 0.
@@ -56,7 +56,7 @@ pub struct Part {
 #[must_use]
 pub enum Transmitted {
     /// Another part of a message.
-    Part(Part),
+    Part(MessagePart),
     /// An error: it is sent back as XMTERR. Whatever came of its group is forgotten.
     Fault(TransmissionError),
     /// The rest of a group that was refused.
@@ -110,7 +110,7 @@ impl GroupReceiver {
         if !is_last {
             self.open = Some(Open { xid, count, next: 1, len: payload_len });
         }
-        Transmitted::Part(Part { xid, number: 0, at: 0, len: payload_len, is_last })
+        Transmitted::Part(MessagePart { xid, number: 0, at: 0, len: payload_len, is_last })
     }
 
     /// Takes in a further transmission. `xid` is that of its header.
@@ -141,8 +141,13 @@ impl GroupReceiver {
         if let Err(fault) = self.check_len(found.payload_len, room, open.len) {
             return self.refuse(xid, number, lead, fault);
         }
-        let part =
-            Part { xid, number, at: open.len, len: found.payload_len, is_last: open.next + 1 == open.count };
+        let part = MessagePart {
+            xid,
+            number,
+            at: open.len,
+            len: found.payload_len,
+            is_last: open.next + 1 == open.count,
+        };
         if !part.is_last {
             open.next += 1;
             open.len += found.payload_len;

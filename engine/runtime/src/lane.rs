@@ -182,7 +182,7 @@ impl<T: Send> LaneWriter<T> {
 
     /// Whether `push` takes `count` values now. Looks at the reader's index only when fewer places are known to be free.
     #[inline]
-    pub fn has_room(&mut self, count: usize) -> bool {
+    pub fn find_room(&mut self, count: usize) -> bool {
         if self.known_room() >= count {
             return true;
         }
@@ -197,7 +197,7 @@ impl<T: Send> LaneWriter<T> {
     /// A full lane hands the value back, also to a writer whose reader is gone.
     #[inline]
     pub fn push(&mut self, value: T) -> Result<(), T> {
-        if !self.has_room(1) {
+        if !self.find_room(1) {
             return Err(value);
         }
         // SAFETY: fewer than the ring's length lie between the reader's index and `position`, so the reader has moved out
@@ -213,7 +213,7 @@ impl<T: Send> LaneWriter<T> {
     /// Puts `count` values behind the others, each made where it will lie. `false`: there is too little room, nothing is made.
     #[inline]
     pub(crate) fn push_each(&mut self, count: usize, mut make: impl FnMut(usize) -> T) -> bool {
-        if !self.has_room(count) {
+        if !self.find_room(count) {
             return false;
         }
         for at in 0..count {
@@ -453,7 +453,7 @@ mod tests {
         for value in 0..4 {
             writer.push(value).unwrap();
         }
-        assert_eq!((writer.push(4), writer.room(), writer.has_room(1)), (Err(4), 0, false));
+        assert_eq!((writer.push(4), writer.room(), writer.find_room(1)), (Err(4), 0, false));
         writer.publish();
         assert_eq!(writer.push(4), Err(4), "published, but not taken");
         assert_eq!(reader.pop(), Some(0));
@@ -477,7 +477,7 @@ mod tests {
             reader.pop().unwrap();
         }
         assert_eq!(reader.pop(), None);
-        assert!(writer.has_room(16));
+        assert!(writer.find_room(16));
         assert_eq!(reader.statistics(), LaneStatistics { values: 16, batches: 1, lines: 1, full: 0 });
     }
 

@@ -1,6 +1,6 @@
 //! Transmission groups at their receiver (rtrext): every row of the table, and the state graph.
 
-use stag_proto::group::{GroupReceiver, Interruption, Lead, Part, Transmitted};
+use stag_proto::group::{GroupReceiver, Interruption, Lead, MessagePart, Transmitted};
 use stag_wire::rpcrdma2::{Continuation, GroupFault, MessageType, TransmissionError, option, procedure};
 
 use crate::walk::{Walk, assert_all_walked, events, picture};
@@ -25,7 +25,7 @@ fn fault(found: Transmitted) -> TransmissionError {
 fn open() -> GroupReceiver {
     let mut group = GroupReceiver::new(MessageType::Call, 10_000);
     let first = group.handle_lead(&lead(7, 3), LIMIT, ROOM);
-    let part = Part { xid: 7, number: 0, at: 0, len: 100, is_last: false };
+    let part = MessagePart { xid: 7, number: 0, at: 0, len: 100, is_last: false };
     assert_eq!(first, Transmitted::Part(part));
     assert_eq!(group.open(), Some((7, 100)));
     group
@@ -36,15 +36,18 @@ fn a_group_is_whole_with_its_last_transmission() {
     // RTR-4.2-a RTR-9.4-a RTR-X-4
     let mut group = GroupReceiver::new(MessageType::Call, 10_000);
     let whole = group.handle_lead(&lead(6, 1), LIMIT, ROOM);
-    assert_eq!(whole, Transmitted::Part(Part { xid: 6, number: 0, at: 0, len: 100, is_last: true }));
+    assert_eq!(whole, Transmitted::Part(MessagePart { xid: 6, number: 0, at: 0, len: 100, is_last: true }));
     assert_eq!(group.open(), None);
     let mut group = open();
     let second = group.handle_continuation(7, &continuation(1), ROOM);
-    assert_eq!(second, Transmitted::Part(Part { xid: 7, number: 1, at: 100, len: 50, is_last: false }));
+    assert_eq!(
+        second,
+        Transmitted::Part(MessagePart { xid: 7, number: 1, at: 100, len: 50, is_last: false })
+    );
     // One that brings only bulk data.
     let empty = Continuation { payload_len: 0, ..continuation(2) };
     let third = group.handle_continuation(7, &empty, 0);
-    assert_eq!(third, Transmitted::Part(Part { xid: 7, number: 2, at: 150, len: 0, is_last: true }));
+    assert_eq!(third, Transmitted::Part(MessagePart { xid: 7, number: 2, at: 150, len: 0, is_last: true }));
     assert_eq!(group.open(), None);
 }
 

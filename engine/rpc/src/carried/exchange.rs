@@ -15,6 +15,7 @@ use super::{
     Attachment, CallLanes, CarriedRoom, Carrier, Homes, LaterCall, Neighbour, Parcel, name_elsewhere,
 };
 use crate::engine::Engine;
+use crate::pools::PAGE_LEN;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::duplicates::{Known, address};
 use crate::service::call::Placed;
@@ -26,9 +27,6 @@ use crate::state::Core;
 
 /// Records that one pass takes from another reactor at most.
 const EXCHANGE_BURST: usize = 64;
-
-/// Octets of results that stay inline, at most.
-const SPACE_LEN: usize = 8192;
 
 impl Carrier {
     fn new<P>(lanes: CallLanes, member: Option<GroupMember>, core: &mut Core<P>) -> Carrier {
@@ -56,7 +54,8 @@ impl Carrier {
             own_replies: VecDeque::new(),
             outgoing: Some(Box::default()),
             incoming: Some(Box::default()),
-            space: vec![0; SPACE_LEN],
+            // All that may stay inline, over RDMA or over a byte stream.
+            space: vec![0; core.config.message_len().max(PAGE_LEN)],
         }
     }
 
@@ -103,21 +102,25 @@ impl Carrier {
         }
     }
 
-    /// A reactor has executed a Call that all are to execute. `false`: it is no such Call. When all others have, the last one
-    /// is returned.
-    fn note_broadcast(&mut self, token: &Token) -> Option<Option<Parcel>> {
-        let place = self.broadcasts.iter().position(|found| found.token == *token)?;
+    /// Another reactor has answered a Call. Says what to do with the answer, if all were to execute that Call.
+    fn note_execution(&mut self, token: &Token) -> Execution {
+        let Some(place) = self.broadcasts.iter().position(|found| found.token == *token) else {
+            return Execution::Only;
+        };
         self.broadcasts[place].awaited -= 1;
-        let is_last = self.broadcasts[place].awaited == 0;
-        Some(is_last.then(|| self.broadcasts.swap_remove(place).own))
+        match self.broadcasts[place].awaited {
+            0 => Execution::LastOfOthers(self.broadcasts.swap_remove(place).own),
+            _ => Execution::OneOfOthers,
+        }
     }
 }
 
 impl<P: Provider, S: Services> Engine<P, S> {
-    /// Makes this engine one of a group: services may say that a Call is executed at another reactor ([`Service::home`]).
-    /// Before the first connection. All engines of a group have the same services, in the same order.
+    /// Makes this engine one of a group: services may say that a Call is executed at another reactor
+    /// ([`Service::home`](crate::Service::home)).
+    /// Before the first connection. All engines of a group have the same services, in the same order. Connections stay where they
+    /// come in; [`Engine::join_group`] spreads them too.
     ///
-    /// [`Service::home`]: crate::Service::home
     /// `member` is who wakes the others; `None` where nobody sleeps. What is in the payload pool of one engine may be sent by
     /// each other one, so the provider of each has the arenas of all registered; the pool says whose it is
     /// ([`Pool::owned_by`](stag_memory::Pool::owned_by)).
@@ -148,16 +151,20 @@ impl<P: Provider, S: Services> Engine<P, S> {
         for turn in 0..reactors {
             let Some(from) = ReactorId::new((self.core.pass as usize + turn) % reactors) else { break };
             for _ in 0..EXCHANGE_BURST {
-                if !self.carrier().take_record(from, &mut record) {
+                // As for other late answers: each takes a message buffer.
+                if self.core.is_short() || !self.carrier().take_record(from, &mut record) {
                     break;
                 }
                 count += 1;
                 self.handle_record(from, &record);
             }
         }
-        while let Some(Parcel { record, cargo }) = self.carrier().own_replies.pop_front() {
+        while !self.core.is_short()
+            && let Some((Parcel { record, cargo }, pieces)) = self.carrier().own_replies.pop_front()
+        {
             count += 1;
             let (reply, place) = CarriedReply::decode(&record);
+            self.carrier().pieces.extend(pieces);
             self.deliver(&reply, place, &record, stream_of(cargo));
         }
         self.carrier().incoming = Some(record);
@@ -210,10 +217,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 let pieces = usize::from(reply.pieces) + usize::from(reply.long.0);
                 let octets = self.carrier().unload(from, place == Place::Attached, pieces);
                 self.carrier().note_answer(from);
-                match self.carrier().note_broadcast(&reply.token) {
-                    None => self.deliver(&reply, place, record, octets),
-                    Some(None) => self.carrier().pieces.clear(),
-                    Some(Some(Parcel { record, cargo })) => {
+                match self.carrier().note_execution(&reply.token) {
+                    Execution::Only => self.deliver(&reply, place, record, octets),
+                    Execution::OneOfOthers => self.carrier().pieces.clear(),
+                    Execution::LastOfOthers(Parcel { record, cargo }) => {
                         self.carrier().pieces.clear();
                         let own = self.carrier().own;
                         self.execute(own, &CarriedCall::decode(&record), &record, stream_of(cargo));
@@ -241,7 +248,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
             }));
         }
         let Engine { core, services, .. } = self;
-        core.statistics.calls_executed_for_others += 1;
+        core.statistics.calls_executed_for_others +=
+            u64::from(core.carrier.as_ref().is_some_and(|carrier| carrier.own != from));
         let connection = name_elsewhere(from, call.token.connection);
         let answering = Answering { from, token: call.token, room: &call.room };
         let routed = route(services, Reader::with_reduced(stream, &call.reduced));
@@ -301,6 +309,16 @@ impl<P: Provider, S: Services> Engine<P, S> {
         pieces.clear();
         self.carrier().pieces = pieces;
     }
+}
+
+/// How another reactor's answer ends a Call.
+enum Execution {
+    /// It is the only one.
+    Only,
+    /// All reactors execute the Call, and others have not answered yet.
+    OneOfOthers,
+    /// All others have: this reactor is the last, and this is the Call.
+    LastOfOthers(Parcel),
 }
 
 /// Octets that belong to a record.

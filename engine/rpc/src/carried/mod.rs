@@ -250,8 +250,8 @@ pub(crate) struct Carrier {
     /// Free places in `later`.
     vacant: Vec<u32>,
     broadcasts: Vec<Broadcast>,
-    /// What this reactor answers to itself.
-    own_replies: VecDeque<Parcel>,
+    /// What this reactor answers to itself, and the memory that belongs to it, which need not be lent.
+    own_replies: VecDeque<(Parcel, Vec<Shared>)>,
     /// For the record that is being sent; taken meanwhile.
     outgoing: Option<Box<LaneRecord>>,
     /// For the record that is being read; taken meanwhile.
@@ -367,7 +367,7 @@ impl Carrier {
         self.cargo.extend((!is_inside).then(|| Attachment::Octets(payload.into())));
         if to == self.own {
             let cargo = std::mem::take(&mut self.cargo);
-            self.own_replies.push_back(Parcel { record: record.clone(), cargo });
+            self.own_replies.push_back((Parcel { record: record.clone(), cargo }, pieces.collect()));
         } else {
             load(&mut self.cargo, count, pieces.map(Shared::lend));
             self.put(to, &record);

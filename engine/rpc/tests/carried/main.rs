@@ -17,8 +17,8 @@ use stag_rpc::{Call, Chunks, Home};
 use stag_runtime::ReactorId;
 
 use group::Group;
-use support::program::{DEFER, ECHO, LATER, NEVER};
-use support::{bytes, error, opaque, request};
+use support::program::{BIG, DEFER, ECHO, LATER, NEVER, pattern};
+use support::{bytes, error, opaque, request, request_for, words};
 
 /// At reactor 1, whatever it is.
 fn at_one(_: &Call<'_>) -> Home {
@@ -111,6 +111,42 @@ fn all_reactors_execute_it_before_it_is_answered() {
     group.program(1).release();
     group.run(|group| group.program(2).kept() == 1);
     group.program(2).release();
+    assert_eq!(bytes(&group.finish(client, call)), opaque(b"late"));
+    group.close();
+}
+
+/// Results that do not stay inline, of a Call that all execute.
+#[test]
+fn long_results_of_a_call_that_all_execute() {
+    let mut group = Group::new(3, everywhere);
+    let client = group.connect(1);
+    for len in [10, 700, 5000] {
+        let call = group.begin(client, request_for(BIG, len + 8), Chunks::default(), |writer| {
+            words(writer, &[5, len as u32])
+        });
+        assert_eq!(bytes(&group.finish(client, call)), opaque(&pattern(5, len)), "{len} octets");
+    }
+    assert_eq!(group.executed(), [3; 3]);
+    group.close();
+}
+
+/// An answer comes when there is no message buffer to send it from: it waits, and the connection goes on.
+#[test]
+fn an_answer_waits_for_message_buffers() {
+    let mut group = Group::new(2, at_one);
+    let client = group.connect(0);
+    group.check_alive(client);
+    let call = group.begin(client, request(LATER), Chunks::default(), |writer| {
+        writer.u64(NEVER)?;
+        writer.opaque(b"late")
+    });
+    group.run(|group| group.program(1).kept() == 1);
+    let messages = group.reactors[0].memory.pools.messages.clone();
+    let taken: Vec<_> = std::iter::from_fn(|| messages.take()).collect();
+    group.program(1).release();
+    group.run_passes(100);
+    assert_eq!(group.reactors[0].engine.connection_count(), 1);
+    drop(taken);
     assert_eq!(bytes(&group.finish(client, call)), opaque(b"late"));
     group.close();
 }
