@@ -35,6 +35,11 @@ passed=$((passed - skipped))
 [ "$passed" -gt 0 ] || [ "$failed" -gt 0 ] || failed=1
 
 echo
+# What a failed test said stands far above; the first 20 lines of each are said again, where a reader looks first.
+awk '
+    /^---- .* stdout ----$/ { left = 20 }
+    /^failures:$/ || /^test result: / { left = 0 }
+    left > 0 && NF { print "FAILED " $0; left-- }' "$log" | tail -n 80
 sort -u "$STAG_SKIPPED" | sed 's/^/SKIPPED /'
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
