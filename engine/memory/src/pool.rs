@@ -281,6 +281,13 @@ impl Pool {
         self.inner().owner.get()
     }
 
+    /// Whether `bytes` are in units of this pool, and not in ones that another reactor lent.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, bytes: &crate::Shared) -> bool {
+        bytes.is_of(self.inner)
+    }
+
     /// Takes back what another reactor had borrowed. A return of another pool is handed back.
     #[inline]
     pub fn take_back(&self, units: Return) -> Result<(), Return> {

@@ -66,6 +66,12 @@ impl Shared {
         unsafe { self.pool.as_ref() }
     }
 
+    /// Whether the bytes are in units of `pool`.
+    #[inline]
+    pub(crate) fn is_of(&self, pool: NonNull<Inner>) -> bool {
+        self.pool == pool
+    }
+
     /// The first unit that is covered, and how many are.
     #[inline]
     pub(crate) fn covered(&self) -> (u32, u32) {

@@ -60,7 +60,8 @@ fn echo_server_answers_echo_client() {
 /// Connections are spread over two reactors, and all are served.
 #[test]
 fn echo_server_on_two_cores() {
-    let cores: Vec<String> = stag::runtime::affinity::allowed().iter().map(|core| core.0.to_string()).collect();
+    let cores: Vec<String> =
+        stag::runtime::affinity::allowed().iter().map(|core| core.0.to_string()).collect();
     let [first, second, ..] = &cores[..] else {
         stag_testing::skipped("this process has one core");
         return;

@@ -3,6 +3,9 @@
 //! The pages are set aside in the pool ([`Pool::set_aside`]): Calls on their way cannot use them up. What a client reads
 //! when its file gives it up stays in that account until it is read, so a page may be missing for a moment although the
 //! files hold fewer than they may: then it is JUKEBOX, and never NOSPC.
+//!
+//! Files are in memory of this pool alone. Data that another reactor of a group placed, in memory of its own, is copied: kept
+//! where it is, it would use up what that reactor has for Calls on their way.
 
 use stag_memory::{Buf, Pool, Shared};
 use stag_wire::nfs3::Status;
@@ -21,7 +24,7 @@ pub struct MemoryStoreStatistics {
     /// Octets copied into pages: data from messages, unaligned or partly written pages, and what a page that is
     /// still being read held before.
     pub octets_copied: u64,
-    /// Pages that a placed buffer became, without a copy.
+    /// Pages that a placed buffer became, without a copy. Data that another reactor placed is copied.
     pub pages_placed: u64,
     /// Pages handed out to READs, without a copy.
     pub pages_read: u64,
@@ -91,7 +94,7 @@ impl Space {
         if !self.has_page() {
             return Err(Status::Jukebox);
         }
-        let page = match source.take_page(from, to) {
+        let page = match source.take_page(from, to, &self.pool) {
             Some(page) => {
                 self.statistics.pages_placed += 1;
                 page
@@ -123,7 +126,7 @@ impl Space {
             return Err(Status::Jukebox);
         }
         if to >= len
-            && let Some(placed) = source.take_page(from, to)
+            && let Some(placed) = source.take_page(from, to, &self.pool)
         {
             *page = placed;
             page.mark_stored();
@@ -180,16 +183,18 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Takes `to - from` octets as the page they lie in, if they begin both a page of the file and one of
-    /// memory. Elsewhere they would keep a second page of memory.
-    fn take_page(&mut self, from: usize, to: usize) -> Option<Shared> {
+    /// Takes `to - from` octets as the page they lie in, if they begin both a page of the file and one of `pool`.
+    /// Elsewhere they would keep a second page of memory, or one of another reactor.
+    fn take_page(&mut self, from: usize, to: usize, pool: &Pool) -> Option<Shared> {
         if from != 0 {
             return None;
         }
         self.settle();
         let first = self.pieces.first()?;
         let end = self.taken + to;
-        if end > first.len() || !(first.location().offset + self.taken as u64).is_multiple_of(PAGE_LEN as u64)
+        if end > first.len()
+            || !pool.has(first)
+            || !(first.location().offset + self.taken as u64).is_multiple_of(PAGE_LEN as u64)
         {
             return None;
         }

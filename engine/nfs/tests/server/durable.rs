@@ -66,7 +66,7 @@ impl Lab {
             for _ in 0..100 {
                 pair.world.advance();
                 let now = pair.world.now();
-                pair.server.poll(now);
+                pair.poll_server(now);
                 pair.client.poll(now);
                 assert!(pair.client.completed().is_none(), "answered with {left} syncs to do");
             }

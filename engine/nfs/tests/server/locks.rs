@@ -166,7 +166,7 @@ impl Locker {
             let now = self.pair.world.now();
             self.pair.world.advance_before(Some((now + Duration::from_secs(1)).min(end)));
             let now = self.pair.world.now();
-            stag_runtime::Poller::poll(&mut self.pair.server, now);
+            self.pair.poll_server(now);
             stag_runtime::Poller::poll(&mut self.pair.client, now);
         }
     }

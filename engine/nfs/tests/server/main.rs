@@ -9,3 +9,6 @@ mod pair;
 mod procedures;
 mod transfers;
 mod weather;
+
+/// Whether Calls are executed at another engine than they came in at.
+const IS_CARRIED: bool = false;

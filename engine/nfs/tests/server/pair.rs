@@ -1,4 +1,5 @@
-//! A client and a server, and the world between them.
+//! A client and a server, and the world between them. With [`IS_CARRIED`](crate::IS_CARRIED) the server is a group of two engines:
+//! the client is connected to one of them, and all files are at the other.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,15 +13,17 @@ use stag_nfs::client::{Finished, Operation, Target};
 use stag_nfs::export::Export;
 use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_nfs::server::{
-    Exports, Locking, LockingConfig, Mount, Nfs, Nfsacl, Nlm, Nsm, Registered, Rpcbind, SharedLocking,
-    TimeOfDay, services_with_locks,
+    Elsewhere, Exports, Locking, LockingConfig, Mount, Nfs, Nfsacl, Nlm, Nsm, Registered, Rpcbind,
+    SharedLocking, TimeOfDay, services_with_locks,
 };
 use stag_nfs::state::Recovered;
+use stag_nfs::store::Store;
 use stag_nfs::stores::AnyStore;
 use stag_rpc::{
-    CallRefused, Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools,
+    CARRIED_CALLS_MAX, CallMesh, CallRefused, Chunks, ConnectionEvent, ConnectionId, Credentials, Engine,
+    EngineConfig, Pools,
 };
-use stag_runtime::Poller;
+use stag_runtime::{Poller, ReactorId};
 use stag_wire::nfs3::{CreateArguments, CreateHow, DirectoryName, Handle, Name, SetAttributes, Time};
 use stag_wire::rpc::{AuthSys, Gids};
 use stag_wire::rpcbind::netid;
@@ -29,6 +32,8 @@ use stag_wire::xdr::Writer;
 pub(crate) const PAGE: usize = 4096;
 /// Pages of each side.
 const PAGES: usize = 2048;
+/// Pages of an engine without files.
+const ENTRY_PAGES: usize = 640;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 type Files = AnyStore;
@@ -37,7 +42,10 @@ type Server = Engine<Sim, (Nfs<Files>, Mount<Files>, Nfsacl<Files>, Nlm<Files>, 
 pub(crate) struct Pair {
     pub(crate) world: World,
     pub(crate) client: Engine<Sim, ()>,
+    /// Has the files.
     pub(crate) server: Server,
+    /// Has the connection, if that is not the same.
+    entry: Option<Server>,
     pub(crate) connection: ConnectionId,
     /// The credential: an AUTH_SYS body, or none.
     pub(crate) credential: Option<Vec<u8>>,
@@ -47,17 +55,61 @@ pub(crate) struct Pair {
     pub(crate) locking: SharedLocking,
 }
 
-fn pools(provider: &mut Sim, config: &EngineConfig) -> Pools {
+/// Pools, which belong to reactor number `owner`: `pages` for payload.
+fn pools(provider: &mut Sim, config: &EngineConfig, owner: u8, pages: usize) -> Pools {
     let messages = Pools::messages_needed(config);
-    let len = Pool::footprint(config.message_len(), messages) + Pool::footprint(PAGE, PAGES);
+    let len = Pool::footprint(config.message_len(), messages) + Pool::footprint(PAGE, pages);
     let page = PageChoice::Size(PageSize::Base);
     let budget = Budget::new(1 << 32);
     let arena = Arena::new(&ArenaConfig { name: "test", len, page, node: None, budget: &budget }).unwrap();
     provider.register(&arena).unwrap();
     Pools {
         messages: Pool::fixed(&arena, "messages", config.message_len(), messages).unwrap(),
-        payload: Pool::runs(&arena, "payload", PAGE, PAGES).unwrap(),
+        payload: Pool::runs(&arena, "payload", PAGE, pages).unwrap().owned_by(owner),
     }
+}
+
+/// Passes in turn without an event after which nothing happens any more. What one engine of a group leaves in a lane, another finds
+/// in its next pass.
+const IDLE_MAX: usize = if crate::IS_CARRIED { 4 } else { 1 };
+
+/// The reactor with the connection, where that is not the one with the files.
+const ENTRY: u8 = 0;
+
+/// The reactor with the files.
+const HOME: u8 = if crate::IS_CARRIED { 1 } else { 0 };
+
+fn reactor(number: u8) -> ReactorId {
+    ReactorId::new(number.into()).unwrap()
+}
+
+fn time_of_day() -> TimeOfDay {
+    TimeOfDay::Offset(Duration::from_secs(1_000_000))
+}
+
+fn locking(config: LockingConfig, recovered: Recovered) -> SharedLocking {
+    Rc::new(RefCell::new(Locking::new(config, recovered, Box::new(NoCallOut::default()))))
+}
+
+/// Makes `server`, which has the files of `elsewhere`, and an engine without files one server. Returns the other engine.
+fn join(world: &World, server: &mut Server, elsewhere: Vec<Elsewhere>, config: EngineConfig) -> Server {
+    let mut provider = world.provider("server");
+    let pools = pools(&mut provider, &config, ENTRY, ENTRY_PAGES);
+    let arena = pools.payload.arena().clone();
+    let exports = Exports::new(Vec::new(), pools.payload.clone()).unwrap();
+    let exports = exports.in_group(elsewhere, reactor(HOME)).unwrap();
+    let locking = locking(LockingConfig::default(), Recovered::nothing());
+    let registry = Rc::new(RefCell::new(registered()));
+    let services = services_with_locks(exports, time_of_day(), locking, registry);
+    let mut entry = Engine::new(provider, services, pools, config, 3).unwrap();
+    // Each sends what lies in the other's memory.
+    entry.provider_mut().register(server.pools().payload.arena()).unwrap();
+    server.provider_mut().register(&arena).unwrap();
+    let mesh = CallMesh::new(2, CARRIED_CALLS_MAX);
+    for (engine, number) in [(&mut entry, ENTRY), (server, HOME)] {
+        engine.join(mesh.take(reactor(number)).unwrap(), None);
+    }
+    entry
 }
 
 pub(crate) fn credential(uid: u32, gid: u32, gids: &[u32]) -> Vec<u8> {
@@ -118,51 +170,75 @@ impl Pair {
         exports: &[&str],
         seed: u64,
         plan: FaultPlan,
-        (locking, recovered): (LockingConfig, Recovered),
+        (locks, recovered): (LockingConfig, Recovered),
         open: impl Fn(usize, &Pool) -> AnyStore,
     ) -> Pair {
         let world = World::new(seed, plan);
         let config = EngineConfig { connections_max: 4, receives_max: 256, ..EngineConfig::default() };
         let mut provider = world.provider("server");
-        let server_pools = pools(&mut provider, &config);
-        let shares = exports
+        let server_pools = pools(&mut provider, &config, HOME, PAGES);
+        let shares: Vec<_> = exports
             .iter()
             .enumerate()
-            .map(|(index, text)| (text.parse::<Export>().unwrap(), open(index, &server_pools.payload)));
-        let exports = Exports::new(shares.collect(), server_pools.payload.clone()).unwrap();
-        let locking = Locking::new(locking, recovered, Box::new(NoCallOut::default()));
-        let locking = Rc::new(RefCell::new(locking));
-        let time = TimeOfDay::Offset(Duration::from_secs(1_000_000));
-        let services =
-            services_with_locks(exports, time, locking.clone(), Rc::new(RefCell::new(registered())));
+            .map(|(index, text)| (text.parse::<Export>().unwrap(), open(index, &server_pools.payload)))
+            .collect();
+        let elsewhere = shares.iter().map(|(export, store)| Elsewhere {
+            export: export.clone(),
+            fsid: store.fsid(),
+            reactor: reactor(HOME),
+        });
+        let elsewhere: Vec<_> = elsewhere.collect();
+        let mut exports = Exports::new(shares, server_pools.payload.clone()).unwrap();
+        if crate::IS_CARRIED {
+            exports = exports.in_group(Vec::new(), reactor(HOME)).unwrap();
+        }
+        let locking = locking(locks, recovered);
+        let registry = Rc::new(RefCell::new(registered()));
+        let services = services_with_locks(exports, time_of_day(), locking.clone(), registry);
         let mut server = Engine::new(provider, services, server_pools, config, 1).unwrap();
-        server.listen("here").unwrap();
+        let mut entry = crate::IS_CARRIED.then(|| join(&world, &mut server, elsewhere, config));
+        entry.as_mut().unwrap_or(&mut server).listen("here").unwrap();
 
         let mut provider = world.provider("client");
-        let client_pools = pools(&mut provider, &config);
+        let client_pools = pools(&mut provider, &config, 0, PAGES);
         let mut client = Engine::new(provider, (), client_pools, config, 2).unwrap();
         client.poll(world.now());
         let connection = client.connect("here").unwrap();
         let credential = Some(credential(0, 0, &[]));
-        let mut pair = Pair { world, client, server, connection, credential, root: Vec::new(), locking };
+        let mut pair =
+            Pair { world, client, server, entry, connection, credential, root: Vec::new(), locking };
         let event = pair.until(|pair| pair.client.connection_event());
         assert_eq!(event, ConnectionEvent::Established { connection });
         pair.root = pair.mnt(b"/data").unwrap();
         pair
     }
 
+    /// One pass of the server's engines.
+    pub(crate) fn poll_server(&mut self, now: Duration) -> usize {
+        self.server.poll(now) + self.entry.as_mut().map_or(0, |entry| entry.poll(now))
+    }
+
+    /// The memory that a WRITE's data is placed in.
+    pub(crate) fn entry_pool(&self) -> Pool {
+        self.entry.as_ref().unwrap_or(&self.server).pools().payload.clone()
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        let servers = [Some(&self.server), self.entry.as_ref()].into_iter().flatten();
+        servers.map(Poller::next_timeout).chain([self.client.next_timeout()]).flatten().min()
+    }
+
     /// Lets time go by until `found` is.
     pub(crate) fn until<T>(&mut self, mut found: impl FnMut(&mut Pair) -> Option<T>) -> T {
+        let mut idle = 0;
         for _ in 0..100_000 {
             let now = self.world.now();
-            let work = self.client.poll(now) + self.server.poll(now);
+            let work = self.client.poll(now) + self.poll_server(now);
             if let Some(found) = found(self) {
                 return found;
             }
-            if work == 0 {
-                let timer = self.client.next_timeout().into_iter().chain(self.server.next_timeout()).min();
-                assert!(self.world.advance_before(timer), "nothing will ever happen again");
-            }
+            idle = if work > 0 || self.world.advance_before(self.next_timeout()) { 0 } else { idle + 1 };
+            assert!(idle < IDLE_MAX, "nothing will ever happen again");
         }
         panic!("too many passes")
     }
@@ -211,6 +287,10 @@ impl Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         if !std::thread::panicking() {
+            if let Some(entry) = &self.entry {
+                // All but NULL, and what rpcbind says of this reactor.
+                assert!(entry.statistics().calls_carried > 0);
+            }
             assert_eq!(self.world.violations(), Default::default());
         }
     }

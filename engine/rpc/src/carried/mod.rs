@@ -293,12 +293,8 @@ impl Carrier {
         let is_inside = CarriedCall::encode(&mut record, token, peer, room, (reduced, &pieces), stream);
         let octets = || (!is_inside).then(|| Attachment::Octets(stream.into()));
         self.cargo.extend(octets());
-        // The home may keep them as they are: they are no longer on their way.
-        let lent = items.iter_mut().flat_map(|item| item.pieces.drain(..)).map(|piece| {
-            let piece = piece.share();
-            piece.mark_stored();
-            piece.lend()
-        });
+        // To this reactor they are on their way until they come back: a home that keeps data copies it.
+        let lent = items.iter_mut().flat_map(|item| item.pieces.drain(..)).map(|piece| piece.share().lend());
         load(&mut self.cargo, pieces.iter().sum::<u32>() as usize, lent);
         match to {
             Destination::One(to) => self.put_call(to, &record),
