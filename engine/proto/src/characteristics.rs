@@ -4,20 +4,11 @@
 //! version: Calls and Replies of one transmission, no items in its Receives, Receives of 4096 octets.
 
 use stag_wire::rpcrdma2::{
-    BufferGroup, BufferStructure, CharacteristicUpdate, CharacteristicValue, INLINE_THRESHOLD_DEFAULT,
-    InitialCharacteristics, ReverseSupport, transmission_support,
+    CharacteristicUpdate, CharacteristicValue, INLINE_THRESHOLD_DEFAULT, InitialCharacteristics,
+    ReverseSupport, transmission_support,
 };
 
-/// Groups of a Receive's structure that are remembered. A peer with more has Receives that no items are put into.
-const GROUPS_MAX: usize = 16;
-
-/// How the peer divides its Receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Structure {
-    len: u32,
-    groups: [BufferGroup; GROUPS_MAX],
-    count: usize,
-}
+use crate::layout::ReceiveLayout;
 
 /// The characteristics of one connection's peer. Bounded, whatever it tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +17,7 @@ pub struct PeerCharacteristics {
     requester_invalidation: bool,
     reverse_support: ReverseSupport,
     transmission_support: u32,
-    structure: Option<Structure>,
+    structure: Option<ReceiveLayout>,
     request_limit: u32,
     response_limit: u32,
 }
@@ -63,7 +54,7 @@ impl PeerCharacteristics {
             CharacteristicValue::ReverseSupport(support) => self.reverse_support = support,
             CharacteristicValue::TransmissionSupport(bits) => self.transmission_support = bits,
             CharacteristicValue::BufferStructure(structure) => {
-                self.structure = Some(Structure::of(&structure))
+                self.structure = Some(ReceiveLayout::of(&structure));
             }
             CharacteristicValue::RequestLimit(limit) => self.request_limit = limit.max(1),
             CharacteristicValue::ResponseLimit(limit) => self.response_limit = limit.max(1),
@@ -75,7 +66,7 @@ impl PeerCharacteristics {
     /// structure's length, if it told both.
     #[must_use]
     pub fn receive_size(&self) -> u32 {
-        let told = [self.receive_size, self.structure.map(|structure| structure.len)];
+        let told = [self.receive_size, self.structure.map(|structure| structure.len())];
         told.into_iter().flatten().min().unwrap_or(INLINE_THRESHOLD_DEFAULT)
     }
 
@@ -117,34 +108,18 @@ impl PeerCharacteristics {
         self.supports(transmission_support::RESPONSE)
     }
 
-    /// Returns the targets for items in each Receive of the peer: octets from the Receive's start, and octets of each. None:
-    /// items go by explicit RDMA (RTR-5.3-a).
-    pub fn targets(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let groups = self.structure.iter().flat_map(|structure| &structure.groups[..structure.count]);
-        let mut start = 0;
-        groups.flat_map(move |group| {
-            let (first, len, is_target) = (start, group.len, group.is_target);
-            // Checked: all parts together are as long as a Receive.
-            start += group.count * group.len;
-            let count = if is_target { group.count } else { 0 };
-            (0..count).map(move |nth| (first + nth * len, len))
-        })
+    /// Returns how the peer divides its Receives. Without targets, items go by explicit RDMA (RTR-5.3-a); so does a peer count
+    /// whose Receives are shorter than the structure that it told.
+    #[must_use]
+    pub fn layout(&self) -> ReceiveLayout {
+        let len = self.receive_size();
+        match self.structure {
+            Some(structure) if structure.len() == len => structure,
+            _ => ReceiveLayout::plain(len),
+        }
     }
 
     fn supports(&self, bits: u32) -> bool {
         self.transmission_support & bits == bits
-    }
-}
-
-impl Structure {
-    fn of(told: &BufferStructure<'_>) -> Self {
-        let mut structure = Self { len: told.len, groups: [BufferGroup::default(); GROUPS_MAX], count: 0 };
-        if told.groups.len() <= GROUPS_MAX {
-            for (place, group) in structure.groups.iter_mut().zip(told.groups.iter()) {
-                *place = group;
-            }
-            structure.count = told.groups.len();
-        }
-        structure
     }
 }

@@ -18,7 +18,9 @@
 //!   go both ways (RFC 8167).
 //! - [`exposed`]: Replies of any size, which their Requester pulls (reliable reply).
 //! - [`version`]: which version a connection speaks. [`characteristics`]: what the peer says of itself in version 2.
-//! - [`group`]: messages of several transmissions, as they are received (rtrext).
+//! - [`group`], [`sender`]: messages of several transmissions, as they are received and sent (rtrext). [`cut`]: what goes into
+//!   each of them. [`layout`]: how Receives are divided. [`placement`]: where the items of a received message lie.
+//!   [`directions`]: where a Requester wants results, and where the Responder puts them.
 //! - [`direction`]: which of the two a message is for. [`receives`]: Receives posted for both together.
 //! - [`plan`]: Short, Chunked or Long.
 //! - [`reads`]: the Read list as the Responder pulls it. [`span`]: where chunks and local memory are cut.
@@ -30,16 +32,21 @@
 
 pub mod characteristics;
 pub mod credits;
+pub mod cut;
 pub mod direction;
+pub mod directions;
 pub mod exposed;
 pub mod group;
+pub mod layout;
 mod offer;
 pub mod parameters;
+pub mod placement;
 mod plain;
 pub mod plan;
 pub mod reads;
 pub mod receives;
 pub mod requester;
 pub mod responder;
+pub mod sender;
 pub mod span;
 pub mod version;

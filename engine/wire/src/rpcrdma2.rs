@@ -45,6 +45,9 @@ pub const HEADER_LEN_MIN: usize = 32;
 /// Octets of an RDMA2_OPTIONAL header without those of its operation.
 pub const OPTIONAL_LEN_MIN: usize = 28;
 
+/// Octets of the header of an XMTCONT.
+pub const CONTINUATION_LEN: usize = OPTIONAL_LEN_MIN + 12;
+
 /// Inline threshold of both directions when nothing else was agreed (V2-3-a).
 pub const INLINE_THRESHOLD_DEFAULT: u32 = 4096;
 

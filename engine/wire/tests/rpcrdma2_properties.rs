@@ -57,6 +57,12 @@ fn items(places: &[(u16, u16, Place)], is_request: bool) -> Vec<PlacedItem<'_>> 
 fn assert_reads_as_written(operation: &OptionalOperation<'_>, direction: MessageType) {
     let mut buf = vec![0xff; 8192];
     let (len, _) = operation.emit(&mut buf, direction, 7, 9).expect("it fits");
+    match operation {
+        OptionalOperation::Request(request) => assert_eq!(request.header_len(), len),
+        OptionalOperation::Response(response) => assert_eq!(response.header_len(), len),
+        OptionalOperation::Continuation(_) => assert_eq!(len, CONTINUATION_LEN),
+        _ => {}
+    }
     let (header, rest) = Header2::parse(&buf[..len]).expect("it was emitted");
     assert_eq!((header.xid, header.credits, rest.len()), (7, 9, 0));
     let Body2::Optional(message) = header.body else { panic!("{header:?}") };

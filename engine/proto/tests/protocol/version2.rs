@@ -92,7 +92,7 @@ fn who_says_nothing_has_the_defaults() {
         assert_eq!(peer.reverse_support(), ReverseSupport::Unknown);
         assert!(!peer.takes_request_transmissions() && !peer.places_results());
         assert_eq!((peer.request_transmissions(), peer.response_transmissions()), (1, 1));
-        assert_eq!(peer.targets().count(), 0);
+        assert_eq!((peer.layout().targets(), peer.layout().len()), (0, 4096));
     }
 }
 
@@ -143,16 +143,33 @@ fn items_go_where_the_peers_receives_have_targets() {
     let structure = BufferStructure { len, groups: Elements::new(&groups) };
     let told = CharacteristicValue::BufferStructure(structure);
     let peer = initial(&[told]);
-    assert_eq!(peer.targets().collect::<Vec<_>>(), [(512, 4096), (4608, 4096), (9004, 8)]);
+    let layout = peer.layout();
+    let found = |number| layout.target(number).map(|target| (target.transmission, target.start, target.len));
+    assert_eq!(
+        [0, 1, 2].map(found),
+        [(512, 4096), (4608, 4096), (9004, 8)].map(|(at, len)| Some((0, at, len)))
+    );
+    assert_eq!(
+        [3, 7].map(found),
+        [Some((1, 512, 4096)), Some((2, 4608, 4096))],
+        "those of the next Receives"
+    );
+    assert_eq!((layout.targets(), layout.head_len(), layout.structure()), (3, 512, structure));
     assert_eq!(peer.receive_size(), len, "the sum of the parts");
-    for (nth, target) in (0..).zip(peer.targets()) {
-        assert_eq!(structure.target(nth), Some(target));
+    for number in 0..3 {
+        assert_eq!(structure.target(number), found(number).map(|(_, start, len)| (start, len)));
     }
-    assert_eq!(initial(&[told, CharacteristicValue::ReceiveSize(4096)]).receive_size(), 4096, "the smaller");
+    let smaller = initial(&[told, CharacteristicValue::ReceiveSize(4096)]);
+    assert_eq!((smaller.receive_size(), smaller.layout().targets()), (4096, 0), "the smaller");
     assert_eq!(initial(&[told, CharacteristicValue::ReceiveSize(100_000)]).receive_size(), len);
     // More groups than are remembered: no items, and still the length.
     let many = [group(1, 8, true); 17];
     let structure = BufferStructure { len: 17 * 8, groups: Elements::new(&many) };
     let peer = initial(&[CharacteristicValue::BufferStructure(structure)]);
-    assert_eq!((peer.targets().count(), peer.receive_size()), (0, 136));
+    assert_eq!((peer.layout().targets(), peer.receive_size()), (0, 136));
+    // And more targets.
+    let many = [group(1025, 4, true)];
+    let structure = BufferStructure { len: 4100, groups: Elements::new(&many) };
+    let peer = initial(&[CharacteristicValue::BufferStructure(structure)]);
+    assert_eq!((peer.layout().targets(), peer.layout().target(0), peer.receive_size()), (0, None, 4100));
 }

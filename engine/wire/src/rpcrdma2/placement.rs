@@ -175,6 +175,18 @@ impl Encode for DirectedPlace<'_> {
     }
 }
 
+impl PlacedItem<'_> {
+    /// Octets on the wire.
+    pub(super) fn encoded_len(&self) -> usize {
+        let place = match self.place {
+            ItemPlace::Explicit(segments) => 4 + SEGMENT_LEN * segments.len(),
+            ItemPlace::Buffers { numbers, .. } => 8 + 4 * numbers.len(),
+            ItemPlace::TooShort | ItemPlace::NoItem => 0,
+        };
+        12 + place
+    }
+}
+
 /// What is wanted of one eligible item of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultDirection<'a> {
@@ -223,6 +235,22 @@ impl Encode for DirectionSet<'_> {
         writer.u32(self.begin)?;
         writer.u32(self.end)?;
         writer.value(&self.items)
+    }
+}
+
+impl DirectionSet<'_> {
+    /// Octets on the wire.
+    pub(super) fn encoded_len(&self) -> usize {
+        let item_len = |item: ResultDirection<'_>| {
+            let segments = 4 + SEGMENT_LEN * item.place.segments().len();
+            let place = match item.place {
+                DirectedPlace::Explicit(_) | DirectedPlace::Choice(_) => segments,
+                DirectedPlace::BySize { .. } => 4 + segments,
+                DirectedPlace::Buffers => 0,
+            };
+            8 + place
+        };
+        12 + self.items.iter().map(item_len).sum::<usize>()
     }
 }
 

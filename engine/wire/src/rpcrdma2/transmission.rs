@@ -1,5 +1,6 @@
 //! Transmissions: the parts of a message that several Sends carry, and what goes wrong with them (RTR section 6).
 
+use super::OPTIONAL_LEN_MIN;
 use super::elements::Elements;
 use super::header::MessageType;
 use super::placement::{DirectionSet, PlacedItem};
@@ -18,6 +19,20 @@ pub struct RequestTransmission<'a> {
     pub response_receives: u32,
     /// Octets of the Payload stream in this transmission.
     pub payload_len: u32,
+}
+
+impl RequestTransmission<'_> {
+    /// Returns the octets of a message's header with this operation. They do not depend on its numbers.
+    #[must_use]
+    pub fn header_len(&self) -> usize {
+        let directions = self.directions.iter().map(|set| set.encoded_len()).sum::<usize>();
+        OPTIONAL_LEN_MIN + items_len(&self.items) + 4 + directions + 12
+    }
+}
+
+/// Octets of a list of items on the wire.
+fn items_len(items: &Elements<'_, PlacedItem<'_>>) -> usize {
+    4 + items.iter().map(|item| item.encoded_len()).sum::<usize>()
 }
 
 impl<'a> Decode<'a> for RequestTransmission<'a> {
@@ -51,6 +66,14 @@ pub struct ResponseTransmission<'a> {
     pub count: u32,
     /// Octets of the Payload stream in this transmission.
     pub payload_len: u32,
+}
+
+impl ResponseTransmission<'_> {
+    /// Returns the octets of a message's header with this operation. They do not depend on its numbers.
+    #[must_use]
+    pub fn header_len(&self) -> usize {
+        OPTIONAL_LEN_MIN + items_len(&self.items) + 8
+    }
 }
 
 impl<'a> Decode<'a> for ResponseTransmission<'a> {

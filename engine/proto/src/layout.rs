@@ -1,0 +1,169 @@
+//! How an end divides its Receives, for whoever fills them and for whoever posts them (rtrext, characteristic 5).
+//!
+//! ```text
+//! one Receive   |--- head: header, Payload stream ---|-- target 0 --|-- target 1 --|
+//! the next of
+//! its group     |--- head ---------------------------|-- target 2 --|-- target 3 --|
+//! ```
+//!
+//! A Send fills a Receive front to back. A sender that wants an item to begin at a target pads its message up to there.
+
+use core::ops::Range;
+
+use stag_wire::rpcrdma2::{BufferGroup, BufferStructure, Elements};
+
+/// Groups of a structure that are remembered. An end with more has Receives without targets.
+const GROUPS_MAX: usize = 16;
+
+/// Targets of one message at most, over all its transmissions.
+pub const TARGETS_MAX: u32 = 1024;
+
+/// The numbers of all targets, so that a list of some needs no memory of its own.
+static NUMBERS: [u32; TARGETS_MAX as usize] = {
+    let mut numbers = [0; TARGETS_MAX as usize];
+    let mut at = 0;
+    while at < numbers.len() {
+        numbers[at] = at as u32;
+        at += 1;
+    }
+    numbers
+};
+
+/// A part of a Receive that an item may be put into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveTarget {
+    /// Which Receive of the group, from 0.
+    pub transmission: u32,
+    /// Octets of that Receive before the part.
+    pub start: u32,
+    /// Octets of the part.
+    pub len: u32,
+}
+
+/// The parts of each of one end's Receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveLayout {
+    len: u32,
+    groups: [BufferGroup; GROUPS_MAX],
+    count: usize,
+    targets: u32,
+}
+
+impl ReceiveLayout {
+    /// Receives of `len` octets without targets.
+    #[must_use]
+    pub fn plain(len: u32) -> Self {
+        let mut groups = [BufferGroup::default(); GROUPS_MAX];
+        groups[0] = BufferGroup { count: 1, len, align: 0, is_target: false };
+        Self { len, groups, count: 1, targets: 0 }
+    }
+
+    /// Receives of a head of `head_len` octets and `count` targets of `target_len` octets each behind it, which start at
+    /// multiples of `align` in memory.
+    ///
+    /// # Panics
+    ///
+    /// When a Receive has more than [`TARGETS_MAX`] targets, empty targets, or more octets than 32 bits count.
+    #[must_use]
+    pub fn with_targets(head_len: u32, count: u32, target_len: u32, align: u32) -> Self {
+        assert!((1..=TARGETS_MAX).contains(&count), "targets: {count}, the limits are 1 and {TARGETS_MAX}");
+        assert!(target_len > 0, "a target has octets");
+        let targets_len = count.checked_mul(target_len);
+        let len = targets_len.and_then(|len| len.checked_add(head_len)).expect("a Receive below 4 GiB");
+        let mut layout = Self { len, groups: [BufferGroup::default(); GROUPS_MAX], count: 2, targets: count };
+        layout.groups[0] = BufferGroup { count: 1, len: head_len, align: 0, is_target: false };
+        layout.groups[1] = BufferGroup { count, len: target_len, align, is_target: true };
+        layout
+    }
+
+    /// As the peer told. Its parts are as long as the whole: `wire` checked it. One with more groups or targets than are
+    /// remembered counts as one without targets.
+    #[must_use]
+    pub fn of(told: &BufferStructure<'_>) -> Self {
+        let targets = u32::try_from(told.target_count()).unwrap_or(u32::MAX);
+        if told.groups.len() > GROUPS_MAX || targets > TARGETS_MAX {
+            return Self::plain(told.len);
+        }
+        let mut groups = [BufferGroup::default(); GROUPS_MAX];
+        groups.iter_mut().zip(told.groups.iter()).for_each(|(place, group)| *place = group);
+        Self { len: told.len, groups, count: told.groups.len(), targets }
+    }
+
+    /// Returns the structure to tell the peer.
+    #[must_use]
+    pub fn structure(&self) -> BufferStructure<'_> {
+        BufferStructure { len: self.len, groups: Elements::new(&self.groups[..self.count]) }
+    }
+
+    /// Returns the octets of a Receive: the longest Send that fits.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether a Receive has no octets.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the targets in one Receive.
+    #[must_use]
+    pub fn targets(&self) -> u32 {
+        self.targets
+    }
+
+    /// Returns the octets before the first target: the head; all octets where there are no targets.
+    #[must_use]
+    pub fn head_len(&self) -> u32 {
+        self.target(0).map_or(self.len, |target| target.start)
+    }
+
+    /// Returns where the target with a number is, counted over all Receives of a group (RTR-6.2-a). It takes a step for each
+    /// group of the structure. `None`: there are no targets.
+    #[must_use]
+    pub fn target(&self, number: u32) -> Option<ReceiveTarget> {
+        let transmission = number.checked_div(self.targets)?;
+        let (mut start, mut left) = (0, number % self.targets);
+        for group in &self.groups[..self.count] {
+            if group.is_target {
+                if left < group.count {
+                    return Some(ReceiveTarget {
+                        transmission,
+                        start: start + left * group.len,
+                        len: group.len,
+                    });
+                }
+                left -= group.count;
+            }
+            // All parts together are as long as a Receive.
+            start += group.count * group.len;
+        }
+        None
+    }
+
+    /// Returns the numbers of the targets that an item of `len` octets takes, from `first` on. `None`: it does not fit into
+    /// the targets below `end`, which counts at most as [`TARGETS_MAX`].
+    #[must_use]
+    pub fn place(&self, first: u32, len: u32, end: u32) -> Option<Range<u32>> {
+        let (mut next, mut left) = (first, len);
+        while left > 0 {
+            if next >= end.min(TARGETS_MAX) {
+                return None;
+            }
+            left = left.saturating_sub(self.target(next)?.len);
+            next += 1;
+        }
+        Some(first..next)
+    }
+}
+
+/// Returns the list of numbers that names the targets in `range`, as an operation carries it.
+///
+/// # Panics
+///
+/// When the range goes beyond [`TARGETS_MAX`].
+#[must_use]
+pub fn target_numbers(range: &Range<u32>) -> Elements<'static, u32> {
+    Elements::new(&NUMBERS[range.start as usize..range.end as usize])
+}
