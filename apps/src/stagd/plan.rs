@@ -240,7 +240,7 @@ mod tests {
         else {
             panic!("0 clients are no server")
         };
-        assert_eq!(text, "--connections-max 0: it must be 1 to 4096");
+        assert_eq!(text, "--connections-max 0: it must be 1 to 65536");
     }
 
     #[test]

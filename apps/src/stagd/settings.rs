@@ -72,7 +72,7 @@ const INLINE_THRESHOLD: std::ops::RangeInclusive<u64> = 1 << 10..=256 << 10;
 const CREDITS: std::ops::RangeInclusive<u32> = 1..=1024;
 
 /// What one reactor can poll.
-const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=4096;
+const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=65_536;
 
 impl Settings {
     /// Reads the configuration file, if there is one, and checks everything.

@@ -95,7 +95,8 @@ pub struct IwarpConfig {
     pub connect_timeout: Duration,
     /// How long an accepting side waits for the whole request.
     pub request_timeout: Duration,
-    /// Connections at once whose request has not come: beyond it the oldest is closed.
+    /// Connections at once whose request has not come, beside one for each queue pair that there may still be: beyond that
+    /// the oldest is closed.
     pub handshakes: u32,
     /// After how long without a sign of life a peer is taken for dead.
     pub dead_peer_timeout: Duration,

@@ -2,7 +2,8 @@
 //!
 //! A connection costs a slot, a descriptor and at most one frame's octets until its request is there, and that for a bounded
 //! time; there is a bounded number of them, and a new one pushes the oldest silent one out. So thousands of connections
-//! that send nothing keep nobody out, because an honest peer needs a round trip.
+//! that send nothing keep nobody out, because an honest peer needs a round trip. Each place of a queue pair that nobody has
+//! may have one of them: clients that all come back at once, after a restart, do not push each other out.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -67,6 +68,8 @@ impl std::fmt::Debug for IwarpHandover {
 /// All of them.
 pub(super) struct Waiting {
     slots: Vec<Option<Incoming>>,
+    /// Slots that nobody has.
+    vacant: Vec<u32>,
     generation: u32,
     /// Those that have not sent their whole request.
     silent: usize,
@@ -76,17 +79,35 @@ pub(super) struct Waiting {
 
 impl Waiting {
     pub(super) fn new() -> Waiting {
-        Waiting { slots: Vec::new(), generation: 0, silent: 0, requests: 0, strangers: VecDeque::new() }
+        Waiting {
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            generation: 0,
+            silent: 0,
+            requests: 0,
+            strangers: VecDeque::new(),
+        }
     }
 
-    /// A slot that nobody has, and the generation of whoever gets it.
-    fn vacant(&mut self) -> (u32, u32) {
-        let index = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        if index == self.slots.len() {
-            self.slots.push(None);
-        }
+    /// Names a newcomer: a slot that nobody has, and its generation there. [`Waiting::insert`] takes it.
+    fn next_name(&mut self) -> (u32, u32) {
         self.generation = self.generation.wrapping_add(1) & Token::GENERATION_MASK;
-        (index as u32, self.generation)
+        (self.vacant.last().copied().unwrap_or(self.slots.len() as u32), self.generation)
+    }
+
+    /// Puts a newcomer into the slot that it is named by.
+    fn insert(&mut self, index: u32, incoming: Incoming) {
+        match incoming.waits {
+            Waits::User(_) => self.requests += 1,
+            _ => self.silent += 1,
+        }
+        match self.vacant.pop() {
+            Some(vacant) => {
+                debug_assert_eq!(vacant, index, "one newcomer is named at a time");
+                self.slots[index as usize] = Some(incoming);
+            }
+            None => self.slots.push(Some(incoming)),
+        }
     }
 
     fn find(&mut self, index: u32, generation: u32) -> Option<&mut Incoming> {
@@ -96,6 +117,7 @@ impl Waiting {
 
     fn remove(&mut self, index: u32) -> Option<Incoming> {
         let incoming = self.slots.get_mut(index as usize)?.take()?;
+        self.vacant.push(index);
         match incoming.waits {
             Waits::User(_) => self.requests -= 1,
             _ => self.silent -= 1,
@@ -146,7 +168,7 @@ impl Iwarp {
                 }
             };
             self.counters.accepted += 1;
-            if self.waiting.silent >= self.config.handshakes.max(1) as usize
+            while self.waiting.silent >= self.silent_max()
                 && let Some(oldest) = self.waiting.oldest_silent()
             {
                 self.counters.handshakes_evicted += 1;
@@ -155,6 +177,12 @@ impl Iwarp {
             }
             self.admit_incoming(ListenerId(index), socket, peer);
         }
+    }
+
+    /// Connections at once whose request has not come.
+    fn silent_max(&self) -> usize {
+        let vacant = self.config.queue_pairs.saturating_sub(self.pairs);
+        self.config.handshakes.max(1) as usize + vacant as usize
     }
 
     /// Descriptors ran out: gives one back that nobody needs, and leaves the listeners alone for a while. They would be ready
@@ -207,7 +235,7 @@ impl Iwarp {
             self.refuse(socket, &offer, &error.to_string());
             return Err(error);
         }
-        let (index, generation) = self.waiting.vacant();
+        let (index, generation) = self.waiting.next_name();
         let token = Token::Incoming { index, generation };
         if let Err(source) = self.epoll.add(socket.as_fd(), token, EventFlags::IN) {
             let doing = "watch the socket of a connection request".to_owned();
@@ -217,23 +245,20 @@ impl Iwarp {
         }
         // The user takes the time it needs.
         let (deadline, waits) = (Duration::MAX, Waits::User(offer));
-        self.waiting.slots[index as usize] =
-            Some(Incoming { generation, listener, socket, peer, deadline, waits });
-        self.waiting.requests += 1;
+        self.waiting.insert(index, Incoming { generation, listener, socket, peer, deadline, waits });
         self.counters.requests += 1;
         Ok(request_id(index, generation))
     }
 
     fn admit_incoming(&mut self, listener: ListenerId, socket: Socket, peer: SocketAddr) {
-        let (index, generation) = self.waiting.vacant();
+        let (index, generation) = self.waiting.next_name();
         let token = Token::Incoming { index, generation };
         if self.epoll.add(socket.as_fd(), token, EventFlags::IN).is_err() {
             return;
         }
         let deadline = self.now + self.config.request_timeout;
         let incoming = Incoming { generation, listener, socket, peer, deadline, waits: Waits::Silent };
-        self.waiting.slots[index as usize] = Some(incoming);
-        self.waiting.silent += 1;
+        self.waiting.insert(index, incoming);
         // The request is often there already.
         self.hear_incoming(index, generation);
     }

@@ -110,6 +110,8 @@ pub struct Iwarp {
     events: VecDeque<Event>,
     generations: Vec<u32>,
     completions_taken: u64,
+    /// Queue pairs that there are.
+    pairs: u32,
     listeners: Vec<ListenSocket>,
     waiting: Waiting,
     /// Descriptors ran out: nobody is accepted until then.
@@ -154,6 +156,7 @@ impl Iwarp {
             events: VecDeque::with_capacity(2 * count),
             generations: Vec::with_capacity(count),
             completions_taken: 0,
+            pairs: 0,
             listeners: Vec::new(),
             waiting: Waiting::new(),
             paused_until: None,
@@ -224,6 +227,7 @@ impl Iwarp {
     fn install(&mut self, pair: QueuePair) {
         let index = pair.id.index as usize;
         self.slots[index] = Some(Box::new(pair));
+        self.pairs += 1;
     }
 
     /// Something was posted: the next `ring_doorbells` has to come by.

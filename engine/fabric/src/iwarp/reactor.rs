@@ -477,6 +477,7 @@ impl Iwarp {
             let Phase::Closing(reason) = &pair.phase else { continue };
             let (queue_pair, reason, capacity) = (pair.id, reason.clone(), pair.capacity);
             self.slots[index as usize] = None;
+            self.pairs -= 1;
             self.completions_taken -= QueuePair::completions(&capacity);
             self.counters.disconnected += 1;
             self.events.push_back(Event::Disconnected { queue_pair, reason });

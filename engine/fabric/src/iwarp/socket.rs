@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::config::IwarpConfig;
 
 /// Connections that wait in the kernel to be accepted.
-const BACKLOG: libc::c_int = 1024;
+const BACKLOG: libc::c_int = 4096;
 /// Keep-alive probes before a silent peer is taken for dead.
 const PROBES: libc::c_int = 3;
 

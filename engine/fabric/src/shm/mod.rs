@@ -93,7 +93,7 @@ pub use setup::ShmHandover;
 const RING_LEN_DEFAULT: u32 = 16 * 1024;
 /// Largest message.
 const MESSAGE_LEN_MAX: u32 = 1 << 20;
-/// Connections without a queue pair at once: more are refused.
+/// Connections without a queue pair at once, beside one for each queue pair that there may still be: more are refused.
 const INCOMING_MAX: usize = 64;
 /// Connections taken from a listener in one look.
 const ACCEPT_BURST: usize = 8;
@@ -185,6 +185,8 @@ pub struct Shm {
     events: VecDeque<Event>,
     generations: Vec<u32>,
     completions_taken: u64,
+    /// Queue pairs that there are.
+    pairs: u32,
     regions: Regions,
     listeners: Vec<Listener>,
     incoming: Vec<Incoming>,
@@ -232,6 +234,7 @@ impl Shm {
             events: VecDeque::with_capacity(2 * count + INCOMING_MAX),
             generations: Vec::with_capacity(count),
             completions_taken: 0,
+            pairs: 0,
             regions: Regions::new(),
             listeners: Vec::new(),
             incoming: Vec::new(),
@@ -317,6 +320,12 @@ impl Shm {
         let index = pair.id.index as usize;
         self.ours.bells.quieten(pair.id.index);
         self.slots[index] = Some(Box::new(pair));
+        self.pairs += 1;
+    }
+
+    /// Connections without a queue pair at once.
+    fn incoming_max(&self) -> usize {
+        INCOMING_MAX + self.config.queue_pairs.saturating_sub(self.pairs) as usize
     }
 
     /// Starts to end a queue pair, for whatever reason. Harmless when it is already ending.
@@ -375,6 +384,7 @@ impl Shm {
                     let capacity = pair.capacity;
                     let queue_pair = pair.id;
                     self.slots[index as usize] = None;
+                    self.pairs -= 1;
                     self.completions_taken -= QueuePair::completions(&capacity);
                     self.events.push_back(Event::Disconnected { queue_pair, reason });
                     return false;

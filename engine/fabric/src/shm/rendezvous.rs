@@ -21,7 +21,7 @@ const RECEIVED_MAX: usize = 253;
 
 const PREFIX: &[u8] = b"\0stag/shm/";
 const NAME_LEN_MAX: usize = 64;
-const BACKLOG: libc::c_int = 64;
+const BACKLOG: libc::c_int = 4096;
 
 /// A checked name.
 #[derive(Clone, Copy)]

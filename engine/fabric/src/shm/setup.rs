@@ -17,7 +17,7 @@ use super::regions::Regions;
 use super::rendezvous::{self, Address, Heard, Received};
 use super::ring;
 use super::sockets::{Foreign, Socket};
-use super::{ACCEPT_BURST, INCOMING_MAX, Ours, SOCKET, Shm};
+use super::{ACCEPT_BURST, Ours, SOCKET, Shm};
 use crate::epoll::{EventFlags, Token};
 use crate::setup::{ACCEPT_PAUSE, check_limit, is_exhausted};
 use crate::{
@@ -334,7 +334,7 @@ impl Shm {
             let own = (self.own_user)();
             let refusal = if !admit::is_admitted(&self.config.admit, own, &peer, socket.as_fd()) {
                 Some("processes of your user are not admitted")
-            } else if self.incoming.len() == INCOMING_MAX {
+            } else if self.incoming.len() >= self.incoming_max() {
                 Some("too many connection requests wait")
             } else {
                 None
@@ -439,7 +439,7 @@ impl Shm {
             refuse(socket.as_fd(), &error.to_string());
             error
         };
-        let (wanted, limit) = (self.incoming.len() as u64 + 1, INCOMING_MAX as u64);
+        let (wanted, limit) = (self.incoming.len() as u64 + 1, self.incoming_max() as u64);
         check_limit("connection requests that wait", wanted, limit, "answer them sooner")
             .map_err(|error| refused(&incoming.socket, error))?;
         incoming.id = self.next_incoming();

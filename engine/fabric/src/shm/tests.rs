@@ -448,6 +448,23 @@ fn messages_both_ways_under_pressure() {
     assert_eq!(client.join().unwrap(), DisconnectReason::Peer);
 }
 
+/// Clients that come back all at once are all heard: one more may wait for each place that nobody has.
+#[test]
+fn all_come_back_at_once() {
+    let name = address();
+    let mut server = Side::new(patient(false));
+    let mut client = Side::new(patient(false));
+    server.shm.listen(&name).unwrap();
+    for _ in 0..200 {
+        client.shm.connect(&name, b"", CAPACITY).unwrap();
+    }
+    until(&mut [&mut server, &mut client], |sides| {
+        assert!(sides[1].events.is_empty(), "{:?}", sides[1].events);
+        let is_request = |event: &&Event| matches!(event, Event::ConnectRequest { .. });
+        (sides[0].events.iter().filter(is_request).count() == 200).then_some(())
+    });
+}
+
 /// The real memory model, for what loom shows of the abstract one: the target fences while the initiator writes,
 /// and whatever the fence gave back is not written any more.
 #[test]

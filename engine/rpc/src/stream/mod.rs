@@ -68,6 +68,10 @@ const RELIEF_INTERVAL: Duration = Duration::from_millis(10);
 /// How long it takes until a wait for memory is others' fault, and one of them ends for it.
 const PRESSED: Duration = Duration::from_millis(100);
 
+/// Connections that the system keeps until they are accepted, if it is not told to keep fewer (`net.core.somaxconn`). Who finds
+/// no place tries again, but only after a second.
+const BACKLOG: i32 = 4096;
+
 /// How long nobody is accepted after descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -179,6 +183,7 @@ impl Streams {
         let doing = format!("listen at tcp://{address}");
         let listener = TcpListener::bind(address).map_err(|error| system(&doing, error))?;
         listener.set_nonblocking(true).map_err(|error| system(&doing, error))?;
+        rustix::net::listen(&listener, BACKLOG).map_err(|error| system(&doing, error))?;
         if let Some(name) = &self.congestion_control {
             // What it accepts would have it anyway; a name that the system does not know is refused here.
             let doing = format!("congestion control {name} at tcp://{address}");
