@@ -12,6 +12,8 @@ pub enum Failure {
     Usage(String),
     /// It went wrong while running: status 1.
     Run(String),
+    /// It could not begin, where status 1 says something else (`stag conform`): status 2.
+    NotBegun(String),
     /// A signal ended it: status 128 and the signal's number, as shells say it.
     Signal(i32, String),
     /// All is said already: status 1.
@@ -26,6 +28,20 @@ impl Failure {
     /// A [`Failure::Run`].
     pub fn run(text: impl fmt::Display) -> Failure {
         Failure::Run(one_line(&text.to_string()))
+    }
+
+    /// A [`Failure::NotBegun`].
+    pub fn not_begun(text: impl fmt::Display) -> Failure {
+        Failure::NotBegun(one_line(&text.to_string()))
+    }
+
+    /// Whatever it is, it was before the command began its work.
+    #[must_use]
+    pub fn before_begin(self) -> Failure {
+        match self {
+            Failure::Run(text) => Failure::NotBegun(text),
+            other => other,
+        }
     }
 
     /// A [`Failure::Usage`].
@@ -56,6 +72,7 @@ impl Failure {
         match self {
             Failure::Usage(text) => Failure::Usage(format!("{thing}: {text}")),
             Failure::Run(text) => Failure::Run(format!("{thing}: {text}")),
+            Failure::NotBegun(text) => Failure::NotBegun(format!("{thing}: {text}")),
             Failure::Signal(signal, text) => Failure::Signal(signal, format!("{thing}: {text}")),
             told => told,
         }
@@ -65,7 +82,7 @@ impl Failure {
     #[must_use]
     pub fn report(&self, program: &str) -> ExitCode {
         let (status, text) = match self {
-            Failure::Usage(text) => (2, text),
+            Failure::Usage(text) | Failure::NotBegun(text) => (2, text),
             Failure::Run(text) => (1, text),
             Failure::Signal(signal, text) => (128_u8.saturating_add(*signal as u8), text),
             Failure::Told => return ExitCode::from(1),
@@ -80,7 +97,10 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(text) | Failure::Run(text) | Failure::Signal(_, text) => f.write_str(text),
+            Failure::Usage(text)
+            | Failure::Run(text)
+            | Failure::NotBegun(text)
+            | Failure::Signal(_, text) => f.write_str(text),
             Failure::Told | Failure::ToldErrors => f.write_str("failed"),
             Failure::OutputClosed => f.write_str("standard output was closed"),
         }

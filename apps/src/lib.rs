@@ -22,11 +22,13 @@
 //! | [`timings`], [`counters`] | what was measured and counted |
 //! | [`stagd`] | the server: options, plan, run, report |
 //! | [`demo`] | `stag demo` |
+//! | [`conform`] | `stag conform` |
 #![forbid(unsafe_code)]
 
 pub mod arguments;
 pub mod attributes;
 pub mod commands;
+pub mod conform;
 pub mod copy;
 pub mod counters;
 pub mod demo;

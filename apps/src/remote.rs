@@ -27,7 +27,7 @@ use data::Limits;
 use mount::{Mount, Results};
 
 mod any;
-mod credentials;
+pub(crate) mod credentials;
 mod data;
 mod link;
 mod mount;

@@ -14,7 +14,7 @@ use crate::options::{self, ConnectionOptions};
 use crate::output::Output;
 use crate::url::{Fabric, Place};
 use crate::values::{CongestionControl, Exposure, Switch};
-use crate::{arguments, demo, limits, stagd};
+use crate::{arguments, conform, demo, limits, stagd};
 
 /// RPC over RDMA, with and without RDMA hardware: try it, use it, measure it
 #[derive(Debug, Parser)]
@@ -75,6 +75,7 @@ enum Command {
     Dump(dump::Dump),
     Hugepages(hugepages::Hugepages),
     Fabrics(fabrics::Fabrics),
+    Conform(conform::Conform),
     Doctor(doctor::Doctor),
     Explain(explain::Explain),
     /// The server, for `stag demo` where only `stag` was built
@@ -101,6 +102,7 @@ impl Command {
             Command::Dump(command) => command.run(out),
             Command::Hugepages(command) => command.run(out),
             Command::Fabrics(command) => command.run(out),
+            Command::Conform(command) => command.run(out),
             Command::Doctor(command) => command.run(out),
             Command::Explain(command) => command.run(out),
             Command::Stagd(options) => stagd::run(options, out),
@@ -128,6 +130,7 @@ impl Command {
                 [source, target].into_iter().filter_map(Place::fabric).collect()
             }
             Command::Perf(perf) => vec![perf.fabric()],
+            Command::Conform(conform::Conform { url, .. }) => url.iter().map(|url| url.fabric).collect(),
             // It shows devices as the options would have them opened.
             Command::Fabrics(_) => vec![Fabric::Verbs],
             Command::Demo(_) => vec![Fabric::Shm],

@@ -1,0 +1,162 @@
+//! `stag conform`: whether a peer, whoever wrote it, keeps the rules of RPC-over-RDMA version 1.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `raw`, `open` | one end of a connection over any fabric, below every protocol |
+//! | `message` | messages as drafts, right or wrong, and as they came |
+//! | `check`, `probe` | what a check is, and what checks are made of |
+//! | `header_checks`, `chunk_checks`, `private_data_checks`, `file_checks` | the checks of a server |
+//! | `files` | the files that some of them need |
+//! | `requester` | a run against a server |
+//! | `report`, `rules` | lines and totals; which rule is checked where, and which cannot be |
+
+pub mod check;
+pub mod chunk_checks;
+pub mod file_checks;
+pub mod files;
+pub mod header_checks;
+pub mod message;
+pub mod open;
+pub mod private_data_checks;
+pub mod probe;
+pub mod raw;
+pub mod report;
+pub mod requester;
+pub mod rules;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::url::Url;
+use report::{CheckText, ConformReport, Deviations};
+use requester::RequesterRun;
+use rules::RuleCoverage;
+
+/// The role of this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ConformRole {
+    /// It calls: the peer is a server.
+    Requester,
+}
+
+/// Checks whether a peer keeps the rules of RPC-over-RDMA version 1
+#[derive(Debug, Args)]
+#[command(after_help = "A line for each check: its rule (engine/spec), what was sent, expected, and came.\n\
+    It sends NULL Calls; with --export also Calls on files that it makes there and removes.\n\
+    Status: 0 all rules kept, 1 a rule broken, 2 it could not begin.\n\
+    Examples: stag conform shm://NAME --export /data\n          \
+    stag conform iwarp://HOST --expect linux.txt")]
+pub struct Conform {
+    /// Peer: shm://NAME, iwarp://HOST or verbs://HOST
+    #[arg(required_unless_present = "rules")]
+    pub(crate) url: Option<Url>,
+    /// Role of this side: requester
+    #[arg(
+        long = "as",
+        value_enum,
+        default_value = "requester",
+        value_name = "ROLE",
+        hide_possible_values = true
+    )]
+    role: ConformRole,
+    /// Export, or folder on one, in which it may make files
+    #[arg(long, value_name = "/PATH")]
+    export: Option<String>,
+    /// Seconds to wait for each answer
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=600))]
+    wait: u64,
+    /// Checks that are known to fail, as lines NAME: REASON
+    #[arg(long, value_name = "FILE")]
+    expect: Option<PathBuf>,
+    /// Only checks of this name, or of this rule
+    #[arg(long, value_name = "CHECK|RULE")]
+    only: Vec<String>,
+    /// List every rule, with its checks or why there is none
+    #[arg(long)]
+    rules: bool,
+}
+
+/// The object of `--json` for a rule.
+#[derive(Serialize)]
+struct RuleObject {
+    rule: &'static str,
+    checks: Vec<&'static str>,
+    /// Why there is no check.
+    unobserved: Option<&'static str>,
+}
+
+impl Conform {
+    /// Runs it.
+    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+        if self.rules {
+            return list_rules(out);
+        }
+        let Some(url) = &self.url else { return Err(Failure::usage("a URL is missing")) };
+        if !url.path.is_empty() {
+            return Err(Failure::usage(format_args!(
+                "{url}: a conformance run is of a server; write {} and --export /PATH",
+                url.server()
+            )));
+        }
+        let export = self.export.as_ref().map(|path| parse_export(url, path)).transpose()?;
+        for name in &self.only {
+            if !rules::checks().any(|check| selects(std::slice::from_ref(name), check)) {
+                return Err(Failure::usage(format_args!(
+                    "--only {name}: there is no such check; `stag conform --rules` lists them"
+                )));
+            }
+        }
+        let deviations = match &self.expect {
+            Some(path) => Deviations::read(path, rules::is_check)?,
+            None => Deviations::default(),
+        };
+        let mut report = ConformReport::new(out, deviations);
+        report.say(&format!("{url}: each answer has {} s", self.wait))?;
+        let selects = |check: CheckText| self.only.is_empty() || selects(&self.only, check);
+        let wait = Duration::from_secs(self.wait);
+        match self.role {
+            ConformRole::Requester => {
+                requester::run(
+                    &RequesterRun { url, export: export.as_ref(), wait, selects: &selects },
+                    &mut report,
+                )?;
+            }
+        }
+        report.finish()
+    }
+}
+
+fn selects(only: &[String], check: CheckText) -> bool {
+    only.iter().any(|name| name == check.name || check.rules.contains(&name.as_str()))
+}
+
+/// The URL of the scratch export.
+fn parse_export(server: &Url, path: &str) -> Result<Url, Failure> {
+    let wrong = |problem: String| Failure::usage(format_args!("--export {path}: {problem}"));
+    if !path.starts_with('/') {
+        return Err(wrong("a path begins with /".to_owned()));
+    }
+    let mut url: Url = format!("{server}{path}").parse().map_err(wrong)?;
+    url.mount_port = server.mount_port;
+    Ok(url)
+}
+
+fn list_rules(out: &mut Output) -> Result<(), Failure> {
+    for (rule, coverage) in rules::coverage() {
+        let (checks, unobserved) = match coverage {
+            RuleCoverage::Checked(checks) => (checks, None),
+            RuleCoverage::Unobserved(why) => (Vec::new(), Some(why)),
+        };
+        match unobserved {
+            Some(why) => out.line(format_args!("{rule:<16} not checked: {why}"))?,
+            None => out.line(format_args!("{rule:<16} {}", checks.join(" ")))?,
+        }
+        out.object(&RuleObject { rule, checks, unobserved })?;
+    }
+    Ok(())
+}

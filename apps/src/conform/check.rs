@@ -1,0 +1,81 @@
+//! A check: what is sent, what the rule wants, and how it is judged.
+
+use serde::Serialize;
+
+use super::probe::Probe;
+
+/// What a check found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckResult {
+    /// The peer keeps the rule.
+    Pass,
+    /// It does not.
+    Fail,
+    /// It cannot be said here, and the line says why.
+    NotApplicable,
+}
+
+impl CheckResult {
+    /// The word of a line.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            CheckResult::Pass => "pass",
+            CheckResult::Fail => "FAIL",
+            CheckResult::NotApplicable => "n/a",
+        }
+    }
+}
+
+/// Why a check ends early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The rule is broken: what came instead.
+    Fail(String),
+    /// The check does not apply, and why.
+    NotApplicable(String),
+}
+
+/// What came, or why there is no pass.
+pub type CheckOutcome = Result<String, Stop>;
+
+/// A failure, as a check returns it.
+pub fn fail<T>(came: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Fail(came.into()))
+}
+
+/// That a check does not apply, as it returns it.
+pub fn not_applicable<T>(why: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::NotApplicable(why.into()))
+}
+
+/// `Ok` if `holds`; else a failure with `came`.
+pub fn ensure(holds: bool, came: impl FnOnce() -> String) -> Result<(), Stop> {
+    if holds { Ok(()) } else { Err(Stop::Fail(came())) }
+}
+
+/// What a check needs besides a peer that answers NULL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckNeeds {
+    /// Nothing.
+    Null,
+    /// Files of its own on a scratch export (`--export`).
+    Files,
+}
+
+/// A check of the peer as Responder.
+pub struct Check {
+    /// Its name, unique among all checks.
+    pub name: &'static str,
+    /// The rules that it checks, the main one first.
+    pub rules: &'static [&'static str],
+    /// What is sent.
+    pub sent: &'static str,
+    /// What has to come.
+    pub expected: &'static str,
+    /// What it needs.
+    pub needs: CheckNeeds,
+    /// Does it.
+    pub run: fn(&mut Probe) -> CheckOutcome,
+}

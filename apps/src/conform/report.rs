@@ -1,0 +1,153 @@
+//! What a run says: a line for each check, the totals, and what of it was expected.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::check::{CheckOutcome, CheckResult, Stop};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What every check has, whatever its role.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckText {
+    /// Its name.
+    pub name: &'static str,
+    /// Its rules, the main one first.
+    pub rules: &'static [&'static str],
+    /// What is sent.
+    pub sent: &'static str,
+    /// What has to come.
+    pub expected: &'static str,
+}
+
+/// The object of `--json` for a check.
+#[derive(Serialize)]
+struct CheckObject<'a> {
+    check: &'a str,
+    rule: &'a str,
+    rules: &'a [&'a str],
+    sent: &'a str,
+    expected: &'a str,
+    came: &'a str,
+    result: CheckResult,
+    /// Why it is known to fail.
+    known: Option<&'a str>,
+}
+
+/// The object of `--json` at the end.
+#[derive(Serialize)]
+struct TotalsObject {
+    passed: usize,
+    failed: usize,
+    not_applicable: usize,
+    known: usize,
+    surprises: usize,
+}
+
+/// Deviations of a peer that are known, by the check that finds each: `NAME: REASON` in each line of a file.
+#[derive(Debug, Default)]
+pub struct Deviations(BTreeMap<String, String>);
+
+impl Deviations {
+    /// Reads them. Lines that are empty or begin with `#` say nothing.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or a line of it; or it names a check that `is_check` does not know.
+    pub fn read(path: &Path, is_check: impl Fn(&str) -> bool) -> Result<Deviations, Failure> {
+        let shown = path.display();
+        let text =
+            fs::read_to_string(path).map_err(|error| Failure::usage(format_args!("{shown}: {error}")))?;
+        let mut found = BTreeMap::new();
+        for (index, line) in text.lines().enumerate() {
+            let line_number = index + 1;
+            if line.trim().is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let Some((name, reason)) = line.split_once(": ").filter(|(_, reason)| !reason.trim().is_empty())
+            else {
+                return Err(Failure::usage(format_args!("{shown}, line {line_number}: write NAME: REASON")));
+            };
+            if !is_check(name) {
+                return Err(Failure::usage(format_args!(
+                    "{shown}, line {line_number}: there is no check {name:?}; `stag conform --rules` lists them"
+                )));
+            }
+            found.insert(name.to_owned(), reason.trim().to_owned());
+        }
+        Ok(Deviations(found))
+    }
+}
+
+/// Writes the lines of a run, and counts.
+pub struct ConformReport<'a> {
+    out: &'a mut Output,
+    deviations: Deviations,
+    passed: usize,
+    failed: usize,
+    not_applicable: usize,
+    known: usize,
+    surprises: usize,
+}
+
+impl<'a> ConformReport<'a> {
+    /// Of a run that is to find these deviations.
+    pub fn new(out: &'a mut Output, deviations: Deviations) -> ConformReport<'a> {
+        ConformReport { out, deviations, passed: 0, failed: 0, not_applicable: 0, known: 0, surprises: 0 }
+    }
+
+    /// Says a line that belongs to no check.
+    pub fn say(&mut self, line: &str) -> Result<(), Failure> {
+        self.out.line(line)?;
+        self.out.flush()
+    }
+
+    /// Notes what a check found.
+    pub fn note(&mut self, check: CheckText, outcome: &CheckOutcome) -> Result<(), Failure> {
+        let (result, came) = match outcome {
+            Ok(came) => (CheckResult::Pass, came),
+            Err(Stop::Fail(came)) => (CheckResult::Fail, came),
+            Err(Stop::NotApplicable(why)) => (CheckResult::NotApplicable, why),
+        };
+        let known = self.deviations.0.get(check.name).map(String::as_str);
+        let remark = match (result, known) {
+            (CheckResult::Fail, Some(reason)) => {
+                self.known += 1;
+                format!("; known: {reason}")
+            }
+            (CheckResult::Pass, Some(reason)) => {
+                self.surprises += 1;
+                format!("; expected to fail: {reason}; take it off the list")
+            }
+            _ => String::new(),
+        };
+        match result {
+            CheckResult::Pass => self.passed += 1,
+            CheckResult::Fail => self.failed += 1,
+            CheckResult::NotApplicable => self.not_applicable += 1,
+        }
+        let CheckText { name, rules, sent, expected } = check;
+        let rule = rules[0];
+        self.out.object(&CheckObject { check: name, rule, rules, sent, expected, came, result, known })?;
+        let word = result.word();
+        self.out.line(format_args!(
+            "{word:<4} {rule:<14} {name}: sent: {sent}; expected: {expected}; came: {came}{remark}"
+        ))?;
+        self.out.flush()
+    }
+
+    /// Says the totals, and fails if a rule was broken in a way that was not expected.
+    pub fn finish(self) -> Result<(), Failure> {
+        let ConformReport { out, passed, failed, not_applicable, known, surprises, .. } = self;
+        out.object(&TotalsObject { passed, failed, not_applicable, known, surprises })?;
+        let mut line = format!("{passed} passed, {failed} failed, {not_applicable} not applicable");
+        if known + surprises > 0 {
+            line = format!("{line}; of the failures {known} are known, {surprises} known ones did not fail");
+        }
+        out.line(line)?;
+        if failed > known || surprises > 0 { Err(Failure::Told) } else { Ok(()) }
+    }
+}

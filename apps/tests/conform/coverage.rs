@@ -1,0 +1,72 @@
+//! What `stag conform` checks, and what it cannot, is complete against the numbers of `engine/spec`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use stag_apps::conform::rules::{RuleCoverage, checks, coverage, unobserved};
+
+use crate::common::stag_ok;
+
+/// The documents whose rules a peer of version 1 has to keep.
+const DOCUMENTS: [&str; 4] =
+    ["rpcrdma-v1.md", "cm-private-data-8797.md", "nfs-ulb-8267.md", "bidirectional-8167.md"];
+
+/// The rules that a document numbers, from the first column of its tables.
+fn numbered_in(document: &str) -> BTreeSet<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/spec").join(document);
+    let text = fs::read_to_string(path).unwrap();
+    let cells = text.lines().filter_map(|line| line.strip_prefix("| ")?.split([' ', '|']).next());
+    let is_rule = |cell: &&str| {
+        let document = cell.split('-').next().unwrap_or_default();
+        let is_rfc = document.len() == 4 && document.bytes().all(|octet| octet.is_ascii_digit());
+        cell.contains('-') && (is_rfc || ["LX", "ULB2"].contains(&document))
+    };
+    cells.filter(is_rule).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_rule_is_checked_or_it_is_said_why_not() {
+    let mut rules = BTreeSet::new();
+    for document in DOCUMENTS {
+        let found = numbered_in(document);
+        assert!(found.len() > 20, "{document}: {found:?}");
+        rules.extend(found);
+    }
+    let coverage = coverage();
+    let missing: Vec<_> = rules.iter().filter(|rule| !coverage.contains_key(rule.as_str())).collect();
+    assert!(missing.is_empty(), "neither a check nor a reason in unobserved.txt: {missing:#?}");
+    let unknown: Vec<_> = coverage.keys().filter(|rule| !rules.contains(**rule)).collect();
+    assert!(unknown.is_empty(), "no document has these rules: {unknown:?}");
+}
+
+#[test]
+fn what_is_checked_is_not_excused() {
+    for (rule, why) in unobserved() {
+        assert!(why.len() > 10, "{rule}: {why:?} is no reason");
+        assert_eq!(
+            coverage()[rule],
+            RuleCoverage::Unobserved(why),
+            "{rule} is checked: take it off unobserved.txt"
+        );
+    }
+    let listed: Vec<&str> = unobserved().map(|(rule, _)| rule).collect();
+    let once: BTreeSet<&str> = listed.iter().copied().collect();
+    assert_eq!(once.len(), listed.len(), "a rule stands twice in unobserved.txt");
+}
+
+#[test]
+fn names_of_checks_are_unique() {
+    let names: Vec<&str> = checks().map(|check| check.name).collect();
+    let once: BTreeSet<&str> = names.iter().copied().collect();
+    assert_eq!(once.len(), names.len(), "{names:?}");
+    assert!(names.len() > 100, "{}", names.len());
+}
+
+#[test]
+fn the_command_lists_all_rules() {
+    let listed = stag_ok(&["conform", "--rules"]);
+    assert_eq!(listed.lines().count(), coverage().len());
+    assert!(listed.contains("8166-4.5-a       short-4 short-15 short-27\n"), "{listed}");
+    assert!(listed.lines().any(|line| line.starts_with("8166-8.1-a ") && line.contains("not checked: ")));
+}

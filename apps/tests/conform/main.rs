@@ -1,0 +1,10 @@
+//! `stag conform`: our own server keeps every rule that it checks, each check catches a peer that breaks its rule, and what it
+//! checks is complete against the numbers of `engine/spec`.
+
+#[allow(dead_code, reason = "each test program uses some of it")]
+#[path = "../common/mod.rs"]
+mod common;
+mod coverage;
+mod flaws;
+mod proxy;
+mod runs;
