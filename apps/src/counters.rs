@@ -6,11 +6,17 @@ use stag::rpc::Statistics;
 /// Declares the object of `--json` with the fields of [`Statistics`] that it shows.
 macro_rules! counters {
     ($($field:ident),* $(,)?) => {
-        /// The counters of one engine, by the names of [`Statistics`].
+        /// The counters of one engine or of several, by the names of [`Statistics`].
         #[derive(Clone, Copy, Debug, Default, Serialize)]
         #[expect(missing_docs, reason = "each is a field of `Statistics`, which says what it is")]
         pub struct Counters {
             $(pub $field: u64,)*
+        }
+
+        impl std::ops::AddAssign for Counters {
+            fn add_assign(&mut self, other: Counters) {
+                $(self.$field += other.$field;)*
+            }
         }
 
         impl From<&Statistics> for Counters {
@@ -60,4 +66,7 @@ counters! {
     duplicates_answered,
     duplicates_dropped,
     duplicates_unkept,
+    calls_carried,
+    calls_executed_for_others,
+    pieces_lent,
 }

@@ -9,6 +9,7 @@ use crate::output::Output;
 use crate::{arguments, limits, logging};
 
 mod claims;
+mod cores;
 mod descriptors;
 mod directories;
 mod fabric;
@@ -17,6 +18,7 @@ mod listeners;
 mod locks;
 mod options;
 mod plan;
+mod reactor;
 mod registration;
 mod report;
 mod serve;
@@ -25,11 +27,12 @@ mod settings;
 mod signals;
 mod state;
 
+pub use cores::CoreList;
+use cores::Place;
 pub use listen::Listen;
 pub use options::StagdOptions;
 pub(crate) use plan::MEMORY_PER_OBJECT;
 use plan::Plan;
-use serve::Place;
 pub use settings::Settings;
 pub(crate) use settings::memory_unasked;
 
@@ -40,7 +43,8 @@ pub(crate) use settings::memory_unasked;
     version,
     after_help = "Examples: stagd --export mem:/data --listen shm://demo\n          \
         stagd --export dir:/srv/data,name=/data --listen iwarp://0.0.0.0\n          \
-        stagd --export mem:/data --listen verbs://0.0.0.0 --device mlx5_0"
+        stagd --export mem:/data --listen verbs://0.0.0.0 --device mlx5_0\n          \
+        stagd --cores 2-5 --export mem:/data --listen tcp://0.0.0.0:2049"
 )]
 struct Stagd {
     #[command(flatten)]
@@ -82,6 +86,7 @@ all_squash=yes|no    whether every client is the anonymous user         no
 anonuid=N anongid=N  the anonymous user and group                       65534
 objects=N            objects it may have; of dir: those remembered      1048576
 size=BYTES           mem: octets of data, as 512M                       the rest
+core=N               mem: the core of --cores that has the files        spread
 name=/PATH           dir: the path that clients mount                   the same
 sync=yes|no          dir: names are on the disk before an answer        yes
 
@@ -104,9 +109,8 @@ pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), Failure> {
     rustix::process::umask(rustix::fs::Mode::empty());
     let settings = Settings::new(options)?;
     let plan = Plan::new(&settings)?;
-    services::check(&settings, &plan)?;
     state::check(&settings, options.check)?;
-    let mut place = Place::choose(&settings)?;
+    let mut place = Place::choose(&settings, options.check)?;
     descriptors::check(&settings, &plan)?;
     directories::check(&settings, &mut place.warnings)?;
     if options.check {

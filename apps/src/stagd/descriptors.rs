@@ -18,10 +18,12 @@ const HANDSHAKES: u64 = 256 + 64;
 /// Raises this process' limit of descriptors as far as the system lets it, and fails if that is not enough for all
 /// connections that there may be.
 pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
-    let connections = u64::from(plan.engine.connections_max);
+    let connections = u64::from(settings.connections_max);
+    let cores = plan.reactors.len() as u64;
     // TCP may have as many.
     let each = 1 + each(settings.fabric);
-    let mut wanted = OTHERS + HANDSHAKES + connections * each;
+    let others = OTHERS * cores + HANDSHAKES;
+    let mut wanted = others + u64::from(plan.engine.connections_max) * cores * each;
     let has_directories = settings.exports.iter().any(|(_, export)| export.medium == Medium::Directory);
     if has_directories {
         // They take half of what there is, up to their own limit.
@@ -32,7 +34,7 @@ pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
         return Ok(());
     }
     let room = if has_directories { limit - (limit / 2).min(DESCRIPTORS_MAX) } else { limit };
-    let most = room.saturating_sub(OTHERS + HANDSHAKES) / each;
+    let most = room.saturating_sub(others) / each / cores;
     let lower = match most {
         0 => String::new(),
         most => format!(", or lower --connections-max to {most}"),

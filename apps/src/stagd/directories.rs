@@ -9,6 +9,7 @@ use stag::memory::Pool;
 use stag::nfs::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, stable_fsid};
 use stag::nfs::export::{Export, Medium};
 use stag::rpc::Pools;
+use stag::runtime::ReactorId;
 
 use super::plan::Plan;
 use super::{Settings, state};
@@ -17,7 +18,7 @@ use crate::failure::Failure;
 /// Descriptors that are kept open in all directories together, at most.
 pub(super) const DESCRIPTORS_MAX: u64 = 16 << 10;
 
-/// The store at the bottom of every export that is a directory, and what they share.
+/// The store at the bottom of every export that is a directory, at one reactor, and what they share.
 pub(super) struct Directories {
     pool: Pool,
     config: DirectoryConfig,
@@ -26,17 +27,23 @@ pub(super) struct Directories {
 }
 
 impl Directories {
-    pub(super) fn new(settings: &Settings, plan: &Plan, pools: &Pools) -> Directories {
+    pub(super) fn new(settings: &Settings, plan: &Plan, reactor: ReactorId, pools: &Pools) -> Directories {
         let count = exported(settings).count().max(1);
         let mut config = DirectoryConfig::new(Path::new("/"), 0);
         // One half is for WRITEs and Replies.
-        config.reading_max = plan.transit_len / 2;
-        config.descriptors_max = descriptors() / count;
+        config.reading_max = plan.reactors[reactor.index()].transit_len / 2;
+        config.descriptors_max = descriptors() / count / plan.reactors.len();
         Directories { pool: pools.payload.clone(), config, disk: None }
     }
 
-    /// Opens the directory of an export, and remembers the places of at most `objects_max` objects.
-    pub(super) fn open(&mut self, export: &Export, objects_max: u32) -> Result<DirectoryStore, Failure> {
+    /// Opens the directory of an export, and remembers the places of at most `objects_max` objects. All reactors have the
+    /// same `verifier` of it.
+    pub(super) fn open(
+        &mut self,
+        export: &Export,
+        objects_max: u32,
+        verifier: WriteVerifier,
+    ) -> Result<DirectoryStore, Failure> {
         let disk = match &self.disk {
             Some(disk) => disk.another(),
             None => {
@@ -50,16 +57,10 @@ impl Directories {
             fsid: stable_fsid(&export.path),
             objects_max: objects_max as usize,
             sync: export.sync,
-            // One of its own: a loss in one directory is none in another.
-            verifier: WriteVerifier::default(),
+            verifier,
             ..self.config.clone()
         };
         DirectoryStore::new(&config, disk, self.pool.clone()).map_err(Failure::usage)
-    }
-
-    /// Whether there is one.
-    pub(super) fn is_used(&self) -> bool {
-        self.disk.is_some()
     }
 
     /// What is worth knowing.

@@ -105,17 +105,21 @@ pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
     };
     opened.map_err(Failure::run)?;
     match settings.fabric {
-        Some(Fabric::Verbs) => check_pinned(settings.memory, doctor::lockable(Path::new("/"))),
+        Some(Fabric::Verbs) => {
+            check_pinned(settings.memory, plan.reactors.len(), doctor::lockable(Path::new("/")))
+        }
         _ => Ok(()),
     }
 }
 
-/// Refuses memory that a device could not have pinned.
-fn check_pinned(memory: u64, lockable: Option<u64>) -> Result<(), Failure> {
-    match lockable.filter(|limit| *limit < memory) {
+/// Refuses memory that a device could not have pinned, which counts once for each core.
+fn check_pinned(memory: u64, cores: usize, lockable: Option<u64>) -> Result<(), Failure> {
+    let pinned = memory.saturating_mul(cores as u64);
+    match lockable.filter(|limit| *limit < pinned) {
         Some(limit) => Err(Failure::run(format_args!(
-            "--memory {}: verbs pins it, and {} may be locked; `stag doctor --for verbs` says how to raise that",
+            "--memory {}: verbs pins it{}, and {} may be locked; `stag doctor --for verbs` says how to raise that",
             Size(memory),
+            if cores > 1 { format!(" for each of {cores} cores") } else { String::new() },
             Size(limit),
         ))),
         None => Ok(()),
@@ -131,7 +135,7 @@ pub(super) struct Device {
 }
 
 /// What exposing memory cost, and silent peers: see [`VerbsCounters`].
-#[derive(Serialize)]
+#[derive(Clone, Copy, Default, Serialize)]
 pub(super) struct DeviceWork {
     pub(super) binds: u64,
     pub(super) registrations: u64,
@@ -140,6 +144,18 @@ pub(super) struct DeviceWork {
     pub(super) invalidations: u64,
     pub(super) probes: u64,
     pub(super) doorbells: u64,
+}
+
+impl std::ops::AddAssign for DeviceWork {
+    fn add_assign(&mut self, other: DeviceWork) {
+        self.binds += other.binds;
+        self.registrations += other.registrations;
+        self.standing += other.standing;
+        self.fences += other.fences;
+        self.invalidations += other.invalidations;
+        self.probes += other.probes;
+        self.doorbells += other.doorbells;
+    }
 }
 
 /// Whom it admits over shm, if it listens there.
@@ -280,9 +296,12 @@ mod tests {
 
     #[test]
     fn memory_that_may_not_be_locked_is_refused() {
-        check_pinned(64 << 20, None).unwrap();
-        check_pinned(64 << 20, Some(64 << 20)).unwrap();
-        let refused = check_pinned(64 << 20, Some(8 << 20)).unwrap_err().to_string();
+        check_pinned(64 << 20, 1, None).unwrap();
+        check_pinned(64 << 20, 1, Some(64 << 20)).unwrap();
+        assert!(
+            check_pinned(64 << 20, 2, Some(64 << 20)).unwrap_err().to_string().contains("each of 2 cores")
+        );
+        let refused = check_pinned(64 << 20, 1, Some(8 << 20)).unwrap_err().to_string();
         assert!(refused.starts_with("--memory 64 MiB: verbs pins it, and 8 MiB may be locked"), "{refused}");
     }
 

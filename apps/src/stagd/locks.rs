@@ -6,7 +6,7 @@ use serde::Serialize;
 use stag::nfs::server::LockingStatistics;
 
 /// The `locks` of the last object of `--json`.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Locks {
     /// Locks and shares that are held at the end, and requests that wait.
     held: u32,
@@ -25,6 +25,21 @@ impl Locks {
     /// Whether anybody ever locked anything.
     pub(super) fn is_used(&self) -> bool {
         self.taken + self.blocked + self.denied + self.refused + self.hosts_freed > 0
+    }
+}
+
+impl std::ops::AddAssign for Locks {
+    fn add_assign(&mut self, other: Locks) {
+        self.held += other.held;
+        self.waiting += other.waiting;
+        self.taken += other.taken;
+        self.blocked += other.blocked;
+        self.granted += other.granted;
+        self.denied += other.denied;
+        self.refused += other.refused;
+        self.calls_out += other.calls_out;
+        self.calls_out_failed += other.calls_out_failed;
+        self.hosts_freed += other.hosts_freed;
     }
 }
 

@@ -11,6 +11,7 @@ use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, SeqAccess, V
 use crate::failure::Failure;
 use crate::values::{CongestionControl, Exposure, Pages, Poll, ShmAllow, Size, Switch};
 
+use super::cores::CoreList;
 use super::listen::Listen;
 
 /// Everything that can be set, and nothing decided yet.
@@ -61,6 +62,9 @@ pub struct StagdOptions {
     /// Core to run on [default: one that suits]
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,
+    /// Cores to run on, one server over all: 2-9
+    #[arg(long, value_name = "LIST", conflicts_with = "core")]
+    pub cores: Option<CoreList>,
     /// busy or adaptive [default: adaptive]
     #[arg(long, value_name = "MODE", hide_possible_values = true)]
     pub poll: Option<Poll>,
@@ -108,7 +112,8 @@ impl StagdOptions {
             exposure: flags.exposure.or(file.exposure),
             shared_receives: flags.shared_receives || file.shared_receives,
             rpcbind: flags.rpcbind || file.rpcbind,
-            core: flags.core.or(file.core),
+            core: if flags.cores.is_some() { None } else { flags.core.or(file.core) },
+            cores: if flags.core.is_some() { None } else { flags.cores.or(file.cores) },
             poll: flags.poll.or(file.poll),
             pages: flags.pages.or(file.pages),
             state_dir: flags.state_dir.or(file.state_dir),

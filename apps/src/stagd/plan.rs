@@ -2,12 +2,13 @@
 
 use stag::fabric::{Iwarp, Shm, Verbs};
 use stag::memory::{Pool, PriceList};
-use stag::nfs::export::Medium;
+use stag::nfs::export::{Export, Medium};
 use stag::nfs::lock::LockConfig;
 use stag::nfs::memory::{HEAP_PER_OBJECT, MemoryStore};
-use stag::rpc::{EngineConfig, LONG_REPLY_LEN_MAX, Pools};
+use stag::rpc::{CARRIED_CALLS_MAX, CallMesh, EngineConfig, LONG_REPLY_LEN_MAX, Pools};
 
 use super::Settings;
+use super::listen::Listen;
 use crate::failure::Failure;
 use crate::url::Fabric;
 use crate::values::Size;
@@ -46,38 +47,215 @@ const RECEIVES_SHARE: u64 = 8;
 /// Receives for each connection, on average, as far as the budget has them.
 const RECEIVES_EACH: u32 = 16;
 
+/// Octets of lanes between all reactors at most, as far as that leaves a few Calls to each.
+const LANES_MAX: usize = 16 << 20;
+
+/// Calls that may be under way from one reactor to another at least.
+const CARRIED_MIN: usize = 8;
+
 /// Numbers that follow from the budget.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    /// For the engine.
+    /// For the engine of each reactor.
     pub(super) engine: EngineConfig,
-    /// Completions that an RDMA device's queue has to hold.
+    /// Completions that an RDMA device's queue of one reactor has to hold.
     pub(super) device_completions: u32,
-    /// Units of the pool of Sends and Receives.
+    /// Units of the pool of Sends and Receives of each reactor.
     pub(super) messages: usize,
-    /// Pages of the payload pool.
-    pub(super) pages: usize,
-    /// Octets of them that files may take.
-    pub(super) files_len_max: u64,
-    /// Octets of them that are for Calls on their way.
-    pub(super) transit_len: usize,
-    /// Locks of all clients.
+    /// The reactors, the one that listens first.
+    pub(super) reactors: Vec<ReactorMemory>,
+    /// What each export may hold, and where, in the order of the settings.
+    pub(super) exports: Vec<ExportShare>,
+    /// Calls that may be under way from one reactor to another.
+    pub(super) carried_max: usize,
+    /// Locks of all clients, at each reactor.
     pub(super) locks: LockConfig,
-    /// Objects that all exports together may have.
-    pub(super) objects_max: u32,
-    /// Octets of the arena that both pools are cut from.
+    /// Octets of the arena that all pools are cut from.
     pub(super) arena_len: usize,
     /// The sum.
     pub(super) prices: PriceList,
 }
 
+/// The payload pool of a reactor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReactorMemory {
+    /// Pages of it.
+    pub(super) pages: usize,
+    /// Octets of them that are for Calls on their way.
+    pub(super) transit_len: usize,
+}
+
+/// What an export may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ExportShare {
+    /// Whose memory the files are in. Every reactor serves a directory.
+    pub(super) owner: usize,
+    /// Octets of data in memory.
+    pub(super) data_len_max: u64,
+    /// At each reactor that serves it.
+    pub(super) objects_max: u32,
+}
+
+/// What files may take of the pages, with all that follows from it.
+struct Division {
+    /// Of each export: those in memory, and 0.
+    data: Vec<u64>,
+    reactors: Vec<ReactorMemory>,
+}
+
+impl Division {
+    /// Pages of all reactors.
+    fn pages(&self) -> usize {
+        self.reactors.iter().map(|reactor| reactor.pages).sum()
+    }
+}
+
+/// Who has which files, and what is left of the budget for pages.
+struct Pages<'a> {
+    settings: &'a Settings,
+    owners: &'a [usize],
+    /// Pages of all reactors together.
+    count: usize,
+    /// Pages for Calls on their way that each reactor has at least.
+    transit_min: usize,
+}
+
+impl Pages<'_> {
+    /// Divides the pages so that files may have `files_len` octets. Fails if the sizes that exports ask for are more.
+    fn divide(&self, files_len: u64) -> Result<Division, Failure> {
+        let cores = self.settings.core_count();
+        let data = shares(&self.settings.exports, files_len)?;
+        let mut kept = vec![0; cores];
+        for ((data, owner), (_, export)) in data.iter().zip(self.owners).zip(&self.settings.exports) {
+            if export.medium == Medium::Memory {
+                kept[*owner] += (*data as usize).div_ceil(PAGE_LEN) + MemoryStore::OWN_PAGES;
+            }
+        }
+        let usual = (self.count / TRANSIT_SHARE / cores).max(self.transit_min);
+        let reactor = |kept: &usize| {
+            // A pool leaves one page in so many to Calls on their way, whoever sets the others aside.
+            let transit = usual.max(kept.div_ceil(TRANSIT_SHARE - 1));
+            ReactorMemory { pages: kept + transit, transit_len: transit * PAGE_LEN }
+        };
+        Ok(Division { data, reactors: kept.iter().map(reactor).collect() })
+    }
+
+    /// The division that leaves as much to files as there is.
+    fn largest(&self) -> Result<Division, Failure> {
+        // What the exports ask for is the least that files must have.
+        let said = said(&self.settings.exports);
+        let (mut low, mut high) = (0, self.count as u64);
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            let files_len = (middle * PAGE_LEN as u64).max(said);
+            let is_enough = self.divide(files_len).is_ok_and(|found| found.pages() <= self.count);
+            if is_enough { low = middle } else { high = middle - 1 }
+        }
+        // If even this is too little for the sizes, it says so.
+        let mut division = self.divide(low * PAGE_LEN as u64)?;
+        let spare = self.count.saturating_sub(division.pages()) / division.reactors.len();
+        for reactor in &mut division.reactors {
+            reactor.pages += spare;
+            reactor.transit_len += spare * PAGE_LEN;
+        }
+        Ok(division)
+    }
+}
+
+/// Octets that the exports in memory ask for.
+fn said(exports: &[(String, Export)]) -> u64 {
+    exports.iter().filter_map(|(_, export)| export.size).fold(0, u64::saturating_add)
+}
+
+/// Gives each export in memory the size that it says; those that say none share the rest of `files_len`.
+fn shares(exports: &[(String, Export)], files_len: u64) -> Result<Vec<u64>, Failure> {
+    let said = said(exports);
+    let is_silent = |export: &Export| export.medium == Medium::Memory && export.size.is_none();
+    let silent = exports.iter().filter(|(_, export)| is_silent(export)).count() as u64;
+    let left = files_len.checked_sub(said).filter(|left| silent == 0 || *left >= PAGE_LEN as u64 * silent);
+    let Some(left) = left else {
+        return Err(Failure::usage(format_args!(
+            "export: the sizes (size=) add up to {}, but {} of --memory are for files; lower a size= or raise --memory",
+            Size(said),
+            Size(files_len),
+        )));
+    };
+    let share = |export: &Export| match export.medium {
+        Medium::Memory => export.size.unwrap_or(left / silent.max(1)),
+        Medium::Directory => 0,
+    };
+    Ok(exports.iter().map(|(_, export)| share(export)).collect())
+}
+
+/// The reactor of each export: the one that it says, or else one with the fewest exports. (That of a directory says nothing.)
+fn owners(settings: &Settings) -> Vec<usize> {
+    let mut counts = vec![0; settings.core_count()];
+    let pinned = |export: &Export| {
+        let core = export.core? as usize;
+        settings.cores.as_ref()?.position(core)
+    };
+    let in_memory =
+        || settings.exports.iter().map(|(_, export)| export).filter(|it| it.medium == Medium::Memory);
+    in_memory().filter_map(pinned).for_each(|owner| counts[owner] += 1);
+    let mut owner = |export: &Export| {
+        if export.medium == Medium::Directory {
+            return 0;
+        }
+        pinned(export).unwrap_or_else(|| {
+            let owner = (0..counts.len()).min_by_key(|reactor| counts[*reactor]).unwrap_or(0);
+            counts[owner] += 1;
+            owner
+        })
+    };
+    settings.exports.iter().map(|(_, export)| owner(export)).collect()
+}
+
+/// Connections of one reactor at most, so that all together take as many as were asked for.
+fn connections_each(settings: &Settings) -> u32 {
+    let (all, cores) = (settings.connections_max, settings.core_count() as u32);
+    let even = all.div_ceil(cores);
+    // Those over TCP may be spread in another way than those over RDMA.
+    let has_tcp = settings.listen.iter().any(|place| matches!(place, Listen::Tcp(_)))
+        || settings.fabric == Some(Fabric::Iwarp);
+    if has_tcp { all.min(2 * even) } else { even }
+}
+
 impl Plan {
     /// Cuts the budget. Fails if what must be does not fit.
     pub(super) fn new(settings: &Settings) -> Result<Plan, Failure> {
+        let cores = settings.core_count();
+        match Plan::of(settings) {
+            // Fewer cores, each with as much, may do with the same budget.
+            Err(failure) if cores > 1 => {
+                let fits = |count: &usize| {
+                    let fewer = Settings {
+                        cores: settings.cores.as_ref().map(|list| list.first(*count)),
+                        ..settings.clone()
+                    };
+                    Plan::of(&fewer).is_ok()
+                };
+                let enough = (1..cores).rev().find(fits);
+                let advice = match enough {
+                    Some(1) => "; it is enough for 1 core".to_owned(),
+                    Some(count) => format!("; it is enough for {count} cores"),
+                    None => String::new(),
+                };
+                Err(Failure::usage(format_args!(
+                    "--cores {}: {failure}{advice}",
+                    settings.cores.as_ref().map_or_else(String::new, ToString::to_string)
+                )))
+            }
+            made => made,
+        }
+    }
+
+    fn of(settings: &Settings) -> Result<Plan, Failure> {
         let default = EngineConfig::default();
+        let cores = settings.core_count();
+        let each = settings.memory / cores as u64;
         // Large messages must not eat up the budget: fewer Receives then, and so fewer credits at once.
-        let affordable = settings.memory / RECEIVES_SHARE / (2 * u64::from(settings.inline_threshold));
-        let connections = settings.connections_max;
+        let affordable = each / RECEIVES_SHARE / (2 * u64::from(settings.inline_threshold));
+        let connections = connections_each(settings);
         let least = (2 * connections).max(settings.credits + connections);
         let usual = default.receives_max.max(RECEIVES_EACH * connections);
         let mut engine = EngineConfig {
@@ -87,7 +265,7 @@ impl Plan {
             streams_max: connections,
             receives_max: u32::try_from(affordable).unwrap_or(u32::MAX).clamp(least, usual.max(least)),
             stream_congestion_control: settings.congestion_control.map(|name| name.0),
-            duplicates_max: u32::try_from(settings.memory / MEMORY_PER_DUPLICATE)
+            duplicates_max: u32::try_from(each / MEMORY_PER_DUPLICATE)
                 .unwrap_or(u32::MAX)
                 .clamp(256, 1 << 20),
             ..default
@@ -110,24 +288,38 @@ impl Plan {
         let connection_len = queue_pair_len + engine.connection_len() as u64;
         let (calls, call_len) = (u64::from(engine.receives_max), engine.call_len() as u64);
         let objects_max = settings.memory / MEMORY_PER_OBJECT;
-        let locks = LockConfig::within(settings.memory / LOCKS_SHARE);
-        // What is not payload.
+        let locks = LockConfig::within(each / LOCKS_SHARE);
+        let carried_max = carried_max(cores);
+        let lanes = match cores {
+            1 => 0,
+            _ => CallMesh::footprint(cores, carried_max) as u64,
+        };
+        // What is not payload: of each reactor, and of all.
         let (streams, stream_len) = (u64::from(engine.streams_max), engine.stream_len() as u64);
         let duplicates = engine.duplicates_len() as u64;
         let long = LONG_REPLY_LEN_MAX as u64 + u64::from(engine.chunk_len_max);
-        let fixed = connection_len * connections
+        let fixed = (connection_len * connections
             + call_len * calls
             + stream_len * streams
             + duplicates
             + locks.memory_max()
-            + HEAP_PER_OBJECT * objects_max
             + long
-            + messages_len as u64;
+            + messages_len as u64)
+            * cores as u64
+            + HEAP_PER_OBJECT * objects_max
+            + lanes;
+        let messages_len = messages_len * cores;
         let left = settings.memory.saturating_sub(fixed);
         let arena_len = (left as usize + messages_len) / ROUNDING * ROUNDING;
         let pages = arena_len.saturating_sub(messages_len) / PAGE_LEN;
         // The largest transfer that every client must get through, several at once.
-        let pages_min = 4 * engine.chunk_len_max as usize / PAGE_LEN;
+        let chunk_pages = engine.chunk_len_max as usize / PAGE_LEN;
+        let transit_min = TRANSIT_MIN * chunk_pages;
+        let pages_min = (4 * chunk_pages).max(if cores > 1 {
+            cores * (transit_min + MemoryStore::OWN_PAGES) + chunk_pages
+        } else {
+            0
+        });
         if pages < pages_min {
             let wanted = fixed + (pages_min * PAGE_LEN + ROUNDING) as u64;
             return Err(Failure::usage(format_args!(
@@ -143,42 +335,78 @@ impl Plan {
         // Without files in memory, all of it is for Calls on their way.
         let stores = settings.exports.iter().filter(|(_, export)| export.medium == Medium::Memory).count();
         let holes = stores * MemoryStore::OWN_PAGES;
-        let transit_min = TRANSIT_MIN * engine.chunk_len_max as usize / PAGE_LEN;
-        let transit = if stores > 0 { (pages / TRANSIT_SHARE).max(transit_min) } else { pages };
-        let files = pages.saturating_sub(transit + holes);
-        engine.stream_memory = u32::try_from(transit * PAGE_LEN / STREAM_SHARE)
+        let owners = owners(settings);
+        let division = match cores {
+            1 => {
+                let transit = if stores > 0 { (pages / TRANSIT_SHARE).max(transit_min) } else { pages };
+                let files = pages.saturating_sub(transit + holes);
+                let reactor = ReactorMemory { pages, transit_len: (pages - files - holes) * PAGE_LEN };
+                Division {
+                    data: shares(&settings.exports, (files * PAGE_LEN) as u64)?,
+                    reactors: vec![reactor],
+                }
+            }
+            _ => Pages { settings, owners: &owners, count: pages, transit_min }.largest()?,
+        };
+        let transit: usize = division.reactors.iter().map(|reactor| reactor.transit_len / PAGE_LEN).sum();
+        let files = division.pages() - transit - holes;
+        let least = division.reactors.iter().map(|reactor| reactor.transit_len).min().unwrap_or(0);
+        engine.stream_memory = u32::try_from(least / STREAM_SHARE)
             .unwrap_or(u32::MAX)
             .clamp(engine.chunk_len_max + 2 * PAGE_LEN as u32, 1 << 30);
         engine.check().map_err(Failure::usage)?;
 
+        let many = cores as u64;
         let mut prices = PriceList::new();
         prices
-            .add("Receives and Sends", engine.message_len() as u64, messages as u64)
+            .add("Receives and Sends", engine.message_len() as u64, (messages * cores) as u64)
             .add("files, in pages", PAGE_LEN as u64, files as u64)
             .add("what holes of files are read from, in pages", PAGE_LEN as u64, holes as u64)
-            .add("Calls on their way, in pages", PAGE_LEN as u64, (pages - files - holes) as u64)
-            .add("long messages, at most", long, 1)
-            .add("connections, at most", connection_len, connections)
-            .add("Calls in process, at most", call_len, calls)
-            .add("TCP connections, at most", stream_len, streams)
-            .add("Replies kept for retransmissions", duplicates, 1)
-            .add("locks, at most", locks.memory_max(), 1)
+            .add("Calls on their way, in pages", PAGE_LEN as u64, transit as u64)
+            .add("long messages, at most", long, many)
+            .add("connections, at most", connection_len, connections * many)
+            .add("Calls in process, at most", call_len, calls * many)
+            .add("TCP connections, at most", stream_len, streams * many)
+            .add("Replies kept for retransmissions", duplicates, many)
+            .add("locks, at most", locks.memory_max(), many)
             .add("objects, names, page tables, at most", HEAP_PER_OBJECT, objects_max);
+        if cores > 1 {
+            prices.add("lanes between cores", lanes, 1);
+        }
         let lost = settings.memory - prices.bytes();
         prices.add("rounding", lost, 1);
+        // A directory has a store at each core.
+        let has_stores = |export: &Export| if export.medium == Medium::Directory { many } else { 1 };
+        let all: u64 = settings.exports.iter().map(|(_, export)| has_stores(export)).sum();
+        let objects_each = u32::try_from(objects_max / all.max(1)).unwrap_or(u32::MAX);
+        let share = |((owner, data_len_max), (_, export)): ((&usize, &u64), &(String, Export))| ExportShare {
+            owner: *owner,
+            data_len_max: *data_len_max,
+            objects_max: export.objects.min(objects_each),
+        };
+        let exports = owners.iter().zip(&division.data).zip(&settings.exports).map(share).collect();
         Ok(Plan {
             engine,
             device_completions: u32::try_from(device_completions).unwrap_or(u32::MAX),
             messages,
-            pages,
-            files_len_max: (files * PAGE_LEN) as u64,
-            transit_len: (pages - files - holes) * PAGE_LEN,
+            reactors: division.reactors,
+            exports,
+            carried_max,
             locks,
-            objects_max: u32::try_from(objects_max).unwrap_or(u32::MAX),
             arena_len,
             prices,
         })
     }
+}
+
+/// Calls that may be under way from one of so many reactors to another: the usual number, as far as lanes for them are not too
+/// large.
+fn carried_max(cores: usize) -> usize {
+    let mut calls = CARRIED_CALLS_MAX;
+    while calls > CARRIED_MIN && CallMesh::footprint(cores, calls) > LANES_MAX {
+        calls /= 2;
+    }
+    calls
 }
 
 #[cfg(test)]
@@ -217,9 +445,77 @@ mod tests {
             assert_eq!(sum, settings.memory, "{memory}: {}", plan.prices);
             let lost = plan.prices.prices().last().unwrap();
             assert!(lost.bytes() < ROUNDING as u64 + PAGE_LEN as u64, "{memory}: {}", plan.prices);
-            let pools = Pool::footprint(plan.engine.message_len(), plan.messages) + plan.pages * PAGE_LEN;
+            let pools =
+                Pool::footprint(plan.engine.message_len(), plan.messages) + plan.reactors[0].pages * PAGE_LEN;
             assert!(pools <= plan.arena_len, "{memory}");
         }
+    }
+
+    fn on_cores(exports: &[&str], memory: &str, cores: &str) -> Result<(Settings, Plan), Failure> {
+        let options = StagdOptions {
+            export: exports.iter().map(|export| (*export).to_owned()).collect(),
+            listen: vec!["shm://test".parse().unwrap()],
+            memory: Some(memory.parse().unwrap()),
+            cores: Some(cores.parse().unwrap()),
+            ..StagdOptions::default()
+        };
+        let settings = Settings::new(&options)?;
+        let plan = Plan::new(&settings)?;
+        Ok((settings, plan))
+    }
+
+    /// Pages that a pool sets aside for files, of those that the plan gives them.
+    fn check_pools(settings: &Settings, plan: &Plan) {
+        assert_eq!(plan.prices.bytes(), settings.memory, "{}", plan.prices);
+        let messages = Pool::footprint(plan.engine.message_len(), plan.messages) * plan.reactors.len();
+        let pages: usize = plan.reactors.iter().map(|reactor| reactor.pages).sum();
+        assert!(messages + pages * PAGE_LEN <= plan.arena_len, "{}", plan.prices);
+        for (number, reactor) in plan.reactors.iter().enumerate() {
+            let of_files: usize = (plan.exports.iter().zip(&settings.exports))
+                .filter(|(share, (_, export))| share.owner == number && export.medium == Medium::Memory)
+                .map(|(share, _)| (share.data_len_max as usize).div_ceil(PAGE_LEN) + MemoryStore::OWN_PAGES)
+                .sum();
+            assert!(of_files + reactor.transit_len / PAGE_LEN <= reactor.pages);
+            // As `Pool::set_aside` does.
+            assert!(of_files <= reactor.pages - reactor.pages / TRANSIT_SHARE, "{reactor:?}");
+            assert!(reactor.transit_len >= TRANSIT_MIN * plan.engine.chunk_len_max as usize);
+        }
+    }
+
+    #[test]
+    fn one_export_has_nearly_all_whatever_the_number_of_cores() {
+        let (settings, one) = on_cores(&["mem:/data"], "1G", "0").unwrap();
+        check_pools(&settings, &one);
+        for cores in ["0-1", "0-3", "4,2,9"] {
+            let (settings, plan) = on_cores(&["mem:/data"], "1G", cores).unwrap();
+            check_pools(&settings, &plan);
+            assert!(plan.exports[0].data_len_max > one.exports[0].data_len_max * 8 / 10, "{}", plan.prices);
+        }
+    }
+
+    #[test]
+    fn exports_are_spread_unless_they_say_where() {
+        let exports = ["mem:/a", "mem:/b,core=7,size=64M", "dir:/tmp", "mem:/c,core=7", "mem:/d", "mem:/e"];
+        let (settings, plan) = on_cores(&exports, "1G", "5-8").unwrap();
+        check_pools(&settings, &plan);
+        let owners: Vec<usize> = plan.exports.iter().map(|share| share.owner).collect();
+        assert_eq!(owners, [0, 2, 0, 2, 1, 3]);
+        assert_eq!((plan.exports[1].data_len_max, plan.exports[2].data_len_max), (64 << 20, 0));
+    }
+
+    #[test]
+    fn many_cores_share_lanes_and_connections() {
+        let (settings, plan) = on_cores(&["mem:/a", "dir:/tmp"], "8G", "0-63").unwrap();
+        check_pools(&settings, &plan);
+        assert!(plan.carried_max >= CARRIED_MIN && plan.carried_max < CARRIED_CALLS_MAX);
+        assert_eq!(plan.engine.connections_max, 1);
+    }
+
+    #[test]
+    fn too_little_for_all_cores_says_for_how_many_it_is_enough() {
+        let error = on_cores(&["mem:/a"], "64M", "0-15").unwrap_err().to_string();
+        assert!(error.contains("--cores 0-15: --memory 64 MiB:"), "{error}");
+        assert!(error.contains("; it is enough for "), "{error}");
     }
 
     #[test]
@@ -248,7 +544,7 @@ mod tests {
         let (_, shm) = plan("256M", "4K", 64).unwrap();
         let (settings, verbs) = plan_over("verbs://[::]", "256M", "4K", 64).unwrap();
         assert_eq!(verbs.prices.bytes(), settings.memory, "{}", verbs.prices);
-        assert!(verbs.pages < shm.pages, "{}", verbs.prices);
+        assert!(verbs.reactors[0].pages < shm.reactors[0].pages, "{}", verbs.prices);
         assert!(verbs.device_completions >= verbs.engine.serving_completions_max());
     }
 

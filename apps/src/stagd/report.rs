@@ -3,21 +3,25 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use stag::memory::{Ledger, PriceList};
+use stag::memory::PriceList;
+use stag::nfs::export::Medium;
 use stag::nfs::server::SharedLocking;
 use stag::rpc::{Engine, Services};
-use stag::runtime::Stopped;
+use stag::runtime::{CoreId, Statistics, Stopped};
 
 use super::Settings;
+use super::cores::{Place, Seat};
 use super::fabric::{Device, DeviceWork, Served, mount_advice, shm_admits};
 use super::listen::Listen;
 use super::locks::Locks;
-use super::plan::Plan;
-use super::serve::Place;
+use super::plan::{Plan, ReactorMemory};
 use crate::counters::Counters;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::values::{Size, Time};
+
+/// Pools of a reactor.
+const POOLS_EACH: usize = 2;
 
 /// What was chosen: the object of `--check --json`, and the first one of `--json`.
 #[derive(Serialize)]
@@ -25,8 +29,11 @@ struct Chosen<'a> {
     /// `checked` or `started`.
     event: &'static str,
     version: &'static str,
+    /// The first core, which listens.
     core: usize,
     node: u32,
+    /// All cores.
+    cores: Vec<ChosenCore<'a>>,
     poll: String,
     /// The pages that the memory stands on; what was asked for, if it is only checked.
     pages: String,
@@ -47,6 +54,18 @@ struct Chosen<'a> {
     prices: Vec<Price<'a>>,
 }
 
+/// What a core is for.
+#[derive(Serialize)]
+struct ChosenCore<'a> {
+    core: usize,
+    node: u32,
+    /// Exports in memory whose files are there.
+    exports: Vec<&'a str>,
+    /// Octets of memory of these files, and of Calls on their way.
+    files: u64,
+    transit: u64,
+}
+
 /// A line of the price list.
 #[derive(Serialize)]
 struct Price<'a> {
@@ -63,7 +82,8 @@ struct Ready<'a> {
     url: &'a str,
 }
 
-/// What was done so far: taken in the reactor, printed elsewhere.
+/// What was done so far: taken in a reactor, printed elsewhere.
+#[derive(Default)]
 pub(super) struct Snapshot {
     /// Since the server started.
     uptime: Duration,
@@ -91,6 +111,94 @@ impl Snapshot {
     }
 }
 
+impl std::ops::AddAssign<&Snapshot> for Snapshot {
+    fn add_assign(&mut self, other: &Snapshot) {
+        self.uptime = self.uptime.max(other.uptime);
+        self.counters += other.counters;
+        self.locks += other.locks;
+        self.connections.0 += other.connections.0;
+        self.connections.1 += other.connections.1;
+        if let Some(work) = other.device {
+            *self.device.get_or_insert_default() += work;
+        }
+    }
+}
+
+/// The work of all reactors.
+fn sum<'a>(all: impl Iterator<Item = &'a Snapshot>) -> Snapshot {
+    let mut sum = Snapshot::default();
+    all.for_each(|snapshot| sum += snapshot);
+    sum
+}
+
+/// A core's share of the work: an item of `cores` in objects of `--json`.
+#[derive(Serialize)]
+struct CoreShare {
+    core: usize,
+    /// RDMA and TCP connections there are.
+    connections: usize,
+    streams: usize,
+    /// Those there were.
+    connections_opened: u64,
+    streams_opened: u64,
+    /// Replies sent: Calls that came in there.
+    calls: u64,
+    /// Those of them that other cores executed.
+    calls_carried: u64,
+    /// Calls executed there that came in at other cores.
+    calls_executed_for_others: u64,
+    /// Pieces of memory lent to other cores.
+    pieces_lent: u64,
+    #[serde(skip_serializing_if = "Option::is_none", flatten)]
+    time: Option<CoreTime>,
+}
+
+/// What a core did with its time.
+#[derive(Clone, Copy, Serialize)]
+struct CoreTime {
+    busy_seconds: f64,
+    idle_seconds: f64,
+    asleep_seconds: f64,
+}
+
+impl CoreShare {
+    fn of(core: CoreId, work: &Snapshot, time: Option<CoreTime>) -> CoreShare {
+        let Counters { replies_sent, connections_opened, streams_opened, .. } = work.counters;
+        let Counters { calls_carried, calls_executed_for_others, pieces_lent, .. } = work.counters;
+        let (connections, streams) = work.connections;
+        CoreShare {
+            core: core.0,
+            connections,
+            streams,
+            connections_opened,
+            streams_opened,
+            calls: replies_sent,
+            calls_carried,
+            calls_executed_for_others,
+            pieces_lent,
+            time,
+        }
+    }
+}
+
+/// A line for people about each core, if there are several.
+fn tell_cores(cores: &[CoreShare], out: &mut Output) -> Result<(), Failure> {
+    for share in cores.iter().filter(|_| cores.len() > 1) {
+        let CoreShare { core, calls, connections_opened, streams_opened, .. } = share;
+        let CoreShare { calls_carried, calls_executed_for_others, pieces_lent, time, .. } = share;
+        let time = time.map_or_else(String::new, |time| {
+            let [busy, idle, asleep] = [time.busy_seconds, time.idle_seconds, time.asleep_seconds]
+                .map(|seconds| Time(Duration::from_secs_f64(seconds)));
+            format!("; {busy} busy, {idle} idle, {asleep} asleep")
+        });
+        out.line(format_args!(
+            "core {core:<6}{calls} Calls on {connections_opened} RDMA and {streams_opened} TCP connections, {calls_carried} of \
+             them carried to other cores; {calls_executed_for_others} executed for others; {pieces_lent} pieces lent{time}"
+        ))?;
+    }
+    Ok(())
+}
+
 /// What a SIGUSR1 asks for: an object of `--json`.
 #[derive(Serialize)]
 struct Counted<'a> {
@@ -103,11 +211,12 @@ struct Counted<'a> {
     counters: &'a Counters,
     device: Option<&'a DeviceWork>,
     locks: Locks,
+    cores: Vec<CoreShare>,
 }
 
 /// The last object of `--json`.
 #[derive(Serialize)]
-struct Ended<'a> {
+struct Stop<'a> {
     event: &'static str,
     /// Whether everything under way was finished in time.
     drained: bool,
@@ -121,18 +230,19 @@ struct Ended<'a> {
     /// What exposing memory on the RDMA device cost, over verbs.
     device: Option<&'a DeviceWork>,
     locks: Locks,
+    cores: Vec<CoreShare>,
     /// Units of all pools that did not come back.
     leaked: usize,
     ledger: &'a str,
 }
 
 /// What it got from the machine.
-pub(super) struct Got<'a> {
+pub(super) struct Got {
     /// The pages of its memory.
     pub(super) pages: String,
     /// What it stepped down from, and why.
-    pub(super) notes: &'a [String],
-    pub(super) device: Option<&'a Device>,
+    pub(super) notes: Vec<String>,
+    pub(super) device: Option<Device>,
     /// How Linux mounts it, where that is not plain.
     pub(super) mount: Option<String>,
 }
@@ -145,8 +255,12 @@ pub(super) fn checked(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let pages = format!("{} (asked for)", settings.pages.0);
-    let got =
-        Got { pages, notes: &place.notes, device: None, mount: mount_advice(settings, &settings.listen) };
+    let got = Got {
+        pages,
+        notes: place.notes.clone(),
+        device: None,
+        mount: mount_advice(settings, &settings.listen),
+    };
     chosen("checked", settings, plan, place, &got, out)
 }
 
@@ -155,7 +269,7 @@ pub(super) fn started(
     settings: &Settings,
     plan: &Plan,
     place: &Place,
-    got: &Got<'_>,
+    got: &Got,
     out: &mut Output,
 ) -> Result<(), Failure> {
     chosen("started", settings, plan, place, got, out)
@@ -166,19 +280,28 @@ fn chosen(
     settings: &Settings,
     plan: &Plan,
     place: &Place,
-    got: &Got<'_>,
+    got: &Got,
     out: &mut Output,
 ) -> Result<(), Failure> {
     let version = env!("CARGO_PKG_VERSION");
-    let (engine, core, node) = (&plan.engine, place.core.0, place.node);
+    let engine = &plan.engine;
+    let cores = chosen_cores(settings, plan, place);
+    let (core, node) = cores.first().map_or((0, 0), |first| (first.core, first.node));
     let exports: Vec<String> = settings.exports.iter().map(|(spec, _)| spec.clone()).collect();
     out.line(format_args!("stagd {version}"))?;
-    out.line(format_args!("core       {core}, NUMA node {node}, polls: {}", settings.poll))?;
+    if let [_] = cores[..] {
+        out.line(format_args!("core       {core}, NUMA node {node}, polls: {}", settings.poll))?;
+    } else {
+        out.line(format_args!("cores      {}, polls: {}", cores.len(), settings.poll))?;
+        for (number, chosen) in cores.iter().enumerate() {
+            out.line(format_args!("           {}", seat_line(number, chosen)))?;
+        }
+    }
     out.line(format_args!("pages      {}", got.pages))?;
-    for note in got.notes {
+    for note in &got.notes {
         out.line(format_args!("           {note}"))?;
     }
-    if let Some(device) = got.device {
+    if let Some(device) = &got.device {
         out.line(format_args!("device     {}", device.name))?;
         for note in &device.notes {
             out.line(format_args!("           {note}"))?;
@@ -189,7 +312,7 @@ fn chosen(
         out.line(format_args!("shm        {shm}"))?;
     }
     let threshold = Size(engine.inline_threshold.into());
-    let (credits, connections) = (engine.credits_max, engine.connections_max);
+    let (credits, connections) = (engine.credits_max, settings.connections_max);
     out.line(format_args!(
         "messages   {threshold} inline, {credits} credits, {connections} connections at most"
     ))?;
@@ -211,21 +334,52 @@ fn chosen(
         version,
         core,
         node,
+        cores,
         poll: settings.poll.to_string(),
         pages: got.pages.clone(),
-        notes: got.notes,
-        device: got.device,
+        notes: &got.notes,
+        device: got.device.as_ref(),
         mount: got.mount.as_deref(),
         shm: shm.as_deref(),
         warnings: &place.warnings,
         inline_threshold: engine.inline_threshold,
         credits: engine.credits_max,
-        connections_max: engine.connections_max,
+        connections_max: settings.connections_max,
         exports,
         memory: settings.memory,
         prices: prices(&plan.prices),
     })?;
     out.flush()
+}
+
+/// The cores, and whose files are where.
+fn chosen_cores<'a>(settings: &'a Settings, plan: &Plan, place: &Place) -> Vec<ChosenCore<'a>> {
+    let core = |(number, (seat, memory)): (usize, (&Seat, &ReactorMemory))| {
+        let there = settings.exports.iter().zip(&plan.exports);
+        let there =
+            there.filter(|((_, export), share)| export.medium == Medium::Memory && share.owner == number);
+        let (exports, data): (Vec<&str>, Vec<u64>) =
+            there.map(|((_, export), share)| (export.path.as_str(), share.data_len_max)).unzip();
+        let files = data.iter().sum();
+        ChosenCore { core: seat.core.0, node: seat.node, exports, files, transit: memory.transit_len as u64 }
+    };
+    place.seats.iter().zip(&plan.reactors).enumerate().map(core).collect()
+}
+
+/// What a core is for, in words.
+fn seat_line(number: usize, chosen: &ChosenCore<'_>) -> String {
+    let ChosenCore { core, node, exports, files, transit } = chosen;
+    let mut line = format!("core {core}, NUMA node {node}: ");
+    if number == 0 {
+        line += "listens, ";
+    }
+    for export in exports {
+        line += &format!("files of mem:{export}, ");
+    }
+    if *files > 0 {
+        line += &format!("{} for files, ", Size(*files));
+    }
+    line + &format!("{} for Calls on their way", Size(*transit))
 }
 
 fn prices(list: &PriceList) -> Vec<Price<'_>> {
@@ -245,40 +399,57 @@ pub(super) fn ready(places: &[Listen], out: &mut Output) -> Result<(), Failure> 
     out.flush()
 }
 
-/// Says what was done so far.
-pub(super) fn counters(snapshot: &Snapshot, out: &mut Output) -> Result<(), Failure> {
-    let (connections, streams) = snapshot.connections;
+/// Says what the reactors on these cores did so far.
+pub(super) fn counters(cores: &[CoreId], all: &[Snapshot], out: &mut Output) -> Result<(), Failure> {
+    let work = sum(all.iter());
+    let (connections, streams) = work.connections;
     out.line(format_args!(
         "counters   after {}; {connections} RDMA and {streams} TCP connections are open",
-        Time(snapshot.uptime)
+        Time(work.uptime)
     ))?;
-    tell_work(snapshot, out)?;
+    tell_work(&work, out)?;
+    let cores: Vec<_> = cores.iter().zip(all).map(|(core, work)| CoreShare::of(*core, work, None)).collect();
+    tell_cores(&cores, out)?;
     out.object(&Counted {
         event: "counters",
-        uptime_seconds: snapshot.uptime.as_secs_f64(),
+        uptime_seconds: work.uptime.as_secs_f64(),
         connections,
         streams,
-        counters: &snapshot.counters,
-        device: snapshot.device.as_ref(),
-        locks: snapshot.locks,
+        counters: &work.counters,
+        device: work.device.as_ref(),
+        locks: work.locks,
+        cores,
     })?;
     out.flush()
 }
 
-/// Says what was done. Fails if a buffer did not come back. Clients that held the server up until the drain limit and
-/// were cut off then are no failure of the server's.
-pub(super) fn stopped(
-    stopped: &Stopped,
-    work: &Snapshot,
-    ledger: &Ledger,
-    out: &mut Output,
-) -> Result<(), Failure> {
-    let leaked = ledger.outstanding();
+/// What a reactor did until its end.
+pub(super) struct Ended {
+    pub(super) stopped: Stopped,
+    pub(super) work: Snapshot,
+    /// Units of its pools that did not come back, and which.
+    pub(super) leaked: usize,
+    pub(super) ledger: String,
+    /// Why it stopped, if that was not wanted.
+    pub(super) failure: Option<Failure>,
+}
+
+/// Says what the reactors on these cores did. Fails if a buffer did not come back. Clients that held the server up until the
+/// drain limit and were cut off then are no failure of the server's.
+pub(super) fn stopped(cores: &[CoreId], mut all: Vec<Ended>, out: &mut Output) -> Result<(), Failure> {
+    if let Some(failure) = all.iter_mut().find_map(|ended| ended.failure.take()) {
+        return Err(failure);
+    }
+    let leaked = all.iter().map(|ended| ended.leaked).sum();
+    let lines = cores.iter().zip(&all).filter(|(_, ended)| ended.leaked > 0).map(|(core, ended)| {
+        let found = ended.ledger.trim_end().replace('\n', "; ");
+        if all.len() > 1 { format!("core {core}: {found}") } else { found }
+    });
     let ledger = match leaked {
-        0 => format!("no buffer leaked ({ledger})"),
-        _ => ledger.to_string().trim_end().replace('\n', "; "),
+        0 => format!("no buffer leaked ({} pools, every buffer returned)", POOLS_EACH * all.len()),
+        _ => lines.collect::<Vec<_>>().join("; "),
     };
-    let told = tell_end(stopped, work, leaked, &ledger, out);
+    let told = tell_end(cores, &all, leaked, &ledger, out);
     // What went wrong matters more than who hears of it.
     if leaked > 0 {
         return Err(Failure::Run(ledger));
@@ -287,13 +458,15 @@ pub(super) fn stopped(
 }
 
 fn tell_end(
-    stopped: &Stopped,
-    work: &Snapshot,
+    cores: &[CoreId],
+    all: &[Ended],
     leaked: usize,
     ledger: &str,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let Stopped { drained, drain, statistics } = *stopped;
+    let work = sum(all.iter().map(|ended| &ended.work));
+    let drained = all.iter().all(|ended| ended.stopped.drained);
+    let drain = all.iter().map(|ended| ended.stopped.drain).max().unwrap_or_default();
     let connections_cut = if drained { 0 } else { work.connections.0 + work.connections.1 };
     let how = if drained {
         "everything under way was finished".to_owned()
@@ -302,21 +475,35 @@ fn tell_end(
         format!("not everything was finished in time; {connections_cut} {noun} cut off")
     };
     out.line(format_args!("stopped    in {}: {how}", Time(drain)))?;
-    tell_work(work, out)?;
-    let [busy, idle, asleep] = [statistics.busy, statistics.idle, statistics.asleep].map(Time);
+    tell_work(&work, out)?;
+    let time = |part: fn(&Statistics) -> Duration| -> Duration {
+        all.iter().map(|ended| part(&ended.stopped.statistics)).sum()
+    };
+    let times = [time(|it| it.busy), time(|it| it.idle), time(|it| it.asleep)];
+    let [busy, idle, asleep] = times.map(Time);
     out.line(format_args!("time       {busy} busy, {idle} idle, {asleep} asleep"))?;
+    let share = |(core, ended): (&CoreId, &Ended)| {
+        let Statistics { busy, idle, asleep, .. } = ended.stopped.statistics;
+        let [busy_seconds, idle_seconds, asleep_seconds] =
+            [busy, idle, asleep].map(|time| time.as_secs_f64());
+        CoreShare::of(*core, &ended.work, Some(CoreTime { busy_seconds, idle_seconds, asleep_seconds }))
+    };
+    let cores: Vec<_> = cores.iter().zip(all).map(share).collect();
+    tell_cores(&cores, out)?;
     out.line(format_args!("ledger     {ledger}"))?;
-    out.object(&Ended {
+    let [busy_seconds, idle_seconds, asleep_seconds] = times.map(|time| time.as_secs_f64());
+    out.object(&Stop {
         event: "stopped",
         drained,
         drain_seconds: drain.as_secs_f64(),
         connections_cut,
-        busy_seconds: statistics.busy.as_secs_f64(),
-        idle_seconds: statistics.idle.as_secs_f64(),
-        asleep_seconds: statistics.asleep.as_secs_f64(),
+        busy_seconds,
+        idle_seconds,
+        asleep_seconds,
         counters: &work.counters,
         device: work.device.as_ref(),
         locks: work.locks,
+        cores,
         leaked,
         ledger,
     })?;

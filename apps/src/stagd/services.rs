@@ -3,31 +3,82 @@
 use std::cell::RefCell;
 use std::fs;
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 
 use stag::nfs::callout::{CallOutConfig, TcpCallOut};
+use stag::nfs::directory::WriteVerifier;
 use stag::nfs::export::{Export, Medium};
 use stag::nfs::handle::HandleKey;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::nfs::server::{self, Exports, Locking, LockingConfig, Registry, SharedLocking, TimeOfDay};
+use stag::nfs::server::{
+    self, Elsewhere, Exports, Locking, LockingConfig, Registry, SharedLocking, TimeOfDay,
+};
 use stag::nfs::state::Recovered;
 use stag::nfs::stores::AnyStore;
 use stag::rpc::{Pools, Services};
-use stag::runtime::{Clock, WallClock};
+use stag::runtime::{Clock, ReactorId, WallClock};
 
 use super::directories::Directories;
-use super::plan::{PAGE_LEN, Plan};
+use super::plan::Plan;
 use super::{Settings, state};
 use crate::failure::Failure;
-use crate::values::Size;
 
 /// The root of an export is for everybody, and what is in it for its owners: like `/tmp`.
 const ROOT_MODE: u32 = 0o1777;
 
-/// Makes all programs, and a store for each export: an empty one in memory, or a directory. What rpcbind is to tell of
-/// them is looked up in the registry; what there is to say of the directories goes to `notes`.
+/// What the reactors have in common, made once: keys, verifiers, and what is known from before a restart.
+pub(super) struct Common {
+    key: HandleKey,
+    /// Of each export that is a directory.
+    verifiers: Vec<WriteVerifier>,
+    /// Of each reactor, until it is made.
+    recovered: Mutex<Vec<Option<Recovered>>>,
+}
+
+impl Common {
+    /// For a server of `settings`, on so many cores.
+    pub(super) fn new(settings: &Settings) -> Result<Common, Failure> {
+        let recovered = match &settings.state_dir {
+            Some(directory) => Recovered::from_directory(directory).map_err(|error| {
+                Failure::run(format_args!("--state-dir {}: {error}", directory.display()))
+            })?,
+            None => Recovered::nothing(),
+        };
+        let has_directory = settings.exports.iter().any(|(_, export)| export.medium == Medium::Directory);
+        let key = match has_directory {
+            true => state::handle_key(settings.state_dir.as_deref())?,
+            false => HandleKey::new(),
+        };
+        let recovered = recovered.split(settings.core_count()).into_iter().map(Some).collect();
+        // One for each export: a loss in one directory is none in another.
+        let verifiers = settings.exports.iter().map(|_| WriteVerifier::default()).collect();
+        Ok(Common { key, verifiers, recovered: Mutex::new(recovered) })
+    }
+
+    /// What the NLM and NSM of a reactor begin with: nothing, or what is known from before a restart.
+    pub(super) fn locking(&self, reactor: ReactorId, settings: &Settings, plan: &Plan) -> SharedLocking {
+        // A panic elsewhere cannot leave the list half changed.
+        let mut recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+        let recovered = recovered.get_mut(reactor.index()).and_then(Option::take);
+        // Other hosts know this one by its name, if it has any.
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let config = LockingConfig {
+            locks: plan.locks,
+            grace: settings.grace,
+            host_name: if name.trim().is_empty() { "stagd".to_owned() } else { name.trim().to_owned() },
+            ..LockingConfig::default()
+        };
+        let out = TcpCallOut::new(CallOutConfig::default());
+        let recovered = recovered.unwrap_or_else(Recovered::nothing);
+        Rc::new(RefCell::new(Locking::new(config, recovered, Box::new(out))))
+    }
+}
+
+/// Makes all programs of a reactor, and a store for each export that it serves: an empty one in memory, or a directory. What
+/// rpcbind is to tell of them is looked up in the registry; what there is to say of the directories goes to `notes`.
 pub(super) fn make(
-    settings: &Settings,
-    plan: &Plan,
+    (settings, plan, common): (&Settings, &Plan, &Common),
+    reactor: ReactorId,
     pools: &Pools,
     clock: &Clock,
     (registry, locking): (Registry, SharedLocking),
@@ -35,15 +86,23 @@ pub(super) fn make(
 ) -> Result<impl Services + use<>, Failure> {
     let now = clock.now();
     let mut time = TimeOfDay::System(WallClock::new(now));
-    let shares = shares(&settings.exports, plan)?;
-    let mut directories = Directories::new(settings, plan, pools);
+    let mut directories = Directories::new(settings, plan, reactor, pools);
     let mut served: Vec<(Export, AnyStore)> = Vec::new();
-    for (number, ((_, export), share)) in settings.exports.iter().zip(shares).enumerate() {
+    let mut elsewhere = Vec::new();
+    for (number, ((_, export), share)) in settings.exports.iter().zip(&plan.exports).enumerate() {
         let store = match export.medium {
             Medium::Memory => {
+                let fsid = number as u64 + 1;
+                if share.owner != reactor.index() {
+                    let Some(owner) = ReactorId::new(share.owner) else {
+                        unreachable!("the plan has no more reactors than a group")
+                    };
+                    elsewhere.push(Elsewhere { export: export.clone(), fsid, reactor: owner });
+                    continue;
+                }
                 let (uid, gid) = (export.anonymous_uid, export.anonymous_gid);
                 let config = MemoryConfig {
-                    fsid: number as u64 + 1,
+                    fsid,
                     data_len_max: share.data_len_max,
                     objects_max: share.objects_max,
                     names_max: share.objects_max,
@@ -52,68 +111,18 @@ pub(super) fn make(
                 let store = MemoryStore::new(&config, pools.payload.clone(), time.at(now));
                 store.map_err(Failure::run)?.into()
             }
-            Medium::Directory => directories.open(export, share.objects_max)?.into(),
+            Medium::Directory => {
+                directories.open(export, share.objects_max, common.verifiers[number].clone())?.into()
+            }
         };
         served.push((export.clone(), store));
     }
     notes.extend(directories.notes());
-    let exports = Exports::new(served, pools.payload.clone()).map_err(Failure::usage)?;
-    let key = match directories.is_used() {
-        true => state::handle_key(settings.state_dir.as_deref())?,
-        false => HandleKey::new(),
-    };
-    let exports = exports.with_key(key);
+    let mut exports = Exports::new(served, pools.payload.clone()).map_err(Failure::usage)?;
+    if plan.reactors.len() > 1 {
+        let Some(first) = ReactorId::new(0) else { unreachable!("a group has a first reactor") };
+        exports = exports.in_group(elsewhere, first).map_err(Failure::usage)?;
+    }
+    let exports = exports.with_key(common.key.clone());
     Ok(server::services_with_locks(exports, time, locking, registry))
-}
-
-/// Sees that the exports have the room that they ask for.
-pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
-    shares(&settings.exports, plan).map(drop)
-}
-
-/// What NLM and NSM begin with: nothing, or what is known from before a restart.
-pub(super) fn locking(settings: &Settings, plan: &Plan) -> Result<SharedLocking, Failure> {
-    let recovered = match &settings.state_dir {
-        Some(directory) => Recovered::from_directory(directory)
-            .map_err(|error| Failure::run(format_args!("--state-dir {}: {error}", directory.display())))?,
-        None => Recovered::nothing(),
-    };
-    // Other hosts know this one by its name, if it has any.
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let config = LockingConfig {
-        locks: plan.locks,
-        grace: settings.grace,
-        host_name: if name.trim().is_empty() { "stagd".to_owned() } else { name.trim().to_owned() },
-        ..LockingConfig::default()
-    };
-    let out = TcpCallOut::new(CallOutConfig::default());
-    Ok(Rc::new(RefCell::new(Locking::new(config, recovered, Box::new(out)))))
-}
-
-/// What an export may hold.
-struct Share {
-    data_len_max: u64,
-    objects_max: u32,
-}
-
-/// Gives each export in memory the size that it says; those that say none share the rest.
-fn shares(exports: &[(String, Export)], plan: &Plan) -> Result<Vec<Share>, Failure> {
-    let said: u64 = exports.iter().filter_map(|(_, export)| export.size).fold(0, u64::saturating_add);
-    let is_silent = |export: &Export| export.medium == Medium::Memory && export.size.is_none();
-    let silent = exports.iter().filter(|(_, export)| is_silent(export)).count() as u64;
-    let left =
-        plan.files_len_max.checked_sub(said).filter(|left| silent == 0 || *left >= PAGE_LEN as u64 * silent);
-    let Some(left) = left else {
-        return Err(Failure::usage(format_args!(
-            "export: the sizes (size=) add up to {}, but {} of --memory are for files; lower a size= or raise --memory",
-            Size(said),
-            Size(plan.files_len_max),
-        )));
-    };
-    let objects_max = plan.objects_max / exports.len() as u32;
-    let share = |export: &Export| Share {
-        data_len_max: export.size.unwrap_or(left / silent.max(1)),
-        objects_max: export.objects.min(objects_max),
-    };
-    Ok(exports.iter().map(|(_, export)| share(export)).collect())
 }

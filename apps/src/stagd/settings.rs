@@ -14,6 +14,7 @@ use crate::url::Fabric;
 use crate::values::{CongestionControl, Pages, Poll, Size, Switch};
 
 use super::StagdOptions;
+use super::cores::CoreList;
 use super::listen::{self, Listen};
 
 /// What the server does. See [`StagdOptions`] for what each is.
@@ -47,8 +48,8 @@ pub struct Settings {
     pub shared_receives: bool,
     /// Whether the programs are registered with this machine's rpcbind.
     pub rpcbind: bool,
-    /// The core that was asked for.
-    pub core: Option<usize>,
+    /// The cores that were asked for, one reactor each; one that suits, if none was.
+    pub cores: Option<CoreList>,
     /// What to do when idle.
     pub poll: Poll,
     /// Where to begin.
@@ -75,6 +76,12 @@ const CREDITS: std::ops::RangeInclusive<u32> = 1..=1024;
 const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=65_536;
 
 impl Settings {
+    /// Cores that the server runs on.
+    #[must_use]
+    pub fn core_count(&self) -> usize {
+        self.cores.as_ref().map_or(1, CoreList::len)
+    }
+
     /// Reads the configuration file, if there is one, and checks everything.
     pub fn new(options: &StagdOptions) -> Result<Settings, Failure> {
         let options = options.with_file()?;
@@ -88,7 +95,12 @@ impl Settings {
         }
         let fabric = listen::fabric(&options.listen)?;
         check_flags(&options)?;
+        if options.core.is_some() && options.cores.is_some() {
+            return Err(Failure::usage("core and cores: both are set; set one of the two"));
+        }
+        let cores = options.cores.or_else(|| options.core.map(CoreList::one));
         let exports = parse_exports(options.export)?;
+        check_pins(&exports, cores.as_ref())?;
         let ram = ram(Path::new("/"));
         let memory = options.memory.map_or_else(|| default_memory(ram), |size| size.0);
         if memory < MEMORY_MIN || ram.is_some_and(|ram| memory > ram) {
@@ -128,7 +140,7 @@ impl Settings {
             exposure: options.exposure.map(Into::into),
             shared_receives: options.shared_receives,
             rpcbind: options.rpcbind,
-            core: options.core,
+            cores,
             poll: options.poll.unwrap_or_default(),
             pages: options.pages.unwrap_or_default(),
             state_dir: options.state_dir,
@@ -161,6 +173,27 @@ fn check_flags(options: &StagdOptions) -> Result<(), Failure> {
     ];
     let used: Vec<&str> = options.listen.iter().map(Listen::scheme).collect();
     flags::check(&flags, &used, Some("--listen"))
+}
+
+/// Refuses an export that belongs to a core which is none of the server's.
+fn check_pins(exports: &[(String, Export)], cores: Option<&CoreList>) -> Result<(), Failure> {
+    for (spec, export) in exports {
+        let Some(core) = export.core else { continue };
+        match cores {
+            None => {
+                return Err(Failure::usage(format_args!(
+                    "export {spec:?}: core={core}, but the server's cores are not named; name them by --cores"
+                )));
+            }
+            Some(cores) if !cores.contains(core as usize) => {
+                return Err(Failure::usage(format_args!(
+                    "export {spec:?}: core {core} is not among the server's cores ({cores}); name one of those"
+                )));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
 }
 
 fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, Export)>, Failure> {

@@ -8,20 +8,16 @@
 //! | USR2 | a line in the log |
 //! | PIPE | nothing: a write to a closed pipe is an error of that write |
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
-use std::os::fd::RawFd;
-use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::sync::mpsc::{self, SyncSender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
-use stag::nfs::server::SharedLocking;
-use stag::rpc::{Engine, Services};
-use stag::runtime::{Poller, Receiver, Sender, StopFlag, mailbox};
+use stag::runtime::{CoreId, ReactorId, Receiver, Sender, StopFlag, mailbox};
 
-use super::fabric::Served;
 use super::report::{self, Snapshot};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -29,10 +25,26 @@ use crate::output::Output;
 /// Requests for counters that wait at most: more say nothing more.
 const REQUESTS_MAX: usize = 4;
 
-/// Handles signals from now on, in a thread of its own. What arrives wants the counters.
-pub(super) fn handle(stop: &StopFlag) -> Result<Receiver<()>, Failure> {
+/// What a reactor is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// All reactors are made: the one that listens says so.
+    Announce,
+    /// Its counters.
+    Counters,
+}
+
+/// Handles signals from now on, in a thread of its own. What arrives is for the reactors, one mailbox for each.
+pub(super) fn handle(stop: &StopFlag, reactors: usize) -> Result<Vec<Receiver<Request>>, Failure> {
     let fail = |error: io::Error| Failure::run(format_args!("signal handlers: {error}"));
-    let (sender, receiver) = mailbox(REQUESTS_MAX).map_err(fail)?;
+    let (mut senders, mut receivers) = (Vec::new(), Vec::new());
+    for _ in 0..reactors {
+        let (sender, receiver) = mailbox(REQUESTS_MAX).map_err(fail)?;
+        // Read in its first pass, which begins when all are made.
+        let _ = sender.send(Request::Announce);
+        senders.push(sender);
+        receivers.push(receiver);
+    }
     let mut handled = vec![SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2];
     if !is_ignored(SIGHUP) {
         handled.push(SIGHUP);
@@ -42,16 +54,16 @@ pub(super) fn handle(stop: &StopFlag) -> Result<Receiver<()>, Failure> {
     let thread = thread::Builder::new().name("signals".to_owned());
     let thread = thread.spawn(move || {
         let mut is_told_to_end = false;
-        signals.forever().for_each(|signal| act(signal, &mut is_told_to_end, &stop, &sender));
+        signals.forever().for_each(|signal| act(signal, &mut is_told_to_end, &stop, &senders));
     });
     thread.map(drop).map_err(fail)?;
-    Ok(receiver)
+    Ok(receivers)
 }
 
-fn act(signal: i32, is_told_to_end: &mut bool, stop: &StopFlag, counters: &Sender<()>) {
+fn act(signal: i32, is_told_to_end: &mut bool, stop: &StopFlag, reactors: &[Sender<Request>]) {
     match signal {
         // A full mailbox has requests that are not answered yet; one that is closed belongs to a server that has ended.
-        SIGUSR1 => drop(counters.send(())),
+        SIGUSR1 => reactors.iter().for_each(|reactor| _ = reactor.send(Request::Counters)),
         SIGUSR2 => tracing::warn!(
             "SIGUSR2 has no meaning here: SIGUSR1 prints the counters, SIGTERM and SIGHUP stop the server in order"
         ),
@@ -76,90 +88,43 @@ fn is_ignored(signal: i32) -> bool {
     mask & (1 << (signal - 1)) != 0
 }
 
-/// Prints counters, in a thread of its own: the reactor does not wait for whoever reads them.
+/// Prints counters, in a thread of its own: the reactors do not wait for whoever reads them.
 pub(super) struct Printer {
-    sender: SyncSender<Snapshot>,
+    sender: SyncSender<(ReactorId, Snapshot)>,
     thread: JoinHandle<()>,
 }
 
 impl Printer {
-    /// Starts the thread.
-    pub(super) fn start(json: bool) -> Result<Printer, Failure> {
-        let (sender, receiver) = mpsc::sync_channel::<Snapshot>(REQUESTS_MAX);
+    /// Starts the thread, which prints the counters of so many reactors together.
+    pub(super) fn start(json: bool, cores: Vec<CoreId>) -> Result<Printer, Failure> {
+        let (sender, receiver) = mpsc::sync_channel::<(ReactorId, Snapshot)>(REQUESTS_MAX * cores.len());
         let thread = thread::Builder::new().name("counters".to_owned());
         let thread = thread.spawn(move || {
             let mut out = Output::new(json);
-            for snapshot in receiver {
-                // A server goes on without readers.
-                let _ = report::counters(&snapshot, &mut out);
+            let mut waiting: Vec<VecDeque<Snapshot>> = cores.iter().map(|_| VecDeque::new()).collect();
+            for (reactor, snapshot) in receiver {
+                waiting[reactor.index()].push_back(snapshot);
+                if waiting.iter().all(|queue| !queue.is_empty()) {
+                    let all: Vec<Snapshot> = waiting.iter_mut().filter_map(VecDeque::pop_front).collect();
+                    // A server goes on without readers.
+                    let _ = report::counters(&cores, &all, &mut out);
+                }
             }
         });
         let thread = thread.map_err(|error| Failure::run(format_args!("a thread for counters: {error}")))?;
         Ok(Printer { sender, thread })
     }
 
-    /// Ends when everything is printed.
+    /// Where a reactor's counters go.
+    pub(super) fn sender(&self) -> SyncSender<(ReactorId, Snapshot)> {
+        self.sender.clone()
+    }
+
+    /// Ends when everything is printed and all reactors have ended.
     pub(super) fn finish(self) {
         drop(self.sender);
         // Nothing in it panics; if it did, there would be nothing left to print.
         let _ = self.thread.join();
-    }
-}
-
-/// The engine, and requests for its counters.
-pub(super) struct Observed<'a, P: Served, S> {
-    pub(super) engine: &'a mut Engine<P, S>,
-    pub(super) requests: Receiver<()>,
-    pub(super) locking: SharedLocking,
-    pub(super) printer: &'a Printer,
-}
-
-impl<P: Served, S: Services> Observed<'_, P, S> {
-    #[cold]
-    fn answer(&mut self, now: Duration) {
-        while self.requests.receive().is_some() {
-            let snapshot = Snapshot::take(self.engine, &self.locking, now);
-            if let Err(TrySendError::Full(_)) = self.printer.sender.try_send(snapshot) {
-                tracing::warn!("counters are not printed: nobody reads those that were asked for before");
-            }
-        }
-    }
-}
-
-impl<P: Served, S: Services> Poller for Observed<'_, P, S> {
-    #[inline]
-    fn poll(&mut self, now: Duration) -> usize {
-        let events = self.engine.poll(now);
-        if !self.requests.is_empty() {
-            self.answer(now);
-        }
-        events
-    }
-
-    fn next_timeout(&self) -> Option<Duration> {
-        self.engine.next_timeout()
-    }
-
-    fn arm(&mut self) -> bool {
-        self.requests.arm() && self.engine.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.requests.disarm();
-        self.engine.disarm();
-    }
-
-    fn descriptors(&self, out: &mut Vec<RawFd>) {
-        self.engine.descriptors(out);
-        out.push(self.requests.descriptor());
-    }
-
-    fn stop(&mut self, now: Duration) {
-        self.engine.stop(now);
-    }
-
-    fn is_drained(&self) -> bool {
-        self.engine.is_drained()
     }
 }
 

@@ -46,6 +46,9 @@ pub struct Export {
     pub anonymous_gid: u32,
     /// Bytes of data that it may hold; the rest of the memory budget if it does not say.
     pub size: Option<u64>,
+    /// The core whose reactor has the files, of memory served by several cores. Whoever serves it chooses one if it does not
+    /// say.
+    pub core: Option<u32>,
     /// Objects that it may hold; of a directory, those whose place is remembered.
     pub objects: u32,
     /// Whether what a Call changed in a directory is on stable storage before it is answered.
@@ -123,6 +126,7 @@ impl Export {
             anonymous_uid: NOBODY,
             anonymous_gid: NOBODY,
             size: None,
+            core: None,
             objects: 1 << 20,
             sync: true,
             secure: false,
@@ -304,6 +308,10 @@ fn set(export: &mut Export, option: &str, value: Option<&str>, word: &str) -> Re
                 "a directory has the size that its file system has; leave it out",
             ));
         }
+        ("core", _) if export.medium == Medium::Directory => {
+            return Err(("option", word.to_owned(), "every core serves a directory; leave it out"));
+        }
+        ("core", _) => export.core = Some(number("option core")?),
         ("name", Some(path)) if export.medium == Medium::Directory => {
             check_path(path)?;
             path.clone_into(&mut export.path);
@@ -319,8 +327,8 @@ fn set(export: &mut Export, option: &str, value: Option<&str>, word: &str) -> Re
                 "option",
                 word.to_owned(),
                 "the options are ro, rw, root_squash=yes|no, all_squash=yes|no, anonuid=N, anongid=N, uid=N, \
-                 client=ADDRESS/BITS, secure=yes|no, size=BYTES, objects=N, and of a directory name=/PATH, \
-                 sync=yes|no",
+                 client=ADDRESS/BITS, secure=yes|no, objects=N, of files in memory size=BYTES, core=N, and of a \
+                 directory name=/PATH, sync=yes|no",
             ));
         }
     }
@@ -386,6 +394,8 @@ mod tests {
             "dir:/a,name=b",
             "dir:/a,name",
             "dir:/a,size=1M",
+            "dir:/a,core=1",
+            "mem:/a,core=one",
             "mem:/a,name=/b",
             "mem:/a,sync=no",
         ] {
@@ -400,7 +410,7 @@ mod tests {
         let plain: Export = "mem:/data".parse().unwrap();
         assert_eq!(plain, Export::new(Medium::Memory, "/data"));
         let full: Export =
-            "mem:/a/b,ro,root_squash=no,anonuid=1,anongid=2,size=3M,objects=4,uid=5,client=10.1.0.0/16"
+            "mem:/a/b,ro,root_squash=no,anonuid=1,anongid=2,size=3M,core=7,objects=4,uid=5,client=10.1.0.0/16"
                 .parse()
                 .unwrap();
         let network = Client::Network { address: "10.1.0.0".parse().unwrap(), bits: 16 };
@@ -411,6 +421,7 @@ mod tests {
             anonymous_uid: 1,
             anonymous_gid: 2,
             size: Some(3 << 20),
+            core: Some(7),
             objects: 4,
             clients: vec![Client::User(5), network],
             ..plain

@@ -39,8 +39,10 @@ pub struct KnownHost {
 pub struct Recovered {
     /// The NSM state of this run: odd.
     pub state: u32,
-    /// Hosts that had locks in the run before.
+    /// Hosts that had locks in the run before, and are to be told of the restart.
     pub hosts: Vec<KnownHost>,
+    /// Whether there were any, so that there is a grace period.
+    pub had_hosts: bool,
     /// Where to write it down, if it is.
     pub journal: Option<Journal>,
 }
@@ -49,7 +51,7 @@ impl Recovered {
     /// Nothing is known from before, and nothing is written down.
     #[must_use]
     pub fn nothing() -> Recovered {
-        Recovered { state: 1, hosts: Vec::new(), journal: None }
+        Recovered { state: 1, hosts: Vec::new(), had_hosts: false, journal: None }
     }
 
     /// Reads what the run before wrote in a directory, which is made if there is none, and writes down that this
@@ -78,7 +80,21 @@ impl Recovered {
         };
         // Known to be on disk before anybody hears of it.
         replace(&path, state, &hosts)?;
-        Ok(Recovered { state, hosts, journal: Some(Journal::new(path)?) })
+        let journal = Some(Journal::new(path, hosts.clone())?);
+        Ok(Recovered { state, had_hosts: !hosts.is_empty(), hosts, journal })
+    }
+
+    /// The same for `count` parts of one server, each of which keeps locks of its own. The first tells the hosts of the
+    /// restart. What all of them write down is in one file, and each host in it once.
+    #[must_use]
+    pub fn split(self, count: usize) -> Vec<Recovered> {
+        let (state, had_hosts) = (self.state, self.had_hosts);
+        let mut parts = vec![self];
+        while parts.len() < count {
+            let journal = parts[0].journal.as_ref().map(Journal::another);
+            parts.push(Recovered { state, hosts: Vec::new(), had_hosts, journal });
+        }
+        parts
     }
 }
 
@@ -128,15 +144,22 @@ fn replace(path: &Path, state: u32, hosts: &[KnownHost]) -> io::Result<()> {
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-/// Writes states down, on a thread of its own.
+/// Writes states down, on a thread of its own. For one part of the server: what all parts have given is in the file.
 #[derive(Debug)]
 pub struct Journal {
+    writer: Arc<Writer>,
+    part: usize,
+}
+
+/// The thread, which ends with the last journal.
+#[derive(Debug)]
+struct Writer {
     desk: Arc<Desk>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Between the reactor and the thread: the newest state only, so it never piles up.
-#[derive(Debug, Default)]
+/// Between the reactors and the thread: the newest state only, so it never piles up.
+#[derive(Debug)]
 struct Desk {
     next: Mutex<Next>,
     has_news: Condvar,
@@ -144,7 +167,10 @@ struct Desk {
 
 #[derive(Debug, Default)]
 struct Next {
-    page: Option<(u32, Vec<KnownHost>)>,
+    /// The state of something that is not written down yet.
+    state: Option<u32>,
+    /// The hosts of each part.
+    parts: Vec<Vec<KnownHost>>,
     is_last: bool,
 }
 
@@ -156,15 +182,25 @@ impl Desk {
 
     /// What is to be written; waits for it. `None`: nothing more will come.
     fn take(&self) -> Option<(u32, Vec<KnownHost>)> {
-        let wants = |next: &mut Next| next.page.is_none() && !next.is_last;
+        let wants = |next: &mut Next| next.state.is_none() && !next.is_last;
         let next = self.has_news.wait_while(self.next(), wants);
-        next.unwrap_or_else(PoisonError::into_inner).page.take()
+        let mut next = next.unwrap_or_else(PoisonError::into_inner);
+        let state = next.state.take()?;
+        let mut hosts: Vec<KnownHost> = Vec::new();
+        for host in next.parts.iter().flatten() {
+            if !hosts.contains(host) {
+                hosts.push(host.clone());
+            }
+        }
+        Some((state, hosts))
     }
 }
 
 impl Journal {
-    fn new(path: PathBuf) -> io::Result<Journal> {
-        let desk = Arc::new(Desk::default());
+    /// For the first part, whose hosts are in the file already.
+    fn new(path: PathBuf, hosts: Vec<KnownHost>) -> io::Result<Journal> {
+        let next = Mutex::new(Next { parts: vec![hosts], ..Next::default() });
+        let desk = Arc::new(Desk { next, has_news: Condvar::new() });
         let theirs = desk.clone();
         let thread = thread::Builder::new().name("nsm-state".to_owned()).spawn(move || {
             while let Some((state, hosts)) = theirs.take() {
@@ -173,18 +209,28 @@ impl Journal {
                 }
             }
         })?;
-        Ok(Journal { desk, thread: Some(thread) })
+        Ok(Journal { writer: Arc::new(Writer { desk, thread: Some(thread) }), part: 0 })
     }
 
-    /// Writes this down in the stead of all that was, soon.
+    /// A journal for another part of the server.
+    fn another(&self) -> Journal {
+        let mut next = self.writer.desk.next();
+        next.parts.push(Vec::new());
+        Journal { writer: self.writer.clone(), part: next.parts.len() - 1 }
+    }
+
+    /// Writes this down, soon, replacing what was given for the same part.
     pub fn write(&self, state: u32, hosts: Vec<KnownHost>) {
-        self.desk.next().page = Some((state, hosts));
-        self.desk.has_news.notify_one();
+        let mut next = self.writer.desk.next();
+        next.state = Some(state);
+        next.parts[self.part] = hosts;
+        drop(next);
+        self.writer.desk.has_news.notify_one();
     }
 }
 
 /// What was given is written down.
-impl Drop for Journal {
+impl Drop for Writer {
     fn drop(&mut self) {
         self.desk.next().is_last = true;
         self.desk.has_news.notify_one();
@@ -223,6 +269,30 @@ mod tests {
         let third = Recovered::from_directory(&place).unwrap();
         assert_eq!((third.state, third.hosts.len()), (5, 0));
         fs::remove_dir_all(place).unwrap();
+    }
+
+    #[test]
+    fn parts_of_a_server_write_into_one_file() {
+        let place = directory("parts");
+        let host = |number: u8| KnownHost {
+            address: [192, 0, 2, number].into(),
+            local: None,
+            name: vec![number].into(),
+        };
+        Recovered::from_directory(&place).unwrap().journal.unwrap().write(1, vec![host(1)]);
+        let mut parts = Recovered::from_directory(&place).unwrap().split(3);
+        assert!(parts.iter().all(|part| part.had_hosts && part.state == 3));
+        assert_eq!(parts.iter().map(|part| part.hosts.len()).collect::<Vec<_>>(), [1, 0, 0]);
+        let journals: Vec<Journal> = parts.drain(..).filter_map(|part| part.journal).collect();
+        // A part that has not written anything yet keeps what it begins with.
+        journals[1].write(3, vec![host(2), host(3)]);
+        journals[2].write(3, vec![host(3)]);
+        drop(journals);
+        let found = Recovered::from_directory(&place).unwrap();
+        assert_eq!(found.hosts, [1, 2, 3].map(host));
+        drop(found);
+        fs::remove_dir_all(place).unwrap();
+        assert_eq!(Recovered::nothing().split(4).len(), 4);
     }
 
     #[test]

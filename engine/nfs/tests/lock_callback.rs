@@ -200,7 +200,7 @@ fn engine(rpcbind_port: u16, hosts: Vec<KnownHost>) -> (impl EngineLike, World) 
 
     let config_out = CallOutConfig { rpcbind_port, ..CallOutConfig::default() };
     let locking_config = LockingConfig { grace: Duration::ZERO, ..LockingConfig::default() };
-    let recovered = Recovered { state: 7, hosts, journal: None };
+    let recovered = Recovered { state: 7, had_hosts: !hosts.is_empty(), hosts, journal: None };
     let locking = Locking::new(locking_config, recovered, Box::new(TcpCallOut::new(config_out)));
     let time = TimeOfDay::Offset(Duration::from_secs(1_000_000));
     let services = services_with_locks(exports, time, Rc::new(RefCell::new(locking)), Rc::default());

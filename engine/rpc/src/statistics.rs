@@ -94,6 +94,8 @@ pub struct Statistics {
     pub calls_carried: u64,
     /// Other reactors' Calls executed here.
     pub calls_executed_for_others: u64,
+    /// Pieces of memory lent to other reactors, with Calls or with their Replies.
+    pub pieces_lent: u64,
 }
 
 impl Statistics {

@@ -5,7 +5,9 @@
 //! | files in memory | at the reactor that has them |
 //! | a directory: what changes nothing | where the Call came in: each reactor has a store of its own |
 //! | a directory: what changes something, and COMMIT | at the home of the caller: what must not be done twice is remembered at one place, and a COMMIT hears of what was lost of the caller's data |
-//! | locks, and news of hosts that restarted | at one reactor for all files |
+//! | locks on files in memory | at the reactor that has the file |
+//! | locks on files of directories | at one reactor for all of them |
+//! | news of hosts that restarted | at all reactors: each frees what it keeps for that host |
 //!
 //! A handle leads to its export without its tag being checked: a forged one travels, and is refused where it arrives.
 
@@ -68,8 +70,21 @@ impl<S: Store> Exports<S> {
         }
     }
 
-    /// Where locks are kept.
-    pub(super) fn home_of_locks(&self) -> Home {
-        self.locks_at.map_or(Home::Here, Home::At)
+    /// Where the locks on the file of a handle are kept.
+    pub(super) fn home_of_locks(&self, file: &[u8]) -> Home {
+        let (Some(locks_at), Some(fsid)) = (self.locks_at, handle::fsid(file)) else { return Home::Here };
+        if let Some(other) = self.elsewhere.iter().find(|other| other.fsid == fsid) {
+            return Home::At(other.reactor);
+        }
+        let own = self.shares.iter().find(|(_, store)| store.fsid() == fsid);
+        match own.map(|(export, _)| export.medium) {
+            Some(Medium::Directory) => Home::At(locks_at),
+            _ => Home::Here,
+        }
+    }
+
+    /// Where it is heard that a host restarted.
+    pub(super) fn home_of_restarts(&self) -> Home {
+        if self.is_alone() { Home::Here } else { Home::Everywhere }
     }
 }

@@ -104,7 +104,7 @@ pub struct Elsewhere {
 pub struct Exports<S> {
     shares: Vec<(Export, S)>,
     elsewhere: Vec<Elsewhere>,
-    /// Where locks are kept; `None`: here.
+    /// Where locks on files of directories are kept; `None`: here.
     locks_at: Option<ReactorId>,
     handles: VerifiedHandles,
     /// For results that have to be in registered memory and are not.
@@ -149,7 +149,7 @@ impl<S: Store> Exports<S> {
     }
 
     /// The same exports as one reactor of a group serves them, beside those whose files others have. `locks_at` is the reactor
-    /// that keeps the locks of all. Files in memory belong to one reactor, and a directory is served by all of them: each
+    /// that keeps the locks on files of directories; those on files in memory are kept where the files are. Files in memory belong to one reactor, and a directory is served by all of them: each
     /// has a store of it, with the same [`WriteVerifier`](crate::directory::WriteVerifier).
     ///
     /// # Errors
@@ -328,14 +328,14 @@ pub fn services_with_locks<S: Store>(
     locking: SharedLocking,
     registry: Registry,
 ) -> (Nfs<S>, Mount<S>, Nfsacl<S>, Nlm<S>, Nsm, Rpcbind) {
-    let home = exports.home_of_locks();
+    let restarts_at = exports.home_of_restarts();
     let exports = Rc::new(RefCell::new(exports));
     (
         Nfs::new(exports.clone(), time.clone()),
         Mount::new(exports.clone()),
         Nfsacl::new(exports.clone(), time.clone()),
         Nlm::new(exports, locking.clone()),
-        Nsm::new(locking, home),
+        Nsm::new(locking, restarts_at),
         Rpcbind::new(registry, time),
     )
 }

@@ -82,8 +82,15 @@ impl<S: Store> Service for Nlm<S> {
         BOUND.get(usize::try_from(procedure).ok()?)?.as_ref()
     }
 
-    fn home(&self, _: &Call<'_>) -> Home {
-        self.exports.borrow().home_of_locks()
+    fn home(&self, call: &Call<'_>) -> Home {
+        let exports = self.exports.borrow();
+        match Procedure::from_number(call.procedure) {
+            Some(Procedure::FreeAll) => exports.home_of_restarts(),
+            Some(procedure) => {
+                file_of(procedure, call).map_or(Home::Here, |file| exports.home_of_locks(file.0))
+            }
+            None => Home::Here,
+        }
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
@@ -116,6 +123,22 @@ impl<S: Store> Service for Nlm<S> {
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         self.locking.borrow().descriptors(out);
     }
+}
+
+/// The file that a Call is about; `None` if it is about none, or its arguments make no sense.
+fn file_of<'a>(procedure: Procedure, call: &Call<'a>) -> Option<Object<'a>> {
+    let mut arguments = call.arguments();
+    let file = match procedure {
+        Procedure::Test | Procedure::TestMsg => arguments.value::<TestArguments<'_>>().ok()?.lock.file,
+        Procedure::Lock | Procedure::NmLock | Procedure::LockMsg => {
+            arguments.value::<LockArguments<'_>>().ok()?.lock.file
+        }
+        Procedure::Cancel | Procedure::CancelMsg => arguments.value::<CancelArguments<'_>>().ok()?.lock.file,
+        Procedure::Unlock | Procedure::UnlockMsg => arguments.value::<UnlockArguments<'_>>().ok()?.lock.file,
+        Procedure::Share | Procedure::Unshare => arguments.value::<ShareArguments<'_>>().ok()?.share.file,
+        _ => return None,
+    };
+    Some(file)
 }
 
 /// One Call, and what it takes to answer it.

@@ -12,8 +12,8 @@ use super::{SharedLocking, decode};
 /// The service NSM version 1.
 pub struct Nsm {
     locking: SharedLocking,
-    /// Where the locks are.
-    home: Home,
+    /// Where it is heard that a host restarted.
+    restarts_at: Home,
 }
 
 /// All but SM_NOTIFY may be called again.
@@ -28,8 +28,8 @@ static BOUND: [Bound; Procedure::COUNT] = [
 ];
 
 impl Nsm {
-    pub(super) fn new(locking: SharedLocking, home: Home) -> Nsm {
-        Nsm { locking, home }
+    pub(super) fn new(locking: SharedLocking, restarts_at: Home) -> Nsm {
+        Nsm { locking, restarts_at }
     }
 }
 
@@ -46,8 +46,11 @@ impl Service for Nsm {
         BOUND.get(usize::try_from(procedure).ok()?)
     }
 
-    fn home(&self, _: &Call<'_>) -> Home {
-        self.home
+    fn home(&self, call: &Call<'_>) -> Home {
+        match Procedure::from_number(call.procedure) {
+            Some(Procedure::Notify) => self.restarts_at,
+            _ => Home::Here,
+        }
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {

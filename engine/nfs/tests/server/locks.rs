@@ -378,6 +378,7 @@ fn recovered(state: u32) -> Recovered {
     Recovered {
         state,
         hosts: vec![KnownHost { address: "192.0.2.1".parse().unwrap(), local: None, name }],
+        had_hosts: true,
         journal: None,
     }
 }

@@ -92,13 +92,18 @@ fn locking(config: LockingConfig, recovered: Recovered) -> SharedLocking {
 }
 
 /// Makes `server`, which has the files of `elsewhere`, and an engine without files one server. Returns the other engine.
-fn join(world: &World, server: &mut Server, elsewhere: Vec<Elsewhere>, config: EngineConfig) -> Server {
+fn join(
+    world: &World,
+    server: &mut Server,
+    elsewhere: Vec<Elsewhere>,
+    config: EngineConfig,
+    locking: SharedLocking,
+) -> Server {
     let mut provider = world.provider("server");
     let pools = pools(&mut provider, &config, ENTRY, ENTRY_PAGES);
     let arena = pools.payload.arena().clone();
     let exports = Exports::new(Vec::new(), pools.payload.clone()).unwrap();
-    let exports = exports.in_group(elsewhere, reactor(HOME)).unwrap();
-    let locking = locking(LockingConfig::default(), Recovered::nothing());
+    let exports = exports.in_group(elsewhere, reactor(ENTRY)).unwrap();
     let registry = Rc::new(RefCell::new(registered()));
     let services = services_with_locks(exports, time_of_day(), locking, registry);
     let mut entry = Engine::new(provider, services, pools, config, 3).unwrap();
@@ -190,13 +195,16 @@ impl Pair {
         let elsewhere: Vec<_> = elsewhere.collect();
         let mut exports = Exports::new(shares, server_pools.payload.clone()).unwrap();
         if crate::IS_CARRIED {
-            exports = exports.in_group(Vec::new(), reactor(HOME)).unwrap();
+            exports = exports.in_group(Vec::new(), reactor(ENTRY)).unwrap();
         }
-        let locking = locking(locks, recovered);
+        let mut recovered = recovered.split(2).into_iter();
+        let mut next_locking = || locking(locks.clone(), recovered.next().unwrap());
+        let (locking, entry_locking) = (next_locking(), next_locking());
         let registry = Rc::new(RefCell::new(registered()));
         let services = services_with_locks(exports, time_of_day(), locking.clone(), registry);
         let mut server = Engine::new(provider, services, server_pools, config, 1).unwrap();
-        let mut entry = crate::IS_CARRIED.then(|| join(&world, &mut server, elsewhere, config));
+        let mut entry =
+            crate::IS_CARRIED.then(|| join(&world, &mut server, elsewhere, config, entry_locking));
         entry.as_mut().unwrap_or(&mut server).listen("here").unwrap();
 
         let mut provider = world.provider("client");

@@ -425,6 +425,7 @@ impl Answering<'_> {
         let Draft { pieces, long, .. } = &mut *draft;
         let count = pieces.len() + long.len();
         let pieces = pieces.drain(..).chain(long.drain(..));
+        statistics.pieces_lent += count as u64;
         carrier.send_reply(self.from, &reply, payload, (count, pieces));
         carrier.space = space;
         core.put_draft(draft);

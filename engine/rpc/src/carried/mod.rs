@@ -277,7 +277,7 @@ impl Carrier {
         (reactor != self.own).then_some(Destination::One(reactor))
     }
 
-    /// Carries a Call to where it is executed. The Reply comes as a late one.
+    /// Carries a Call to where it is executed. The Reply comes as a late one. Returns how many pieces of memory go with it.
     #[inline]
     pub(crate) fn send_call(
         &mut self,
@@ -286,7 +286,7 @@ impl Carrier {
         peer: Option<&Peer>,
         room: &CarriedRoom,
         (stream, reduced, items): (&[u8], &[Reduced], &mut [Placed]),
-    ) {
+    ) -> u64 {
         let mut record = self.take_outgoing();
         let pieces: ArrayVec<u32, READ_CHUNKS_MAX> =
             items.iter().map(|item| item.pieces.len() as u32).collect();
@@ -295,7 +295,8 @@ impl Carrier {
         self.cargo.extend(octets());
         // To this reactor they are on their way until they come back: a home that keeps data copies it.
         let lent = items.iter_mut().flat_map(|item| item.pieces.drain(..)).map(|piece| piece.share().lend());
-        load(&mut self.cargo, pieces.iter().sum::<u32>() as usize, lent);
+        let count = pieces.iter().sum::<u32>();
+        load(&mut self.cargo, count as usize, lent);
         match to {
             Destination::One(to) => self.put_call(to, &record),
             Destination::All => {
@@ -309,6 +310,7 @@ impl Carrier {
             }
         }
         self.outgoing = Some(record);
+        u64::from(count)
     }
 
     #[inline]

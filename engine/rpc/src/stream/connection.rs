@@ -599,8 +599,9 @@ impl Connection {
             write_chunks: ArrayVec::new(),
         };
         let data = (record, run.arguments.reduced(), items);
-        carrier.send_call(destination, &token, Some(&self.peer), &room, data);
+        let lent = carrier.send_call(destination, &token, Some(&self.peer), &room, data);
         core.statistics.calls_carried += 1;
+        core.statistics.pieces_lent += lent;
         self.keep_later(slot, Later { xid, terms: Terms::of(run) });
         Ok(true)
     }

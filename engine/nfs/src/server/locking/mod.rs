@@ -143,7 +143,7 @@ impl Locking {
     /// Begins without locks. `recovered` is what is known from before a restart.
     #[must_use]
     pub fn new(config: LockingConfig, recovered: Recovered, out: Box<dyn CallOut>) -> Locking {
-        let Recovered { state, hosts: untold, journal } = recovered;
+        let Recovered { state, hosts: untold, had_hosts, journal } = recovered;
         let mut outbox = Outbox::new(out);
         for host in &untold {
             let name = nsm::Name(config.host_name.as_bytes());
@@ -156,7 +156,7 @@ impl Locking {
             hosts: Hosts::new(config.hosts_max),
             config,
             outbox,
-            had_hosts: !untold.is_empty(),
+            had_hosts,
             untold,
             journal,
             state,

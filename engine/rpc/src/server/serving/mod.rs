@@ -483,8 +483,9 @@ impl Serving {
         let Some(carrier) = &mut core.carrier else {
             return Err(fault("a Call is carried by a reactor that is alone"));
         };
-        carrier.send_call(destination, &token, peer, &room, (stream, reduced, items));
+        let lent = carrier.send_call(destination, &token, peer, &room, (stream, reduced, items));
         core.statistics.calls_carried += 1;
+        core.statistics.pieces_lent += lent;
         Ok(Ran::Later(terms))
     }
 

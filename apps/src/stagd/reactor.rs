@@ -1,0 +1,162 @@
+//! One reactor of the server: its engine, and what it is asked for beside Calls.
+
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::Duration;
+
+use stag::memory::Ledger;
+use stag::nfs::server::{Registered, Registry, SharedLocking};
+use stag::rpc::{Engine, Pools, Services};
+use stag::runtime::{Clock, Poller, ReactorId, Receiver, StopFlag, Stopped};
+
+use super::Settings;
+use super::cores::Place;
+use super::fabric::Served;
+use super::listen::Listen;
+use super::plan::Plan;
+use super::registration::Registration;
+use super::report::{self, Ended, Snapshot};
+use super::signals::Request;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What the reactor that listens says when all are made.
+pub(super) struct Announcement<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) plan: &'a Plan,
+    pub(super) place: &'a Place,
+    pub(super) got: report::Got,
+    /// Where it listens.
+    pub(super) places: Vec<Listen>,
+    pub(super) json: bool,
+}
+
+impl Announcement<'_> {
+    /// Registers the programs, if that is wanted, and says that the server is ready.
+    fn make(self, programs: &[Registered]) -> Result<Option<Registration>, Failure> {
+        let Announcement { settings, plan, place, got, places, json } = self;
+        let registration = settings.rpcbind.then(|| Registration::new(programs.to_vec())).transpose()?;
+        let mut out = Output::new(json);
+        Failure::unless_output_closed(report::started(settings, plan, place, &got, &mut out))?;
+        Failure::unless_output_closed(report::ready(&places, &mut out))?;
+        Ok(registration)
+    }
+}
+
+/// A reactor's engine, and requests for its counters.
+pub(super) struct ServedReactor<'a, P: Served, S> {
+    pub(super) engine: Engine<P, S>,
+    pub(super) id: ReactorId,
+    pub(super) requests: Receiver<Request>,
+    pub(super) locking: SharedLocking,
+    /// What its rpcbind tells.
+    pub(super) registry: Registry,
+    pub(super) ledger: Ledger,
+    pub(super) clock: Clock,
+    /// What the one that listens serves, once it does.
+    pub(super) programs: &'a OnceLock<Vec<Registered>>,
+    pub(super) printer: SyncSender<(ReactorId, Snapshot)>,
+    pub(super) stop: StopFlag,
+    /// Until it is made.
+    pub(super) announcement: Option<Announcement<'a>>,
+    /// Until the server ends.
+    pub(super) registration: Option<Registration>,
+    /// Why the server stops at once.
+    pub(super) failure: Option<Failure>,
+}
+
+/// The pools of a reactor, to see at the end that all of it came back.
+pub(super) fn ledger(pools: &Pools) -> Ledger {
+    let mut ledger = Ledger::new();
+    ledger.register(&pools.messages);
+    ledger.register(&pools.payload);
+    ledger
+}
+
+impl<P: Served, S: Services> ServedReactor<'_, P, S> {
+    #[cold]
+    fn answer(&mut self, now: Duration) {
+        while let Some(request) = self.requests.receive() {
+            match request {
+                Request::Announce => self.announce(),
+                Request::Counters => {
+                    let snapshot = Snapshot::take(&self.engine, &self.locking, now);
+                    if let Err(TrySendError::Full(_)) = self.printer.try_send((self.id, snapshot)) {
+                        tracing::warn!(
+                            "counters are not printed: nobody reads those that were asked for before"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// All reactors are made.
+    fn announce(&mut self) {
+        let Some(programs) = self.programs.get() else { unreachable!("the first reactor listens") };
+        self.registry.borrow_mut().clone_from(programs);
+        match self.announcement.take().map(|announcement| announcement.make(programs)) {
+            Some(Ok(registration)) => self.registration = registration,
+            Some(Err(failure)) => {
+                self.failure = Some(failure);
+                self.stop.request();
+            }
+            None => {}
+        }
+    }
+
+    /// Ends it, and says what it did. Whatever the engine, its services and the provider hold goes back to the pools.
+    pub(super) fn end(self, stopped: &Stopped) -> Ended {
+        let ServedReactor { engine, locking, ledger, clock, registration, failure, .. } = self;
+        drop(registration);
+        let work = Snapshot::take(&engine, &locking, clock.now());
+        drop(engine);
+        Ended { stopped: *stopped, work, leaked: ledger.outstanding(), ledger: ledger.to_string(), failure }
+    }
+}
+
+impl<P: Served, S: Services> Poller for ServedReactor<'_, P, S> {
+    #[inline]
+    fn poll(&mut self, now: Duration) -> usize {
+        let events = self.engine.poll(now);
+        if !self.requests.is_empty() {
+            self.answer(now);
+        }
+        events
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        self.engine.next_timeout()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.requests.arm() && self.engine.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.requests.disarm();
+        self.engine.disarm();
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.engine.descriptors(out);
+        out.push(self.requests.descriptor());
+    }
+
+    fn stop(&mut self, now: Duration) {
+        self.engine.stop(now);
+    }
+
+    fn is_drained(&self) -> bool {
+        self.engine.is_drained()
+    }
+
+    fn give_back(&mut self, now: Duration) {
+        self.engine.give_back(now);
+    }
+
+    fn has_given_back(&self) -> bool {
+        self.engine.has_given_back()
+    }
+}
