@@ -67,7 +67,7 @@ impl FromStr for CoreList {
                 .ok_or_else(|| format!("{part:?} is no core; write cores as 2-9 or 0,2,4"))?;
             for core in set.iter() {
                 if cores.contains(&core) {
-                    return Err(format!("core {core} is in the list twice; name each core once"));
+                    return Err(format!("{core} is in the list twice; name each core once"));
                 }
                 cores.push(core);
             }
@@ -88,7 +88,7 @@ impl fmt::Display for CoreList {
         let mut separator = "";
         self.0.iter().try_for_each(|core| {
             let before = std::mem::replace(&mut separator, ",");
-            write!(f, "{before}{core}")
+            write!(f, "{before}{}", core.0)
         })
     }
 }
@@ -191,12 +191,12 @@ fn claim_each(
                 warnings.push(shared(*core, &holder, "choose another core, or leave --core out"));
             }
             Claimed::Taken(holder) if only_looked_at => {
-                warnings.push(format!("core {core}: {holder} runs there; a server cannot start there now"));
+                warnings.push(format!("{core}: {holder} runs there; a server cannot start there now"));
             }
             // Each core would wait for the others' answers while they wait for the other server's turn.
             Claimed::Taken(holder) => {
                 return Err(Failure::run(format_args!(
-                    "--cores {list}: core {core}: {holder} runs there; name cores that no other server has"
+                    "--cores {list}: {core}: {holder} runs there; name cores that no other server has"
                 )));
             }
         }
@@ -233,7 +233,7 @@ fn remarks(
         let siblings = topology.core(*core).map(|core| core.siblings).unwrap_or_default();
         if let Some(sibling) = cores[..at].iter().find(|other| siblings.contains(**other)) {
             remarks.push(format!(
-                "cores {sibling} and {core} are threads of one physical core, and each slows the other down"
+                "{sibling} and {core} are threads of one physical core, and each slows the other down"
             ));
         }
     }
