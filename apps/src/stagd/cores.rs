@@ -222,7 +222,8 @@ fn remarks(
     };
     if nodes(&chosen).len() > 1 {
         remarks.push(format!(
-            "cores {chosen} are on NUMA nodes {:?}: memory is on any of them, and Calls between them cost more;              choose cores of one node",
+            "cores {chosen} are on NUMA nodes {:?}: memory is on any of them, and Calls between them cost more; \
+             choose cores of one node",
             nodes(&chosen)
         ));
     }
