@@ -279,7 +279,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 Known::Answered(kept) => return answering.answer_whole(core, |reply| reply.repeat(&kept)),
             }
         }
-        let origin = Origin { connection, slot, peer, local: None, now: core.now };
+        let origin = Origin { connection, slot, peer, local: call.local.as_ref(), now: core.now };
         let answered = answering.answer(core, terms, |reply| run.call(services, &origin, &mut items, reply));
         if let Err(pages) = answered {
             answering.keep(core, token, Terms { pages, ..terms });

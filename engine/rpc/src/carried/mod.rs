@@ -31,6 +31,7 @@ mod record;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
@@ -283,14 +284,14 @@ impl Carrier {
         &mut self,
         to: Destination,
         token: &Token,
-        peer: Option<&Peer>,
+        ends: (Option<&Peer>, Option<&IpAddr>),
         room: &CarriedRoom,
         (stream, reduced, items): (&[u8], &[Reduced], &mut [Placed]),
     ) -> u64 {
         let mut record = self.take_outgoing();
         let pieces: ArrayVec<u32, READ_CHUNKS_MAX> =
             items.iter().map(|item| item.pieces.len() as u32).collect();
-        let is_inside = CarriedCall::encode(&mut record, token, peer, room, (reduced, &pieces), stream);
+        let is_inside = CarriedCall::encode(&mut record, token, ends, room, (reduced, &pieces), stream);
         let octets = || (!is_inside).then(|| Attachment::Octets(stream.into()));
         self.cargo.extend(octets());
         // To this reactor they are on their way until they come back: a home that keeps data copies it.

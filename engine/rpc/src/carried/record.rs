@@ -3,7 +3,7 @@
 //! Both ends are this process, so numbers are in the machine's order, and a record that cannot be read is a defect. What is
 //! longer than a record goes beside it, as an attachment.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use arrayvec::ArrayVec;
 use stag_fabric::Peer;
@@ -36,6 +36,8 @@ pub(super) struct CarriedCall {
     /// Names it where its connection is.
     pub(super) token: Token,
     pub(super) peer: Option<Peer>,
+    /// Over TCP: the address of this machine that it came to.
+    pub(super) local: Option<IpAddr>,
     pub(super) room: CarriedRoom,
     /// The data that is not in its Payload stream, and the pieces of memory that each is in.
     pub(super) reduced: ArrayVec<Reduced, READ_CHUNKS_MAX>,
@@ -100,6 +102,8 @@ const REPLY: u8 = 2;
 /// Flags of a Call's record.
 const STREAM: u8 = 1;
 const ATTACHED: u8 = 2;
+const LOCAL_V4: u8 = 4;
+const LOCAL_V6: u8 = 8;
 const PEER_V4: u8 = 1 << 4;
 const PEER_V6: u8 = 2 << 4;
 const PEER_PROCESS: u8 = 3 << 4;
@@ -263,12 +267,35 @@ fn decode_peer(decoder: &mut Decoder<'_>, flags: u8) -> Option<Peer> {
     }
 }
 
+/// Writes the address of this machine that a Call came to, and returns what the flags say of it.
+fn encode_local(encoder: &mut Encoder<'_>, local: Option<&IpAddr>) -> u8 {
+    match local {
+        None => 0,
+        Some(IpAddr::V4(address)) => {
+            encoder.put(address.octets());
+            LOCAL_V4
+        }
+        Some(IpAddr::V6(address)) => {
+            encoder.put(address.octets());
+            LOCAL_V6
+        }
+    }
+}
+
+fn decode_local(decoder: &mut Decoder<'_>, flags: u8) -> Option<IpAddr> {
+    match flags & (LOCAL_V4 | LOCAL_V6) {
+        LOCAL_V4 => Some(Ipv4Addr::from(decoder.take::<4>()).into()),
+        LOCAL_V6 => Some(Ipv6Addr::from(decoder.take::<16>()).into()),
+        _ => None,
+    }
+}
+
 impl CarriedCall {
-    /// Writes a Call. Its Payload stream is copied if there is room for it; `false`: it is to be attached.
+    /// Writes a Call, which came from a peer and to an address of this machine. Its Payload stream is copied if there is room for it; `false`: it is to be attached.
     pub(super) fn encode(
         record: &mut LaneRecord,
         token: &Token,
-        peer: Option<&Peer>,
+        (peer, local): (Option<&Peer>, Option<&IpAddr>),
         room: &CarriedRoom,
         (reduced, pieces): (&[Reduced], &[u32]),
         stream: &[u8],
@@ -279,6 +306,7 @@ impl CarriedCall {
         encoder.u32(room.inline_len_max);
         encoder.u32(room.reply_chunk_len);
         let mut flags = encode_peer(&mut encoder, peer) | if room.is_stream { STREAM } else { 0 };
+        flags |= encode_local(&mut encoder, local);
         for len in &room.write_chunks {
             encoder.u64(*len);
         }
@@ -309,6 +337,7 @@ impl CarriedCall {
         let token = decoder.token();
         let (inline_len_max, reply_chunk_len) = (decoder.u32(), decoder.u32());
         let peer = decode_peer(&mut decoder, flags);
+        let local = decode_local(&mut decoder, flags);
         let write_chunks = (0..write_count).map(|_| decoder.u64()).collect();
         let (mut reduced, mut pieces) = (ArrayVec::new(), ArrayVec::new());
         for index in 0..reduced_count {
@@ -321,7 +350,7 @@ impl CarriedCall {
         };
         let is_stream = flags & STREAM != 0;
         let room = CarriedRoom { inline_len_max, reply_chunk_len, is_stream, write_chunks };
-        CarriedCall { token, peer, room, reduced, pieces, stream }
+        CarriedCall { token, peer, local, room, reduced, pieces, stream }
     }
 }
 
@@ -443,6 +472,7 @@ mod tests {
         fn a_call_comes_as_it_was_sent(
             token in tokens(),
             peer in peers(),
+            local in proptest::option::of(any::<IpAddr>()),
             numbers in any::<(u32, u32, bool)>(),
             writes in proptest::collection::vec(any::<u64>(), 0..=WRITE_CHUNKS_MAX),
             reads in proptest::collection::vec(any::<(u32, u32, u32)>(), 0..=READ_CHUNKS_MAX),
@@ -455,10 +485,10 @@ mod tests {
             let reduced: Vec<Reduced> =
                 (0..).zip(reads).map(|(index, (position, len, _))| Reduced::read_chunk(index, position, len)).collect();
             let mut record = LaneRecord::new();
-            let is_inside = CarriedCall::encode(&mut record, &token, peer.as_ref(), &room, (&reduced, &pieces), &stream);
+            let is_inside = CarriedCall::encode(&mut record, &token, (peer.as_ref(), local.as_ref()), &room, (&reduced, &pieces), &stream);
             prop_assert_eq!(kind(&record), Kind::Call);
             let call = CarriedCall::decode(&record);
-            prop_assert_eq!((call.token, call.peer, call.room), (token, peer, room));
+            prop_assert_eq!((call.token, call.peer, call.local, call.room), (token, peer, local, room));
             prop_assert_eq!(&call.reduced[..], &reduced[..]);
             prop_assert_eq!(&call.pieces[..], &pieces[..]);
             match call.stream {

@@ -599,7 +599,8 @@ impl Connection {
             write_chunks: ArrayVec::new(),
         };
         let data = (record, run.arguments.reduced(), items);
-        let lent = carrier.send_call(destination, &token, Some(&self.peer), &room, data);
+        let ends = (Some(&self.peer), self.local.as_ref());
+        let lent = carrier.send_call(destination, &token, ends, &room, data);
         core.statistics.calls_carried += 1;
         core.statistics.pieces_lent += lent;
         self.keep_later(slot, Later { xid, terms: Terms::of(run) });

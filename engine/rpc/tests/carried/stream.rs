@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::at_one;
 use crate::group::Group;
 use crate::raw::octets;
-use crate::support::program::{BIG, ECHO, ONCE, PROGRAM, VERSION, pattern};
+use crate::support::program::{BIG, ECHO, LOCAL, ONCE, PROGRAM, VERSION, pattern};
 use crate::support::{PASSES_MAX, opaque};
 
 /// Words of an accepted Reply before its results: xid, REPLY, MSG_ACCEPTED, verifier, SUCCESS.
@@ -54,11 +54,14 @@ fn calls_over_tcp() {
         socket.write_all(&record(1, ECHO, &opaque(&text))).expect("room in the socket");
         assert_eq!(results(&mut group, &mut socket), opaque(&text));
     }
+    // Its home knows which address a client came to, as it does of its own Calls: callbacks come from there.
+    socket.write_all(&record(1, LOCAL, &[])).expect("room in the socket");
+    assert_eq!(results(&mut group, &mut socket), opaque(b"127.0.0.1"));
     socket.write_all(&record(2, ONCE, &octets(&[0, 0]))).expect("room in the socket");
     assert_eq!(results(&mut group, &mut socket), 1_u32.to_be_bytes());
     socket.write_all(&record(2, ONCE, &octets(&[0, 0]))).expect("room in the socket");
     assert_eq!(results(&mut group, &mut socket), 1_u32.to_be_bytes(), "it is not executed again");
-    assert_eq!(group.executed(), [0, 5]);
+    assert_eq!(group.executed(), [0, 6]);
     // Two results in one segment, in whichever order.
     let calls = [record(3, BIG, &octets(&[1, 900])), record(4, BIG, &octets(&[1, 900]))].concat();
     socket.write_all(&calls).expect("room in the socket");

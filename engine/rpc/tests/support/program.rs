@@ -55,6 +55,8 @@ pub(crate) const DEFER_ONCE: u32 = 17;
 pub(crate) const FILL: u32 = 18;
 /// As [`FILL`], 10 ms later.
 pub(crate) const LATER_FILL: u32 = 19;
+/// `opaque local()`: the address that the Call came to, as text.
+pub(crate) const LOCAL: u32 = 21;
 
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -274,7 +276,7 @@ impl Service for Program {
 
     fn procedure(&self, _version: u32, procedure: u32) -> Option<&'static Procedure> {
         match procedure {
-            ECHO | LATER | DEFER | FORGET | BAD_CHUNKS | BIG | REGRET => Some(&PLAIN),
+            ECHO | LOCAL | LATER | DEFER | FORGET | BAD_CHUNKS | BIG | REGRET => Some(&PLAIN),
             PUT | LATER_PUT => Some(&TAKES),
             PUT_ONE => Some(&TAKES_ONE),
             GET => Some(&GIVES),
@@ -298,6 +300,10 @@ impl Service for Program {
                 Ok(text) => reply.success(|writer| writer.opaque(text)),
                 Err(_) => reply.garbage_arguments(),
             },
+            LOCAL => {
+                let local = call.local.map(ToString::to_string).unwrap_or_default();
+                reply.success(|writer| writer.opaque(local.as_bytes()));
+            }
             PUT | PUT_ONE => match put(call, arguments) {
                 Some(answer) => reply.success(|writer| raw(writer, &answer)),
                 None => reply.garbage_arguments(),

@@ -483,7 +483,7 @@ impl Serving {
         let Some(carrier) = &mut core.carrier else {
             return Err(fault("a Call is carried by a reactor that is alone"));
         };
-        let lent = carrier.send_call(destination, &token, peer, &room, (stream, reduced, items));
+        let lent = carrier.send_call(destination, &token, (peer, None), &room, (stream, reduced, items));
         core.statistics.calls_carried += 1;
         core.statistics.pieces_lent += lent;
         Ok(Ran::Later(terms))
