@@ -368,6 +368,12 @@ impl Requester {
         }
     }
 
+    /// Octets of heap of one with so many slots that sends Short Calls only: its `segments_max` is 0.
+    #[must_use]
+    pub fn short_footprint(slots: u32) -> usize {
+        slots as usize * size_of::<Slot>()
+    }
+
     /// What was agreed with the peer.
     #[must_use]
     #[inline]

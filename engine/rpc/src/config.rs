@@ -17,6 +17,9 @@ pub struct EngineConfig {
     pub inline_threshold: u32,
     /// Credits of one connection: what a client asks for, and the most that a server grants.
     pub credits_max: u32,
+    /// Credits of one connection for reverse Calls, those from the end that accepted to the end that connected (RFC 8167): what
+    /// [`Engine::call_back`](crate::Engine::call_back) asks for, and the most that a connecting end grants. 0: Calls go one way.
+    pub reverse_credits: u32,
     /// Connections at once.
     pub connections_max: u32,
     /// Receives that all connections' Calls may use together: the credits that the server has.
@@ -49,6 +52,7 @@ impl Default for EngineConfig {
         EngineConfig {
             inline_threshold: 4096,
             credits_max: 64,
+            reverse_credits: 0,
             connections_max: 64,
             receives_max: 1024,
             remote_invalidation: true,
@@ -106,6 +110,7 @@ impl EngineConfig {
             "RFC 8797 carries 1 KiB to 256 KiB",
         )?;
         check("credits_max", self.credits_max.into(), 1, 1024, "32 to 128 suits most servers")?;
+        check("reverse_credits", self.reverse_credits.into(), 0, 1024, "2 to 8 suits most services")?;
         check("connections_max", self.connections_max.into(), 1, 65_536, "a reactor polls each of them")?;
         check(
             "receives_max",
@@ -173,8 +178,8 @@ impl EngineConfig {
         crate::stream::connection_len(self.chunk_len_max)
     }
 
-    /// What the queue pair of a connection may have outstanding that a server accepted. It exposes nothing: Calls go one
-    /// way.
+    /// What the queue pair of a connection may have outstanding that a server accepted. It exposes nothing: reverse Calls have
+    /// no chunks.
     #[must_use]
     pub fn serving_capacity(&self) -> QueuePairCapacity {
         QueuePairCapacity { exposures: 0, ..self.capacity() }
@@ -185,15 +190,20 @@ impl EngineConfig {
     pub fn capacity(&self) -> QueuePairCapacity {
         QueuePairCapacity {
             // A Receive for each credit and one for a message that takes none (RDMA_DONE, garbage).
-            receives: self.credits_max + SPARE_RECEIVES,
+            receives: self.credits_max + SPARE_RECEIVES + self.reverse_receives(),
             // For each credit: its Send, or the Read or Writes before it. A fragmented transfer takes
-            // more than its share and waits for room when the queue is full.
-            sends: self.credits_max * 4 + 8,
+            // more than its share and waits for room when the queue is full. Reverse Calls and their Replies are one Send each.
+            sends: self.credits_max * 4 + 8 + self.reverse_credits * 2,
             // For each credit: Read chunks, Write chunks and a Reply chunk.
             exposures: self.credits_max * 4 + 8,
             send_len_max: self.message_len() as u32,
             receive_len_max: self.message_len() as u32,
         }
+    }
+
+    /// Receives of one connection for reverse Calls, or for their Replies.
+    pub(crate) fn reverse_receives(&self) -> u32 {
+        if self.reverse_credits == 0 { 0 } else { self.reverse_credits + SPARE_RECEIVES }
     }
 }
 

@@ -1,8 +1,7 @@
 //! One connection: its queue pair, and its client and server halves.
 //!
-//! Calls may go both ways on one connection (RFC 8167): then it has both halves, and a message's type says
-//! which it is for. Today a connection that was opened has the client half, one that was accepted the
-//! server half.
+//! A connection that was opened has the client half, one that was accepted the server half. Where Calls go both ways
+//! (RFC 8167) it has both, and a message says which it is for (`both_ways.rs`).
 
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
 
 use crate::ConnectionId;
+use crate::both_ways::Half;
 use crate::client::CloseReason;
 use crate::client::calling::Calling;
 use crate::client::reconnect::Session;
@@ -45,13 +45,16 @@ pub(crate) struct Connection {
     /// When a graceful stop began.
     stopping: Option<Duration>,
     closing: bool,
+    /// It ends, or has both halves: what comes is not simply for the server half.
+    pub(crate) is_special: bool,
     pub(crate) listed: Listed,
 }
 
 impl Connection {
     /// Octets of heap of one that serves.
     pub(crate) fn footprint(config: &EngineConfig) -> usize {
-        size_of::<Connection>() + Serving::footprint(config.credits_max)
+        let reverse = Calling::reverse_footprint(config.reverse_credits);
+        size_of::<Connection>() + Serving::footprint(config.credits_max) + reverse
     }
 
     pub(crate) fn new(id: ConnectionId, now: Duration) -> Connection {
@@ -67,6 +70,7 @@ impl Connection {
             opened: now,
             stopping: None,
             closing: false,
+            is_special: false,
             listed: Listed::default(),
         }
     }
@@ -81,13 +85,22 @@ impl Connection {
         invalidated: Option<Handle>,
         exposed: &mut Option<Exposed>,
     ) {
-        let result = if let Some(serving) = &mut self.serving {
-            if self.closing || self.stopping.is_some_and(|since| core.now >= since + LINGER) {
-                // Nobody will see an answer; or it came too late, and there would be no end of it.
-                serving.receive_gone(core);
-                return;
+        let result = if self.serving.is_some() {
+            // Inside: a connection with the client half alone pays nothing for it.
+            let mut is_reply = false;
+            if self.is_special {
+                match self.direct(core, &message, invalidated, exposed) {
+                    Some(Half::Serving) => {}
+                    Some(Half::Calling) => is_reply = true,
+                    None => return,
+                }
             }
-            serving.receive(core, services, self.id, self.peer.as_ref(), message)
+            match &mut self.serving {
+                Some(serving) if !is_reply => {
+                    serving.receive(core, services, self.id, self.peer.as_ref(), message)
+                }
+                _ => self.receive_reply(core, message, invalidated, exposed),
+            }
         } else if let Some(calling) = &mut self.calling {
             calling.receive(core, self.id, message, invalidated, exposed).map_err(CloseReason::Violation)
         } else {
@@ -96,6 +109,22 @@ impl Connection {
         if let Err(reason) = result {
             self.close(core, reason);
         }
+    }
+
+    /// Whether nobody will see the answer to a Call; or it comes too late, and there would be no end of it.
+    pub(crate) fn is_deaf(&self, now: Duration) -> bool {
+        self.closing || self.stopping.is_some_and(|since| now >= since + LINGER)
+    }
+
+    /// Whether the peer opened it.
+    pub(crate) fn is_accepted(&self) -> bool {
+        self.session.is_none()
+    }
+
+    /// Ends the queue pair.
+    fn disconnect<P: Provider>(&mut self, core: &mut Core<P>) {
+        (self.closing, self.is_special) = (true, true);
+        core.provider.disconnect(self.id);
     }
 
     /// Ends the connection, for a reason of ours.
@@ -127,9 +156,8 @@ impl Connection {
             core.statistics.peers_stuck += 1;
             self.complain(core, format_args!("its chunks cannot be read, and others wait for memory"));
         }
-        self.closing = true;
         self.close_reason = Some(reason);
-        core.provider.disconnect(self.id);
+        self.disconnect(core);
     }
 
     /// Whether its end has begun, for a reason of ours.
@@ -142,8 +170,7 @@ impl Connection {
     pub(crate) fn make_room<P: Provider>(&mut self, core: &mut Core<P>) {
         core.statistics.connections_evicted += 1;
         self.complain(core, format_args!("it is of less use than another that comes (connections_max)"));
-        self.closing = true;
-        core.provider.disconnect(self.id);
+        self.disconnect(core);
     }
 
     fn complain<P>(&self, core: &mut Core<P>, what: std::fmt::Arguments<'_>) {
@@ -167,31 +194,29 @@ impl Connection {
     /// Goes on with what found no room, and with a graceful stop. Returns how much was done.
     #[inline]
     pub(crate) fn flush<P: Provider, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
-        let Some(serving) = &mut self.serving else {
-            return match &mut self.calling {
-                // There is nothing to send on while the next connection is set up, or this one ends.
-                Some(calling) if self.established && !self.closing && calling.has_waiting() => {
-                    calling.resume(core, self.id)
-                }
-                _ => 0,
-            };
+        let resumed = match &mut self.calling {
+            // There is nothing to send on while the next connection is set up, or this one ends.
+            Some(calling) if self.established && !self.closing && calling.has_waiting() => {
+                calling.resume(core, self.id)
+            }
+            _ => 0,
         };
+        let Some(serving) = &mut self.serving else { return resumed };
         if serving.has_waiting() {
             return match serving.flush(core, services, self.id, self.peer.as_ref()) {
-                Ok(count) => count,
+                Ok(count) => resumed + count,
                 Err(reason) => {
                     self.close(core, reason);
-                    0
+                    resumed
                 }
             };
         }
-        let Some(since) = self.stopping else { return 0 };
+        let Some(since) = self.stopping else { return resumed };
         if !self.closing && serving.is_idle() && core.now >= since + LINGER {
-            self.closing = true;
-            core.provider.disconnect(self.id);
-            return 1;
+            self.disconnect(core);
+            return resumed + 1;
         }
-        0
+        resumed
     }
 
     /// Whether [`Connection::flush`] may have something to do.
@@ -231,16 +256,15 @@ impl Connection {
         self.id = id;
         self.opened = now;
         self.established = false;
-        self.closing = false;
+        (self.closing, self.is_special) = (false, false);
         self.close_reason = None;
     }
 
     /// Begins a graceful stop: a client's half ends at once, a server's when its Calls are answered.
     pub(crate) fn stop<P: Provider>(&mut self, core: &mut Core<P>) {
-        self.stopping = Some(core.now);
+        (self.stopping, self.is_special) = (Some(core.now), true);
         if self.serving.is_none() && !self.closing {
-            self.closing = true;
-            core.provider.disconnect(self.id);
+            self.disconnect(core);
         }
     }
 

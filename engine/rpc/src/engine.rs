@@ -526,7 +526,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.core.ready.forget(&mut gone);
         self.core.statistics.connections_closed += u64::from(gone.established);
         let reason = gone.close_reason.take().unwrap_or(CloseReason::Fabric(reason));
-        if gone.serving.is_some()
+        if gone.is_accepted()
             && tracing::enabled!(tracing::Level::INFO)
             && let Some(withheld) = self.core.comings.admit(self.core.now)
         {
@@ -536,9 +536,11 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
         if let Some(serving) = gone.serving.take() {
             serving.close(&mut self.core, id);
-            self.core.note_departure(gone.peer.as_ref());
-            self.core.serving_count -= 1;
-            self.core.share_credits();
+            if gone.is_accepted() {
+                self.core.note_departure(gone.peer.as_ref());
+                self.core.serving_count -= 1;
+                self.core.share_credits();
+            }
         }
         self.lose(gone, reason);
     }
@@ -579,9 +581,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             Completed::Receive { buf, invalidated, ref mut exposed } => {
                 if completion.result.is_err() {
                     // Flushed: the buffer goes back to its pool.
-                    if let Some(serving) = found.serving.as_mut() {
-                        serving.receive_gone(&mut self.core);
-                    }
+                    found.receive_flushed(&mut self.core);
                 } else {
                     found.receive(&mut self.core, &mut self.services, buf, invalidated, exposed);
                 }

@@ -107,7 +107,8 @@ impl Connection {
         services: &mut S,
         message: PlainMessage<'_>,
     ) -> Taken {
-        if self.is_closing() || engine.is_stopping {
+        if self.is_special || engine.is_stopping {
+            // Where Calls go both ways the general way tells them from Replies: here that would make all others dearer.
             return Taken::No;
         }
         if let Some(serving) = &mut self.serving {

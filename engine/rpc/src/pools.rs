@@ -32,5 +32,9 @@ impl Pools {
             + config.credits_max as usize
             // RDMA_ERROR messages in a burst of bad ones.
             + config.burst
+            // For each connection: the Receives of reverse Calls or of their Replies; Sends of the Replies, or two of each Call,
+            // as above; and completed Calls.
+            + config.connections_max as usize
+                * (config.reverse_receives() + 3 * config.reverse_credits) as usize
     }
 }

@@ -31,8 +31,6 @@ pub(crate) struct PassState {
     pub(crate) now: Duration,
     /// [`Core::credit_share`].
     pub(crate) credit_share: u32,
-    /// [`EngineConfig::credits_max`].
-    pub(crate) credits_max: u32,
 }
 
 /// Everything of an engine but its connections and services.
@@ -95,7 +93,7 @@ impl<P> Core<P> {
     #[inline(always)]
     pub(crate) fn pass_state(&self) -> PassState {
         let Core { pass, now, credit_share, .. } = *self;
-        PassState { number: pass, now, credit_share, credits_max: self.config.credits_max }
+        PassState { number: pass, now, credit_share }
     }
 
     /// A client's connection is gone, or did not come about.

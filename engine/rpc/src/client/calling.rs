@@ -66,22 +66,45 @@ impl Calling {
         name: ConnectionId,
         policy: ClientPolicy,
     ) -> Calling {
-        // Twice the credits: a Call whose Reply came may still wait for fences while the next one starts.
-        let slots = config.credits_max * 2;
+        let requester = Config {
+            // Twice the credits: a Call whose Reply came may still wait for fences while the next one starts.
+            slots: config.credits_max * 2,
+            parameters,
+            credits_requested: config.credits_max,
+            segments_max: SEGMENTS_MAX,
+            xid_seed: seed,
+        };
+        Calling::with(&requester, config.capacity().exposures, name, policy)
+    }
+
+    /// For the reverse Calls of the connection `name`, which was accepted, and on which `parameters` were agreed. They have no
+    /// chunks (8167-5.3-c), and end with the connection: only the peer can make another (8167-5.4-a).
+    pub(crate) fn reverse(
+        config: &EngineConfig,
+        parameters: &Parameters,
+        seed: u32,
+        name: ConnectionId,
+    ) -> Calling {
+        let requester = Config {
+            slots: config.reverse_credits * 2,
+            parameters: parameters.reversed(),
+            credits_requested: config.reverse_credits,
+            segments_max: 0,
+            xid_seed: seed,
+        };
+        Calling::with(&requester, 0, name, ClientPolicy::default())
+    }
+
+    fn with(requester: &Config, exposures_max: u32, name: ConnectionId, policy: ClientPolicy) -> Calling {
+        let slots = requester.slots;
         Calling {
-            requester: Requester::new(&Config {
-                slots,
-                parameters,
-                credits_requested: config.credits_max,
-                segments_max: SEGMENTS_MAX,
-                xid_seed: seed,
-            }),
+            requester: Requester::new(requester),
             slots: (0..slots).map(|_| Slot::default()).collect(),
             receives_posted: 0,
-            receives_max: config.credits_max + SPARE_RECEIVES,
+            receives_max: requester.credits_requested + SPARE_RECEIVES,
             outstanding: 0,
             exposed: 0,
-            exposures_max: config.capacity().exposures,
+            exposures_max,
             lists: Lists::default(),
             name,
             policy,
@@ -92,6 +115,12 @@ impl Calling {
             busy_since: None,
             probing: false,
         }
+    }
+
+    /// Octets of heap of its tables, for so many reverse credits.
+    pub(crate) fn reverse_footprint(reverse_credits: u32) -> usize {
+        let slots = reverse_credits * 2;
+        Requester::short_footprint(slots) + slots as usize * size_of::<Slot>()
     }
 
     #[inline]
@@ -291,16 +320,24 @@ impl Calling {
             // The Requester takes none unless it is told to.
             Received::Exposed(_) => return Err("it exposed a Reply, which was not agreed on (RR-P-1)"),
             Received::Dropped(_) => core.statistics.messages_discarded += 1,
-            Received::Close(_) => {
-                // Whose it was must get it back with the end of the connection all the same.
-                let owner = self.slots.iter_mut().find(|slot| invalidated.is_some_and(|h| slot.exposes(h.0)));
-                if let Some(slot) = owner {
-                    self.exposed -= slot.take_back(invalidated, exposed.take());
-                }
-                return Err("its Send invalidated a handle that it must not (8797-X-2)");
-            }
+            Received::Close(_) => return Err(self.misused(invalidated, exposed)),
         }
         Ok(())
+    }
+
+    /// A Send invalidated a handle that it must not: whose memory it was must get it back with the end of the connection all
+    /// the same. Returns what the peer did.
+    #[cold]
+    pub(crate) fn misused(
+        &mut self,
+        invalidated: Option<Handle>,
+        exposed: &mut Option<Exposed>,
+    ) -> &'static str {
+        let owner = self.slots.iter_mut().find(|slot| invalidated.is_some_and(|h| slot.exposes(h.0)));
+        if let Some(slot) = owner {
+            self.exposed -= slot.take_back(invalidated, exposed.take());
+        }
+        "its Send invalidated a handle that it must not (8797-X-2)"
     }
 
     /// Completes a Call by an inline Reply with one chunk of one segment, or none.

@@ -48,6 +48,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             if let Some(calling) = found.calling.as_mut() {
                 calling.reconnected(&mut self.core, id, parameters);
             }
+            found.serve_reverse(&mut self.core);
             self.core.statistics.connections_restored += 1;
             self.core.events.push_back(ConnectionEvent::Restored { connection });
             return;
@@ -56,6 +57,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         calling.heard = self.core.now;
         calling.post_receives(&mut self.core, id);
         found.calling = Some(calling);
+        found.serve_reverse(&mut self.core);
         self.core.events.push_back(ConnectionEvent::Established { connection });
     }
 

@@ -90,6 +90,23 @@ impl Calling {
         Ok(CallId { connection: self.name, call })
     }
 
+    /// Begins a reverse Call. See [`crate::Engine::call_back`].
+    pub(crate) fn call_back<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        request: &Request<'_>,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<CallId, CallRefused> {
+        let made = self.make(core, id, request, &mut Chunks::default(), false, encode);
+        // There is no plan without chunks for it.
+        let call = made.map_err(|refused| match refused {
+            CallRefused::TooManySegments => CallRefused::NotInline,
+            refused => refused,
+        })?;
+        Ok(CallId { connection: self.name, call })
+    }
+
     /// Makes a Call and sends it. `is_probe`: it is a keep-alive.
     pub(crate) fn make<P: Provider>(
         &mut self,

@@ -142,6 +142,20 @@ pub enum CallRefused {
     /// The provider did not take the work.
     #[error("the fabric's send queue is full")]
     FabricBusy,
+    /// A reverse Call or its Reply may not fit inline, and reverse Calls have no chunks (8167-5.3-c).
+    #[error(
+        "the reverse Call, or its Reply, may be longer than the inline threshold; ask for less, or raise inline_threshold"
+    )]
+    NotInline,
+    /// There are no reverse Calls on this connection: it was not accepted over RDMA, or
+    /// [`EngineConfig::reverse_credits`](crate::EngineConfig::reverse_credits) is 0.
+    #[error(
+        "no reverse Calls: they need a connection that was accepted over RDMA, and reverse_credits above 0"
+    )]
+    OneWay,
+    /// The connection is another reactor's: a reverse Call is made at the reactor that has the connection.
+    #[error("the connection is another reactor's; call back at the reactor that has it")]
+    OtherReactor,
     /// The arguments' encoder left out other items than the Read chunks have: a mistake of the caller's.
     #[error(
         "Read chunks: the encoder said eligible_opaque_reduced {reduced} times, the chunks are of {items} items; \

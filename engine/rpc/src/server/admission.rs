@@ -56,7 +56,11 @@ impl<P: Provider, S: Services> Engine<P, S> {
     fn make_room(&mut self, newcomer: &Peer) -> bool {
         let candidates = self.connections.iter().flatten().filter_map(|found| {
             let usage = found.serving.as_ref()?.usage(found.opened, found.established);
-            (!found.is_closing()).then_some((found.id.index, found.peer.as_ref(), usage))
+            (found.is_accepted() && !found.is_closing()).then_some((
+                found.id.index,
+                found.peer.as_ref(),
+                usage,
+            ))
         });
         let Some(index) = victim(candidates, Some(newcomer), self.core.now) else { return false };
         // It is one of the candidates, which are those that there are.

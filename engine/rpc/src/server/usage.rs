@@ -11,6 +11,8 @@ const CREDITS_EPOCH: u32 = 1024;
 /// More are granted while it uses many, fewer when it does not.
 #[derive(Debug)]
 pub(crate) struct Usage {
+    /// Most that it may ever have.
+    max: u32,
     /// Credits that it may have at present.
     pub(crate) limit: u32,
     /// Calls that arrived in the pass `pass` (0: none did yet), the most in one pass of this epoch, and Calls of this epoch.
@@ -23,8 +25,8 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    pub(crate) fn new(credits_max: u32) -> Usage {
-        Usage { limit: CREDITS_START.min(credits_max), pass: 0, arrived: 0, peak: 0, epoch: 0, epochs: 0 }
+    pub(crate) fn new(max: u32) -> Usage {
+        Usage { max, limit: CREDITS_START.min(max), pass: 0, arrived: 0, peak: 0, epoch: 0, epochs: 0 }
     }
 
     /// Messages that came.
@@ -43,11 +45,11 @@ impl Usage {
         self.peak = self.peak.max(self.arrived + pending);
         self.epoch += 1;
         if self.peak * 2 >= self.limit && self.limit < pass.credit_share {
-            self.limit = (self.limit * 2).min(pass.credit_share);
+            self.limit = (self.limit * 2).min(pass.credit_share).min(self.max);
         }
         if self.epoch == CREDITS_EPOCH {
             if self.peak * 8 < self.limit {
-                self.limit = (self.limit / 2).max(CREDITS_START.min(pass.credits_max));
+                self.limit = (self.limit / 2).max(CREDITS_START.min(self.max));
             }
             self.epoch = 0;
             self.epochs += 1;

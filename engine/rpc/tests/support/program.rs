@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use stag_memory::Pool;
-use stag_rpc::{Call, Deferred, Home, Outcome, Placed, Placement, Procedure, Repeat, Reply, Service, Token};
+use stag_rpc::{
+    Call, ConnectionId, Deferred, Home, Outcome, Placed, Placement, Procedure, Repeat, Reply, Service, Token,
+};
 use stag_wire::xdr::{Item, Overflow, Reader, Writer};
 
 pub(crate) const PROGRAM: u32 = 0x2000_0042;
@@ -139,6 +141,8 @@ pub(crate) struct Program {
     pub(crate) is_armed: bool,
     /// Where Calls are executed.
     pub(crate) home: fn(&Call<'_>) -> Home,
+    /// The connection that the last Call came in on.
+    pub(crate) called_on: Option<ConnectionId>,
 }
 
 impl Program {
@@ -154,6 +158,7 @@ impl Program {
             deferred: Vec::new(),
             is_armed: false,
             home: |_| Home::Here,
+            called_on: None,
         }
     }
 
@@ -294,6 +299,7 @@ impl Service for Program {
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         self.executed += 1;
+        self.called_on = Some(call.connection());
         let mut arguments = call.arguments();
         match call.procedure {
             ECHO => match arguments.opaque(ITEM_LEN_MAX) {

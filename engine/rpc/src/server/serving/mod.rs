@@ -103,20 +103,27 @@ enum Ran {
 }
 
 impl Serving {
+    /// Of a connection that was accepted.
     pub(crate) fn new(config: &EngineConfig, parameters: Parameters, share: TransitShare) -> Serving {
-        let slots = config.credits_max;
+        let limits = Limits {
+            segments: SEGMENTS_MAX,
+            read_chunks: READ_CHUNKS_MAX as u32,
+            write_chunks: 16,
+            chunk_len: config.chunk_len_max,
+            pull_len: config.chunk_len_max.saturating_mul(2),
+        };
+        Serving::with(config.credits_max, parameters, limits, share)
+    }
+
+    /// For the reverse Calls of a connection that was opened, on which `parameters` were agreed. A Call with chunks is answered
+    /// with ERR_CHUNK (8167-5.3-b).
+    pub(crate) fn reverse(config: &EngineConfig, parameters: &Parameters, share: TransitShare) -> Serving {
+        Serving::with(config.reverse_credits, parameters.reversed(), Limits::SHORT, share)
+    }
+
+    fn with(slots: u32, parameters: Parameters, limits: Limits, share: TransitShare) -> Serving {
         Serving {
-            responder: Responder::new(&Config {
-                slots,
-                parameters,
-                limits: Limits {
-                    segments: SEGMENTS_MAX,
-                    read_chunks: READ_CHUNKS_MAX as u32,
-                    write_chunks: 16,
-                    chunk_len: config.chunk_len_max,
-                    pull_len: config.chunk_len_max.saturating_mul(2),
-                },
-            }),
+            responder: Responder::new(&Config { slots, parameters, limits }),
             slots: (0..slots).map(|_| None).collect(),
             blocked: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -144,6 +151,11 @@ impl Serving {
             + calls * size_of::<Option<Pending>>()
             + queued * (size_of::<Box<Draft>>() + 2 * size_of::<u32>())
             + (calls + SPARE_RECEIVES as usize).next_power_of_two() * size_of::<Buf>()
+    }
+
+    /// Whether a Receive is posted that no message has taken: else a message took one of the other half.
+    pub(crate) fn has_receive(&self) -> bool {
+        self.responder.grant().receives() > self.stalled.len() as u32
     }
 
     /// Whether nothing is in process or waits to be sent.

@@ -1,0 +1,172 @@
+//! Calls both ways on one connection (RFC 8167): forward ones from the end that opened it, reverse ones from the end that
+//! accepted it.
+//!
+//! Such a connection has both halves, each with its own credits, xids and Receives. What a message says, and not who connected,
+//! tells which half it is for ([`Recipient::of`]). Receives have no type: each message takes the next one. Each half counts
+//! those that it posted, and loses one for each message that is for it, so both counts together are what is posted. A half
+//! posts before it entitles the peer to a message: a Receive for each Call that it sends, and one for each credit that it grants.
+//! Only a peer that sends what it is not entitled to can take a Receive of the other half. It is cut off when a half has none
+//! left.
+//!
+//! Reverse Calls have no chunks in either direction (8167-5.3-b, 8167-5.3-c). They end with their connection: only the client
+//! can make another (8167-5.4-a), and nothing in RPC tells that it is the same client. A program that knows calls again.
+
+use stag_fabric::{Exposed, Handle, Provider};
+use stag_memory::Buf;
+use stag_proto::direction::{Recipient, Roles};
+use stag_wire::xdr::{Overflow, Writer};
+
+use crate::ConnectionId;
+use crate::carried::is_carried;
+use crate::client::calling::Calling;
+use crate::client::{CallId, CallRefused, CloseReason, Request};
+use crate::connection::Connection;
+use crate::engine::{Engine, find};
+use crate::fault::fault;
+use crate::server::serving::Serving;
+use crate::service::Services;
+use crate::state::{Core, FIRST_RECEIVES};
+
+/// A connection with both halves takes Calls and Replies.
+const BOTH: Roles = Roles { responds: true, exposes_replies: false, pulls_replies: false };
+
+/// Which half of a connection a message is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Half {
+    Serving,
+    Calling,
+}
+
+impl<P: Provider, S: Services> Engine<P, S> {
+    /// Begins a reverse Call (RFC 8167): calls the client of a connection that this engine accepted, on that same connection.
+    /// [`Call::connection`](crate::Call::connection) names it. [`Engine::completed`] has the end of the Call, and
+    /// [`Engine::cancel`] gives it up.
+    ///
+    /// The client must have said that it takes such Calls (8167-6-a), in a Call of the program's own: one whose
+    /// [`EngineConfig::reverse_credits`](crate::EngineConfig::reverse_credits) is 0 drops them, and they time out. The Call and
+    /// its Reply go inline. At first one Call at a time may be outstanding; the client grants more.
+    ///
+    /// A connection that ends takes its reverse Calls with it ([`CallError::ConnectionLost`](crate::CallError::ConnectionLost));
+    /// if there were any, [`ConnectionEvent::Closed`](crate::ConnectionEvent::Closed) follows. A stopping engine makes reverse
+    /// Calls as long as Calls of that client are in process, and does not wait for their Replies.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is sent then. [`CallRefused::OneWay`] where there are no reverse Calls, [`CallRefused::OtherReactor`] for a
+    /// connection of another reactor of the group, [`CallRefused::NotInline`] for a Call that is too long.
+    pub fn call_back(
+        &mut self,
+        connection: ConnectionId,
+        request: &Request<'_>,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<CallId, CallRefused> {
+        if is_carried(connection) {
+            return Err(CallRefused::OtherReactor);
+        }
+        if crate::stream::is_stream(connection) || self.core.config.reverse_credits == 0 {
+            return Err(CallRefused::OneWay);
+        }
+        let seed = self.next_seed();
+        let Some(found) = find(&mut self.connections, connection) else {
+            return Err(CallRefused::NotConnected);
+        };
+        if !found.is_accepted() {
+            return Err(CallRefused::OneWay);
+        }
+        if !found.established || found.is_closing() {
+            return Err(CallRefused::NotConnected);
+        }
+        self.core.ready.wake(found);
+        found.is_special = true;
+        let config = &self.core.config;
+        let calling = found
+            .calling
+            .get_or_insert_with(|| Calling::reverse(config, &found.parameters, seed, connection));
+        calling.call_back(&mut self.core, connection, request, encode)
+    }
+}
+
+impl Connection {
+    /// A connection that this end opened is established: from now on it takes reverse Calls, if it is to.
+    pub(crate) fn serve_reverse<P: Provider>(&mut self, core: &mut Core<P>) {
+        if core.config.reverse_credits == 0 {
+            return;
+        }
+        let share = core.transit.open(self.peer.as_ref());
+        let mut serving = Serving::reverse(&core.config, &self.parameters, share);
+        // 8167-4.1-d: the peer has one credit before it hears of any.
+        let is_posted = serving.post_receives(core, self.id, FIRST_RECEIVES);
+        self.serving = Some(serving);
+        self.is_special = true;
+        if !is_posted {
+            self.close(core, CloseReason::CannotReply);
+        }
+    }
+
+    /// A Receive came back without a message: the connection is ending.
+    pub(crate) fn receive_flushed<P>(&mut self, core: &mut Core<P>) {
+        match (&mut self.serving, &mut self.calling) {
+            // Which half posted it does not matter any more.
+            (Some(_), Some(calling)) if calling.receives_posted > 0 => calling.receives_posted -= 1,
+            (Some(serving), _) => serving.receive_gone(core),
+            _ => {}
+        }
+    }
+
+    /// Says which half a message is for, of a connection that ends or has both halves. `None`: nobody takes it, and its Receive is
+    /// dealt with.
+    #[inline(never)]
+    pub(crate) fn direct<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        message: &[u8],
+        invalidated: Option<Handle>,
+        exposed: &mut Option<Exposed>,
+    ) -> Option<Half> {
+        let is_deaf = self.is_deaf(core.now);
+        let (serving, calling) = match (&mut self.serving, &mut self.calling) {
+            (Some(serving), Some(calling)) => (serving, calling),
+            (Some(serving), None) if is_deaf => {
+                serving.receive_gone(core);
+                return None;
+            }
+            (Some(_), None) => return Some(Half::Serving),
+            (None, _) => return Some(Half::Calling),
+        };
+        let recipient = Recipient::of(message, &BOTH, |xid| calling.requester.has_call(xid));
+        let what = match recipient {
+            // Only a Reply has a handle of ours to invalidate (8797-4.1-b).
+            Recipient::Responder | Recipient::Exposed(_) | Recipient::Nobody(_) if invalidated.is_some() => {
+                calling.misused(invalidated, exposed)
+            }
+            // Its Receive is not counted any more: all of them are over soon.
+            Recipient::Responder if is_deaf => return None,
+            Recipient::Responder if serving.has_receive() => return Some(Half::Serving),
+            Recipient::Responder => "it sent more Calls than it had credits for",
+            _ if calling.receives_posted == 0 => "it sent more messages than there were Receives for",
+            Recipient::Requester => return Some(Half::Calling),
+            Recipient::Exposed(_) | Recipient::Nobody(_) => {
+                core.statistics.messages_discarded += 1;
+                calling.receives_posted -= 1;
+                calling.post_receives(core, self.id);
+                return None;
+            }
+        };
+        self.close(core, CloseReason::Violation(what));
+        None
+    }
+    /// Takes in what is for the client half of both.
+    #[inline(never)]
+    pub(crate) fn receive_reply<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        message: Buf,
+        invalidated: Option<Handle>,
+        exposed: &mut Option<Exposed>,
+    ) -> Result<(), CloseReason> {
+        let Some(calling) = &mut self.calling else {
+            return Err(fault("a Reply for a connection without a client's half"));
+        };
+        calling.receive(core, self.id, message, invalidated, exposed).map_err(CloseReason::Violation)
+    }
+}
