@@ -12,6 +12,7 @@
 //!   (`engine.listen("0.0.0.0:20049")`), [`fabric::sim`] for tests in virtual time. Write functions that are
 //!   generic over [`fabric::Provider`], and the choice is one `match` in `main`.
 //! - Work that takes long is done by another thread, which answers when it is done: `examples/later.rs`.
+//! - A server calls its clients back on their own connections: `examples/lease.rs` recalls leases so.
 //! - Several cores are one server: a [`runtime::ReactorGroup`] runs an engine on each, and a [`rpc::EngineGroup`] spreads the
 //!   connections. `examples/echo_server.rs` does so if it is told `--cores`.
 //! - Data that is large goes by chunk, without a copy: `examples/store.rs` is a server and a client.

@@ -1,8 +1,8 @@
 //! The examples run: a server and a client, as two processes.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// An example's program: Cargo puts it beside the folder of this test's. `cargo test` builds the examples,
 /// `cargo test --test examples` does not.
@@ -30,13 +30,22 @@ impl Drop for Running {
     }
 }
 
-/// Starts a server, and waits for its line `ready: WHERE`.
-fn start(name: &str, arguments: &[&str]) -> (Running, String) {
+/// What a program prints, line by line.
+type Output = Lines<BufReader<ChildStdout>>;
+
+/// Starts a program, and waits for its first line.
+fn run(name: &str, arguments: &[&str]) -> (Running, String, Output) {
     let mut command = Command::new(example(name));
     let child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("it runs");
-    let mut server = Running(child);
-    let mut lines = BufReader::new(server.0.stdout.take().expect("it is piped")).lines();
-    let ready = lines.next().expect("a line").expect("text");
+    let mut running = Running(child);
+    let mut lines = BufReader::new(running.0.stdout.take().expect("it is piped")).lines();
+    let first = lines.next().expect("a line").expect("text");
+    (running, first, lines)
+}
+
+/// Starts a server, and waits for its line `ready: WHERE`.
+fn start(name: &str, arguments: &[&str]) -> (Running, String) {
+    let (server, ready, _) = run(name, arguments);
     (server, ready.strip_prefix("ready: ").expect("it says where").to_owned())
 }
 
@@ -96,5 +105,24 @@ fn store_writes_into_its_clients_memory() {
             let said = ask("store", &["get", &url, len]);
             assert_eq!(said, format!("{len} octets by Write chunk, right: true"), "{url}");
         }
+    }
+}
+
+/// The server recalls a lease from the client that holds it, on that client's connection.
+#[test]
+fn leases_are_recalled_from_who_holds_them() {
+    let name = format!("lease-example-{}", std::process::id());
+    let (_server, place) = start("lease", &["serve", &name]);
+    assert_eq!(place, name);
+    for round in 0..3 {
+        let (mut holder, taken, mut lines) = run("lease", &["hold", &name, "door"]);
+        assert!(taken.starts_with("door: taken after "), "{taken}");
+        let said = ask("lease", &["take", &name, "window"]);
+        assert!(said.starts_with("window: taken after "), "{said}");
+        let said = ask("lease", &["take", &name, "door"]);
+        assert!(said.starts_with("door: taken after "), "{said}");
+        let recalled = lines.next().expect("a line").expect("text");
+        assert_eq!(recalled, "door: recalled", "round {round}");
+        assert!(holder.0.wait().expect("it ends").success());
     }
 }
