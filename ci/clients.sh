@@ -125,6 +125,30 @@ else
 fi
 check "stagd stops, and no buffer leaked" stagd_stop
 
+# One server on two cores. A connection that is held has the first core, so the clients are at the other one: Calls about /data
+# are carried, and a directory is served there.
+two=$(awk '/^Cpus_allowed_list/ {
+    n = split($2, parts, ",")
+    for (i = 1; i <= n; i++) {
+        m = split(parts[i], range, "-")
+        for (c = range[1]; c <= range[m] && k < 2; c++) printf "%s%s", k++ ? "," : "", c
+    }
+}' /proc/self/status)
+if [[ $two = *,* ]]; then
+    export STAG_RUNTIME_DIR="$work"
+    check "stagd starts on two cores" stagd_start --cores "$two"
+    files "two cores" /data 'nfsport=2049&mountport=2049&version=3'
+    exec 9<>/dev/tcp/127.0.0.1/2049
+    files "two cores, carried" /data 'nfsport=2049&mountport=2049&version=3'
+    files "two cores, a directory" /dir 'nfsport=20049&mountport=20049&version=3'
+    exec 9>&-
+    check "stagd stops on two cores, and no buffer leaked" stagd_stop
+    check "both cores had connections" shows '^core .* [1-9][0-9]* Calls .* [1-9][0-9]* executed for others' cat "$out/stagd.log"
+    unset STAG_RUNTIME_DIR
+else
+    skip "two cores: this process may use one"
+fi
+
 # A server that is not root: every client is its user, handles are found by walks.
 mkdir "$work/nobody" "$work/state" && chmod 711 "$work" && chown 65534:65534 "$work/nobody" "$work/state"
 as=(setpriv --reuid=65534 --regid=65534 --clear-groups)

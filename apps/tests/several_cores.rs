@@ -19,6 +19,7 @@ use stag::wire::nfs3::{
     RemoveArguments, RemoveReply, SetAttributes,
 };
 use stag::wire::nlm4::{self, Lock, LockArguments, Object, Results, UnlockArguments};
+use stag::wire::nsm;
 use stag::wire::rpc::{Accepted, CallHeader, OpaqueAuth, ReplyBody, ReplyHeader};
 use stag::wire::xdr::{Decode, Encode, Reader, Writer};
 
@@ -216,10 +217,14 @@ impl Connection {
 
     /// Takes a lock on octets 10 to 19 of a file, as process 7 of `host`.
     fn lock(&mut self, file: &[u8], host: &str) -> nlm4::Status {
+        self.lock_since(file, host, 1)
+    }
+
+    /// The same, with the NSM state of the host.
+    fn lock_since(&mut self, file: &[u8], host: &str, state: u32) -> nlm4::Status {
         let lock = lock(file, host);
         let cookie = Object(b"cookie");
-        let arguments =
-            LockArguments { cookie, block: false, exclusive: true, lock, reclaim: false, state: 1 };
+        let arguments = LockArguments { cookie, block: false, exclusive: true, lock, reclaim: false, state };
         self.call(nlm4::PROGRAM, 4, nlm4::Procedure::Lock as u32, &arguments, |results| {
             value::<Results<'_>>(results).status
         })
@@ -288,6 +293,55 @@ fn a_lock_at_one_core_is_in_the_way_at_the_other() {
     let stopped = served.stop();
     assert_eq!((&stopped["locks"]["held"], &stopped["locks"]["denied"]), (&0.into(), &6.into()), "{stopped}");
     assert!(shares(&stopped, "calls").iter().all(|calls| *calls > 10), "{stopped}");
+}
+
+/// A host restarts and says so by a LOCK of one core's file: what it had locked at another core is free as well. The same by
+/// SM_NOTIFY, which comes in at either.
+#[test]
+fn a_restarted_host_has_no_locks_at_any_core() {
+    let Some(cores) = two_cores() else { return };
+    let served = Served::new(&cores, "tcp://127.0.0.1:0", &[]);
+    let mut both = connect_to_both(&served.server.url);
+    let create = nfs3::Procedure::Create as u32;
+    let files = ["/a", "/b", "/c"].map(|export| {
+        let root = both[0].mount(export);
+        both[0].call(nfs3::PROGRAM, 3, create, &creation(&root, "locked"), |results| {
+            value::<CreateReply<'_>>(results).unwrap().object.unwrap().0.to_vec()
+        })
+    });
+    let mut state = 1;
+    for entry in [0, 1] {
+        for file in &files {
+            assert_eq!(both[entry].lock_since(file, "alice", state), nlm4::Status::Granted);
+            assert_eq!(both[entry].lock(file, "bob"), nlm4::Status::Denied);
+        }
+        for (heard, file) in files.iter().enumerate() {
+            state += 2;
+            assert_eq!(both[entry].lock_since(file, "alice", state), nlm4::Status::Granted);
+            for (at, other) in files.iter().enumerate().filter(|(at, _)| *at != heard) {
+                // The other core hears of it a moment later.
+                let mut tries = 0;
+                while both[1 - entry].lock(other, "bob") != nlm4::Status::Granted {
+                    tries += 1;
+                    assert!(tries < 10_000, "file {at} after a restart that file {heard} heard of");
+                    std::thread::yield_now();
+                }
+                assert_eq!(both[entry].unlock(other, "bob"), nlm4::Status::Granted);
+                assert_eq!(both[entry].lock_since(other, "alice", state), nlm4::Status::Granted);
+            }
+        }
+        // By SM_NOTIFY, all at once.
+        state += 2;
+        let arguments = nsm::NotifyArguments { name: nsm::Name(b"alice"), state };
+        both[entry].call(nsm::PROGRAM, 1, nsm::Procedure::Notify as u32, &arguments, |_| ());
+        for file in &files {
+            assert_eq!(both[1 - entry].lock(file, "bob"), nlm4::Status::Granted);
+            assert_eq!(both[entry].unlock(file, "bob"), nlm4::Status::Granted);
+        }
+    }
+    drop(both);
+    let stopped = served.stop();
+    assert_eq!(stopped["locks"]["held"], 0, "{stopped}");
 }
 
 /// A Call that is repeated over a new connection, at another core, is answered and not executed again.

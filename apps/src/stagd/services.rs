@@ -11,7 +11,7 @@ use stag::nfs::export::{Export, Medium};
 use stag::nfs::handle::HandleKey;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{
-    self, Elsewhere, Exports, Locking, LockingConfig, Registry, SharedLocking, TimeOfDay,
+    self, Elsewhere, Exports, Locking, LockingConfig, LockingLink, Registry, SharedLocking, TimeOfDay,
 };
 use stag::nfs::state::Recovered;
 use stag::nfs::stores::AnyStore;
@@ -32,7 +32,7 @@ pub(super) struct Common {
     /// Of each export that is a directory.
     verifiers: Vec<WriteVerifier>,
     /// Of each reactor, until it is made.
-    recovered: Mutex<Vec<Option<Recovered>>>,
+    locks: Mutex<Vec<Option<(Recovered, LockingLink)>>>,
 }
 
 impl Common {
@@ -49,17 +49,21 @@ impl Common {
             true => state::handle_key(settings.state_dir.as_deref())?,
             false => HandleKey::new(),
         };
-        let recovered = recovered.split(settings.core_count()).into_iter().map(Some).collect();
+        let links = LockingLink::all(settings.core_count())
+            .map_err(|error| Failure::run(format_args!("locks of several cores: {error}")))?;
+        let locks = recovered.split(links.len()).into_iter().zip(links).map(Some).collect();
         // One for each export: a loss in one directory is none in another.
         let verifiers = settings.exports.iter().map(|_| WriteVerifier::default()).collect();
-        Ok(Common { key, verifiers, recovered: Mutex::new(recovered) })
+        Ok(Common { key, verifiers, locks: Mutex::new(locks) })
     }
 
     /// What the NLM and NSM of a reactor begin with: nothing, or what is known from before a restart.
     pub(super) fn locking(&self, reactor: ReactorId, settings: &Settings, plan: &Plan) -> SharedLocking {
         // A panic elsewhere cannot leave the list half changed.
-        let mut recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
-        let recovered = recovered.get_mut(reactor.index()).and_then(Option::take);
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((recovered, link)) = locks.get_mut(reactor.index()).and_then(Option::take) else {
+            unreachable!("a reactor is made once")
+        };
         // Other hosts know this one by its name, if it has any.
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let config = LockingConfig {
@@ -69,8 +73,10 @@ impl Common {
             ..LockingConfig::default()
         };
         let out = TcpCallOut::new(CallOutConfig::default());
-        let recovered = recovered.unwrap_or_else(Recovered::nothing);
-        Rc::new(RefCell::new(Locking::new(config, recovered, Box::new(out))))
+        let locking = Locking::new(config, recovered, Box::new(out));
+        // One that is alone has nobody to tell.
+        let locking = if plan.reactors.len() > 1 { locking.linked(link) } else { locking };
+        Rc::new(RefCell::new(locking))
     }
 }
 

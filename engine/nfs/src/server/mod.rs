@@ -39,7 +39,7 @@ use crate::handle::{HANDLE_LEN, HandleKey, VerifiedHandles};
 use crate::store::{ObjectId, Progress, Store, Ticket};
 use waiting::Waiting;
 
-pub use locking::{Locking, LockingConfig, LockingStatistics, SharedLocking};
+pub use locking::{Locking, LockingConfig, LockingLink, LockingStatistics, SharedLocking};
 pub use mount::Mount;
 pub use nfs::{Nfs, TRANSFER_LEN_MAX};
 pub use nfsacl::Nfsacl;

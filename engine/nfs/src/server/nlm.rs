@@ -120,6 +120,14 @@ impl<S: Store> Service for Nlm<S> {
         self.locking.borrow().next_timeout()
     }
 
+    fn arm(&mut self) -> bool {
+        self.locking.borrow_mut().arm()
+    }
+
+    fn disarm(&mut self) {
+        self.locking.borrow_mut().disarm();
+    }
+
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         self.locking.borrow().descriptors(out);
     }

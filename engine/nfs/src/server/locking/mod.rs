@@ -8,6 +8,7 @@
 //! ```
 
 mod hosts;
+mod link;
 mod outbox;
 
 use std::cell::RefCell;
@@ -23,6 +24,8 @@ use crate::callout::{CallOut, arguments};
 use crate::lock::{Counts, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
 use crate::state::{Journal, KnownHost, Recovered};
 use hosts::{Host, Hosts, Place, StateNews};
+use link::HostState;
+pub use link::LockingLink;
 use outbox::{End, Grant, Outbox, Way, What};
 
 /// How long a lock is kept for a host that waited for it and does not say that it knows. Linux's client asks again
@@ -127,6 +130,8 @@ pub struct Locking {
     /// Hosts that had locks before a restart, and have not been told of it.
     untold: Vec<KnownHost>,
     journal: Option<Journal>,
+    /// To the lockings of other reactors, if there are any.
+    link: Option<LockingLink>,
     /// Our own NSM state: odd.
     state: u32,
     /// Whether there were any.
@@ -159,10 +164,17 @@ impl Locking {
             had_hosts,
             untold,
             journal,
+            link: None,
             state,
             grace_end: None,
             statistics: LockingStatistics::default(),
         }
+    }
+
+    /// The same, as one of a group of reactors, each of which keeps the locks of its files.
+    #[must_use]
+    pub fn linked(self, link: LockingLink) -> Locking {
+        Locking { link: Some(link), ..self }
     }
 
     /// What has been done, and what there is.
@@ -209,12 +221,45 @@ impl Locking {
             host.local = client.local;
         }
         // It may have restarted, and not have got through with the news.
-        if let Some(state) = state.filter(|state| *state != NO_STATE)
-            && self.hosts.get_mut(id)?.hear(state) == StateNews::Restarted
-        {
-            self.free(id);
+        if let Some(state) = state.filter(|state| *state != NO_STATE) {
+            let news = self.hosts.get_mut(id)?.hear(state);
+            if news == StateNews::Restarted {
+                self.free(id);
+            }
+            if news != StateNews::Known
+                && let Some(link) = &self.link
+            {
+                link.tell(&HostState { name: client.name.into(), place: client.place, state });
+            }
         }
         Some(id)
+    }
+
+    /// Takes in what other reactors heard of hosts.
+    fn hear_others(&mut self) {
+        while let Some(HostState { name, place, state }) =
+            self.link.as_mut().and_then(|link| link.news.receive())
+        {
+            let id = self.hosts.find(&name, place);
+            // One that never said a state here may have locked what it has here since it restarted.
+            if let Some((id, host)) = id.and_then(|id| Some((id, self.hosts.get_mut(id)?)))
+                && host.hear(state) == StateNews::Restarted
+            {
+                self.free(id);
+            }
+        }
+    }
+
+    /// Prepares for sleep. `false`: there is news.
+    pub(super) fn arm(&mut self) -> bool {
+        self.link.as_mut().is_none_or(|link| link.news.arm())
+    }
+
+    /// Ends what [`Locking::arm`] began.
+    pub(super) fn disarm(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.news.disarm();
+        }
     }
 
     /// Notes that a host has locks, so that it is told when we restart.
@@ -293,6 +338,9 @@ impl Locking {
     pub(super) fn poll(&mut self, now: Duration) {
         // The grace period begins with the first pass.
         self.is_grace(now);
+        if self.link.is_some() {
+            self.hear_others();
+        }
         while let Some(granted) = self.table.poll_granted() {
             self.statistics.granted += 1;
             let (file, waiting) = (granted.file, granted.request);
@@ -357,14 +405,48 @@ mod tests {
 
     /// A LOCK of its own, of somebody who calls itself so at this address.
     fn lock(locking: &mut Locking, last: u8, name: &str) -> bool {
+        lock_since(locking, last, name, Some(1))
+    }
+
+    /// The same, of a host in this NSM state.
+    fn lock_since(locking: &mut Locking, last: u8, name: &str, state: Option<u32>) -> bool {
         let peer = Peer::Address(([192, 0, 2, last], 700).into());
         let client = Client::new(name.as_bytes(), (Some(&peer), None));
-        let Some(host) = locking.host(&client, Some(1)) else { return false };
+        let Some(host) = locking.host(&client, state) else { return false };
         let offset = u64::from(locking.statistics().counts.locks) * 2;
         let range = Range::new(offset, 1).expect("a range");
         let file = FileKey { fsid: 1, object: ObjectId { fileid: 1, generation: 1 } };
         let request = LockRequest { file, host, svid: 1, handle: b"owner", range, exclusive: true };
         locking.table.lock(&request).is_ok()
+    }
+
+    #[test]
+    fn reactors_tell_each_other_of_restarts() {
+        let link = LockingLink::all(3).expect("some descriptors");
+        let linked = |link| {
+            let out = Box::new(NoCallOut::default());
+            Locking::new(LockingConfig::default(), Recovered::nothing(), out).linked(link)
+        };
+        let mut lockings: Vec<Locking> = link.into_iter().map(linked).collect();
+        let counts = |lockings: &mut Vec<Locking>| {
+            lockings.iter_mut().for_each(|locking| locking.poll(Duration::ZERO));
+            [0, 1, 2].map(|index: usize| lockings[index].statistics().counts.locks)
+        };
+        for locking in &mut lockings {
+            assert!(lock(locking, 1, "alice") && lock(locking, 2, "alice") && lock(locking, 1, "bob"));
+        }
+        assert_eq!(counts(&mut lockings), [3, 3, 3], "the same state is no news");
+        // Where a host says no state, it may have locked since.
+        assert!(lock_since(&mut lockings[2], 3, "carol", None));
+        assert!(lock_since(&mut lockings[0], 3, "carol", Some(9)));
+        assert_eq!(counts(&mut lockings), [4, 3, 4]);
+        assert!(lock_since(&mut lockings[1], 1, "alice", Some(3)));
+        assert_eq!(counts(&mut lockings), [3, 3, 3], "one host at one address");
+        assert!(lock_since(&mut lockings[0], 1, "alice", Some(3)));
+        assert_eq!(counts(&mut lockings), [4, 3, 3], "it knows already");
+        // Also where it was not known before.
+        assert!(lock_since(&mut lockings[2], 3, "carol", Some(11)));
+        assert_eq!(counts(&mut lockings), [3, 3, 4]);
     }
 
     #[test]
