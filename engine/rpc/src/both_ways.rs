@@ -50,6 +50,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// if there were any, [`ConnectionEvent::Closed`](crate::ConnectionEvent::Closed) follows. A stopping engine makes reverse
     /// Calls as long as Calls of that client are in process, and does not wait for their Replies.
     ///
+    /// In a group of reactors a connection's reverse Calls are made at the reactor that has it. A Call that is executed at another
+    /// one has another name for the connection there; a program that calls back answers the Calls by which it learns of clients
+    /// where they come in ([`Home::Here`](crate::Home::Here)).
+    ///
     /// # Errors
     ///
     /// Nothing is sent then. [`CallRefused::OneWay`] where there are no reverse Calls, [`CallRefused::OtherReactor`] for a

@@ -372,7 +372,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.core.completed.pop_front()
     }
 
-    /// The next change of a client's connection.
+    /// The next change of a connection that this engine opened, and the end of one that it called back.
     pub fn connection_event(&mut self) -> Option<ConnectionEvent> {
         self.core.events.pop_front()
     }

@@ -13,7 +13,7 @@ mod spread;
 mod storm;
 mod stream;
 
-use stag_rpc::{Call, Chunks, Home};
+use stag_rpc::{Call, CallRefused, Chunks, Home};
 use stag_runtime::ReactorId;
 
 use group::Group;
@@ -200,5 +200,18 @@ fn a_connection_that_is_gone() {
     group.disconnect(client);
     group.run(|group| group.reactors[0].engine.connection_count() == 0);
     group.program(1).release();
+    group.close();
+}
+
+/// A connection's reverse Calls live on its reactor: the home of a Call has another name for it.
+#[test]
+fn a_reactor_calls_back_on_its_own_connections() {
+    let mut group = Group::new(2, at_one);
+    let client = group.connect(0);
+    let call = group.begin(client, request(ECHO), Chunks::default(), |writer| writer.opaque(b"text"));
+    assert_eq!(bytes(&group.finish(client, call)), opaque(b"text"));
+    let named = group.program(1).called_on.expect("it was executed there");
+    let refused = group.reactors[1].engine.call_back(named, &request(ECHO), |_| Ok(()));
+    assert_eq!(refused, Err(CallRefused::OtherReactor));
     group.close();
 }
