@@ -2,11 +2,12 @@
 # Stag against the Linux kernel's NFS/RDMA, in a guest with siw and rxe: the kernel's client mounts our stagd, and our
 # client talks to the kernel's server. Ours runs on this machine over iWARP in userspace, or in the guest over verbs.
 #
-#   ci/interop.sh [--long] [--stand-in] [-k 6.1|6.12]... [GROUP...]
+#   ci/interop.sh [--long] [--stand-in] [--cores LIST] [-k 6.1|6.12]... [GROUP...]
 #
 # A line for each row, `ok`, `FAILED` or `SKIPPED` with its name and seconds, and `N passed, N failed, N skipped` at the end.
 # --long      every group, on both kernels (two to three hours on two cores); else the ones that fit in some minutes, on 6.1
 # --stand-in  the guest's own kernel server in place of stagd: what fails so is a fault of the test or of the kernel
+# --cores     our stagd on this machine is one server on these cores, as its option
 # GROUP       instead of all: as guest/rows.sh takes them (ci/lab), say client:off:/mem:all
 #
 # It needs root (for the guest's root image, a tap device and a network namespace of its own, in which all of it
@@ -24,13 +25,14 @@ set -uo pipefail
 . "$(dirname "$0")/slowness.sh"
 cd "$(dirname "$0")/.." || exit 1
 
-long='' stand_in='' inside='' kernels=() groups=()
+long='' stand_in='' inside='' kernels=() groups=() cores=()
 arguments=("$@")
 while [ $# -gt 0 ]; do
     case $1 in
         --long) long=yes ;;
         --stand-in) stand_in=yes ;;
         --inside) inside=yes ;;
+        --cores) cores=(--cores "$2"); shift ;;
         -k) kernels+=("$2"); shift ;;
         -*) usage ;;
         *) groups+=("$1") ;;
@@ -140,7 +142,7 @@ stagd_start() {
     # Not the last one's "ready".
     : >"$work/stagd.log"
     # Also at rpcbind's port: a mount with locks asks there for the lock manager.
-    "$programs/stagd" "${exports[@]}" --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc "$stagd_crc" \
+    "$programs/stagd" "${exports[@]}" "${cores[@]}" --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc "$stagd_crc" \
         --state-dir "$work/state" --grace 5 >"$work/stagd.log" 2>&1 &
     stagd=$!
     until grep -q '^ready' "$work/stagd.log"; do

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::repair;
+use crate::stagd::CoreList;
 use crate::url::Fabric;
 
 mod cores;
@@ -33,11 +34,15 @@ or not under load; 3, errors: it does not work; 2, a wrong command line. That
 there is no RDMA hardware is a note, and with --for verbs an error.
 
 Examples: stag doctor
-          stag doctor --for verbs --json")]
+          stag doctor --for verbs --json
+          stag doctor --cores 2-9")]
 pub struct Doctor {
     /// Check what this fabric needs: shm, iwarp or verbs [default: all]
     #[arg(long = "for", value_name = "FABRIC", value_enum, hide_possible_values = true)]
     fabric: Option<Fabric>,
+    /// And whether one server suits these cores, as stagd --cores
+    #[arg(long, value_name = "LIST")]
+    cores: Option<CoreList>,
 }
 
 use Fabric::{Iwarp, Shm, Verbs};
@@ -86,6 +91,16 @@ pub fn inspect(root: &Path, fabric: Option<Fabric>) -> Vec<(&'static str, Findin
         .collect()
 }
 
+/// Checks whether one server can run on these cores of the machine below `root`, and what that would cost: whether they are there, may be
+/// used, and are near to each other and to the RDMA devices.
+#[must_use]
+pub fn inspect_cores(root: &Path, fabric: Option<Fabric>, cores: &CoreList) -> Vec<(&'static str, Finding)> {
+    let machine = Machine::new(root, fabric == Some(Verbs));
+    let has_device = fabric.is_none_or(|fabric| fabric == Verbs);
+    let findings = cores::together(&machine, cores, has_device);
+    findings.into_iter().map(|finding| ("stagd --cores", finding)).collect()
+}
+
 /// A finding, as a line of `--json`.
 #[derive(Serialize)]
 struct Told<'a> {
@@ -98,7 +113,11 @@ struct Told<'a> {
 impl Doctor {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
-        let findings = inspect(Path::new("/"), self.fabric);
+        let root = Path::new("/");
+        let mut findings = inspect(root, self.fabric);
+        if let Some(cores) = &self.cores {
+            findings.extend(inspect_cores(root, self.fabric, cores));
+        }
         for (check, Finding { state, found, repair }) in &findings {
             let repair = repair.as_deref().map(repair::typed);
             out.object(&Told { check, state: *state, found, repair: repair.as_deref() })?;

@@ -35,6 +35,11 @@ impl CoreList {
         self.0.is_empty()
     }
 
+    /// The cores, in this order.
+    pub fn iter(&self) -> impl Iterator<Item = CoreId> + '_ {
+        self.0.iter().copied()
+    }
+
     /// The first `count` of them, and at least one.
     #[must_use]
     pub fn first(&self, count: usize) -> CoreList {

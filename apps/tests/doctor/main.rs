@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use stag_apps::commands::doctor::{Finding, State, checks, inspect};
+use stag_apps::commands::doctor::{Finding, State, checks, inspect, inspect_cores};
 use stag_apps::url::Fabric;
 
 mod cases;
@@ -118,6 +118,42 @@ fn a_device_of_iwarp_needs_neither_gid_nor_large_mtu() {
     tree.change("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types", None);
     let worst = inspect(&tree.0, Some(Fabric::Verbs)).into_iter().map(|(_, finding)| finding.state).max();
     assert_eq!(worst, Some(State::Ok));
+}
+
+/// Cores for one server, of a machine with cores 2 and 3 allowed, which are on the device's node.
+#[test]
+fn cores_for_one_server_are_checked_against_cpuset_nodes_and_device() {
+    let tree = Tree::well("together");
+    let told = |list: &str, fabric| -> Vec<(State, String, Option<String>)> {
+        let findings = inspect_cores(&tree.0, fabric, &list.parse().unwrap());
+        findings.into_iter().map(|(_, finding)| (finding.state, finding.found, finding.repair)).collect()
+    };
+    assert_eq!(
+        told("2-3", None),
+        [(State::Ok, "2-3 may be used, and are near to each other".to_owned(), None)]
+    );
+    let absent = told("2,9", None);
+    assert_eq!(absent[0].0, State::Error);
+    assert!(absent[0].1.contains("cores 9 of 2,9 are not online; there are 0-3"), "{absent:?}");
+    let spread = told("1-2", Some(Fabric::Verbs));
+    let states: Vec<State> = spread.iter().map(|(state, ..)| *state).collect();
+    assert_eq!(states, [State::Error, State::Warning, State::Warning], "{spread:?}");
+    for (told, (found, repair)) in spread.iter().zip([
+        ("cores 1 of 1-2 may not be used; the cpuset and the affinity allow 2-3", "taskset -pc 0-3"),
+        ("on NUMA nodes 0 to 1", "stagd --cores 2-3"),
+        ("cores 1 of 1-2 are far from mlx5_0; near to it are 2-3", "stagd --cores 2-3"),
+    ]) {
+        assert!(told.1.contains(found) && told.2.as_ref().unwrap().contains(repair), "{told:?}");
+    }
+    assert_eq!(told("1-2", Some(Fabric::Shm)).len(), 2, "no device is of concern");
+    for core in [2, 3] {
+        tree.write(&format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"), "2-3\n");
+    }
+    let siblings = told("2-3", None);
+    assert_eq!(
+        (siblings.len(), siblings[0].0, siblings[0].2.as_deref()),
+        (1, State::Note, Some("stagd --cores 2"))
+    );
 }
 
 /// Modules may be built into the kernel: then only what they make shows that they are there.
