@@ -13,6 +13,7 @@ mod iwarp;
 mod nfs;
 mod programs;
 mod proto;
+mod second;
 mod stream;
 mod version2;
 mod wire;
@@ -22,6 +23,7 @@ pub use iwarp::iwarp_receive;
 pub use nfs::{mount3, nfs3_call, nfs3_reply};
 pub use programs::{nfsacl, nlm4, nsm, rpcbind};
 pub use proto::{requester, responder};
+pub use second::{requester2, responder2};
 pub use stream::record_marking;
 pub use version2::{reliable_reply, rpcrdma2_message};
 pub use wire::{cm_private_data, rpc_header, rpcrdma_header, xdr_reader};
@@ -46,6 +48,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("nsm", nsm),
     ("requester", requester),
     ("responder", responder),
+    ("requester2", requester2),
+    ("responder2", responder2),
     ("record_marking", record_marking),
     ("dump", dump),
     ("iwarp_receive", iwarp_receive),

@@ -108,14 +108,15 @@ impl PeerCharacteristics {
         self.supports(transmission_support::RESPONSE)
     }
 
-    /// Returns how the peer divides its Receives. Without targets, items go by explicit RDMA (RTR-5.3-a); so does a peer count
-    /// whose Receives are shorter than the structure that it told.
+    /// Returns how the peer divides its Receives, for an end whose Sends have `send_len_max` octets at most. Without targets, items
+    /// go by explicit RDMA (RTR-5.3-a). A peer whose Receives are shorter than the structure that it told, or longer than
+    /// those Sends, counts as one without.
     #[must_use]
-    pub fn layout(&self) -> ReceiveLayout {
+    pub fn layout(&self, send_len_max: u32) -> ReceiveLayout {
         let len = self.receive_size();
         match self.structure {
-            Some(structure) if structure.len() == len => structure,
-            _ => ReceiveLayout::plain(len),
+            Some(structure) if structure.len() == len && len <= send_len_max => structure,
+            _ => ReceiveLayout::plain(len.min(send_len_max)),
         }
     }
 

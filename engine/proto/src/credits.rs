@@ -78,6 +78,14 @@ impl Window {
         self.in_flight -= 1;
     }
 
+    /// Takes `count` credits more for a Call of several transmissions (RTR-4.3-a). `false`: they are not there, and none is
+    /// taken.
+    pub fn take_more(&mut self, count: u32) -> bool {
+        let is_there = self.available() >= count;
+        self.in_flight += if is_there { count } else { 0 };
+        is_there
+    }
+
     /// Takes in the grant of a valid Reply. 0 counts as 1 (8166-X-7).
     #[inline]
     pub fn handle_grant(&mut self, granted: u32) {

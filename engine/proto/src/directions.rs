@@ -12,6 +12,7 @@
 
 use stag_wire::rpcrdma::Segment;
 use stag_wire::rpcrdma2::{DirectedPlace, DirectionSet, Elements, ItemPlace, PlacedItem, ResultDirection};
+use stag_wire::xdr::padded;
 
 use crate::layout::{ReceiveLayout, target_numbers};
 use crate::offer::Violation;
@@ -157,6 +158,17 @@ impl PlacedResults {
         let in_targets = self.iter().filter(|entry| entry.place == ResultPlace::Targets);
         let found = in_targets.filter_map(|entry| results.get(entry.result?));
         lens.iter_mut().zip(found).map(|(place, item)| *place = item.len).count()
+    }
+
+    /// Returns the octets of the Payload stream: those of the virtual stream, `stream_len`, without the items that are placed.
+    #[must_use]
+    pub fn payload_len(&self, results: &[ResultItem], stream_len: u32) -> u32 {
+        let is_placed =
+            |entry: &&PlacedResult| matches!(entry.place, ResultPlace::Targets | ResultPlace::Explicit);
+        let placed = self.iter().filter(is_placed).filter_map(|entry| results.get(entry.result?));
+        let len: u64 = placed.map(|item| padded(item.len)).sum();
+        // They are in the stream.
+        u64::from(stream_len).saturating_sub(len) as u32
     }
 
     /// Makes the items of the XMTRESP: one for each direction, in `out`. Returns how many. `segments` holds the segments

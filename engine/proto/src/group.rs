@@ -176,6 +176,12 @@ impl GroupReceiver {
         (self.open, self.refused) = (None, None);
     }
 
+    /// Says what is wrong with the first transmission of a group that is whole.
+    #[must_use]
+    pub fn fault_of_lead(&self, xid: u32, fault: GroupFault) -> TransmissionError {
+        self.error(xid, 0, None, fault)
+    }
+
     /// The operation that starts a group of this direction.
     fn lead_option(&self) -> u32 {
         match self.direction {

@@ -1,4 +1,4 @@
-//! RPC-over-RDMA version 1 (RFC 8166) as sans-IO state machines.
+//! RPC-over-RDMA as sans-IO state machines: version 1 (RFC 8166), and version 2 as of June 2016.
 //!
 //! Nothing here does I/O, reads a clock, or allocates after `new`. A driver (the `rpc` crate) owns the
 //! queue pair, the buffers and the time-outs; it feeds received messages as byte slices, and acts on the
@@ -18,6 +18,8 @@
 //!   go both ways (RFC 8167).
 //! - [`exposed`]: Replies of any size, which their Requester pulls (reliable reply).
 //! - [`version`]: which version a connection speaks. [`characteristics`]: what the peer says of itself in version 2.
+//!   [`version2`]: what this end says. The same two machines serve both versions; what version 2 adds is beside them
+//!   ([`requester::Requester2`], [`responder::Responder2`]).
 //! - [`group`], [`sender`]: messages of several transmissions, as they are received and sent (rtrext). [`cut`]: what goes into
 //!   each of them. [`layout`]: how Receives are divided. [`placement`]: where the items of a received message lie.
 //!   [`directions`]: where a Requester wants results, and where the Responder puts them.
@@ -50,3 +52,4 @@ pub mod responder;
 pub mod sender;
 pub mod span;
 pub mod version;
+pub mod version2;

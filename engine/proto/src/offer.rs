@@ -4,7 +4,8 @@
 //! and the Reply chunk, and is believed only as far as it matches (8166-X-11). And each handle must be
 //! fenced before its memory may be touched again (8166-4.4.1-a).
 
-use stag_wire::rpcrdma::{Header, Segment, SingleChunk};
+use stag_wire::rpcrdma::{Segment, SingleChunk, WriteChunk, WriteList};
+use stag_wire::rpcrdma2::Elements;
 
 use crate::requester::ChunkLists;
 
@@ -168,7 +169,13 @@ impl Offers {
     ///
     /// A chunk may come back *unused* or *empty*: both mean that nothing is in it (8267-X-2). A Reply chunk
     /// that is missing altogether means the same; nothing in it is looked at then.
-    pub(crate) fn verify(&self, index: usize, offer: &Offer, header: &Header<'_>) -> Result<u32, Violation> {
+    pub(crate) fn verify(
+        &self,
+        index: usize,
+        offer: &Offer,
+        mut chunks: WriteList<'_>,
+        reply_chunk: Option<WriteChunk<'_>>,
+    ) -> Result<u32, Violation> {
         let start = index * self.per_slot;
         let (mut offered, counts) = match offer.place {
             Place::Lists => {
@@ -177,7 +184,6 @@ impl Offers {
             Place::SingleRead => (&[][..], &[][..]),
             Place::SingleWrite => (core::slice::from_ref(&offer.single), &[1][..]),
         };
-        let mut chunks = header.write_list();
         for &count in counts {
             let chunk = chunks.next().ok_or(Violation::WriteListCount)?;
             let (expected, rest) = offered.split_at(usize::from(count));
@@ -187,13 +193,32 @@ impl Offers {
         if chunks.next().is_some() {
             return Err(Violation::WriteListCount);
         }
-        match (offer.reply_chunk, header.reply_chunk()) {
+        match (offer.reply_chunk, reply_chunk) {
             (_, None) => Ok(0),
             (false, Some(_)) => Err(Violation::UnofferedReplyChunk),
             (true, Some(chunk)) => {
                 verify_chunk(&offered[..usize::from(offer.reply_segments)], chunk.segments())
             }
         }
+    }
+}
+
+impl Offers {
+    /// Compares segments that were written to with those of the Write chunk number `chunk`, as [`Offers::verify`] does, and
+    /// returns the octets in them. The offer was made by [`Offers::record`].
+    pub(crate) fn verify_item(
+        &self,
+        index: usize,
+        offer: &Offer,
+        chunk: usize,
+        written: &Elements<'_, Segment>,
+    ) -> Result<u32, Violation> {
+        let start = index * self.per_slot;
+        let counts = &self.counts[start..start + usize::from(offer.write_chunks)];
+        let count = counts.get(chunk).ok_or(Violation::WriteListCount)?;
+        let before: usize = counts[..chunk].iter().map(|count| usize::from(*count)).sum();
+        let offered = &self.segments[start + before..][..usize::from(*count)];
+        verify_chunk(offered, written.iter())
     }
 }
 

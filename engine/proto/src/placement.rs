@@ -84,6 +84,12 @@ impl PlacementMap {
         &self.layout
     }
 
+    /// Returns the transmissions that a message may have.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.arrived.len() as u32
+    }
+
     /// A message begins: what came of the one before is forgotten.
     pub fn begin(&mut self) {
         (self.count, self.payload_len) = (0, 0);

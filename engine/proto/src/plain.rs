@@ -1,9 +1,9 @@
 //! The short way for the most frequent message: an RDMA_MSG without chunks.
 //!
-//! It decides what the checks of [`Header`] would, for messages that need none of their care; all others
+//! It decides what the checks of [`Header`](stag_wire::rpcrdma::Header) would, for messages that need none of their care; all others
 //! take the long way.
 
-use stag_wire::rpcrdma::{HEADER_LEN_MIN, Header, VERSION, procedure};
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, VERSION, procedure};
 
 /// msg_type of a Call.
 pub(crate) const CALL: u32 = 0;
@@ -42,15 +42,4 @@ pub(crate) fn parse(message: &[u8], msg_type: u32) -> Option<Plain<'_>> {
         | word(28) ^ xid
         | word(32) ^ msg_type;
     (differs == 0).then(|| Plain { xid, credits: word(8), stream: &message[HEADER_LEN_MIN..] })
-}
-
-/// A header without chunks, for accessors that need one.
-#[cold]
-pub(crate) fn header() -> Header<'static> {
-    static PLAIN: [u8; HEADER_LEN_MIN] = {
-        let mut octets = [0; HEADER_LEN_MIN];
-        octets[7] = VERSION as u8;
-        octets
-    };
-    Header::parse(&PLAIN).expect("a header without chunks").0
 }

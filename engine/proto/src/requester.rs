@@ -33,24 +33,29 @@
 //! every message, dropped ones too, the Receive it took is posted again.
 
 use stag_wire::rpcrdma::{
-    Direction, Emitter, Error, ErrorBody, Header, MessageKind, Procedure, ReadSegment, Segment, VERSION,
-    WriteList, emit_plain, header_len,
+    Direction, Emitter, Error, ErrorBody, Header, HeaderLists, MessageKind, Procedure, ReadSegment, Segment,
+    VERSION, WriteList, emit_plain, header_len,
 };
+use stag_wire::rpcrdma2::{Error2, GroupFault};
 use stag_wire::xdr::Overflow;
 
 mod interruption;
 mod pulling;
+mod second;
 mod short;
 #[cfg(test)]
 mod tests;
 
 use crate::credits::Window;
+use crate::directions::ResultFault;
 pub use crate::offer::Violation;
 use crate::offer::{HANDLES_MAX, Offer, Offers, TooMany};
 use crate::parameters::Parameters;
+use crate::placement::PlacementError;
 use crate::plain;
 pub use crate::plan::{Form, PlanError, Shape};
 pub use pulling::{ExposedReply, Pulled};
+pub use second::{GroupCall, Requester2, RequesterEvent2};
 pub use short::ShortReply;
 
 /// How a [`Requester`] is made.
@@ -235,6 +240,8 @@ pub enum Dropped {
     NotAReply,
     /// No Call in flight has this xid: it was answered already, or never sent (8166-X-10).
     UnknownXid(u32),
+    /// A message of version 2 that is in error.
+    Second(Error2),
 }
 
 /// Why a Call failed.
@@ -261,6 +268,15 @@ pub enum Failure {
     },
     /// The peer exposed a Reply by other lists than a Read chunk at Position 0 (RR-X-3).
     Lists,
+    /// INVAL_OPTION: the Responder does not support the operation of version 2 that the Call came by. The Call was not
+    /// executed, and may be sent by base means under another xid (RTR-5.4-c).
+    Option,
+    /// The Responder refused the Call's transmissions. It was not executed, as with [`Failure::Option`].
+    Transmission(GroupFault),
+    /// The results are not where the Call directed them, or not where the Reply says (rtrext).
+    Results(ResultFault),
+    /// The Reply says that an item lies where none can.
+    Placement(PlacementError),
 }
 
 /// A Send with Invalidate that was not agreed on (8797-X-2): the connection ends.
@@ -481,8 +497,25 @@ impl Requester {
         credits: u32,
         out: &mut [u8],
     ) -> Result<usize, EmitError> {
+        let kind = if form.long { MessageKind::Nomsg } else { MessageKind::Msg };
+        let offer = self.record_offer(call, form, lists, 0)?;
+        let len = write_lists(Emitter::new(out, kind, call.xid, credits)?, lists)?;
+        self.slots[call.index()].offer = offer;
+        Ok(len)
+    }
+
+    /// Compares the lists with the form, and remembers what they offer. `more_len`: octets of the header that version 1 does
+    /// not have.
+    #[inline]
+    fn record_offer(
+        &mut self,
+        call: CallId,
+        form: &Form,
+        lists: &ChunkLists<'_>,
+        more_len: usize,
+    ) -> Result<Offer, EmitError> {
         let counts = lists.writes.iter().map(|chunk| chunk.len());
-        let len = header_len(lists.reads.len(), counts, lists.reply.map(<[Segment]>::len));
+        let len = header_len(lists.reads.len(), counts, lists.reply.map(<[Segment]>::len)) + more_len;
         let long = lists.reads.iter().any(|read| read.position == 0);
         let aligned = lists.reads.iter().all(|read| read.position.is_multiple_of(4));
         let as_planned =
@@ -490,27 +523,7 @@ impl Requester {
         if !as_planned || !aligned {
             return Err(EmitError::NotAsPlanned);
         }
-        let offer = self.offers.record(call.index(), lists).map_err(|TooMany| EmitError::NotAsPlanned)?;
-
-        let kind = if form.long { MessageKind::Nomsg } else { MessageKind::Msg };
-        let mut emitter = Emitter::new(out, kind, call.xid, credits)?;
-        // Ascending by Position (8166-X-9), one pass for each chunk: there are few, and nothing to allocate.
-        let mut next = lists.reads.iter().map(|read| read.position).min();
-        while let Some(position) = next {
-            for read in lists.reads.iter().filter(|read| read.position == position) {
-                emitter.read_segment(*read)?;
-            }
-            next = lists.reads.iter().map(|read| read.position).filter(|&other| other > position).min();
-        }
-        for chunk in lists.writes {
-            emitter.write_chunk(chunk)?;
-        }
-        if let Some(chunk) = lists.reply {
-            emitter.reply_chunk(chunk)?;
-        }
-        let (len, _) = emitter.finish()?;
-        self.slots[call.index()].offer = offer;
-        Ok(len)
+        self.offers.record(call.index(), lists).map_err(|TooMany| EmitError::NotAsPlanned)
     }
 
     /// Takes in a message for this Requester. `invalidated`: the handle that came dead with it, if it was
@@ -551,10 +564,27 @@ impl Requester {
         if header.direction(payload) != Some(Direction::Reply) {
             return Err(Dropped::NotAReply);
         }
-        let Some(call) = self.find(header.xid()) else {
+        let payload = match header.procedure() {
+            Procedure::Msg => Some(payload),
+            Procedure::Nomsg | Procedure::Error(_) => None,
+        };
+        self.receive_reply(header.xid(), header.credits(), &header.lists(), payload, invalidated)
+    }
+
+    /// Takes in a Reply of either version whose header is right. `payload`: its Payload stream; `None`: it is in the Reply chunk.
+    #[inline]
+    fn receive_reply<'m>(
+        &mut self,
+        xid: u32,
+        credits: u32,
+        lists: &HeaderLists<'m>,
+        payload: Option<&'m [u8]>,
+        invalidated: Option<u32>,
+    ) -> Result<Received<'m>, Dropped> {
+        let Some(call) = self.find(xid) else {
             // Late or not, the grant is the Responder's latest word (8166-X-10).
-            self.window.handle_grant(header.credits());
-            return Err(Dropped::UnknownXid(header.xid()));
+            self.window.handle_grant(credits);
+            return Err(Dropped::UnknownXid(xid));
         };
         if let Some(handle) = invalidated
             && !self.invalidate(call, handle)
@@ -563,18 +593,15 @@ impl Requester {
         }
         let slot = &self.slots[call.index()];
         if slot.state == State::Cancelled {
-            self.window.handle_grant(header.credits());
+            self.window.handle_grant(credits);
             return Ok(Received::Late { call, memory: self.answered(call.index, Outcome::Cancelled) });
         }
-        match self.offers.verify(call.index(), &slot.offer, &header) {
+        match self.offers.verify(call.index(), &slot.offer, lists.write_list(), lists.reply_chunk()) {
             Ok(reply_chunk_len) => {
-                self.window.handle_grant(header.credits());
-                let payload = match header.procedure() {
-                    Procedure::Nomsg => Payload::Long(reply_chunk_len),
-                    Procedure::Msg | Procedure::Error(_) => Payload::Inline(payload),
-                };
+                self.window.handle_grant(credits);
+                let payload = payload.map_or(Payload::Long(reply_chunk_len), Payload::Inline);
                 let memory = self.answered(call.index, Outcome::Replied);
-                let writes = Writes::List(header.write_list());
+                let writes = Writes::List(lists.write_list());
                 Ok(Received::Reply(Reply { call, payload, memory, writes }))
             }
             Err(violation) => {
@@ -730,6 +757,26 @@ impl Requester {
     fn memory(&self, index: u32) -> Memory {
         if self.slots[index as usize].offer.is_exposed() { Memory::Exposed } else { Memory::Safe }
     }
+}
+
+/// Writes the chunk lists of a Call behind what `emitter` has written. Returns the octets of the header.
+#[inline]
+fn write_lists(mut emitter: Emitter<'_>, lists: &ChunkLists<'_>) -> Result<usize, EmitError> {
+    // Ascending by Position (8166-X-9), one pass for each chunk: there are few, and nothing to allocate.
+    let mut next = lists.reads.iter().map(|read| read.position).min();
+    while let Some(position) = next {
+        for read in lists.reads.iter().filter(|read| read.position == position) {
+            emitter.read_segment(*read)?;
+        }
+        next = lists.reads.iter().map(|read| read.position).filter(|&other| other > position).min();
+    }
+    for chunk in lists.writes {
+        emitter.write_chunk(chunk)?;
+    }
+    if let Some(chunk) = lists.reply {
+        emitter.reply_chunk(chunk)?;
+    }
+    Ok(emitter.finish()?.0)
 }
 
 /// Spreads the seed over all bits (the finaliser of MurmurHash3): neighbours start far apart.

@@ -26,14 +26,16 @@
 
 mod call;
 mod exposing;
+mod second;
 #[cfg(test)]
 mod tests;
 
 use stag_wire::rpcrdma::{
-    Answer, Direction, ERR_VERS_LEN, Emitter, Error, Fixed, HEADER_LEN_MIN, Header, Layout, MessageKind,
-    Procedure, SINGLE_LEN, Segment, Single, SingleChunk, VERSION, emit_err_chunk, emit_err_vers, emit_plain,
-    header_len,
+    Answer, Direction, ERR_VERS_LEN, Emitter, Error, Fixed, HEADER_LEN_MIN, Header, HeaderLists, Layout,
+    MessageKind, Procedure, SINGLE_LEN, Segment, Single, SingleChunk, VERSION, emit_err_chunk, emit_err_vers,
+    emit_plain, header_len,
 };
+use stag_wire::rpcrdma2::{self, Error2};
 use stag_wire::xdr::Overflow;
 
 use crate::credits::Grant;
@@ -44,6 +46,10 @@ pub use crate::reads::{ChunkError, Limits};
 use call::Chunks;
 pub use call::{Call, Payload};
 pub use exposing::ExposedForm;
+pub use second::{GroupPlan, GroupReply, Responder2, ResponderEvent2, is_second};
+
+/// Octets that a header of version 2 has more than one of version 1 with the same lists: the direction.
+const DIRECTION_LEN: u32 = 4;
 
 /// How a [`Responder`] is made.
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +140,8 @@ pub enum Dropped {
     DuplicateXid(u32),
     /// It came after [`Responder::handle_disconnect`]: nobody can be answered.
     Disconnected,
+    /// A message of version 2 that is in error, and is not answered.
+    Second(Error2),
 }
 
 /// The peer breaks the rules in a way that nothing but the end of the connection can repair.
@@ -199,6 +207,11 @@ enum Lists {
     Single(SingleChunk),
     /// In the Call's message.
     Message(Layout),
+    /// In the Call's message, which is of version 2. It took so many credits beside the first.
+    Second {
+        /// One for each further transmission.
+        more_credits: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -228,6 +241,8 @@ pub struct Responder {
     xids: Vec<u32>,
     places: Vec<u32>,
     connected: bool,
+    /// Octets of the longest Reply of version 2 that goes inline.
+    second_threshold: u32,
 }
 
 impl Responder {
@@ -258,6 +273,7 @@ impl Responder {
             xids: Vec::with_capacity(count),
             places: Vec::with_capacity(count),
             connected: true,
+            second_threshold: rpcrdma2::INLINE_THRESHOLD_DEFAULT,
         }
     }
 
@@ -480,6 +496,7 @@ impl Responder {
                 let stream = message.get(header.layout().header_len()..)?;
                 (payload(&header, stream), Chunks::Lists(header))
             }
+            Lists::Second { .. } => return Responder::second_call(id, slot.xid, message),
         };
         Some(Call { id, xid: slot.xid, payload, chunks })
     }
@@ -519,7 +536,7 @@ impl Responder {
                 }
                 SINGLE_LEN as u32
             }
-            Lists::Message(layout) => return self.plan_repeated(layout, message, items, payload_len),
+            lists => return self.plan_repeated(lists, message, items, payload_len),
         };
         // A threshold is at least 1 KiB.
         if payload_len > self.parameters.reply_threshold - header_len {
@@ -528,24 +545,32 @@ impl Responder {
         Ok(Form { long: false, header_len, payload_len })
     }
 
-    /// As [`Responder::plan_reply`], for a Call with any lists.
+    /// As [`Responder::plan_reply`], for a Call with any lists, of any version.
     #[inline(never)]
     fn plan_repeated(
         &self,
-        layout: Layout,
+        lists: Lists,
         message: &[u8],
         items: &[u32],
         payload_len: u32,
     ) -> Result<Form, ReplyError> {
-        let header = Header::with_layout(message, layout).ok_or(ReplyError::Stale)?;
-        let header_len = repeated_len(&header, items)?;
-        let threshold = self.parameters.reply_threshold;
+        let (lists, more_len) = match lists {
+            Lists::Message(layout) => {
+                (Header::with_layout(message, layout).ok_or(ReplyError::Stale)?.lists(), 0)
+            }
+            Lists::Absent | Lists::Single(_) => (HeaderLists::default(), 0),
+            Lists::Second { .. } => {
+                (Responder::second_parts(message).ok_or(ReplyError::Stale)?.1, DIRECTION_LEN)
+            }
+        };
+        let header_len = repeated_len(&lists, items)? + more_len;
+        let threshold = if more_len == 0 { self.parameters.reply_threshold } else { self.second_threshold };
         if header_len > threshold {
             return Err(ReplyError::Header);
         }
         let long = payload_len > threshold - header_len;
         if long {
-            let room = header.reply_chunk().ok_or(ReplyError::NoReplyChunk)?.total_len();
+            let room = lists.reply_chunk().ok_or(ReplyError::NoReplyChunk)?.total_len();
             if u64::from(payload_len) > room {
                 return Err(ReplyError::ReplyChunk);
             }
@@ -589,6 +614,7 @@ impl Responder {
                 let header = Header::with_layout(message, layout).ok_or(ReplyError::Stale)?;
                 emit_repeated(&header, items, form, self.grant.renew(false), out)
             }
+            Lists::Second { .. } => self.emit_second((xid, message), items, form, out),
         };
         let header_len =
             header_len.expect("`out` holds the header, and the chunks hold the items, as planned");
@@ -598,8 +624,11 @@ impl Responder {
 
     /// Ends a Call with ERR_CHUNK. `None`: it is over already, or the connection is.
     pub fn refuse(&mut self, id: CallId, why: Refused) -> Option<ErrorReply> {
-        let xid = self.slot(id)?.xid;
-        let reply = error_reply(xid, VERSION, self.grant.renew(false), why);
+        let slot = self.slot(id)?;
+        let xid = slot.xid;
+        // BAD_HEADER of version 2 is laid out as ERR_CHUNK, and has its number.
+        let version = if matches!(slot.lists, Lists::Second { .. }) { rpcrdma2::VERSION } else { VERSION };
+        let reply = error_reply(xid, version, self.grant.renew(false), why);
         let _ = self.release(id);
         Some(reply)
     }
@@ -640,6 +669,7 @@ impl Responder {
         slot.state = State::Free;
         let place = slot.place as usize;
         let invalidate = slot.invalidate;
+        let more_credits = if let Lists::Second { more_credits } = slot.lists { more_credits } else { 0 };
         self.xids.swap_remove(place);
         self.places.swap_remove(place);
         if let Some(&moved) = self.places.get(place) {
@@ -647,6 +677,7 @@ impl Responder {
         }
         self.free.push(id.index);
         self.grant.finish();
+        (0..more_credits).for_each(|_| self.grant.finish());
         invalidate
     }
 }
@@ -693,9 +724,9 @@ fn only_handle(header: &Header<'_>) -> Option<u32> {
     handles.all(|handle| handle == first).then_some(first)
 }
 
-/// Octets of a Reply header that repeats the Write list and the Reply chunk of `header`, if each item has
+/// Octets of a Reply header of version 1 that repeats the Write list and the Reply chunk of `header`, if each item has
 /// room in its Write chunk.
-fn repeated_len(header: &Header<'_>, items: &[u32]) -> Result<u32, ReplyError> {
+fn repeated_len(header: &HeaderLists<'_>, items: &[u32]) -> Result<u32, ReplyError> {
     let mut items = items.iter();
     for (item, chunk) in (0..).zip(header.write_list()) {
         let len = items.next().copied().unwrap_or(0);
@@ -718,14 +749,24 @@ fn emit_repeated(
     out: &mut [u8],
 ) -> Result<usize, Overflow> {
     let kind = if form.long { MessageKind::Nomsg } else { MessageKind::Msg };
-    let mut emitter = Emitter::new(out, kind, header.xid(), credits)?;
+    echo_lists(Emitter::new(out, kind, header.xid(), credits)?, &header.lists(), items, form)
+}
+
+/// Writes the Write list and the Reply chunk of a Call as its Reply returns them. Returns the octets of the header.
+#[inline]
+fn echo_lists(
+    mut emitter: Emitter<'_>,
+    lists: &HeaderLists<'_>,
+    items: &[u32],
+    form: &Form,
+) -> Result<usize, Overflow> {
     let mut items = items.iter();
-    for chunk in header.write_list() {
+    for chunk in lists.write_list() {
         let len = items.next().copied().unwrap_or(0);
         // An item whose chunk is empty went into the Payload stream (8166-4.3.2.3-b).
         emitter.echo_write_chunk(chunk, if chunk.is_empty() { 0 } else { u64::from(len) })?;
     }
-    if let Some(chunk) = header.reply_chunk() {
+    if let Some(chunk) = lists.reply_chunk() {
         emitter.echo_reply_chunk(chunk, if form.long { u64::from(form.payload_len) } else { 0 })?;
     }
     emitter.finish().map(|(len, _)| len)

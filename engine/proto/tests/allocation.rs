@@ -4,10 +4,21 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use stag_proto::characteristics::PeerCharacteristics;
+use stag_proto::directions::ResultItem;
+use stag_proto::layout::{ReceiveLayout, target_numbers};
 use stag_proto::parameters::Parameters;
 use stag_proto::requester::{self, ChunkLists, Memory, Requester, Shape};
-use stag_proto::responder::{self, Limits, Refused, ReplyError, Responder};
+use stag_proto::requester::{GroupCall, Requester2, RequesterEvent2};
+use stag_proto::responder::{
+    self, GroupReply, Limits, Refused, ReplyError, Responder, Responder2, ResponderEvent2,
+};
+use stag_proto::version2::OwnCharacteristics;
 use stag_wire::rpcrdma::{ReadSegment, Segment};
+use stag_wire::rpcrdma2::{
+    Body2, DirectedPlace, DirectionSet, Elements, Header2, ItemPlace, OptionalOperation, PlacedItem,
+    ResultDirection,
+};
 
 thread_local! {
     // Of this thread alone: the test harness allocates on its own when it likes.
@@ -138,5 +149,117 @@ fn calls_live_and_end_without_the_heap() {
     while requester.begin().is_some() {}
     requester.handle_disconnect(|_, _| ());
     responder.handle_disconnect(|_| ());
+    assert_eq!(CALLS.get(), before);
+}
+
+/// A Call of several transmissions with an item in targets, and its Reply with one.
+fn live_in_groups(
+    (requester, requester2): (&mut Requester, &mut Requester2),
+    (responder, responder2): (&mut Responder, &mut Responder2),
+    peer: &PeerCharacteristics,
+) {
+    let layout = peer.layout(u32::MAX);
+    let call = requester.begin().expect("a credit");
+    let range = layout.place(0, 2000, u32::MAX).expect("it fits");
+    let place = ItemPlace::Buffers { offset: 0, numbers: target_numbers(&range) };
+    let items = [PlacedItem { displacement: 8, len: 2000, place }];
+    let directions = [ResultDirection { min_len: 100, place: DirectedPlace::Buffers }];
+    let sets = [DirectionSet { begin: 0, end: 8, items: Elements::new(&directions) }];
+    let directions = Elements::new(&sets);
+    let group =
+        GroupCall { items: &items, target_lens: &[2000], directions, payload_len: 8, response_receives: 1 };
+    let cut = requester2.plan_group(requester, peer, &layout, &group).expect("it fits");
+    assert_eq!(cut.count(), 2);
+    let mut sends = [[0_u8; 2048]; 2];
+    let mut id = None;
+    for sent in cut.transmissions() {
+        let (first, rest) = sends.split_at_mut(sent.number as usize);
+        let out = &mut rest[0][..sent.len as usize];
+        let lists = ChunkLists { writes: &[&[]], ..ChunkLists::default() };
+        let at = match sent.number {
+            0 => requester2.emit_lead(requester, call, &group, &cut, &lists, out),
+            _ => requester2.emit_continuation(requester, call, &sent, out).map(|len| len.expect("open")),
+        };
+        let at = at.expect("as planned");
+        if sent.number == 0 {
+            out[at..at + 4].copy_from_slice(&call.xid().to_be_bytes());
+        }
+        let lead = first.first().map(|lead| &lead[..]);
+        match responder2.handle_receive(responder, out, lead).0 {
+            ResponderEvent2::Part { .. } => {}
+            ResponderEvent2::Whole { id: found, .. } => id = Some(found),
+            other => panic!("{other:?}"),
+        }
+    }
+    responder.receives_posted(2);
+    let id = id.expect("it is whole");
+    let results = [ResultItem { source: 0, displacement: 8, len: 2000 }];
+    let reply = GroupReply { results: &results, stream_len: 2008 };
+    let lead = sends[0];
+    let plan = responder2.plan_group(responder, id, &lead, &reply, &layout).expect("it fits");
+    let cut = plan.cut(&layout);
+    let mut first = [0_u8; 2048];
+    for sent in cut.transmissions() {
+        let mut out = [0_u8; 2048];
+        let at = match sent.number {
+            0 => responder2.emit_lead(responder, id, &lead, &reply, &layout, &plan, &mut out).expect("open"),
+            _ => responder2.emit_continuation(responder, &sent, &mut out).expect("room").expect("open"),
+        };
+        if sent.number == 0 {
+            out[at..at + 4].copy_from_slice(&call.xid().to_be_bytes());
+            out[at + 7] = 1;
+            first = out;
+        }
+        let message = &out[..sent.len as usize];
+        let lead = (sent.number > 0).then_some(&first[..]);
+        match requester2.handle_receive(requester, message, None, lead).0 {
+            RequesterEvent2::Part { .. } => {}
+            RequesterEvent2::Whole { memory, .. } => assert_eq!(memory, Memory::Safe),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(requester2.take_unused(), 0);
+}
+
+#[test]
+fn groups_live_and_end_without_the_heap() {
+    let parameters = Parameters::default();
+    let mut requester = Requester::new(&requester::Config {
+        slots: 4,
+        parameters,
+        credits_requested: 4,
+        segments_max: 16,
+        xid_seed: 7,
+    });
+    let limits = Limits::default();
+    let mut responder = Responder::new(&responder::Config { slots: 4, parameters, limits });
+    let layout = ReceiveLayout::with_targets(512, 1, 1024, 0);
+    let own = OwnCharacteristics {
+        layout,
+        send_len_max: 4096,
+        request_limit: 2,
+        response_limit: 2,
+        response_receives: 1,
+    };
+    let mut requester2 = Requester2::new(4, &own, 1 << 16);
+    let mut responder2 = Responder2::new(&own, 1 << 16);
+    let mut peer = PeerCharacteristics::default();
+    let mut message = [0; 256];
+    let len = own.emit_initial(4, &mut message).expect("it is short");
+    let Body2::Optional(found) = Header2::parse(&message[..len]).expect("it is good").0.body else {
+        panic!("an operation")
+    };
+    let Ok(OptionalOperation::Initial(initial)) = OptionalOperation::parse(&found) else { panic!("INITXCH") };
+    peer.handle_initial(&initial);
+    // More than one credit, from here on.
+    responder.receives_posted(4);
+    live(&mut requester, &mut responder, Life::Plain);
+
+    let before = CALLS.get();
+    for _ in 0..100 {
+        live_in_groups((&mut requester, &mut requester2), (&mut responder, &mut responder2), &peer);
+    }
+    requester2.handle_disconnect(&mut requester);
+    responder2.handle_disconnect();
     assert_eq!(CALLS.get(), before);
 }

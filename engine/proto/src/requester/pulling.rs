@@ -105,7 +105,9 @@ impl Requester {
         }
         let len: u64 = reads.clone().map(|entry| u64::from(entry.segment.length)).sum();
         let is_stream = reads.len() <= HANDLES_MAX && reads.clone().all(|entry| entry.position == 0);
-        let failure = match self.offers.verify(call.index(), &self.slots[call.index()].offer, header) {
+        let offer = &self.slots[call.index()].offer;
+        let verified = self.offers.verify(call.index(), offer, header.write_list(), header.reply_chunk());
+        let failure = match verified {
             Err(violation) => Some(Failure::Violation(violation)),
             // RR-X-3, RR-4.1-d
             Ok(0) if is_stream && len <= u64::from(self.pull_len_max) && len > 0 => None,

@@ -1,9 +1,8 @@
 //! A Call, as a view of its message.
 
-use stag_wire::rpcrdma::{Header, Segment, SingleChunk, WriteChunk};
+use stag_wire::rpcrdma::{Header, HeaderLists, ReadList, Segment, SingleChunk, WriteChunk, WriteList};
 
 use super::CallId;
-use crate::plain;
 use crate::reads::{self, ReadChunks};
 
 /// A Call, as a view of its message. [`Responder::call`](super::Responder::call) makes it again from the kept message.
@@ -25,6 +24,8 @@ pub(super) enum Chunks<'m> {
     Single(SingleChunk, &'m [u8]),
     /// Any lists.
     Lists(Header<'m>),
+    /// Those of a message of version 2.
+    Second(HeaderLists<'m>),
 }
 
 /// Where the Payload stream of a Call is.
@@ -59,13 +60,13 @@ impl<'m> Call<'m> {
     pub fn single(&self) -> Option<SingleChunk> {
         match self.chunks {
             Chunks::Single(chunk, _) => Some(chunk),
-            Chunks::None | Chunks::Lists(_) => None,
+            Chunks::None | Chunks::Lists(_) | Chunks::Second(_) => None,
         }
     }
 
     /// The segments of the Position Zero Read chunk.
     pub fn long_segments(&self) -> impl Iterator<Item = Segment> + Clone + use<'m> {
-        reads::segments_at(self.header().read_list(), 0)
+        reads::segments_at(self.read_list(), 0)
     }
 
     /// The other Read chunks, ascending by Position. They fit into the Payload stream and do not overlap;
@@ -73,7 +74,7 @@ impl<'m> Call<'m> {
     /// not (8166-4.5.2-b), or [`Responder::refuse`](super::Responder::refuse) if the item is not eligible (8166-6.1-c).
     #[inline]
     pub fn read_chunks(&self) -> ReadChunks<'m> {
-        ReadChunks::new(self.header().read_list())
+        ReadChunks::new(self.read_list())
     }
 
     /// The number of [`Call::read_chunks`].
@@ -83,7 +84,7 @@ impl<'m> Call<'m> {
         match self.chunks {
             Chunks::None | Chunks::Single(SingleChunk::Write(_), _) => 0,
             Chunks::Single(SingleChunk::Read(_), _) => 1,
-            Chunks::Lists(_) => self.read_chunks().count(),
+            Chunks::Lists(_) | Chunks::Second(_) => self.read_chunks().count(),
         }
     }
 
@@ -98,7 +99,7 @@ impl<'m> Call<'m> {
         if self.is_plain() {
             return None;
         }
-        self.header().write_list().nth(item).filter(|chunk| !chunk.is_empty())
+        self.write_list().nth(item).filter(|chunk| !chunk.is_empty())
     }
 
     /// Octets that [`Call::write_chunk`] has room for; `None` where that is.
@@ -108,7 +109,7 @@ impl<'m> Call<'m> {
         match self.chunks {
             Chunks::Single(SingleChunk::Write(segment), _) if item == 0 => Some(segment.length.into()),
             Chunks::None | Chunks::Single(..) => None,
-            Chunks::Lists(_) => self.write_chunk(item).map(|chunk| chunk.total_len()),
+            Chunks::Lists(_) | Chunks::Second(_) => self.write_chunk(item).map(|chunk| chunk.total_len()),
         }
     }
 
@@ -118,17 +119,34 @@ impl<'m> Call<'m> {
     pub fn reply_chunk(&self) -> Option<WriteChunk<'m>> {
         match self.chunks {
             Chunks::Lists(header) => header.reply_chunk(),
+            Chunks::Second(lists) => lists.reply_chunk(),
             Chunks::None | Chunks::Single(..) => None,
         }
     }
 
-    pub(super) fn header(&self) -> Header<'m> {
+    #[inline]
+    fn read_list(&self) -> ReadList<'m> {
         match self.chunks {
-            Chunks::Lists(header) => header,
-            Chunks::None => plain::header(),
-            Chunks::Single(chunk, message) => {
-                Header::with_layout(message, chunk.layout()).expect("the chunk was found in this message")
-            }
+            Chunks::Lists(header) => header.read_list(),
+            Chunks::None => HeaderLists::default().read_list(),
+            Chunks::Single(chunk, message) => single_header(chunk, message).read_list(),
+            Chunks::Second(lists) => lists.read_list(),
         }
     }
+
+    #[inline]
+    pub(super) fn write_list(&self) -> WriteList<'m> {
+        match self.chunks {
+            Chunks::Lists(header) => header.write_list(),
+            Chunks::None => HeaderLists::default().write_list(),
+            Chunks::Single(chunk, message) => single_header(chunk, message).write_list(),
+            Chunks::Second(lists) => lists.write_list(),
+        }
+    }
+}
+
+/// The header of a message whose only chunk was found in it.
+#[inline]
+fn single_header(chunk: SingleChunk, message: &[u8]) -> Header<'_> {
+    Header::with_layout(message, chunk.layout()).expect("the chunk was found in this message")
 }

@@ -44,7 +44,11 @@ impl Responder {
             }
             Lists::Message(layout) => {
                 let header = super::Header::with_layout(message, layout).ok_or(ReplyError::Stale)?;
-                repeated_len(&header, items)?
+                repeated_len(&header.lists(), items)?
+            }
+            // Reliable reply is for version 1 (RR-P-6).
+            Lists::Second { .. } => {
+                return Err(ReplyError::NoReplyChunk);
             }
         };
         let header_len = repeated.saturating_add(READ_SEGMENT_LEN.saturating_mul(segments));
@@ -80,18 +84,18 @@ impl Responder {
             segments.len() == form.segments as usize && segments.iter().all(|entry| entry.position == 0);
         assert!(planned, "the segments are those of the plan, at Position 0");
         let call = self.call(id, message).ok_or(ReplyError::Stale)?;
-        let (xid, header) = (call.xid(), call.header());
+        let xid = call.xid();
         let credits = self.grant.renew(false);
         let mut emit = || -> Result<usize, Overflow> {
             let mut emitter = Emitter::new(out, MessageKind::Nomsg, xid, credits)?;
             segments.iter().try_for_each(|entry| emitter.read_segment(*entry))?;
             let mut items = items.iter();
-            for chunk in header.write_list() {
+            for chunk in call.write_list() {
                 let len = items.next().copied().unwrap_or(0);
                 // An item whose chunk is empty is in the Payload stream (8166-4.3.2.3-b).
                 emitter.echo_write_chunk(chunk, if chunk.is_empty() { 0 } else { u64::from(len) })?;
             }
-            if let Some(chunk) = header.reply_chunk() {
+            if let Some(chunk) = call.reply_chunk() {
                 emitter.echo_reply_chunk(chunk, 0)?;
             }
             emitter.finish().map(|(len, _)| len)

@@ -28,6 +28,8 @@ mod read_lists;
 mod reply_forms;
 mod responder_states;
 mod rules;
+mod second;
+mod second_rules;
 mod sending;
 mod states;
 mod version2;

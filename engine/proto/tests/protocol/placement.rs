@@ -9,14 +9,7 @@ use stag_wire::rpcrdma2::{
     PlacedItem, RequestTransmission, option,
 };
 
-use crate::support::Random;
-
-/// Octets that are different everywhere.
-fn octets(salt: u32, len: u32) -> Vec<u8> {
-    (0..len)
-        .map(|at| (salt.wrapping_mul(31).wrapping_add(at).wrapping_mul(0x9e37_79b1) >> 24) as u8)
-        .collect()
-}
+use crate::support::{Random, assemble, octets};
 
 /// A Call: its Payload stream, and items with their displacements in the virtual stream.
 struct Example {
@@ -44,17 +37,7 @@ impl Example {
 
     /// The whole XDR stream.
     fn virtual_stream(&self) -> Vec<u8> {
-        let mut stream = Vec::new();
-        let mut rest = &self.payload[..];
-        for (at, item) in &self.items {
-            let (before, behind) = rest.split_at(*at as usize - stream.len());
-            stream.extend(before);
-            stream.extend(item);
-            stream.resize(stream.len().next_multiple_of(4), 0);
-            rest = behind;
-        }
-        stream.extend(rest);
-        stream
+        assemble(&self.payload, &self.items)
     }
 
     /// The Sends that carry it to Receives of `layout`.

@@ -10,6 +10,28 @@ pub(crate) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
+/// Octets that are different everywhere.
+pub(crate) fn octets(salt: u32, len: u32) -> Vec<u8> {
+    (0..len)
+        .map(|at| (salt.wrapping_mul(31).wrapping_add(at).wrapping_mul(0x9e37_79b1) >> 24) as u8)
+        .collect()
+}
+
+/// Puts items into a Payload stream, where they belong in the virtual one.
+pub(crate) fn assemble(payload: &[u8], items: &[(u32, Vec<u8>)]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    let mut rest = payload;
+    for (at, item) in items {
+        let (before, behind) = rest.split_at(*at as usize - stream.len());
+        stream.extend(before);
+        stream.extend(item);
+        stream.resize(stream.len().next_multiple_of(4), 0);
+        rest = behind;
+    }
+    stream.extend(rest);
+    stream
+}
+
 pub(crate) const MSG: u32 = 0;
 pub(crate) const NOMSG: u32 = 1;
 pub(crate) const MSGP: u32 = 2;

@@ -1,6 +1,7 @@
 //! The beginning of a connection in version 2: probe and fall-back, and what the peer says of itself.
 
 use stag_proto::characteristics::PeerCharacteristics;
+use stag_proto::layout::ReceiveLayout;
 use stag_proto::version::{NextMessage, ProtocolVersion, VersionProbe};
 use stag_wire::rpcrdma2::{
     BufferGroup, BufferStructure, CharacteristicUpdate, CharacteristicValue, Elements,
@@ -92,7 +93,7 @@ fn who_says_nothing_has_the_defaults() {
         assert_eq!(peer.reverse_support(), ReverseSupport::Unknown);
         assert!(!peer.takes_request_transmissions() && !peer.places_results());
         assert_eq!((peer.request_transmissions(), peer.response_transmissions()), (1, 1));
-        assert_eq!((peer.layout().targets(), peer.layout().len()), (0, 4096));
+        assert_eq!((peer.layout(u32::MAX).targets(), peer.layout(u32::MAX).len()), (0, 4096));
     }
 }
 
@@ -143,7 +144,7 @@ fn items_go_where_the_peers_receives_have_targets() {
     let structure = BufferStructure { len, groups: Elements::new(&groups) };
     let told = CharacteristicValue::BufferStructure(structure);
     let peer = initial(&[told]);
-    let layout = peer.layout();
+    let layout = peer.layout(u32::MAX);
     let found = |number| layout.target(number).map(|target| (target.transmission, target.start, target.len));
     assert_eq!(
         [0, 1, 2].map(found),
@@ -156,20 +157,25 @@ fn items_go_where_the_peers_receives_have_targets() {
     );
     assert_eq!((layout.targets(), layout.head_len(), layout.structure()), (3, 512, structure));
     assert_eq!(peer.receive_size(), len, "the sum of the parts");
+    // Receives that this end cannot fill.
+    assert_eq!((peer.layout(len).targets(), peer.layout(len - 1)), (3, ReceiveLayout::plain(len - 1)));
     for number in 0..3 {
         assert_eq!(structure.target(number), found(number).map(|(_, start, len)| (start, len)));
     }
     let smaller = initial(&[told, CharacteristicValue::ReceiveSize(4096)]);
-    assert_eq!((smaller.receive_size(), smaller.layout().targets()), (4096, 0), "the smaller");
+    assert_eq!((smaller.receive_size(), smaller.layout(u32::MAX).targets()), (4096, 0), "the smaller");
     assert_eq!(initial(&[told, CharacteristicValue::ReceiveSize(100_000)]).receive_size(), len);
     // More groups than are remembered: no items, and still the length.
     let many = [group(1, 8, true); 17];
     let structure = BufferStructure { len: 17 * 8, groups: Elements::new(&many) };
     let peer = initial(&[CharacteristicValue::BufferStructure(structure)]);
-    assert_eq!((peer.layout().targets(), peer.receive_size()), (0, 136));
+    assert_eq!((peer.layout(u32::MAX).targets(), peer.receive_size()), (0, 136));
     // And more targets.
     let many = [group(1025, 4, true)];
     let structure = BufferStructure { len: 4100, groups: Elements::new(&many) };
     let peer = initial(&[CharacteristicValue::BufferStructure(structure)]);
-    assert_eq!((peer.layout().targets(), peer.layout().target(0), peer.receive_size()), (0, None, 4100));
+    assert_eq!(
+        (peer.layout(u32::MAX).targets(), peer.layout(u32::MAX).target(0), peer.receive_size()),
+        (0, None, 4100)
+    );
 }

@@ -308,6 +308,11 @@ impl Calling {
                     Failure::Version { low, high } => CallError::TransportVersion { low, high },
                     Failure::Chunk => CallError::Chunk,
                     Failure::Violation(_) | Failure::Length { .. } | Failure::Lists => CallError::BadReply,
+                    // Of version 2, which is not spoken here.
+                    Failure::Option
+                    | Failure::Transmission(_)
+                    | Failure::Results(_)
+                    | Failure::Placement(_) => CallError::BadReply,
                 };
                 self.end_answered(core, call, Ending::Failed(error));
                 self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
