@@ -12,6 +12,7 @@ mod epoll;
 pub mod iwarp;
 mod plain;
 mod provider;
+mod scatter;
 mod setup;
 pub mod shm;
 pub mod sim;
@@ -20,6 +21,7 @@ pub mod verbs;
 
 pub use iwarp::{Iwarp, IwarpConfig};
 pub use provider::*;
+pub use scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 pub use setup::{is_exhausted, resolve};
 pub use shm::{Shm, ShmConfig};
 pub use verbs::{Verbs, VerbsConfig};

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf, Shared};
 
+use crate::scatter::{ReceiveTargets, ScatteredReceive};
+
 /// Names a queue pair of one provider. Never reused while the provider lives: `generation` tells a
 /// new queue pair from an old one in the same slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,6 +113,8 @@ pub struct Limits {
     pub exposure: ExposureKind,
     /// Whether Receives that a queue pair has not used at its end stay for others: no completion gives them back.
     pub shared_receives: bool,
+    /// Targets of a [`ScatteredReceive`] at most; 0 where a Receive has one buffer.
+    pub receive_targets: u32,
 }
 
 /// Whether a fence is complete.
@@ -260,6 +264,10 @@ pub enum PostError {
     /// The buffer is not in a registered arena.
     #[error("the buffer is not in a registered arena")]
     NotRegistered,
+    /// A Receive in several buffers that cannot be had: too many targets, capacities that are no multiples of 8, or a queue pair
+    /// with other Receives.
+    #[error("the Receive cannot be in these buffers together")]
+    Scatter,
 }
 
 /// A refused request and why.
@@ -580,6 +588,31 @@ pub trait Provider {
     /// [`Limits::shared_receives`] the buffer of the completion may be another one that was posted, and `buf` may be dropped
     /// at once, where a queue pair that ended left one over.
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>>;
+
+    /// Posts a Receive in several buffers, as [`Provider::post_receive`] does in one. All Receives of the queue pair are
+    /// such, or none is; their capacities together are at least its `receive_len_max`, and each is a multiple of 8. No message is
+    /// shown in place ([`Provider::poll_in_place`]) on such a queue pair.
+    ///
+    /// The completion has the head, with the octets in it as its length. If it is no error, the user asks
+    /// [`Provider::take_targets`] once. The targets of a Receive that failed or was flushed go back to their pools.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::Scatter`] where [`Limits::receive_targets`] is 0.
+    fn post_scattered(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: ScatteredReceive,
+    ) -> Result<(), Refused<ScatteredReceive>> {
+        let _ = queue_pair;
+        Err(Refused { request, error: PostError::Scatter })
+    }
+
+    /// Takes the targets of the oldest scattered Receive that completed well and was not asked about.
+    fn take_targets(&mut self, queue_pair: QueuePairId) -> Option<Box<ReceiveTargets>> {
+        let _ = queue_pair;
+        None
+    }
 
     /// Posts a Send. Leaves with [`Provider::ring_doorbells`] at the latest.
     fn post_send(

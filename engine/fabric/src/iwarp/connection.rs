@@ -14,6 +14,7 @@ use super::receive::Rx;
 use super::send::{Flushed, Payload, Scratch, Tx, Work};
 use super::socket::Socket;
 use super::stags::Stags;
+use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatterQueue, ScatteredReceive};
 use crate::slots::Numbered;
 use crate::{
     Completed, Completion, DisconnectReason, Exposed, Handle, PostError, QueuePairCapacity, QueuePairId,
@@ -125,6 +126,8 @@ pub(super) struct QueuePair {
     pub(super) pace: Pace,
     pub(super) stags: Stags,
     pub(super) receives: VecDeque<(u64, Buf)>,
+    /// Where all Receives are scattered, their targets.
+    pub(super) scatter: Option<Box<ScatterQueue>>,
     /// Requests whose completion the user has not got, and unsignaled ones that are not done.
     pub(super) outstanding: u32,
     /// In the provider's list of queue pairs that have something to send.
@@ -170,6 +173,7 @@ impl QueuePair {
             pace: Pace::default(),
             stags: Stags::new(capacity.exposures, RandomState::new()),
             receives: VecDeque::with_capacity(capacity.receives as usize),
+            scatter: None,
             outstanding: 0,
             is_dirty: false,
             is_blocked: false,
@@ -215,6 +219,39 @@ impl QueuePair {
             return Ok(());
         };
         Err(Refused { request: buf, error })
+    }
+
+    /// Posts a Receive in several buffers.
+    #[cold]
+    pub(super) fn post_scattered(
+        &mut self,
+        request: ScatteredReceive,
+    ) -> Result<(), Refused<ScatteredReceive>> {
+        let receives = self.capacity.receives;
+        let ScatteredReceive { id, head, targets } = request;
+        let posted = self.scatter.as_ref().map_or(0, |scatter| scatter.posted());
+        let is_right = posted == self.receives.len()
+            && targets.bufs().len() <= RECEIVE_TARGETS_MAX
+            && targets.is_aligned(head.capacity());
+        let is_full = self.scatter.as_ref().is_some_and(|scatter| scatter.untaken() >= receives as usize);
+        let refused =
+            |head, targets, error| Err(Refused { request: ScatteredReceive { id, head, targets }, error });
+        if !is_right {
+            return refused(head, targets, PostError::Scatter);
+        }
+        if is_full {
+            return refused(head, targets, PostError::Full);
+        }
+        if let Err(Refused { request: head, error }) = self.post_receive(id, head) {
+            return refused(head, targets, error);
+        }
+        self.scatter.get_or_insert_with(|| Box::new(ScatterQueue::new(receives))).post(targets);
+        Ok(())
+    }
+
+    /// The targets of the oldest message that was not asked about.
+    pub(super) fn take_targets(&mut self) -> Option<Box<ReceiveTargets>> {
+        self.scatter.as_mut()?.take()
     }
 
     /// Why one more request cannot be posted.
@@ -343,6 +380,9 @@ impl QueuePair {
         let flushed = Err(WorkError::Flushed);
         let mut first = fault.map(Fault::receive_error);
         while let Some((id, buf)) = self.receives.pop_front() {
+            if let Some(scatter) = &mut self.scatter {
+                scatter.discard();
+            }
             let completed = Completed::Receive { buf, invalidated: None, exposed: None };
             let result = first.take().map_or(flushed, Err);
             sink.push(Completion { queue_pair, id, completed, result });

@@ -13,6 +13,7 @@ use super::listen::IwarpHandover;
 use super::reactor::Ending;
 use super::{Iwarp, MESSAGE_LEN_MAX};
 use crate::epoll::{EventFlags, Token};
+use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 use crate::setup::{check_private_data, resolve};
 use crate::slots::find;
 use crate::{
@@ -42,6 +43,7 @@ impl Provider for Iwarp {
             send_with_invalidate: true,
             exposure: ExposureKind::TableEntry,
             shared_receives: false,
+            receive_targets: RECEIVE_TARGETS_MAX as u32,
         }
     }
 
@@ -171,6 +173,28 @@ impl Provider for Iwarp {
             Some(_) if !registered => Err(Refused { request: buf, error: PostError::NotRegistered }),
             Some(pair) => pair.post_receive(id, buf),
         }
+    }
+
+    fn post_scattered(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: ScatteredReceive,
+    ) -> Result<(), Refused<ScatteredReceive>> {
+        let registered = request
+            .targets
+            .bufs()
+            .iter()
+            .chain([&request.head])
+            .all(|buf| self.is_registered(buf.location().arena));
+        match find(&mut self.slots, queue_pair) {
+            None => Err(Refused { request, error: PostError::NotConnected }),
+            Some(_) if !registered => Err(Refused { request, error: PostError::NotRegistered }),
+            Some(pair) => pair.post_scattered(request),
+        }
+    }
+
+    fn take_targets(&mut self, queue_pair: QueuePairId) -> Option<Box<ReceiveTargets>> {
+        find(&mut self.slots, queue_pair)?.take_targets()
     }
 
     #[inline]

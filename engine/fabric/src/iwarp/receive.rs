@@ -57,6 +57,8 @@ enum Stage {
 enum Place {
     /// To the oldest posted Receive.
     Receive,
+    /// To the oldest posted Receive, which is in several buffers.
+    Scattered,
     /// To exposed memory.
     Exposed { stag: u32, offset: u64 },
     /// To the target of the oldest Read.
@@ -346,6 +348,9 @@ impl QueuePair {
         if self.rx.stage != Stage::Payload || left < DIRECT_MIN {
             return Ok(None);
         }
+        if matches!(self.rx.place, Place::Scattered) {
+            return Ok(self.piece().map(|(place, room)| (place, room.min(left as usize))));
+        }
         let place = self.place(left)?;
         Ok(place.map(|place| (place, left as usize)))
     }
@@ -383,6 +388,7 @@ impl QueuePair {
                 Some(self.stags.place(stag, offset, len).map_err(Fault::Write)?)
             }
             Place::Read => self.tx.response_place(at),
+            Place::Scattered => self.piece().map(|(place, _)| place),
             Place::Inline | Place::Nowhere => None,
         })
     }
@@ -392,6 +398,9 @@ impl QueuePair {
     fn put(&mut self, octets: &[u8]) -> Result<(), Stop> {
         if octets.is_empty() {
             return Ok(());
+        }
+        if matches!(self.rx.place, Place::Scattered) {
+            return self.put_scattered(octets);
         }
         match self.place(octets.len() as u32)? {
             Some(place) => {
@@ -478,11 +487,53 @@ impl QueuePair {
         if self.rx.swallows_send && len == 0 && header.last {
             return Ok(Place::Nowhere);
         }
+        if self.scatter.is_some() {
+            return self.begin_scattered(len);
+        }
         let (_, buf) = self.receives.front().ok_or(Fault::NoReceive)?;
         if buf.capacity() as u64 - u64::from(self.rx.send_at) < u64::from(len) {
             return Err(Fault::TooLong);
         }
         Ok(Place::Receive)
+    }
+
+    /// Checks that a segment fits a scattered Receive.
+    #[cold]
+    fn begin_scattered(&self, len: u32) -> Result<Place, Fault> {
+        let (_, head) = self.receives.front().ok_or(Fault::NoReceive)?;
+        let targets = self.scatter.as_ref().map_or(0, |scatter| scatter.room());
+        let room = head.capacity() as u64 + targets as u64;
+        if u64::from(self.rx.send_at) + u64::from(len) > room {
+            return Err(Fault::TooLong);
+        }
+        Ok(Place::Scattered)
+    }
+
+    /// Where the next octet of the payload goes in a scattered Receive, and the octets that fit there.
+    fn piece(&mut self) -> Option<(*mut u8, usize)> {
+        let at = self.rx.send_at as usize + self.rx.payload_at as usize;
+        let (_, head) = self.receives.front_mut()?;
+        let head_room = head.capacity();
+        if at < head_room {
+            return Some((head.as_mut_ptr().wrapping_add(at), head_room - at));
+        }
+        self.scatter.as_mut()?.oldest()?.piece(at - head_room)
+    }
+
+    /// Puts the next octets of the payload into a scattered Receive.
+    #[cold]
+    fn put_scattered(&mut self, mut octets: &[u8]) -> Result<(), Stop> {
+        while !octets.is_empty() {
+            // `begin_scattered` saw that the whole segment fits.
+            let (place, room) = self.piece().ok_or(Fault::TooLong)?;
+            let (here, rest) = octets.split_at(room.min(octets.len()));
+            // SAFETY: `place` is valid for writes of `room` octets, in a buffer of the user's, which the provider's own memory,
+            // where `octets` are, does not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(here.as_ptr(), place, here.len()) };
+            self.rx.payload_at += here.len() as u32;
+            octets = rest;
+        }
+        Ok(())
     }
 
     /// A segment is there, and its CRC is right.
@@ -530,7 +581,15 @@ impl QueuePair {
             }
         }
         let (id, mut buf) = self.receives.pop_front().ok_or(Fault::NoReceive)?;
-        buf.set_len(self.rx.send_at as usize);
+        let len = self.rx.send_at as usize;
+        match &mut self.scatter {
+            None => buf.set_len(len),
+            Some(scatter) => {
+                let in_head = len.min(buf.capacity());
+                buf.set_len(in_head);
+                scatter.complete(len - in_head);
+            }
+        }
         self.rx.send_at = 0;
         self.rx.send_msn = self.rx.send_msn.wrapping_add(1);
         let completed = Completed::Receive { buf, invalidated, exposed };

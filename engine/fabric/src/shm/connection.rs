@@ -10,9 +10,11 @@ use super::exposure::{Access, Bind, Exposures, Fenced};
 use super::link::{Link, closed, closed_code};
 use super::order::{self, Word};
 use super::ring::{BadHead, Header, Kind, plain_header};
+use super::scattered::receive_scattered;
 use super::setup::Dialing;
 use super::sockets::Socket;
 use crate::plain::PLAIN_LEN;
+use crate::scatter::ScatterQueue;
 use crate::slots::Numbered;
 use crate::{
     Completed, Completion, DisconnectReason, Exposed, Fence, Handle, PLAIN_LEN_MAX, Peer, PlainMessage,
@@ -66,7 +68,8 @@ pub(super) struct QueuePair {
     pub(super) id: QueuePairId,
     pub(super) phase: Phase,
     pub(super) link: Option<Link>,
-    receives: VecDeque<(u64, Buf)>,
+    pub(super) receives: VecDeque<(u64, Buf)>,
+    pub(super) scatter: Option<Box<ScatterQueue>>,
     pending: VecDeque<Pending>,
     exposures: Exposures,
     pub(super) capacity: QueuePairCapacity,
@@ -107,6 +110,7 @@ impl QueuePair {
             phase,
             link: None,
             receives: VecDeque::with_capacity(capacity.receives as usize),
+            scatter: None,
             pending: VecDeque::with_capacity(QueuePair::pending_max(&capacity)),
             exposures: Exposures::new(capacity.exposures, seed),
             capacity,
@@ -424,7 +428,7 @@ impl QueuePair {
         let Some(link) = &mut self.link else { return Ok(()) };
         let mut left = room.min(BURST);
         let mut records = 4 * BURST;
-        let mut may_show = true;
+        let mut may_show = self.scatter.is_none();
         let result = loop {
             // Binds give the user nothing, but take time: they are bounded, too.
             if left == 0 || records == 0 {
@@ -490,8 +494,12 @@ impl QueuePair {
                     may_show = false;
                     left -= 1;
                     let room = buf.capacity();
-                    // SAFETY: `header` is what `peek` returned; the buffer has `room` writable bytes, ours alone.
-                    let Ok(len) = (unsafe { link.consumer.message(header, buf.as_mut_ptr(), room) }) else {
+                    let message = match &mut self.scatter {
+                        // SAFETY: `header` is what `peek` returned; the buffer has `room` writable bytes, ours alone.
+                        None => unsafe { link.consumer.message(header, buf.as_mut_ptr(), room) },
+                        Some(scatter) => receive_scattered(&link.consumer, header, &mut buf, scatter),
+                    };
+                    let Ok(len) = message else {
                         completions.push_back(Completion {
                             queue_pair: self.id,
                             id,
@@ -640,6 +648,7 @@ impl QueuePair {
         let flushed = Err(WorkError::Flushed);
         while completions.len() < end {
             if let Some((id, buf)) = self.receives.pop_front() {
+                self.scatter.iter_mut().for_each(|scatter| scatter.discard());
                 let completed = Completed::Receive { buf, invalidated: None, exposed: None };
                 completions.push_back(self.completion(id, completed, flushed));
                 continue;

@@ -63,6 +63,7 @@ mod provider;
 mod regions;
 mod rendezvous;
 mod ring;
+mod scattered;
 mod setup;
 mod sockets;
 #[cfg(all(test, not(loom), not(miri)))]

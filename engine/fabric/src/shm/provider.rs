@@ -15,6 +15,7 @@ use super::rendezvous::{self, Address};
 use super::setup::{self, Dialing, ShmHandover, refuse};
 use super::{Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, SOCKET, Shm, copy, message, order, pages};
 use crate::epoll::Token;
+use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 use crate::setup::check_private_data;
 use crate::slots::find;
 use crate::{
@@ -41,6 +42,7 @@ impl Provider for Shm {
             send_with_invalidate: true,
             exposure: ExposureKind::TableEntry,
             shared_receives: false,
+            receive_targets: RECEIVE_TARGETS_MAX as u32,
         }
     }
 
@@ -192,6 +194,28 @@ impl Provider for Shm {
             Some(_) if !registered => Err(Refused { request: buf, error: PostError::NotRegistered }),
             Some(pair) => pair.post_receive(id, buf),
         }
+    }
+
+    fn post_scattered(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: ScatteredReceive,
+    ) -> Result<(), Refused<ScatteredReceive>> {
+        let registered = request
+            .targets
+            .bufs()
+            .iter()
+            .chain([&request.head])
+            .all(|buf| self.ours.region(buf.location().arena).is_some());
+        match find(&mut self.slots, queue_pair) {
+            None => Err(Refused { request, error: PostError::NotConnected }),
+            Some(_) if !registered => Err(Refused { request, error: PostError::NotRegistered }),
+            Some(pair) => pair.post_scattered(request),
+        }
+    }
+
+    fn take_targets(&mut self, queue_pair: QueuePairId) -> Option<Box<ReceiveTargets>> {
+        find(&mut self.slots, queue_pair)?.take_targets()
     }
 
     #[inline]

@@ -466,6 +466,19 @@ impl Consumer {
         unsafe { copy_out(at.add(HEADER_LEN as usize), target, header.len(), room) };
     }
 
+    /// Copies `len` octets of the payload of the record that [`Consumer::peek`] returned, from its octet `at` on.
+    ///
+    /// # Safety
+    ///
+    /// `header` is what `peek` just returned; `at` is a multiple of 8, and `at + len <= header.len()`; `target` is writable for
+    /// `len` bytes.
+    pub(super) unsafe fn part(&self, header: Header, at: usize, target: *mut u8, len: usize) {
+        debug_assert!(at.is_multiple_of(8) && at + len <= header.len());
+        let from = self.at(self.position);
+        // SAFETY: as in `payload`: the record lies in the mapping with its padding, and is 8-aligned, as `at` is.
+        unsafe { copy_out(from.add(HEADER_LEN as usize + at), target, len, len) };
+    }
+
     /// Copies the message of the record that [`Consumer::peek`] returned, and returns its length.
     ///
     /// # Safety

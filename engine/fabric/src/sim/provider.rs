@@ -14,6 +14,7 @@ use super::queue_pair::{End, Part, Payload, Phase, QueuePair, Receive, Verb, Wor
 use super::setup::SimHandover;
 use super::world::{Happening, State};
 use crate::plain::plain_credits;
+use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 use crate::setup::check_private_data;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence, Handle,
@@ -198,9 +199,9 @@ impl Sim {
         let is_shown = {
             let mut state = self.world.0.borrow_mut();
             let odds = state.plan.in_place;
-            let is_established = |found: &mut QueuePair| found.phase == Phase::Established;
+            let may_show = |found: &mut QueuePair| found.phase == Phase::Established && !found.is_scattered;
             state.random.happens(odds)
-                && own(&mut state, self.device).queue_pair_mut(id).is_some_and(is_established)
+                && own(&mut state, self.device).queue_pair_mut(id).is_some_and(may_show)
         };
         let Completed::Receive { buf, invalidated: None, exposed: None } = &completion.completed else {
             return Err(completion);
@@ -226,7 +227,7 @@ impl Sim {
         state.trace.words(&[23, self.device as u64, completion.id]);
         let found = own(&mut state, self.device).queue_pair_mut(id).expect("it is established");
         found.receives_used += 1;
-        found.receives.push_front(Receive { id: completion.id, buf });
+        found.receives.push_front(Receive { id: completion.id, buf, targets: None });
         Ok(())
     }
 }
@@ -362,26 +363,24 @@ impl Provider for Sim {
     }
 
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
+        self.post_any_receive(queue_pair, id, buf, None).map_err(|(buf, _, error)| refused(buf, error))
+    }
+
+    fn post_scattered(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: ScatteredReceive,
+    ) -> Result<(), Refused<ScatteredReceive>> {
+        let ScatteredReceive { id, head, targets } = request;
+        self.post_any_receive(queue_pair, id, head, Some(targets)).map_err(|(head, targets, error)| {
+            let targets = targets.unwrap_or_default();
+            Refused { request: ScatteredReceive { id, head, targets }, error }
+        })
+    }
+
+    fn take_targets(&mut self, queue_pair: QueuePairId) -> Option<Box<ReceiveTargets>> {
         let mut state = self.world.0.borrow_mut();
-        let state = &mut *state;
-        let device = own(state, self.device);
-        let is_registered = device.arenas.contains(&buf.location().arena);
-        let found = device.queue_pair_mut(queue_pair);
-        let Some(found) = found.filter(|found| !matches!(found.phase, Phase::Closing | Phase::Dead)) else {
-            return Err(refused(buf, PostError::NotConnected));
-        };
-        if !is_registered {
-            return Err(refused(buf, PostError::NotRegistered));
-        }
-        if found.receives_used >= found.capacity.receives {
-            return Err(refused(buf, PostError::Full));
-        }
-        let is_small = buf.capacity() < found.capacity.receive_len_max as usize;
-        found.receives_used += 1;
-        found.receives.push_back(Receive { id, buf });
-        state.violations.receives_too_small += u64::from(is_small);
-        state.trace.words(&[21, self.device as u64, u64::from(queue_pair.index), id]);
-        Ok(())
+        own(&mut state, self.device).queue_pair_mut(queue_pair)?.filled.pop_front()
     }
 
     fn post_send(
@@ -636,5 +635,48 @@ impl Drop for Sim {
             state.die(self.end(id), None, DisconnectReason::Local, Some(DisconnectReason::PeerDied));
         }
         state.devices[index] = None;
+    }
+}
+
+impl Sim {
+    /// Posts a Receive of either kind.
+    fn post_any_receive(
+        &mut self,
+        queue_pair: QueuePairId,
+        id: u64,
+        buf: Buf,
+        targets: Option<Box<ReceiveTargets>>,
+    ) -> Result<(), (Buf, Option<Box<ReceiveTargets>>, PostError)> {
+        let mut state = self.world.0.borrow_mut();
+        let state = &mut *state;
+        let device = own(state, self.device);
+        let is_own = |buf: &Buf| device.arenas.contains(&buf.location().arena);
+        let is_registered =
+            is_own(&buf) && targets.as_ref().is_none_or(|targets| targets.bufs().iter().all(is_own));
+        let found = device.queue_pair_mut(queue_pair);
+        let Some(found) = found.filter(|found| !matches!(found.phase, Phase::Closing | Phase::Dead)) else {
+            return Err((buf, targets, PostError::NotConnected));
+        };
+        if !is_registered {
+            return Err((buf, targets, PostError::NotRegistered));
+        }
+        let is_mixed = found.receives.back().is_some_and(|last| last.targets.is_some() != targets.is_some());
+        let is_bad = |targets: &ReceiveTargets| {
+            targets.bufs().len() > RECEIVE_TARGETS_MAX || !targets.is_aligned(buf.capacity())
+        };
+        if is_mixed || targets.as_deref().is_some_and(is_bad) {
+            return Err((buf, targets, PostError::Scatter));
+        }
+        if found.receives_used >= found.capacity.receives {
+            return Err((buf, targets, PostError::Full));
+        }
+        let capacity = buf.capacity() + targets.as_ref().map_or(0, |targets| targets.capacity());
+        let is_small = capacity < found.capacity.receive_len_max as usize;
+        found.receives_used += 1;
+        found.is_scattered |= targets.is_some();
+        found.receives.push_back(Receive { id, buf, targets });
+        state.violations.receives_too_small += u64::from(is_small);
+        state.trace.words(&[21, self.device as u64, u64::from(queue_pair.index), id]);
+        Ok(())
     }
 }

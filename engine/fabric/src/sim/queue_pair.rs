@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::exposure::Exposures;
+use crate::scatter::ReceiveTargets;
 use crate::{DisconnectReason, Handle, QueuePairCapacity, QueuePairId, RemoteSegment};
 use stag_memory::{Buf, Shared};
 
@@ -44,6 +45,7 @@ pub(super) enum Phase {
 pub(super) struct Receive {
     pub(super) id: u64,
     pub(super) buf: Buf,
+    pub(super) targets: Option<Box<ReceiveTargets>>,
 }
 
 /// The local memory of a request.
@@ -109,6 +111,10 @@ pub(super) struct QueuePair {
     pub(super) peer: Option<End>,
     pub(super) capacity: QueuePairCapacity,
     pub(super) receives: VecDeque<Receive>,
+    /// The targets of messages that came, until the user takes them.
+    pub(super) filled: VecDeque<Box<ReceiveTargets>>,
+    /// Its Receives are in several buffers.
+    pub(super) is_scattered: bool,
     /// In posting order. A request leaves when it is both reported and executed.
     pub(super) sends: VecDeque<Work>,
     pub(super) exposures: Exposures,
@@ -144,6 +150,8 @@ impl QueuePair {
             peer: None,
             capacity,
             receives: VecDeque::new(),
+            filled: VecDeque::new(),
+            is_scattered: false,
             sends: VecDeque::new(),
             exposures: Exposures::default(),
             next_sequence: 0,

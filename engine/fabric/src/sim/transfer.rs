@@ -260,7 +260,7 @@ impl State {
     }
 
     fn deliver_into(&mut self, from: End, sequence: u64, peer: End, receive: Receive) {
-        let Receive { id, mut buf } = receive;
+        let Receive { id, mut buf, mut targets } = receive;
         let Some(work) = self.work_mut(from, sequence) else { return };
         let Verb::Send { invalidate } = work.verb else { return };
         let payload = std::mem::replace(&mut work.payload, Payload::Copied(Vec::new()));
@@ -269,14 +269,21 @@ impl State {
             Payload::Built(message) | Payload::Copied(message) => message,
             Payload::Write(_) | Payload::Read(_) => &[],
         };
-        let outcome = if message.len() > buf.capacity() {
-            Err(WorkError::Length)
-        } else {
-            self.invalidate(peer, invalidate)
-        };
+        let room = buf.capacity() + targets.as_ref().map_or(0, |targets| targets.capacity());
+        let outcome =
+            if message.len() > room { Err(WorkError::Length) } else { self.invalidate(peer, invalidate) };
         if outcome.is_ok() {
-            buf.set_len(message.len());
-            buf.copy_from_slice(message);
+            let (head, mut rest) = message.split_at(message.len().min(buf.capacity()));
+            buf.set_len(head.len());
+            buf.copy_from_slice(head);
+            if let Some(targets) = &mut targets {
+                targets.set_len(rest.len());
+                for target in targets.bufs_mut() {
+                    let (here, behind) = rest.split_at(target.len());
+                    target.copy_from_slice(here);
+                    rest = behind;
+                }
+            }
             self.trace.word(message.len() as u64);
             self.trace.bytes(&message[..message.len().min(64)]);
         }
@@ -287,6 +294,9 @@ impl State {
             Ok(exposed) => {
                 let slots = if exposed.is_some() { Slots::RECEIVE_AND_EXPOSURE } else { Slots::RECEIVE };
                 let invalidated = invalidate.filter(|_| exposed.is_some());
+                if let (Some(targets), Some(queue_pair)) = (targets, self.queue_pair_mut(peer)) {
+                    queue_pair.filled.push_back(targets);
+                }
                 self.complete(peer, id, Completed::Receive { buf, invalidated, exposed }, Ok(()), slots);
                 self.mark_executed(from, sequence);
             }
@@ -494,7 +504,7 @@ impl State {
     }
 
     fn flush_receives(&mut self, end: End) {
-        while let Some(Receive { id, buf }) =
+        while let Some(Receive { id, buf, .. }) =
             self.queue_pair_mut(end).and_then(|queue_pair| queue_pair.receives.pop_front())
         {
             let completed = Completed::Receive { buf, invalidated: None, exposed: None };

@@ -11,6 +11,7 @@ use super::device::{Device, Queued, Slots};
 use super::fault::FaultPlan;
 use super::queue_pair::{End, QueuePair};
 use super::random::{Random, Trace};
+use crate::scatter::RECEIVE_TARGETS_MAX;
 use crate::{Completed, Completion, DisconnectReason, ExposureKind, Handle, Limits, ListenerId, WorkError};
 
 /// What a simulated provider can do unless told otherwise: small enough that tests meet the limits.
@@ -24,6 +25,7 @@ pub const LIMITS: Limits = Limits {
     send_with_invalidate: true,
     exposure: ExposureKind::TableEntry,
     shared_receives: false,
+    receive_targets: RECEIVE_TARGETS_MAX as u32,
 };
 
 /// Rules of the fabric that the program under test broke. A correct one leaves all at 0.

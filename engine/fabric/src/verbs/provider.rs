@@ -48,6 +48,7 @@ impl Provider for Verbs {
             send_with_invalidate: exposure == ExposureKind::MemoryWindow,
             exposure,
             shared_receives: opened.is_some_and(|opened| opened.receives.is_some()),
+            receive_targets: 0,
         }
     }
 

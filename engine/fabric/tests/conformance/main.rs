@@ -16,6 +16,7 @@ mod handover;
 mod in_place;
 mod iwarp;
 mod messages;
+mod scattered;
 mod setup;
 mod shared_memory;
 mod side;
@@ -74,6 +75,12 @@ conformance! {
         doorbell
         poll_respects_its_bounds
         many_queue_pairs
+    }
+    scattered {
+        a_long_message_goes_on_in_the_targets
+        a_message_longer_than_all_buffers
+        scattered_receives_are_checked
+        targets_of_a_connection_that_ends
     }
     in_place {
         a_taken_message_needs_no_receive

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use stag_fabric::{
     Completed, Completion, Event, Exposed, Fence, Handle, PostError, Provider, QueuePairCapacity,
-    QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WriteRequest,
+    QueuePairId, ReadPart, ReadRequest, ReceiveTargets, Refused, RemoteSegment, ScatteredReceive,
+    SendRequest, WriteRequest,
 };
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
 
@@ -169,6 +170,34 @@ impl<P: Provider> Side<P> {
         let buf = self.messages.take().expect("the pool is large enough for every case");
         self.provider().post_receive(queue_pair, id, buf)?;
         // The other side may send at once, and knows by other means than a message that it may.
+        self.provider().ring_doorbells();
+        self.record(queue_pair, Kind::Receive, id, true);
+        Ok(())
+    }
+
+    /// Posts a Receive in a head and `targets` pages. `false`: this fabric has no such Receives.
+    pub(crate) fn post_scattered(&mut self, queue_pair: QueuePairId, id: u64, targets: usize) -> bool {
+        match self.try_scattered(queue_pair, id, targets) {
+            Ok(()) => true,
+            Err(refused) => {
+                assert_eq!(refused.error, PostError::Scatter, "within the capacity");
+                assert_eq!(self.provider().limits().receive_targets, 0, "as the limits say");
+                false
+            }
+        }
+    }
+
+    /// As [`Side::post_scattered`], with the refusal.
+    pub(crate) fn try_scattered(
+        &mut self,
+        queue_pair: QueuePairId,
+        id: u64,
+        targets: usize,
+    ) -> Result<(), Refused<ScatteredReceive>> {
+        let head = self.messages.take().expect("the pool is large enough for every case");
+        let bufs = (0..targets).map(|_| self.pages.take_len(4096).expect("the pool is large enough"));
+        let targets = Box::new(ReceiveTargets::new(bufs.collect()));
+        self.provider().post_scattered(queue_pair, ScatteredReceive { id, head, targets })?;
         self.provider().ring_doorbells();
         self.record(queue_pair, Kind::Receive, id, true);
         Ok(())

@@ -1,0 +1,129 @@
+//! Receives in several buffers: a head and targets.
+
+use stag_fabric::{DisconnectReason, PostError, Provider, QueuePairCapacity, RECEIVE_TARGETS_MAX, WorkError};
+
+use crate::bench::{A, B, Bench, CAPACITY, Harness, Kind, MESSAGE, pattern};
+
+/// Octets of a page.
+const PAGE: usize = 4096;
+
+/// Messages of a head and three pages.
+const LONG: QueuePairCapacity = QueuePairCapacity {
+    send_len_max: (MESSAGE + 3 * PAGE) as u32,
+    receive_len_max: (MESSAGE + 3 * PAGE) as u32,
+    ..CAPACITY
+};
+
+/// Why a case has nothing to show.
+const NONE: &str = "a Receive has one buffer";
+
+/// A message fills the head first, then one target after the other, and both come back in posting order.
+pub(crate) fn a_long_message_goes_on_in_the_targets<H: Harness>(bench: &mut Bench<H>) {
+    let targets = bench[B].provider().limits().receive_targets;
+    let [qa, qb] = bench.connect_with(LONG, LONG);
+    if !bench.can(targets > 0, NONE) {
+        assert!(!bench[B].post_scattered(qb, 1, 3));
+        assert!(bench[B].provider().take_targets(qb).is_none());
+        return;
+    }
+    assert!(targets as usize <= RECEIVE_TARGETS_MAX);
+    let ends = [0, MESSAGE, MESSAGE + PAGE, MESSAGE + 2 * PAGE, MESSAGE + 3 * PAGE];
+    let mut lens: Vec<usize> = ends.iter().flat_map(|end| [end.saturating_sub(1), *end, end + 1]).collect();
+    lens.pop();
+    lens.extend([4, 100, MESSAGE + 5000]);
+    for (round, lens) in lens.chunks(4).enumerate() {
+        let ids = |at: usize| (4 * round + at) as u64;
+        for at in 0..lens.len() {
+            assert!(bench[B].post_scattered(qb, ids(at), 3));
+        }
+        for (at, len) in lens.iter().enumerate() {
+            bench[A].post_send(qa, ids(at), &pattern(*len, ids(at)));
+        }
+        for (at, len) in lens.iter().enumerate() {
+            let head = bench.message(B, qb, ids(at));
+            let targets = bench[B].provider().take_targets(qb).expect("they are done with the head");
+            let mut found = head.to_vec();
+            let lens_found: Vec<usize> = targets.bufs().iter().map(|buf| buf.len()).collect();
+            targets.bufs().iter().for_each(|buf| found.extend(&buf[..]));
+            assert_eq!(found, pattern(*len, ids(at)), "{len} octets");
+            assert_eq!(head.len(), MESSAGE.min(*len));
+            for (nth, here) in lens_found.into_iter().enumerate() {
+                assert_eq!(
+                    here,
+                    len.saturating_sub(MESSAGE + nth * PAGE).min(PAGE),
+                    "{len} octets, target {nth}"
+                );
+            }
+            assert_eq!(bench.completion(A, qa, Kind::Send, ids(at)).result, Ok(()));
+        }
+        assert!(bench[B].provider().take_targets(qb).is_none(), "each once");
+    }
+}
+
+/// One that is longer than all buffers together ends the connection, as with any Receive; the targets go back to their pool.
+pub(crate) fn a_message_longer_than_all_buffers<H: Harness>(bench: &mut Bench<H>) {
+    let longer = QueuePairCapacity { send_len_max: LONG.send_len_max + 8, ..LONG };
+    let short = QueuePairCapacity { receive_len_max: (MESSAGE + 2 * PAGE) as u32, ..LONG };
+    let [qa, qb] = bench.connect_with(longer, short);
+    let targets = bench[B].provider().limits().receive_targets;
+    if !bench.can(targets > 0, NONE) {
+        return;
+    }
+    let free = bench[B].pages.free_units();
+    assert!(bench[B].post_scattered(qb, 1, 2) && bench[B].post_scattered(qb, 2, 2));
+    bench[A].post_send(qa, 9, &pattern(MESSAGE + 2 * PAGE + 1, 1));
+    assert_eq!(bench.completion(B, qb, Kind::Receive, 1).result, Err(WorkError::Length));
+    bench.flushed_receive(B, qb, 2);
+    assert_eq!(bench.end(B, qb), DisconnectReason::Work(WorkError::Length));
+    bench.end(A, qa);
+    assert!(bench[B].provider().take_targets(qb).is_none(), "of no Receive that failed");
+    assert_eq!(bench[B].pages.free_units(), free, "they are free again");
+}
+
+/// What cannot be filled is refused, and handed back.
+pub(crate) fn scattered_receives_are_checked<H: Harness>(bench: &mut Bench<H>) {
+    let short = QueuePairCapacity { receive_len_max: MESSAGE as u32, ..LONG };
+    let [qa, qb] = bench.connect_with(short, LONG);
+    let targets = bench[B].provider().limits().receive_targets;
+    if !bench.can(targets > 0, NONE) {
+        return;
+    }
+    let refused = bench[B].try_scattered(qb, 1, RECEIVE_TARGETS_MAX + 1).expect_err("too many");
+    assert_eq!(refused.error, PostError::Scatter);
+    assert_eq!(refused.request.targets.bufs().len(), RECEIVE_TARGETS_MAX + 1);
+    for id in 0..u64::from(CAPACITY.receives) {
+        assert!(bench[B].post_scattered(qb, id, 3));
+    }
+    let refused = bench[B].try_scattered(qb, 99, 3).expect_err("the capacity is used up");
+    assert_eq!(refused.error, PostError::Full);
+    bench[A].post_send(qa, 1, b"still connected");
+    assert_eq!(bench.message(B, qb, 0)[..], *b"still connected");
+    // One that has plain Receives takes no others.
+    bench[A].post_receive(qa, 1);
+    assert_eq!(
+        bench[A].try_scattered(qa, 2, 3).expect_err("a plain one is posted").error,
+        PostError::Scatter
+    );
+}
+
+/// Targets that hold a message stay the user's; those that are only posted go back to their pool.
+pub(crate) fn targets_of_a_connection_that_ends<H: Harness>(bench: &mut Bench<H>) {
+    let [qa, qb] = bench.connect_with(LONG, LONG);
+    let targets = bench[B].provider().limits().receive_targets;
+    if !bench.can(targets > 0, NONE) {
+        return;
+    }
+    let free = bench[B].pages.free_units();
+    assert!(bench[B].post_scattered(qb, 1, 3) && bench[B].post_scattered(qb, 2, 3));
+    bench[A].post_send(qa, 1, &pattern(MESSAGE + PAGE, 1));
+    let head = bench.message(B, qb, 1);
+    let targets = bench[B].provider().take_targets(qb).expect("it came");
+    bench[A].provider().disconnect(qa);
+    bench.flushed_receive(B, qb, 2);
+    bench.end(B, qb);
+    bench.end(A, qa);
+    assert_eq!([&head[..], &targets.bufs()[0][..]].concat(), pattern(MESSAGE + PAGE, 1));
+    assert_eq!(bench[B].pages.free_units(), free - 3);
+    drop(targets);
+    assert_eq!(bench[B].pages.free_units(), free);
+}
