@@ -139,7 +139,7 @@ impl Connection {
         }
         if let CloseReason::Fault(what) = reason {
             core.statistics.faults += 1;
-            if let Some(withheld) = core.defects.admit(core.now) {
+            if let Some(withheld) = core.state.defects.admit(core.state.now) {
                 let (name, client, withheld) = (self.name(), self.client(), Withheld(withheld));
                 tracing::error!(
                     "connection {name} with {client} ends by a defect of this engine: {what}; report it{withheld}"
@@ -174,7 +174,7 @@ impl Connection {
     }
 
     fn complain<P>(&self, core: &mut Core<P>, what: std::fmt::Arguments<'_>) {
-        if let Some(withheld) = core.complaints.admit(core.now) {
+        if let Some(withheld) = core.state.complaints.admit(core.state.now) {
             let withheld = Withheld(withheld);
             tracing::warn!("{} is cut off: {what}; {}{withheld}", self.client(), self.service(core.now));
         }

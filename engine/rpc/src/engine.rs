@@ -33,7 +33,7 @@ use crate::server::spares::Spares;
 use crate::server::transit::TransitAccounts;
 use crate::service::Services;
 use crate::service::deferred::Deferrals;
-use crate::state::{Core, receives_sure};
+use crate::state::{Core, EngineState, receives_sure};
 use crate::statistics::Statistics;
 use crate::stream::{Streams, later_max};
 
@@ -190,37 +190,39 @@ impl<P: Provider, S: Services> Engine<P, S> {
             streams: None,
             core: Core {
                 provider,
-                pools,
-                config,
-                statistics: Statistics::default(),
-                duplicates: Duplicates::new(config.duplicates_max),
-                deferrals: Deferrals::new(calls_max(&config)),
-                doomed: DoomedCalls::default(),
-                now: Duration::ZERO,
-                completed: VecDeque::with_capacity(calls),
-                events: VecDeque::with_capacity(8),
-                drafts: Spares::with_capacity(calls),
-                pulls: Spares::with_capacity(calls),
-                receives_sure: receives_sure(&config),
-                receives_shared: 0,
-                serving_count: 0,
-                credit_share: config.credits_max,
-                complaints: Complaints::default(),
-                defects: Complaints::default(),
-                comings: Complaints::new(COMINGS_MAX),
-                faults: Vec::new(),
-                pass: 0,
-                stopping: false,
-                scratch: Vec::new(),
-                gathered: Vec::new(),
-                streams_pressure: None,
-                transit: TransitAccounts::default(),
-                read_posted: false,
-                carrier: None,
-                ready: ReadyLists::default(),
-                doorkeeper: None,
-                departures: None,
-                draft_in_place: Box::new(Draft::new()),
+                state: EngineState {
+                    pools,
+                    config,
+                    statistics: Statistics::default(),
+                    duplicates: Duplicates::new(config.duplicates_max),
+                    deferrals: Deferrals::new(calls_max(&config)),
+                    doomed: DoomedCalls::default(),
+                    now: Duration::ZERO,
+                    completed: VecDeque::with_capacity(calls),
+                    events: VecDeque::with_capacity(8),
+                    drafts: Spares::with_capacity(calls),
+                    pulls: Spares::with_capacity(calls),
+                    receives_sure: receives_sure(&config),
+                    receives_shared: 0,
+                    serving_count: 0,
+                    credit_share: config.credits_max,
+                    complaints: Complaints::default(),
+                    defects: Complaints::default(),
+                    comings: Complaints::new(COMINGS_MAX),
+                    faults: Vec::new(),
+                    pass: 0,
+                    stopping: false,
+                    scratch: Vec::new(),
+                    gathered: Vec::new(),
+                    streams_pressure: None,
+                    transit: TransitAccounts::default(),
+                    read_posted: false,
+                    carrier: None,
+                    ready: ReadyLists::default(),
+                    doorkeeper: None,
+                    departures: None,
+                    draft_in_place: Box::new(Draft::new()),
+                },
             },
         })
     }
@@ -491,7 +493,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 self.core.statistics.connections_opened += 1;
                 if found.serving.is_some()
                     && tracing::enabled!(tracing::Level::INFO)
-                    && let Some(withheld) = self.core.comings.admit(self.core.now)
+                    && let Some(withheld) = self.core.state.comings.admit(self.core.state.now)
                 {
                     let (client, withheld) = (found.client(), Withheld(withheld));
                     tracing::info!("{client} connected by RDMA{withheld}");
@@ -528,7 +530,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let reason = gone.close_reason.take().unwrap_or(CloseReason::Fabric(reason));
         if gone.is_accepted()
             && tracing::enabled!(tracing::Level::INFO)
-            && let Some(withheld) = self.core.comings.admit(self.core.now)
+            && let Some(withheld) = self.core.state.comings.admit(self.core.state.now)
         {
             let (client, service) = (gone.client(), gone.service(self.core.now));
             let (reason, withheld) = (reason.describe("the client"), Withheld(withheld));
@@ -614,7 +616,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 if completion.result == Err(WorkError::Length)
                     && let Some(xid) = xid_of(completion.id)
                 {
-                    self.core.doomed.add(found.peer.as_ref(), xid, self.core.now);
+                    self.core.state.doomed.add(found.peer.as_ref(), xid, self.core.state.now);
                 }
                 if let Some(serving) = found.serving.as_mut() {
                     serving.sent(&mut self.core);
@@ -624,7 +626,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 if completion.result == Err(WorkError::RemoteAccess)
                     && let Some(xid) = xid_of(completion.id)
                 {
-                    self.core.doomed.add(found.peer.as_ref(), xid, self.core.now);
+                    self.core.state.doomed.add(found.peer.as_ref(), xid, self.core.state.now);
                 }
             }
         }

@@ -5,7 +5,7 @@
 
 use crate::ConnectionId;
 use crate::client::CloseReason;
-use crate::state::Core;
+use crate::state::EngineState;
 
 /// An invariant is broken: `what` was found. Returns the reason to end the connection with.
 ///
@@ -18,7 +18,7 @@ pub(crate) fn fault(what: &'static str) -> CloseReason {
     CloseReason::Fault(what)
 }
 
-impl<P> Core<P> {
+impl EngineState {
     /// As [`fault`], where no error can be returned: the connection ends with this pass.
     #[cold]
     pub(crate) fn fault(&mut self, connection: ConnectionId, what: &'static str) {

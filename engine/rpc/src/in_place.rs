@@ -4,7 +4,6 @@
 //! else to do first, and if its procedure needs neither chunks nor the duplicate request cache. If its handler then answers
 //! later, or with more than there is room for, the Call goes on in the general way, where the handler left it.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use stag_fabric::{Peer, PlainMessage, Provider, Taken};
@@ -12,40 +11,20 @@ use stag_wire::rpc::take_success;
 use stag_wire::xdr::{Overflow, Reader, Writer};
 
 use crate::ConnectionId;
-use crate::carried::Carrier;
 use crate::client::calling::{Calling, HEADER_LEN_MIN};
 use crate::client::making::Making;
-use crate::client::{Chunks, CloseReason, CompletedCall, Results};
+use crate::client::{Chunks, Results};
 use crate::connection::Connection;
 use crate::engine::{Engine, find};
 use crate::fault::fault;
 use crate::few::Few;
-use crate::pools::Pools;
-use crate::server::doomed::DoomedCalls;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::serving::Serving;
 use crate::server::spares::Reused;
-use crate::service::deferred::Deferrals;
 use crate::service::dispatch::{Origin, Route, Terms, destination, route};
 use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Repeat, Services};
-use crate::state::{Core, MESSAGES_RESERVE, PassState};
-use crate::statistics::Statistics;
-
-/// What of the engine it takes, while the provider is polled.
-pub(crate) struct InPlace<'a> {
-    pub(crate) pass: PassState,
-    pub(crate) is_stopping: bool,
-    pub(crate) draft: &'a mut Box<Draft>,
-    pub(crate) pools: &'a Pools,
-    pub(crate) scratch: &'a mut Vec<u8>,
-    pub(crate) deferrals: &'a Deferrals,
-    pub(crate) doomed: &'a DoomedCalls,
-    pub(crate) statistics: &'a mut Statistics,
-    pub(crate) completed: &'a mut VecDeque<CompletedCall>,
-    pub(crate) faults: &'a mut Vec<(ConnectionId, CloseReason)>,
-    pub(crate) carrier: Option<&'a Carrier>,
-}
+use crate::state::{Core, EngineState};
 
 /// A Call whose handler ran in place, and that goes on in the general way.
 #[derive(Debug)]
@@ -60,39 +39,13 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Polls the provider, and handles what can be handled where it arrived. Returns how much there was.
     #[inline(always)]
     pub(crate) fn look(&mut self, now: Duration, burst: usize) -> usize {
-        let pass = self.core.pass_state();
         let Engine { core, services, connections, completions, .. } = self;
-        let Core {
-            provider,
-            pools,
-            statistics,
-            deferrals,
-            doomed,
-            scratch,
-            completed,
-            faults,
-            draft_in_place,
-            carrier,
-            ..
-        } = core;
-        let mut in_place = InPlace {
-            pass,
-            is_stopping: core.stopping,
-            draft: draft_in_place,
-            pools,
-            scratch,
-            deferrals,
-            doomed,
-            statistics,
-            completed,
-            faults,
-            carrier: carrier.as_deref(),
-        };
+        let Core { provider, state } = core;
         provider.poll_in_place(now, completions, burst, &mut |message: PlainMessage<'_>| match find(
             connections,
             message.queue_pair,
         ) {
-            Some(found) => found.take_in_place(&mut in_place, services, message),
+            Some(found) => found.take_in_place(state, services, message),
             None => Taken::No,
         })
     }
@@ -103,19 +56,19 @@ impl Connection {
     #[inline(always)]
     pub(crate) fn take_in_place<S: Services>(
         &mut self,
-        engine: &mut InPlace<'_>,
+        state: &mut EngineState,
         services: &mut S,
         message: PlainMessage<'_>,
     ) -> Taken {
-        if self.is_special || engine.is_stopping {
+        if self.is_special || state.stopping {
             // Where Calls go both ways the general way tells them from Replies: here that would make all others dearer.
             return Taken::No;
         }
         if let Some(serving) = &mut self.serving {
-            return serving.answer_in_place(engine, services, self.id, self.peer.as_ref(), message);
+            return serving.answer_in_place(state, services, self.id, self.peer.as_ref(), message);
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
-        match calling.complete_in_place(engine, message.credits, message.stream) {
+        match calling.complete_in_place(state, message.credits, message.stream) {
             true => Taken::Done,
             false => Taken::No,
         }
@@ -150,7 +103,7 @@ impl Calling {
 
     /// Takes in a Reply without chunks where it arrived. `false`: it is for the general way, and nothing happened.
     #[inline(always)]
-    fn complete_in_place(&mut self, engine: &mut InPlace<'_>, credits: u32, stream: &[u8]) -> bool {
+    fn complete_in_place(&mut self, state: &mut EngineState, credits: u32, stream: &[u8]) -> bool {
         let Some(xid) = stream.first_chunk().map(|xid| u32::from_be_bytes(*xid)) else { return false };
         let mut reader = Reader::new(stream);
         if !take_success(&mut reader, xid) {
@@ -159,19 +112,19 @@ impl Calling {
         let results = reader.rest();
         let mut message = None;
         if !results.is_empty() {
-            let Some(mut buf) = engine.pools.messages.take() else { return false };
+            let Some(mut buf) = state.pools.messages.take() else { return false };
             buf.set_len(results.len());
             buf.copy_from_slice(results);
             message = Some(buf);
         }
         let Some(call) = self.requester.handle_plain(credits, stream) else { return false };
-        self.heard = engine.pass.now;
-        engine.statistics.replies_received += 1;
+        self.heard = state.now;
+        state.statistics.replies_received += 1;
         if self.note_answered(call) {
             let result = Ok(Results::short(message));
-            self.hand_over(engine.completed, engine.statistics, call, result, Few::new());
+            self.hand_over(state, call, result, Few::new());
         } else {
-            engine.faults.push((self.name, fault("a Call that waits for its Reply is over")));
+            state.faults.push((self.name, fault("a Call that waits for its Reply is over")));
         }
         true
     }
@@ -181,7 +134,7 @@ impl Serving {
     #[inline(always)]
     fn answer_in_place<S: Services>(
         &mut self,
-        engine: &mut InPlace<'_>,
+        state: &mut EngineState,
         services: &mut S,
         id: ConnectionId,
         peer: Option<&Peer>,
@@ -190,9 +143,7 @@ impl Serving {
         let Some(space) = message.space else { return Taken::No };
         // What is only for the general way: Calls or Replies that wait, Receives that are to be posted, a handler that
         // may need a buffer after all.
-        if !self.may_answer_in_place(engine.pass.credit_share, message.credits)
-            || engine.pools.messages.free_units() < MESSAGES_RESERVE
-        {
+        if !self.may_answer_in_place(state.credit_share, message.credits) || state.is_short() {
             return Taken::No;
         }
         let Route::Run(run) = route(services, Reader::new(message.stream)) else { return Taken::No };
@@ -201,50 +152,50 @@ impl Serving {
             || procedure.eligible_arguments > 0
             || procedure.eligible_results > 0
             || !self.responder.may_answer(xid)
-            || engine.doomed.has(peer, xid, engine.pass.now)
+            || state.doomed.has(peer, xid, state.now)
         {
             return Taken::No;
         }
         let slot = self.responder.next_slot();
-        let origin = Origin { connection: id, slot, peer, local: None, now: engine.pass.now };
-        if let Some(carrier) = engine.carrier
+        let origin = Origin { connection: id, slot, peer, local: None, now: state.now };
+        if let Some(carrier) = state.carrier.as_deref()
             && destination(carrier, services, &run, &origin).is_some()
         {
             return Taken::No;
         }
-        self.usage.observe(&engine.pass, self.pending);
+        self.usage.observe(&state.pass_state(), self.pending);
         self.host.note(&run.caller);
         let terms = Terms::of(&run);
         let mut reply = Reply {
-            draft: engine.draft,
+            draft: &mut state.draft_in_place,
             xid,
             room: Room::Stream,
             inline_len_max: self.responder.parameters().reply_threshold as usize,
-            space: Some(Space { octets: space, messages: Some(&engine.pools.messages) }),
-            payload: &engine.pools.payload,
+            space: Some(Space { octets: space, messages: Some(&state.pools.messages) }),
+            payload: &state.pools.payload,
             transit: None,
-            scratch: engine.scratch,
+            scratch: &mut state.scratch,
             eligible: 0,
-            copied_bytes: &mut engine.statistics.copied_bytes,
-            deferrals: engine.deferrals,
+            copied_bytes: &mut state.statistics.copied_bytes,
+            deferrals: &state.deferrals,
         };
         let is_done = run.call(services, &origin, &mut [], &mut reply);
         let is_in_place = reply.space.is_some();
-        let draft = &mut **engine.draft;
+        let draft = &mut *state.draft_in_place;
         if is_done && is_in_place && draft.verdict == Verdict::Encoded && draft.defect().is_none() {
             let len = draft.payload_len;
             if draft.is_service {
-                self.note_service(engine.pass.now);
+                self.note_service(state.now);
             }
             draft.forget_results();
-            let limit = self.credit_limit(engine.pass.credit_share);
+            let limit = self.credit_limit(state.credit_share);
             let credits = self.responder.answer_plain(message.credits, limit);
-            engine.statistics.calls_received += 1;
-            engine.statistics.messages_short += 1;
-            engine.statistics.replies_sent += 1;
+            state.statistics.calls_received += 1;
+            state.statistics.messages_short += 1;
+            state.statistics.replies_sent += 1;
             return Taken::Answered { credits, len };
         }
-        self.go_on_later(xid, terms, is_done, engine.draft);
+        self.go_on_later(xid, terms, is_done, &mut state.draft_in_place);
         Taken::No
     }
 

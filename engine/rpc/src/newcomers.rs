@@ -125,7 +125,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 Err(error) => {
                     self.core.note_departure(Some(&peer));
                     self.core.statistics.connections_refused += 1;
-                    if let Some(withheld) = self.core.complaints.admit(self.core.now) {
+                    if let Some(withheld) = self.core.state.complaints.admit(self.core.state.now) {
                         tracing::warn!("client {peer} is refused: {error}{}", Withheld(withheld));
                     }
                 }
@@ -176,7 +176,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     fn adopt_stream(&mut self, socket: TcpStream, peer: SocketAddr) {
         if let Err(error) = self.streams() {
             self.core.note_departure(Some(&Peer::Address(peer)));
-            if let Some(withheld) = self.core.complaints.admit(self.core.now) {
+            if let Some(withheld) = self.core.state.complaints.admit(self.core.state.now) {
                 let withheld = Withheld(withheld);
                 tracing::warn!("client {peer} is refused over TCP: {error}{withheld}");
             }

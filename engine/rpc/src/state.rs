@@ -1,6 +1,7 @@
 //! What the halves of all connections share.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use stag_fabric::Peer;
@@ -22,20 +23,41 @@ use crate::server::transit::TransitAccounts;
 use crate::service::deferred::Deferrals;
 use crate::statistics::Statistics;
 
-/// What one pass knows of time and credits.
+/// What one pass knows of credits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassState {
     /// Counts the passes.
     pub(crate) number: u64,
-    /// Its instant.
-    pub(crate) now: Duration,
-    /// [`Core::credit_share`].
+    /// [`EngineState::credit_share`].
     pub(crate) credit_share: u32,
 }
 
 /// Everything of an engine but its connections and services.
+///
+/// It derefs to its state. What needs one part of that beside the provider, or beside another part, names the field.
 pub(crate) struct Core<P> {
     pub(crate) provider: P,
+    pub(crate) state: EngineState,
+}
+
+impl<P> Deref for Core<P> {
+    type Target = EngineState;
+
+    #[inline(always)]
+    fn deref(&self) -> &EngineState {
+        &self.state
+    }
+}
+
+impl<P> DerefMut for Core<P> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut EngineState {
+        &mut self.state
+    }
+}
+
+/// Everything of a [`Core`] but the provider: what can be used while the provider is polled.
+pub(crate) struct EngineState {
     pub(crate) pools: Pools,
     pub(crate) config: EngineConfig,
     pub(crate) statistics: Statistics,
@@ -89,11 +111,11 @@ pub(crate) struct Core<P> {
     pub(crate) draft_in_place: Box<Draft>,
 }
 
-impl<P> Core<P> {
+impl EngineState {
     #[inline(always)]
     pub(crate) fn pass_state(&self) -> PassState {
-        let Core { pass, now, credit_share, .. } = *self;
-        PassState { number: pass, now, credit_share }
+        let EngineState { pass, credit_share, .. } = *self;
+        PassState { number: pass, credit_share }
     }
 
     /// A client's connection is gone, or did not come about.

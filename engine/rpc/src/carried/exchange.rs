@@ -23,7 +23,7 @@ use crate::service::dispatch::{Origin, Route, Terms, look, route};
 use crate::service::late;
 use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Repeat, Services, Token};
-use crate::state::Core;
+use crate::state::{Core, EngineState};
 
 /// Records that one pass takes from another reactor at most.
 const EXCHANGE_BURST: usize = 64;
@@ -140,11 +140,11 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Executes what other reactors carried here, and takes in what they answered. Returns how much there was.
     #[inline(never)]
     pub(crate) fn exchange(&mut self) -> usize {
-        let Some(carrier) = &mut self.core.carrier else { return 0 };
+        let Some(carrier) = &mut self.core.state.carrier else { return 0 };
         let Some(mut record) = carrier.incoming.take() else {
             unreachable!("a pass exchanges once");
         };
-        carrier.take_returns(&self.core.pools.payload);
+        carrier.take_returns(&self.core.state.pools.payload);
         let reactors = carrier.neighbours.len();
         let mut count = self.attend();
         // Another one first in each pass, so that none always waits for the others.
@@ -269,7 +269,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 Known::Nothing => {}
                 Known::New(entry) => terms.kept = Some(entry),
                 Known::RunningElsewhere(entry) => {
-                    match core.duplicates.wait(token, entry, &mut core.statistics) {
+                    match core.state.duplicates.wait(token, entry, &mut core.state.statistics) {
                         true => answering.keep(core, token, Terms::ENGINE),
                         false => answering.drop(core),
                     }
@@ -364,7 +364,8 @@ impl Answering<'_> {
         fill: impl FnOnce(&mut Reply<'_>) -> bool,
     ) -> Result<(), u32> {
         let mut draft = core.draft();
-        let Core { pools, transit, scratch, statistics, deferrals, carrier, duplicates, .. } = core;
+        let EngineState { pools, transit, scratch, statistics, deferrals, carrier, duplicates, .. } =
+            &mut core.state;
         let Some(carrier) = carrier else { unreachable!("an engine does not leave its group") };
         let mut space = std::mem::take(&mut carrier.space);
         let share = &carrier.neighbours[self.from.index()].share;
@@ -448,8 +449,8 @@ impl Answering<'_> {
     #[cold]
     fn keep<P>(&self, core: &mut Core<P>, token: Token, terms: Terms) {
         let call = LaterCall { from: self.from, token: self.token, room: self.room.clone(), terms };
-        if let Some(carrier) = &mut core.carrier {
-            core.transit.expect(&mut carrier.neighbour(self.from).share, terms.pages as usize);
+        if let Some(carrier) = &mut core.state.carrier {
+            core.state.transit.expect(&mut carrier.neighbour(self.from).share, terms.pages as usize);
             carrier.keep_later(token.slot, call);
         }
     }
@@ -485,8 +486,8 @@ pub(crate) fn drop_later<P>(core: &mut Core<P>, token: Token) {
 }
 
 fn take_later<P>(core: &mut Core<P>, token: Token) -> Option<LaterCall> {
-    let carrier = core.carrier.as_mut()?;
+    let carrier = core.state.carrier.as_mut()?;
     let call = carrier.take_later(&token)?;
-    core.transit.expect_no_more(&mut carrier.neighbour(call.from).share, call.terms.pages as usize);
+    core.state.transit.expect_no_more(&mut carrier.neighbour(call.from).share, call.terms.pages as usize);
     Some(call)
 }

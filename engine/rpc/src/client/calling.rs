@@ -1,6 +1,5 @@
 //! The client half of a connection: drives the Requester, and holds the memory of its Calls.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -17,8 +16,7 @@ use crate::client::slot::{Ending, Slot, Stage, results_start};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CompletedCall, Results};
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::few::Few;
-use crate::state::Core;
-use crate::statistics::Statistics;
+use crate::state::{Core, EngineState};
 
 /// Octets of a header without chunks.
 pub(crate) const HEADER_LEN_MIN: u32 = stag_wire::rpcrdma::HEADER_LEN_MIN as u32;
@@ -398,7 +396,7 @@ impl Calling {
             }
             Err(error) => Err(error),
         };
-        self.hand_over(&mut core.completed, &mut core.statistics, call, result, written);
+        self.hand_over(core, call, result, written);
     }
 
     /// A Call was answered: it does not wait for room any more, if it did, as a peer may guess an xid. `false`: it waited for no
@@ -513,15 +511,14 @@ impl Calling {
             slot.written.drain(..).filter_map(|part| Some((part.chunk, part.buf?))).collect()
         };
         slot.reply_chunk = None;
-        self.hand_over(&mut core.completed, &mut core.statistics, call, result, written);
+        self.hand_over(core, call, result, written);
     }
 
     /// Frees the slot of a Call that is over, and hands the Call to its user. None of its memory is in the slot any more.
     #[inline(always)]
     pub(crate) fn hand_over(
         &mut self,
-        completed: &mut VecDeque<CompletedCall>,
-        statistics: &mut Statistics,
+        state: &mut EngineState,
         call: requester::CallId,
         result: Result<Results, CallError>,
         written: Few<(u8, Buf)>,
@@ -538,8 +535,8 @@ impl Calling {
             self.probing = false;
             return;
         }
-        statistics.calls_failed += u64::from(result.is_err());
-        completed.push_back(CompletedCall {
+        state.statistics.calls_failed += u64::from(result.is_err());
+        state.completed.push_back(CompletedCall {
             call: CallId { connection: self.name, call },
             user: slot.user,
             procedure: slot.procedure,

@@ -43,7 +43,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             let ConnectRequest { request, peer, private_data, .. } = request;
             if let Err(reason) = self.admit(request, &peer, &private_data) {
                 self.core.statistics.connections_refused += 1;
-                if let Some(withheld) = self.core.complaints.admit(self.core.now) {
+                if let Some(withheld) = self.core.state.complaints.admit(self.core.state.now) {
                     tracing::warn!("client {peer} is refused: {reason}{}", Withheld(withheld));
                 }
                 self.core.provider.reject(request, &reason);
@@ -100,7 +100,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let accepted =
             if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
         if let Err(error) = accepted {
-            if let Some(withheld) = self.core.complaints.admit(self.core.now) {
+            if let Some(withheld) = self.core.state.complaints.admit(self.core.state.now) {
                 tracing::warn!("client {peer} is not accepted: {error}{}", Withheld(withheld));
             }
             self.core.provider.disconnect(id);

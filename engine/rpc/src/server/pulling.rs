@@ -379,7 +379,7 @@ fn refill<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull) -> R
 
 /// Takes `pages` for the first of what is wanted. `false`: they are not there, and none was taken.
 fn take<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull, pages: usize) -> bool {
-    let pool = &core.pools.payload;
+    let pool = &core.state.pools.payload;
     if pool.free_units() < pages {
         return false;
     }
@@ -418,9 +418,9 @@ fn take<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull, pages:
         pull.wanted.remove(0);
     }
     let taken = pages - left;
-    core.transit.take(share, taken);
+    core.state.transit.take(share, taken);
     if !pull.is_windowed {
-        core.transit.ask(share, taken);
+        core.state.transit.ask(share, taken);
     }
     pull.held += taken;
     pull.waits = None;
@@ -472,7 +472,7 @@ pub(crate) fn post_reads<P: Provider>(
     call: &responder::Call<'_>,
     pull: &mut Pull,
 ) -> Posted {
-    let pool = &core.pools.payload;
+    let pool = &core.state.pools.payload;
     let window = if pull.is_windowed { transit::probe_len(pool, core.config.connections_max) } else { 0 };
     for (place, incoming) in pull.incoming.iter_mut().enumerate() {
         if incoming.posted {
@@ -504,9 +504,9 @@ pub(crate) fn post_reads<P: Provider>(
             Ok(()) => {
                 incoming.posted = true;
                 pull.in_flight += 1;
-                core.transit.ask(share, asked);
+                core.state.transit.ask(share, asked);
                 pull.touched = core.now;
-                core.read_posted = true;
+                core.state.read_posted = true;
             }
             Err(refused) => {
                 incoming.buf = Some(refused.request.target);

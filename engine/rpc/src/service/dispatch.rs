@@ -77,7 +77,7 @@ impl Terms {
     #[cold]
     pub(crate) fn report<P>(&self, core: &mut Core<P>, defect: Defect) {
         core.statistics.replies_defective += 1;
-        let Some(withheld) = core.defects.admit(core.now) else { return };
+        let Some(withheld) = core.state.defects.admit(core.state.now) else { return };
         let (program, procedure) = (self.program, self.procedure.name);
         match defect {
             Defect::Empty => {
@@ -140,7 +140,7 @@ pub(crate) fn look<P>(
     let Run { header, procedure, arguments, .. } = run;
     let (xid, now) = (header.xid, core.now);
     let asked = Asked { procedure, connection, peer, xid, stream, arguments, items, now };
-    core.duplicates.look(&asked, &mut core.statistics)
+    core.state.duplicates.look(&asked, &mut core.state.statistics)
 }
 
 /// A Call whose connection is gone is answered: if its Reply is to be kept, it is made. `false`: nobody needs it.
@@ -161,19 +161,19 @@ pub(crate) fn finish_orphan<P>(core: &mut Core<P>, token: Token, fill: impl FnOn
         room: Room::Stream,
         inline_len_max,
         space: None,
-        payload: &core.pools.payload,
+        payload: &core.state.pools.payload,
         transit: None,
-        scratch: &mut core.scratch,
+        scratch: &mut core.state.scratch,
         eligible: 0,
-        copied_bytes: &mut core.statistics.copied_bytes,
-        deferrals: &core.deferrals,
+        copied_bytes: &mut core.state.statistics.copied_bytes,
+        deferrals: &core.state.deferrals,
     };
     fill(&mut reply);
     // It was executed: who asks again is told so, whatever the handler made of it.
     if reply.draft.defect().is_some() {
         reply.system_error();
     }
-    core.duplicates.keep(entry, &draft, &mut core.statistics);
+    core.state.duplicates.keep(entry, &draft, &mut core.state.statistics);
     core.put_draft(draft);
     true
 }

@@ -40,7 +40,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
         while self.core.duplicates.has_news()
             && count < LATE_BURST
             && !self.core.is_short()
-            && let Some((token, kept)) = self.core.duplicates.next_waiter(&mut self.core.statistics)
+            && let Some((token, kept)) =
+                self.core.state.duplicates.next_waiter(&mut self.core.state.statistics)
         {
             count += 1;
             let (core, streams) = (&mut self.core, &mut self.streams);

@@ -79,12 +79,12 @@ impl<'a> Reply<'a> {
             room: Room::Chunks(call),
             inline_len_max: parameters.reply_threshold as usize,
             space: None,
-            payload: &core.pools.payload,
-            transit: Some((&core.transit, share)),
-            scratch: &mut core.scratch,
+            payload: &core.state.pools.payload,
+            transit: Some((&core.state.transit, share)),
+            scratch: &mut core.state.scratch,
             eligible: 0,
-            copied_bytes: &mut core.statistics.copied_bytes,
-            deferrals: &core.deferrals,
+            copied_bytes: &mut core.state.statistics.copied_bytes,
+            deferrals: &core.state.deferrals,
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::service::call::Placed;
 use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look, route};
 use crate::service::reply::{Reply, Room};
 use crate::service::{Repeat, Services, Token};
-use crate::state::Core;
+use crate::state::{Core, EngineState};
 
 /// Calls of one connection that services answer later, at most: beyond that no more are taken on.
 pub(super) const LATER_MAX: usize = 64;
@@ -369,7 +369,7 @@ impl Connection {
         end: usize,
         (at, result): (usize, Result<(), Ending>),
     ) -> Result<(), Ending> {
-        let pool = &core.pools.payload;
+        let pool = &core.state.pools.payload;
         if at < end && result.is_ok() {
             let rest = &buf[at..end];
             let pages = transit::pages(pool, rest.len());
@@ -388,7 +388,7 @@ impl Connection {
                     "it sends more than it takes, and there is no memory to keep it",
                 ));
             }
-            core.transit.take(&mut self.share, transit::pages(pool, buf.capacity()));
+            core.state.transit.take(&mut self.share, transit::pages(pool, buf.capacity()));
             self.backlog = Some(Backlog { buf, at, end });
         } else {
             shared.staging.get_or_insert(buf);
@@ -539,7 +539,7 @@ impl Connection {
                 Known::RunningElsewhere(entry) => {
                     let slot = self.later_slot();
                     let token = Token { connection: self.id, slot, xid };
-                    if core.duplicates.wait(token, entry, &mut core.statistics) {
+                    if core.state.duplicates.wait(token, entry, &mut core.state.statistics) {
                         self.keep_later(slot, Later { xid, terms: Terms::ENGINE });
                     }
                     return Ok(());
@@ -649,12 +649,12 @@ impl Connection {
             room: Room::Stream,
             inline_len_max,
             space: None,
-            payload: &core.pools.payload,
-            transit: Some((&core.transit, &self.share)),
-            scratch: &mut core.scratch,
+            payload: &core.state.pools.payload,
+            transit: Some((&core.state.transit, &self.share)),
+            scratch: &mut core.state.scratch,
             eligible: terms.procedure.eligible_results,
-            copied_bytes: &mut core.statistics.copied_bytes,
-            deferrals: &core.deferrals,
+            copied_bytes: &mut core.state.statistics.copied_bytes,
+            deferrals: &core.state.deferrals,
         };
         let done = fill(&mut reply);
         if done {
@@ -671,7 +671,7 @@ impl Connection {
                 }
             }
             if let Some(entry) = terms.kept {
-                core.duplicates.keep(entry, &draft, &mut core.statistics);
+                core.state.duplicates.keep(entry, &draft, &mut core.state.statistics);
             }
             if draft.is_service {
                 self.served = Some(core.now);
@@ -770,7 +770,7 @@ impl Connection {
 
 /// What a record of the connection with this share takes its memory from.
 fn means<'a, P>(core: &'a mut Core<P>, share: &'a mut TransitShare, shared: &'a mut Shared) -> Means<'a> {
-    let Core { pools, transit, now, .. } = core;
+    let EngineState { pools, transit, now, .. } = &mut core.state;
     let Shared { quota, streams_max, .. } = shared;
     Means { pool: &pools.payload, quota, accounts: transit, share, streams_max: *streams_max, now: *now }
 }

@@ -94,19 +94,20 @@ impl Datagrams {
             room: Room::Stream,
             inline_len_max,
             space: None,
-            payload: &core.pools.payload,
+            payload: &core.state.pools.payload,
             transit: None,
-            scratch: &mut core.scratch,
+            scratch: &mut core.state.scratch,
             eligible: 0,
-            copied_bytes: &mut core.statistics.copied_bytes,
-            deferrals: &core.deferrals,
+            copied_bytes: &mut core.state.statistics.copied_bytes,
+            deferrals: &core.state.deferrals,
         };
         let answered = match route {
             Route::Run(run) => {
                 // The name of no connection: an answer that would come later finds nobody.
                 let connection = ConnectionId { index: STREAM | DATAGRAM, generation: 0 };
                 let peer = Peer::Address(from);
-                let origin = Origin { connection, slot: 0, peer: Some(&peer), local: None, now: core.now };
+                let origin =
+                    Origin { connection, slot: 0, peer: Some(&peer), local: None, now: core.state.now };
                 run.call(services, &origin, &mut [], &mut reply)
             }
             Route::Refuse(refusal) => {

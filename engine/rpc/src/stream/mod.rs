@@ -261,7 +261,7 @@ impl Streams {
         self.count += 1;
         core.statistics.streams_opened += 1;
         if tracing::enabled!(tracing::Level::INFO)
-            && let Some(withheld) = core.comings.admit(core.now)
+            && let Some(withheld) = core.state.comings.admit(core.state.now)
         {
             tracing::info!("client {address} connected by TCP{}", Withheld(withheld));
         }
@@ -618,7 +618,7 @@ impl Streams {
 /// A connection ended, and nobody is to blame.
 fn say_closed<P>(core: &mut Core<P>, connection: &Connection, why: &str) {
     if tracing::enabled!(tracing::Level::INFO)
-        && let Some(withheld) = core.comings.admit(core.now)
+        && let Some(withheld) = core.state.comings.admit(core.state.now)
     {
         let (client, service) = (connection.client(), connection.service(core.now));
         tracing::info!("{client} closed: {why}; {service}{}", Withheld(withheld));

@@ -84,7 +84,7 @@ impl Serving {
             Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()).system_error();
         }
         if let Some(entry) = terms.kept {
-            core.duplicates.keep(entry, &draft, &mut core.statistics);
+            core.state.duplicates.keep(entry, &draft, &mut core.state.statistics);
         }
         match draft.verdict {
             Verdict::Encoded if draft.is_service => self.served = Some(core.now),

@@ -435,7 +435,7 @@ impl Serving {
                 Known::New(entry) => terms.kept = Some(entry),
                 Known::RunningElsewhere(entry) => {
                     let token = Token { connection: id, slot: call.id.index() as u32, xid: call.xid() };
-                    if core.duplicates.wait(token, entry, &mut core.statistics) {
+                    if core.state.duplicates.wait(token, entry, &mut core.state.statistics) {
                         return Ok(Ran::Waits);
                     }
                     self.discard(core, id, call.id);

@@ -345,7 +345,7 @@ impl Serving {
         incoming.buf = Some(buf);
         if let Err(error) = result {
             if error == WorkError::RemoteAccess {
-                core.doomed.add(peer, xid, core.now);
+                core.state.doomed.add(peer, xid, core.state.now);
             }
             // The connection is ending, with everything in it.
             return Ok(());
