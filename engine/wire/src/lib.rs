@@ -16,6 +16,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+
 pub mod cm_private_data;
 pub mod ddp;
 pub mod mount3;

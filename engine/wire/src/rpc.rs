@@ -158,8 +158,48 @@ impl<'a> CallHeader<'a> {
     /// Reads the header of a Call. `reader` stands at the xid before, and at the arguments after.
     ///
     /// Checks the first of 5531-a, rpcvers; the rest is the caller's.
-    #[inline]
+    #[inline(always)]
     pub fn parse(reader: &mut Reader<'a>) -> Result<CallHeader<'a>, Error> {
+        match CallHeader::parse_usual(reader) {
+            Some(header) => Ok(header),
+            None => CallHeader::parse_any(reader),
+        }
+    }
+
+    /// Reads a header with an empty verifier, as nearly all are, with one look at its words. `None`: nothing was read, and
+    /// [`CallHeader::parse_any`] tells what it is.
+    #[inline(always)]
+    fn parse_usual(reader: &mut Reader<'a>) -> Option<CallHeader<'a>> {
+        let rest = reader.rest();
+        let (head, behind) = rest.split_first_chunk::<32>()?;
+        let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (flavor, len) = (word(24), word(28));
+        if (word(4) ^ msg_type::CALL | word(8) ^ VERSION | (len % 4)) != 0 || len > AUTH_BODY_LEN_MAX {
+            return None;
+        }
+        let (body, behind) = behind.split_at_checked(len as usize)?;
+        if *behind.first_chunk::<8>()? != [0; 8] {
+            return None;
+        }
+        let header_len = CALL_HEADER_LEN_MIN + body.len();
+        // A chunk in place of the credential is an error.
+        let end = reader.unreduced_position() + header_len as u64;
+        if reader.reduced().first().is_some_and(|chunk| u64::from(chunk.position) < end) {
+            return None;
+        }
+        reader.opaque_fixed(header_len).ok()?;
+        Some(CallHeader {
+            xid: word(0),
+            program: word(12),
+            version: word(16),
+            procedure: word(20),
+            credential: OpaqueAuth { flavor, body },
+            verifier: OpaqueAuth::NONE,
+        })
+    }
+
+    #[inline(never)]
+    fn parse_any(reader: &mut Reader<'a>) -> Result<CallHeader<'a>, Error> {
         let xid = expect_type(reader, msg_type::CALL)?;
         // Alone, so that another version's Call is denied whatever its header looks like from here on.
         if garbage(xid, reader.u32())? != VERSION {
@@ -614,5 +654,49 @@ impl Encode for Gids<'_> {
         // 16 at most, in both forms: checked when this was made.
         writer.u32(self.len() as u32)?;
         self.iter().try_for_each(|gid| writer.u32(gid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::xdr::Reduced;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
+
+        /// Whatever stands in the place of a header, what is read at one look is what is read part by part.
+        #[test]
+        fn a_header_is_read_alike(
+            (xid, kind, version) in (any::<u32>(), 0..2u32, 1..4u32),
+            (called, flavor) in (any::<[u32; 3]>(), 0..3u32),
+            (len, body) in (0..420u32, 0..420usize),
+            verifier in prop_oneof![3 => Just([0, 0]), 1 => [0..2u32, 0..9u32]],
+            rest in 0..20usize,
+            cut in prop_oneof![3 => Just(usize::MAX), 1 => 0..80usize],
+            is_whole in any::<bool>(),
+            chunk in prop_oneof![2 => Just(None), 1 => (0..30u32).prop_map(|at| Some(Reduced::read_chunk(0, 4 * at, 8)))],
+            filler in vec(any::<u8>(), 448),
+        ) {
+            let len = if is_whole { body as u32 } else { len };
+            let [program, number, procedure] = called;
+            let words = [xid, kind, version, program, number, procedure, flavor, len];
+            let mut octets: std::vec::Vec<u8> = words.map(u32::to_be_bytes).as_flattened().to_vec();
+            octets.extend(&filler[..body.next_multiple_of(4)]);
+            octets.extend(verifier.map(u32::to_be_bytes).as_flattened());
+            octets.extend(&filler[..rest]);
+            octets.truncate(cut);
+            let reduced = chunk.as_slice();
+            let (mut one, mut other) =
+                (Reader::with_reduced(&octets, reduced), Reader::with_reduced(&octets, reduced));
+            prop_assert_eq!(CallHeader::parse(&mut one), CallHeader::parse_any(&mut other));
+            if CallHeader::parse_any(&mut Reader::with_reduced(&octets, reduced)).is_ok() {
+                prop_assert_eq!(one.position(), other.position());
+                prop_assert_eq!(one.unreduced_position(), other.unreduced_position());
+            }
+        }
     }
 }
