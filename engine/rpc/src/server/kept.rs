@@ -198,31 +198,47 @@ impl Table {
                 let own = self.find_owner(key.caller)?;
                 self.victim(own, now)
             });
-            self.remove(victim?);
+            let victim = victim?;
+            let &Entry { key: Key { caller: owner, .. }, caller, .. } = &self.entries[victim as usize];
+            if owner == key.caller {
+                // The caller has as many entries as before.
+                self.unlink(victim);
+                self.dequeue(caller, victim);
+                return Some(self.fill(victim, caller, key, connection, now));
+            }
+            self.remove(victim);
         }
         let index = self.free;
-        let bucket = self.bucket(&key);
+        self.free = self.entries[index as usize].next;
         let caller = self.find_owner(key.caller).unwrap_or_else(|| self.new_owner(key.caller));
+        let filled = self.fill(index, caller, key, connection, now);
+        self.recount(caller, 1);
+        Some(filled)
+    }
+
+    /// Makes an entry, which is in no list, that of a Call which is executed now. Returns its index and its generation.
+    fn fill(
+        &mut self,
+        index: u32,
+        caller: u32,
+        key: Key,
+        connection: ConnectionId,
+        now: Duration,
+    ) -> (u32, u32) {
+        let bucket = self.bucket(&key);
         let entry = &mut self.entries[index as usize];
-        self.free = entry.next;
         (entry.key, entry.since, entry.state, entry.connection) = (key, now, State::Running, connection);
         entry.generation = entry.generation.wrapping_add(1);
         entry.next = std::mem::replace(&mut self.buckets[bucket], index);
         let generation = entry.generation;
         self.enqueue(caller, index);
-        self.recount(caller, 1);
-        Some((index, generation))
+        (index, generation)
     }
 
-    /// Frees an entry. Harmless when it is free.
-    pub(crate) fn remove(&mut self, index: u32) {
-        let entry = &mut self.entries[index as usize];
-        if std::mem::take(&mut entry.state) == State::Free {
-            return;
-        }
-        let (key, next, caller) = (entry.key, entry.next, entry.caller);
-        entry.next = std::mem::replace(&mut self.free, index);
-        let bucket = self.bucket(&key);
+    /// Takes an entry out of its bucket.
+    fn unlink(&mut self, index: u32) {
+        let &Entry { ref key, next, .. } = &self.entries[index as usize];
+        let bucket = self.bucket(key);
         if self.buckets[bucket] == index {
             self.buckets[bucket] = next;
         } else {
@@ -232,6 +248,18 @@ impl Table {
             }
             self.entries[at as usize].next = next;
         }
+    }
+
+    /// Frees an entry. Harmless when it is free.
+    pub(crate) fn remove(&mut self, index: u32) {
+        if self.entries[index as usize].state == State::Free {
+            return;
+        }
+        self.unlink(index);
+        let entry = &mut self.entries[index as usize];
+        entry.state = State::Free;
+        entry.next = std::mem::replace(&mut self.free, index);
+        let caller = entry.caller;
         self.dequeue(caller, index);
         self.recount(caller, -1);
         if self.owners[caller as usize].count == 0 {
