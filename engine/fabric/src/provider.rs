@@ -9,6 +9,7 @@ use std::time::Duration;
 use stag_memory::{Arena, ArenaId, Buf, Shared};
 
 use crate::scatter::{ReceiveTargets, ScatteredReceive};
+use crate::shown::{ShownMessage, Taken};
 
 /// Names a queue pair of one provider. Never reused while the provider lives: `generation` tells a
 /// new queue pair from an old one in the same slot.
@@ -466,42 +467,6 @@ pub enum FabricError {
     },
 }
 
-/// A message without chunks, shown where it arrived: see [`Provider::poll_in_place`].
-///
-/// Its first 28 octets are an RPC-over-RDMA header of version 1 whose lists are empty (RFC 8166, section 4.2), of which
-/// only the credits say something: the xid is that of the Payload stream.
-#[derive(Debug)]
-pub struct PlainMessage<'a> {
-    /// Where it came in.
-    pub queue_pair: QueuePairId,
-    /// The credits of its header.
-    pub credits: u32,
-    /// Its Payload stream: at least 4 octets, at most [`PLAIN_LEN_MAX`]. The peer cannot change it any more.
-    pub stream: &'a [u8],
-    /// Where the Payload stream of an answer can be built, of at most [`PLAIN_LEN_MAX`] octets; `None` if there is no room
-    /// now. Nothing of it leaves before [`Taken::Answered`].
-    pub space: Option<&'a mut [u8]>,
-}
-
-/// What became of a [`PlainMessage`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// Nothing: it is put into a Receive, and comes as a completion.
-    No,
-    /// Nothing more is to be done for it.
-    Done,
-    /// The first `len` octets of its space leave as a message of the same kind, with these credits. They begin with an xid.
-    Answered {
-        /// The credits of the answer's header.
-        credits: u32,
-        /// Octets of the Payload stream, at least 4.
-        len: usize,
-    },
-}
-
-/// Octets that the Payload stream of a [`PlainMessage`] has at most, and that of an answer to it.
-pub const PLAIN_LEN_MAX: usize = 512;
-
 /// An opened fabric, as one reactor uses it. Not shared between threads.
 ///
 /// # Order
@@ -674,8 +639,8 @@ pub trait Provider {
     /// returns how many. Also does the provider's own bounded work (connection set-up, retries).
     fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize;
 
-    /// As [`Provider::poll`], but shows messages without chunks to `take` where they arrived, if that is possible, and counts
-    /// those that were taken. The others, and what `take` leaves, come as completions.
+    /// As [`Provider::poll`], but shows short messages to `take` where they arrived, if that is possible, and counts those
+    /// that were taken. The others, and what `take` leaves, come as completions.
     ///
     /// What was taken needs no buffer and no completion. The Receive that stood for it is posted still, so it stands for the
     /// next message. Without a posted Receive nothing is shown.
@@ -687,13 +652,13 @@ pub trait Provider {
         now: Duration,
         completions: &mut VecDeque<Completion>,
         max: usize,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) -> usize {
         let _ = take;
         self.poll(now, completions, max)
     }
 
-    /// Where the Payload stream of a message without chunks can be built, of at most [`PLAIN_LEN_MAX`] octets, which then leaves
+    /// Where the Payload stream of a message without chunks can be built, of at most [`PLAIN_LEN_MAX`](crate::PLAIN_LEN_MAX) octets, which then leaves
     /// with [`Provider::send_plain`]. `None`: there is no such place, or no room in it now.
     fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
         let _ = queue_pair;

@@ -12,8 +12,8 @@ use std::collections::hash_map::RandomState;
 
 use stag_fabric::iwarp::bare::{Bare, End, crc32c};
 use stag_fabric::{
-    Completed, Exposed, Handle, PlainMessage, QueuePairCapacity, ReadPart, ReadRequest, RemoteSegment,
-    SendRequest, Taken, WorkError, WriteRequest,
+    Completed, Exposed, Handle, QueuePairCapacity, ReadPart, ReadRequest, RemoteSegment, SendRequest,
+    ShownMessage, Taken, WorkError, WriteRequest,
 };
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool};
 use stag_wire::mpa;
@@ -226,7 +226,8 @@ impl<'a> Target<'a> {
             return self.bare.take(octets);
         }
         let taken = &mut self.taken;
-        self.bare.take_in_place(octets, &mut |message: PlainMessage<'_>| {
+        self.bare.take_in_place(octets, &mut |arrived: ShownMessage<'_>| {
+            let ShownMessage::Plain(message) = arrived else { panic!("peers' memory is not in reach") };
             let how = if shown == Shown::Left { 0 } else { message.stream.len() % 3 };
             let result = match (how, message.space) {
                 (0, _) => return Taken::No,

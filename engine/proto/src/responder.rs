@@ -24,6 +24,7 @@
 //! A message with an xid that is in process is dropped (5531-e): over a reliable connection a
 //! retransmission can only be an error of the peer, and the one Reply answers both.
 
+mod at_once;
 mod call;
 mod exposing;
 mod second;
@@ -32,7 +33,7 @@ mod tests;
 
 use stag_wire::rpcrdma::{
     Answer, Direction, ERR_VERS_LEN, Emitter, Error, Fixed, HEADER_LEN_MIN, Header, HeaderLists, Layout,
-    MessageKind, Procedure, SINGLE_LEN, Segment, Single, SingleChunk, VERSION, emit_err_chunk, emit_err_vers,
+    MessageKind, Procedure, SINGLE_LEN, Single, SingleChunk, VERSION, emit_err_chunk, emit_err_vers,
     emit_plain, header_len,
 };
 use stag_wire::rpcrdma2::{self, Error2};
@@ -43,6 +44,7 @@ use crate::parameters::Parameters;
 use crate::plain;
 use crate::reads;
 pub use crate::reads::{ChunkError, Limits};
+use at_once::emit_written;
 use call::Chunks;
 pub use call::{Call, Payload};
 pub use exposing::ExposedForm;
@@ -336,42 +338,6 @@ impl Responder {
         }
     }
 
-    /// Whether a Call without chunks may be answered at once, with [`Responder::answer_plain`]: it is none that is in
-    /// process (5531-e), and the peer has a credit for it (8166-3.3.1-b).
-    #[inline(always)]
-    #[must_use]
-    pub fn may_answer(&self, xid: u32) -> bool {
-        self.connected && self.grant.in_process() < self.grant.ceiling() && !self.xids.contains(&xid)
-    }
-
-    /// The slot that the next Call will have.
-    ///
-    /// # Panics
-    ///
-    /// When all are taken, which [`Responder::may_answer`] tells.
-    #[inline(always)]
-    #[must_use]
-    pub fn next_slot(&self) -> u32 {
-        *self.free.last().expect("the grant never exceeds the slots")
-    }
-
-    /// Takes in a Call without chunks and answers it, in one step: its Receive is posted still, or again. Returns the
-    /// credits of the Reply's header. `requested` are those of the Call's header; `limit` is as in
-    /// [`Responder::set_credit_limit`].
-    ///
-    /// # Panics
-    ///
-    /// When the peer has no credit for the Call: ask [`Responder::may_answer`] before.
-    #[inline(always)]
-    pub fn answer_plain(&mut self, requested: u32, limit: u32) -> u32 {
-        assert!(self.grant.start(), "the peer has no credit for it");
-        self.requested = requested.max(1);
-        self.grant.set_limit(limit);
-        let credits = self.grant.renew(false);
-        self.grant.finish();
-        credits
-    }
-
     /// Takes in a message that is not the plainest of Calls.
     #[inline(never)]
     fn receive_chunked<'m>(&mut self, message: &'m [u8]) -> Result<Call<'m>, Refusal> {
@@ -604,11 +570,7 @@ impl Responder {
                 emit_plain(out, xid, self.grant.renew(false)).map(|_| HEADER_LEN_MIN)
             }
             Lists::Single(SingleChunk::Write(segment)) => {
-                let length = items.first().copied().unwrap_or(0);
-                assert!(length <= segment.length, "the chunk holds the item, as planned");
-                let chunk = SingleChunk::Write(Segment { length, ..segment });
-                let single = Single { xid, credits: self.grant.renew(false), chunk };
-                single.emit(out).map(|_| SINGLE_LEN)
+                emit_written(out, xid, self.grant.renew(false), segment, items.first().copied().unwrap_or(0))
             }
             Lists::Message(layout) => {
                 let header = Header::with_layout(message, layout).ok_or(ReplyError::Stale)?;

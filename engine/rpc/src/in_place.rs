@@ -1,17 +1,28 @@
-//! Calls and Replies without chunks, handled where they arrived: no Receive, no Send buffer, no completion, no slot.
+//! Calls and Replies with one chunk of one segment, or none, handled where they arrived: no Receive, no Send buffer, no
+//! completion, no slot.
 //!
 //! It is a short cut of the general way, by the same rules. A Call is answered in place only if its connection has nothing
-//! else to do first, and if its procedure needs neither chunks nor the duplicate request cache. If its handler then answers
-//! later, or with more than there is room for, the Call goes on in the general way, where the handler left it.
+//! else to do first, if the fabric has the memory of its chunk in reach, and if the duplicate request cache does not know it. If
+//! its handler then answers later, or with more than there is room for, the Call goes on in the general way, where the handler
+//! left it.
 
 use std::time::Duration;
 
-use stag_fabric::{Peer, PlainMessage, Provider, Taken};
+use arrayvec::ArrayVec;
+use stag_fabric::{
+    Handle, MemoryInReach, Peer, PlainMessage, Provider, ReadPart, RemoteSegment, ShownMessage, Taken,
+    WholeMessage,
+};
+use stag_memory::Buf;
+use stag_proto::requester::Memory;
+use stag_proto::responder::{self, Payload};
 use stag_wire::rpc::take_success;
-use stag_wire::xdr::{Overflow, Reader, Writer};
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, Segment, SingleChunk};
+use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
 
 use crate::ConnectionId;
-use crate::client::calling::{Calling, HEADER_LEN_MIN};
+use crate::carried::Carrier;
+use crate::client::calling::{self, Calling};
 use crate::client::making::Making;
 use crate::client::{Chunks, Results};
 use crate::connection::Connection;
@@ -19,9 +30,13 @@ use crate::engine::{Engine, find};
 use crate::fault::fault;
 use crate::few::Few;
 use crate::server::draft::{Draft, Verdict};
+use crate::server::duplicates::Known;
+use crate::server::pulling::{Pull, take_at_once};
 use crate::server::serving::Serving;
 use crate::server::spares::Reused;
-use crate::service::dispatch::{Origin, Route, Terms, destination, route};
+use crate::server::transit::TransitShare;
+use crate::service::call::{Placed, PlacedPieces};
+use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look_first, route};
 use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Repeat, Services};
 use crate::state::{Core, EngineState};
@@ -33,6 +48,8 @@ pub(crate) struct Begun {
     pub(crate) terms: Terms,
     /// What the handler filled in; `None`: it answers later.
     pub(crate) draft: Option<Box<Draft>>,
+    /// Its data, if the handler answers later.
+    pub(crate) pull: Option<Box<Pull>>,
 }
 
 impl<P: Provider, S: Services> Engine<P, S> {
@@ -41,12 +58,13 @@ impl<P: Provider, S: Services> Engine<P, S> {
     pub(crate) fn look(&mut self, now: Duration, burst: usize) -> usize {
         let Engine { core, services, connections, completions, .. } = self;
         let Core { provider, state } = core;
-        provider.poll_in_place(now, completions, burst, &mut |message: PlainMessage<'_>| match find(
-            connections,
-            message.queue_pair,
-        ) {
-            Some(found) => found.take_in_place(state, services, message),
-            None => Taken::No,
+        provider.poll_in_place(now, completions, burst, &mut |message| {
+            let (ShownMessage::Plain(PlainMessage { queue_pair, .. })
+            | ShownMessage::Whole(WholeMessage { queue_pair, .. })) = &message;
+            match find(connections, *queue_pair) {
+                Some(found) => found.take_in_place(state, services, message),
+                None => Taken::No,
+            }
         })
     }
 }
@@ -58,20 +76,25 @@ impl Connection {
         &mut self,
         state: &mut EngineState,
         services: &mut S,
-        message: PlainMessage<'_>,
+        message: ShownMessage<'_>,
     ) -> Taken {
         if self.is_special || state.stopping {
             // Where Calls go both ways the general way tells them from Replies: here that would make all others dearer.
             return Taken::No;
         }
         if let Some(serving) = &mut self.serving {
-            return serving.answer_in_place(state, services, self.id, self.peer.as_ref(), message);
+            let from = Caller { id: self.id, peer: self.peer.as_ref() };
+            return match message {
+                ShownMessage::Plain(message) => serving.answer_plain(state, services, from, message),
+                ShownMessage::Whole(message) => serving.answer_whole(state, services, from, message),
+            };
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
-        match calling.complete_in_place(state, message.credits, message.stream) {
-            true => Taken::Done,
-            false => Taken::No,
-        }
+        let is_done = match message {
+            ShownMessage::Plain(message) => calling.complete_plain(state, message.credits, message.stream),
+            ShownMessage::Whole(message) => calling.complete_whole(state, message),
+        };
+        if is_done { Taken::Done } else { Taken::No }
     }
 }
 
@@ -84,7 +107,7 @@ impl Calling {
         making: &Making<'_>,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> bool {
-        let room = (self.requester.parameters().call_threshold - HEADER_LEN_MIN) as usize;
+        let room = (self.requester.parameters().call_threshold - calling::HEADER_LEN_MIN) as usize;
         let Some(space) = core.provider.plain_space(making.id) else { return false };
         let room = room.min(space.len());
         let mut writer = Writer::new(&mut space[..room]);
@@ -103,7 +126,7 @@ impl Calling {
 
     /// Takes in a Reply without chunks where it arrived. `false`: it is for the general way, and nothing happened.
     #[inline(always)]
-    fn complete_in_place(&mut self, state: &mut EngineState, credits: u32, stream: &[u8]) -> bool {
+    fn complete_plain(&mut self, state: &mut EngineState, credits: u32, stream: &[u8]) -> bool {
         let Some(xid) = stream.first_chunk().map(|xid| u32::from_be_bytes(*xid)) else { return false };
         let mut reader = Reader::new(stream);
         if !take_success(&mut reader, xid) {
@@ -128,87 +151,323 @@ impl Calling {
         }
         true
     }
+
+    /// Takes in a Reply with one chunk of one segment, or to a Call with one, where it arrived. `false`: it is for the general
+    /// way, and nothing happened.
+    #[inline(never)]
+    fn complete_whole(&mut self, state: &mut EngineState, message: WholeMessage<'_>) -> bool {
+        let WholeMessage { octets, invalidated, exposed, .. } = message;
+        // Memory that is still exposed has to be fenced, which takes the provider.
+        let Some(handle) = invalidated else { return false };
+        let Some(mut buf) = state.pools.messages.take() else { return false };
+        let Some(reply) = self.requester.handle_short(octets, Some(handle.0)) else { return false };
+        self.heard = state.now;
+        state.statistics.remote_invalidations += 1;
+        buf.set_len(octets.len());
+        buf.copy_from_slice(octets);
+        if self.complete_short(state, &reply, buf, invalidated, exposed) == Memory::Exposed {
+            state.fault(self.name, "a handle is invalidated, and exposed");
+        }
+        true
+    }
+}
+
+/// Where a Call comes from.
+#[derive(Clone, Copy)]
+struct Caller<'a> {
+    id: ConnectionId,
+    peer: Option<&'a Peer>,
+}
+
+/// A Call that is executed where it arrived.
+struct Execution<'c, 'a> {
+    run: &'c Run<'a>,
+    origin: &'c Origin<'c>,
+    terms: Terms,
+    /// The Call, if it has chunks.
+    chunked: Option<&'c responder::Call<'a>>,
+    /// Octets of its Reply's header.
+    header_len: usize,
 }
 
 impl Serving {
     #[inline(always)]
-    fn answer_in_place<S: Services>(
+    fn answer_plain<S: Services>(
         &mut self,
         state: &mut EngineState,
         services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        from: Caller<'_>,
         message: PlainMessage<'_>,
     ) -> Taken {
-        let Some(space) = message.space else { return Taken::No };
-        // What is only for the general way: Calls or Replies that wait, Receives that are to be posted, a handler that
-        // may need a buffer after all.
-        if !self.may_answer_in_place(state.credit_share, message.credits) || state.is_short() {
+        let PlainMessage { credits: requested, stream, space: Some(space), .. } = message else {
+            return Taken::No;
+        };
+        if !self.may_begin(state, requested) {
             return Taken::No;
         }
-        let Route::Run(run) = route(services, Reader::new(message.stream)) else { return Taken::No };
-        let (xid, procedure) = (run.header.xid, run.procedure);
-        if procedure.repeat != Repeat::Harmless
-            || procedure.eligible_arguments > 0
-            || procedure.eligible_results > 0
-            || !self.responder.may_answer(xid)
-            || state.doomed.has(peer, xid, state.now)
-        {
+        let Route::Run(run) = route(services, Reader::new(stream)) else { return Taken::No };
+        // What may have chunks takes memory, and the duplicate request cache is for the general way.
+        let procedure = run.procedure;
+        if procedure.repeat != Repeat::Harmless || procedure.has_eligible_items() {
             return Taken::No;
         }
-        let slot = self.responder.next_slot();
-        let origin = Origin { connection: id, slot, peer, local: None, now: state.now };
-        if let Some(carrier) = state.carrier.as_deref()
-            && destination(carrier, services, &run, &origin).is_some()
-        {
+        if !self.responder.may_answer(run.header.xid) {
+            return Taken::No;
+        }
+        let origin = self.origin(state, from);
+        if is_for_others(state, services, &run, &origin) {
             return Taken::No;
         }
         self.usage.observe(&state.pass_state(), self.pending);
         self.host.note(&run.caller);
-        let terms = Terms::of(&run);
+        let (terms, header_len) = (Terms::of(&run), HEADER_LEN_MIN);
+        let execution = Execution { run: &run, origin: &origin, terms, chunked: None, header_len };
+        if !self.execute(state, services, &execution, &mut [], space) {
+            return Taken::No;
+        }
+        let len = self.end_in_place(state);
+        let credits = self.responder.answer_plain(requested, self.credit_limit(state.credit_share));
+        Taken::Answered { credits, len }
+    }
+
+    // Not inline: Calls without chunks would pay for it.
+    #[inline(never)]
+    fn answer_whole<S: Services>(
+        &mut self,
+        state: &mut EngineState,
+        services: &mut S,
+        from: Caller<'_>,
+        message: WholeMessage<'_>,
+    ) -> Taken {
+        let WholeMessage { octets, space: Some(space), memory, .. } = message else { return Taken::No };
+        let Some((call, requested)) = self.responder.peek_single(octets) else { return Taken::No };
+        let (Payload::Inline(stream), Some(chunk), Some(header_len)) =
+            (call.payload, call.single(), call.inline_header_len())
+        else {
+            return Taken::No;
+        };
+        // The client has to take results first.
+        if self.is_sated(state) || !self.may_begin(state, requested) {
+            return Taken::No;
+        }
+        let (header, space) = space.split_at_mut(header_len);
+        let read = match chunk {
+            SingleChunk::Read(read) => Some(read),
+            SingleChunk::Write(_) => None,
+        };
+        let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
+        let reader = Reader::with_reduced(stream, reduced.as_slice());
+        let Route::Run(run) = route(services, reader) else { return Taken::No };
+        if !self.responder.may_answer(run.header.xid) {
+            return Taken::No;
+        }
+        let origin = self.origin(state, from);
+        if is_for_others(state, services, &run, &origin) {
+            return Taken::No;
+        }
+        let mut placed = ArrayVec::<Placed, 1>::new();
+        let mut held = 0;
+        if let Some(read) = read {
+            if run.procedure.eligible_arguments == 0 {
+                return Taken::No;
+            }
+            let Some((buf, pages)) = read_in_reach(state, &self.share, memory, read) else {
+                return Taken::No;
+            };
+            let mut item = Placed { pieces: PlacedPieces::new(), len: buf.len() as u32 };
+            item.pieces.push(buf);
+            placed.push(item);
+            held = pages;
+        }
+        let mut terms = Terms::of(&run);
+        if run.procedure.repeat != Repeat::Harmless {
+            match look_first(state, &run, stream, &placed, from.id, from.peer) {
+                Known::Nothing => {}
+                Known::New(entry) => terms.kept = Some(entry),
+                Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return Taken::No,
+            }
+        }
+        self.usage.observe(&state.pass_state(), self.pending);
+        self.host.note(&run.caller);
+        if let Some(read) = read {
+            state.transit.take(&mut self.share, held);
+            state.statistics.read_chunks += 1;
+            state.statistics.read_bytes += u64::from(read.segment.length);
+        }
+        let execution = Execution { run: &run, origin: &origin, terms, chunked: Some(&call), header_len };
+        let is_done = self.execute(state, services, &execution, &mut placed, space);
+        if let Some(begun) = self.begun.as_mut().filter(|begun| begun.draft.is_none()) {
+            // The handler answers later, and has its data till then.
+            if !placed.is_empty() {
+                let mut pull = state.pulls.take();
+                pull.items.extend(placed);
+                pull.held = held;
+                begun.pull = Some(pull);
+            }
+            return Taken::No;
+        }
+        state.transit.give(&mut self.share, held);
+        if !is_done {
+            return Taken::No;
+        }
+        let Some(written) = write_in_reach(state, chunk, memory) else {
+            return self.leave_filled(state, &execution, space);
+        };
+        if let Some(entry) = terms.kept {
+            let draft = &state.draft_in_place;
+            let payload = draft.items.is_empty().then(|| &space[..draft.payload_len]);
+            state.duplicates.keep_octets(entry, payload, &mut state.statistics);
+        }
+        let len = self.end_in_place(state);
+        let credits = (requested, self.credit_limit(state.credit_share));
+        let emitted = self.responder.answer_single(&call, credits, written, header);
+        debug_assert_eq!(emitted.header_len, header_len, "the Payload stream is behind the header");
+        Taken::AnsweredWhole { len: header_len + len, invalidate: emitted.invalidate.map(Handle) }
+    }
+
+    /// Whether nothing comes before a Call that requests so many credits: Calls or Replies that wait, Receives that are to be
+    /// posted. A handler may need a buffer after all.
+    #[inline(always)]
+    fn may_begin(&self, state: &EngineState, requested: u32) -> bool {
+        self.may_answer_in_place(state.credit_share, requested) && !state.is_short()
+    }
+
+    /// Where a Call comes in that [`Responder::may_answer`](stag_proto::responder::Responder::may_answer).
+    #[inline(always)]
+    fn origin<'c>(&self, state: &EngineState, from: Caller<'c>) -> Origin<'c> {
+        let slot = self.responder.next_slot();
+        Origin { connection: from.id, slot, peer: from.peer, local: None, now: state.now }
+    }
+
+    /// Lets the service answer into `space`. `false`: the Call goes on in the general way.
+    #[inline(always)]
+    fn execute<S: Services>(
+        &mut self,
+        state: &mut EngineState,
+        services: &mut S,
+        execution: &Execution<'_, '_>,
+        items: &mut [Placed],
+        space: &mut [u8],
+    ) -> bool {
+        let &Execution { run, origin, terms, chunked, header_len } = execution;
         let mut reply = Reply {
             draft: &mut state.draft_in_place,
-            xid,
-            room: Room::Stream,
+            xid: run.header.xid,
+            room: chunked.map_or(Room::Stream, Room::Chunks),
             inline_len_max: self.responder.parameters().reply_threshold as usize,
-            space: Some(Space { octets: space, messages: Some(&state.pools.messages) }),
+            space: Some(Space { octets: space, header_len, messages: Some(&state.pools.messages) }),
             payload: &state.pools.payload,
-            transit: None,
+            transit: chunked.map(|_| (&state.transit, &self.share)),
             scratch: &mut state.scratch,
-            eligible: 0,
+            eligible: chunked.map_or(0, |_| terms.procedure.eligible_results),
             copied_bytes: &mut state.statistics.copied_bytes,
             deferrals: &state.deferrals,
         };
-        let is_done = run.call(services, &origin, &mut [], &mut reply);
+        let is_done = run.call(services, origin, items, &mut reply);
         let is_in_place = reply.space.is_some();
-        let draft = &mut *state.draft_in_place;
+        let draft = &*state.draft_in_place;
         if is_done && is_in_place && draft.verdict == Verdict::Encoded && draft.defect().is_none() {
-            let len = draft.payload_len;
-            if draft.is_service {
-                self.note_service(state.now);
-            }
-            draft.forget_results();
-            let limit = self.credit_limit(state.credit_share);
-            let credits = self.responder.answer_plain(message.credits, limit);
-            state.statistics.calls_received += 1;
-            state.statistics.messages_short += 1;
-            state.statistics.replies_sent += 1;
-            return Taken::Answered { credits, len };
+            return true;
         }
-        self.go_on_later(xid, terms, is_done, &mut state.draft_in_place);
+        self.go_on_later(state, run.header.xid, terms, is_done);
+        false
+    }
+
+    /// Counts a Call that is answered in place, and forgets its results. Returns the octets of its Reply's Payload stream.
+    #[inline(always)]
+    fn end_in_place(&mut self, state: &mut EngineState) -> usize {
+        let draft = &mut *state.draft_in_place;
+        let len = draft.payload_len;
+        if draft.is_service {
+            self.note_service(state.now);
+        }
+        draft.forget_results();
+        state.statistics.calls_received += 1;
+        state.statistics.messages_short += 1;
+        state.statistics.replies_sent += 1;
+        len
+    }
+
+    /// Leaves a Call to the general way whose Reply is in `space`: its results cannot go out from here.
+    #[cold]
+    fn leave_filled(
+        &mut self,
+        state: &mut EngineState,
+        execution: &Execution<'_, '_>,
+        space: &[u8],
+    ) -> Taken {
+        let &Execution { run, terms, header_len, .. } = execution;
+        state.draft_in_place.rescue(&state.pools.messages, header_len, space);
+        self.go_on_later(state, run.header.xid, terms, true);
         Taken::No
     }
 
-    /// Leaves a Call to the general way, which takes it in next.
+    /// Leaves a Call to the general way, which takes it in next. `is_done`: its handler has answered.
     #[cold]
-    fn go_on_later(&mut self, xid: u32, terms: Terms, is_done: bool, draft: &mut Box<Draft>) {
-        let draft = match is_done {
-            true => Some(std::mem::replace(draft, Box::new(Draft::new()))),
-            false => {
-                draft.clear();
-                None
-            }
-        };
-        self.begun = Some(Begun { xid, terms, draft });
+    fn go_on_later(&mut self, state: &mut EngineState, xid: u32, mut terms: Terms, is_done: bool) {
+        let draft = &mut state.draft_in_place;
+        let mut filled = None;
+        if is_done {
+            filled = Some(std::mem::replace(draft, Box::new(Draft::new())));
+        } else {
+            terms.pages = std::mem::take(&mut draft.pages);
+            draft.clear();
+            state.transit.expect(&mut self.share, terms.pages as usize);
+        }
+        self.begun = Some(Begun { xid, terms, draft: filled, pull: None });
     }
+}
+
+/// Whether a Call is not to be answered here and now: by another reactor, or with the word that it ended a connection.
+#[inline(always)]
+fn is_for_others<S: Services>(state: &EngineState, services: &S, run: &Run<'_>, origin: &Origin<'_>) -> bool {
+    let is_carried = |carrier: &Carrier| destination(carrier, services, run, origin).is_some();
+    state.doomed.has(origin.peer, run.header.xid, state.now)
+        || state.carrier.as_deref().is_some_and(is_carried)
+}
+
+/// Reads a Call's chunk at once, if there is memory for it by the rules of the general way. Returns the memory, and the
+/// pages that are to be counted for it.
+#[inline]
+fn read_in_reach(
+    state: &EngineState,
+    share: &TransitShare,
+    memory: &mut dyn MemoryInReach,
+    read: ReadSegment,
+) -> Option<(Buf, usize)> {
+    let (mut buf, pages) = take_at_once(state, share, read)?;
+    let Segment { handle, length: len, offset } = read.segment;
+    let source = RemoteSegment { handle: Handle(handle), offset };
+    memory.read(&mut buf, &[ReadPart { at: 0, len, source }]).then_some((buf, pages))
+}
+
+/// Writes a Reply's result to the Call's Write chunk at once, and returns how many octets that are. `None`: not now, or it is in
+/// more than one piece.
+#[inline]
+fn write_in_reach(
+    state: &mut EngineState,
+    chunk: SingleChunk,
+    memory: &mut dyn MemoryInReach,
+) -> Option<u32> {
+    let EngineState { draft_in_place: draft, statistics, .. } = state;
+    let (item, piece) = match (&draft.items[..], &draft.pieces[..]) {
+        ([], []) => return Some(0),
+        ([item], []) if item.len == 0 || !item.reduced => {
+            statistics.write_chunks_unused += u64::from(item.reduced);
+            return Some(0);
+        }
+        ([item], [piece]) => (item, piece),
+        _ => return None,
+    };
+    let SingleChunk::Write(segment) = chunk else { return None };
+    if !item.reduced || piece.len() != item.len as usize || item.len > segment.length {
+        return None;
+    }
+    let target = RemoteSegment { handle: Handle(segment.handle), offset: segment.offset };
+    if !memory.write(piece, target) {
+        return None;
+    }
+    statistics.write_chunks += 1;
+    statistics.write_bytes += u64::from(item.len);
+    Some(item.len)
 }

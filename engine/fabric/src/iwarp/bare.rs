@@ -14,8 +14,8 @@ use super::receive::Stop;
 use super::send::Scratch;
 use super::stags::Stags;
 use crate::{
-    Completion, Exposed, Handle, PlainMessage, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest,
-    SendRequest, Taken, WriteRequest,
+    Completion, Exposed, Handle, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, SendRequest,
+    ShownMessage, Taken, WriteRequest,
 };
 
 /// The CRC of an FPDU, as fast as the provider finds it.
@@ -102,7 +102,7 @@ impl Bare {
     pub fn take_in_place(
         &mut self,
         octets: &[u8],
-        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) -> Result<(), End> {
         self.take_all(octets, show).map_err(|stop| match stop {
             Stop::Fault(fault) => End::Fault(fault.cause()),
@@ -113,7 +113,7 @@ impl Bare {
     fn take_all(
         &mut self,
         mut octets: &[u8],
-        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) -> Result<(), Stop> {
         if let Some((place, len)) = self.pair.direct()? {
             let (now, rest) = octets.split_at(len.min(octets.len()));

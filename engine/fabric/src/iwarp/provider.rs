@@ -18,8 +18,8 @@ use crate::setup::{check_private_data, resolve};
 use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
-    Fence, Handle, Limits, ListenerId, Peer, PlainMessage, PostError, Provider, QueuePairCapacity,
-    QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, Stranger, Taken, WriteRequest,
+    Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
+    ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, Stranger, Taken, WriteRequest,
 };
 
 /// Idle passes after which the sockets are looked at, for a caller whose time stands still.
@@ -290,7 +290,7 @@ impl Provider for Iwarp {
         now: Duration,
         completions: &mut VecDeque<Completion>,
         max: usize,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);

@@ -16,7 +16,7 @@ use super::send::{Flushed, Scratch};
 use super::socket::Moved;
 use super::{Iwarp, IwarpCounters};
 use crate::epoll::{EventFlags, Token};
-use crate::{Completion, DisconnectReason, Event, PlainMessage, Taken, WorkError};
+use crate::{Completion, DisconnectReason, Event, ShownMessage, Taken, WorkError};
 
 /// Up to so many queue pairs are read in each pass: those in use. The others are read when the epoll says so.
 const HOT_MAX: usize = 4;
@@ -74,7 +74,7 @@ impl Iwarp {
         &mut self,
         completions: &mut VecDeque<Completion>,
         end: usize,
-        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) {
         self.turn = self.turn.wrapping_add(1);
         for step in 0..self.hot.len() {
@@ -95,7 +95,7 @@ impl Iwarp {
         index: u32,
         completions: &mut VecDeque<Completion>,
         end: usize,
-        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         if pair.phase != Phase::Open {
@@ -185,7 +185,7 @@ impl Iwarp {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         let mut sink = Sink::waiting(&mut self.local);
         if pair.phase == Phase::Open {
-            let never = &mut |_: PlainMessage<'_>| Taken::No;
+            let never = &mut |_: ShownMessage<'_>| Taken::No;
             let (staging, scratch) = (&mut self.staging, &mut self.scratch);
             if let Pulled::Stopped(stop) = pull(pair, staging, scratch, &mut sink, &mut self.counters, never)
             {
@@ -321,7 +321,7 @@ impl Iwarp {
         &mut self,
         completions: &mut VecDeque<Completion>,
         end: usize,
-        show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) {
         self.look_passes = 0;
         self.counters.looks += 1;
@@ -507,7 +507,7 @@ fn pull(
     scratch: &mut Scratch,
     sink: &mut Sink<'_>,
     counters: &mut IwarpCounters,
-    show: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
 ) -> Pulled {
     for call in 0..RECEIVE_BURST {
         let direct = match pair.direct() {

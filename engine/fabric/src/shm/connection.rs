@@ -1,29 +1,23 @@
 //! One queue pair: its rings, its tables, and what is posted to it.
 
 use std::collections::VecDeque;
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
-use stag_memory::Buf;
+use stag_memory::{Buf, Shared};
 
 use super::exposure::{Access, Bind, Exposures, Fenced};
 use super::link::{Link, closed, closed_code};
 use super::order::{self, Word};
-use super::ring::{BadHead, Header, Kind, plain_header};
-use super::scattered::receive_scattered;
+use super::ring::{BadHead, Kind};
 use super::setup::Dialing;
 use super::sockets::Socket;
-use crate::plain::PLAIN_LEN;
 use crate::scatter::ScatterQueue;
 use crate::slots::Numbered;
 use crate::{
-    Completed, Completion, DisconnectReason, Exposed, Fence, Handle, PLAIN_LEN_MAX, Peer, PlainMessage,
-    PostError, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest,
-    Taken, WorkError, WriteRequest,
+    Completed, Completion, DisconnectReason, Exposed, Fence, Handle, PLAIN_LEN_MAX, Peer, PostError,
+    QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WorkError,
+    WriteRequest,
 };
-
-/// Records taken from one ring before the next ring gets its turn.
-const BURST: usize = 64;
 
 /// What a queue pair waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +37,7 @@ pub(super) enum Phase {
 }
 
 /// Something that found no room in the ring, in order.
-enum Pending {
+pub(super) enum Pending {
     Send(SendRequest),
     Bind {
         kind: Kind,
@@ -54,15 +48,6 @@ enum Pending {
     Complete(Completion),
 }
 
-/// What a harvest did without completions.
-#[derive(Default)]
-pub(super) struct InPlace {
-    /// Messages that were taken where they arrived.
-    pub(super) taken: usize,
-    /// One of them was answered: the doorbell is to be rung.
-    pub(super) answered: bool,
-}
-
 /// A queue pair.
 pub(super) struct QueuePair {
     pub(super) id: QueuePairId,
@@ -70,8 +55,8 @@ pub(super) struct QueuePair {
     pub(super) link: Option<Link>,
     pub(super) receives: VecDeque<(u64, Buf)>,
     pub(super) scatter: Option<Box<ScatterQueue>>,
-    pending: VecDeque<Pending>,
-    exposures: Exposures,
+    pub(super) pending: VecDeque<Pending>,
+    pub(super) exposures: Exposures,
     pub(super) capacity: QueuePairCapacity,
     /// Signaled requests whose completion the user has not got, and Sends that wait for room.
     outstanding: u32,
@@ -208,7 +193,7 @@ impl QueuePair {
             return None;
         }
         let link = self.open()?;
-        link.find_plain_space().then(|| {
+        link.find_space(PLAIN_LEN_MAX).then(|| {
             // SAFETY: there is room for it; the borrow keeps all else from being pushed before it is used.
             unsafe { link.producer.space(PLAIN_LEN_MAX) }
         })
@@ -221,7 +206,7 @@ impl QueuePair {
         let link = self.open().filter(|link| is_free && link.producer.fits_surely(PLAIN_LEN_MAX));
         let link = link.expect("it gave the space just before");
         assert!((4..=PLAIN_LEN_MAX).contains(&len), "{len} octets");
-        link.send_built(credits, len);
+        link.send_built(Kind::Plain, credits.to_be(), len);
     }
 
     /// Posts a Send. `Err` in the inner result: the connection has to end.
@@ -316,12 +301,7 @@ impl QueuePair {
             return Err(Refused { request, error: PostError::Full });
         }
         let WriteRequest { id, source, target, signaled } = request;
-        let result = link.access(target, source.len(), Access::Write).map(|to| {
-            // SAFETY: `source` is readable for its length. `to` is mapped and writable for it (`Binds`), and
-            // the peer keeps off while the span lasts (`order`). They do not overlap: `source` is memory
-            // that nobody writes, and what is exposed for writing is a buffer that nobody else has.
-            unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), to, source.len()) };
-        });
+        let result = write(link, &source, target);
         if signaled || result.is_err() {
             self.outstanding += 1;
             self.complete(id, Completed::Write(source), result, local);
@@ -412,139 +392,6 @@ impl QueuePair {
         // First, so that a peer that fences what this batch did not invalidate need not wait.
         link.end_span();
         link.publish(self.socket.as_ref());
-    }
-
-    /// Takes messages from the ring, at most `room` and a burst of them, and shows to `take` those that can be taken where
-    /// they are. Says how many were taken so, and whether one was answered: then the doorbell is to be rung.
-    #[inline]
-    pub(super) fn harvest(
-        &mut self,
-        completions: &mut VecDeque<Completion>,
-        room: usize,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
-        in_place: &mut InPlace,
-    ) -> Result<(), DisconnectReason> {
-        let is_open = matches!(self.phase, Phase::Open) && self.pending.is_empty();
-        let Some(link) = &mut self.link else { return Ok(()) };
-        let mut left = room.min(BURST);
-        let mut records = 4 * BURST;
-        let mut may_show = self.scatter.is_none();
-        let result = loop {
-            // Binds give the user nothing, but take time: they are bounded, too.
-            if left == 0 || records == 0 {
-                break Ok(());
-            }
-            records -= 1;
-            let header = match link.consumer.peek() {
-                Ok(Some(header)) => header,
-                Ok(None) => break Ok(()),
-                Err(_) => break Err(DisconnectReason::PeerViolation("a record with an impossible length")),
-            };
-            let access = match header.kind() {
-                Some(Kind::Plain) if may_show && (4..=PLAIN_LEN_MAX).contains(&header.len()) => {
-                    let Some((id, receive)) = self.receives.front_mut() else { break Ok(()) };
-                    left -= 1;
-                    let mut copy = MaybeUninit::<[u64; PLAIN_LEN_MAX / 8]>::uninit();
-                    // A copy, because the peer can write to the ring.
-                    // SAFETY: `header` is what `peek` returned, and the copy has room for it, which this fills.
-                    let stream = unsafe {
-                        link.consumer.payload(header, copy.as_mut_ptr().cast(), PLAIN_LEN_MAX);
-                        std::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), header.len())
-                    };
-                    link.consumer.advance(header);
-                    let has_space = is_open && link.find_plain_space();
-                    // SAFETY: there is room for it, and nothing is pushed before `take` returns.
-                    let space = has_space.then(|| unsafe { link.producer.space(PLAIN_LEN_MAX) });
-                    let credits = u32::from_be(header.aux());
-                    match take(PlainMessage { queue_pair: self.id, credits, stream, space }) {
-                        Taken::Done => in_place.taken += 1,
-                        Taken::Answered { credits, len } => {
-                            assert!(
-                                has_space && len <= PLAIN_LEN_MAX,
-                                "an answer of {len} octets without space"
-                            );
-                            link.send_built(credits, len);
-                            in_place.taken += 1;
-                            in_place.answered = true;
-                        }
-                        Taken::No => {
-                            may_show = false;
-                            let (id, len) = (*id, PLAIN_LEN + stream.len());
-                            let is_long = len > receive.capacity();
-                            if !is_long {
-                                receive.set_len(len);
-                                receive[..PLAIN_LEN].copy_from_slice(&plain_header(stream, header.aux()));
-                                receive[PLAIN_LEN..].copy_from_slice(stream);
-                            }
-                            let Some((_, buf)) = self.receives.pop_front() else {
-                                unreachable!("it was at the front")
-                            };
-                            let result = if is_long { Err(WorkError::Length) } else { Ok(()) };
-                            let completed = Completed::Receive { buf, invalidated: None, exposed: None };
-                            completions.push_back(Completion { queue_pair: self.id, id, completed, result });
-                            if is_long {
-                                break Err(DisconnectReason::Work(WorkError::Length));
-                            }
-                        }
-                    }
-                    continue;
-                }
-                Some(kind @ (Kind::Send | Kind::SendInvalidate | Kind::Plain)) => {
-                    let Some((id, mut buf)) = self.receives.pop_front() else { break Ok(()) };
-                    may_show = false;
-                    left -= 1;
-                    let room = buf.capacity();
-                    let message = match &mut self.scatter {
-                        // SAFETY: `header` is what `peek` returned; the buffer has `room` writable bytes, ours alone.
-                        None => unsafe { link.consumer.message(header, buf.as_mut_ptr(), room) },
-                        Some(scatter) => receive_scattered(&link.consumer, header, &mut buf, scatter),
-                    };
-                    let Ok(len) = message else {
-                        completions.push_back(Completion {
-                            queue_pair: self.id,
-                            id,
-                            completed: Completed::Receive { buf, invalidated: None, exposed: None },
-                            result: Err(WorkError::Length),
-                        });
-                        break Err(DisconnectReason::Work(WorkError::Length));
-                    };
-                    buf.set_len(len);
-                    link.consumer.advance(header);
-                    // Two pushes, so that what most messages do not have is not copied either.
-                    if kind == Kind::SendInvalidate {
-                        let handle = Handle(header.aux());
-                        let exposed = self.exposures.invalidated(handle);
-                        // One that we fenced while the message was on its way is dead already: no news.
-                        let invalidated = exposed.is_some().then_some(handle);
-                        let completed = Completed::Receive { buf, invalidated, exposed };
-                        completions.push_back(Completion {
-                            queue_pair: self.id,
-                            id,
-                            completed,
-                            result: Ok(()),
-                        });
-                    } else {
-                        completions.push_back(Completion {
-                            queue_pair: self.id,
-                            id,
-                            completed: Completed::Receive { buf, invalidated: None, exposed: None },
-                            result: Ok(()),
-                        });
-                    }
-                    continue;
-                }
-                Some(Kind::BindRead) => Access::Read,
-                Some(Kind::BindWrite) => Access::Write,
-                None => break Err(DisconnectReason::PeerViolation("a record of an unknown kind")),
-            };
-            if !bind(link, header, access) {
-                break Err(DisconnectReason::PeerViolation("an exposure outside of its arena"));
-            }
-        };
-        if link.consumer.tell(link.ours.head()) {
-            link.wake(self.socket.as_ref());
-        }
-        result
     }
 
     /// Whether `poll` has something to look after here.
@@ -761,9 +608,20 @@ impl Drop for QueuePair {
     }
 }
 
+/// Copies `source` to the peer's memory.
+#[inline(always)]
+pub(super) fn write(link: &mut Link, source: &Shared, target: RemoteSegment) -> Result<(), WorkError> {
+    let to = link.access(target, source.len(), Access::Write)?;
+    // SAFETY: `source` is readable for its length. `to` is mapped and writable for it (`Binds`), and the peer keeps off
+    // while the span lasts (`order`). They do not overlap: `source` is memory that nobody writes, and what is exposed for
+    // writing is a buffer that nobody else has.
+    unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), to, source.len()) };
+    Ok(())
+}
+
 /// Whether `parts` may be read into `target`.
 #[inline(always)]
-fn is_within(parts: &[ReadPart], target: &Buf) -> bool {
+pub(super) fn is_within(parts: &[ReadPart], target: &Buf) -> bool {
     let room = target.len() as u64;
     let fits = |part: &ReadPart| u64::from(part.at) + u64::from(part.len) <= room;
     parts.len() <= crate::READ_PARTS_MAX && parts.iter().all(fits)
@@ -771,7 +629,7 @@ fn is_within(parts: &[ReadPart], target: &Buf) -> bool {
 
 /// Copies `parts` of the peer's memory into `target`.
 #[inline(always)]
-fn read(link: &mut Link, target: &mut Buf, parts: &[ReadPart]) -> Result<(), WorkError> {
+pub(super) fn read(link: &mut Link, target: &mut Buf, parts: &[ReadPart]) -> Result<(), WorkError> {
     assert!(is_within(parts, target), "the parts are checked before");
     parts.iter().try_for_each(|part| {
         let from = link.access(part.source, part.len as usize, Access::Read)?;
@@ -784,17 +642,4 @@ fn read(link: &mut Link, target: &mut Buf, parts: &[ReadPart]) -> Result<(), Wor
         }
         Ok(())
     })
-}
-
-/// Takes a BIND record. `false`: it makes no sense.
-#[inline(always)]
-fn bind(link: &mut Link, header: Header, access: Access) -> bool {
-    let mut bytes = [0; Bind::LEN];
-    if header.len() != Bind::LEN {
-        return false;
-    }
-    // SAFETY: `header` is what `peek` returned, and the array has its length.
-    unsafe { link.consumer.payload(header, bytes.as_mut_ptr(), Bind::LEN) };
-    link.consumer.advance(header);
-    link.binds.insert(header.aux(), access, Bind::decode(bytes)).is_ok()
 }

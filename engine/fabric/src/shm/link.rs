@@ -11,7 +11,7 @@ use super::pages::{Layout, Part};
 use super::rendezvous;
 use super::ring::{Consumer, Kind, Producer};
 use super::sockets::Socket;
-use crate::{Handle, PLAIN_LEN_MAX, RemoteSegment, WorkError};
+use crate::{Handle, RemoteSegment, WorkError};
 
 /// Why a side closed, as it tells the peer in `closed`. 0 is open.
 pub(super) mod closed {
@@ -121,6 +121,12 @@ impl Link {
         }
     }
 
+    /// Whether accesses to the peer's memory may be under way, for all that the peer knows.
+    #[inline(always)]
+    pub(super) fn is_in_span(&self) -> bool {
+        !self.epoch.is_multiple_of(2)
+    }
+
     #[inline(always)]
     pub(super) fn end_span(&mut self) {
         if !self.epoch.is_multiple_of(2) {
@@ -148,17 +154,17 @@ impl Link {
         }
     }
 
-    /// Makes sure of room to build a message; looks how far the consumer is if that takes it. `false`: there is none.
+    /// Makes sure of room to build a message of at most `len` octets; looks how far the consumer is if that takes it. `false`: there is none.
     #[inline(always)]
-    pub(super) fn find_plain_space(&mut self) -> bool {
+    pub(super) fn find_space(&mut self, len: usize) -> bool {
         // A consumer that claims the impossible is found out by the general way.
-        self.producer.fits(PLAIN_LEN_MAX, self.theirs.head()) == Ok(true)
+        self.producer.fits(len, self.theirs.head()) == Ok(true)
     }
 
     /// Pushes the message that was built in the space given last. The first of a pass leaves at once.
     #[inline(always)]
-    pub(super) fn send_built(&mut self, credits: u32, len: usize) {
-        self.producer.push_built(Kind::Plain, credits.to_be(), len);
+    pub(super) fn send_built(&mut self, kind: Kind, aux: u32, len: usize) {
+        self.producer.push_built(kind, aux, len);
         if self.producer.is_due() {
             self.end_span();
             self.producer.publish_early();

@@ -54,6 +54,7 @@ mod bells;
 mod connection;
 mod copy;
 mod exposure;
+mod harvest;
 mod idle;
 mod link;
 mod message;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf};
 
-use super::connection::{InPlace, Phase, QueuePair};
+use super::connection::{Phase, QueuePair};
+use super::harvest::InPlace;
 use super::link::Link;
 use super::regions::REGIONS_MAX;
 use super::rendezvous::{self, Address};
@@ -20,8 +21,8 @@ use crate::setup::check_private_data;
 use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
-    Fence, Handle, Limits, ListenerId, Peer, PlainMessage, PostError, Provider, QueuePairCapacity,
-    QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, Taken, WriteRequest,
+    Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
+    ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, Taken, WriteRequest,
 };
 
 impl Provider for Shm {
@@ -338,7 +339,7 @@ impl Provider for Shm {
         now: Duration,
         completions: &mut VecDeque<Completion>,
         max: usize,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);
@@ -491,7 +492,7 @@ impl Shm {
         &mut self,
         completions: &mut VecDeque<Completion>,
         end: usize,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) -> usize {
         if self.ours.bells.is_rung() {
             self.answer_bells();
@@ -535,12 +536,12 @@ impl Shm {
         index: u32,
         completions: &mut VecDeque<Completion>,
         end: usize,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
         in_place: &mut InPlace,
     ) -> bool {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return true };
-        let result = pair.harvest(completions, end - completions.len(), take, in_place);
-        if in_place.answered && !pair.is_dirty {
+        let result = pair.harvest(completions, end - completions.len(), take, &self.ours, in_place);
+        if in_place.needs_doorbell && !pair.is_dirty {
             pair.is_dirty = true;
             self.dirty.push(index);
         }

@@ -35,8 +35,8 @@ pub struct FaultPlan {
     /// same send queue is outstanding, so that a retry after later progress succeeds.
     pub post_full: Odds,
 
-    /// A message without chunks is shown where it arrived, there is space to build an answer or another one, and the peer's
-    /// memory is read at once: each by itself ([`poll_in_place`](crate::Provider::poll_in_place),
+    /// A short message is shown where it arrived, there is space to build an answer or another one, and the peer's
+    /// memory is read or written at once: each by itself ([`poll_in_place`](crate::Provider::poll_in_place),
     /// [`plain_space`](crate::Provider::plain_space), [`read_at_once`](crate::Provider::read_at_once)).
     pub in_place: Odds,
 

@@ -1,10 +1,11 @@
 //! [`Sim`]: the fabric trait on a simulated device.
 
+use std::cell::RefMut;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use stag_memory::{Arena, ArenaId, Buf};
+use stag_memory::{Arena, ArenaId, Buf, Shared};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, emit_plain};
 
 use super::World;
@@ -18,8 +19,9 @@ use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 use crate::setup::check_private_data;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence, Handle,
-    Limits, ListenerId, PLAIN_LEN_MAX, PlainMessage, PostError, Provider, QueuePairCapacity, QueuePairId,
-    READ_PARTS_MAX, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, Taken, WriteRequest,
+    Limits, ListenerId, MemoryInReach, PLAIN_LEN_MAX, PlainMessage, PostError, Provider, QueuePairCapacity,
+    QueuePairId, READ_PARTS_MAX, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage,
+    Taken, WHOLE_LEN_MAX, WholeMessage, WriteRequest,
 };
 
 /// A provider on a simulated fabric. Made by [`World::provider`].
@@ -31,7 +33,7 @@ pub struct Sim {
     pub(super) world: World,
     pub(super) device: usize,
     /// Where messages are built that have no buffer.
-    pub(super) space: Box<[u8; PLAIN_LEN_MAX]>,
+    pub(super) space: Box<[u8; WHOLE_LEN_MAX]>,
 }
 
 impl Sim {
@@ -192,43 +194,101 @@ impl Sim {
     /// Shows a message where it arrived. It is given back if it was not taken, or not even shown.
     fn show(
         &mut self,
-        completion: Completion,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        mut completion: Completion,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) -> Result<(), Completion> {
-        let id = completion.queue_pair;
+        let queue_pair = completion.queue_pair;
         let is_shown = {
             let mut state = self.world.0.borrow_mut();
             let odds = state.plan.in_place;
             let may_show = |found: &mut QueuePair| found.phase == Phase::Established && !found.is_scattered;
             state.random.happens(odds)
-                && own(&mut state, self.device).queue_pair_mut(id).is_some_and(may_show)
+                && own(&mut state, self.device).queue_pair_mut(queue_pair).is_some_and(may_show)
         };
-        let Completed::Receive { buf, invalidated: None, exposed: None } = &completion.completed else {
+        let Completed::Receive { buf, invalidated, exposed } = &mut completion.completed else {
             return Err(completion);
         };
-        let Some(credits) = plain_credits(buf).filter(|_| is_shown && completion.result.is_ok()) else {
+        if !is_shown || completion.result.is_err() || buf.len() > WHOLE_LEN_MAX {
             return Err(completion);
-        };
-        let space = self.offers_space(id);
-        let mut space = space.then(|| &mut self.space[..]);
-        let has_space = space.is_some();
-        let stream = &buf[HEADER_LEN_MIN..];
-        let taken = take(PlainMessage { queue_pair: id, credits, stream, space: space.take() });
-        if let Taken::Answered { credits, len } = taken {
-            assert!(has_space, "an answer of {len} octets without space");
-            self.send_plain(id, credits, len);
         }
-        if taken == Taken::No {
-            return Err(completion);
+        let plain = plain_credits(buf).filter(|_| invalidated.is_none());
+        let space_len = if plain.is_some() { PLAIN_LEN_MAX } else { WHOLE_LEN_MAX };
+        let has_space = self.offers_space(queue_pair);
+        let mut memory = Reach { world: self.world.clone(), device: self.device, queue_pair };
+        let space = has_space.then(|| &mut self.space[..space_len]);
+        let shown = match plain {
+            Some(credits) => {
+                let stream = &buf[HEADER_LEN_MIN..];
+                ShownMessage::Plain(PlainMessage { queue_pair, credits, stream, space })
+            }
+            None => ShownMessage::Whole(WholeMessage {
+                queue_pair,
+                octets: buf,
+                space,
+                invalidated: *invalidated,
+                exposed,
+                memory: &mut memory,
+            }),
+        };
+        match take(shown) {
+            Taken::No => return Err(completion),
+            Taken::Done => {}
+            Taken::Answered { credits, len } => {
+                assert!(has_space && plain.is_some(), "an answer of {len} octets without space");
+                self.send_plain(queue_pair, credits, len);
+            }
+            Taken::AnsweredWhole { len, invalidate } => {
+                assert!(has_space && plain.is_none(), "an answer of {len} octets without space");
+                self.send_built(queue_pair, invalidate, self.space[..len].to_vec());
+            }
         }
         // Its Receive stands for the next message.
         let Completed::Receive { buf, .. } = completion.completed else { unreachable!("it was one above") };
         let mut state = self.world.0.borrow_mut();
         state.trace.words(&[23, self.device as u64, completion.id]);
-        let found = own(&mut state, self.device).queue_pair_mut(id).expect("it is established");
+        let found = own(&mut state, self.device).queue_pair_mut(queue_pair).expect("it is established");
         found.receives_used += 1;
         found.receives.push_front(Receive { id: completion.id, buf, targets: None });
         Ok(())
+    }
+
+    /// Posts a message that was built without a buffer.
+    fn send_built(&self, queue_pair: QueuePairId, invalidate: Option<Handle>, message: Vec<u8>) {
+        let mut state = self.world.0.borrow_mut();
+        let early = state.random.below(8) == 0;
+        let request = (0, false, Verb::Send { invalidate }, Payload::Built(message), Vec::new());
+        self.enqueue(&mut state, queue_pair, early, request);
+    }
+}
+
+/// The peer's memory, while one of its messages is shown.
+struct Reach {
+    world: World,
+    device: usize,
+    queue_pair: QueuePairId,
+}
+
+impl Reach {
+    /// The state, if memory of this arena can be used.
+    fn state(&self, arena: ArenaId) -> Option<RefMut<'_, State>> {
+        let mut state = self.world.0.borrow_mut();
+        own(&mut state, self.device).arenas.contains(&arena).then_some(state)
+    }
+
+    fn end(&self) -> End {
+        End { device: self.device, id: self.queue_pair }
+    }
+}
+
+impl MemoryInReach for Reach {
+    fn read(&mut self, target: &mut Buf, parts: &[ReadPart]) -> bool {
+        let state = self.state(target.location().arena);
+        state.is_some_and(|mut state| state.read_at_once(self.end(), target, parts))
+    }
+
+    fn write(&mut self, source: &Shared, target: RemoteSegment) -> bool {
+        let state = self.state(source.location().arena);
+        state.is_some_and(|mut state| state.write_at_once(self.end(), source, target))
     }
 }
 
@@ -551,7 +611,7 @@ impl Provider for Sim {
         now: Duration,
         completions: &mut VecDeque<Completion>,
         max: usize,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) -> usize {
         // Those with a message among the completions, which nothing overtakes.
         let mut left: Vec<QueuePairId> = Vec::new();
@@ -583,7 +643,7 @@ impl Provider for Sim {
     }
 
     fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
-        self.offers_space(queue_pair).then(|| &mut self.space[..])
+        self.offers_space(queue_pair).then(|| &mut self.space[..PLAIN_LEN_MAX])
     }
 
     fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
@@ -592,10 +652,7 @@ impl Provider for Sim {
         let xid = u32::from_be_bytes(*stream.first_chunk().expect("it begins with an xid"));
         emit_plain(&mut message, xid, credits).expect("it has room for the header");
         message.extend_from_slice(stream);
-        let mut state = self.world.0.borrow_mut();
-        let early = state.random.below(8) == 0;
-        let request = (0, false, Verb::Send { invalidate: None }, Payload::Built(message), Vec::new());
-        self.enqueue(&mut state, queue_pair, early, request);
+        self.send_built(queue_pair, None, message);
     }
 
     fn poll_event(&mut self) -> Option<Event> {

@@ -6,7 +6,7 @@ use super::device::Slots;
 use super::exposure::{Access, Invalidated};
 use super::queue_pair::{End, Part, Payload, Phase, Receive, Verb, Work};
 use super::world::{Happening, State};
-use crate::{Completed, DisconnectReason, Exposed, Handle, ReadPart, WorkError};
+use crate::{Completed, DisconnectReason, Exposed, Handle, ReadPart, RemoteSegment, WorkError};
 
 /// Pieces that one transfer is cut into, at most.
 const PIECES_MAX: u64 = 4;
@@ -184,6 +184,29 @@ impl State {
             self.end_access(peer, source.handle);
             is_there
         })
+    }
+
+    /// Writes to the peer's memory with no request and in no time, at random, if it lets that be written. `false`: nothing else
+    /// has changed.
+    pub(super) fn write_at_once(&mut self, from: End, source: &[u8], target: RemoteSegment) -> bool {
+        if self.queue_pair(from).is_none_or(|found| found.phase != Phase::Established) {
+            return false;
+        }
+        let Some(peer) = self.reachable_peer(from) else { return false };
+        if self.devices[peer.device].as_ref().is_none_or(|device| device.is_unwritable)
+            || !self.random.happens(self.plan.in_place)
+        {
+            return false;
+        }
+        let len = source.len() as u32;
+        let Some(found) = self.queue_pair_mut(peer) else { return false };
+        if !found.exposures.begin(target, len.into(), Access::Write) {
+            return false;
+        }
+        let octets = found.exposures.writable(target, 0, len);
+        let is_there = octets.map(|octets| octets.copy_from_slice(source)).is_some();
+        self.end_access(peer, target.handle);
+        is_there
     }
 
     fn refuse_access(&mut self, from: End, peer: End, sequence: u64) {

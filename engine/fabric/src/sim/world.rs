@@ -81,7 +81,7 @@ impl World {
         Sim {
             world: self.clone(),
             device: state.devices.len() - 1,
-            space: Box::new([0; crate::PLAIN_LEN_MAX]),
+            space: Box::new([0; crate::WHOLE_LEN_MAX]),
         }
     }
 

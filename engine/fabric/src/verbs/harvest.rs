@@ -14,7 +14,8 @@ use super::sends::{Done, SendQueue};
 use super::work::{SHARED_SLOT, WorkId};
 use crate::plain::{PLAIN_LEN, plain_credits};
 use crate::{
-    Completed, Completion, DisconnectReason, Event, Handle, PlainMessage, QueuePairId, Taken, WorkError,
+    Completed, Completion, DisconnectReason, Event, Handle, PlainMessage, QueuePairId, ShownMessage, Taken,
+    WorkError,
 };
 
 /// Where completions go: to the user, while there is room, else to `Verbs::local`.
@@ -58,7 +59,7 @@ impl Verbs {
     pub(super) fn harvest(
         &mut self,
         out: &mut Out<'_>,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) -> bool {
         let Some(opened) = self.opened.as_ref().filter(|_| !self.is_broken) else { return false };
         let room = match out.has_room() {
@@ -113,7 +114,7 @@ impl Verbs {
         number: u32,
         completion: &sys::ibv_wc,
         out: &mut Out<'_>,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) {
         let Some(shared) = self.opened.as_ref().and_then(|opened| opened.receives.clone()) else { return };
         let Some((mut buf, arena)) = shared.take(number) else { return };
@@ -313,7 +314,7 @@ fn show(
     queue_pair: QueuePairId,
     buf: &mut Buf,
     completion: &sys::ibv_wc,
-    take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+    take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
 ) -> bool {
     let len = completion.byte_len as usize;
     if completion.status != sys::IBV_WC_SUCCESS || len > buf.capacity() {
@@ -323,13 +324,14 @@ fn show(
     let Some(credits) = plain_credits(buf) else { return false };
     let space = sends.plain_space();
     let has_space = space.is_some();
-    match take(PlainMessage { queue_pair, credits, stream: &buf[PLAIN_LEN..], space }) {
+    match take(ShownMessage::Plain(PlainMessage { queue_pair, credits, stream: &buf[PLAIN_LEN..], space })) {
         Taken::No => return false,
         Taken::Done => {}
         Taken::Answered { credits, len } => {
             assert!(has_space, "an answer of {len} octets without space");
             sends.push_plain(credits, len);
         }
+        Taken::AnsweredWhole { .. } => unreachable!("its Payload stream alone was shown"),
     }
     true
 }
@@ -340,7 +342,7 @@ impl QueuePair {
     fn show_oldest(
         &mut self,
         completion: &sys::ibv_wc,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) -> bool {
         let Some(buf) = self.receives.oldest() else { return false };
         if !show(&mut self.sends, self.id, buf, completion, take) {

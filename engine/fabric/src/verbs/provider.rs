@@ -21,9 +21,8 @@ use super::{LOOK_PASSES, Verbs};
 use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
-    Fence, Handle, Limits, ListenerId, PlainMessage, PostError, Provider, QueuePairCapacity, QueuePairId,
-    READ_PARTS_MAX, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, Taken, WorkError,
-    WriteRequest,
+    Fence, Handle, Limits, ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX,
+    ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, Taken, WorkError, WriteRequest,
 };
 
 impl Provider for Verbs {
@@ -345,7 +344,7 @@ impl Provider for Verbs {
         now: Duration,
         completions: &mut VecDeque<Completion>,
         max: usize,
-        take: &mut impl FnMut(PlainMessage<'_>) -> Taken,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
     ) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);

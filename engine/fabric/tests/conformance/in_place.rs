@@ -4,10 +4,12 @@
 use std::collections::VecDeque;
 
 use stag_fabric::{
-    Completed, Completion, PLAIN_LEN_MAX, PlainMessage, Provider, QueuePairId, SendRequest, Taken,
+    Completed, Completion, DisconnectReason, Exposed, Handle, PLAIN_LEN_MAX, PlainMessage, Provider,
+    QueuePairId, ReadPart, RemoteSegment, SendRequest, ShownMessage, Taken, WHOLE_LEN_MAX,
 };
+use stag_memory::Shared;
 
-use crate::bench::{A, B, Bench, Harness, MESSAGE, pattern};
+use crate::bench::{A, B, Bench, Harness, Kind, MESSAGE, pattern};
 
 /// The Payload stream of message `number`: its xid, and `len` octets behind it.
 fn stream(number: u32, len: usize) -> Vec<u8> {
@@ -62,7 +64,8 @@ fn look<H: Harness>(
     let mut count_taken = 0;
     // What came while there was no room to send.
     let mut earlier = std::mem::take(&mut bench[B].completions);
-    let count = bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |mut message| {
+    let count = bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |shown| {
+        let ShownMessage::Plain(mut message) = shown else { return Taken::No };
         assert!((4..=PLAIN_LEN_MAX).contains(&message.stream.len()));
         let taken = take(&mut message);
         if taken != Taken::No {
@@ -224,4 +227,153 @@ pub(crate) fn what_is_not_plain_is_not_shown<H: Harness>(bench: &mut Bench<H>) {
         });
         assert_eq!(found, [(None, message)]);
     }
+}
+
+/// What became of a message that B polled for.
+enum Found {
+    /// It was answered where it was shown.
+    Answered,
+    /// It came as a completion.
+    Left(Vec<u8>),
+}
+
+/// Polls B until a message is there, and answers it where it is shown: with `result` in `writable`, after it has read `bytes`
+/// from `readable`. Every third is left to the usual way after all.
+fn answer_whole<H: Harness>(
+    bench: &mut Bench<H>,
+    (message, round): (&[u8], u64),
+    (readable, bytes): (RemoteSegment, &[u8]),
+    (writable, result): (RemoteSegment, &Shared),
+    invalidate: Option<Handle>,
+) -> Found {
+    until(bench, |bench| {
+        let now = bench.harness.now();
+        let mut completions = VecDeque::with_capacity(32);
+        let mut target = bench[B].buf(&[0xee; 3000]);
+        let mut is_answered = false;
+        bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |shown| {
+            let ShownMessage::Whole(whole) = shown else { panic!("it is not plain") };
+            assert_eq!((whole.octets, whole.invalidated), (message, None));
+            let part = |segment: RemoteSegment, by: u64, len| {
+                let offset = segment.offset.wrapping_add(by);
+                [ReadPart { at: 0, len, source: RemoteSegment { offset, ..segment } }]
+            };
+            for (what, parts) in [
+                ("beyond it", part(readable, 1, bytes.len() as u32)),
+                ("before it", part(readable, u64::MAX, 10)),
+                ("what may be written", part(writable, 0, 10)),
+            ] {
+                assert!(!whole.memory.read(&mut target, &parts), "{what}");
+            }
+            for by in [1, u64::MAX] {
+                let beside = RemoteSegment { offset: writable.offset.wrapping_add(by), ..writable };
+                assert!(!whole.memory.write(result, beside), "beside it");
+            }
+            assert!(!whole.memory.write(result, readable), "what may be read");
+            let has_read = whole.memory.read(&mut target, &part(readable, 0, bytes.len() as u32));
+            assert!(!has_read || target[..bytes.len()] == *bytes);
+            match whole.space {
+                Some(space) if has_read && whole.memory.write(result, writable) && round % 3 != 2 => {
+                    assert_eq!(space.len(), WHOLE_LEN_MAX);
+                    space.fill(0x5a);
+                    space[..5].copy_from_slice(b"done!");
+                    is_answered = true;
+                    Taken::AnsweredWhole { len: 5, invalidate }
+                }
+                _ => Taken::No,
+            }
+        });
+        completions.iter().for_each(|completion| bench[B].note_harvested(completion));
+        if is_answered {
+            return Some(Found::Answered);
+        }
+        completions.pop_front().map(|completion| Found::Left(whole(completion)))
+    })
+}
+
+/// A message that is shown whole is answered with the peer's memory read and written, in the order of requests. Of what is not
+/// answered so the peer sees the same.
+pub(crate) fn whole_messages_are_answered_with_memory<H: Harness>(bench: &mut Bench<H>) {
+    let [qa, qb] = bench.connect();
+    bench[B].post_receive(qb, 0);
+    let can_invalidate = bench[A].provider().limits().send_with_invalidate;
+    for round in 0..24 {
+        let (bytes, result) = (pattern(3000, round), pattern(2000, round + 50));
+        let readable = bench[A].expose_read(qa, &bytes);
+        let writable = bench[A].expose_write(qa, 2000);
+        bench[A].post_receive(qa, round);
+        let message = pattern(100 + round as usize * 20, round);
+        send(bench, A, qa, &message);
+        let invalidate = (can_invalidate && round % 2 == 1).then_some(writable.handle);
+        let shared = bench[B].buf(&result).share();
+        let found =
+            answer_whole(bench, (&message, round), (readable, &bytes), (writable, &shared), invalidate);
+        if let Found::Left(octets) = found {
+            assert_eq!(octets, message);
+            bench[B].post_receive(qb, round + 1);
+            bench[B].post_write(qb, round, &result, writable);
+            match invalidate {
+                Some(handle) => bench[B].post_send_with_invalidate(qb, round, handle),
+                None => bench[B].post_send(qb, round, b"done!"),
+            }
+            assert_eq!(bench.completion(B, qb, Kind::Write, round).result, Ok(()));
+            assert_eq!(bench.completion(B, qb, Kind::Send, round).result, Ok(()));
+        }
+        bench[B].provider().ring_doorbells();
+        let arrived = bench.completion(A, qa, Kind::Receive, round);
+        let Completed::Receive { invalidated, exposed, .. } = arrived.completed else {
+            panic!("{arrived:?}")
+        };
+        assert_eq!(invalidated, invalidate);
+        let memory = match exposed {
+            Some(Exposed::Write(memory)) if invalidate.is_some() => memory,
+            None if invalidate.is_none() => bench.fenced_buf(A, qa, writable.handle, round),
+            other => panic!("{other:?} came with the message"),
+        };
+        assert!(memory[..] == result[..], "what was written is there when the answer is");
+        bench.fenced(A, qa, readable.handle, round);
+    }
+}
+
+/// An answer that invalidates what the peer has not exposed ends the connection.
+pub(crate) fn an_answer_invalidates_what_is_exposed<H: Harness>(bench: &mut Bench<H>) {
+    let [qa, qb] = bench.connect();
+    bench[B].post_receive(qb, 0);
+    bench[A].post_receive(qa, 0);
+    let readable = bench[A].expose_read(qa, &[7; 100]);
+    let writable = bench[A].expose_write(qa, 200);
+    let message = pattern(100, 3);
+    send(bench, A, qa, &message);
+    let shared = bench[B].buf(&[8; 200]).share();
+    let unknown = Handle(writable.handle.0 ^ 0x5a5a_5a5a);
+    let found = answer_whole(bench, (&message, 0), (readable, &[7; 100]), (writable, &shared), Some(unknown));
+    drop(shared);
+    if let Found::Answered = found {
+        let reason = bench.end(B, qb);
+        assert!(!matches!(reason, DisconnectReason::Local), "{reason:?}");
+        bench.end(A, qa);
+    }
+}
+
+/// A message whose memory was read, and which is left then, keeps nobody from fencing that memory.
+pub(crate) fn what_was_read_in_vain_can_be_fenced<H: Harness>(bench: &mut Bench<H>) {
+    let [qa, qb] = bench.connect();
+    bench[B].post_receive(qb, 0);
+    let readable = bench[A].expose_read(qa, &[7; 100]);
+    send(bench, A, qa, &pattern(100, 3));
+    let octets = until(bench, |bench| {
+        let now = bench.harness.now();
+        let mut completions = VecDeque::with_capacity(32);
+        let mut target = bench[B].buf(&[0xee; 100]);
+        bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |shown| {
+            let ShownMessage::Whole(shown) = shown else { panic!("it is not plain") };
+            shown.memory.read(&mut target, &[ReadPart { at: 0, len: 100, source: readable }]);
+            Taken::No
+        });
+        completions.iter().for_each(|completion| bench[B].note_harvested(completion));
+        completions.pop_front().map(whole)
+    });
+    assert_eq!(octets, pattern(100, 3));
+    let Exposed::Read(memory) = bench.fenced(A, qa, readable.handle, 1) else { panic!("it was readable") };
+    assert_eq!(memory[..], [7; 100]);
 }

@@ -87,6 +87,9 @@ conformance! {
         a_message_that_is_left_is_not_overtaken
         messages_are_built_in_place
         what_is_not_plain_is_not_shown
+        whole_messages_are_answered_with_memory
+        an_answer_invalidates_what_is_exposed
+        what_was_read_in_vain_can_be_fenced
     }
     at_once {
         reads_at_once

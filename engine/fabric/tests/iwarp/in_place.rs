@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 
 use socket2::{Domain, Type};
 use stag_fabric::iwarp::IwarpConfig;
-use stag_fabric::{Completed, PLAIN_LEN_MAX, PlainMessage, Provider, QueuePairId, SendRequest, Taken};
+use stag_fabric::{
+    Completed, PLAIN_LEN_MAX, PlainMessage, Provider, QueuePairId, SendRequest, ShownMessage, Taken,
+};
 use stag_wire::ddp::{Header, Untagged};
 use stag_wire::rdmap::Opcode;
 
@@ -21,7 +23,10 @@ fn plain(xid: u32, credits: u32, len: usize) -> Vec<u8> {
 /// One poll, which shows messages; how many were taken.
 fn look(server: &mut Server, take: &mut impl FnMut(PlainMessage<'_>) -> Taken) -> usize {
     let mut completions = VecDeque::with_capacity(64);
-    let count = server.iwarp.poll_in_place(server.now, &mut completions, 64, take);
+    let count = server.iwarp.poll_in_place(server.now, &mut completions, 64, &mut |shown| match shown {
+        ShownMessage::Plain(message) => take(message),
+        ShownMessage::Whole(_) => panic!("peers' memory is not in reach"),
+    });
     let taken = count - completions.len();
     server.completions.append(&mut completions);
     taken

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use stag_fabric::{
     Completed, Completion, DisconnectReason, Exposed, PLAIN_LEN_MAX, Provider, QueuePairCapacity,
-    SendRequest, Taken, WorkError,
+    SendRequest, ShownMessage, Taken, WorkError,
 };
 use stag_rdma_core_sys as sys;
 
@@ -21,6 +21,7 @@ fn look(side: &mut Side) -> (Vec<usize>, Vec<Completion>) {
     side.now += TICK;
     let (mut shown, mut completions) = (Vec::new(), VecDeque::with_capacity(32));
     side.verbs.poll_in_place(side.now, &mut completions, 32, &mut |message| {
+        let ShownMessage::Plain(message) = message else { panic!("peers' memory is not in reach") };
         assert!(message.stream.iter().enumerate().all(|(at, octet)| *octet == at as u8));
         shown.push(message.stream.len());
         Taken::Done

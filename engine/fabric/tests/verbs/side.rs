@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use stag_fabric::verbs::{SharedReceives, Verbs, VerbsConfig};
 use stag_fabric::{
-    Completed, Completion, DisconnectReason, Event, Exposed, ExposureKind, FabricError, Fence, Provider,
-    QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, Taken, WorkError,
-    WriteRequest,
+    Completed, Completion, DisconnectReason, Event, Exposed, ExposureKind, FabricError, Fence, PlainMessage,
+    Provider, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest,
+    ShownMessage, Taken, WorkError, WriteRequest,
 };
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool};
 
@@ -161,9 +161,11 @@ impl Side {
     pub(crate) fn poll(&mut self, now: Duration) {
         let mut completions: VecDeque<Completion> = VecDeque::with_capacity(16);
         // Every other message without chunks is answered.
-        self.verbs.poll_in_place(now, &mut completions, 16, &mut |message| match message.space {
-            Some(space) if message.credits % 2 == 1 => {
-                space[..4].copy_from_slice(&message.stream[..4]);
+        self.verbs.poll_in_place(now, &mut completions, 16, &mut |message| match message {
+            ShownMessage::Plain(PlainMessage { credits, stream, space: Some(space), .. })
+                if credits % 2 == 1 =>
+            {
+                space[..4].copy_from_slice(&stream[..4]);
                 Taken::Answered { credits: 2, len: 4 }
             }
             _ => Taken::Done,

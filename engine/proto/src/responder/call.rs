@@ -1,6 +1,8 @@
 //! A Call, as a view of its message.
 
-use stag_wire::rpcrdma::{Header, HeaderLists, ReadList, Segment, SingleChunk, WriteChunk, WriteList};
+use stag_wire::rpcrdma::{
+    HEADER_LEN_MIN, Header, HeaderLists, ReadList, SINGLE_LEN, Segment, SingleChunk, WriteChunk, WriteList,
+};
 
 use super::CallId;
 use crate::reads::{self, ReadChunks};
@@ -61,6 +63,17 @@ impl<'m> Call<'m> {
         match self.chunks {
             Chunks::Single(chunk, _) => Some(chunk),
             Chunks::None | Chunks::Lists(_) | Chunks::Second(_) => None,
+        }
+    }
+
+    /// Octets of the header of an inline Reply; `None`: only a plan tells.
+    #[inline]
+    #[must_use]
+    pub fn inline_header_len(&self) -> Option<usize> {
+        match self.chunks {
+            Chunks::None | Chunks::Single(SingleChunk::Read(_), _) => Some(HEADER_LEN_MIN),
+            Chunks::Single(SingleChunk::Write(_), _) => Some(SINGLE_LEN),
+            Chunks::Lists(_) | Chunks::Second(_) => None,
         }
     }
 

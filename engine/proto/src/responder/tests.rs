@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use stag_wire::rpcrdma::ReadSegment;
+use stag_wire::rpcrdma::{ReadSegment, Segment};
 
 use super::*;
 
@@ -114,7 +114,14 @@ proptest! {
         let other = receive_generally(&mut general, &message);
         prop_assert_eq!(describe(&one), describe(&other));
         prop_assert_eq!((short.grant, short.requested), (general.grant, general.requested));
-        let (Received::Call(one), Received::Call(other)) = (one, other) else { return Ok(()) };
+        let mut at_once = responder(parameters, limits);
+        let peeked = at_once.peek_single(&message);
+        let (Received::Call(one), Received::Call(other)) = (one, other) else {
+            prop_assert!(peeked.is_none());
+            return Ok(());
+        };
+        let found = peeked.as_ref().map(|(call, _)| describe_call(call));
+        prop_assert_eq!(found, one.single().map(|_| describe_call(&one)));
         let id = one.id;
         prop_assert!(other.single().is_none());
         for again in [short.call(id, &message), general.call(id, &message)] {
@@ -131,6 +138,22 @@ proptest! {
         prop_assert_eq!(one, other);
         prop_assert_eq!(outs[0], outs[1]);
         prop_assert_eq!((short.grant, short.requested), (general.grant, general.requested));
+
+        // In one step, where the Receive is posted again before the Reply leaves.
+        let Some((call, requested)) = peeked else { return Ok(()) };
+        let mut in_steps = responder(parameters, limits);
+        let Received::Call(other) = receive_generally(&mut in_steps, &message) else {
+            panic!("it was one above");
+        };
+        in_steps.receives_posted(1);
+        in_steps.set_credit_limit(3);
+        let other = in_steps.emit_reply(other.id, &message, &items, &form, &mut outs[1]);
+        let item = items.first().copied().unwrap_or(0);
+        let one = at_once.answer_single(&call, (requested, 3), item, &mut outs[0]);
+        prop_assert_eq!(Ok(one), other);
+        prop_assert_eq!(outs[0], outs[1]);
+        prop_assert_eq!((at_once.grant, at_once.requested), (in_steps.grant, in_steps.requested));
+        prop_assert!(at_once.may_answer(call.xid()) && at_once.call(call.id, &message).is_none());
     }
 }
 

@@ -20,6 +20,8 @@ events! {
     CallDropped => "handle_receive",
     /// A plain Call is taken in and answered in one step.
     CallAnswered => "answer_plain",
+    /// One with a Read chunk is, too.
+    CallSingleAnswered => "answer_single",
     Pulled => "handle_pulled",
     /// What was pulled is another Call.
     PulledOther => "handle_pulled",
@@ -121,6 +123,15 @@ impl Walk for Server {
                 }
                 assert!(self.in_process.is_none() || !self.responder.may_answer(self.xid));
             }
+            Event::CallSingleAnswered => {
+                if self.responder.may_answer(next) {
+                    let message = Message::call(next).read(8, segment(7, 40)).bytes();
+                    let (call, _) = self.responder.peek_single(&message).expect("it has one chunk");
+                    let emitted = self.responder.answer_single(&call, (7, 9), 0, &mut [0; 64]);
+                    assert_eq!(emitted.invalidate, Some(7));
+                    assert_eq!(self.responder.credits_requested(), 7);
+                }
+            }
             Event::Pulled => self.pulled(self.xid),
             Event::PulledOther => self.pulled(next),
             Event::Emit => {
@@ -191,5 +202,7 @@ fn the_responders_state_graph_is_the_one_in_the_picture() {
 #[test]
 fn every_method_that_changes_a_responder_is_walked() {
     let walked = Event::ALL.iter().map(|event| event.method());
-    assert_all_walked(include_str!("../../src/responder.rs"), walked);
+    let source =
+        concat!(include_str!("../../src/responder.rs"), include_str!("../../src/responder/at_once.rs"));
+    assert_all_walked(source, walked);
 }

@@ -374,7 +374,7 @@ impl Answering<'_> {
             xid: self.token.xid,
             room: Room::Carried(self.room),
             inline_len_max: self.room.inline_len_max as usize + HEADER_LEN_MIN,
-            space: Some(Space { octets: &mut space, messages: None }),
+            space: Some(Space { octets: &mut space, header_len: HEADER_LEN_MIN, messages: None }),
             payload: &pools.payload,
             transit: Some((transit, share)),
             scratch,

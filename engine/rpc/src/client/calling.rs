@@ -263,7 +263,9 @@ impl Calling {
         self.post_receives(core, id);
         core.statistics.remote_invalidations += u64::from(invalidated.is_some());
         if let Some(reply) = self.requester.handle_short(&message, invalidated.map(|handle| handle.0)) {
-            self.complete_short(core, id, &reply, message, invalidated, exposed);
+            if self.complete_short(core, &reply, message, invalidated, exposed) == Memory::Exposed {
+                self.settle(core, id, reply.call, Memory::Exposed);
+            }
             return Ok(());
         }
         self.receive_any(core, id, message, invalidated, exposed)
@@ -343,22 +345,22 @@ impl Calling {
         "its Send invalidated a handle that it must not (8797-X-2)"
     }
 
-    /// Completes a Call by an inline Reply with one chunk of one segment, or none.
+    /// Completes a Call by an inline Reply with one chunk of one segment, or none. [`Memory::Exposed`]: it is not over, and is to
+    /// be settled.
     #[inline(always)]
-    fn complete_short<P: Provider>(
+    pub(crate) fn complete_short(
         &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
+        state: &mut EngineState,
         reply: &ShortReply,
         message: Buf,
         invalidated: Option<Handle>,
         exposed: &mut Option<Exposed>,
-    ) {
+    ) -> Memory {
         let ShortReply { call, start, written: len, memory } = *reply;
-        core.statistics.replies_received += 1;
+        state.statistics.replies_received += 1;
         if !self.note_answered(call) {
-            core.fault(id, "a Call that waits for its Reply is over");
-            return;
+            state.fault(self.name, "a Call that waits for its Reply is over");
+            return Memory::Safe;
         }
         let slot = &mut self.slots[call.index()];
         let mut written = Few::new();
@@ -375,7 +377,7 @@ impl Calling {
                 slot.written.clear();
                 let len = len.unwrap_or(0);
                 buf.set_len(len as usize);
-                core.statistics.count_write_chunk(len);
+                state.statistics.count_write_chunk(len);
                 written = Few::one((chunk, buf));
                 self.exposed -= 1;
             }
@@ -385,8 +387,10 @@ impl Calling {
                 slot.chunk_lens[0] = len.unwrap_or(0);
                 slot.message = Some(message);
                 self.exposed -= slot.take_back(invalidated, returned);
-                self.settle(core, id, call, memory);
-                return;
+                if memory == Memory::Safe {
+                    self.finish(state, call);
+                }
+                return memory;
             }
         }
         let result = match results_start(&message, start as usize, call) {
@@ -396,7 +400,8 @@ impl Calling {
             }
             Err(error) => Err(error),
         };
-        self.hand_over(core, call, result, written);
+        self.hand_over(state, call, result, written);
+        Memory::Safe
     }
 
     /// A Call was answered: it does not wait for room any more, if it did, as a peer may guess an xid. `false`: it waited for no
@@ -491,7 +496,7 @@ impl Calling {
 
     /// Ends a Call whose memory is back.
     #[inline]
-    pub(crate) fn finish<P>(&mut self, core: &mut Core<P>, call: requester::CallId) {
+    pub(crate) fn finish(&mut self, state: &mut EngineState, call: requester::CallId) {
         let slot = &mut self.slots[call.index()];
         let ending = match slot.stage {
             // The late Reply of a Call that was given up, whose end was reported already.
@@ -499,11 +504,11 @@ impl Calling {
             Stage::Ending(ending) => ending,
             _ => {
                 // Its user waits for it, however it is.
-                core.fault(self.name, "a Call is over, and nobody knows how");
+                state.fault(self.name, "a Call is over, and nobody knows how");
                 Ending::Failed(CallError::ConnectionLost)
             }
         };
-        let result = slot.results(ending, call, &mut core.statistics);
+        let result = slot.results(ending, call, &mut state.statistics);
         let written = if slot.written.is_empty() {
             Few::new()
         } else {
@@ -511,7 +516,7 @@ impl Calling {
             slot.written.drain(..).filter_map(|part| Some((part.chunk, part.buf?))).collect()
         };
         slot.reply_chunk = None;
-        self.hand_over(core, call, result, written);
+        self.hand_over(state, call, result, written);
     }
 
     /// Frees the slot of a Call that is over, and hands the Call to its user. None of its memory is in the slot any more.

@@ -127,6 +127,19 @@ impl Draft {
         true
     }
 
+    /// Puts a payload that was built in `space` into a Send buffer, behind room for the header: it does not leave from there after
+    /// all. Without a buffer it fits nowhere.
+    #[cold]
+    pub(crate) fn rescue(&mut self, messages: &Pool, header_len: usize, space: &[u8]) {
+        self.header_len = header_len;
+        if !self.take_send(messages) {
+            self.verdict = Verdict::TooLong;
+        }
+        if let Some(send) = &mut self.send {
+            send[header_len..][..self.payload_len].copy_from_slice(&space[..self.payload_len]);
+        }
+    }
+
     /// Whether its Send is to be signaled: what it holds is counted until then, or we are stopping.
     #[inline]
     pub(crate) fn is_signaled(&self, is_stopping: bool) -> bool {
@@ -180,14 +193,22 @@ impl Draft {
     }
 
     /// Forgets the handler's results, and keeps the Send buffer.
+    #[inline(always)]
     pub(crate) fn forget_results(&mut self) {
         self.payload_len = 0;
         self.left_out = (0, 0);
         self.is_service = false;
+        self.verdict = Verdict::Empty;
+        if !(self.items.is_empty() && self.pieces.is_empty() && self.long.is_empty()) {
+            self.forget_lists();
+        }
+    }
+
+    #[inline(never)]
+    fn forget_lists(&mut self) {
         self.long.clear();
         self.items.clear();
         self.pieces.clear();
-        self.verdict = Verdict::Empty;
     }
 }
 

@@ -16,7 +16,7 @@ use crate::server::spares::Reused;
 use crate::server::transit::{self, TransitShare};
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::Route;
-use crate::state::Core;
+use crate::state::{Core, EngineState};
 
 /// Data Read chunks of one Call at most. NFS has one; custom programs may have more.
 pub(crate) const READ_CHUNKS_MAX: usize = 8;
@@ -434,8 +434,30 @@ fn take<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull, pages:
     true
 }
 
-/// Reads a Call's only chunk, of one segment, into memory of its own, if that is there by the rules of [`place_wanted`], and
-/// if the fabric reads at once. Returns the memory, and the pages that are to be counted for it.
+/// Takes memory to read a Call's only chunk into, if that can be done at once by the rules of [`place_wanted`]. Returns the
+/// memory, and the pages that are to be counted for it.
+#[inline]
+pub(crate) fn take_at_once(
+    state: &EngineState,
+    share: &TransitShare,
+    read: ReadSegment,
+) -> Option<(Buf, usize)> {
+    let pool = &state.pools.payload;
+    let len = read.segment.length as usize;
+    let pages = transit::pages(pool, len);
+    // A peer that has not shown that it answers, and all that waits, are for the general way.
+    let is_free = share.is_trusted
+        && !share.is_suspended
+        && pages > 0
+        && state.transit.obstacle(share, pool, pages, 0).is_none();
+    if !is_free {
+        return None;
+    }
+    Some((pool.take_len(len)?, pages))
+}
+
+/// Reads a Call's only chunk, of one segment, into memory of its own, if that is there and if the fabric reads at once. Returns
+/// the memory, and the pages that are to be counted for it.
 #[inline(always)]
 pub(crate) fn read_at_once<P: Provider>(
     core: &mut Core<P>,
@@ -443,18 +465,8 @@ pub(crate) fn read_at_once<P: Provider>(
     id: ConnectionId,
     read: ReadSegment,
 ) -> Option<(Buf, usize)> {
+    let (mut buf, pages) = take_at_once(core, share, read)?;
     let Segment { handle, length: len, offset } = read.segment;
-    let pool = &core.pools.payload;
-    let pages = transit::pages(pool, len as usize);
-    // A peer that has not shown that it answers, and all that waits, are for the general way.
-    if !share.is_trusted
-        || share.is_suspended
-        || pages == 0
-        || core.transit.obstacle(share, pool, pages, 0).is_some()
-    {
-        return None;
-    }
-    let mut buf = pool.take_len(len as usize)?;
     let source = RemoteSegment { handle: Handle(handle), offset };
     if !core.provider.read_at_once(id, &mut buf, &[ReadPart { at: 0, len, source }]) {
         return None;

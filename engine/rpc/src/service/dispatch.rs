@@ -18,7 +18,7 @@ use crate::server::duplicates::{Asked, EntryId, Known};
 use crate::service::call::{Call, Caller, Placed};
 use crate::service::reply::{Reply, Room};
 use crate::service::{Home, Lookup, NULL_PROCEDURE, Outcome, Procedure, Services, Token};
-use crate::state::Core;
+use crate::state::{Core, EngineState};
 
 /// What becomes of a Call.
 pub(crate) enum Route<'a> {
@@ -129,8 +129,26 @@ pub(crate) fn destination<S: Services>(
 }
 
 /// What is known of a Call that must not simply be executed again. `stream` is its Payload stream.
-pub(crate) fn look<P>(
-    core: &mut Core<P>,
+pub(crate) fn look(
+    state: &mut EngineState,
+    run: &Run<'_>,
+    stream: &[u8],
+    items: &[Placed],
+    connection: ConnectionId,
+    peer: Option<&Peer>,
+) -> Known {
+    let known = look_first(state, run, stream, items, connection, peer);
+    match known {
+        Known::Running => state.statistics.duplicates_dropped += 1,
+        Known::Answered(_) => state.statistics.duplicates_answered += 1,
+        Known::Nothing | Known::New(_) | Known::RunningElsewhere(_) => {}
+    }
+    known
+}
+
+/// As [`look`], by one that leaves what is known already to others, who look again.
+pub(crate) fn look_first(
+    state: &mut EngineState,
     run: &Run<'_>,
     stream: &[u8],
     items: &[Placed],
@@ -138,9 +156,9 @@ pub(crate) fn look<P>(
     peer: Option<&Peer>,
 ) -> Known {
     let Run { header, procedure, arguments, .. } = run;
-    let (xid, now) = (header.xid, core.now);
+    let (xid, now) = (header.xid, state.now);
     let asked = Asked { procedure, connection, peer, xid, stream, arguments, items, now };
-    core.state.duplicates.look(&asked, &mut core.state.statistics)
+    state.duplicates.look(&asked, &mut state.statistics)
 }
 
 /// A Call whose connection is gone is answered: if its Reply is to be kept, it is made. `false`: nobody needs it.

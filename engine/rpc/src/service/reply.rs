@@ -4,7 +4,6 @@ use stag_memory::{Pool, Shared};
 use stag_proto::parameters::Parameters;
 use stag_proto::responder;
 use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
-use stag_wire::rpcrdma::HEADER_LEN_MIN;
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::carried::{CarriedReply, CarriedRoom, Ending};
@@ -28,6 +27,8 @@ pub enum Placement {
 /// Where a payload is built that leaves from there.
 pub(crate) struct Space<'a> {
     pub(crate) octets: &'a mut [u8],
+    /// Octets of the header that will stand before it.
+    pub(crate) header_len: usize,
     /// Where a Send buffer comes from when there is not enough of it; `None`: what does not fit is no Short Reply.
     pub(crate) messages: Option<&'a Pool>,
 }
@@ -246,7 +247,7 @@ impl Reply<'_> {
             Ok(writer.position())
         };
         if let Some(space) = &mut self.space {
-            let room = space.octets.len().min(self.inline_len_max - HEADER_LEN_MIN);
+            let room = space.octets.len().min(self.inline_len_max - space.header_len);
             if let Ok(len) = write(&mut space.octets[..room]) {
                 self.draft.payload_len = len;
                 (self.draft.splice, self.draft.left_out) = (splice, left_out);
@@ -254,8 +255,8 @@ impl Reply<'_> {
                 return;
             }
             if let Some(messages) = space.messages {
+                self.draft.header_len = space.header_len;
                 self.space = None;
-                self.draft.header_len = HEADER_LEN_MIN;
                 if !self.draft.take_send(messages) {
                     self.draft.verdict = Verdict::TooLong;
                     return;

@@ -37,7 +37,7 @@ use crate::service::call::Placed;
 use crate::service::dispatch::{Origin, Route, Terms, destination, look, route};
 use crate::service::reply::{Reply, reply_chunk_len};
 use crate::service::{Repeat, Services, Token};
-use crate::state::Core;
+use crate::state::{Core, EngineState};
 
 /// A Call that is in process beyond one pass.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(crate) struct Serving {
     /// When the first of them is given up.
     patience: Duration,
     /// What this connection has of the memory for transit.
-    share: TransitShare,
+    pub(crate) share: TransitShare,
     /// Messages that wait for message buffers: those of the answer, and of the Receive in their stead. At
     /// most as many as Receives were posted.
     stalled: VecDeque<Buf>,
@@ -92,6 +92,13 @@ struct Arrived<'a> {
     call: &'a responder::Call<'a>,
     message: &'a Buf,
     stream: &'a [u8],
+}
+
+/// A Call that its service answers later.
+struct Unanswered {
+    terms: Terms,
+    /// What it pulled.
+    pull: Option<Box<Pull>>,
 }
 
 /// What became of a Call that was run.
@@ -232,8 +239,8 @@ impl Serving {
 
     /// Whether the client has left so many results untaken that its next Calls wait.
     #[inline]
-    fn is_sated<P>(&self, core: &Core<P>) -> bool {
-        core.transit.is_sated(&self.share, &core.pools.payload)
+    pub(crate) fn is_sated(&self, state: &EngineState) -> bool {
+        state.transit.is_sated(&self.share, &state.pools.payload)
     }
 
     /// Takes in a message, now or when there is memory to answer it. `Err`: the connection has to end.
@@ -289,8 +296,8 @@ impl Serving {
         core.statistics.calls_received += 1;
         let call_id = call.id;
         if let Some(begun) = self.begun.take() {
-            if let Some(terms) = self.go_on(core, id, begun, call, &message)? {
-                self.keep(call_id, call.xid(), message, None, Some(terms));
+            if let Some(Unanswered { terms, pull }) = self.go_on(core, id, begun, call, &message)? {
+                self.keep(call_id, call.xid(), message, pull, Some(terms));
             }
             return Ok(());
         }
@@ -337,7 +344,8 @@ impl Serving {
         self.pull(core, services, id, peer, call_id, message)
     }
 
-    /// Goes on with a Call whose handler ran where the message arrived. `Some`: it is to be kept, and answered later.
+    /// Goes on with a Call whose handler ran where the message arrived. `Some`: it is to be kept with what it pulled, and
+    /// answered later.
     #[cold]
     fn go_on<P: Provider>(
         &mut self,
@@ -346,13 +354,16 @@ impl Serving {
         begun: Begun,
         call: &responder::Call<'_>,
         message: &Buf,
-    ) -> Result<Option<Terms>, CloseReason> {
+    ) -> Result<Option<Unanswered>, CloseReason> {
         debug_assert_eq!(begun.xid, call.xid(), "it comes with the next message");
         core.statistics.messages_short += 1;
         let Some(mut draft) = begun.draft else {
-            return Ok(Some(begun.terms));
+            return Ok(Some(Unanswered { terms: begun.terms, pull: begun.pull }));
         };
-        draft.header_len = stag_wire::rpcrdma::HEADER_LEN_MIN;
+        let Some(header_len) = call.inline_header_len() else {
+            return Err(fault("a Call ran in place that has more than one chunk"));
+        };
+        draft.header_len = header_len;
         if draft.send.is_none() && !draft.take_send(&core.pools.messages) {
             core.put_draft(draft);
             return Err(CloseReason::CannotReply);

@@ -1,0 +1,260 @@
+//! How a queue pair takes messages out of its ring: shown where they are, or copied into Receives.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+
+use stag_memory::{Buf, Shared};
+
+use super::Ours;
+use super::connection::{Phase, QueuePair, is_within, read, write};
+use super::exposure::{Access, Bind};
+use super::link::Link;
+use super::ring::{Header, Kind, plain_header};
+use super::scattered::receive_scattered;
+use crate::plain::PLAIN_LEN;
+use crate::{
+    Completed, Completion, DisconnectReason, Handle, MemoryInReach, PLAIN_LEN_MAX, PlainMessage, ReadPart,
+    RemoteSegment, ShownMessage, Taken, WHOLE_LEN_MAX, WholeMessage, WorkError,
+};
+
+/// Records taken from one ring before the next ring gets its turn.
+const BURST: usize = 64;
+
+/// What a harvest did without completions.
+#[derive(Default)]
+pub(super) struct InPlace {
+    /// Messages that were taken where they arrived.
+    pub(super) taken: usize,
+    /// One of them was answered, or the peer's memory was used: the doorbell is to be rung.
+    pub(super) needs_doorbell: bool,
+}
+
+impl QueuePair {
+    /// Takes messages from the ring, at most `room` and a burst of them, and shows to `take` those that can be taken where
+    /// they are. Says how many were taken so, and whether the doorbell is to be rung.
+    #[inline]
+    pub(super) fn harvest(
+        &mut self,
+        completions: &mut VecDeque<Completion>,
+        room: usize,
+        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        ours: &Ours,
+        in_place: &mut InPlace,
+    ) -> Result<(), DisconnectReason> {
+        let is_open = matches!(self.phase, Phase::Open) && self.pending.is_empty();
+        let Some(link) = &mut self.link else { return Ok(()) };
+        let mut left = room.min(BURST);
+        let mut records = 4 * BURST;
+        let mut may_show = self.scatter.is_none();
+        let result = loop {
+            // Binds give the user nothing, but take time: they are bounded, too.
+            if left == 0 || records == 0 {
+                break Ok(());
+            }
+            records -= 1;
+            let header = match link.consumer.peek() {
+                Ok(Some(header)) => header,
+                Ok(None) => break Ok(()),
+                Err(_) => break Err(DisconnectReason::PeerViolation("a record with an impossible length")),
+            };
+            let access = match header.kind() {
+                Some(kind @ (Kind::Send | Kind::SendInvalidate | Kind::Plain))
+                    if may_show && is_shown(kind, header) =>
+                {
+                    let Some((id, receive)) = self.receives.front_mut() else { break Ok(()) };
+                    left -= 1;
+                    let mut copy = MaybeUninit::<[u64; WHOLE_LEN_MAX / 8]>::uninit();
+                    // A copy, because the peer can write to the ring.
+                    // SAFETY: `header` is what `peek` returned, and the copy has room for it, which this fills.
+                    let octets = unsafe {
+                        link.consumer.payload(header, copy.as_mut_ptr().cast(), WHOLE_LEN_MAX);
+                        std::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), header.len())
+                    };
+                    link.consumer.advance(header);
+                    let is_plain = kind == Kind::Plain;
+                    let space_len = if is_plain { PLAIN_LEN_MAX } else { WHOLE_LEN_MAX };
+                    let has_space = is_open && link.find_space(space_len);
+                    // SAFETY: there is room for it, and nothing is pushed before `take` returns.
+                    let space = has_space.then(|| unsafe { link.producer.space(space_len) });
+                    let queue_pair = self.id;
+                    let (mut invalidated, mut exposed) = (None, None);
+                    let mut memory;
+                    let shown = if is_plain {
+                        let credits = u32::from_be(header.aux());
+                        ShownMessage::Plain(PlainMessage { queue_pair, credits, stream: octets, space })
+                    } else {
+                        if kind == Kind::SendInvalidate {
+                            let handle = Handle(header.aux());
+                            exposed = self.exposures.invalidated(handle);
+                            // One that we fenced while the message was on its way is dead already: no news.
+                            invalidated = exposed.is_some().then_some(handle);
+                        }
+                        memory = Reach { link: &mut *link, ours, is_open };
+                        ShownMessage::Whole(WholeMessage {
+                            queue_pair,
+                            octets,
+                            space,
+                            invalidated,
+                            exposed: &mut exposed,
+                            memory: &mut memory,
+                        })
+                    };
+                    let taken = take(shown);
+                    // The doorbell ends the span of what was read or written, also if nothing is sent.
+                    in_place.needs_doorbell |= !is_plain && link.is_in_span();
+                    match taken {
+                        Taken::Done => in_place.taken += 1,
+                        Taken::Answered { credits, len } => {
+                            assert!(
+                                has_space && is_plain && len <= PLAIN_LEN_MAX,
+                                "an answer of {len} octets without space"
+                            );
+                            link.send_built(Kind::Plain, credits.to_be(), len);
+                            in_place.taken += 1;
+                            in_place.needs_doorbell = true;
+                        }
+                        Taken::AnsweredWhole { len, invalidate } => {
+                            assert!(
+                                has_space && !is_plain && len <= WHOLE_LEN_MAX,
+                                "an answer of {len} octets without space"
+                            );
+                            in_place.taken += 1;
+                            in_place.needs_doorbell = true;
+                            let (kind, aux) = match invalidate {
+                                None => (Kind::Send, 0),
+                                Some(handle) if link.binds.forget(handle) => (Kind::SendInvalidate, handle.0),
+                                Some(_) => break Err(DisconnectReason::Work(WorkError::RemoteAccess)),
+                            };
+                            link.send_built(kind, aux, len);
+                        }
+                        Taken::No => {
+                            may_show = false;
+                            let id = *id;
+                            let start = if is_plain { PLAIN_LEN } else { 0 };
+                            let len = start + octets.len();
+                            let is_long = len > receive.capacity();
+                            if !is_long {
+                                receive.set_len(len);
+                                if is_plain {
+                                    receive[..start].copy_from_slice(&plain_header(octets, header.aux()));
+                                }
+                                receive[start..].copy_from_slice(octets);
+                            }
+                            let Some((_, buf)) = self.receives.pop_front() else {
+                                unreachable!("it was at the front")
+                            };
+                            let result = if is_long { Err(WorkError::Length) } else { Ok(()) };
+                            let completed = Completed::Receive { buf, invalidated, exposed };
+                            completions.push_back(Completion { queue_pair, id, completed, result });
+                            if is_long {
+                                break Err(DisconnectReason::Work(WorkError::Length));
+                            }
+                        }
+                    }
+                    continue;
+                }
+                Some(kind @ (Kind::Send | Kind::SendInvalidate | Kind::Plain)) => {
+                    let Some((id, mut buf)) = self.receives.pop_front() else { break Ok(()) };
+                    may_show = false;
+                    left -= 1;
+                    let room = buf.capacity();
+                    let message = match &mut self.scatter {
+                        // SAFETY: `header` is what `peek` returned; the buffer has `room` writable bytes, ours alone.
+                        None => unsafe { link.consumer.message(header, buf.as_mut_ptr(), room) },
+                        Some(scatter) => receive_scattered(&link.consumer, header, &mut buf, scatter),
+                    };
+                    let Ok(len) = message else {
+                        completions.push_back(Completion {
+                            queue_pair: self.id,
+                            id,
+                            completed: Completed::Receive { buf, invalidated: None, exposed: None },
+                            result: Err(WorkError::Length),
+                        });
+                        break Err(DisconnectReason::Work(WorkError::Length));
+                    };
+                    buf.set_len(len);
+                    link.consumer.advance(header);
+                    // Two pushes, so that what most messages do not have is not copied either.
+                    if kind == Kind::SendInvalidate {
+                        let handle = Handle(header.aux());
+                        let exposed = self.exposures.invalidated(handle);
+                        // One that we fenced while the message was on its way is dead already: no news.
+                        let invalidated = exposed.is_some().then_some(handle);
+                        let completed = Completed::Receive { buf, invalidated, exposed };
+                        completions.push_back(Completion {
+                            queue_pair: self.id,
+                            id,
+                            completed,
+                            result: Ok(()),
+                        });
+                    } else {
+                        completions.push_back(Completion {
+                            queue_pair: self.id,
+                            id,
+                            completed: Completed::Receive { buf, invalidated: None, exposed: None },
+                            result: Ok(()),
+                        });
+                    }
+                    continue;
+                }
+                Some(Kind::BindRead) => Access::Read,
+                Some(Kind::BindWrite) => Access::Write,
+                None => break Err(DisconnectReason::PeerViolation("a record of an unknown kind")),
+            };
+            if !bind(link, header, access) {
+                break Err(DisconnectReason::PeerViolation("an exposure outside of its arena"));
+            }
+        };
+        if link.consumer.tell(link.ours.head()) {
+            link.wake(self.socket.as_ref());
+        }
+        result
+    }
+}
+
+/// Whether a message is short enough to be shown where it arrived. A plain one has an xid.
+#[inline(always)]
+fn is_shown(kind: Kind, header: Header) -> bool {
+    match kind {
+        Kind::Plain => (4..=PLAIN_LEN_MAX).contains(&header.len()),
+        _ => header.len() <= WHOLE_LEN_MAX,
+    }
+}
+
+/// The peer's memory, while one of its messages is shown.
+struct Reach<'a> {
+    link: &'a mut Link,
+    ours: &'a Ours,
+    /// The queue pair is in use, and nothing waits to be sent.
+    is_open: bool,
+}
+
+impl MemoryInReach for Reach<'_> {
+    #[inline]
+    fn read(&mut self, target: &mut Buf, parts: &[ReadPart]) -> bool {
+        self.is_open
+            && self.ours.region(target.location().arena).is_some()
+            && is_within(parts, target)
+            && read(self.link, target, parts).is_ok()
+    }
+
+    #[inline]
+    fn write(&mut self, source: &Shared, target: RemoteSegment) -> bool {
+        self.is_open
+            && self.ours.region(source.location().arena).is_some()
+            && write(self.link, source, target).is_ok()
+    }
+}
+
+/// Takes a BIND record. `false`: it makes no sense.
+#[inline(always)]
+fn bind(link: &mut Link, header: Header, access: Access) -> bool {
+    let mut bytes = [0; Bind::LEN];
+    if header.len() != Bind::LEN {
+        return false;
+    }
+    // SAFETY: `header` is what `peek` returned, and the array has its length.
+    unsafe { link.consumer.payload(header, bytes.as_mut_ptr(), Bind::LEN) };
+    link.consumer.advance(header);
+    link.binds.insert(header.aux(), access, Bind::decode(bytes)).is_ok()
+}

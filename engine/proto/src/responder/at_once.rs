@@ -1,0 +1,103 @@
+//! Calls that are taken in and answered in one step, without a slot: those with one chunk of one segment, or none.
+
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Segment, Single, SingleChunk, emit_plain};
+use stag_wire::xdr::Overflow;
+
+use super::call::Chunks;
+use super::{Call, CallId, Emitted, Payload, Responder};
+
+impl Responder {
+    /// Whether a Call may be answered at once, with [`Responder::answer_plain`] or [`Responder::answer_single`]: it is none that is in
+    /// process (5531-e), and the peer has a credit for it (8166-3.3.1-b).
+    #[inline(always)]
+    #[must_use]
+    pub fn may_answer(&self, xid: u32) -> bool {
+        self.connected && self.grant.in_process() < self.grant.ceiling() && !self.xids.contains(&xid)
+    }
+
+    /// Looks at a message that [`Responder::handle_receive`] may take in as a Call with one chunk of one segment: the Call as
+    /// it would be, and the credits that it requests. Nothing happens. `None`: it is something else.
+    #[inline]
+    #[must_use]
+    pub fn peek_single<'m>(&self, message: &'m [u8]) -> Option<(Call<'m>, u32)> {
+        let (single, stream) = self.parse_single(message)?;
+        let id = self.next_id()?;
+        let (payload, chunks) = (Payload::Inline(stream), Chunks::Single(single.chunk, message));
+        Some((Call { id, xid: single.xid, payload, chunks }, single.credits))
+    }
+
+    /// The slot that the next Call will have.
+    ///
+    /// # Panics
+    ///
+    /// When the peer has more Calls in process than it may have.
+    #[inline(always)]
+    #[must_use]
+    pub fn next_slot(&self) -> u32 {
+        *self.free.last().expect("the grant never exceeds the slots")
+    }
+
+    /// What the next Call will be named.
+    #[inline(always)]
+    fn next_id(&self) -> Option<CallId> {
+        let index = *self.free.last()?;
+        Some(CallId { index, generation: self.slots[index as usize].generation.wrapping_add(1) })
+    }
+
+    /// Takes in a Call and answers it, in one step: its Receive is posted still, or again. `requested` and `limit` are as of
+    /// [`Responder::answer_plain`]. Writes the Reply's header to the start of `out`, before a Payload stream that is inline, for a
+    /// result of `item` octets in the Write chunk. The RDMA Write is posted before the Send.
+    ///
+    /// # Panics
+    ///
+    /// As [`Responder::answer_plain`]; and when `call` is not of [`Responder::peek_single`], `out` is shorter than the header, or
+    /// the item longer than the chunk.
+    #[inline]
+    pub fn answer_single(
+        &mut self,
+        call: &Call<'_>,
+        (requested, limit): (u32, u32),
+        item: u32,
+        out: &mut [u8],
+    ) -> Emitted {
+        let credits = self.answer_plain(requested, limit);
+        let chunk = call.single().expect("a Call with one chunk");
+        let emitted = match chunk {
+            SingleChunk::Read(_) => emit_plain(out, call.xid, credits).map(|_| HEADER_LEN_MIN),
+            SingleChunk::Write(segment) => emit_written(out, call.xid, credits, segment, item),
+        };
+        let invalidate = self.parameters.remote_invalidation.then_some(chunk.segment().handle);
+        Emitted { header_len: emitted.expect("`out` has room for the header"), invalidate }
+    }
+
+    /// Takes in a Call without chunks and answers it, in one step: its Receive is posted still, or again. Returns the
+    /// credits of the Reply's header. `requested` are those of the Call's header; `limit` is as in
+    /// [`Responder::set_credit_limit`].
+    ///
+    /// # Panics
+    ///
+    /// When the peer has no credit for the Call: ask [`Responder::may_answer`] before.
+    #[inline(always)]
+    pub fn answer_plain(&mut self, requested: u32, limit: u32) -> u32 {
+        assert!(self.grant.start(), "the peer has no credit for it");
+        self.requested = requested.max(1);
+        self.grant.set_limit(limit);
+        let credits = self.grant.renew(false);
+        self.grant.finish();
+        credits
+    }
+}
+
+/// Writes the header of a Reply that returns `segment`, the only one of the Call, with a result of `item` octets.
+#[inline(always)]
+pub(super) fn emit_written(
+    out: &mut [u8],
+    xid: u32,
+    credits: u32,
+    segment: Segment,
+    item: u32,
+) -> Result<usize, Overflow> {
+    assert!(item <= segment.length, "the chunk holds the item, as planned");
+    let chunk = SingleChunk::Write(Segment { length: item, ..segment });
+    Single { xid, credits, chunk }.emit(out).map(|_| SINGLE_LEN)
+}
