@@ -7,11 +7,13 @@
 //! | `check`, `probe` | what a check is, and what checks are made of |
 //! | `header_checks`, `chunk_checks`, `private_data_checks`, `file_checks` | the checks of a server |
 //! | `files` | the files that some of them need |
-//! | `requester` | a run against a server |
+//! | `served`, `client_checks` | what checks of a client are made of, and these |
+//! | `requester`, `responder` | a run against a server, and one against clients |
 //! | `report`, `rules` | lines and totals; which rule is checked where, and which cannot be |
 
 pub mod check;
 pub mod chunk_checks;
+pub mod client_checks;
 pub mod file_checks;
 pub mod files;
 pub mod header_checks;
@@ -22,7 +24,9 @@ pub mod probe;
 pub mod raw;
 pub mod report;
 pub mod requester;
+pub mod responder;
 pub mod rules;
+pub mod served;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,6 +39,7 @@ use crate::output::Output;
 use crate::url::Url;
 use report::{CheckText, ConformReport, Deviations};
 use requester::RequesterRun;
+use responder::ResponderRun;
 use rules::RuleCoverage;
 
 /// The role of this side.
@@ -42,20 +47,23 @@ use rules::RuleCoverage;
 pub enum ConformRole {
     /// It calls: the peer is a server.
     Requester,
+    /// It answers: the peer is a client.
+    Responder,
 }
 
 /// Checks whether a peer keeps the rules of RPC-over-RDMA version 1
 #[derive(Debug, Args)]
-#[command(after_help = "A line for each check: its rule (engine/spec), what was sent, expected, and came.\n\
-    It sends NULL Calls; with --export also Calls on files that it makes there and removes.\n\
+#[command(
+    after_help = "It sends NULL Calls; with --export, Calls on files that it makes and removes there.\n\
     Status: 0 all rules kept, 1 a rule broken, 2 it could not begin.\n\
     Examples: stag conform shm://NAME --export /data\n          \
-    stag conform iwarp://HOST --expect linux.txt")]
+    stag conform iwarp://0.0.0.0:20049 --as responder"
+)]
 pub struct Conform {
-    /// Peer: shm://NAME, iwarp://HOST or verbs://HOST
+    /// URL of the peer; as responder, where to listen
     #[arg(required_unless_present = "rules")]
     pub(crate) url: Option<Url>,
-    /// Role of this side: requester
+    /// Role of this side: requester or responder
     #[arg(
         long = "as",
         value_enum,
@@ -103,6 +111,9 @@ impl Conform {
                 url.server()
             )));
         }
+        if self.role == ConformRole::Responder && self.export.is_some() {
+            return Err(Failure::usage("--export goes with --as requester: a client has no export"));
+        }
         let export = self.export.as_ref().map(|path| parse_export(url, path)).transpose()?;
         for name in &self.only {
             if !rules::checks().any(|check| selects(std::slice::from_ref(name), check)) {
@@ -121,10 +132,11 @@ impl Conform {
         let wait = Duration::from_secs(self.wait);
         match self.role {
             ConformRole::Requester => {
-                requester::run(
-                    &RequesterRun { url, export: export.as_ref(), wait, selects: &selects },
-                    &mut report,
-                )?;
+                let run = RequesterRun { url, export: export.as_ref(), wait, selects: &selects };
+                requester::run(&run, &mut report)?;
+            }
+            ConformRole::Responder => {
+                responder::run(&ResponderRun { url, wait, selects: &selects }, &mut report)?;
             }
         }
         report.finish()
@@ -141,7 +153,8 @@ fn parse_export(server: &Url, path: &str) -> Result<Url, Failure> {
     if !path.starts_with('/') {
         return Err(wrong("a path begins with /".to_owned()));
     }
-    let mut url: Url = format!("{server}{path}").parse().map_err(wrong)?;
+    let mut url: Url =
+        format!("{}://{}{path}", server.fabric.name(), server.address).parse().map_err(wrong)?;
     url.mount_port = server.mount_port;
     Ok(url)
 }

@@ -340,7 +340,11 @@ impl fmt::Display for SeenMessage {
                 }
             }
             SeenBody::Lists { payload, writes, .. } => {
-                write!(f, "RDMA_MSG, {}", outcome(payload))?;
+                let outcome = outcome(payload);
+                write!(f, "RDMA_MSG, {outcome}")?;
+                if outcome == RpcOutcome::NoReply {
+                    write!(f, " ({:02x?})", &payload[..payload.len().min(32)])?;
+                }
                 for chunk in writes {
                     let total: u64 = chunk.iter().map(|segment| u64::from(segment.length)).sum();
                     write!(f, ", Write chunk of {} segments with {total} octets", chunk.len())?;

@@ -48,8 +48,18 @@ struct TotalsObject {
 }
 
 /// Deviations of a peer that are known, by the check that finds each: `NAME: REASON` in each line of a file.
+///
+/// `NAME?: REASON` is for what depends on the peer's timing: the check may pass as well.
 #[derive(Debug, Default)]
-pub struct Deviations(BTreeMap<String, String>);
+pub struct Deviations(BTreeMap<String, Deviation>);
+
+/// Why a check is known to fail.
+#[derive(Debug)]
+struct Deviation {
+    reason: String,
+    /// Whether it does not always.
+    may_pass: bool,
+}
 
 impl Deviations {
     /// Reads them. Lines that are empty or begin with `#` say nothing.
@@ -71,12 +81,16 @@ impl Deviations {
             else {
                 return Err(Failure::usage(format_args!("{shown}, line {line_number}: write NAME: REASON")));
             };
+            let (name, may_pass) = match name.strip_suffix('?') {
+                Some(name) => (name, true),
+                None => (name, false),
+            };
             if !is_check(name) {
                 return Err(Failure::usage(format_args!(
                     "{shown}, line {line_number}: there is no check {name:?}; `stag conform --rules` lists them"
                 )));
             }
-            found.insert(name.to_owned(), reason.trim().to_owned());
+            found.insert(name.to_owned(), Deviation { reason: reason.trim().to_owned(), may_pass });
         }
         Ok(Deviations(found))
     }
@@ -112,13 +126,14 @@ impl<'a> ConformReport<'a> {
             Err(Stop::Fail(came)) => (CheckResult::Fail, came),
             Err(Stop::NotApplicable(why)) => (CheckResult::NotApplicable, why),
         };
-        let known = self.deviations.0.get(check.name).map(String::as_str);
-        let remark = match (result, known) {
-            (CheckResult::Fail, Some(reason)) => {
+        let deviation = self.deviations.0.get(check.name);
+        let known = deviation.map(|deviation| deviation.reason.as_str());
+        let remark = match (result, deviation) {
+            (CheckResult::Fail, Some(Deviation { reason, .. })) => {
                 self.known += 1;
                 format!("; known: {reason}")
             }
-            (CheckResult::Pass, Some(reason)) => {
+            (CheckResult::Pass, Some(Deviation { reason, may_pass: false })) => {
                 self.surprises += 1;
                 format!("; expected to fail: {reason}; take it off the list")
             }

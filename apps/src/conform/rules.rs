@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::report::CheckText;
-use super::requester;
+use super::{client_checks, requester};
 
 /// Rules that no peer can be seen to keep or break, one a line: the number, and the reason.
 const UNOBSERVED: &str = include_str!("unobserved.txt");
@@ -19,12 +19,19 @@ pub enum RuleCoverage {
 
 /// All checks, of both roles.
 pub fn checks() -> impl Iterator<Item = CheckText> {
-    requester::checks().map(|check| CheckText {
+    let server = requester::checks().map(|check| CheckText {
         name: check.name,
         rules: check.rules,
         sent: check.sent,
         expected: check.expected,
-    })
+    });
+    let client = client_checks::CHECKS.iter().map(|check| CheckText {
+        name: check.name,
+        rules: check.rules,
+        sent: check.sent,
+        expected: check.expected,
+    });
+    server.chain(client)
 }
 
 /// Whether there is a check of that name.

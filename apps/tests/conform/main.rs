@@ -1,6 +1,7 @@
-//! `stag conform`: our own server keeps every rule that it checks, each check catches a peer that breaks its rule, and what it
+//! `stag conform`: our own server and client keep every rule that it checks, each check catches a peer that breaks its rule, and what it
 //! checks is complete against the numbers of `engine/spec`.
 
+mod clients;
 #[allow(dead_code, reason = "each test program uses some of it")]
 #[path = "../common/mod.rs"]
 mod common;

@@ -89,6 +89,22 @@ pub(crate) enum Flaw {
     PaddingRefused,
     /// After a failed transfer nobody is served any more.
     DiesOfHandle,
+    /// A client's Calls are of version 2.
+    CallVersion,
+    /// A client's Calls have another xid in their RPC header.
+    CallXid,
+    /// A client requests no credits.
+    CallCredits,
+    /// A client says RDMA_DONE after each Reply.
+    DoneSent,
+    /// A client makes each Call twice at once, with two xids.
+    CallsTwice,
+    /// A client makes a Call again, with its xid, when that failed with RDMA_ERROR.
+    ErrorRetried,
+    /// A client ends the connection for a Reply that it did not wait for.
+    UnknownEnds,
+    /// A client's private data has reserved flags.
+    ClientPrivateFlags,
     /// Replies of up to 64 KiB come inline, whatever was agreed on.
     ThresholdIgnored,
 }
@@ -157,12 +173,15 @@ impl Relay {
         match self.flaw {
             Flaw::PrivateAtZero if !private_data.starts_with(&[0xf6, 0xab]) => private_data.clear(),
             Flaw::PrivateAnyVersion if private_data.len() >= 8 => private_data[4] = 1,
+            Flaw::ClientPrivateFlags if private_data.len() >= 8 => private_data[5] |= 0x40,
             // The server's own limit is above what the client can take.
             Flaw::ThresholdIgnored => private_data = vec![0xf6, 0xab, 0x0e, 0x18, 1, 0, 15, 15],
             _ => {}
         }
-        let is_refused = self.is_dead || (self.flaw == Flaw::PrivateRequired && private_data.is_empty());
         let accepted = self.back.connect(server, &private_data, WAIT);
+        let is_refused = accepted.is_err()
+            || self.is_dead
+            || (self.flaw == Flaw::PrivateRequired && private_data.is_empty());
         let mut answer = accepted.unwrap_or_default();
         if self.flaw == Flaw::PrivateFlags && answer.len() >= 8 {
             answer[5] |= 0x80;
@@ -225,6 +244,18 @@ impl Relay {
         let Some(mut draft) = seen.to_draft() else {
             return self.back.send(&octets, None).map_err(|_| Broken);
         };
+        match self.flaw {
+            Flaw::CallVersion => draft.fixed.version = 2,
+            Flaw::CallXid => draft.payload[0] ^= 1,
+            Flaw::CallCredits => draft.fixed.credits = 0,
+            Flaw::CallsTwice => {
+                let mut twice = draft.clone();
+                twice.fixed.xid ^= 0x8000_0000;
+                twice.payload.splice(..4, twice.fixed.xid.to_be_bytes());
+                self.back.send(&twice.octets(), None).map_err(|_| Broken)?;
+            }
+            _ => {}
+        }
         if self.flaw == Flaw::PositionIgnored && draft.reads.iter().any(|(position, _)| position % 4 != 0) {
             draft.reads.clear();
         }
@@ -279,6 +310,22 @@ impl Relay {
         }
         let mut octets = octets.to_vec();
         let seen = SeenMessage::of(&octets, None);
+        let is_error = seen.fixed.procedure == procedure::ERROR;
+        match self.flaw {
+            Flaw::ErrorRetried if is_error && self.open.contains_key(&seen.fixed.xid) => {
+                let again = DraftMessage::null(seen.fixed.xid);
+                return self.back.send(&again.octets(), None).map_err(|_| Broken);
+            }
+            Flaw::UnknownEnds if !self.open.contains_key(&seen.fixed.xid) => return Err(Broken),
+            Flaw::DoneSent => {
+                let done: Vec<u8> = [seen.fixed.xid, 1, 32, procedure::DONE]
+                    .iter()
+                    .flat_map(|word| word.to_be_bytes())
+                    .collect();
+                self.back.send(&done, None).map_err(|_| Broken)?;
+            }
+            _ => {}
+        }
         let pairs = self.open.remove(&seen.fixed.xid).unwrap_or_default();
         let Some(mut draft) = seen.to_draft() else {
             match (self.flaw, &seen.body) {

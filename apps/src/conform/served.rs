@@ -1,0 +1,293 @@
+//! What the checks of a Requester are made of: its connections, its Calls, and answers to them, right and wrong.
+
+use std::time::Duration;
+
+use stag::wire::cm_private_data::PrivateData;
+use stag::wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, VERSION, procedure};
+
+use super::check::{CheckOutcome, Stop, fail, not_applicable};
+use super::message::{DraftMessage, SeenMessage, Words};
+use super::probe::own_private_data;
+use super::raw::{PeerEvent, RawPeer};
+
+/// For how long nothing may come where a rule wants silence.
+pub const HOLD: Duration = Duration::from_millis(300);
+
+/// Credits that this side grants, unless a check says something else.
+pub const GRANT: u32 = 8;
+
+/// Calls that are answered in search of one with a chunk.
+const SEARCH_MAX: usize = 200;
+
+/// A client, and what is known of it.
+pub struct ServedClient {
+    peer: Box<dyn RawPeer>,
+    wait: Duration,
+    is_connected: bool,
+    /// Private data of its connect request.
+    pub requested: Vec<u8>,
+    /// What this side accepts with.
+    pub accept_with: Vec<u8>,
+    /// The grant of the last Reply of this connection; 1 until there is one.
+    pub granted: u32,
+    /// A Call that was taken for one check, and is the next one's.
+    pending: Option<SeenMessage>,
+    /// Calls on this connection that have no answer.
+    pub unanswered: u32,
+    /// What any of its messages had that no rule allows: the rule, and what it was.
+    pub offences: Vec<(&'static str, String)>,
+    /// Messages so far.
+    pub messages: u64,
+}
+
+impl ServedClient {
+    /// Of who connects to `peer`, which listens. Each check has `wait` for the client's next step.
+    #[must_use]
+    pub fn new(peer: Box<dyn RawPeer>, wait: Duration) -> ServedClient {
+        ServedClient {
+            peer,
+            wait,
+            is_connected: false,
+            requested: Vec::new(),
+            accept_with: own_private_data(false).to_wire().to_vec(),
+            granted: 1,
+            pending: None,
+            unanswered: 0,
+            offences: Vec::new(),
+            messages: 0,
+        }
+    }
+
+    /// The connection, for what only few checks do.
+    pub fn peer(&mut self) -> &mut dyn RawPeer {
+        &mut *self.peer
+    }
+
+    /// Ends the connection: the client makes a new one, or another client does.
+    pub fn disconnect(&mut self) {
+        self.peer.disconnect();
+        self.note_end();
+    }
+
+    fn note_end(&mut self) {
+        self.is_connected = false;
+        self.pending = None;
+        self.unanswered = 0;
+    }
+
+    /// Waits for a connection, if there is none.
+    fn connection(&mut self) -> Result<(), Stop> {
+        while !self.is_connected {
+            let Some(requested) = self.peer.next_request(self.wait) else {
+                return not_applicable(format!("no client connected within {} s", self.wait.as_secs()));
+            };
+            self.requested = requested;
+            // A client that has gone meanwhile is followed by the next.
+            self.is_connected = self.peer.accept(&self.accept_with, self.wait).is_ok();
+            self.granted = 1;
+        }
+        Ok(())
+    }
+
+    /// The next message of this connection. `None`: nothing came in time.
+    fn message(&mut self, wait: Duration) -> Result<Option<SeenMessage>, Stop> {
+        match self.peer.next(wait) {
+            PeerEvent::Message { octets, invalidated } => {
+                let seen = SeenMessage::of(&octets, invalidated);
+                self.judge(&seen);
+                Ok(Some(seen))
+            }
+            PeerEvent::Ended(reason) => {
+                self.note_end();
+                fail(format!("the connection ended: {}", reason.describe("the client")))
+            }
+            PeerEvent::Nothing => Ok(None),
+        }
+    }
+
+    /// The next Call, on this connection or the next one.
+    pub fn call(&mut self) -> Result<SeenMessage, Stop> {
+        if let Some(call) = self.pending.take() {
+            return Ok(call);
+        }
+        loop {
+            self.connection()?;
+            match self.message(self.wait) {
+                Ok(Some(seen)) if is_call(&seen) => return Ok(seen),
+                Ok(Some(_)) => {}
+                Ok(None) => return not_applicable(format!("no Call came within {} s", self.wait.as_secs())),
+                // The client, or the next one, comes again.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// A Call that is the first of a new connection, which is accepted with `private_data`.
+    pub fn first_call(&mut self, private_data: &[u8]) -> Result<SeenMessage, Stop> {
+        self.accept_with = private_data.to_vec();
+        self.disconnect();
+        let call = self.call();
+        self.accept_with = own_private_data(false).to_wire().to_vec();
+        call
+    }
+
+    /// A Call that offers a Write chunk or a Reply chunk; those before it are answered.
+    pub fn call_with_chunk(&mut self) -> Result<SeenMessage, Stop> {
+        for _ in 0..SEARCH_MAX {
+            let call = self.call()?;
+            let chunks = call.writes().iter().map(Vec::as_slice).chain(call.reply_chunk());
+            if chunks.flatten().any(|segment| segment.length > 0) {
+                return Ok(call);
+            }
+            self.answer(&call)?;
+        }
+        not_applicable(format!("none of {SEARCH_MAX} Calls offered a chunk"))
+    }
+
+    /// What every message of a Requester has to keep.
+    fn judge(&mut self, seen: &SeenMessage) {
+        self.messages += 1;
+        let threshold = PrivateData::find(&self.accept_with)
+            .map_or(INLINE_THRESHOLD_DEFAULT, |own| own.receive_size.octets());
+        let mut offend = |rule, holds: bool, what: String| {
+            if !holds && self.offences.len() < 100 {
+                self.offences.push((rule, what));
+            }
+        };
+        offend("8166-4.2.2-a", seen.fixed.version == VERSION, format!("version {}", seen.fixed.version));
+        offend(
+            "8166-4.2.4-d",
+            seen.len <= threshold as usize,
+            format!("{} octets, beyond {threshold}", seen.len),
+        );
+        offend("8166-4.6.1-a", seen.fixed.procedure != procedure::MSGP, "RDMA_MSGP".to_owned());
+        offend("8166-4.6.2-a", seen.fixed.procedure != procedure::DONE, "RDMA_DONE".to_owned());
+        // An error may answer a reverse Call that this side sent, but not any other.
+        offend("8166-4.1-b", seen.fixed.procedure <= procedure::ERROR, seen.to_string());
+        if !is_call(seen) {
+            return;
+        }
+        self.unanswered += 1;
+        let is_readable = seen.to_draft().is_some();
+        offend("8166-4.1-b", is_readable, seen.to_string());
+        let is_long = seen.is_nomsg();
+        let has_position_0 = seen.reads().iter().any(|(position, _)| *position == 0);
+        offend("8166-4.2.4-b", !is_readable || is_long == has_position_0, seen.to_string());
+        let xid = seen.payload().get(..4).map(|xid| xid == seen.fixed.xid.to_be_bytes());
+        offend("8166-4.2.1-a", is_long || xid == Some(true), "another xid in the RPC header".to_owned());
+        let aligned = seen.reads().iter().all(|(position, _)| position % 4 == 0);
+        offend("8166-3.4.5-a", aligned, "a Position that is no multiple of 4".to_owned());
+        offend("8166-X-8", seen.fixed.credits > 0, "0 credits requested".to_owned());
+        let (unanswered, granted) = (self.unanswered, self.granted.max(1));
+        offend(
+            "8166-3.3.1-b",
+            unanswered <= granted,
+            format!("{unanswered} Calls at once, {granted} granted"),
+        );
+    }
+
+    /// The right Reply: SUCCESS to NULL, PROG_UNAVAIL to anything else, all chunks unused.
+    #[must_use]
+    pub fn reply_to(&self, call: &SeenMessage, credits: u32) -> DraftMessage {
+        let xid = call.fixed.xid;
+        // The sixth word of a Call is its procedure. A long Call is no NULL.
+        let is_null = call.payload().get(20..24) == Some(&[0; 4]);
+        let outcome = u32::from(!is_null);
+        let mut reply = DraftMessage::of(xid, Words::default().words(&[xid, 1, 0, 0, 0, outcome]));
+        reply.fixed.credits = credits;
+        reply.writes = call.writes().to_vec();
+        reply.reply = call.reply_chunk().map(<[_]>::to_vec);
+        for segment in reply.writes.iter_mut().flatten().chain(reply.reply.iter_mut().flatten()) {
+            segment.length = 0;
+        }
+        reply
+    }
+
+    /// Sends a message.
+    pub fn send(&mut self, octets: &[u8], invalidate: Option<u32>) -> Result<(), Stop> {
+        self.peer.send(octets, invalidate).or_else(|why| fail(format!("the answer could not be sent: {why}")))
+    }
+
+    /// Answers a Call as it should be, with this grant.
+    pub fn answer_with(&mut self, call: &SeenMessage, credits: u32) -> Result<(), Stop> {
+        self.granted = credits;
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.send(&self.reply_to(call, credits).octets(), None)
+    }
+
+    /// Answers a Call as it should be.
+    pub fn answer(&mut self, call: &SeenMessage) -> Result<(), Stop> {
+        self.answer_with(call, GRANT)
+    }
+
+    /// The client goes on: its next Call comes on this connection, and is not `call` again.
+    pub fn goes_on(&mut self, call: &SeenMessage) -> CheckOutcome {
+        loop {
+            match self.message(self.wait)? {
+                Some(seen) if is_call(&seen) && seen.fixed.xid == call.fixed.xid => {
+                    return fail("the same Call again, although it was answered");
+                }
+                Some(seen) if is_call(&seen) => {
+                    self.pending = Some(seen);
+                    return Ok("its next Call, on the same connection".to_owned());
+                }
+                Some(_) => {}
+                None => {
+                    return not_applicable(format!("no other Call came within {} s", self.wait.as_secs()));
+                }
+            }
+        }
+    }
+
+    /// As [`ServedClient::goes_on`], of a client that may have no further Call: then it must not end the connection for [`HOLD`].
+    pub fn is_quiet(&mut self, wait: Duration) -> Result<Option<SeenMessage>, Stop> {
+        self.message(wait)
+    }
+
+    /// Sends `wrong` before the right Reply: the first has to be dropped, and the second be taken.
+    pub fn drops(&mut self, wrong: impl FnOnce(&SeenMessage, DraftMessage) -> Vec<u8>) -> CheckOutcome {
+        let call = self.call()?;
+        let reply = self.reply_to(&call, GRANT);
+        self.send(&wrong(&call, reply), None)?;
+        self.answer(&call)?;
+        self.goes_on(&call)
+    }
+
+    /// After `error`, which ends the Call for good, the same xid does not come again.
+    pub fn ends_for_good(&mut self, call: &SeenMessage, error: &[u8]) -> CheckOutcome {
+        self.send(error, None)?;
+        self.unanswered = self.unanswered.saturating_sub(1);
+        match self.message(HOLD) {
+            Ok(Some(seen)) if is_call(&seen) && seen.fixed.xid == call.fixed.xid => {
+                fail("the Call again, with the same xid")
+            }
+            Ok(Some(seen)) => {
+                self.pending = Some(seen).filter(is_call);
+                Ok("another message".to_owned())
+            }
+            Ok(None) => Ok("nothing".to_owned()),
+            Err(_) => {
+                // Who connects now may be the same client.
+                let next = self.call()?;
+                let is_again = next.fixed.xid == call.fixed.xid;
+                self.pending = Some(next);
+                if is_again {
+                    fail("the Call again, on a new connection")
+                } else {
+                    Ok("it ended the connection".to_owned())
+                }
+            }
+        }
+    }
+}
+
+/// Whether it is a message that wants a Reply.
+#[must_use]
+pub fn is_call(seen: &SeenMessage) -> bool {
+    match seen.fixed.procedure {
+        procedure::MSG => seen.message_type() != Some(1),
+        procedure::NOMSG => !seen.reads().is_empty(),
+        procedure::DONE | procedure::ERROR => false,
+        _ => true,
+    }
+}
