@@ -80,7 +80,7 @@ pub(super) fn fabric(places: &[Listen]) -> Result<Option<Fabric>, Failure> {
         }
         if let Some(other) = fabric.filter(|other| *other != url.fabric) {
             return Err(Failure::usage(format_args!(
-                "--listen {url}: the files belong to one core and one fabric, here {}; start another stagd for {}, or \
+                "--listen {url}: a server has one fabric, here {}; start another stagd for {}, or \
                  listen at tcp:// beside it",
                 other.name(),
                 url.fabric.name(),

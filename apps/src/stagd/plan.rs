@@ -5,7 +5,7 @@ use stag::memory::{Pool, PriceList};
 use stag::nfs::export::{Export, Medium};
 use stag::nfs::lock::LockConfig;
 use stag::nfs::memory::{HEAP_PER_OBJECT, MemoryStore};
-use stag::rpc::{CARRIED_CALLS_MAX, CallMesh, EngineConfig, LONG_REPLY_LEN_MAX, Pools};
+use stag::rpc::{CARRIED_CALLS_MAX, CallMesh, EngineConfig, EngineGroup, LONG_REPLY_LEN_MAX, Pools};
 
 use super::Settings;
 use super::listen::Listen;
@@ -49,6 +49,9 @@ const RECEIVES_EACH: u32 = 16;
 
 /// Octets of lanes between all reactors at most, as far as that leaves a few Calls to each.
 const LANES_MAX: usize = 16 << 20;
+
+/// Each reactor may have as many connections of RDMA, and as many of TCP.
+pub(super) const GROUP_CONNECTIONS: u32 = 2;
 
 /// Calls that may be under way from one reactor to another at least.
 const CARRIED_MIN: usize = 8;
@@ -292,7 +295,15 @@ impl Plan {
         let carried_max = carried_max(cores);
         let lanes = match cores {
             1 => 0,
-            _ => CallMesh::footprint(cores, carried_max) as u64,
+            _ => {
+                let connections_max = GROUP_CONNECTIONS * engine.connections_max;
+                let len = match settings.fabric {
+                    None | Some(Fabric::Shm) => EngineGroup::<Shm>::footprint,
+                    Some(Fabric::Iwarp) => EngineGroup::<Iwarp>::footprint,
+                    Some(Fabric::Verbs) => EngineGroup::<Verbs>::footprint,
+                };
+                len(cores, carried_max, connections_max) as u64
+            }
         };
         // What is not payload: of each reactor, and of all.
         let (streams, stream_len) = (u64::from(engine.streams_max), engine.stream_len() as u64);

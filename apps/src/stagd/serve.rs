@@ -16,7 +16,7 @@ use super::cores::Place;
 use super::fabric::{self, Served};
 use super::listen::Listen;
 use super::listeners;
-use super::plan::{PAGE_LEN, Plan};
+use super::plan::{GROUP_CONNECTIONS, PAGE_LEN, Plan};
 use super::reactor::{self, Announcement, ServedReactor};
 use super::services::Common;
 use super::signals::{self, Printer, Request};
@@ -76,8 +76,7 @@ impl Server<'_> {
         let group = match count {
             1 => None,
             _ => {
-                // Each reactor may have as many of RDMA, and as many of TCP.
-                let connections_max = 2 * plan.engine.connections_max;
+                let connections_max = GROUP_CONNECTIONS * plan.engine.connections_max;
                 let group = EngineGroup::new(count, plan.carried_max, connections_max);
                 Some(group.map_err(|error| Failure::run(format_args!("lanes between cores: {error}")))?)
             }

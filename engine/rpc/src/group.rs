@@ -66,13 +66,20 @@ impl<P: Provider> EngineGroup<P> {
     ///
     /// If `count` is more than [`ReactorId::COUNT_MAX`].
     pub fn new(count: usize, calls_max: usize, connections_max: u32) -> io::Result<EngineGroup<P>> {
-        // All connections may come, or end, before a reactor looks.
-        let room = count * connections_max as usize + NEWS_SPARE;
-        let mailboxes: io::Result<Vec<_>> = (0..count).map(|_| mailbox(room)).collect();
+        let rooms = (0..count).map(|reactor| news_max(reactor, count, connections_max));
+        let mailboxes: io::Result<Vec<_>> = rooms.map(mailbox).collect();
         let (senders, receivers) =
             mailboxes?.into_iter().map(|(sender, receiver)| (sender, Some(receiver))).unzip();
         let receivers = Mutex::new(receivers);
         Ok(EngineGroup { calls: CallMesh::new(count, calls_max), senders, receivers, connections_max })
+    }
+
+    /// Octets of memory of what `count` engines share.
+    #[must_use]
+    pub fn footprint(count: usize, calls_max: usize, connections_max: u32) -> usize {
+        let news: usize = (0..count).map(|reactor| news_max(reactor, count, connections_max)).sum();
+        // The queue has a stamp for each place.
+        CallMesh::footprint(count, calls_max) + news * (size_of::<News<P>>() + size_of::<usize>())
     }
 
     /// The mailbox of a reactor. `None`: it was taken already, or there is no such reactor.
@@ -81,6 +88,13 @@ impl<P: Provider> EngineGroup<P> {
         let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
         receivers.get_mut(reactor.index())?.take()
     }
+}
+
+/// News that may wait for a reactor: all of its connections may come before it looks, and all of all reactors end before reactor 0
+/// does, which is told of that.
+const fn news_max(reactor: usize, count: usize, connections_max: u32) -> usize {
+    let connections = connections_max as usize;
+    NEWS_SPARE + if reactor == 0 { count * connections } else { connections }
 }
 
 /// What an engine has of its group.
