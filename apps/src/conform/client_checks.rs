@@ -368,15 +368,16 @@ pub static CHECKS: &[ClientCheck] = &[
             let call = client.call_with_chunk()?;
             let segment = offered(&call);
             let beyond = Segment { offset: segment.offset.wrapping_add(1 << 30), length: 4, ..segment };
-            let written = client.peer().write(beyond, &[0; 4], HOLD * 10);
-            client.disconnect();
-            match written {
-                Ok(()) => {
-                    // A Write's end says nothing of the other side; that the connection lived on would.
-                    not_applicable("the fabric does not say what became of the Write")
-                }
+            // Where the Write's end says nothing of the other side, the end of the connection does: the client waits for its Reply.
+            let came = match client.peer().write(beyond, &[0; 4], HOLD * 10) {
                 Err(why) => Ok(why),
-            }
+                Ok(()) => match client.is_quiet(HOLD * 30) {
+                    Err(Stop::Fail(why)) => Ok(why),
+                    _ => fail("the connection lives"),
+                },
+            };
+            client.disconnect();
+            came
         },
     },
     ClientCheck {
@@ -389,7 +390,7 @@ pub static CHECKS: &[ClientCheck] = &[
             let segment = Segment { length: 4, ..offered(&call) };
             client.answer(&call)?;
             // The next Call says that the Reply was taken. Where there is none, the time does.
-            if let Err(Stop::Fail(why)) = client.is_quiet(HOLD) {
+            if let Err(Stop::Fail(why)) = client.is_quiet(HOLD * 30) {
                 return not_applicable(format!("{why}, before its memory could be asked for"));
             }
             match client.peer().read(segment, HOLD * 10) {
