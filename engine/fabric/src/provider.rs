@@ -9,7 +9,7 @@ use std::time::Duration;
 use stag_memory::{Arena, ArenaId, Buf, Shared};
 
 use crate::scatter::{ReceiveTargets, ScatteredReceive};
-use crate::shown::{ShownMessage, Taken};
+use crate::shown::TakeShown;
 
 /// Names a queue pair of one provider. Never reused while the provider lives: `generation` tells a
 /// new queue pair from an old one in the same slot.
@@ -652,7 +652,7 @@ pub trait Provider {
         now: Duration,
         completions: &mut VecDeque<Completion>,
         max: usize,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        take: &mut impl TakeShown,
     ) -> usize {
         let _ = take;
         self.poll(now, completions, max)

@@ -61,6 +61,29 @@ impl fmt::Debug for WholeMessage<'_> {
     }
 }
 
+/// Takes messages where they arrived, or leaves them. A closure that takes either kind is one.
+///
+/// Two methods, because a provider with both kinds has them in two places: what the first kind costs does not depend on the second.
+pub trait TakeShown {
+    /// Takes one without chunks.
+    fn take_plain(&mut self, message: PlainMessage<'_>) -> Taken;
+
+    /// Takes any other.
+    fn take_whole(&mut self, message: WholeMessage<'_>) -> Taken;
+}
+
+impl<F: FnMut(ShownMessage<'_>) -> Taken> TakeShown for F {
+    #[inline(always)]
+    fn take_plain(&mut self, message: PlainMessage<'_>) -> Taken {
+        self(ShownMessage::Plain(message))
+    }
+
+    #[inline(always)]
+    fn take_whole(&mut self, message: WholeMessage<'_>) -> Taken {
+        self(ShownMessage::Whole(message))
+    }
+}
+
 /// What a peer has exposed, on a fabric that reads and writes it at once.
 pub trait MemoryInReach {
     /// Reads as [`Provider::read_at_once`](crate::Provider::read_at_once) does.

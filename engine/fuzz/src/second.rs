@@ -90,7 +90,10 @@ fn message(script: &mut Script<'_>, xid: u32, direction: MessageType) -> Vec<u8>
         DirectedPlace::BySize { threshold: 100, segments: Elements::new(&segments) },
     ];
     let directions: Vec<ResultDirection<'_>> = (0..script.number() & 3)
-        .map(|_| ResultDirection { min_len: script.number(), place: directed[(script.number() & 3) as usize] })
+        .map(|_| ResultDirection {
+            min_len: script.number(),
+            place: directed[(script.number() & 3) as usize],
+        })
         .collect();
     let sets = [DirectionSet { begin: 0, end: 9, items: Elements::new(&directions) }];
     let [more, payload_len] = [script.number() & 3, script.number()];
@@ -178,8 +181,7 @@ pub fn responder2(data: &[u8]) {
     let own = own(script.number());
     let limits =
         Limits { segments: 12, read_chunks: 3, write_chunks: 3, chunk_len: 1 << 16, pull_len: 1 << 17 };
-    let mut responder =
-        Responder::new(&responder::Config { slots: SLOTS, parameters: parameters(), limits });
+    let mut responder = Responder::new(&responder::Config { slots: SLOTS, parameters: parameters(), limits });
     let mut second = Responder2::new(&own, 4096);
     responder.receives_posted(SLOTS);
     let mut kept: Vec<Vec<u8>> = Vec::new();
@@ -306,8 +308,7 @@ pub fn requester2(data: &[u8]) {
                 let xid = calls.get(usize::from(what >> 2 & 3)).map_or(5, |call| call.xid());
                 let message = message(&mut script, xid, MessageType::Reply);
                 let lead = kept.first().cloned();
-                let (event, _) =
-                    second.handle_receive(&mut requester, &message, None, lead.as_deref());
+                let (event, _) = second.handle_receive(&mut requester, &message, None, lead.as_deref());
                 let ended = match event {
                     RequesterEvent2::Base(Received::Reply(reply)) => Some((reply.call, reply.memory)),
                     RequesterEvent2::Base(

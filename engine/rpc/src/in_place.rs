@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use stag_fabric::{
-    Handle, MemoryInReach, Peer, PlainMessage, Provider, ReadPart, RemoteSegment, ShownMessage, Taken,
+    Handle, MemoryInReach, Peer, PlainMessage, Provider, ReadPart, RemoteSegment, TakeShown, Taken,
     WholeMessage,
 };
 use stag_memory::Buf;
@@ -58,43 +58,76 @@ impl<P: Provider, S: Services> Engine<P, S> {
     pub(crate) fn look(&mut self, now: Duration, burst: usize) -> usize {
         let Engine { core, services, connections, completions, .. } = self;
         let Core { provider, state } = core;
-        provider.poll_in_place(now, completions, burst, &mut |message| {
-            let (ShownMessage::Plain(PlainMessage { queue_pair, .. })
-            | ShownMessage::Whole(WholeMessage { queue_pair, .. })) = &message;
-            match find(connections, *queue_pair) {
-                Some(found) => found.take_in_place(state, services, message),
-                None => Taken::No,
-            }
-        })
+        provider.poll_in_place(now, completions, burst, &mut Taker { state, services, connections })
+    }
+}
+
+/// What takes messages where they arrived: an engine without its provider, which shows them.
+struct Taker<'a, S> {
+    state: &'a mut EngineState,
+    services: &'a mut S,
+    connections: &'a mut [Option<Box<Connection>>],
+}
+
+impl<S: Services> TakeShown for Taker<'_, S> {
+    #[inline(always)]
+    fn take_plain(&mut self, message: PlainMessage<'_>) -> Taken {
+        let Some(found) = find(self.connections, message.queue_pair) else { return Taken::No };
+        found.take_plain(self.state, self.services, message)
+    }
+
+    #[inline(never)]
+    fn take_whole(&mut self, message: WholeMessage<'_>) -> Taken {
+        let Some(found) = find(self.connections, message.queue_pair) else { return Taken::No };
+        found.take_whole(self.state, self.services, message)
     }
 }
 
 impl Connection {
-    /// Handles a message where it arrived, if that is all that it takes.
+    /// Whether messages take the general way. Where Calls go both ways that tells them from Replies: here it would make all
+    /// others dearer.
     #[inline(always)]
-    pub(crate) fn take_in_place<S: Services>(
+    fn takes_nothing(&self, state: &EngineState) -> bool {
+        self.is_special || state.stopping
+    }
+
+    /// Handles a message without chunks where it arrived, if that is all that it takes.
+    #[inline(always)]
+    fn take_plain<S: Services>(
         &mut self,
         state: &mut EngineState,
         services: &mut S,
-        message: ShownMessage<'_>,
+        message: PlainMessage<'_>,
     ) -> Taken {
-        if self.is_special || state.stopping {
-            // Where Calls go both ways the general way tells them from Replies: here that would make all others dearer.
+        if self.takes_nothing(state) {
             return Taken::No;
         }
         if let Some(serving) = &mut self.serving {
             let from = Caller { id: self.id, peer: self.peer.as_ref() };
-            return match message {
-                ShownMessage::Plain(message) => serving.answer_plain(state, services, from, message),
-                ShownMessage::Whole(message) => serving.answer_whole(state, services, from, message),
-            };
+            return serving.answer_plain(state, services, from, message);
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
-        let is_done = match message {
-            ShownMessage::Plain(message) => calling.complete_plain(state, message.credits, message.stream),
-            ShownMessage::Whole(message) => calling.complete_whole(state, message),
-        };
+        let is_done = calling.complete_plain(state, message.credits, message.stream);
         if is_done { Taken::Done } else { Taken::No }
+    }
+
+    /// Handles any other message where it arrived, if that is all that it takes.
+    #[inline(always)]
+    fn take_whole<S: Services>(
+        &mut self,
+        state: &mut EngineState,
+        services: &mut S,
+        message: WholeMessage<'_>,
+    ) -> Taken {
+        if self.takes_nothing(state) {
+            return Taken::No;
+        }
+        if let Some(serving) = &mut self.serving {
+            let from = Caller { id: self.id, peer: self.peer.as_ref() };
+            return serving.answer_whole(state, services, from, message);
+        }
+        let Some(calling) = &mut self.calling else { return Taken::No };
+        if calling.complete_whole(state, message) { Taken::Done } else { Taken::No }
     }
 }
 

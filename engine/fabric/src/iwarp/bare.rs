@@ -15,7 +15,7 @@ use super::send::Scratch;
 use super::stags::Stags;
 use crate::{
     Completion, Exposed, Handle, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, SendRequest,
-    ShownMessage, Taken, WriteRequest,
+    ShownMessage, TakeShown, Taken, WriteRequest,
 };
 
 /// The CRC of an FPDU, as fast as the provider finds it.
@@ -95,26 +95,18 @@ impl Bare {
 
     /// Takes octets of the stream, as they would come from one system call: the rest of a large payload goes to its place first.
     pub fn take(&mut self, octets: &[u8]) -> Result<(), End> {
-        self.take_in_place(octets, &mut |_| Taken::No)
+        self.take_in_place(octets, &mut |_: ShownMessage<'_>| Taken::No)
     }
 
     /// As [`Bare::take`], and shows messages as [`Provider::poll_in_place`](crate::Provider::poll_in_place) does.
-    pub fn take_in_place(
-        &mut self,
-        octets: &[u8],
-        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
-    ) -> Result<(), End> {
+    pub fn take_in_place(&mut self, octets: &[u8], show: &mut impl TakeShown) -> Result<(), End> {
         self.take_all(octets, show).map_err(|stop| match stop {
             Stop::Fault(fault) => End::Fault(fault.cause()),
             Stop::Terminated(..) => End::Terminated,
         })
     }
 
-    fn take_all(
-        &mut self,
-        mut octets: &[u8],
-        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
-    ) -> Result<(), Stop> {
+    fn take_all(&mut self, mut octets: &[u8], show: &mut impl TakeShown) -> Result<(), Stop> {
         if let Some((place, len)) = self.pair.direct()? {
             let (now, rest) = octets.split_at(len.min(octets.len()));
             // SAFETY: `direct` says that `place` is valid for writes of `len` octets, in a buffer that the queue pair holds.

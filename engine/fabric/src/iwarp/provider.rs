@@ -19,7 +19,7 @@ use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
     Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
-    ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, Stranger, Taken, WriteRequest,
+    ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, Stranger, TakeShown, Taken, WriteRequest,
 };
 
 /// Idle passes after which the sockets are looked at, for a caller whose time stands still.
@@ -281,7 +281,7 @@ impl Provider for Iwarp {
 
     #[inline]
     fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
-        self.poll_in_place(now, completions, max, &mut |_| Taken::No)
+        self.poll_in_place(now, completions, max, &mut |_: ShownMessage<'_>| Taken::No)
     }
 
     #[inline]
@@ -290,7 +290,7 @@ impl Provider for Iwarp {
         now: Duration,
         completions: &mut VecDeque<Completion>,
         max: usize,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        take: &mut impl TakeShown,
     ) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);

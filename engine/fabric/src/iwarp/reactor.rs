@@ -16,7 +16,7 @@ use super::send::{Flushed, Scratch};
 use super::socket::Moved;
 use super::{Iwarp, IwarpCounters};
 use crate::epoll::{EventFlags, Token};
-use crate::{Completion, DisconnectReason, Event, ShownMessage, Taken, WorkError};
+use crate::{Completion, DisconnectReason, Event, ShownMessage, TakeShown, Taken, WorkError};
 
 /// Up to so many queue pairs are read in each pass: those in use. The others are read when the epoll says so.
 const HOT_MAX: usize = 4;
@@ -74,7 +74,7 @@ impl Iwarp {
         &mut self,
         completions: &mut VecDeque<Completion>,
         end: usize,
-        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        show: &mut impl TakeShown,
     ) {
         self.turn = self.turn.wrapping_add(1);
         for step in 0..self.hot.len() {
@@ -95,7 +95,7 @@ impl Iwarp {
         index: u32,
         completions: &mut VecDeque<Completion>,
         end: usize,
-        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        show: &mut impl TakeShown,
     ) {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         if pair.phase != Phase::Open {
@@ -321,7 +321,7 @@ impl Iwarp {
         &mut self,
         completions: &mut VecDeque<Completion>,
         end: usize,
-        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        show: &mut impl TakeShown,
     ) {
         self.look_passes = 0;
         self.counters.looks += 1;
@@ -507,7 +507,7 @@ fn pull(
     scratch: &mut Scratch,
     sink: &mut Sink<'_>,
     counters: &mut IwarpCounters,
-    show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+    show: &mut impl TakeShown,
 ) -> Pulled {
     for call in 0..RECEIVE_BURST {
         let direct = match pair.direct() {

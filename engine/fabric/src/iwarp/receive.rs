@@ -17,7 +17,7 @@ use super::crc::{Crc, crc32c};
 use super::fault::{Access, Fault};
 use super::stags::Invalidated;
 use crate::plain::plain_credits;
-use crate::{Completed, Completion, Handle, PlainMessage, ShownMessage, Taken};
+use crate::{Completed, Completion, Handle, PlainMessage, TakeShown, Taken};
 
 /// A payload of which at least so much is still to come is received straight into its place; less is cheaper to copy.
 const DIRECT_MIN: u32 = 16 * 1024;
@@ -164,7 +164,7 @@ impl QueuePair {
         octets: &'a [u8],
         sink: &mut Sink<'_>,
         counters: &mut IwarpCounters,
-        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        show: &mut impl TakeShown,
     ) -> Result<&'a [u8], Stop> {
         match self.rx.stage {
             Stage::Head => match self.take_whole(octets, sink, counters, show)? {
@@ -183,7 +183,7 @@ impl QueuePair {
         octets: &'a [u8],
         sink: &mut Sink<'_>,
         counters: &mut IwarpCounters,
-        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        show: &mut impl TakeShown,
     ) -> Result<Option<&'a [u8]>, Stop> {
         if self.rx.head_len > 0 {
             return Ok(None);
@@ -216,7 +216,7 @@ impl QueuePair {
         payload: &[u8],
         sink: &mut Sink<'_>,
         counters: &mut IwarpCounters,
-        show: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        show: &mut impl TakeShown,
     ) -> bool {
         let is_message = matches!(self.rx.place, Place::Receive)
             && self.rx.opcode == Opcode::Send
@@ -230,7 +230,7 @@ impl QueuePair {
         let (queue_pair, stream) = (self.id, &payload[HEADER_LEN_MIN..]);
         let space = self.plain_space();
         let has_space = space.is_some();
-        match show(ShownMessage::Plain(PlainMessage { queue_pair, credits, stream, space })) {
+        match show.take_plain(PlainMessage { queue_pair, credits, stream, space }) {
             Taken::No => {
                 sink.shows = false;
                 return false;

@@ -14,7 +14,7 @@ use super::scattered::receive_scattered;
 use crate::plain::PLAIN_LEN;
 use crate::{
     Completed, Completion, DisconnectReason, Handle, MemoryInReach, PLAIN_LEN_MAX, PlainMessage, ReadPart,
-    RemoteSegment, ShownMessage, Taken, WHOLE_LEN_MAX, WholeMessage, WorkError,
+    RemoteSegment, TakeShown, Taken, WHOLE_LEN_MAX, WholeMessage, WorkError,
 };
 
 /// Records taken from one ring before the next ring gets its turn.
@@ -37,12 +37,11 @@ impl QueuePair {
         &mut self,
         completions: &mut VecDeque<Completion>,
         room: usize,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        take: &mut impl TakeShown,
         ours: &Ours,
         in_place: &mut InPlace,
     ) -> Result<(), DisconnectReason> {
         let is_open = matches!(self.phase, Phase::Open) && self.pending.is_empty();
-        let Some(link) = &mut self.link else { return Ok(()) };
         let mut left = room.min(BURST);
         let mut records = 4 * BURST;
         let mut may_show = self.scatter.is_none();
@@ -52,104 +51,73 @@ impl QueuePair {
                 break Ok(());
             }
             records -= 1;
+            let Some(link) = &mut self.link else { return Ok(()) };
             let header = match link.consumer.peek() {
                 Ok(Some(header)) => header,
                 Ok(None) => break Ok(()),
                 Err(_) => break Err(DisconnectReason::PeerViolation("a record with an impossible length")),
             };
             let access = match header.kind() {
-                Some(kind @ (Kind::Send | Kind::SendInvalidate | Kind::Plain))
-                    if may_show && is_shown(kind, header) =>
-                {
+                Some(Kind::Plain) if may_show && (4..=PLAIN_LEN_MAX).contains(&header.len()) => {
                     let Some((id, receive)) = self.receives.front_mut() else { break Ok(()) };
                     left -= 1;
-                    let mut copy = MaybeUninit::<[u64; WHOLE_LEN_MAX / 8]>::uninit();
+                    let mut copy = MaybeUninit::<[u64; PLAIN_LEN_MAX / 8]>::uninit();
                     // A copy, because the peer can write to the ring.
                     // SAFETY: `header` is what `peek` returned, and the copy has room for it, which this fills.
-                    let octets = unsafe {
-                        link.consumer.payload(header, copy.as_mut_ptr().cast(), WHOLE_LEN_MAX);
+                    let stream = unsafe {
+                        link.consumer.payload(header, copy.as_mut_ptr().cast(), PLAIN_LEN_MAX);
                         std::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), header.len())
                     };
                     link.consumer.advance(header);
-                    let is_plain = kind == Kind::Plain;
-                    let space_len = if is_plain { PLAIN_LEN_MAX } else { WHOLE_LEN_MAX };
-                    let has_space = is_open && link.find_space(space_len);
+                    let has_space = is_open && link.find_space(PLAIN_LEN_MAX);
                     // SAFETY: there is room for it, and nothing is pushed before `take` returns.
-                    let space = has_space.then(|| unsafe { link.producer.space(space_len) });
-                    let queue_pair = self.id;
-                    let (mut invalidated, mut exposed) = (None, None);
-                    let mut memory;
-                    let shown = if is_plain {
-                        let credits = u32::from_be(header.aux());
-                        ShownMessage::Plain(PlainMessage { queue_pair, credits, stream: octets, space })
-                    } else {
-                        if kind == Kind::SendInvalidate {
-                            let handle = Handle(header.aux());
-                            exposed = self.exposures.invalidated(handle);
-                            // One that we fenced while the message was on its way is dead already: no news.
-                            invalidated = exposed.is_some().then_some(handle);
-                        }
-                        memory = Reach { link: &mut *link, ours, is_open };
-                        ShownMessage::Whole(WholeMessage {
-                            queue_pair,
-                            octets,
-                            space,
-                            invalidated,
-                            exposed: &mut exposed,
-                            memory: &mut memory,
-                        })
-                    };
-                    let taken = take(shown);
-                    // The doorbell ends the span of what was read or written, also if nothing is sent.
-                    in_place.needs_doorbell |= !is_plain && link.is_in_span();
-                    match taken {
+                    let space = has_space.then(|| unsafe { link.producer.space(PLAIN_LEN_MAX) });
+                    let credits = u32::from_be(header.aux());
+                    match take.take_plain(PlainMessage { queue_pair: self.id, credits, stream, space }) {
                         Taken::Done => in_place.taken += 1,
                         Taken::Answered { credits, len } => {
                             assert!(
-                                has_space && is_plain && len <= PLAIN_LEN_MAX,
+                                has_space && len <= PLAIN_LEN_MAX,
                                 "an answer of {len} octets without space"
                             );
                             link.send_built(Kind::Plain, credits.to_be(), len);
                             in_place.taken += 1;
                             in_place.needs_doorbell = true;
                         }
-                        Taken::AnsweredWhole { len, invalidate } => {
-                            assert!(
-                                has_space && !is_plain && len <= WHOLE_LEN_MAX,
-                                "an answer of {len} octets without space"
-                            );
-                            in_place.taken += 1;
-                            in_place.needs_doorbell = true;
-                            let (kind, aux) = match invalidate {
-                                None => (Kind::Send, 0),
-                                Some(handle) if link.binds.forget(handle) => (Kind::SendInvalidate, handle.0),
-                                Some(_) => break Err(DisconnectReason::Work(WorkError::RemoteAccess)),
-                            };
-                            link.send_built(kind, aux, len);
-                        }
+                        Taken::AnsweredWhole { .. } => unreachable!("a plain message has a plain answer"),
                         Taken::No => {
                             may_show = false;
-                            let id = *id;
-                            let start = if is_plain { PLAIN_LEN } else { 0 };
-                            let len = start + octets.len();
+                            let (id, len) = (*id, PLAIN_LEN + stream.len());
                             let is_long = len > receive.capacity();
                             if !is_long {
                                 receive.set_len(len);
-                                if is_plain {
-                                    receive[..start].copy_from_slice(&plain_header(octets, header.aux()));
-                                }
-                                receive[start..].copy_from_slice(octets);
+                                receive[..PLAIN_LEN].copy_from_slice(&plain_header(stream, header.aux()));
+                                receive[PLAIN_LEN..].copy_from_slice(stream);
                             }
                             let Some((_, buf)) = self.receives.pop_front() else {
                                 unreachable!("it was at the front")
                             };
                             let result = if is_long { Err(WorkError::Length) } else { Ok(()) };
-                            let completed = Completed::Receive { buf, invalidated, exposed };
-                            completions.push_back(Completion { queue_pair, id, completed, result });
+                            let completed = Completed::Receive { buf, invalidated: None, exposed: None };
+                            completions.push_back(Completion { queue_pair: self.id, id, completed, result });
                             if is_long {
                                 break Err(DisconnectReason::Work(WorkError::Length));
                             }
                         }
+                    }
+                    continue;
+                }
+                Some(kind @ (Kind::Send | Kind::SendInvalidate))
+                    if may_show && header.len() <= WHOLE_LEN_MAX =>
+                {
+                    if self.receives.is_empty() {
+                        break Ok(());
+                    }
+                    left -= 1;
+                    let message = WholeRecord { kind, header, is_open };
+                    match self.show_whole(&message, completions, take, ours, in_place) {
+                        Ok(is_taken) => may_show = is_taken,
+                        Err(reason) => break Err(reason),
                     }
                     continue;
                 }
@@ -205,20 +173,97 @@ impl QueuePair {
                 break Err(DisconnectReason::PeerViolation("an exposure outside of its arena"));
             }
         };
-        if link.consumer.tell(link.ours.head()) {
+        if let Some(link) = &mut self.link
+            && link.consumer.tell(link.ours.head())
+        {
             link.wake(self.socket.as_ref());
         }
         result
     }
+
+    /// Shows a message with chunks to `take` where it arrived, and puts it into the next Receive, which is there, if it was not
+    /// taken: then it returns `false`.
+    // Not inline: messages without chunks would pay for it.
+    #[inline(never)]
+    fn show_whole(
+        &mut self,
+        record: &WholeRecord,
+        completions: &mut VecDeque<Completion>,
+        take: &mut impl TakeShown,
+        ours: &Ours,
+        in_place: &mut InPlace,
+    ) -> Result<bool, DisconnectReason> {
+        let &WholeRecord { kind, header, is_open } = record;
+        let Some(link) = &mut self.link else { unreachable!("it has the record") };
+        let mut copy = MaybeUninit::<[u64; WHOLE_LEN_MAX / 8]>::uninit();
+        // A copy, because the peer can write to the ring.
+        // SAFETY: `header` is what `peek` returned, and the copy has room for it, which this fills.
+        let octets = unsafe {
+            link.consumer.payload(header, copy.as_mut_ptr().cast(), WHOLE_LEN_MAX);
+            std::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), header.len())
+        };
+        link.consumer.advance(header);
+        let has_space = is_open && link.find_space(WHOLE_LEN_MAX);
+        // SAFETY: there is room for it, and nothing is pushed before `take` returns.
+        let space = has_space.then(|| unsafe { link.producer.space(WHOLE_LEN_MAX) });
+        let (mut invalidated, mut exposed) = (None, None);
+        if kind == Kind::SendInvalidate {
+            let handle = Handle(header.aux());
+            exposed = self.exposures.invalidated(handle);
+            // One that we fenced while the message was on its way is dead already: no news.
+            invalidated = exposed.is_some().then_some(handle);
+        }
+        let mut memory = Reach { link: &mut *link, ours, is_open };
+        let taken = take.take_whole(WholeMessage {
+            queue_pair: self.id,
+            octets,
+            space,
+            invalidated,
+            exposed: &mut exposed,
+            memory: &mut memory,
+        });
+        // The doorbell ends the span of what was read or written, also if nothing is sent.
+        in_place.needs_doorbell |= link.is_in_span();
+        match taken {
+            Taken::Done => in_place.taken += 1,
+            Taken::Answered { .. } => unreachable!("a message with chunks has a whole answer"),
+            Taken::AnsweredWhole { len, invalidate } => {
+                assert!(has_space && len <= WHOLE_LEN_MAX, "an answer of {len} octets without space");
+                in_place.taken += 1;
+                in_place.needs_doorbell = true;
+                let (kind, aux) = match invalidate {
+                    None => (Kind::Send, 0),
+                    Some(handle) if link.binds.forget(handle) => (Kind::SendInvalidate, handle.0),
+                    Some(_) => return Err(DisconnectReason::Work(WorkError::RemoteAccess)),
+                };
+                link.send_built(kind, aux, len);
+            }
+            Taken::No => {
+                let Some((id, mut buf)) = self.receives.pop_front() else { unreachable!("there is one") };
+                let is_long = octets.len() > buf.capacity();
+                if !is_long {
+                    buf.set_len(octets.len());
+                    buf.copy_from_slice(octets);
+                }
+                let result = if is_long { Err(WorkError::Length) } else { Ok(()) };
+                let completed = Completed::Receive { buf, invalidated, exposed };
+                completions.push_back(Completion { queue_pair: self.id, id, completed, result });
+                if is_long {
+                    return Err(DisconnectReason::Work(WorkError::Length));
+                }
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
-/// Whether a message is short enough to be shown where it arrived. A plain one has an xid.
-#[inline(always)]
-fn is_shown(kind: Kind, header: Header) -> bool {
-    match kind {
-        Kind::Plain => (4..=PLAIN_LEN_MAX).contains(&header.len()),
-        _ => header.len() <= WHOLE_LEN_MAX,
-    }
+/// A message with chunks in the ring.
+struct WholeRecord {
+    kind: Kind,
+    header: Header,
+    /// The queue pair is in use, and nothing waits to be sent.
+    is_open: bool,
 }
 
 /// The peer's memory, while one of its messages is shown.

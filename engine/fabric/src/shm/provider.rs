@@ -22,7 +22,7 @@ use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
     Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
-    ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, Taken, WriteRequest,
+    ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, TakeShown, Taken, WriteRequest,
 };
 
 impl Provider for Shm {
@@ -329,7 +329,7 @@ impl Provider for Shm {
 
     #[inline]
     fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
-        self.poll_in_place(now, completions, max, &mut |_| Taken::No)
+        self.poll_in_place(now, completions, max, &mut |_: ShownMessage<'_>| Taken::No)
     }
 
     // Always inline, and what it calls: each has one caller, once for each pass.
@@ -339,7 +339,7 @@ impl Provider for Shm {
         now: Duration,
         completions: &mut VecDeque<Completion>,
         max: usize,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        take: &mut impl TakeShown,
     ) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);
@@ -492,7 +492,7 @@ impl Shm {
         &mut self,
         completions: &mut VecDeque<Completion>,
         end: usize,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        take: &mut impl TakeShown,
     ) -> usize {
         if self.ours.bells.is_rung() {
             self.answer_bells();
@@ -536,7 +536,7 @@ impl Shm {
         index: u32,
         completions: &mut VecDeque<Completion>,
         end: usize,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        take: &mut impl TakeShown,
         in_place: &mut InPlace,
     ) -> bool {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return true };

@@ -20,7 +20,7 @@ use crate::setup::check_private_data;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence, Handle,
     Limits, ListenerId, MemoryInReach, PLAIN_LEN_MAX, PlainMessage, PostError, Provider, QueuePairCapacity,
-    QueuePairId, READ_PARTS_MAX, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage,
+    QueuePairId, READ_PARTS_MAX, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, TakeShown,
     Taken, WHOLE_LEN_MAX, WholeMessage, WriteRequest,
 };
 
@@ -192,11 +192,7 @@ impl Sim {
     }
 
     /// Shows a message where it arrived. It is given back if it was not taken, or not even shown.
-    fn show(
-        &mut self,
-        mut completion: Completion,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
-    ) -> Result<(), Completion> {
+    fn show(&mut self, mut completion: Completion, take: &mut impl TakeShown) -> Result<(), Completion> {
         let queue_pair = completion.queue_pair;
         let is_shown = {
             let mut state = self.world.0.borrow_mut();
@@ -216,12 +212,12 @@ impl Sim {
         let has_space = self.offers_space(queue_pair);
         let mut memory = Reach { world: self.world.clone(), device: self.device, queue_pair };
         let space = has_space.then(|| &mut self.space[..space_len]);
-        let shown = match plain {
+        let taken = match plain {
             Some(credits) => {
                 let stream = &buf[HEADER_LEN_MIN..];
-                ShownMessage::Plain(PlainMessage { queue_pair, credits, stream, space })
+                take.take_plain(PlainMessage { queue_pair, credits, stream, space })
             }
-            None => ShownMessage::Whole(WholeMessage {
+            None => take.take_whole(WholeMessage {
                 queue_pair,
                 octets: buf,
                 space,
@@ -230,7 +226,7 @@ impl Sim {
                 memory: &mut memory,
             }),
         };
-        match take(shown) {
+        match taken {
             Taken::No => return Err(completion),
             Taken::Done => {}
             Taken::Answered { credits, len } => {
@@ -611,7 +607,7 @@ impl Provider for Sim {
         now: Duration,
         completions: &mut VecDeque<Completion>,
         max: usize,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        take: &mut impl TakeShown,
     ) -> usize {
         // Those with a message among the completions, which nothing overtakes.
         let mut left: Vec<QueuePairId> = Vec::new();

@@ -14,8 +14,8 @@ use super::sends::{Done, SendQueue};
 use super::work::{SHARED_SLOT, WorkId};
 use crate::plain::{PLAIN_LEN, plain_credits};
 use crate::{
-    Completed, Completion, DisconnectReason, Event, Handle, PlainMessage, QueuePairId, ShownMessage, Taken,
-    WorkError,
+    Completed, Completion, DisconnectReason, Event, Handle, PlainMessage, QueuePairId, ShownMessage,
+    TakeShown, Taken, WorkError,
 };
 
 /// Where completions go: to the user, while there is room, else to `Verbs::local`.
@@ -56,11 +56,7 @@ impl Verbs {
     /// Takes completions from the device once, and shows to `take` the messages that can be taken where they arrived. `false`:
     /// there were no more than that.
     #[inline]
-    pub(super) fn harvest(
-        &mut self,
-        out: &mut Out<'_>,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
-    ) -> bool {
+    pub(super) fn harvest(&mut self, out: &mut Out<'_>, take: &mut impl TakeShown) -> bool {
         let Some(opened) = self.opened.as_ref().filter(|_| !self.is_broken) else { return false };
         let room = match out.has_room() {
             true => self.harvested.len().min(out.end - out.completions.len()),
@@ -114,7 +110,7 @@ impl Verbs {
         number: u32,
         completion: &sys::ibv_wc,
         out: &mut Out<'_>,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        take: &mut impl TakeShown,
     ) {
         let Some(shared) = self.opened.as_ref().and_then(|opened| opened.receives.clone()) else { return };
         let Some((mut buf, arena)) = shared.take(number) else { return };
@@ -262,7 +258,7 @@ impl Verbs {
         // What it completed is still true.
         let mut nothing = VecDeque::new();
         let out = &mut Out::nowhere(&mut nothing);
-        while self.harvest(out, &mut |_| Taken::No) {}
+        while self.harvest(out, &mut |_: ShownMessage<'_>| Taken::No) {}
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         if pair.phase != Phase::Closing {
             return;
@@ -314,7 +310,7 @@ fn show(
     queue_pair: QueuePairId,
     buf: &mut Buf,
     completion: &sys::ibv_wc,
-    take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+    take: &mut impl TakeShown,
 ) -> bool {
     let len = completion.byte_len as usize;
     if completion.status != sys::IBV_WC_SUCCESS || len > buf.capacity() {
@@ -324,7 +320,7 @@ fn show(
     let Some(credits) = plain_credits(buf) else { return false };
     let space = sends.plain_space();
     let has_space = space.is_some();
-    match take(ShownMessage::Plain(PlainMessage { queue_pair, credits, stream: &buf[PLAIN_LEN..], space })) {
+    match take.take_plain(PlainMessage { queue_pair, credits, stream: &buf[PLAIN_LEN..], space }) {
         Taken::No => return false,
         Taken::Done => {}
         Taken::Answered { credits, len } => {
@@ -339,11 +335,7 @@ fn show(
 impl QueuePair {
     /// Shows the message of the oldest Receive. `true`: it was taken, and the Receive is posted again.
     #[inline(always)]
-    fn show_oldest(
-        &mut self,
-        completion: &sys::ibv_wc,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
-    ) -> bool {
+    fn show_oldest(&mut self, completion: &sys::ibv_wc, take: &mut impl TakeShown) -> bool {
         let Some(buf) = self.receives.oldest() else { return false };
         if !show(&mut self.sends, self.id, buf, completion, take) {
             return false;

@@ -22,7 +22,8 @@ use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
     Fence, Handle, Limits, ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX,
-    ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, Taken, WorkError, WriteRequest,
+    ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, TakeShown, Taken, WorkError,
+    WriteRequest,
 };
 
 impl Provider for Verbs {
@@ -334,7 +335,7 @@ impl Provider for Verbs {
     }
 
     fn poll(&mut self, now: Duration, completions: &mut VecDeque<Completion>, max: usize) -> usize {
-        self.poll_in_place(now, completions, max, &mut |_| Taken::No)
+        self.poll_in_place(now, completions, max, &mut |_: ShownMessage<'_>| Taken::No)
     }
 
     // Always inline: it has one caller, once for each pass.
@@ -344,7 +345,7 @@ impl Provider for Verbs {
         now: Duration,
         completions: &mut VecDeque<Completion>,
         max: usize,
-        take: &mut impl FnMut(ShownMessage<'_>) -> Taken,
+        take: &mut impl TakeShown,
     ) -> usize {
         let start = completions.len();
         let end = start + max.min(completions.capacity() - start);
@@ -397,7 +398,7 @@ impl Provider for Verbs {
         // What came before the request makes no event. All of it: some completions have nothing for the user.
         let mut nothing = VecDeque::new();
         let mut out = Out::nowhere(&mut nothing);
-        while self.harvest(&mut out, &mut |_| Taken::No) {}
+        while self.harvest(&mut out, &mut |_: ShownMessage<'_>| Taken::No) {}
         self.local.is_empty() && self.dirty.is_empty() && !self.is_broken
     }
 

@@ -64,16 +64,17 @@ fn look<H: Harness>(
     let mut count_taken = 0;
     // What came while there was no room to send.
     let mut earlier = std::mem::take(&mut bench[B].completions);
-    let count = bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |shown| {
-        let ShownMessage::Plain(mut message) = shown else { return Taken::No };
-        assert!((4..=PLAIN_LEN_MAX).contains(&message.stream.len()));
-        let taken = take(&mut message);
-        if taken != Taken::No {
-            count_taken += 1;
-            found.push((Some(message.credits), message.stream.to_vec()));
-        }
-        taken
-    });
+    let count =
+        bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |shown: ShownMessage<'_>| {
+            let ShownMessage::Plain(mut message) = shown else { return Taken::No };
+            assert!((4..=PLAIN_LEN_MAX).contains(&message.stream.len()));
+            let taken = take(&mut message);
+            if taken != Taken::No {
+                count_taken += 1;
+                found.push((Some(message.credits), message.stream.to_vec()));
+            }
+            taken
+        });
     assert_eq!(count, count_taken + completions.len(), "what was taken counts");
     completions.iter().for_each(|completion| bench[B].note_harvested(completion));
     let shown = std::mem::take(&mut found);
@@ -251,7 +252,7 @@ fn answer_whole<H: Harness>(
         let mut completions = VecDeque::with_capacity(32);
         let mut target = bench[B].buf(&[0xee; 3000]);
         let mut is_answered = false;
-        bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |shown| {
+        bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |shown: ShownMessage<'_>| {
             let ShownMessage::Whole(whole) = shown else { panic!("it is not plain") };
             assert_eq!((whole.octets, whole.invalidated), (message, None));
             let part = |segment: RemoteSegment, by: u64, len| {
@@ -365,7 +366,7 @@ pub(crate) fn what_was_read_in_vain_can_be_fenced<H: Harness>(bench: &mut Bench<
         let now = bench.harness.now();
         let mut completions = VecDeque::with_capacity(32);
         let mut target = bench[B].buf(&[0xee; 100]);
-        bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |shown| {
+        bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |shown: ShownMessage<'_>| {
             let ShownMessage::Whole(shown) = shown else { panic!("it is not plain") };
             shown.memory.read(&mut target, &[ReadPart { at: 0, len: 100, source: readable }]);
             Taken::No

@@ -23,7 +23,9 @@ fn plain(xid: u32, credits: u32, len: usize) -> Vec<u8> {
 /// One poll, which shows messages; how many were taken.
 fn look(server: &mut Server, take: &mut impl FnMut(PlainMessage<'_>) -> Taken) -> usize {
     let mut completions = VecDeque::with_capacity(64);
-    let count = server.iwarp.poll_in_place(server.now, &mut completions, 64, &mut |shown| match shown {
+    let count = server.iwarp.poll_in_place(server.now, &mut completions, 64, &mut |shown: ShownMessage<
+        '_,
+    >| match shown {
         ShownMessage::Plain(message) => take(message),
         ShownMessage::Whole(_) => panic!("peers' memory is not in reach"),
     });

@@ -20,7 +20,7 @@ const HEADER_LEN: usize = 28;
 fn look(side: &mut Side) -> (Vec<usize>, Vec<Completion>) {
     side.now += TICK;
     let (mut shown, mut completions) = (Vec::new(), VecDeque::with_capacity(32));
-    side.verbs.poll_in_place(side.now, &mut completions, 32, &mut |message| {
+    side.verbs.poll_in_place(side.now, &mut completions, 32, &mut |message: ShownMessage<'_>| {
         let ShownMessage::Plain(message) = message else { panic!("peers' memory is not in reach") };
         assert!(message.stream.iter().enumerate().all(|(at, octet)| *octet == at as u8));
         shown.push(message.stream.len());

@@ -161,7 +161,7 @@ impl Side {
     pub(crate) fn poll(&mut self, now: Duration) {
         let mut completions: VecDeque<Completion> = VecDeque::with_capacity(16);
         // Every other message without chunks is answered.
-        self.verbs.poll_in_place(now, &mut completions, 16, &mut |message| match message {
+        self.verbs.poll_in_place(now, &mut completions, 16, &mut |message: ShownMessage<'_>| match message {
             ShownMessage::Plain(PlainMessage { credits, stream, space: Some(space), .. })
                 if credits % 2 == 1 =>
             {
