@@ -84,6 +84,9 @@ pub struct Conform {
     /// Only checks of this name, or of this rule
     #[arg(long, value_name = "CHECK|RULE")]
     only: Vec<String>,
+    /// Also send what is known to crash a server
+    #[arg(long)]
+    dangerous: bool,
     /// List every rule, with its checks or why there is none
     #[arg(long)]
     rules: bool,
@@ -132,7 +135,13 @@ impl Conform {
         let wait = Duration::from_secs(self.wait);
         match self.role {
             ConformRole::Requester => {
-                let run = RequesterRun { url, export: export.as_ref(), wait, selects: &selects };
+                let run = RequesterRun {
+                    url,
+                    export: export.as_ref(),
+                    wait,
+                    is_dangerous: self.dangerous,
+                    selects: &selects,
+                };
                 requester::run(&run, &mut report)?;
             }
             ConformRole::Responder => {

@@ -62,6 +62,8 @@ pub enum CheckNeeds {
     Null,
     /// Files of its own on a scratch export (`--export`).
     Files,
+    /// That somebody said so (`--dangerous`): it is known to crash a server.
+    Consent,
 }
 
 /// A check of the peer as Responder.

@@ -28,6 +28,8 @@ pub struct RequesterRun<'a> {
     pub export: Option<&'a Url>,
     /// For each answer.
     pub wait: Duration,
+    /// Whether checks may crash the server.
+    pub is_dangerous: bool,
     /// Which checks.
     pub selects: &'a dyn Fn(CheckText) -> bool,
 }
@@ -50,11 +52,13 @@ pub fn run(run: &RequesterRun<'_>, report: &mut ConformReport<'_>) -> Result<(),
         if !(run.selects)(text) {
             continue;
         }
-        if check.needs == CheckNeeds::Files && probe.files.is_none() {
-            report.note(
-                text,
-                &Err(Stop::NotApplicable("it needs a scratch export: --export /PATH".to_owned())),
-            )?;
+        let lacking = match check.needs {
+            CheckNeeds::Files if probe.files.is_none() => Some("it needs a scratch export: --export /PATH"),
+            CheckNeeds::Consent if !run.is_dangerous => Some("it is known to crash a server: --dangerous"),
+            _ => None,
+        };
+        if let Some(lacking) = lacking {
+            report.note(text, &Err(Stop::NotApplicable(lacking.to_owned())))?;
             continue;
         }
         let mut outcome = (check.run)(&mut probe);

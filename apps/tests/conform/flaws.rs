@@ -19,7 +19,7 @@ fn flawed(server: &Server, flaw: Flaw) -> (Proxy, String) {
 fn a_proxy_that_breaks_nothing_passes() {
     let server = Server::with_data();
     let (_proxy, url) = flawed(&server, Flaw::Right);
-    let found = results(&[&url, "--export", "/data"]);
+    let found = results(&[&url, "--dangerous", "--export", "/data"]);
     let broken: Vec<_> = found.iter().filter(|(_, (result, _))| result != "pass").collect();
     assert!(broken.is_empty() && found.len() > 100, "{broken:#?}");
 }
@@ -30,7 +30,7 @@ fn catches(flaws: &[(Flaw, &[&str])]) {
     for (flaw, checks) in flaws {
         for check in *checks {
             let (_proxy, url) = flawed(&server, *flaw);
-            let mut arguments = vec![url.as_str(), "--wait", "1", "--only", check];
+            let mut arguments = vec![url.as_str(), "--dangerous", "--wait", "1", "--only", check];
             // Some flaws leave no other Call working, so files are made only for those who need them.
             let needs_files = |found: &&Check| found.name == *check && found.needs == CheckNeeds::Files;
             if stag_apps::conform::requester::checks().any(|found| needs_files(&found)) {

@@ -120,6 +120,6 @@ client_perf() {
 
 client_remove() { stag rm -r "$url/tree" && ! stag stat "$url/tree"; }
 
-# Not in the list: only a kernel's server has a list of deviations (group_server of rows.sh).
+# Not in the list: only a kernel's server has a list of deviations (group_conform of rows.sh).
 # shellcheck disable=SC2154 # kernel, of ci/interop.sh.
 client_conform() { stag conform "$server" --export "${url#"$server"}" --expect "ci/lab/guest/conform-linux-$kernel.txt"; }
