@@ -16,7 +16,7 @@ pub struct Nsm {
     restarts_at: Home,
 }
 
-/// All but SM_NOTIFY may be called again.
+/// All may be called again: the state number in SM_NOTIFY tells news from what was heard before.
 static BOUND: [Bound; Procedure::COUNT] = [
     Bound::plain("NULL"),
     Bound::plain("SM_STAT"),
@@ -24,7 +24,7 @@ static BOUND: [Bound; Procedure::COUNT] = [
     Bound::plain("SM_UNMON"),
     Bound::plain("SM_UNMON_ALL"),
     Bound::plain("SM_SIMU_CRASH"),
-    Bound::plain("SM_NOTIFY").once(),
+    Bound::plain("SM_NOTIFY"),
 ];
 
 impl Nsm {
