@@ -11,6 +11,8 @@ use std::collections::VecDeque;
 
 use stag_memory::Buf;
 
+use crate::{PostError, Refused};
+
 /// Targets of one Receive at most, whatever the provider.
 pub const RECEIVE_TARGETS_MAX: usize = 64;
 
@@ -92,23 +94,35 @@ pub(crate) struct ScatterQueue {
 
 impl ScatterQueue {
     /// For so many Receives.
-    pub(crate) fn new(receives: u32) -> Self {
+    fn new(receives: u32) -> Self {
         let count = receives as usize;
         Self { posted: VecDeque::with_capacity(count), done: VecDeque::with_capacity(count) }
     }
 
-    /// How many are posted.
-    pub(crate) fn posted(&self) -> usize {
-        self.posted.len()
-    }
-
-    /// How many the user has not taken.
-    pub(crate) fn untaken(&self) -> usize {
-        self.done.len()
-    }
-
-    pub(crate) fn post(&mut self, targets: Box<ReceiveTargets>) {
-        self.posted.push_back(targets);
+    /// Posts a Receive to a queue pair with these `receives`, of which there may be `receives_max`: its head there, and its targets
+    /// in `queue`, which is made for the first.
+    pub(crate) fn post(
+        queue: &mut Option<Box<ScatterQueue>>,
+        receives: &mut VecDeque<(u64, Buf)>,
+        receives_max: u32,
+        request: ScatteredReceive,
+    ) -> Result<(), Refused<ScatteredReceive>> {
+        let ScatteredReceive { id, head, targets } = &request;
+        let (posted, untaken) = queue.as_ref().map_or((0, 0), |queue| (queue.posted.len(), queue.done.len()));
+        let is_right = posted == receives.len()
+            && targets.bufs.len() <= RECEIVE_TARGETS_MAX
+            && targets.is_aligned(head.capacity());
+        if !is_right {
+            return Err(Refused { request, error: PostError::Scatter });
+        }
+        if receives.len().max(untaken) >= receives_max as usize {
+            return Err(Refused { request, error: PostError::Full });
+        }
+        let id = *id;
+        let ScatteredReceive { head, targets, .. } = request;
+        receives.push_back((id, head));
+        queue.get_or_insert_with(|| Box::new(ScatterQueue::new(receives_max))).posted.push_back(targets);
+        Ok(())
     }
 
     /// Those of the oldest Receive.

@@ -155,6 +155,8 @@ impl QueuePair {
             PostError::NotConnected
         } else if self.receives.len() >= self.capacity.receives as usize {
             PostError::Full
+        } else if self.scatter.is_some() {
+            PostError::Scatter
         } else {
             self.receives.push_back((id, buf));
             return Ok(());

@@ -2,10 +2,10 @@
 
 use stag_memory::Buf;
 
-use super::connection::QueuePair;
+use super::connection::{Phase, QueuePair};
 use super::ring::{BadLength, Consumer, Header, Kind};
 use crate::plain::PLAIN_LEN;
-use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatterQueue, ScatteredReceive};
+use crate::scatter::{ReceiveTargets, ScatterQueue, ScatteredReceive};
 use crate::{PLAIN_LEN_MAX, PostError, Refused};
 
 impl QueuePair {
@@ -15,26 +15,10 @@ impl QueuePair {
         &mut self,
         request: ScatteredReceive,
     ) -> Result<(), Refused<ScatteredReceive>> {
-        let receives = self.capacity.receives;
-        let ScatteredReceive { id, head, targets } = request;
-        let posted = self.scatter.as_ref().map_or(0, |scatter| scatter.posted());
-        let is_right = posted == self.receives.len()
-            && targets.bufs().len() <= RECEIVE_TARGETS_MAX
-            && targets.is_aligned(head.capacity());
-        let is_full = self.scatter.as_ref().is_some_and(|scatter| scatter.untaken() >= receives as usize);
-        let refused =
-            |head, targets, error| Err(Refused { request: ScatteredReceive { id, head, targets }, error });
-        if !is_right {
-            return refused(head, targets, PostError::Scatter);
+        if matches!(self.phase, Phase::Draining(_) | Phase::Closing(_)) {
+            return Err(Refused { request, error: PostError::NotConnected });
         }
-        if is_full {
-            return refused(head, targets, PostError::Full);
-        }
-        if let Err(Refused { request: head, error }) = self.post_receive(id, head) {
-            return refused(head, targets, error);
-        }
-        self.scatter.get_or_insert_with(|| Box::new(ScatterQueue::new(receives))).post(targets);
-        Ok(())
+        ScatterQueue::post(&mut self.scatter, &mut self.receives, self.capacity.receives, request)
     }
 
     /// The targets of the oldest message that was not asked about.

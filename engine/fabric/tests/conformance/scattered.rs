@@ -98,7 +98,10 @@ pub(crate) fn scattered_receives_are_checked<H: Harness>(bench: &mut Bench<H>) {
     assert_eq!(refused.error, PostError::Full);
     bench[A].post_send(qa, 1, b"still connected");
     assert_eq!(bench.message(B, qb, 0)[..], *b"still connected");
-    // One that has plain Receives takes no others.
+    // Neither kind is posted beside the other: messages would find the wrong targets.
+    let plain = bench[B].pages.take().expect("a page");
+    let refused = bench[B].provider().post_receive(qb, 98, plain).expect_err("the others have targets");
+    assert_eq!(refused.error, PostError::Scatter);
     bench[A].post_receive(qa, 1);
     assert_eq!(
         bench[A].try_scattered(qa, 2, 3).expect_err("a plain one is posted").error,
