@@ -121,7 +121,7 @@ fn invalidated(probe: &mut Probe, remote_invalidation: bool) -> CheckOutcome {
         None => Ok("a plain Send".to_owned()),
         Some(handle) if remote_invalidation => {
             ensure(handle == chunk[0].handle, || "a handle invalidated that is not the Call's".to_owned())?;
-            probe.is_alive("the same connection")?;
+            probe.ask_null("the same connection")?;
             Ok("the Call's handle invalidated".to_owned())
         }
         Some(_) => fail("a handle invalidated, although this side did not say R"),
@@ -180,7 +180,7 @@ pub static CHECKS: &[Check] = &[
                 ensure(outcome(seen.payload()) == RpcOutcome::Success, || seen.to_string())?;
                 returned_unused(&seen, &[chunk])?;
             }
-            probe.is_alive("the same connection")?;
+            probe.ask_null("the same connection")?;
             Ok(seen.to_string())
         },
     },
@@ -198,7 +198,7 @@ pub static CHECKS: &[Check] = &[
                 ensure(outcome(seen.payload()) == RpcOutcome::Success, || seen.to_string())?;
                 returned_unused(&seen, &chunks)?;
             }
-            probe.is_alive("the same connection")?;
+            probe.ask_null("the same connection")?;
             Ok(seen.to_string())
         },
     },
@@ -219,7 +219,7 @@ pub static CHECKS: &[Check] = &[
                 ensure(outcome(seen.payload()) == RpcOutcome::Success, || seen.to_string())?;
                 returned_unused(&seen, &writes)?;
             }
-            probe.is_alive("the same connection")?;
+            probe.ask_null("the same connection")?;
             Ok(if refused { seen.to_string() } else { "all 36 returned".to_owned() })
         },
     },
@@ -259,7 +259,7 @@ pub static CHECKS: &[Check] = &[
                 })?;
                 ensure(outcome(seen.payload()) == RpcOutcome::Success, || seen.to_string())?;
             }
-            probe.is_alive("the same connection")?;
+            probe.ask_null("the same connection")?;
             Ok(seen.to_string())
         },
     },
@@ -393,7 +393,7 @@ pub static CHECKS: &[Check] = &[
             let seen = probe.call(&draft)?;
             let is_answered = outcome(seen.payload()) == RpcOutcome::Success;
             ensure(is_answered || seen.is_err_chunk(draft.fixed.xid), || seen.to_string())?;
-            probe.is_alive("the same connection")?;
+            probe.ask_null("the same connection")?;
             Ok(seen.to_string())
         },
     },

@@ -30,7 +30,7 @@ fn words(fixed: [u32; 4], more: &[u32]) -> Vec<u8> {
 fn first_alone(client: &mut ServedClient) -> CheckOutcome {
     let own = own_private_data(false).to_wire();
     let call = client.first_call(&own)?;
-    if let Some(seen) = client.is_quiet(HOLD)?.filter(is_call) {
+    if let Some(seen) = client.message(HOLD)?.filter(is_call) {
         return fail(format!("a second Call, xid {:#010x}, before the first was answered", seen.fixed.xid));
     }
     client.answer(&call)?;
@@ -46,7 +46,7 @@ fn one_at_a_time(client: &mut ServedClient, grant: u32) -> CheckOutcome {
     }
     client.offences.clear();
     let call = client.call()?;
-    if let Some(seen) = client.is_quiet(HOLD)?.filter(is_call) {
+    if let Some(seen) = client.message(HOLD)?.filter(is_call) {
         return fail(format!("a second Call, xid {:#010x}", seen.fixed.xid));
     }
     client.answer(&call)?;
@@ -371,7 +371,7 @@ pub static CHECKS: &[ClientCheck] = &[
             // Where the Write's end says nothing of the other side, the end of the connection does: the client waits for its Reply.
             let came = match client.peer().write(beyond, &[0; 4], HOLD * 10) {
                 Err(why) => Ok(why),
-                Ok(()) => match client.is_quiet(HOLD * 30) {
+                Ok(()) => match client.message(HOLD * 30) {
                     Err(Stop::Fail(why)) => Ok(why),
                     _ => fail("the connection lives"),
                 },
@@ -390,7 +390,7 @@ pub static CHECKS: &[ClientCheck] = &[
             let segment = Segment { length: 4, ..offered(&call) };
             client.answer(&call)?;
             // The next Call says that the Reply was taken. Where there is none, the time does.
-            if let Err(Stop::Fail(why)) = client.is_quiet(HOLD * 30) {
+            if let Err(Stop::Fail(why)) = client.message(HOLD * 30) {
                 return not_applicable(format!("{why}, before its memory could be asked for"));
             }
             match client.peer().read(segment, HOLD * 10) {
@@ -411,7 +411,7 @@ pub static CHECKS: &[ClientCheck] = &[
             let call = client.call()?;
             let reply = client.reply_to(&call, GRANT).octets();
             client.send(&reply, Some(0x5a5a_5a5a))?;
-            match client.is_quiet(HOLD * 10) {
+            match client.message(HOLD * 10) {
                 Err(Stop::Fail(why)) => Ok(why),
                 Err(stop) => Err(stop),
                 Ok(Some(seen)) => fail(format!("{seen}: it goes on")),

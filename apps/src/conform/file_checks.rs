@@ -150,7 +150,7 @@ fn overrun(probe: &mut Probe, draft: &DraftMessage) -> CheckOutcome {
     let seen = probe.call(draft)?;
     let is_refused = seen.is_err_chunk(draft.fixed.xid) || is_rpc_error(&seen);
     ensure(is_refused, || format!("{seen}, {} octets", seen.len))?;
-    probe.is_alive("the same connection")?;
+    probe.ask_null("the same connection")?;
     Ok(format!("{seen}, and NULL is answered after it"))
 }
 
@@ -166,7 +166,7 @@ fn is_rpc_error(seen: &SeenMessage) -> bool {
 /// READ of more than this threshold, without a chunk for it.
 fn beyond_threshold(probe: &mut Probe, private_data: &[u8], threshold: u32) -> CheckOutcome {
     probe.connect(private_data)?;
-    probe.is_alive("that connection")?;
+    probe.ask_null("that connection")?;
     let draft = read(probe, 0, threshold)?;
     overrun(probe, &draft)
 }
@@ -267,7 +267,7 @@ pub static CHECKS: &[Check] = &[
             draft.writes = chunks.clone();
             let seen = probe.call(&draft)?;
             if seen.is_err_chunk(draft.fixed.xid) || outcome(seen.payload()) == RpcOutcome::Garbage {
-                probe.is_alive("the same connection")?;
+                probe.ask_null("the same connection")?;
                 return Ok(seen.to_string());
             }
             ensure(seen.writes().len() == 2, || format!("{} Write chunks", seen.writes().len()))?;
@@ -371,7 +371,7 @@ pub static CHECKS: &[Check] = &[
                 is_echo(&chunk, &seen.writes()[0], u64::from(results.length))?;
             }
             let _ = filled(probe, &chunk, 100)?;
-            probe.is_alive("the same connection")?;
+            probe.ask_null("the same connection")?;
             Ok(seen.to_string())
         },
     },
@@ -506,7 +506,7 @@ pub static CHECKS: &[Check] = &[
             if data.send_size.octets() < 4096 {
                 return not_applicable(format!("the peer sends {} octets inline", data.send_size.octets()));
             }
-            probe.is_alive("that connection")?;
+            probe.ask_null("that connection")?;
             read_inline(probe, Vec::new(), 2048)
         },
     },

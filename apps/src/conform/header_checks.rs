@@ -40,7 +40,7 @@ fn credits(probe: &mut Probe, requested: u32) -> CheckOutcome {
     let (seen, _) = probe.succeed(&null)?;
     let granted = seen.fixed.credits;
     ensure(granted > 0, || "a grant of 0".to_owned())?;
-    probe.is_alive("the same connection")?;
+    probe.ask_null("the same connection")?;
     Ok(format!("{granted} granted"))
 }
 
@@ -365,7 +365,7 @@ pub static CHECKS: &[Check] = &[
             let seen = probe.call(&draft)?;
             let is_answered = outcome(seen.payload()) == RpcOutcome::Success;
             ensure(is_answered || seen.is_err_chunk(draft.fixed.xid), || seen.to_string())?;
-            probe.is_alive("the same connection")?;
+            probe.ask_null("the same connection")?;
             Ok(seen.to_string())
         },
     },

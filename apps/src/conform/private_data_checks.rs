@@ -9,7 +9,7 @@ use super::probe::{Probe, own_private_data};
 /// A connection with this private data, on which NULL is answered.
 fn accepts(probe: &mut Probe, private_data: &[u8]) -> CheckOutcome {
     probe.connect(private_data)?;
-    probe.is_alive("that connection")?;
+    probe.ask_null("that connection")?;
     Ok(match PrivateData::find(&probe.accepted) {
         Some(peer) => format!(
             "accepted; the peer says: sends {}, receives {}, R {}",

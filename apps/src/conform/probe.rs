@@ -96,7 +96,7 @@ impl Probe {
     /// Makes a new connection with the usual private data, on which NULL was answered.
     pub fn reconnect(&mut self) -> Result<(), Stop> {
         self.connect(&own_private_data(false).to_wire())?;
-        self.is_alive("a new connection").map(drop)
+        self.ask_null("a new connection").map(drop)
     }
 
     /// Ends the connection.
@@ -174,8 +174,8 @@ impl Probe {
         gathered
     }
 
-    /// Whether NULL is answered on this connection, which is `place`.
-    pub fn is_alive(&mut self, place: &str) -> Result<SeenMessage, Stop> {
+    /// Makes a NULL Call on this connection, which is `place`. It has to be answered.
+    pub fn ask_null(&mut self, place: &str) -> Result<SeenMessage, Stop> {
         let null = self.null();
         let at = |stop: Stop| match stop {
             Stop::Fail(came) => Stop::Fail(format!("NULL on {place}: {came}")),
@@ -188,7 +188,7 @@ impl Probe {
     pub fn refused(&mut self, draft: &DraftMessage) -> CheckOutcome {
         let seen = self.call(draft)?;
         self.is_refusal(&seen, draft.fixed.xid)?;
-        self.is_alive("the same connection")?;
+        self.ask_null("the same connection")?;
         Ok("ERR_CHUNK, and NULL is answered after it".to_owned())
     }
 
@@ -202,7 +202,7 @@ impl Probe {
         self.send(octets)?;
         let seen = self.message()?;
         self.is_refusal(&seen, xid)?;
-        self.is_alive("the same connection")?;
+        self.ask_null("the same connection")?;
         Ok("ERR_CHUNK, and NULL is answered after it".to_owned())
     }
 
@@ -215,7 +215,7 @@ impl Probe {
             || (seen.body != SeenBody::ErrChunk
                 && matches!(refusal, RpcOutcome::Garbage | RpcOutcome::Refused));
         ensure(is_refused, || seen.to_string())?;
-        self.is_alive("the same connection")?;
+        self.ask_null("the same connection")?;
         Ok(format!("{seen}, and NULL is answered after it"))
     }
 
@@ -278,7 +278,7 @@ impl Probe {
             return not_applicable(format!("{seen}: the peer speaks version {version}"));
         }
         ensure((low..=high).contains(&VERSION), || format!("{seen}: version 1 is not in it"))?;
-        self.is_alive("the same connection")?;
+        self.ask_null("the same connection")?;
         Ok(format!("{seen}, and NULL is answered after it"))
     }
 

@@ -90,7 +90,7 @@ impl ServedClient {
     }
 
     /// The next message of this connection. `None`: nothing came in time.
-    fn message(&mut self, wait: Duration) -> Result<Option<SeenMessage>, Stop> {
+    pub fn message(&mut self, wait: Duration) -> Result<Option<SeenMessage>, Stop> {
         match self.peer.next(wait) {
             PeerEvent::Message { octets, invalidated } => {
                 let seen = SeenMessage::of(&octets, invalidated);
@@ -237,11 +237,6 @@ impl ServedClient {
                 }
             }
         }
-    }
-
-    /// As [`ServedClient::goes_on`], of a client that may have no further Call: then it must not end the connection for [`HOLD`].
-    pub fn is_quiet(&mut self, wait: Duration) -> Result<Option<SeenMessage>, Stop> {
-        self.message(wait)
     }
 
     /// Sends `wrong` before the right Reply: the first has to be dropped, and the second be taken.
