@@ -7,7 +7,8 @@
 # A line for each row, `ok`, `FAILED` or `SKIPPED` with its name and seconds, and `N passed, N failed, N skipped` at the end.
 # --long      every group, on both kernels (two to three hours on two cores); else the ones that fit in some minutes, on 6.1
 # --stand-in  the guest's own kernel server in place of stagd: what fails so is a fault of the test or of the kernel
-# --cores     our stagd on this machine is one server on these cores, as its option
+# --cores     our stagd on this machine is one server on these cores, as its option (else on one, but for rows with several
+#             connections)
 # GROUP       instead of all: as guest/rows.sh takes them (ci/lab), say client:off:/mem:all
 #
 # It needs root (for the guest's root image, a tap device and a network namespace of its own, in which all of it
@@ -53,11 +54,14 @@ if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
         groups+=("client:$over:/mem:all" "client:$over:/dir:all" "client:$over:/mem:idle" "kill:$over:/dir:5" "kill:$over:/mem:1" "server:$over")
     done
     for over in wire-siw wire-rxe; do groups+=("client:$over:/mem:all" "locks:$over:/mem" "kill:$over:/dir:5"); done
+    groups+=("client:off+4:/mem:all" "client:off+2:/dir:all" "client:tcp+4:/mem:all" "client:tcp+2:/dir:all" "client:verbs-siw+4:/mem:files")
+    groups+=("client:verbs-rxe+2:/dir:files" locks:off+2:/mem locks:tcp+4:/dir kill:off+2:/dir:5 kill:tcp+2:/mem:1 kill:verbs-siw+2:/dir:1)
+    groups+=(twins:off+2:/mem:tcp twins:tcp+2:/dir:rdma)
     groups+=(both:host-guest both:guest-host both:siw both:rxe fabrics)
 elif [ ${#groups[@]} -eq 0 ]; then
     groups=(client:off:/mem:all client:crc:/dir:few client:p2p:/mem:files locks:off:/mem kill:off:/dir:2 server:off server:asked:few public:/mem)
     groups+=("client:verbs-siw:/mem:files,links" "client:verbs-rxe:/mem:files,links" server:verbs-siw:few server:verbs-rxe:few)
-    groups+=(both:host-guest:few both:guest-host:few fabrics)
+    groups+=("client:off+4:/mem:files,parallel" twins:off+2:/mem:tcp both:host-guest:few both:guest-host:few fabrics)
 fi
 
 skipped() { echo "SKIPPED: $*"; exit 77; }
@@ -134,15 +138,19 @@ capture_end() {
 disturbed=''
 stagd=''
 stagd_crc=off
+# What it has beside --cores: those of this machine that it may use, if a row wants two.
+stagd_cores=()
+two_cores() { taskset -pc $$ | sed 's/.*: //' | tr , '\n' | awk -F- '{ for (i = $1; i <= (NF > 1 ? $2 : $1); i++) print i }' | head -n 2 | paste -sd,; }
 # A new stagd on the same folder; /mem is empty.
 stagd_start() {
-    local n=0 exports=(--export "mem:/mem,root_squash=no")
+    local n=0 exports=(--export "mem:/mem,root_squash=no") on=("${cores[@]}")
+    [ ${#on[@]} -gt 0 ] || on=("${stagd_cores[@]}")
     mkdir -p "$work/dir" "$work/state"
     exports+=(--export "dir:$work/dir,name=/dir,root_squash=no")
     # Not the last one's "ready".
     : >"$work/stagd.log"
     # Also at rpcbind's port: a mount with locks asks there for the lock manager.
-    "$programs/stagd" "${exports[@]}" "${cores[@]}" --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc "$stagd_crc" \
+    "$programs/stagd" "${exports[@]}" "${on[@]}" --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc "$stagd_crc" \
         --state-dir "$work/state" --grace 5 >"$work/stagd.log" 2>&1 &
     stagd=$!
     until grep -q '^ready' "$work/stagd.log"; do
@@ -177,13 +185,13 @@ timed() {
 }
 
 boot_peer=''
-peer_start() { # siw|rxe
+peer_start() { # SCRIPT ARGUMENT...
     local n=0
     rm -f "$work"/peer.* "$out/peer.log"
     mkfifo "$work/peer.in" "$work/peer.out"
     exec 5<>"$work/peer.in" 6<>"$work/peer.out"
-    LABV_ADDR=$peer/24 ci/lab/boot.sh -k "$kernel" -t $((2400 * STAG_SLOWNESS)) -p "$work/payload" -n lab1 -a 52:54:00:12:34:57 -c "$work/peer" \
-        -l "$out/peer.log" peer.sh "$1" 2>>"$out/boot.log" &
+    LABV_ADDR=$peer/24 LABV_HOST=$host ci/lab/boot.sh -k "$kernel" -t $((2400 * STAG_SLOWNESS)) -p "$work/payload" -n lab1 -a 52:54:00:12:34:57 -c "$work/peer" \
+        -l "$out/peer.log" "$@" 2>>"$out/boot.log" &
     boot_peer=$!
     until grep -q '^LAB: serving' "$out/peer.log" 2>/dev/null; do
         n=$((n + 1))
@@ -191,7 +199,7 @@ peer_start() { # siw|rxe
         sleep 0.1
     done
 }
-# Its status is that of peer.sh: whether stagd ended in order.
+# Its status is that of its script: whether stagd ended in order.
 peer_stop() {
     local status=0
     echo end >&5
@@ -210,9 +218,11 @@ ask() {
             group=$2
             capture_start
             ;;
-        # stagd CRC: from here on with this answer to whether it asks for CRC.
+        # stagd CRC [two]: from here on with this answer to whether it asks for CRC, and on one core or two.
         stagd)
             stagd_crc=$2
+            stagd_cores=()
+            [ -z "${3:-}" ] || stagd_cores=(--cores "$(two_cores)")
             stagd_stop && stagd_start
             ;;
         # restart: the server dies as by a power cut, and comes back.
@@ -229,10 +239,20 @@ ask() {
             stagd_start
             ;;
         # peer siw|rxe: a second guest on the same wire, with a stagd on verbs.
-        peer) peer_start "$2" ;;
+        peer) peer_start peer.sh "$2" ;;
+        # twin-starts rdma|tcp EXPORT: or with a second client of our stagd. twin WORD...: that client does this (guest/twin.py).
+        twin-starts) peer_start twin.sh "$2" "$3" ;;
+        twin)
+            local status=1
+            echo "${*:2}" >&5
+            read -r -t $((120 * STAG_SLOWNESS)) status <&6
+            return "$status"
+            ;;
         peer-ends) peer_stop ;;
         # served WHAT: served_WHAT (client_rows.sh) in the folder that stagd exports.
         served) "served_$2" "$work/dir" ;;
+        # spread: each core of stagd has served some of the connections.
+        spread) spread "$stagd" "$work/stagd.log" 2 >&2 ;;
         # fabrics: without a device, `stag fabrics` says so.
         fabrics) [ -n "$(ls /sys/class/infiniband 2>/dev/null)" ] || "$stag" fabrics | grep -E "^verbs +does not work" >&2 ;;
         # client NAME: a row of our client against the guest's server.

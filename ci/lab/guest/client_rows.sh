@@ -19,6 +19,19 @@ served_sums() { # FOLDER
     (cd "$1" && find tree -type f | sort | xargs -d '\n' sha256sum >sums.new && mv sums.new sums)
 }
 
+# Whether each core of that stagd, which writes to LOG, had connections, by its own account.
+spread() { # PID LOG CORES
+    local n=0
+    kill -USR1 "$1"
+    until [ "$(grep -cE '^core +[0-9]+ +[0-9]+ Calls on ' "$2")" -ge "$3" ]; do
+        n=$((n + 1))
+        [ $n -lt 100 ] || { cat "$2"; return 1; }
+        sleep 0.1
+    done
+    grep -E '^core .* Calls on ' "$2"
+    ! grep -qE '^core .* on 0 RDMA and 0 TCP connections' "$2"
+}
+
 # Files of 0 B to 8 MB around the limits of pages, messages and rsize; links of every length; folders; 3000 entries.
 make_tree() {
     local n

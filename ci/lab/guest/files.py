@@ -359,4 +359,5 @@ def main():
     groups[sys.argv[1]]()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -64,7 +64,7 @@ is_quiet() {
 mount_rows() { # mount_rows EXPORT LOCKS
     local options=rdma path=$1
     [ "$over" != tcp ] || options=tcp
-    options+=,port=$PORT,vers=3,$2,mountproto=tcp
+    options+=,port=$PORT,vers=3,$2,mountproto=tcp${nconnect:+,nconnect=$nconnect}
     if [ -n "${LABV_STAND_IN:-}" ]; then path=$EXPORT; else options+=,mountport=$MOUNT_PORT; fi
     echo "mount -t nfs -o $options $SERVER:$path $MNT"
     timeout -k 5 $((60 * SLOWNESS)) mount -t nfs -o "$options" "$SERVER:$path" $MNT && mountpoint -q $MNT && grep " $MNT " /proc/mounts
@@ -85,10 +85,12 @@ unmount() {
 #   tcp    RPC over TCP
 #   verbs-siw, verbs-rxe   the server is in the guest too, and drives that device through rdma-core
 #   wire-siw, wire-rxe     likewise, in a second guest
+# With +N behind it: a mount has N connections (nconnect), and the server two cores.
 # Sets DEV, the network device below the RDMA one, SERVER, its address, and MOUNT_PORT.
 link_up() {
     local kind=siw siw='' crc=off
-    over=$1
+    over=${1%+*} nconnect=''
+    [ "$over" = "$1" ] || nconnect=${1#*+}
     case $over in crc | p2p) siw=$over ;; esac
     case $over in asked | p2p) crc=on ;; esac
     case $over in
@@ -103,9 +105,9 @@ link_up() {
 }
 start_stagd() { # CRC
     case $over in
-        verbs-*) stagd_up "$SERVER" ;;
+        verbs-*) stagd_up "$SERVER" ${nconnect:+--cores 0,1} ;;
         wire-*) ask peer "${over#*-}" ;;
-        *) ask stagd "$1" ;;
+        *) ask stagd "$1" ${nconnect:+two} ;;
     esac
 }
 link_down() {
@@ -188,6 +190,17 @@ idle_rows() {
     echo "connected $before times, then $after"
     [ "${before:-0}" -gt 0 ] && [ "$before" = "$after" ]
 }
+# The mount has as many connections as it asked for, and each core of the server has served some of them.
+spread_rows() {
+    local count
+    count=$(awk -v at=$MNT '$5 == at { here = 1 } here && $1 == "xprt:" { n++ } here && n && $1 != "xprt:" { exit } END { print n + 0 }' /proc/self/mountstats)
+    echo "$count connections"
+    [ "$count" = "$nconnect" ] || return
+    case $over in
+        verbs-*) spread "$(cat /run/stagd.pid)" /run/stagd.log 2 ;;
+        *) ask spread ;;
+    esac
+}
 # How often the mount's transport was connected.
 connects() { awk -v at=$MNT '$5 == at { here = 1 } here && $1 == "xprt:" { print $5; exit }' /proc/self/mountstats; }
 
@@ -217,6 +230,7 @@ group_client() {
         esac
         [ -n "$skip" ] || timeout -s KILL $((20 * SLOWNESS)) stat -t $MNT >/dev/null || skip="the mount does not answer"
     done
+    [ -z "$nconnect" ] || row 30 spread spread_rows
     row 60 umount unmount
     row 5 dmesg is_quiet
     link_down
@@ -237,13 +251,30 @@ group_locks() {
     link_down
 }
 
+# twins:OVER:EXPORT:OTHER  two clients on one file: this guest's, and that of a second guest over OTHER, rdma or tcp.
+group_twins() {
+    local other=$3
+    link_up "$1"
+    quiet_from
+    rpcbind_up
+    row 60 mount mount_rows "$2" lock || skip="the mount failed"
+    row 120 other ask twin-starts "$other" "$2" || skip="the other client does not start"
+    row 120 files python3 /payload/twins.py files $MNT
+    row 120 locks python3 /payload/twins.py locks $MNT
+    [ -z "$nconnect" ] || row 30 spread spread_rows
+    skip='' row 60 other-ends ask peer-ends
+    row 60 umount unmount
+    row 5 dmesg is_quiet
+    link_down
+}
+
 # kill:OVER:EXPORT:ROUNDS  stagd dies by signal 9 under a write load, ROUNDS times, and comes back.
 group_kill() {
     local restart="bash /payload/ask.sh restart"
     link_up "$1"
     case ${LABV_STAND_IN:+kernel}$over in
         kernel*) restart=". /payload/lib.sh; nfsd_down; sleep 2; nfsd_up" ;;
-        verbs-*) restart=". /payload/lib.sh; stagd_down KILL; sleep 2; stagd_up $SERVER" ;;
+        verbs-*) restart=". /payload/lib.sh; stagd_down KILL; sleep 2; stagd_up $SERVER ${nconnect:+--cores 0,1}" ;;
     esac
     quiet_from
     row 60 mount mount_rows "$2" nolock || skip="the mount failed"
