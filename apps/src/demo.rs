@@ -25,10 +25,10 @@ mod tree;
 
 /// Copies a tree through a server of its own and checks every byte
 #[derive(Debug, Args)]
-#[command(after_help = "Starts a server on one core, and from another copies a tree to it over shared\n\
-        memory, lists it, reads it back, renames and removes it, checks every byte, and\n\
-        tells how long each procedure took.\n\n\
-        Examples: stag demo\n          stag demo --path /usr/include --size-limit 256M")]
+#[command(after_help = "Starts a server on one core, or on several, and from another copies a tree to it\n\
+        over shared memory, lists it, reads it back, renames and removes it, checks every\n\
+        byte, and tells how long each procedure took.\n\n\
+        Examples: stag demo\n          stag demo --path /usr/include --size-limit 256M\n          stag demo --cores 2")]
 pub struct Demo {
     /// Folder to copy [default: the enclosing project]
     #[arg(long, value_name = "DIR")]
@@ -36,6 +36,9 @@ pub struct Demo {
     /// Bytes of files to copy at most
     #[arg(long, value_name = "SIZE", default_value = "512M")]
     pub size_limit: Size,
+    /// Cores of the server; of several, the last has the files, and the client talks to the first
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub cores: u8,
     /// Leave server and files there until Ctrl-C, and say how to reach them
     #[arg(long)]
     pub keep: bool,
@@ -55,7 +58,7 @@ impl Demo {
         // Room for the files, half as much again for messages and what is on its way, and all the names.
         let names = tree.objects.len() as u64 * MEMORY_PER_OBJECT;
         let memory = (tree.pages_bytes + tree.pages_bytes / 2 + names).max(MEMORY_MIN);
-        let cores = Cores::choose()?;
+        let cores = Cores::choose(self.cores.into())?;
         let url = Url {
             fabric: Fabric::Shm,
             // Of its own, so that demos do not meet.
@@ -65,9 +68,9 @@ impl Demo {
         };
         let server = Server::start(&ServerConfig {
             url: url.clone(),
-            export: format!("mem:/{EXPORT},root_squash=no"),
+            export: format!("mem:/{EXPORT},root_squash=no{}", cores.pin_files()),
             memory,
-            core: cores.server,
+            cores: cores.server.clone(),
             poll: cores.poll,
         })?;
         cores.say(&server, out)?;
@@ -137,30 +140,55 @@ fn announce(tree: &Tree, limit: Size, out: &mut Output) -> Result<(), Failure> {
 
 /// Who runs where.
 struct Cores {
+    /// None: the client runs on any.
     client: Option<usize>,
-    server: Option<usize>,
+    /// None: the server has one, and any.
+    server: Vec<usize>,
     poll: Poll,
 }
 
 impl Cores {
-    /// Two cores that are near each other; none and sleep instead of polling where there is only one.
-    fn choose() -> Result<Cores, Failure> {
+    /// Cores that are near each other, as many for the server, and one for the client. Where there are too few, the client shares
+    /// them, and a server of one core, too; then both sleep instead of polling.
+    fn choose(servers: usize) -> Result<Cores, Failure> {
         let topology = Topology::read().map_err(Failure::run)?;
-        Ok(match topology.choose(&affinity::allowed(), 2)[..] {
-            [server, client] => Cores { client: Some(client.0), server: Some(server.0), poll: Poll::Busy },
-            _ => Cores { client: None, server: None, poll: Poll::Adaptive },
-        })
+        let chosen = topology.choose(&affinity::allowed(), servers + 1);
+        let mut chosen: Vec<usize> = chosen.into_iter().map(|core| core.0).collect();
+        if chosen.len() > servers {
+            return Ok(Cores { client: chosen.pop(), server: chosen, poll: Poll::Busy });
+        }
+        if chosen.len() < servers {
+            return Err(Failure::usage(format_args!(
+                "--cores {servers}: this process may use {}; give at most that",
+                chosen.len()
+            )));
+        }
+        if servers == 1 {
+            chosen.clear();
+        }
+        Ok(Cores { client: None, server: chosen, poll: Poll::Adaptive })
+    }
+
+    /// What an export says so that its files belong to the last core of several.
+    fn pin_files(&self) -> String {
+        match &self.server[..] {
+            [_, .., last] => format!(",core={last}"),
+            _ => String::new(),
+        }
     }
 
     fn say(&self, server: &Server, out: &mut Output) -> Result<(), Failure> {
-        let name =
-            |core: Option<usize>| core.map_or_else(|| "any core".into(), |core| format!("core {core}"));
+        let name = |cores: &[usize]| match cores {
+            [] => "any core".to_owned(),
+            [core] => format!("core {core}"),
+            cores => format!("cores {}", cores.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+        };
         let pages = server.started["pages"].as_str().unwrap_or("unknown pages");
-        let (id, theirs, ours) = (server.id(), name(self.server), name(self.client));
+        let (id, theirs, ours) = (server.id(), name(&self.server), name(self.client.as_slice()));
         out.line(format_args!("server     stagd, process {id} on {theirs}, memory on {pages}"))?;
         out.line(format_args!("client     this process, {} on {ours}", std::process::id()))?;
         if self.client.is_none() {
-            out.line("warning: only one core for client and server: every Call waits for the scheduler")?;
+            out.line("warning: client and server share their cores: Calls wait for the scheduler")?;
         }
         out.flush()
     }

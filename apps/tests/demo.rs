@@ -8,6 +8,9 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::time::SystemTime;
 
+use serde_json::Value;
+use stag::runtime::affinity;
+
 use common::{Folder, STAG, content, stag, stag_json, stag_ok};
 
 fn small_tree(what: &str) -> Folder {
@@ -55,6 +58,34 @@ fn people_get_lines_and_a_table() {
     {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}
+
+/// The client talks to one core, and the files belong to the other.
+#[test]
+fn a_server_on_two_cores_carries_calls() {
+    if affinity::allowed().len() < 2 {
+        stag_testing::skipped("this process may use one core only");
+        return;
+    }
+    let (folder, claims) = (small_tree("demo-cores"), Folder::new("demo-claims"));
+    // Where servers note whose cores are whose: tests beside this one may use the same.
+    let demo = |json: &[&str]| {
+        let mut command = Command::new(STAG);
+        command.args(json).args(["demo", "--cores", "2", "--path"]).arg(&folder.0);
+        let output = command.env("STAG_RUNTIME_DIR", &claims.0).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let report: Value = serde_json::from_str(&demo(&["--json"])).unwrap();
+    assert_eq!(report["verified"].as_bool(), Some(true));
+    let cores = report["server"]["cores"].as_array().unwrap();
+    let carried: Vec<_> = cores.iter().map(|core| core["calls_carried"].as_u64().unwrap()).collect();
+    let executed: Vec<_> =
+        cores.iter().map(|core| core["calls_executed_for_others"].as_u64().unwrap()).collect();
+    assert!(carried[0] > 30 && carried[1] == 0 && executed == [0, carried[0]], "{cores:?}");
+    let text = demo(&[]);
+    assert!(text.contains("of them for other cores"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 }
 

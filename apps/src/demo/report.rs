@@ -99,6 +99,7 @@ pub(super) fn print(
         ))?;
     }
     chunks(&client, &server["counters"], credits_granted, inline_threshold, out)?;
+    carried(&server["cores"], out)?;
     let ledger = server["ledger"].as_str().unwrap_or("none");
     out.line(format_args!("ledger     server: {ledger}"))?;
     let verified = mismatches == 0;
@@ -164,4 +165,18 @@ fn chunks(
     ))?;
     let threshold = Size(inline_threshold.into());
     out.line(format_args!("credits    {credits} granted; inline threshold {threshold}"))
+}
+
+/// What the cores of the server did for each other, if there are several.
+fn carried(cores: &Value, out: &mut Output) -> Result<(), Failure> {
+    let cores = cores.as_array().map_or(&[][..], Vec::as_slice);
+    for share in cores.iter().filter(|_| cores.len() > 1) {
+        let of = |name: &str| share[name].as_u64().unwrap_or(0);
+        let (core, calls, carried) = (of("core"), of("calls"), of("calls_carried"));
+        let executed = of("calls_executed_for_others");
+        out.line(format_args!(
+            "core {core:<5} {calls} Calls came here, {carried} of them for other cores; {executed} executed for others"
+        ))?;
+    }
+    Ok(())
 }

@@ -23,8 +23,8 @@ pub(super) struct ServerConfig {
     pub(super) export: String,
     /// Its memory budget in bytes.
     pub(super) memory: u64,
-    /// The core that it is pinned to.
-    pub(super) core: Option<usize>,
+    /// The cores that it is pinned to. None: it takes one by itself.
+    pub(super) cores: Vec<usize>,
     /// What it does when it is idle.
     pub(super) poll: Poll,
 }
@@ -49,8 +49,9 @@ impl Server {
         command.args(["--json", "--until-eof", "--export", &config.export]);
         command.args(["--listen", &config.url.to_string(), "--memory", &config.memory.to_string()]);
         command.args(["--poll", &config.poll.to_string()]);
-        if let Some(core) = config.core {
-            command.args(["--core", &core.to_string()]);
+        if !config.cores.is_empty() {
+            let cores: Vec<String> = config.cores.iter().map(usize::to_string).collect();
+            command.args(["--cores", &cores.join(",")]);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let program = command.get_program().to_string_lossy().into_owned();

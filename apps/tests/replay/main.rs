@@ -18,6 +18,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
+use stag::runtime::{CoreId, affinity};
 use stag::wire::nfs3::{self, Procedure};
 use stag::wire::rpc::{AuthSys, CallHeader, Gids, OpaqueAuth, flavor};
 use stag::wire::rpcrdma::{Emitter, Header, MessageKind, ReadSegment, Segment};
@@ -25,7 +26,7 @@ use stag::wire::xdr::{Encode, Reader, Writer};
 use stag::wire::{mount3, nfsacl};
 use stag_dump::{ChunkKind, Target};
 
-use common::Server;
+use common::{Folder, Server};
 use equal::{Answer, Handles, compare};
 use peer::{Exposed, Peer, SetUp};
 use script::{Exchange, Script, segments};
@@ -46,10 +47,15 @@ struct Replay {
     xid: u32,
 }
 
-/// An address that a server of this test listens at.
-fn start() -> (Server, String) {
-    let exports = ["--export", "mem:/data,root_squash=no"];
-    let server = Server::start_at("iwarp://127.0.0.1:0", &exports);
+/// A server on these cores, which are one or two, and the address that it listens at. The last core has the files: where there are
+/// two, the first one, which is talked to, has every Call of them executed there.
+fn start(cores: &[CoreId], claims: &Folder) -> (Server, String) {
+    let list = cores.iter().map(|core| core.0.to_string()).collect::<Vec<_>>().join(",");
+    let export = format!("mem:/data,root_squash=no,core={}", cores.last().expect("one or two").0);
+    let arguments = ["--cores", &list, "--export", &export];
+    let server = Server::start_at_with("iwarp://127.0.0.1:0", &arguments, |command| {
+        command.env("STAG_RUNTIME_DIR", &claims.0);
+    });
     let address = server.url.trim_start_matches("iwarp://").trim_end_matches('/').to_owned();
     (server, address)
 }
@@ -318,6 +324,22 @@ fn captured_root(script: &Script) -> Vec<u8> {
 
 #[test]
 fn captured_clients_get_equivalent_replies() {
+    replay_all(&affinity::allowed().iter().take(1).collect::<Vec<_>>());
+}
+
+#[test]
+fn captured_clients_get_equivalent_replies_of_another_core() {
+    let cores: Vec<CoreId> = affinity::allowed().iter().take(2).collect();
+    if cores.len() < 2 {
+        stag_testing::skipped("this process may use one core only");
+        return;
+    }
+    replay_all(&cores);
+}
+
+/// Replays every captured client of NFSv3 to a server on these cores.
+fn replay_all(cores: &[CoreId]) {
+    let claims = Folder::new("replay-claims");
     let many = many(&captures().join("siw-6.1-v3-readdir.pcap"));
     assert_eq!(many.len(), 300);
     let mut paths: Vec<PathBuf> =
@@ -331,7 +353,7 @@ fn captured_clients_get_equivalent_replies() {
     for path in paths {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let script = Script::read(&path);
-        let (server, address) = start();
+        let (server, address) = start(cores, &claims);
         let root = Replay::new(&address, &plain_set_up()).plant(&many);
         let mut replay = Replay::new(&address, &script.set_up);
         replay.handles.insert(captured_root(&script), root.clone());
@@ -357,6 +379,8 @@ fn captured_clients_get_equivalent_replies() {
         drop(replay);
         let (stopped, status) = server.stop();
         assert!(status.success(), "{stopped}");
+        let carried = stopped["cores"][0]["calls_carried"].as_u64().unwrap();
+        assert_eq!(carried > 0, cores.len() > 1, "{stopped}");
     }
 }
 
