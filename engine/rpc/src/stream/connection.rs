@@ -1,6 +1,7 @@
 //! One byte stream: its Calls in, its Replies out.
 
 mod deadlines;
+mod pressure;
 mod resuming;
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read};
@@ -27,7 +28,7 @@ use crate::server::draft::Verdict;
 use crate::server::duplicates::Known;
 use crate::server::eviction::ConnectionUse;
 use crate::server::kept::KeptReply;
-use crate::server::pulling::{Pressure, in_one_piece};
+use crate::server::pulling::in_one_piece;
 use crate::server::transit::{self, TransitAccounts, TransitShare};
 use crate::service::call::Placed;
 use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look, route};
@@ -135,6 +136,8 @@ pub(super) struct Connection {
     stalled: bool,
     /// It waits for memory.
     is_short: bool,
+    /// Since when it waits for the few pages that any Call takes, though it leaves no Replies untaken itself.
+    barred: Option<Duration>,
     later: Vec<Option<Later>>,
     later_count: usize,
     /// What the poller is asked for.
@@ -180,6 +183,7 @@ impl Connection {
             backlog: None,
             stalled: false,
             is_short: false,
+            barred: None,
             later: Vec::new(),
             later_count: 0,
             interest: EventFlags::empty(),
@@ -213,12 +217,6 @@ impl Connection {
         self.stalled && self.is_short
     }
 
-    /// How its record waits for memory that others hold, if it does.
-    pub(super) fn pressure(&self, now: Duration) -> Option<Pressure> {
-        let (since, short) = self.incoming.waits?;
-        Some(Pressure { time: now.saturating_sub(since), owner: short.owner })
-    }
-
     /// Whether it has something of the memory of `owner`; of anybody's, if that is nobody.
     pub(super) fn is_of(&self, owner: Option<u32>) -> bool {
         owner.is_none_or(|owner| self.share.is_of(owner))
@@ -242,20 +240,6 @@ impl Connection {
             accounts.give_reply(&mut self.share, self.counted - now);
         }
         self.counted = now;
-    }
-
-    /// Octets that it holds for a record whose peer does not go on as it should while others wait for memory.
-    pub(super) fn idle_octets(&self, now: Duration) -> usize {
-        if self.stalled {
-            // Parts of records that have to be in one piece would wait for each other.
-            let is_starved = self.incoming.starved.is_some_and(|since| now >= since + Duration::from_secs(1));
-            return if is_starved { self.incoming.held() } else { 0 };
-        }
-        let Some(started) = self.incoming.started else { return 0 };
-        let allowed = Duration::from_millis(1000 * self.incoming.came() as u64 / PRESSED_RATE);
-        let is_silent = now.saturating_sub(self.active) >= SILENCE_MAX;
-        let is_slow = now.saturating_sub(started) >= Duration::from_secs(1) + allowed;
-        if is_silent || is_slow { self.incoming.held() } else { 0 }
     }
 
     /// Looks whether its peer is silent within a record: then it is trusted no more.
@@ -419,10 +403,13 @@ impl Connection {
         let mut rest = input;
         self.stalled = false;
         self.is_short = false;
+        let barred = self.barred.take();
         let result = loop {
             if !self.may_call(core) {
                 self.stalled = true;
                 self.is_short = core.pools.payload.transit_free() < PAGES_MIN;
+                let is_barred = self.is_short && self.share.replies() == 0;
+                self.barred = is_barred.then(|| barred.unwrap_or(core.now));
                 break Ok(());
             }
             if let Some(record) = self.incoming.splitter.whole(&mut rest) {

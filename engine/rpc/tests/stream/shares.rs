@@ -75,10 +75,7 @@ fn records_that_are_never_ended_are_their_addresss() {
 /// begins and never ends.
 #[test]
 fn records_that_only_begin_leave_room_for_those_of_others() {
-    // Less than a page for each connection.
-    const FEW_PAGES: usize = 128;
-    let config = EngineConfig { streams_max: 256, ..config() };
-    let mut server = Server::with(config, FEW_PAGES * 4096);
+    let mut server = small_server();
     let mut silent: Vec<Peer> = (0..200).map(|_| server.connect_from([127, 0, 0, 2])).collect();
     let octets = record(&call(1, ECHO, |writer| writer.opaque(b"never ended")));
     for peer in &mut silent {
@@ -93,6 +90,47 @@ fn records_that_only_begin_leave_room_for_those_of_others() {
     let took = server.now - begun;
     assert!(took < Duration::from_millis(90), "it took {took:?}: somebody had to be ended for it");
     assert_eq!(server.statistics().stream_timeouts, 0);
+    drop(silent);
+    server.close();
+}
+
+/// Pages of a server that has fewer of them than it may have connections.
+const FEW_PAGES: usize = 64;
+
+fn small_server() -> Server {
+    Server::with(EngineConfig { streams_max: 256, ..config() }, FEW_PAGES * 4096)
+}
+
+/// Several addresses together can begin so many records that no page is left, without anybody who waits.
+#[test]
+fn records_that_only_begin_at_many_addresses_are_ended_for_others() {
+    let mut server = small_server();
+    let octets = record(&call(1, ECHO, |writer| writer.opaque(b"never ended")));
+    let mut silent = Vec::new();
+    let pool = server.node.memory.pools.payload.clone();
+    for host in 2..20 {
+        // As many as are its part of what bulk data leaves: none of them has to wait.
+        let mut begun = 0;
+        while pool.transit_free() >= 2
+            && (pool.transit_free() > FEW_PAGES / 16 || begun < pool.transit_free())
+        {
+            let mut peer = server.connect_from([127, 0, 0, host]);
+            let free = pool.transit_free();
+            assert_eq!(peer.write(&octets[..20]), 20);
+            server.until(|_| pool.transit_free() < free);
+            silent.push(peer);
+            begun += 1;
+        }
+    }
+    assert!(pool.transit_free() < 2, "the last page is taken");
+    for _ in 0..3 {
+        let begun = server.now;
+        server.check_alive();
+        let took = server.now - begun;
+        assert!(took < Duration::from_secs(1), "it took {took:?}");
+    }
+    let ended = server.statistics().stream_timeouts;
+    assert!((1..=4).contains(&ended), "{ended} were ended: not as few as it takes");
     drop(silent);
     server.close();
 }
