@@ -53,7 +53,7 @@ else
     [ -n "${LABV_WITH:-}" ] || faults=(server_killed device_reset)
     # What software devices are known to stumble over, and one of every kind.
     cases=(
-        messages::{both_directions,message_longer,many_queue_pairs} transfers::{a_read_gathers,completions_come,requests_around}
+        messages::{both_directions,message_longer,many_queue_pairs} scattered::a_long_message transfers::{a_read_gathers,completions_come,requests_around}
         exposures::{a_fenced_handle,a_fence_against_writes,exposures_are_limited} capacity::sends_beyond setup::{private_data,nobody_listens}
         teardown::{with_everything,the_other_side_dies}
     )

@@ -20,6 +20,7 @@ const CAPACITY: QueuePairCapacity = QueuePairCapacity {
     exposures: 1,
     send_len_max: 1024,
     receive_len_max: 1024,
+    receive_targets: 0,
 };
 
 /// One provider with its memory.

@@ -45,6 +45,7 @@ impl Shape {
             exposures: 64,
             send_len_max: MESSAGE_LEN as u32,
             receive_len_max: MESSAGE_LEN as u32,
+            receive_targets: 0,
         }
     }
 }

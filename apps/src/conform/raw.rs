@@ -129,6 +129,7 @@ const CAPACITY: QueuePairCapacity = QueuePairCapacity {
     exposures: EXPOSURES,
     send_len_max: RECEIVE_LEN as u32,
     receive_len_max: RECEIVE_LEN as u32,
+    receive_targets: 0,
 };
 
 impl<P: Provider> RawEnd<P> {

@@ -76,6 +76,8 @@ pub struct QueuePairCapacity {
     pub send_len_max: u32,
     /// Largest message that this side receives, in bytes: every posted Receive has at least this capacity.
     pub receive_len_max: u32,
+    /// Targets of a [`ScatteredReceive`], at most [`Limits::receive_targets`]; 0: each Receive is one buffer.
+    pub receive_targets: u32,
 }
 
 /// How a provider exposes memory to its peers.
@@ -114,7 +116,7 @@ pub struct Limits {
     pub exposure: ExposureKind,
     /// Whether Receives that a queue pair has not used at its end stay for others: no completion gives them back.
     pub shared_receives: bool,
-    /// Targets of a [`ScatteredReceive`] at most; 0 where a Receive has one buffer.
+    /// Targets of a [`ScatteredReceive`] at most; 0 where each Receive is one buffer.
     pub receive_targets: u32,
 }
 
@@ -554,30 +556,26 @@ pub trait Provider {
     /// at once, where a queue pair that ended left one over.
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>>;
 
-    /// Posts a Receive in several buffers, as [`Provider::post_receive`] does in one. All Receives of the queue pair are
-    /// such, or none is; their capacities together are at least its `receive_len_max`, and each is a multiple of 8. No message is
-    /// shown in place ([`Provider::poll_in_place`]) on such a queue pair.
+    /// Posts a Receive in several buffers, as [`Provider::post_receive`] does in one, to a queue pair that was asked for with
+    /// [`QueuePairCapacity::receive_targets`]. All Receives of the queue pair are such, or none is; their capacities together are at
+    /// least its `receive_len_max`, and each is a multiple of 8. No message is shown in place ([`Provider::poll_in_place`]) on such a
+    /// queue pair.
     ///
     /// The completion has the head, with the octets in it as its length. If it is no error, the user asks
     /// [`Provider::take_targets`] once. The targets of a Receive that failed or was flushed go back to their pools.
     ///
     /// # Errors
     ///
-    /// [`PostError::Scatter`] where [`Limits::receive_targets`] is 0.
+    /// [`PostError::Scatter`] if it has more targets than the queue pair was asked for with, if their capacities are not such, or if
+    /// the Receives that are posted are plain.
     fn post_scattered(
         &mut self,
         queue_pair: QueuePairId,
         request: ScatteredReceive,
-    ) -> Result<(), Refused<ScatteredReceive>> {
-        let _ = queue_pair;
-        Err(Refused { request, error: PostError::Scatter })
-    }
+    ) -> Result<(), Refused<ScatteredReceive>>;
 
     /// Takes the targets of the oldest scattered Receive that completed well and was not asked about.
-    fn take_targets(&mut self, queue_pair: QueuePairId) -> Option<Box<ReceiveTargets>> {
-        let _ = queue_pair;
-        None
-    }
+    fn take_targets(&mut self, queue_pair: QueuePairId) -> Option<Box<ReceiveTargets>>;
 
     /// Posts a Send. Leaves with [`Provider::ring_doorbells`] at the latest.
     fn post_send(

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use stag_memory::Buf;
 
-use crate::{PostError, Refused};
+use crate::{PostError, QueuePairCapacity, Refused};
 
 /// Targets of one Receive at most, whatever the provider.
 pub const RECEIVE_TARGETS_MAX: usize = 64;
@@ -46,9 +46,12 @@ impl ReceiveTargets {
         self.bufs.iter().map(Buf::capacity).sum()
     }
 
-    /// Whether a provider that copies words can fill them: behind a head of `head_len` octets each begins at a multiple of 8.
-    pub(crate) fn is_aligned(&self, head_len: usize) -> bool {
-        head_len.is_multiple_of(8) && self.bufs.iter().all(|buf| buf.capacity().is_multiple_of(8))
+    /// Whether such a queue pair takes them: they are not too many, and a provider that copies words can fill them, because behind a
+    /// head of `head_len` octets each begins at a multiple of 8.
+    pub(crate) fn suit(&self, capacity: &QueuePairCapacity, head_len: usize) -> bool {
+        let is_aligned =
+            head_len.is_multiple_of(8) && self.bufs.iter().all(|buf| buf.capacity().is_multiple_of(8));
+        is_aligned && capacity.receive_targets > 0 && self.bufs.len() <= capacity.receive_targets as usize
     }
 
     /// Where the octet `at` goes, and the octets that fit there. `None`: behind the last target.
@@ -99,30 +102,64 @@ impl ScatterQueue {
         Self { posted: VecDeque::with_capacity(count), done: VecDeque::with_capacity(count) }
     }
 
-    /// Posts a Receive to a queue pair with these `receives`, of which there may be `receives_max`: its head there, and its targets
-    /// in `queue`, which is made for the first.
+    /// Octets of heap of a queue pair's, all full, without the targets themselves.
+    pub(crate) fn footprint(capacity: &QueuePairCapacity) -> usize {
+        match capacity.receive_targets {
+            0 => 0,
+            _ => size_of::<Self>() + 2 * capacity.receives as usize * size_of::<Box<ReceiveTargets>>(),
+        }
+    }
+
+    /// Posts a Receive to a queue pair with these `receives`: its head there, and its targets in `queue`, which is made for the
+    /// first.
     pub(crate) fn post(
         queue: &mut Option<Box<ScatterQueue>>,
         receives: &mut VecDeque<(u64, Buf)>,
-        receives_max: u32,
+        capacity: &QueuePairCapacity,
         request: ScatteredReceive,
     ) -> Result<(), Refused<ScatteredReceive>> {
-        let ScatteredReceive { id, head, targets } = &request;
-        let (posted, untaken) = queue.as_ref().map_or((0, 0), |queue| (queue.posted.len(), queue.done.len()));
-        let is_right = posted == receives.len()
-            && targets.bufs.len() <= RECEIVE_TARGETS_MAX
-            && targets.is_aligned(head.capacity());
-        if !is_right {
-            return Err(Refused { request, error: PostError::Scatter });
+        if let Err(error) = ScatterQueue::admit(queue.as_deref(), receives.len(), capacity, &request) {
+            return Err(Refused { request, error });
         }
-        if receives.len().max(untaken) >= receives_max as usize {
-            return Err(Refused { request, error: PostError::Full });
-        }
-        let id = *id;
-        let ScatteredReceive { head, targets, .. } = request;
+        let ScatteredReceive { id, head, targets } = request;
         receives.push_back((id, head));
-        queue.get_or_insert_with(|| Box::new(ScatterQueue::new(receives_max))).posted.push_back(targets);
+        ScatterQueue::of(queue, capacity).push(targets);
         Ok(())
+    }
+
+    /// Whether a queue pair with so many Receives posted takes this one, too.
+    pub(crate) fn admit(
+        queue: Option<&ScatterQueue>,
+        receives: usize,
+        capacity: &QueuePairCapacity,
+        request: &ScatteredReceive,
+    ) -> Result<(), PostError> {
+        let (posted, untaken) = queue.map_or((0, 0), |queue| (queue.posted.len(), queue.done.len()));
+        if posted != receives || !request.targets.suit(capacity, request.head.capacity()) {
+            return Err(PostError::Scatter);
+        }
+        if receives.max(untaken) >= capacity.receives as usize {
+            return Err(PostError::Full);
+        }
+        Ok(())
+    }
+
+    /// The one there is, or a new one.
+    pub(crate) fn of<'a>(
+        queue: &'a mut Option<Box<ScatterQueue>>,
+        capacity: &QueuePairCapacity,
+    ) -> &'a mut ScatterQueue {
+        queue.get_or_insert_with(|| Box::new(ScatterQueue::new(capacity.receives)))
+    }
+
+    /// Takes the targets of a Receive that was admitted.
+    pub(crate) fn push(&mut self, targets: Box<ReceiveTargets>) {
+        self.posted.push_back(targets);
+    }
+
+    /// Those of the Receive with so many before it.
+    pub(crate) fn nth(&mut self, at: usize) -> Option<&mut ReceiveTargets> {
+        self.posted.get_mut(at).map(|targets| &mut **targets)
     }
 
     /// Those of the oldest Receive.

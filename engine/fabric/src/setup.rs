@@ -45,7 +45,6 @@ fn unbracketed(host: &str) -> Option<&str> {
     bracketed.or(Some(host).filter(|host| !host.contains(':'))).filter(|host| !host.is_empty())
 }
 
-/// Refuses private data that does not fit.
 /// Whether an `accept` failed because the process or the system has no descriptor, or no memory, left for another
 /// connection. The connection is still there, so to try again at once would fail again.
 #[must_use]
@@ -56,9 +55,15 @@ pub fn is_exhausted(error: &std::io::Error) -> bool {
 /// How long a listener is left alone then.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Refuses private data that does not fit.
 pub(crate) fn check_private_data(private_data: &[u8], len_max: usize) -> Result<(), FabricError> {
     let (wanted, limit) = (private_data.len() as u64, len_max as u64);
     check_limit("octets of private data", wanted, limit, "send less of it at connection set-up")
+}
+
+/// Refuses Receives in more buffers than a provider fills.
+pub(crate) fn check_targets(wanted: u32, limit: u32) -> Result<(), FabricError> {
+    check_limit("targets of a Receive", wanted.into(), limit.into(), "ask for fewer, or for none")
 }
 
 /// Refuses more than there is room for.

@@ -50,8 +50,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const CAPACITY: QueuePairCapacity =
-    QueuePairCapacity { receives: 16, sends: 16, exposures: 8, send_len_max: 1024, receive_len_max: 1024 };
+const CAPACITY: QueuePairCapacity = QueuePairCapacity {
+    receives: 16,
+    sends: 16,
+    exposures: 8,
+    send_len_max: 1024,
+    receive_len_max: 1024,
+    receive_targets: 0,
+};
 
 struct Side<P> {
     provider: P,

@@ -9,8 +9,14 @@ use std::time::Duration;
 use stag_fabric::{Event, Iwarp, IwarpConfig, Provider, QueuePairCapacity, Shm, ShmConfig};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize};
 
-const CAPACITY: QueuePairCapacity =
-    QueuePairCapacity { receives: 16, sends: 16, exposures: 8, send_len_max: 1024, receive_len_max: 1024 };
+const CAPACITY: QueuePairCapacity = QueuePairCapacity {
+    receives: 16,
+    sends: 16,
+    exposures: 8,
+    send_len_max: 1024,
+    receive_len_max: 1024,
+    receive_targets: 0,
+};
 const PASS: Duration = Duration::from_micros(100);
 const SECOND: u32 = 10_000;
 

@@ -23,8 +23,14 @@ use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool};
 
 const ROLE: &str = "STAG_SHM_TEST_ROLE";
 const NAME: &str = "STAG_SHM_TEST_NAME";
-const CAPACITY: QueuePairCapacity =
-    QueuePairCapacity { receives: 16, sends: 16, exposures: 8, send_len_max: 1024, receive_len_max: 1024 };
+const CAPACITY: QueuePairCapacity = QueuePairCapacity {
+    receives: 16,
+    sends: 16,
+    exposures: 8,
+    send_len_max: 1024,
+    receive_len_max: 1024,
+    receive_targets: 0,
+};
 /// The user whom nothing belongs to.
 const NOBODY: u32 = 65534;
 const DATA_LEN_MAX: usize = 64 * 1024;

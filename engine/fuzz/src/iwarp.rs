@@ -18,8 +18,14 @@ use stag_fabric::{
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool};
 use stag_wire::mpa;
 
-const CAPACITY: QueuePairCapacity =
-    QueuePairCapacity { receives: 3, sends: 4, exposures: 3, send_len_max: 4096, receive_len_max: 4096 };
+const CAPACITY: QueuePairCapacity = QueuePairCapacity {
+    receives: 3,
+    sends: 4,
+    exposures: 3,
+    send_len_max: 4096,
+    receive_len_max: 4096,
+    receive_targets: 0,
+};
 /// Octets of what is exposed, and of Reads: more than what is placed by the system call itself.
 const EXPOSED: usize = 18_000;
 /// Octets that a large payload has more than the script says, at least.

@@ -198,6 +198,7 @@ impl EngineConfig {
             exposures: self.credits_max * 4 + 8,
             send_len_max: self.message_len() as u32,
             receive_len_max: self.message_len() as u32,
+            receive_targets: 0,
         }
     }
 

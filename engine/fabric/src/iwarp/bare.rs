@@ -155,6 +155,7 @@ mod tests {
         exposures: 8,
         send_len_max: 100_000,
         receive_len_max: 100_000,
+        receive_targets: 0,
     };
 
     fn pool() -> Pool {

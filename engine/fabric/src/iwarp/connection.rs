@@ -188,6 +188,7 @@ impl QueuePair {
     /// Octets of heap of its queues and tables, all full.
     pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
         capacity.receives as usize * size_of::<(u64, Buf)>()
+            + ScatterQueue::footprint(capacity)
             + Tx::footprint(capacity)
             + Stags::footprint(capacity.exposures)
     }
@@ -232,7 +233,7 @@ impl QueuePair {
         if matches!(self.phase, Phase::Closing(_)) {
             return Err(Refused { request, error: PostError::NotConnected });
         }
-        ScatterQueue::post(&mut self.scatter, &mut self.receives, self.capacity.receives, request)
+        ScatterQueue::post(&mut self.scatter, &mut self.receives, &self.capacity, request)
     }
 
     /// The targets of the oldest message that was not asked about.

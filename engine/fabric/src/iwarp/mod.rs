@@ -57,7 +57,8 @@ use std::time::Duration;
 use stag_memory::{Arena, ArenaId};
 
 use crate::epoll::Epoll;
-use crate::setup::check_limit;
+use crate::scatter::RECEIVE_TARGETS_MAX;
+use crate::setup::{check_limit, check_targets};
 use crate::slots;
 use crate::{Completion, Event, FabricError, ListenerId, QueuePairCapacity, QueuePairId};
 use connection::QueuePair;
@@ -206,10 +207,11 @@ impl Iwarp {
 
     /// Finds room for a queue pair, or says what is missing.
     fn admit(&mut self, capacity: &QueuePairCapacity) -> Result<QueuePairId, FabricError> {
-        let QueuePairCapacity { exposures, send_len_max, receive_len_max, .. } = *capacity;
+        let QueuePairCapacity { exposures, send_len_max, receive_len_max, receive_targets, .. } = *capacity;
         let smaller = "choose a smaller inline threshold";
         check_limit("send_len_max", send_len_max.into(), MESSAGE_LEN_MAX.into(), smaller)?;
         check_limit("receive_len_max", receive_len_max.into(), MESSAGE_LEN_MAX.into(), smaller)?;
+        check_targets(receive_targets, RECEIVE_TARGETS_MAX as u32)?;
         let wanted = self.completions_taken + QueuePair::completions(capacity);
         let repair = "raise IwarpConfig::completions, or choose fewer credits or connections";
         check_limit("completions of all queue pairs", wanted, self.config.completions.into(), repair)?;

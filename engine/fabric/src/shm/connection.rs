@@ -118,6 +118,7 @@ impl QueuePair {
     /// Octets of heap of its queues, all full.
     pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
         capacity.receives as usize * size_of::<(u64, Buf)>()
+            + ScatterQueue::footprint(capacity)
             + QueuePair::pending_max(capacity) * size_of::<Pending>()
     }
 

@@ -155,6 +155,8 @@ impl Reader<'_> {
             exposures: self.word()?,
             send_len_max: self.word()?,
             receive_len_max: self.word()?,
+            // Not told: the peer has no use for it.
+            receive_targets: 0,
         };
         let layout = Layout { ring_len: self.word()?, exposures: self.word()? };
         let bell = BellPlace { count: self.word()?, index: self.word()? };
@@ -191,6 +193,7 @@ mod tests {
                 exposures: 128,
                 send_len_max: 1024,
                 receive_len_max: 4096,
+                receive_targets: 0,
             },
             layout: Layout { ring_len: 16384, exposures: 128 },
             arenas: vec![1 << 30, 4096],

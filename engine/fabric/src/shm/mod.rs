@@ -78,7 +78,8 @@ use std::time::Duration;
 use stag_memory::{Arena, ArenaId};
 
 use crate::epoll::{Epoll, EventFlags, Ready, Token};
-use crate::setup::check_limit;
+use crate::scatter::RECEIVE_TARGETS_MAX;
+use crate::setup::{check_limit, check_targets};
 use crate::slots;
 use crate::{Completion, DisconnectReason, Event, FabricError, QueuePairCapacity, QueuePairId};
 use bells::{BellPlace, Bells};
@@ -300,10 +301,11 @@ impl Shm {
 
     /// Finds room for a queue pair, or says what is missing.
     fn admit(&mut self, capacity: &QueuePairCapacity) -> Result<QueuePairId, FabricError> {
-        let QueuePairCapacity { exposures, send_len_max, receive_len_max, .. } = *capacity;
+        let QueuePairCapacity { exposures, send_len_max, receive_len_max, receive_targets, .. } = *capacity;
         let smaller = "choose a smaller inline threshold";
         check_limit("send_len_max", send_len_max.into(), MESSAGE_LEN_MAX.into(), smaller)?;
         check_limit("receive_len_max", receive_len_max.into(), MESSAGE_LEN_MAX.into(), smaller)?;
+        check_targets(receive_targets, RECEIVE_TARGETS_MAX as u32)?;
         let most = pages::Layout::EXPOSURES_MAX;
         check_limit("exposures of a queue pair", exposures.into(), most.into(), "choose fewer credits")?;
         let wanted = self.completions_taken + QueuePair::completions(capacity);

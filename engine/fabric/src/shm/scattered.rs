@@ -18,7 +18,7 @@ impl QueuePair {
         if matches!(self.phase, Phase::Draining(_) | Phase::Closing(_)) {
             return Err(Refused { request, error: PostError::NotConnected });
         }
-        ScatterQueue::post(&mut self.scatter, &mut self.receives, self.capacity.receives, request)
+        ScatterQueue::post(&mut self.scatter, &mut self.receives, &self.capacity, request)
     }
 
     /// The targets of the oldest message that was not asked about.

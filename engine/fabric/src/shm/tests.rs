@@ -20,8 +20,14 @@ use crate::{
 mod hostile;
 mod idle;
 
-const CAPACITY: QueuePairCapacity =
-    QueuePairCapacity { receives: 16, sends: 16, exposures: 8, send_len_max: 1024, receive_len_max: 1024 };
+const CAPACITY: QueuePairCapacity = QueuePairCapacity {
+    receives: 16,
+    sends: 16,
+    exposures: 8,
+    send_len_max: 1024,
+    receive_len_max: 1024,
+    receive_targets: 0,
+};
 
 struct Side {
     shm: Shm,

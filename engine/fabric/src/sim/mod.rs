@@ -18,8 +18,14 @@
 //! let world = World::new(42, FaultPlan::default());
 //! let (mut client, mut server) = (world.provider("client"), world.provider("server"));
 //! server.listen("here")?;
-//! let capacity =
-//!     QueuePairCapacity { receives: 4, sends: 4, exposures: 4, send_len_max: 1024, receive_len_max: 1024 };
+//! let capacity = QueuePairCapacity {
+//!     receives: 4,
+//!     sends: 4,
+//!     exposures: 4,
+//!     send_len_max: 1024,
+//!     receive_len_max: 1024,
+//!     receive_targets: 0,
+//! };
 //! client.connect("here", b"hello", capacity)?;
 //!
 //! while world.advance() {

@@ -15,8 +15,8 @@ use super::queue_pair::{End, Part, Payload, Phase, QueuePair, Receive, Verb, Wor
 use super::setup::SimHandover;
 use super::world::{Happening, State};
 use crate::plain::plain_credits;
-use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
-use crate::setup::check_private_data;
+use crate::scatter::{ReceiveTargets, ScatteredReceive};
+use crate::setup::{check_private_data, check_targets};
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence, Handle,
     Limits, ListenerId, MemoryInReach, PLAIN_LEN_MAX, PlainMessage, PostError, Provider, QueuePairCapacity,
@@ -101,7 +101,7 @@ impl Sim {
         let slow = state.random.happens(state.plan.slow_peer);
         let slowness = if slow { state.plan.slow_factor.max(1) } else { 1 };
         let device = own(state, self.device);
-        let Limits { completions, queue_pairs, message_len_max, .. } = device.limits;
+        let Limits { completions, queue_pairs, message_len_max, receive_targets, .. } = device.limits;
         let limit = |what, wanted, limit, repair| {
             if wanted > limit { Err(FabricError::Limit { what, wanted, limit, repair }) } else { Ok(()) }
         };
@@ -113,6 +113,7 @@ impl Sim {
         limit("exposures of a queue pair", exposures, EXPOSURES_MAX.into(), "expose less at once")?;
         let message = capacity.send_len_max.max(capacity.receive_len_max).into();
         limit("message length", message, message_len_max.into(), "lower the inline threshold")?;
+        check_targets(capacity.receive_targets, receive_targets)?;
         Ok(device.insert(QueuePair::new(phase, capacity, slowness)))
     }
 
@@ -714,9 +715,7 @@ impl Sim {
             return Err((buf, targets, PostError::NotRegistered));
         }
         let is_mixed = found.receives.back().is_some_and(|last| last.targets.is_some() != targets.is_some());
-        let is_bad = |targets: &ReceiveTargets| {
-            targets.bufs().len() > RECEIVE_TARGETS_MAX || !targets.is_aligned(buf.capacity())
-        };
+        let is_bad = |targets: &ReceiveTargets| !targets.suit(&found.capacity, buf.capacity());
         if is_mixed || targets.as_deref().is_some_and(is_bad) {
             return Err((buf, targets, PostError::Scatter));
         }

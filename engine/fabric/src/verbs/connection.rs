@@ -164,7 +164,7 @@ impl QueuePair {
     /// Whether a message may be shown where it arrived, in that poll.
     #[inline]
     pub(super) fn may_show(&self, poll: u64) -> bool {
-        self.is_open() && self.is_announced && self.left_in != poll
+        self.is_open() && self.is_announced && self.left_in != poll && !self.receives.is_scattered()
     }
 
     /// Whether Receives may still be posted.
@@ -186,6 +186,12 @@ impl QueuePair {
         let Some(domain) = self.domain.as_ref().filter(|_| !raw.is_null()) else { return Ok(()) };
         // First: a Send may tell the peer that they are there.
         while self.receives.is_waiting() && self.takes_receives() {
+            if self.receives.is_scattered() {
+                self.receives.fill_scattered(batch, self.id, domain);
+                // SAFETY: as below; the targets stay in `receives`, too.
+                unsafe { batch.post_scattered(raw) }?;
+                continue;
+            }
             self.receives.fill(batch, self.id, domain);
             // SAFETY: the queue pair exists, `cm` owns it. The buffers stay in `receives`, where nobody looks into
             // them, until they complete or the queue pair is destroyed (`finish`, or the order of our fields).

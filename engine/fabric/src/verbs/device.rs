@@ -15,6 +15,7 @@ use super::objects::{CompletionQueue, Device, DeviceList, MemoryRegion, MemoryWi
 use super::presence::Claim;
 use super::receives::SharedReceives;
 use super::{VerbsConfig, sysfs, unavailable};
+use crate::scatter::RECEIVE_TARGETS_MAX;
 use crate::{ExposureKind, FabricError};
 
 /// Protection domains, with all arenas registered in them, that are kept for connections to come.
@@ -54,6 +55,8 @@ pub(super) struct Profile {
     pub(super) lent_from: u32,
     /// Work requests of one queue at most.
     pub(super) requests_max: u32,
+    /// Pieces of a Receive at most, but for the first.
+    pub(super) receive_targets: u32,
     /// RDMA Reads that a peer may have under way on one of our queue pairs.
     pub(super) responder_resources: u8,
     /// RDMA Reads that we may have under way on one.
@@ -197,6 +200,9 @@ impl Opened {
             inline_len,
             lent_from: if attributes.vendor_id == SIW_VENDOR { SIW_LENT_FROM } else { u32::MAX },
             requests_max: u32::try_from(attributes.max_qp_wr).unwrap_or(0),
+            receive_targets: u32::try_from(attributes.max_sge - 1)
+                .unwrap_or(0)
+                .min(RECEIVE_TARGETS_MAX as u32),
             responder_resources: config.read_depth.min(reads(attributes.max_qp_rd_atom)),
             initiator_depth: config.read_depth.min(reads(attributes.max_qp_init_rd_atom)),
             len_max: if port.max_msg_sz == 0 { 1 << 30 } else { port.max_msg_sz },
@@ -417,7 +423,7 @@ fn share_receives(
 fn probe_inline(domain: &ProtectionDomain, queue: &CompletionQueue, wanted: u32) -> io::Result<u32> {
     let mut inline = wanted;
     loop {
-        match domain.try_queue_pair(queue, capacities(1, 1, inline)) {
+        match domain.try_queue_pair(queue, capacities(1, 1, 1, inline)) {
             Ok(cap) => return Ok(cap.max_inline_data.min(inline)),
             Err(error) if inline == 0 => return Err(error),
             Err(_) => inline /= 2,
@@ -425,13 +431,13 @@ fn probe_inline(domain: &ProtectionDomain, queue: &CompletionQueue, wanted: u32)
     }
 }
 
-/// What a queue pair is asked for.
-pub(super) fn capacities(sends: u32, receives: u32, inline: u32) -> sys::ibv_qp_cap {
+/// What a queue pair is asked for: Receives of so many pieces each.
+pub(super) fn capacities(sends: u32, receives: u32, pieces: u32, inline: u32) -> sys::ibv_qp_cap {
     sys::ibv_qp_cap {
         max_send_wr: sends,
         max_recv_wr: receives,
         max_send_sge: 1,
-        max_recv_sge: 1,
+        max_recv_sge: pieces,
         max_inline_data: inline,
     }
 }

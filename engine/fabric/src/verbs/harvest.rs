@@ -181,10 +181,15 @@ impl Verbs {
                     Invalidated::Violation => result = Err(WorkError::PeerViolation),
                 }
             }
-            match buf.capacity().checked_sub(completion.byte_len as usize) {
-                Some(_) => buf.set_len(completion.byte_len as usize),
+        }
+        if result.is_ok() {
+            match pair.receives.split(completion.byte_len as usize, &buf) {
+                Some(len) => buf.set_len(len),
                 None => result = Err(WorkError::Device),
             }
+        }
+        if result.is_err() {
+            pair.receives.discard_targets();
         }
         pair.left_in = self.polls;
         let completed = Completed::Receive { buf, invalidated, exposed };
@@ -267,6 +272,7 @@ impl Verbs {
         pair.phase = Phase::Gone;
         let flushed = Err(WorkError::Flushed);
         while let Some((id, buf)) = pair.receives.take_left() {
+            pair.receives.discard_targets();
             let completed = Completed::Receive { buf, invalidated: None, exposed: None };
             pair.give(&mut self.local, out, id, completed, flushed);
         }

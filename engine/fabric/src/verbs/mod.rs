@@ -115,7 +115,7 @@ pub use survey::{Choice, DeviceLimits, OnDemandPaging, Survey, SurveyedDevice, s
 pub use sysfs::{Gid, Kernel, KernelDevice, Port, devices as kernel_devices};
 
 use crate::epoll::{Epoll, EventFlags, Token};
-use crate::setup::check_limit;
+use crate::setup::{check_limit, check_targets};
 use crate::slots::{self, find};
 use crate::{
     Completion, DisconnectReason, Event, ExposureKind, FabricError, Peer, QueuePairCapacity, QueuePairId,
@@ -474,6 +474,7 @@ impl Verbs {
         let len_max = opened.profile.len_max.into();
         check_limit("send_len_max", capacity.send_len_max.into(), len_max, smaller)?;
         check_limit("receive_len_max", capacity.receive_len_max.into(), len_max, smaller)?;
+        check_targets(capacity.receive_targets, opened.profile.receive_targets)?;
         let fewer = "choose fewer credits";
         let completions = opened.completions(&self.config);
         let repair = "raise VerbsConfig::completions, or choose fewer credits or connections";

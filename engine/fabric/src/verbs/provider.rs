@@ -18,6 +18,7 @@ use super::harvest::Out;
 use super::objects::MemoryRegion;
 use super::sends::Work;
 use super::{LOOK_PASSES, Verbs};
+use crate::scatter::{ReceiveTargets, ScatteredReceive};
 use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
@@ -48,7 +49,7 @@ impl Provider for Verbs {
             send_with_invalidate: exposure == ExposureKind::MemoryWindow,
             exposure,
             shared_receives: opened.is_some_and(|opened| opened.receives.is_some()),
-            receive_targets: 0,
+            receive_targets: opened.map_or(0, |opened| opened.profile.receive_targets),
         }
     }
 
@@ -134,6 +135,9 @@ impl Provider for Verbs {
         if pair.receives.is_full() {
             return refused(buf, PostError::Full);
         }
+        if pair.receives.is_scattered() {
+            return refused(buf, PostError::Scatter);
+        }
         if let Some(shared) = pair.receives.shared() {
             let Err((buf, error)) = shared.post(buf, arena) else {
                 pair.receives.push(id, None);
@@ -146,6 +150,41 @@ impl Provider for Verbs {
         pair.receives.push(id, Some((buf, arena)));
         pair.mark_dirty(&mut self.dirty);
         Ok(())
+    }
+
+    fn post_scattered(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: ScatteredReceive,
+    ) -> Result<(), Refused<ScatteredReceive>> {
+        let head = self.arena(request.head.location().arena);
+        let all = |targets: &ReceiveTargets| {
+            targets.bufs().iter().all(|buf| self.arena(buf.location().arena).is_some())
+        };
+        let arena = head.filter(|_| all(&request.targets));
+        let Verbs { slots, arenas, dirty, .. } = self;
+        let error = match (find(slots, queue_pair).filter(|pair| pair.takes_receives()), arena) {
+            (None, _) => PostError::NotConnected,
+            (_, None) => PostError::NotRegistered,
+            (Some(pair), _) if pair.receives.is_full() => PostError::Full,
+            (Some(pair), Some(arena)) => match pair.receives.admit(&request) {
+                Err(error) => error,
+                Ok(()) => {
+                    let place = |buf: &Buf| {
+                        let found = arenas.iter().position(|arena| arena.id() == buf.location().arena);
+                        found.expect("each was found just before")
+                    };
+                    pair.receives.push_scattered(request, arena, place);
+                    pair.mark_dirty(dirty);
+                    return Ok(());
+                }
+            },
+        };
+        Err(Refused { request, error })
+    }
+
+    fn take_targets(&mut self, queue_pair: QueuePairId) -> Option<Box<ReceiveTargets>> {
+        self.find(queue_pair)?.receives.take_targets()
     }
 
     #[inline(always)]

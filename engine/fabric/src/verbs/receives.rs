@@ -11,6 +11,10 @@
 //!
 //! The device could tell when few are left (its limit event), but how many there are is known: that is never asked for.
 //!
+//! # Scattered Receives
+//!
+//! A Receive with targets is a list of several pieces. Such a queue pair has Receives of its own, and they are posted one by one.
+//!
 //! One reactor owns the queue and all queue pairs on it, so the numbers are plain ones.
 
 use std::cell::RefCell;
@@ -23,7 +27,8 @@ use stag_memory::Buf;
 use super::device::Domain;
 use super::objects::SharedReceiveQueue;
 use super::work::{Batch, Receive, SHARED_SLOT, WorkId};
-use crate::{QueuePairCapacity, QueuePairId};
+use crate::scatter::{ReceiveTargets, ScatterQueue, ScatteredReceive};
+use crate::{PostError, QueuePairCapacity, QueuePairId};
 
 /// The Receives of one queue pair, which complete in posting order.
 pub(super) struct ReceiveQueue {
@@ -31,20 +36,26 @@ pub(super) struct ReceiveQueue {
     posted: VecDeque<(u64, Option<(Buf, usize)>)>,
     /// Where the buffers are instead.
     shared: Option<Rc<SharedReceives>>,
+    /// Where all of them are scattered, what is behind the buffers in `posted`.
+    scatter: Option<Box<ScatterQueue>>,
+    /// The arenas of the targets that the device does not have yet, one after the other.
+    arenas: VecDeque<usize>,
     /// How many of `posted`, from the front, the device has; 0 where they are shared.
     handed: usize,
     /// Counts what was handed over.
     next: u32,
-    len_max: u32,
-    /// Until they are harvested, and the limit.
+    /// Until they are harvested.
     used: u32,
-    limit: u32,
+    capacity: QueuePairCapacity,
 }
 
 impl ReceiveQueue {
     /// Octets of heap, all posted.
     pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
-        capacity.receives as usize * size_of::<(u64, Option<(Buf, usize)>)>()
+        let receives = capacity.receives as usize;
+        receives * size_of::<(u64, Option<(Buf, usize)>)>()
+            + ScatterQueue::footprint(capacity)
+            + receives * capacity.receive_targets as usize * size_of::<usize>()
     }
 
     pub(super) fn new(capacity: &QueuePairCapacity, shared: Option<Rc<SharedReceives>>) -> ReceiveQueue {
@@ -52,11 +63,12 @@ impl ReceiveQueue {
         ReceiveQueue {
             posted: VecDeque::with_capacity(count),
             shared,
+            scatter: None,
+            arenas: VecDeque::with_capacity(count * capacity.receive_targets as usize),
             handed: 0,
             next: 0,
-            len_max: capacity.receive_len_max,
             used: 0,
-            limit: capacity.receives,
+            capacity: *capacity,
         }
     }
 
@@ -68,7 +80,7 @@ impl ReceiveQueue {
 
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.used >= self.limit
+        self.used >= self.capacity.receives
     }
 
     /// Takes a Receive, for which there is room; of a shared one the buffer is posted already.
@@ -76,6 +88,55 @@ impl ReceiveQueue {
     pub(super) fn push(&mut self, id: u64, buf: Option<(Buf, usize)>) {
         self.used += 1;
         self.posted.push_back((id, buf));
+    }
+
+    /// Whether they have targets.
+    #[inline]
+    pub(super) fn is_scattered(&self) -> bool {
+        self.scatter.is_some()
+    }
+
+    /// Whether a Receive with targets can be posted.
+    pub(super) fn admit(&self, request: &ScatteredReceive) -> Result<(), PostError> {
+        match self.shared {
+            Some(_) => Err(PostError::Scatter),
+            None => ScatterQueue::admit(self.scatter.as_deref(), self.posted.len(), &self.capacity, request),
+        }
+    }
+
+    /// Takes a Receive that was admitted, whose head is in this arena; `arena_of` tells those of the targets.
+    pub(super) fn push_scattered(
+        &mut self,
+        request: ScatteredReceive,
+        arena: usize,
+        arena_of: impl FnMut(&Buf) -> usize,
+    ) {
+        let ScatteredReceive { id, head, targets } = request;
+        self.arenas.extend(targets.bufs().iter().map(arena_of));
+        self.push(id, Some((head, arena)));
+        ScatterQueue::of(&mut self.scatter, &self.capacity).push(targets);
+    }
+
+    /// The targets of the oldest message that was not asked about.
+    pub(super) fn take_targets(&mut self) -> Option<Box<ReceiveTargets>> {
+        self.scatter.as_mut()?.take()
+    }
+
+    /// A message of `len` octets came, for which there was a Receive with this head: the octets in the head. `None`: more than
+    /// there is room for.
+    pub(super) fn split(&mut self, len: usize, head: &Buf) -> Option<usize> {
+        let Some(scatter) = &mut self.scatter else { return Some(len).filter(|len| *len <= head.capacity()) };
+        let in_head = len.min(head.capacity());
+        if len - in_head > scatter.room() {
+            return None;
+        }
+        scatter.complete(len - in_head);
+        Some(in_head)
+    }
+
+    /// The oldest Receive failed: its targets, if it has some, go back to their pools.
+    pub(super) fn discard_targets(&mut self) {
+        self.scatter.iter_mut().for_each(|scatter| scatter.discard());
     }
 
     /// The user has seen a completion.
@@ -103,11 +164,30 @@ impl ReceiveQueue {
         {
             let (slot, generation) = (id.index, id.generation as u16);
             let id = WorkId { is_receive: true, slot, generation, sequence: self.next };
-            let len = buf.capacity().min(self.len_max as usize) as u32;
+            let len = buf.capacity().min(self.capacity.receive_len_max as usize) as u32;
             batch.push_receive(&Receive { id, base: buf.as_mut_ptr(), len, lkey: domain.lkey(*arena) });
             self.next = self.next.wrapping_add(1);
             self.handed += 1;
         }
+    }
+
+    /// Puts the next scattered Receive that the device does not have yet into the batch, which is empty.
+    pub(super) fn fill_scattered(&mut self, batch: &mut Batch, id: QueuePairId, domain: &Domain) {
+        let entry = self.posted.get_mut(self.handed);
+        let targets = self.scatter.as_mut().and_then(|scatter| scatter.nth(self.handed));
+        let (Some((_, Some((head, arena)))), Some(targets)) = (entry, targets) else {
+            unreachable!("a scattered Receive of its own waits, with its targets")
+        };
+        let (slot, generation) = (id.index, id.generation as u16);
+        let id = WorkId { is_receive: true, slot, generation, sequence: self.next };
+        let lkey = domain.lkey(*arena);
+        batch.push_receive(&Receive { id, base: head.as_mut_ptr(), len: head.capacity() as u32, lkey });
+        for target in targets.bufs_mut() {
+            let arena = self.arenas.pop_front().expect("each target has one");
+            batch.push_target(target.as_mut_ptr(), target.capacity() as u32, domain.lkey(arena));
+        }
+        self.next = self.next.wrapping_add(1);
+        self.handed += 1;
     }
 
     /// The oldest Receive that the device has is done: its id and buffer, unless the device has none.
@@ -208,10 +288,12 @@ impl SharedReceives {
         self.count
     }
 
-    /// Whether such a queue pair can take part: then all of its Receives are as long as the others', and it does not want
-    /// more of them than there are.
+    /// Whether such a queue pair can take part: then all of its Receives are as long as the others', and of one buffer, and it does
+    /// not want more of them than there are.
     pub(super) fn suits(&self, capacity: &QueuePairCapacity) -> bool {
-        capacity.receive_len_max == self.len && capacity.receives <= self.count
+        capacity.receive_len_max == self.len
+            && capacity.receives <= self.count
+            && capacity.receive_targets == 0
     }
 
     /// A queue pair takes part from now on.

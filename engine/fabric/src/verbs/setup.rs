@@ -244,7 +244,12 @@ impl Verbs {
         let capacity = &pair.capacity;
         let shared = pair.receives.shared();
         let receives = if shared.is_some() { 0 } else { capacity.receives.max(1) };
-        let cap = capacities(sends::depth(capacity) as u32, receives, opened.profile.inline_len);
+        let cap = capacities(
+            sends::depth(capacity) as u32,
+            receives,
+            1 + capacity.receive_targets,
+            opened.profile.inline_len,
+        );
         let made = cm.create_queue_pair(&domain.domain, &opened.queue, shared, cap);
         let made =
             made.map_err(failed("the device makes no such queue pair: too deep, or it has none left"))?;

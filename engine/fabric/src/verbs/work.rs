@@ -5,6 +5,8 @@ use std::ptr;
 
 use stag_rdma_core_sys as sys;
 
+use crate::scatter::RECEIVE_TARGETS_MAX;
+
 /// Work requests posted with one call.
 pub(super) const BATCH: usize = 32;
 
@@ -70,6 +72,8 @@ pub(super) struct Batch {
     sends: [sys::ibv_send_wr; BATCH],
     receives: [sys::ibv_recv_wr; BATCH],
     pieces: [sys::ibv_sge; BATCH],
+    /// The pieces of one scattered Receive, which is alone in the batch.
+    scattered: Vec<sys::ibv_sge>,
     len: usize,
     /// Exposures whose windows are bound by requests of the batch.
     binds: [u16; BATCH],
@@ -86,6 +90,7 @@ impl Batch {
             sends: [send; BATCH],
             receives: [receive; BATCH],
             pieces: [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; BATCH],
+            scattered: Vec::with_capacity(1 + RECEIVE_TARGETS_MAX),
             len: 0,
             binds: [0; BATCH],
             bind_count: 0,
@@ -136,6 +141,38 @@ impl Batch {
         self.pieces[self.len] = receive.piece();
         self.receives[self.len] = receive.request(ptr::null_mut());
         self.len += 1;
+    }
+
+    /// A target of the Receive pushed before, which is alone in the batch.
+    pub(super) fn push_target(&mut self, base: *mut u8, len: u32, lkey: u32) {
+        if self.scattered.is_empty() {
+            self.scattered.push(self.pieces[0]);
+        }
+        self.scattered.push(sys::ibv_sge { addr: base as u64, length: len, lkey });
+    }
+
+    /// Posts a Receive with all of its targets; the batch is empty then.
+    ///
+    /// # Safety
+    ///
+    /// As for `post_sends`.
+    pub(super) unsafe fn post_scattered(&mut self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
+        // One that was posted with no targets is a plain one.
+        if !self.scattered.is_empty() {
+            self.receives[0].num_sge = self.scattered.len() as libc::c_int;
+        }
+        let list = if self.scattered.is_empty() { &mut self.pieces[..] } else { &mut self.scattered[..] };
+        let request = &mut self.receives[0];
+        (request.next, request.sg_list) = (ptr::null_mut(), list.as_mut_ptr());
+        let mut bad = ptr::null_mut();
+        // SAFETY: one request, whose list lives through the call; the rest is the caller's word.
+        let returned = unsafe { sys::ibv_post_recv(queue_pair, request, &mut bad) };
+        self.len = 0;
+        self.scattered.clear();
+        match returned {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
     }
 
     /// Posts the Sends of the batch, which is empty then.

@@ -2,7 +2,8 @@
 
 use stag_fabric::{
     Completed, DisconnectReason, Exposed, FabricError, Handle, PostError, Provider, QueuePairCapacity,
-    QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, WorkError, WriteRequest,
+    QueuePairId, RECEIVE_TARGETS_MAX, ReadPart, ReadRequest, RemoteSegment, SendRequest, WorkError,
+    WriteRequest,
 };
 
 use crate::bench::{A, B, Bench, CAPACITY, Harness, Kind, memory, pattern, refusal};
@@ -119,6 +120,7 @@ pub(crate) fn admission<H: Harness>(bench: &mut Bench<H>) {
         QueuePairCapacity { receives: limit, ..CAPACITY },
         QueuePairCapacity { sends: limit, ..CAPACITY },
         QueuePairCapacity { receives: u32::MAX, sends: u32::MAX, exposures: u32::MAX, ..CAPACITY },
+        QueuePairCapacity { receive_targets: RECEIVE_TARGETS_MAX as u32 + 1, ..CAPACITY },
     ] {
         let refused = bench[A].provider().connect(&address, b"", greedy).expect_err("it does not fit");
         match &refused {

@@ -21,6 +21,7 @@ pub(crate) const CAPACITY: QueuePairCapacity = QueuePairCapacity {
     exposures: 4,
     send_len_max: MESSAGE as u32,
     receive_len_max: MESSAGE as u32,
+    receive_targets: 0,
 };
 
 /// `len` bytes that differ from place to place and from `seed` to `seed`.
@@ -175,16 +176,9 @@ impl<P: Provider> Side<P> {
         Ok(())
     }
 
-    /// Posts a Receive in a head and `targets` pages. `false`: this fabric has no such Receives.
-    pub(crate) fn post_scattered(&mut self, queue_pair: QueuePairId, id: u64, targets: usize) -> bool {
-        match self.try_scattered(queue_pair, id, targets) {
-            Ok(()) => true,
-            Err(refused) => {
-                assert_eq!(refused.error, PostError::Scatter, "within the capacity");
-                assert_eq!(self.provider().limits().receive_targets, 0, "as the limits say");
-                false
-            }
-        }
+    /// Posts a Receive in a head and `targets` pages.
+    pub(crate) fn post_scattered(&mut self, queue_pair: QueuePairId, id: u64, targets: usize) {
+        self.try_scattered(queue_pair, id, targets).expect("within the capacity");
     }
 
     /// As [`Side::post_scattered`], with the refusal.

@@ -55,6 +55,7 @@ pub(super) extern "C" fn query_device(
         // SAFETY: the caller's structure, of numbers.
         let attributes = unsafe { &mut *attributes };
         attributes.max_qp_wr = 1 << 20;
+        attributes.max_sge = 6;
         attributes.max_cqe = 1 << 20;
         (attributes.max_srq, attributes.max_srq_wr) = if world.has_srq { (4, 1 << 10) } else { (0, 0) };
         attributes.max_qp_rd_atom = 4;
@@ -400,7 +401,7 @@ pub(super) unsafe extern "C" fn post_send(
     })
 }
 
-/// The list of Receives that is posted; one piece each.
+/// The list of Receives that is posted, each with its pieces.
 ///
 /// # Safety
 ///
@@ -411,8 +412,11 @@ unsafe fn receives_of(first: *mut sys::ibv_recv_wr) -> Vec<(u64, Vec<sys::ibv_sg
     while !at.is_null() {
         // SAFETY: the caller's list.
         let receive = unsafe { *at };
-        // SAFETY: as above.
-        let pieces = if receive.num_sge == 0 { Vec::new() } else { vec![unsafe { *receive.sg_list }] };
+        let pieces = match receive.num_sge as usize {
+            0 => Vec::new(),
+            // SAFETY: as above.
+            count => unsafe { std::slice::from_raw_parts(receive.sg_list, count) }.to_vec(),
+        };
         list.push((receive.wr_id, pieces));
         at = receive.next;
     }

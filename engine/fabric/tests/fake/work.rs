@@ -261,9 +261,15 @@ impl World {
             }
             inv = Some(rkey);
         }
-        if let (Some(from), Some(to)) = (pieces.first(), room.first()) {
-            // SAFETY: as in `run`; the room was just measured.
-            unsafe { ptr::copy(from.addr as *const u8, to.addr as *mut u8, len as usize) };
+        let mut done = 0;
+        for to in &room {
+            let here = to.length.min(len - done);
+            if let Some(from) = pieces.first().filter(|_| here > 0) {
+                let from = from.addr as *const u8;
+                // SAFETY: as in `run`; the room was just measured.
+                unsafe { ptr::copy(from.add(done as usize), to.addr as *mut u8, here as usize) };
+            }
+            done += here;
         }
         self.receives(other).pop_front();
         let spoiled = self.spoiled.front().copied().filter(|(is_receive, _)| *is_receive);

@@ -24,6 +24,7 @@ pub(crate) const CAPACITY: QueuePairCapacity = QueuePairCapacity {
     exposures: 4,
     send_len_max: MESSAGE as u32,
     receive_len_max: MESSAGE as u32,
+    receive_targets: 0,
 };
 
 /// Passes that any wait may take. A bound against hanging, not a time that a test relies on.

@@ -98,8 +98,14 @@ fn the_end_does_not_wait_for_completions_that_nobody_asked_for() {
     assert_eq!((a.pair, a.pool.outstanding()), (None, 0), "at once, not after a time-out");
 }
 
-const MANY: QueuePairCapacity =
-    QueuePairCapacity { receives: 64, sends: 64, exposures: 4, send_len_max: 512, receive_len_max: 512 };
+const MANY: QueuePairCapacity = QueuePairCapacity {
+    receives: 64,
+    sends: 64,
+    exposures: 4,
+    send_len_max: 512,
+    receive_len_max: 512,
+    receive_targets: 0,
+};
 
 fn send(side: &mut Side, id: u64, len: usize, signaled: bool) {
     let buf = side.buf(&vec![id as u8; len]);

@@ -211,8 +211,14 @@ fn the_device_decides_how_memory_is_exposed() {
 /// Many ask at once: each is answered, a bounded number at each look; of those that nobody answers only so many wait.
 #[test]
 fn a_backlog_of_many() {
-    const ONE: QueuePairCapacity =
-        QueuePairCapacity { receives: 1, sends: 1, exposures: 0, send_len_max: 64, receive_len_max: 64 };
+    const ONE: QueuePairCapacity = QueuePairCapacity {
+        receives: 1,
+        sends: 1,
+        exposures: 0,
+        send_len_max: 64,
+        receive_len_max: 64,
+        receive_targets: 0,
+    };
     let config = VerbsConfig {
         queue_pairs: 1200,
         completions: 1 << 17,

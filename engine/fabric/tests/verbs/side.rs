@@ -13,8 +13,14 @@ use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool};
 
 use crate::fake;
 
-pub(crate) const CAPACITY: QueuePairCapacity =
-    QueuePairCapacity { receives: 4, sends: 8, exposures: 4, send_len_max: 512, receive_len_max: 512 };
+pub(crate) const CAPACITY: QueuePairCapacity = QueuePairCapacity {
+    receives: 4,
+    sends: 8,
+    exposures: 4,
+    send_len_max: 512,
+    receive_len_max: 512,
+    receive_targets: 0,
+};
 /// As above, with room for messages that are built in place.
 pub(crate) const WIDE: QueuePairCapacity = QueuePairCapacity { send_len_max: 1024, ..CAPACITY };
 pub(crate) const TICK: Duration = Duration::from_micros(50);

@@ -13,8 +13,14 @@ use stag_rpc::Memory;
 
 use crate::support::small;
 
-const CAPACITY: QueuePairCapacity =
-    QueuePairCapacity { receives: 64, sends: 64, exposures: 64, send_len_max: 4096, receive_len_max: 4096 };
+const CAPACITY: QueuePairCapacity = QueuePairCapacity {
+    receives: 64,
+    sends: 64,
+    exposures: 64,
+    send_len_max: 4096,
+    receive_len_max: 4096,
+    receive_targets: 0,
+};
 
 pub(crate) struct Raw {
     sim: Sim,
