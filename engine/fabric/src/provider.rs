@@ -7,6 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf, Shared};
+use stag_wire::rpcrdma::SINGLE_LEN;
 
 use crate::scatter::{ReceiveTargets, ScatteredReceive};
 use crate::shown::TakeShown;
@@ -672,6 +673,25 @@ pub trait Provider {
     /// When [`Provider::plain_space`] gave none just before.
     fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
         unreachable!("{queue_pair:?} gave no space for {len} octets with {credits} credits");
+    }
+
+    /// Where a message can be built that names one exposure: at most [`WHOLE_LEN_MAX`](crate::WHOLE_LEN_MAX) octets, header included.
+    /// The user builds what is behind the header, exposes, and sends it with [`Provider::send_exposing`], or leaves it at any step.
+    /// Nothing else is posted to this queue pair meanwhile. `None`: there is no such place, or no room in it now.
+    fn exposing_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
+        let _ = queue_pair;
+        None
+    }
+
+    /// Posts a message: `head`, and the octets behind it, up to `len`, of the space given last. As [`Provider::post_send`] of an
+    /// unsignaled Send, with no buffer.
+    ///
+    /// # Panics
+    ///
+    /// When [`Provider::exposing_space`] gave none for the same queue pair before the exposure.
+    fn send_exposing(&mut self, queue_pair: QueuePairId, head: &[u8; SINGLE_LEN], len: usize) {
+        let _ = head;
+        unreachable!("{queue_pair:?} gave no space for {len} octets");
     }
 
     /// The next event of the connection manager.

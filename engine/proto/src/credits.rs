@@ -188,6 +188,23 @@ impl Grant {
         self.granted
     }
 
+    /// Starts a Call and ends it, in one step: returns the grant of its Reply, under a new bound. `None`: the peer has no credit
+    /// for it.
+    ///
+    /// As [`Grant::start`], [`Grant::set_limit`], [`Grant::renew`] and [`Grant::finish`].
+    #[inline]
+    #[must_use]
+    pub fn answer_at_once(&mut self, limit: u32) -> Option<u32> {
+        if self.in_process >= self.ceiling {
+            return None;
+        }
+        self.set_limit(limit);
+        self.granted = self.limit.min(self.receives.saturating_add(self.in_process + 1)).max(1);
+        self.ceiling = self.ceiling.max(self.granted);
+        debug_assert!(self.check(), "{self:?}");
+        Some(self.granted)
+    }
+
     /// Ends a Call.
     #[inline]
     pub fn finish(&mut self) {

@@ -733,7 +733,7 @@ impl Requester {
     }
 
     /// A Call got all the answer it will get: its credit is free, its memory is to be fenced.
-    #[inline]
+    #[inline(always)]
     fn answered(&mut self, index: u32, outcome: Outcome) -> Memory {
         self.window.give_back();
         let slot = &mut self.slots[index as usize];
@@ -743,7 +743,7 @@ impl Requester {
     }
 
     /// Frees the slot when nothing keeps it: no credit held, nothing exposed.
-    #[inline]
+    #[inline(always)]
     fn settle(&mut self, index: u32) -> Memory {
         let memory = self.memory(index);
         let slot = &self.slots[index as usize];
@@ -753,7 +753,7 @@ impl Requester {
         memory
     }
 
-    #[inline]
+    #[inline(always)]
     fn memory(&self, index: u32) -> Memory {
         if self.slots[index as usize].offer.is_exposed() { Memory::Exposed } else { Memory::Safe }
     }

@@ -6,9 +6,9 @@
 //! its handler then answers later, or with more than there is room for, the Call goes on in the general way, where the handler
 //! left it.
 
+use std::slice;
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
 use stag_fabric::{
     Handle, MemoryInReach, Peer, PlainMessage, Provider, ReadPart, RemoteSegment, TakeShown, Taken,
     WholeMessage,
@@ -22,7 +22,7 @@ use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
 
 use crate::ConnectionId;
 use crate::carried::Carrier;
-use crate::client::calling::{self, Calling};
+use crate::client::calling::{self, Calling, ReplyMessage};
 use crate::client::making::Making;
 use crate::client::{Chunks, Results};
 use crate::connection::Connection;
@@ -177,7 +177,7 @@ impl Calling {
         self.heard = state.now;
         state.statistics.replies_received += 1;
         if self.note_answered(call) {
-            let result = Ok(Results::short(message));
+            let result = Ok(Results::short(message, 0));
             self.hand_over(state, call, result, Few::new());
         } else {
             state.faults.push((self.name, fault("a Call that waits for its Reply is over")));
@@ -192,13 +192,14 @@ impl Calling {
         let WholeMessage { octets, invalidated, exposed, .. } = message;
         // Memory that is still exposed has to be fenced, which takes the provider.
         let Some(handle) = invalidated else { return false };
-        let Some(mut buf) = state.pools.messages.take() else { return false };
+        if state.pools.messages.free_units() == 0 {
+            return false;
+        }
         let Some(reply) = self.requester.handle_short(octets, Some(handle.0)) else { return false };
         self.heard = state.now;
         state.statistics.remote_invalidations += 1;
-        buf.set_len(octets.len());
-        buf.copy_from_slice(octets);
-        if self.complete_short(state, &reply, buf, invalidated, exposed) == Memory::Exposed {
+        let message = ReplyMessage::Shown(octets);
+        if self.complete_short(state, &reply, message, invalidated, exposed) == Memory::Exposed {
             state.fault(self.name, "a handle is invalidated, and exposed");
         }
         true
@@ -255,10 +256,14 @@ impl Serving {
         self.host.note(&run.caller);
         let (terms, header_len) = (Terms::of(&run), HEADER_LEN_MIN);
         let execution = Execution { run: &run, origin: &origin, terms, chunked: None, header_len };
-        if !self.execute(state, services, &execution, &mut [], space) {
+        let len = if let Some(len) = run.answer_null(&origin, space) {
+            self.count_in_place(state);
+            len
+        } else if self.execute(state, services, &execution, &mut [], space) {
+            self.end_in_place(state)
+        } else {
             return Taken::No;
-        }
-        let len = self.end_in_place(state);
+        };
         let credits = self.responder.answer_plain(requested, self.credit_limit(state.credit_share));
         Taken::Answered { credits, len }
     }
@@ -298,7 +303,8 @@ impl Serving {
         if is_for_others(state, services, &run, &origin) {
             return Taken::No;
         }
-        let mut placed = ArrayVec::<Placed, 1>::new();
+        // Where it is filled, as it is long to move.
+        let mut data = Placed { pieces: PlacedPieces::new(), len: 0 };
         let mut held = 0;
         if let Some(read) = read {
             if run.procedure.eligible_arguments == 0 {
@@ -307,14 +313,14 @@ impl Serving {
             let Some((buf, pages)) = read_in_reach(state, &self.share, memory, read) else {
                 return Taken::No;
             };
-            let mut item = Placed { pieces: PlacedPieces::new(), len: buf.len() as u32 };
-            item.pieces.push(buf);
-            placed.push(item);
+            data.len = buf.len() as u32;
+            data.pieces.push(buf);
             held = pages;
         }
+        let placed = if read.is_some() { slice::from_mut(&mut data) } else { &mut [] };
         let mut terms = Terms::of(&run);
         if run.procedure.repeat != Repeat::Harmless {
-            match look_first(state, &run, stream, &placed, from.id, from.peer) {
+            match look_first(state, &run, stream, placed, from.id, from.peer) {
                 Known::Nothing => {}
                 Known::New(entry) => terms.kept = Some(entry),
                 Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return Taken::No,
@@ -328,12 +334,12 @@ impl Serving {
             state.statistics.read_bytes += u64::from(read.segment.length);
         }
         let execution = Execution { run: &run, origin: &origin, terms, chunked: Some(&call), header_len };
-        let is_done = self.execute(state, services, &execution, &mut placed, space);
+        let is_done = self.execute(state, services, &execution, placed, space);
         if let Some(begun) = self.begun.as_mut().filter(|begun| begun.draft.is_none()) {
             // The handler answers later, and has its data till then.
-            if !placed.is_empty() {
+            if read.is_some() {
                 let mut pull = state.pulls.take();
-                pull.items.extend(placed);
+                pull.items.push(data);
                 pull.held = held;
                 begun.pull = Some(pull);
             }
@@ -406,7 +412,7 @@ impl Serving {
         false
     }
 
-    /// Counts a Call that is answered in place, and forgets its results. Returns the octets of its Reply's Payload stream.
+    /// Ends a Call that is answered in place, and forgets its results. Returns the octets of its Reply's Payload stream.
     #[inline(always)]
     fn end_in_place(&mut self, state: &mut EngineState) -> usize {
         let draft = &mut *state.draft_in_place;
@@ -415,10 +421,16 @@ impl Serving {
             self.note_service(state.now);
         }
         draft.forget_results();
+        self.count_in_place(state);
+        len
+    }
+
+    /// Counts a Call that is answered in place.
+    #[inline(always)]
+    fn count_in_place(&self, state: &mut EngineState) {
         state.statistics.calls_received += 1;
         state.statistics.messages_short += 1;
         state.statistics.replies_sent += 1;
-        len
     }
 
     /// Leaves a Call to the general way whose Reply is in `space`: its results cannot go out from here.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use stag_memory::{Buf, Shared};
+use stag_wire::rpcrdma::SINGLE_LEN;
 
 use super::exposure::{Access, Bind, Exposures, Fenced};
 use super::link::{Link, closed, closed_code};
@@ -15,8 +16,8 @@ use crate::scatter::ScatterQueue;
 use crate::slots::Numbered;
 use crate::{
     Completed, Completion, DisconnectReason, Exposed, Fence, Handle, PLAIN_LEN_MAX, Peer, PostError,
-    QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WorkError,
-    WriteRequest,
+    QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest,
+    WHOLE_LEN_MAX, WorkError, WriteRequest,
 };
 
 /// What a queue pair waits for.
@@ -210,6 +211,30 @@ impl QueuePair {
         let link = link.expect("it gave the space just before");
         assert!((4..=PLAIN_LEN_MAX).contains(&len), "{len} octets");
         link.send_built(Kind::Plain, credits.to_be(), len);
+    }
+
+    /// Where the message behind the next exposure can be built, if nothing stands in its way.
+    #[inline(always)]
+    pub(super) fn exposing_space(&mut self) -> Option<&mut [u8]> {
+        if !self.pending.is_empty() {
+            return None;
+        }
+        let link = self.open()?;
+        link.find_space_behind_bind(WHOLE_LEN_MAX).then(|| {
+            // SAFETY: there is room for it and the BIND before it; the borrow keeps all else from being pushed before it is used.
+            unsafe { link.producer.space_behind(Bind::LEN, WHOLE_LEN_MAX) }
+        })
+    }
+
+    /// Sends what was built in the space given last, behind `head`.
+    #[inline(always)]
+    pub(super) fn send_exposing(&mut self, head: &[u8; SINGLE_LEN], len: usize) {
+        let is_free = self.pending.is_empty();
+        let link = self.open().filter(|link| is_free && link.producer.fits_surely(WHOLE_LEN_MAX));
+        let link = link.expect("it gave the space before the exposure");
+        assert!((SINGLE_LEN..=WHOLE_LEN_MAX).contains(&len), "{len} octets");
+        link.producer.write_head(head);
+        link.send_built(Kind::Send, 0, len);
     }
 
     /// Posts a Send. `Err` in the inner result: the connection has to end.

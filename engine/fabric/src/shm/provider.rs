@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf};
+use stag_wire::rpcrdma::SINGLE_LEN;
 
 use super::connection::{Phase, QueuePair};
 use super::harvest::InPlace;
@@ -378,6 +379,21 @@ impl Provider for Shm {
     fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
         let pair = find(&mut self.slots, queue_pair).expect("it gave the space just before");
         pair.send_plain(credits, len);
+        if !pair.is_dirty {
+            pair.is_dirty = true;
+            self.dirty.push(queue_pair.index);
+        }
+    }
+
+    #[inline]
+    fn exposing_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
+        find(&mut self.slots, queue_pair)?.exposing_space()
+    }
+
+    #[inline]
+    fn send_exposing(&mut self, queue_pair: QueuePairId, head: &[u8; SINGLE_LEN], len: usize) {
+        let pair = find(&mut self.slots, queue_pair).expect("it gave the space before");
+        pair.send_exposing(head, len);
         if !pair.is_dirty {
             pair.is_dirty = true;
             self.dirty.push(queue_pair.index);

@@ -122,7 +122,7 @@ impl Header {
 
 /// Bytes that a record takes.
 #[inline(always)]
-const fn record_len(payload_len: usize) -> u64 {
+pub(super) const fn record_len(payload_len: usize) -> u64 {
     HEADER_LEN + round_up(payload_len as u64, 8)
 }
 
@@ -284,6 +284,31 @@ impl Producer {
         unsafe { std::slice::from_raw_parts_mut(self.at(self.tail).add(HEADER_LEN as usize), len) }
     }
 
+    /// Where the payload of the record behind the next is to be, which has a payload of `first` octets: for
+    /// [`Producer::push_built`] after that is pushed.
+    ///
+    /// # Safety
+    ///
+    /// [`Producer::fits_surely`] was true for both together since the last push, and the next does not leave by itself
+    /// ([`Producer::is_full_with`]). The space is used before another push but that one.
+    #[inline(always)]
+    pub(super) unsafe fn space_behind<'a>(&mut self, first: usize, len: usize) -> &'a mut [u8] {
+        // As in `space`.
+        self.clear = self.clear.min(round_up(self.tail + HEADER_LEN, LINE));
+        let next = self.tail + record_len(first);
+        // SAFETY: as in `space`: it is free, and what the next push writes ends before it.
+        unsafe { std::slice::from_raw_parts_mut(self.at(next).add(HEADER_LEN as usize), len) }
+    }
+
+    /// Writes the first octets of the payload that [`Producer::push_built`] pushes next.
+    #[inline(always)]
+    pub(super) fn write_head<const N: usize>(&mut self, head: &[u8; N]) {
+        assert!(self.fits_surely(N), "the caller found space for it");
+        // SAFETY: free space within the mapping, in which nobody but this producer writes, and which the consumer does not read
+        // before the doorbell.
+        unsafe { self.at(self.tail).add(HEADER_LEN as usize).cast::<[u8; N]>().write_unaligned(*head) };
+    }
+
     /// Adds a record whose payload is the first `len` octets of the [`Producer::space`] given last.
     #[inline(always)]
     pub(super) fn push_built(&mut self, kind: Kind, aux: u32, len: usize) {
@@ -328,6 +353,12 @@ impl Producer {
         self.tail - self.batch >= BATCH_LEN_MAX
     }
 
+    /// Whether the open batch would leave ([`Producer::is_full`]) with one more record, of a payload of `payload_len` octets.
+    #[inline(always)]
+    pub(super) fn is_full_with(&self, payload_len: usize) -> bool {
+        self.tail + record_len(payload_len) - self.batch >= BATCH_LEN_MAX
+    }
+
     /// Rings the doorbell within a pass. Later batches of it are longer.
     #[inline(always)]
     pub(super) fn publish_early(&mut self) {
@@ -363,8 +394,32 @@ impl Producer {
         self.tail = next;
         self.batch = next;
         // Behind the doorbell: these lines are still in the consumer's cache from the last lap, and to get them takes time.
-        let ahead = (next + CLEAR_AHEAD).min(self.head + self.len);
-        while self.clear < ahead {
+        if self.clear < next + CLEAR_AHEAD {
+            self.clear_ahead(next);
+        }
+    }
+
+    /// Clears the first words of the lines behind `next`, whose own is clear.
+    #[inline(always)]
+    fn clear_ahead(&mut self, next: u64) {
+        let ahead = next + CLEAR_AHEAD;
+        let place = next & (self.len - 1);
+        if ahead > self.head + self.len || place + CLEAR_AHEAD > self.len {
+            return self.clear_to(ahead.min(self.head + self.len));
+        }
+        let line = self.at(next);
+        for at in [LINE, 2 * LINE, 3 * LINE] {
+            // SAFETY: within the first half of the mapping, as `place + CLEAR_AHEAD` is at most its length; aligned, as lines
+            // are. In free space, as `ahead` is not beyond it, so whether the line was clear already makes no difference.
+            order::clear(unsafe { AtomicU64::from_ptr(line.add(at as usize).cast()) });
+        }
+        self.clear = ahead;
+    }
+
+    /// Clears the first words of the lines before `end` that are not known to be clear: where the ring or its free space ends.
+    #[cold]
+    fn clear_to(&mut self, end: u64) {
+        while self.clear < end {
             order::clear(self.word(self.clear));
             self.clear += LINE;
         }

@@ -37,7 +37,8 @@ pub struct FaultPlan {
 
     /// A short message is shown where it arrived, there is space to build an answer or another one, and the peer's
     /// memory is read or written at once: each by itself ([`poll_in_place`](crate::Provider::poll_in_place),
-    /// [`plain_space`](crate::Provider::plain_space), [`read_at_once`](crate::Provider::read_at_once)).
+    /// [`plain_space`](crate::Provider::plain_space), [`exposing_space`](crate::Provider::exposing_space),
+    /// [`read_at_once`](crate::Provider::read_at_once)).
     pub in_place: Odds,
 
     /// A request to connect is refused.

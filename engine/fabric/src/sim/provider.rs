@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf, Shared};
-use stag_wire::rpcrdma::{HEADER_LEN_MIN, emit_plain};
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, emit_plain};
 
 use super::World;
 use super::device::Device;
@@ -650,6 +650,20 @@ impl Provider for Sim {
         emit_plain(&mut message, xid, credits).expect("it has room for the header");
         message.extend_from_slice(stream);
         self.send_built(queue_pair, None, message);
+    }
+
+    fn exposing_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
+        let is_full = {
+            let mut state = self.world.0.borrow_mut();
+            let odds = state.plan.post_full;
+            state.random.happens(odds)
+        };
+        (!is_full && self.offers_space(queue_pair)).then(|| &mut self.space[..WHOLE_LEN_MAX])
+    }
+
+    fn send_exposing(&mut self, queue_pair: QueuePairId, head: &[u8; SINGLE_LEN], len: usize) {
+        self.space[..SINGLE_LEN].copy_from_slice(head);
+        self.send_built(queue_pair, None, self.space[..len].to_vec());
     }
 
     fn poll_event(&mut self) -> Option<Event> {

@@ -1,4 +1,4 @@
-//! Messages without chunks, handled where they arrived and built where they leave. A provider may do neither: then all of
+//! Messages that are handled where they arrived and built where they leave. A provider may do neither: then all of
 //! them come as completions, and the same holds.
 
 use std::collections::VecDeque;
@@ -8,6 +8,7 @@ use stag_fabric::{
     QueuePairId, ReadPart, RemoteSegment, SendRequest, ShownMessage, Taken, WHOLE_LEN_MAX,
 };
 use stag_memory::Shared;
+use stag_wire::rpcrdma::SINGLE_LEN;
 
 use crate::bench::{A, B, Bench, Harness, Kind, MESSAGE, pattern};
 
@@ -377,4 +378,50 @@ pub(crate) fn what_was_read_in_vain_can_be_fenced<H: Harness>(bench: &mut Bench<
     assert_eq!(octets, pattern(100, 3));
     let Exposed::Read(memory) = bench.fenced(A, qa, readable.handle, 1) else { panic!("it was readable") };
     assert_eq!(memory[..], [7; 100]);
+}
+
+/// A message that is built in place behind an exposure arrives as any other, in order, and the peer can use what it names. Space
+/// that is left leaves nothing.
+pub(crate) fn messages_that_expose_are_built_in_place<H: Harness>(bench: &mut Bench<H>) {
+    let [qa, qb] = bench.connect();
+    let mut sent: Vec<(Vec<u8>, RemoteSegment)> = Vec::new();
+    // A whole number of fours: nothing is left at the end.
+    for round in 0..88u64 {
+        bench[B].post_receive(qb, round);
+        let bytes = pattern(500, round);
+        let stream = pattern(round as usize * 53 % (WHOLE_LEN_MAX - SINGLE_LEN + 1), round);
+        let space = bench[A].provider().exposing_space(qa);
+        let has_space = space.is_some();
+        if let Some(space) = space {
+            assert_eq!(space.len(), WHOLE_LEN_MAX);
+            space.fill(0x5a);
+            space[SINGLE_LEN..][..stream.len()].copy_from_slice(&stream);
+        }
+        let segment = bench[A].expose_read(qa, &bytes);
+        let mut head = [round as u8; SINGLE_LEN];
+        head[..4].copy_from_slice(&segment.handle.0.to_be_bytes());
+        let message = [&head[..], &stream].concat();
+        // One that leaves its space, and one behind others in the usual way.
+        if has_space && round % 7 != 3 {
+            let provider = bench[A].provider();
+            provider.send_exposing(qa, &head, message.len());
+            if round % 5 != 1 {
+                provider.ring_doorbells();
+            }
+        } else {
+            send(bench, A, qa, &message);
+        }
+        sent.push((message, segment));
+        if round % 4 == 3 {
+            bench[A].provider().ring_doorbells();
+            let first = round + 1 - sent.len() as u64;
+            for (round, (message, segment)) in (first..).zip(sent.drain(..)) {
+                assert_eq!(bench.message(B, qb, round)[..], message, "message {round}");
+                bench[B].post_read(qb, round, 500, segment);
+                bench[B].provider().ring_doorbells();
+                assert_eq!(bench.read(B, qb, round)[..], pattern(500, round));
+                bench.fenced(A, qa, segment.handle, round);
+            }
+        }
+    }
 }

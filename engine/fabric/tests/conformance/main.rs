@@ -86,6 +86,7 @@ conformance! {
         a_taken_message_needs_no_receive
         a_message_that_is_left_is_not_overtaken
         messages_are_built_in_place
+        messages_that_expose_are_built_in_place
         what_is_not_plain_is_not_shown
         whole_messages_are_answered_with_memory
         an_answer_invalidates_what_is_exposed

@@ -53,6 +53,25 @@ impl Requester {
         Ok(SINGLE_LEN)
     }
 
+    /// Writes the header of a Call with one chunk of one segment, as [`Requester::emit_call`] does for the lists with that chunk.
+    ///
+    /// # Panics
+    ///
+    /// When the Call was emitted already, or is over; or when the chunk is a Read chunk at Position 0, or not at a whole word.
+    #[inline(always)]
+    pub fn emit_single_call(&mut self, call: CallId, chunk: SingleChunk, out: &mut [u8; SINGLE_LEN]) {
+        assert!(self.state(call) == Some(State::Building), "a Call is emitted once, after begin");
+        if let SingleChunk::Read(read) = chunk {
+            assert!(read.position != 0 && read.position.is_multiple_of(4), "position {}", read.position);
+        }
+        let credits = self.window.requested();
+        let emitted = self.emit_single(call, chunk, credits, out);
+        debug_assert_eq!(emitted, Ok(SINGLE_LEN), "`out` has room for the header");
+        let slot = &mut self.slots[call.index()];
+        slot.state = State::Sent;
+        slot.outcome = Outcome::MaybeExecuted;
+    }
+
     /// Takes in an inline Reply whose Write list has one chunk of one segment, or none, as the Call offered it. `None`: nothing
     /// happened; the message is for [`Requester::handle_receive`], which tries this first.
     // Always inline: what it returns is long, and is then not written down to be read again.

@@ -12,7 +12,9 @@ impl Responder {
     #[inline(always)]
     #[must_use]
     pub fn may_answer(&self, xid: u32) -> bool {
-        self.connected && self.grant.in_process() < self.grant.ceiling() && !self.xids.contains(&xid)
+        // No Call in process: the usual case, without a search.
+        let is_new = self.xids.is_empty() || !self.xids.contains(&xid);
+        is_new && self.connected && self.grant.in_process() < self.grant.ceiling()
     }
 
     /// Looks at a message that [`Responder::handle_receive`] may take in as a Call with one chunk of one segment: the Call as
@@ -79,12 +81,8 @@ impl Responder {
     /// When the peer has no credit for the Call: ask [`Responder::may_answer`] before.
     #[inline(always)]
     pub fn answer_plain(&mut self, requested: u32, limit: u32) -> u32 {
-        assert!(self.grant.start(), "the peer has no credit for it");
         self.requested = requested.max(1);
-        self.grant.set_limit(limit);
-        let credits = self.grant.renew(false);
-        self.grant.finish();
-        credits
+        self.grant.answer_at_once(limit).expect("the peer has a credit for it")
     }
 }
 

@@ -1,6 +1,7 @@
 //! Short, Chunked and Long Calls, and when a Reply chunk goes with them.
 
-use stag_proto::requester::{ChunkLists, EmitError, Form, PlanError, Requester, Shape};
+use stag_proto::requester::{ChunkLists, EmitError, Form, Memory, PlanError, Requester, Shape};
+use stag_wire::rpcrdma::{ReadSegment, SINGLE_LEN, Segment, SingleChunk};
 
 use crate::support::*;
 
@@ -209,6 +210,35 @@ fn read_chunks_are_written_in_ascending_order_of_position() {
     let (header, _) = stag_wire::rpcrdma::Header::parse(&header).unwrap();
     let order: Vec<_> = header.read_list().map(|read| (read.position, read.segment.handle)).collect();
     assert_eq!(order, [(0, 4), (96, 2), (200, 1), (200, 3)]);
+}
+
+#[test]
+fn a_call_with_one_chunk_is_the_same_by_its_short_way() {
+    // 8166-3.5.2-a 8166-4.2.4-d
+    for (offset, length) in [(0, 0), (7, 1), (1 << 40, 1 << 20), (u64::MAX - 9, 9)] {
+        let segment = Segment { handle: 77, length, offset };
+        for chunk in [
+            SingleChunk::Write(segment),
+            SingleChunk::Read(ReadSegment { position: 4, segment }),
+            SingleChunk::Read(ReadSegment { position: 1020, segment }),
+        ] {
+            let (mut usual, mut short) = (requester(4), requester(4));
+            let (_, expected) = match chunk {
+                SingleChunk::Write(segment) => {
+                    send(&mut usual, &ChunkLists { writes: &[&[segment]], ..ChunkLists::default() })
+                }
+                SingleChunk::Read(read) => {
+                    send(&mut usual, &ChunkLists { reads: &[read], ..ChunkLists::default() })
+                }
+            };
+            let call = short.begin().unwrap();
+            let mut head = [0x5a; SINGLE_LEN];
+            short.emit_single_call(call, chunk, &mut head);
+            assert_eq!(head[..], expected[..SINGLE_LEN]);
+            assert_eq!(short.cancel(call), Memory::Exposed);
+            assert_eq!(fence_all(&mut short, call), [77]);
+        }
+    }
 }
 
 #[test]

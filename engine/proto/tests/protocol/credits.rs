@@ -1,5 +1,6 @@
 //! Credits at both ends (8166-3.3).
 
+use stag_proto::credits::Grant;
 use stag_proto::requester::{self, Dropped, Failure};
 use stag_proto::responder::{self, Misuse};
 
@@ -222,4 +223,28 @@ fn more_calls_than_were_granted_end_the_connection() {
     let received = granted.handle_receive(&message);
     assert!(matches!(received, responder::Received::Close(Misuse::TooManyCalls { granted: 4 })));
     assert_eq!(granted.grant().in_process(), 4);
+}
+
+#[test]
+fn a_call_that_is_answered_at_once_changes_a_grant_as_its_steps_do() {
+    // 8166-3.3.1-d
+    for (receives, limit, in_process) in
+        (0..6).flat_map(|receives| (0..7).flat_map(move |limit| (0..4).map(move |n| (receives, limit, n))))
+    {
+        let mut at_once = Grant::new(4);
+        at_once.receives_posted(receives);
+        at_once.renew(false);
+        for _ in 0..in_process {
+            let _ = at_once.start();
+        }
+        let mut by_steps = at_once;
+        let granted = by_steps.start().then(|| {
+            by_steps.set_limit(limit);
+            let granted = by_steps.renew(false);
+            by_steps.finish();
+            granted
+        });
+        assert_eq!(at_once.answer_at_once(limit), granted, "{receives} Receives, limit {limit}");
+        assert_eq!(at_once, by_steps);
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use stag_fabric::{Exposed, Fence, Handle, Provider};
-use stag_memory::Buf;
+use stag_memory::{Buf, Pool};
 use stag_proto::parameters::Parameters;
 use stag_proto::requester::{self, Config, Failure, Memory, Payload, Received, Requester, ShortReply};
 
@@ -23,6 +23,58 @@ pub(crate) const HEADER_LEN_MIN: u32 = stag_wire::rpcrdma::HEADER_LEN_MIN as u32
 
 /// Positions of a Call's reduced arguments, in order.
 pub(crate) type Positions = ArrayVec<u32, CLIENT_SEGMENTS_MAX>;
+
+/// The message of a Reply.
+pub(crate) enum ReplyMessage<'a> {
+    /// Shown where it arrived: the pool of messages has a buffer for it.
+    Shown(&'a [u8]),
+    /// In the buffer of its Receive.
+    Held(Buf),
+}
+
+impl ReplyMessage<'_> {
+    #[inline(always)]
+    fn octets(&self) -> &[u8] {
+        match self {
+            ReplyMessage::Shown(octets) => octets,
+            ReplyMessage::Held(buf) => buf,
+        }
+    }
+
+    /// The whole message, in a buffer.
+    #[inline(always)]
+    fn into_buf(self, messages: &Pool) -> Buf {
+        match self {
+            ReplyMessage::Shown(octets) => copied(messages, octets),
+            ReplyMessage::Held(buf) => buf,
+        }
+    }
+
+    /// The results in it, from its octet `first` on. `reduced` octets of others are in a Write chunk.
+    #[inline(always)]
+    fn into_results(self, messages: &Pool, first: u32, reduced: u32) -> Results {
+        match self {
+            ReplyMessage::Shown(octets) => {
+                let results = &octets[first as usize..];
+                let message = (!results.is_empty()).then(|| copied(messages, results));
+                Results::short(message, reduced)
+            }
+            ReplyMessage::Held(buf) => {
+                let end = buf.len() as u32;
+                Results::new(buf, first..end, reduced)
+            }
+        }
+    }
+}
+
+/// A copy of a message that was shown, or of its end.
+#[inline(always)]
+fn copied(messages: &Pool, octets: &[u8]) -> Buf {
+    let mut buf = messages.take().expect("there was a buffer when the message was shown");
+    buf.set_len(octets.len());
+    buf.copy_from_slice(octets);
+    buf
+}
 
 /// The client half of a connection.
 #[derive(Debug)]
@@ -263,6 +315,7 @@ impl Calling {
         self.post_receives(core, id);
         core.statistics.remote_invalidations += u64::from(invalidated.is_some());
         if let Some(reply) = self.requester.handle_short(&message, invalidated.map(|handle| handle.0)) {
+            let message = ReplyMessage::Held(message);
             if self.complete_short(core, &reply, message, invalidated, exposed) == Memory::Exposed {
                 self.settle(core, id, reply.call, Memory::Exposed);
             }
@@ -352,7 +405,7 @@ impl Calling {
         &mut self,
         state: &mut EngineState,
         reply: &ShortReply,
-        message: Buf,
+        message: ReplyMessage<'_>,
         invalidated: Option<Handle>,
         exposed: &mut Option<Exposed>,
     ) -> Memory {
@@ -385,7 +438,7 @@ impl Calling {
                 slot.stage = Stage::Ending(Ending::Inline(start));
                 slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
                 slot.chunk_lens[0] = len.unwrap_or(0);
-                slot.message = Some(message);
+                slot.message = Some(message.into_buf(&state.pools.messages));
                 self.exposed -= slot.take_back(invalidated, returned);
                 if memory == Memory::Safe {
                     self.finish(state, call);
@@ -393,11 +446,8 @@ impl Calling {
                 return memory;
             }
         }
-        let result = match results_start(&message, start as usize, call) {
-            Ok(first) => {
-                let (end, reduced) = (message.len() as u32, len.unwrap_or(0));
-                Ok(Results::new(message, first..end, reduced))
-            }
+        let result = match results_start(message.octets(), start as usize, call) {
+            Ok(first) => Ok(message.into_results(&state.pools.messages, first, len.unwrap_or(0))),
             Err(error) => Err(error),
         };
         self.hand_over(state, call, result, written);

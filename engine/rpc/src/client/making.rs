@@ -8,7 +8,7 @@ use stag_memory::{Buf, Shared};
 use stag_proto::plan::{Form, Shape};
 use stag_proto::requester::{self, ChunkLists};
 use stag_wire::rpc::{CallHeader, OpaqueAuth, flavor};
-use stag_wire::rpcrdma::{ReadSegment, SINGLE_LEN};
+use stag_wire::rpcrdma::{ReadSegment, SINGLE_LEN, SingleChunk};
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::ConnectionId;
@@ -147,11 +147,10 @@ impl Calling {
         if is_plain && self.send_in_place(core, making, &encode) {
             return Ok(());
         }
-        let Some(mut send) = core.pools.messages.take() else {
-            return Err(CallRefused::NoMemory);
-        };
-        let threshold = self.requester.parameters().call_threshold as usize;
-        send.set_len(threshold.min(send.capacity()));
+        if !is_plain && self.make_single(core, making, chunks, &encode)? {
+            return Ok(());
+        }
+        let mut send = self.take_message(core)?;
         if is_plain {
             // What most Calls are needs no plan, and nothing of what is in the way of one that does.
             let mut writer = Writer::new(&mut send[HEADER_LEN_MIN as usize..]);
@@ -168,13 +167,17 @@ impl Calling {
                 }
                 return Ok(());
             }
-        } else {
-            match self.make_single(core, making, chunks, &encode, send) {
-                Ok(()) => return Ok(()),
-                Err(unused) => send = unused,
-            }
         }
         self.make_planned(core, making, chunks, &encode, send)
+    }
+
+    /// Takes a buffer for a Call's message, as long as the message may be.
+    #[inline]
+    fn take_message<P>(&self, core: &Core<P>) -> Result<Buf, CallRefused> {
+        let mut send = core.pools.messages.take().ok_or(CallRefused::NoMemory)?;
+        let threshold = self.requester.parameters().call_threshold as usize;
+        send.set_len(threshold.min(send.capacity()));
+        Ok(send)
     }
 
     /// Whether a Call has no chunks, and its Reply is sure to fit inline. It may still be too long itself.
@@ -185,7 +188,7 @@ impl Calling {
     }
 
     /// Makes a Call that was begun, with one Read chunk of one piece or one Write chunk of one segment, and with a
-    /// Payload and a Reply that fit inline. `Err`, with the buffer for the message: it is another, and nothing happened.
+    /// Payload and a Reply that fit inline. `false`: it is another, and nothing happened.
     #[inline(never)]
     fn make_single<P: Provider>(
         &mut self,
@@ -193,30 +196,32 @@ impl Calling {
         making: &Making<'_>,
         chunks: &mut Chunks,
         encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-        mut send: Buf,
-    ) -> Result<(), Buf> {
+    ) -> Result<bool, CallRefused> {
         let Making { call, id, .. } = *making;
         let is_write = chunks.read.is_empty();
         // The Reply returns a Write chunk.
         let reply_header_len = if is_write { SINGLE.header_len } else { PLAIN.header_len };
         let reply_len = making.reply_payload_len_max().saturating_add(reply_header_len);
         if reply_len > self.requester.parameters().reply_threshold || self.exposed >= self.exposures_max {
-            return Err(send);
+            return Ok(false);
         }
-        let mut writer = Writer::new(&mut send[SINGLE_LEN..]);
-        if making.write_payload(&mut writer, encode).is_err() {
-            return Err(send);
+        let mut built = None;
+        if let Some(space) = core.provider.exposing_space(id) {
+            let room = space.len().min(self.requester.parameters().call_threshold as usize);
+            built = self.write_single(making, chunks, encode, &mut space[SINGLE_LEN..room]);
         }
-        let payload_len = writer.position();
-        // A Call whose encoder left out other items than the chunk is for is refused in the general way.
-        let position = match *writer.reduced_positions() {
-            [] if is_write => 0,
-            [position] if !is_write => position,
-            _ => return Err(send),
+        let mut message = None;
+        let (payload_len, position) = match built {
+            Some(built) => built,
+            None => {
+                let send = message.insert(self.take_message(core)?);
+                match self.write_single(making, chunks, encode, &mut send[SINGLE_LEN..]) {
+                    Some(built) => built,
+                    None => return Ok(false),
+                }
+            }
         };
-        let positions = if is_write { &[][..] } else { &[position] };
-        self.keep(making, &send[SINGLE_LEN..][..payload_len], positions, chunks, None);
-        let Some(exposed) = chunks.take_single() else { return Err(send) };
+        let Some(exposed) = chunks.take_single() else { return Ok(false) };
         let length = match &exposed {
             Exposed::Write(buf) => buf.len() as u32,
             Exposed::Read(data) => data.len() as u32,
@@ -226,28 +231,61 @@ impl Calling {
             Ok(target) => segment(target, length),
             Err(refused) => {
                 self.end_unexposed(core, making, refused);
-                return Ok(());
+                return Ok(true);
             }
         };
         self.exposed += 1;
         let slot = &mut self.slots[call.index()];
-        let emitted = if is_write {
+        let chunk = if is_write {
             slot.written.push(Written { chunk: 0, handle: segment.handle, offered: length, buf: None });
-            let lists = ChunkLists { writes: &[&[segment]], ..ChunkLists::default() };
-            self.requester.emit_call(call, &SINGLE, &lists, &mut send)
+            SingleChunk::Write(segment)
         } else {
             slot.reads.push(segment.handle);
             core.statistics.read_chunks += 1;
-            let lists = ChunkLists { reads: &[ReadSegment { position, segment }], ..ChunkLists::default() };
-            self.requester.emit_call(call, &SINGLE, &lists, &mut send)
+            SingleChunk::Read(ReadSegment { position, segment })
         };
-        // The form and the lists agree, and the Payload is behind the room for the header.
-        let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
-        send.set_len(header_len + payload_len);
-        if self.send(core, making, send) {
-            core.statistics.messages_short += 1;
-        }
-        Ok(())
+        let mut head = [0; SINGLE_LEN];
+        self.requester.emit_single_call(call, chunk, &mut head);
+        let len = SINGLE_LEN + payload_len;
+        let is_sent = match message {
+            None => {
+                core.provider.send_exposing(id, &head, len);
+                core.statistics.calls_sent += 1;
+                true
+            }
+            Some(mut send) => {
+                send[..SINGLE_LEN].copy_from_slice(&head);
+                send.set_len(len);
+                self.send(core, making, send)
+            }
+        };
+        core.statistics.messages_short += u64::from(is_sent);
+        Ok(true)
+    }
+
+    /// Writes the Payload stream of a Call with one chunk of one segment to `space`. Returns its length, and the Position of the
+    /// item that is left out. `None`: it does not fit, or other items are left out than the chunk is for.
+    #[inline(always)]
+    fn write_single(
+        &mut self,
+        making: &Making<'_>,
+        chunks: &Chunks,
+        encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+        space: &mut [u8],
+    ) -> Option<(usize, u32)> {
+        let is_write = chunks.read.is_empty();
+        let mut writer = Writer::new(space);
+        making.write_payload(&mut writer, encode).ok()?;
+        let len = writer.position();
+        // A Call whose encoder left out other items than the chunk is for is refused in the general way.
+        let position = match *writer.reduced_positions() {
+            [] if is_write => 0,
+            [position] if !is_write => position,
+            _ => return None,
+        };
+        let positions = if is_write { &[][..] } else { &[position] };
+        self.keep(making, &space[..len], positions, chunks, None);
+        Some((len, position))
     }
 
     /// The only segment of a Call could not be exposed.

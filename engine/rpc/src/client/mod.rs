@@ -202,11 +202,11 @@ impl Results {
         Results { message: Some(message), range, reduced }
     }
 
-    /// Those that are all of `message`, without anything in Write chunks.
-    #[inline]
-    pub(crate) fn short(message: Option<Buf>) -> Results {
+    /// Those that are all of `message`, and `reduced` octets in a Write chunk.
+    #[inline(always)]
+    pub(crate) fn short(message: Option<Buf>, reduced: u32) -> Results {
         let len = message.as_ref().map_or(0, |message| message.len() as u32);
-        Results { message, range: 0..len, reduced: 0 }
+        Results { message, range: 0..len, reduced }
     }
 
     /// The encoded results, without what went to Write chunks.

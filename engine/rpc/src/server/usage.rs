@@ -35,7 +35,7 @@ impl Usage {
     }
 
     /// A Call has come, beside `pending` that are in process.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn observe(&mut self, pass: &PassState, pending: u32) {
         if self.pass != pass.number {
             self.pass = pass.number;

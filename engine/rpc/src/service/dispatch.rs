@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use stag_fabric::Peer;
-use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeader, flavor};
-use stag_wire::xdr::Reader;
+use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeader, emit_success, flavor};
+use stag_wire::xdr::{Reader, Writer};
 
 use crate::ConnectionId;
 use crate::carried::{Carrier, Destination};
@@ -273,6 +273,21 @@ impl Run<'_> {
             0 => Home::Here,
             _ => services.home(self.service, &self.seen(origin, &mut [])),
         }
+    }
+
+    /// Answers procedure 0, which has no results and of which the service does not hear, into `space`: what [`Run::call`] makes of
+    /// it. Returns the octets of the Reply. `None`: it is another procedure, or there is no room.
+    #[inline(always)]
+    pub(crate) fn answer_null(&self, origin: &Origin<'_>, space: &mut [u8]) -> Option<usize> {
+        if self.header.procedure != 0 {
+            return None;
+        }
+        if tracing::enabled!(tracing::Level::TRACE) {
+            self.trace(origin.peer);
+        }
+        let mut writer = Writer::new(space);
+        emit_success(&mut writer, self.header.xid).ok()?;
+        Some(writer.position())
     }
 
     /// Lets the service answer. `true`: it has; `false`: it will, later.

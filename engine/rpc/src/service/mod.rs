@@ -64,6 +64,7 @@ impl Procedure {
     }
 
     /// Whether arguments or results may go by chunk.
+    #[inline]
     pub(crate) const fn has_eligible_items(&self) -> bool {
         self.eligible_arguments > 0 || self.eligible_results > 0
     }
