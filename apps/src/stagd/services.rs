@@ -128,6 +128,8 @@ pub(super) fn make(
     if plan.reactors.len() > 1 {
         let Some(first) = ReactorId::new(0) else { unreachable!("a group has a first reactor") };
         exports = exports.in_group(elsewhere, first).map_err(Failure::usage)?;
+        let paths = settings.exports.iter().map(|(_, export)| export.path.clone());
+        exports = exports.listed_in_order(paths.collect());
     }
     let exports = exports.with_key(common.key.clone());
     Ok(server::services_with_locks(exports, time, locking, registry))

@@ -22,9 +22,16 @@ use crate::handle;
 use crate::store::Store;
 
 impl<S: Store> Exports<S> {
-    /// The exports, whoever has their files: first those whose files are here.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Export> {
-        self.shares.iter().map(|(export, _)| export).chain(self.elsewhere.iter().map(|other| &other.export))
+    /// The exports, whoever has their files: in a group in an order that does not depend on the reactor.
+    pub(super) fn all(&self) -> Vec<&Export> {
+        let own = self.shares.iter().map(|(export, store)| (export, store.fsid()));
+        let others = self.elsewhere.iter().map(|other| (&other.export, other.fsid));
+        let mut all: Vec<_> = own.chain(others).collect();
+        if !self.is_alone() {
+            let place = |path: &str| self.order.iter().position(|listed| listed == path);
+            all.sort_by_key(|(export, fsid)| (place(&export.path).unwrap_or(usize::MAX), *fsid));
+        }
+        all.into_iter().map(|(export, _)| export).collect()
     }
 
     /// Whether all files are here.
@@ -86,5 +93,48 @@ impl<S: Store> Exports<S> {
     /// Where it is heard that a host restarted.
     pub(super) fn home_of_restarts(&self) -> Home {
         if self.is_alone() { Home::Here } else { Home::Everywhere }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stag_rpc::{EngineConfig, Memory};
+    use stag_runtime::ReactorId;
+    use stag_wire::nfs3::Time;
+
+    use super::*;
+    use crate::memory::{MemoryConfig, MemoryStore, RootAttributes};
+
+    /// The paths of what a reactor lists that has the files of one export, while another has those of the others. The letter is
+    /// the export's number.
+    fn listed(own: &str, others: &[&str], order: &[&str]) -> Vec<String> {
+        let memory = Memory::new(&EngineConfig::default(), 1 << 20).unwrap();
+        let pool = memory.pools.payload;
+        let fsid = |path: &str| u64::from(path.as_bytes()[1]);
+        let config = MemoryConfig {
+            fsid: fsid(own),
+            data_len_max: 1 << 16,
+            objects_max: 8,
+            names_max: 8,
+            root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
+        };
+        let store = MemoryStore::new(&config, pool.clone(), Time::default()).unwrap();
+        let export = |path: &str| format!("mem:{path}").parse::<Export>().unwrap();
+        let reactor = ReactorId::new(1).unwrap();
+        let elsewhere =
+            others.iter().map(|path| Elsewhere { export: export(path), fsid: fsid(path), reactor }).collect();
+        let exports = Exports::new(vec![(export(own), store)], pool).unwrap();
+        let exports = exports.in_group(elsewhere, reactor).unwrap();
+        let exports = exports.listed_in_order(order.iter().map(ToString::to_string).collect());
+        exports.all().iter().map(|export| export.path.clone()).collect()
+    }
+
+    #[test]
+    fn all_reactors_list_the_exports_in_the_same_order() {
+        for (order, all) in [(&[][..], ["/a", "/b", "/c"]), (&["/c", "/a", "/b"], ["/c", "/a", "/b"])] {
+            assert_eq!(listed("/b", &["/c", "/a"], order), all);
+            assert_eq!(listed("/a", &["/b", "/c"], order), all);
+            assert_eq!(listed("/c", &["/a", "/b"], order), all);
+        }
     }
 }

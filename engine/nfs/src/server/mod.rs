@@ -104,6 +104,8 @@ pub struct Elsewhere {
 pub struct Exports<S> {
     shares: Vec<(Export, S)>,
     elsewhere: Vec<Elsewhere>,
+    /// Paths, in the order in which a group lists its exports.
+    order: Vec<String>,
     /// Where locks on files of directories are kept; `None`: here.
     locks_at: Option<ReactorId>,
     handles: VerifiedHandles,
@@ -133,6 +135,7 @@ impl<S: Store> Exports<S> {
         Ok(Exports {
             shares,
             elsewhere: Vec::new(),
+            order: Vec::new(),
             locks_at: None,
             handles: VerifiedHandles::new(HandleKey::new()),
             pool,
@@ -173,6 +176,14 @@ impl<S: Store> Exports<S> {
         }
         (self.elsewhere, self.locks_at) = (elsewhere, Some(locks_at));
         Ok(self)
+    }
+
+    /// The same exports, of which MOUNT lists these paths first and in this order at each reactor of a group. Others follow by
+    /// their fsid. A reactor that is alone lists its exports as [`Exports::new`] got them.
+    #[must_use]
+    pub fn listed_in_order(mut self, paths: Vec<String>) -> Exports<S> {
+        self.order = paths;
+        self
     }
 
     /// The exports with their stores.

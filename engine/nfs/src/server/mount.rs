@@ -12,7 +12,6 @@ use stag_wire::rpc::flavor;
 use super::{Asker, Exports, SharedExports, decode};
 use crate::binding;
 use crate::caller::Caller;
-use crate::export::Export;
 use crate::handle::HANDLE_LEN;
 use crate::store::Store;
 
@@ -139,7 +138,7 @@ fn mount_status(status: NfsStatus) -> Status {
 
 fn export<S: Store>(exports: &Exports<S>, reply: &mut Reply<'_>) {
     // Groups are text on the wire; made here, not per Call of importance.
-    let all: Vec<&Export> = exports.all().collect();
+    let all = exports.all();
     let groups: Vec<Vec<String>> =
         all.iter().map(|export| export.clients.iter().map(ToString::to_string).collect()).collect();
     reply.success(|writer| {
