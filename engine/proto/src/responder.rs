@@ -398,6 +398,12 @@ impl Responder {
         if !self.connected {
             return Err(Refusal::Drop(Dropped::Disconnected));
         }
+        self.occupy(xid, credits)
+    }
+
+    /// As [`Responder::start`], for a Call that is none of those in process.
+    #[inline(always)]
+    fn occupy(&mut self, xid: u32, credits: u32) -> Result<CallId, Refusal> {
         if !self.grant.start() {
             return Err(Refusal::Close(Misuse::TooManyCalls { granted: self.grant.ceiling() }));
         }

@@ -32,7 +32,7 @@ use crate::few::Few;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::duplicates::Known;
 use crate::server::pulling::{Pull, take_at_once};
-use crate::server::serving::Serving;
+use crate::server::serving::{Carriage, Serving};
 use crate::server::spares::Reused;
 use crate::server::transit::TransitShare;
 use crate::service::call::{Placed, PlacedPieces};
@@ -56,24 +56,37 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Polls the provider, and handles what can be handled where it arrived. Returns how much there was.
     #[inline(always)]
     pub(crate) fn look(&mut self, now: Duration, burst: usize) -> usize {
+        if self.core.state.carrier.is_some() {
+            return self.look_in_group(now, burst);
+        }
         let Engine { core, services, connections, completions, .. } = self;
         let Core { provider, state } = core;
-        provider.poll_in_place(now, completions, burst, &mut Taker { state, services, connections })
+        let mut taker = Taker::<S, false> { state, services, connections };
+        provider.poll_in_place(now, completions, burst, &mut taker)
+    }
+
+    // Code of its own: an engine that is alone would pay for it.
+    #[inline(never)]
+    fn look_in_group(&mut self, now: Duration, burst: usize) -> usize {
+        let Engine { core, services, connections, completions, .. } = self;
+        let Core { provider, state } = core;
+        let mut taker = Taker::<S, true> { state, services, connections };
+        provider.poll_in_place(now, completions, burst, &mut taker)
     }
 }
 
-/// What takes messages where they arrived: an engine without its provider, which shows them.
-struct Taker<'a, S> {
+/// What takes messages where they arrived: an engine without its provider, which shows them. `IS_MEMBER`: it is one of a group.
+struct Taker<'a, S, const IS_MEMBER: bool> {
     state: &'a mut EngineState,
     services: &'a mut S,
     connections: &'a mut [Option<Box<Connection>>],
 }
 
-impl<S: Services> TakeShown for Taker<'_, S> {
+impl<S: Services, const IS_MEMBER: bool> TakeShown for Taker<'_, S, IS_MEMBER> {
     #[inline(always)]
     fn take_plain(&mut self, message: PlainMessage<'_>) -> Taken {
         let Some(found) = find(self.connections, message.queue_pair) else { return Taken::No };
-        found.take_plain(self.state, self.services, message)
+        found.take_plain::<S, IS_MEMBER>(self.state, self.services, message)
     }
 
     #[inline(never)]
@@ -93,7 +106,7 @@ impl Connection {
 
     /// Handles a message without chunks where it arrived, if that is all that it takes.
     #[inline(always)]
-    fn take_plain<S: Services>(
+    fn take_plain<S: Services, const IS_MEMBER: bool>(
         &mut self,
         state: &mut EngineState,
         services: &mut S,
@@ -104,7 +117,12 @@ impl Connection {
         }
         if let Some(serving) = &mut self.serving {
             let from = Caller { id: self.id, peer: self.peer.as_ref() };
-            return serving.answer_plain(state, services, from, message);
+            let taken = serving.answer_plain::<S, IS_MEMBER>(state, services, from, message);
+            if IS_MEMBER && taken == Taken::Done {
+                // There is a Call in process that is not to be forgotten.
+                state.ready.wake(self);
+            }
+            return taken;
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
         let is_done = calling.complete_plain(state, message.credits, message.stream);
@@ -225,8 +243,9 @@ struct Execution<'c, 'a> {
 }
 
 impl Serving {
+    /// In a group, [`Taken::Done`] says that the Call is on its way to another engine.
     #[inline(always)]
-    fn answer_plain<S: Services>(
+    fn answer_plain<S: Services, const IS_MEMBER: bool>(
         &mut self,
         state: &mut EngineState,
         services: &mut S,
@@ -242,15 +261,23 @@ impl Serving {
         let Route::Run(run) = route(services, Reader::new(stream)) else { return Taken::No };
         // What may have chunks takes memory, and the duplicate request cache is for the general way.
         let procedure = run.procedure;
-        if procedure.repeat != Repeat::Harmless || procedure.has_eligible_items() {
+        let is_simple = procedure.repeat == Repeat::Harmless && !procedure.has_eligible_items();
+        if !is_simple && !IS_MEMBER {
             return Taken::No;
         }
         if !self.responder.may_answer(run.header.xid) {
             return Taken::No;
         }
         let origin = self.origin(state, from);
-        if is_for_others(state, services, &run, &origin) {
+        if state.doomed.has(origin.peer, run.header.xid, state.now) {
             return Taken::No;
+        }
+        if IS_MEMBER {
+            match self.carry_plain(state, services, &run, &origin, (requested, stream)) {
+                Carriage::Here if is_simple => {}
+                Carriage::Sent => return Taken::Done,
+                Carriage::Here | Carriage::Left => return Taken::No,
+            }
         }
         self.usage.observe(&state.pass_state(), self.pending);
         self.host.note(&run.caller);

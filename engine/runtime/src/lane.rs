@@ -210,21 +210,26 @@ impl<T: Send> LaneWriter<T> {
         Ok(())
     }
 
-    /// Puts `count` values behind the others, each made where it will lie. `false`: there is too little room, nothing is made.
+    /// Puts all of `values` behind the others. `false`: there is too little room, and none is put there.
     #[inline]
-    pub(crate) fn push_each(&mut self, count: usize, mut make: impl FnMut(usize) -> T) -> bool {
-        if !self.find_room(count) {
+    pub(crate) fn push_all(&mut self, values: &[T]) -> bool
+    where
+        T: Copy,
+    {
+        if !self.find_room(values.len()) {
             return false;
         }
-        for at in 0..count {
-            let position = self.position.wrapping_add(at);
-            // SAFETY: as in `push`: there is room for `count` values from `position` on. If `make` panics, `position` has not
-            // moved, and what was written is forgotten.
-            self.ring.place(position).with_mut(|place| unsafe {
-                (*place).write(make(at));
+        let places = &*self.ring.places;
+        let mask = places.len() - 1;
+        let mut at = self.position & mask;
+        for value in values {
+            // SAFETY: as in `push`: there is room for as many values from `self.position` on as there are.
+            places[at].with_mut(|place| unsafe {
+                (*place).write(*value);
             });
+            at = (at + 1) & mask;
         }
-        self.position = self.position.wrapping_add(count);
+        self.position = self.position.wrapping_add(values.len());
         true
     }
 
@@ -328,24 +333,26 @@ impl<T: Send> LaneReader<T> {
         Some(self.ring.place(self.position).with(|place| look(unsafe { (*place).assume_init_ref() })))
     }
 
-    /// Shows `look` the next `count` values where they lie, and takes them. `false`: not so many are published together with
-    /// the first of them, and none is taken.
+    /// Takes the next values, as many as `values` has room for. `false`: not so many are published together with the first of
+    /// them, and none is taken.
     #[inline]
-    pub(crate) fn take_each(&mut self, count: usize, mut look: impl FnMut(usize, &T)) -> bool
+    pub(crate) fn pop_all(&mut self, values: &mut [T]) -> bool
     where
         T: Copy,
     {
-        if self.tail.wrapping_sub(self.position) < count {
+        if self.tail.wrapping_sub(self.position) < values.len() {
             return false;
         }
-        for at in 0..count {
+        let places = &*self.ring.places;
+        let mask = places.len() - 1;
+        let mut at = self.position & mask;
+        for value in &mut *values {
             // SAFETY: as in `pop`: the place is before the writer's index. Values of a type that is `Copy` need no drop.
-            self.ring
-                .place(self.position.wrapping_add(at))
-                .with(|place| look(at, unsafe { (*place).assume_init_ref() }));
+            places[at].with(|place| *value = unsafe { *(*place).assume_init_ref() });
+            at = (at + 1) & mask;
         }
-        self.position = self.position.wrapping_add(count);
-        self.statistics.values += count as u64;
+        self.position = self.position.wrapping_add(values.len());
+        self.statistics.values += values.len() as u64;
         if self.position.wrapping_sub(self.returned) >= self.ring.places.len().div_ceil(4) {
             self.give_back();
         }

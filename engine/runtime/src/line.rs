@@ -94,7 +94,7 @@ impl LaneWriter<Line> {
     #[inline]
     #[must_use]
     pub fn push_record(&mut self, record: &LaneRecord) -> bool {
-        self.push_each(LaneRecord::lines_for(record.len()), |at| record.lines[at])
+        self.push_all(&record.lines[..LaneRecord::lines_for(record.len())])
     }
 }
 
@@ -112,7 +112,7 @@ impl LaneReader<Line> {
         let Some(len) = self.peek(|first| first.0[0] as usize) else { return false };
         assert!(len <= LaneRecord::LEN_MAX, "a lane of records has a line that is none (length {len})");
         // The lines of a record are published together, so that the first is seen with the others.
-        let is_whole = self.take_each(LaneRecord::lines_for(len), |at, line| record.lines[at] = *line);
+        let is_whole = self.pop_all(&mut record.lines[..LaneRecord::lines_for(len)]);
         assert!(is_whole, "a lane of records has a line that is none (length {len})");
         true
     }

@@ -4,7 +4,7 @@ use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Segment, Single, SingleChun
 use stag_wire::xdr::Overflow;
 
 use super::call::Chunks;
-use super::{Call, CallId, Emitted, Payload, Responder};
+use super::{Call, CallId, Emitted, Lists, Payload, Responder};
 
 impl Responder {
     /// Whether a Call may be answered at once, with [`Responder::answer_plain`] or [`Responder::answer_single`]: it is none that is in
@@ -70,6 +70,31 @@ impl Responder {
         };
         let invalidate = self.parameters.remote_invalidation.then_some(chunk.segment().handle);
         Emitted { header_len: emitted.expect("`out` has room for the header"), invalidate }
+    }
+
+    /// Takes in a Call without chunks that is answered later, with [`Responder::answer_begun`] or as any other: its Receive is
+    /// posted still, or again. `requested` are the credits of its header.
+    ///
+    /// # Panics
+    ///
+    /// When the peer has no credit for the Call: ask [`Responder::may_answer`] before.
+    #[inline]
+    pub fn begin_plain(&mut self, xid: u32, requested: u32) -> CallId {
+        debug_assert!(self.may_answer(xid));
+        let Ok(id) = self.occupy(xid, requested) else { panic!("the peer has no credit for it") };
+        self.slots[id.index()].lists = Lists::Absent;
+        id
+    }
+
+    /// Ends a Call of [`Responder::begin_plain`] with a Reply without chunks, and returns the credits of its header. `limit` is
+    /// as in [`Responder::set_credit_limit`]. `None`: it is over already.
+    #[inline]
+    pub fn answer_begun(&mut self, id: CallId, limit: u32) -> Option<u32> {
+        self.slot(id)?;
+        self.grant.set_limit(limit);
+        let credits = self.grant.renew(false);
+        let _ = self.release(id);
+        Some(credits)
     }
 
     /// Takes in a Call without chunks and answers it, in one step: its Receive is posted still, or again. Returns the

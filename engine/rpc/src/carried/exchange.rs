@@ -10,6 +10,7 @@ use stag_runtime::{GroupMember, LaneRecord, ReactorId};
 use stag_wire::rpcrdma::HEADER_LEN_MIN;
 use stag_wire::xdr::Reader;
 
+use super::plain::ShortReply;
 use super::record::{CarriedCall, CarriedItem, CarriedReply, Ending, Kind, Place, WRITE_CHUNKS_MAX, kind};
 use super::{
     Attachment, CallLanes, CarriedRoom, Carrier, Homes, LaterCall, Neighbour, Parcel, name_elsewhere,
@@ -205,6 +206,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     #[inline]
     fn handle_record(&mut self, from: ReactorId, record: &LaneRecord) {
+        if let Some(reply) = ShortReply::of(record) {
+            self.carrier().note_answer(from);
+            if self.carrier().broadcasts.is_empty() && self.deliver_short(&reply) {
+                return;
+            }
+        } else if self.execute_plain(from, record) {
+            return;
+        }
         match kind(record) {
             Kind::Call => {
                 let call = CarriedCall::decode(record);
@@ -216,7 +225,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 let (reply, place) = CarriedReply::decode(record);
                 let pieces = usize::from(reply.pieces) + usize::from(reply.long.0);
                 let octets = self.carrier().unload(from, place == Place::Attached, pieces);
-                self.carrier().note_answer(from);
+                if !reply.is_short {
+                    self.carrier().note_answer(from);
+                }
                 match self.carrier().note_execution(&reply.token) {
                     Execution::Only => self.deliver(&reply, place, record, octets),
                     Execution::OneOfOthers => self.carrier().pieces.clear(),
@@ -347,11 +358,11 @@ fn as_buf(piece: Shared) -> Option<Buf> {
 }
 
 /// A carried Call that is to be answered.
-struct Answering<'a> {
-    from: ReactorId,
+pub(super) struct Answering<'a> {
+    pub(super) from: ReactorId,
     /// Names it where its connection is.
-    token: Token,
-    room: &'a CarriedRoom,
+    pub(super) token: Token,
+    pub(super) room: &'a CarriedRoom,
 }
 
 impl Answering<'_> {
@@ -364,34 +375,57 @@ impl Answering<'_> {
         fill: impl FnOnce(&mut Reply<'_>) -> bool,
     ) -> Result<(), u32> {
         let mut draft = core.draft();
-        let EngineState { pools, transit, scratch, statistics, deferrals, carrier, duplicates, .. } =
-            &mut core.state;
-        let Some(carrier) = carrier else { unreachable!("an engine does not leave its group") };
-        let mut space = std::mem::take(&mut carrier.space);
-        let share = &carrier.neighbours[self.from.index()].share;
-        let mut reply = Reply {
-            draft: &mut draft,
-            xid: self.token.xid,
-            room: Room::Carried(self.room),
-            inline_len_max: self.room.inline_len_max as usize + HEADER_LEN_MIN,
-            space: Some(Space { octets: &mut space, header_len: HEADER_LEN_MIN, messages: None }),
-            payload: &pools.payload,
-            transit: Some((transit, share)),
-            scratch,
-            eligible: terms.procedure.eligible_results,
-            copied_bytes: &mut statistics.copied_bytes,
-            deferrals,
-        };
-        if !fill(&mut reply) {
+        if !self.fill(core, &mut draft, terms.procedure.eligible_results, fill) {
             let pages = draft.pages;
-            carrier.space = space;
             core.put_draft(draft);
             return Err(pages);
         }
-        let defect = reply.draft.defect();
+        self.conclude(core, terms, draft);
+        Ok(())
+    }
+
+    /// Lets `fill` fill the Reply in; its payload is in the carrier's space then. Says what `fill` says.
+    fn fill<P>(
+        &self,
+        core: &mut Core<P>,
+        draft: &mut Draft,
+        eligible: u8,
+        fill: impl FnOnce(&mut Reply<'_>) -> bool,
+    ) -> bool {
+        let EngineState { pools, transit, scratch, statistics, deferrals, carrier, .. } = &mut core.state;
+        let Some(carrier) = carrier.as_deref_mut() else {
+            unreachable!("an engine does not leave its group")
+        };
+        let Carrier { space, neighbours, .. } = carrier;
+        let share = &neighbours[self.from.index()].share;
+        let mut reply = Reply {
+            draft,
+            xid: self.token.xid,
+            room: Room::Carried(self.room),
+            inline_len_max: self.room.inline_len_max as usize + HEADER_LEN_MIN,
+            space: Some(Space { octets: space, header_len: HEADER_LEN_MIN, messages: None }),
+            payload: &pools.payload,
+            transit: Some((transit, share)),
+            scratch,
+            eligible,
+            copied_bytes: &mut statistics.copied_bytes,
+            deferrals,
+        };
+        fill(&mut reply)
+    }
+
+    /// Sends a Reply that is filled in, with its payload in the carrier's space, to where the Call came in.
+    pub(super) fn conclude<P>(&self, core: &mut Core<P>, terms: Terms, mut draft: Box<Draft>) {
+        let defect = draft.defect();
         if defect.is_some() {
-            reply.system_error();
+            self.fill(core, &mut draft, 0, |reply| {
+                reply.system_error();
+                true
+            });
         }
+        let EngineState { statistics, carrier, duplicates, .. } = &mut core.state;
+        let Some(carrier) = carrier else { unreachable!("an engine does not leave its group") };
+        let space = std::mem::take(&mut carrier.space);
         let ending = match draft.verdict {
             Verdict::Encoded => Ending::Encoded,
             Verdict::BadChunks => Ending::BadChunks,
@@ -417,6 +451,7 @@ impl Answering<'_> {
             are_stored,
             ending,
             is_service: draft.is_service,
+            is_short: false,
             splice: draft.splice,
             left_out: draft.left_out,
             items: items.collect(),
@@ -433,7 +468,6 @@ impl Answering<'_> {
         if let Some(defect) = defect {
             terms.report(core, defect);
         }
-        Ok(())
     }
 
     /// Answers with what the engine knows.
@@ -447,7 +481,7 @@ impl Answering<'_> {
 
     /// The Call is answered later, under this token.
     #[cold]
-    fn keep<P>(&self, core: &mut Core<P>, token: Token, terms: Terms) {
+    pub(super) fn keep<P>(&self, core: &mut Core<P>, token: Token, terms: Terms) {
         let call = LaterCall { from: self.from, token: self.token, room: self.room.clone(), terms };
         if let Some(carrier) = &mut core.state.carrier {
             core.state.transit.expect(&mut carrier.neighbour(self.from).share, terms.pages as usize);

@@ -24,9 +24,10 @@
 //! that it sent, and the others wait here, in order. So a Reply always finds room, and no reactor waits for another while it
 //! holds something that the other waits for.
 //!
-//! `record.rs` is what a lane carries, `exchange.rs` what a pass does with it.
+//! `record.rs` is what a lane carries, `exchange.rs` what a pass does with it, `plain.rs` the short way of a Call without chunks.
 
 mod exchange;
+mod plain;
 mod record;
 
 use std::cell::RefCell;

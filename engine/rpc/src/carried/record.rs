@@ -82,6 +82,8 @@ pub(crate) struct CarriedReply {
     pub(super) token: Token,
     pub(crate) ending: Ending,
     pub(crate) is_service: bool,
+    /// It came by a record of a payload only.
+    pub(super) is_short: bool,
     /// Its pieces are a store's.
     pub(crate) are_stored: bool,
     /// Where in the payload the first reduced result belongs.
@@ -96,30 +98,38 @@ pub(crate) struct CarriedReply {
 }
 
 /// Kinds of records.
-const CALL: u8 = 1;
-const REPLY: u8 = 2;
+pub(super) const CALL: u8 = 1;
+pub(super) const REPLY: u8 = 2;
 
 /// Flags of a Call's record.
-const STREAM: u8 = 1;
-const ATTACHED: u8 = 2;
-const LOCAL_V4: u8 = 4;
-const LOCAL_V6: u8 = 8;
+pub(super) const STREAM: u8 = 1;
+pub(super) const ATTACHED: u8 = 2;
+pub(super) const LOCAL_V4: u8 = 4;
+pub(super) const LOCAL_V6: u8 = 8;
 const PEER_V4: u8 = 1 << 4;
 const PEER_V6: u8 = 2 << 4;
 const PEER_PROCESS: u8 = 3 << 4;
-const PEER_MASK: u8 = 3 << 4;
+pub(super) const PEER_MASK: u8 = 3 << 4;
 
 /// Flags of a Reply's record, beside [`ATTACHED`].
-const SERVICE: u8 = 1;
+pub(super) const SERVICE: u8 = 1;
 const STORED: u8 = 4;
+/// The payload stands right behind the token, and there is nothing else.
+pub(super) const SHORT: u8 = 8;
 
 /// Endings in a Reply's record.
 const DROPPED: u8 = 0;
-const ENCODED: u8 = 1;
+pub(super) const ENCODED: u8 = 1;
 const TOO_LONG: u8 = 2;
 const BAD_CHUNKS: u8 = 3;
 
-/// Octets of a Reply's record before its payload.
+/// Octets of a Call's record before what says who calls.
+pub(super) const CALL_HEAD_LEN: usize = 32;
+
+/// Octets of a Reply's record before its payload, if that is [`SHORT`].
+pub(super) const SHORT_HEAD_LEN: usize = 24;
+
+/// Octets of any other Reply's record before its payload.
 const REPLY_HEAD_LEN: usize = 48;
 
 /// Octets of an item in a Reply's record.
@@ -148,14 +158,14 @@ pub(super) fn kind(record: &LaneRecord) -> Kind {
 }
 
 /// Writes one record.
-struct Encoder<'a> {
-    octets: &'a mut [u8],
-    at: usize,
+pub(super) struct Encoder<'a> {
+    pub(super) octets: &'a mut [u8],
+    pub(super) at: usize,
 }
 
 impl Encoder<'_> {
     #[inline(always)]
-    fn put<const N: usize>(&mut self, value: [u8; N]) {
+    pub(super) fn put<const N: usize>(&mut self, value: [u8; N]) {
         self.octets[self.at..self.at + N].copy_from_slice(&value);
         self.at += N;
     }
@@ -166,7 +176,7 @@ impl Encoder<'_> {
     }
 
     #[inline(always)]
-    fn u32(&mut self, value: u32) {
+    pub(super) fn u32(&mut self, value: u32) {
         self.put(value.to_ne_bytes());
     }
 
@@ -176,7 +186,7 @@ impl Encoder<'_> {
     }
 
     #[inline(always)]
-    fn token(&mut self, token: &Token) {
+    pub(super) fn token(&mut self, token: &Token) {
         let Token { connection: ConnectionId { index, generation }, slot, xid } = *token;
         for word in [index, generation, slot, xid] {
             self.u32(word);
@@ -185,14 +195,14 @@ impl Encoder<'_> {
 }
 
 /// Reads one record.
-struct Decoder<'a> {
-    octets: &'a [u8],
-    at: usize,
+pub(super) struct Decoder<'a> {
+    pub(super) octets: &'a [u8],
+    pub(super) at: usize,
 }
 
 impl Decoder<'_> {
     #[inline(always)]
-    fn take<const N: usize>(&mut self) -> [u8; N] {
+    pub(super) fn take<const N: usize>(&mut self) -> [u8; N] {
         let found = self.octets[self.at..].first_chunk().copied();
         self.at += N;
         found.unwrap_or_else(|| {
@@ -206,7 +216,7 @@ impl Decoder<'_> {
     }
 
     #[inline(always)]
-    fn u32(&mut self) -> u32 {
+    pub(super) fn u32(&mut self) -> u32 {
         u32::from_ne_bytes(self.take())
     }
 
@@ -216,14 +226,15 @@ impl Decoder<'_> {
     }
 
     #[inline(always)]
-    fn token(&mut self) -> Token {
+    pub(super) fn token(&mut self) -> Token {
         let connection = ConnectionId { index: self.u32(), generation: self.u32() };
         Token { connection, slot: self.u32(), xid: self.u32() }
     }
 }
 
 /// Writes who is at the other end of a connection, and returns what the flags say of it.
-fn encode_peer(encoder: &mut Encoder<'_>, peer: Option<&Peer>) -> u8 {
+#[inline(always)]
+pub(super) fn encode_peer(encoder: &mut Encoder<'_>, peer: Option<&Peer>) -> u8 {
     match peer {
         None => 0,
         Some(Peer::Address(SocketAddr::V4(address))) => {
@@ -246,7 +257,8 @@ fn encode_peer(encoder: &mut Encoder<'_>, peer: Option<&Peer>) -> u8 {
     }
 }
 
-fn decode_peer(decoder: &mut Decoder<'_>, flags: u8) -> Option<Peer> {
+#[inline(always)]
+pub(super) fn decode_peer(decoder: &mut Decoder<'_>, flags: u8) -> Option<Peer> {
     let port = |word: u32| u16::try_from(word).unwrap_or_else(|_| unreachable!("a port of {word}"));
     match flags & PEER_MASK {
         PEER_V4 => {
@@ -305,6 +317,7 @@ impl CarriedCall {
         encoder.token(token);
         encoder.u32(room.inline_len_max);
         encoder.u32(room.reply_chunk_len);
+        debug_assert_eq!(encoder.at, CALL_HEAD_LEN);
         let mut flags = encode_peer(&mut encoder, peer) | if room.is_stream { STREAM } else { 0 };
         flags |= encode_local(&mut encoder, local);
         for len in &room.write_chunks {
@@ -361,6 +374,7 @@ impl CarriedReply {
             token,
             ending: Ending::Dropped,
             is_service: false,
+            is_short: false,
             are_stored: false,
             splice: 0,
             left_out: (0, 0),
@@ -413,6 +427,15 @@ impl CarriedReply {
         let [_, ending, flags, item_count] = decoder.take();
         let len = decoder.u32() as usize;
         let token = decoder.token();
+        if flags & SHORT != 0 {
+            let reply = CarriedReply {
+                ending: Ending::Encoded,
+                is_service: flags & SERVICE != 0,
+                is_short: true,
+                ..CarriedReply::dropped(token)
+            };
+            return (reply, Place::Record { at: decoder.at, len });
+        }
         let splice = decoder.u32();
         let left_out = (decoder.u32(), decoder.u64());
         let pieces = decoder.u16();
@@ -434,7 +457,18 @@ impl CarriedReply {
         };
         let (is_service, are_stored) = (flags & SERVICE != 0, flags & STORED != 0);
         (
-            CarriedReply { token, ending, is_service, are_stored, splice, left_out, items, pieces, long },
+            CarriedReply {
+                token,
+                ending,
+                is_service,
+                is_short: false,
+                are_stored,
+                splice,
+                left_out,
+                items,
+                pieces,
+                long,
+            },
             payload,
         )
     }
@@ -514,7 +548,7 @@ mod tests {
             let items = items.into_iter().map(|(len, pieces_end, is_reduced)| CarriedItem { len, pieces_end, is_reduced });
             let mut record = LaneRecord::new();
             let reply = CarriedReply {
-                token, ending, is_service, are_stored, splice,
+                token, ending, is_service, is_short: false, are_stored, splice,
                 left_out: (count, octets),
                 items: items.collect(),
                 pieces,

@@ -6,6 +6,7 @@ mod support;
 mod data;
 mod duplicates;
 mod group;
+mod in_place;
 #[path = "../hostile/raw.rs"]
 #[allow(dead_code, reason = "each test target uses its part")]
 mod raw;

@@ -2,7 +2,6 @@
 
 use arrayvec::ArrayVec;
 use stag_fabric::{Handle, Provider};
-use stag_memory::Buf;
 use stag_proto::responder::{self, CallId, ErrorReply, Refused, ReplyError};
 use stag_wire::rpcrdma::SingleChunk;
 
@@ -28,7 +27,7 @@ impl Serving {
         core: &mut Core<P>,
         id: ConnectionId,
         call: &responder::Call<'_>,
-        message: &Buf,
+        message: &[u8],
         terms: Terms,
         fill: impl FnOnce(&mut Reply<'_>) -> Ran,
     ) -> Result<Ran, CloseReason> {
@@ -75,7 +74,7 @@ impl Serving {
         core: &mut Core<P>,
         id: ConnectionId,
         call: &responder::Call<'_>,
-        message: &Buf,
+        message: &[u8],
         terms: Terms,
         mut draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
@@ -126,7 +125,7 @@ impl Serving {
         core: &mut Core<P>,
         id: ConnectionId,
         call: &responder::Call<'_>,
-        message: &Buf,
+        message: &[u8],
         mut draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
         let mut items: ArrayVec<u32, ITEMS_MAX> = ArrayVec::new();

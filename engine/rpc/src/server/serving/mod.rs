@@ -7,7 +7,10 @@
 //! ```
 
 mod answering;
+mod carrying;
 mod pulls;
+
+pub(crate) use carrying::Carriage;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -44,10 +47,16 @@ use crate::state::{Core, EngineState};
 struct Pending {
     id: CallId,
     xid: u32,
-    message: Buf,
+    /// `None`: it has no chunks, was carried from where it arrived, and its Receive is posted still.
+    message: Option<Buf>,
     pull: Option<Box<Pull>>,
     /// A service answers it later, on these terms.
     later: Option<Terms>,
+}
+
+/// The message of a [`Pending`] Call, or one that says as much of its chunks.
+fn octets_of(message: &Option<Buf>) -> &[u8] {
+    message.as_deref().unwrap_or(&[0; HEADER_LEN_MIN])
 }
 
 /// The server half of a connection.
@@ -90,7 +99,7 @@ struct Arrived<'a> {
     id: ConnectionId,
     peer: Option<&'a Peer>,
     call: &'a responder::Call<'a>,
-    message: &'a Buf,
+    message: &'a [u8],
     stream: &'a [u8],
 }
 
@@ -396,10 +405,17 @@ impl Serving {
     }
 
     /// Keeps a Call in its slot.
-    fn keep(&mut self, id: CallId, xid: u32, message: Buf, pull: Option<Box<Pull>>, later: Option<Terms>) {
+    fn keep(
+        &mut self,
+        id: CallId,
+        xid: u32,
+        message: impl Into<Option<Buf>>,
+        pull: Option<Box<Pull>>,
+        later: Option<Terms>,
+    ) {
         debug_assert!(self.slots[id.index()].is_none(), "a slot has one Call");
         self.pending += 1;
-        self.slots[id.index()] = Some(Pending { id, xid, message, pull, later });
+        self.slots[id.index()] = Some(Pending { id, xid, message: message.into(), pull, later });
     }
 
     /// Runs a Call whose Payload stream and data are here, and sends its Reply. `items` is the data.
@@ -522,11 +538,11 @@ impl Serving {
     ) -> Result<bool, CloseReason> {
         // A token of a Call that was dropped, or of an earlier connection in this place.
         let Some((pending, terms)) = self.take_later(core, token) else { return Ok(false) };
-        let Some(call) = self.responder.call(pending.id, &pending.message) else {
+        let Some(call) = self.responder.call(pending.id, octets_of(&pending.message)) else {
             terms.give_up(core);
             return Err(fault("a Call in a slot is not in process"));
         };
-        self.answer(core, id, &call, &pending.message, terms, |reply| {
+        self.answer(core, id, &call, octets_of(&pending.message), terms, |reply| {
             fill(reply);
             Ran::Answered
         })?;
@@ -550,7 +566,13 @@ impl Serving {
         let kept = kept.filter(|kept| kept.xid == token.xid)?;
         let (call, terms) = (kept.id, kept.later?);
         core.transit.expect_no_more(&mut self.share, terms.pages as usize);
-        Some((self.release_slot(call)?, terms))
+        let pending = self.release_slot(call)?;
+        if pending.message.is_none() {
+            // As for any Call: its Receive counts as spent, and the one that is posted still as its successor.
+            core.hold_receives(self.held, self.held + 1);
+            self.held += 1;
+        }
+        Some((pending, terms))
     }
 
     /// Drops a Call without an answer.

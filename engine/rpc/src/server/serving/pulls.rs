@@ -7,7 +7,7 @@ use stag_memory::Buf;
 use stag_proto::responder::{CallId, Payload, Refused};
 use stag_wire::xdr::Reader;
 
-use super::{Arrived, Ran, Serving};
+use super::{Arrived, Ran, Serving, octets_of};
 use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::fault::fault;
@@ -177,7 +177,7 @@ impl Serving {
             // A Call that a service has already keeps its memory until it is answered. It comes here when its slot waited for
             // something as long as another Call was in it.
             let Some(pull) = pending.pull.as_mut().filter(|_| pending.later.is_none()) else { return Ok(()) };
-            let Some(call) = self.responder.call(call_id, &pending.message) else {
+            let Some(call) = self.responder.call(call_id, octets_of(&pending.message)) else {
                 return Err(fault("a Call in a slot is not in process"));
             };
             match place_wanted(core, &mut self.share, pull) {
@@ -235,7 +235,7 @@ impl Serving {
         };
         let Some(mut pull) = pending.pull.take() else { return Err(fault("a Call without what it pulled")) };
         pull.collect();
-        let Some(call) = self.responder.call(call_id, &pending.message) else {
+        let Some(call) = self.responder.call(call_id, octets_of(&pending.message)) else {
             self.put_pull(core, pull);
             return Err(fault("a Call in a slot is not in process"));
         };
@@ -246,7 +246,7 @@ impl Serving {
             Payload::Long(_) => in_one_piece(&long, &mut gathered),
         };
         let routed = route(services, Reader::with_reduced(stream, &pull.reduced));
-        let arrived = Arrived { id, peer, call: &call, message: &pending.message, stream };
+        let arrived = Arrived { id, peer, call: &call, message: octets_of(&pending.message), stream };
         let ran = self.run(core, services, &arrived, &routed, &mut pull.items);
         core.gathered = gathered;
         pull.long = long;
