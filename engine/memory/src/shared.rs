@@ -107,9 +107,16 @@ impl Shared {
             part.pool().add_handle();
         } else {
             let mut all = 0;
-            for count in part.counts() {
-                count.set(count.get().wrapping_add(1));
-                all |= count.get();
+            let counts = part.counts();
+            // A loop prepares for many units, and most have one.
+            if let [count] = counts {
+                all = count.get().wrapping_add(1);
+                count.set(all);
+            } else {
+                for count in counts {
+                    count.set(count.get().wrapping_add(1));
+                    all |= count.get();
+                }
             }
             check_count(all);
         }
@@ -256,7 +263,11 @@ impl Shared {
     #[must_use]
     pub fn is_unique(&self) -> bool {
         // With READ_ELSEWHERE it is more than 1.
-        self.counts().iter().all(|count| count.get() & !STORED == 1)
+        let is_one = |count: &Cell<u32>| count.get() & !STORED == 1;
+        match self.counts() {
+            [count] => is_one(count),
+            counts => counts.iter().all(is_one),
+        }
     }
 
     /// The bytes, to write, if no other `Shared` touches their units.
@@ -290,11 +301,11 @@ impl Shared {
     /// [`Pool::stored`]: crate::Pool::stored
     #[inline]
     pub fn mark_stored(&self) {
-        let mut marked = 0;
-        for count in self.counts() {
-            marked += u32::from(count.get() & STORED == 0);
-            count.set(count.get() | STORED);
-        }
+        let mark = |count: &Cell<u32>| u32::from(count.replace(count.get() | STORED) & STORED == 0);
+        let marked = match self.counts() {
+            [count] => mark(count),
+            counts => counts.iter().map(mark).sum(),
+        };
         self.pool().count_stored(marked, 0);
     }
 
@@ -324,10 +335,23 @@ impl Shared {
             unsafe { Inner::drop_handle(self.pool) };
             return;
         }
+        let counts = self.pool().counts(first, count);
+        if let [cell] = counts {
+            let left = cell.get() - 1;
+            if left & COUNT != 0 {
+                return cell.set(left);
+            }
+            cell.set(0);
+            if left & STORED != 0 {
+                self.pool().count_stored(0, 1);
+            }
+            // SAFETY: nobody covers this unit any more, and this is the end of `self`.
+            return unsafe { Inner::give(self.pool, first, count) };
+        }
         // In one sweep without a branch, which the compiler turns into vector instructions: most often all
         // units have the same fate.
         let (mut any_left, mut any_free, mut marks) = (false, false, 0);
-        for cell in self.pool().counts(first, count) {
+        for cell in counts {
             let left = cell.get() - 1;
             cell.set(left);
             any_left |= left & COUNT != 0;

@@ -695,7 +695,7 @@ impl Requester {
         Some(self.settle(call.index))
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         (slot.state, slot.next) = (State::Free, self.free);

@@ -138,6 +138,7 @@ impl Exposures {
 
     /// Puts `exposed` into the table; there is room (see [`Exposures::is_full`]). Returns its handle and
     /// the kill count that keeps it alive.
+    #[inline]
     pub(super) fn insert(&mut self, exposed: Exposed) -> (Handle, u32) {
         let index = self.free.pop().expect("the caller asked is_full");
         // xorshift64*: nobody can guess a handle from those of other queue pairs; within one queue pair
@@ -168,6 +169,7 @@ impl Exposures {
     }
 
     /// The peer invalidated `handle`, and forgot it before it said so. `None`: we had fenced it already.
+    #[inline]
     pub(super) fn invalidated(&mut self, handle: Handle) -> Option<Exposed> {
         self.find(handle).map(|index| self.remove(index))
     }

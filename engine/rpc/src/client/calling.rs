@@ -56,7 +56,7 @@ impl ReplyMessage<'_> {
         match self {
             ReplyMessage::Shown(octets) => {
                 let results = &octets[first as usize..];
-                let message = (!results.is_empty()).then(|| copied(messages, results));
+                let message = if results.is_empty() { None } else { Some(copied(messages, results)) };
                 Results::short(message, reduced)
             }
             ReplyMessage::Held(buf) => {
@@ -426,8 +426,7 @@ impl Calling {
                 self.exposed -= 1;
             }
             Some(Exposed::Write(mut buf)) if memory == Memory::Safe && slot.written.len() == 1 => {
-                let chunk = slot.written[0].chunk;
-                slot.written.clear();
+                let chunk = slot.written.pop().map_or(0, |part| part.chunk);
                 let len = len.unwrap_or(0);
                 buf.set_len(len as usize);
                 state.statistics.count_write_chunk(len);
