@@ -597,19 +597,19 @@ impl Consumer {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A ring on the heap. It has no mirror: what crosses the end of the first half stays in the second, where
     /// the consumer of this process finds it.
-    struct Ring {
+    pub(in crate::shm) struct Ring {
         // Kept for the pointers into it.
         _pages: Vec<u64>,
-        head: AtomicU64,
+        pub(in crate::shm) head: AtomicU64,
     }
 
     impl Ring {
-        fn new(len: u32) -> (Ring, Producer, Consumer) {
+        pub(in crate::shm) fn new(len: u32) -> (Ring, Producer, Consumer) {
             let mut pages = vec![0; len as usize / 4];
             let base: *mut u8 = pages.as_mut_ptr().cast();
             let ring = Ring { _pages: pages, head: AtomicU64::new(0) };
@@ -618,7 +618,7 @@ mod tests {
             (ring, producer, consumer)
         }
 
-        fn send(&self, producer: &mut Producer, message: &[u8]) -> bool {
+        pub(in crate::shm) fn send(&self, producer: &mut Producer, message: &[u8]) -> bool {
             if !producer.fits(message.len(), &self.head).unwrap() {
                 return false;
             }
