@@ -19,7 +19,7 @@ miri() { cargo +nightly miri test --locked "$@" || exit 1; }
 
 # Where the unsafe code is.
 miri -p stag-memory
-miri -p stag-fabric --lib -- ring::
+miri -p stag-fabric --lib -- ring:: shm::scattered::
 # What it builds on, and lanes. The tests in the folders `tests` replay captures: safe code, and too slow here.
 miri -p stag-runtime --lib -- lane:: line:: timers:: cores:: poller:: statistics::
 miri -p stag-wire --lib
