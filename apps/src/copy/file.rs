@@ -341,8 +341,8 @@ impl Copier {
                     }
                 }
                 Out::Remote { session, handle, .. } => {
-                    let permit = self.allowance.take(wanted).await;
-                    let mut buffer = session.buffer(wanted).await;
+                    let permit = flight.wait_for(self.allowance.take(wanted)).await;
+                    let mut buffer = flight.wait_for(session.buffer(wanted)).await;
                     let len =
                         read_at(regions.file, at, &mut buffer[..wanted]).map_err(|error| failed(&error))?;
                     let is_last = len < wanted
