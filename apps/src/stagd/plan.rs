@@ -5,6 +5,7 @@ use stag::memory::{Pool, PriceList};
 use stag::nfs::export::{Export, Medium};
 use stag::nfs::lock::LockConfig;
 use stag::nfs::memory::{HEAP_PER_OBJECT, MemoryStore};
+use stag::nfs::server::LockingConfig;
 use stag::rpc::{CARRIED_CALLS_MAX, CallMesh, EngineConfig, EngineGroup, LONG_REPLY_LEN_MAX, Pools};
 
 use super::Settings;
@@ -41,6 +42,9 @@ const MEMORY_PER_DUPLICATE: u64 = 64 << 10;
 /// Locks take at most one part in so many of the budget.
 const LOCKS_SHARE: u64 = 64;
 
+/// What is known of the hosts that have locks takes at most one part in so many of the budget.
+const HOSTS_SHARE: u64 = 128;
+
 /// Receives, and as many Sends, take at most one part in so many of the budget, as far as that leaves enough of them.
 const RECEIVES_SHARE: u64 = 8;
 
@@ -73,6 +77,8 @@ pub(super) struct Plan {
     pub(super) carried_max: usize,
     /// Locks of all clients, at each reactor.
     pub(super) locks: LockConfig,
+    /// Hosts that may have locks at each reactor.
+    pub(super) hosts_max: u32,
     /// Octets of the arena that all pools are cut from.
     pub(super) arena_len: usize,
     /// The sum.
@@ -292,6 +298,8 @@ impl Plan {
         let (calls, call_len) = (u64::from(engine.receives_max), engine.call_len() as u64);
         let objects_max = settings.memory / MEMORY_PER_OBJECT;
         let locks = LockConfig::within(each / LOCKS_SHARE);
+        let usual_hosts = u64::from(LockingConfig::default().hosts_max);
+        let hosts = (each / HOSTS_SHARE / LockingConfig::HOST_LEN).clamp(16, usual_hosts);
         let carried_max = carried_max(cores);
         let lanes = match cores {
             1 => 0,
@@ -314,6 +322,7 @@ impl Plan {
             + stream_len * streams
             + duplicates
             + locks.memory_max()
+            + hosts * LockingConfig::HOST_LEN
             + long
             + messages_len as u64)
             * cores as u64
@@ -380,6 +389,7 @@ impl Plan {
             .add("TCP connections, at most", stream_len, streams * many)
             .add("Replies kept for retransmissions", duplicates, many)
             .add("locks, at most", locks.memory_max(), many)
+            .add("hosts with locks, at most", LockingConfig::HOST_LEN, hosts * many)
             .add("objects, names, page tables, at most", HEAP_PER_OBJECT, objects_max);
         if cores > 1 {
             prices.add("lanes between cores", lanes, 1);
@@ -404,6 +414,7 @@ impl Plan {
             exports,
             carried_max,
             locks,
+            hosts_max: hosts as u32,
             arena_len,
             prices,
         })

@@ -68,9 +68,9 @@ impl Common {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let config = LockingConfig {
             locks: plan.locks,
+            hosts_max: plan.hosts_max,
             grace: settings.grace,
             host_name: if name.trim().is_empty() { "stagd".to_owned() } else { name.trim().to_owned() },
-            ..LockingConfig::default()
         };
         let out = TcpCallOut::new(CallOutConfig::default());
         let locking = Locking::new(config, recovered, Box::new(out));

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_nfs::acl::{Acl, SetLists};
 use stag_nfs::caller::Caller;
+use stag_nfs::lock::{FileKey, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
 use stag_nfs::memory::{HEAP_PER_OBJECT, MemoryConfig, MemoryStore, RootAttributes};
 use stag_nfs::store::{ObjectId, Store, WriteData};
 use stag_wire::nfs3::{CreateHow, SetAttributes, Stable, Status, Time};
@@ -272,4 +273,62 @@ fn a_store_takes_no_more_than_it_may() {
             make(&mut lab, made).unwrap();
         }
     }
+}
+
+/// What comes back with a lock that was waited for takes about as much as in the server: where to call, and the file's handle.
+type Waiter = ([u64; 5], Box<[u8]>);
+
+/// Locks and requests that wait, each of a process of its own on a file of its own, as many as there may be.
+#[test]
+fn locks_take_what_is_said() {
+    let config = LockConfig { waiting_max: 8192, handle_octets_max: 8 << 20, ..LockConfig::default() };
+    let before = TAKEN.get();
+    let mut table: LockTable<Waiter> = LockTable::new(config);
+    let mut each = |waits: bool| {
+        let start = (TAKEN.get(), table.counts());
+        let mut svid = 0;
+        // No site gets more than it leaves free: several get nearly all.
+        for site in 1..20 {
+            for number in 0..64 {
+                loop {
+                    svid += 1;
+                    let request = LockRequest {
+                        file: FileKey { fsid: 1, object: ObjectId { fileid: svid.into(), generation: 1 } },
+                        host: HostId {
+                            number: site * 64 + number,
+                            site: HostSite(u128::from(site) + if waits { 100 } else { 0 }),
+                        },
+                        svid,
+                        handle: &[7; 64],
+                        range: Range::new(0, 1).unwrap(),
+                        exclusive: true,
+                    };
+                    let waiter = || ([0; 5], vec![7; 64].into());
+                    let is_made = if waits {
+                        table.wait(&request, waiter()).is_ok()
+                    } else {
+                        table.lock(&request).is_ok()
+                    };
+                    if !is_made || svid % 256 == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+        let counts = table.counts();
+        let count = if waits { counts.waiting - start.1.waiting } else { counts.locks - start.1.locks };
+        ((TAKEN.get() - start.0) as f64 / f64::from(count), count)
+    };
+    let (lock, locks) = each(false);
+    let (waiting, waits) = each(true);
+    println!("{locks} locks, {lock} octets each; {waits} wait, {waiting} octets each");
+    let filled = LockConfig {
+        locks_max: locks,
+        waiting_max: waits,
+        handle_octets_max: (locks + waits) * 64,
+        ..config
+    };
+    let (said, taken) = (filled.memory_max() as f64, (TAKEN.get() - before) as f64);
+    println!("locks: {said} said, {taken} taken, {:.3}", said / taken);
+    assert!((0.95..=1.05).contains(&(said / taken)), "locks: it says {said}, and they take {taken}");
 }

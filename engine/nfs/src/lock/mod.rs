@@ -120,9 +120,9 @@ impl LockConfig {
     #[must_use]
     pub const fn memory_max(&self) -> u64 {
         // A lock with its owner, its place in a list that grew by doubling, and a file of its own.
-        const LOCK: u64 = 512;
+        const LOCK: u64 = 480;
         // The same, and what the waiting one is to be called back with.
-        const WAITING: u64 = 1024;
+        const WAITING: u64 = 560;
         self.locks_max as u64 * LOCK + self.waiting_max as u64 * WAITING + self.handle_octets_max as u64
     }
 }
@@ -216,6 +216,10 @@ pub struct LockTable<W> {
     /// Not fetched yet. No more than waited.
     granted: VecDeque<Granted<W>>,
 }
+
+/// Octets of heap that the table takes for a host at a site of its own: maps are as large again as what is in them.
+pub(crate) const HOST_LEN: usize =
+    2 * (size_of::<(HostId, Counts)>() + size_of::<(HostSite, SiteAccount)>() + 2);
 
 impl<W> LockTable<W> {
     /// A table without locks.

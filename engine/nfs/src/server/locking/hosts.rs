@@ -91,6 +91,11 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
+    /// Octets of heap of a host with a name of so many octets. The list doubles when it is full.
+    pub(super) const fn footprint(name_len: usize) -> usize {
+        2 * size_of::<Host>() + name_len + 16
+    }
+
     pub(super) fn new(limit: u32) -> Hosts {
         Hosts { list: Vec::new(), limit: limit as usize }
     }

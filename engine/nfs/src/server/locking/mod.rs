@@ -52,6 +52,11 @@ pub struct LockingConfig {
     pub host_name: String,
 }
 
+impl LockingConfig {
+    /// Octets of heap that each of `hosts_max` hosts may take, beside its locks ([`LockConfig::memory_max`]).
+    pub const HOST_LEN: u64 = (Hosts::footprint(nlm4::NAME_LEN_MAX as usize) + crate::lock::HOST_LEN) as u64;
+}
+
 impl Default for LockingConfig {
     fn default() -> LockingConfig {
         LockingConfig {
