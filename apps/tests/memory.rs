@@ -2,144 +2,21 @@
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;
+#[expect(dead_code, reason = "shared with another test, which uses other parts")]
+#[path = "common/tcp_client.rs"]
+mod tcp_client;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::Write;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use common::{Folder, Server, free_iwarp_url};
-use socket2::{Domain, Socket, Type};
 use stag::prelude::*;
+use tcp_client::{Arguments, Client, opaque, word};
 
 /// NFS3ERR_NOSPC.
 const NO_SPACE: u32 = 28;
-
-/// A client of RPC over TCP that knows as much of NFS as filling a server takes.
-struct Client {
-    socket: TcpStream,
-    xid: u32,
-}
-
-/// Arguments in XDR.
-#[derive(Default)]
-struct Arguments(Vec<u8>);
-
-impl Arguments {
-    fn word(mut self, word: u32) -> Arguments {
-        self.0.extend(word.to_be_bytes());
-        self
-    }
-
-    fn opaque(self, octets: &[u8]) -> Arguments {
-        let mut arguments = self.word(octets.len() as u32);
-        arguments.0.extend(octets);
-        arguments.0.resize(arguments.0.len().next_multiple_of(4), 0);
-        arguments
-    }
-
-    /// Attributes of which none is set.
-    fn no_attributes(self) -> Arguments {
-        (0..6).fold(self, |arguments, _| arguments.word(0))
-    }
-}
-
-impl Client {
-    fn new(server: &Server) -> Client {
-        Client::of(server, Ipv4Addr::LOCALHOST)
-    }
-
-    /// One whose address is another of this machine's.
-    fn of(server: &Server, own: Ipv4Addr) -> Client {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.bind(&SocketAddr::from((own, 0)).into()).unwrap();
-        let (_, address) = server.url.split_once("://").unwrap();
-        socket.connect(&address.parse::<SocketAddr>().unwrap().into()).unwrap();
-        let socket = TcpStream::from(socket);
-        socket.set_nodelay(true).unwrap();
-        Client { socket, xid: 0 }
-    }
-
-    /// A Call by root, as a record.
-    fn record(&mut self, (program, version): (u32, u32), procedure: u32, arguments: Arguments) -> Vec<u8> {
-        self.xid += 1;
-        let header =
-            Arguments::default().word(self.xid).word(0).word(2).word(program).word(version).word(procedure);
-        // AUTH_SYS: stamp, a machine without a name, user, group, no further groups.
-        let credential = Arguments::default().word(0).word(0).word(0).word(0).word(0);
-        let mut record = header.word(1).opaque(&credential.0).word(0).word(0).0;
-        record.extend(arguments.0);
-        let mark = 0x8000_0000 | record.len() as u32;
-        [&mark.to_be_bytes(), &record[..]].concat()
-    }
-
-    /// Makes a Call as root, and returns the results.
-    fn call(&mut self, program: u32, procedure: u32, arguments: Arguments) -> Vec<u8> {
-        self.call_of((program, 3), procedure, arguments)
-    }
-
-    /// The same of another version.
-    fn call_of(&mut self, program: (u32, u32), procedure: u32, arguments: Arguments) -> Vec<u8> {
-        let record = self.record(program, procedure, arguments);
-        self.socket.write_all(&record).unwrap();
-        let mut mark = [0; 4];
-        self.socket.read_exact(&mut mark).unwrap();
-        let mut reply = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
-        self.socket.read_exact(&mut reply).unwrap();
-        // xid, REPLY, accepted, verifier, SUCCESS.
-        assert_eq!(word(&reply, 20), 0, "it was not accepted");
-        reply.split_off(24)
-    }
-
-    fn mount(&mut self) -> Vec<u8> {
-        let results = self.call(100_005, 1, Arguments::default().opaque(b"/data"));
-        assert_eq!(word(&results, 0), 0, "the mount was refused");
-        opaque(&results, 4)
-    }
-
-    /// CREATE: the handle, or the status.
-    fn create(&mut self, directory: &[u8], name: &str) -> Result<Vec<u8>, u32> {
-        let arguments =
-            Arguments::default().opaque(directory).opaque(name.as_bytes()).word(0).no_attributes();
-        made(&self.call(100_003, 8, arguments))
-    }
-
-    fn make_directory(&mut self, directory: &[u8], name: &str) -> Result<Vec<u8>, u32> {
-        let arguments = Arguments::default().opaque(directory).opaque(name.as_bytes()).no_attributes();
-        made(&self.call(100_003, 9, arguments))
-    }
-
-    fn link(&mut self, directory: &[u8], name: &str, target: &[u8]) -> Result<Vec<u8>, u32> {
-        let place = Arguments::default().opaque(directory).opaque(name.as_bytes());
-        made(&self.call(100_003, 10, place.no_attributes().opaque(target)))
-    }
-
-    fn write(&mut self, file: &[u8], offset: u64, data: &[u8]) -> Result<(), u32> {
-        let place = Arguments::default().opaque(file).word((offset >> 32) as u32).word(offset as u32);
-        let results = self.call(100_003, 7, place.word(data.len() as u32).word(0).opaque(data));
-        match word(&results, 0) {
-            0 => Ok(()),
-            status => Err(status),
-        }
-    }
-}
-
-fn word(octets: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(octets[at..at + 4].try_into().unwrap())
-}
-
-fn opaque(octets: &[u8], at: usize) -> Vec<u8> {
-    octets[at + 4..at + 4 + word(octets, at) as usize].to_vec()
-}
-
-/// The handle of what was made.
-fn made(results: &[u8]) -> Result<Vec<u8>, u32> {
-    match (word(results, 0), word(results, 4)) {
-        (0, 1) => Ok(opaque(results, 8)),
-        (0, _) => panic!("no handle of what was made"),
-        (status, _) => Err(status),
-    }
-}
 
 /// Memory of a process that is its own, in octets: not the programs that it runs, which all processes share.
 fn resident(server: &Server) -> u64 {
@@ -178,8 +55,9 @@ fn check_heap(what: &str, server: &Server, start: u64, names: &[&str]) {
     assert!(took <= promised / 100 * 105 + OWN, "{what}: {took} octets of {promised}");
 }
 
-/// Fills a server with one thing after the other, until it has no more room for that.
-fn fill(what: &str, mut make: impl FnMut(&mut Client, &[u8], u32) -> Result<(), u32>) {
+/// Fills a server with one thing after the other, until it has no more room for that. What the heap is said to hold then it holds,
+/// unless the objects themselves are too many first.
+fn fill(what: &str, is_heap_full: bool, mut make: impl FnMut(&mut Client, &[u8], u32) -> Result<(), u32>) {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let export = ["--export", "mem:/data,root_squash=no", "--memory", "128M"];
     let server = Server::start_at(&format!("tcp://127.0.0.1:{port}"), &export);
@@ -198,6 +76,10 @@ fn fill(what: &str, mut make: impl FnMut(&mut Client, &[u8], u32) -> Result<(), 
     assert_eq!(refused, NO_SPACE, "{what}");
     assert!(count > 1000, "{what}: only {count}");
     assert!(found <= promised / 100 * 105, "{what}: {found} octets of {promised} after {count}");
+    let heap = price(&server, &["objects, names, page tables, at most", "Replies kept for retransmissions"]);
+    let share = (found - start) as f64 / heap as f64;
+    println!("{what}: {share:.3} of the price");
+    assert!(share <= 1.05 && (share >= 0.95 || !is_heap_full), "{what}: {} octets of {heap}", found - start);
     // And the server is well.
     client.link(&root, "x", b"y").unwrap_or_default();
     let (stopped, status) = server.stop();
@@ -206,12 +88,12 @@ fn fill(what: &str, mut make: impl FnMut(&mut Client, &[u8], u32) -> Result<(), 
 
 #[test]
 fn symbolic_links_take_no_more_than_was_promised() {
-    fill("links", |client, root, n| client.link(root, &format!("{n:0255}"), &[b'x'; 1023]).map(drop));
+    fill("links", true, |client, root, n| client.link(root, &format!("{n:0255}"), &[b'x'; 1023]).map(drop));
 }
 
 #[test]
 fn directories_take_no_more_than_was_promised() {
-    fill("directories", |client, root, n| {
+    fill("directories", true, |client, root, n| {
         let directory = client.make_directory(root, &format!("{n:0255}"))?;
         client.create(&directory, &"n".repeat(255)).map(drop)
     });
@@ -220,7 +102,7 @@ fn directories_take_no_more_than_was_promised() {
 #[test]
 fn scattered_pages_take_no_more_than_was_promised() {
     let mut file = Vec::new();
-    fill("pages", move |client, root, n| {
+    fill("pages", true, move |client, root, n| {
         if file.is_empty() {
             file = client.create(root, "sparse")?;
         }
@@ -231,19 +113,19 @@ fn scattered_pages_take_no_more_than_was_promised() {
 
 #[test]
 fn small_files_take_no_more_than_was_promised() {
-    fill("files", |client, root, n| {
+    fill("files", false, |client, root, n| {
         let file = client.create(root, &format!("a file with the number {n}"))?;
         client.write(&file, 0, &[7; 100])
     });
 }
 
-#[test]
-fn connections_take_no_more_than_was_promised() {
+/// What keeps connections open.
+type Connected = (Engine<Iwarp, ()>, Memory, Vec<Client>);
+
+/// Connects as many clients as there may be, by RDMA and by TCP, to a server with 32 credits for each.
+fn connect_all(server: &Server) -> Connected {
     const CREDITS: u32 = 32;
-    let export = ["--export", "mem:/data,root_squash=no", "--memory", "128M", "--credits", "32"];
-    let server = Server::start_at(&free_iwarp_url(), &export);
     let count = server.started["connections_max"].as_u64().unwrap() as u32;
-    let start = heap(&server);
 
     // As many RDMA clients as it takes, each with all its credits in use at once.
     let config = EngineConfig {
@@ -257,7 +139,7 @@ fn connections_take_no_more_than_was_promised() {
     let completions = config.completions_max();
     let mut iwarp = Iwarp::open(IwarpConfig { completions, ..IwarpConfig::default() }).unwrap();
     iwarp.register(&memory.arena).unwrap();
-    let mut engine = Engine::new(iwarp, (), memory.pools, config, 7).unwrap();
+    let mut engine = Engine::new(iwarp, (), memory.pools.clone(), config, 7).unwrap();
     let clock = Clock::start();
     let null = Request {
         program: 100_003,
@@ -294,7 +176,7 @@ fn connections_take_no_more_than_was_promised() {
     assert_eq!(established, count);
 
     // As many TCP clients, some of which take no answers.
-    let mut streams: Vec<Client> = (0..count).map(|_| Client::new(&server)).collect();
+    let mut streams: Vec<Client> = (0..count).map(|_| Client::new(server)).collect();
     for stream in &mut streams {
         stream.call(100_003, 0, Arguments::default());
     }
@@ -305,27 +187,30 @@ fn connections_take_no_more_than_was_promised() {
         // It fails when the server takes no more.
         let _ = stream.socket.write_all(&records);
     }
+    (engine, memory, streams)
+}
+
+#[test]
+fn connections_take_no_more_than_was_promised() {
+    let export = ["--export", "mem:/data,root_squash=no", "--memory", "128M", "--credits", "32"];
+    let server = Server::start_at(&free_iwarp_url(), &export);
+    let start = heap(&server);
+    let connected = connect_all(&server);
     let names = ["connections, at most", "Calls in process, at most", "TCP connections, at most"];
     check_heap("connections", &server, start, &names);
-    drop((engine, streams));
+    drop(connected);
     let (stopped, status) = server.stop();
     assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
 }
 
-#[test]
-fn locks_take_no_more_than_was_promised() {
+/// Takes as many locks as there may be, of many hosts with names of `name_len` octets. Returns how many.
+fn take_locks(server: &Server, files: &[Vec<u8>], name_len: usize) -> u32 {
     /// NLM's status of a lock for which there is no room.
     const NO_LOCKS: u32 = 2;
-    let listen = format!("tcp://{}", free_iwarp_url().trim_start_matches("iwarp://"));
-    let export = ["--export", "mem:/data,root_squash=no", "--memory", "128M"];
-    let server = Server::start_at(&listen, &export);
-    let mut client = Client::new(&server);
-    let root = client.mount();
-    let files: Vec<Vec<u8>> = (0..64).map(|n| client.create(&root, &format!("{n}")).unwrap()).collect();
-    let (start, mut count) = (heap(&server), 0);
+    let mut count = 0;
     // No address gets more of anything than it leaves free: several take nearly all of it.
     for address in 2u8..8 {
-        let mut client = Client::of(&server, Ipv4Addr::new(127, 0, 0, address));
+        let mut client = Client::of(server, Ipv4Addr::new(127, 0, 0, address));
         for host in 0u32..200 {
             for n in 0u32.. {
                 // Ranges that do not meet, of owners with names as long as they may be.
@@ -335,7 +220,7 @@ fn locks_take_no_more_than_was_promised() {
                     .opaque(b"cookie")
                     .word(0)
                     .word(1)
-                    .opaque(format!("{host:0200}").as_bytes())
+                    .opaque(format!("{host:0name_len$}").as_bytes())
                     .opaque(file)
                     .opaque(&owner)
                     .word(count)
@@ -361,7 +246,25 @@ fn locks_take_no_more_than_was_promised() {
     }
     println!("{count} locks");
     assert!(count > 1000, "only {count} locks");
-    let names = ["locks, at most", "Replies kept for retransmissions", "TCP connections, at most"];
+    count
+}
+
+/// Some files of `/data`.
+fn files(server: &Server) -> Vec<Vec<u8>> {
+    let mut client = Client::new(server);
+    let root = client.mount();
+    (0..64).map(|n| client.create(&root, &format!("{n}")).unwrap()).collect()
+}
+
+#[test]
+fn locks_take_no_more_than_was_promised() {
+    let listen = format!("tcp://{}", free_iwarp_url().trim_start_matches("iwarp://"));
+    let export = ["--export", "mem:/data,root_squash=no", "--memory", "128M"];
+    let server = Server::start_at(&listen, &export);
+    let files = files(&server);
+    let start = heap(&server);
+    take_locks(&server, &files, 1000);
+    let names = ["locks, at most", "hosts with locks, at most"];
     check_heap("locks", &server, start, &names);
     let (stopped, status) = server.stop();
     assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
@@ -389,6 +292,32 @@ fn known_places_on_a_disk_take_no_more_than_was_promised() {
     }
     let names = ["objects, names, page tables, at most", "Calls in process, at most"];
     check_heap("places on a disk", &server, start, &names);
+    let (stopped, status) = server.stop();
+    assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
+}
+
+/// All kinds at once, at a size at which their limits are what they usually are: the process takes what `--memory` says, with 5 %
+/// more or less.
+#[test]
+fn a_full_server_takes_what_was_promised() {
+    let export = ["--export", "mem:/data,root_squash=no", "--memory", "512M", "--credits", "32"];
+    let server = Server::start_at(&free_iwarp_url(), &export);
+    let files = files(&server);
+    let mut client = Client::new(&server);
+    let root = client.mount();
+    let mut made = 0;
+    while client.link(&root, &format!("{made:0255}"), &[b'x'; 1023]).is_ok() {
+        made += 1;
+    }
+    drop(client);
+    let locks = take_locks(&server, &files, 1000);
+    let connected = connect_all(&server);
+    let promised = server.started["memory"].as_u64().unwrap();
+    let found = resident(&server);
+    let share = found as f64 / promised as f64;
+    println!("{made} links, {locks} locks, all connections: {found} octets, {share:.3} of {promised}");
+    assert!((0.95..=1.05).contains(&share), "{found} octets of {promised}");
+    drop(connected);
     let (stopped, status) = server.stop();
     assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
 }
