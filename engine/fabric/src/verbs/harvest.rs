@@ -310,7 +310,8 @@ impl Verbs {
 
 /// Shows a message in the buffer of its Receive, if it is one without chunks. `true`: it was taken; an answer to it is
 /// posted, and the Receive is to be posted again.
-#[inline(always)]
+// Not inline: a pass would compute in advance what only messages need.
+#[inline(never)]
 fn show(
     sends: &mut SendQueue,
     queue_pair: QueuePairId,
