@@ -9,6 +9,7 @@
 //! | `bare` | two ends of a fabric without RPC: messages, Writes and Reads |
 //! | `opened` | the fabric of both ends |
 //! | `loopback` | both ends in one thread, and one Call: whether iWARP works here |
+//! | `paired` | a client and a server by turns on each core: what more cores gain, and what carried Calls cost |
 //! | `run` | rounds of limits and load, and their ratios |
 
 pub mod bare;
@@ -16,6 +17,7 @@ pub mod limits;
 pub mod load;
 pub mod loopback;
 pub mod opened;
+pub mod paired;
 mod pin;
 pub mod run;
 pub mod scenario;

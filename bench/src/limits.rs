@@ -83,7 +83,7 @@ pub fn measure(cores: [usize; 2], depth: usize, copy_len: usize, repeat: usize) 
 }
 
 /// One cache-line transfer, in nanoseconds.
-fn ping_pong(cores: [usize; 2]) -> f64 {
+pub(crate) fn ping_pong(cores: [usize; 2]) -> f64 {
     const ROUNDS: u64 = 100_000;
     const OVER: u64 = u64::MAX;
     let line = Arc::new(Line::default());

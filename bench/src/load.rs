@@ -78,7 +78,15 @@ struct Client<'a, P: Opened> {
     /// Buffers for READ that no Call has at present.
     spare: Vec<Buf>,
     arena: Arena,
+    /// What takes turns with the engine on this thread: a server's reactor.
+    companion: Option<&'a mut Companion<'a>>,
 }
+
+/// What is polled whenever the client is, with the time.
+pub(crate) type Companion<'a> = dyn FnMut(Duration) + 'a;
+
+/// Waits for other threads, and polls what they may need.
+pub(crate) type Stage<'a> = dyn FnMut(&mut Companion<'_>) -> Result<()> + 'a;
 
 /// Runs one round of `scenario` on this thread, against `address`.
 ///
@@ -86,14 +94,38 @@ struct Client<'a, P: Opened> {
 ///
 /// When a Call fails, or the server goes away.
 pub fn run<P: Opened>(scenario: &Scenario, address: &str, export: &str, number: usize) -> Result<Measured> {
-    let mut client = Client::<P>::start(scenario, address, export, number)?;
+    let mut client = Client::<P>::start(scenario, address, &[export], number, None)?;
     let measured = client.measure()?;
     client.remove_files()?;
     Ok(measured)
 }
 
+/// As [`run`], in turns with `companion` on the same thread. Connections use `exports` by turns. `prepared` waits for the other
+/// threads when the files are there, and `measured` when the last Call has ended; both poll what others may need.
+pub(crate) fn run_beside<P: Opened>(
+    scenario: &Scenario,
+    (address, exports): (&str, &[&str]),
+    number: usize,
+    companion: &mut Companion<'_>,
+    stages: [&mut Stage<'_>; 2],
+) -> Result<Measured> {
+    let companion: &mut Companion<'_> = companion;
+    let mut client = Client::<P>::start(scenario, address, exports, number, Some(companion))?;
+    client.meet(&mut *stages[0])?;
+    let measured = client.measure()?;
+    client.meet(&mut *stages[1])?;
+    client.remove_files()?;
+    Ok(measured)
+}
+
 impl<'a, P: Opened> Client<'a, P> {
-    fn start(scenario: &'a Scenario, address: &str, export: &str, number: usize) -> Result<Client<'a, P>> {
+    fn start(
+        scenario: &'a Scenario,
+        address: &str,
+        exports: &[&str],
+        number: usize,
+        companion: Option<&'a mut Companion<'a>>,
+    ) -> Result<Client<'a, P>> {
         let config = engine_config(scenario);
         let block = scenario.size.max(4096).next_multiple_of(4096);
         let blocks = scenario.depth * scenario.connections + 1;
@@ -122,8 +154,10 @@ impl<'a, P: Opened> Client<'a, P> {
             data: data.share(),
             spare,
             arena: memory.arena.clone(),
+            companion,
         };
         for index in 0..scenario.connections {
+            let export = exports[index % exports.len()];
             let id = client.connect(address)?;
             let name = format!("perf-{}-{number}-{index}", std::process::id());
             let (folder, file) = match scenario.operation {
@@ -135,10 +169,27 @@ impl<'a, P: Opened> Client<'a, P> {
         Ok(client)
     }
 
+    /// A pass of the engine, and of what takes turns with it.
+    #[inline]
+    fn poll(&mut self, now: Duration) {
+        self.engine.poll(now);
+        if let Some(companion) = &mut self.companion {
+            companion(now);
+        }
+    }
+
+    /// Waits for the other threads.
+    fn meet(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+        match &mut self.companion {
+            Some(companion) => stage(&mut **companion),
+            None => Ok(()),
+        }
+    }
+
     fn connect(&mut self, address: &str) -> Result<ConnectionId> {
         let id = self.engine.connect(address)?;
         loop {
-            self.engine.poll(self.clock.now());
+            self.poll(self.clock.now());
             match self.engine.connection_event() {
                 Some(ConnectionEvent::Established { connection }) if connection == id => return Ok(id),
                 Some(ConnectionEvent::Closed { reason, .. }) => bail!("{address}: {reason:?}"),
@@ -158,7 +209,7 @@ impl<'a, P: Opened> Client<'a, P> {
             Target { connection: id, credentials: Credentials::Sys(&self.credential), timeout: TIMEOUT };
         target.begin(&mut self.engine, operation, &mut chunks, 0)?;
         loop {
-            self.engine.poll(self.clock.now());
+            self.poll(self.clock.now());
             if let Some(done) = self.engine.completed() {
                 return Ok(Finished::new(done));
             }
@@ -355,7 +406,7 @@ impl<'a, P: Opened> Client<'a, P> {
         let mut last = start;
         loop {
             let now = self.clock.now();
-            self.engine.poll(now);
+            self.poll(now);
             let mut any = false;
             while let Some(done) = self.engine.completed() {
                 any = true;

@@ -5,11 +5,13 @@
 //! | `plan` | the flags checked, and every gap filled |
 //! | `numbers` | times and counts, as the flags take them |
 //! | `requirement` | `--require 'p99<20us'` |
+//! | `paired` | `--paired`: a client and a server by turns on each core |
 //! | `notes` | what spoils the figures, said once |
 //! | `report` | what is said, to people and to programs |
 
 mod notes;
 mod numbers;
+mod paired;
 mod plan;
 mod report;
 mod requirement;
@@ -69,6 +71,9 @@ pub struct Perf {
     /// Rounds, for the median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
+    /// A client and a server by turns on each core
+    #[arg(long, conflicts_with_all = ["url", "all", "connections", "count", "touch", "poll", "require"])]
+    paired: bool,
     /// Read every cache line that arrived
     #[arg(long)]
     touch: bool,
@@ -118,6 +123,9 @@ impl Perf {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
         let plan = Plan::new(self)?;
+        if self.paired {
+            return paired::run(&plan, out);
+        }
         report::chosen(&plan, out)?;
         let mut missed = Vec::new();
         let mut empty = Vec::new();

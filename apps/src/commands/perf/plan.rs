@@ -177,6 +177,11 @@ fn check(perf: &Perf, operation: Operation) -> Result<(), Failure> {
         let flag = if perf.all { "--all" } else { "--size" };
         return refuse(format_args!("{flag}: it goes with read, write and echo; the others move no data"));
     }
+    if perf.paired && (perf.fabric != Fabric::Shm || matches!(operation, Operation::Null | Operation::Echo)) {
+        return refuse(format_args!(
+            "--paired: it goes with read, write and getattr over shm, whose files have a core of their own"
+        ));
+    }
     let size_max = size_max(operation);
     if let Some(size) = perf.size.filter(|size| !(1..=size_max).contains(&size.0)) {
         return refuse(format_args!("--size {size}: it must be 1 B to {}", Size(size_max)));
@@ -270,6 +275,9 @@ fn choose_cores(perf: &Perf, topology: &Topology, near: Option<CoreSet>) -> Resu
         |core: usize| Failure::usage(format_args!("--cores {core}: name two at least, the server's last"));
     if let [only] = perf.cores[..] {
         return Err(of(only));
+    }
+    if perf.paired && has_twice(&perf.cores) {
+        return Err(Failure::usage("--cores: with --paired each core is named once"));
     }
     for core in &perf.cores {
         affinity::check(CoreId(*core)).map_err(|error| Failure::usage(format_args!("--cores: {error}")))?;

@@ -1,0 +1,94 @@
+//! `stag perf --paired`: what several cores gain over one, and what carried Calls cost.
+
+use serde::Serialize;
+use stag_bench::Spread;
+use stag_bench::paired::{self, Carried, PairedFigures};
+
+use super::plan::{BUILD_PROFILE, Plan};
+use super::requirement::rate;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::values::{Size, Time};
+
+/// The object of `--json`. A figure is `median`, `min`, `max`, and `count` of rounds.
+#[derive(Serialize)]
+struct Paired<'a> {
+    operation: &'static str,
+    /// Null for those that move no data.
+    size: Option<usize>,
+    /// Calls that each client keeps outstanding.
+    depth: usize,
+    cores: &'a [usize],
+    nodes: &'a [u32],
+    build: &'a str,
+    notes: &'a [String],
+    #[serde(flatten)]
+    figures: &'a PairedFigures,
+}
+
+/// Measures, and says what was found.
+pub(super) fn run(plan: &Plan, out: &mut Output) -> Result<(), Failure> {
+    let scenario = &plan.scenarios[0];
+    let cores: Vec<String> = plan.cores.iter().map(usize::to_string).collect();
+    let size = scenario.operation.has_size().then_some(scenario.size);
+    let of = size.map_or_else(String::new, |size| format!(" of {}", Size(size as u64)));
+    out.line(format_args!("cores      {}, on each a client and its server by turns", cores.join(",")))?;
+    out.line(format_args!(
+        "load       {}{of}, depth {} of each client; {} rounds of {}",
+        plan.operation(),
+        scenario.depth,
+        scenario.repeat,
+        Time(scenario.duration)
+    ))?;
+    for note in &plan.notes {
+        out.line(format_args!("warning: {note}"))?;
+    }
+    for finding in &plan.findings {
+        out.line(format_args!("warning: {finding}"))?;
+    }
+    out.flush()?;
+    let bar = super::progress(plan, 0, out);
+    let figures = paired::run(scenario, |_| bar.inc(1));
+    bar.finish_and_clear();
+    let figures = figures.map_err(|error| Failure::run(format_args!("{error:#}")))?;
+    out.object(&Paired {
+        operation: plan.operation(),
+        size,
+        depth: scenario.depth,
+        cores: &plan.cores,
+        nodes: &plan.nodes,
+        build: BUILD_PROFILE,
+        notes: &plan.notes,
+        figures: &figures,
+    })?;
+    report(plan.cores.len(), &figures, out)
+}
+
+fn report(cores: usize, figures: &PairedFigures, out: &mut Output) -> Result<(), Failure> {
+    let gained = |gain: &Spread| format!("{:.2} (± {:.0} %)", gain.median, gain.percent());
+    out.line(format_args!("\n{:<24} {:>10}  times one core", "", "Calls"))?;
+    out.line(format_args!("{:<24} {:>10}", "one core", rate(figures.one_core.median)))?;
+    for found in &figures.rates {
+        let what = match found.carried {
+            Carried::None => "no Call carried",
+            Carried::Half => "half carried",
+            Carried::All => "all carried",
+        };
+        let what = format!("{cores} cores, {what}");
+        out.line(format_args!("{what:<24} {:>10}  {}", rate(found.rate.median), gained(&found.gain)))?;
+    }
+    let memcpy = format!("{cores} cores, memcpy");
+    out.line(format_args!("{memcpy:<24} {:>10}  {}", "", gained(&figures.copy_gain)))?;
+    out.line(format_args!(
+        "\ncarried    {:.0} ns more than a Call that is not: {:.1} times a cache line's round trip of {:.0} ns",
+        figures.carried_round_trip_ns.median, figures.carried_to_line.median, figures.line_round_trip_ns.median
+    ))?;
+    let gains = figures.predicted.iter().map(|found| format!("{:.2} with {} cores", found.gain, found.cores));
+    let gains: Vec<String> = gains.collect();
+    out.line(format_args!("predicted  {} (not measured: files spread evenly,", gains.join(", ")))?;
+    out.line(format_args!(
+        "           a carried Call at {:.2} times the cost of another)",
+        figures.carried_cost.median
+    ))?;
+    out.flush()
+}

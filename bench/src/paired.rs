@@ -1,0 +1,425 @@
+//! What a second core gains, on a machine that has no cores to spare for clients: each core runs a client and a server by
+//! turns.
+//!
+//! A *pair* is a client and a server in one thread on one core. The servers are one group, each with an export in memory, and
+//! each client calls its own server only. Where its files are decides what is carried: nothing, the Calls of every other
+//! connection, or all of them. One pair on one core is what several pairs on several cores are compared with, in the same round: with
+//! twice the cores, twice the Calls would be ideal.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::Serialize;
+use stag::fabric::Shm;
+use stag::memory::Arena;
+use stag::nfs::export::Export;
+use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag::nfs::server::{Elsewhere, Exports, TimeOfDay, services};
+use stag::prelude::*;
+use stag::rpc::{CARRIED_CALLS_MAX, CallMesh};
+use stag::runtime::{ReactorId, WallClock};
+
+use crate::limits;
+use crate::load::{self, Measured, file_len};
+use crate::opened::Opened;
+use crate::pin::pin;
+use crate::scenario::Scenario;
+use crate::server::engine_config;
+use crate::spread::Spread;
+
+/// Connections of each client: every other one has its files at another core, where half of the Calls are carried.
+const CONNECTIONS: usize = 2;
+
+/// How long a stage of a round may take beside what it measures.
+const STAGE_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// How long the copies of a round are measured.
+const COPY_TIME: Duration = Duration::from_millis(50);
+
+/// Rounds of the bare cache line's ping-pong, and of the carried round trip.
+const ROUND_TRIP_TIME: Duration = Duration::from_millis(100);
+
+/// Which Calls are carried to another core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Carried {
+    /// None.
+    None,
+    /// Those of every other connection.
+    Half,
+    /// All.
+    All,
+}
+
+/// What a paired measurement came to. Spreads are over rounds.
+#[derive(Clone, Debug, Serialize)]
+pub struct PairedFigures {
+    /// Calls a second of one pair on the first core.
+    pub one_core: Spread,
+    /// Of a pair on each core, by what is carried.
+    pub rates: Vec<PairedRate>,
+    /// What as many threads with memcpy gain over one, on blocks of the Calls' size.
+    pub copy_gain: Spread,
+    /// What a carried Call of one outstanding takes longer than one that is not, in nanoseconds; the other core only serves.
+    pub carried_round_trip_ns: Spread,
+    /// Round trip of a bare cache line between the first two cores, in nanoseconds.
+    pub line_round_trip_ns: Spread,
+    /// The first of these to the second.
+    pub carried_to_line: Spread,
+    /// How much dearer a carried Call is than another, for both cores together.
+    pub carried_cost: Spread,
+    /// What is to be expected of more cores than were measured.
+    pub predicted: Vec<Predicted>,
+}
+
+/// Calls a second of pairs on all cores.
+#[derive(Clone, Debug, Serialize)]
+pub struct PairedRate {
+    /// What is carried.
+    pub carried: Carried,
+    /// Calls a second.
+    pub rate: Spread,
+    /// To those of one core in the same round.
+    pub gain: Spread,
+}
+
+/// What is predicted for some cores. It supposes that nothing else gets dearer with more cores.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Predicted {
+    /// Cores.
+    pub cores: usize,
+    /// The share of the Calls that is carried when files are spread evenly over the cores.
+    pub carried_share: f64,
+    /// Calls a second, as a multiple of one core's.
+    pub gain: f64,
+}
+
+/// Capacity of `cores` cores as a multiple of one, if that share of the Calls costs `cost` times as much.
+#[must_use]
+pub fn capacity(cores: usize, carried_share: f64, cost: f64) -> f64 {
+    cores as f64 / (1.0 + carried_share * (cost - 1.0))
+}
+
+/// Measures pairs on `scenario.cores`, over shared memory. `progress` is told about each round that is done.
+///
+/// # Errors
+///
+/// When there are fewer than two cores, or a Call fails.
+pub fn run(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<PairedFigures> {
+    let cores = &scenario.cores[..];
+    let [first, second, ..] = *cores else { bail!("pairs take two cores at least") };
+    let kinds = [Carried::None, Carried::Half, Carried::All];
+    let (mut one, mut many) = (Vec::new(), [(); 3].map(|()| Vec::new()));
+    let (mut copies, mut carried, mut line) = (Vec::new(), Vec::new(), Vec::new());
+    let load = Load { scenario: paired(scenario, scenario.depth), is_alone: false };
+    let single = Scenario { duration: ROUND_TRIP_TIME, ..paired(scenario, 1) };
+    let single = Load { scenario: Scenario { connections: 1, ..single }, is_alone: true };
+    for round in 0..scenario.repeat.max(1) {
+        one.push(rate(&round_of(&load, &cores[..1], Carried::None)?));
+        // Another order each time, so that what changes with time does not favour one.
+        for turn in 0..kinds.len() {
+            let kind = (round + turn) % kinds.len();
+            many[kind].push(rate(&round_of(&load, cores, kinds[kind])?));
+        }
+        let block = scenario.size.max(4096);
+        copies.push(copy_rate(cores, block) / copy_rate(&cores[..1], block));
+        let here = median_latency(&round_of(&single, &cores[..2], Carried::None)?);
+        let there = median_latency(&round_of(&single, &cores[..2], Carried::All)?);
+        carried.push((there - here).max(0.0));
+        line.push(2.0 * limits::ping_pong([first, second]));
+        progress(round + 1);
+    }
+    let ratio = |of: &[f64], to: &[f64]| Spread::of(of.iter().zip(to).map(|(of, to)| of / to).collect());
+    let rates = kinds.into_iter().zip(&many);
+    let carried_cost = ratio(&many[0], &many[2]);
+    let predicted = [2, 4, 8].map(|count| {
+        let carried_share = (count - 1) as f64 / count as f64;
+        let gain = capacity(count, carried_share, carried_cost.median);
+        Predicted { cores: count, carried_share, gain }
+    });
+    Ok(PairedFigures {
+        rates: rates
+            .map(|(carried, rate)| PairedRate {
+                carried,
+                rate: Spread::of(rate.clone()),
+                gain: ratio(rate, &one),
+            })
+            .collect(),
+        carried_to_line: ratio(&carried, &line),
+        one_core: Spread::of(one),
+        copy_gain: Spread::of(copies),
+        carried_round_trip_ns: Spread::of(carried),
+        line_round_trip_ns: Spread::of(line),
+        carried_cost,
+        predicted: predicted.to_vec(),
+    })
+}
+
+/// The scenario of one client.
+fn paired(scenario: &Scenario, depth: usize) -> Scenario {
+    Scenario {
+        connections: CONNECTIONS,
+        depth: depth.div_ceil(CONNECTIONS),
+        // Of the client's engine: it has these connections only.
+        cores: scenario.cores[..2].to_vec(),
+        may_sleep: false,
+        server: None,
+        root: None,
+        ..scenario.clone()
+    }
+}
+
+/// What each pair does.
+struct Load {
+    scenario: Scenario,
+    /// Only the first has a client.
+    is_alone: bool,
+}
+
+/// What the threads of a round share.
+struct Shared {
+    mesh: Option<CallMesh>,
+    /// Each server's memory, which all others send from.
+    arenas: Mutex<Vec<Option<Arena>>>,
+    /// All memory is there; all servers listen.
+    barrier: Barrier,
+    /// Threads that have reached each stage.
+    stages: [AtomicUsize; 4],
+    threads: usize,
+    has_failed: AtomicBool,
+}
+
+impl Shared {
+    /// Polls until all threads are here, or one has failed.
+    fn meet(&self, stage: usize, clock: &Clock, companion: &mut load::Companion<'_>) -> Result<()> {
+        self.stages[stage].fetch_add(1, Ordering::AcqRel);
+        let patience = clock.now() + STAGE_TIME_MAX;
+        while self.stages[stage].load(Ordering::Acquire) < self.threads {
+            let now = clock.now();
+            if self.has_failed.load(Ordering::Acquire) {
+                bail!("another core's pair failed");
+            }
+            if now > patience {
+                bail!("a pair on another core does not go on");
+            }
+            companion(now);
+        }
+        Ok(())
+    }
+}
+
+/// Sets the flag unless it is told that all went well: others do not wait for a thread that is gone.
+struct Alarm<'a>(&'a AtomicBool);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// One round of a pair on each of these cores.
+fn round_of(load: &Load, cores: &[usize], carried: Carried) -> Result<Vec<Measured>> {
+    let shared = Shared {
+        mesh: (cores.len() > 1).then(|| CallMesh::new(cores.len(), CARRIED_CALLS_MAX)),
+        arenas: Mutex::new(vec![None; cores.len()]),
+        barrier: Barrier::new(cores.len()),
+        stages: Default::default(),
+        threads: cores.len(),
+        has_failed: AtomicBool::new(false),
+    };
+    let results: Vec<Result<Option<Measured>>> = thread::scope(|scope| {
+        let pairs: Vec<_> = cores
+            .iter()
+            .enumerate()
+            .map(|(index, core)| {
+                let shared = &shared;
+                scope.spawn(move || {
+                    pin(*core);
+                    let alarm = Alarm(&shared.has_failed);
+                    let measured = pair(load, index, carried, shared);
+                    if measured.is_ok() {
+                        std::mem::forget(alarm);
+                    }
+                    measured
+                })
+            })
+            .collect();
+        pairs
+            .into_iter()
+            .map(|pair| pair.join().unwrap_or_else(|_| Err(anyhow!("a pair panicked"))))
+            .collect()
+    });
+    // The first cause, not what it caused.
+    let mut found = Vec::new();
+    let mut failures = Vec::new();
+    for result in results {
+        match result {
+            Ok(measured) => found.extend(measured),
+            Err(error) => failures.push(error),
+        }
+    }
+    let others = |error: &anyhow::Error| error.to_string().contains("another core");
+    failures.sort_by_key(others);
+    failures.into_iter().next().map_or(Ok(found), Err)
+}
+
+/// One pair, on this thread.
+fn pair(load: &Load, index: usize, carried: Carried, shared: &Shared) -> Result<Option<Measured>> {
+    let (scenario, count) = (&load.scenario, shared.threads);
+    let clock = Clock::start();
+    // What fails before the barrier is waited for there by nobody: all reach it.
+    let made = make_server(scenario, index, shared, &clock);
+    shared.barrier.wait();
+    let (mut server, memory) = made?;
+    let arenas = shared.arenas.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for arena in
+        arenas.iter().enumerate().filter(|(other, _)| *other != index).filter_map(|(_, arena)| arena.as_ref())
+    {
+        server.provider_mut().register(arena)?;
+    }
+    let address = format!("{}-{index}", Shm::own_address(0));
+    server.listen(&address)?;
+    let home = match carried {
+        Carried::None => [index, index],
+        Carried::Half => [index, (index + 1) % count],
+        Carried::All => [(index + 1) % count; 2],
+    };
+    let exports = home.map(export_path);
+    let exports = [&exports[0][..], &exports[1][..]];
+    let mut measured = None;
+    {
+        let mut poll = |now| _ = server.poll(now);
+        if load.is_alone && index > 0 {
+            shared.meet(0, &clock, &mut poll)?;
+            shared.meet(1, &clock, &mut poll)?;
+        } else {
+            let mut prepared = |poll: &mut load::Companion<'_>| shared.meet(0, &clock, poll);
+            let mut ended = |poll: &mut load::Companion<'_>| shared.meet(1, &clock, poll);
+            let stages: [&mut load::Stage<'_>; 2] = [&mut prepared, &mut ended];
+            measured =
+                Some(load::run_beside::<Shm>(scenario, (&address, &exports), index, &mut poll, stages)?);
+        }
+        shared.meet(2, &clock, &mut poll)?;
+    }
+    // The clients are gone. What was lent comes home.
+    let patience = clock.now() + STAGE_TIME_MAX;
+    while server.connection_count() > 0 || !server.has_given_back() {
+        let now = clock.now();
+        if now > patience {
+            bail!("core {index}: memory of another core does not go back");
+        }
+        server.poll(now);
+    }
+    shared.meet(3, &clock, &mut |now| _ = server.poll(now))?;
+    drop(server);
+    match memory.ledger.outstanding() {
+        0 => Ok(measured),
+        left => bail!("a server did not get {left} buffers back"),
+    }
+}
+
+/// The path of a core's export.
+fn export_path(index: usize) -> String {
+    format!("/perf{index}")
+}
+
+/// Makes the server of a pair, a member of the group if there is one.
+fn make_server(
+    scenario: &Scenario,
+    index: usize,
+    shared: &Shared,
+    clock: &Clock,
+) -> Result<(Engine<Shm, impl stag::rpc::Services + use<>>, Memory)> {
+    let own = ReactorId::new(index).context("a group has 64 reactors at most")?;
+    // All clients' files may be here.
+    let files = scenario.connections * shared.threads * file_len(scenario);
+    let config = engine_config(scenario);
+    let memory = Memory::new(&config, 4 * files + (24 << 20))?.owned_by(own);
+    let mut provider = <Shm as Opened>::open(scenario)?;
+    provider.register(&memory.arena)?;
+    shared.arenas.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(memory.arena.clone());
+
+    let now = clock.now();
+    let mut time = TimeOfDay::System(WallClock::new(now));
+    let pool = &memory.pools.payload;
+    let export = |at: usize| format!("mem:{},root_squash=no", export_path(at)).parse::<Export>();
+    let store = MemoryConfig {
+        fsid: index as u64 + 1,
+        data_len_max: (2 * files + (1 << 20)) as u64,
+        objects_max: 4096,
+        names_max: 4096,
+        root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
+    };
+    let store = MemoryStore::new(&store, pool.clone(), time.at(now))?;
+    let mut exports = Exports::new(vec![(export(index)?, store)], pool.clone())?;
+    if shared.mesh.is_some() {
+        let mut elsewhere = Vec::new();
+        for at in (0..shared.threads).filter(|at| *at != index) {
+            let reactor = ReactorId::new(at).context("a group has 64 reactors at most")?;
+            elsewhere.push(Elsewhere { export: export(at)?, fsid: at as u64 + 1, reactor });
+        }
+        exports = exports.in_group(elsewhere, ReactorId::new(0).context("the first")?)?;
+    }
+    let mut engine = Engine::new(provider, services(exports, time), memory.pools.clone(), config, 1)?;
+    if let Some(mesh) = &shared.mesh {
+        engine.join(mesh.take(own).context("each takes its lanes once")?, None);
+    }
+    Ok((engine, memory))
+}
+
+/// Calls a second of all clients.
+fn rate(measured: &[Measured]) -> f64 {
+    measured.iter().map(|client| client.calls as f64 / client.took.as_secs_f64().max(1e-9)).sum()
+}
+
+fn median_latency(measured: &[Measured]) -> f64 {
+    measured.first().map_or(0.0, |client| client.latency.value_at_quantile(0.5) as f64)
+}
+
+/// Octets a second that a thread on each of these cores copies, between blocks of its own.
+fn copy_rate(cores: &[usize], block: usize) -> f64 {
+    let barrier = Barrier::new(cores.len());
+    thread::scope(|scope| {
+        let copiers: Vec<_> = cores
+            .iter()
+            .map(|core| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    pin(*core);
+                    let (source, mut target) = (vec![1_u8; block], vec![0_u8; block]);
+                    target.copy_from_slice(&source);
+                    barrier.wait();
+                    let clock = Clock::start();
+                    let (start, mut copied) = (clock.now(), 0_u64);
+                    loop {
+                        for _ in 0..16 {
+                            target.copy_from_slice(std::hint::black_box(&source));
+                            std::hint::black_box(&mut target);
+                        }
+                        copied += 16 * block as u64;
+                        let took = clock.now() - start;
+                        if took >= COPY_TIME {
+                            return copied as f64 / took.as_secs_f64();
+                        }
+                    }
+                })
+            })
+            .collect();
+        copiers.into_iter().map(|copier| copier.join().unwrap_or(0.0)).sum()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn carried_calls_cost_capacity() {
+        assert_eq!(capacity(1, 0.0, 3.0), 1.0);
+        assert_eq!(capacity(4, 0.75, 1.0), 4.0);
+        assert_eq!(capacity(2, 0.5, 1.5), 1.6);
+    }
+}
