@@ -10,6 +10,9 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::values::{Size, Time};
 
+/// Of what as many cores would ideally gain, the least that memcpy gains on cores that nobody else uses.
+const COPY_GAIN_MIN: f64 = 0.7;
+
 /// The object of `--json`. A figure is `median`, `min`, `max`, and `count` of rounds.
 #[derive(Serialize)]
 struct Paired<'a> {
@@ -79,6 +82,11 @@ fn report(cores: usize, figures: &PairedFigures, out: &mut Output) -> Result<(),
     }
     let memcpy = format!("{cores} cores, memcpy");
     out.line(format_args!("{memcpy:<24} {:>10}  {}", "", gained(&figures.copy_gain)))?;
+    if figures.copy_gain.median < COPY_GAIN_MIN * cores as f64 {
+        out.line(format_args!(
+            "warning: memcpy does not gain either: other programs use these cores, or they share one"
+        ))?;
+    }
     out.line(format_args!(
         "\ncarried    {:.0} ns more than a Call that is not: {:.1} times a cache line's round trip of {:.0} ns",
         figures.carried_round_trip_ns.median, figures.carried_to_line.median, figures.line_round_trip_ns.median

@@ -1,13 +1,16 @@
 //! Groups of 1 to 4 reactors under Calls of all kinds whose homes the arguments decide: each ends once, with its own data,
 //! and nothing is left.
 
-use stag_fabric::sim::{FaultPlan, World};
+use stag_fabric::sim::{FaultPlan, Odds, World, sweep};
 use stag_rpc::{Call, CallId, Chunks, Home};
 use stag_runtime::ReactorId;
 
 use crate::group::Group;
 use crate::support::program::{BIG, ECHO, GET, LATER, LATER_PUT, ONCE, pattern, sum};
 use crate::support::{bytes, opaque, request, request_for, words};
+
+/// Seeds without `STAG_SEEDS`.
+const SEEDS: u64 = 48;
 
 /// At the reactor that the arguments choose, of a group of as many as `N`; now and then at all of them.
 fn by_arguments<const N: u32>(call: &Call<'_>) -> Home {
@@ -84,7 +87,8 @@ fn begin(group: &mut Group, client: usize, number: u32) -> Expected {
 fn storm(seed: u64) {
     let reactors = 1 + (seed % 4) as usize;
     let lanes = [1, 2, 64][(seed / 4 % 3) as usize];
-    let world = World::new(seed, FaultPlan::default());
+    let in_place = [Odds::one_in(2), Odds::ALWAYS, Odds::NEVER, Odds::one_in(10)][(seed / 12 % 4) as usize];
+    let world = World::new(seed, FaultPlan { in_place, ..FaultPlan::default() });
     let mut group = Group::in_world(world, seed, reactors, lanes, HOMES[reactors - 1]);
     let clients: Vec<usize> = (0..6).map(|client| group.connect(client % reactors)).collect();
     clients.iter().for_each(|client| group.check_alive(*client));
@@ -109,6 +113,6 @@ fn storm(seed: u64) {
 }
 
 #[test]
-fn calls_of_all_kinds() {
-    (0..48).for_each(storm);
+fn carried_calls_of_all_kinds() {
+    sweep("carried_calls_of_all_kinds", 0..SEEDS, storm);
 }
