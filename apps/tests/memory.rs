@@ -150,6 +150,7 @@ fn connect_all(server: &Server) -> Connected {
         timeout: Duration::from_secs(60),
         results_len_max: 0,
         retransmit: true,
+        reply_mode: ReplyMode::Auto,
     };
     let address = server.url.trim_start_matches("iwarp://");
     let connections: Vec<_> = (0..count).map(|_| engine.connect(address).unwrap()).collect();

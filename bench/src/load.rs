@@ -335,6 +335,7 @@ impl<'a, P: Opened> Client<'a, P> {
                     timeout: TIMEOUT,
                     results_len_max: 4 + (size as u32).next_multiple_of(4),
                     retransmit: true,
+                    reply_mode: ReplyMode::Auto,
                 };
                 let data = &self.data[..size];
                 engine.call(connection.id, &request, &mut Chunks::default(), |writer| writer.opaque(data))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use stag::fabric::{Iwarp, IwarpConfig, Provider};
-use stag::rpc::{Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Memory, Request};
+use stag::rpc::{Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Memory, ReplyMode, Request};
 use stag::runtime::{Clock, Poller};
 use stag::wire::xdr::Reader;
 
@@ -56,6 +56,7 @@ pub fn check() -> Result<Duration> {
                     timeout: TIMEOUT,
                     results_len_max: 4 + DATA.len() as u32,
                     retransmit: false,
+                    reply_mode: ReplyMode::Auto,
                 };
                 client.call(connection, &request, &mut Chunks::default(), |writer| writer.opaque(DATA))?;
                 begun = Some(now);

@@ -115,6 +115,7 @@ impl Kind for Chunked {
             timeout: target.timeout,
             results_len_max: 4,
             retransmit: true,
+            reply_mode: ReplyMode::Auto,
         };
         client.call(connection, &request, &mut chunks, |writer| match procedure {
             1 => Ok(()),

@@ -15,8 +15,8 @@ use std::time::Duration;
 use stag_fabric::Provider;
 use stag_memory::Buf;
 use stag_rpc::{
-    CallError, CallId, CallRefused, Chunks, CompletedCall, ConnectionId, Credentials, Engine, Few, Request,
-    Services,
+    CallError, CallId, CallRefused, Chunks, CompletedCall, ConnectionId, Credentials, Engine, Few, ReplyMode,
+    Request, Services,
 };
 use stag_wire::nfs3::{self, PATH_LEN_MAX, POST_OP_ATTRIBUTES_LEN_MAX, Procedure};
 use stag_wire::xdr::{Decode, Encode, Item, Reader, Reduced};
@@ -239,6 +239,7 @@ impl Target<'_> {
             timeout: self.timeout,
             results_len_max,
             retransmit: true,
+            reply_mode: ReplyMode::Auto,
         }
     }
 }

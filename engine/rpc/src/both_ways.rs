@@ -27,7 +27,7 @@ use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::{Core, FIRST_RECEIVES};
 
-/// A connection with both halves takes Calls and Replies.
+/// A connection with both halves takes Calls and Replies. An RDMA_DONE is told apart before.
 const BOTH: Roles = Roles { responds: true, exposes_replies: false, pulls_replies: false };
 
 /// Which half of a connection a message is for.
@@ -112,7 +112,7 @@ impl Connection {
         match (&mut self.serving, &mut self.calling) {
             // Which half posted it does not matter any more.
             (Some(_), Some(calling)) if calling.receives_posted > 0 => calling.receives_posted -= 1,
-            (Some(serving), _) => serving.receive_gone(core),
+            (Some(serving), _) => serving.receive_lost(core),
             _ => {}
         }
     }
@@ -131,13 +131,14 @@ impl Connection {
         let (serving, calling) = match (&mut self.serving, &mut self.calling) {
             (Some(serving), Some(calling)) => (serving, calling),
             (Some(serving), None) if is_deaf => {
-                serving.receive_gone(core);
+                serving.receive_lost(core);
                 return None;
             }
             (Some(_), None) => return Some(Half::Serving),
             (None, _) => return Some(Half::Calling),
         };
-        let recipient = Recipient::of(message, &BOTH, |xid| calling.requester.has_call(xid));
+        let roles = Roles { pulls_replies: calling.pulls_replies(), ..BOTH };
+        let recipient = Recipient::of(message, &roles, |xid| calling.requester.has_call(xid));
         let what = match recipient {
             // Only a Reply has a handle of ours to invalidate (8797-4.1-b).
             Recipient::Responder | Recipient::Exposed(_) | Recipient::Nobody(_) if invalidated.is_some() => {

@@ -72,6 +72,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     found.close(&mut self.core, CloseReason::Silent);
                 }
             }
+            if let Some(serving) = found.serving.as_mut() {
+                serving.revoke_overdue(&mut self.core, id);
+            }
             if found.serving.as_mut().is_some_and(|serving| serving.is_stuck(&self.core)) {
                 found.close(&mut self.core, CloseReason::Stuck);
             }

@@ -28,6 +28,13 @@ pub struct EngineConfig {
     pub remote_invalidation: bool,
     /// Largest Read chunk or Long Call that a server pulls, in octets (8166-8.1-e).
     pub chunk_len_max: u32,
+    /// Replies of one connection that a server exposes at once, because they fit neither inline nor into a Reply chunk: reliable
+    /// reply, if the client says that it pulls them. 0: such Calls are answered with ERR_CHUNK. 4 to 16 suits most servers.
+    pub exposed_replies: u32,
+    /// Largest Reply that a server exposes, in octets.
+    pub exposed_len_max: u32,
+    /// Largest Reply that a client pulls which the server exposes, in octets. 0: it does not say that it pulls any.
+    pub pull_len_max: u32,
     /// Completions handled in one pass.
     pub burst: usize,
     /// How long a connection may stay half set up, and how long until its first Call: over TCP always, over RDMA when
@@ -57,6 +64,9 @@ impl Default for EngineConfig {
             receives_max: 1024,
             remote_invalidation: true,
             chunk_len_max: (1 << 20) + 4096,
+            exposed_replies: 0,
+            exposed_len_max: (1 << 20) + 4096,
+            pull_len_max: 0,
             burst: 64,
             set_up_timeout: Duration::from_secs(10),
             peer_timeout: Duration::from_secs(60),
@@ -71,6 +81,9 @@ impl Default for EngineConfig {
 /// Most segments in one Call's chunk lists that either side deals with: what fits, within reason, in
 /// an inline threshold (8166-X-13), and more than every server must accept (8267-6.4.2-a).
 pub const SEGMENTS_MAX: u32 = 64;
+
+/// Segments of one exposed Reply: pieces of memory that it may lie in.
+pub(crate) const EXPOSED_SEGMENTS_MAX: usize = 16;
 
 /// A number of an [`EngineConfig`] that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -120,6 +133,9 @@ impl EngineConfig {
             "every connection needs at least two Receives: raise it, or lower connections_max",
         )?;
         check("chunk_len_max", self.chunk_len_max.into(), 4096, 64 << 20, "1 MiB and a page suits NFS")?;
+        check("exposed_replies", self.exposed_replies.into(), 0, 256, "each pins a message buffer")?;
+        check("exposed_len_max", self.exposed_len_max.into(), 4096, 1 << 30, "1 MiB suits NFS")?;
+        check("pull_len_max", self.pull_len_max.into(), 0, 1 << 30, "1 MiB suits NFS")?;
         check("streams_max", self.streams_max.into(), 0, 65_536, "each pins up to 64 KiB while it waits")?;
         check(
             "stream_memory",
@@ -151,7 +167,7 @@ impl EngineConfig {
         crate::server::duplicates::Duplicates::footprint(self.duplicates_max)
     }
 
-    /// The same of a server, whose connections expose nothing.
+    /// The same of a server, whose connections expose nothing but Replies.
     #[must_use]
     pub fn serving_completions_max(&self) -> u32 {
         let QueuePairCapacity { receives, sends, exposures, .. } = self.serving_capacity();
@@ -178,11 +194,20 @@ impl EngineConfig {
         crate::stream::connection_len(self.chunk_len_max)
     }
 
-    /// What the queue pair of a connection may have outstanding that a server accepted. It exposes nothing: reverse Calls have
-    /// no chunks.
+    /// What the queue pair of a connection may have outstanding that a server accepted. It exposes Replies at most: reverse Calls
+    /// have no chunks.
     #[must_use]
     pub fn serving_capacity(&self) -> QueuePairCapacity {
-        QueuePairCapacity { exposures: 0, ..self.capacity() }
+        let QueuePairCapacity { receives, sends, .. } = self.capacity();
+        let exposures = self.exposed_replies * EXPOSED_SEGMENTS_MAX as u32;
+        QueuePairCapacity {
+            // One RDMA_DONE for each exposed Reply (RR-P-8).
+            receives: receives + self.exposed_replies,
+            // A fence for each of its segments.
+            sends: sends + exposures,
+            exposures,
+            ..self.capacity()
+        }
     }
 
     /// What one connection's queue pair may have outstanding.

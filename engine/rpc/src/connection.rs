@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use stag_fabric::{Exposed, Handle, Peer, Provider};
+use stag_fabric::{Exposed, Handle, Peer, Provider, WorkError};
 use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
 
@@ -13,6 +13,7 @@ use crate::ConnectionId;
 use crate::both_ways::Half;
 use crate::client::CloseReason;
 use crate::client::calling::Calling;
+use crate::client::pulling::PULL_READ;
 use crate::client::reconnect::Session;
 use crate::config::EngineConfig;
 use crate::fault::fault;
@@ -54,7 +55,7 @@ impl Connection {
     /// Octets of heap of one that serves.
     pub(crate) fn footprint(config: &EngineConfig) -> usize {
         let reverse = Calling::reverse_footprint(config.reverse_credits);
-        size_of::<Connection>() + Serving::footprint(config.credits_max) + reverse
+        size_of::<Connection>() + Serving::footprint(config) + reverse
     }
 
     pub(crate) fn new(id: ConnectionId, now: Duration) -> Connection {
@@ -87,8 +88,12 @@ impl Connection {
     ) {
         let result = if self.serving.is_some() {
             // Inside: a connection with the client half alone pays nothing for it.
-            let mut is_reply = false;
-            if self.is_special {
+            let (mut is_reply, mut message) = (false, message);
+            if self.is_special || invalidated.is_some() {
+                match self.take_done(core, message, invalidated) {
+                    Some(other) => message = other,
+                    None => return,
+                }
                 match self.direct(core, &message, invalidated, exposed) {
                     Some(Half::Serving) => {}
                     Some(Half::Calling) => is_reply = true,
@@ -108,6 +113,67 @@ impl Connection {
         };
         if let Err(reason) = result {
             self.close(core, reason);
+        }
+    }
+
+    /// Takes a message in if it is an RDMA_DONE for the server half; else hands it back.
+    #[inline(never)]
+    fn take_done<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        message: Buf,
+        invalidated: Option<Handle>,
+    ) -> Option<Buf> {
+        let Some(serving) = &mut self.serving else { return Some(message) };
+        match serving.take_done(core, self.id, message, invalidated) {
+            Ok(message) => message,
+            Err(reason) => {
+                self.close(core, reason);
+                None
+            }
+        }
+    }
+
+    /// An RDMA Read is done.
+    pub(crate) fn read_done<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        request: u64,
+        buf: Buf,
+        result: Result<(), WorkError>,
+    ) {
+        let done = match (&mut self.calling, &mut self.serving) {
+            (Some(calling), _) if request & PULL_READ != 0 => {
+                calling.pull_done(core, self.id, request, buf, result)
+            }
+            (_, Some(serving)) => {
+                serving.read_done(core, services, self.id, self.peer.as_ref(), request, buf, result)
+            }
+            _ => return,
+        };
+        if let Err(reason) = done {
+            self.close(core, reason);
+        }
+    }
+
+    /// Memory that was exposed is fenced.
+    pub(crate) fn fenced<P: Provider>(&mut self, core: &mut Core<P>, handle: Handle, exposed: Exposed) {
+        let mut left = Some(exposed);
+        if let Some(serving) = self.serving.as_mut().filter(|serving| serving.exposes_replies())
+            && let Some(exposed) = left.take()
+        {
+            match serving.exposure_fenced(core, self.id, handle, exposed) {
+                Ok(others) => left = others,
+                Err(reason) => self.close(core, reason),
+            }
+        }
+        let Some(exposed) = left else { return };
+        match &mut self.calling {
+            Some(calling) => calling.fenced(core, self.id, handle, exposed),
+            // It came dead with a message that broke the rules, or its Reply was told of meanwhile.
+            None if self.serving.as_ref().is_some_and(Serving::exposes_replies) => {}
+            None => self.close(core, fault("a fence on a server's connection")),
         }
     }
 

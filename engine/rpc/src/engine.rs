@@ -20,7 +20,6 @@ use crate::client::{CallId, CallRefused, Chunks, CloseReason, CompletedCall, Con
 use crate::complaints::Complaints;
 use crate::config::{ConfigError, EngineConfig};
 use crate::connection::Connection;
-use crate::fault::fault;
 use crate::group::Membership;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;
@@ -292,7 +291,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     ///
     /// What the provider says.
     pub fn connect_with(&mut self, address: &str, policy: ClientPolicy) -> Result<ConnectionId, FabricError> {
-        let own = self.settings().to_wire();
+        let own = self.private_data_to_connect();
         let id = self.core.provider.connect(address, &own, self.core.config.capacity())?;
         // It begins with the next pass: the last one may be long ago.
         let mut connection = Connection::new(id, Duration::MAX);
@@ -502,7 +501,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 if found.calling.is_some() {
                     let parameters = Parameters::negotiate(Side::Client, &settings, &private_data);
                     found.parameters = parameters;
-                    self.handle_connected(queue_pair, parameters);
+                    self.handle_connected(queue_pair, parameters, &private_data);
                 }
             }
             Event::Disconnected { queue_pair, reason } => self.disconnects.push((queue_pair, reason)),
@@ -589,27 +588,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 }
             }
             Completed::Read(buf) => {
-                if let Some(serving) = found.serving.as_mut() {
-                    let peer = found.peer.as_ref();
-                    let result = completion.result;
-                    let done = serving.read_done(
-                        &mut self.core,
-                        &mut self.services,
-                        id,
-                        peer,
-                        completion.id,
-                        buf,
-                        result,
-                    );
-                    if let Err(reason) = done {
-                        found.close(&mut self.core, reason);
-                    }
-                }
+                found.read_done(&mut self.core, &mut self.services, completion.id, buf, completion.result);
             }
-            Completed::Fence { handle, exposed } => match found.calling.as_mut() {
-                Some(calling) => calling.fenced(&mut self.core, id, handle, exposed),
-                None => found.close(&mut self.core, fault("a fence on a server's connection")),
-            },
+            Completed::Fence { handle, exposed } => found.fenced(&mut self.core, handle, exposed),
             // Unsignaled, but for the Sends of a stopping server: only failures arrive, and the disconnect that
             // follows them says all.
             Completed::Send(_) => {

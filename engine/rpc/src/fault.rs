@@ -57,7 +57,7 @@ mod tests {
     use stag_runtime::Poller;
 
     use super::*;
-    use crate::client::{CallError, Chunks, ConnectionEvent, Credentials, Request};
+    use crate::client::{CallError, Chunks, ConnectionEvent, Credentials, ReplyMode, Request};
     use crate::config::EngineConfig;
     use crate::engine::{Engine, find};
     use crate::memory::Memory;
@@ -133,6 +133,7 @@ mod tests {
             timeout: Duration::from_secs(1),
             results_len_max: 0,
             retransmit: false,
+            reply_mode: ReplyMode::Auto,
         }
     }
 

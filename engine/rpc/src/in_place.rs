@@ -419,11 +419,11 @@ impl Serving {
         let mut reply = Reply {
             draft: &mut state.draft_in_place,
             xid: run.header.xid,
-            room: chunked.map_or(Room::Stream, Room::Chunks),
+            room: chunked.map_or(Room::Inline, Room::Chunks),
             inline_len_max: self.responder.parameters().reply_threshold as usize,
             space: Some(Space { octets: space, header_len, messages: Some(&state.pools.messages) }),
             payload: &state.pools.payload,
-            transit: chunked.map(|_| (&state.transit, &self.share)),
+            transit: Some((&state.transit, &self.share)),
             scratch: &mut state.scratch,
             eligible: chunked.map_or(0, |_| terms.procedure.eligible_results),
             copied_bytes: &mut state.statistics.copied_bytes,

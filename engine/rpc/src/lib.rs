@@ -12,12 +12,14 @@
 //! `service/` (what an embedder implements; `call.rs` and `reply.rs` are what its handler sees), `client/` (what a client gives
 //! and gets back; `calling.rs` is the client half of a connection), `engine.rs` (the pass; `chores.rs` is what it looks after
 //! beside messages), `server/` (`serving/` is the server half of a connection), and `in_place.rs`, the short cut of both halves
-//! for what has no chunks. `both_ways.rs` is for connections with both halves. `stream/` is RPC over TCP. `carried/` is for groups of reactors: Calls that are executed at another
+//! for what has no chunks. `both_ways.rs` is for connections with both halves, `agreement.rs` for what both ends have to
+//! say that they do. `stream/` is RPC over TCP. `carried/` is for groups of reactors: Calls that are executed at another
 //! one than they came in at; `group.rs` makes several engines one server, with `newcomers.rs` and `placement.rs` for connections
 //! that are served elsewhere.
 
 #![forbid(unsafe_code)]
 
+mod agreement;
 mod both_ways;
 mod carried;
 mod chores;
@@ -45,7 +47,7 @@ pub use carried::{CARRIED_CALLS_MAX, CallLanes, CallMesh};
 pub use client::reconnect::{Backoff, ClientPolicy, KeepAlive};
 pub use client::{
     CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent,
-    Credentials, Request, Results,
+    Credentials, ReplyMode, Request, Results,
 };
 pub use config::{ConfigError, EngineConfig, SEGMENTS_MAX};
 pub use engine::{Engine, EngineError};

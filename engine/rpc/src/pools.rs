@@ -30,11 +30,13 @@ impl Pools {
             + 2 * config.credits_max as usize
             // Completed Calls that the user has not let go of yet.
             + config.credits_max as usize
+            // Replies that a client pulls: their messages become RDMA_DONEs.
+            + if config.pull_len_max == 0 { 0 } else { 2 * config.credits_max as usize }
             // RDMA_ERROR messages in a burst of bad ones.
             + config.burst
             // For each connection: the Receives of reverse Calls or of their Replies; Sends of the Replies, or two of each Call,
-            // as above; and completed Calls.
+            // as above; completed Calls; and Receives of RDMA_DONE.
             + config.connections_max as usize
-                * (config.reverse_receives() + 3 * config.reverse_credits) as usize
+                * (config.reverse_receives() + 3 * config.reverse_credits + config.exposed_replies) as usize
     }
 }

@@ -96,7 +96,7 @@ mod tests {
     use stag_fabric::sim::{FaultPlan, Sim, World};
     use stag_runtime::Poller;
 
-    use crate::client::{Chunks, Credentials, Request};
+    use crate::client::{Chunks, Credentials, ReplyMode, Request};
     use crate::{Engine, EngineConfig, Memory};
 
     const IDLE: usize = 50;
@@ -152,6 +152,7 @@ mod tests {
             timeout: second,
             results_len_max: 0,
             retransmit: false,
+            reply_mode: ReplyMode::Auto,
         };
         client.call(connections[7], &request, &mut Chunks::default(), |_| Ok(())).expect("a credit");
         assert_eq!(lens(&client), [0, 1], "one Call, one deadline");

@@ -33,6 +33,14 @@ pub struct Statistics {
     pub write_chunks_unused: u64,
     /// Reply chunks used: Long Replies.
     pub reply_chunks: u64,
+    /// Replies exposed, because they fitted nowhere else.
+    pub replies_exposed: u64,
+    /// Of these, those that the client told to have no more use for (RDMA_DONE).
+    pub replies_taken: u64,
+    /// Of these, those that it left for too long.
+    pub exposures_expired: u64,
+    /// Replies read that the server had exposed.
+    pub replies_pulled: u64,
     /// Octets moved by RDMA Read.
     pub read_bytes: u64,
     /// Octets moved by RDMA Write.

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use stag_fabric::sim::{FaultPlan, Odds, Random, Violations, World, sweep};
 use stag_memory::{Buf, Shared};
-use stag_rpc::{CallError, CallId, Chunks, ConnectionEvent, ConnectionId, EngineConfig, Memory, Request};
+use stag_rpc::{
+    CallError, CallId, Chunks, ConnectionEvent, ConnectionId, EngineConfig, Memory, ReplyMode, Request,
+};
 use stag_runtime::Poller;
 use stag_wire::xdr::{Overflow, Writer};
 
@@ -34,6 +36,8 @@ fn largest() -> EngineConfig {
         credits_max: 16,
         connections_max: 8,
         receives_max: 128,
+        exposed_replies: 8,
+        pull_len_max: 1 << 20,
         ..EngineConfig::default()
     }
 }
@@ -47,6 +51,9 @@ fn some_config(random: &mut Random) -> EngineConfig {
         receives_max: connections_max * 2 + random.below(64) as u32,
         remote_invalidation: random.below(2) == 0,
         burst: [1, 2, 16, 64][random.below(4) as usize],
+        // Reliable reply: at one end, at both, or at none.
+        exposed_replies: [0, 0, 1, 2, 8][random.below(5) as usize],
+        pull_len_max: [0, 20_000, 1 << 20][random.below(3) as usize],
         ..largest()
     }
 }
@@ -143,6 +150,9 @@ impl Run {
                     assert!(self.world.now() >= done.started + expected.timeout);
                 }
                 (Err(CallError::Chunk | CallError::GarbageArguments), _) if self.short => {}
+                (Err(CallError::ReplyTooLong { len, limit }), Ok(_)) => {
+                    assert!(*limit == client.node.engine.config().pull_len_max && *len > u64::from(*limit));
+                }
                 // One end knows of a larger inline threshold than the other: no Reply chunk was offered.
                 (Err(CallError::Chunk), _) if self.deaf => {}
                 (Err(error), wanted) => assert_eq!(Err(*error), wanted.as_ref().map(|_| ()).map_err(|e| *e)),
@@ -279,10 +289,12 @@ impl Run {
         };
         self.next_user += 1;
         let timeout = Duration::from_micros(200 + self.below(50_000));
+        let reply_mode = [ReplyMode::Auto, ReplyMode::Chunk, ReplyMode::Responder][self.below(3) as usize];
         let request = Request {
             user: self.next_user,
             timeout,
-            results_len_max: results_len_max as u32,
+            results_len_max: if self.below(8) == 0 { u32::MAX } else { results_len_max as u32 },
+            reply_mode,
             ..request(procedure)
         };
         let encode = |writer: &mut Writer<'_>| -> Result<(), Overflow> {
@@ -478,7 +490,12 @@ fn run(seed: u64, memories: &mut Vec<Memory>) {
     run.close(gently);
 
     assert!(run.expected.is_empty(), "Calls that never ended");
-    let received = run.server.engine.statistics().calls_received;
+    let statistics = *run.server.engine.statistics();
+    assert!(statistics.replies_taken + statistics.exposures_expired <= statistics.replies_exposed);
+    if settled && statistics.connections_closed == statistics.connections_opened && gently {
+        assert_eq!(statistics.exposures_expired, 0, "a client that lives tells");
+    }
+    let received = statistics.calls_received;
     assert!(run.server.engine.services_mut().0.executed <= received, "a Call ran twice");
     for buf in &run.guarded {
         assert!(buf.iter().all(|octet| *octet == GUARD), "memory was written to after its Call was over");

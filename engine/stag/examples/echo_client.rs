@@ -39,6 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         timeout: Duration::from_secs(5),
         results_len_max: 4 + 1024,
         retransmit: true,
+        reply_mode: ReplyMode::Auto,
     };
     engine.call(connection, &request, &mut Chunks::default(), |writer| writer.opaque(text.as_bytes()))?;
     loop {

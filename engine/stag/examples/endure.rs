@@ -212,6 +212,7 @@ impl Client {
             timeout: TIMEOUT,
             results_len_max: 4 + length as u32,
             retransmit: self.begun.is_multiple_of(2),
+            reply_mode: ReplyMode::Auto,
         };
         let octets = pattern(self.begun, length);
         let begun = self.engine.call(connection, &request, &mut Chunks::default(), |w| w.opaque(&octets));

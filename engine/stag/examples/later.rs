@@ -123,6 +123,7 @@ fn call(name: &str, job: u32, count: usize) -> Result<(), Box<dyn Error>> {
         timeout: Duration::from_secs(120),
         results_len_max: 8,
         retransmit: true,
+        reply_mode: ReplyMode::Auto,
     };
     // One Call: how long it took, and its results.
     let mut call = |procedure| -> Result<(Duration, Vec<u8>), Box<dyn Error>> {

@@ -45,6 +45,7 @@ fn request(program: u32, user: u64, timeout: Duration) -> Request<'static> {
         timeout,
         results_len_max: 0,
         retransmit: false,
+        reply_mode: ReplyMode::Auto,
     }
 }
 

@@ -106,6 +106,7 @@ fn get(mut fabric: impl Provider, address: &str, len: u32) -> Result<(), Box<dyn
         // The length word: the data itself is not in the Reply.
         results_len_max: 4,
         retransmit: true,
+        reply_mode: ReplyMode::Auto,
     };
     // The server may write to `target` while the Call lasts, and no longer.
     engine.call(connection, &request, &mut Chunks::write(target), |writer| writer.u32(len))?;

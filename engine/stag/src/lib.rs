@@ -33,7 +33,7 @@ pub mod prelude {
     pub use stag_memory::{Arena, ArenaConfig, Budget, Buf, Ledger, PageChoice, Pool, Shared};
     pub use stag_rpc::{
         Call, CallError, Caller, Chunks, ConnectionEvent, Credentials, Deferred, Engine, EngineConfig,
-        Memory, Outcome, Placed, Placement, Pools, Procedure, Reply, Request, Service,
+        Memory, Outcome, Placed, Placement, Pools, Procedure, Reply, ReplyMode, Request, Service,
     };
     pub use stag_runtime::{Clock, CoreId, PollMode, Poller, Reactor, ReactorConfig, StopFlag};
     pub use stag_wire::xdr::{Overflow, Reader, Writer};

@@ -85,6 +85,7 @@ fn request(user: u64) -> Request<'static> {
         timeout: Duration::from_secs(3600),
         results_len_max: 600,
         retransmit: false,
+        reply_mode: ReplyMode::Auto,
     }
 }
 

@@ -156,6 +156,7 @@ impl Client {
             timeout: Duration::from_secs(60),
             results_len_max: 64,
             retransmit: false,
+            reply_mode: ReplyMode::Auto,
         };
         let encode = |writer: &mut Writer<'_>| match procedure {
             KEEP => writer.eligible_opaque_reduced(LEN as u32).map(drop),

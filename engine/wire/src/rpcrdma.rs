@@ -27,7 +27,9 @@ mod single;
 
 pub use chunk::{ReadList, ReadSegment, Segment, Segments, WriteChunk, WriteList};
 pub use done::Done;
-pub use emitter::{Emitter, MessageKind, emit_err_chunk, emit_err_vers, emit_plain, header_len};
+pub use emitter::{
+    Emitter, MessageKind, emit_err_chunk, emit_err_vers, emit_plain, header_len, replace_read_segments,
+};
 pub use error::{Answer, Error};
 pub use header::{Direction, ErrorBody, Fixed, Header, Layout, Procedure};
 pub use lists::HeaderLists;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stag_fabric::sim::{Random, sweep};
 use stag_nfs::client::Null;
-use stag_rpc::{CallError, Chunks, Credentials, Request};
+use stag_rpc::{CallError, Chunks, Credentials, ReplyMode, Request};
 use stag_wire::nfs3::{self, Procedure, STRING_LEN_CAP};
 use stag_wire::xdr::{Overflow, Writer};
 use stag_wire::{mount3, nfs3::HANDLE_LEN_MAX, nfsacl, nlm4, nsm};
@@ -28,6 +28,7 @@ pub(crate) fn raw(
         timeout: Duration::from_secs(10),
         results_len_max: 2048,
         retransmit: true,
+        reply_mode: ReplyMode::Auto,
     };
     let connection = pair.connection;
     pair.client.call(connection, &request, &mut chunks, encode).unwrap();
@@ -166,6 +167,7 @@ fn a_reply_chunk_too_small_for_its_list() {
             timeout: Duration::from_secs(10),
             results_len_max,
             retransmit: true,
+            reply_mode: ReplyMode::Auto,
         };
         let arguments = nfs3::ReaddirArguments {
             directory: nfs3::Handle(&root),

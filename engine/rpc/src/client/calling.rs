@@ -10,6 +10,7 @@ use stag_proto::requester::{self, Config, Failure, Memory, Payload, Received, Re
 
 use crate::ConnectionId;
 use crate::client::offering::Lists;
+use crate::client::pulling::PullTable;
 use crate::client::reconnect::ClientPolicy;
 use crate::client::retransmission::Kept;
 use crate::client::slot::{Ending, Slot, Stage, results_start};
@@ -99,6 +100,10 @@ pub(crate) struct Calling {
     pub(crate) interrupted: u32,
     /// Calls whose message found no room in the send queue.
     pub(crate) unsent: u32,
+    /// Exposed Replies that wait for memory, or for room in the send queue.
+    pub(crate) pulls_waiting: u32,
+    /// Exposed Replies, where they are pulled.
+    pub(crate) pulls: Option<Box<PullTable>>,
     /// When the last message came.
     pub(crate) heard: Duration,
     /// Since when Calls are in flight without a pause, as `keep_alive` saw it first.
@@ -161,6 +166,8 @@ impl Calling {
             kept: (0..if policy.reconnect.is_some() { slots } else { 0 }).map(|_| Kept::default()).collect(),
             interrupted: 0,
             unsent: 0,
+            pulls_waiting: 0,
+            pulls: None,
             heard: Duration::ZERO,
             busy_since: None,
             probing: false,
@@ -264,7 +271,7 @@ impl Calling {
                 self.interrupted -= 1;
                 self.requester.cancel(call)
             }
-            Stage::Sent => self.requester.cancel(call),
+            Stage::Sent | Stage::Pulling => self.requester.cancel(call),
         };
         self.settle(core, id, call, memory);
     }
@@ -375,8 +382,14 @@ impl Calling {
                 self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
                 self.settle(core, id, call, memory);
             }
-            // The Requester takes none unless it is told to.
-            Received::Exposed(_) => return Err("it exposed a Reply, which was not agreed on (RR-P-1)"),
+            Received::Exposed(reply) => {
+                let mut chunk_lens = [0; CLIENT_SEGMENTS_MAX];
+                for (len, place) in reply.write_lens().zip(&mut chunk_lens) {
+                    *place = len;
+                }
+                let what = (reply.xid, reply.pulled);
+                return self.take_exposed(core, id, what, message, chunk_lens, (invalidated, exposed));
+            }
             Received::Dropped(_) => core.statistics.messages_discarded += 1,
             Received::Close(_) => return Err(self.misused(invalidated, exposed)),
         }
@@ -467,7 +480,7 @@ impl Calling {
     }
 
     /// Sets how a Call ends that was answered.
-    fn end_answered<P>(&mut self, core: &mut Core<P>, call: requester::CallId, ending: Ending) {
+    pub(super) fn end_answered<P>(&mut self, core: &mut Core<P>, call: requester::CallId, ending: Ending) {
         if self.note_answered(call) {
             self.slots[call.index()].stage = Stage::Ending(ending);
         } else {
@@ -550,6 +563,8 @@ impl Calling {
         let ending = match slot.stage {
             // The late Reply of a Call that was given up, whose end was reported already.
             Stage::Free => return,
+            // All that it exposed is back, but its Reply is not here.
+            Stage::Pulling => return,
             Stage::Ending(ending) => ending,
             _ => {
                 // Its user waits for it, however it is.

@@ -33,7 +33,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 
     /// A client's connection is established, for the first time or anew.
-    pub(crate) fn handle_connected(&mut self, id: ConnectionId, parameters: Parameters) {
+    pub(crate) fn handle_connected(&mut self, id: ConnectionId, parameters: Parameters, private_data: &[u8]) {
+        let (len_max, terms) = (self.core.config.pull_len_max, self.pull_terms(private_data));
         let seed = self.next_seed();
         let Some(found) = find(&mut self.connections, id) else { return };
         let Some(session) = found.session.as_deref_mut() else {
@@ -46,7 +47,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         if session.lost.is_some() {
             session.restore();
             if let Some(calling) = found.calling.as_mut() {
-                calling.reconnected(&mut self.core, id, parameters);
+                calling.reconnected(&mut self.core, id, parameters, (len_max, terms));
             }
             found.serve_reverse(&mut self.core);
             self.core.statistics.connections_restored += 1;
@@ -55,6 +56,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
         let mut calling = Calling::new(&self.core.config, parameters, seed, id, session.policy);
         calling.heard = self.core.now;
+        calling.pull_replies(len_max, terms);
         calling.post_receives(&mut self.core, id);
         found.calling = Some(calling);
         found.serve_reverse(&mut self.core);
@@ -103,7 +105,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 continue;
             };
             let (name, address) = (session.name, session.address.clone());
-            let own = self.settings().to_wire();
+            let own = self.private_data_to_connect();
             let mut found = self.parked.swap_remove(index);
             match self.core.provider.connect(&address, &own, self.core.config.capacity()) {
                 Ok(id) => {

@@ -6,7 +6,7 @@ use stag_fabric::Provider;
 
 use crate::ConnectionId;
 use crate::client::calling::Calling;
-use crate::client::{Chunks, Credentials, Request};
+use crate::client::{Chunks, Credentials, ReplyMode, Request};
 use crate::state::Core;
 
 impl Calling {
@@ -31,6 +31,7 @@ impl Calling {
             timeout: policy.answer_within,
             results_len_max: 0,
             retransmit: false,
+            reply_mode: ReplyMode::Auto,
         };
         let made = self.make(core, id, &request, &mut Chunks::default(), true, |_| Ok(()));
         core.statistics.keep_alives += u64::from(made.is_ok());

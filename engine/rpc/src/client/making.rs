@@ -139,7 +139,10 @@ impl Calling {
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> Result<(), CallRefused> {
         let Making { call, id, .. } = *making;
-        let is_plain = self.is_plain(making, chunks);
+        let len = making.reply_payload_len_max().saturating_add(HEADER_LEN_MIN);
+        let is_short = len <= self.requester.parameters().reply_threshold;
+        // It may still be too long itself.
+        let is_plain = chunks.is_empty() && (is_short || self.leave_reply(making));
         // 8166-3.3.1-e: a Receive for the Reply comes before the Call.
         if !self.has_receives(core, id, self.requester.window().in_flight()) {
             return Err(CallRefused::NoMemory);
@@ -168,7 +171,7 @@ impl Calling {
                 return Ok(());
             }
         }
-        self.make_planned(core, making, chunks, &encode, send)
+        self.make_planned(core, making, chunks, &encode, send, is_plain)
     }
 
     /// Takes a buffer for a Call's message, as long as the message may be.
@@ -180,11 +183,16 @@ impl Calling {
         Ok(send)
     }
 
-    /// Whether a Call has no chunks, and its Reply is sure to fit inline. It may still be too long itself.
-    #[inline]
-    fn is_plain(&self, making: &Making<'_>, chunks: &Chunks) -> bool {
-        let len = making.reply_payload_len_max().saturating_add(HEADER_LEN_MIN);
-        chunks.is_empty() && len <= self.requester.parameters().reply_threshold
+    /// Leaves a Reply that may not fit inline to the server, which exposes it if it does not. `false`: the Call is to have a Reply
+    /// chunk.
+    #[cold]
+    fn leave_reply(&mut self, making: &Making<'_>) -> bool {
+        let len_max = making.reply_payload_len_max();
+        let is_left = self.relies_on_pull(making.request.reply_mode, len_max);
+        if is_left {
+            self.limit_pull(making.call, len_max);
+        }
+        is_left
     }
 
     /// Makes a Call that was begun, with one Read chunk of one piece or one Write chunk of one segment, and with a
@@ -303,8 +311,8 @@ impl Calling {
         self.end_unsent(core, making, refused.error, None);
     }
 
-    /// Makes a Call that was begun, with chunks, or with a Payload or a Reply that may not fit inline. An error: nothing was
-    /// exposed or sent.
+    /// Makes a Call that was begun, with chunks, or with a Payload or a Reply that may not fit inline. `is_plain`: it needs no chunks
+    /// but for a Payload that is too long. An error: nothing was exposed or sent.
     #[inline(never)]
     fn make_planned<P: Provider>(
         &mut self,
@@ -313,6 +321,7 @@ impl Calling {
         chunks: &mut Chunks,
         encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
         mut send: Buf,
+        is_plain: bool,
     ) -> Result<(), CallRefused> {
         let Making { call, id, .. } = *making;
         if chunks.read.len() > CLIENT_SEGMENTS_MAX || chunks.write.len() > CLIENT_SEGMENTS_MAX {
@@ -324,7 +333,7 @@ impl Calling {
             prefer_long_call: false,
             read_segments: chunks.read.len() as u32,
             write_chunks: counts.as_slice(),
-            reply_payload_len_max: making.reply_payload_len_max(),
+            reply_payload_len_max: if self.leave_reply(making) { 0 } else { making.reply_payload_len_max() },
             long_call_segments: 1,
             reply_chunk_segments: 1,
         };
@@ -338,7 +347,7 @@ impl Calling {
         // Call is only here because it does not.
         let mut inline = Err(Overflow);
         let mut form = PLAIN;
-        if !self.is_plain(making, chunks) {
+        if !is_plain {
             form = self.requester.plan(&shape).map_err(|_| CallRefused::TooManySegments)?;
             inline = write(&mut send[form.header_len as usize..]);
         }
@@ -432,7 +441,8 @@ impl Calling {
         kept.retransmit = making.request.retransmit;
         if kept.retransmit {
             let threshold = self.requester.parameters().call_threshold as usize;
-            kept.keep(payload, positions, chunks, long, making.reply_payload_len_max(), threshold);
+            let reply = (making.reply_payload_len_max(), making.request.reply_mode);
+            kept.keep(payload, positions, chunks, long, reply, threshold);
         }
     }
 

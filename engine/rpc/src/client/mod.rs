@@ -9,6 +9,7 @@ pub(crate) mod clients;
 pub(crate) mod keepalive;
 pub(crate) mod making;
 pub(crate) mod offering;
+pub(crate) mod pulling;
 pub(crate) mod reconnect;
 pub(crate) mod retransmission;
 pub(crate) mod slot;
@@ -51,12 +52,32 @@ pub struct Request<'a> {
     /// Time after which the Call is given up, from the engine's last pass on: poll it first, if that is long ago.
     pub timeout: Duration,
     /// Largest possible results, in octets, **without** what goes to Write chunks. When they might not
-    /// fit inline, a Reply chunk of this size is provided (8267-D-1).
+    /// fit inline, a Reply chunk of this size is provided (8267-D-1), of [`LONG_REPLY_LEN_MAX`](crate::LONG_REPLY_LEN_MAX) at
+    /// most; but see [`Request::reply_mode`]. `u32::MAX`: nobody knows.
     pub results_len_max: u32,
+    /// Who provides the memory of a Reply that does not fit inline.
+    pub reply_mode: ReplyMode,
     /// Whether the Call is sent again when the connection ends before its Reply comes, and is made anew
     /// ([`ClientPolicy::reconnect`](crate::ClientPolicy::reconnect)). Otherwise it ends with
     /// [`CallError::ConnectionLost`].
     pub retransmit: bool,
+}
+
+/// Who provides the memory of a Reply that does not fit inline.
+///
+/// The server can where both ends have reliable reply switched on ([`EngineConfig::pull_len_max`](crate::EngineConfig::pull_len_max)
+/// at the client, [`EngineConfig::exposed_replies`](crate::EngineConfig::exposed_replies) at the server): it exposes the Reply, and
+/// the client reads it. That takes a round trip more than a Reply chunk, but nothing for a Reply that turns out short, and its
+/// size need not be known. Everywhere else all modes are [`ReplyMode::Chunk`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplyMode {
+    /// The server, if a Reply chunk would have to be longer than [`LONG_REPLY_LEN_MAX`](crate::LONG_REPLY_LEN_MAX); else the client.
+    #[default]
+    Auto,
+    /// The client: the Call offers a Reply chunk of [`Request::results_len_max`].
+    Chunk,
+    /// The server. [`Request::results_len_max`] bounds what is read of its memory.
+    Responder,
 }
 
 /// Credentials of a Call.
@@ -258,6 +279,21 @@ pub enum CallError {
     /// have executed the Call (8267-4-c).
     #[error("the server refused the Call's chunks, or could not send its Reply (ERR_CHUNK)")]
     Chunk,
+    /// The server exposed a Reply that is longer than [`Request::results_len_max`] and
+    /// [`EngineConfig::pull_len_max`](crate::EngineConfig::pull_len_max) allow. It executed the Call.
+    #[error("the Reply has {len} octets, the limit is {limit}; the server has executed the Call")]
+    ReplyTooLong {
+        /// Octets of the RPC message.
+        len: u64,
+        /// The limit.
+        limit: u32,
+    },
+    /// There was no memory in one piece to read the Reply into that the server exposed. It executed the Call.
+    #[error("no memory for the Reply of {len} octets; the server has executed the Call")]
+    NoMemory {
+        /// Octets of the RPC message.
+        len: u32,
+    },
     /// The program is not served.
     #[error("the server does not have this program")]
     ProgramUnavailable,

@@ -17,8 +17,9 @@ use stag_proto::requester::{self, Outcome};
 use crate::ConnectionId;
 use crate::client::calling::{Calling, Positions};
 use crate::client::offering::{WriteCounts, emit_chunks};
+use crate::client::pulling::PullTerms;
 use crate::client::slot::{Ending, Stage};
-use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks};
+use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks, ReplyMode};
 use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::Core;
 
@@ -36,6 +37,7 @@ pub(crate) struct Kept {
     reads: ArrayVec<(u8, Shared), CLIENT_SEGMENTS_MAX>,
     long: Option<Shared>,
     reply_payload_len_max: u32,
+    reply_mode: ReplyMode,
 }
 
 impl Kept {
@@ -46,7 +48,7 @@ impl Kept {
         positions: &[u32],
         chunks: &Chunks,
         long: Option<&Shared>,
-        reply_payload_len_max: u32,
+        (reply_payload_len_max, reply_mode): (u32, ReplyMode),
         threshold: usize,
     ) {
         self.resends = 0;
@@ -60,7 +62,7 @@ impl Kept {
             self.reads.push((*item, data.clone()));
         }
         self.long = long.cloned();
-        self.reply_payload_len_max = reply_payload_len_max;
+        (self.reply_payload_len_max, self.reply_mode) = (reply_payload_len_max, reply_mode);
     }
 
     /// Lets go of all memory, before the Call is handed to its user.
@@ -78,6 +80,7 @@ impl Calling {
     pub(crate) fn interrupt<P: Provider>(&mut self, core: &mut Core<P>) {
         self.receives_posted = 0;
         self.unsent = 0;
+        self.stop_pulling();
         let (slots, kept) = (&mut self.slots, &mut self.kept);
         let mut interrupted = 0;
         let mut over: Vec<requester::CallId> = Vec::new();
@@ -109,8 +112,10 @@ impl Calling {
         core: &mut Core<P>,
         id: ConnectionId,
         parameters: Parameters,
+        (pull_len_max, terms): (u32, PullTerms),
     ) {
         self.requester.handle_reconnect(parameters);
+        self.pull_replies(pull_len_max, terms);
         self.heard = core.now;
         self.post_receives(core, id);
         self.resume(core, id);
@@ -128,13 +133,13 @@ impl Calling {
     /// Whether Calls wait to be sent again.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
-        self.interrupted + self.unsent > 0
+        self.interrupted + self.unsent + self.pulls_waiting > 0
     }
 
     /// Sends what waits, as far as credits and queues allow. Returns how many Calls left.
     #[cold]
     pub(crate) fn resume<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> usize {
-        let mut count = 0;
+        let mut count = if self.pulls_waiting > 0 { self.resume_pulls(core, id) } else { 0 };
         for index in 0..self.slots.len() {
             if self.unsent == 0 {
                 break;
@@ -189,8 +194,12 @@ impl Calling {
         if self.requester.window().available() == 0 || !self.has_receives(core, id, replies) {
             return false;
         }
-        let slot = &self.slots[index];
-        let kept = &mut self.kept[index];
+        let (kept, len_max) = (&self.kept[index], self.kept[index].reply_payload_len_max);
+        let relies_on_pull = self.relies_on_pull(kept.reply_mode, len_max);
+        if relies_on_pull {
+            self.limit_pull(call, len_max);
+        }
+        let (slot, kept) = (&self.slots[index], &mut self.kept[index]);
         let counts = WriteCounts::of(slot.written.iter().map(|part| part.chunk));
         let shape = Shape {
             // What went as a Long Call goes as one again: its Payload is there, in memory that can be exposed.
@@ -198,7 +207,7 @@ impl Calling {
             prefer_long_call: kept.long.is_some(),
             read_segments: kept.reads.len() as u32,
             write_chunks: counts.as_slice(),
-            reply_payload_len_max: kept.reply_payload_len_max,
+            reply_payload_len_max: if relies_on_pull { 0 } else { len_max },
             long_call_segments: 1,
             reply_chunk_segments: 1,
         };

@@ -4,6 +4,7 @@
 //!         occupy           Reply, RDMA_ERROR, time-out, cancel              all is fenced
 //!  Free ──────────▶ Sent ────────────────────────────────────────▶ Ending ───────────────▶ Free
 //!                   │ ▲ │
+//!                   ├─ a Reply that the server exposes ─▶ Pulling ── it was read, or cannot be ─▶ Ending
 //!                   │ │ └─ the connection ends ─▶ Interrupted ── a credit on the next ──▶ Sent
 //!                   │ └─── room ─── Unsent
 //!                   ├─ the send queue is full ───▲
@@ -19,6 +20,7 @@
 //! | `Halfway` | the end of its connection, which is near |
 //! | `Interrupted` | a credit on the next connection |
 //! | `Withdrawing` | the fences of what was exposed before the provider refused the rest |
+//! | `Pulling` | the RDMA Read of its Reply |
 //! | `Ending` | its fences, or the end of its connection |
 //!
 //! `Unsent`, `Halfway` and `Interrupted` are only for Calls that are kept to be sent again. From each stage but `Free` a
@@ -53,6 +55,7 @@ pub(crate) enum Stage {
     Interrupted,
     /// `Some`: how it ends then. `None`: it waits for the next occasion.
     Withdrawing(Option<CallError>),
+    Pulling,
     Ending(Ending),
 }
 

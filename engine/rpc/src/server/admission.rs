@@ -5,6 +5,7 @@ use std::time::Duration;
 use stag_fabric::{ConnectRequestId, FabricError, Peer, Provider};
 use stag_proto::parameters::{Parameters, Side};
 
+use crate::agreement::private_data_to_accept;
 use crate::connection::Connection;
 use crate::engine::Engine;
 use crate::server::client_log::Withheld;
@@ -94,9 +95,11 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.core.share_credits();
         // 8166-3.3.3-a: the peer has one credit before it hears of any.
         let posted = serving.post_receives(&mut self.core, id, FIRST_RECEIVES);
+        let exposes = posted && self.may_expose_to(private_data);
+        let exposed_replies = if exposes { serving.expose_replies(&mut self.core, id) } else { 0 };
         connection.serving = Some(serving);
         self.insert(Box::new(connection));
-        let own = settings.to_wire();
+        let own = private_data_to_accept(&settings, exposed_replies);
         let accepted =
             if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
         if let Err(error) = accepted {

@@ -42,6 +42,17 @@ pub(crate) enum Defect {
     LeftOut { announced: u64, encoded: u64 },
 }
 
+/// What an encoder has written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EncodedPayload {
+    /// Octets of (reduced) RPC message.
+    pub(crate) len: usize,
+    /// Where in it the first reduced result belongs.
+    pub(crate) splice: u32,
+    /// Reduced results that were encoded, and their octets with padding.
+    pub(crate) left_out: (u32, u64),
+}
+
 /// A Reply in the making. Reused: its lists keep their capacity, so the steady state allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Draft {
@@ -116,6 +127,24 @@ impl Draft {
             pages: 0,
             invalidate: None,
         }
+    }
+
+    /// Its payload is in place.
+    #[inline(always)]
+    pub(crate) fn set_payload(&mut self, payload: &EncodedPayload) {
+        self.payload_len = payload.len;
+        (self.splice, self.left_out) = (payload.splice, payload.left_out);
+        self.verdict = Verdict::Encoded;
+    }
+
+    /// Where the payload goes that stays inline: the Send buffer behind room for the header. The Send has at most `len_max` octets.
+    #[inline(always)]
+    pub(crate) fn inline_space(&mut self, len_max: usize) -> &mut [u8] {
+        let Some(send) = self.send.as_mut() else {
+            unreachable!("a draft has its Send buffer before the handler runs")
+        };
+        // A header that is longer than that leaves no room.
+        &mut send[self.header_len.min(len_max)..len_max]
     }
 
     /// Takes a Send buffer. `false`: there is none.

@@ -111,6 +111,7 @@ impl TransitAccounts {
             is_trusted: false,
             is_suspended: false,
             refused: None,
+            exposed_len_max: 0,
         }
     }
 
@@ -335,6 +336,8 @@ pub(crate) struct TransitShare {
     /// Memory was taken back from its Calls, and its peer has let nothing be read since: it gets none.
     pub(crate) is_suspended: bool,
     refused: Option<Refusal>,
+    /// Octets of the longest Reply that is exposed on the connection; 0 where none is.
+    pub(crate) exposed_len_max: u32,
 }
 
 impl TransitShare {

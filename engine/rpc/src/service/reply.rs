@@ -7,7 +7,7 @@ use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::carried::{CarriedReply, CarriedRoom, Ending};
-use crate::server::draft::{Draft, Item, Verdict};
+use crate::server::draft::{Draft, EncodedPayload, Item, Verdict};
 use crate::server::kept::KeptReply;
 use crate::server::transit::{self, TransitAccounts, TransitShare};
 use crate::service::call::{Call, PlacedPieces};
@@ -37,6 +37,8 @@ pub(crate) struct Space<'a> {
 pub(crate) enum Room<'a> {
     /// The chunks of this Call.
     Chunks(&'a responder::Call<'a>),
+    /// None: the Call has no chunks.
+    Inline,
     /// A byte stream: it has no chunks, and takes results of any length.
     Stream,
     /// Either, where the Call came in.
@@ -104,6 +106,7 @@ impl Reply<'_> {
         let write_chunk = match self.room {
             _ if index >= usize::from(self.eligible) => None,
             Room::Chunks(call) => call.write_room(index),
+            Room::Inline => None,
             Room::Carried(room) if !room.is_stream => room.write_chunks.get(index).copied(),
             Room::Stream | Room::Carried(_) => {
                 (self.eligible == 1 && len >= SPLICE_LEN_MIN).then_some(u64::MAX)
@@ -234,71 +237,66 @@ impl Reply<'_> {
             return;
         }
         self.draft.long.clear();
-        let (mut splice, mut left_out, mut bad_sum) = (0, (0, 0), None);
-        let mut write = |space: &mut [u8]| -> Result<usize, Overflow> {
-            let mut writer = Writer::new(space);
-            if let Err(overflow) = encode(&mut writer) {
-                bad_sum = writer.bad_sum();
-                return Err(overflow);
+        let space = match &mut self.space {
+            Some(space) => {
+                let room = space.octets.len().min(self.inline_len_max - space.header_len);
+                &mut space.octets[..room]
             }
-            let reduced = writer.reduced_positions();
-            splice = reduced.first().copied().unwrap_or(0);
-            left_out = (reduced.len() as u32, writer.unreduced_position() - writer.position() as u64);
-            Ok(writer.position())
+            None => self.draft.inline_space(self.inline_len_max),
         };
-        if let Some(space) = &mut self.space {
-            let room = space.octets.len().min(self.inline_len_max - space.header_len);
-            if let Ok(len) = write(&mut space.octets[..room]) {
-                self.draft.payload_len = len;
-                (self.draft.splice, self.draft.left_out) = (splice, left_out);
-                self.draft.verdict = Verdict::Encoded;
-                return;
-            }
-            if let Some(messages) = space.messages {
-                self.draft.header_len = space.header_len;
-                self.space = None;
-                if !self.draft.take_send(messages) {
-                    self.draft.verdict = Verdict::TooLong;
-                    return;
-                }
-            }
+        match write_payload(&encode, space) {
+            Ok(payload) => self.draft.set_payload(&payload),
+            Err(sum) => self.encode_elsewhere(&|space| write_payload(&encode, space), sum),
         }
-        if self.space.is_none() {
-            let header_len = self.draft.header_len;
-            let Some(send) = self.draft.send.as_mut() else {
-                unreachable!("a draft has its Send buffer before the handler runs")
-            };
-            if header_len <= self.inline_len_max
-                && let Ok(len) = write(&mut send[header_len..self.inline_len_max])
-            {
-                self.draft.payload_len = len;
-                (self.draft.splice, self.draft.left_out) = (splice, left_out);
-                self.draft.verdict = Verdict::Encoded;
-                return;
-            }
-        }
+    }
+
+    /// Encodes a payload that did not fit where most do.
+    // Never inline: what most Replies take would be dearer.
+    #[inline(never)]
+    fn encode_elsewhere(&mut self, write: &WritePayload<'_>, mut bad_sum: Option<(u32, u64)>) {
         self.draft.verdict = Verdict::TooLong;
+        if let Some(Space { header_len, messages: Some(messages), .. }) = self.space {
+            // A Send buffer may be longer.
+            self.draft.header_len = header_len;
+            self.space = None;
+            if !self.draft.take_send(messages) {
+                return;
+            }
+            match write(self.draft.inline_space(self.inline_len_max)) {
+                Ok(payload) => return self.draft.set_payload(&payload),
+                Err(sum) => bad_sum = sum.or(bad_sum),
+            }
+        }
+        self.encode_long(write, bad_sum);
+    }
+
+    /// Encodes a payload that does not stay inline.
+    fn encode_long(&mut self, write: &WritePayload<'_>, mut bad_sum: Option<(u32, u64)>) {
         let limit = self.long_len_max();
         if limit > 0 {
-            if self.scratch.len() < limit {
+            if self.scratch.len() < LONG_REPLY_LEN_MAX {
                 self.scratch.resize(LONG_REPLY_LEN_MAX, 0);
             }
             // What has a shorter form is as short as the memory wants it. What has none may take what is there.
-            let affordable = self.long_room();
-            let written = match affordable {
-                0 => Err(Overflow),
-                _ => write(&mut self.scratch[..affordable]),
-            };
-            let written = match written {
-                Err(Overflow) if affordable < limit => write(&mut self.scratch[..limit]),
-                written => written,
-            };
-            if let Ok(len) = written
-                && self.place_long(len)
-            {
-                self.draft.payload_len = len;
-                (self.draft.splice, self.draft.left_out) = (splice, left_out);
-                self.draft.verdict = Verdict::Encoded;
+            let most = limit.min(LONG_REPLY_LEN_MAX);
+            let affordable = self.long_room().min(most);
+            let mut written = Err(None);
+            for room in [affordable, most] {
+                if written.is_err() && room > 0 {
+                    written = write(&mut self.scratch[..room]);
+                }
+            }
+            match written {
+                Ok(payload) if self.place_long(payload.len) => self.draft.set_payload(&payload),
+                Ok(_) => {}
+                Err(sum) => {
+                    bad_sum = sum.or(bad_sum);
+                    if let Some((payload, piece)) = write_huge(self.payload, limit, write) {
+                        *self.copied_bytes += payload.len as u64;
+                        self.draft.long.push(piece);
+                        self.draft.set_payload(&payload);
+                    }
+                }
             }
         }
         if let Some((announced, given)) = bad_sum {
@@ -326,15 +324,21 @@ impl Reply<'_> {
         true
     }
 
-    /// Octets of a Long Reply at most: what the Reply chunk holds (8166-3.5.3-e), 0 without one. On a byte stream as
-    /// many as any may have.
+    /// Octets of a Long Reply at most: what the Reply chunk holds (8166-3.5.3-e), or what may be exposed; 0 without either. On a
+    /// byte stream as many as any may have.
     fn long_len_max(&self) -> usize {
         match self.room {
             _ if self.transit.is_none() => 0,
-            Room::Chunks(call) => reply_chunk_len(call),
+            Room::Chunks(call) => reply_chunk_len(call).max(self.exposed_len_max()),
+            Room::Inline => self.exposed_len_max(),
             Room::Carried(room) if !room.is_stream => room.reply_chunk_len as usize,
             Room::Stream | Room::Carried(_) => LONG_REPLY_LEN_MAX,
         }
+    }
+
+    /// Octets of a Reply that is exposed at most; 0 where none is.
+    fn exposed_len_max(&self) -> usize {
+        self.transit.map_or(0, |(_, share)| share.exposed_len_max as usize)
     }
 
     /// Octets that a Reply may have that does not stay inline: what the Reply chunk holds, and what there is memory for.
@@ -362,6 +366,51 @@ impl Reply<'_> {
     pub fn expect_results(&mut self, len: u32) {
         self.draft.pages = transit::pages(self.payload, len as usize) as u32;
     }
+}
+
+/// Writes a payload into some space. `Err`: it does not fit; with an announced and a given sum if these differ.
+type WritePayload<'a> = dyn Fn(&mut [u8]) -> Result<EncodedPayload, Option<(u32, u64)>> + 'a;
+
+#[inline]
+fn write_payload(
+    encode: &impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    space: &mut [u8],
+) -> Result<EncodedPayload, Option<(u32, u64)>> {
+    let mut writer = Writer::new(space);
+    if encode(&mut writer).is_err() {
+        return Err(writer.bad_sum());
+    }
+    let reduced = writer.reduced_positions();
+    Ok(EncodedPayload {
+        len: writer.position(),
+        splice: reduced.first().copied().unwrap_or(0),
+        left_out: (reduced.len() as u32, writer.unreduced_position() - writer.position() as u64),
+    })
+}
+
+/// Writes a payload of at most `limit` octets, which is longer than [`LONG_REPLY_LEN_MAX`], to memory in one piece: nothing else
+/// has room for it. `None`: it is longer, or there is no such memory. Each attempt has four times the room of the one before.
+#[cold]
+fn write_huge(payload: &Pool, limit: usize, write: &WritePayload<'_>) -> Option<(EncodedPayload, Shared)> {
+    let mut room = LONG_REPLY_LEN_MAX;
+    while room < limit {
+        let most = payload.transit_free() * payload.unit_len();
+        room = (4 * room).min(limit).min(most);
+        if room <= LONG_REPLY_LEN_MAX {
+            return None;
+        }
+        let mut buf = payload.take_up_to(room)?;
+        // All of it is there, or the longest piece that is: there is no use in trying for more.
+        let is_last = buf.len() < room || room == most;
+        if let Ok(written) = write(&mut buf) {
+            buf.shrink_to(written.len);
+            return Some((written, buf.share()));
+        }
+        if is_last {
+            return None;
+        }
+    }
+    None
 }
 
 /// Octets of a Long Reply to `call` at most; 0 without a Reply chunk.

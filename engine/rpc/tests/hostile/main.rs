@@ -7,6 +7,7 @@ mod support;
 mod clients;
 mod duplicates;
 mod greedy;
+#[allow(dead_code, reason = "each test target uses its part")]
 mod raw;
 mod servers;
 mod shares;

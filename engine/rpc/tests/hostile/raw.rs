@@ -6,7 +6,7 @@ use std::time::Duration;
 use stag_fabric::sim::{Sim, World};
 use stag_fabric::{
     Completed, Completion, DisconnectReason, Event, Exposed, Handle, Provider, QueuePairCapacity,
-    QueuePairId, RemoteSegment, SendRequest,
+    QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest,
 };
 use stag_proto::parameters::{InlineSize, PrivateData};
 use stag_rpc::Memory;
@@ -31,6 +31,12 @@ pub(crate) struct Raw {
     pub(crate) messages: Vec<Vec<u8>>,
     pub(crate) closed: Option<DisconnectReason>,
     completions: VecDeque<Completion>,
+    /// What it says of itself behind the block of RFC 8797.
+    pub(crate) block: Vec<u8>,
+    /// What the other end says.
+    pub(crate) peer_private_data: Vec<u8>,
+    /// Reads that it posted, as they were done.
+    pub(crate) read: Vec<Vec<u8>>,
     /// Memory of its Receives, if they are shorter than what it says of itself.
     short: Option<Memory>,
 }
@@ -49,20 +55,24 @@ impl Raw {
             messages: Vec::new(),
             closed: None,
             completions: VecDeque::with_capacity(64),
+            block: Vec::new(),
+            peer_private_data: Vec::new(),
+            read: Vec::new(),
             short: None,
         }
     }
 
     /// What it says of itself: messages of 4096 octets, and remote invalidation.
-    fn private_data() -> [u8; 8] {
+    fn private_data(&self) -> Vec<u8> {
         let size = InlineSize::round_down(4096);
-        PrivateData { remote_invalidation: true, send_size: size, receive_size: size }.to_wire()
+        let data = PrivateData { remote_invalidation: true, send_size: size, receive_size: size };
+        [&data.to_wire()[..], &self.block].concat()
     }
 
     pub(crate) fn connect(&mut self, address: &str) {
         let receive_len_max = if self.short.is_some() { 1024 } else { CAPACITY.receive_len_max };
         let capacity = QueuePairCapacity { receive_len_max, ..CAPACITY };
-        let pair = self.sim.connect(address, &Raw::private_data(), capacity).expect("the address is fine");
+        let pair = self.sim.connect(address, &self.private_data(), capacity).expect("the address is fine");
         self.pair = Some(pair);
         self.post_receives(32);
     }
@@ -95,13 +105,19 @@ impl Raw {
         while let Some(event) = self.sim.poll_event() {
             count += 1;
             match event {
-                Event::ConnectRequest { request, .. } => {
+                Event::ConnectRequest { request, private_data, .. } => {
+                    self.peer_private_data = private_data;
                     let pair = self.sim.prepare(request, CAPACITY).expect("it fits");
                     self.pair = Some(pair);
                     self.post_receives(32);
-                    self.sim.accept(pair, &Raw::private_data()).expect("just prepared");
+                    self.sim.accept(pair, &self.private_data()).expect("just prepared");
                 }
-                Event::Established { .. } => self.established = true,
+                Event::Established { private_data, .. } => {
+                    self.established = true;
+                    if !private_data.is_empty() {
+                        self.peer_private_data = private_data;
+                    }
+                }
                 Event::Disconnected { reason, .. } => {
                     self.closed = Some(reason);
                     self.pair = None;
@@ -110,12 +126,14 @@ impl Raw {
             }
         }
         for completion in std::mem::take(&mut self.completions) {
-            if let Completed::Receive { buf, .. } = completion.completed
-                && completion.result.is_ok()
-            {
-                self.messages.push(buf.to_vec());
-                drop(buf);
-                self.post_receives(1);
+            match completion.completed {
+                Completed::Receive { buf, .. } if completion.result.is_ok() => {
+                    self.messages.push(buf.to_vec());
+                    drop(buf);
+                    self.post_receives(1);
+                }
+                Completed::Read(buf) if completion.result.is_ok() => self.read.push(buf.to_vec()),
+                _ => {}
             }
         }
         self.completions.reserve(64);
@@ -153,6 +171,16 @@ impl Raw {
         buf.set_len(len);
         buf.fill(fill);
         self.sim.expose(self.pair?, Exposed::Read(buf.share())).ok()
+    }
+
+    /// Reads `len` octets of the peer's memory.
+    pub(crate) fn post_read(&mut self, source: RemoteSegment, len: u32) {
+        let Some(pair) = self.pair else { return };
+        let mut target = self.memory.pools.payload.take_len(len as usize).expect("memory");
+        target.set_len(len as usize);
+        let parts = [ReadPart { at: 0, len, source }];
+        let posted = self.sim.post_read(pair, ReadRequest { id: 0, target }, &parts);
+        assert!(posted.is_ok(), "there is room for a Read");
     }
 
     pub(crate) fn disconnect(&mut self) {

@@ -11,7 +11,7 @@ use stag_fabric::sim::{FaultPlan, Sim, Violations, World};
 use stag_memory::{Buf, Shared};
 use stag_rpc::{
     CallError, CallId, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
-    ConnectionId, Credentials, Engine, EngineConfig, Memory, Request, Services,
+    ConnectionId, Credentials, Engine, EngineConfig, Memory, ReplyMode, Request, Services,
 };
 use stag_runtime::Poller;
 use stag_wire::xdr::{Overflow, Writer};
@@ -106,6 +106,8 @@ pub(crate) struct Bench {
     pub(crate) clients: Vec<Node<()>>,
     pub(crate) connections: Vec<ConnectionId>,
     next_user: u64,
+    /// Of each engine.
+    payload_len: usize,
     /// Somebody here sends without credits: some Sends find no Receive, and that is not our fault.
     pub(crate) rules_broken: bool,
 }
@@ -129,7 +131,18 @@ impl Bench {
         client: EngineConfig,
         clients: usize,
     ) -> Bench {
-        let mut server = Node::new(&world, "server", server, 4 << 20, |memory| {
+        Bench::with_memory(world, server, client, clients, 4 << 20)
+    }
+
+    /// As [`Bench::in_world`], with so much payload memory for each engine.
+    pub(crate) fn with_memory(
+        world: World,
+        server: EngineConfig,
+        client: EngineConfig,
+        clients: usize,
+        payload_len: usize,
+    ) -> Bench {
+        let mut server = Node::new(&world, "server", server, payload_len, |memory| {
             (Program::new(memory.pools.payload.clone()),)
         });
         server.engine.listen(ADDRESS).expect("the address is free");
@@ -140,6 +153,7 @@ impl Bench {
             connections: Vec::new(),
             next_user: 0,
             rules_broken: false,
+            payload_len,
         };
         for _ in 0..clients {
             bench.add_client(client);
@@ -157,7 +171,7 @@ impl Bench {
 
     /// A client of this user.
     pub(crate) fn add_client_of(&mut self, user: u32, config: EngineConfig, policy: ClientPolicy) -> usize {
-        let mut node = Node::new(&self.world, "client", config, 4 << 20, |_| ());
+        let mut node = Node::new(&self.world, "client", config, self.payload_len, |_| ());
         node.engine.provider_mut().set_user(user);
         self.connections.push(node.engine.connect_with(ADDRESS, policy).expect("the address is fine"));
         self.clients.push(node);
@@ -323,6 +337,7 @@ pub(crate) fn request(procedure: u32) -> Request<'static> {
         timeout: Duration::from_secs(3600),
         results_len_max: 0,
         retransmit: true,
+        reply_mode: ReplyMode::Auto,
     }
 }
 

@@ -64,6 +64,8 @@ pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Eligible items of one Call or Reply at most.
 pub(crate) const ITEMS_MAX: u32 = 4;
+/// Octets of a result of [`BIG`] at most.
+pub(crate) const BIG_LEN_MAX: u32 = 64 << 20;
 /// Octets of one item at most.
 pub(crate) const ITEM_LEN_MAX: u32 = 1 << 20;
 
@@ -398,7 +400,8 @@ impl Service for Program {
                     reply.garbage_arguments();
                     return Outcome::Done;
                 };
-                reply.success(|writer| writer.opaque(&pattern(seed, len.min(ITEM_LEN_MAX) as usize)));
+                let octets = pattern(seed, len.min(BIG_LEN_MAX) as usize);
+                reply.success(|writer| writer.opaque(&octets));
                 if call.procedure == REGRET {
                     reply.garbage_arguments();
                 }

@@ -85,6 +85,21 @@ pub fn emit_err_chunk(buf: &mut [u8], xid: u32, version: u32, credits: u32) -> R
     Ok(out.len)
 }
 
+/// Puts `segments` in place of the first ones of the Read list in `message`, which has at least as many. For a header that is
+/// written before its memory is exposed.
+///
+/// # Errors
+///
+/// [`Overflow`] when `message` is shorter than that.
+pub fn replace_read_segments(message: &mut [u8], segments: &[ReadSegment]) -> Result<(), Overflow> {
+    let mut out = Output { buf: message, len: FIXED_LEN };
+    segments.iter().try_for_each(|entry| {
+        out.word(1)?;
+        out.word(entry.position)?;
+        out.put(entry.segment.to_wire())
+    })
+}
+
 /// A buffer that fills from its start.
 #[derive(Debug)]
 struct Output<'b> {

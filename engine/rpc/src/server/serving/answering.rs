@@ -136,6 +136,11 @@ impl Serving {
         }
         let form = match self.responder.plan_reply(call.id, message, &items, draft.payload_len as u32) {
             Ok(form) => form,
+            Err(ReplyError::NoReplyChunk | ReplyError::ReplyChunk)
+                if self.exposes_replies() && !draft.long.is_empty() =>
+            {
+                return self.expose(core, id, call, message, &items, draft);
+            }
             Err(error) => {
                 core.put_draft(draft);
                 return self.refuse(core, id, call.id, Refused::Reply(error)).map(|_| ());

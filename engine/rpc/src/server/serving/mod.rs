@@ -8,6 +8,7 @@
 
 mod answering;
 mod carrying;
+mod exposing;
 mod pulls;
 
 pub(crate) use carrying::Carriage;
@@ -22,6 +23,7 @@ use stag_proto::responder::{self, CallId, Config, Limits, Payload, Received, Ref
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, SingleChunk};
 use stag_wire::xdr::{Reader, Reduced};
 
+use self::exposing::Exposing;
 use crate::ConnectionId;
 use crate::carried::{CarriedRoom, Destination};
 use crate::client::CloseReason;
@@ -90,6 +92,8 @@ pub(crate) struct Serving {
     /// When a service last answered something that was no refusal.
     served: Option<Duration>,
     progress: Progress,
+    /// Replies that are exposed, where both ends agreed on that.
+    exposing: Option<Box<Exposing>>,
     /// Whose machine it is.
     pub(crate) host: ClientHost,
 }
@@ -154,12 +158,14 @@ impl Serving {
             begun: None,
             served: None,
             progress: Progress::default(),
+            exposing: None,
             host: ClientHost::default(),
         }
     }
 
     /// Octets of heap of its tables, and of its queues with as many Calls as there may be credits.
-    pub(crate) fn footprint(credits_max: u32) -> usize {
+    pub(crate) fn footprint(config: &EngineConfig) -> usize {
+        let credits_max = config.credits_max;
         let calls = credits_max as usize;
         // A queue doubles when it is full.
         let queued = calls.next_power_of_two();
@@ -167,6 +173,7 @@ impl Serving {
             + calls * size_of::<Option<Pending>>()
             + queued * (size_of::<Box<Draft>>() + 2 * size_of::<u32>())
             + (calls + SPARE_RECEIVES as usize).next_power_of_two() * size_of::<Buf>()
+            + Exposing::footprint(config)
     }
 
     /// Whether a Receive is posted that no message has taken: else a message took one of the other half.
@@ -176,7 +183,11 @@ impl Serving {
 
     /// Whether nothing is in process or waits to be sent.
     pub(crate) fn is_idle(&self) -> bool {
-        self.pending == 0 && self.sends.is_empty() && self.blocked.is_empty() && self.stalled.is_empty()
+        self.pending == 0
+            && self.sends.is_empty()
+            && self.blocked.is_empty()
+            && self.stalled.is_empty()
+            && self.is_exposing_nothing()
     }
 
     /// How the connection, which was opened then, is used.
@@ -264,7 +275,10 @@ impl Serving {
     ) -> Result<(), CloseReason> {
         // One whose handler ran already has its buffers.
         if self.begun.is_none() && (core.is_short() || !self.stalled.is_empty() || self.is_sated(core)) {
-            self.stalled.push_back(message);
+            // What ends the wait must not wait itself.
+            if let Some(message) = self.take_done(core, id, message, None)? {
+                self.stalled.push_back(message);
+            }
             return Ok(());
         }
         self.take_in(core, services, id, peer, message)
@@ -293,6 +307,18 @@ impl Serving {
                 return self.send_error(core, id, error);
             }
             Received::Dropped(_) => {
+                let message = if self.exposing.is_none() {
+                    message
+                } else {
+                    match self.take_done(core, id, message, None)? {
+                        Some(message) => message,
+                        None => {
+                            // Its Receive is posted again, and was none of a Call's.
+                            self.responder.receives_posted(1);
+                            return Ok(());
+                        }
+                    }
+                };
                 core.statistics.messages_discarded += 1;
                 drop(message);
                 self.replenish(core, id);
@@ -304,6 +330,9 @@ impl Serving {
         };
         core.statistics.calls_received += 1;
         let call_id = call.id;
+        if self.exposing.is_some() {
+            self.supersede(core, id, call.xid());
+        }
         if let Some(begun) = self.begun.take() {
             if let Some(Unanswered { terms, pull }) = self.go_on(core, id, begun, call, &message)? {
                 self.keep(call_id, call.xid(), message, pull, Some(terms));
@@ -514,7 +543,7 @@ impl Serving {
         let eligible = usize::from(terms.procedure.eligible_results);
         let room = CarriedRoom {
             inline_len_max: inline_len_max as u32,
-            reply_chunk_len: reply_chunk_len(call) as u32,
+            reply_chunk_len: (reply_chunk_len(call) as u32).max(self.share.exposed_len_max),
             is_stream: false,
             write_chunks: (0..eligible).map_while(|item| call.write_room(item)).collect(),
         };
@@ -628,6 +657,7 @@ impl Serving {
     pub(crate) fn close<P>(mut self, core: &mut Core<P>, id: ConnectionId) {
         core.hold_receives(self.held, 0);
         core.duplicates.close(id);
+        self.close_exposing(core);
         self.responder.handle_disconnect(|_| {});
         for draft in self.blocked.drain(..) {
             core.put_draft(draft);

@@ -1,0 +1,387 @@
+//! Replies that a serving connection exposes, because they fit neither inline nor into a Reply chunk (reliable reply).
+//!
+//! ```text
+//!  the service's results ─▶ waiting ── one of the E places is free ─▶ exposed ── RDMA_DONE ─▶ fenced, and the place is free
+//!                                                                       └ `peer_timeout` ─▶ fenced; the place waits for RDMA_DONE
+//! ```
+//!
+//! Only where both ends said so when they connected. An RDMA_DONE takes no credit, so as many Receives as places are posted
+//! beside those of the Calls (RR-P-8). Each of them is posted again, with the buffer that the RDMA_DONE came in: none is ever
+//! missing, whatever else there is no memory for.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use stag_fabric::{Exposed, Fence, Handle, Provider};
+use stag_memory::{Buf, Shared};
+use stag_proto::exposed::{DoneOutcome, ExposedId, ExposedReplies};
+use stag_proto::requester::Memory;
+use stag_proto::responder::{self, Refused, ReplyError};
+use stag_wire::rpcrdma::{Done, ReadSegment, Segment, replace_read_segments};
+
+use super::Serving;
+use crate::ConnectionId;
+use crate::client::CloseReason;
+use crate::client::offering::segment;
+use crate::config::{EXPOSED_SEGMENTS_MAX, EngineConfig};
+use crate::fault::fault;
+use crate::server::doomed::reply_id;
+use crate::server::draft::{Draft, transit_pages};
+use crate::server::pushing::plan_writes;
+use crate::state::Core;
+
+/// What one place of the table holds.
+#[derive(Debug, Default)]
+struct Place {
+    reply: Option<ExposedId>,
+    /// Handles that are not dead.
+    handles: ArrayVec<u32, EXPOSED_SEGMENTS_MAX>,
+    /// Pages that are counted for it.
+    pages: u32,
+    /// The peer may read it until then.
+    due: Duration,
+    /// Exposed: neither told of nor revoked.
+    is_awaited: bool,
+}
+
+/// A Reply whose message is made, but for its handles.
+#[derive(Debug)]
+struct Waiting {
+    xid: u32,
+    draft: Box<Draft>,
+    pages: u32,
+}
+
+/// The exposed Replies of one serving connection, and their memory.
+#[derive(Debug)]
+pub(crate) struct Exposing {
+    replies: ExposedReplies,
+    places: Box<[Place]>,
+    /// Replies that wait for a place, oldest first.
+    waiting: VecDeque<Waiting>,
+    /// Receives posted for RDMA_DONE.
+    done_receives: u32,
+    /// Places whose Reply the peer may read.
+    awaited: u32,
+}
+
+impl Exposing {
+    /// Octets of heap of one, with its queue full.
+    pub(crate) fn footprint(config: &EngineConfig) -> usize {
+        let places = config.exposed_replies as usize;
+        let offers = size_of::<u32>() * (places * EXPOSED_SEGMENTS_MAX);
+        let waiting = (config.credits_max as usize + 1).next_power_of_two() * size_of::<Waiting>();
+        // Of the table of `proto` a place has 64 octets at most.
+        if places == 0 {
+            0
+        } else {
+            size_of::<Exposing>() + places * (size_of::<Place>() + 64) + offers + waiting
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.awaited == 0 && self.waiting.is_empty()
+    }
+}
+
+impl Serving {
+    /// Lets Replies be exposed from now on: the peer said that it pulls them. `remote_invalidation`: both ends support it.
+    /// Returns how many at once, which is as many as there were Receives to post for; the peer is to be told of them.
+    #[cold]
+    pub(crate) fn expose_replies<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> u16 {
+        let mut posted = 0;
+        while posted < core.config.exposed_replies
+            && !core.is_short()
+            && let Some(buf) = core.pools.messages.take()
+            && core.provider.post_receive(id, 0, buf).is_ok()
+        {
+            posted += 1;
+        }
+        // The configuration has no more than that.
+        let count = u16::try_from(posted).unwrap_or(u16::MAX);
+        if count > 0 {
+            let remote_invalidation = self.responder.parameters().remote_invalidation;
+            self.share.exposed_len_max = core.config.exposed_len_max;
+            self.exposing = Some(Box::new(Exposing {
+                replies: ExposedReplies::new(count, EXPOSED_SEGMENTS_MAX as u32, remote_invalidation),
+                places: (0..count).map(|_| Place::default()).collect(),
+                waiting: VecDeque::new(),
+                done_receives: posted,
+                awaited: 0,
+            }));
+        }
+        count
+    }
+
+    /// Whether the peer was told that Replies are exposed.
+    pub(crate) fn exposes_replies(&self) -> bool {
+        self.exposing.is_some()
+    }
+
+    /// Whether the peer may read no exposed Reply, and none waits for a place.
+    pub(super) fn is_exposing_nothing(&self) -> bool {
+        self.exposing.as_ref().is_none_or(|exposing| exposing.is_idle())
+    }
+
+    /// Whether a Reply waits until the peer tells of another.
+    pub(super) fn has_unexposed(&self) -> bool {
+        self.exposing.as_ref().is_some_and(|exposing| !exposing.waiting.is_empty())
+    }
+
+    /// A Receive came back without a message, or with one that nobody takes any more: the connection is ending.
+    #[cold]
+    pub(crate) fn receive_lost<P>(&mut self, core: &mut Core<P>) {
+        match &mut self.exposing {
+            // Whose it was does not matter any more.
+            Some(exposing) if exposing.done_receives > 0 => exposing.done_receives -= 1,
+            _ => self.receive_gone(core),
+        }
+    }
+
+    /// Takes a message in if it is an RDMA_DONE and Replies are exposed; else hands it back. `Err`: the connection has to end.
+    #[inline(never)]
+    pub(crate) fn take_done<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        message: Buf,
+        invalidated: Option<Handle>,
+    ) -> Result<Option<Buf>, CloseReason> {
+        let Some(exposing) = self.exposing.as_deref_mut() else { return Ok(Some(message)) };
+        let Some(done) = Done::parse(&message) else {
+            let is_misused = invalidated.is_some_and(|handle| exposing.owner(handle).is_some());
+            return match is_misused {
+                true => Err(CloseReason::Violation(FOREIGN_HANDLE)),
+                false => Ok(Some(message)),
+            };
+        };
+        if core.provider.post_receive(id, 0, message).is_err() {
+            // The connection is ending.
+            exposing.done_receives = exposing.done_receives.saturating_sub(1);
+        }
+        match exposing.replies.handle_done(done.xid, invalidated.map(|handle| handle.0)) {
+            DoneOutcome::Told { reply, .. } => {
+                core.statistics.replies_taken += 1;
+                let place = &mut exposing.places[reply.index()];
+                place.handles.retain(|own| invalidated.is_none_or(|handle| handle.0 != *own));
+                exposing.awaited -= u32::from(std::mem::take(&mut place.is_awaited));
+                self.progress.step();
+                self.end_exposure(core, id, reply);
+                self.expose_waiting(core, id)?;
+            }
+            DoneOutcome::Unknown => core.statistics.messages_discarded += 1,
+            DoneOutcome::ForeignHandle(_) => return Err(CloseReason::Violation(FOREIGN_HANDLE)),
+        }
+        Ok(None)
+    }
+
+    /// A Call has the xid of an exposed Reply: its sender has no more use for that one.
+    #[cold]
+    pub(super) fn supersede<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, xid: u32) {
+        let Some(exposing) = self.exposing.as_deref_mut().filter(|exposing| exposing.awaited > 0) else {
+            return;
+        };
+        if let Some(reply) = exposing.replies.handle_call(xid) {
+            exposing.revoked(reply);
+            self.end_exposure(core, id, reply);
+        }
+    }
+
+    /// Ends the access to Replies that the peer has left unread for too long (RR-4.1.3-f).
+    #[cold]
+    pub(crate) fn revoke_overdue<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        let places = self.exposing.as_ref().map_or(0, |exposing| exposing.places.len());
+        for index in 0..places {
+            let Some(exposing) = self.exposing.as_deref_mut().filter(|exposing| exposing.awaited > 0) else {
+                return;
+            };
+            let place = &exposing.places[index];
+            if let Some(reply) = place.reply.filter(|_| place.is_awaited && core.now >= place.due) {
+                let _ = exposing.replies.revoke(reply);
+                exposing.revoked(reply);
+                core.statistics.exposures_expired += 1;
+                self.end_exposure(core, id, reply);
+            }
+        }
+    }
+
+    /// Memory of an exposed Reply is fenced. `Some`, with the memory: it is none.
+    pub(crate) fn exposure_fenced<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        handle: Handle,
+        exposed: Exposed,
+    ) -> Result<Option<Exposed>, CloseReason> {
+        let Some(exposing) = self.exposing.as_deref_mut() else { return Ok(Some(exposed)) };
+        let Some(index) = exposing.owner(handle) else { return Ok(Some(exposed)) };
+        drop(exposed);
+        self.handle_dead(core, index, handle.0);
+        self.expose_waiting(core, id)?;
+        Ok(None)
+    }
+
+    /// A handle of the Reply in this place is dead, and its memory is back.
+    fn handle_dead<P>(&mut self, core: &mut Core<P>, index: usize, handle: u32) {
+        let Some(exposing) = self.exposing.as_deref_mut() else { return };
+        let place = &mut exposing.places[index];
+        place.handles.retain(|own| *own != handle);
+        let memory = place.reply.and_then(|reply| exposing.replies.handle_fenced(reply, handle));
+        if memory == Some(Memory::Safe) {
+            self.release_place(core, index);
+        }
+    }
+
+    /// Nothing of the Reply in this place is exposed any more.
+    fn release_place<P>(&mut self, core: &mut Core<P>, index: usize) {
+        let Some(exposing) = self.exposing.as_deref_mut() else { return };
+        let pages = std::mem::take(&mut exposing.places[index].pages);
+        core.transit.give_reply(&mut self.share, pages as usize);
+    }
+
+    /// Fences what is left of a Reply that was told of or revoked.
+    fn end_exposure<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, reply: ExposedId) {
+        loop {
+            let Some(exposing) = self.exposing.as_deref_mut() else { return };
+            let Some(handle) = exposing.replies.poll_fence(reply) else { break };
+            core.statistics.local_fences += 1;
+            match core.provider.fence(id, Handle(handle), 0) {
+                Some(Fence::Done(_)) => self.handle_dead(core, reply.index(), handle),
+                // None: the connection is ending, and its completion carries the memory.
+                Some(Fence::Pending) | None => {}
+            }
+        }
+        if self.exposing.as_ref().is_some_and(|exposing| exposing.places[reply.index()].handles.is_empty()) {
+            self.release_place(core, reply.index());
+        }
+    }
+
+    /// Exposes a Reply that is longer than all that its Call provides (RR-4.1.1-a), at once or when there is a place.
+    #[cold]
+    pub(super) fn expose<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: &responder::Call<'_>,
+        message: &Buf,
+        items: &[u32],
+        mut draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
+        let (payload_len, pieces) = (draft.payload_len as u32, draft.long.len());
+        let form = match self.responder.plan_exposed(call.id, message, items, payload_len, pieces as u32) {
+            Ok(form) if pieces <= EXPOSED_SEGMENTS_MAX => form,
+            refused => {
+                core.put_draft(draft);
+                let error = refused.err().unwrap_or(ReplyError::Header);
+                return self.refuse(core, id, call.id, Refused::Reply(error)).map(|_| ());
+            }
+        };
+        self.replenish(core, id);
+        // Their handles are put in when they are exposed.
+        let unexposed = |piece: &Shared| ReadSegment {
+            position: 0,
+            segment: Segment { handle: 0, length: piece.len() as u32, offset: 0 },
+        };
+        let segments: ArrayVec<ReadSegment, EXPOSED_SEGMENTS_MAX> =
+            draft.long.iter().map(unexposed).collect();
+        let Some(send) = draft.send.as_mut() else {
+            core.put_draft(draft);
+            return Err(fault("a Reply without a message buffer"));
+        };
+        let Ok(emitted) = self.responder.emit_exposed(call.id, message, items, &form, &segments, send) else {
+            core.put_draft(draft);
+            return Err(fault("a Call that ended while it was answered"));
+        };
+        send.set_len(emitted.header_len);
+        draft.invalidate = emitted.invalidate.map(Handle);
+        draft.id = reply_id(call.xid());
+        let pages = draft.long.iter().map(transit_pages).sum::<usize>();
+        // The Payload stream stays: only the results go to chunks.
+        let long = std::mem::take(&mut draft.long);
+        plan_writes(core, call, &mut draft);
+        draft.long = long;
+        core.transit.take_reply(&mut self.share, draft.pages as usize + pages);
+        core.statistics.replies_sent += 1;
+        let limit = core.config.credits_max as usize;
+        let Some(exposing) = self.exposing.as_deref_mut() else {
+            return Err(fault("a Reply is exposed on a connection that exposes none"));
+        };
+        if exposing.waiting.len() > limit {
+            core.put_draft(draft);
+            return Err(CloseReason::Violation("it does not take its Replies"));
+        }
+        exposing.waiting.push_back(Waiting { xid: call.xid(), draft, pages: pages as u32 });
+        self.expose_waiting(core, id)
+    }
+
+    /// Exposes the Replies that there are places for, and sends their messages.
+    fn expose_waiting<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+    ) -> Result<(), CloseReason> {
+        while let Some(exposing) = self.exposing.as_deref_mut()
+            && exposing.replies.available() > 0
+            && let Some(Waiting { xid, mut draft, pages }) = exposing.waiting.pop_front()
+        {
+            let mut segments: ArrayVec<ReadSegment, EXPOSED_SEGMENTS_MAX> = ArrayVec::new();
+            for piece in draft.long.drain(..) {
+                let len = piece.len() as u32;
+                let Ok(source) = core.provider.expose(id, Exposed::Read(piece)) else { break };
+                segments.push(ReadSegment { position: 0, segment: segment(source, len) });
+            }
+            let exposed: u32 = segments.iter().map(|entry| entry.segment.length).sum();
+            let is_whole = exposed as usize == draft.payload_len;
+            let message = draft.send.as_deref_mut().unwrap_or_default();
+            let reply = match replace_read_segments(message, &segments) {
+                Ok(()) if is_whole => exposing.replies.expose(xid, &segments),
+                _ => None,
+            };
+            // The table and the queue pair have room for it, unless the connection is ending.
+            let Some(reply) = reply else {
+                core.put_draft(draft);
+                return Err(CloseReason::CannotReply);
+            };
+            exposing.places[reply.index()] = Place {
+                reply: Some(reply),
+                handles: segments.iter().map(|entry| entry.segment.handle).collect(),
+                pages,
+                due: core.now.saturating_add(core.config.peer_timeout),
+                is_awaited: true,
+            };
+            exposing.awaited += 1;
+            core.statistics.replies_exposed += 1;
+            if self.blocked.is_empty() {
+                self.post(core, id, draft)?;
+            } else {
+                self.blocked.push_back(draft);
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection is gone, and all that was exposed came back.
+    pub(super) fn close_exposing<P>(&mut self, core: &mut Core<P>) {
+        let Some(mut exposing) = self.exposing.take() else { return };
+        exposing.replies.handle_disconnect(|_| {});
+        for waiting in exposing.waiting.drain(..) {
+            core.put_draft(waiting.draft);
+        }
+    }
+}
+
+const FOREIGN_HANDLE: &str = "its Send invalidated a handle that it must not (RR-4.1.4-c)";
+
+impl Exposing {
+    /// The place whose Reply has this handle.
+    fn owner(&self, handle: Handle) -> Option<usize> {
+        self.places.iter().position(|place| place.handles.contains(&handle.0))
+    }
+
+    /// The peer may not read a Reply any more.
+    fn revoked(&mut self, reply: ExposedId) {
+        let place = &mut self.places[reply.index()];
+        self.awaited -= u32::from(std::mem::take(&mut place.is_awaited));
+    }
+}
