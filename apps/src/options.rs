@@ -13,6 +13,8 @@ pub struct ConnectionOptions {
     pub mount_port: Option<u16>,
     /// Whether a connection that ends is the end of the command.
     pub no_reconnect: bool,
+    /// Whether to pull Replies that the server exposes.
+    pub reliable_reply: bool,
     /// Whether to ask for CRCs over iWARP.
     pub crc: bool,
     /// The congestion control algorithm of TCP below iWARP; the system's default, if there is none.
@@ -30,6 +32,7 @@ impl Default for ConnectionOptions {
         ConnectionOptions {
             mount_port: None,
             no_reconnect: false,
+            reliable_reply: false,
             crc: true,
             congestion_control: None,
             device: None,

@@ -38,6 +38,9 @@ struct Stag {
     /// Give up when a connection ends, rather than connect again
     #[arg(long, global = true, hide = true)]
     no_reconnect: bool,
+    /// Read replies that the server exposes, where it can: those of any size
+    #[arg(long, global = true, hide = true)]
+    reliable_reply: bool,
     /// Whether to ask for CRCs over iWARP [default: on]
     #[arg(long, global = true, hide = true, value_enum)]
     crc: Option<Switch>,
@@ -178,6 +181,7 @@ pub fn main() -> ExitCode {
     options::set(ConnectionOptions {
         mount_port: stag.mountport,
         no_reconnect: stag.no_reconnect,
+        reliable_reply: stag.reliable_reply,
         crc: stag.crc != Some(Switch::Off),
         congestion_control: stag.congestion.map(|name| name.0),
         device: stag.device,

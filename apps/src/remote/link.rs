@@ -18,12 +18,16 @@ use super::credentials;
 use crate::commands::explain;
 use crate::counters::Counters;
 use crate::limits;
+use crate::options;
 use crate::seed::random_seed;
 use crate::timings::Timings;
 use crate::url::Url;
 
 /// Octets of data on their way at once: payload of the Calls in flight, and a long Reply.
 const PAYLOAD_LEN: usize = 12 << 20;
+
+/// Largest Reply that is pulled, with `--reliable-reply`.
+const PULL_LEN_MAX: u32 = 4 << 20;
 
 /// Octets of a unit of the payload pool.
 const PAGE_LEN: usize = 4096;
@@ -101,6 +105,7 @@ impl<P: Provider> Link<P> {
             connections_max: 1,
             // It serves nobody.
             receives_max: 2,
+            pull_len_max: if options::get().reliable_reply { PULL_LEN_MAX } else { 0 },
             ..EngineConfig::default()
         };
         let broken = |error: &dyn std::fmt::Display| RemoteError::Broken(error.to_string());

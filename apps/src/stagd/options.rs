@@ -56,6 +56,9 @@ pub struct StagdOptions {
     /// verbs: clients, trusted, share Receives
     #[arg(long)]
     pub shared_receives: bool,
+    /// Replies of any size to clients that pull them
+    #[arg(long)]
+    pub reliable_reply: bool,
     /// Register the programs with rpcbind
     #[arg(long)]
     pub rpcbind: bool,
@@ -111,6 +114,7 @@ impl StagdOptions {
             device: flags.device.or(file.device),
             exposure: flags.exposure.or(file.exposure),
             shared_receives: flags.shared_receives || file.shared_receives,
+            reliable_reply: flags.reliable_reply || file.reliable_reply,
             rpcbind: flags.rpcbind || file.rpcbind,
             core: if flags.cores.is_some() { None } else { flags.core.or(file.core) },
             cores: if flags.core.is_some() { None } else { flags.cores.or(file.cores) },

@@ -45,6 +45,9 @@ const LOCKS_SHARE: u64 = 64;
 /// What is known of the hosts that have locks takes at most one part in so many of the budget.
 const HOSTS_SHARE: u64 = 128;
 
+/// Replies of one connection that are exposed at once, with `--reliable-reply`.
+const EXPOSED_REPLIES: u32 = 8;
+
 /// Receives, and as many Sends, take at most one part in so many of the budget, as far as that leaves enough of them.
 const RECEIVES_SHARE: u64 = 8;
 
@@ -271,6 +274,7 @@ impl Plan {
             inline_threshold: settings.inline_threshold,
             credits_max: settings.credits,
             connections_max: connections,
+            exposed_replies: if settings.reliable_reply { EXPOSED_REPLIES } else { 0 },
             streams_max: connections,
             receives_max: u32::try_from(affordable).unwrap_or(u32::MAX).clamp(least, usual.max(least)),
             stream_congestion_control: settings.congestion_control.map(|name| name.0),

@@ -46,6 +46,8 @@ pub struct Settings {
     pub exposure: Option<ExposureKind>,
     /// Whether connections over verbs share their Receives.
     pub shared_receives: bool,
+    /// Whether Replies are exposed to clients that pull them.
+    pub reliable_reply: bool,
     /// Whether the programs are registered with this machine's rpcbind.
     pub rpcbind: bool,
     /// The cores that were asked for, one reactor each; one that suits, if none was.
@@ -139,6 +141,7 @@ impl Settings {
             device: options.device,
             exposure: options.exposure.map(Into::into),
             shared_receives: options.shared_receives,
+            reliable_reply: options.reliable_reply,
             rpcbind: options.rpcbind,
             cores,
             poll: options.poll.unwrap_or_default(),

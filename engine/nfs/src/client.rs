@@ -239,9 +239,21 @@ impl Target<'_> {
             timeout: self.timeout,
             results_len_max,
             retransmit: true,
-            reply_mode: ReplyMode::Auto,
+            reply_mode: reply_mode(program, procedure),
         }
     }
+}
+
+/// Who provides the memory of a procedure's results, if the server can. Lists of access rights and the targets of links are hardly
+/// ever as long as they may be: a Reply chunk for each would be in vain.
+#[inline]
+fn reply_mode(program: u32, procedure: u32) -> ReplyMode {
+    let is_rarely_long = match program {
+        nfs3::PROGRAM => procedure == Procedure::Readlink.number(),
+        nfsacl::PROGRAM => procedure == nfsacl::Procedure::Getacl.number(),
+        _ => false,
+    };
+    if is_rarely_long { ReplyMode::Responder } else { ReplyMode::Auto }
 }
 
 /// An [`Operation`] whose type is erased.
