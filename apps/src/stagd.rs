@@ -10,6 +10,7 @@ use crate::{arguments, limits, logging};
 
 mod claims;
 mod cores;
+mod credits;
 mod descriptors;
 mod directories;
 mod fabric;
@@ -26,6 +27,7 @@ mod services;
 mod settings;
 mod signals;
 mod state;
+mod weights;
 
 pub use cores::CoreList;
 use cores::Place;
@@ -35,6 +37,7 @@ pub(crate) use plan::MEMORY_PER_OBJECT;
 use plan::Plan;
 pub use settings::Settings;
 pub(crate) use settings::memory_unasked;
+pub use weights::ClientWeight;
 
 /// The NFS server of Stag: memory and directories, over RDMA fabrics and TCP
 #[derive(Debug, Parser)]

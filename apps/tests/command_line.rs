@@ -113,6 +113,8 @@ fn a_bad_command_line_is_one_line_and_status_2() {
             "--inline-threshold 512 B: it must be 1 KiB to 256 KiB",
         ),
         (STAGD, with(&["--credits", "0"]), "--credits 0: it must be 1 to 1024"),
+        (STAGD, with(&["--weight", "10.0.0.7"]), "\"10.0.0.7\" gives no weight; write CLIENT=N"),
+        (STAGD, with(&["--weight", "10.0.0.7=0"]), "the weight must be 1 to 1000"),
         (STAGD, with(&["--credits", "abc"]), "--credits: \"abc\" is not a number; write a whole one"),
         (STAGD, with(&["--memory", "-1"]), "--memory: \"-1\" is not a size; write 4096, 64K, 512M or 1G"),
         (

@@ -1,4 +1,5 @@
-//! Clients that make WRITE Calls and never let their chunks be read, against a real `stagd`: everybody else goes on.
+//! Clients that make WRITE Calls and never let their chunks be read, against a real `stagd`: everybody else goes on. And what
+//! it tells of their credits.
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;
@@ -145,4 +146,30 @@ fn write_calls_whose_chunks_are_never_read() {
         let (stopped, status) = server.stop();
         assert!(status.success(), "{stopped}");
     }
+}
+
+/// SIGUSR1 says what each client has of credits, and each connection.
+#[test]
+fn credits_are_told_by_client_and_connection() {
+    let options = ["--export", "mem:/data", "--weight", "127.0.0.0/8=300", "--weight", "::1=300"];
+    let mut server = Server::start_at(&free_iwarp_url(), &options);
+    let address = server.url.strip_prefix("iwarp://").unwrap().to_owned();
+    let mut client = Greedy::connect(&address, 3);
+    for connection in client.connections.clone() {
+        assert!(client.begin(connection, &Null, Chunks::default()));
+        drop(client.until(Engine::completed));
+    }
+    server.signal(libc::SIGUSR1);
+    let credits = &server.next_event("counters")["credits"];
+    let told = &credits["clients"][0];
+    assert_eq!((told["weight"].as_u64(), told["connections"].as_u64()), (Some(300), Some(3)), "{credits}");
+    let connections = credits["connections"].as_array().unwrap();
+    let sum = |key: &str| connections.iter().map(|each| each[key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((connections.len(), sum("requested"), sum("waiting")), (3, 3 * 16, 0), "{credits}");
+    assert!(sum("granted") >= 3 && sum("granted") + 3 <= sum("receives"), "{credits}");
+    assert_eq!(Some(sum("receives")), credits["receives_held"].as_u64(), "{credits}");
+    assert!(credits["receives_held"].as_u64() <= credits["receives_max"].as_u64(), "{credits}");
+    drop(client);
+    let (stopped, status) = server.stop();
+    assert!(status.success(), "{stopped}");
 }

@@ -13,6 +13,7 @@ use crate::values::{CongestionControl, Exposure, Pages, Poll, ShmAllow, Size, Sw
 
 use super::cores::CoreList;
 use super::listen::Listen;
+use super::weights::ClientWeight;
 
 /// Everything that can be set, and nothing decided yet.
 #[derive(Clone, Debug, Default, Args, serde::Deserialize)]
@@ -35,6 +36,9 @@ pub struct StagdOptions {
     /// Calls of a client at once [default: 64]
     #[arg(long, value_name = "N")]
     pub credits: Option<u32>,
+    /// A client's part of credits: ADDRESS[/N]=100
+    #[arg(long, value_name = "CLIENT=N")]
+    pub weight: Vec<ClientWeight>,
     /// RDMA clients, and TCP clients [default: 64]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<u32>,
@@ -107,6 +111,7 @@ impl StagdOptions {
             memory: flags.memory.or(file.memory),
             inline_threshold: flags.inline_threshold.or(file.inline_threshold),
             credits: flags.credits.or(file.credits),
+            weight: if flags.weight.is_empty() { file.weight } else { flags.weight },
             connections_max: flags.connections_max.or(file.connections_max),
             shm_allow: if flags.shm_allow.is_empty() { file.shm_allow } else { flags.shm_allow },
             crc: flags.crc.or(file.crc),

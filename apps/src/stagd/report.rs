@@ -11,6 +11,7 @@ use stag::runtime::{CoreId, Statistics, Stopped};
 
 use super::Settings;
 use super::cores::{Place, Seat};
+use super::credits::{CreditReport, CreditSnapshot};
 use super::fabric::{Device, DeviceWork, Served, mount_advice, shm_admits};
 use super::listen::Listen;
 use super::locks::Locks;
@@ -90,6 +91,7 @@ pub(super) struct Snapshot {
     counters: Counters,
     device: Option<DeviceWork>,
     locks: Locks,
+    credits: CreditSnapshot,
     /// Connections there are, of RDMA and of TCP.
     connections: (usize, usize),
 }
@@ -106,6 +108,7 @@ impl Snapshot {
             counters: engine.statistics().into(),
             device: engine.provider().device_work(),
             locks: locking.borrow().statistics().into(),
+            credits: CreditSnapshot::take(engine),
             connections: (engine.connection_count(), engine.stream_count()),
         }
     }
@@ -116,6 +119,7 @@ impl std::ops::AddAssign<&Snapshot> for Snapshot {
         self.uptime = self.uptime.max(other.uptime);
         self.counters += other.counters;
         self.locks += other.locks;
+        self.credits += &other.credits;
         self.connections.0 += other.connections.0;
         self.connections.1 += other.connections.1;
         if let Some(work) = other.device {
@@ -211,6 +215,7 @@ struct Counted<'a> {
     counters: &'a Counters,
     device: Option<&'a DeviceWork>,
     locks: Locks,
+    credits: &'a CreditReport,
     cores: Vec<CoreShare>,
 }
 
@@ -408,6 +413,8 @@ pub(super) fn counters(cores: &[CoreId], all: &[Snapshot], out: &mut Output) -> 
         Time(work.uptime)
     ))?;
     tell_work(&work, out)?;
+    let credits = CreditReport::new(&work.credits);
+    credits.tell(out)?;
     let cores: Vec<_> = cores.iter().zip(all).map(|(core, work)| CoreShare::of(*core, work, None)).collect();
     tell_cores(&cores, out)?;
     out.object(&Counted {
@@ -418,6 +425,7 @@ pub(super) fn counters(cores: &[CoreId], all: &[Snapshot], out: &mut Output) -> 
         counters: &work.counters,
         device: work.device.as_ref(),
         locks: work.locks,
+        credits: &credits,
         cores,
     })?;
     out.flush()

@@ -20,6 +20,7 @@ use super::plan::{GROUP_CONNECTIONS, PAGE_LEN, Plan};
 use super::reactor::{self, Announcement, ServedReactor};
 use super::services::Common;
 use super::signals::{self, Printer, Request};
+use super::weights::weight_of;
 use super::{Settings, report, services};
 use crate::failure::Failure;
 use crate::limits;
@@ -156,6 +157,10 @@ impl<P: Served> Shared<'_, P> {
         let ledger = reactor::ledger(&pools);
         let mut engine =
             Engine::new(provider, services, pools, plan.engine, random_seed()).map_err(Failure::run)?;
+        if !settings.weights.is_empty() {
+            let weights = settings.weights.clone();
+            engine.set_client_weights(move |peer| weight_of(&weights, peer));
+        }
         if let Some(group) = group {
             engine.join_group(group, id, Some(member.clone()));
         }

@@ -16,6 +16,7 @@ use crate::values::{CongestionControl, Pages, Poll, Size, Switch};
 use super::StagdOptions;
 use super::cores::CoreList;
 use super::listen::{self, Listen};
+use super::weights::ClientWeight;
 
 /// What the server does. See [`StagdOptions`] for what each is.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Settings {
     pub inline_threshold: u32,
     /// Of one connection.
     pub credits: u32,
+    /// Of clients that have not the usual one.
+    pub weights: Vec<ClientWeight>,
     /// At once: of RDMA, and as many of TCP.
     pub connections_max: u32,
     /// Who is admitted over shm besides processes of the same user.
@@ -134,6 +137,7 @@ impl Settings {
             memory,
             inline_threshold: inline_threshold as u32,
             credits,
+            weights: options.weight,
             connections_max,
             shm_allow: options.shm_allow.iter().map(|allow| allow.0).collect(),
             crc: options.crc != Some(Switch::Off),
@@ -165,7 +169,8 @@ fn within(flag: &str, asked: Option<u32>, range: std::ops::RangeInclusive<u32>) 
 
 /// Refuses what no place where it listens has a use for.
 fn check_flags(options: &StagdOptions) -> Result<(), Failure> {
-    let flags: [Flag; 7] = [
+    let flags: [Flag; 8] = [
+        ("--weight", !options.weight.is_empty(), &["shm", "iwarp", "verbs"]),
         ("--shm-allow", !options.shm_allow.is_empty(), &["shm"]),
         ("--crc", options.crc.is_some(), &["iwarp"]),
         ("--congestion-control", options.congestion_control.is_some(), &["iwarp", "tcp"]),

@@ -7,6 +7,7 @@ use stag_fabric::iwarp::CongestionControl;
 
 use crate::connection::Connection;
 use crate::server::draft::Draft;
+use crate::server::governor::CreditPolicy;
 use crate::server::pulling::Pull;
 
 /// Numbers of an engine. All have defaults; [`EngineConfig::check`] says what does not fit together.
@@ -20,6 +21,8 @@ pub struct EngineConfig {
     /// Credits of one connection for reverse Calls, those from the end that accepted to the end that connected (RFC 8167): what
     /// [`Engine::call_back`](crate::Engine::call_back) asks for, and the most that a connecting end grants. 0: Calls go one way.
     pub reverse_credits: u32,
+    /// How a server grants credits.
+    pub credit_policy: CreditPolicy,
     /// Connections at once.
     pub connections_max: u32,
     /// Receives that all connections' Calls may use together: the credits that the server has.
@@ -60,6 +63,7 @@ impl Default for EngineConfig {
             inline_threshold: 4096,
             credits_max: 64,
             reverse_credits: 0,
+            credit_policy: CreditPolicy::Governed,
             connections_max: 64,
             receives_max: 1024,
             remote_invalidation: true,

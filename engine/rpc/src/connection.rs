@@ -253,7 +253,7 @@ impl Connection {
 
     /// What it was good for.
     pub(crate) fn service(&self, now: Duration) -> Service {
-        let calls = self.serving.as_ref().map_or(0, |serving| serving.usage.calls());
+        let calls = self.serving.as_ref().map_or(0, |serving| serving.governor.calls());
         Service { time: now.saturating_sub(self.opened), calls }
     }
 

@@ -28,11 +28,12 @@ use crate::server::client_log::{Withheld, printable};
 use crate::server::doomed::{DoomedCalls, xid_of};
 use crate::server::draft::Draft;
 use crate::server::duplicates::Duplicates;
+use crate::server::governor::CreditLedger;
 use crate::server::spares::Spares;
 use crate::server::transit::TransitAccounts;
 use crate::service::Services;
 use crate::service::deferred::Deferrals;
-use crate::state::{Core, EngineState, receives_sure};
+use crate::state::{Core, EngineState};
 use crate::statistics::Statistics;
 use crate::stream::{Streams, later_max};
 
@@ -201,10 +202,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     events: VecDeque::with_capacity(8),
                     drafts: Spares::with_capacity(calls),
                     pulls: Spares::with_capacity(calls),
-                    receives_sure: receives_sure(&config),
-                    receives_shared: 0,
+                    credits: CreditLedger::new(&config),
                     serving_count: 0,
-                    credit_share: config.credits_max,
+                    weigh: None,
                     complaints: Complaints::default(),
                     defects: Complaints::default(),
                     comings: Complaints::new(COMINGS_MAX),
@@ -263,6 +263,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
     #[must_use]
     pub fn stream_count(&self) -> usize {
         self.streams.as_ref().map_or(0, |streams| streams.count())
+    }
+
+    /// Says what weight a client has among those that want credits: 1 to [`CLIENT_WEIGHT_MAX`](crate::CLIENT_WEIGHT_MAX). All have
+    /// [`CLIENT_WEIGHT_USUAL`](crate::CLIENT_WEIGHT_USUAL) otherwise. It is asked for each connection that is accepted.
+    ///
+    /// A client is a network address (of IPv6 the first 64 bits), or a user of this machine, however many connections it has.
+    pub fn set_client_weights(&mut self, weigh: impl Fn(&Peer) -> u32 + 'static) {
+        self.core.weigh = Some(Box::new(weigh));
     }
 
     pub(crate) fn streams(&mut self) -> Result<&mut Streams, FabricError> {
@@ -540,7 +548,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
             if gone.is_accepted() {
                 self.core.note_departure(gone.peer.as_ref());
                 self.core.serving_count -= 1;
-                self.core.share_credits();
             }
         }
         self.lose(gone, reason);

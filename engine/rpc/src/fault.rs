@@ -118,7 +118,7 @@ mod tests {
             self.run(|pair| pair.events.len() > 1);
             assert_eq!(self.server.1.ledger.outstanding(), 0, "{}", self.server.1.ledger);
             assert_eq!(self.client.1.ledger.outstanding(), 0, "{}", self.client.1.ledger);
-            assert_eq!(self.server.0.core.receives_shared, 0);
+            assert_eq!(self.server.0.core.credits.taken(), 0);
             self.events.split_off(1)
         }
     }

@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use stag_fabric::{Peer, Provider};
-use stag_runtime::{GroupMember, ReactorId, Receiver, Sender, Statistics as Times, mailbox};
+use stag_runtime::{GroupMember, HeadCounts, ReactorId, Receiver, Sender, Statistics as Times, mailbox};
 
 use crate::carried::{CallMesh, Homes};
 use crate::engine::Engine;
@@ -42,6 +42,8 @@ pub struct EngineGroup<P: Provider> {
     senders: Vec<Sender<News<P>>>,
     receivers: Mutex<Vec<Option<Receiver<News<P>>>>>,
     connections_max: u32,
+    /// RDMA connections of each client.
+    head_counts: HeadCounts,
 }
 
 /// What one engine of a group tells another.
@@ -71,7 +73,14 @@ impl<P: Provider> EngineGroup<P> {
         let (senders, receivers) =
             mailboxes?.into_iter().map(|(sender, receiver)| (sender, Some(receiver))).unzip();
         let receivers = Mutex::new(receivers);
-        Ok(EngineGroup { calls: CallMesh::new(count, calls_max), senders, receivers, connections_max })
+        let head_counts = HeadCounts::new(count * connections_max as usize);
+        Ok(EngineGroup {
+            calls: CallMesh::new(count, calls_max),
+            senders,
+            receivers,
+            connections_max,
+            head_counts,
+        })
     }
 
     /// Octets of memory of what `count` engines share.
@@ -79,7 +88,9 @@ impl<P: Provider> EngineGroup<P> {
     pub fn footprint(count: usize, calls_max: usize, connections_max: u32) -> usize {
         let news: usize = (0..count).map(|reactor| news_max(reactor, count, connections_max)).sum();
         // The queue has a stamp for each place.
-        CallMesh::footprint(count, calls_max) + news * (size_of::<News<P>>() + size_of::<usize>())
+        CallMesh::footprint(count, calls_max)
+            + news * (size_of::<News<P>>() + size_of::<usize>())
+            + HeadCounts::footprint(count * connections_max as usize)
     }
 
     /// The mailbox of a reactor. `None`: it was taken already, or there is no such reactor.
@@ -209,6 +220,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             None => _ = group.senders[0].send(News::Joined(reactor, destination)),
         }
         self.core.departures = Some(Vec::new());
+        self.core.credits.join(group.head_counts.clone());
         let senders = group.senders.clone();
         self.membership = Some(Box::new(Membership { own: reactor, senders, receiver, door }));
     }

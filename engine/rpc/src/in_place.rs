@@ -279,7 +279,7 @@ impl Serving {
                 Carriage::Here | Carriage::Left => return Taken::No,
             }
         }
-        self.usage.observe(&state.pass_state(), self.pending);
+        self.note_arrival(state);
         self.host.note(&run.caller);
         let (terms, header_len) = (Terms::of(&run), HEADER_LEN_MIN);
         let execution = Execution { run: &run, origin: &origin, terms, chunked: None, header_len };
@@ -291,7 +291,7 @@ impl Serving {
         } else {
             return Taken::No;
         };
-        let credits = self.responder.answer_plain(requested, self.credit_limit(state.credit_share));
+        let credits = self.responder.answer_plain(requested, self.credit_limit());
         Taken::Answered { credits, len }
     }
 
@@ -353,7 +353,7 @@ impl Serving {
                 Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return Taken::No,
             }
         }
-        self.usage.observe(&state.pass_state(), self.pending);
+        self.note_arrival(state);
         self.host.note(&run.caller);
         if let Some(read) = read {
             state.transit.take(&mut self.share, held);
@@ -385,7 +385,7 @@ impl Serving {
             state.duplicates.keep_octets(entry, payload, &mut state.statistics);
         }
         let len = self.end_in_place(state);
-        let credits = (requested, self.credit_limit(state.credit_share));
+        let credits = (requested, self.credit_limit());
         let emitted = self.responder.answer_single(&call, credits, written, header);
         debug_assert_eq!(emitted.header_len, header_len, "the Payload stream is behind the header");
         Taken::AnsweredWhole { len: header_len + len, invalidate: emitted.invalidate.map(Handle) }
@@ -395,7 +395,7 @@ impl Serving {
     /// posted. A handler may need a buffer after all.
     #[inline(always)]
     fn may_begin(&self, state: &EngineState, requested: u32) -> bool {
-        self.may_answer_in_place(state.credit_share, requested) && !state.is_short()
+        self.may_answer_in_place(state, requested) && !state.is_short()
     }
 
     /// Where a Call comes in that [`Responder::may_answer`](stag_proto::responder::Responder::may_answer).

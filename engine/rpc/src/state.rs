@@ -17,20 +17,15 @@ use crate::ready::ReadyLists;
 use crate::server::doomed::DoomedCalls;
 use crate::server::draft::Draft;
 use crate::server::duplicates::Duplicates;
+use crate::server::governor::CreditLedger;
 use crate::server::pulling::{Pressure, Pull};
 use crate::server::spares::Spares;
 use crate::server::transit::TransitAccounts;
 use crate::service::deferred::Deferrals;
 use crate::statistics::Statistics;
 
-/// What one pass knows of credits.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PassState {
-    /// Counts the passes.
-    pub(crate) number: u64,
-    /// [`EngineState::credit_share`].
-    pub(crate) credit_share: u32,
-}
+/// Says what weight a client has.
+pub(crate) type WeighClient = Box<dyn Fn(&Peer) -> u32>;
 
 /// Everything of an engine but its connections and services.
 ///
@@ -70,14 +65,12 @@ pub(crate) struct EngineState {
     pub(crate) events: VecDeque<ConnectionEvent>,
     pub(crate) drafts: Spares<Draft>,
     pub(crate) pulls: Spares<Pull>,
-    /// Receives that every serving connection is sure of; see [`receives_sure`].
-    pub(crate) receives_sure: u32,
-    /// Receives that serving connections hold, posted or with a Call in process, beyond those that each is sure of.
-    pub(crate) receives_shared: u32,
+    /// Receives, and who holds them.
+    pub(crate) credits: CreditLedger,
     /// Connections that serve.
     pub(crate) serving_count: u32,
-    /// Credits that one serving connection may have at most, by the number of them.
-    pub(crate) credit_share: u32,
+    /// Says what weight a client has; `None`: all have the same.
+    pub(crate) weigh: Option<WeighClient>,
     pub(crate) complaints: Complaints,
     /// About handlers' mistakes: apart from those about peers, which would hide them.
     pub(crate) defects: Complaints,
@@ -112,12 +105,6 @@ pub(crate) struct EngineState {
 }
 
 impl EngineState {
-    #[inline(always)]
-    pub(crate) fn pass_state(&self) -> PassState {
-        let EngineState { pass, credit_share, .. } = *self;
-        PassState { number: pass, credit_share }
-    }
-
     /// A client's connection is gone, or did not come about.
     pub(crate) fn note_departure(&mut self, peer: Option<&Peer>) {
         if let (Some(departures), Some(peer)) = (&mut self.departures, peer) {
@@ -143,31 +130,6 @@ impl EngineState {
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.pools.messages.free_units() < MESSAGES_RESERVE
-    }
-
-    /// Receives that are shared by those connections that have use for more than they are sure of.
-    fn receives_to_share(&self) -> u32 {
-        self.config.receives_max.saturating_sub(self.config.connections_max * self.receives_sure)
-    }
-
-    /// Divides what is shared anew after a change of the number of serving connections.
-    pub(crate) fn share_credits(&mut self) {
-        let receives = self.receives_sure + self.receives_to_share() / self.serving_count.max(1);
-        self.credit_share = (receives - SPARE_RECEIVES).min(self.config.credits_max);
-    }
-
-    /// Receives that a connection may post beside the `held` that it has.
-    #[inline]
-    pub(crate) fn receives_room(&self, held: u32) -> u32 {
-        self.receives_sure.saturating_sub(held)
-            + self.receives_to_share().saturating_sub(self.receives_shared)
-    }
-
-    /// A connection holds `now` Receives instead of `before`.
-    #[inline]
-    pub(crate) fn hold_receives(&mut self, before: u32, now: u32) {
-        self.receives_shared += now.saturating_sub(self.receives_sure);
-        self.receives_shared -= before.saturating_sub(self.receives_sure);
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `timers`, `mailbox`, `stop` | what pollers are made of |
 //! | `lane`, `line`, `bell` | what reactors tell each other all the time: rings, records in them, the wake-up |
 //! | `mesh` | the lanes from each reactor of a group to each other one |
+//! | `head_counts` | how many of each kind there are at all reactors together |
 //! | `cores`, `affinity`, `topology` | sets of cores, pinning, the shape of the machine |
 //! | `statistics` | busy, idle and asleep time, counted by the reactor and read from outside |
 //! | `environment` | what on this machine spoils a measurement, and how to repair it |
@@ -27,6 +28,7 @@ pub mod environment;
 mod event;
 mod group;
 mod handshake;
+mod head_counts;
 mod lane;
 mod line;
 mod mailbox;
@@ -48,6 +50,7 @@ pub use environment::Finding;
 pub use group::{
     GroupConfig, GroupConfigError, GroupError, GroupMember, ReactorGroup, ReactorId, ReactorSet,
 };
+pub use head_counts::HeadCounts;
 pub use lane::{LaneReader, LaneStatistics, LaneWriter, lane};
 pub use line::{LaneRecord, Line};
 pub use mailbox::{Receiver, SendError, Sender, mailbox};

@@ -9,7 +9,8 @@ use crate::agreement::private_data_to_accept;
 use crate::connection::Connection;
 use crate::engine::Engine;
 use crate::server::client_log::Withheld;
-use crate::server::eviction::victim;
+use crate::server::eviction::{owner, victim};
+use crate::server::governor::CLIENT_WEIGHT_USUAL;
 use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::FIRST_RECEIVES;
@@ -90,9 +91,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
         connection.peer = Some(peer.clone());
         connection.parameters = parameters;
         let share = self.core.transit.open(Some(peer));
-        let mut serving = Serving::new(&config, parameters, share);
+        let weight = self.core.weigh.as_ref().map_or(CLIENT_WEIGHT_USUAL, |weigh| weigh(peer));
+        self.core.credits.open(share.account(), owner(Some(peer)), weight);
+        let mut serving = Serving::new(&config, parameters, share, &self.core.credits);
         self.core.serving_count += 1;
-        self.core.share_credits();
         // 8166-3.3.3-a: the peer has one credit before it hears of any.
         let posted = serving.post_receives(&mut self.core, id, FIRST_RECEIVES);
         let exposes = posted && self.may_expose_to(private_data);

@@ -7,7 +7,8 @@
 //! `serving/` is the server half of a connection: it drives the Responder of `stag-proto`. What a Call's chunks bring in is
 //! in `pulling.rs` (the plan) and `serving/pulls.rs` (who waits for memory or room), what its Reply sends out in `draft.rs` and
 //! `pushing.rs`. `duplicates.rs` (over `kept.rs`) and `doomed.rs` are for Calls that come again, `transit.rs` shares the memory
-//! that payload passes through, `spares.rs` keeps what Calls use in turn, `usage.rs` and `progress.rs` watch a peer, `client_log.rs` tells of it.
+//! that payload passes through, `spares.rs` keeps what Calls use in turn, `governor.rs` (over `trial.rs`) says how many Calls a
+//! peer may have in flight, `progress.rs` watches it, `client_log.rs` tells of it.
 
 pub(crate) mod admission;
 pub(crate) mod client_log;
@@ -15,6 +16,7 @@ pub(crate) mod doomed;
 pub(crate) mod draft;
 pub(crate) mod duplicates;
 pub(crate) mod eviction;
+pub(crate) mod governor;
 pub(crate) mod kept;
 pub(crate) mod progress;
 pub(crate) mod pulling;
@@ -22,4 +24,4 @@ pub(crate) mod pushing;
 pub(crate) mod serving;
 pub(crate) mod spares;
 pub(crate) mod transit;
-pub(crate) mod usage;
+pub(crate) mod trial;

@@ -356,6 +356,11 @@ impl TransitShare {
         self.replies
     }
 
+    /// The place of its owner's account. It stays while the owner has a connection.
+    pub(crate) fn account(&self) -> u32 {
+        self.owner
+    }
+
     /// Whether it is one of the owner with this account.
     pub(crate) fn is_of(&self, owner: u32) -> bool {
         self.owner == owner

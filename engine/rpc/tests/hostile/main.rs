@@ -5,6 +5,7 @@
 mod support;
 
 mod clients;
+mod credits;
 mod duplicates;
 mod greedy;
 #[allow(dead_code, reason = "each test target uses its part")]

@@ -62,6 +62,11 @@ impl Raw {
         }
     }
 
+    /// Whose process it is, from the next connection on.
+    pub(crate) fn set_user(&mut self, user: u32) {
+        self.sim.set_user(user);
+    }
+
     /// What it says of itself: messages of 4096 octets, and remote invalidation.
     fn private_data(&self) -> Vec<u8> {
         let size = InlineSize::round_down(4096);

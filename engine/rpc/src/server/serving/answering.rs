@@ -111,7 +111,7 @@ impl Serving {
         why: Refused,
     ) -> Result<Ran, CloseReason> {
         let error = self.responder.refuse(call, why);
-        self.replenish(core, id);
+        self.replace_receive(core, id);
         let Some(error) = error else { return Err(fault("a Call is refused that is over")) };
         self.send_error(core, id, &error)?;
         Ok(Ran::Answered)
@@ -170,7 +170,7 @@ impl Serving {
         }
         core.statistics.replies_sent += 1;
         if !self.blocked.is_empty() {
-            if self.blocked.len() > core.config.credits_max as usize {
+            if self.blocked.len() > self.slots.len() {
                 // A peer that has Receives for its Replies (8166-3.3.1-e) cannot let so many wait.
                 core.put_draft(draft);
                 return Err(CloseReason::Violation("it does not take its Replies"));
@@ -200,7 +200,7 @@ impl Serving {
                 core.transit.give_reply(&mut self.share, draft.pages as usize);
                 core.put_draft(draft);
             }
-            Posted::Full if self.blocked.len() > core.config.credits_max as usize => {
+            Posted::Full if self.blocked.len() > self.slots.len() => {
                 core.put_draft(draft);
                 return Err(CloseReason::Violation("it does not take its Replies"));
             }

@@ -7,7 +7,6 @@ use stag_wire::rpcrdma::HEADER_LEN_MIN;
 use super::Serving;
 use crate::ConnectionId;
 use crate::carried::Destination;
-use crate::config::SPARE_RECEIVES;
 use crate::service::dispatch::{Origin, Run, Terms};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
@@ -35,7 +34,6 @@ impl Serving {
         origin: &Origin<'_>,
         (requested, stream): (u32, &[u8]),
     ) -> Carriage {
-        let pass = state.pass_state();
         let Some(carrier) = &mut state.carrier else { return Carriage::Here };
         let to = match carrier.destination(run.home(services, origin), origin.peer) {
             None => return Carriage::Here,
@@ -51,7 +49,7 @@ impl Serving {
         }
         let id = self.responder.begin_plain(xid, requested);
         debug_assert_eq!(id.index() as u32, origin.slot);
-        self.usage.observe(&pass, self.pending);
+        self.note_arrival(state);
         self.host.note(&run.caller);
         self.keep(id, xid, None, None, Some(Terms::of(run)));
         state.statistics.calls_received += 1;
@@ -76,12 +74,12 @@ impl Serving {
             return false;
         }
         let call = kept.id;
-        let wanted = self.usage.limit.min(core.credit_share).min(self.responder.credits_requested()).max(1);
+        let wanted = self.wanted(self.responder.credits_requested());
         // A Send that is to be awaited, Replies that wait for room, Receives that are to be posted.
-        if core.stopping || !self.blocked.is_empty() || self.held < wanted + SPARE_RECEIVES {
+        if core.stopping || !self.blocked.is_empty() || self.held < wanted {
             return false;
         }
-        let limit = self.credit_limit(core.credit_share);
+        let limit = self.credit_limit();
         let Some(space) = core.provider.plain_space(id) else { return false };
         let Some(space) = space.get_mut(..payload.len()) else { return false };
         let Some(credits) = self.responder.answer_begun(call, limit) else { return false };

@@ -29,15 +29,16 @@ use crate::carried::{CarriedRoom, Destination};
 use crate::client::CloseReason;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::fault::fault;
+use crate::gauges::CreditGauge;
 use crate::in_place::Begun;
 use crate::server::client_log::ClientHost;
 use crate::server::draft::Draft;
 use crate::server::duplicates::Known;
 use crate::server::eviction::ConnectionUse;
+use crate::server::governor::{CLIENT_WEIGHT_USUAL, CreditGovernor, CreditLedger, ReviewInput};
 use crate::server::progress::Progress;
 use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, read_at_once};
 use crate::server::transit::TransitShare;
-use crate::server::usage::Usage;
 use crate::service::call::Placed;
 use crate::service::dispatch::{Origin, Route, Terms, destination, look, route};
 use crate::service::reply::{Reply, reply_chunk_len};
@@ -86,7 +87,9 @@ pub(crate) struct Serving {
     sends: VecDeque<u32>,
     /// Receives that this connection holds: posted, or with a Call in process.
     held: u32,
-    pub(crate) usage: Usage,
+    pub(crate) governor: CreditGovernor,
+    /// The place of its client's account of credits; `None`: it is for reverse Calls.
+    account: Option<u32>,
     /// A Call whose handler ran already: it comes with the next message.
     pub(crate) begun: Option<Begun>,
     /// When a service last answered something that was no refusal.
@@ -124,7 +127,12 @@ enum Ran {
 
 impl Serving {
     /// Of a connection that was accepted.
-    pub(crate) fn new(config: &EngineConfig, parameters: Parameters, share: TransitShare) -> Serving {
+    pub(crate) fn new(
+        config: &EngineConfig,
+        parameters: Parameters,
+        share: TransitShare,
+        ledger: &CreditLedger,
+    ) -> Serving {
         let limits = Limits {
             segments: SEGMENTS_MAX,
             read_chunks: READ_CHUNKS_MAX as u32,
@@ -132,18 +140,30 @@ impl Serving {
             chunk_len: config.chunk_len_max,
             pull_len: config.chunk_len_max.saturating_mul(2),
         };
-        Serving::with(config.credits_max, parameters, limits, share)
+        let account = Some(share.account());
+        let governor = CreditGovernor::new(config, ledger);
+        Serving { account, ..Serving::with(config.credits_max, parameters, limits, share, governor) }
     }
 
     /// For the reverse Calls of a connection that was opened, on which `parameters` were agreed. A Call with chunks is answered
     /// with ERR_CHUNK (8167-5.3-b).
     pub(crate) fn reverse(config: &EngineConfig, parameters: &Parameters, share: TransitShare) -> Serving {
-        Serving::with(config.reverse_credits, parameters.reversed(), Limits::SHORT, share)
+        let slots = config.reverse_credits;
+        Serving::with(slots, parameters.reversed(), Limits::SHORT, share, CreditGovernor::fixed(slots))
     }
 
-    fn with(slots: u32, parameters: Parameters, limits: Limits, share: TransitShare) -> Serving {
+    fn with(
+        slots: u32,
+        parameters: Parameters,
+        limits: Limits,
+        share: TransitShare,
+        governor: CreditGovernor,
+    ) -> Serving {
+        let mut responder = Responder::new(&Config { slots, parameters, limits });
+        // An error may be the first message to the peer, before a Reply has brought the limit.
+        responder.set_credit_limit(1);
         Serving {
-            responder: Responder::new(&Config { slots, parameters, limits }),
+            responder,
             slots: (0..slots).map(|_| None).collect(),
             blocked: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -154,7 +174,8 @@ impl Serving {
             pending: 0,
             sends: VecDeque::new(),
             held: 0,
-            usage: Usage::new(slots),
+            governor,
+            account: None,
             begun: None,
             served: None,
             progress: Progress::default(),
@@ -229,7 +250,7 @@ impl Serving {
         {
             posted += 1;
         }
-        core.hold_receives(self.held, self.held + posted);
+        core.credits.hold(self.account, self.held, self.held + posted);
         self.held += posted;
         self.responder.receives_posted(posted);
         posted == count
@@ -237,7 +258,7 @@ impl Serving {
 
     /// A Receive is spent, and its Call over; or it came back without a message: the connection is ending.
     pub(crate) fn receive_gone<P>(&mut self, core: &mut Core<P>) {
-        core.hold_receives(self.held, self.held - 1);
+        core.credits.hold(self.account, self.held, self.held - 1);
         self.held -= 1;
     }
 
@@ -245,16 +266,82 @@ impl Serving {
     /// Before the Reply's header is made, because the grant in it counts on them (8166-3.3.1-d).
     #[inline]
     fn replenish<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
-        self.receive_gone(core);
-        let share = core.credit_share;
-        let limit = self.usage.limit.min(share);
-        let wanted = limit.min(self.responder.credits_requested()).max(1) + SPARE_RECEIVES;
-        if self.held < wanted {
-            let count = (wanted - self.held).min(core.receives_room(self.held));
-            self.post_receives(core, id, count);
+        let wanted = self.wanted(self.responder.credits_requested());
+        if self.held == wanted
+            && let Some(buf) = core.pools.messages.take()
+            && core.provider.post_receive(id, 0, buf).is_ok()
+        {
+            // One in its stead: it holds as many as before.
+            self.responder.receives_posted(1);
+        } else {
+            self.change_receives(core, id, wanted);
         }
-        // Of what is posted and in process one is the spare: the rest may be granted, and no more.
-        self.responder.set_credit_limit(limit.min(self.held.saturating_sub(SPARE_RECEIVES)));
+        self.responder.set_credit_limit(self.credit_limit());
+    }
+
+    /// The Receive of a message is spent that is answered by no Reply: posts another, however many the connection should have. The
+    /// peer has not heard of a lower grant: it keeps the last one that a Reply brought (8166-X-6).
+    #[cold]
+    fn replace_receive<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        self.receive_gone(core);
+        self.post_receives(core, id, 1);
+        self.responder.set_credit_limit(self.credit_limit());
+    }
+
+    /// As [`Serving::replenish`], where the connection should not have as many as before, or cannot.
+    #[inline(never)]
+    fn change_receives<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, wanted: u32) {
+        self.receive_gone(core);
+        if self.held < wanted {
+            let count = (wanted - self.held).min(core.credits.room(self.held));
+            self.post_receives(core, id, count);
+            if self.held < wanted {
+                self.governor.settle(self.held.saturating_sub(SPARE_RECEIVES));
+            }
+        }
+    }
+
+    /// How the connection stands with its credits; its caller knows who the client is.
+    pub(crate) fn credit_gauge(&self, id: ConnectionId, ledger: &CreditLedger) -> CreditGauge {
+        let waiting = self.blocked.len() + self.waiting.len() + self.hungry.len() + self.stalled.len();
+        CreditGauge {
+            connection: id,
+            peer: None,
+            client: 0,
+            weight: self.account.map_or(CLIENT_WEIGHT_USUAL, |account| ledger.weight(account)),
+            requested: self.responder.credits_requested(),
+            granted: self.responder.grant().granted(),
+            used: self.governor.used(),
+            waiting: waiting as u32,
+            receives: self.held,
+            is_wanting: self.governor.is_wanting(),
+        }
+    }
+
+    /// Receives that it should hold, if its peer requests so many credits.
+    #[inline(always)]
+    fn wanted(&self, requested: u32) -> u32 {
+        self.governor.limit().min(requested).max(1) + SPARE_RECEIVES
+    }
+
+    /// A Call has come: counts it, and sees how many there may be.
+    #[inline(always)]
+    pub(crate) fn note_arrival(&mut self, state: &mut EngineState) {
+        if self.governor.observe(state.pass, self.pending) || !self.governor.is_current(&state.credits) {
+            self.review(state);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn review(&mut self, state: &mut EngineState) {
+        let input = ReviewInput {
+            client: self.account.unwrap_or(0),
+            held: self.held,
+            is_obstructed: self.has_waiting(),
+            now: state.now,
+        };
+        self.governor.review(&mut state.credits, &input);
     }
 
     /// Whether the client has left so many results untaken that its next Calls wait.
@@ -295,7 +382,7 @@ impl Serving {
         message: Buf,
     ) -> Result<(), CloseReason> {
         if self.begun.is_none() {
-            self.usage.observe(&core.pass_state(), self.pending);
+            self.note_arrival(&mut core.state);
         }
         // Where it is, by reference: it is long to move.
         let received = self.responder.handle_receive(&message);
@@ -303,7 +390,7 @@ impl Serving {
             Received::Call(call) => call,
             Received::Error(error) => {
                 drop(message);
-                self.replenish(core, id);
+                self.replace_receive(core, id);
                 return self.send_error(core, id, error);
             }
             Received::Dropped(_) => {
@@ -321,7 +408,7 @@ impl Serving {
                 };
                 core.statistics.messages_discarded += 1;
                 drop(message);
-                self.replenish(core, id);
+                self.replace_receive(core, id);
                 return Ok(());
             }
             Received::Close(_) => {
@@ -412,17 +499,17 @@ impl Serving {
 
     /// Credits that the connection may be granted now.
     #[inline(always)]
-    pub(crate) fn credit_limit(&self, credit_share: u32) -> u32 {
+    pub(crate) fn credit_limit(&self) -> u32 {
         // Of what is posted and in process one is the spare: the rest may be granted, and no more.
-        self.usage.limit.min(credit_share).min(self.held.saturating_sub(SPARE_RECEIVES))
+        self.governor.limit().min(self.held.saturating_sub(SPARE_RECEIVES))
     }
 
     /// Whether a Call that requests so many credits may be answered where it arrived: nothing else comes first, and it
     /// changes nothing in what is posted.
     #[inline(always)]
-    pub(crate) fn may_answer_in_place(&self, credit_share: u32, requested: u32) -> bool {
-        let limit = self.usage.limit.min(credit_share);
-        self.held == limit.min(requested).max(1) + SPARE_RECEIVES
+    pub(crate) fn may_answer_in_place(&self, state: &EngineState, requested: u32) -> bool {
+        self.held == self.wanted(requested)
+            && self.governor.is_current(&state.credits)
             && !self.has_waiting()
             && self.begun.is_none()
     }
@@ -598,7 +685,7 @@ impl Serving {
         let pending = self.release_slot(call)?;
         if pending.message.is_none() {
             // As for any Call: its Receive counts as spent, and the one that is posted still as its successor.
-            core.hold_receives(self.held, self.held + 1);
+            core.credits.hold(self.account, self.held, self.held + 1);
             self.held += 1;
         }
         Some((pending, terms))
@@ -655,7 +742,10 @@ impl Serving {
 
     /// The connection is gone, and all its posted buffers are back: lets go of the rest.
     pub(crate) fn close<P>(mut self, core: &mut Core<P>, id: ConnectionId) {
-        core.hold_receives(self.held, 0);
+        core.credits.hold(self.account, self.held, 0);
+        if let Some(account) = self.account {
+            core.credits.close(account);
+        }
         core.duplicates.close(id);
         self.close_exposing(core);
         self.responder.handle_disconnect(|_| {});

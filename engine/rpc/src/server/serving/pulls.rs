@@ -218,7 +218,7 @@ impl Serving {
                 let stream = in_one_piece(&pull.long, gathered);
                 if let Err(error) = self.responder.handle_pulled(call_id, stream) {
                     self.release(core, call_id);
-                    self.replenish(core, id);
+                    self.replace_receive(core, id);
                     let Some(error) = error else { return Err(fault("a Call was pulled that is over")) };
                     return self.send_error(core, id, &error);
                 }
