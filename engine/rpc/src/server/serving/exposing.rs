@@ -264,7 +264,7 @@ impl Serving {
         core: &mut Core<P>,
         id: ConnectionId,
         call: &responder::Call<'_>,
-        message: &Buf,
+        message: &[u8],
         items: &[u32],
         mut draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
