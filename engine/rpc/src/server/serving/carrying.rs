@@ -38,6 +38,8 @@ impl Serving {
         let to = match carrier.destination(run.home(services, origin), origin.peer) {
             None => return Carriage::Here,
             Some(Destination::All) => return Carriage::Left,
+            // Its Reply may be of any length.
+            Some(Destination::One(_)) if self.exposes_replies() => return Carriage::Left,
             Some(Destination::One(to)) => to,
         };
         let xid = run.header.xid;
@@ -75,8 +77,8 @@ impl Serving {
         }
         let call = kept.id;
         let wanted = self.wanted(self.responder.credits_requested());
-        // A Send that is to be awaited, Replies that wait for room, Receives that are to be posted.
-        if core.stopping || !self.blocked.is_empty() || self.held < wanted {
+        // A Send that is to be awaited, Replies that wait for room, Receives that are to be posted or not to be.
+        if core.stopping || !self.blocked.is_empty() || self.held != wanted {
             return false;
         }
         let limit = self.credit_limit();
