@@ -558,8 +558,8 @@ pub trait Provider {
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>>;
 
     /// Posts a Receive in several buffers, as [`Provider::post_receive`] does in one, to a queue pair that was asked for with
-    /// [`QueuePairCapacity::receive_targets`]. All Receives of the queue pair are such, or none is; their capacities together are at
-    /// least its `receive_len_max`, and each is a multiple of 8. No message is shown in place ([`Provider::poll_in_place`]) on such a
+    /// [`QueuePairCapacity::receive_targets`]. All Receives of the queue pair are such, or none is; the head's `len()` and the
+    /// targets' capacities together are at least its `receive_len_max`, and each is a multiple of 8. No message is shown in place ([`Provider::poll_in_place`]) on such a
     /// queue pair.
     ///
     /// The completion has the head, with the octets in it as its length. If it is no error, the user asks

@@ -81,7 +81,7 @@ impl ReceiveTargets {
 pub struct ScatteredReceive {
     /// Comes back in the completion.
     pub id: u64,
-    /// Gets the first octets of the message, up to its capacity, and comes back in the completion.
+    /// Gets the first octets of the message, up to its `len()`, and comes back in the completion.
     pub head: Buf,
     /// Get the rest, one after the other. [`Provider::take_targets`](crate::Provider::take_targets) gives them back.
     pub targets: Box<ReceiveTargets>,
@@ -135,7 +135,7 @@ impl ScatterQueue {
         request: &ScatteredReceive,
     ) -> Result<(), PostError> {
         let (posted, untaken) = queue.map_or((0, 0), |queue| (queue.posted.len(), queue.done.len()));
-        if posted != receives || !request.targets.suit(capacity, request.head.capacity()) {
+        if posted != receives || !request.targets.suit(capacity, request.head.len()) {
             return Err(PostError::Scatter);
         }
         if receives.max(untaken) >= capacity.receives as usize {

@@ -1,14 +1,16 @@
-//! What two ends tell each other when they connect, beside inline thresholds: who exposes Replies, and who pulls them.
+//! What two ends tell each other when they connect, beside inline thresholds: who exposes Replies, who pulls them, and who speaks
+//! version 2.
 //!
-//! The block of reliable reply goes behind that of RFC 8797, and only where the feature is switched on (RR-P-3). The end that
-//! connects only pulls, the end that accepts only exposes, and says so to who pulls alone: to any other its private data are
-//! what they were without the feature.
+//! The block of Stag goes behind that of RFC 8797, and only where one of the features is switched on (RR-P-3). The end that
+//! connects only pulls, the end that accepts only exposes, and says so to who pulls alone; likewise it says that it speaks version 2
+//! to who does. To any other its private data are what they were without the features. On a connection that may speak version 2,
+//! Replies are not exposed: its messages may be of several Sends.
 
 use arrayvec::ArrayVec;
 use stag_fabric::Provider;
 use stag_proto::parameters::PrivateData;
 use stag_wire::cm_private_data;
-use stag_wire::reliable_reply::{self, ReliableReply, agree};
+use stag_wire::reliable_reply::{self, ReliableReply, agree, announcing_version_2};
 
 use crate::client::pulling::PullTerms;
 use crate::engine::Engine;
@@ -18,16 +20,29 @@ use crate::service::Services;
 pub(crate) type OwnPrivateData = ArrayVec<u8, { cm_private_data::LEN + reliable_reply::LEN }>;
 
 impl<P: Provider, S: Services> Engine<P, S> {
+    /// Whether private data have room for a block of its own.
+    fn has_room_for_block(&self) -> bool {
+        self.core.provider.limits().private_data_len_max >= OwnPrivateData::new().capacity()
+    }
+
     /// What this end says of reliable reply when it connects. `None`: it has the feature switched off, or no room to say so.
     fn pulls(&self) -> Option<ReliableReply> {
-        let has_room = self.core.provider.limits().private_data_len_max >= OwnPrivateData::new().capacity();
-        let is_on = self.core.config.pull_len_max > 0 && has_room;
+        let is_on = self.core.config.pull_len_max > 0 && self.has_room_for_block();
         is_on.then_some(ReliableReply { pulls: true, exposes: false, done_receives: 0 })
     }
 
     /// The private data to connect with.
     pub(crate) fn private_data_to_connect(&self) -> OwnPrivateData {
-        concatenate(&self.settings(), self.pulls().as_ref())
+        let speaks_version_2 = self.core.config.speaks_version_2() && self.has_room_for_block();
+        concatenate(&self.settings(), self.pulls().as_ref(), speaks_version_2)
+    }
+
+    /// The private data to accept with: `exposed_replies` may be exposed at once, and the connection may speak version 2 if
+    /// `is_second`.
+    pub(crate) fn private_data_to_accept(&self, exposed_replies: u16, is_second: bool) -> OwnPrivateData {
+        let exposes = ReliableReply { pulls: false, exposes: true, done_receives: exposed_replies };
+        let exposes = Some(&exposes).filter(|_| exposed_replies > 0);
+        concatenate(&self.settings(), exposes, is_second && self.has_room_for_block())
     }
 
     /// What was agreed on with the server whose private data these are.
@@ -42,18 +57,22 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Whether Replies may be exposed to a client with these private data.
     pub(crate) fn may_expose_to(&self, private_data: &[u8]) -> bool {
         self.core.config.exposed_replies > 0
-            && self.core.provider.limits().private_data_len_max >= OwnPrivateData::new().capacity()
+            && self.has_room_for_block()
             && ReliableReply::find(private_data).is_some_and(|peer| peer.pulls)
     }
 }
 
-/// The private data to accept with: `exposed_replies` may be exposed at once, on a connection that does that.
-pub(crate) fn private_data_to_accept(settings: &PrivateData, exposed_replies: u16) -> OwnPrivateData {
-    let exposes = ReliableReply { pulls: false, exposes: true, done_receives: exposed_replies };
-    concatenate(settings, Some(&exposes).filter(|_| exposed_replies > 0))
-}
-
-fn concatenate(settings: &PrivateData, block: Option<&ReliableReply>) -> OwnPrivateData {
-    let blocks = settings.to_wire().into_iter().chain(block.into_iter().flat_map(ReliableReply::to_wire));
-    blocks.collect()
+fn concatenate(
+    settings: &PrivateData,
+    block: Option<&ReliableReply>,
+    speaks_version_2: bool,
+) -> OwnPrivateData {
+    let mut data: OwnPrivateData = settings.to_wire().into_iter().collect();
+    let octets = block.copied().unwrap_or_default().to_wire();
+    if speaks_version_2 {
+        data.extend(announcing_version_2(octets));
+    } else if block.is_some() {
+        data.extend(octets);
+    }
+    data
 }

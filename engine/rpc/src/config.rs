@@ -9,6 +9,32 @@ use crate::connection::Connection;
 use crate::server::draft::Draft;
 use crate::server::governor::CreditPolicy;
 use crate::server::pulling::Pull;
+use crate::version2;
+
+/// Which versions of RPC-over-RDMA an engine speaks. A connection with Calls both ways
+/// ([`EngineConfig::reverse_credits`]) speaks version 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProtocolChoice {
+    /// Version 1 only. Nothing on the wire tells of another.
+    #[default]
+    One,
+    /// Version 2 where the peer speaks it, announced or not: each peer is probed for it (V2-5-a). Version 1 with any other.
+    Two,
+    /// Version 2 where both ends announce it when they connect. Version 1 with any other peer, which is not probed.
+    Auto,
+}
+
+/// Where the bulk data of Calls and Replies goes in version 2. In version 1 it goes by chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlacementChoice {
+    /// Into the messages where that is possible, else by chunks.
+    #[default]
+    Auto,
+    /// Into the messages, padded so that it lands in buffers of its own, where that is possible; else by chunks.
+    Send,
+    /// By chunks: RDMA Reads and Writes of the server.
+    Rdma,
+}
 
 /// Numbers of an engine. All have defaults; [`EngineConfig::check`] says what does not fit together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +81,16 @@ pub struct EngineConfig {
     /// Calls whose Replies are kept, to answer them alike when they come again: those that must not be executed
     /// twice. 0 keeps none. WRITEs have as many again, divided by 4.
     pub duplicates_max: u32,
+    /// Versions of RPC-over-RDMA that this side speaks.
+    pub protocol: ProtocolChoice,
+    /// Where this side's Calls put their bulk data, and want that of their Replies, on connections of version 2.
+    pub placement: PlacementChoice,
+    /// Targets of 4096 octets in each Receive of a connection of version 2: the bulk data that one message may bring. 0: a Receive
+    /// is one buffer of an inline threshold, and bulk data goes by chunks. Each posted Receive holds as many pages of
+    /// [`Pools::payload`](crate::Pools::payload).
+    pub receive_targets: u32,
+    /// Sends of which one message may consist at most, on connections of version 2.
+    pub continuation: u32,
 }
 
 impl Default for EngineConfig {
@@ -78,6 +114,10 @@ impl Default for EngineConfig {
             stream_memory: 16 << 20,
             stream_congestion_control: None,
             duplicates_max: 1024,
+            protocol: ProtocolChoice::One,
+            placement: PlacementChoice::Auto,
+            receive_targets: 2,
+            continuation: 8,
         }
     }
 }
@@ -149,6 +189,9 @@ impl EngineConfig {
             "the largest Call has to fit",
         )?;
         check("duplicates_max", self.duplicates_max.into(), 0, 1 << 22, "16384 is plenty for most")?;
+        let targets_max = version2::TARGETS_MAX.into();
+        check("receive_targets", self.receive_targets.into(), 0, targets_max, "2 suits a mix of sizes")?;
+        check("continuation", self.continuation.into(), 1, version2::CONTINUATION_MAX.into(), "8 is plenty")?;
         check("burst", self.burst as u64, 1, 4096, "64 is a good burst")
     }
 
@@ -182,7 +225,8 @@ impl EngineConfig {
     /// (`queue_pair_len` of each) and the buffers of the pools.
     #[must_use]
     pub fn connection_len(&self) -> usize {
-        Connection::footprint(self)
+        let second = if self.speaks_version_2() { version2::ServerVersion2::footprint(self) } else { 0 };
+        Connection::footprint(self) + second
     }
 
     /// Octets of heap that each Call in process may take beside that, with chunks. There are at most
@@ -219,16 +263,38 @@ impl EngineConfig {
     pub fn capacity(&self) -> QueuePairCapacity {
         QueuePairCapacity {
             // A Receive for each credit and one for a message that takes none (RDMA_DONE, garbage).
-            receives: self.credits_max + SPARE_RECEIVES + self.reverse_receives(),
+            receives: self.credits_max
+                + SPARE_RECEIVES
+                + self.reverse_receives()
+                + if self.speaks_version_2() { version2::SPARE_RECEIVES + self.continuation } else { 0 },
             // For each credit: its Send, or the Read or Writes before it. A fragmented transfer takes
             // more than its share and waits for room when the queue is full. Reverse Calls and their Replies are one Send each.
             sends: self.credits_max * 4 + 8 + self.reverse_credits * 2,
             // For each credit: Read chunks, Write chunks and a Reply chunk.
             exposures: self.credits_max * 4 + 8,
-            send_len_max: self.message_len() as u32,
+            send_len_max: match self.speaks_version_2() {
+                true => version2::send_len_max(self),
+                false => self.message_len() as u32,
+            },
+            // Messages of version 2 may be longer, where Receives are.
             receive_len_max: self.message_len() as u32,
             receive_targets: 0,
         }
+    }
+
+    /// Whether a connection may speak version 2: one with Calls both ways does not.
+    pub(crate) fn speaks_version_2(&self) -> bool {
+        self.protocol != ProtocolChoice::One && self.reverse_credits == 0
+    }
+
+    /// Pages of [`Pools::payload`](crate::Pools::payload) that posted Receives hold at most, beside those for payload.
+    #[must_use]
+    pub fn target_pages(&self) -> usize {
+        if !self.speaks_version_2() {
+            return 0;
+        }
+        let targets = version2::targets(self, self.receive_targets) as usize;
+        (self.receives_max + self.capacity().receives) as usize * targets
     }
 
     /// Receives of one connection for reverse Calls, or for their Replies.

@@ -11,10 +11,10 @@ use stag_proto::parameters::Parameters;
 
 use crate::ConnectionId;
 use crate::both_ways::Half;
-use crate::client::CloseReason;
 use crate::client::calling::Calling;
 use crate::client::pulling::PULL_READ;
 use crate::client::reconnect::Session;
+use crate::client::{CloseReason, ConnectionEvent};
 use crate::config::EngineConfig;
 use crate::fault::fault;
 use crate::ready::Listed;
@@ -90,6 +90,13 @@ impl Connection {
             // Inside: a connection with the client half alone pays nothing for it.
             let (mut is_reply, mut message) = (false, message);
             if self.is_special || invalidated.is_some() {
+                if self.serving.as_ref().is_some_and(|serving| serving.second.is_some()) {
+                    if let Err(reason) = self.receive_version2(core, services, message, invalidated, exposed)
+                    {
+                        self.close(core, reason);
+                    }
+                    return;
+                }
                 match self.take_done(core, message, invalidated) {
                     Some(other) => message = other,
                     None => return,
@@ -107,6 +114,12 @@ impl Connection {
                 _ => self.receive_reply(core, message, invalidated, exposed),
             }
         } else if let Some(calling) = &mut self.calling {
+            if self.is_special && calling.second.is_some() {
+                if let Err(reason) = self.receive_version2(core, services, message, invalidated, exposed) {
+                    self.close(core, reason);
+                }
+                return;
+            }
             calling.receive(core, self.id, message, invalidated, exposed).map_err(CloseReason::Violation)
         } else {
             Err(fault("a message for a connection without a client's or a server's half"))
@@ -300,9 +313,19 @@ impl Connection {
     /// A client's connection is gone, with all that was posted and exposed: whether there is to be another one. Then
     /// its Calls wait.
     pub(crate) fn is_to_be_restored<P: Provider>(&mut self, core: &mut Core<P>) -> bool {
+        let asks_for_version_2 = self.is_probing();
         let (Some(session), Some(calling)) = (self.session.as_deref_mut(), self.calling.as_mut()) else {
             return false;
         };
+        if asks_for_version_2 && !session.ended {
+            let is_announced = calling.second.as_ref().is_some_and(|second| second.is_announced);
+            session.assumes_version_1 = true;
+            if !is_announced {
+                session.lose_to_version_1(core.now);
+                calling.interrupt(core);
+                return true;
+            }
+        }
         // The first connection is its user's matter: an address may be wrong.
         if !self.established && session.lost.is_none() {
             return false;
@@ -315,6 +338,25 @@ impl Connection {
         }
         calling.interrupt(core);
         true
+    }
+
+    /// A client's connection can be used: tells its user.
+    pub(crate) fn become_ready<P: Provider>(&mut self, core: &mut Core<P>) {
+        self.established = true;
+        core.statistics.connections_opened += 1;
+        let Some(session) = self.session.as_deref_mut() else { return };
+        let connection = session.name;
+        let was_lost = session.lost.is_some();
+        session.restore();
+        if std::mem::take(&mut session.is_new) {
+            return core.events.push_back(ConnectionEvent::Established { connection });
+        }
+        debug_assert!(was_lost, "a connection is ready once");
+        core.statistics.connections_restored += 1;
+        core.events.push_back(ConnectionEvent::Restored { connection });
+        if let Some(calling) = &mut self.calling {
+            calling.resume(core, self.id);
+        }
     }
 
     /// It has a queue pair again.

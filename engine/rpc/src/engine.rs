@@ -300,7 +300,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// What the provider says.
     pub fn connect_with(&mut self, address: &str, policy: ClientPolicy) -> Result<ConnectionId, FabricError> {
         let own = self.private_data_to_connect();
-        let id = self.core.provider.connect(address, &own, self.core.config.capacity())?;
+        let capacity = self.with_targets(self.core.config.capacity());
+        let id = self.core.provider.connect(address, &own, capacity)?;
         // It begins with the next pass: the last one may be long ago.
         let mut connection = Connection::new(id, Duration::MAX);
         // Before the Established event the parameters are the smallest; no Call is sent until then.

@@ -13,7 +13,8 @@
 //! and gets back; `calling.rs` is the client half of a connection), `engine.rs` (the pass; `chores.rs` is what it looks after
 //! beside messages), `server/` (`serving/` is the server half of a connection), and `in_place.rs`, the short cut of both halves
 //! for what has no chunks. `both_ways.rs` is for connections with both halves, `agreement.rs` for what both ends have to
-//! say that they do. `stream/` is RPC over TCP. `carried/` is for groups of reactors: Calls that are executed at another
+//! say that they do, `version2/` for connections that speak version 2 of RPC-over-RDMA. `stream/` is RPC over TCP. `carried/` is
+//! for groups of reactors: Calls that are executed at another
 //! one than they came in at; `group.rs` makes several engines one server, with `newcomers.rs` and `placement.rs` for connections
 //! that are served elsewhere.
 
@@ -43,6 +44,7 @@ mod service;
 mod state;
 mod statistics;
 mod stream;
+mod version2;
 
 pub use carried::{CARRIED_CALLS_MAX, CallLanes, CallMesh};
 pub use client::reconnect::{Backoff, ClientPolicy, KeepAlive};
@@ -50,7 +52,7 @@ pub use client::{
     CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent,
     Credentials, ReplyMode, Request, Results,
 };
-pub use config::{ConfigError, EngineConfig, SEGMENTS_MAX};
+pub use config::{ConfigError, EngineConfig, PlacementChoice, ProtocolChoice, SEGMENTS_MAX};
 pub use engine::{Engine, EngineError};
 pub use few::Few;
 pub use gauges::{ClientCredits, CreditGauge, client_credits, credit_fairness};

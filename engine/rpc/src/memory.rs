@@ -36,14 +36,14 @@ pub enum MemoryError {
 
 impl Memory {
     /// Makes an arena that holds the message buffers that `config` needs and `payload_len` octets of payload
-    /// pages, on the largest pages the machine has, on any NUMA node.
+    /// pages, beside those of [`EngineConfig::target_pages`], on the largest pages the machine has, on any NUMA node.
     ///
     /// # Errors
     ///
     /// When the system has not so much.
     pub fn new(config: &EngineConfig, payload_len: usize) -> Result<Memory, MemoryError> {
         let messages = Pools::messages_needed(config);
-        let pages = payload_len.div_ceil(PAGE_LEN);
+        let pages = payload_len.div_ceil(PAGE_LEN) + config.target_pages();
         let mut prices = PriceList::new();
         prices.add("message buffers", Pool::footprint(config.message_len(), 1) as u64, messages as u64);
         prices.add("payload pages", PAGE_LEN as u64, pages as u64);

@@ -37,6 +37,12 @@ impl Pools {
             // For each connection: the Receives of reverse Calls or of their Replies; Sends of the Replies, or two of each Call,
             // as above; completed Calls; and Receives of RDMA_DONE.
             + config.connections_max as usize
-                * (config.reverse_receives() + 3 * config.reverse_credits + config.exposed_replies) as usize
+                 * (config.reverse_receives() + 3 * config.reverse_credits + config.exposed_replies) as usize
+            // In version 2: messages whose others are missing, what tells characteristics, and spare Receives.
+            + if config.speaks_version_2() {
+                (config.connections_max + 1) as usize * (config.continuation + 4) as usize
+            } else {
+                0
+            }
     }
 }

@@ -104,6 +104,14 @@ pub struct Statistics {
     pub calls_executed_for_others: u64,
     /// Pieces of memory lent to other reactors, with Calls or with their Replies.
     pub pieces_lent: u64,
+    /// Messages of version 2 with data or of several Sends that were sent.
+    pub groups_sent: u64,
+    /// Those that were received.
+    pub groups_received: u64,
+    /// Sends beside the first of such messages, in either direction.
+    pub continuations: u64,
+    /// Items of bulk data in such messages, in either direction.
+    pub items_placed: u64,
 }
 
 impl Statistics {

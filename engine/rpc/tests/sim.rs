@@ -13,7 +13,8 @@ use std::time::Duration;
 use stag_fabric::sim::{FaultPlan, Odds, Random, Violations, World, sweep};
 use stag_memory::{Buf, Shared};
 use stag_rpc::{
-    CallError, CallId, Chunks, ConnectionEvent, ConnectionId, EngineConfig, Memory, ReplyMode, Request,
+    CallError, CallId, Chunks, ConnectionEvent, ConnectionId, EngineConfig, Memory, PlacementChoice,
+    ProtocolChoice, ReplyMode, Request,
 };
 use stag_runtime::Poller;
 use stag_wire::xdr::{Overflow, Writer};
@@ -38,6 +39,7 @@ fn largest() -> EngineConfig {
         receives_max: 128,
         exposed_replies: 8,
         pull_len_max: 1 << 20,
+        protocol: ProtocolChoice::Auto,
         ..EngineConfig::default()
     }
 }
@@ -54,6 +56,11 @@ fn some_config(random: &mut Random) -> EngineConfig {
         // Reliable reply: at one end, at both, or at none.
         exposed_replies: [0, 0, 1, 2, 8][random.below(5) as usize],
         pull_len_max: [0, 20_000, 1 << 20][random.below(3) as usize],
+        // A fleet of both versions.
+        protocol: [ProtocolChoice::One, ProtocolChoice::Two, ProtocolChoice::Auto][random.below(3) as usize],
+        placement: [PlacementChoice::Auto, PlacementChoice::Rdma][random.below(2) as usize],
+        receive_targets: random.below(3) as u32,
+        continuation: [1, 2, 8][random.below(3) as usize],
         ..largest()
     }
 }

@@ -1,4 +1,4 @@
-//! Private data of our own that says who takes replies of any size (reliable reply, RR-P-4).
+//! Private data of our own that says who takes replies of any size (reliable reply, RR-P-4), and who speaks version 2.
 //!
 //! Eight octets behind the block of RFC 8797 ([`crate::cm_private_data`]), and only from a side that has the feature switched
 //! on: a peer that does not know the identifier skips the block (RR-P-3).
@@ -24,6 +24,28 @@ pub const VERSION: u8 = 1;
 const FEATURE_PULLS: u8 = 0x01;
 /// As Responder: sends such Replies, and takes RDMA_DONE.
 const FEATURE_EXPOSES: u8 = 0x02;
+/// Speaks version 2 of RPC-over-RDMA, and tells its transport characteristics.
+const FEATURE_VERSION_2: u8 = 0x04;
+
+/// The octet of the block with the features.
+const FEATURES: usize = 5;
+
+/// Returns `block` with the word that its sender speaks version 2 of RPC-over-RDMA. A peer that does not know that feature
+/// ignores it, as RR-P-4a says.
+#[must_use]
+pub const fn announcing_version_2(mut block: [u8; LEN]) -> [u8; LEN] {
+    block[FEATURES] |= FEATURE_VERSION_2;
+    block
+}
+
+/// Returns whether the side that sent this private data announces version 2 of RPC-over-RDMA. It still is probed for it
+/// (V2-5-a).
+#[must_use]
+pub fn announces_version_2(private_data: &[u8]) -> bool {
+    let mut blocks = private_data.windows(LEN);
+    let found = blocks.find(|block| block.starts_with(&IDENTIFIER) && block[4] == VERSION);
+    found.is_some_and(|block| block[FEATURES] & FEATURE_VERSION_2 != 0)
+}
 
 /// What one side tells the other. Holds for the life of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -503,7 +503,7 @@ impl QueuePair {
     fn begin_scattered(&self, len: u32) -> Result<Place, Fault> {
         let (_, head) = self.receives.front().ok_or(Fault::NoReceive)?;
         let targets = self.scatter.as_ref().map_or(0, |scatter| scatter.room());
-        let room = head.capacity() as u64 + targets as u64;
+        let room = head.len() as u64 + targets as u64;
         if u64::from(self.rx.send_at) + u64::from(len) > room {
             return Err(Fault::TooLong);
         }
@@ -514,7 +514,7 @@ impl QueuePair {
     fn piece(&mut self) -> Option<(*mut u8, usize)> {
         let at = self.rx.send_at as usize + self.rx.payload_at as usize;
         let (_, head) = self.receives.front_mut()?;
-        let head_room = head.capacity();
+        let head_room = head.len();
         if at < head_room {
             return Some((head.as_mut_ptr().wrapping_add(at), head_room - at));
         }
@@ -586,7 +586,7 @@ impl QueuePair {
         match &mut self.scatter {
             None => buf.set_len(len),
             Some(scatter) => {
-                let in_head = len.min(buf.capacity());
+                let in_head = len.min(buf.len());
                 buf.set_len(in_head);
                 scatter.complete(len - in_head);
             }

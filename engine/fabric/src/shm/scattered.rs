@@ -35,7 +35,7 @@ pub(super) fn receive_scattered(
     head: &mut Buf,
     scatter: &mut ScatterQueue,
 ) -> Result<usize, BadLength> {
-    let head_room = head.capacity();
+    let head_room = head.len();
     let Some(targets) = scatter.oldest() else { return Err(BadLength) };
     let is_plain = header.kind() == Some(Kind::Plain);
     let len = if is_plain { PLAIN_LEN + header.len() } else { header.len() };

@@ -729,14 +729,14 @@ impl Sim {
             return Err((buf, targets, PostError::NotRegistered));
         }
         let is_mixed = found.receives.back().is_some_and(|last| last.targets.is_some() != targets.is_some());
-        let is_bad = |targets: &ReceiveTargets| !targets.suit(&found.capacity, buf.capacity());
+        let is_bad = |targets: &ReceiveTargets| !targets.suit(&found.capacity, buf.len());
         if is_mixed || targets.as_deref().is_some_and(is_bad) {
             return Err((buf, targets, PostError::Scatter));
         }
         if found.receives_used >= found.capacity.receives {
             return Err((buf, targets, PostError::Full));
         }
-        let capacity = buf.capacity() + targets.as_ref().map_or(0, |targets| targets.capacity());
+        let capacity = targets.as_ref().map_or(buf.capacity(), |targets| buf.len() + targets.capacity());
         let is_small = capacity < found.capacity.receive_len_max as usize;
         found.receives_used += 1;
         found.is_scattered |= targets.is_some();

@@ -292,11 +292,13 @@ impl State {
             Payload::Built(message) | Payload::Copied(message) => message,
             Payload::Write(_) | Payload::Read(_) => &[],
         };
-        let room = buf.capacity() + targets.as_ref().map_or(0, |targets| targets.capacity());
+        // The head of a scattered Receive holds as much as it was posted with.
+        let head_room = if targets.is_some() { buf.len() } else { buf.capacity() };
+        let room = head_room + targets.as_ref().map_or(0, |targets| targets.capacity());
         let outcome =
             if message.len() > room { Err(WorkError::Length) } else { self.invalidate(peer, invalidate) };
         if outcome.is_ok() {
-            let (head, mut rest) = message.split_at(message.len().min(buf.capacity()));
+            let (head, mut rest) = message.split_at(message.len().min(head_room));
             buf.set_len(head.len());
             buf.copy_from_slice(head);
             if let Some(targets) = &mut targets {

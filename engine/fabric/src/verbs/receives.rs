@@ -126,7 +126,7 @@ impl ReceiveQueue {
     /// there is room for.
     pub(super) fn split(&mut self, len: usize, head: &Buf) -> Option<usize> {
         let Some(scatter) = &mut self.scatter else { return Some(len).filter(|len| *len <= head.capacity()) };
-        let in_head = len.min(head.capacity());
+        let in_head = len.min(head.len());
         if len - in_head > scatter.room() {
             return None;
         }
@@ -181,7 +181,7 @@ impl ReceiveQueue {
         let (slot, generation) = (id.index, id.generation as u16);
         let id = WorkId { is_receive: true, slot, generation, sequence: self.next };
         let lkey = domain.lkey(*arena);
-        batch.push_receive(&Receive { id, base: head.as_mut_ptr(), len: head.capacity() as u32, lkey });
+        batch.push_receive(&Receive { id, base: head.as_mut_ptr(), len: head.len() as u32, lkey });
         for target in targets.bufs_mut() {
             let arena = self.arenas.pop_front().expect("each target has one");
             batch.push_target(target.as_mut_ptr(), target.capacity() as u32, domain.lkey(arena));

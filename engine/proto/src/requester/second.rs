@@ -346,6 +346,18 @@ impl Requester2 {
         invalidated: Option<u32>,
         lead: Option<&'m [u8]>,
     ) -> (RequesterEvent2<'m>, Option<SmallMessage>) {
+        self.handle_divided(requester, (message, 0), invalidated, lead)
+    }
+
+    /// As [`Requester2::handle_receive`], of a message of which some octets lie elsewhere: in the targets of its Receive. The second
+    /// value of the message is their number. Header and Payload stream are in the first.
+    pub fn handle_divided<'m>(
+        &mut self,
+        requester: &mut Requester,
+        (message, behind): (&'m [u8], u32),
+        invalidated: Option<u32>,
+        lead: Option<&'m [u8]>,
+    ) -> (RequesterEvent2<'m>, Option<SmallMessage>) {
         let dropped = |error| RequesterEvent2::Base(Received::Dropped(Dropped::Second(error)));
         let (header, rest) = match Header2::parse(message) {
             Ok(parts) => parts,
@@ -378,13 +390,14 @@ impl Requester2 {
         let event = match operation {
             None => self.receive_base(requester, &header, rest, invalidated),
             Some((operation, found)) => {
-                let len = message.len() as u32;
                 // Of a group that begins, what is kept of another says nothing.
                 let lead = match operation {
                     OptionalOperation::Response(_) => message,
                     _ => lead.unwrap_or(message),
                 };
-                self.receive_operation(requester, (operation, found), (rest, len), invalidated, lead)
+                let header_len = (message.len() - rest.len()) as u32;
+                let lens = (header_len, behind);
+                self.receive_operation(requester, (operation, found), (rest, lens), invalidated, lead)
             }
         };
         (event, broken)
@@ -458,11 +471,11 @@ impl Requester2 {
         &mut self,
         requester: &mut Requester,
         (operation, found): (OptionalOperation<'m>, &OptionMessage<'m>),
-        (rest, len): (&'m [u8], u32),
+        (rest, (header_len, behind)): (&'m [u8], (u32, u32)),
         invalidated: Option<u32>,
         lead: &'m [u8],
     ) -> RequesterEvent2<'m> {
-        let room = rest.len() as u32;
+        let room = rest.len() as u32 + behind;
         let xid = found.xid;
         let dropped = |why| RequesterEvent2::Base(Received::Dropped(why));
         let transmitted = match operation {
@@ -505,8 +518,7 @@ impl Requester2 {
             }
             Transmitted::Dropped => return RequesterEvent2::Rest,
         };
-        let header_len = len - room;
-        self.map.record(header_len, part.len, len);
+        self.map.record(header_len, part.len, header_len + room);
         if !part.is_last {
             return RequesterEvent2::Part { part, header_len };
         }
@@ -586,6 +598,13 @@ impl Requester2 {
         let extra = core::mem::take(&mut self.slots[call.index()]);
         (0..extra.credits).for_each(|_| requester.window.give_back());
         self.unused += extra.receives;
+    }
+}
+
+impl Requester {
+    /// Changes what was agreed with the peer, when it turned out that it does not speak version 2: before any Call but the probe.
+    pub fn set_parameters(&mut self, parameters: Parameters) {
+        self.parameters = parameters;
     }
 }
 

@@ -201,6 +201,18 @@ impl Responder2 {
         message: &'m [u8],
         lead: Option<&'m [u8]>,
     ) -> (ResponderEvent2<'m>, Option<SmallMessage>) {
+        self.handle_divided(responder, message, 0, lead)
+    }
+
+    /// As [`Responder2::handle_receive`], of a message of which `behind` octets lie elsewhere: in the targets of its Receive. Header
+    /// and Payload stream are in `message`.
+    pub fn handle_divided<'m>(
+        &mut self,
+        responder: &mut Responder,
+        message: &'m [u8],
+        behind: u32,
+        lead: Option<&'m [u8]>,
+    ) -> (ResponderEvent2<'m>, Option<SmallMessage>) {
         responder.grant.receive_consumed();
         let (header, rest) = match Header2::parse(message) {
             Ok(parts) => parts,
@@ -226,13 +238,13 @@ impl Responder2 {
             None => self.receive_base(responder, message, &header, rest),
             Some((Err(refused), _)) => self.answer(responder, message, &refused),
             Some((Ok(operation), found)) => {
-                let len = message.len() as u32;
                 // Of a group that begins, what is kept of another says nothing.
                 let lead = match operation {
                     OptionalOperation::Request(_) => message,
                     _ => lead.unwrap_or(message),
                 };
-                self.receive_operation(responder, operation, found, (rest, len), lead)
+                let header_len = (message.len() - rest.len()) as u32;
+                self.receive_operation(responder, operation, found, (rest, header_len, behind), lead)
             }
         };
         (event, broken)
@@ -276,10 +288,10 @@ impl Responder2 {
         responder: &mut Responder,
         operation: OptionalOperation<'m>,
         found: &OptionMessage<'m>,
-        (rest, len): (&'m [u8], u32),
+        (rest, header_len, behind): (&'m [u8], u32, u32),
         lead: &'m [u8],
     ) -> ResponderEvent2<'m> {
-        let (xid, room) = (found.xid, rest.len() as u32);
+        let (xid, room) = (found.xid, rest.len() as u32 + behind);
         let transmitted = match operation {
             OptionalOperation::Request(request) => {
                 if found.check_start(rest).is_err() {
@@ -323,8 +335,7 @@ impl Responder2 {
             Transmitted::Fault(error) => return ResponderEvent2::Answer(self.refuse_open(responder, &error)),
             Transmitted::Dropped => return ResponderEvent2::Rest,
         };
-        let header_len = len - room;
-        self.map.record(header_len, part.len, len);
+        self.map.record(header_len, part.len, header_len + room);
         if !part.is_last {
             return ResponderEvent2::Part { part, header_len };
         }
@@ -604,7 +615,9 @@ impl Responder {
             }
             Body2::Optional(found) => {
                 let len = OptionalOperation::parse(&found).ok()?.payload_len()?;
-                Some((Payload::Inline(rest.get(..len as usize)?), HeaderLists::default()))
+                // The driver has the Payload stream of a group: what is here is its start.
+                let start = rest.get(..len as usize).unwrap_or(rest);
+                Some((Payload::Inline(start), HeaderLists::default()))
             }
             Body2::Error(_) => None,
         }

@@ -18,6 +18,7 @@ use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CompletedCall, Resul
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::few::Few;
 use crate::state::{Core, EngineState};
+use crate::version2::ClientVersion2;
 
 /// Octets of a header without chunks.
 pub(crate) const HEADER_LEN_MIN: u32 = stag_wire::rpcrdma::HEADER_LEN_MIN as u32;
@@ -83,7 +84,7 @@ pub(crate) struct Calling {
     pub(crate) requester: Requester,
     pub(crate) slots: Box<[Slot]>,
     pub(crate) receives_posted: u32,
-    receives_max: u32,
+    pub(crate) receives_max: u32,
     /// Calls that are not over.
     pub(crate) outstanding: u32,
     /// Memory regions that are exposed, of all Calls, and how many the queue pair may have.
@@ -110,6 +111,8 @@ pub(crate) struct Calling {
     pub(crate) busy_since: Option<Duration>,
     /// A keep-alive is outstanding.
     pub(crate) probing: bool,
+    /// What version 2 adds, on a connection that speaks it, or is asked whether it does.
+    pub(crate) second: Option<Box<ClientVersion2>>,
 }
 
 impl Calling {
@@ -171,6 +174,7 @@ impl Calling {
             heard: Duration::ZERO,
             busy_since: None,
             probing: false,
+            second: None,
         }
     }
 
@@ -234,6 +238,7 @@ impl Calling {
     #[cold]
     fn finds_receives<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, replies: u32) -> bool {
         self.post_receives(core, id);
+        self.post_divided(core, id);
         self.receives_posted >= replies
     }
 
@@ -265,6 +270,7 @@ impl Calling {
             Stage::Unsent => {
                 slot.message = None;
                 self.unsent -= 1;
+                self.forget_version2(call);
                 self.requester.abandon(call)
             }
             Stage::Interrupted => {
@@ -480,7 +486,7 @@ impl Calling {
     }
 
     /// Sets how a Call ends that was answered.
-    pub(super) fn end_answered<P>(&mut self, core: &mut Core<P>, call: requester::CallId, ending: Ending) {
+    pub(crate) fn end_answered<P>(&mut self, core: &mut Core<P>, call: requester::CallId, ending: Ending) {
         if self.note_answered(call) {
             self.slots[call.index()].stage = Stage::Ending(ending);
         } else {
@@ -514,6 +520,7 @@ impl Calling {
 
     /// The connection is gone, and all memory is back: every Call ends now.
     pub(crate) fn close<P: Provider>(mut self, core: &mut Core<P>) {
+        self.end_version2();
         let slots = &mut self.slots;
         let mut over: Vec<requester::CallId> = Vec::new();
         self.requester.handle_disconnect(|call, outcome| {

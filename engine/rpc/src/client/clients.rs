@@ -36,6 +36,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     pub(crate) fn handle_connected(&mut self, id: ConnectionId, parameters: Parameters, private_data: &[u8]) {
         let (len_max, terms) = (self.core.config.pull_len_max, self.pull_terms(private_data));
         let seed = self.next_seed();
+        let second = self.second_of(id, parameters, private_data);
         let Some(found) = find(&mut self.connections, id) else { return };
         let Some(session) = found.session.as_deref_mut() else {
             self.core.fault(id, "a client's connection without a session");
@@ -44,16 +45,40 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let connection = session.name;
         // From now on it counts whether anything is heard.
         found.opened = self.core.now;
+        if let Some(second) = second {
+            let calling = match found.calling.take().filter(|_| session.lost.is_some()) {
+                Some(mut calling) => {
+                    calling.requester.handle_reconnect(parameters);
+                    calling.heard = self.core.now;
+                    calling.begin_probe(second);
+                    calling
+                }
+                None => {
+                    let policy = session.policy;
+                    let mut calling = Calling::new(&self.core.config, parameters, seed, connection, policy);
+                    calling.heard = self.core.now;
+                    calling.begin_probe(second);
+                    calling
+                }
+            };
+            found.calling = Some(calling);
+            return found.begin_probing(&mut self.core);
+        }
         if session.lost.is_some() {
             session.restore();
+            let is_new = std::mem::take(&mut session.is_new);
             if let Some(calling) = found.calling.as_mut() {
                 calling.reconnected(&mut self.core, id, parameters, (len_max, terms));
             }
             found.serve_reverse(&mut self.core);
+            if is_new {
+                return self.core.events.push_back(ConnectionEvent::Established { connection });
+            }
             self.core.statistics.connections_restored += 1;
             self.core.events.push_back(ConnectionEvent::Restored { connection });
             return;
         }
+        session.is_new = false;
         let mut calling = Calling::new(&self.core.config, parameters, seed, id, session.policy);
         calling.heard = self.core.now;
         calling.pull_replies(len_max, terms);
@@ -107,7 +132,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
             let (name, address) = (session.name, session.address.clone());
             let own = self.private_data_to_connect();
             let mut found = self.parked.swap_remove(index);
-            match self.core.provider.connect(&address, &own, self.core.config.capacity()) {
+            let capacity = self.with_targets(self.core.config.capacity());
+            match self.core.provider.connect(&address, &own, capacity) {
                 Ok(id) => {
                     found.revive(id, now);
                     self.moved.push((name, id));

@@ -13,11 +13,12 @@ use stag_wire::xdr::{Overflow, Writer};
 
 use crate::ConnectionId;
 use crate::client::calling::{Calling, HEADER_LEN_MIN, Positions};
-use crate::client::offering::{WriteCounts, emit_chunks, segment, write_buf};
+use crate::client::offering::{WriteCounts, segment, write_buf};
 use crate::client::slot::{Ending, Stage, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, Credentials, Request};
 use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::Core;
+use crate::version2::making::{EncodedCall, Made};
 
 /// Octets of an accepted RPC Reply before its results: xid, type, status, an empty verifier, status. An error
 /// reply is no longer than this but for PROG_MISMATCH's and RPC_MISMATCH's two words.
@@ -324,6 +325,9 @@ impl Calling {
         is_plain: bool,
     ) -> Result<(), CallRefused> {
         let Making { call, id, .. } = *making;
+        if let Some(second) = &self.second {
+            send.set_len(send.capacity().min(second.call_len_max() as usize));
+        }
         if chunks.read.len() > CLIENT_SEGMENTS_MAX || chunks.write.len() > CLIENT_SEGMENTS_MAX {
             return Err(CallRefused::TooManySegments);
         }
@@ -348,7 +352,7 @@ impl Calling {
         let mut inline = Err(Overflow);
         let mut form = PLAIN;
         if !is_plain {
-            form = self.requester.plan(&shape).map_err(|_| CallRefused::TooManySegments)?;
+            form = self.plan(&shape).map_err(|_| CallRefused::TooManySegments)?;
             inline = write(&mut send[form.header_len as usize..]);
         }
         let mut long = None;
@@ -365,6 +369,20 @@ impl Calling {
         let (items, reduced) = (read_items(chunks), positions.len() as u32);
         if items != reduced {
             return Err(CallRefused::NotReduced { items, reduced });
+        }
+        if self.second.is_some() {
+            let payload = match &long {
+                None => &send[form.header_len as usize..][..payload_len],
+                Some(buf) => &buf[..],
+            };
+            let reply_payload_len_max = shape.reply_payload_len_max;
+            let encoded = EncodedCall { payload, positions: &positions, reply_payload_len_max };
+            match self.make_group(core, making, chunks, &encoded) {
+                Made::Yes => return Ok(()),
+                Made::Refused(refused) => return Err(refused),
+                Made::No if !self.has_receives_for(core, id, 1) => return Err(CallRefused::NoMemory),
+                Made::No => {}
+            }
         }
         let regions = chunks.read.len() + chunks.write.len();
         let regions = regions as u32 + u32::from(long.is_some()) + u32::from(form.reply_chunk);
@@ -391,7 +409,7 @@ impl Calling {
             self.end_unsent(core, making, error, None);
             return Ok(());
         }
-        let emitted = emit_chunks(&mut self.requester, call, &form, lists, counts.as_slice(), &mut send);
+        let emitted = self.emit_planned(call, &form, counts.as_slice(), &mut send);
         // The plan above and the lists agree by construction.
         let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
         send.set_len(header_len + payload_len);
@@ -465,7 +483,7 @@ impl Calling {
         shape: &Shape<'_>,
         write: impl Fn(&mut [u8]) -> Result<(usize, Positions), Overflow>,
     ) -> Result<(Form, Buf, Positions), CallRefused> {
-        let form = self.requester.plan(shape).map_err(|_| CallRefused::TooManySegments)?;
+        let form = self.plan(shape).map_err(|_| CallRefused::TooManySegments)?;
         let mut buf = core.pools.payload.take_len(LONG_CALL_LEN_MAX).ok_or(CallRefused::NoMemory)?;
         buf.set_len(LONG_CALL_LEN_MAX);
         let (len, positions) = write(&mut buf).map_err(|Overflow| CallRefused::TooLong)?;
@@ -509,6 +527,9 @@ impl Calling {
             return;
         }
         slot.stage = Stage::Ending(Ending::Failed(error));
+        if complete {
+            self.forget_version2(call);
+        }
         let memory = self.requester.abandon(call);
         self.settle(core, id, call, memory);
     }

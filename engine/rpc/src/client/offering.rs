@@ -3,8 +3,7 @@
 use arrayvec::ArrayVec;
 use stag_fabric::{Exposed, PostError, Provider, RemoteSegment};
 use stag_memory::{Buf, Shared};
-use stag_proto::plan::Form;
-use stag_proto::requester::{self, ChunkLists, Requester};
+use stag_proto::requester::ChunkLists;
 use stag_wire::rpcrdma::{ReadSegment, Segment};
 
 use crate::ConnectionId;
@@ -36,15 +35,8 @@ impl WriteCounts {
     }
 }
 
-/// Writes the header of a Call with chunks.
-pub(crate) fn emit_chunks(
-    requester: &mut Requester,
-    call: requester::CallId,
-    form: &Form,
-    lists: &Lists,
-    counts: &[u32],
-    out: &mut [u8],
-) -> Result<usize, requester::EmitError> {
+/// Lets `emit` write the header of a Call with chunks.
+pub(crate) fn emit_chunks<R>(lists: &Lists, counts: &[u32], emit: impl FnOnce(&ChunkLists<'_>) -> R) -> R {
     let mut writes: ArrayVec<&[Segment], CLIENT_SEGMENTS_MAX> = ArrayVec::new();
     let mut at = 0;
     for &count in counts {
@@ -52,7 +44,7 @@ pub(crate) fn emit_chunks(
         at += count as usize;
     }
     let reply = lists.reply.as_ref().map(std::slice::from_ref);
-    requester.emit_call(call, form, &ChunkLists { reads: &lists.reads, writes: &writes, reply }, out)
+    emit(&ChunkLists { reads: &lists.reads, writes: &writes, reply })
 }
 
 /// The chunk lists of one Call, as exposed.

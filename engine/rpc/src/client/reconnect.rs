@@ -86,6 +86,10 @@ pub(crate) struct Session {
     pub(crate) lost: Option<Duration>,
     /// Its user ended it: there is no other attempt.
     pub(crate) ended: bool,
+    /// It was lost while it was asked for version 2: its next one speaks version 1 (V2-5.2-b).
+    pub(crate) assumes_version_1: bool,
+    /// Its user does not know of any connection yet.
+    pub(crate) is_new: bool,
     attempt: u32,
     next_attempt: Duration,
     random: u64,
@@ -99,6 +103,8 @@ impl Session {
             policy,
             lost: None,
             ended: false,
+            assumes_version_1: false,
+            is_new: true,
             attempt: 0,
             next_attempt: Duration::ZERO,
             random: seed.into(),
@@ -113,6 +119,13 @@ impl Session {
         self.attempt = self.attempt.saturating_add(1);
         self.next_attempt = now + delay;
         !self.ended && now < lost.saturating_add(backoff.give_up_after)
+    }
+
+    /// The connection ended before the peer said which version it speaks: the next one speaks version 1, and comes at once.
+    pub(crate) fn lose_to_version_1(&mut self, now: Duration) {
+        self.assumes_version_1 = true;
+        self.lost.get_or_insert(now);
+        self.next_attempt = now;
     }
 
     /// It is connected. Attempts are counted on until the server was `heard`: one that accepts and then ends the

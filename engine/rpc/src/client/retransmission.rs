@@ -16,7 +16,7 @@ use stag_proto::requester::{self, Outcome};
 
 use crate::ConnectionId;
 use crate::client::calling::{Calling, Positions};
-use crate::client::offering::{WriteCounts, emit_chunks};
+use crate::client::offering::WriteCounts;
 use crate::client::pulling::PullTerms;
 use crate::client::slot::{Ending, Stage};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks, ReplyMode};
@@ -78,6 +78,7 @@ impl Calling {
     /// The connection is gone, and all memory is back; there may be another. Calls that are kept wait for it, the
     /// others end.
     pub(crate) fn interrupt<P: Provider>(&mut self, core: &mut Core<P>) {
+        self.end_version2();
         self.receives_posted = 0;
         self.unsent = 0;
         self.stop_pulling();
@@ -89,7 +90,8 @@ impl Calling {
             slot.reads.clear();
             let lost = matches!(outcome, Outcome::NotSent | Outcome::MaybeExecuted);
             let is_over = matches!(slot.stage, Stage::Free | Stage::Ending(_) | Stage::Withdrawing(Some(_)));
-            if lost && kept[call.index()].retransmit && !is_over {
+            let retransmits = kept.get(call.index()).is_some_and(|kept| kept.retransmit);
+            if lost && retransmits && !is_over {
                 slot.message = None;
                 slot.stage = Stage::Interrupted;
                 interrupted += 1;
@@ -117,6 +119,10 @@ impl Calling {
         self.requester.handle_reconnect(parameters);
         self.pull_replies(pull_len_max, terms);
         self.heard = core.now;
+        if self.second.is_some() {
+            // What waits is sent when the version is agreed on.
+            return self.post_divided(core, id);
+        }
         self.post_receives(core, id);
         self.resume(core, id);
     }
@@ -139,7 +145,13 @@ impl Calling {
     /// Sends what waits, as far as credits and queues allow. Returns how many Calls left.
     #[cold]
     pub(crate) fn resume<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> usize {
-        let mut count = if self.pulls_waiting > 0 { self.resume_pulls(core, id) } else { 0 };
+        let mut count = 0;
+        if self.second.is_some() && !self.post_outbox(core, id) {
+            return 0;
+        }
+        if self.pulls_waiting > 0 {
+            count += self.resume_pulls(core, id);
+        }
         for index in 0..self.slots.len() {
             if self.unsent == 0 {
                 break;
@@ -191,7 +203,8 @@ impl Calling {
         call: requester::CallId,
     ) -> bool {
         let replies = self.requester.window().in_flight() + 1;
-        if self.requester.window().available() == 0 || !self.has_receives(core, id, replies) {
+        let has_receives = self.has_receives(core, id, replies) && self.has_receives_for(core, id, 1);
+        if self.requester.window().available() == 0 || !has_receives {
             return false;
         }
         let (kept, len_max) = (&self.kept[index], self.kept[index].reply_payload_len_max);
@@ -199,7 +212,7 @@ impl Calling {
         if relies_on_pull {
             self.limit_pull(call, len_max);
         }
-        let (slot, kept) = (&self.slots[index], &mut self.kept[index]);
+        let (slot, kept) = (&self.slots[index], &self.kept[index]);
         let counts = WriteCounts::of(slot.written.iter().map(|part| part.chunk));
         let shape = Shape {
             // What went as a Long Call goes as one again: its Payload is there, in memory that can be exposed.
@@ -211,7 +224,7 @@ impl Calling {
             long_call_segments: 1,
             reply_chunk_segments: 1,
         };
-        let Ok(form) = self.requester.plan(&shape) else {
+        let Ok(form) = self.plan(&shape) else {
             // The server came back with a smaller inline threshold. Whether the Call was executed nobody knows.
             self.cancel(core, id, call, CallError::ConnectionLost);
             return true;
@@ -302,7 +315,7 @@ impl Calling {
             }
         }
         send.set_len(send.capacity());
-        let emitted = emit_chunks(&mut self.requester, call, form, &self.lists, counts, &mut send);
+        let emitted = self.emit_planned(call, form, counts, &mut send);
         // The plan and the lists agree by construction.
         let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
         let payload: &[u8] = if form.long { &[] } else { &self.kept[index].payload };

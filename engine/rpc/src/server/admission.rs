@@ -5,7 +5,6 @@ use std::time::Duration;
 use stag_fabric::{ConnectRequestId, FabricError, Peer, Provider};
 use stag_proto::parameters::{Parameters, Side};
 
-use crate::agreement::private_data_to_accept;
 use crate::connection::Connection;
 use crate::engine::Engine;
 use crate::server::client_log::Withheld;
@@ -85,7 +84,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
         let settings = self.settings();
         let parameters = Parameters::negotiate(Side::Server, &settings, private_data);
-        let id = self.core.provider.prepare(request, config.serving_capacity());
+        let capacity = self.with_targets(config.serving_capacity());
+        let id = self.core.provider.prepare(request, capacity);
         let id = id.map_err(|error| error.to_string())?;
         let mut connection = Connection::new(id, self.core.now);
         connection.peer = Some(peer.clone());
@@ -94,14 +94,16 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let weight = self.core.weigh.as_ref().map_or(CLIENT_WEIGHT_USUAL, |weigh| weigh(peer));
         self.core.credits.open(share.account(), owner(Some(peer)), weight);
         let mut serving = Serving::new(&config, parameters, share, &self.core.credits);
+        self.offer_version2(&mut connection, &mut serving, private_data);
+        let is_second = serving.second.is_some();
         self.core.serving_count += 1;
         // 8166-3.3.3-a: the peer has one credit before it hears of any.
         let posted = serving.post_receives(&mut self.core, id, FIRST_RECEIVES);
-        let exposes = posted && self.may_expose_to(private_data);
+        let exposes = posted && !is_second && self.may_expose_to(private_data);
         let exposed_replies = if exposes { serving.expose_replies(&mut self.core, id) } else { 0 };
         connection.serving = Some(serving);
         self.insert(Box::new(connection));
-        let own = private_data_to_accept(&settings, exposed_replies);
+        let own = self.private_data_to_accept(exposed_replies, is_second);
         let accepted =
             if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
         if let Err(error) = accepted {

@@ -80,7 +80,7 @@ pub(crate) fn plan_writes<P>(core: &mut Core<P>, call: &responder::Call<'_>, dra
 }
 
 /// Plans the Writes of one piece, at most `left` octets of it; returns how many octets they are.
-fn write_piece(
+pub(crate) fn write_piece(
     cursor: &mut Cursor<impl Iterator<Item = Segment>>,
     piece: Shared,
     left: usize,

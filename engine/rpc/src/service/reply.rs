@@ -13,6 +13,7 @@ use crate::server::transit::{self, TransitAccounts, TransitShare};
 use crate::service::call::{Call, PlacedPieces};
 use crate::service::deferred::{Deferrals, Deferred};
 use crate::state::Core;
+use crate::version2::answering::GroupRoom;
 
 /// Where an eligible result has to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub(crate) enum Room<'a> {
     Stream,
     /// Either, where the Call came in.
     Carried(&'a CarriedRoom),
+    /// Messages of version 2.
+    Group(GroupRoom),
 }
 
 /// The Reply to one Call: the handler fills it in, the engine sends it.
@@ -108,6 +111,7 @@ impl Reply<'_> {
             Room::Chunks(call) => call.write_room(index),
             Room::Inline => None,
             Room::Carried(room) if !room.is_stream => room.write_chunks.get(index).copied(),
+            Room::Group(room) => room.item_room.filter(|_| index == 0),
             Room::Stream | Room::Carried(_) => {
                 (self.eligible == 1 && len >= SPLICE_LEN_MIN).then_some(u64::MAX)
             }
@@ -332,6 +336,7 @@ impl Reply<'_> {
             Room::Chunks(call) => reply_chunk_len(call).max(self.exposed_len_max()),
             Room::Inline => self.exposed_len_max(),
             Room::Carried(room) if !room.is_stream => room.reply_chunk_len as usize,
+            Room::Group(room) => room.long_len_max,
             Room::Stream | Room::Carried(_) => LONG_REPLY_LEN_MAX,
         }
     }

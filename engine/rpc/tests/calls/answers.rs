@@ -121,7 +121,7 @@ fn memory_that_the_fabric_does_not_know() {
     let memory = Memory::new(&config, 1 << 20).expect("a few megabytes");
     let error = Engine::new(world.provider("forgetful"), (), memory.pools.clone(), config, 1).err();
     let Some(EngineError::NotRegistered { pool: "messages", .. }) = error else { panic!("{error:?}") };
-    let mut bench = Bench::new();
+    let mut bench = Bench::chunked();
     let mut foreign = memory.pools.payload.take().expect("a page");
     foreign.set_len(4);
     let done = bench.call(request(PUT), Chunks::read(foreign.share()), |writer| {
@@ -202,7 +202,7 @@ fn a_call_that_is_never_answered_ends_with_its_connection() {
 #[test]
 fn data_that_there_is_no_memory_for_is_missing() {
     // The handler decides what to answer; a Long Call without memory is ERR_CHUNK.
-    let mut bench = Bench::new();
+    let mut bench = Bench::chunked();
     let pool = bench.server.memory.pools.payload.clone();
     let mut hoard = Vec::new();
     while let Some(buf) = pool.take() {

@@ -10,8 +10,9 @@ use stag_fabric::{
 };
 use stag_proto::parameters::{InlineSize, PrivateData};
 use stag_rpc::Memory;
+use stag_wire::reliable_reply::{ReliableReply, announcing_version_2};
 
-use crate::support::small;
+use crate::support::{IS_VERSION_2, small};
 
 const CAPACITY: QueuePairCapacity = QueuePairCapacity {
     receives: 64,
@@ -67,11 +68,12 @@ impl Raw {
         self.sim.set_user(user);
     }
 
-    /// What it says of itself: messages of 4096 octets, and remote invalidation.
+    /// What it says of itself: messages of 4096 octets, and remote invalidation; version 2 where that is tested.
     fn private_data(&self) -> Vec<u8> {
         let size = InlineSize::round_down(4096);
-        let data = PrivateData { remote_invalidation: true, send_size: size, receive_size: size };
-        [&data.to_wire()[..], &self.block].concat()
+        let told = PrivateData { remote_invalidation: true, send_size: size, receive_size: size }.to_wire();
+        let own = announcing_version_2(ReliableReply::default().to_wire());
+        [&told[..], &self.block, if IS_VERSION_2 { &own } else { &[] }].concat()
     }
 
     pub(crate) fn connect(&mut self, address: &str) {

@@ -11,7 +11,8 @@ use stag_fabric::sim::{FaultPlan, Sim, Violations, World};
 use stag_memory::{Buf, Shared};
 use stag_rpc::{
     CallError, CallId, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
-    ConnectionId, Credentials, Engine, EngineConfig, Memory, ReplyMode, Request, Services,
+    ConnectionId, Credentials, Engine, EngineConfig, Memory, PlacementChoice, ProtocolChoice, ReplyMode,
+    Request, Services,
 };
 use stag_runtime::Poller;
 use stag_wire::xdr::{Overflow, Writer};
@@ -22,6 +23,9 @@ pub(crate) const ADDRESS: &str = "server";
 /// Passes after which a bench that should be done is stuck.
 pub(crate) const PASSES_MAX: u64 = 2_000_000;
 
+/// Whether the tests are those of engines that speak version 2.
+pub(crate) const IS_VERSION_2: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"version2");
+
 /// A configuration small enough for a test to meet its limits.
 pub(crate) fn small() -> EngineConfig {
     EngineConfig {
@@ -29,8 +33,14 @@ pub(crate) fn small() -> EngineConfig {
         credits_max: 8,
         connections_max: 8,
         receives_max: 128,
+        protocol: if IS_VERSION_2 { ProtocolChoice::Auto } else { ProtocolChoice::One },
         ..EngineConfig::default()
     }
+}
+
+/// The same, whose data goes by chunks in any version.
+pub(crate) fn chunked() -> EngineConfig {
+    EngineConfig { placement: PlacementChoice::Rdma, ..small() }
 }
 
 /// One engine, its memory, and what came out of it.
@@ -122,6 +132,11 @@ impl Bench {
         let mut bench = Bench::in_world(World::new(1, FaultPlan::default()), server, client, clients);
         bench.establish();
         bench
+    }
+
+    /// As [`Bench::new`], and data goes by chunks in any version.
+    pub(crate) fn chunked() -> Bench {
+        Bench::with(chunked(), chunked(), 1)
     }
 
     /// Nothing is established yet.

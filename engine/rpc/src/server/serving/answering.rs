@@ -22,7 +22,7 @@ const ITEMS_MAX: usize = 16;
 impl Serving {
     /// Makes a Reply: lets `fill` fill it in, then sends it.
     #[inline]
-    pub(super) fn answer<P: Provider>(
+    pub(crate) fn answer<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
@@ -34,6 +34,9 @@ impl Serving {
         let header_len = if call.is_plain() {
             stag_wire::rpcrdma::HEADER_LEN_MIN
         } else {
+            if self.is_group(message) {
+                return self.answer_group(core, id, call, message, terms, fill);
+            }
             match self.responder.plan_reply(call.id, message, &[], 0) {
                 Ok(form) => form.header_len as usize,
                 Err(error) => {
@@ -69,7 +72,7 @@ impl Serving {
 
     /// Sends the Reply that a handler has filled in.
     #[inline(always)]
-    pub(super) fn conclude<P: Provider>(
+    pub(crate) fn conclude<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
@@ -103,7 +106,7 @@ impl Serving {
 
     /// Answers a Call with ERR_CHUNK.
     #[cold]
-    pub(super) fn refuse<P: Provider>(
+    pub(crate) fn refuse<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
@@ -120,7 +123,7 @@ impl Serving {
     /// Sends a filled-in Reply: decides its form, posts its Writes, then its Send.
     // Always inline, as `post`: once for each Call, of which most have nothing but a Send.
     #[inline(always)]
-    pub(super) fn send<P: Provider>(
+    pub(crate) fn send<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
@@ -183,7 +186,7 @@ impl Serving {
 
     /// Posts the rest of a Reply. What finds no room waits in `blocked`.
     #[inline(always)]
-    pub(super) fn post<P: Provider>(
+    pub(crate) fn post<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
@@ -219,7 +222,7 @@ impl Serving {
 
     /// Sends an RDMA_ERROR. `Err` when it cannot be sent (8166-4.5.4-c).
     #[cold]
-    pub(super) fn send_error<P: Provider>(
+    pub(crate) fn send_error<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,

@@ -6,7 +6,7 @@
 //!                                                                           └▶ later ─┘
 //! ```
 
-mod answering;
+pub(crate) mod answering;
 mod carrying;
 mod exposing;
 mod pulls;
@@ -44,17 +44,19 @@ use crate::service::dispatch::{Origin, Route, Terms, destination, look, route};
 use crate::service::reply::{Reply, reply_chunk_len};
 use crate::service::{Repeat, Services, Token};
 use crate::state::{Core, EngineState};
+use crate::version2::ServerVersion2;
+use crate::version2::serving::RECEIVES_OWED;
 
 /// A Call that is in process beyond one pass.
 #[derive(Debug)]
-struct Pending {
-    id: CallId,
-    xid: u32,
+pub(crate) struct Pending {
+    pub(crate) id: CallId,
+    pub(crate) xid: u32,
     /// `None`: it has no chunks, was carried from where it arrived, and its Receive is posted still.
-    message: Option<Buf>,
-    pull: Option<Box<Pull>>,
+    pub(crate) message: Option<Buf>,
+    pub(crate) pull: Option<Box<Pull>>,
     /// A service answers it later, on these terms.
-    later: Option<Terms>,
+    pub(crate) later: Option<Terms>,
 }
 
 /// The message of a [`Pending`] Call, or one that says as much of its chunks.
@@ -66,11 +68,11 @@ fn octets_of(message: &Option<Buf>) -> &[u8] {
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub(crate) responder: Responder,
-    slots: Box<[Option<Pending>]>,
+    pub(crate) slots: Box<[Option<Pending>]>,
     /// Replies whose Writes or Send found no room in the send queue, oldest first.
-    blocked: VecDeque<Box<Draft>>,
+    pub(crate) blocked: VecDeque<Box<Draft>>,
     /// Slots with Reads that found no room, or whose Call waits for a message buffer.
-    waiting: VecDeque<u32>,
+    pub(crate) waiting: VecDeque<u32>,
     /// Slots whose Calls wait for memory to pull into, oldest first.
     hungry: VecDeque<u32>,
     /// When the first of them is given up.
@@ -79,17 +81,17 @@ pub(crate) struct Serving {
     pub(crate) share: TransitShare,
     /// Messages that wait for message buffers: those of the answer, and of the Receive in their stead. At
     /// most as many as Receives were posted.
-    stalled: VecDeque<Buf>,
+    pub(crate) stalled: VecDeque<Buf>,
     /// Calls that are in a slot.
     pub(crate) pending: u32,
     /// Signaled Sends that are not complete, each with the pages that its Reply holds, oldest first. A stopping engine has
     /// all signaled, else only those of Replies that hold some are.
     sends: VecDeque<u32>,
     /// Receives that this connection holds: posted, or with a Call in process.
-    held: u32,
+    pub(crate) held: u32,
     pub(crate) governor: CreditGovernor,
     /// The place of its client's account of credits; `None`: it is for reverse Calls.
-    account: Option<u32>,
+    pub(crate) account: Option<u32>,
     /// A Call whose handler ran already: it comes with the next message.
     pub(crate) begun: Option<Begun>,
     /// When a service last answered something that was no refusal.
@@ -99,15 +101,17 @@ pub(crate) struct Serving {
     exposing: Option<Box<Exposing>>,
     /// Whose machine it is.
     pub(crate) host: ClientHost,
+    /// What version 2 adds, on a connection that may speak it.
+    pub(crate) second: Option<Box<ServerVersion2>>,
 }
 
 /// A Call that is here with its Payload stream, and where it came in.
-struct Arrived<'a> {
-    id: ConnectionId,
-    peer: Option<&'a Peer>,
-    call: &'a responder::Call<'a>,
-    message: &'a [u8],
-    stream: &'a [u8],
+pub(crate) struct Arrived<'a> {
+    pub(crate) id: ConnectionId,
+    pub(crate) peer: Option<&'a Peer>,
+    pub(crate) call: &'a responder::Call<'a>,
+    pub(crate) message: &'a [u8],
+    pub(crate) stream: &'a [u8],
 }
 
 /// A Call that its service answers later.
@@ -118,7 +122,7 @@ struct Unanswered {
 }
 
 /// What became of a Call that was run.
-enum Ran {
+pub(crate) enum Ran {
     Answered,
     Later(Terms),
     /// It is another's retransmission, and waits for the answer to that: its data is not needed.
@@ -181,6 +185,7 @@ impl Serving {
             progress: Progress::default(),
             exposing: None,
             host: ClientHost::default(),
+            second: None,
         }
     }
 
@@ -241,6 +246,9 @@ impl Serving {
         id: ConnectionId,
         count: u32,
     ) -> bool {
+        if self.second.is_some() {
+            return self.post_divided(core, id, count);
+        }
         let mut posted = 0;
         // One at any rate; more only while others do not need the memory to answer with.
         while posted < count
@@ -265,9 +273,10 @@ impl Serving {
     /// A message's Receive is spent, and its Call over: posts as many as the connection should have now.
     /// Before the Reply's header is made, because the grant in it counts on them (8166-3.3.1-d).
     #[inline]
-    fn replenish<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+    pub(crate) fn replenish<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
         let wanted = self.wanted(self.responder.credits_requested());
         if self.held == wanted
+            && self.second.is_none()
             && let Some(buf) = core.pools.messages.take()
             && core.provider.post_receive(id, 0, buf).is_ok()
         {
@@ -373,7 +382,7 @@ impl Serving {
 
     /// Takes in a message. `Err`: the connection has to end.
     #[inline]
-    fn take_in<P: Provider, S: Services>(
+    pub(crate) fn take_in<P: Provider, S: Services>(
         &mut self,
         core: &mut Core<P>,
         services: &mut S,
@@ -521,7 +530,7 @@ impl Serving {
     }
 
     /// Keeps a Call in its slot.
-    fn keep(
+    pub(crate) fn keep(
         &mut self,
         id: CallId,
         xid: u32,
@@ -536,7 +545,7 @@ impl Serving {
 
     /// Runs a Call whose Payload stream and data are here, and sends its Reply. `items` is the data.
     #[inline]
-    fn run<P: Provider, S: Services>(
+    pub(crate) fn run<P: Provider, S: Services>(
         &mut self,
         core: &mut Core<P>,
         services: &mut S,
@@ -628,11 +637,18 @@ impl Serving {
         let inline_len_max =
             (self.responder.parameters().reply_threshold as usize).saturating_sub(header_len);
         let eligible = usize::from(terms.procedure.eligible_results);
+        let group = self.group_room(message);
         let room = CarriedRoom {
             inline_len_max: inline_len_max as u32,
-            reply_chunk_len: (reply_chunk_len(call) as u32).max(self.share.exposed_len_max),
+            reply_chunk_len: match &group {
+                Some(group) => group.long_len_max as u32,
+                None => (reply_chunk_len(call) as u32).max(self.share.exposed_len_max),
+            },
             is_stream: false,
-            write_chunks: (0..eligible).map_while(|item| call.write_room(item)).collect(),
+            write_chunks: match &group {
+                Some(group) => group.item_room.into_iter().take(eligible).collect(),
+                None => (0..eligible).map_while(|item| call.write_room(item)).collect(),
+            },
         };
         let token = Token { connection: id, slot: call.id.index() as u32, xid: call.xid() };
         let Some(carrier) = &mut core.carrier else {
@@ -664,6 +680,11 @@ impl Serving {
         })?;
         if let Some(pull) = pending.pull {
             self.put_pull(core, pull);
+        }
+        if self.second.is_some() {
+            if let Some(message) = pending.message {
+                self.keep_unsent(pending.id, message);
+            }
         }
         Ok(true)
     }
@@ -719,10 +740,17 @@ impl Serving {
         }
         for _ in 0..self.waiting.len() {
             let Some(slot) = self.waiting.pop_front() else { break };
+            if slot == RECEIVES_OWED {
+                self.post_owed(core, id);
+                continue;
+            }
             // Its last Read may have been done meanwhile, and the Call answered.
             let Some(call_id) = self.slots[slot as usize].as_ref().map(|pending| pending.id) else {
                 continue;
             };
+            if self.second.is_some() && self.send_unsent(core, id, call_id)? {
+                continue;
+            }
             self.advance(core, services, id, peer, call_id)?;
             // One that waits again made no progress that is worth another pass.
             count += usize::from(self.waiting.back() != Some(&slot));
@@ -734,7 +762,13 @@ impl Serving {
             && !self.is_sated(core)
             && let Some(message) = self.stalled.pop_front()
         {
-            self.take_in(core, services, id, peer, message)?;
+            if self.second.is_some() {
+                if !self.take_stalled(core, services, id, peer, message)? {
+                    break;
+                }
+            } else {
+                self.take_in(core, services, id, peer, message)?;
+            }
             count += 1;
         }
         Ok(count)
@@ -748,6 +782,9 @@ impl Serving {
         }
         core.duplicates.close(id);
         self.close_exposing(core);
+        if let Some(second) = &mut self.second {
+            second.close(core);
+        }
         self.responder.handle_disconnect(|_| {});
         for draft in self.blocked.drain(..) {
             core.put_draft(draft);
@@ -766,7 +803,7 @@ impl Serving {
     }
 
     /// Takes a Call out of its slot.
-    fn release_slot(&mut self, id: CallId) -> Option<Pending> {
+    pub(crate) fn release_slot(&mut self, id: CallId) -> Option<Pending> {
         let pending = self.slots[id.index()].take()?;
         self.pending -= 1;
         Some(pending)

@@ -139,7 +139,7 @@ impl Serving {
     }
 
     /// Begins to pull what a Call has in Read chunks.
-    pub(super) fn pull<P: Provider, S: Services>(
+    pub(crate) fn pull<P: Provider, S: Services>(
         &mut self,
         core: &mut Core<P>,
         services: &mut S,
@@ -268,7 +268,7 @@ impl Serving {
     }
 
     /// Puts away what a Call pulled, with its memory.
-    pub(super) fn put_pull<P>(&mut self, core: &mut Core<P>, mut pull: Box<Pull>) {
+    pub(crate) fn put_pull<P>(&mut self, core: &mut Core<P>, mut pull: Box<Pull>) {
         core.transit.give(&mut self.share, std::mem::take(&mut pull.held));
         core.put_pull(pull);
     }
@@ -312,7 +312,7 @@ impl Serving {
 
     /// Lets a Call wait for room in the send queue, or for memory.
     #[cold]
-    pub(super) fn wait(&mut self, call: CallId) {
+    pub(crate) fn wait(&mut self, call: CallId) {
         let slot = call.index() as u32;
         if !self.waiting.contains(&slot) {
             self.waiting.push_back(slot);

@@ -1,0 +1,324 @@
+//! How a Call of version 2 that came as a group is answered: with results in the client's targets, or in several Sends.
+
+use arrayvec::ArrayVec;
+use stag_fabric::Provider;
+use stag_memory::{Buf, Shared};
+use stag_proto::directions::{ResultItem, ResultPlace};
+use stag_proto::responder::{self, CallId, GroupPlan, GroupReply, Refused, Responder2};
+use stag_proto::span::Cursor;
+use stag_wire::rpcrdma2::{DirectedPlace, OptionalOperation};
+use stag_wire::xdr::padded;
+
+use crate::ConnectionId;
+use crate::client::CloseReason;
+use crate::fault::fault;
+use crate::server::doomed::reply_id;
+use crate::server::draft::{Draft, Verdict};
+use crate::server::pushing::write_piece;
+use crate::server::serving::{Ran, Serving};
+use crate::server::transit;
+use crate::service::dispatch::Terms;
+use crate::service::reply::{LONG_REPLY_LEN_MAX, Reply, Room};
+use crate::state::Core;
+use crate::version2::receives::take_message;
+use crate::version2::{CONTINUATION_MAX, operation};
+
+/// What there is for the results of a Call that came as a group, beside a base message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GroupRoom {
+    /// Octets of the only result that may leave the Payload stream; `None`: none may.
+    pub(crate) item_room: Option<u64>,
+    /// Octets of a Payload stream in several Sends.
+    pub(crate) long_len_max: usize,
+}
+
+impl Serving {
+    /// Whether this is the first message of a Call that came as a group.
+    #[inline]
+    pub(crate) fn is_group(&self, message: &[u8]) -> bool {
+        self.second.is_some() && operation(message).is_some()
+    }
+
+    /// What there is for the results of a Call that came as a group; `None` of any other.
+    pub(crate) fn group_room(&self, message: &[u8]) -> Option<GroupRoom> {
+        let second = self.second.as_ref()?;
+        let OptionalOperation::Request(request) = operation(message)? else { return None };
+        let layout = &second.peer_layout;
+        let limit = request.response_receives.saturating_add(1).min(second.own.response_limit);
+        let targets = layout.targets().saturating_mul(limit).min(stag_proto::layout::TARGETS_MAX);
+        let in_targets: u64 =
+            (0..targets).filter_map(|number| layout.target(number)).map(|target| u64::from(target.len)).sum();
+        let direction = request.directions.iter().find_map(|set| set.items.iter().next());
+        let item_room = direction.map(|direction| {
+            let segments = direction.place.segments();
+            let explicit = segments.iter().map(|segment| u64::from(segment.length)).sum();
+            match direction.place {
+                DirectedPlace::Buffers => in_targets,
+                DirectedPlace::Explicit(_) => explicit,
+                DirectedPlace::Choice(_) | DirectedPlace::BySize { .. } => in_targets.max(explicit),
+            }
+        });
+        let headers = limit as usize * stag_wire::rpcrdma2::CONTINUATION_LEN;
+        let all = limit as usize * layout.len() as usize;
+        // The header of the first Send without items is no longer than that of a continuation.
+        let long_len_max = all.saturating_sub(headers).min(LONG_REPLY_LEN_MAX);
+        Some(GroupRoom { item_room, long_len_max })
+    }
+
+    /// As [`Serving::answer`], for a Call that came as a group.
+    #[inline(never)]
+    pub(crate) fn answer_group<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: &responder::Call<'_>,
+        message: &[u8],
+        terms: Terms,
+        fill: impl FnOnce(&mut Reply<'_>) -> Ran,
+    ) -> Result<Ran, CloseReason> {
+        let planned = self.responder.plan_reply(call.id, message, &[], 0);
+        let (Ok(form), Some(room)) = (planned, self.group_room(message)) else {
+            terms.give_up(core);
+            return Err(fault("a Call in process is answered that is over"));
+        };
+        let mut draft = core.draft();
+        if !draft.take_send(&core.pools.messages) {
+            terms.give_up(core);
+            core.put_draft(draft);
+            return Err(CloseReason::CannotReply);
+        }
+        draft.header_len = form.header_len as usize;
+        let eligible = terms.procedure.eligible_results;
+        let share = &self.share;
+        let parameters = self.responder.parameters();
+        let mut reply = Reply {
+            eligible,
+            room: Room::Group(room),
+            ..Reply::of(&mut draft, call, core, share, parameters)
+        };
+        let ran = fill(&mut reply);
+        let pages = std::mem::take(&mut draft.pages);
+        if let Ran::Later(terms) = ran {
+            core.transit.expect(&mut self.share, pages as usize);
+            core.put_draft(draft);
+            return Ok(Ran::Later(Terms { pages, ..terms }));
+        }
+        if !matches!(ran, Ran::Answered) {
+            core.put_draft(draft);
+            return Ok(ran);
+        }
+        if let Some(defect) = draft.defect() {
+            terms.report(core, defect);
+            let parameters = self.responder.parameters();
+            Reply::of(&mut draft, call, core, &self.share, parameters).system_error();
+        }
+        if let Some(entry) = terms.kept {
+            core.state.duplicates.keep(entry, &draft, &mut core.state.statistics);
+        }
+        if draft.verdict != Verdict::Encoded {
+            let why = match draft.verdict {
+                Verdict::BadChunks => Refused::Ineligible,
+                _ => Refused::Reply(responder::ReplyError::NoReplyChunk),
+            };
+            core.put_draft(draft);
+            return self.refuse(core, id, call.id, why);
+        }
+        if draft.is_service {
+            self.note_service(core.now);
+        }
+        // Its further credits have their Receives already.
+        let has_directions = !Responder2::directions(message).is_empty();
+        if !has_directions && draft.long.is_empty() && draft.items.iter().all(|item| !item.reduced) {
+            self.send(core, id, call, message, draft)?;
+        } else {
+            self.send_group(core, id, call.id, message, draft)?;
+        }
+        Ok(Ran::Answered)
+    }
+
+    /// Sends a Reply as a group. Without memory to send it from it waits.
+    fn send_group<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: CallId,
+        message: &[u8],
+        mut draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
+        let Some(second) = &mut self.second else { return Err(fault("a Reply of another version")) };
+        let item = draft.items.first().filter(|item| item.reduced).copied();
+        let displacement = draft.splice;
+        let source = Responder2::directions(message).iter().next().map_or(0, |set| set.begin);
+        let results: ArrayVec<ResultItem, 1> =
+            item.iter().map(|item| ResultItem { source, displacement, len: item.len }).collect();
+        let padded_len = item.map_or(0, |item| padded(item.len));
+        let stream_len = draft.payload_len as u32 + padded_len as u32;
+        let reply = GroupReply { results: &results, stream_len };
+        let layout = second.peer_layout;
+        let plan = match second.responder2.plan_group(&self.responder, call, message, &reply, &layout) {
+            Ok(plan) => plan,
+            Err(error) => {
+                core.put_draft(draft);
+                return self.refuse(core, id, call, Refused::Reply(error)).map(|_| ());
+            }
+        };
+        let cut = plan.cut(&layout);
+        let mut sends: ArrayVec<Buf, { CONTINUATION_MAX as usize }> = ArrayVec::new();
+        for sent in cut.transmissions() {
+            let Some(send) = take_message(core, sent.len as usize) else {
+                // When others let go of some.
+                second.unsent.push((call, draft));
+                self.wait(call);
+                return Ok(());
+            };
+            if sends.try_push(send).is_err() {
+                return Err(fault("a Reply of more Sends than this end makes"));
+            }
+        }
+        let mut payload = std::mem::take(&mut core.gathered);
+        gather_payload(&draft, &plan, &mut payload);
+        if payload.len() != plan.payload_len as usize {
+            core.gathered = payload;
+            core.put_draft(draft);
+            return Err(fault("a Reply is not as long as it was planned"));
+        }
+        self.replenish(core, id);
+        let Some(second) = &mut self.second else { return Err(fault("a Reply of another version")) };
+        let is_in_targets = plan.placed.iter().any(|entry| entry.place == ResultPlace::Targets);
+        for (sent, out) in cut.transmissions().zip(&mut sends) {
+            let responder = &mut self.responder;
+            let emitted = match sent.number {
+                0 => second.responder2.emit_lead(responder, call, message, &reply, &layout, &plan, out).ok(),
+                _ => second.responder2.emit_continuation(responder, &sent, out).ok().flatten(),
+            };
+            let Some(at) = emitted else {
+                core.gathered = payload;
+                core.put_draft(draft);
+                return Err(fault("a Call that ended while it was answered"));
+            };
+            let part = &payload[sent.payload_at as usize..][..sent.payload_len as usize];
+            out[at..at + part.len()].copy_from_slice(part);
+            let mut filled = at + part.len();
+            for piece in cut.pieces(&sent) {
+                let at = piece.at as usize;
+                out[filled..at].fill(0);
+                filled = at + piece.len as usize;
+                copy_pieces(&draft.pieces, piece.from as usize, &mut out[at..filled]);
+            }
+            core.statistics.copied_bytes += u64::from(sent.len);
+        }
+        core.gathered = payload;
+        draft.writes.clear();
+        draft.next_write = 0;
+        let explicit = plan.placed.iter().position(|entry| entry.place == ResultPlace::Explicit);
+        if let (Some(direction), Some(item)) = (explicit, item) {
+            plan_explicit(core, message, direction, item.len, &mut draft);
+        }
+        draft.pieces.clear();
+        draft.long.clear();
+        draft.items.clear();
+        core.statistics.groups_sent += 1;
+        core.statistics.continuations += sends.len() as u64 - 1;
+        core.statistics.items_placed += u64::from(is_in_targets);
+        core.statistics.replies_sent += 1;
+        let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
+        let mut first = Some(draft);
+        for send in sends {
+            let mut draft = first.take().unwrap_or_else(|| core.draft());
+            draft.id = reply_id(xid);
+            let is_paged = send.len() > core.pools.messages.unit_len();
+            let pages = if is_paged { transit::pages(&core.pools.payload, send.len()) } else { 0 };
+            draft.pages = (draft.writes.len() + pages) as u32;
+            draft.send = Some(send);
+            core.state.transit.take_reply(&mut self.share, draft.pages as usize);
+            self.post_in_order(core, id, draft)?;
+        }
+        Ok(())
+    }
+
+    /// A Call that came as a group was run: if its Reply waits for memory, it is kept until it is sent.
+    pub(crate) fn keep_unsent(&mut self, call: CallId, message: Buf) {
+        let is_unsent =
+            self.second.as_ref().is_some_and(|second| second.unsent.iter().any(|(id, _)| *id == call));
+        if is_unsent {
+            let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
+            self.keep(call, xid, message, None, None);
+        }
+    }
+
+    /// Sends a Reply that waited for memory. `false`: there is none for this Call.
+    pub(crate) fn send_unsent<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: CallId,
+    ) -> Result<bool, CloseReason> {
+        let Some(second) = &mut self.second else { return Ok(false) };
+        let Some(at) = second.unsent.iter().position(|(unsent, _)| *unsent == call) else { return Ok(false) };
+        let (_, draft) = second.unsent.swap_remove(at);
+        let Some(pending) = self.release_slot(call) else {
+            core.put_draft(draft);
+            return Err(fault("a Reply waits for a Call that is in no slot"));
+        };
+        let Some(message) = pending.message else {
+            core.put_draft(draft);
+            return Err(fault("a Reply waits for a Call without its message"));
+        };
+        self.send_group(core, id, call, &message, draft)?;
+        self.keep_unsent(call, message);
+        Ok(true)
+    }
+}
+
+/// Puts the Payload stream of a Reply together: what was encoded, and the item if it stays there after all.
+fn gather_payload(draft: &Draft, plan: &GroupPlan, payload: &mut Vec<u8>) {
+    payload.clear();
+    match (&draft.long[..], &draft.send) {
+        ([], Some(send)) => payload.extend_from_slice(&send[draft.header_len..][..draft.payload_len]),
+        (long, _) => long.iter().for_each(|piece| payload.extend_from_slice(piece)),
+    }
+    payload.truncate(draft.payload_len);
+    let is_placed = plan.placed.iter().any(|entry| {
+        entry.result.is_some() && matches!(entry.place, ResultPlace::Targets | ResultPlace::Explicit)
+    });
+    if let Some(item) = draft.items.first().filter(|item| item.reduced && !is_placed) {
+        let behind = payload.split_off((draft.splice as usize).min(payload.len()));
+        let end = payload.len() + padded(item.len) as usize;
+        draft.pieces.iter().for_each(|piece| payload.extend_from_slice(piece));
+        payload.resize(end, 0);
+        payload.extend_from_slice(&behind);
+    }
+}
+
+/// Copies octets of an item that lies in pieces, one behind the other.
+fn copy_pieces(pieces: &[Shared], mut from: usize, mut out: &mut [u8]) {
+    for piece in pieces {
+        if from >= piece.len() {
+            from -= piece.len();
+            continue;
+        }
+        let len = (piece.len() - from).min(out.len());
+        let (here, rest) = out.split_at_mut(len);
+        here.copy_from_slice(&piece[from..from + len]);
+        (from, out) = (0, rest);
+        if out.is_empty() {
+            return;
+        }
+    }
+}
+
+/// Plans the RDMA Writes of a result into the segments of its direction.
+fn plan_explicit<P>(core: &mut Core<P>, message: &[u8], direction: usize, len: u32, draft: &mut Draft) {
+    let directions = Responder2::directions(message);
+    let found = directions.iter().flat_map(|set| set.items.iter()).nth(direction);
+    let Some(found) = found else { return };
+    let segments = found.place.segments();
+    let mut cursor = Cursor::new(segments.iter());
+    let mut left = len as usize;
+    let pieces = std::mem::take(&mut draft.pieces);
+    for piece in pieces {
+        left -= write_piece(&mut cursor, piece, left, &mut draft.writes);
+    }
+    core.statistics.write_chunks += 1;
+    core.statistics.write_bytes += u64::from(len);
+}

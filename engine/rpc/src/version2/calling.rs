@@ -1,0 +1,554 @@
+//! The client half of a connection of version 2: its Receives, and Replies as they arrive.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+use stag_fabric::{Exposed, Handle, Provider, SendRequest};
+use stag_memory::Buf;
+use stag_proto::characteristics::PeerCharacteristics;
+use stag_proto::layout::ReceiveLayout;
+use stag_proto::parameters::Parameters;
+use stag_proto::placement::ItemSpan;
+use stag_proto::requester::{self, Failure, Memory, Payload, Received, Requester2, RequesterEvent2};
+use stag_proto::responder::is_second;
+use stag_proto::version::{NextMessage, ProtocolVersion, VersionProbe};
+use stag_proto::version2::{OwnCharacteristics, SmallMessage};
+use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, OptionalOperation, VERSION};
+
+use crate::ConnectionId;
+use crate::client::calling::Calling;
+use crate::client::slot::{Ending, Written};
+use crate::client::{CLIENT_SEGMENTS_MAX, CallError};
+use crate::config::EngineConfig;
+use crate::state::Core;
+use crate::version2::operation;
+use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, take_message};
+use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX, SPARE_RECEIVES};
+
+/// What the client half of a connection has beside that of version 1.
+#[derive(Debug)]
+pub(crate) struct ClientVersion2 {
+    pub(crate) requester2: Requester2,
+    pub(crate) own: OwnCharacteristics,
+    pub(crate) peer: PeerCharacteristics,
+    /// How the peer's Receives are divided.
+    pub(crate) peer_layout: ReceiveLayout,
+    pub(crate) probe: VersionProbe,
+    /// The peer announced version 2: it is to tell its characteristics before Calls go.
+    pub(crate) is_announced: bool,
+    pub(crate) has_characteristics: bool,
+    /// Its user knows that it is established.
+    pub(crate) is_ready: bool,
+    /// What version 1 would speak with, and how long a base Reply may be.
+    pub(crate) parameters: Parameters,
+    receives: DividedReceives,
+    receives_max: u32,
+    /// Receives that Replies of Calls under way may take.
+    pub(crate) promised: u32,
+    /// The transmissions of the Reply that is incomplete.
+    parts: Vec<KeptPart>,
+    /// Sends of a group whose first ones have left.
+    pub(crate) outbox: VecDeque<Buf>,
+    /// Where the Payload stream of a Call's Reply is put together, if it may come in several Sends.
+    pub(crate) reply_bufs: Box<[Option<Buf>]>,
+}
+
+/// How a Reply ended a Call, without what it borrowed from the message.
+enum Answered {
+    Reply {
+        call: requester::CallId,
+        memory: Memory,
+        ending: Ending,
+    },
+    Failed {
+        call: requester::CallId,
+        memory: Memory,
+        error: CallError,
+    },
+    Late {
+        call: requester::CallId,
+        memory: Memory,
+    },
+    Dropped,
+    Misused,
+    /// A transmission is kept.
+    Part {
+        is_first: bool,
+        header_len: u32,
+        payload_len: u32,
+    },
+    Whole {
+        is_first: bool,
+        call: requester::CallId,
+        memory: Memory,
+        header_len: u32,
+        payload_len: u32,
+    },
+    Fault(SmallMessage),
+    /// A wish that is not granted (XC-a).
+    Refused(SmallMessage),
+    Told,
+    Ignored,
+}
+
+impl ClientVersion2 {
+    pub(crate) fn new(
+        config: &EngineConfig,
+        own: OwnCharacteristics,
+        parameters: Parameters,
+        is_announced: bool,
+    ) -> ClientVersion2 {
+        let slots = config.credits_max * 2;
+        let receives_max = config.credits_max + SPARE_RECEIVES + own.response_receives;
+        let peer = PeerCharacteristics::default();
+        ClientVersion2 {
+            requester2: Requester2::new(slots, &own, PAYLOAD_LEN_MAX),
+            own,
+            peer,
+            peer_layout: peer.layout(own.send_len_max),
+            probe: VersionProbe::new(true),
+            is_announced,
+            has_characteristics: false,
+            is_ready: false,
+            parameters,
+            receives: DividedReceives::new(own.layout, receives_max),
+            receives_max,
+            promised: 0,
+            parts: Vec::with_capacity(own.response_receives as usize + 1),
+            outbox: VecDeque::new(),
+            reply_bufs: (0..slots).map(|_| None).collect(),
+        }
+    }
+
+    /// Whether version 2 was agreed on.
+    pub(crate) fn is_agreed(&self) -> bool {
+        self.probe.next_message() == NextMessage::Any(ProtocolVersion::Two)
+    }
+
+    /// Lets go of what is kept of an incomplete Reply: its Receives are promised again.
+    fn drop_parts(&mut self) {
+        self.promised += self.parts.len() as u32;
+        for part in self.parts.drain(..) {
+            self.receives.reuse(part.message.targets);
+        }
+    }
+
+    /// Lets go of what is kept if no Reply is incomplete, or another one begins: it is over.
+    fn drop_closed_parts(&mut self, begins_another: bool) {
+        if begins_another || !self.requester2.has_open_group() {
+            for part in self.parts.drain(..) {
+                self.receives.reuse(part.message.targets);
+            }
+        }
+    }
+
+    /// Octets of a base Call at most, header included.
+    pub(crate) fn call_len_max(&self) -> u32 {
+        self.peer.receive_size().min(self.own.send_len_max)
+    }
+
+    /// What this end tells of itself as far as base Replies go: they are no longer than was agreed on for version 1.
+    pub(crate) fn own_for_base(&self) -> OwnCharacteristics {
+        OwnCharacteristics { layout: ReceiveLayout::plain(self.parameters.reply_threshold), ..self.own }
+    }
+}
+
+/// Takes in what the peer says of itself.
+fn learn(peer: &mut PeerCharacteristics, operation: &OptionalOperation<'_>) {
+    match operation {
+        OptionalOperation::Initial(initial) => peer.handle_initial(initial),
+        OptionalOperation::Update(update) => peer.handle_update(update),
+        // Nothing was asked.
+        _ => {}
+    }
+}
+
+impl Calling {
+    /// Posts Receives until there are as many as version 2 may need. It does nothing for version 1.
+    #[cold]
+    pub(crate) fn post_divided<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        let Some(second) = &mut self.second else { return };
+        while self.receives_posted < second.receives_max {
+            let is_needed = self.receives_posted <= second.promised + SPARE_RECEIVES;
+            if !second.receives.post(core, id, is_needed) {
+                return;
+            }
+            self.receives_posted += 1;
+        }
+    }
+
+    /// Whether Receives are there for a Reply of so many transmissions at most, which is promised to nobody yet.
+    pub(crate) fn has_receives_for<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        transmissions: u32,
+    ) -> bool {
+        self.post_divided(core, id);
+        let Some(second) = &self.second else { return true };
+        self.receives_posted >= second.promised + transmissions
+    }
+
+    /// Takes in a message on a connection that speaks version 2, or was asked whether it does. `Err`: the connection has to end.
+    pub(crate) fn receive_version2<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        head: Buf,
+        invalidated: Option<Handle>,
+        exposed: &mut Option<Exposed>,
+    ) -> Result<(), &'static str> {
+        self.heard = core.now;
+        self.receives_posted -= 1;
+        core.statistics.remote_invalidations += u64::from(invalidated.is_some());
+        let Some(second) = &mut self.second else { return Err("a message of another version") };
+        let mut arrived = second.receives.arrive(core, id, head);
+        if !is_second(&arrived.octets) {
+            second.receives.reuse(arrived.targets.take());
+            return self.receive_first(core, id, &arrived.octets);
+        }
+        if !arrived.put_together(core) {
+            return Err("it sent a long message, and there is no memory to put it together");
+        }
+        let ClientVersion2 { requester2, parts, peer, .. } = &mut **second;
+        let lead = parts.first().map(|part| &part.message.octets[..]);
+        let message = (&arrived.octets[..], arrived.behind);
+        let handle = invalidated.map(|handle| handle.0);
+        let (event, broken) = requester2.handle_divided(&mut self.requester, message, handle, lead);
+        let answered = match event {
+            RequesterEvent2::Base(received) => match received {
+                Received::Reply(reply) => {
+                    let slot = &mut self.slots[reply.call.index()];
+                    slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
+                    for (len, place) in reply.write_lens().zip(&mut slot.chunk_lens) {
+                        *place = len;
+                    }
+                    let ending = match reply.payload {
+                        Payload::Inline(stream) => Ending::Inline((message.0.len() - stream.len()) as u32),
+                        Payload::Long(len) => {
+                            core.statistics.reply_chunks += 1;
+                            Ending::Long(len)
+                        }
+                    };
+                    Answered::Reply { call: reply.call, memory: reply.memory, ending }
+                }
+                Received::Failed { call, failure, memory } => {
+                    Answered::Failed { call, memory, error: error_of(failure) }
+                }
+                Received::Late { call, memory } => Answered::Late { call, memory },
+                Received::Dropped(_) => Answered::Dropped,
+                Received::Close(_) => Answered::Misused,
+                // Those are of version 1.
+                Received::Exposed(_) => Answered::Dropped,
+            },
+            RequesterEvent2::Part { part, header_len } => {
+                Answered::Part { is_first: part.number == 0, header_len, payload_len: part.len }
+            }
+            RequesterEvent2::Whole { call, part, header_len, memory } => {
+                let is_first = part.number == 0;
+                Answered::Whole { is_first, call, memory, header_len, payload_len: part.len }
+            }
+            RequesterEvent2::Fault(small) => Answered::Fault(small),
+            RequesterEvent2::Characteristics(operation) => {
+                learn(peer, &operation);
+                Answered::Told
+            }
+            RequesterEvent2::Rest => Answered::Ignored,
+            // What a peer tells of itself has the direction of Calls (XC-X-4). There is no other Call on such a connection.
+            RequesterEvent2::Call => match operation(message.0) {
+                Some(told @ (OptionalOperation::Initial(_) | OptionalOperation::Update(_))) => {
+                    learn(peer, &told);
+                    Answered::Told
+                }
+                Some(OptionalOperation::Ask(_)) => {
+                    let xid = u32::from_be_bytes(message.0.first_chunk().copied().unwrap_or_default());
+                    let credits = self.requester.window().requested();
+                    Answered::Refused(SmallMessage::error(xid, VERSION, credits, ErrorCode2::InvalidOption))
+                }
+                _ => Answered::Ignored,
+            },
+        };
+        let unused = second.requester2.take_unused();
+        second.promised = second.promised.saturating_sub(unused);
+        if let Some(small) = broken {
+            second.drop_parts();
+            self.send_small(core, id, &small);
+        }
+        self.take_answered(core, id, answered, arrived, invalidated, exposed)
+    }
+
+    fn take_answered<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        answered: Answered,
+        mut arrived: ArrivedMessage,
+        invalidated: Option<Handle>,
+        exposed: &mut Option<Exposed>,
+    ) -> Result<(), &'static str> {
+        let Some(second) = &mut self.second else { return Ok(()) };
+        // A Receive that was promised is used.
+        let is_reply = !matches!(
+            answered,
+            Answered::Dropped
+                | Answered::Misused
+                | Answered::Fault(_)
+                | Answered::Refused(_)
+                | Answered::Told
+                | Answered::Ignored
+        );
+        second.promised = second.promised.saturating_sub(u32::from(is_reply));
+        let result = match answered {
+            Answered::Reply { call, memory, ending } => {
+                second.receives.reuse(arrived.targets);
+                self.end_answered(core, call, ending);
+                let slot = &mut self.slots[call.index()];
+                slot.message = Some(arrived.octets);
+                self.exposed -= slot.take_back(invalidated, exposed.take());
+                core.statistics.replies_received += 1;
+                self.settle(core, id, call, memory);
+                self.note_probe_answered(core, id)
+            }
+            Answered::Failed { call, memory, error } => {
+                second.receives.reuse(arrived.targets);
+                second.drop_closed_parts(false);
+                if let (CallError::TransportVersion { low, high }, false) = (error, second.is_agreed()) {
+                    second.probe.handle_err_vers(low, high);
+                }
+                self.end_answered(core, call, Ending::Failed(error));
+                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
+                self.settle(core, id, call, memory);
+                Ok(())
+            }
+            Answered::Late { call, memory } => {
+                second.receives.reuse(arrived.targets);
+                second.drop_closed_parts(false);
+                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
+                self.settle(core, id, call, memory);
+                Ok(())
+            }
+            Answered::Dropped | Answered::Ignored => {
+                core.statistics.messages_discarded += 1;
+                second.receives.reuse(arrived.targets);
+                second.drop_closed_parts(false);
+                Ok(())
+            }
+            Answered::Misused => {
+                second.receives.reuse(arrived.targets);
+                return Err(self.misused(invalidated, exposed));
+            }
+            Answered::Part { is_first, header_len, payload_len } => {
+                if is_first {
+                    second.drop_closed_parts(true);
+                }
+                second.parts.push(KeptPart { message: arrived, header_len, payload_len });
+                Ok(())
+            }
+            Answered::Whole { is_first, call, memory, header_len, payload_len } => {
+                if is_first {
+                    second.drop_closed_parts(true);
+                }
+                second.parts.push(KeptPart { message: arrived, header_len, payload_len });
+                let taken = self.take_whole_reply(core, call);
+                let ending = taken.map_or(Ending::Failed(CallError::BadReply), Ending::Inline);
+                self.end_answered(core, call, ending);
+                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
+                core.statistics.replies_received += 1;
+                self.settle(core, id, call, memory);
+                Ok(())
+            }
+            Answered::Fault(small) => {
+                second.receives.reuse(arrived.targets.take());
+                second.drop_parts();
+                self.send_small(core, id, &small);
+                Ok(())
+            }
+            Answered::Refused(small) => {
+                second.receives.reuse(arrived.targets.take());
+                self.send_small(core, id, &small);
+                Ok(())
+            }
+            Answered::Told => {
+                second.has_characteristics = true;
+                second.peer_layout = second.peer.layout(second.own.send_len_max);
+                second.receives.reuse(arrived.targets);
+                Ok(())
+            }
+        };
+        self.post_divided(core, id);
+        result
+    }
+
+    /// Puts the results of a Reply that is whole where its Call wants them, and its RPC message into the slot. Returns where that
+    /// starts there. `None`: the results have no room, or there is no memory for the message.
+    fn take_whole_reply<P>(&mut self, core: &mut Core<P>, call: requester::CallId) -> Option<u32> {
+        let ClientVersion2 { requester2, parts, receives, reply_bufs, .. } = &mut **self.second.as_mut()?;
+        let slot = &mut self.slots[call.index()];
+        slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
+        core.statistics.groups_received += 1;
+        core.statistics.continuations += parts.len() as u64 - 1;
+        // One item for each direction, and a Call of ours has one at most.
+        let item = Requester2::items(&parts.first()?.message.octets).iter().next();
+        let mut spans: SmallVec<[ItemSpan; 16]> = SmallVec::new();
+        let mut has_room = true;
+        if let Some(item) = item {
+            spans.extend(requester2.map().spans(&item));
+            let is_there = matches!(item.place, ItemPlace::Buffers { .. } | ItemPlace::Explicit(_));
+            slot.chunk_lens[0] = if is_there { item.len } else { 0 };
+            core.statistics.items_placed += u64::from(matches!(item.place, ItemPlace::Buffers { .. }));
+            has_room = item.len <= slot.written.iter().map(|part| part.offered).sum();
+        }
+        if has_room {
+            place_results(core, parts, &spans, &mut slot.written);
+        }
+        let start = match &mut parts[..] {
+            [part] if part.payload().is_some() => parts.pop().map(|part| {
+                let mut message = part.message.octets;
+                message.set_len((part.header_len + part.payload_len) as usize);
+                receives.reuse(part.message.targets);
+                slot.message = Some(message);
+                part.header_len
+            }),
+            _ => {
+                let len: usize = parts.iter().map(|part| part.payload_len as usize).sum();
+                let kept = reply_bufs[call.index()].take().filter(|buf| buf.capacity() >= len);
+                kept.or_else(|| take_message(core, len)).map(|mut message| {
+                    message.set_len(len);
+                    let mut at = 0;
+                    for part in parts.iter() {
+                        let end = at + part.payload_len as usize;
+                        part.copy_payload(&mut message[at..end]);
+                        at = end;
+                    }
+                    core.statistics.copied_bytes += len as u64;
+                    slot.message = Some(message);
+                    0
+                })
+            }
+        };
+        reply_bufs[call.index()] = None;
+        for part in parts.drain(..) {
+            receives.reuse(part.message.targets);
+        }
+        start.filter(|_| has_room)
+    }
+
+    /// Sends a message that is complete as it is. One that finds no room is not sent: who waits for it has a time-out.
+    pub(crate) fn send_small<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        small: &SmallMessage,
+    ) {
+        self.send_octets(core, id, small.as_bytes());
+    }
+
+    pub(crate) fn send_octets<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, octets: &[u8]) {
+        let Some(mut buf) = core.pools.messages.take() else { return };
+        buf.set_len(octets.len());
+        buf.copy_from_slice(octets);
+        match &mut self.second {
+            // Nothing goes between the Sends of a group.
+            Some(second) if !second.outbox.is_empty() => second.outbox.push_back(buf),
+            _ => {
+                let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
+                let _ = core.provider.post_send(id, request);
+            }
+        }
+    }
+
+    /// A message of version 1 came: only the answer to a probe that the peer refuses may be one.
+    fn receive_first<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        octets: &[u8],
+    ) -> Result<(), &'static str> {
+        let Some(second) = &mut self.second else { return Ok(()) };
+        if second.is_agreed() {
+            return Err("it answered in another version than it was called in (V2-5.3-a)");
+        }
+        let Received::Failed { call, failure: Failure::Version { low, high }, memory } =
+            self.requester.handle_receive(octets, None)
+        else {
+            return Err("it answered in another version than it was called in (V2-5.3-a)");
+        };
+        second.promised = second.promised.saturating_sub(1);
+        second.probe.handle_err_vers(low, high);
+        self.end_answered(core, call, Ending::Failed(CallError::TransportVersion { low, high }));
+        self.settle(core, id, call, memory);
+        Ok(())
+    }
+
+    /// The probe was answered, if this was the answer: tells this end's characteristics.
+    fn note_probe_answered<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+    ) -> Result<(), &'static str> {
+        let Some(second) = self.second.as_mut().filter(|second| !second.is_agreed()) else { return Ok(()) };
+        second.probe.handle_answer();
+        let mut out = [0; INITIAL_LEN_MAX];
+        let credits = self.requester.window().requested();
+        if let Ok(len) = second.own.emit_initial(credits, &mut out) {
+            self.send_octets(core, id, &out[..len]);
+        }
+        Ok(())
+    }
+
+    /// A Call was not sent, and is to be abandoned: its Receives are not promised any more.
+    pub(crate) fn forget_version2(&mut self, call: requester::CallId) {
+        let Some(second) = &mut self.second else { return };
+        second.requester2.handle_over(&mut self.requester, call);
+        let unused = 1 + second.requester2.take_unused();
+        second.promised = second.promised.saturating_sub(unused);
+    }
+
+    /// The connection is gone: what version 2 had of it is over. To be said before the Requester is told.
+    pub(crate) fn end_version2(&mut self) {
+        if let Some(mut second) = self.second.take() {
+            second.requester2.handle_disconnect(&mut self.requester);
+            self.unsent = self.unsent.saturating_sub(u32::from(!second.outbox.is_empty()));
+        }
+    }
+}
+
+/// Puts what came in targets into a Call's buffers: as whole pages that change places where that is possible, else by a copy.
+fn place_results<P>(core: &mut Core<P>, parts: &mut [KeptPart], spans: &[ItemSpan], written: &mut [Written]) {
+    if let ([span], [Written { buf: Some(buf), .. }]) = (spans, &mut written[..])
+        && let Some(part) = parts.get_mut(span.transmission as usize)
+        && part.message.swap_page(span, buf)
+    {
+        return;
+    }
+    let mut places = written.iter_mut().filter_map(|part| Some((part.offered as usize, part.buf.as_mut()?)));
+    let (mut place, mut at) = (places.next(), 0);
+    for span in spans {
+        let Some(part) = parts.get(span.transmission as usize) else { continue };
+        let (mut from, mut left) = (span.at as usize, span.len as usize);
+        while left > 0 {
+            let Some((offered, buf)) = &mut place else { return };
+            if at == *offered {
+                (place, at) = (places.next(), 0);
+                continue;
+            }
+            let here = left.min(*offered - at);
+            buf.set_len(*offered);
+            part.message.copy_out(from, &mut buf[at..at + here]);
+            core.statistics.copied_bytes += here as u64;
+            (from, left, at) = (from + here, left - here, at + here);
+        }
+    }
+}
+
+fn error_of(failure: Failure) -> CallError {
+    match failure {
+        Failure::Version { low, high } => CallError::TransportVersion { low, high },
+        Failure::Chunk | Failure::Option | Failure::Transmission(_) => CallError::Chunk,
+        Failure::Violation(_)
+        | Failure::Length { .. }
+        | Failure::Lists
+        | Failure::Results(_)
+        | Failure::Placement(_) => CallError::BadReply,
+    }
+}

@@ -1,0 +1,318 @@
+//! How a Call of version 2 is made: as a group of Sends with its data in targets, or by the general way of version 1 with another
+//! header.
+
+use arrayvec::ArrayVec;
+use stag_fabric::{PostError, Provider, SendRequest};
+use stag_memory::{Buf, Shared};
+use stag_proto::cut::{MessageCut, MessageShape};
+use stag_proto::layout::target_numbers;
+use stag_proto::plan::{Form, PlanError, Shape};
+use stag_proto::requester::{self, ChunkLists, GroupCall};
+use stag_wire::rpcrdma::Segment;
+use stag_wire::rpcrdma2::{
+    DirectedPlace, DirectionSet, Elements, ItemPlace, PlacedItem, ResponseTransmission, ResultDirection,
+};
+
+use crate::ConnectionId;
+use crate::client::calling::Calling;
+use crate::client::making::Making;
+use crate::client::offering::emit_chunks;
+use crate::client::slot::{Ending, Stage, Written};
+use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallRefused, Chunks};
+use crate::config::PlacementChoice;
+use crate::state::Core;
+use crate::version2::CONTINUATION_MAX;
+use crate::version2::receives::take_message;
+
+/// Whether a Call that was begun is made.
+pub(crate) enum Made {
+    Yes,
+    /// It is for the general way, and nothing happened.
+    No,
+    Refused(CallRefused),
+}
+
+/// A Call's RPC message, encoded.
+pub(crate) struct EncodedCall<'a> {
+    pub(crate) payload: &'a [u8],
+    /// Where its reduced arguments belong.
+    pub(crate) positions: &'a [u32],
+    pub(crate) reply_payload_len_max: u32,
+}
+
+impl Calling {
+    /// Decides the form of a Call with chunk lists, in the version that the connection speaks.
+    pub(crate) fn plan(&self, shape: &Shape<'_>) -> Result<Form, PlanError> {
+        match &self.second {
+            None => self.requester.plan(shape),
+            Some(second) => {
+                second.requester2.plan(&self.requester, &second.peer, &second.own_for_base(), shape)
+            }
+        }
+    }
+
+    /// Writes the header of a Call with the chunks of `self.lists`, in the version that the connection speaks.
+    pub(crate) fn emit_planned(
+        &mut self,
+        call: requester::CallId,
+        form: &Form,
+        counts: &[u32],
+        out: &mut [u8],
+    ) -> Result<usize, requester::EmitError> {
+        let Some(second) = &mut self.second else {
+            return emit_chunks(&self.lists, counts, |lists| {
+                self.requester.emit_call(call, form, lists, out)
+            });
+        };
+        second.promised += 1;
+        let requester = &mut self.requester;
+        emit_chunks(&self.lists, counts, |lists| {
+            second.requester2.emit_call(requester, call, form, lists, out)
+        })
+    }
+
+    /// Makes a Call that was begun as a group, if it fits and that is worth it.
+    pub(crate) fn make_group<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        chunks: &mut Chunks,
+        encoded: &EncodedCall<'_>,
+    ) -> Made {
+        let Some(second) = &self.second else { return Made::No };
+        let is_wanted = core.config.placement != PlacementChoice::Rdma || chunks.is_empty();
+        // Nothing may go between the Sends of a group that is waiting.
+        if !second.outbox.is_empty() {
+            return Made::Refused(CallRefused::FabricBusy);
+        }
+        let has_one_result = chunks.write.iter().all(|(chunk, _)| *chunk == 0);
+        if !is_wanted || !has_one_result || !second.peer.takes_request_transmissions() || !second.is_ready {
+            return Made::No;
+        }
+        let layout = second.peer_layout;
+        let offered: u32 = chunks.write.iter().map(|(_, buf)| buf.len() as u32).sum();
+        let results = (!chunks.write.is_empty()).then_some(offered);
+        let Some(receives) = self.reply_transmissions(results, encoded.reply_payload_len_max) else {
+            return Made::No;
+        };
+        let Some(second) = &self.second else { return Made::No };
+        // What a base message can do it does with less.
+        let threshold = (second.call_len_max() as usize).min(core.pools.messages.unit_len());
+        let fits = stag_wire::rpcrdma2::HEADER_LEN_MIN + encoded.payload.len() <= threshold;
+        if chunks.is_empty() && fits && receives == 1 && self.fits_base(encoded.reply_payload_len_max) {
+            return Made::No;
+        }
+        let mut lens: ArrayVec<u32, CLIENT_SEGMENTS_MAX> = ArrayVec::new();
+        for (item, data) in chunks.read.iter() {
+            match lens.get_mut(usize::from(*item)) {
+                Some(len) => *len += data.len() as u32,
+                None => lens.push(data.len() as u32),
+            }
+        }
+        if lens.len() != encoded.positions.len() {
+            return Made::No;
+        }
+        let mut items: ArrayVec<PlacedItem<'_>, CLIENT_SEGMENTS_MAX> = ArrayVec::new();
+        let mut next = 0;
+        for (&displacement, &len) in encoded.positions.iter().zip(&lens) {
+            let Some(range) = layout.place(next, len, u32::MAX).filter(|_| layout.targets() > 0) else {
+                return Made::No;
+            };
+            next = range.end;
+            let place = ItemPlace::Buffers { offset: 0, numbers: target_numbers(&range) };
+            items.push(PlacedItem { displacement, len, place });
+        }
+        let direction = [ResultDirection { min_len: 0, place: DirectedPlace::Buffers }];
+        let sets = [DirectionSet { begin: 0, end: u32::MAX, items: Elements::new(&direction) }];
+        let sets = if results.is_some() { &sets[..] } else { &[] };
+        let group = GroupCall {
+            items: &items,
+            target_lens: &lens,
+            directions: Elements::new(sets),
+            payload_len: encoded.payload.len() as u32,
+            response_receives: receives - 1,
+        };
+        let Ok(cut) = second.requester2.plan_group(&self.requester, &second.peer, &layout, &group) else {
+            return Made::No;
+        };
+        if cut.count() > CONTINUATION_MAX {
+            return Made::No;
+        }
+        if !self.has_receives_for(core, making.id, receives) {
+            return Made::Refused(CallRefused::NoMemory);
+        }
+        self.send_group(core, making, chunks, encoded, (&group, &cut))
+    }
+
+    /// Receives that the Reply to a Call takes at most, whose results have so many octets in targets, and so many others. `None`:
+    /// more than there may be.
+    fn reply_transmissions(&self, results: Option<u32>, payload_len: u32) -> Option<u32> {
+        let second = self.second.as_ref()?;
+        let own = &second.own.layout;
+        let limit = (second.own.response_receives + 1).min(second.peer.response_transmissions());
+        if results.is_some() && !(own.targets() > 0 && second.peer.places_results()) {
+            return None;
+        }
+        let range = own.place(0, results.unwrap_or(0), u32::MAX)?;
+        let place = ItemPlace::Buffers { offset: 0, numbers: target_numbers(&range) };
+        let items = [PlacedItem { displacement: 0, len: results.unwrap_or(0), place }];
+        let items = if results.is_some() { &items[..] } else { &[] };
+        let response = ResponseTransmission { items: Elements::new(items), count: 1, payload_len };
+        let lens: ArrayVec<u32, 1> = results.into_iter().collect();
+        let lead_len = response.header_len() as u32;
+        let shape = MessageShape { lead_len, payload_len: payload_len.max(8), items: &lens };
+        Some(MessageCut::new(shape, own, limit).ok()?.count())
+    }
+
+    /// Whether a Reply with a Payload stream of so many octets fits a base message without a Reply chunk.
+    fn fits_base(&self, reply_payload_len_max: u32) -> bool {
+        let threshold = self.second.as_ref().map_or(0, |second| second.parameters.reply_threshold);
+        reply_payload_len_max.saturating_add(stag_wire::rpcrdma2::HEADER_LEN_MIN as u32) <= threshold
+    }
+
+    /// Sends a Call as a group that was planned.
+    fn send_group<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        chunks: &mut Chunks,
+        encoded: &EncodedCall<'_>,
+        (group, cut): (&GroupCall<'_>, &MessageCut<'_>),
+    ) -> Made {
+        let call = making.call;
+        let mut sends: ArrayVec<Buf, { CONTINUATION_MAX as usize }> = ArrayVec::new();
+        for sent in cut.transmissions() {
+            let Some(buf) = take_message(core, sent.len as usize) else {
+                return Made::Refused(CallRefused::NoMemory);
+            };
+            sends.push(buf);
+        }
+        let mut reply_buf = None;
+        if group.response_receives > 0
+            || encoded.reply_payload_len_max as usize > core.pools.messages.unit_len()
+        {
+            let Some(buf) = take_message(core, encoded.reply_payload_len_max as usize) else {
+                return Made::Refused(CallRefused::NoMemory);
+            };
+            reply_buf = Some(buf);
+        }
+        self.occupy(core, making);
+        self.keep(making, encoded.payload, encoded.positions, chunks, None);
+        let Some(second) = &mut self.second else { return Made::No };
+        let writes: &[&[Segment]] = if group.directions.is_empty() { &[] } else { &[&[]] };
+        let lists = ChunkLists { writes, ..ChunkLists::default() };
+        let mut data: ArrayVec<(u8, Shared), CLIENT_SEGMENTS_MAX> = chunks.read.drain().collect();
+        for (sent, out) in cut.transmissions().zip(&mut sends) {
+            let requester = &mut self.requester;
+            let header_len = match sent.number {
+                0 => second.requester2.emit_lead(requester, call, group, cut, &lists, out).ok(),
+                _ => second.requester2.emit_continuation(requester, call, &sent, out).ok().flatten(),
+            };
+            // The plan and the lists agree by construction, and nothing was received in between.
+            let Some(at) = header_len else { unreachable!("the group is not as planned: {sent:?}") };
+            let part = &encoded.payload[sent.payload_at as usize..][..sent.payload_len as usize];
+            out[at..at + part.len()].copy_from_slice(part);
+            let mut filled = at + part.len();
+            for piece in cut.pieces(&sent) {
+                let at = piece.at as usize;
+                out[filled..at].fill(0);
+                filled = at + piece.len as usize;
+                copy_item(&data, piece.item as u8, piece.from as usize, &mut out[at..filled]);
+            }
+            core.statistics.copied_bytes += u64::from(sent.len) - header_len.unwrap_or(0) as u64;
+        }
+        data.clear();
+        second.promised += 1 + group.response_receives;
+        second.reply_bufs[call.index()] = reply_buf;
+        let slot = &mut self.slots[call.index()];
+        (slot.reply_chunk, slot.written) = (None, ArrayVec::new());
+        slot.reads.clear();
+        for (chunk, buf) in chunks.write.drain() {
+            slot.written.push(Written { chunk, handle: 0, offered: buf.len() as u32, buf: Some(buf) });
+        }
+        core.statistics.groups_sent += 1;
+        core.statistics.continuations += sends.len() as u64 - 1;
+        core.statistics.items_placed += group.items.len() as u64;
+        self.post_group(core, making, sends)
+    }
+
+    /// Posts the Sends of a group. Those that find no room wait in the outbox, and nothing else leaves before them.
+    fn post_group<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        sends: ArrayVec<Buf, { CONTINUATION_MAX as usize }>,
+    ) -> Made {
+        let Making { call, id, .. } = *making;
+        let mut is_begun = false;
+        for buf in sends {
+            let Some(second) = &mut self.second else { return Made::No };
+            if !second.outbox.is_empty() {
+                second.outbox.push_back(buf);
+                continue;
+            }
+            let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
+            match core.provider.post_send(id, request) {
+                Ok(()) => is_begun = true,
+                Err(refused) if refused.error == PostError::Full => {
+                    second.outbox.push_back(refused.request.buf);
+                    self.unsent += 1;
+                    core.ready.touch_late(id);
+                    is_begun = true;
+                }
+                // The connection is ending, and the Call with it.
+                Err(_) if is_begun => break,
+                Err(refused) => {
+                    let error = match refused.error {
+                        PostError::NotConnected => CallError::NotSent,
+                        error => CallError::NotPosted(error),
+                    };
+                    second.promised -= 1;
+                    self.slots[call.index()].stage = Stage::Ending(Ending::Failed(error));
+                    second.requester2.handle_over(&mut self.requester, call);
+                    let unused = second.requester2.take_unused();
+                    second.promised = second.promised.saturating_sub(unused);
+                    let memory = self.requester.abandon(call);
+                    self.settle(core, id, call, memory);
+                    return Made::Yes;
+                }
+            }
+        }
+        core.statistics.calls_sent += 1;
+        Made::Yes
+    }
+
+    /// Posts what waits in the outbox. `false`: some of it waits on.
+    pub(crate) fn post_outbox<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> bool {
+        let Some(second) = &mut self.second else { return true };
+        let was_waiting = !second.outbox.is_empty();
+        while let Some(buf) = second.outbox.pop_front() {
+            let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
+            if let Err(refused) = core.provider.post_send(id, request)
+                && refused.error == PostError::Full
+            {
+                second.outbox.push_front(refused.request.buf);
+                return false;
+            }
+        }
+        self.unsent -= u32::from(was_waiting);
+        true
+    }
+}
+
+/// Copies octets of an item, which is in the pieces with its number, one behind the other.
+fn copy_item(data: &[(u8, Shared)], item: u8, mut from: usize, mut out: &mut [u8]) {
+    for (_, piece) in data.iter().filter(|(number, _)| *number == item) {
+        if from >= piece.len() {
+            from -= piece.len();
+            continue;
+        }
+        let len = (piece.len() - from).min(out.len());
+        let (here, rest) = out.split_at_mut(len);
+        here.copy_from_slice(&piece[from..from + len]);
+        (from, out) = (0, rest);
+        if out.is_empty() {
+            return;
+        }
+    }
+}

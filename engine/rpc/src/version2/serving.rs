@@ -1,0 +1,527 @@
+//! The server half of a connection of version 2: its Receives, and Calls as they arrive.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+use stag_fabric::{Peer, Provider, ReceiveTargets};
+use stag_memory::Buf;
+use stag_proto::characteristics::PeerCharacteristics;
+use stag_proto::layout::ReceiveLayout;
+use stag_proto::placement::ItemSpan;
+use stag_proto::responder::{CallId, Payload, Refused, Responder2, ResponderEvent2, is_second};
+use stag_proto::version2::{OwnCharacteristics, SmallMessage};
+use stag_wire::rpcrdma2::{ItemPlace, OptionalOperation};
+use stag_wire::xdr::{Reader, Reduced};
+
+use crate::ConnectionId;
+use crate::client::CloseReason;
+use crate::config::EngineConfig;
+use crate::fault::fault;
+use crate::server::draft::Draft;
+use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull};
+use crate::server::serving::{Arrived, Ran, Serving};
+use crate::server::spares::Reused;
+use crate::server::transit;
+use crate::service::Services;
+use crate::service::call::{Placed, PlacedPieces};
+use crate::service::dispatch::{Terms, route};
+use crate::state::{Core, FIRST_RECEIVES};
+use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, gather, take_item};
+use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX};
+
+/// In the list of slots that wait: there is no memory for the Receives that the connection needs.
+pub(crate) const RECEIVES_OWED: u32 = u32::MAX;
+
+/// What the server half of a connection has beside that of version 1.
+#[derive(Debug)]
+pub(crate) struct ServerVersion2 {
+    pub(crate) responder2: Responder2,
+    pub(crate) own: OwnCharacteristics,
+    pub(crate) peer: PeerCharacteristics,
+    /// How the peer's Receives are divided.
+    pub(crate) peer_layout: ReceiveLayout,
+    receives: DividedReceives,
+    /// The transmissions of the Call that is incomplete.
+    parts: Vec<KeptPart>,
+    /// This end's characteristics were told.
+    has_told: bool,
+    /// What lies behind the heads of stalled messages, in their order.
+    stalled: VecDeque<(Option<Box<ReceiveTargets>>, u32)>,
+    /// Replies that wait for memory to be sent from.
+    pub(crate) unsent: Vec<(CallId, Box<Draft>)>,
+}
+
+/// What a message meant, without what it borrowed.
+enum Meant {
+    Call(CallId),
+    Part { is_first: bool, header_len: u32, payload_len: u32 },
+    Whole { is_first: bool, id: CallId, header_len: u32, payload_len: u32 },
+    Answer(SmallMessage),
+    Told,
+    Nothing,
+    Close,
+}
+
+impl ServerVersion2 {
+    pub(crate) fn new(config: &EngineConfig, own: OwnCharacteristics) -> ServerVersion2 {
+        let peer = PeerCharacteristics::default();
+        ServerVersion2 {
+            responder2: Responder2::new(&own, PAYLOAD_LEN_MAX.min(config.chunk_len_max)),
+            own,
+            peer,
+            peer_layout: peer.layout(own.send_len_max),
+            receives: DividedReceives::new(own.layout, config.capacity().receives),
+            parts: Vec::with_capacity(own.request_limit as usize),
+            has_told: false,
+            stalled: VecDeque::new(),
+            unsent: Vec::new(),
+        }
+    }
+
+    /// Octets of heap of one.
+    pub(crate) fn footprint(config: &EngineConfig) -> usize {
+        let targets = super::targets(config, config.receive_targets);
+        let receives = config.capacity().receives;
+        let parts = config.continuation as usize * size_of::<KeptPart>();
+        // The Responder's: segments of directions, and where the parts of a message lie.
+        let placement = 64 * 16 + (config.continuation * targets.max(1)) as usize * 24;
+        size_of::<ServerVersion2>() + DividedReceives::footprint(receives, targets) + parts + placement
+    }
+
+    /// The connection is gone.
+    pub(crate) fn close<P>(&mut self, core: &mut Core<P>) {
+        self.responder2.handle_disconnect();
+        for (_, draft) in self.unsent.drain(..) {
+            core.put_draft(draft);
+        }
+    }
+
+    /// Lets go of what is kept of a Call, if none is incomplete or another one begins.
+    fn drop_parts(&mut self, begins_another: bool) {
+        if begins_another || !self.responder2.has_open_group() {
+            for part in self.parts.drain(..) {
+                self.receives.reuse(part.message.targets);
+            }
+        }
+    }
+}
+
+impl Serving {
+    /// Posts `count` more Receives on a connection that may speak version 2, if there is memory for them.
+    #[cold]
+    pub(crate) fn post_divided<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        count: u32,
+    ) -> bool {
+        let mut posted = 0;
+        if let Some(second) = &mut self.second {
+            while posted < count {
+                // One at any rate, as in version 1.
+                let is_needed = posted == 0 && self.held < FIRST_RECEIVES;
+                let has_memory = is_needed || !core.is_short();
+                if !has_memory || !second.receives.post(core, id, is_needed) {
+                    break;
+                }
+                posted += 1;
+            }
+        }
+        core.credits.hold(self.account, self.held, self.held + posted);
+        self.held += posted;
+        self.responder.receives_posted(posted);
+        // Without them its client has no credit, and nothing would bring it back here.
+        if self.held < FIRST_RECEIVES && !self.waiting.contains(&RECEIVES_OWED) {
+            self.waiting.push_back(RECEIVES_OWED);
+        }
+        posted == count
+    }
+
+    /// Posts the Receives that a connection has to have, when there is memory again.
+    pub(crate) fn post_owed<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        let count = FIRST_RECEIVES.saturating_sub(self.held);
+        if count > 0 {
+            self.post_divided(core, id, count);
+        }
+    }
+
+    /// Takes in a message on a connection that may speak version 2, now or when there is memory to answer it. `Err`: the
+    /// connection has to end.
+    pub(crate) fn receive_version2<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        head: Buf,
+    ) -> Result<(), CloseReason> {
+        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
+        let arrived = second.receives.arrive(core, id, head);
+        if core.is_short() || !self.stalled.is_empty() || self.is_sated(core) {
+            self.stall(arrived, false);
+            return Ok(());
+        }
+        self.take_in_version2(core, services, id, peer, arrived).map(|_| ())
+    }
+
+    /// Keeps a message until there is memory.
+    fn stall(&mut self, arrived: ArrivedMessage, is_first: bool) {
+        let Some(second) = &mut self.second else { return };
+        let ArrivedMessage { octets, targets, behind, .. } = arrived;
+        if is_first {
+            self.stalled.push_front(octets);
+            second.stalled.push_front((targets, behind));
+        } else {
+            self.stalled.push_back(octets);
+            second.stalled.push_back((targets, behind));
+        }
+    }
+
+    /// Takes in a message that waited. `false`: it waits on.
+    pub(crate) fn take_stalled<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        head: Buf,
+    ) -> Result<bool, CloseReason> {
+        let behind = self.second.as_mut().and_then(|second| second.stalled.pop_front());
+        let (targets, behind) = behind.unwrap_or_default();
+        self.take_in_version2(core, services, id, peer, ArrivedMessage::of(head, targets, behind))
+    }
+
+    /// Takes in a message. `false`: there is no memory to put it together, and it waits.
+    fn take_in_version2<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        mut arrived: ArrivedMessage,
+    ) -> Result<bool, CloseReason> {
+        if !arrived.put_together(core) {
+            self.stall(arrived, true);
+            return Ok(false);
+        }
+        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
+        if !is_second(&arrived.octets) {
+            // The Call says the version (V2-5.3-a).
+            second.receives.reuse(arrived.targets.take());
+            return self.take_in(core, services, id, peer, arrived.octets).map(|()| true);
+        }
+        self.note_arrival(&mut core.state);
+        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
+        let ServerVersion2 { responder2, parts, peer: characteristics, .. } = &mut **second;
+        let lead = parts.first().map(|part| &part.message.octets[..]);
+        let (event, broken) =
+            responder2.handle_divided(&mut self.responder, &arrived.octets, arrived.behind, lead);
+        let meant = match event {
+            ResponderEvent2::Call(call) => Meant::Call(call.id),
+            ResponderEvent2::Part { part, header_len } => {
+                Meant::Part { is_first: part.number == 0, header_len, payload_len: part.len }
+            }
+            ResponderEvent2::Whole { id, part, header_len } => {
+                Meant::Whole { is_first: part.number == 0, id, header_len, payload_len: part.len }
+            }
+            ResponderEvent2::Answer(small) => Meant::Answer(small),
+            ResponderEvent2::Characteristics(operation) => {
+                match &operation {
+                    OptionalOperation::Initial(initial) => characteristics.handle_initial(initial),
+                    OptionalOperation::Update(update) => characteristics.handle_update(update),
+                    _ => {}
+                }
+                Meant::Told
+            }
+            ResponderEvent2::Rest
+            | ResponderEvent2::ReplyRefused { .. }
+            | ResponderEvent2::Dropped(_)
+            | ResponderEvent2::Reply => Meant::Nothing,
+            ResponderEvent2::Close(_) => Meant::Close,
+        };
+        if let Some(small) = broken {
+            second.drop_parts(true);
+            self.send_small(core, id, &small)?;
+        }
+        self.act_on(core, services, id, peer, meant, arrived)?;
+        Ok(true)
+    }
+
+    fn act_on<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        meant: Meant,
+        mut arrived: ArrivedMessage,
+    ) -> Result<(), CloseReason> {
+        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
+        match meant {
+            Meant::Call(call) => {
+                second.receives.reuse(arrived.targets);
+                second.drop_parts(true);
+                self.run_base(core, services, id, peer, call, arrived.octets)?;
+                self.tell_characteristics(core, id)
+            }
+            Meant::Part { is_first, header_len, payload_len } => {
+                if is_first {
+                    second.drop_parts(true);
+                }
+                second.parts.push(KeptPart { message: arrived, header_len, payload_len });
+                // Another Receive takes the place of the one that is kept: its Call has the credits of both.
+                self.replenish(core, id);
+                Ok(())
+            }
+            Meant::Whole { is_first, id: call, header_len, payload_len } => {
+                if is_first {
+                    second.drop_parts(true);
+                }
+                second.parts.push(KeptPart { message: arrived, header_len, payload_len });
+                self.run_group(core, services, id, peer, call)?;
+                self.tell_characteristics(core, id)
+            }
+            Meant::Answer(small) => {
+                second.receives.reuse(arrived.targets.take());
+                second.drop_parts(true);
+                drop(arrived);
+                self.replenish(core, id);
+                self.send_small(core, id, &small)
+            }
+            Meant::Told => {
+                second.receives.reuse(arrived.targets.take());
+                second.peer_layout = second.peer.layout(second.own.send_len_max);
+                let threshold = self.responder.parameters().reply_threshold.min(second.peer.receive_size());
+                second.responder2.set_threshold(&mut self.responder, threshold);
+                drop(arrived);
+                self.replenish(core, id);
+                Ok(())
+            }
+            Meant::Nothing => {
+                core.statistics.messages_discarded += 1;
+                second.receives.reuse(arrived.targets.take());
+                second.drop_parts(false);
+                drop(arrived);
+                self.replenish(core, id);
+                Ok(())
+            }
+            Meant::Close => {
+                second.receives.reuse(arrived.targets.take());
+                Err(CloseReason::Violation("it sent more Calls than it had credits for"))
+            }
+        }
+    }
+
+    /// Runs a Call that came by a base message.
+    fn run_base<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        call_id: CallId,
+        message: Buf,
+    ) -> Result<(), CloseReason> {
+        core.statistics.calls_received += 1;
+        let Some(call) = self.responder.call(call_id, &message) else {
+            return Err(fault("a Call that just came is not in process"));
+        };
+        let xid = call.xid();
+        if core.doomed.has(peer, xid, core.now) {
+            drop(message);
+            return self.refuse(core, id, call_id, Refused::EndedConnection).map(|_| ());
+        }
+        let Payload::Inline(stream) = call.payload else {
+            return self.pull(core, services, id, peer, call_id, message);
+        };
+        let chunks = call.read_chunk_count();
+        let routed = route(services, Reader::new(stream));
+        if chunks > 0 && may_pull(&routed, chunks) {
+            return self.pull(core, services, id, peer, call_id, message);
+        }
+        core.statistics.messages_short += u64::from(chunks == 0);
+        let arrived = Arrived { id, peer, call: &call, message: &message, stream };
+        match self.run(core, services, &arrived, &routed, &mut [])? {
+            Ran::Answered => {}
+            Ran::Later(terms) => self.keep(call_id, xid, message, None, Some(terms)),
+            Ran::Waits => self.keep(call_id, xid, message, None, Some(Terms::ENGINE)),
+        }
+        Ok(())
+    }
+
+    /// Runs a Call that came as a group, all of whose transmissions are here.
+    fn run_group<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        id: ConnectionId,
+        peer: Option<&Peer>,
+        call_id: CallId,
+    ) -> Result<(), CloseReason> {
+        core.statistics.calls_received += 1;
+        core.statistics.groups_received += 1;
+        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
+        let ServerVersion2 { responder2, parts, receives, .. } = &mut **second;
+        core.statistics.continuations += parts.len() as u64 - 1;
+        let mut pull = core.pulls.take();
+        let mut is_explicit = false;
+        let count = Responder2::items(&parts[0].message.octets).len();
+        for index in 0..count.min(READ_CHUNKS_MAX) {
+            let mut placed = Placed { pieces: PlacedPieces::new(), len: 0 };
+            let item = Responder2::items(&parts[0].message.octets).iter().nth(index);
+            let Some(item) = item else { break };
+            is_explicit |= matches!(item.place, ItemPlace::Explicit(_));
+            placed.len = item.len;
+            let displacement = item.displacement;
+            let spans: SmallVec<[ItemSpan; 16]> = responder2.map().spans(&item).collect();
+            let pages = transit::pages(&core.pools.payload, item.len as usize);
+            if take_item(core, parts, &spans, &mut placed.pieces) {
+                core.statistics.items_placed += 1;
+                core.transit.take(&mut self.share, pages);
+                pull.held += pages;
+            }
+            pull.reduced.push(Reduced::read_chunk(index as u32, displacement, placed.len));
+            pull.items.push(placed);
+        }
+        let mut gathered = std::mem::take(&mut core.gathered);
+        let is_single = parts.len() == 1 && parts[0].payload().is_some();
+        if !is_single {
+            gather(parts, &mut gathered);
+        }
+        let (at, len) = (parts[0].header_len, parts[0].payload_len);
+        let mut messages = parts.drain(..).map(|part| {
+            receives.reuse(part.message.targets);
+            part.message.octets
+        });
+        let message = messages.next();
+        messages.for_each(drop);
+        let Some(message) = message else { return Err(fault("a Call without its message")) };
+        let stream = match is_single {
+            true => &message[at as usize..][..len as usize],
+            false => &gathered[..],
+        };
+        let result = self.run_arrived(
+            core,
+            services,
+            (id, peer),
+            call_id,
+            &message,
+            stream,
+            &mut pull,
+            count,
+            is_explicit,
+        );
+        core.gathered = gathered;
+        match result {
+            Ok(Ran::Later(terms)) => {
+                let xid = self.responder.call(call_id, &message).map_or(0, |call| call.xid());
+                self.keep(call_id, xid, message, Some(pull), Some(terms));
+            }
+            Ok(Ran::Waits) => {
+                let xid = self.responder.call(call_id, &message).map_or(0, |call| call.xid());
+                self.put_pull(core, pull);
+                self.keep(call_id, xid, message, None, Some(Terms::ENGINE));
+            }
+            Ok(Ran::Answered) => {
+                self.put_pull(core, pull);
+                self.keep_unsent(call_id, message);
+            }
+            Err(reason) => {
+                self.put_pull(core, pull);
+                return Err(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a service run a Call whose message and data are here.
+    #[allow(clippy::too_many_arguments, reason = "one step of `run_group`, cut out")]
+    fn run_arrived<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        (id, peer): (ConnectionId, Option<&Peer>),
+        call_id: CallId,
+        message: &Buf,
+        stream: &[u8],
+        pull: &mut Pull,
+        count: usize,
+        is_explicit: bool,
+    ) -> Result<Ran, CloseReason> {
+        let Some(call) = self.responder.call(call_id, message) else {
+            return Err(fault("a Call that just came is not in process"));
+        };
+        if core.doomed.has(peer, call.xid(), core.now) {
+            return self.refuse(core, id, call_id, Refused::EndedConnection);
+        }
+        let reduced = std::mem::take(&mut pull.reduced);
+        let routed = route(services, Reader::with_reduced(stream, &reduced));
+        // Data that is to be read goes by base messages (RTR-4.3-a leaves the choice to the Requester).
+        if is_explicit || count > 0 && !may_pull(&routed, count) {
+            return self.refuse(core, id, call_id, Refused::Ineligible);
+        }
+        let arrived = Arrived { id, peer, call: &call, message, stream };
+        self.run(core, services, &arrived, &routed, &mut pull.items)
+    }
+
+    /// Sends a message that is complete as it is.
+    fn send_small<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        small: &SmallMessage,
+    ) -> Result<(), CloseReason> {
+        core.statistics.errors_sent += 1;
+        self.send_octets(core, id, small.as_bytes())
+    }
+
+    fn send_octets<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        octets: &[u8],
+    ) -> Result<(), CloseReason> {
+        let Some(mut send) = core.pools.messages.take() else { return Err(CloseReason::CannotReply) };
+        send.set_len(octets.len());
+        send.copy_from_slice(octets);
+        let mut draft = core.draft();
+        draft.clear();
+        draft.send = Some(send);
+        self.post_in_order(core, id, draft)
+    }
+
+    /// Posts a message behind those that wait for room.
+    pub(crate) fn post_in_order<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
+        if self.blocked.is_empty() {
+            return self.post(core, id, draft);
+        }
+        let max = core.config.credits_max as usize * core.config.continuation as usize;
+        if self.blocked.len() > max {
+            core.put_draft(draft);
+            return Err(CloseReason::Violation("it does not take its Replies"));
+        }
+        self.blocked.push_back(draft);
+        Ok(())
+    }
+
+    /// Tells this end's characteristics, right behind the answer to the first Call (XC-X-1).
+    fn tell_characteristics<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+    ) -> Result<(), CloseReason> {
+        let Some(second) = self.second.as_mut().filter(|second| !second.has_told) else { return Ok(()) };
+        second.has_told = true;
+        let mut out = [0; INITIAL_LEN_MAX];
+        let credits = self.responder.grant().granted();
+        let Ok(len) = second.own.emit_initial(credits, &mut out) else {
+            return Err(fault("characteristics are longer than a message"));
+        };
+        self.send_octets(core, id, &out[..len])
+    }
+}

@@ -1,0 +1,195 @@
+//! Which version a connection speaks: what each end announces, the probe, and what follows from its answer.
+
+use stag_fabric::{Exposed, Handle, Provider, QueuePairCapacity};
+use stag_memory::Buf;
+use stag_proto::parameters::Parameters;
+use stag_proto::responder::Responder2;
+use stag_proto::version::{NextMessage, ProtocolVersion};
+use stag_wire::reliable_reply::announces_version_2;
+
+use crate::ConnectionId;
+use crate::client::calling::Calling;
+use crate::client::{Chunks, CloseReason, Credentials, ReplyMode, Request};
+use crate::config::{ProtocolChoice, SPARE_RECEIVES};
+use crate::connection::Connection;
+use crate::engine::{Engine, find};
+use crate::fault::fault;
+use crate::server::serving::Serving;
+use crate::service::Services;
+use crate::state::Core;
+use crate::version2::{ClientVersion2, ServerVersion2, own_characteristics};
+
+impl<P: Provider, S: Services> Engine<P, S> {
+    /// Returns `capacity` with as many targets for each Receive as a connection of version 2 may post.
+    pub(crate) fn with_targets(&self, capacity: QueuePairCapacity) -> QueuePairCapacity {
+        let config = &self.core.config;
+        let own = own_characteristics(config, self.core.provider.limits().receive_targets, true);
+        let receive_targets = if config.speaks_version_2() { own.layout.targets() } else { 0 };
+        QueuePairCapacity { receive_targets, ..capacity }
+    }
+
+    /// What the client's connection `id` has to find out, as [`Engine::second_client`].
+    pub(crate) fn second_of(
+        &mut self,
+        id: ConnectionId,
+        parameters: Parameters,
+        private_data: &[u8],
+    ) -> Option<Box<ClientVersion2>> {
+        let session = find(&mut self.connections, id)?.session.as_deref()?;
+        let assumes_version_1 = session.assumes_version_1;
+        self.second_client(parameters, private_data, assumes_version_1)
+    }
+
+    /// Says what a client's connection that is established has to find out of the peer's version. `None`: nothing, it speaks
+    /// version 1.
+    pub(crate) fn second_client(
+        &self,
+        parameters: Parameters,
+        private_data: &[u8],
+        assumes_version_1: bool,
+    ) -> Option<Box<ClientVersion2>> {
+        let config = &self.core.config;
+        let is_announced = announces_version_2(private_data);
+        let is_tried = config.speaks_version_2() && !assumes_version_1;
+        if !is_tried || !(is_announced || config.protocol == ProtocolChoice::Two) {
+            return None;
+        }
+        let own = own_characteristics(config, self.core.provider.limits().receive_targets, is_announced);
+        Some(Box::new(ClientVersion2::new(config, own, parameters, is_announced)))
+    }
+
+    /// Gives the server half of a new connection what version 2 adds, if it may be spoken.
+    pub(crate) fn offer_version2(
+        &self,
+        connection: &mut Connection,
+        serving: &mut Serving,
+        private_data: &[u8],
+    ) {
+        let config = &self.core.config;
+        let is_announced = announces_version_2(private_data);
+        if !config.speaks_version_2() || !(is_announced || config.protocol == ProtocolChoice::Two) {
+            return;
+        }
+        let own = own_characteristics(config, self.core.provider.limits().receive_targets, is_announced);
+        let mut second = Box::new(ServerVersion2::new(config, own));
+        // Until the client tells more, as long as version 1 would have them (V2-5.2-c).
+        let threshold = connection.parameters.reply_threshold;
+        Responder2::set_threshold(&second.responder2, &mut serving.responder, threshold);
+        second.peer_layout = second.peer.layout(second.own.send_len_max);
+        serving.second = Some(second);
+        connection.is_special = true;
+    }
+}
+
+impl Calling {
+    /// Begins to find out whether the peer speaks version 2.
+    pub(crate) fn begin_probe(&mut self, second: Box<ClientVersion2>) {
+        // No Call takes a short way: what is decided for version 2 is decided in `make_planned`.
+        let none = Parameters { call_threshold: 0, reply_threshold: 0, ..second.parameters };
+        self.requester.set_parameters(none);
+        self.receives_max = 0;
+        self.second = Some(second);
+    }
+
+    /// The peer speaks version 1, on a connection whose Receives are those of version 1, too.
+    fn fall_back(&mut self) {
+        let Some(second) = self.second.take() else { return };
+        self.requester.set_parameters(second.parameters);
+        self.receives_max = self.requester.window().requested() + SPARE_RECEIVES;
+    }
+}
+
+impl Connection {
+    /// A client's connection that is to speak version 2 has a queue pair: probes the peer. It counts as established when the
+    /// answer is here.
+    pub(crate) fn begin_probing<P: Provider>(&mut self, core: &mut Core<P>) {
+        (self.established, self.is_special) = (false, true);
+        core.statistics.connections_opened -= 1;
+        if !self.send_probe(core) {
+            self.close(core, CloseReason::CannotReply);
+        }
+    }
+
+    /// Sends the probe for version 2 (V2-X-4). `false`: it cannot be sent.
+    pub(crate) fn send_probe<P: Provider>(&mut self, core: &mut Core<P>) -> bool {
+        let Some(calling) = &mut self.calling else { return false };
+        calling.post_divided(core, self.id);
+        let named = calling.policy.keep_alive;
+        let request = Request {
+            program: named.map_or(0, |policy| policy.program),
+            version: named.map_or(0, |policy| policy.version),
+            procedure: 0,
+            credentials: Credentials::None,
+            user: 0,
+            timeout: core.config.set_up_timeout,
+            results_len_max: 0,
+            retransmit: false,
+            reply_mode: ReplyMode::Chunk,
+        };
+        let made = calling.make(core, self.id, &request, &mut Chunks::default(), true, |_| Ok(()));
+        if let Some(second) = &mut calling.second {
+            second.probe.handle_sent();
+        }
+        made.is_ok()
+    }
+
+    /// Takes in a message on a connection that speaks version 2, or whose version is not known yet.
+    #[inline(never)]
+    pub(crate) fn receive_version2<P: Provider, S: Services>(
+        &mut self,
+        core: &mut Core<P>,
+        services: &mut S,
+        message: Buf,
+        invalidated: Option<Handle>,
+        exposed: &mut Option<Exposed>,
+    ) -> Result<(), CloseReason> {
+        let is_deaf = self.is_deaf(core.now);
+        if let Some(serving) = &mut self.serving {
+            if is_deaf {
+                serving.receive_gone(core);
+                return Ok(());
+            }
+            return serving.receive_version2(core, services, self.id, self.peer.as_ref(), message);
+        }
+        let Some(calling) = &mut self.calling else { return Err(fault("a message for no half")) };
+        let received = calling.receive_version2(core, self.id, message, invalidated, exposed);
+        received.map_err(CloseReason::Violation)?;
+        self.advance_set_up(core)
+    }
+
+    /// Goes on with the set-up of a client's connection, as far as its version is known.
+    fn advance_set_up<P: Provider>(&mut self, core: &mut Core<P>) -> Result<(), CloseReason> {
+        let Some(calling) = &mut self.calling else { return Ok(()) };
+        let Some(second) = calling.second.as_mut().filter(|second| !second.is_ready) else { return Ok(()) };
+        match second.probe.next_message() {
+            NextMessage::Any(ProtocolVersion::Two) => {
+                if second.is_announced && !second.has_characteristics {
+                    return Ok(());
+                }
+                second.is_ready = true;
+            }
+            NextMessage::Any(ProtocolVersion::One) if second.is_announced => {
+                return Err(CloseReason::Violation("it announced version 2, and refuses it"));
+            }
+            NextMessage::Any(ProtocolVersion::One) => {
+                calling.fall_back();
+                self.is_special = false;
+                calling.post_receives(core, self.id);
+            }
+            NextMessage::Nothing => {
+                return Err(CloseReason::Violation("it speaks neither version 1 nor version 2"));
+            }
+            NextMessage::Probe { .. } | NextMessage::Wait => return Ok(()),
+        }
+        self.become_ready(core);
+        Ok(())
+    }
+
+    /// Whether its version is still to be found out.
+    pub(crate) fn is_probing(&self) -> bool {
+        self.calling
+            .as_ref()
+            .and_then(|calling| calling.second.as_ref())
+            .is_some_and(|second| !second.is_ready)
+    }
+}

@@ -1,0 +1,14 @@
+//! Calls between engines that speak version 2 of RPC-over-RDMA: with rtrext, and as the tests of version 1 have them.
+
+#[path = "../calls/answers.rs"]
+mod answers;
+#[path = "../calls/deferred.rs"]
+mod deferred;
+#[path = "../calls/endings.rs"]
+mod endings;
+mod hostile;
+mod placement;
+#[path = "../hostile/raw.rs"]
+mod raw;
+#[path = "../support/mod.rs"]
+mod support;
