@@ -22,3 +22,6 @@ mod weather;
 
 /// Whether Calls are executed at another engine than they came in at.
 const IS_CARRIED: bool = true;
+
+/// Versions that both ends speak.
+const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::One;

@@ -12,3 +12,6 @@ mod weather;
 
 /// Whether Calls are executed at another engine than they came in at.
 const IS_CARRIED: bool = false;
+
+/// Versions that both ends speak.
+const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::One;

@@ -179,7 +179,12 @@ impl Pair {
         open: impl Fn(usize, &Pool) -> AnyStore,
     ) -> Pair {
         let world = World::new(seed, plan);
-        let config = EngineConfig { connections_max: 4, receives_max: 256, ..EngineConfig::default() };
+        let config = EngineConfig {
+            connections_max: 4,
+            receives_max: 256,
+            protocol: crate::PROTOCOL,
+            ..EngineConfig::default()
+        };
         let mut provider = world.provider("server");
         let server_pools = pools(&mut provider, &config, HOME, PAGES);
         let shares: Vec<_> = exports

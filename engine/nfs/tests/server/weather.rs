@@ -3,7 +3,7 @@
 use stag_fabric::sim::{FaultPlan, Random, sweep};
 use stag_nfs::client::Finished;
 use stag_nfs::store::Store;
-use stag_rpc::{CallError, Chunks};
+use stag_rpc::{CallError, Chunks, EngineConfig};
 use stag_wire::nfs3::{Data, Handle, ReadArguments, Stable, WriteArguments};
 use stag_wire::xdr::Item;
 
@@ -65,10 +65,13 @@ fn reads_in_flight_are_never_torn() {
         }
 
         // The server holds the file's pages and nothing else: what READs held is back.
-        pair.until(|pair| (pair.server.pools().payload.outstanding() <= 16 + 6).then_some(()));
+        // Receives of version 2 have pages, too.
+        let [in_server, in_client] =
+            [pair.server.config(), pair.client.config()].map(EngineConfig::target_pages);
+        pair.until(|pair| (pair.server.pools().payload.outstanding() <= 16 + 6 + in_server).then_some(()));
         let used = pair.server.services_mut().0.exports().borrow().shares()[0].1.usage();
         assert_eq!((used.bytes_total - used.bytes_free) as usize, 6 * PAGE);
-        assert_eq!(pair.client.pools().payload.outstanding(), 0);
+        assert!(pair.client.pools().payload.outstanding() <= in_client);
     });
 }
 

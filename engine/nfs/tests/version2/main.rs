@@ -1,0 +1,25 @@
+//! The tests of `server`, over version 2 of RPC-over-RDMA: data of WRITEs and READs in the messages.
+
+#[path = "../server/acl.rs"]
+mod acl;
+#[path = "../server/durable.rs"]
+mod durable;
+#[path = "../server/hostile.rs"]
+mod hostile;
+#[path = "../server/locks.rs"]
+mod locks;
+#[path = "../server/pair.rs"]
+mod pair;
+mod placed;
+#[path = "../server/procedures.rs"]
+mod procedures;
+#[path = "../server/transfers.rs"]
+mod transfers;
+#[path = "../server/weather.rs"]
+mod weather;
+
+/// Whether Calls are executed at another engine than they came in at.
+const IS_CARRIED: bool = false;
+
+/// Versions that both ends speak.
+const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::Auto;
