@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use stag::fabric::ExposureKind;
 use stag::fabric::iwarp::CongestionControl;
 use stag::fabric::shm::Admit;
+use stag::rpc::ProtocolChoice;
 
 /// How servers are connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct ConnectionOptions {
     pub exposure: Option<ExposureKind>,
     /// Over shm, servers that are trusted with our memory besides those of the same user.
     pub shm_allow: Vec<Admit>,
+    /// Versions of RPC-over-RDMA to speak.
+    pub protocol: ProtocolChoice,
 }
 
 impl Default for ConnectionOptions {
@@ -38,6 +41,7 @@ impl Default for ConnectionOptions {
             device: None,
             exposure: None,
             shm_allow: Vec::new(),
+            protocol: ProtocolChoice::One,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::flags::{self, Flag};
 use crate::options::{self, ConnectionOptions};
 use crate::output::Output;
 use crate::url::{Fabric, Place};
-use crate::values::{CongestionControl, Exposure, Switch};
+use crate::values::{CongestionControl, Exposure, Protocol, Switch};
 use crate::{arguments, conform, demo, limits, stagd};
 
 /// RPC over RDMA, with and without RDMA hardware: try it, use it, measure it
@@ -23,8 +23,9 @@ use crate::{arguments, conform, demo, limits, stagd};
     version,
     disable_help_subcommand = true,
     help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
-        Options: --json --no-reconnect --mountport PORT; shm: --shm-allow WHO; iwarp:\n         \
-        --crc on|off --congestion NAME; verbs: --device NAME --exposure KIND\n\
+        Options: --json --no-reconnect --mountport PORT --protocol 1|2|auto;\n         \
+        shm: --shm-allow WHO; iwarp: --crc on|off --congestion NAME;\n         \
+        verbs: --device NAME --exposure KIND\n\
         Examples: stag demo\n          stag ls -l shm://NAME/data\n"
 )]
 struct Stag {
@@ -56,6 +57,9 @@ struct Stag {
     /// Over shm, also trust a server of this user or group: uid:N, gid:N or any [default: of the same user only]
     #[arg(long, global = true, hide = true, value_name = "WHO")]
     shm_allow: Vec<Admit>,
+    /// Versions of RPC-over-RDMA to speak: 1, 2, or auto: 2 with a server that announces it [default: 1]
+    #[arg(long, global = true, hide = true, value_enum, value_name = "VERSION")]
+    protocol: Option<Protocol>,
     #[command(subcommand)]
     command: Command,
 }
@@ -149,13 +153,14 @@ impl Command {
 impl Stag {
     /// Refuses options that the command has no use for.
     fn check(&self) -> Result<(), Failure> {
-        let flags: [Flag; 6] = [
+        let flags: [Flag; 7] = [
             ("--mountport", self.mountport.is_some(), &["iwarp", "verbs"]),
             ("--crc", self.crc.is_some(), &["iwarp"]),
             ("--congestion", self.congestion.is_some(), &["iwarp"]),
             ("--device", self.device.is_some(), &["verbs"]),
             ("--exposure", self.exposure.is_some(), &["verbs"]),
             ("--shm-allow", !self.shm_allow.is_empty(), &["shm"]),
+            ("--protocol", self.protocol.is_some(), &["shm", "iwarp", "verbs"]),
         ];
         let used: Vec<&str> = self.command.fabrics().into_iter().map(Fabric::name).collect();
         match &self.command {
@@ -187,6 +192,7 @@ pub fn main() -> ExitCode {
         device: stag.device,
         exposure: stag.exposure.map(Into::into),
         shm_allow: stag.shm_allow,
+        protocol: stag.protocol.unwrap_or_default().into(),
     });
     let mut out = Output::new(stag.json);
     match stag.command.run(&mut out).and_then(|()| out.flush()) {

@@ -12,6 +12,7 @@ use socket2::{Domain, Socket, Type};
 use stag::fabric::ExposureKind;
 use stag::fabric::shm::{Admit, BadAdmit};
 use stag::memory::PageChoice;
+use stag::rpc::{PlacementChoice, ProtocolChoice};
 
 /// A number of bytes: `4096`, `64K`, `512M`, `1G`, `1GiB`. Units are powers of 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -164,6 +165,55 @@ impl fmt::Display for Poll {
             Poll::Busy => "busy",
             Poll::Adaptive => "adaptive",
         })
+    }
+}
+
+/// Which versions of RPC-over-RDMA are spoken: see [`ProtocolChoice`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+pub enum Protocol {
+    /// Version 1.
+    #[default]
+    #[value(name = "1")]
+    #[serde(rename = "1")]
+    One,
+    /// Version 2 with every peer that speaks it.
+    #[value(name = "2")]
+    #[serde(rename = "2")]
+    Two,
+    /// Version 2 with a peer that announces it, too.
+    #[serde(rename = "auto")]
+    Auto,
+}
+
+impl From<Protocol> for ProtocolChoice {
+    fn from(protocol: Protocol) -> ProtocolChoice {
+        match protocol {
+            Protocol::One => ProtocolChoice::One,
+            Protocol::Two => ProtocolChoice::Two,
+            Protocol::Auto => ProtocolChoice::Auto,
+        }
+    }
+}
+
+/// Where bulk data goes in version 2: see [`PlacementChoice`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum DataPlacement {
+    /// Into the messages, if it fits.
+    Send,
+    /// By chunks.
+    Rdma,
+    /// As the engine likes.
+    #[default]
+    Auto,
+}
+
+impl From<DataPlacement> for PlacementChoice {
+    fn from(placement: DataPlacement) -> PlacementChoice {
+        match placement {
+            DataPlacement::Send => PlacementChoice::Send,
+            DataPlacement::Rdma => PlacementChoice::Rdma,
+            DataPlacement::Auto => PlacementChoice::Auto,
+        }
     }
 }
 

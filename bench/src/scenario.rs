@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use stag::fabric::ExposureKind;
 use stag::fabric::iwarp::CongestionControl;
+use stag::rpc::{PlacementChoice, ProtocolChoice};
 
 /// The operation under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -87,6 +88,15 @@ pub struct Scenario {
     /// How it exposes memory; by its best means, if that is not said.
     #[serde(skip)]
     pub exposure: Option<ExposureKind>,
+    /// Versions of RPC-over-RDMA that both ends speak.
+    #[serde(skip)]
+    pub protocol: ProtocolChoice,
+    /// Where the client wants bulk data, in version 2.
+    #[serde(skip)]
+    pub placement: PlacementChoice,
+    /// Sends of a message at most, in version 2.
+    #[serde(skip)]
+    pub continuation: u32,
 }
 
 impl Default for Scenario {
@@ -111,6 +121,9 @@ impl Default for Scenario {
             congestion_control: None,
             device: None,
             exposure: None,
+            protocol: ProtocolChoice::One,
+            placement: PlacementChoice::Auto,
+            continuation: 8,
         }
     }
 }

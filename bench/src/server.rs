@@ -11,7 +11,7 @@ use stag::nfs::export::Export;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{Exports, TimeOfDay, services};
 use stag::prelude::*;
-use stag::rpc::{PAGE_LEN, Services, Statistics};
+use stag::rpc::{PAGE_LEN, ProtocolChoice, Services, Statistics};
 use stag::runtime::WallClock;
 
 use crate::opened::Opened;
@@ -92,12 +92,22 @@ fn payload_len(scenario: &Scenario) -> usize {
 pub fn engine_config(scenario: &Scenario) -> EngineConfig {
     let connections = (scenario.connections * scenario.client_cores().len()) as u32;
     let credits = scenario.credits().max(16);
+    let usual = EngineConfig::default();
+    // A message of several Sends takes as many credits.
+    let sends = match scenario.protocol {
+        ProtocolChoice::One => 1,
+        _ => scenario.size.div_ceil(PAGE_LEN * usual.receive_targets as usize) as u32,
+    };
+    let credits = (credits * sends.clamp(1, scenario.continuation)).min(1024);
     EngineConfig {
         inline_threshold: scenario.inline_threshold,
         credits_max: credits,
         connections_max: connections,
         receives_max: (credits + 3) * connections,
-        ..EngineConfig::default()
+        protocol: scenario.protocol,
+        placement: scenario.placement,
+        continuation: scenario.continuation,
+        ..usual
     }
 }
 
@@ -118,7 +128,8 @@ fn serve<P: Opened>(
     let mut provider = P::open(scenario)?;
     provider.register(&memory.arena)?;
 
-    let data_len_max = (memory.pools.payload.units() * PAGE_LEN) as u64 - (8 << 20);
+    let pages = memory.pools.payload.units() - config.target_pages();
+    let data_len_max = (pages * PAGE_LEN) as u64 - (8 << 20);
     let services = programs(&memory.pools.payload, data_len_max, clock.now())?;
     let mut engine = Engine::new(provider, services, memory.pools.clone(), config, 1)?;
     let address = P::own_address(round);

@@ -28,7 +28,7 @@ use self::requirement::Requirement;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::url::{Fabric, Url};
-use crate::values::{Poll, Size};
+use crate::values::{DataPlacement, Poll, Size};
 
 /// Measures Calls between pinned cores, and what the machine allows
 #[derive(Debug, Args)]
@@ -83,6 +83,12 @@ pub struct Perf {
     /// Largest whole message
     #[arg(long, value_name = "LEN", default_value = "4K")]
     inline_threshold: Size,
+    /// Version 2: data by send, rdma, or auto
+    #[arg(long, value_enum, value_name = "WHERE", hide_possible_values = true)]
+    placement: Option<DataPlacement>,
+    /// Version 2: Sends of a message at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    continuation: Option<u32>,
     /// Of both ends: shm, iwarp, verbs (--device, ...)
     #[arg(long, value_name = "NAME", value_enum, default_value = "shm", conflicts_with = "url")]
     #[arg(hide_possible_values = true)]
@@ -115,6 +121,11 @@ impl From<Called> for Operation {
 }
 
 impl Perf {
+    /// Whether a flag is about version 2: then that is measured, without being asked for.
+    fn is_version_2(&self) -> bool {
+        self.placement.is_some() || self.continuation.is_some()
+    }
+
     /// The fabric that is measured.
     pub(crate) fn fabric(&self) -> Fabric {
         self.url.as_ref().map_or(self.fabric, |url| url.fabric)

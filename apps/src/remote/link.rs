@@ -106,11 +106,13 @@ impl<P: Provider> Link<P> {
             // It serves nobody.
             receives_max: 2,
             pull_len_max: if options::get().reliable_reply { PULL_LEN_MAX } else { 0 },
+            protocol: options::get().protocol,
             ..EngineConfig::default()
         };
+        let payload_len = PAYLOAD_LEN + config.target_pages() * PAGE_LEN;
         let broken = |error: &dyn std::fmt::Display| RemoteError::Broken(error.to_string());
         let messages = Pools::messages_needed(&config);
-        let len = Pool::footprint(config.message_len(), messages) + PAYLOAD_LEN;
+        let len = Pool::footprint(config.message_len(), messages) + payload_len;
         let budget = Budget::new(2 * len as u64 + (4 << 20));
         let arena = ArenaConfig { name: "stag", len, page: PageChoice::Auto, node: None, budget: &budget };
         let arena = Arena::new(&arena).map_err(|error| {
@@ -119,7 +121,7 @@ impl<P: Provider> Link<P> {
         let pools = Pools {
             messages: Pool::fixed(&arena, "messages", config.message_len(), messages)
                 .map_err(|error| broken(&error))?,
-            payload: Pool::runs(&arena, "payload", PAGE_LEN, PAYLOAD_LEN / PAGE_LEN)
+            payload: Pool::runs(&arena, "payload", PAGE_LEN, payload_len / PAGE_LEN)
                 .map_err(|error| broken(&error))?,
         };
         let mut provider = open().map_err(|error| broken(&error))?;

@@ -9,7 +9,7 @@ use clap::Args;
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, SeqAccess, Visitor};
 
 use crate::failure::Failure;
-use crate::values::{CongestionControl, Exposure, Pages, Poll, ShmAllow, Size, Switch};
+use crate::values::{CongestionControl, Exposure, Pages, Poll, Protocol, ShmAllow, Size, Switch};
 
 use super::cores::CoreList;
 use super::listen::Listen;
@@ -39,6 +39,9 @@ pub struct StagdOptions {
     /// A client's part of credits: ADDRESS[/N]=100
     #[arg(long, value_name = "CLIENT=N")]
     pub weight: Vec<ClientWeight>,
+    /// Of RPC-over-RDMA: 1, 2 or auto [default: 1]
+    #[arg(long, value_name = "VERSION", hide_possible_values = true)]
+    pub protocol: Option<Protocol>,
     /// RDMA clients, and TCP clients [default: 64]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<u32>,
@@ -112,6 +115,7 @@ impl StagdOptions {
             inline_threshold: flags.inline_threshold.or(file.inline_threshold),
             credits: flags.credits.or(file.credits),
             weight: if flags.weight.is_empty() { file.weight } else { flags.weight },
+            protocol: flags.protocol.or(file.protocol),
             connections_max: flags.connections_max.or(file.connections_max),
             shm_allow: if flags.shm_allow.is_empty() { file.shm_allow } else { flags.shm_allow },
             crc: flags.crc.or(file.crc),

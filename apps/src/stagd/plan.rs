@@ -278,6 +278,7 @@ impl Plan {
             streams_max: connections,
             receives_max: u32::try_from(affordable).unwrap_or(u32::MAX).clamp(least, usual.max(least)),
             stream_congestion_control: settings.congestion_control.map(|name| name.0),
+            protocol: settings.protocol,
             duplicates_max: u32::try_from(each / MEMORY_PER_DUPLICATE)
                 .unwrap_or(u32::MAX)
                 .clamp(256, 1 << 20),
@@ -335,7 +336,9 @@ impl Plan {
         let messages_len = messages_len * cores;
         let left = settings.memory.saturating_sub(fixed);
         let arena_len = (left as usize + messages_len) / ROUNDING * ROUNDING;
-        let pages = arena_len.saturating_sub(messages_len) / PAGE_LEN;
+        // Those that wait in Receives are of the same pool, and for nothing else.
+        let target_pages = engine.target_pages() * cores;
+        let pages = (arena_len.saturating_sub(messages_len) / PAGE_LEN).saturating_sub(target_pages);
         // The largest transfer that every client must get through, several at once.
         let chunk_pages = engine.chunk_len_max as usize / PAGE_LEN;
         let transit_min = TRANSIT_MIN * chunk_pages;
@@ -345,7 +348,7 @@ impl Plan {
             0
         });
         if pages < pages_min {
-            let wanted = fixed + (pages_min * PAGE_LEN + ROUNDING) as u64;
+            let wanted = fixed + ((pages_min + target_pages) * PAGE_LEN + ROUNDING) as u64;
             return Err(Failure::usage(format_args!(
                 "--memory {}: {} are needed for --connections-max {}, --credits {} and --inline-threshold {}; raise it, \
                  or lower those",
@@ -360,7 +363,7 @@ impl Plan {
         let stores = settings.exports.iter().filter(|(_, export)| export.medium == Medium::Memory).count();
         let holes = stores * MemoryStore::OWN_PAGES;
         let owners = owners(settings);
-        let division = match cores {
+        let mut division = match cores {
             1 => {
                 let transit = if stores > 0 { (pages / TRANSIT_SHARE).max(transit_min) } else { pages };
                 let files = pages.saturating_sub(transit + holes);
@@ -374,6 +377,7 @@ impl Plan {
         };
         let transit: usize = division.reactors.iter().map(|reactor| reactor.transit_len / PAGE_LEN).sum();
         let files = division.pages() - transit - holes;
+        division.reactors.iter_mut().for_each(|reactor| reactor.pages += target_pages / cores);
         let least = division.reactors.iter().map(|reactor| reactor.transit_len).min().unwrap_or(0);
         engine.stream_memory = u32::try_from(least / STREAM_SHARE)
             .unwrap_or(u32::MAX)
@@ -395,6 +399,9 @@ impl Plan {
             .add("locks, at most", locks.memory_max(), many)
             .add("hosts with locks, at most", LockingConfig::HOST_LEN, hosts * many)
             .add("objects, names, page tables, at most", HEAP_PER_OBJECT, objects_max);
+        if target_pages > 0 {
+            prices.add("Receives of version 2, in pages", PAGE_LEN as u64, target_pages as u64);
+        }
         if cores > 1 {
             prices.add("lanes between cores", lanes, 1);
         }

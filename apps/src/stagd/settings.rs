@@ -7,6 +7,7 @@ use std::time::Duration;
 use stag::fabric::ExposureKind;
 use stag::fabric::shm::Admit;
 use stag::nfs::export::Export;
+use stag::rpc::ProtocolChoice;
 
 use crate::failure::Failure;
 use crate::flags::{self, Flag};
@@ -35,6 +36,8 @@ pub struct Settings {
     pub credits: u32,
     /// Of clients that have not the usual one.
     pub weights: Vec<ClientWeight>,
+    /// Versions of RPC-over-RDMA that are spoken.
+    pub protocol: ProtocolChoice,
     /// At once: of RDMA, and as many of TCP.
     pub connections_max: u32,
     /// Who is admitted over shm besides processes of the same user.
@@ -138,6 +141,7 @@ impl Settings {
             inline_threshold: inline_threshold as u32,
             credits,
             weights: options.weight,
+            protocol: options.protocol.unwrap_or_default().into(),
             connections_max,
             shm_allow: options.shm_allow.iter().map(|allow| allow.0).collect(),
             crc: options.crc != Some(Switch::Off),
@@ -177,6 +181,7 @@ fn check_flags(options: &StagdOptions) -> Result<(), Failure> {
         ("--device", options.device.is_some(), &["verbs"]),
         ("--exposure", options.exposure.is_some(), &["verbs"]),
         ("--shared-receives", options.shared_receives, &["verbs"]),
+        ("--protocol", options.protocol.is_some(), &["shm", "iwarp", "verbs"]),
         ("--rpcbind", options.rpcbind, &["iwarp", "verbs", "tcp"]),
     ];
     let used: Vec<&str> = options.listen.iter().map(Listen::scheme).collect();

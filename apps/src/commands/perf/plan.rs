@@ -6,7 +6,7 @@ use std::time::Duration;
 use stag::fabric::VerbsConfig;
 use stag::fabric::iwarp::CongestionControl;
 use stag::fabric::verbs::{SurveyedDevice, survey};
-use stag::rpc::Pools;
+use stag::rpc::{EngineConfig, Pools, ProtocolChoice};
 use stag::runtime::environment::{self, Finding};
 use stag::runtime::{CoreId, CoreSet, Topology, affinity};
 use stag_bench::server::engine_config;
@@ -143,6 +143,12 @@ impl Plan {
             congestion_control: options.congestion_control,
             device: options.device.clone(),
             exposure: options.exposure,
+            protocol: match perf.is_version_2() && options.protocol == ProtocolChoice::One {
+                true => ProtocolChoice::Auto,
+                false => options.protocol,
+            },
+            placement: perf.placement.unwrap_or_default().into(),
+            continuation: perf.continuation.unwrap_or(EngineConfig::default().continuation),
         };
         let scenarios: Vec<Scenario> = sizes.into_iter().map(scenario).collect();
         scenarios.iter().try_for_each(check_memory)?;
