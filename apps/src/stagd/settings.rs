@@ -173,7 +173,7 @@ fn within(flag: &str, asked: Option<u32>, range: std::ops::RangeInclusive<u32>) 
 
 /// Refuses what no place where it listens has a use for.
 fn check_flags(options: &StagdOptions) -> Result<(), Failure> {
-    let flags: [Flag; 8] = [
+    let flags: [Flag; 10] = [
         ("--weight", !options.weight.is_empty(), &["shm", "iwarp", "verbs"]),
         ("--shm-allow", !options.shm_allow.is_empty(), &["shm"]),
         ("--crc", options.crc.is_some(), &["iwarp"]),
@@ -182,6 +182,7 @@ fn check_flags(options: &StagdOptions) -> Result<(), Failure> {
         ("--exposure", options.exposure.is_some(), &["verbs"]),
         ("--shared-receives", options.shared_receives, &["verbs"]),
         ("--protocol", options.protocol.is_some(), &["shm", "iwarp", "verbs"]),
+        ("--reliable-reply", options.reliable_reply, &["shm", "iwarp", "verbs"]),
         ("--rpcbind", options.rpcbind, &["iwarp", "verbs", "tcp"]),
     ];
     let used: Vec<&str> = options.listen.iter().map(Listen::scheme).collect();

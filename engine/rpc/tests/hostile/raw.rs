@@ -1,7 +1,5 @@
 //! A peer that sends what a test says: the bare provider.
 
-#![allow(dead_code, reason = "each test target uses its part")]
-
 use std::collections::VecDeque;
 use std::time::Duration;
 

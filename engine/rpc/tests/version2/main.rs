@@ -8,6 +8,7 @@ mod deferred;
 mod endings;
 mod hostile;
 mod placement;
+#[allow(dead_code, reason = "each test target uses its part")]
 #[path = "../hostile/raw.rs"]
 mod raw;
 #[path = "../support/mod.rs"]

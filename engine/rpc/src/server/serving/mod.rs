@@ -10,6 +10,7 @@ pub(crate) mod answering;
 mod carrying;
 mod exposing;
 mod pulls;
+mod receives;
 
 pub(crate) use carrying::Carriage;
 
@@ -29,13 +30,12 @@ use crate::carried::{CarriedRoom, Destination};
 use crate::client::CloseReason;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::fault::fault;
-use crate::gauges::CreditGauge;
 use crate::in_place::Begun;
 use crate::server::client_log::ClientHost;
 use crate::server::draft::Draft;
 use crate::server::duplicates::Known;
 use crate::server::eviction::ConnectionUse;
-use crate::server::governor::{CLIENT_WEIGHT_USUAL, CreditGovernor, CreditLedger, ReviewInput};
+use crate::server::governor::{CreditGovernor, CreditLedger};
 use crate::server::progress::Progress;
 use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, read_at_once};
 use crate::server::transit::TransitShare;
@@ -237,122 +237,6 @@ impl Serving {
             || !self.stalled.is_empty()
     }
 
-    /// Posts `count` more Receives, if there is memory for them.
-    // Always inline: it is one turn of the loop for each Call.
-    #[inline(always)]
-    pub(crate) fn post_receives<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        count: u32,
-    ) -> bool {
-        if self.second.is_some() {
-            return self.post_divided(core, id, count);
-        }
-        let mut posted = 0;
-        // One at any rate; more only while others do not need the memory to answer with.
-        while posted < count
-            && (posted == 0 || !core.is_short())
-            && let Some(buf) = core.pools.messages.take()
-            && core.provider.post_receive(id, 0, buf).is_ok()
-        {
-            posted += 1;
-        }
-        core.credits.hold(self.account, self.held, self.held + posted);
-        self.held += posted;
-        self.responder.receives_posted(posted);
-        posted == count
-    }
-
-    /// A Receive is spent, and its Call over; or it came back without a message: the connection is ending.
-    pub(crate) fn receive_gone<P>(&mut self, core: &mut Core<P>) {
-        core.credits.hold(self.account, self.held, self.held - 1);
-        self.held -= 1;
-    }
-
-    /// A message's Receive is spent, and its Call over: posts as many as the connection should have now.
-    /// Before the Reply's header is made, because the grant in it counts on them (8166-3.3.1-d).
-    #[inline]
-    pub(crate) fn replenish<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
-        let wanted = self.wanted(self.responder.credits_requested());
-        if self.held == wanted
-            && self.second.is_none()
-            && let Some(buf) = core.pools.messages.take()
-            && core.provider.post_receive(id, 0, buf).is_ok()
-        {
-            // One in its stead: it holds as many as before.
-            self.responder.receives_posted(1);
-        } else {
-            self.change_receives(core, id, wanted);
-        }
-        self.responder.set_credit_limit(self.credit_limit());
-    }
-
-    /// The Receive of a message is spent that is answered by no Reply: posts another, however many the connection should have. The
-    /// peer has not heard of a lower grant: it keeps the last one that a Reply brought (8166-X-6).
-    #[cold]
-    fn replace_receive<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
-        self.receive_gone(core);
-        self.post_receives(core, id, 1);
-        self.responder.set_credit_limit(self.credit_limit());
-    }
-
-    /// As [`Serving::replenish`], where the connection should not have as many as before, or cannot.
-    #[inline(never)]
-    fn change_receives<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, wanted: u32) {
-        self.receive_gone(core);
-        if self.held < wanted {
-            let count = (wanted - self.held).min(core.credits.room(self.held));
-            self.post_receives(core, id, count);
-            if self.held < wanted {
-                self.governor.settle(self.held.saturating_sub(SPARE_RECEIVES));
-            }
-        }
-    }
-
-    /// How the connection stands with its credits; its caller knows who the client is.
-    pub(crate) fn credit_gauge(&self, id: ConnectionId, ledger: &CreditLedger) -> CreditGauge {
-        let waiting = self.blocked.len() + self.waiting.len() + self.hungry.len() + self.stalled.len();
-        CreditGauge {
-            connection: id,
-            peer: None,
-            client: 0,
-            weight: self.account.map_or(CLIENT_WEIGHT_USUAL, |account| ledger.weight(account)),
-            requested: self.responder.credits_requested(),
-            granted: self.responder.grant().granted(),
-            used: self.governor.used(),
-            waiting: waiting as u32,
-            receives: self.held,
-            is_wanting: self.governor.is_wanting(),
-        }
-    }
-
-    /// Receives that it should hold, if its peer requests so many credits.
-    #[inline(always)]
-    fn wanted(&self, requested: u32) -> u32 {
-        self.governor.limit().min(requested).max(1) + SPARE_RECEIVES
-    }
-
-    /// A Call has come: counts it, and sees how many there may be.
-    #[inline(always)]
-    pub(crate) fn note_arrival(&mut self, state: &mut EngineState) {
-        if self.governor.observe(state.pass, self.pending) || !self.governor.is_current(&state.credits) {
-            self.review(state);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn review(&mut self, state: &mut EngineState) {
-        let input = ReviewInput {
-            client: self.account.unwrap_or(0),
-            held: self.held,
-            is_obstructed: self.has_waiting(),
-            now: state.now,
-        };
-        self.governor.review(&mut state.credits, &input);
-    }
-
     /// Whether the client has left so many results untaken that its next Calls wait.
     #[inline]
     pub(crate) fn is_sated(&self, state: &EngineState) -> bool {
@@ -504,13 +388,6 @@ impl Serving {
         }
         self.conclude(core, id, call, message, begun.terms, draft)?;
         Ok(None)
-    }
-
-    /// Credits that the connection may be granted now.
-    #[inline(always)]
-    pub(crate) fn credit_limit(&self) -> u32 {
-        // Of what is posted and in process one is the spare: the rest may be granted, and no more.
-        self.governor.limit().min(self.held.saturating_sub(SPARE_RECEIVES))
     }
 
     /// Whether a Call that requests so many credits may be answered where it arrived: nothing else comes first, and it
@@ -681,10 +558,10 @@ impl Serving {
         if let Some(pull) = pending.pull {
             self.put_pull(core, pull);
         }
-        if self.second.is_some() {
-            if let Some(message) = pending.message {
-                self.keep_unsent(pending.id, message);
-            }
+        if self.second.is_some()
+            && let Some(message) = pending.message
+        {
+            self.keep_unsent(pending.id, message);
         }
         Ok(true)
     }

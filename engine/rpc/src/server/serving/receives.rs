@@ -1,0 +1,135 @@
+//! The Receives of a connection that serves: how many it holds, and the credits that they back.
+
+use stag_fabric::Provider;
+
+use super::Serving;
+use crate::ConnectionId;
+use crate::config::SPARE_RECEIVES;
+use crate::gauges::CreditGauge;
+use crate::server::governor::{CLIENT_WEIGHT_USUAL, CreditLedger, ReviewInput};
+use crate::state::{Core, EngineState};
+
+impl Serving {
+    /// Posts `count` more Receives, if there is memory for them.
+    // Always inline: it is one turn of the loop for each Call.
+    #[inline(always)]
+    pub(crate) fn post_receives<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        count: u32,
+    ) -> bool {
+        if self.second.is_some() {
+            return self.post_divided(core, id, count);
+        }
+        let mut posted = 0;
+        // One at any rate; more only while others do not need the memory to answer with.
+        while posted < count
+            && (posted == 0 || !core.is_short())
+            && let Some(buf) = core.pools.messages.take()
+            && core.provider.post_receive(id, 0, buf).is_ok()
+        {
+            posted += 1;
+        }
+        core.credits.hold(self.account, self.held, self.held + posted);
+        self.held += posted;
+        self.responder.receives_posted(posted);
+        posted == count
+    }
+
+    /// A Receive is spent, and its Call over; or it came back without a message: the connection is ending.
+    pub(crate) fn receive_gone<P>(&mut self, core: &mut Core<P>) {
+        core.credits.hold(self.account, self.held, self.held - 1);
+        self.held -= 1;
+    }
+
+    /// A message's Receive is spent, and its Call over: posts as many as the connection should have now.
+    /// Before the Reply's header is made, because the grant in it counts on them (8166-3.3.1-d).
+    #[inline]
+    pub(crate) fn replenish<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        let wanted = self.wanted(self.responder.credits_requested());
+        if self.held == wanted
+            && self.second.is_none()
+            && let Some(buf) = core.pools.messages.take()
+            && core.provider.post_receive(id, 0, buf).is_ok()
+        {
+            // One in its stead: it holds as many as before.
+            self.responder.receives_posted(1);
+        } else {
+            self.change_receives(core, id, wanted);
+        }
+        self.responder.set_credit_limit(self.credit_limit());
+    }
+
+    /// The Receive of a message is spent that is answered by no Reply: posts another, however many the connection should have. The
+    /// peer has not heard of a lower grant: it keeps the last one that a Reply brought (8166-X-6).
+    #[cold]
+    pub(super) fn replace_receive<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        self.receive_gone(core);
+        self.post_receives(core, id, 1);
+        self.responder.set_credit_limit(self.credit_limit());
+    }
+
+    /// As [`Serving::replenish`], where the connection should not have as many as before, or cannot.
+    #[inline(never)]
+    fn change_receives<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, wanted: u32) {
+        self.receive_gone(core);
+        if self.held < wanted {
+            let count = (wanted - self.held).min(core.credits.room(self.held));
+            self.post_receives(core, id, count);
+            if self.held < wanted {
+                self.governor.settle(self.held.saturating_sub(SPARE_RECEIVES));
+            }
+        }
+    }
+
+    /// How the connection stands with its credits; its caller knows who the client is.
+    pub(crate) fn credit_gauge(&self, id: ConnectionId, ledger: &CreditLedger) -> CreditGauge {
+        let waiting = self.blocked.len() + self.waiting.len() + self.hungry.len() + self.stalled.len();
+        CreditGauge {
+            connection: id,
+            peer: None,
+            client: 0,
+            weight: self.account.map_or(CLIENT_WEIGHT_USUAL, |account| ledger.weight(account)),
+            requested: self.responder.credits_requested(),
+            granted: self.responder.grant().granted(),
+            used: self.governor.used(),
+            waiting: waiting as u32,
+            receives: self.held,
+            is_wanting: self.governor.is_wanting(),
+        }
+    }
+
+    /// Receives that it should hold, if its peer requests so many credits.
+    #[inline(always)]
+    pub(super) fn wanted(&self, requested: u32) -> u32 {
+        self.governor.limit().min(requested).max(1) + SPARE_RECEIVES
+    }
+
+    /// A Call has come: counts it, and sees how many there may be.
+    #[inline(always)]
+    pub(crate) fn note_arrival(&mut self, state: &mut EngineState) {
+        if self.governor.observe(state.pass, self.pending) || !self.governor.is_current(&state.credits) {
+            self.review(state);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn review(&mut self, state: &mut EngineState) {
+        let input = ReviewInput {
+            client: self.account.unwrap_or(0),
+            held: self.held,
+            is_obstructed: self.has_waiting(),
+            now: state.now,
+        };
+        self.governor.review(&mut state.credits, &input);
+    }
+
+    /// Credits that the connection may be granted now.
+    #[inline(always)]
+    pub(crate) fn credit_limit(&self) -> u32 {
+        // Of what is posted and in process one is the spare: the rest may be granted, and no more.
+        self.governor.limit().min(self.held.saturating_sub(SPARE_RECEIVES))
+    }
+}
