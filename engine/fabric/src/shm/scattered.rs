@@ -76,7 +76,7 @@ impl Places<'_> {
     /// The next octets up to `end`, as far as they lie together, which are then taken for written. `None`: there are no more.
     fn next(&mut self, end: usize) -> Option<(*mut u8, usize)> {
         let left = end.checked_sub(self.at).filter(|left| *left > 0)?;
-        let head_room = self.head.capacity();
+        let head_room = self.head.len();
         let (place, room) = if self.at < head_room {
             (self.head.as_mut_ptr().wrapping_add(self.at), head_room - self.at)
         } else {

@@ -78,6 +78,7 @@ conformance! {
     }
     scattered {
         a_long_message_goes_on_in_the_targets
+        a_head_is_as_long_as_its_user_says
         a_message_longer_than_all_buffers
         scattered_receives_are_checked
         targets_of_a_connection_that_ends

@@ -61,6 +61,28 @@ pub(crate) fn a_long_message_goes_on_in_the_targets<H: Harness>(bench: &mut Benc
     }
 }
 
+/// The head is the octets of its buffer that the user says, not all of it: what comes behind them goes to the targets.
+pub(crate) fn a_head_is_as_long_as_its_user_says<H: Harness>(bench: &mut Bench<H>) {
+    if !has_targets(bench) {
+        return;
+    }
+    const HEAD: usize = MESSAGE / 2;
+    let short = QueuePairCapacity { receive_len_max: (HEAD + 3 * PAGE) as u32, ..LONG };
+    let [qa, qb] = bench.connect_with(LONG, short);
+    let lens = [4, HEAD - 1, HEAD, HEAD + 1, MESSAGE, MESSAGE + 1, HEAD + PAGE, HEAD + 3 * PAGE];
+    for (id, len) in (0..).zip(lens) {
+        bench[B].post_behind(qb, id, HEAD, 3);
+        bench[A].post_send(qa, id, &pattern(len, id));
+        let head = bench.message(B, qb, id);
+        let targets = bench[B].provider().take_targets(qb).expect("they are done with the head");
+        assert_eq!(head.len(), HEAD.min(len));
+        let mut found = head.to_vec();
+        targets.bufs().iter().for_each(|buf| found.extend(&buf[..]));
+        assert_eq!(found, pattern(len, id), "{len} octets");
+        assert_eq!(bench.completion(A, qa, Kind::Send, id).result, Ok(()));
+    }
+}
+
 /// One that is longer than all buffers together ends the connection, as with any Receive; the targets go back to their pool.
 pub(crate) fn a_message_longer_than_all_buffers<H: Harness>(bench: &mut Bench<H>) {
     let longer = QueuePairCapacity { send_len_max: LONG.send_len_max + 8, ..LONG };

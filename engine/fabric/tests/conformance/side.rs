@@ -181,6 +181,11 @@ impl<P: Provider> Side<P> {
         self.try_scattered(queue_pair, id, targets).expect("within the capacity");
     }
 
+    /// As [`Side::post_scattered`], with a head that is `head_len` octets of its buffer.
+    pub(crate) fn post_behind(&mut self, queue_pair: QueuePairId, id: u64, head_len: usize, targets: usize) {
+        self.try_behind(queue_pair, id, Some(head_len), targets).expect("within the capacity");
+    }
+
     /// As [`Side::post_scattered`], with the refusal.
     pub(crate) fn try_scattered(
         &mut self,
@@ -188,7 +193,20 @@ impl<P: Provider> Side<P> {
         id: u64,
         targets: usize,
     ) -> Result<(), Refused<ScatteredReceive>> {
-        let head = self.messages.take().expect("the pool is large enough for every case");
+        self.try_behind(queue_pair, id, None, targets)
+    }
+
+    fn try_behind(
+        &mut self,
+        queue_pair: QueuePairId,
+        id: u64,
+        head_len: Option<usize>,
+        targets: usize,
+    ) -> Result<(), Refused<ScatteredReceive>> {
+        let mut head = self.messages.take().expect("the pool is large enough for every case");
+        if let Some(len) = head_len {
+            head.set_len(len);
+        }
         let bufs = (0..targets).map(|_| self.pages.take_len(4096).expect("the pool is large enough"));
         let targets = Box::new(ReceiveTargets::new(bufs.collect()));
         self.provider().post_scattered(queue_pair, ScatteredReceive { id, head, targets })?;
