@@ -6,7 +6,10 @@ mod common;
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use common::{Folder, Server, assert_same_tree, content, stag, stag_fails, stag_json, stag_ok};
+use common::{
+    Folder, Server, assert_same_tree, content, free_iwarp_url, stag, stag_fails, stag_json, stag_ok, unique,
+};
+use serde_json::Value;
 
 /// Lengths around the limits of inline data, pages and transfers.
 const LENGTHS: [usize; 9] = [0, 1, 1024, 1025, 4096, 4097, 1 << 20, (1 << 20) + 1, (5 << 20) + 123];
@@ -42,6 +45,48 @@ fn files_of_any_length(server: Server) {
     let (stopped, status) = server.stop();
     assert!(status.success(), "{stopped}");
     assert_eq!(stopped["leaked"], 0);
+}
+
+/// A tree goes there and back, whatever both ends agree to speak. Returns what the server counted.
+fn tree_there_and_back(url: &str, flags: &[&str], lengths: &[usize]) -> Value {
+    let folder = Folder::new("dialect");
+    let (tree, back) = (folder.join("tree"), folder.join("back"));
+    fs::create_dir(&tree).unwrap();
+    for (seed, len) in lengths.iter().enumerate() {
+        fs::write(tree.join(len.to_string()), content(*len, seed as u8)).unwrap();
+    }
+    let export = ["--export", "mem:/data,root_squash=no", "--connections-max", "4"];
+    let server = Server::start_at(url, &[&export, flags].concat());
+    let (tree, back, there) = (tree.to_str().unwrap(), back.to_str().unwrap(), server.at("data/tree"));
+    stag_ok(&[flags, &["put", "-r", tree, &there]].concat());
+    stag_ok(&[flags, &["get", "-r", &there, back]].concat());
+    assert_same_tree(tree.as_ref(), back.as_ref());
+    let (stopped, status) = server.stop();
+    assert!(status.success() && stopped["leaked"] == 0, "{flags:?}: {stopped}");
+    stopped["counters"].clone()
+}
+
+fn trees_there_and_back(url: &dyn Fn() -> String) {
+    let dialects: [&[&str]; 3] =
+        [&["--protocol", "auto"], &["--reliable-reply"], &["--protocol", "auto", "--reliable-reply"]];
+    for flags in dialects {
+        tree_there_and_back(&url(), flags, &LENGTHS);
+        // Data of up to some pages is in the messages of version 2, and in chunks of version 1.
+        let counters = tree_there_and_back(&url(), flags, &[1, 1024, 4096, 8192]);
+        let chunks =
+            [&counters["read_chunks"], &counters["write_chunks"]].map(|count| count.as_u64().unwrap());
+        assert_eq!(chunks.map(|count| count == 0), [flags[0] == "--protocol"; 2], "{flags:?}: {counters}");
+    }
+}
+
+#[test]
+fn a_tree_comes_back_whatever_is_agreed_on() {
+    trees_there_and_back(&|| format!("shm://{}", unique("dialect")));
+}
+
+#[test]
+fn a_tree_comes_back_whatever_is_agreed_on_over_iwarp() {
+    trees_there_and_back(&free_iwarp_url);
 }
 
 #[test]
