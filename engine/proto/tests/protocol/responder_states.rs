@@ -20,7 +20,11 @@ events! {
     CallDropped => "handle_receive",
     /// A plain Call is taken in and answered in one step.
     CallAnswered => "answer_plain",
-    /// One with a Read chunk is, too.
+    /// A plain Call is taken in, and its Receive stays posted.
+    CallBegun => "begin_plain",
+    /// It is answered without a header of its own.
+    BegunAnswered => "answer_begun",
+    /// One with a Read chunk is answered in one step, too.
     CallSingleAnswered => "answer_single",
     Pulled => "handle_pulled",
     /// What was pulled is another Call.
@@ -123,6 +127,20 @@ impl Walk for Server {
                 }
                 assert!(self.in_process.is_none() || !self.responder.may_answer(self.xid));
             }
+            Event::CallBegun => {
+                if self.responder.may_answer(next) {
+                    self.call = self.responder.begin_plain(next, 7);
+                    (self.xid, self.message) = (next, Message::call(next).bytes());
+                    self.in_process = Some("begun");
+                    assert_eq!(self.responder.credits_requested(), 7);
+                }
+            }
+            Event::BegunAnswered => {
+                if matches!(self.in_process, None | Some("begun")) {
+                    let answered = self.responder.answer_begun(self.call, 9);
+                    assert_eq!(answered.is_some(), self.in_process.take().is_some());
+                }
+            }
             Event::CallSingleAnswered => {
                 if self.responder.may_answer(next) {
                     let message = Message::call(next).read(8, segment(7, 40)).bytes();
@@ -143,7 +161,7 @@ impl Walk for Server {
                 let out = &mut [0; 1024];
                 let emitted = self.responder.emit_reply(self.call, &self.message, &[8], &form, out);
                 let invalidate = emitted.expect("it is in process").invalidate;
-                assert_eq!(invalidate, (self.in_process != Some("plain")).then_some(7));
+                assert_eq!(invalidate, matches!(self.in_process, Some("chunks" | "long")).then_some(7));
                 self.in_process = None;
             }
             Event::Refuse => {

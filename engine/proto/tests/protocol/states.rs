@@ -5,6 +5,8 @@
 
 use stag_proto::requester::{CallId, ChunkLists, Memory, Received, Requester};
 
+use stag_wire::rpcrdma::{SINGLE_LEN, SingleChunk};
+
 use crate::support::*;
 use crate::walk::{Walk, assert_all_walked, events, picture};
 
@@ -21,6 +23,8 @@ events! {
     EmitPlain => "emit_call",
     /// Its header is written by whoever sends it.
     EmitInPlace => "emit_plain",
+    /// With a Read chunk of one segment, by a header of its own.
+    EmitSingle => "emit_single_call",
     /// With a Read chunk, into a buffer that is too short.
     EmitShort => "emit_call",
     Abandon => "abandon",
@@ -204,6 +208,11 @@ impl Walk for Client {
             Event::EmitInPlace => {
                 assert_eq!(self.requester.emit_plain(call), self.requester.window().requested());
                 (self.stage, self.offered, self.exposed) = (Stage::Sent, false, false);
+            }
+            Event::EmitSingle => {
+                let chunk = SingleChunk::Read(reads[0]);
+                self.requester.emit_single_call(call, chunk, &mut [0; SINGLE_LEN]);
+                (self.stage, self.offered, self.exposed) = (Stage::Sent, true, true);
             }
             Event::EmitShort => self.emit(&lists, 40),
             Event::Abandon => {
