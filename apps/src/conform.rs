@@ -34,7 +34,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::url::Url;
 use report::{CheckText, ConformReport, Deviations};
@@ -103,24 +103,24 @@ struct RuleObject {
 
 impl Conform {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         if self.rules {
             return list_rules(out);
         }
-        let Some(url) = &self.url else { return Err(Failure::usage("a URL is missing")) };
+        let Some(url) = &self.url else { return Err(CommandFailure::usage("a URL is missing")) };
         if !url.path.is_empty() {
-            return Err(Failure::usage(format_args!(
+            return Err(CommandFailure::usage(format_args!(
                 "{url}: a conformance run is of a server; write {} and --export /PATH",
                 url.server()
             )));
         }
         if self.role == ConformRole::Responder && self.export.is_some() {
-            return Err(Failure::usage("--export goes with --as requester: a client has no export"));
+            return Err(CommandFailure::usage("--export goes with --as requester: a client has no export"));
         }
         let export = self.export.as_ref().map(|path| parse_export(url, path)).transpose()?;
         for name in &self.only {
             if !rules::checks().any(|check| selects(std::slice::from_ref(name), check)) {
-                return Err(Failure::usage(format_args!(
+                return Err(CommandFailure::usage(format_args!(
                     "--only {name}: there is no such check; `stag conform --rules` lists them"
                 )));
             }
@@ -157,8 +157,8 @@ fn selects(only: &[String], check: CheckText) -> bool {
 }
 
 /// The URL of the scratch export.
-fn parse_export(server: &Url, path: &str) -> Result<Url, Failure> {
-    let wrong = |problem: String| Failure::usage(format_args!("--export {path}: {problem}"));
+fn parse_export(server: &Url, path: &str) -> Result<Url, CommandFailure> {
+    let wrong = |problem: String| CommandFailure::usage(format_args!("--export {path}: {problem}"));
     if !path.starts_with('/') {
         return Err(wrong("a path begins with /".to_owned()));
     }
@@ -168,7 +168,7 @@ fn parse_export(server: &Url, path: &str) -> Result<Url, Failure> {
     Ok(url)
 }
 
-fn list_rules(out: &mut Output) -> Result<(), Failure> {
+fn list_rules(out: &mut Output) -> Result<(), CommandFailure> {
     for (rule, coverage) in rules::coverage() {
         let (checks, unobserved) = match coverage {
             RuleCoverage::Checked(checks) => (checks, None),

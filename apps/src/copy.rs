@@ -30,7 +30,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use stag::runtime::Clock;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::remote::session::{Session, Task, Tasks, run};
 use crate::remote::{Remote, RemoteNode};
@@ -59,13 +59,13 @@ pub struct CopyOptions {
 /// Why a part of the work ended early.
 enum Halt {
     /// It failed.
-    Failed(Failure),
+    Failed(CommandFailure),
     /// Another part failed, or a signal came.
     Stopped,
 }
 
-impl From<Failure> for Halt {
-    fn from(failure: Failure) -> Halt {
+impl From<CommandFailure> for Halt {
+    fn from(failure: CommandFailure) -> Halt {
         Halt::Failed(failure)
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn copy(
     target: &Place,
     options: CopyOptions,
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let clock = Clock::start_system();
     let tasks = Rc::new(Tasks::default());
     let (mut from, mut to) = (connect(source, &tasks, None)?, End::Local);
@@ -87,7 +87,7 @@ pub(crate) fn copy(
         to = connect(target, &tasks, Some((source, &from)))?;
     }
     let (found, node) = look(source, &mut from, !options.recursive)?;
-    let Some(found) = found else { return Err(Failure::run(format_args!("{source}: no such file"))) };
+    let Some(found) = found else { return Err(CommandFailure::run(format_args!("{source}: no such file"))) };
     let mut target = target.clone();
     if let (Some(Found { kind: Kind::Folder, .. }), _) = look(&target, &mut to, true)?
         && !options.no_target_directory
@@ -108,11 +108,11 @@ pub(crate) fn copy(
     let copied = Copied { seconds: elapsed.as_secs_f64(), ..copier.copied.take() };
     copied.tell(elapsed, options.preserve, out)?;
     // Each was told when it failed.
-    if copied.failed > 0 { Err(Failure::Told) } else { Ok(()) }
+    if copied.failed > 0 { Err(CommandFailure::Told) } else { Ok(()) }
 }
 
 /// Connects to a place's server; one that is connected to already is used again.
-fn connect(place: &Place, tasks: &Rc<Tasks>, known: Option<(&Place, &End)>) -> Result<End, Failure> {
+fn connect(place: &Place, tasks: &Rc<Tasks>, known: Option<(&Place, &End)>) -> Result<End, CommandFailure> {
     let Place::Remote(url) = place else { return Ok(End::Local) };
     if let Some((Place::Remote(other), End::Remote(session))) = known
         && other.server() == url.server()
@@ -123,7 +123,11 @@ fn connect(place: &Place, tasks: &Rc<Tasks>, known: Option<(&Place, &End)>) -> R
 }
 
 /// What is at a place, if anything; whether a symbolic link of this machine is followed is said.
-fn look(place: &Place, end: &mut End, follow: bool) -> Result<(Option<Found>, Option<RemoteNode>), Failure> {
+fn look(
+    place: &Place,
+    end: &mut End,
+    follow: bool,
+) -> Result<(Option<Found>, Option<RemoteNode>), CommandFailure> {
     match (place, end) {
         (Place::Local(path), _) => {
             Ok((Found::local(path, follow).map_err(|error| local(path, &error))?, None))
@@ -140,22 +144,24 @@ fn look(place: &Place, end: &mut End, follow: bool) -> Result<(Option<Found>, Op
 }
 
 /// Refuses what makes no sense.
-fn check(source: &Place, target: &Place, found: &Found, options: CopyOptions) -> Result<(), Failure> {
+fn check(source: &Place, target: &Place, found: &Found, options: CopyOptions) -> Result<(), CommandFailure> {
     match found.kind {
         Kind::Other(kind) => {
             let what = format_args!("is a {kind}, neither a file nor a folder nor a symbolic link");
-            return Err(Failure::run(format_args!("{source}: {what}")));
+            return Err(CommandFailure::run(format_args!("{source}: {what}")));
         }
         Kind::Folder if !options.recursive => {
-            return Err(Failure::run(format_args!("{source}: is a folder; -r copies it")));
+            return Err(CommandFailure::run(format_args!("{source}: is a folder; -r copies it")));
         }
         Kind::Folder if lies_in(target, source) => {
-            return Err(Failure::run(format_args!("{target}: lies in {source}, which is to be copied")));
+            return Err(CommandFailure::run(format_args!(
+                "{target}: lies in {source}, which is to be copied"
+            )));
         }
         _ => {}
     }
     if source == target {
-        return Err(Failure::run(format_args!("{source}: source and target are the same")));
+        return Err(CommandFailure::run(format_args!("{source}: source and target are the same")));
     }
     Ok(())
 }
@@ -179,7 +185,7 @@ fn lies_in(place: &Place, folder: &Place) -> bool {
 }
 
 /// The folder that the copy goes into, and its name there.
-fn folder_of(copier: &Copier, target: &Place) -> Result<(Rc<Folder>, OsString), Failure> {
+fn folder_of(copier: &Copier, target: &Place) -> Result<(Rc<Folder>, OsString), CommandFailure> {
     let jobs = Rc::clone(&copier.jobs);
     match (target, &copier.target) {
         (Place::Remote(url), End::Remote(session)) => {
@@ -199,14 +205,14 @@ fn folder_of(copier: &Copier, target: &Place) -> Result<(Rc<Folder>, OsString), 
 }
 
 /// Runs the workers. Returns the signal that ended them early, if one did.
-fn work(copier: &Copier) -> Result<Option<i32>, Failure> {
+fn work(copier: &Copier) -> Result<Option<i32>, CommandFailure> {
     let (signal, second) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     for number in [SIGINT, SIGTERM] {
         // The second one ends it at once: registered before what arms it.
         flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&second))
             .and_then(|_| flag::register(number, Arc::clone(&second)))
             .and_then(|_| flag::register_usize(number, Arc::clone(&signal), number as usize))
-            .map_err(|error| Failure::run(format_args!("signal {number}: {error}")))?;
+            .map_err(|error| CommandFailure::run(format_args!("signal {number}: {error}")))?;
     }
     let clock = Clock::start_system();
     let mut stopped_at = None;
@@ -228,7 +234,7 @@ fn work(copier: &Copier) -> Result<Option<i32>, Failure> {
 }
 
 /// Why the copy ended early, with what is left of incomplete files.
-fn end(copier: &Copier, signal: Option<i32>) -> Result<(), Failure> {
+fn end(copier: &Copier, signal: Option<i32>) -> Result<(), CommandFailure> {
     let failure = copier.failure.take();
     if failure.is_none() && signal.is_none() {
         return Ok(());
@@ -237,9 +243,9 @@ fn end(copier: &Copier, signal: Option<i32>) -> Result<(), Failure> {
     let remains = remains(copier.remains.take().into_iter().chain(partial));
     let done = copier.copied.borrow().amount();
     Err(match (failure, signal) {
-        (_, Some(signal)) => Failure::Signal(signal, format!("interrupted after {done}{remains}")),
+        (_, Some(signal)) => CommandFailure::Signal(signal, format!("interrupted after {done}{remains}")),
         (Some(failure), _) if remains.is_empty() => failure,
-        (Some(failure), _) => Failure::run(format_args!("{failure}{remains}")),
+        (Some(failure), _) => CommandFailure::run(format_args!("{failure}{remains}")),
         (None, None) => unreachable!("there is a reason"),
     })
 }
@@ -263,6 +269,6 @@ pub fn read_full(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize>
     Ok(len)
 }
 
-fn local(path: &Path, error: &io::Error) -> Failure {
-    Failure::run(format_args!("{}: {error}", path.display()))
+fn local(path: &Path, error: &io::Error) -> CommandFailure {
+    CommandFailure::run(format_args!("{}: {error}", path.display()))
 }

@@ -7,10 +7,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use stag::runtime::{CoreId, Topology, affinity};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::stagd::MEMORY_PER_OBJECT;
-use crate::url::{Fabric, Url};
+use crate::url::{FabricName, Url};
 use crate::values::{Poll, Size};
 use report::Connection;
 use server::{Server, ServerConfig};
@@ -52,7 +52,7 @@ const EXPORT: &str = "demo";
 
 impl Demo {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let tree = Tree::find(self.path.as_deref(), self.size_limit.0)?;
         announce(&tree, self.size_limit, out)?;
         // Room for the files, half as much again for messages and what is on its way, and all the names.
@@ -60,7 +60,7 @@ impl Demo {
         let memory = (tree.pages_bytes + tree.pages_bytes / 2 + names).max(MEMORY_MIN);
         let cores = Cores::choose(self.cores.into())?;
         let url = Url {
-            fabric: Fabric::Shm,
+            fabric: FabricName::Shm,
             // Of its own, so that demos do not meet.
             address: format!("demo-{}", std::process::id()),
             path: Vec::new(),
@@ -80,7 +80,7 @@ impl Demo {
         let free = run.free()?;
         if free < tree.pages_bytes {
             let (wanted, free) = (Size(tree.pages_bytes), Size(free));
-            return Err(Failure::run(format_args!(
+            return Err(CommandFailure::run(format_args!(
                 "{}: the tree takes {wanted}, the server has {free}; lower --size-limit",
                 tree.root.display()
             )));
@@ -111,9 +111,9 @@ fn keep(
     server: Server,
     url: &Url,
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let mut signals = Signals::new([SIGINT, SIGTERM])
-        .map_err(|error| Failure::run(format_args!("signal handlers: {error}")))?;
+        .map_err(|error| CommandFailure::run(format_args!("signal handlers: {error}")))?;
     out.line(format_args!("kept       {url} (server: process {}); Ctrl-C ends it. Try:", server.id()))?;
     out.line(format_args!("           stag ls -l {url}"))?;
     out.flush()?;
@@ -122,7 +122,7 @@ fn keep(
     report::print(tree, connection, &stopped, out)
 }
 
-fn announce(tree: &Tree, limit: Size, out: &mut Output) -> Result<(), Failure> {
+fn announce(tree: &Tree, limit: Size, out: &mut Output) -> Result<(), CommandFailure> {
     let Tree { root, files, bytes, over_limit, skipped, objects, .. } = tree;
     let folders = objects.iter().filter(|object| object.kind == Kind::Folder).count();
     let (root, bytes) = (root.display(), Size(*bytes));
@@ -150,15 +150,15 @@ struct Cores {
 impl Cores {
     /// Cores that are near each other, as many for the server, and one for the client. Where there are too few, the client shares
     /// them, and a server of one core, too; then both sleep instead of polling.
-    fn choose(servers: usize) -> Result<Cores, Failure> {
-        let topology = Topology::read().map_err(Failure::run)?;
+    fn choose(servers: usize) -> Result<Cores, CommandFailure> {
+        let topology = Topology::read().map_err(CommandFailure::run)?;
         let chosen = topology.choose(&affinity::allowed(), servers + 1);
         let mut chosen: Vec<usize> = chosen.into_iter().map(|core| core.0).collect();
         if chosen.len() > servers {
             return Ok(Cores { client: chosen.pop(), server: chosen, poll: Poll::Busy });
         }
         if chosen.len() < servers {
-            return Err(Failure::usage(format_args!(
+            return Err(CommandFailure::usage(format_args!(
                 "--cores {servers}: this process may use {}; give at most that",
                 chosen.len()
             )));
@@ -177,7 +177,7 @@ impl Cores {
         }
     }
 
-    fn say(&self, server: &Server, out: &mut Output) -> Result<(), Failure> {
+    fn say(&self, server: &Server, out: &mut Output) -> Result<(), CommandFailure> {
         let name = |cores: &[usize]| match cores {
             [] => "any core".to_owned(),
             [core] => format!("core {core}"),
@@ -193,8 +193,8 @@ impl Cores {
         out.flush()
     }
 
-    fn pin_client(&self) -> Result<(), Failure> {
+    fn pin_client(&self) -> Result<(), CommandFailure> {
         let Some(core) = self.client else { return Ok(()) };
-        affinity::pin(CoreId(core)).map_err(Failure::run)
+        affinity::pin(CoreId(core)).map_err(CommandFailure::run)
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 /// Why a command ends. Its text is one line that names the thing, the value found, the limit and the
 /// repair, as far as there are such.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum CommandFailure {
     /// A flag, an argument or the configuration is wrong: status 2, before anything was done.
     Usage(String),
     /// It went wrong while running: status 1.
@@ -24,56 +24,58 @@ pub enum Failure {
     OutputClosed,
 }
 
-impl Failure {
+impl CommandFailure {
     /// A [`Failure::Run`].
-    pub fn run(text: impl fmt::Display) -> Failure {
-        Failure::Run(one_line(&text.to_string()))
+    pub fn run(text: impl fmt::Display) -> CommandFailure {
+        CommandFailure::Run(one_line(&text.to_string()))
     }
 
     /// A [`Failure::NotBegun`].
-    pub fn not_begun(text: impl fmt::Display) -> Failure {
-        Failure::NotBegun(one_line(&text.to_string()))
+    pub fn not_begun(text: impl fmt::Display) -> CommandFailure {
+        CommandFailure::NotBegun(one_line(&text.to_string()))
     }
 
     /// Whatever it is, it was before the command began its work.
     #[must_use]
-    pub fn before_begin(self) -> Failure {
+    pub fn before_begin(self) -> CommandFailure {
         match self {
-            Failure::Run(text) => Failure::NotBegun(text),
+            CommandFailure::Run(text) => CommandFailure::NotBegun(text),
             other => other,
         }
     }
 
     /// A [`Failure::Usage`].
-    pub fn usage(text: impl fmt::Display) -> Failure {
-        Failure::Usage(one_line(&text.to_string()))
+    pub fn usage(text: impl fmt::Display) -> CommandFailure {
+        CommandFailure::Usage(one_line(&text.to_string()))
     }
 
     /// What failed on writing to standard output.
     #[must_use]
-    pub fn output(error: &io::Error) -> Failure {
+    pub fn output(error: &io::Error) -> CommandFailure {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
-            _ => Failure::Run(format!("standard output: {error}")),
+            io::ErrorKind::BrokenPipe => CommandFailure::OutputClosed,
+            _ => CommandFailure::Run(format!("standard output: {error}")),
         }
     }
 
     /// Whether it is more than that nobody reads our output: what a server goes on without.
-    pub fn unless_output_closed(result: Result<(), Failure>) -> Result<(), Failure> {
+    pub fn unless_output_closed(result: Result<(), CommandFailure>) -> Result<(), CommandFailure> {
         match result {
-            Err(Failure::OutputClosed) => Ok(()),
+            Err(CommandFailure::OutputClosed) => Ok(()),
             result => result,
         }
     }
 
     /// Puts the name of the thing before the text.
     #[must_use]
-    pub fn of(self, thing: impl fmt::Display) -> Failure {
+    pub fn of(self, thing: impl fmt::Display) -> CommandFailure {
         match self {
-            Failure::Usage(text) => Failure::Usage(format!("{thing}: {text}")),
-            Failure::Run(text) => Failure::Run(format!("{thing}: {text}")),
-            Failure::NotBegun(text) => Failure::NotBegun(format!("{thing}: {text}")),
-            Failure::Signal(signal, text) => Failure::Signal(signal, format!("{thing}: {text}")),
+            CommandFailure::Usage(text) => CommandFailure::Usage(format!("{thing}: {text}")),
+            CommandFailure::Run(text) => CommandFailure::Run(format!("{thing}: {text}")),
+            CommandFailure::NotBegun(text) => CommandFailure::NotBegun(format!("{thing}: {text}")),
+            CommandFailure::Signal(signal, text) => {
+                CommandFailure::Signal(signal, format!("{thing}: {text}"))
+            }
             told => told,
         }
     }
@@ -82,27 +84,27 @@ impl Failure {
     #[must_use]
     pub fn report(&self, program: &str) -> ExitCode {
         let (status, text) = match self {
-            Failure::Usage(text) | Failure::NotBegun(text) => (2, text),
-            Failure::Run(text) => (1, text),
-            Failure::Signal(signal, text) => (128_u8.saturating_add(*signal as u8), text),
-            Failure::Told => return ExitCode::from(1),
-            Failure::ToldErrors => return ExitCode::from(3),
-            Failure::OutputClosed => return ExitCode::SUCCESS,
+            CommandFailure::Usage(text) | CommandFailure::NotBegun(text) => (2, text),
+            CommandFailure::Run(text) => (1, text),
+            CommandFailure::Signal(signal, text) => (128_u8.saturating_add(*signal as u8), text),
+            CommandFailure::Told => return ExitCode::from(1),
+            CommandFailure::ToldErrors => return ExitCode::from(3),
+            CommandFailure::OutputClosed => return ExitCode::SUCCESS,
         };
         eprintln!("{program}: {text}");
         ExitCode::from(status)
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(text)
-            | Failure::Run(text)
-            | Failure::NotBegun(text)
-            | Failure::Signal(_, text) => f.write_str(text),
-            Failure::Told | Failure::ToldErrors => f.write_str("failed"),
-            Failure::OutputClosed => f.write_str("standard output was closed"),
+            CommandFailure::Usage(text)
+            | CommandFailure::Run(text)
+            | CommandFailure::NotBegun(text)
+            | CommandFailure::Signal(_, text) => f.write_str(text),
+            CommandFailure::Told | CommandFailure::ToldErrors => f.write_str("failed"),
+            CommandFailure::OutputClosed => f.write_str("standard output was closed"),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Flags that only some fabrics have a use for. One that is given where none of them is used is refused: whoever
 //! gives it believes that it does something.
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Such a flag: its name, whether it was given, and the schemes of the addresses that have a use for it.
 pub type Flag = (&'static str, bool, &'static [&'static str]);
 
 /// Refuses the flags that none of the schemes in `used` has a use for. `chosen_by` is what another one is chosen by, if it can be.
-pub fn check(flags: &[Flag], used: &[&str], chosen_by: Option<&str>) -> Result<(), Failure> {
+pub fn check(flags: &[Flag], used: &[&str], chosen_by: Option<&str>) -> Result<(), CommandFailure> {
     let is_misplaced =
         |&&(_, is_given, users): &&Flag| is_given && !users.iter().any(|user| used.contains(user));
     let Some((name, _, users)) = flags.iter().find(is_misplaced) else { return Ok(()) };
@@ -19,7 +19,7 @@ pub fn check(flags: &[Flag], used: &[&str], chosen_by: Option<&str>) -> Result<(
     }
     let instead =
         chosen_by.map_or_else(String::new, |by| format!(", or choose {} by {by}", list(users, "or")));
-    Err(Failure::usage(format_args!(
+    Err(CommandFailure::usage(format_args!(
         "{name}: {} {} no use for it, only {} {}; leave it out{instead}",
         list(&used, "and"),
         verb(&used),
@@ -72,7 +72,7 @@ mod tests {
             ),
             (&[], None, "--device: this command has no use for it, only verbs has; leave it out"),
         ] {
-            assert_eq!(check(&FLAGS, used, chosen_by), Err(Failure::Usage(expected.to_owned())));
+            assert_eq!(check(&FLAGS, used, chosen_by), Err(CommandFailure::Usage(expected.to_owned())));
         }
     }
 }

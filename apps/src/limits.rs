@@ -6,15 +6,15 @@ use std::sync::atomic::AtomicBool;
 use rustix::process::{Resource, getrlimit};
 use signal_hook::consts::SIGXFSZ;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Lets a file that would be larger than `ulimit -f` fail with an error (EFBIG), which is answered or reported, where the
 /// system would end the program by a signal.
-pub fn survive_file_size_limit() -> Result<(), Failure> {
+pub fn survive_file_size_limit() -> Result<(), CommandFailure> {
     // Nobody looks at the flag; a handler is all that it takes. (A program that this one starts does not inherit it.)
     let flag = Arc::new(AtomicBool::new(false));
     let registered = signal_hook::flag::register(SIGXFSZ, flag);
-    registered.map(drop).map_err(|error| Failure::run(format_args!("a handler for SIGXFSZ: {error}")))
+    registered.map(drop).map_err(|error| CommandFailure::run(format_args!("a handler for SIGXFSZ: {error}")))
 }
 
 /// Why `len` octets of memory, which are one file to the system, cannot be had: because of `ulimit -f`.

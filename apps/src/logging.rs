@@ -7,16 +7,18 @@ use std::io::{self, IsTerminal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// The variable that says what is told.
 const VARIABLE: &str = "STAG_LOG";
 
 /// Starts the log: warnings and errors, unless told otherwise.
-pub fn start() -> Result<(), Failure> {
+pub fn start() -> Result<(), CommandFailure> {
     let wanted = env::var(VARIABLE).unwrap_or_else(|_| "warn".to_owned());
     let filter: Targets = wanted.parse().map_err(|error| {
-        Failure::usage(format_args!("{VARIABLE}={wanted:?}: {error}; write for example {VARIABLE}=info"))
+        CommandFailure::usage(format_args!(
+            "{VARIABLE}={wanted:?}: {error}; write for example {VARIABLE}=info"
+        ))
     })?;
     let subscriber = tracing_subscriber::fmt()
         // The filter alone decides: the subscriber's own limit is open.

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Stdout, Write};
 
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Standard output. Either lines, or with `--json` one JSON object a line.
 pub struct Output {
@@ -27,34 +27,34 @@ impl Output {
     }
 
     /// Writes a line. Nothing with `--json`.
-    pub fn line(&mut self, line: impl fmt::Display) -> Result<(), Failure> {
+    pub fn line(&mut self, line: impl fmt::Display) -> Result<(), CommandFailure> {
         if self.json {
             return Ok(());
         }
-        writeln!(self.out, "{line}").map_err(|error| Failure::output(&error))
+        writeln!(self.out, "{line}").map_err(|error| CommandFailure::output(&error))
     }
 
     /// Writes a line, with `--json` too: help is for people.
-    pub fn text(&mut self, line: impl fmt::Display) -> Result<(), Failure> {
-        writeln!(self.out, "{line}").map_err(|error| Failure::output(&error))
+    pub fn text(&mut self, line: impl fmt::Display) -> Result<(), CommandFailure> {
+        writeln!(self.out, "{line}").map_err(|error| CommandFailure::output(&error))
     }
 
     /// Writes an object, as one line. Nothing without `--json`.
-    pub fn object(&mut self, object: &impl Serialize) -> Result<(), Failure> {
+    pub fn object(&mut self, object: &impl Serialize) -> Result<(), CommandFailure> {
         if !self.json {
             return Ok(());
         }
-        let text = serde_json::to_string(object).map_err(Failure::run)?;
-        writeln!(self.out, "{text}").map_err(|error| Failure::output(&error))
+        let text = serde_json::to_string(object).map_err(CommandFailure::run)?;
+        writeln!(self.out, "{text}").map_err(|error| CommandFailure::output(&error))
     }
 
     /// Writes bytes as they are.
-    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.out.write_all(bytes).map_err(|error| Failure::output(&error))
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), CommandFailure> {
+        self.out.write_all(bytes).map_err(|error| CommandFailure::output(&error))
     }
 
     /// Sends off what is buffered, so that whoever waits for a line gets it.
-    pub fn flush(&mut self) -> Result<(), Failure> {
-        self.out.flush().map_err(|error| Failure::output(&error))
+    pub fn flush(&mut self) -> Result<(), CommandFailure> {
+        self.out.flush().map_err(|error| CommandFailure::output(&error))
     }
 }

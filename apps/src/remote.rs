@@ -18,7 +18,7 @@ use stag::wire::nfs3::{
 use stag::wire::xdr::Item;
 
 use crate::counters::Counters;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::options;
 use crate::timings::Timings;
 use crate::url::Url;
@@ -53,8 +53,8 @@ impl RemoteError {
 
     /// The failure of a command, about this file.
     #[must_use]
-    pub fn at(self, thing: impl fmt::Display) -> Failure {
-        Failure::run(format_args!("{thing}: {self}"))
+    pub fn at(self, thing: impl fmt::Display) -> CommandFailure {
+        CommandFailure::run(format_args!("{thing}: {self}"))
     }
 
     /// Whether the server says that there is no such file.
@@ -103,13 +103,13 @@ fn meaning(status: Status) -> &'static str {
 }
 
 /// The server's name for a file.
-pub type Handle = Vec<u8>;
+pub type RemoteHandle = Vec<u8>;
 
 /// A file of the server.
 #[derive(Clone, Debug)]
 pub struct RemoteNode {
     /// The server's name for it.
-    pub handle: Handle,
+    pub handle: RemoteHandle,
     /// What it is.
     pub attributes: Attributes,
 }
@@ -141,7 +141,7 @@ pub struct Remote {
     /// How much the server takes and gives at once.
     limits: Limits,
     /// The exports that were mounted: the names of each, and its handle; the longest first.
-    mounted: Vec<(Vec<OsString>, Handle)>,
+    mounted: Vec<(Vec<OsString>, RemoteHandle)>,
 }
 
 /// Octets of a READDIRPLUS Reply.
@@ -149,12 +149,12 @@ const LISTING_LEN: u32 = 64 << 10;
 
 impl Remote {
     /// Connects.
-    pub fn connect(url: &Url) -> Result<Remote, Failure> {
+    pub fn connect(url: &Url) -> Result<Remote, CommandFailure> {
         Remote::connect_with(url, !options::get().no_reconnect)
     }
 
     /// Connects; whether to do so again when the connection ends is said.
-    pub fn connect_with(url: &Url, reconnects: bool) -> Result<Remote, Failure> {
+    pub fn connect_with(url: &Url, reconnects: bool) -> Result<Remote, CommandFailure> {
         let server = url.server();
         let link = AnyLink::connect(&server, reconnects).map_err(|error| error.at(&server))?;
         Ok(Remote { link, server, mount: None, limits: Limits::default(), mounted: Vec::new() })
@@ -214,7 +214,7 @@ impl Remote {
     }
 
     /// The handle of the export that these names lead into, and how many of them are the export's.
-    fn root(&mut self, names: &[OsString]) -> Result<(Handle, usize), RemoteError> {
+    fn root(&mut self, names: &[OsString]) -> Result<(RemoteHandle, usize), RemoteError> {
         if let Some((export, handle)) = self.mounted.iter().find(|(export, _)| names.starts_with(export)) {
             return Ok((handle.clone(), export.len()));
         }
@@ -253,21 +253,21 @@ impl Remote {
     }
 
     /// What the server can do, for the export of this handle.
-    fn fsinfo(&mut self, root: &Handle) -> Result<FsinfoOk, RemoteError> {
+    fn fsinfo(&mut self, root: &RemoteHandle) -> Result<FsinfoOk, RemoteError> {
         let arguments = FsinfoArguments { root: WireHandle(root) };
         let finished = self.link.call(&arguments)?;
         answer(finished.reply::<FsinfoArguments<'_>>())
     }
 
     /// The last name of a URL, and the folder that it is in.
-    pub fn folder_of<'u>(&mut self, url: &'u Url) -> Result<(&'u OsStr, Handle), Failure> {
+    pub fn folder_of<'u>(&mut self, url: &'u Url) -> Result<(&'u OsStr, RemoteHandle), CommandFailure> {
         let Some(name) = url.name() else {
-            return Err(Failure::run(format_args!("{url}: names a server; add an export and a path")));
+            return Err(CommandFailure::run(format_args!("{url}: names a server; add an export and a path")));
         };
         let parent = url.parent();
         match self.find(&parent.path) {
             Ok(folder) => Ok((name, folder.handle)),
-            Err(_) if self.query_export(&url.path) => Err(Failure::run(format_args!(
+            Err(_) if self.query_export(&url.path) => Err(CommandFailure::run(format_args!(
                 "{url}: is an export; clients can neither make, move nor remove it"
             ))),
             Err(error) => Err(error.at(&parent)),
@@ -281,7 +281,7 @@ impl Remote {
     }
 
     /// The attributes of a file.
-    pub fn attributes(&mut self, file: &Handle) -> Result<Attributes, RemoteError> {
+    pub fn attributes(&mut self, file: &RemoteHandle) -> Result<Attributes, RemoteError> {
         let arguments = GetattrArguments { object: WireHandle(file) };
         let finished = self.link.call(&arguments)?;
         let ok = answer(finished.reply::<GetattrArguments<'_>>())?;
@@ -289,7 +289,7 @@ impl Remote {
     }
 
     /// The file of that name in a folder.
-    pub fn child(&mut self, folder: &Handle, name: &OsStr) -> Result<RemoteNode, RemoteError> {
+    pub fn child(&mut self, folder: &RemoteHandle, name: &OsStr) -> Result<RemoteNode, RemoteError> {
         let arguments = LookupArguments { what: place(folder, name) };
         let finished = self.link.call(&arguments)?;
         let ok = answer(finished.reply::<LookupArguments<'_>>())?;
@@ -297,7 +297,7 @@ impl Remote {
     }
 
     /// Lists a folder, without `.` and `..`, in the server's order.
-    pub fn list(&mut self, folder: &Handle) -> Result<Vec<RemoteEntry>, RemoteError> {
+    pub fn list(&mut self, folder: &RemoteHandle) -> Result<Vec<RemoteEntry>, RemoteError> {
         let mut listed = Vec::new();
         let (mut cookie, mut verifier) = (0, [0; VERIFIER_LEN]);
         loop {
@@ -327,17 +327,27 @@ impl Remote {
     }
 
     /// Reads from `offset` into `buffer`, and returns how much of it was filled: all, or up to the file's end.
-    pub fn read(&mut self, file: &Handle, offset: u64, buffer: &mut [u8]) -> Result<usize, RemoteError> {
+    pub fn read(
+        &mut self,
+        file: &RemoteHandle,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, RemoteError> {
         data::read(&mut self.link, self.limits, file, offset, buffer)
     }
 
     /// Writes all of `data` at `offset`.
-    pub fn write(&mut self, file: &Handle, offset: u64, data: &[u8]) -> Result<(), RemoteError> {
+    pub fn write(&mut self, file: &RemoteHandle, offset: u64, data: &[u8]) -> Result<(), RemoteError> {
         data::write(&mut self.link, self.limits, file, offset, data)
     }
 
     /// Makes an empty file, or empties the one that is there.
-    pub fn create(&mut self, folder: &Handle, name: &OsStr, mode: u32) -> Result<RemoteNode, RemoteError> {
+    pub fn create(
+        &mut self,
+        folder: &RemoteHandle,
+        name: &OsStr,
+        mode: u32,
+    ) -> Result<RemoteNode, RemoteError> {
         let set = SetAttributes { size: Some(0), ..with_mode(mode) };
         let arguments = CreateArguments { place: place(folder, name), how: CreateHow::Unchecked(set) };
         let finished = self.link.call(&arguments)?;
@@ -347,7 +357,7 @@ impl Remote {
     /// Makes a folder.
     pub fn make_folder(
         &mut self,
-        folder: &Handle,
+        folder: &RemoteHandle,
         name: &OsStr,
         mode: u32,
     ) -> Result<RemoteNode, RemoteError> {
@@ -359,7 +369,7 @@ impl Remote {
     /// Makes a symbolic link that holds `target`.
     pub fn make_link(
         &mut self,
-        folder: &Handle,
+        folder: &RemoteHandle,
         name: &OsStr,
         target: &[u8],
     ) -> Result<RemoteNode, RemoteError> {
@@ -370,7 +380,7 @@ impl Remote {
     }
 
     /// What a symbolic link holds.
-    pub fn read_link(&mut self, link: &Handle) -> Result<Vec<u8>, RemoteError> {
+    pub fn read_link(&mut self, link: &RemoteHandle) -> Result<Vec<u8>, RemoteError> {
         let arguments = ReadlinkArguments { symlink: WireHandle(link) };
         let finished = self.link.call(&arguments)?;
         let ok = answer(finished.reply::<ReadlinkArguments<'_>>())?;
@@ -381,34 +391,42 @@ impl Remote {
     }
 
     /// Removes a name of anything but a folder.
-    pub fn remove(&mut self, folder: &Handle, name: &OsStr) -> Result<(), RemoteError> {
+    pub fn remove(&mut self, folder: &RemoteHandle, name: &OsStr) -> Result<(), RemoteError> {
         let arguments = RemoveArguments { object: place(folder, name) };
         let finished = self.link.call(&arguments)?;
         answer(finished.reply::<RemoveArguments<'_>>()).map(drop)
     }
 
     /// Removes an empty folder.
-    pub fn remove_folder(&mut self, folder: &Handle, name: &OsStr) -> Result<(), RemoteError> {
+    pub fn remove_folder(&mut self, folder: &RemoteHandle, name: &OsStr) -> Result<(), RemoteError> {
         let arguments = RmdirArguments { object: place(folder, name) };
         let finished = self.link.call(&arguments)?;
         answer(finished.reply::<RmdirArguments<'_>>()).map(drop)
     }
 
     /// Gives a file another name or folder.
-    pub fn rename(&mut self, from: (&Handle, &OsStr), to: (&Handle, &OsStr)) -> Result<(), RemoteError> {
+    pub fn rename(
+        &mut self,
+        from: (&RemoteHandle, &OsStr),
+        to: (&RemoteHandle, &OsStr),
+    ) -> Result<(), RemoteError> {
         let arguments = RenameArguments { from: place(from.0, from.1), to: place(to.0, to.1) };
         let finished = self.link.call(&arguments)?;
         answer(finished.reply::<RenameArguments<'_>>()).map(drop)
     }
 
     /// Space and objects of the export that holds the file.
-    pub fn space(&mut self, file: &Handle) -> Result<FsstatOk, RemoteError> {
+    pub fn space(&mut self, file: &RemoteHandle) -> Result<FsstatOk, RemoteError> {
         let arguments = FsstatArguments { root: WireHandle(file) };
         let finished = self.link.call(&arguments)?;
         answer(finished.reply::<FsstatArguments<'_>>())
     }
 
-    fn node(&mut self, handle: Handle, attributes: PostOpAttributes) -> Result<RemoteNode, RemoteError> {
+    fn node(
+        &mut self,
+        handle: RemoteHandle,
+        attributes: PostOpAttributes,
+    ) -> Result<RemoteNode, RemoteError> {
         let attributes = match attributes {
             Some(attributes) => attributes,
             None => self.attributes(&handle)?,
@@ -420,7 +438,7 @@ impl Remote {
     fn made(
         &mut self,
         reply: Result<CreateReply<'_>, ClientError>,
-        folder: &Handle,
+        folder: &RemoteHandle,
         name: &OsStr,
     ) -> Result<RemoteNode, RemoteError> {
         let ok = answer(reply)?;
@@ -445,7 +463,7 @@ fn file_name(octets: &[u8]) -> Result<Option<&OsStr>, RemoteError> {
     Ok(Some(name))
 }
 
-fn place<'a>(folder: &'a Handle, name: &'a OsStr) -> DirectoryName<'a> {
+fn place<'a>(folder: &'a RemoteHandle, name: &'a OsStr) -> DirectoryName<'a> {
     DirectoryName { directory: WireHandle(folder), name: Name(name.as_bytes()) }
 }
 

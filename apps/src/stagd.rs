@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::{arguments, limits, logging};
 
@@ -96,13 +96,13 @@ sync=yes|no          dir: names are on the disk before an answer        yes
 Examples: stagd --export mem:/data,size=1G,client=10.0.0.0/8 ...
           stagd --export dir:/srv/data,name=/data,ro ...";
 
-fn export_help(out: &mut Output) -> Result<(), Failure> {
+fn export_help(out: &mut Output) -> Result<(), CommandFailure> {
     EXPORT_HELP.lines().try_for_each(|line| out.text(line))?;
     out.flush()
 }
 
 /// Serves until told to stop.
-pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), Failure> {
+pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), CommandFailure> {
     if options.export.iter().any(|export| export == "help") {
         return export_help(out);
     }

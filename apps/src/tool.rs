@@ -8,12 +8,12 @@ use stag::fabric::shm::Admit;
 use crate::commands::{
     cat, cp, df, doctor, dump, explain, fabrics, get, hugepages, ls, mkdir, mv, perf, ping, put, rm, stat,
 };
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::flags::{self, Flag};
 use crate::options::{self, ConnectionOptions};
 use crate::output::Output;
-use crate::url::{Fabric, Place};
-use crate::values::{CongestionControl, Exposure, Protocol, Switch};
+use crate::url::{FabricName, Place};
+use crate::values::{CongestionControlName, Exposure, Protocol, Switch};
 use crate::{arguments, conform, demo, limits, stagd};
 
 /// RPC over RDMA, with and without RDMA hardware: try it, use it, measure it
@@ -47,7 +47,7 @@ struct Stag {
     crc: Option<Switch>,
     /// Congestion control of TCP below iWARP: reno, cubic, bbr
     #[arg(long, global = true, hide = true, value_name = "NAME")]
-    congestion: Option<CongestionControl>,
+    congestion: Option<CongestionControlName>,
     /// RDMA device of verbs [default: the one that the address leads to]
     #[arg(long, global = true, hide = true, value_name = "NAME")]
     device: Option<String>,
@@ -91,7 +91,7 @@ enum Command {
 }
 
 impl Command {
-    fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         match self {
             Command::Demo(command) => command.run(out),
             Command::Ping(command) => command.run(out),
@@ -119,7 +119,7 @@ impl Command {
 
 impl Command {
     /// The fabrics that it uses the options of; none, if it connects to nothing.
-    fn fabrics(&self) -> Vec<Fabric> {
+    fn fabrics(&self) -> Vec<FabricName> {
         match self {
             Command::Ping(ping::Ping { url, .. })
             | Command::Ls(ls::Ls { url, .. })
@@ -139,8 +139,8 @@ impl Command {
             Command::Perf(perf) => vec![perf.fabric()],
             Command::Conform(conform::Conform { url, .. }) => url.iter().map(|url| url.fabric).collect(),
             // It shows devices as the options would have them opened.
-            Command::Fabrics(_) => vec![Fabric::Verbs],
-            Command::Demo(_) => vec![Fabric::Shm],
+            Command::Fabrics(_) => vec![FabricName::Verbs],
+            Command::Demo(_) => vec![FabricName::Shm],
             Command::Dump(_)
             | Command::Hugepages(_)
             | Command::Doctor(_)
@@ -152,7 +152,7 @@ impl Command {
 
 impl Stag {
     /// Refuses options that the command has no use for.
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&self) -> Result<(), CommandFailure> {
         let flags: [Flag; 7] = [
             ("--mountport", self.mountport.is_some(), &["iwarp", "verbs"]),
             ("--crc", self.crc.is_some(), &["iwarp"]),
@@ -162,7 +162,7 @@ impl Stag {
             ("--shm-allow", !self.shm_allow.is_empty(), &["shm"]),
             ("--protocol", self.protocol.is_some(), &["shm", "iwarp", "verbs"]),
         ];
-        let used: Vec<&str> = self.command.fabrics().into_iter().map(Fabric::name).collect();
+        let used: Vec<&str> = self.command.fabrics().into_iter().map(FabricName::name).collect();
         match &self.command {
             // It has them itself, by the same names.
             Command::Stagd(_) => Ok(()),

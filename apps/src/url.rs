@@ -19,7 +19,7 @@ const PATH_LEN_MAX: usize = 1024;
 
 /// The fabrics that there are names for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Fabric {
+pub enum FabricName {
     /// Two processes of one host.
     Shm,
     /// RDMA in userspace over TCP.
@@ -28,30 +28,30 @@ pub enum Fabric {
     Verbs,
 }
 
-impl Fabric {
+impl FabricName {
     /// All of them.
-    pub const ALL: [Fabric; 3] = [Fabric::Shm, Fabric::Iwarp, Fabric::Verbs];
+    pub const ALL: [FabricName; 3] = [FabricName::Shm, FabricName::Iwarp, FabricName::Verbs];
 
     /// The scheme of its URLs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Fabric::Shm => "shm",
-            Fabric::Iwarp => "iwarp",
-            Fabric::Verbs => "verbs",
+            FabricName::Shm => "shm",
+            FabricName::Iwarp => "iwarp",
+            FabricName::Verbs => "verbs",
         }
     }
 
     /// Whether its addresses are `HOST:PORT`.
     #[must_use]
     pub const fn is_network(self) -> bool {
-        !matches!(self, Fabric::Shm)
+        !matches!(self, FabricName::Shm)
     }
 
     /// The names of all of them, for complaints.
     #[must_use]
     pub fn names() -> String {
-        Fabric::ALL.map(Fabric::name).join(", ")
+        FabricName::ALL.map(FabricName::name).join(", ")
     }
 }
 
@@ -59,7 +59,7 @@ impl Fabric {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// How to get there.
-    pub fabric: Fabric,
+    pub fabric: FabricName,
     /// Where it is on that fabric.
     pub address: String,
     /// The names from the root to the file; none for the root, which holds the exports.
@@ -121,8 +121,8 @@ impl FromStr for Url {
         let Some((scheme, rest)) = text.split_once("://") else {
             return fail("it names no fabric; write FABRIC://ADDRESS/PATH, as in shm://demo/data".into());
         };
-        let Some(fabric) = Fabric::ALL.into_iter().find(|fabric| fabric.name() == scheme) else {
-            return fail(format!("{scheme:?} is no fabric; there are: {}", Fabric::names()));
+        let Some(fabric) = FabricName::ALL.into_iter().find(|fabric| fabric.name() == scheme) else {
+            return fail(format!("{scheme:?} is no fabric; there are: {}", FabricName::names()));
         };
         // Names may have a `?` too: only this option is one.
         let (rest, mount_port) = match rest.rsplit_once(MOUNT_PORT) {
@@ -222,7 +222,7 @@ impl FromStr for Place {
 impl Place {
     /// The fabric that leads there, if one has to.
     #[must_use]
-    pub const fn fabric(&self) -> Option<Fabric> {
+    pub const fn fabric(&self) -> Option<FabricName> {
         match self {
             Place::Local(_) => None,
             Place::Remote(url) => Some(url.fabric),
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_url_is_a_fabric_an_address_and_names() {
         let url: Url = "shm://demo//data/./a/../b c".parse().unwrap();
-        assert_eq!((url.fabric, url.address.as_str()), (Fabric::Shm, "demo"));
+        assert_eq!((url.fabric, url.address.as_str()), (FabricName::Shm, "demo"));
         assert_eq!(url.path, ["data", "b c"]);
         assert_eq!(url.to_string(), "shm://demo/data/b c");
         assert_eq!("shm://demo/..".parse::<Url>().unwrap(), url.server());

@@ -90,13 +90,13 @@ impl<'de> Deserialize<'de> for Pages {
 
 /// A congestion control algorithm of TCP, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CongestionControl(pub stag::fabric::iwarp::CongestionControl);
+pub struct CongestionControlName(pub stag::fabric::iwarp::CongestionControl);
 
-impl FromStr for CongestionControl {
+impl FromStr for CongestionControlName {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<CongestionControl, String> {
-        let parsed = text.parse().map(CongestionControl).map_err(|bad| format!("{text:?}: {bad}"))?;
+    fn from_str(text: &str) -> Result<CongestionControlName, String> {
+        let parsed = text.parse().map(CongestionControlName).map_err(|bad| format!("{text:?}: {bad}"))?;
         try_congestion_control(text)?;
         Ok(parsed)
     }
@@ -124,8 +124,8 @@ fn try_congestion_control(name: &str) -> Result<(), String> {
     }
 }
 
-impl<'de> Deserialize<'de> for CongestionControl {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CongestionControl, D::Error> {
+impl<'de> Deserialize<'de> for CongestionControlName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CongestionControlName, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }

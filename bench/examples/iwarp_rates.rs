@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use rates::{DEPTH_MAX, LARGE, SHAPE, WINDOWS, copies, echo, now, pin, report, spawn, transfers};
 use stag::fabric::Provider;
 use stag::fabric::iwarp::{CongestionControl, Iwarp, IwarpConfig};
-use stag_bench::bare::Side;
+use stag_bench::bare::BareEnd;
 
 mod rates;
 
@@ -64,13 +64,13 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn side(crc: bool, algorithm: &str) -> Result<Side<Iwarp>> {
+fn side(crc: bool, algorithm: &str) -> Result<BareEnd<Iwarp>> {
     let congestion_control = Some(algorithm.parse::<CongestionControl>()?);
-    Side::new(Iwarp::open(IwarpConfig { crc, congestion_control, ..IwarpConfig::default() })?, SHAPE)
+    BareEnd::new(Iwarp::open(IwarpConfig { crc, congestion_control, ..IwarpConfig::default() })?, SHAPE)
 }
 
 /// What the provider counted.
-fn counted(side: &Side<Iwarp>) -> Vec<(&'static str, u64)> {
+fn counted(side: &BareEnd<Iwarp>) -> Vec<(&'static str, u64)> {
     side.provider.counters().each().filter(|(_, value)| *value > 0).collect()
 }
 

@@ -1,17 +1,17 @@
 //! A quick look at the figures that the project is measured by: `quick [null|read|write|…] [size] [depth] [touch]`.
 
-use stag_bench::{Operation, Scenario, run};
+use stag_bench::{MeasuredOperation, Scenario, run};
 
 fn main() -> anyhow::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number =
         |index: usize, default| words.get(index).and_then(|word| word.parse().ok()).unwrap_or(default);
     let operation = match words.first().map(String::as_str) {
-        Some("read") => Operation::Read,
-        Some("write") => Operation::Write,
-        Some("getattr") => Operation::Getattr,
-        Some("echo") => Operation::Echo,
-        _ => Operation::Null,
+        Some("read") => MeasuredOperation::Read,
+        Some("write") => MeasuredOperation::Write,
+        Some("getattr") => MeasuredOperation::Getattr,
+        Some("echo") => MeasuredOperation::Echo,
+        _ => MeasuredOperation::Null,
     };
     let scenario = Scenario {
         operation,

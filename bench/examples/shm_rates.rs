@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use memmap2::MmapOptions;
 use rates::{DEPTH_MAX, LARGE, Reaped, SHAPE, WINDOWS, copies, echo, now, pin, report, report_copies, spawn};
 use stag::fabric::{Completed, Completion, Exposed, Provider, QueuePairId, Shm, ShmConfig};
-use stag_bench::bare::Side;
+use stag_bench::bare::BareEnd;
 
 mod rates;
 
@@ -65,8 +65,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn side(may_sleep: bool) -> Result<Side<Shm>> {
-    Side::new(Shm::open(ShmConfig { may_sleep, ..ShmConfig::default() })?, SHAPE)
+fn side(may_sleep: bool) -> Result<BareEnd<Shm>> {
+    BareEnd::new(Shm::open(ShmConfig { may_sleep, ..ShmConfig::default() })?, SHAPE)
 }
 
 fn serve(name: &str, may_sleep: bool) -> Result<()> {
@@ -78,7 +78,7 @@ fn serve(name: &str, may_sleep: bool) -> Result<()> {
 }
 
 /// Expose and fence, without anybody using it.
-fn fences(side: &mut Side<Shm>, pair: QueuePairId) -> Result<()> {
+fn fences(side: &mut BareEnd<Shm>, pair: QueuePairId) -> Result<()> {
     let mut costs = Vec::new();
     for _ in 0..WINDOWS.count / 4 {
         let begin = now();

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What two ends are made for.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct BareShape {
     /// Messages under way at most.
     pub depth: u32,
     /// Octets of the longest Write or Read.
@@ -35,7 +35,7 @@ pub struct Shape {
     pub yields: bool,
 }
 
-impl Shape {
+impl BareShape {
     /// The capacity of its queue pairs.
     #[must_use]
     pub fn capacity(&self) -> QueuePairCapacity {
@@ -60,7 +60,7 @@ pub struct Windows {
 }
 
 /// One end.
-pub struct Side<P> {
+pub struct BareEnd<P> {
     /// The fabric.
     pub provider: P,
     /// Memory for Writes and Reads.
@@ -69,7 +69,7 @@ pub struct Side<P> {
     pub completions: VecDeque<Completion>,
     /// The connection, once there is one.
     pub established: Option<QueuePairId>,
-    shape: Shape,
+    shape: BareShape,
     clock: Clock,
     ended: Option<DisconnectReason>,
     messages: Pool,
@@ -79,13 +79,13 @@ pub struct Side<P> {
     last: Duration,
 }
 
-impl<P: Provider> Side<P> {
+impl<P: Provider> BareEnd<P> {
     /// An end over `provider`, with memory of its own.
     ///
     /// # Errors
     ///
     /// When there is not enough memory, or it cannot be registered.
-    pub fn new(mut provider: P, shape: Shape) -> Result<Side<P>> {
+    pub fn new(mut provider: P, shape: BareShape) -> Result<BareEnd<P>> {
         const PAGE: usize = 4096;
         let capacity = shape.capacity();
         // Whatever is posted, and as many again in the hands of the loop.
@@ -99,7 +99,7 @@ impl<P: Provider> Side<P> {
         let messages = Pool::fixed(&arena, "messages", MESSAGE_LEN, messages)?;
         let payload = Pool::runs(&arena, "payload", PAGE, pages)?;
         provider.register(&arena)?;
-        Ok(Side {
+        Ok(BareEnd {
             provider,
             payload,
             completions: VecDeque::with_capacity(256),

@@ -24,9 +24,9 @@ pub mod scenario;
 pub mod server;
 pub mod spread;
 
-pub use limits::Limits;
+pub use limits::MachineLimits;
 pub use limits::bare::BareLimits;
 pub use limits::tcp::TcpLimits;
 pub use run::{Figures, run};
-pub use scenario::{Fabric, Operation, Scenario};
+pub use scenario::{MeasuredFabric, MeasuredOperation, Scenario};
 pub use spread::Spread;

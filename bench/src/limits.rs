@@ -37,7 +37,7 @@ const RING_SLOTS: usize = 256;
 
 /// The box's limits for one pair of cores.
 #[derive(Clone, Debug, Serialize)]
-pub struct Limits {
+pub struct MachineLimits {
     /// One transfer of a cache line from core to core, in nanoseconds: half a ping-pong.
     pub line_transfer_ns: Spread,
     /// Round trip of a bare 64 B echo over two rings, one at a time, in nanoseconds.
@@ -57,7 +57,7 @@ pub struct Limits {
 
 /// Measures the limits of `cores` (client, server) for transfers of `copy_len` octets.
 #[must_use]
-pub fn measure(cores: [usize; 2], depth: usize, copy_len: usize, repeat: usize) -> Limits {
+pub fn measure(cores: [usize; 2], depth: usize, copy_len: usize, repeat: usize) -> MachineLimits {
     let copy_len = copy_len.max(64);
     let mut line = Vec::new();
     let mut echo = Vec::new();
@@ -71,7 +71,7 @@ pub fn measure(cores: [usize; 2], depth: usize, copy_len: usize, repeat: usize) 
         hot.push(copy_hot(cores[1], copy_len));
         read.push(copy_read(cores, copy_len));
     }
-    Limits {
+    MachineLimits {
         line_transfer_ns: Spread::of(line),
         echo_round_trip_ns: Spread::of(echo),
         echo_per_second: Spread::of(rate),

@@ -19,7 +19,7 @@ use stag::wire::xdr::Item;
 
 use crate::limits::touch;
 use crate::opened::{DeviceFacts, Opened};
-use crate::scenario::{Operation, Scenario};
+use crate::scenario::{MeasuredOperation, Scenario};
 use crate::server::{ECHO_PROGRAM, engine_config};
 
 /// Below this many octets data goes inline, as NFS clients do: a chunk costs more than the copy.
@@ -140,7 +140,7 @@ impl<'a, P: Opened> Client<'a, P> {
             *octet = index as u8;
         }
         let mut spare = Vec::new();
-        if scenario.operation == Operation::Read && scenario.size >= CHUNK_LEN_MIN {
+        if scenario.operation == MeasuredOperation::Read && scenario.size >= CHUNK_LEN_MIN {
             for _ in 0..scenario.depth * scenario.connections {
                 spare.push(take(scenario.size)?);
             }
@@ -161,7 +161,7 @@ impl<'a, P: Opened> Client<'a, P> {
             let id = client.connect(address)?;
             let name = format!("perf-{}-{number}-{index}", std::process::id());
             let (folder, file) = match scenario.operation {
-                Operation::Null | Operation::Echo => Default::default(),
+                MeasuredOperation::Null | MeasuredOperation::Echo => Default::default(),
                 _ => client.make_file(id, export, &name)?,
             };
             client.connections.push(Connection { id, file, place: (folder, name) });
@@ -288,17 +288,17 @@ impl<'a, P: Opened> Client<'a, P> {
         let size = scenario.size;
         let offset = (block * size.next_multiple_of(4096)) as u64;
         let refused = match scenario.operation {
-            Operation::Null => Target { credentials: Credentials::None, ..target }.begin(
+            MeasuredOperation::Null => Target { credentials: Credentials::None, ..target }.begin(
                 engine,
                 &Null,
                 &mut Chunks::default(),
                 user,
             ),
-            Operation::Getattr => {
+            MeasuredOperation::Getattr => {
                 let arguments = GetattrArguments { object: Handle(&connection.file) };
                 target.begin(engine, &arguments, &mut Chunks::default(), user)
             }
-            Operation::Read => {
+            MeasuredOperation::Read => {
                 let arguments = ReadArguments { file: Handle(&connection.file), offset, count: size as u32 };
                 let mut chunks = Chunks::default();
                 if size >= CHUNK_LEN_MIN {
@@ -308,7 +308,7 @@ impl<'a, P: Opened> Client<'a, P> {
                 }
                 target.begin(engine, &arguments, &mut chunks, user)
             }
-            Operation::Write => {
+            MeasuredOperation::Write => {
                 let mut chunks = Chunks::default();
                 let item = if size >= CHUNK_LEN_MIN {
                     chunks.read.push((0, self.data.clone()));
@@ -325,7 +325,7 @@ impl<'a, P: Opened> Client<'a, P> {
                 };
                 target.begin(engine, &arguments, &mut chunks, user)
             }
-            Operation::Echo => {
+            MeasuredOperation::Echo => {
                 let request = Request {
                     program: ECHO_PROGRAM,
                     version: 1,
@@ -349,22 +349,22 @@ impl<'a, P: Opened> Client<'a, P> {
     fn end(&mut self, done: CompletedCall) -> Result<()> {
         let size = self.scenario.size;
         match self.scenario.operation {
-            Operation::Null => {
+            MeasuredOperation::Null => {
                 done.result?;
             }
-            Operation::Echo => {
+            MeasuredOperation::Echo => {
                 let len = Reader::new(done.result?.bytes()).opaque(u32::MAX)?.len();
                 if len != size {
                     bail!("an echo of {size} octets returned {len}");
                 }
             }
-            Operation::Getattr => {
+            MeasuredOperation::Getattr => {
                 let finished = Finished::new(done);
                 if let Err(failure) = finished.reply::<GetattrArguments<'_>>()? {
                     bail!("getattr: {:?}", failure.status);
                 }
             }
-            Operation::Read => {
+            MeasuredOperation::Read => {
                 let finished = Finished::new(done);
                 match finished.reply::<ReadArguments<'_>>()? {
                     Ok(ok) if ok.count as usize == size => {
@@ -379,7 +379,7 @@ impl<'a, P: Opened> Client<'a, P> {
                 }
                 self.spare.extend(finished.into_buffers().into_iter().map(|(_, buf)| buf));
             }
-            Operation::Write => {
+            MeasuredOperation::Write => {
                 let finished = Finished::new(done);
                 match finished.reply::<WriteArguments<'_>>()? {
                     Ok(ok) if ok.count as usize == size => {}

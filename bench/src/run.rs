@@ -10,11 +10,11 @@ use stag::rpc::Statistics;
 
 use crate::limits::bare::BareLimits;
 use crate::limits::tcp::TcpLimits;
-use crate::limits::{self, Limits};
+use crate::limits::{self, MachineLimits};
 use crate::load::{self, Measured};
 use crate::opened::{DeviceFacts, Opened};
 use crate::pin::pin;
-use crate::scenario::{Fabric, Operation, Scenario};
+use crate::scenario::{MeasuredFabric, MeasuredOperation, Scenario};
 use crate::server::{EXPORT, Server};
 use crate::spread::Spread;
 
@@ -34,7 +34,7 @@ pub struct Figures {
     /// Rounds in which no Call ended: they were too short, and have no latencies.
     pub rounds_empty: usize,
     /// The box's limits; one measurement in each round. None when there is only one core: they spin.
-    pub limits: Option<Limits>,
+    pub limits: Option<MachineLimits>,
     /// The figures as ratios to the limits of the same round.
     pub ratios: Option<Ratios>,
     /// The limits of TCP on these cores, over iWARP.
@@ -116,7 +116,7 @@ pub struct BareRatios {
 /// What was measured beside the load, round by round.
 #[derive(Default)]
 struct Beside {
-    limits: Vec<Limits>,
+    limits: Vec<MachineLimits>,
     tcp: Vec<TcpLimits>,
     bare: Vec<BareLimits>,
 }
@@ -128,14 +128,14 @@ struct Beside {
 /// When a server or client fails.
 pub fn run(scenario: &Scenario, progress: impl FnMut(usize)) -> Result<Figures> {
     match scenario.fabric {
-        Fabric::Shm => run_over::<Shm>(scenario, progress),
-        Fabric::Iwarp => run_over::<Iwarp>(scenario, progress),
-        Fabric::Verbs => run_over::<Verbs>(scenario, progress),
+        MeasuredFabric::Shm => run_over::<Shm>(scenario, progress),
+        MeasuredFabric::Iwarp => run_over::<Iwarp>(scenario, progress),
+        MeasuredFabric::Verbs => run_over::<Verbs>(scenario, progress),
     }
 }
 
 fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<Figures> {
-    let copies = matches!(scenario.operation, Operation::Read | Operation::Write);
+    let copies = matches!(scenario.operation, MeasuredOperation::Read | MeasuredOperation::Write);
     let copy_len = if copies { scenario.size } else { 4096 };
     let cores = [scenario.client_cores()[0], scenario.server_core()];
     let mut beside = Beside::default();
@@ -146,13 +146,15 @@ fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> 
     for round in 0..scenario.repeat.max(1) {
         if cores[0] != cores[1] {
             match scenario.fabric {
-                Fabric::Shm => beside.limits.push(limits::measure(cores, scenario.depth, copy_len, 1)),
-                Fabric::Iwarp => beside.tcp.push(limits::tcp::measure(cores, scenario)?),
-                Fabric::Verbs if scenario.server.is_none() => {
+                MeasuredFabric::Shm => {
+                    beside.limits.push(limits::measure(cores, scenario.depth, copy_len, 1))
+                }
+                MeasuredFabric::Iwarp => beside.tcp.push(limits::tcp::measure(cores, scenario)?),
+                MeasuredFabric::Verbs if scenario.server.is_none() => {
                     beside.bare.push(limits::bare::measure::<P>(cores, scenario, round)?);
                 }
                 // The way to another server is not the way from this device to itself.
-                Fabric::Verbs => {}
+                MeasuredFabric::Verbs => {}
             }
         }
         let round = match &scenario.server {
@@ -214,7 +216,7 @@ fn sum_up(
         )
     };
     let ratio = |value: &dyn Fn(usize) -> f64| Spread::of((0..rounds.len()).map(value).collect());
-    let gather = |value: &dyn Fn(&Limits) -> f64| Spread::of(limit_rounds.iter().map(value).collect());
+    let gather = |value: &dyn Fn(&MachineLimits) -> f64| Spread::of(limit_rounds.iter().map(value).collect());
     let last = &rounds[rounds.len() - 1][0];
     let sent = last.statistics.calls_sent.max(1) as f64;
     Figures {
@@ -230,7 +232,7 @@ fn sum_up(
             mean: of(&Histogram::mean),
         }),
         rounds_empty,
-        limits: limit_rounds.first().map(|first| Limits {
+        limits: limit_rounds.first().map(|first| MachineLimits {
             line_transfer_ns: gather(&|limits| limits.line_transfer_ns.median),
             echo_round_trip_ns: gather(&|limits| limits.echo_round_trip_ns.median),
             echo_per_second: gather(&|limits| limits.echo_per_second.median),

@@ -10,7 +10,7 @@ use stag::rpc::{PlacementChoice, ProtocolChoice};
 /// The operation under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Operation {
+pub enum MeasuredOperation {
     /// NFS NULL: no arguments, no results.
     Null,
     /// NFS READ; large ones by Write chunk.
@@ -23,18 +23,18 @@ pub enum Operation {
     Echo,
 }
 
-impl Operation {
+impl MeasuredOperation {
     /// Whether it moves `size` octets.
     #[must_use]
     pub fn has_size(self) -> bool {
-        matches!(self, Operation::Read | Operation::Write | Operation::Echo)
+        matches!(self, MeasuredOperation::Read | MeasuredOperation::Write | MeasuredOperation::Echo)
     }
 }
 
 /// The fabric that both ends use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fabric {
+pub enum MeasuredFabric {
     /// Shared memory.
     #[default]
     Shm,
@@ -48,7 +48,7 @@ pub enum Fabric {
 #[derive(Clone, Debug, Serialize)]
 pub struct Scenario {
     /// What is called.
-    pub operation: Operation,
+    pub operation: MeasuredOperation,
     /// Octets of each READ, WRITE or echo.
     pub size: usize,
     /// Calls outstanding on each connection.
@@ -77,7 +77,7 @@ pub struct Scenario {
     #[serde(skip)]
     pub root: Option<Vec<u8>>,
     /// What both ends use.
-    pub fabric: Fabric,
+    pub fabric: MeasuredFabric,
     /// Whether they ask for CRCs, over iWARP.
     pub crc: bool,
     /// The congestion control algorithm of TCP, over iWARP; the system's default, if there is none.
@@ -102,7 +102,7 @@ pub struct Scenario {
 impl Default for Scenario {
     fn default() -> Scenario {
         Scenario {
-            operation: Operation::Null,
+            operation: MeasuredOperation::Null,
             size: 4096,
             depth: 1,
             connections: 1,
@@ -116,7 +116,7 @@ impl Default for Scenario {
             may_sleep: false,
             server: None,
             root: None,
-            fabric: Fabric::Shm,
+            fabric: MeasuredFabric::Shm,
             crc: true,
             congestion_control: None,
             device: None,

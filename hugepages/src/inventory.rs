@@ -21,7 +21,7 @@ pub struct NodePages {
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct InventoryNode {
     /// Its number.
     pub id: u32,
     /// Bytes of memory, if known.
@@ -87,7 +87,7 @@ pub struct CgroupLimit {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     /// NUMA nodes, by number. Empty on a kernel without NUMA.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<InventoryNode>,
     /// The whole machine, by size, the smallest first. Empty on a kernel without hugepages.
     pub pages: Vec<PageCounts>,
     /// The settings of transparent hugepages.
@@ -126,13 +126,13 @@ impl Inventory {
 
     /// The node with that number.
     #[must_use]
-    pub fn node(&self, id: u32) -> Option<&Node> {
+    pub fn node(&self, id: u32) -> Option<&InventoryNode> {
         self.nodes.iter().find(|node| node.id == id)
     }
 }
 
-fn nodes(root: &Path) -> Vec<Node> {
-    let mut nodes: Vec<Node> = entries(&root.join("sys/devices/system/node"))
+fn nodes(root: &Path) -> Vec<InventoryNode> {
+    let mut nodes: Vec<InventoryNode> = entries(&root.join("sys/devices/system/node"))
         .filter_map(|(name, dir)| {
             let id = name.strip_prefix("node")?.parse().ok()?;
             let meminfo = fs::read_to_string(dir.join("meminfo")).unwrap_or_default();
@@ -150,7 +150,12 @@ fn nodes(root: &Path) -> Vec<Node> {
                     surplus: number(&dir.join("surplus_hugepages")).unwrap_or(0),
                 })
                 .collect();
-            Some(Node { id, memory_total: field(" MemTotal:"), memory_free: field(" MemFree:"), pages })
+            Some(InventoryNode {
+                id,
+                memory_total: field(" MemTotal:"),
+                memory_free: field(" MemFree:"),
+                pages,
+            })
         })
         .collect();
     nodes.sort_by_key(|node| node.id);

@@ -299,7 +299,7 @@ fn not_locked(len: usize, error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{Node, NodePages, PageCounts};
+    use crate::inventory::{InventoryNode, NodePages, PageCounts};
 
     fn config(name: &str, len: usize, page: PageChoice) -> MapConfig<'_> {
         MapConfig { name, len, page, node: None }
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn the_command_that_reserves_what_is_missing_is_told() {
         let pages = NodePages { page_len: 2 << 20, total: 10, free: 3, surplus: 0 };
-        let node = Node { id: 1, memory_total: None, memory_free: None, pages: vec![pages] };
+        let node = InventoryNode { id: 1, memory_total: None, memory_free: None, pages: vec![pages] };
         let all = PageCounts { page_len: 1 << 30, total: 1, free: 1, reserved: 1, surplus: 0, overcommit: 0 };
         let inventory = Inventory { nodes: vec![node], pages: vec![all], ..Inventory::default() };
         let on_node = MapConfig { node: Some(1), ..config("test", 16 << 20, PageChoice::Auto) };

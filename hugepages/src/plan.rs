@@ -72,14 +72,14 @@ pub struct Plan {
 
 /// What became of a write.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct WriteOutcome {
     /// What was to be written.
     pub write: Write,
     /// How many pages there are now: the kernel gives what it finds. Or why nothing was written.
     pub result: io::Result<u64>,
 }
 
-impl Outcome {
+impl WriteOutcome {
     /// Whether all of it was achieved.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -87,7 +87,7 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for WriteOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Write { path, before, value } = &self.write;
         let path = path.display();
@@ -168,13 +168,13 @@ impl Plan {
 
     /// Writes the numbers below `root` (`/`, or a copy of it for a test), and reads back what was achieved.
     #[must_use]
-    pub fn apply(&self, root: &Path) -> Vec<Outcome> {
+    pub fn apply(&self, root: &Path) -> Vec<WriteOutcome> {
         let apply = |write: &Write| {
             let path = root.join(write.path.strip_prefix("/").unwrap_or(&write.path));
             fs::write(&path, write.value.to_string())?;
             number(&path).ok_or_else(|| io::Error::other("cannot be read back"))
         };
-        self.writes.iter().map(|write| Outcome { write: write.clone(), result: apply(write) }).collect()
+        self.writes.iter().map(|write| WriteOutcome { write: write.clone(), result: apply(write) }).collect()
     }
 }
 
@@ -279,7 +279,7 @@ mod tests {
              echo 512 > /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages    # now 0\n"
         );
         let outcomes = plan.apply(&machine.0);
-        assert!(outcomes.iter().all(Outcome::is_complete));
+        assert!(outcomes.iter().all(WriteOutcome::is_complete));
         assert!(outcomes[0].to_string().ends_with("nr_hugepages: 512 pages (were 0)"), "{}", outcomes[0]);
         let again = Plan::setup(&Inventory::read(&machine.0), PageSize::Huge2M, 512, None).unwrap();
         assert!(again.writes.is_empty());
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn what_was_not_achieved_is_said() {
         let write = Write { path: "/f".into(), before: 3, value: 10 };
-        let say = |result| Outcome { write: write.clone(), result }.to_string();
+        let say = |result| WriteOutcome { write: write.clone(), result }.to_string();
         assert!(say(Ok(7)).starts_with("/f: only 7 of 10 pages (were 3)"));
         assert!(say(Ok(11)).contains("still 11 pages, not 10"));
         assert!(say(Err(io::ErrorKind::PermissionDenied.into())).ends_with("run it as root"));

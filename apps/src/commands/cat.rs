@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::remote::Remote;
 use crate::url::Url;
@@ -22,7 +22,7 @@ const WINDOW: usize = 4 << 20;
 
 impl Cat {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let mut buffer = vec![0; WINDOW];
         for url in &self.urls {
             let mut remote = Remote::connect(url)?;

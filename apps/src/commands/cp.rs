@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::copy;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::url::Place;
 
@@ -23,7 +23,7 @@ pub struct Cp {
 
 impl Cp {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         copy::copy(&self.source, &self.target, self.options, out)
     }
 }

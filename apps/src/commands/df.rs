@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::remote::Remote;
 use crate::url::Url;
@@ -29,7 +29,7 @@ struct Space {
 
 impl Df {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let mut remote = Remote::connect(&self.url)?;
         let mut urls = vec![self.url.clone()];
         if self.url.path.is_empty() {

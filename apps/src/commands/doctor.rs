@@ -7,11 +7,11 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::repair;
 use crate::stagd::CoreList;
-use crate::url::Fabric;
+use crate::url::FabricName;
 
 mod cores;
 mod devices;
@@ -22,7 +22,7 @@ mod network;
 mod rdma;
 mod system;
 
-pub use finding::{Finding, State};
+pub use finding::{Diagnosis, State};
 use machine::Machine;
 pub(crate) use memory::lockable;
 
@@ -39,18 +39,18 @@ Examples: stag doctor
 pub struct Doctor {
     /// Check what this fabric needs: shm, iwarp or verbs [default: all]
     #[arg(long = "for", value_name = "FABRIC", value_enum, hide_possible_values = true)]
-    fabric: Option<Fabric>,
+    fabric: Option<FabricName>,
     /// And whether one server suits these cores, as stagd --cores
     #[arg(long, value_name = "LIST")]
     cores: Option<CoreList>,
 }
 
-use Fabric::{Iwarp, Shm, Verbs};
+use FabricName::{Iwarp, Shm, Verbs};
 
 /// A check: its name, the fabrics that need it, and what it does.
-type Check = (&'static str, &'static [Fabric], fn(&Machine) -> Vec<Finding>);
+type Check = (&'static str, &'static [FabricName], fn(&Machine) -> Vec<Diagnosis>);
 
-const ALL: &[Fabric] = &[Shm, Iwarp, Verbs];
+const ALL: &[FabricName] = &[Shm, Iwarp, Verbs];
 
 /// In the order of the output: what is missing altogether first.
 const CHECKS: &[Check] = &[
@@ -82,7 +82,7 @@ pub fn checks() -> impl Iterator<Item = &'static str> {
 /// Checks the machine whose `sys`, `proc`, `dev` and so on are below `root`: for one fabric, which then has to
 /// work, or for all.
 #[must_use]
-pub fn inspect(root: &Path, fabric: Option<Fabric>) -> Vec<(&'static str, Finding)> {
+pub fn inspect(root: &Path, fabric: Option<FabricName>) -> Vec<(&'static str, Diagnosis)> {
     let machine = Machine::new(root, fabric == Some(Verbs));
     let wanted =
         CHECKS.iter().filter(|(_, fabrics, _)| fabric.is_none_or(|fabric| fabrics.contains(&fabric)));
@@ -94,7 +94,11 @@ pub fn inspect(root: &Path, fabric: Option<Fabric>) -> Vec<(&'static str, Findin
 /// Checks whether one server can run on these cores of the machine below `root`, and what that would cost: whether they are there, may be
 /// used, and are near to each other and to the RDMA devices.
 #[must_use]
-pub fn inspect_cores(root: &Path, fabric: Option<Fabric>, cores: &CoreList) -> Vec<(&'static str, Finding)> {
+pub fn inspect_cores(
+    root: &Path,
+    fabric: Option<FabricName>,
+    cores: &CoreList,
+) -> Vec<(&'static str, Diagnosis)> {
     let machine = Machine::new(root, fabric == Some(Verbs));
     let has_device = fabric.is_none_or(|fabric| fabric == Verbs);
     let findings = cores::together(&machine, cores, has_device);
@@ -112,13 +116,13 @@ struct Told<'a> {
 
 impl Doctor {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let root = Path::new("/");
         let mut findings = inspect(root, self.fabric);
         if let Some(cores) = &self.cores {
             findings.extend(inspect_cores(root, self.fabric, cores));
         }
-        for (check, Finding { state, found, repair }) in &findings {
+        for (check, Diagnosis { state, found, repair }) in &findings {
             let repair = repair.as_deref().map(repair::typed);
             out.object(&Told { check, state: *state, found, repair: repair.as_deref() })?;
             out.line(format_args!("{:<8} {check:<19} {found}", state.name()))?;
@@ -131,8 +135,8 @@ impl Doctor {
         out.line(format_args!("errors: {errors}, warnings: {warnings}, notes: {notes}"))?;
         match (errors, warnings) {
             (0, 0) => Ok(()),
-            (0, _) => Err(Failure::Told),
-            _ => Err(Failure::ToldErrors),
+            (0, _) => Err(CommandFailure::Told),
+            _ => Err(CommandFailure::ToldErrors),
         }
     }
 }

@@ -9,10 +9,10 @@ use std::io::{self, BufReader, Read};
 use std::time::Duration;
 
 use clap::Args;
-use stag_dump::capture::Reader;
-use stag_dump::{Analyzer, Event, Options, Totals};
+use stag_dump::capture::CaptureReader;
+use stag_dump::{Analyzer, CapturedEvent, Options, Totals};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::count;
 
@@ -51,21 +51,21 @@ trait Show {
     /// Takes the time of the first frame.
     fn begin(&mut self, _time: Duration) {}
     /// Shows one event.
-    fn event(&mut self, event: &Event<'_>, out: &mut Output) -> Result<(), Failure>;
+    fn event(&mut self, event: &CapturedEvent<'_>, out: &mut Output) -> Result<(), CommandFailure>;
     /// Shows what was counted.
-    fn totals(&mut self, totals: &Totals, out: &mut Output) -> Result<(), Failure>;
+    fn totals(&mut self, totals: &Totals, out: &mut Output) -> Result<(), CommandFailure>;
 }
 
 impl Dump {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
-        let unreadable = |error: &dyn std::fmt::Display| Failure::usage(error).of(&self.file);
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
+        let unreadable = |error: &dyn std::fmt::Display| CommandFailure::usage(error).of(&self.file);
         let input: Box<dyn Read> = match self.file.as_str() {
             "-" => Box::new(io::stdin().lock()),
             path => Box::new(File::open(path).map_err(|error| unreadable(&error))?),
         };
-        let mut capture =
-            Reader::new(BufReader::with_capacity(READ_LEN, input)).map_err(|error| unreadable(&error))?;
+        let mut capture = CaptureReader::new(BufReader::with_capacity(READ_LEN, input))
+            .map_err(|error| unreadable(&error))?;
         let mut show: Box<dyn Show> =
             if out.json() { Box::new(json::Json::default()) } else { Box::new(text::Text::default()) };
         let mut analyzer = Analyzer::new(Options::default());
@@ -97,7 +97,7 @@ impl Dump {
         ended?;
         match totals.violation_count() {
             number if number > 0 && !self.quiet_violations => {
-                Err(Failure::run(count(number, "violation")).of(&self.file))
+                Err(CommandFailure::run(count(number, "violation")).of(&self.file))
             }
             _ => Ok(()),
         }

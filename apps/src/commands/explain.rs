@@ -9,7 +9,7 @@ use serde::Serialize;
 use stag::fabric::DisconnectReason;
 use stag::rpc::CloseReason;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 
 mod search;
@@ -63,12 +63,12 @@ impl<'a> From<&Found<'a>> for Explained<'a> {
 
 impl Explain {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let tables = tables();
         match search::search(&tables, &self.words) {
             Answer::Kinds(kinds) => list(&kinds, out),
             Answer::Found(_) if self.list => {
-                Err(Failure::usage("--list goes with a kind alone, or with nothing"))
+                Err(CommandFailure::usage("--list goes with a kind alone, or with nothing"))
             }
             Answer::Found(found) => explain(&found, out),
             Answer::Nothing { near } => Err(unknown(&self.words.join(" "), &near)),
@@ -89,7 +89,7 @@ pub fn hint(reason: &CloseReason) -> String {
     format!("stag explain {}", &name[..end])
 }
 
-fn list(kinds: &[&Table], out: &mut Output) -> Result<(), Failure> {
+fn list(kinds: &[&Table], out: &mut Output) -> Result<(), CommandFailure> {
     for (index, table) in kinds.iter().enumerate() {
         let gap = if index == 0 { "" } else { "\n" };
         out.line(format_args!("{gap}{}: {}", table.kind, table.title))?;
@@ -102,7 +102,7 @@ fn list(kinds: &[&Table], out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn explain(found: &[Found<'_>], out: &mut Output) -> Result<(), Failure> {
+fn explain(found: &[Found<'_>], out: &mut Output) -> Result<(), CommandFailure> {
     for (index, found) in found.iter().enumerate() {
         out.object(&Explained::from(found))?;
         if index > 0 {
@@ -113,12 +113,14 @@ fn explain(found: &[Found<'_>], out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn unknown(text: &str, near: &[&str]) -> Failure {
+fn unknown(text: &str, near: &[&str]) -> CommandFailure {
     let hint = match near {
         [] => String::new(),
         near => format!("did you mean {}? ", near.join(", ")),
     };
-    Failure::usage(format_args!("explain: nothing is known as {text:?}; {hint}stag explain --list shows all"))
+    CommandFailure::usage(format_args!(
+        "explain: nothing is known as {text:?}; {hint}stag explain --list shows all"
+    ))
 }
 
 /// An entry for people.

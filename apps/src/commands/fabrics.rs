@@ -8,10 +8,10 @@ use stag::fabric::VerbsConfig;
 use stag::fabric::verbs::{Survey, survey};
 use stag::memory::{Arena, ArenaConfig, Budget, PageChoice};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::options;
 use crate::output::Output;
-use crate::url::Fabric;
+use crate::url::FabricName;
 use crate::values::Time;
 
 mod verbs;
@@ -39,13 +39,13 @@ struct Finding {
 
 impl Fabrics {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
-        for fabric in Fabric::ALL {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
+        for fabric in FabricName::ALL {
             let mut survey = None;
             let (works, detail, notes) = match fabric {
-                Fabric::Shm => shm(),
-                Fabric::Iwarp => iwarp(),
-                Fabric::Verbs => verbs(survey.insert(look())),
+                FabricName::Shm => shm(),
+                FabricName::Iwarp => iwarp(),
+                FabricName::Verbs => verbs(survey.insert(look())),
             };
             let devices = survey.as_ref().map(verbs::objects);
             let finding = Finding { fabric: fabric.name(), works, detail, notes, devices };

@@ -7,7 +7,7 @@ use serde::Serialize;
 use stag::hugepages::{Inventory, Plan};
 use stag::memory::{PageChoice, PageSize};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::Pages;
 
@@ -99,23 +99,23 @@ struct Step {
 
 impl Hugepages {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let inventory = Inventory::read(Path::new("/"));
         match &self.action {
             Action::Show => show(&inventory, out),
             Action::Setup(Setup { count, size, node, apply }) => {
-                let plan = Plan::setup(&inventory, *size, *count, *node).map_err(Failure::usage)?;
+                let plan = Plan::setup(&inventory, *size, *count, *node).map_err(CommandFailure::usage)?;
                 carry_out(&plan, *apply, out)
             }
             Action::Clear(Clear { size, node, apply }) => {
-                let plan = Plan::clear(&inventory, *size, *node).map_err(Failure::usage)?;
+                let plan = Plan::clear(&inventory, *size, *node).map_err(CommandFailure::usage)?;
                 carry_out(&plan, *apply, out)
             }
         }
     }
 }
 
-fn show(inventory: &Inventory, out: &mut Output) -> Result<(), Failure> {
+fn show(inventory: &Inventory, out: &mut Output) -> Result<(), CommandFailure> {
     out.line(inventory.to_string().trim_end())?;
     for pages in &inventory.pages {
         let &stag::hugepages::PageCounts { page_len, total, free, surplus, .. } = pages;
@@ -129,7 +129,7 @@ fn show(inventory: &Inventory, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn carry_out(plan: &Plan, apply: bool, out: &mut Output) -> Result<(), Failure> {
+fn carry_out(plan: &Plan, apply: bool, out: &mut Output) -> Result<(), CommandFailure> {
     if !apply {
         out.line(plan.to_string().trim_end())?;
         if !plan.writes.is_empty() {
@@ -162,7 +162,7 @@ fn carry_out(plan: &Plan, apply: bool, out: &mut Output) -> Result<(), Failure> 
         })?;
     }
     match outcomes.iter().find(|outcome| !outcome.is_complete()) {
-        Some(outcome) => Err(Failure::run(outcome)),
+        Some(outcome) => Err(CommandFailure::run(outcome)),
         None => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::attributes::{Described, long, printable};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::remote::{Remote, RemoteEntry};
 use crate::url::Url;
@@ -28,7 +28,7 @@ struct Export {
 
 impl Ls {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let mut remote = Remote::connect(&self.url)?;
         if self.url.path.is_empty() {
             for export in remote.exports().map_err(|error| error.at(&self.url))? {

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::remote::Remote;
 use crate::url::Url;
@@ -34,7 +34,7 @@ const MODE: u32 = 0o755;
 
 impl Mkdir {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let mut remote = Remote::connect(&self.url)?;
         let mut missing = vec![self.url.clone()];
         if self.parents {
@@ -43,7 +43,7 @@ impl Mkdir {
             while !url.path.is_empty() {
                 match remote.find(&url.path) {
                     Ok(node) if node.is_folder() => break,
-                    Ok(_) => return Err(Failure::run(format_args!("{url}: exists and is no folder"))),
+                    Ok(_) => return Err(CommandFailure::run(format_args!("{url}: exists and is no folder"))),
                     Err(error) if error.is_absent() => missing.push(url.clone()),
                     Err(error) => return Err(error.at(&url)),
                 }

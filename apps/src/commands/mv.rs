@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::remote::Remote;
 use crate::url::Url;
@@ -29,10 +29,12 @@ struct Moved {
 
 impl Mv {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let (from, to) = (&self.from, &self.to);
         if from.server() != to.server() {
-            return Err(Failure::usage(format_args!("{to}: is another server than {from}'s; use cp and rm")));
+            return Err(CommandFailure::usage(format_args!(
+                "{to}: is another server than {from}'s; use cp and rm"
+            )));
         }
         let mut remote = Remote::connect(from)?;
         let to = match remote.find(&to.path) {

@@ -20,14 +20,14 @@ use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use stag_bench::Operation;
+use stag_bench::MeasuredOperation;
 
 use self::numbers::{Number, Span};
 use self::plan::Plan;
 use self::requirement::Requirement;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
-use crate::url::{Fabric, Url};
+use crate::url::{FabricName, Url};
 use crate::values::{DataPlacement, Poll, Size};
 
 /// Measures Calls between pinned cores, and what the machine allows
@@ -92,7 +92,7 @@ pub struct Perf {
     /// Of both ends: shm, iwarp, verbs (--device, ...)
     #[arg(long, value_name = "NAME", value_enum, default_value = "shm", conflicts_with = "url")]
     #[arg(hide_possible_values = true)]
-    fabric: Fabric,
+    fabric: FabricName,
     /// Status 1 if missed; may be repeated
     #[arg(long, value_name = "METRIC<VALUE")]
     require: Vec<Requirement>,
@@ -108,14 +108,14 @@ enum Called {
     Echo,
 }
 
-impl From<Called> for Operation {
-    fn from(called: Called) -> Operation {
+impl From<Called> for MeasuredOperation {
+    fn from(called: Called) -> MeasuredOperation {
         match called {
-            Called::Null => Operation::Null,
-            Called::Read => Operation::Read,
-            Called::Write => Operation::Write,
-            Called::Getattr => Operation::Getattr,
-            Called::Echo => Operation::Echo,
+            Called::Null => MeasuredOperation::Null,
+            Called::Read => MeasuredOperation::Read,
+            Called::Write => MeasuredOperation::Write,
+            Called::Getattr => MeasuredOperation::Getattr,
+            Called::Echo => MeasuredOperation::Echo,
         }
     }
 }
@@ -127,12 +127,12 @@ impl Perf {
     }
 
     /// The fabric that is measured.
-    pub(crate) fn fabric(&self) -> Fabric {
+    pub(crate) fn fabric(&self) -> FabricName {
         self.url.as_ref().map_or(self.fabric, |url| url.fabric)
     }
 
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let plan = Plan::new(self)?;
         if self.paired {
             return paired::run(&plan, out);
@@ -146,7 +146,7 @@ impl Perf {
             let figures = stag_bench::run(scenario, |_| bar.inc(1));
             bar.finish_and_clear();
             // `{:#}`: what failed, and why, on one line.
-            let figures = figures.map_err(|error| Failure::run(format_args!("{error:#}")))?;
+            let figures = figures.map_err(|error| CommandFailure::run(format_args!("{error:#}")))?;
             let found: Vec<_> = self.require.iter().map(|wanted| wanted.verdict(&figures)).collect();
             report::measured(&plan, index, &figures, &found, out)?;
             let at = if self.all { format!("at {}: ", Size(scenario.size as u64)) } else { String::new() };
@@ -158,13 +158,13 @@ impl Perf {
             leaked += figures.buffers_leaked;
         }
         if leaked > 0 {
-            return Err(Failure::run(format_args!("the server did not get {leaked} buffers back")));
+            return Err(CommandFailure::run(format_args!("the server did not get {leaked} buffers back")));
         }
         if !missed.is_empty() {
-            return Err(Failure::run(missed.join("; ")));
+            return Err(CommandFailure::run(missed.join("; ")));
         }
         if !empty.is_empty() {
-            return Err(Failure::run(empty.join("; ")));
+            return Err(CommandFailure::run(empty.join("; ")));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::remote::Remote;
 use crate::url::Url;
@@ -38,7 +38,7 @@ const SHOWN_MAX: u32 = 20;
 
 impl Ping {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let mut remote = Remote::connect(&self.url)?;
         let (mut min, mut max, mut sum) = (Duration::MAX, Duration::ZERO, Duration::ZERO);
         for call in 1..=self.count {

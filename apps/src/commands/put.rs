@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::copy;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::url::{Place, Url};
 
@@ -25,7 +25,7 @@ pub struct Put {
 
 impl Put {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let (source, target) = (Place::Local(self.path.clone()), Place::Remote(self.url.clone()));
         copy::copy(&source, &target, self.options, out)
     }

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
-use crate::remote::{Handle, Remote};
+use crate::remote::{Remote, RemoteHandle};
 use crate::url::Url;
 
 /// Removes files from a server
@@ -31,7 +31,7 @@ struct Removed {
 
 impl Rm {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let mut removed = Removed::default();
         for url in &self.urls {
             let mut remote = Remote::connect(url)?;
@@ -45,7 +45,7 @@ impl Rm {
                 remote.remove_folder(&folder, name).map_err(|error| error.at(url))?;
                 removed.folders += 1;
             } else {
-                return Err(Failure::run(format_args!("{url}: is a folder; -r removes it")));
+                return Err(CommandFailure::run(format_args!("{url}: is a folder; -r removes it")));
             }
         }
         out.object(&removed)
@@ -55,12 +55,17 @@ impl Rm {
 /// A folder on the way down: its URL, its handle, and its folders that are still to be emptied.
 struct Level {
     url: Url,
-    handle: Handle,
-    folders: Vec<(OsString, Handle)>,
+    handle: RemoteHandle,
+    folders: Vec<(OsString, RemoteHandle)>,
 }
 
 /// Removes everything in a folder, without recursion: a tree may be as deep as it likes.
-fn empty(remote: &mut Remote, url: &Url, handle: Handle, removed: &mut Removed) -> Result<(), Failure> {
+fn empty(
+    remote: &mut Remote,
+    url: &Url,
+    handle: RemoteHandle,
+    removed: &mut Removed,
+) -> Result<(), CommandFailure> {
     let mut levels = vec![without_files(remote, url.clone(), handle, removed)?];
     while let Some(level) = levels.last_mut() {
         if let Some((name, handle)) = level.folders.last().cloned() {
@@ -85,9 +90,9 @@ fn empty(remote: &mut Remote, url: &Url, handle: Handle, removed: &mut Removed) 
 fn without_files(
     remote: &mut Remote,
     url: Url,
-    handle: Handle,
+    handle: RemoteHandle,
     removed: &mut Removed,
-) -> Result<Level, Failure> {
+) -> Result<Level, CommandFailure> {
     let mut folders = Vec::new();
     for entry in remote.list(&handle).map_err(|error| error.at(&url))? {
         if entry.node.is_folder() {

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::attributes::{Described, Utc, kind, mode};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::remote::Remote;
 use crate::url::Url;
@@ -18,7 +18,7 @@ pub struct Stat {
 
 impl Stat {
     /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let mut remote = Remote::connect(&self.url)?;
         let node = remote.find(&self.url.path).map_err(|error| error.at(&self.url))?;
         let attributes = node.attributes;

@@ -7,7 +7,7 @@ use stag::wire::rpc::{ReplyHeader, flavor};
 use stag::wire::xdr::Reader;
 
 use super::message::Words;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::remote::{Remote, RemoteError, credentials};
 use crate::seed::random_seed;
 use crate::url::Url;
@@ -51,7 +51,7 @@ impl ScratchFiles {
     /// # Errors
     ///
     /// The server is not there, or does not let this user make files there.
-    pub fn make(url: &Url) -> Result<ScratchFiles, Failure> {
+    pub fn make(url: &Url) -> Result<ScratchFiles, CommandFailure> {
         let at = |error: RemoteError| error.at(url);
         let mut remote = Remote::connect_with(url, false)?;
         let export = remote.find(&url.path).map_err(at)?.handle;
@@ -74,7 +74,7 @@ impl ScratchFiles {
         Ok(files)
     }
 
-    fn remove(&self) -> Result<(), Failure> {
+    fn remove(&self) -> Result<(), CommandFailure> {
         let at = |error: RemoteError| error.at(&self.url);
         let mut remote = Remote::connect_with(&self.url, false)?;
         let (name, parent) = remote.folder_of(&self.url)?;

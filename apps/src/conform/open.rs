@@ -6,7 +6,7 @@ use stag::fabric::{Iwarp, IwarpConfig, Shm, ShmConfig, Verbs, VerbsConfig};
 
 use super::raw::{RawEnd, RawPeer};
 use crate::options;
-use crate::url::Fabric;
+use crate::url::FabricName;
 
 /// Queue pairs at once: the one in use, and those that are being ended.
 const QUEUE_PAIRS: u32 = 4;
@@ -19,10 +19,10 @@ const COMPLETIONS: u32 = 8192;
 /// # Errors
 ///
 /// This machine cannot run the fabric, or there is no memory.
-pub fn open(fabric: Fabric, wait: Duration) -> Result<Box<dyn RawPeer>, String> {
+pub fn open(fabric: FabricName, wait: Duration) -> Result<Box<dyn RawPeer>, String> {
     let options = options::get();
     match fabric {
-        Fabric::Shm => {
+        FabricName::Shm => {
             let config = ShmConfig {
                 admit: options.shm_allow,
                 queue_pairs: QUEUE_PAIRS,
@@ -33,7 +33,7 @@ pub fn open(fabric: Fabric, wait: Duration) -> Result<Box<dyn RawPeer>, String> 
             let provider = Shm::open(config).map_err(|error| error.to_string())?;
             Ok(Box::new(RawEnd::new(provider)?))
         }
-        Fabric::Iwarp => {
+        FabricName::Iwarp => {
             let config = IwarpConfig {
                 queue_pairs: QUEUE_PAIRS,
                 completions: COMPLETIONS,
@@ -46,7 +46,7 @@ pub fn open(fabric: Fabric, wait: Duration) -> Result<Box<dyn RawPeer>, String> 
             let provider = Iwarp::open(config).map_err(|error| error.to_string())?;
             Ok(Box::new(RawEnd::new(provider)?))
         }
-        Fabric::Verbs => {
+        FabricName::Verbs => {
             let config = VerbsConfig {
                 device: options.device,
                 exposure: options.exposure,

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::check::{CheckOutcome, CheckResult, Stop};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 
 /// What every check has, whatever its role.
@@ -67,10 +67,10 @@ impl Deviations {
     /// # Errors
     ///
     /// The file cannot be read, or a line of it; or it names a check that `is_check` does not know.
-    pub fn read(path: &Path, is_check: impl Fn(&str) -> bool) -> Result<Deviations, Failure> {
+    pub fn read(path: &Path, is_check: impl Fn(&str) -> bool) -> Result<Deviations, CommandFailure> {
         let shown = path.display();
-        let text =
-            fs::read_to_string(path).map_err(|error| Failure::usage(format_args!("{shown}: {error}")))?;
+        let text = fs::read_to_string(path)
+            .map_err(|error| CommandFailure::usage(format_args!("{shown}: {error}")))?;
         let mut found = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
             let line_number = index + 1;
@@ -79,14 +79,16 @@ impl Deviations {
             }
             let Some((name, reason)) = line.split_once(": ").filter(|(_, reason)| !reason.trim().is_empty())
             else {
-                return Err(Failure::usage(format_args!("{shown}, line {line_number}: write NAME: REASON")));
+                return Err(CommandFailure::usage(format_args!(
+                    "{shown}, line {line_number}: write NAME: REASON"
+                )));
             };
             let (name, may_pass) = match name.strip_suffix('?') {
                 Some(name) => (name, true),
                 None => (name, false),
             };
             if !is_check(name) {
-                return Err(Failure::usage(format_args!(
+                return Err(CommandFailure::usage(format_args!(
                     "{shown}, line {line_number}: there is no check {name:?}; `stag conform --rules` lists them"
                 )));
             }
@@ -114,13 +116,13 @@ impl<'a> ConformReport<'a> {
     }
 
     /// Says a line that belongs to no check.
-    pub fn say(&mut self, line: &str) -> Result<(), Failure> {
+    pub fn say(&mut self, line: &str) -> Result<(), CommandFailure> {
         self.out.line(line)?;
         self.out.flush()
     }
 
     /// Notes what a check found.
-    pub fn note(&mut self, check: CheckText, outcome: &CheckOutcome) -> Result<(), Failure> {
+    pub fn note(&mut self, check: CheckText, outcome: &CheckOutcome) -> Result<(), CommandFailure> {
         let (result, came) = match outcome {
             Ok(came) => (CheckResult::Pass, came),
             Err(Stop::Fail(came)) => (CheckResult::Fail, came),
@@ -155,7 +157,7 @@ impl<'a> ConformReport<'a> {
     }
 
     /// Says the totals, and fails if a rule was broken in a way that was not expected.
-    pub fn finish(self) -> Result<(), Failure> {
+    pub fn finish(self) -> Result<(), CommandFailure> {
         let ConformReport { out, passed, failed, not_applicable, known, surprises, .. } = self;
         out.object(&TotalsObject { passed, failed, not_applicable, known, surprises })?;
         let mut line = format!("{passed} passed, {failed} failed, {not_applicable} not applicable");
@@ -163,6 +165,6 @@ impl<'a> ConformReport<'a> {
             line = format!("{line}; of the failures {known} are known, {surprises} known ones did not fail");
         }
         out.line(line)?;
-        if failed > known || surprises > 0 { Err(Failure::Told) } else { Ok(()) }
+        if failed > known || surprises > 0 { Err(CommandFailure::Told) } else { Ok(()) }
     }
 }

@@ -8,7 +8,7 @@ use super::open::open;
 use super::probe::Probe;
 use super::report::{CheckText, ConformReport};
 use super::{chunk_checks, file_checks, header_checks, private_data_checks};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::url::Url;
 
 /// All checks of a Responder, in the order of a run.
@@ -39,10 +39,10 @@ pub struct RequesterRun<'a> {
 /// # Errors
 ///
 /// It cannot begin, or the peer is gone for good.
-pub fn run(run: &RequesterRun<'_>, report: &mut ConformReport<'_>) -> Result<(), Failure> {
-    let begin = |why: String| Failure::not_begun(format_args!("{}: {why}", run.url));
+pub fn run(run: &RequesterRun<'_>, report: &mut ConformReport<'_>) -> Result<(), CommandFailure> {
+    let begin = |why: String| CommandFailure::not_begun(format_args!("{}: {why}", run.url));
     let peer = open(run.url.fabric, run.wait).map_err(begin)?;
-    let files = run.export.map(ScratchFiles::make).transpose().map_err(Failure::before_begin)?;
+    let files = run.export.map(ScratchFiles::make).transpose().map_err(CommandFailure::before_begin)?;
     let mut probe = Probe::new(peer, &run.url.address, run.wait, files);
     probe.reconnect().map_err(|stop| begin(why(stop)))?;
     let mut dead = 0;
@@ -75,7 +75,7 @@ pub fn run(run: &RequesterRun<'_>, report: &mut ConformReport<'_>) -> Result<(),
         }
         report.note(text, &outcome)?;
         if dead == DEAD_MAX {
-            return Err(Failure::run(format_args!("{}: the peer serves nobody any more", run.url)));
+            return Err(CommandFailure::run(format_args!("{}: the peer serves nobody any more", run.url)));
         }
     }
     probe.disconnect();

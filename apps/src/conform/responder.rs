@@ -7,8 +7,8 @@ use super::client_checks;
 use super::open::open;
 use super::report::{CheckText, ConformReport};
 use super::served::ServedClient;
-use crate::failure::Failure;
-use crate::url::{Fabric, Url};
+use crate::failure::CommandFailure;
+use crate::url::{FabricName, Url};
 
 /// What a run does.
 pub struct ResponderRun<'a> {
@@ -25,12 +25,12 @@ pub struct ResponderRun<'a> {
 /// # Errors
 ///
 /// It cannot listen there, or no client comes at all.
-pub fn run(run: &ResponderRun<'_>, report: &mut ConformReport<'_>) -> Result<(), Failure> {
-    let begin = |why: String| Failure::not_begun(format_args!("{}: {why}", run.url));
+pub fn run(run: &ResponderRun<'_>, report: &mut ConformReport<'_>) -> Result<(), CommandFailure> {
+    let begin = |why: String| CommandFailure::not_begun(format_args!("{}: {why}", run.url));
     let mut peer = open(run.url.fabric, run.wait).map_err(begin)?;
     let address = peer.listen(&run.url.address).map_err(begin)?;
     let mut url = run.url.clone();
-    if let (Some(address), true) = (address, url.fabric != Fabric::Shm) {
+    if let (Some(address), true) = (address, url.fabric != FabricName::Shm) {
         url.address = address.to_string();
     }
     report.say(&format!(

@@ -16,9 +16,9 @@ use super::flight::Flight;
 use super::found::{Found, Kind, MODE_MASK};
 use super::tree::{Copier, Folder, Source};
 use super::{Halt, keep, local};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::remote::session::{Session, WriteState};
-use crate::remote::{Handle, RemoteError};
+use crate::remote::{RemoteError, RemoteHandle};
 use crate::url::Place;
 
 /// Parts of one file in flight.
@@ -42,7 +42,7 @@ const ZEROS_LEN: usize = 64 << 10;
 /// An open source.
 enum Input<'i> {
     Local { path: &'i Path, file: File, size: u64, is_sparse: bool },
-    Remote { place: &'i Place, session: &'i Session, handle: &'i Handle, size: u64, hole_len: usize },
+    Remote { place: &'i Place, session: &'i Session, handle: &'i RemoteHandle, size: u64, hole_len: usize },
 }
 
 /// An open target.
@@ -64,8 +64,8 @@ enum Out<'t> {
     },
     Remote {
         session: &'t Session,
-        handle: Handle,
-        folder: &'t Handle,
+        handle: RemoteHandle,
+        folder: &'t RemoteHandle,
         name: OsString,
     },
 }
@@ -100,7 +100,7 @@ impl Copier {
         into: &Rc<Folder>,
         name: &OsStr,
         is_top: bool,
-    ) -> Result<Option<Handle>, Halt> {
+    ) -> Result<Option<RemoteHandle>, Halt> {
         let input = self.open(source)?;
         let target = self.create(source, into, name, is_top).await?;
         self.partial.borrow_mut().push(target.place.clone());
@@ -154,7 +154,7 @@ impl Copier {
         // Until its owner is the right one, a copy that keeps it is for nobody else.
         let mask = if self.options.preserve { 0o700 } else { MODE_MASK };
         let mode = source.found.mode & mask;
-        let same = || Failure::run(format_args!("{}: source and target are the same", source.place));
+        let same = || CommandFailure::run(format_args!("{}: source and target are the same", source.place));
         match (&place, self.target.session(), &into.handle) {
             (Place::Local(path), ..) => {
                 let path = path.clone();
@@ -238,7 +238,7 @@ impl Copier {
                         restarts += 1;
                         if restarts == RESTARTS_MAX {
                             let what = "the server forgets what was written again and again";
-                            return Err(Failure::run(format_args!("{}: {what}", target.place)).into());
+                            return Err(CommandFailure::run(format_args!("{}: {what}", target.place)).into());
                         }
                         continue;
                     }

@@ -15,7 +15,7 @@ use stag::wire::nfs3::{SetAttributes, Status};
 use super::found::{Found, Kind, SET_ID_MASK, SPECIAL_MASK, mode_and_times};
 use super::tree::Copier;
 use crate::remote::session::Session;
-use crate::remote::{Handle, RemoteError};
+use crate::remote::{RemoteError, RemoteHandle};
 
 /// Opens a folder of this machine itself, not what a link leads to.
 pub(super) fn open_folder(path: &Path) -> io::Result<File> {
@@ -28,7 +28,11 @@ pub(super) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
 }
 
 /// Sets the mode of a server's file.
-pub(super) async fn set_remote_mode(session: &Session, file: &Handle, mode: u32) -> Result<(), RemoteError> {
+pub(super) async fn set_remote_mode(
+    session: &Session,
+    file: &RemoteHandle,
+    mode: u32,
+) -> Result<(), RemoteError> {
     session.set(file, SetAttributes { mode: Some(mode), ..SetAttributes::default() }).await.map(drop)
 }
 
@@ -85,7 +89,7 @@ pub(super) fn local_link(copier: &Copier, path: &Path, found: &Found) -> io::Res
 pub(super) async fn remote(
     copier: &Copier,
     session: &Session,
-    file: &Handle,
+    file: &RemoteHandle,
     owner: (u32, u32),
     found: &Found,
 ) -> Result<(), RemoteError> {

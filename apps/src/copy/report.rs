@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::url::Place;
 use crate::values::{Rate, Size, Time, count};
@@ -89,7 +89,12 @@ impl Copied {
     }
 
     /// Prints it.
-    pub(super) fn tell(&self, elapsed: Duration, preserve: bool, out: &mut Output) -> Result<(), Failure> {
+    pub(super) fn tell(
+        &self,
+        elapsed: Duration,
+        preserve: bool,
+        out: &mut Output,
+    ) -> Result<(), CommandFailure> {
         out.object(self)?;
         let (amount, rate) = (self.amount(), Rate(self.bytes - self.hole_bytes, elapsed));
         out.line(format_args!("{amount} in {} ({rate})", Time(elapsed)))?;
@@ -159,7 +164,7 @@ impl Progress {
     }
 
     /// Tells of a part that failed, and what is left of it.
-    pub(super) fn complain(&self, failure: &Failure, remains: &str) {
+    pub(super) fn complain(&self, failure: &CommandFailure, remains: &str) {
         self.bar.suspend(|| eprintln!("stag: {failure}{remains}"));
     }
 

@@ -17,9 +17,9 @@ use super::flight::Allowance;
 use super::found::{Found, Kind, MODE_MASK, SPECIAL_MASK};
 use super::report::{Copied, Progress};
 use super::{CopyOptions, Halt, keep, local, remains};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::remote::session::{Listing, Session, Tasks};
-use crate::remote::{Handle, RemoteError, RemoteNode};
+use crate::remote::{RemoteError, RemoteHandle, RemoteNode};
 use crate::url::Place;
 
 /// Names of a folder of this machine that are looked at together.
@@ -45,7 +45,7 @@ impl End {
 pub(super) struct Source {
     pub(super) place: Place,
     /// Of a server's file.
-    pub(super) handle: Option<Handle>,
+    pub(super) handle: Option<RemoteHandle>,
     pub(super) found: Found,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Source {
 pub(super) struct Folder {
     pub(super) place: Place,
     /// Of a server's folder.
-    pub(super) handle: Option<Handle>,
+    pub(super) handle: Option<RemoteHandle>,
     parent: Option<Rc<Folder>>,
     end: Option<FolderEnd>,
     jobs: Rc<Jobs>,
@@ -69,7 +69,7 @@ pub(super) enum FolderEnd {
 
 impl Folder {
     /// The one that the copy goes into.
-    pub(super) fn top(place: Place, handle: Option<Handle>, jobs: Rc<Jobs>) -> Rc<Folder> {
+    pub(super) fn top(place: Place, handle: Option<RemoteHandle>, jobs: Rc<Jobs>) -> Rc<Folder> {
         Rc::new(Folder { place, handle, parent: None, end: None, jobs })
     }
 }
@@ -97,13 +97,13 @@ pub(super) enum Job {
     /// Goes on with the names of a folder.
     Names { source: Place, names: Names, into: Rc<Folder> },
     /// Gives a folder that is full its attributes.
-    End { place: Place, handle: Option<Handle>, end: FolderEnd, _parent: Option<Rc<Folder>> },
+    End { place: Place, handle: Option<RemoteHandle>, end: FolderEnd, _parent: Option<Rc<Folder>> },
 }
 
 /// Names of a folder that were not looked at yet.
 pub(super) enum Names {
     Local(ReadDir),
-    Remote(Handle, Listing),
+    Remote(RemoteHandle, Listing),
 }
 
 /// What is to be done, the newest first: so a tree is gone through in depth.
@@ -157,7 +157,7 @@ enum FirstName {
     /// It is being copied.
     Busy,
     /// Where its copy is, and how many of its names are still to come.
-    Copied { place: Place, handle: Option<Handle>, left: u64 },
+    Copied { place: Place, handle: Option<RemoteHandle>, left: u64 },
 }
 
 /// A copy under way.
@@ -175,7 +175,7 @@ pub(super) struct Copier {
     /// Partial files that could not be removed, and why.
     pub(super) remains: RefCell<Vec<(Place, &'static str)>>,
     /// Why it was given up: what fails alone is told at once.
-    pub(super) failure: RefCell<Option<Failure>>,
+    pub(super) failure: RefCell<Option<CommandFailure>>,
     pub(super) is_halted: Cell<bool>,
     first_names: RefCell<HashMap<(u64, u64), FirstName>>,
 }
@@ -217,7 +217,7 @@ impl Copier {
     }
 
     /// A part of the tree was not copied. The rest goes on, unless it would fail in the same way.
-    fn fail(&self, failure: Failure, is_top: bool) {
+    fn fail(&self, failure: CommandFailure, is_top: bool) {
         let mut sessions = self.source.session().into_iter().chain(self.target.session());
         if is_top || self.is_halted.get() || sessions.any(Session::is_useless) {
             self.failure.borrow_mut().get_or_insert(failure);
@@ -362,7 +362,7 @@ impl Copier {
 
     /// Waits for the copy of the first name of a file. `None`: there is none, since it failed, or since somebody
     /// gave the file more names meanwhile; or the copy was given up.
-    async fn first_name(&self, id: (u64, u64)) -> Option<(Place, Option<Handle>)> {
+    async fn first_name(&self, id: (u64, u64)) -> Option<(Place, Option<RemoteHandle>)> {
         let look = || {
             if self.is_halted.get() {
                 return Some(None);
@@ -388,9 +388,9 @@ impl Copier {
     async fn make_room(
         &self,
         session: &Session,
-        folder: &Handle,
+        folder: &RemoteHandle,
         name: &OsStr,
-        wanted: Option<&Handle>,
+        wanted: Option<&RemoteHandle>,
     ) -> Result<bool, RemoteError> {
         let there = session.child(folder, name).await?;
         if there.is_folder() {
@@ -468,7 +468,7 @@ impl Copier {
                     Err(error) => return Err(local(path, &error).into()),
                 };
                 let there = Found::local(path, is_top).map_err(|error| local(path, &error))?;
-                let gone = || Failure::run(format_args!("{place}: was removed by somebody else"));
+                let gone = || CommandFailure::run(format_args!("{place}: was removed by somebody else"));
                 (None, there.ok_or_else(gone)?, is_new)
             }
             (place, End::Remote(session), Some(folder)) => {
@@ -540,7 +540,12 @@ impl Copier {
         Ok(())
     }
 
-    async fn end_folder(&self, place: &Place, handle: Option<&Handle>, end: &FolderEnd) -> Result<(), Halt> {
+    async fn end_folder(
+        &self,
+        place: &Place,
+        handle: Option<&RemoteHandle>,
+        end: &FolderEnd,
+    ) -> Result<(), Halt> {
         match (place, handle, &self.target) {
             (Place::Local(path), ..) => {
                 let ended = match end {

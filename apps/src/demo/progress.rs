@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::{Size, Time};
 
@@ -75,7 +75,7 @@ impl Progress {
     }
 
     /// The step is done: a line says so.
-    pub(super) fn finish(self, elapsed: Duration, out: &mut Output) -> Result<(), Failure> {
+    pub(super) fn finish(self, elapsed: Duration, out: &mut Output) -> Result<(), CommandFailure> {
         self.bar.finish_and_clear();
         let Progress { name, files, bytes, .. } = self;
         let mut line = format!("{name:<10} {files:>7} files");

@@ -9,7 +9,7 @@ use super::progress::gigabytes;
 use super::steps::{Run, Step};
 use super::tree::Tree;
 use crate::counters::Counters;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::{Size, Time};
 
@@ -85,7 +85,7 @@ pub(super) fn print(
     connection: Connection,
     server: &Value,
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let Connection { client, credits_granted, inline_threshold, rows, steps, mismatches } = connection;
     table(&rows, out)?;
     let moved = |step: &str| steps.iter().find(|found| found.step == step);
@@ -119,13 +119,15 @@ pub(super) fn print(
         server,
     })?;
     if !verified {
-        return Err(Failure::run(format_args!("{mismatches} things came back other than they were sent")));
+        return Err(CommandFailure::run(format_args!(
+            "{mismatches} things came back other than they were sent"
+        )));
     }
     let Tree { files, bytes, .. } = tree;
     out.line(format_args!("verified   {files} files, {bytes} bytes: every byte is as it was sent (SHA-256)"))
 }
 
-fn table(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
+fn table(rows: &[Row], out: &mut Output) -> Result<(), CommandFailure> {
     out.line("")?;
     let [p50, p99, p999, max] = ["p50", "p99", "p99.9", "max"];
     out.line(format_args!("{:<12} {:>9} {p50:>11} {p99:>11} {p999:>11} {max:>11}", "procedure", "Calls"))?;
@@ -150,7 +152,7 @@ fn chunks(
     credits: u32,
     inline_threshold: u32,
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let of = |name: &str| server[name].as_u64().unwrap_or(0);
     let (read, write) = (of("read_chunks"), of("write_chunks"));
     let (reply, zero, short) = (of("reply_chunks"), of("position_zero_chunks"), of("messages_short"));
@@ -168,7 +170,7 @@ fn chunks(
 }
 
 /// What the cores of the server did for each other, if there are several.
-fn carried(cores: &Value, out: &mut Output) -> Result<(), Failure> {
+fn carried(cores: &Value, out: &mut Output) -> Result<(), CommandFailure> {
     let cores = cores.as_array().map_or(&[][..], Vec::as_slice);
     for share in cores.iter().filter(|_| cores.len() > 1) {
         let of = |name: &str| share[name].as_u64().unwrap_or(0);

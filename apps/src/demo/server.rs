@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::url::Url;
 use crate::values::Poll;
 
@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Server {
     /// Starts it, and waits until it is ready.
-    pub(super) fn start(config: &ServerConfig) -> Result<Server, Failure> {
+    pub(super) fn start(config: &ServerConfig) -> Result<Server, CommandFailure> {
         let mut command = command()?;
         command.args(["--json", "--until-eof", "--export", &config.export]);
         command.args(["--listen", &config.url.to_string(), "--memory", &config.memory.to_string()]);
@@ -55,9 +55,9 @@ impl Server {
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let program = command.get_program().to_string_lossy().into_owned();
-        let mut child = command
-            .spawn()
-            .map_err(|error| Failure::run(format_args!("the server, {program}, does not start: {error}")))?;
+        let mut child = command.spawn().map_err(|error| {
+            CommandFailure::run(format_args!("the server, {program}, does not start: {error}"))
+        })?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both were asked for as pipes")
         };
@@ -81,37 +81,40 @@ impl Server {
 
     /// Stops it in order, and returns the object that it printed at its end. Fails if it leaked a buffer, or
     /// ended with another status than 0.
-    pub(super) fn stop(mut self) -> Result<Value, Failure> {
+    pub(super) fn stop(mut self) -> Result<Value, CommandFailure> {
         // Its sign to stop.
         self.input = None;
         let stopped = self.wait_for("stopped")?;
-        let status = self.child.wait().map_err(|error| Failure::run(format_args!("the server: {error}")))?;
+        let status =
+            self.child.wait().map_err(|error| CommandFailure::run(format_args!("the server: {error}")))?;
         if !status.success() {
             let ledger = stopped["ledger"].as_str().unwrap_or("no ledger");
-            return Err(Failure::run(format_args!("the server ended with {status}; {ledger}")));
+            return Err(CommandFailure::run(format_args!("the server ended with {status}; {ledger}")));
         }
         Ok(stopped)
     }
 
     /// Reads on to the object of that event.
-    fn wait_for(&mut self, event: &str) -> Result<Value, Failure> {
+    fn wait_for(&mut self, event: &str) -> Result<Value, CommandFailure> {
         loop {
             let line = match self.lines.recv_timeout(PATIENCE) {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = self.child.wait();
                     let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-                    return Err(Failure::run(format_args!(
+                    return Err(CommandFailure::run(format_args!(
                         "the server ended before it was {event}: {status}; it said why above"
                     )));
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let seconds = PATIENCE.as_secs();
-                    return Err(Failure::run(format_args!("the server is not {event} within {seconds} s")));
+                    return Err(CommandFailure::run(format_args!(
+                        "the server is not {event} within {seconds} s"
+                    )));
                 }
             };
             let object: Value = serde_json::from_str(&line)
-                .map_err(|error| Failure::run(format_args!("the server printed {line:?}: {error}")))?;
+                .map_err(|error| CommandFailure::run(format_args!("the server printed {line:?}: {error}")))?;
             if object["event"] == event {
                 return Ok(object);
             }
@@ -132,9 +135,9 @@ impl Drop for Server {
 
 /// The `stagd` beside this program; or this program, which holds the same code, where there is none or an
 /// older one (`cargo run --bin stag` builds only `stag`).
-fn command() -> Result<Command, Failure> {
-    let own =
-        env::current_exe().map_err(|error| Failure::run(format_args!("this program's path: {error}")))?;
+fn command() -> Result<Command, CommandFailure> {
+    let own = env::current_exe()
+        .map_err(|error| CommandFailure::run(format_args!("this program's path: {error}")))?;
     let beside: PathBuf = own.with_file_name("stagd");
     let age = |path: &PathBuf| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     if age(&beside).is_some_and(|beside| age(&own).is_none_or(|own| beside >= own)) {

@@ -13,9 +13,9 @@ use stag::runtime::Clock;
 use super::progress::Progress;
 use super::tree::{Kind, Object, Tree};
 use crate::copy::read_full;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
-use crate::remote::{Handle, Remote, RemoteNode};
+use crate::remote::{Remote, RemoteHandle, RemoteNode};
 use crate::url::Url;
 
 /// Octets on their way at once.
@@ -45,7 +45,7 @@ type Hash = [u8; 32];
 /// What is known of an object once it is at the server.
 #[derive(Clone, Debug)]
 struct Copied {
-    handle: Handle,
+    handle: RemoteHandle,
     /// The name that it has there now.
     name: OsString,
     /// Octets that were sent.
@@ -76,7 +76,7 @@ pub(super) struct Run<'t> {
 
 impl<'t> Run<'t> {
     /// Connects to the empty export at `url`.
-    pub(super) fn new(tree: &'t Tree, url: Url) -> Result<Run<'t>, Failure> {
+    pub(super) fn new(tree: &'t Tree, url: Url) -> Result<Run<'t>, CommandFailure> {
         // Its server is its own: without it there is nothing to go on with.
         let mut remote = Remote::connect_with(&url, false)?;
         let export = remote.find(&url.path).map_err(|error| error.at(&url))?;
@@ -95,13 +95,13 @@ impl<'t> Run<'t> {
     }
 
     /// Octets free at the server.
-    pub(super) fn free(&mut self) -> Result<u64, Failure> {
+    pub(super) fn free(&mut self) -> Result<u64, CommandFailure> {
         let space = self.remote.space(&self.export.handle).map_err(|error| error.at(&self.url))?;
         Ok(space.bytes_free)
     }
 
     /// Copies the tree to the server, and takes the digest of what it sends.
-    pub(super) fn copy_in(&mut self, out: &mut Output) -> Result<(), Failure> {
+    pub(super) fn copy_in(&mut self, out: &mut Output) -> Result<(), CommandFailure> {
         let begun = self.clock.now();
         let mut progress = Progress::new("copied in", self.tree.files, self.tree.bytes, out);
         for object in &self.tree.objects {
@@ -111,7 +111,7 @@ impl<'t> Run<'t> {
         self.done(progress, begun, out)
     }
 
-    fn copy_object(&mut self, object: &Object, progress: &mut Progress) -> Result<Copied, Failure> {
+    fn copy_object(&mut self, object: &Object, progress: &mut Progress) -> Result<Copied, CommandFailure> {
         let folder = match object.folder {
             Some(folder) => self.copied[folder].handle.clone(),
             None => self.export.handle.clone(),
@@ -137,11 +137,11 @@ impl<'t> Run<'t> {
     fn send(
         &mut self,
         object: &Object,
-        handle: &Handle,
+        handle: &RemoteHandle,
         progress: &mut Progress,
-    ) -> Result<(u64, Hash), Failure> {
+    ) -> Result<(u64, Hash), CommandFailure> {
         let path = object.path.display();
-        let local = |error: std::io::Error| Failure::run(format_args!("{path}: {error}"));
+        let local = |error: std::io::Error| CommandFailure::run(format_args!("{path}: {error}"));
         let mut file = File::open(&object.path).map_err(local)?;
         let mut hash = Sha256::new();
         let mut offset = 0;
@@ -164,7 +164,7 @@ impl<'t> Run<'t> {
     }
 
     /// Lists every folder, and compares names, kinds, sizes and file ids.
-    pub(super) fn list(&mut self, out: &mut Output) -> Result<(), Failure> {
+    pub(super) fn list(&mut self, out: &mut Output) -> Result<(), CommandFailure> {
         let begun = self.clock.now();
         let mut progress = Progress::new("listed", self.tree.objects.len() as u64, 0, out);
         let mut expected: HashMap<usize, HashMap<OsString, usize>> = HashMap::new();
@@ -208,7 +208,7 @@ impl<'t> Run<'t> {
     }
 
     /// Reads everything back and compares digests.
-    pub(super) fn read_back(&mut self, out: &mut Output) -> Result<(), Failure> {
+    pub(super) fn read_back(&mut self, out: &mut Output) -> Result<(), CommandFailure> {
         let begun = self.clock.now();
         let mut progress = Progress::new("read back", self.tree.files, self.tree.bytes, out);
         for (object, copied) in self.tree.objects.iter().zip(&self.copied) {
@@ -252,7 +252,7 @@ impl<'t> Run<'t> {
     }
 
     /// Gives everything but the root another name.
-    pub(super) fn rename(&mut self, out: &mut Output) -> Result<(), Failure> {
+    pub(super) fn rename(&mut self, out: &mut Output) -> Result<(), CommandFailure> {
         let begun = self.clock.now();
         let mut progress = Progress::new("renamed", self.tree.objects.len() as u64, 0, out);
         for (index, object) in self.tree.objects.iter().enumerate() {
@@ -269,7 +269,7 @@ impl<'t> Run<'t> {
     }
 
     /// Removes everything, and checks that nothing is left.
-    pub(super) fn remove(&mut self, out: &mut Output) -> Result<(), Failure> {
+    pub(super) fn remove(&mut self, out: &mut Output) -> Result<(), CommandFailure> {
         let begun = self.clock.now();
         let mut progress = Progress::new("removed", self.tree.objects.len() as u64, 0, out);
         for (object, copied) in self.tree.objects.iter().zip(&self.copied).rev() {
@@ -293,7 +293,7 @@ impl<'t> Run<'t> {
     }
 
     /// Checks a number that must be as it was.
-    pub(super) fn expect_free(&mut self, before: u64) -> Result<(), Failure> {
+    pub(super) fn expect_free(&mut self, before: u64) -> Result<(), CommandFailure> {
         let now = self.free()?;
         if now != before {
             mismatch(
@@ -304,7 +304,7 @@ impl<'t> Run<'t> {
         Ok(())
     }
 
-    fn done(&mut self, progress: Progress, begun: Duration, out: &mut Output) -> Result<(), Failure> {
+    fn done(&mut self, progress: Progress, begun: Duration, out: &mut Output) -> Result<(), CommandFailure> {
         let elapsed = self.clock.now() - begun;
         let (step, files, bytes) = (progress.name(), progress.files, progress.bytes);
         let transfer = std::mem::take(&mut self.transfer);

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Folders of a project that are not sources.
 const SKIPPED: [&str; 2] = ["target", ".git"];
@@ -65,14 +65,14 @@ pub(super) struct Tree {
 impl Tree {
     /// The tree at `path`, or if there is none given, the sources of the project that the current folder is
     /// in; without a project, the current folder. Files beyond `limit` octets are left out.
-    pub(super) fn find(path: Option<&Path>, limit: u64) -> Result<Tree, Failure> {
+    pub(super) fn find(path: Option<&Path>, limit: u64) -> Result<Tree, CommandFailure> {
         let (root, skipped): (PathBuf, &[&str]) = match path {
             Some(path) => (path.to_owned(), &[]),
             None => (project()?, &SKIPPED),
         };
-        let fail = |error: io::Error| Failure::run(format_args!("--path {}: {error}", root.display()));
+        let fail = |error: io::Error| CommandFailure::run(format_args!("--path {}: {error}", root.display()));
         let wrong = |problem: &dyn std::fmt::Display| {
-            Failure::usage(format_args!("--path {}: {problem}; choose a folder", root.display()))
+            CommandFailure::usage(format_args!("--path {}: {problem}; choose a folder", root.display()))
         };
         match fs::metadata(&root) {
             Ok(found) if found.is_dir() => {}
@@ -148,10 +148,10 @@ impl Tree {
 
 /// The folder of the enclosing git or cargo project, the outermost cargo workspace of it; else the current
 /// folder.
-fn project() -> Result<PathBuf, Failure> {
+fn project() -> Result<PathBuf, CommandFailure> {
     let current = std::env::current_dir();
     let current =
-        current.map_err(|error| Failure::run(format_args!("current folder: {error}; give --path")))?;
+        current.map_err(|error| CommandFailure::run(format_args!("current folder: {error}; give --path")))?;
     let git = current.ancestors().find(|folder| folder.join(".git").exists());
     let cargo = || current.ancestors().filter(|folder| folder.join("Cargo.toml").exists()).last();
     Ok(git.or_else(cargo).unwrap_or(&current).to_owned())

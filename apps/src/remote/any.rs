@@ -13,7 +13,7 @@ use super::link::{Link, SET_UP_TIMEOUT};
 use crate::counters::Counters;
 use crate::options;
 use crate::timings::Timings;
-use crate::url::{Fabric, Url};
+use crate::url::{FabricName, Url};
 
 /// A [`Link`] over one of the fabrics.
 #[allow(clippy::large_enum_variant, reason = "there is one for each server, and it does not move")]
@@ -42,7 +42,7 @@ impl AnyLink {
     pub(super) fn connect(url: &Url, reconnects: bool) -> Result<AnyLink, RemoteError> {
         let options = options::get();
         match url.fabric {
-            Fabric::Shm => {
+            FabricName::Shm => {
                 let config = ShmConfig {
                     admit: options.shm_allow,
                     queue_pairs: 2,
@@ -52,7 +52,7 @@ impl AnyLink {
                 };
                 Link::connect(url, reconnects, || Shm::open(config)).map(AnyLink::Shm)
             }
-            Fabric::Iwarp => {
+            FabricName::Iwarp => {
                 let config = IwarpConfig {
                     queue_pairs: 2,
                     completions: 4096,
@@ -65,7 +65,7 @@ impl AnyLink {
                 };
                 Link::connect(url, reconnects, || Iwarp::open(config)).map(AnyLink::Iwarp)
             }
-            Fabric::Verbs => {
+            FabricName::Verbs => {
                 let config = VerbsConfig {
                     device: options.device,
                     exposure: options.exposure,

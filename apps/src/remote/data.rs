@@ -10,7 +10,7 @@ use stag::wire::nfs3::{
 use stag::wire::xdr::Item;
 
 use super::any::AnyLink;
-use super::{Handle, RemoteError, answer};
+use super::{RemoteError, RemoteHandle, answer};
 
 /// Octets of one READ or WRITE at most, however much a server takes.
 const TRANSFER_LEN: usize = 1 << 20;
@@ -82,7 +82,7 @@ fn parts(from: usize, to: usize, len: usize) -> VecDeque<Part> {
 pub(super) fn read(
     link: &mut AnyLink,
     limits: Limits,
-    file: &Handle,
+    file: &RemoteHandle,
     offset: u64,
     buffer: &mut [u8],
 ) -> Result<usize, RemoteError> {
@@ -99,7 +99,7 @@ pub(super) fn read(
 /// Reads `waiting`. Returns where the file ends in `buffer`; `end`, if it is not seen to end.
 fn transfer_in(
     link: &mut AnyLink,
-    file: &Handle,
+    file: &RemoteHandle,
     offset: u64,
     buffer: &mut [u8],
     mut waiting: VecDeque<Part>,
@@ -142,7 +142,7 @@ fn transfer_in(
 }
 
 /// `false`: not now.
-fn begin_read(link: &mut AnyLink, file: &Handle, offset: u64, part: Part) -> Result<bool, RemoteError> {
+fn begin_read(link: &mut AnyLink, file: &RemoteHandle, offset: u64, part: Part) -> Result<bool, RemoteError> {
     let count = part.end - part.start;
     let Some(chunk) = link.buffer(count) else { return Ok(false) };
     let arguments =
@@ -166,7 +166,7 @@ fn take_data(finished: &Finished, target: &mut [u8]) -> Result<(usize, bool), Re
 pub(super) fn write(
     link: &mut AnyLink,
     limits: Limits,
-    file: &Handle,
+    file: &RemoteHandle,
     offset: u64,
     data: &[u8],
 ) -> Result<(), RemoteError> {
@@ -185,7 +185,7 @@ const RESTARTS_MAX: usize = 5;
 fn write_once(
     link: &mut AnyLink,
     limits: Limits,
-    file: &Handle,
+    file: &RemoteHandle,
     offset: u64,
     data: &[u8],
 ) -> Result<bool, RemoteError> {
@@ -232,7 +232,7 @@ fn write_once(
 
 fn begin_write(
     link: &mut AnyLink,
-    file: &Handle,
+    file: &RemoteHandle,
     offset: u64,
     data: &[u8],
     part: Part,
@@ -251,7 +251,11 @@ fn begin_write(
     link.begin(&arguments, &mut chunks, part.to_user())
 }
 
-fn commit(link: &mut AnyLink, file: &Handle, verifier: &mut Option<Verifier>) -> Result<bool, RemoteError> {
+fn commit(
+    link: &mut AnyLink,
+    file: &RemoteHandle,
+    verifier: &mut Option<Verifier>,
+) -> Result<bool, RemoteError> {
     let arguments = CommitArguments { file: WireHandle(file), offset: 0, count: 0 };
     let finished = link.call(&arguments)?;
     let ok = answer(finished.reply::<CommitArguments<'_>>())?;

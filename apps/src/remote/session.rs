@@ -26,7 +26,9 @@ use stag::wire::xdr::Item;
 
 use super::data::INLINE_LEN_MAX;
 use super::link::{SLEEP_MAX, SPIN, clock};
-use super::{Handle, LISTING_LEN, Remote, RemoteEntry, RemoteError, RemoteNode, answer, file_name, place};
+use super::{
+    LISTING_LEN, Remote, RemoteEntry, RemoteError, RemoteHandle, RemoteNode, answer, file_name, place,
+};
 
 /// How long a server may say that it wants to be asked again later.
 const LATER_MAX: Duration = Duration::from_secs(60);
@@ -243,7 +245,7 @@ impl Session {
     }
 
     /// The attributes of a file.
-    pub(crate) async fn attributes(&self, file: &Handle) -> Result<Attributes, RemoteError> {
+    pub(crate) async fn attributes(&self, file: &RemoteHandle) -> Result<Attributes, RemoteError> {
         self.patiently(async || {
             let finished =
                 self.call(&GetattrArguments { object: WireHandle(file) }, Chunks::default()).await?;
@@ -255,7 +257,7 @@ impl Session {
     /// Sets attributes of a file. Returns what it has then, if the server tells.
     pub(crate) async fn set(
         &self,
-        file: &Handle,
+        file: &RemoteHandle,
         attributes: SetAttributes,
     ) -> Result<PostOpAttributes, RemoteError> {
         self.patiently(async || {
@@ -267,7 +269,7 @@ impl Session {
     }
 
     /// The file of that name in a folder.
-    pub(crate) async fn child(&self, folder: &Handle, name: &OsStr) -> Result<RemoteNode, RemoteError> {
+    pub(crate) async fn child(&self, folder: &RemoteHandle, name: &OsStr) -> Result<RemoteNode, RemoteError> {
         self.patiently(async || {
             let finished =
                 self.call(&LookupArguments { what: place(folder, name) }, Chunks::default()).await?;
@@ -278,7 +280,11 @@ impl Session {
         .await
     }
 
-    async fn node(&self, handle: Handle, attributes: PostOpAttributes) -> Result<RemoteNode, RemoteError> {
+    async fn node(
+        &self,
+        handle: RemoteHandle,
+        attributes: PostOpAttributes,
+    ) -> Result<RemoteNode, RemoteError> {
         let attributes = match attributes {
             Some(attributes) => attributes,
             None => {
@@ -294,7 +300,7 @@ impl Session {
     async fn made(
         &self,
         reply: Result<CreateReply<'_>, ClientError>,
-        folder: &Handle,
+        folder: &RemoteHandle,
         name: &OsStr,
     ) -> Result<RemoteNode, RemoteError> {
         let ok = answer(reply)?;
@@ -306,7 +312,7 @@ impl Session {
     /// Makes an empty file. One that is there already is an error.
     pub(crate) async fn create(
         &self,
-        folder: &Handle,
+        folder: &RemoteHandle,
         name: &OsStr,
         mode: u32,
     ) -> Result<RemoteNode, RemoteError> {
@@ -322,7 +328,7 @@ impl Session {
     /// Makes a folder. One that is there already is an error.
     pub(crate) async fn make_folder(
         &self,
-        folder: &Handle,
+        folder: &RemoteHandle,
         name: &OsStr,
         mode: u32,
     ) -> Result<RemoteNode, RemoteError> {
@@ -338,7 +344,7 @@ impl Session {
     /// Makes a symbolic link that holds `target`.
     pub(crate) async fn make_link(
         &self,
-        folder: &Handle,
+        folder: &RemoteHandle,
         name: &OsStr,
         target: &[u8],
     ) -> Result<RemoteNode, RemoteError> {
@@ -355,8 +361,8 @@ impl Session {
     /// Gives a file one more name.
     pub(crate) async fn add_name(
         &self,
-        file: &Handle,
-        folder: &Handle,
+        file: &RemoteHandle,
+        folder: &RemoteHandle,
         name: &OsStr,
     ) -> Result<(), RemoteError> {
         self.patiently(async || {
@@ -368,7 +374,7 @@ impl Session {
     }
 
     /// Removes a name of anything but a folder.
-    pub(crate) async fn remove(&self, folder: &Handle, name: &OsStr) -> Result<(), RemoteError> {
+    pub(crate) async fn remove(&self, folder: &RemoteHandle, name: &OsStr) -> Result<(), RemoteError> {
         self.patiently(async || {
             let arguments = RemoveArguments { object: place(folder, name) };
             let finished = self.call(&arguments, Chunks::default()).await?;
@@ -378,7 +384,7 @@ impl Session {
     }
 
     /// What a symbolic link holds.
-    pub(crate) async fn read_link(&self, link: &Handle) -> Result<Vec<u8>, RemoteError> {
+    pub(crate) async fn read_link(&self, link: &RemoteHandle) -> Result<Vec<u8>, RemoteError> {
         self.patiently(async || {
             let arguments = ReadlinkArguments { symlink: WireHandle(link) };
             let finished = self.call(&arguments, Chunks::default()).await?;
@@ -394,7 +400,7 @@ impl Session {
     /// The next part of a listing, without `.` and `..`, in the server's order.
     pub(crate) async fn list(
         &self,
-        folder: &Handle,
+        folder: &RemoteHandle,
         from: &mut Listing,
     ) -> Result<Vec<RemoteEntry>, RemoteError> {
         let begin = *from;
@@ -405,7 +411,7 @@ impl Session {
 
     async fn list_once(
         &self,
-        folder: &Handle,
+        folder: &RemoteHandle,
         from: Listing,
     ) -> Result<(Vec<RemoteEntry>, Listing), RemoteError> {
         let arguments = ReaddirplusArguments {
@@ -435,7 +441,12 @@ impl Session {
 
     /// Reads up to `len` octets at `offset`; they are handed to `take` in pieces. Returns how many there were, and
     /// whether the file ends behind them.
-    pub(crate) async fn read(&self, file: &Handle, offset: u64, len: usize) -> Result<ReadPart, RemoteError> {
+    pub(crate) async fn read(
+        &self,
+        file: &RemoteHandle,
+        offset: u64,
+        len: usize,
+    ) -> Result<ReadPart, RemoteError> {
         self.patiently(async || {
             let chunk = self.buffer(len).await;
             let arguments = ReadArguments { file: WireHandle(file), offset, count: len as u32 };
@@ -459,7 +470,7 @@ impl Session {
     /// Writes all of `data` at `offset`. Returns the verifier, if some of it needs a COMMIT.
     pub(crate) async fn write(
         &self,
-        file: &Handle,
+        file: &RemoteHandle,
         offset: u64,
         data: Buf,
         stable: Stable,
@@ -502,7 +513,7 @@ impl Session {
     }
 
     /// Makes what was written safe. Returns the verifier.
-    pub(crate) async fn commit(&self, file: &Handle) -> Result<Verifier, RemoteError> {
+    pub(crate) async fn commit(&self, file: &RemoteHandle) -> Result<Verifier, RemoteError> {
         self.patiently(async || {
             let arguments = CommitArguments { file: WireHandle(file), offset: 0, count: 0 };
             let finished = self.call(&arguments, Chunks::default()).await?;

@@ -8,7 +8,7 @@ use stag::runtime::{CoreId, CoreSet, ReactorId, Topology, affinity};
 
 use super::claims::{Claim, Claimed, Claims, Holder};
 use super::{Settings, listen};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::locality;
 use crate::values::Poll;
 
@@ -128,8 +128,8 @@ pub(super) struct Place {
 impl Place {
     /// The cores that were asked for, or one that suits and that no other server has. Of several, none may be another server's,
     /// unless they are `only_looked_at`.
-    pub(super) fn choose(settings: &Settings, only_looked_at: bool) -> Result<Place, Failure> {
-        let topology = Topology::read().map_err(Failure::run)?;
+    pub(super) fn choose(settings: &Settings, only_looked_at: bool) -> Result<Place, CommandFailure> {
+        let topology = Topology::read().map_err(CommandFailure::run)?;
         let allowed = affinity::allowed();
         let claims = Claims::find();
         let mut warnings = Vec::new();
@@ -141,7 +141,9 @@ impl Place {
             }
             None => match free_core(&topology, &allowed, near, &claims, &mut warnings) {
                 Some((core, claim)) => (vec![core], claim.into_iter().collect()),
-                None => return Err(Failure::run("no core of this machine is allowed to this process")),
+                None => {
+                    return Err(CommandFailure::run("no core of this machine is allowed to this process"));
+                }
             },
         };
         if allowed.len() == 1 {
@@ -184,11 +186,12 @@ fn claim_each(
     claims: &Claims,
     warnings: &mut Vec<String>,
     only_looked_at: bool,
-) -> Result<Vec<Claim>, Failure> {
+) -> Result<Vec<Claim>, CommandFailure> {
     let flag = if list.len() == 1 { "--core" } else { "--cores" };
     let mut held = Vec::new();
     for core in &list.0 {
-        affinity::check(*core).map_err(|error| Failure::usage(format_args!("{flag} {list}: {error}")))?;
+        affinity::check(*core)
+            .map_err(|error| CommandFailure::usage(format_args!("{flag} {list}: {error}")))?;
         match claims.claim(*core) {
             Claimed::Own(claim) => held.push(claim),
             Claimed::Unknown => {}
@@ -200,7 +203,7 @@ fn claim_each(
             }
             // Each core would wait for the others' answers while they wait for the other server's turn.
             Claimed::Taken(holder) => {
-                return Err(Failure::run(format_args!(
+                return Err(CommandFailure::run(format_args!(
                     "--cores {list}: {core}: {holder} runs there; name cores that no other server has"
                 )));
             }
@@ -289,7 +292,7 @@ fn shared(core: CoreId, holder: &Holder, advice: &str) -> String {
 }
 
 /// The cores nearest to the RDMA device, where it serves over one.
-fn near(topology: &Topology, settings: &Settings) -> Result<Option<CoreSet>, Failure> {
+fn near(topology: &Topology, settings: &Settings) -> Result<Option<CoreSet>, CommandFailure> {
     let fabric = listen::fabric(&settings.listen)?;
     Ok(fabric.and_then(|fabric| locality::near(topology, fabric, settings.device.as_deref())))
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use stag::fabric::{Peer, Provider};
 use stag::rpc::{ClientCredits, CreditGauge, Engine, Services, client_credits, credit_fairness};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 
 /// Clients with a line of their own; `--json` has all.
@@ -92,7 +92,7 @@ impl CreditReport {
     }
 
     /// Lines for people, if there is a client.
-    pub(super) fn tell(&self, out: &mut Output) -> Result<(), Failure> {
+    pub(super) fn tell(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let CreditReport { receives_held, receives_max, fairness, clients, .. } = self;
         if clients.is_empty() {
             return Ok(());

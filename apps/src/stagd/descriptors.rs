@@ -6,8 +6,8 @@ use stag::nfs::export::Medium;
 use super::Settings;
 use super::directories::DESCRIPTORS_MAX;
 use super::plan::Plan;
-use crate::failure::Failure;
-use crate::url::Fabric;
+use crate::failure::CommandFailure;
+use crate::url::FabricName;
 
 /// Standard streams, listeners, what the reactor sleeps on, the disk's, those of the state directory.
 const OTHERS: u64 = 64;
@@ -17,7 +17,7 @@ const HANDSHAKES: u64 = 256 + 64;
 
 /// Raises this process' limit of descriptors as far as the system lets it, and fails if that is not enough for all
 /// connections that there may be.
-pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
+pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), CommandFailure> {
     let connections = u64::from(settings.connections_max);
     let cores = plan.reactors.len() as u64;
     // TCP may have as many.
@@ -39,21 +39,21 @@ pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
         0 => String::new(),
         most => format!(", or lower --connections-max to {most}"),
     };
-    Err(Failure::usage(format_args!(
+    Err(CommandFailure::usage(format_args!(
         "--connections-max {connections}: it takes {wanted} descriptors, the process may have {limit}; raise its limit \
          (`ulimit -n {wanted}`; of a service: LimitNOFILE={wanted}){lower}"
     )))
 }
 
 /// Descriptors of one connection over a fabric.
-fn each(fabric: Option<Fabric>) -> u64 {
+fn each(fabric: Option<FabricName>) -> u64 {
     match fabric {
         None => 0,
         // The socket of its set-up, its rings, what wakes the peer, and one while it is set up.
-        Some(Fabric::Shm) => 4,
-        Some(Fabric::Iwarp) => 1,
+        Some(FabricName::Shm) => 4,
+        Some(FabricName::Iwarp) => 1,
         // They share the connection manager's and the completion queue's.
-        Some(Fabric::Verbs) => 1,
+        Some(FabricName::Verbs) => 1,
     }
 }
 

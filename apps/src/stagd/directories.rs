@@ -13,7 +13,7 @@ use stag::runtime::ReactorId;
 
 use super::plan::Plan;
 use super::{Settings, state};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Descriptors that are kept open in all directories together, at most.
 pub(super) const DESCRIPTORS_MAX: u64 = 16 << 10;
@@ -43,7 +43,7 @@ impl Directories {
         export: &Export,
         objects_max: u32,
         verifier: WriteVerifier,
-    ) -> Result<DirectoryStore, Failure> {
+    ) -> Result<DirectoryStore, CommandFailure> {
         let disk = match &self.disk {
             Some(disk) => disk.another(),
             None => {
@@ -60,7 +60,7 @@ impl Directories {
             verifier,
             ..self.config.clone()
         };
-        DirectoryStore::new(&config, disk, self.pool.clone()).map_err(Failure::usage)
+        DirectoryStore::new(&config, disk, self.pool.clone()).map_err(CommandFailure::usage)
     }
 
     /// What is worth knowing.
@@ -75,7 +75,7 @@ fn exported(settings: &Settings) -> impl Iterator<Item = &Export> {
 }
 
 /// Fails if a directory cannot be exported; says what an administrator should know.
-pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(), Failure> {
+pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(), CommandFailure> {
     let mut directories = exported(settings).peekable();
     if directories.peek().is_none() {
         return Ok(());
@@ -88,7 +88,8 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
                 export.directory
             ));
         }
-        let complain = |error| Failure::usage(format_args!("export dir:{}: {error}", export.directory));
+        let complain =
+            |error| CommandFailure::usage(format_args!("export dir:{}: {error}", export.directory));
         fs::read_dir(&export.directory).map_err(complain)?;
     }
     let uid = geteuid();

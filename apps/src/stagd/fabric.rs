@@ -12,8 +12,8 @@ use super::Settings;
 use super::listen::Listen;
 use super::plan::Plan;
 use crate::commands::doctor;
-use crate::failure::Failure;
-use crate::url::{Fabric, Url};
+use crate::failure::CommandFailure;
+use crate::url::{FabricName, Url};
 use crate::values::{Poll, Size};
 
 /// A fabric that can be served.
@@ -90,22 +90,22 @@ impl Served for Verbs {
 
 /// Looks up where the server would listen, opens the fabric as it would, and closes it again. Nothing is listened at: a
 /// server may be running there.
-pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
+pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), CommandFailure> {
     for place in &settings.listen {
         let address = match place {
             Listen::Fabric(url) if !url.fabric.is_network() => continue,
             Listen::Fabric(Url { address, .. }) | Listen::Tcp(address) => address,
         };
-        resolve(address).map_err(|error| Failure::run(format_args!("--listen {place}: {error}")))?;
+        resolve(address).map_err(|error| CommandFailure::run(format_args!("--listen {place}: {error}")))?;
     }
     let opened = match settings.fabric {
-        None | Some(Fabric::Shm) => Shm::serving(settings, plan).map(drop),
-        Some(Fabric::Iwarp) => Iwarp::serving(settings, plan).map(drop),
-        Some(Fabric::Verbs) => Verbs::serving(settings, plan).map(drop),
+        None | Some(FabricName::Shm) => Shm::serving(settings, plan).map(drop),
+        Some(FabricName::Iwarp) => Iwarp::serving(settings, plan).map(drop),
+        Some(FabricName::Verbs) => Verbs::serving(settings, plan).map(drop),
     };
-    opened.map_err(Failure::run)?;
+    opened.map_err(CommandFailure::run)?;
     match settings.fabric {
-        Some(Fabric::Verbs) => {
+        Some(FabricName::Verbs) => {
             check_pinned(settings.memory, plan.reactors.len(), doctor::lockable(Path::new("/")))
         }
         _ => Ok(()),
@@ -113,10 +113,10 @@ pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), Failure> {
 }
 
 /// Refuses memory that a device could not have pinned, which counts once for each core.
-fn check_pinned(memory: u64, cores: usize, lockable: Option<u64>) -> Result<(), Failure> {
+fn check_pinned(memory: u64, cores: usize, lockable: Option<u64>) -> Result<(), CommandFailure> {
     let pinned = memory.saturating_mul(cores as u64);
     match lockable.filter(|limit| *limit < pinned) {
-        Some(limit) => Err(Failure::run(format_args!(
+        Some(limit) => Err(CommandFailure::run(format_args!(
             "--memory {}: verbs pins it{}, and {} may be locked; `stag doctor --for verbs` says how to raise that",
             Size(memory),
             if cores > 1 { format!(" for each of {cores} cores") } else { String::new() },
@@ -160,7 +160,7 @@ impl std::ops::AddAssign for DeviceWork {
 
 /// Whom it admits over shm, if it listens there.
 pub(super) fn shm_admits(settings: &Settings) -> Option<String> {
-    if settings.fabric != Some(Fabric::Shm) {
+    if settings.fabric != Some(FabricName::Shm) {
         return None;
     }
     let own = rustix::process::geteuid().as_raw();
@@ -182,7 +182,7 @@ pub(super) fn shm_admits(settings: &Settings) -> Option<String> {
 /// How Linux mounts what is served over verbs: MOUNT and locks go over TCP, for which an RDMA device has no port.
 pub(super) fn mount_advice(settings: &Settings, places: &[Listen]) -> Option<String> {
     let port = |place: &Listen| match place {
-        Listen::Fabric(url) if url.fabric == Fabric::Verbs => Some(url.host_and_port().ok()?.1),
+        Listen::Fabric(url) if url.fabric == FabricName::Verbs => Some(url.host_and_port().ok()?.1),
         _ => None,
     };
     let rdma_port = places.iter().find_map(port)?;
@@ -238,7 +238,7 @@ pub(super) fn listen_advice(error: &FabricError, place: &Listen, all: &[Listen])
 fn is_taken_by_device(place: &Listen, all: &[Listen]) -> bool {
     let Listen::Tcp(address) = place else { return false };
     all.iter().any(|other| match other {
-        Listen::Fabric(url) if url.fabric == Fabric::Verbs => {
+        Listen::Fabric(url) if url.fabric == FabricName::Verbs => {
             url.host_and_port().is_ok_and(|(_, port)| address.ends_with(&format!(":{port}")))
         }
         _ => false,

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 
-use crate::failure::Failure;
-use crate::url::{Fabric, Url};
+use crate::failure::CommandFailure;
+use crate::url::{FabricName, Url};
 
 /// What the URLs of plain TCP begin with.
 const TCP: &str = "tcp://";
@@ -68,18 +68,18 @@ impl<'de> Deserialize<'de> for Listen {
 }
 
 /// Checks places against each other, and returns the fabric that there is, if any.
-pub(super) fn fabric(places: &[Listen]) -> Result<Option<Fabric>, Failure> {
-    let mut fabric: Option<Fabric> = None;
+pub(super) fn fabric(places: &[Listen]) -> Result<Option<FabricName>, CommandFailure> {
+    let mut fabric: Option<FabricName> = None;
     for place in places {
         let Listen::Fabric(url) = place else { continue };
         let server = Url { path: Vec::new(), mount_port: None, ..url.clone() };
         if *url != server {
-            return Err(Failure::usage(format_args!(
+            return Err(CommandFailure::usage(format_args!(
                 "--listen {url}: path and mountport are the clients' matter; write {server}"
             )));
         }
         if let Some(other) = fabric.filter(|other| *other != url.fabric) {
-            return Err(Failure::usage(format_args!(
+            return Err(CommandFailure::usage(format_args!(
                 "--listen {url}: a server has one fabric, here {}; start another stagd for {}, or \
                  listen at tcp:// beside it",
                 other.name(),
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn one_fabric_and_any_number_of_tcp_ports() {
         let many = places(&["tcp://h:1", "shm://a", "tcp://h:2", "shm://b"]);
-        assert_eq!(fabric(&many).unwrap(), Some(Fabric::Shm));
+        assert_eq!(fabric(&many).unwrap(), Some(FabricName::Shm));
         assert_eq!(fabric(&places(&["tcp://h:1"])).unwrap(), None);
     }
 }

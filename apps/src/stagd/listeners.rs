@@ -8,13 +8,13 @@ use std::path::Path;
 use stag::fabric::resolve;
 
 use super::listen::Listen;
-use crate::url::Fabric;
+use crate::url::FabricName;
 
 /// A warning for each place that is taken.
 pub(super) fn taken(places: &[Listen]) -> Vec<String> {
     let is_taken = |place: &&Listen| match place {
-        Listen::Fabric(url) if url.fabric == Fabric::Iwarp => is_in_use(&url.address),
-        Listen::Fabric(url) if url.fabric == Fabric::Shm => socket_of_name(&url.address).is_some(),
+        Listen::Fabric(url) if url.fabric == FabricName::Iwarp => is_in_use(&url.address),
+        Listen::Fabric(url) if url.fabric == FabricName::Shm => socket_of_name(&url.address).is_some(),
         // Of a device's ports only the device knows.
         Listen::Fabric(_) => false,
         Listen::Tcp(address) => is_in_use(address),
@@ -38,7 +38,7 @@ fn is_in_use(address: &str) -> bool {
 pub(super) fn holder(place: &Listen) -> Option<String> {
     let inode = match place {
         Listen::Fabric(url) if !url.fabric.is_network() => socket_of_name(&url.address)?,
-        Listen::Fabric(url) if url.fabric == Fabric::Iwarp => socket_of_port(&url.address)?,
+        Listen::Fabric(url) if url.fabric == FabricName::Iwarp => socket_of_port(&url.address)?,
         Listen::Fabric(_) => return None,
         Listen::Tcp(address) => socket_of_port(address)?,
     };

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, SeqAccess, Visitor};
 
-use crate::failure::Failure;
-use crate::values::{CongestionControl, Exposure, Pages, Poll, Protocol, ShmAllow, Size, Switch};
+use crate::failure::CommandFailure;
+use crate::values::{CongestionControlName, Exposure, Pages, Poll, Protocol, ShmAllow, Size, Switch};
 
 use super::cores::CoreList;
 use super::listen::Listen;
@@ -53,7 +53,7 @@ pub struct StagdOptions {
     pub crc: Option<Switch>,
     /// TCP's algorithm [default: the system's]
     #[arg(long, value_name = "NAME")]
-    pub congestion_control: Option<CongestionControl>,
+    pub congestion_control: Option<CongestionControlName>,
     /// RDMA device of verbs [default: by address]
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
@@ -103,7 +103,7 @@ pub struct StagdOptions {
 
 impl StagdOptions {
     /// These, and for whatever they leave open the configuration file's.
-    pub fn with_file(&self) -> Result<StagdOptions, Failure> {
+    pub fn with_file(&self) -> Result<StagdOptions, CommandFailure> {
         let Some(path) = &self.config else { return Ok(self.clone()) };
         let file = read(path)?;
         let flags = self.clone();
@@ -165,13 +165,13 @@ fn one_or_many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) 
     deserializer.deserialize_any(List(PhantomData))
 }
 
-fn read(path: &Path) -> Result<StagdOptions, Failure> {
+fn read(path: &Path) -> Result<StagdOptions, CommandFailure> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|error| {
-        Failure::usage(format_args!("--config {name}: {error}; name a file that can be read"))
+        CommandFailure::usage(format_args!("--config {name}: {error}; name a file that can be read"))
     })?;
     toml::from_str(&text).map_err(|error| {
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
-        Failure::usage(format_args!("{name}, line {line}: {}", error.message()))
+        CommandFailure::usage(format_args!("{name}, line {line}: {}", error.message()))
     })
 }

@@ -10,8 +10,8 @@ use stag::rpc::{CARRIED_CALLS_MAX, CallMesh, EngineConfig, EngineGroup, LONG_REP
 
 use super::Settings;
 use super::listen::Listen;
-use crate::failure::Failure;
-use crate::url::Fabric;
+use crate::failure::CommandFailure;
+use crate::url::FabricName;
 use crate::values::Size;
 
 /// Octets of a page of the store, the unit of the payload pool.
@@ -134,7 +134,7 @@ struct Pages<'a> {
 
 impl Pages<'_> {
     /// Divides the pages so that files may have `files_len` octets. Fails if the sizes that exports ask for are more.
-    fn divide(&self, files_len: u64) -> Result<Division, Failure> {
+    fn divide(&self, files_len: u64) -> Result<Division, CommandFailure> {
         let cores = self.settings.core_count();
         let data = shares(&self.settings.exports, files_len)?;
         let mut kept = vec![0; cores];
@@ -153,7 +153,7 @@ impl Pages<'_> {
     }
 
     /// The division that leaves as much to files as there is.
-    fn largest(&self) -> Result<Division, Failure> {
+    fn largest(&self) -> Result<Division, CommandFailure> {
         // What the exports ask for is the least that files must have.
         let said = said(&self.settings.exports);
         let (mut low, mut high) = (0, self.count as u64);
@@ -180,13 +180,13 @@ fn said(exports: &[(String, Export)]) -> u64 {
 }
 
 /// Gives each export in memory the size that it says; those that say none share the rest of `files_len`.
-fn shares(exports: &[(String, Export)], files_len: u64) -> Result<Vec<u64>, Failure> {
+fn shares(exports: &[(String, Export)], files_len: u64) -> Result<Vec<u64>, CommandFailure> {
     let said = said(exports);
     let is_silent = |export: &Export| export.medium == Medium::Memory && export.size.is_none();
     let silent = exports.iter().filter(|(_, export)| is_silent(export)).count() as u64;
     let left = files_len.checked_sub(said).filter(|left| silent == 0 || *left >= PAGE_LEN as u64 * silent);
     let Some(left) = left else {
-        return Err(Failure::usage(format_args!(
+        return Err(CommandFailure::usage(format_args!(
             "export: the sizes (size=) add up to {}, but {} of --memory are for files; lower a size= or raise --memory",
             Size(said),
             Size(files_len),
@@ -228,13 +228,13 @@ fn connections_each(settings: &Settings) -> u32 {
     let even = all.div_ceil(cores);
     // Those over TCP may be spread in another way than those over RDMA.
     let has_tcp = settings.listen.iter().any(|place| matches!(place, Listen::Tcp(_)))
-        || settings.fabric == Some(Fabric::Iwarp);
+        || settings.fabric == Some(FabricName::Iwarp);
     if has_tcp { all.min(2 * even) } else { even }
 }
 
 impl Plan {
     /// Cuts the budget. Fails if what must be does not fit.
-    pub(super) fn new(settings: &Settings) -> Result<Plan, Failure> {
+    pub(super) fn new(settings: &Settings) -> Result<Plan, CommandFailure> {
         let cores = settings.core_count();
         match Plan::of(settings) {
             // Fewer cores, each with as much, may do with the same budget.
@@ -252,7 +252,7 @@ impl Plan {
                     Some(count) => format!("; it is enough for {count} cores"),
                     None => String::new(),
                 };
-                Err(Failure::usage(format_args!(
+                Err(CommandFailure::usage(format_args!(
                     "--cores {}: {failure}{advice}",
                     settings.cores.as_ref().map_or_else(String::new, ToString::to_string)
                 )))
@@ -261,7 +261,7 @@ impl Plan {
         }
     }
 
-    fn of(settings: &Settings) -> Result<Plan, Failure> {
+    fn of(settings: &Settings) -> Result<Plan, CommandFailure> {
         let default = EngineConfig::default();
         let cores = settings.core_count();
         let each = settings.memory / cores as u64;
@@ -284,7 +284,7 @@ impl Plan {
                 .clamp(256, 1 << 20),
             ..default
         };
-        engine.check().map_err(Failure::usage)?;
+        engine.check().map_err(CommandFailure::usage)?;
 
         let messages = Pools::messages_needed(&engine);
         let messages_len = Pool::footprint(engine.message_len(), messages);
@@ -292,9 +292,11 @@ impl Plan {
         let capacity = engine.serving_capacity();
         let device_completions = Verbs::completions_needed(&capacity);
         let queue_pair_len = match settings.fabric {
-            None | Some(Fabric::Shm) => Shm::queue_pair_len(&capacity, engine.capacity().exposures) as u64,
-            Some(Fabric::Iwarp) => Iwarp::queue_pair_len(&capacity) as u64,
-            Some(Fabric::Verbs) => {
+            None | Some(FabricName::Shm) => {
+                Shm::queue_pair_len(&capacity, engine.capacity().exposures) as u64
+            }
+            Some(FabricName::Iwarp) => Iwarp::queue_pair_len(&capacity) as u64,
+            Some(FabricName::Verbs) => {
                 Verbs::queue_pair_len(&capacity) as u64 + device_completions * DEVICE_COMPLETION_LEN
             }
         };
@@ -311,9 +313,9 @@ impl Plan {
             _ => {
                 let connections_max = GROUP_CONNECTIONS * engine.connections_max;
                 let len = match settings.fabric {
-                    None | Some(Fabric::Shm) => EngineGroup::<Shm>::footprint,
-                    Some(Fabric::Iwarp) => EngineGroup::<Iwarp>::footprint,
-                    Some(Fabric::Verbs) => EngineGroup::<Verbs>::footprint,
+                    None | Some(FabricName::Shm) => EngineGroup::<Shm>::footprint,
+                    Some(FabricName::Iwarp) => EngineGroup::<Iwarp>::footprint,
+                    Some(FabricName::Verbs) => EngineGroup::<Verbs>::footprint,
                 };
                 len(cores, carried_max, connections_max) as u64
             }
@@ -349,7 +351,7 @@ impl Plan {
         });
         if pages < pages_min {
             let wanted = fixed + ((pages_min + target_pages) * PAGE_LEN + ROUNDING) as u64;
-            return Err(Failure::usage(format_args!(
+            return Err(CommandFailure::usage(format_args!(
                 "--memory {}: {} are needed for --connections-max {}, --credits {} and --inline-threshold {}; raise it, \
                  or lower those",
                 Size(settings.memory),
@@ -382,7 +384,7 @@ impl Plan {
         engine.stream_memory = u32::try_from(least / STREAM_SHARE)
             .unwrap_or(u32::MAX)
             .clamp(engine.chunk_len_max + 2 * PAGE_LEN as u32, 1 << 30);
-        engine.check().map_err(Failure::usage)?;
+        engine.check().map_err(CommandFailure::usage)?;
 
         let many = cores as u64;
         let mut prices = PriceList::new();
@@ -447,7 +449,7 @@ mod tests {
     use super::*;
     use crate::stagd::StagdOptions;
 
-    fn plan(memory: &str, threshold: &str, credits: u32) -> Result<(Settings, Plan), Failure> {
+    fn plan(memory: &str, threshold: &str, credits: u32) -> Result<(Settings, Plan), CommandFailure> {
         plan_over("shm://test", memory, threshold, credits)
     }
 
@@ -456,7 +458,7 @@ mod tests {
         memory: &str,
         threshold: &str,
         credits: u32,
-    ) -> Result<(Settings, Plan), Failure> {
+    ) -> Result<(Settings, Plan), CommandFailure> {
         let options = StagdOptions {
             export: vec!["mem:/data".into()],
             listen: vec![url.parse().unwrap()],
@@ -484,7 +486,7 @@ mod tests {
         }
     }
 
-    fn on_cores(exports: &[&str], memory: &str, cores: &str) -> Result<(Settings, Plan), Failure> {
+    fn on_cores(exports: &[&str], memory: &str, cores: &str) -> Result<(Settings, Plan), CommandFailure> {
         let options = StagdOptions {
             export: exports.iter().map(|export| (*export).to_owned()).collect(),
             listen: vec!["shm://test".parse().unwrap()],
@@ -565,7 +567,8 @@ mod tests {
         assert_eq!((engine.connections_max, engine.streams_max), (1000, 1000));
         assert!(engine.receives_max >= 4 * 1000, "{}", engine.receives_max);
         assert_eq!(prices.bytes(), settings.memory, "{prices}");
-        let Err(Failure::Usage(text)) = Settings::new(&StagdOptions { connections_max: Some(0), ..options })
+        let Err(CommandFailure::Usage(text)) =
+            Settings::new(&StagdOptions { connections_max: Some(0), ..options })
         else {
             panic!("0 clients are no server")
         };
@@ -584,7 +587,7 @@ mod tests {
     #[test]
     fn too_small_a_budget_says_how_much_is_needed() {
         let error = plan("16M", "256K", 1024).unwrap_err();
-        let Failure::Usage(text) = error else { panic!("{error}") };
+        let CommandFailure::Usage(text) = error else { panic!("{error}") };
         assert!(
             text.contains("--memory 16 MiB:")
                 && text.contains("are needed for --connections-max 64, --credits 1024"),

@@ -18,7 +18,7 @@ use super::plan::Plan;
 use super::registration::Registration;
 use super::report::{self, Ended, Snapshot};
 use super::signals::Request;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 
 /// What the reactor that listens says when all are made.
@@ -34,12 +34,12 @@ pub(super) struct Announcement<'a> {
 
 impl Announcement<'_> {
     /// Registers the programs, if that is wanted, and says that the server is ready.
-    fn make(self, programs: &[Registered]) -> Result<Option<Registration>, Failure> {
+    fn make(self, programs: &[Registered]) -> Result<Option<Registration>, CommandFailure> {
         let Announcement { settings, plan, place, got, places, json } = self;
         let registration = settings.rpcbind.then(|| Registration::new(programs.to_vec())).transpose()?;
         let mut out = Output::new(json);
-        Failure::unless_output_closed(report::started(settings, plan, place, &got, &mut out))?;
-        Failure::unless_output_closed(report::ready(&places, &mut out))?;
+        CommandFailure::unless_output_closed(report::started(settings, plan, place, &got, &mut out))?;
+        CommandFailure::unless_output_closed(report::ready(&places, &mut out))?;
         Ok(registration)
     }
 }
@@ -63,7 +63,7 @@ pub(super) struct ServedReactor<'a, P: Served, S> {
     /// Until the server ends.
     pub(super) registration: Option<Registration>,
     /// Why the server stops at once.
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<CommandFailure>,
 }
 
 /// The pools of a reactor, to see at the end that all of it came back.

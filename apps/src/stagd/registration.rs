@@ -19,7 +19,7 @@ use stag::wire::rpcbind::{
 };
 use stag::wire::xdr::{Overflow, Reader, Writer};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::seed::random_seed;
 
 /// rpcbind's local socket: where it is on all systems of today.
@@ -38,8 +38,8 @@ pub(super) struct Registration {
 
 impl Registration {
     /// Registers programs; of an earlier server nothing is left then.
-    pub(super) fn new(programs: Vec<Registered>) -> Result<Registration, Failure> {
-        let fail = |error: Refusal| Failure::run(format_args!("--rpcbind: {error}"));
+    pub(super) fn new(programs: Vec<Registered>) -> Result<Registration, CommandFailure> {
+        let fail = |error: Refusal| CommandFailure::run(format_args!("--rpcbind: {error}"));
         // It is its own; and of several ports of one transport it can tell one, the last.
         let mut each: Vec<Registered> = Vec::new();
         for program in programs.into_iter().filter(|it| it.program != PROGRAM) {
@@ -64,7 +64,7 @@ impl Registration {
             } else if !is_modest(&program) {
                 let Registered { program, version, netid, address } = program;
                 let netid = String::from_utf8_lossy(netid);
-                return Err(Failure::run(format_args!(
+                return Err(CommandFailure::run(format_args!(
                     "--rpcbind: it refuses program {program} version {version} over {netid} at {address}; \
                      `rpcinfo` shows who else has it"
                 )));

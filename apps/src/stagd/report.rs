@@ -7,7 +7,7 @@ use stag::memory::PriceList;
 use stag::nfs::export::Medium;
 use stag::nfs::server::SharedLocking;
 use stag::rpc::{Engine, Services};
-use stag::runtime::{CoreId, Statistics, Stopped};
+use stag::runtime::{CoreId, ReactorStatistics, Stopped};
 
 use super::Settings;
 use super::cores::{Place, Seat};
@@ -17,7 +17,7 @@ use super::listen::Listen;
 use super::locks::Locks;
 use super::plan::{Plan, ReactorMemory};
 use crate::counters::Counters;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::{Size, Time};
 
@@ -186,7 +186,7 @@ impl CoreShare {
 }
 
 /// A line for people about each core, if there are several.
-fn tell_cores(cores: &[CoreShare], out: &mut Output) -> Result<(), Failure> {
+fn tell_cores(cores: &[CoreShare], out: &mut Output) -> Result<(), CommandFailure> {
     for share in cores.iter().filter(|_| cores.len() > 1) {
         let CoreShare { core, calls, connections_opened, streams_opened, .. } = share;
         let CoreShare { calls_carried, calls_executed_for_others, pieces_lent, time, .. } = share;
@@ -258,7 +258,7 @@ pub(super) fn checked(
     plan: &Plan,
     place: &Place,
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let pages = format!("{} (asked for)", settings.pages.0);
     let got = Got {
         pages,
@@ -276,7 +276,7 @@ pub(super) fn started(
     place: &Place,
     got: &Got,
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     chosen("started", settings, plan, place, got, out)
 }
 
@@ -287,7 +287,7 @@ fn chosen(
     place: &Place,
     got: &Got,
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let version = env!("CARGO_PKG_VERSION");
     let engine = &plan.engine;
     let cores = chosen_cores(settings, plan, place);
@@ -395,7 +395,7 @@ fn prices(list: &PriceList) -> Vec<Price<'_>> {
 }
 
 /// Says where it listens, and that it does.
-pub(super) fn ready(places: &[Listen], out: &mut Output) -> Result<(), Failure> {
+pub(super) fn ready(places: &[Listen], out: &mut Output) -> Result<(), CommandFailure> {
     for place in places {
         let url = place.to_string();
         out.line(format_args!("ready: {url}"))?;
@@ -405,7 +405,7 @@ pub(super) fn ready(places: &[Listen], out: &mut Output) -> Result<(), Failure> 
 }
 
 /// Says what the reactors on these cores did so far.
-pub(super) fn counters(cores: &[CoreId], all: &[Snapshot], out: &mut Output) -> Result<(), Failure> {
+pub(super) fn counters(cores: &[CoreId], all: &[Snapshot], out: &mut Output) -> Result<(), CommandFailure> {
     let work = sum(all.iter());
     let (connections, streams) = work.connections;
     out.line(format_args!(
@@ -439,12 +439,12 @@ pub(super) struct Ended {
     pub(super) leaked: usize,
     pub(super) ledger: String,
     /// Why it stopped, if that was not wanted.
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<CommandFailure>,
 }
 
 /// Says what the reactors on these cores did. Fails if a buffer did not come back. Clients that held the server up until the
 /// drain limit and were cut off then are no failure of the server's.
-pub(super) fn stopped(cores: &[CoreId], mut all: Vec<Ended>, out: &mut Output) -> Result<(), Failure> {
+pub(super) fn stopped(cores: &[CoreId], mut all: Vec<Ended>, out: &mut Output) -> Result<(), CommandFailure> {
     if let Some(failure) = all.iter_mut().find_map(|ended| ended.failure.take()) {
         return Err(failure);
     }
@@ -460,9 +460,9 @@ pub(super) fn stopped(cores: &[CoreId], mut all: Vec<Ended>, out: &mut Output) -
     let told = tell_end(cores, &all, leaked, &ledger, out);
     // What went wrong matters more than who hears of it.
     if leaked > 0 {
-        return Err(Failure::Run(ledger));
+        return Err(CommandFailure::Run(ledger));
     }
-    Failure::unless_output_closed(told)
+    CommandFailure::unless_output_closed(told)
 }
 
 fn tell_end(
@@ -471,7 +471,7 @@ fn tell_end(
     leaked: usize,
     ledger: &str,
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let work = sum(all.iter().map(|ended| &ended.work));
     let drained = all.iter().all(|ended| ended.stopped.drained);
     let drain = all.iter().map(|ended| ended.stopped.drain).max().unwrap_or_default();
@@ -484,14 +484,14 @@ fn tell_end(
     };
     out.line(format_args!("stopped    in {}: {how}", Time(drain)))?;
     tell_work(&work, out)?;
-    let time = |part: fn(&Statistics) -> Duration| -> Duration {
+    let time = |part: fn(&ReactorStatistics) -> Duration| -> Duration {
         all.iter().map(|ended| part(&ended.stopped.statistics)).sum()
     };
     let times = [time(|it| it.busy), time(|it| it.idle), time(|it| it.asleep)];
     let [busy, idle, asleep] = times.map(Time);
     out.line(format_args!("time       {busy} busy, {idle} idle, {asleep} asleep"))?;
     let share = |(core, ended): (&CoreId, &Ended)| {
-        let Statistics { busy, idle, asleep, .. } = ended.stopped.statistics;
+        let ReactorStatistics { busy, idle, asleep, .. } = ended.stopped.statistics;
         let [busy_seconds, idle_seconds, asleep_seconds] =
             [busy, idle, asleep].map(|time| time.as_secs_f64());
         CoreShare::of(*core, &ended.work, Some(CoreTime { busy_seconds, idle_seconds, asleep_seconds }))
@@ -519,7 +519,7 @@ fn tell_end(
 }
 
 /// The lines for people about what was done.
-fn tell_work(work: &Snapshot, out: &mut Output) -> Result<(), Failure> {
+fn tell_work(work: &Snapshot, out: &mut Output) -> Result<(), CommandFailure> {
     let Snapshot { counters, device, locks, .. } = work;
     let Counters { replies_sent, connections_opened, streams_opened, .. } = *counters;
     let Counters { read_bytes, write_bytes, stream_bytes_received, stream_bytes_sent, .. } = *counters;

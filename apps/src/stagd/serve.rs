@@ -22,11 +22,11 @@ use super::services::Common;
 use super::signals::{self, Printer, Request};
 use super::weights::weight_of;
 use super::{Settings, report, services};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::limits;
 use crate::output::Output;
 use crate::seed::random_seed;
-use crate::url::{Fabric, Url};
+use crate::url::{FabricName, Url};
 use crate::values::{Poll, Size};
 
 /// How long a graceful stop may take.
@@ -39,8 +39,8 @@ pub(super) fn serve(
     place: &Place,
     until_eof: bool,
     out: &mut Output,
-) -> Result<(), Failure> {
-    let stop = StopFlag::new().map_err(|error| Failure::run(format_args!("stop flag: {error}")))?;
+) -> Result<(), CommandFailure> {
+    let stop = StopFlag::new().map_err(|error| CommandFailure::run(format_args!("stop flag: {error}")))?;
     // Before a reactor pins this thread: a thread inherits where its parent may run.
     let requests = signals::handle(&stop, place.seats.len())?;
     if until_eof {
@@ -49,9 +49,9 @@ pub(super) fn serve(
 
     let server = Server { settings, plan, place, stop, requests };
     match settings.fabric {
-        None | Some(Fabric::Shm) => server.run::<Shm>(out),
-        Some(Fabric::Iwarp) => server.run::<Iwarp>(out),
-        Some(Fabric::Verbs) => server.run::<Verbs>(out),
+        None | Some(FabricName::Shm) => server.run::<Shm>(out),
+        Some(FabricName::Iwarp) => server.run::<Iwarp>(out),
+        Some(FabricName::Verbs) => server.run::<Verbs>(out),
     }
 }
 
@@ -67,10 +67,10 @@ struct Server<'a> {
 
 impl Server<'_> {
     /// Serves until it is stopped.
-    fn run<P: Served>(self, out: &mut Output) -> Result<(), Failure> {
+    fn run<P: Served>(self, out: &mut Output) -> Result<(), CommandFailure> {
         let Server { settings, plan, place, stop, requests } = self;
         // Before the memory, which takes its time: that there is no device is told at once.
-        P::serving(settings, plan).map(drop).map_err(Failure::run)?;
+        P::serving(settings, plan).map(drop).map_err(CommandFailure::run)?;
         let budget = Budget::new(settings.memory);
         let arena = arena(settings, plan, place, &budget)?;
         let count = plan.reactors.len();
@@ -79,7 +79,10 @@ impl Server<'_> {
             _ => {
                 let connections_max = GROUP_CONNECTIONS * plan.engine.connections_max;
                 let group = EngineGroup::new(count, plan.carried_max, connections_max);
-                Some(group.map_err(|error| Failure::run(format_args!("lanes between cores: {error}")))?)
+                Some(
+                    group
+                        .map_err(|error| CommandFailure::run(format_args!("lanes between cores: {error}")))?,
+                )
             }
         };
         let mode = match settings.poll {
@@ -87,7 +90,7 @@ impl Server<'_> {
             Poll::Adaptive => PollMode::default(),
         };
         let config = GroupConfig { cores: place.cores(), mode, drain_max: DRAIN_MAX };
-        let reactors = ReactorGroup::new(&config, Clock::start()).map_err(Failure::run)?;
+        let reactors = ReactorGroup::new(&config, Clock::start()).map_err(CommandFailure::run)?;
         let cores: Vec<_> = place.seats.iter().map(|seat| seat.core).collect();
         let printer = Printer::start(out.json(), cores.clone())?;
         let shared = Shared::<P> {
@@ -107,7 +110,7 @@ impl Server<'_> {
             .run(&stop, |member| shared.make(&member), |reactor, stopped| reactor.end(stopped))
             .map_err(|error| match error {
                 stag::runtime::GroupError::Make { source, .. } => source,
-                error => Failure::run(error),
+                error => CommandFailure::run(error),
             })?;
         drop(shared);
         printer.finish();
@@ -135,18 +138,21 @@ struct Shared<'a, P: Provider> {
 
 impl<P: Served> Shared<'_, P> {
     /// Makes a reactor's part of the server. The first one listens.
-    fn make(&self, member: &GroupMember) -> Result<ServedReactor<'_, P, impl Services + use<P>>, Failure> {
+    fn make(
+        &self,
+        member: &GroupMember,
+    ) -> Result<ServedReactor<'_, P, impl Services + use<P>>, CommandFailure> {
         let Shared { settings, plan, place, arena, group, .. } = self;
         let (id, own) = (member.id(), plan.reactors[member.id().index()]);
-        let mut provider = P::serving(settings, plan).map_err(Failure::run)?;
+        let mut provider = P::serving(settings, plan).map_err(CommandFailure::run)?;
         let pools = Pools {
             messages: Pool::fixed(arena, "messages", plan.engine.message_len(), plan.messages)
-                .map_err(Failure::run)?,
+                .map_err(CommandFailure::run)?,
             payload: Pool::runs(arena, "payload", PAGE_LEN, own.pages)
-                .map_err(Failure::run)?
+                .map_err(CommandFailure::run)?
                 .owned_by(id.into()),
         };
-        provider.register(arena).map_err(Failure::run)?;
+        provider.register(arena).map_err(CommandFailure::run)?;
         let device = provider.device();
         let mut notes = [place.notes.as_slice(), arena.notes()].concat();
         let registry = Registry::default();
@@ -155,8 +161,8 @@ impl<P: Served> Shared<'_, P> {
         let made_of = (*settings, *plan, &self.common);
         let services = services::make(made_of, id, &pools, &member.clock(), programs, &mut notes)?;
         let ledger = reactor::ledger(&pools);
-        let mut engine =
-            Engine::new(provider, services, pools, plan.engine, random_seed()).map_err(Failure::run)?;
+        let mut engine = Engine::new(provider, services, pools, plan.engine, random_seed())
+            .map_err(CommandFailure::run)?;
         if !settings.weights.is_empty() {
             let weights = settings.weights.clone();
             engine.set_client_weights(move |peer| weight_of(&weights, peer));
@@ -206,14 +212,14 @@ fn listen<P: Served, S: Services>(
     engine: &mut Engine<P, S>,
     settings: &Settings,
     notes: &mut Vec<String>,
-) -> Result<(Vec<Listen>, Vec<Registered>), Failure> {
+) -> Result<(Vec<Listen>, Vec<Registered>), CommandFailure> {
     let (mut places, mut programs) = (Vec::new(), Vec::new());
     for place in &settings.listen {
         let fail = |error| {
             let advice = fabric::listen_advice(&error, place, &settings.listen);
             let holder = listeners::holder(place).filter(|_| fabric::is_in_use(&error));
             let holder = holder.map_or_else(String::new, |holder| format!(" by {holder}"));
-            Failure::run(format_args!("--listen {place}: {error}{holder}{advice}"))
+            CommandFailure::run(format_args!("--listen {place}: {error}{holder}{advice}"))
         };
         places.push(match place {
             Listen::Fabric(url) => {
@@ -221,7 +227,7 @@ fn listen<P: Served, S: Services>(
                 let address = engine.provider().listener_address(listener);
                 programs.extend(address.into_iter().flat_map(|at| programs_at(at, true)));
                 // Who speaks no RDMA there is served over TCP.
-                if let Some(address) = address.filter(|_| url.fabric == Fabric::Iwarp) {
+                if let Some(address) = address.filter(|_| url.fabric == FabricName::Iwarp) {
                     programs.extend(programs_at(address, false));
                     programs.extend(serve_datagrams(engine, address, notes));
                 }
@@ -258,7 +264,7 @@ fn serve_datagrams<P: Provider, S: Services>(
 }
 
 /// The memory of all pools.
-fn arena(settings: &Settings, plan: &Plan, place: &Place, budget: &Budget) -> Result<Arena, Failure> {
+fn arena(settings: &Settings, plan: &Plan, place: &Place, budget: &Budget) -> Result<Arena, CommandFailure> {
     let make = |page| {
         let (len, node) = (plan.arena_len, place.node());
         Arena::new(&ArenaConfig { name: "stagd", len, page, node, budget })
@@ -273,12 +279,12 @@ fn arena(settings: &Settings, plan: &Plan, place: &Place, budget: &Budget) -> Re
     made.map_err(|error| {
         let memory = Size(settings.memory);
         let why = limits::memory_too_large(plan.arena_len).unwrap_or_else(|| error.to_string());
-        Failure::run(format_args!("--memory {memory}, --pages {}: {why}", settings.pages.0))
+        CommandFailure::run(format_args!("--memory {memory}, --pages {}: {why}", settings.pages.0))
     })
 }
 
 /// Stops the server when standard input ends: when the parent process that holds it goes, or wants it.
-fn stop_on_eof(stop: &StopFlag) -> Result<(), Failure> {
+fn stop_on_eof(stop: &StopFlag) -> Result<(), CommandFailure> {
     let stop = stop.clone();
     let thread = thread::Builder::new().name("stdin".to_owned());
     let thread = thread.spawn(move || {
@@ -287,5 +293,7 @@ fn stop_on_eof(stop: &StopFlag) -> Result<(), Failure> {
         while matches!(input.read(&mut ignored), Ok(1..)) {}
         stop.request();
     });
-    thread.map(drop).map_err(|error| Failure::run(format_args!("a thread for standard input: {error}")))
+    thread
+        .map(drop)
+        .map_err(|error| CommandFailure::run(format_args!("a thread for standard input: {error}")))
 }

@@ -21,7 +21,7 @@ use stag::runtime::{Clock, ReactorId, WallClock};
 use super::directories::Directories;
 use super::plan::Plan;
 use super::{Settings, state};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// The root of an export is for everybody, and what is in it for its owners: like `/tmp`.
 const ROOT_MODE: u32 = 0o1777;
@@ -37,10 +37,10 @@ pub(super) struct Common {
 
 impl Common {
     /// For a server of `settings`, on so many cores.
-    pub(super) fn new(settings: &Settings) -> Result<Common, Failure> {
+    pub(super) fn new(settings: &Settings) -> Result<Common, CommandFailure> {
         let recovered = match &settings.state_dir {
             Some(directory) => Recovered::from_directory(directory).map_err(|error| {
-                Failure::run(format_args!("--state-dir {}: {error}", directory.display()))
+                CommandFailure::run(format_args!("--state-dir {}: {error}", directory.display()))
             })?,
             None => Recovered::nothing(),
         };
@@ -50,7 +50,7 @@ impl Common {
             false => HandleKey::new(),
         };
         let links = LockingLink::all(settings.core_count())
-            .map_err(|error| Failure::run(format_args!("locks of several cores: {error}")))?;
+            .map_err(|error| CommandFailure::run(format_args!("locks of several cores: {error}")))?;
         let locks = recovered.split(links.len()).into_iter().zip(links).map(Some).collect();
         // One for each export: a loss in one directory is none in another.
         let verifiers = settings.exports.iter().map(|_| WriteVerifier::default()).collect();
@@ -89,7 +89,7 @@ pub(super) fn make(
     clock: &Clock,
     (registry, locking): (Registry, SharedLocking),
     notes: &mut Vec<String>,
-) -> Result<impl Services + use<>, Failure> {
+) -> Result<impl Services + use<>, CommandFailure> {
     let now = clock.now();
     let mut time = TimeOfDay::System(WallClock::new(now));
     let mut directories = Directories::new(settings, plan, reactor, pools);
@@ -115,7 +115,7 @@ pub(super) fn make(
                     root: RootAttributes { mode: ROOT_MODE, uid, gid },
                 };
                 let store = MemoryStore::new(&config, pools.payload.clone(), time.at(now));
-                store.map_err(Failure::run)?.into()
+                store.map_err(CommandFailure::run)?.into()
             }
             Medium::Directory => {
                 directories.open(export, share.objects_max, common.verifiers[number].clone())?.into()
@@ -124,10 +124,10 @@ pub(super) fn make(
         served.push((export.clone(), store));
     }
     notes.extend(directories.notes());
-    let mut exports = Exports::new(served, pools.payload.clone()).map_err(Failure::usage)?;
+    let mut exports = Exports::new(served, pools.payload.clone()).map_err(CommandFailure::usage)?;
     if plan.reactors.len() > 1 {
         let Some(first) = ReactorId::new(0) else { unreachable!("a group has a first reactor") };
-        exports = exports.in_group(elsewhere, first).map_err(Failure::usage)?;
+        exports = exports.in_group(elsewhere, first).map_err(CommandFailure::usage)?;
         let paths = settings.exports.iter().map(|(_, export)| export.path.clone());
         exports = exports.listed_in_order(paths.collect());
     }

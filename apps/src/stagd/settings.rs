@@ -9,10 +9,10 @@ use stag::fabric::shm::Admit;
 use stag::nfs::export::Export;
 use stag::rpc::ProtocolChoice;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::flags::{self, Flag};
-use crate::url::Fabric;
-use crate::values::{CongestionControl, Pages, Poll, Size, Switch};
+use crate::url::FabricName;
+use crate::values::{CongestionControlName, Pages, Poll, Size, Switch};
 
 use super::StagdOptions;
 use super::cores::CoreList;
@@ -27,7 +27,7 @@ pub struct Settings {
     /// Where it listens.
     pub listen: Vec<Listen>,
     /// The fabric among these, if there is one.
-    pub fabric: Option<Fabric>,
+    pub fabric: Option<FabricName>,
     /// The memory budget, in bytes.
     pub memory: u64,
     /// Octets.
@@ -45,7 +45,7 @@ pub struct Settings {
     /// Whether iWARP asks for CRCs.
     pub crc: bool,
     /// Of all TCP sockets; the system's, if there is none.
-    pub congestion_control: Option<CongestionControl>,
+    pub congestion_control: Option<CongestionControlName>,
     /// The RDMA device of verbs; the one that the address leads to, if none is named.
     pub device: Option<String>,
     /// How verbs exposes memory; by the device's best means, if that is not said.
@@ -91,20 +91,22 @@ impl Settings {
     }
 
     /// Reads the configuration file, if there is one, and checks everything.
-    pub fn new(options: &StagdOptions) -> Result<Settings, Failure> {
+    pub fn new(options: &StagdOptions) -> Result<Settings, CommandFailure> {
         let options = options.with_file()?;
         if options.export.is_empty() {
-            return Err(Failure::usage("nothing to serve; give an --export, for example --export mem:/data"));
+            return Err(CommandFailure::usage(
+                "nothing to serve; give an --export, for example --export mem:/data",
+            ));
         }
         if options.listen.is_empty() {
-            return Err(Failure::usage(
+            return Err(CommandFailure::usage(
                 "nowhere to listen; give a --listen, for example --listen shm://demo or tcp://0.0.0.0:2049",
             ));
         }
         let fabric = listen::fabric(&options.listen)?;
         check_flags(&options)?;
         if options.core.is_some() && options.cores.is_some() {
-            return Err(Failure::usage("core and cores: both are set; set one of the two"));
+            return Err(CommandFailure::usage("core and cores: both are set; set one of the two"));
         }
         let cores = options.cores.or_else(|| options.core.map(CoreList::one));
         let exports = parse_exports(options.export)?;
@@ -112,7 +114,7 @@ impl Settings {
         let ram = ram(Path::new("/"));
         let memory = options.memory.map_or_else(|| default_memory(ram), |size| size.0);
         if memory < MEMORY_MIN || ram.is_some_and(|ram| memory > ram) {
-            return Err(Failure::usage(format_args!(
+            return Err(CommandFailure::usage(format_args!(
                 "--memory {}: it must be {} to {}",
                 Size(memory),
                 Size(MEMORY_MIN),
@@ -124,7 +126,7 @@ impl Settings {
         }
         let inline_threshold = options.inline_threshold.map_or(4096, |size| size.0);
         if !INLINE_THRESHOLD.contains(&inline_threshold) {
-            return Err(Failure::usage(format_args!(
+            return Err(CommandFailure::usage(format_args!(
                 "--inline-threshold {}: it must be {} to {}",
                 Size(inline_threshold),
                 Size(*INLINE_THRESHOLD.start()),
@@ -162,17 +164,21 @@ impl Settings {
 }
 
 /// What was asked for, if it is in its range; 64 of whatever it is unless that was said.
-fn within(flag: &str, asked: Option<u32>, range: std::ops::RangeInclusive<u32>) -> Result<u32, Failure> {
+fn within(
+    flag: &str,
+    asked: Option<u32>,
+    range: std::ops::RangeInclusive<u32>,
+) -> Result<u32, CommandFailure> {
     let found = asked.unwrap_or(64);
     if range.contains(&found) {
         return Ok(found);
     }
     let (low, high) = range.into_inner();
-    Err(Failure::usage(format_args!("{flag} {found}: it must be {low} to {high}")))
+    Err(CommandFailure::usage(format_args!("{flag} {found}: it must be {low} to {high}")))
 }
 
 /// Refuses what no place where it listens has a use for.
-fn check_flags(options: &StagdOptions) -> Result<(), Failure> {
+fn check_flags(options: &StagdOptions) -> Result<(), CommandFailure> {
     let flags: [Flag; 10] = [
         ("--weight", !options.weight.is_empty(), &["shm", "iwarp", "verbs"]),
         ("--shm-allow", !options.shm_allow.is_empty(), &["shm"]),
@@ -190,17 +196,17 @@ fn check_flags(options: &StagdOptions) -> Result<(), Failure> {
 }
 
 /// Refuses an export that belongs to a core which is none of the server's.
-fn check_pins(exports: &[(String, Export)], cores: Option<&CoreList>) -> Result<(), Failure> {
+fn check_pins(exports: &[(String, Export)], cores: Option<&CoreList>) -> Result<(), CommandFailure> {
     for (spec, export) in exports {
         let Some(core) = export.core else { continue };
         match cores {
             None => {
-                return Err(Failure::usage(format_args!(
+                return Err(CommandFailure::usage(format_args!(
                     "export {spec:?}: core={core}, but the server's cores are not named; name them by --cores"
                 )));
             }
             Some(cores) if !cores.contains(core as usize) => {
-                return Err(Failure::usage(format_args!(
+                return Err(CommandFailure::usage(format_args!(
                     "export {spec:?}: core {core} is not among the server's cores ({cores}); name one of those"
                 )));
             }
@@ -210,12 +216,15 @@ fn check_pins(exports: &[(String, Export)], cores: Option<&CoreList>) -> Result<
     Ok(())
 }
 
-fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, Export)>, Failure> {
+fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, Export)>, CommandFailure> {
     let mut exports: Vec<(String, Export)> = Vec::new();
     for spec in specs {
-        let export: Export = spec.parse().map_err(Failure::usage)?;
+        let export: Export = spec.parse().map_err(CommandFailure::usage)?;
         if exports.iter().any(|(_, other)| other.path == export.path) {
-            return Err(Failure::usage(format_args!("export {spec:?}: {} is exported already", export.path)));
+            return Err(CommandFailure::usage(format_args!(
+                "export {spec:?}: {} is exported already",
+                export.path
+            )));
         }
         exports.push((spec, export));
     }

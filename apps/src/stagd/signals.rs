@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 use stag::runtime::{CoreId, ReactorId, Receiver, Sender, StopFlag, mailbox};
 
 use super::report::{self, Snapshot};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 
 /// Requests for counters that wait at most: more say nothing more.
@@ -35,8 +35,8 @@ pub(super) enum Request {
 }
 
 /// Handles signals from now on, in a thread of its own. What arrives is for the reactors, one mailbox for each.
-pub(super) fn handle(stop: &StopFlag, reactors: usize) -> Result<Vec<Receiver<Request>>, Failure> {
-    let fail = |error: io::Error| Failure::run(format_args!("signal handlers: {error}"));
+pub(super) fn handle(stop: &StopFlag, reactors: usize) -> Result<Vec<Receiver<Request>>, CommandFailure> {
+    let fail = |error: io::Error| CommandFailure::run(format_args!("signal handlers: {error}"));
     let (mut senders, mut receivers) = (Vec::new(), Vec::new());
     for _ in 0..reactors {
         let (sender, receiver) = mailbox(REQUESTS_MAX).map_err(fail)?;
@@ -96,7 +96,7 @@ pub(super) struct Printer {
 
 impl Printer {
     /// Starts the thread, which prints the counters of so many reactors together.
-    pub(super) fn start(json: bool, cores: Vec<CoreId>) -> Result<Printer, Failure> {
+    pub(super) fn start(json: bool, cores: Vec<CoreId>) -> Result<Printer, CommandFailure> {
         let (sender, receiver) = mpsc::sync_channel::<(ReactorId, Snapshot)>(REQUESTS_MAX * cores.len());
         let thread = thread::Builder::new().name("counters".to_owned());
         let thread = thread.spawn(move || {
@@ -111,7 +111,8 @@ impl Printer {
                 }
             }
         });
-        let thread = thread.map_err(|error| Failure::run(format_args!("a thread for counters: {error}")))?;
+        let thread =
+            thread.map_err(|error| CommandFailure::run(format_args!("a thread for counters: {error}")))?;
         Ok(Printer { sender, thread })
     }
 

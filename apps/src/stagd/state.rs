@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 use stag::nfs::handle::{HandleKey, SECRET_LEN};
 
 use super::Settings;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// The secret's file.
 const FILE: &str = "handle-key";
@@ -35,11 +35,11 @@ pub(super) fn path(asked: Option<&Path>) -> Result<PathBuf, String> {
 }
 
 /// Sees that `--state-dir`, if it is given, is a directory, or makes it one, unless it is `only_looked_at`.
-pub(super) fn check(settings: &Settings, only_looked_at: bool) -> Result<(), Failure> {
+pub(super) fn check(settings: &Settings, only_looked_at: bool) -> Result<(), CommandFailure> {
     let Some(folder) = &settings.state_dir else { return Ok(()) };
     let wrong = |problem: &dyn std::fmt::Display| {
         let folder = folder.display();
-        Err(Failure::usage(format_args!(
+        Err(CommandFailure::usage(format_args!(
             "--state-dir {folder}: {problem}; choose a directory that may be written"
         )))
     };
@@ -62,11 +62,11 @@ pub(super) fn check(settings: &Settings, only_looked_at: bool) -> Result<(), Fai
 
 /// The key that handles are sealed with: that of the run before, or a new one, which is kept. Only for this run if
 /// there is nowhere to keep it.
-pub(super) fn handle_key(asked: Option<&Path>) -> Result<HandleKey, Failure> {
+pub(super) fn handle_key(asked: Option<&Path>) -> Result<HandleKey, CommandFailure> {
     let Ok(folder) = path(asked) else { return Ok(HandleKey::new()) };
     let file = folder.join(FILE);
     let complain = |error: &dyn std::fmt::Display| {
-        Failure::run(format_args!("{}: {error}; choose another place by --state-dir", file.display()))
+        CommandFailure::run(format_args!("{}: {error}; choose another place by --state-dir", file.display()))
     };
     match fs::read(&file) {
         Ok(octets) => {

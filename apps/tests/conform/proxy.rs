@@ -11,7 +11,7 @@ use stag::wire::rpcrdma::{Segment, procedure};
 use stag_apps::conform::message::{DraftMessage, SeenMessage};
 use stag_apps::conform::open::open;
 use stag_apps::conform::raw::{PeerEvent, RawPeer};
-use stag_apps::url::Fabric;
+use stag_apps::url::FabricName;
 
 /// How long one side is looked at, before the other is.
 const LOOK: Duration = Duration::from_micros(200);
@@ -123,8 +123,8 @@ impl Proxy {
         let (at, server) = (at.to_owned(), server.to_owned());
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            let mut front = open(Fabric::Shm, WAIT).unwrap();
-            let back = open(Fabric::Shm, WAIT).unwrap();
+            let mut front = open(FabricName::Shm, WAIT).unwrap();
+            let back = open(FabricName::Shm, WAIT).unwrap();
             front.listen(&at).unwrap();
             ready.send(()).unwrap();
             let mut relay =

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use stag_apps::commands::doctor::{Finding, State, checks, inspect, inspect_cores};
-use stag_apps::url::Fabric;
+use stag_apps::commands::doctor::{Diagnosis, State, checks, inspect, inspect_cores};
+use stag_apps::url::FabricName;
 
 mod cases;
 mod tree;
@@ -18,8 +18,8 @@ use tree::Tree;
 #[test]
 fn nothing_is_said_against_a_machine_that_is_well() {
     let tree = Tree::well("well");
-    for fabric in [None, Some(Fabric::Shm), Some(Fabric::Iwarp), Some(Fabric::Verbs)] {
-        for (check, Finding { state, found, repair }) in inspect(&tree.0, fabric) {
+    for fabric in [None, Some(FabricName::Shm), Some(FabricName::Iwarp), Some(FabricName::Verbs)] {
+        for (check, Diagnosis { state, found, repair }) in inspect(&tree.0, fabric) {
             assert_eq!((state, repair), (State::Ok, None), "{fabric:?}, {check}: {found}");
         }
     }
@@ -29,13 +29,13 @@ fn nothing_is_said_against_a_machine_that_is_well() {
 
 #[test]
 fn each_check_says_what_is_wrong_and_how_to_repair_it() {
-    let verbs = CASES.iter().map(|case| (case, Fabric::Verbs));
-    let iwarp = IWARP_CASES.iter().map(|case| (case, Fabric::Iwarp));
+    let verbs = CASES.iter().map(|case| (case, FabricName::Verbs));
+    let iwarp = IWARP_CASES.iter().map(|case| (case, FabricName::Iwarp));
     let tree = Tree::well("cases");
     for (case, fabric) in verbs.chain(iwarp) {
         case.changes.iter().for_each(|(path, text)| tree.change(path, *text));
         let found = tree.findings(case.check, Some(fabric));
-        let is_it = |finding: &&Finding| {
+        let is_it = |finding: &&Diagnosis| {
             let repair = finding.repair.as_deref().unwrap_or_default();
             finding.state == case.state && finding.found.contains(case.found) && repair.contains(case.repair)
         };
@@ -52,7 +52,8 @@ fn each_check_says_what_is_wrong_and_how_to_repair_it() {
 fn a_user_may_open_device_files_by_owner_group_or_for_all() {
     let tree = Tree::well("modes");
     let file = tree.0.join("dev/infiniband/uverbs0");
-    let bad = || tree.findings("device files", Some(Fabric::Verbs)).iter().any(|it| it.state == State::Error);
+    let bad =
+        || tree.findings("device files", Some(FabricName::Verbs)).iter().any(|it| it.state == State::Error);
     let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
     let (uid, gid) = {
         use std::os::unix::fs::MetadataExt;
@@ -82,7 +83,7 @@ fn a_user_may_open_device_files_by_owner_group_or_for_all() {
 fn memory_may_be_locked_by_who_has_the_capability() {
     let tree = Tree::well("capability");
     tree.write(LIMITS, "Max locked memory 65536 65536 bytes\n");
-    let state = |tree: &Tree| tree.findings("memlock", Some(Fabric::Verbs))[0].state;
+    let state = |tree: &Tree| tree.findings("memlock", Some(FabricName::Verbs))[0].state;
     assert_eq!(state(&tree), State::Error);
     tree.write(STATUS, "CapEff:\t0000000000004000\n");
     assert_eq!(state(&tree), State::Ok);
@@ -105,9 +106,9 @@ fn without_rdma_hardware_there_are_notes_and_errors_only_for_verbs() {
     let worst =
         |fabric| inspect(&tree.0, fabric).into_iter().map(|(_, finding)| finding.state).max().unwrap();
     assert_eq!(worst(None), State::Note);
-    assert_eq!(worst(Some(Fabric::Verbs)), State::Error);
-    assert_eq!(worst(Some(Fabric::Shm)), State::Ok);
-    assert_eq!(worst(Some(Fabric::Iwarp)), State::Ok);
+    assert_eq!(worst(Some(FabricName::Verbs)), State::Error);
+    assert_eq!(worst(Some(FabricName::Shm)), State::Ok);
+    assert_eq!(worst(Some(FabricName::Iwarp)), State::Ok);
 }
 
 #[test]
@@ -116,7 +117,7 @@ fn a_device_of_iwarp_needs_neither_gid_nor_large_mtu() {
     tree.write("sys/class/infiniband/mlx5_0/node_type", "4: RNIC\n");
     tree.write("sys/class/net/eth1/mtu", "1500\n");
     tree.change("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types", None);
-    let worst = inspect(&tree.0, Some(Fabric::Verbs)).into_iter().map(|(_, finding)| finding.state).max();
+    let worst = inspect(&tree.0, Some(FabricName::Verbs)).into_iter().map(|(_, finding)| finding.state).max();
     assert_eq!(worst, Some(State::Ok));
 }
 
@@ -135,7 +136,7 @@ fn cores_for_one_server_are_checked_against_cpuset_nodes_and_device() {
     let absent = told("2,9", None);
     assert_eq!(absent[0].0, State::Error);
     assert!(absent[0].1.contains("cores 9 of 2,9 are not online; there are 0-3"), "{absent:?}");
-    let spread = told("1-2", Some(Fabric::Verbs));
+    let spread = told("1-2", Some(FabricName::Verbs));
     let states: Vec<State> = spread.iter().map(|(state, ..)| *state).collect();
     assert_eq!(states, [State::Error, State::Warning, State::Warning], "{spread:?}");
     for (told, (found, repair)) in spread.iter().zip([
@@ -145,7 +146,7 @@ fn cores_for_one_server_are_checked_against_cpuset_nodes_and_device() {
     ]) {
         assert!(told.1.contains(found) && told.2.as_ref().unwrap().contains(repair), "{told:?}");
     }
-    assert_eq!(told("1-2", Some(Fabric::Shm)).len(), 2, "no device is of concern");
+    assert_eq!(told("1-2", Some(FabricName::Shm)).len(), 2, "no device is of concern");
     for core in [2, 3] {
         tree.write(&format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"), "2-3\n");
     }
@@ -161,7 +162,7 @@ fn cores_for_one_server_are_checked_against_cpuset_nodes_and_device() {
 fn what_is_built_into_the_kernel_is_there() {
     let tree = Tree::well("built-in");
     tree.change("sys/module", None);
-    let state = || tree.findings("kernel modules", Some(Fabric::Verbs)).iter().map(|it| it.state).max();
+    let state = || tree.findings("kernel modules", Some(FabricName::Verbs)).iter().map(|it| it.state).max();
     assert_eq!(state(), Some(State::Error));
     tree.write("sys/class/infiniband_verbs/abi_version", "6\n");
     tree.write("sys/class/misc/rdma_cm/dev", "10:58\n");
@@ -172,7 +173,7 @@ fn what_is_built_into_the_kernel_is_there() {
 #[test]
 fn a_machine_that_tells_nothing_is_checked_too() {
     let tree = Tree::new("empty", &[]);
-    for (check, Finding { state, found, repair }) in inspect(&tree.0, None) {
+    for (check, Diagnosis { state, found, repair }) in inspect(&tree.0, None) {
         assert!(!found.is_empty(), "{check}");
         assert_eq!(repair.is_none(), state == State::Ok, "{check}: {found}");
         assert!(state <= State::Note, "{check}: {found}");

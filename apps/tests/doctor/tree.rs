@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use stag_apps::commands::doctor::{Finding, inspect};
-use stag_apps::url::Fabric;
+use stag_apps::commands::doctor::{Diagnosis, inspect};
+use stag_apps::url::FabricName;
 
 /// A machine that has all that verbs wants, and nothing to complain about.
 pub(crate) const WELL: &[(&str, &str)] = &[
@@ -119,7 +119,7 @@ impl Tree {
         below.for_each(|(file, text)| self.write(file, text));
     }
 
-    pub(crate) fn findings(&self, check: &str, fabric: Option<Fabric>) -> Vec<Finding> {
+    pub(crate) fn findings(&self, check: &str, fabric: Option<FabricName>) -> Vec<Diagnosis> {
         let all = inspect(&self.0, fabric).into_iter();
         all.filter(|(name, _)| *name == check).map(|(_, finding)| finding).collect()
     }

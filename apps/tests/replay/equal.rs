@@ -12,7 +12,7 @@ use stag::wire::nfs3::*;
 use stag::wire::nfsacl::{self, GetaclReply, SetaclReply};
 use stag::wire::rpc::ReplyHeader;
 use stag::wire::xdr::{Decode, Item, Reader, Reduced};
-use stag_dump::Target;
+use stag_dump::CalledProcedure;
 
 /// The other server's handle of each captured one.
 pub(crate) type Handles = HashMap<Vec<u8>, Vec<u8>>;
@@ -198,7 +198,7 @@ impl Essence {
     }
 }
 
-fn read(target: Target, answer: &Answer<'_>) -> Essence {
+fn read(target: CalledProcedure, answer: &Answer<'_>) -> Essence {
     let reduced: Vec<Reduced> = answer
         .written
         .iter()
@@ -219,7 +219,7 @@ fn read(target: Target, answer: &Answer<'_>) -> Essence {
 
 /// Compares two answers to a Call of `target`, and learns which handles mean the same object. `Err` shows both.
 pub(crate) fn compare(
-    target: Target,
+    target: CalledProcedure,
     captured: &Answer<'_>,
     ours: &Answer<'_>,
     handles: &mut Handles,

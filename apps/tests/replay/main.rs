@@ -24,7 +24,7 @@ use stag::wire::rpc::{AuthSys, CallHeader, Gids, OpaqueAuth, flavor};
 use stag::wire::rpcrdma::{Emitter, Header, MessageKind, ReadSegment, Segment};
 use stag::wire::xdr::{Encode, Reader, Writer};
 use stag::wire::{mount3, nfsacl};
-use stag_dump::{ChunkKind, Target};
+use stag_dump::{CalledProcedure, ChunkKind};
 
 use common::{Folder, Server};
 use equal::{Answer, Handles, compare};
@@ -212,7 +212,7 @@ fn gather(
 }
 
 /// Puts `stagd`'s handles in the places of the captured ones; `None` if a handle was never given: an earlier Reply differed.
-fn translate(target: Target, payload: &[u8], handles: &Handles) -> Option<Vec<u8>> {
+fn translate(target: CalledProcedure, payload: &[u8], handles: &Handles) -> Option<Vec<u8>> {
     let mut reader = Reader::new(payload);
     CallHeader::parse(&mut reader).unwrap();
     let mut new = payload[..reader.position()].to_vec();

@@ -5,8 +5,8 @@ use std::io::BufReader;
 use std::path::Path;
 
 use stag::wire::rpcrdma::{Header, Procedure, Segment};
-use stag_dump::capture::Reader;
-use stag_dump::{Analyzer, ChunkKind, ChunkUse, EventKind, Options, Side, Target};
+use stag_dump::capture::CaptureReader;
+use stag_dump::{Analyzer, CalledProcedure, ChunkKind, ChunkUse, ConnectionEnd, EventKind, Options};
 
 use crate::peer::SetUp;
 
@@ -14,7 +14,7 @@ use crate::peer::SetUp;
 pub(crate) struct Exchange {
     pub(crate) frame: u64,
     pub(crate) connection: u64,
-    pub(crate) target: Target,
+    pub(crate) target: CalledProcedure,
     /// The Call's message.
     pub(crate) call: Vec<u8>,
     pub(crate) chunks: Vec<ChunkUse>,
@@ -35,16 +35,16 @@ pub(crate) struct Script {
 impl Script {
     /// Reads a capture. The set-up is that of its first connection: they are all alike.
     pub(crate) fn read(path: &Path) -> Script {
-        let mut capture = Reader::new(BufReader::new(File::open(path).unwrap())).unwrap();
+        let mut capture = CaptureReader::new(BufReader::new(File::open(path).unwrap())).unwrap();
         let mut analyzer = Analyzer::new(Options { keep_data: true });
         let (mut set_up, mut reply) = (None, None);
         let mut exchanges = Vec::new();
-        let mut sink = |event: &stag_dump::Event<'_>| match &event.kind {
+        let mut sink = |event: &stag_dump::CapturedEvent<'_>| match &event.kind {
             EventKind::Setup(from, found) => {
                 let option = |name| {
                     found.options.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str())
                 };
-                let told = if *from == Side::Client { &mut set_up } else { &mut reply };
+                let told = if *from == ConnectionEnd::Client { &mut set_up } else { &mut reply };
                 told.get_or_insert_with(|| SetUp {
                     crc: option("crc") == Some("yes"),
                     ird: option("ird").unwrap().parse().unwrap(),

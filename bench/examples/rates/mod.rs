@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use stag::fabric::{Provider, QueuePairId};
-use stag_bench::bare::{Shape, Side, Windows};
+use stag_bench::bare::{BareEnd, BareShape, Windows};
 
 /// Of each figure.
 pub(crate) const WINDOWS: Windows = Windows { count: 40, each: Duration::from_millis(10) };
@@ -19,10 +19,16 @@ pub(crate) const DEPTH_MAX: u32 = 32;
 /// Octets of a large transfer.
 pub(crate) const LARGE: usize = 1 << 20;
 
-pub(crate) const SHAPE: Shape = Shape { depth: DEPTH_MAX, transfer_len: LARGE, transfers: 4, yields: false };
+pub(crate) const SHAPE: BareShape =
+    BareShape { depth: DEPTH_MAX, transfer_len: LARGE, transfers: 4, yields: false };
 
 /// Messages of `len` octets there and back, `depth` under way.
-pub(crate) fn echo<P: Provider>(side: &mut Side<P>, pair: QueuePairId, depth: u32, len: usize) -> Result<()> {
+pub(crate) fn echo<P: Provider>(
+    side: &mut BareEnd<P>,
+    pair: QueuePairId,
+    depth: u32,
+    len: usize,
+) -> Result<()> {
     let rates = side.echo(pair, depth, len, WINDOWS)?.into_iter();
     let what = format!("echo {len} B, depth {depth}");
     if depth == 1 {
@@ -35,7 +41,7 @@ pub(crate) fn echo<P: Provider>(side: &mut Side<P>, pair: QueuePairId, depth: u3
 
 /// Writes or Reads of `len` octets, `depth` under way.
 pub(crate) fn copies<P: Provider>(
-    side: &mut Side<P>,
+    side: &mut BareEnd<P>,
     pair: QueuePairId,
     write: bool,
     len: usize,

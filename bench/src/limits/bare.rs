@@ -10,10 +10,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use stag::fabric::QueuePairId;
 
-use crate::bare::{Shape, Side, Windows};
+use crate::bare::{BareEnd, BareShape, Windows};
 use crate::opened::Opened;
 use crate::pin::pin;
-use crate::scenario::{Operation, Scenario};
+use crate::scenario::{MeasuredOperation, Scenario};
 use crate::spread::Spread;
 
 /// Octets of each message, as many as a NULL Call has, about.
@@ -81,16 +81,20 @@ impl BareLimits {
 /// When the fabric cannot be opened, or fails.
 pub fn measure<P: Opened>(cores: [usize; 2], scenario: &Scenario, round: usize) -> Result<BareLimits> {
     let depth = (scenario.depth * scenario.connections).clamp(1, DEPTH_MAX);
-    let shape =
-        |depth, transfer_len, transfers| Shape { depth, transfer_len, transfers, yields: scenario.may_sleep };
+    let shape = |depth, transfer_len, transfers| BareShape {
+        depth,
+        transfer_len,
+        transfers,
+        yields: scenario.may_sleep,
+    };
     let messages = shape(depth as u32, MESSAGE_LEN, 1);
     let (trip, rate) = between::<P, _>(scenario, round, cores, messages, |side, pair| {
         let trip = best(side.echo(pair, 1, MESSAGE_LEN, WINDOWS)?);
         Ok((1e9 / trip, best(side.echo(pair, depth as u32, MESSAGE_LEN, WINDOWS)?)))
     })?;
     let is_write = match scenario.operation {
-        Operation::Read => Some(true),
-        Operation::Write => Some(false),
+        MeasuredOperation::Read => Some(true),
+        MeasuredOperation::Write => Some(false),
         _ => None,
     };
     let transfer = is_write.map(|is_write| {
@@ -122,14 +126,14 @@ fn between<P: Opened, T: Send>(
     scenario: &Scenario,
     round: usize,
     [here, there]: [usize; 2],
-    shape: Shape,
-    measure: impl FnOnce(&mut Side<P>, QueuePairId) -> Result<T> + Send,
+    shape: BareShape,
+    measure: impl FnOnce(&mut BareEnd<P>, QueuePairId) -> Result<T> + Send,
 ) -> Result<T> {
     let (is_over, (ready, started)) = (&AtomicBool::new(false), mpsc::channel());
     thread::scope(|scope| {
         let server = scope.spawn(move || {
             pin(there);
-            let mut side = Side::new(P::open(scenario)?, shape)?;
+            let mut side = BareEnd::new(P::open(scenario)?, shape)?;
             let asked = P::own_address(round);
             let listener = side.provider.listen(&asked)?;
             ready.send(side.provider.listens_at(listener, asked)?)?;
@@ -140,7 +144,7 @@ fn between<P: Opened, T: Send>(
             pin(here);
             // The end that serves did not come up, and will say why.
             let Ok(address) = started.recv() else { return Ok::<_, anyhow::Error>(None) };
-            let mut side = Side::new(P::open(scenario)?, shape)?;
+            let mut side = BareEnd::new(P::open(scenario)?, shape)?;
             let pair = side.connect(&address)?;
             let measured = measure(&mut side, pair)?;
             side.disconnect(pair)?;
@@ -163,18 +167,20 @@ fn between<P: Opened, T: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Fabric;
+    use crate::scenario::MeasuredFabric;
     use stag::fabric::{Iwarp, Shm, Verbs};
 
     /// Beside other tests: neither end keeps a core for itself.
-    fn scenario(operation: Operation, fabric: Fabric) -> Scenario {
+    fn scenario(operation: MeasuredOperation, fabric: MeasuredFabric) -> Scenario {
         Scenario { operation, fabric, size: 10_000, depth: 4, may_sleep: true, ..Scenario::default() }
     }
 
-    fn check<P: Opened>(fabric: Fabric) {
-        for (operation, is_write) in
-            [(Operation::Null, None), (Operation::Read, Some(true)), (Operation::Write, Some(false))]
-        {
+    fn check<P: Opened>(fabric: MeasuredFabric) {
+        for (operation, is_write) in [
+            (MeasuredOperation::Null, None),
+            (MeasuredOperation::Read, Some(true)),
+            (MeasuredOperation::Write, Some(false)),
+        ] {
             let found =
                 measure::<P>([0, 1], &scenario(operation, fabric), 77).expect("this fabric works anywhere");
             assert!(found.round_trip_ns.median > 0.0 && found.echoes_per_second.median > 0.0, "{found:?}");
@@ -189,18 +195,20 @@ mod tests {
 
     #[test]
     fn messages_and_transfers_are_measured_without_rpc() {
-        check::<Shm>(Fabric::Shm);
-        check::<Iwarp>(Fabric::Iwarp);
+        check::<Shm>(MeasuredFabric::Shm);
+        check::<Iwarp>(MeasuredFabric::Iwarp);
     }
 
     /// Neither end waits for one that does not come up, or goes.
     #[test]
     fn an_end_that_fails_is_an_error() {
-        let missing =
-            Scenario { device: Some("no-such-device".into()), ..scenario(Operation::Null, Fabric::Verbs) };
+        let missing = Scenario {
+            device: Some("no-such-device".into()),
+            ..scenario(MeasuredOperation::Null, MeasuredFabric::Verbs)
+        };
         assert!(measure::<Verbs>([0, 1], &missing, 78).is_err());
-        let shape = Shape { depth: 1, transfer_len: 64, transfers: 1, yields: true };
-        let scenario = scenario(Operation::Null, Fabric::Shm);
+        let shape = BareShape { depth: 1, transfer_len: 64, transfers: 1, yields: true };
+        let scenario = scenario(MeasuredOperation::Null, MeasuredFabric::Shm);
         let failed = between::<Shm, ()>(&scenario, 79, [0, 1], shape, |_, _| bail!("measured nothing"));
         assert_eq!(failed.expect_err("it failed").to_string(), "measured nothing");
     }

@@ -15,7 +15,7 @@ use stag::runtime::Clock;
 
 use super::on_core;
 use crate::pin::pin;
-use crate::scenario::{Operation, Scenario};
+use crate::scenario::{MeasuredOperation, Scenario};
 use crate::spread::Spread;
 
 /// The limits of TCP between one pair of cores.
@@ -54,7 +54,7 @@ const fn fpdu_len(message: usize) -> usize {
 /// When the loopback fails.
 pub fn measure(cores: [usize; 2], scenario: &Scenario) -> Result<TcpLimits> {
     let congestion = scenario.congestion_control;
-    let way = if scenario.operation == Operation::Write { cores } else { [cores[1], cores[0]] };
+    let way = if scenario.operation == MeasuredOperation::Write { cores } else { [cores[1], cores[0]] };
     Ok(TcpLimits {
         round_trip_ns: Spread::of(vec![ping_pong(cores, congestion)?]),
         stream: Spread::of(vec![stream(way, congestion, false)?]),

@@ -8,10 +8,10 @@ use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev2};
 
 use smallvec::SmallVec;
 
-use crate::completion::{Completion, Data, PIECES_USUAL};
+use crate::completion::{Data, DiskCompletion, PIECES_USUAL};
 use crate::disk::{Sync, Work};
 
-pub(crate) fn run(mut work: Work, file: &OwnedFd) -> Completion {
+pub(crate) fn run(mut work: Work, file: &OwnedFd) -> DiskCompletion {
     let result = loop {
         match once(&mut work, file) {
             Err(Errno::INTR) => {}
@@ -19,7 +19,7 @@ pub(crate) fn run(mut work: Work, file: &OwnedFd) -> Completion {
         }
     };
     work.data.cut(result.unwrap_or(0));
-    Completion { tag: work.tag, result: result.map(|count| count as u32), data: work.data }
+    DiskCompletion { tag: work.tag, result: result.map(|count| count as u32), data: work.data }
 }
 
 fn once(work: &mut Work, file: &OwnedFd) -> Result<usize, Errno> {

@@ -28,7 +28,7 @@ pub enum Data {
 
 /// An operation is over.
 #[derive(Debug)]
-pub struct Completion {
+pub struct DiskCompletion {
     /// What it was begun with.
     pub tag: u64,
     /// Octets moved, fewer than asked for perhaps; or why none were.

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use stag_memory::{Arena, Buf, Shared};
 
 use crate::blocking;
-use crate::completion::{Completion, Data, DiskRefused, Pieces};
+use crate::completion::{Data, DiskCompletion, DiskRefused, Pieces};
 use crate::ring::Ring;
 use crate::steps::Steps;
 
@@ -122,7 +122,7 @@ pub(crate) enum Means {
 
 /// An owner, and its completions that it has not asked for yet.
 struct Owner {
-    done: VecDeque<Completion>,
+    done: VecDeque<DiskCompletion>,
     /// Whether its operations are done as they are begun.
     is_immediate: bool,
     gone: bool,
@@ -269,7 +269,7 @@ impl Disk {
 
     /// The next of this owner's operations that is over. Hands those that were begun since the last time to
     /// the kernel first.
-    pub fn poll(&self) -> Option<Completion> {
+    pub fn poll(&self) -> Option<DiskCompletion> {
         let operations = &mut *self.shared.borrow_mut();
         if let Means::Uring(ring) = &mut operations.means {
             operations.statistics.system_calls += u64::from(ring.submit());
@@ -296,7 +296,7 @@ impl Drop for Disk {
 }
 
 impl Operations {
-    pub(crate) fn complete(&mut self, owner: u32, completion: Completion) {
+    pub(crate) fn complete(&mut self, owner: u32, completion: DiskCompletion) {
         self.statistics.failures += u64::from(completion.result.is_err());
         let owner = &mut self.owners[owner as usize];
         if owner.gone {

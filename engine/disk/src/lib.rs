@@ -19,7 +19,7 @@ mod steps;
 pub mod system;
 mod users;
 
-pub use completion::{Completion, Data, DiskRefused, PIECES_MAX, PIECES_USUAL, Pieces};
+pub use completion::{Data, DiskCompletion, DiskRefused, PIECES_MAX, PIECES_USUAL, Pieces};
 pub use disk::{Disk, DiskConfig, DiskStatistics, Method, Sync};
 pub use rustix::io::Errno;
-pub use steps::{Step, Steps};
+pub use steps::{DiskStep, Steps};

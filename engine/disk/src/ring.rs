@@ -13,7 +13,7 @@ use io_uring::{IoUring, opcode, squeue};
 use rustix::io::Errno;
 use stag_memory::{Arena, ArenaId, Location};
 
-use crate::completion::{Completion, Data, PIECES_USUAL};
+use crate::completion::{Data, DiskCompletion, PIECES_USUAL};
 use crate::disk::{Sync, Work};
 
 /// The most bytes that one registered buffer may have.
@@ -205,7 +205,7 @@ impl Ring {
 
     /// The next operation that is over, and whose it is.
     #[inline]
-    pub(crate) fn harvest(&mut self) -> Option<(u32, Completion)> {
+    pub(crate) fn harvest(&mut self) -> Option<(u32, DiskCompletion)> {
         let entry = self.uring.completion().next()?;
         let index = entry.user_data() as u32;
         let slot = &mut self.slots[index as usize];
@@ -214,7 +214,7 @@ impl Ring {
         let result = u32::try_from(entry.result()).map_err(|_| Errno::from_raw_os_error(-entry.result()));
         data.cut(result.unwrap_or(0) as usize);
         self.free.push(index);
-        Some((slot.owner, Completion { tag: slot.tag, result, data }))
+        Some((slot.owner, DiskCompletion { tag: slot.tag, result, data }))
     }
 }
 

@@ -8,12 +8,12 @@ use rustix::fs::fstat;
 use rustix::io::Errno;
 
 use crate::blocking;
-use crate::completion::{Completion, Data};
+use crate::completion::{Data, DiskCompletion};
 use crate::disk::{Means, Operations, Work};
 
 /// An operation, for who looks on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DiskStep {
     /// A read of the file with this number.
     Read(u64),
     /// A write.
@@ -32,16 +32,16 @@ impl Steps {
 
     /// What was begun and not done, the oldest first.
     #[must_use]
-    pub fn waiting(&self) -> Vec<Step> {
+    pub fn waiting(&self) -> Vec<DiskStep> {
         let Means::Stepped(waiting) = &self.0.borrow().means else { return Vec::new() };
         waiting
             .iter()
             .map(|(_, work, file)| {
                 let number = fstat(file).map_or(0, |found| found.st_ino);
                 match work.data {
-                    Data::None => Step::Sync(number),
-                    Data::Read(_) => Step::Read(number),
-                    Data::Write(_) => Step::Write(number),
+                    Data::None => DiskStep::Sync(number),
+                    Data::Read(_) => DiskStep::Read(number),
+                    Data::Write(_) => DiskStep::Write(number),
                 }
             })
             .collect()
@@ -57,7 +57,7 @@ impl Steps {
             Some(error) => {
                 let Work { tag, mut data, .. } = work;
                 data.cut(0);
-                Completion { tag, result: Err(error), data }
+                DiskCompletion { tag, result: Err(error), data }
             }
         };
         operations.complete(owner, completion);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use stag_disk::{Completion, Data, Disk, DiskConfig, Errno, Method, PIECES_USUAL, Pieces, Sync, system};
+use stag_disk::{Data, Disk, DiskCompletion, DiskConfig, Errno, Method, PIECES_USUAL, Pieces, Sync, system};
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool, Shared};
 
 const PAGE: usize = 4096;
@@ -64,7 +64,7 @@ fn each_way(test: impl Fn(Disk, Pool)) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "there is no reactor whose clock it could be")]
-fn wait(disk: &Disk) -> Completion {
+fn wait(disk: &Disk) -> DiskCompletion {
     let (begin, limit) = (Instant::now(), stag_testing::patience(Duration::from_secs(60)));
     loop {
         if let Some(completion) = disk.poll() {
@@ -89,7 +89,7 @@ fn one<T>(piece: T) -> Pieces<T> {
     Pieces::from_iter([piece])
 }
 
-fn octets(completion: Completion) -> Vec<u8> {
+fn octets(completion: DiskCompletion) -> Vec<u8> {
     let Data::Read(pieces) = completion.data else { panic!("{completion:?}") };
     let octets: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
     assert_eq!(completion.result, Ok(octets.len() as u32));
@@ -372,7 +372,7 @@ fn what_is_immediate_is_done_as_it_is_begun() {
     });
 }
 
-fn octets_of(completion: Completion) -> u32 {
+fn octets_of(completion: DiskCompletion) -> u32 {
     completion.result.unwrap()
 }
 

@@ -17,7 +17,7 @@ const OPTIONS_LEN_MAX: usize = 1 << 16;
 
 /// A captured frame, borrowed from its [`Reader`].
 #[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
+pub struct CapturedFrame<'a> {
     /// Its number, from 1, as other tools count too.
     pub number: u64,
     /// When it was captured, since 1970; zero if the file does not say.
@@ -31,7 +31,7 @@ pub struct Frame<'a> {
 /// Why a capture cannot be read, or not any further.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Error {
+pub enum CaptureError {
     /// Reading failed.
     Io(io::Error),
     /// The file holds nothing.
@@ -59,27 +59,31 @@ pub enum Error {
     },
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for CaptureError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Io(error) => error.fmt(f),
-            Error::Empty => f.write_str("the file is empty; a capture has at least a header of 24 octets"),
-            Error::Format([a, b, c, d]) => {
+            CaptureError::Io(error) => error.fmt(f),
+            CaptureError::Empty => {
+                f.write_str("the file is empty; a capture has at least a header of 24 octets")
+            }
+            CaptureError::Format([a, b, c, d]) => {
                 write!(f, "it starts with {a:02x} {b:02x} {c:02x} {d:02x}: neither pcap nor pcapng")
             }
-            Error::Truncated { after: 0 } => f.write_str("the file ends before its first frame does"),
-            Error::Truncated { after } => write!(f, "the file is cut short: it ends behind frame {after}"),
-            Error::Length { after, found } => {
+            CaptureError::Truncated { after: 0 } => f.write_str("the file ends before its first frame does"),
+            CaptureError::Truncated { after } => {
+                write!(f, "the file is cut short: it ends behind frame {after}")
+            }
+            CaptureError::Length { after, found } => {
                 write!(f, "behind frame {after} the file is damaged: a length of {found} octets")
             }
-            Error::Interface { after, found } => {
+            CaptureError::Interface { after, found } => {
                 write!(f, "behind frame {after} the file is damaged: interface {found} is not described")
             }
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for CaptureError {}
 
 /// Byte order of a file or section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +130,7 @@ enum Format {
 }
 
 /// Reads a capture from its start to its end.
-pub struct Reader<R> {
+pub struct CaptureReader<R> {
     input: R,
     format: Format,
     frame: Vec<u8>,
@@ -154,16 +158,16 @@ mod option {
     pub(super) const OFFSET: u16 = 14;
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> CaptureReader<R> {
     /// Reads the file's header. `input` should be buffered.
-    pub fn new(mut input: R) -> Result<Reader<R>, Error> {
+    pub fn new(mut input: R) -> Result<CaptureReader<R>, CaptureError> {
         let mut first = [0; 4];
         match fill(&mut input, &mut first)? {
-            0 => return Err(Error::Empty),
+            0 => return Err(CaptureError::Empty),
             4 => {}
-            _ => return Err(Error::Format(first)),
+            _ => return Err(CaptureError::Format(first)),
         }
-        let reader = |input, format| Reader { input, format, frame: Vec::new(), number: 0 };
+        let reader = |input, format| CaptureReader { input, format, frame: Vec::new(), number: 0 };
         for order in [Order::Little, Order::Big] {
             let word = order.u32(first);
             if word == magic::PCAP_MICROSECONDS || word == magic::PCAP_NANOSECONDS {
@@ -176,7 +180,7 @@ impl<R: Read> Reader<R> {
             }
         }
         if Order::Little.u32(first) != magic::SECTION {
-            return Err(Error::Format(first));
+            return Err(CaptureError::Format(first));
         }
         let mut reader = reader(input, Format::Pcapng { order: Order::Little, interfaces: Vec::new() });
         let mut length = [0; 4];
@@ -186,14 +190,14 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads the next frame; `None` behind the last one.
-    pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, Error> {
+    pub fn next_frame(&mut self) -> Result<Option<CapturedFrame<'_>>, CaptureError> {
         let found = match self.format {
             Format::Pcap { order, nanoseconds, link } => self.next_record(order, nanoseconds, link)?,
             Format::Pcapng { .. } => self.next_packet()?,
         };
         let Some((time, link)) = found else { return Ok(None) };
         self.number += 1;
-        Ok(Some(Frame { number: self.number, time, link, octets: &self.frame }))
+        Ok(Some(CapturedFrame { number: self.number, time, link, octets: &self.frame }))
     }
 
     /// Reads a record of pcap into `frame`.
@@ -202,12 +206,12 @@ impl<R: Read> Reader<R> {
         order: Order,
         nanoseconds: bool,
         link: u16,
-    ) -> Result<Option<(Duration, u16)>, Error> {
+    ) -> Result<Option<(Duration, u16)>, CaptureError> {
         let mut header = [0; 16];
         match fill(&mut self.input, &mut header)? {
             0 => return Ok(None),
             16 => {}
-            _ => return Err(Error::Truncated { after: self.number }),
+            _ => return Err(CaptureError::Truncated { after: self.number }),
         }
         let (seconds, fraction) = (order.word(&header, 0), u64::from(order.word(&header, 4)));
         let fraction = Duration::from_nanos(if nanoseconds { fraction } else { fraction * 1000 });
@@ -216,13 +220,13 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads blocks of pcapng up to the next one with a packet, and that into `frame`.
-    fn next_packet(&mut self) -> Result<Option<(Duration, u16)>, Error> {
+    fn next_packet(&mut self) -> Result<Option<(Duration, u16)>, CaptureError> {
         loop {
             let mut header = [0; 8];
             match fill(&mut self.input, &mut header)? {
                 0 => return Ok(None),
                 8 => {}
-                _ => return Err(Error::Truncated { after: self.number }),
+                _ => return Err(CaptureError::Truncated { after: self.number }),
             }
             let [t0, t1, t2, t3, length @ ..] = header;
             let Format::Pcapng { order, .. } = self.format else { return Ok(None) };
@@ -234,7 +238,7 @@ impl<R: Read> Reader<R> {
             let total = order.u32(length);
             // Type, length, and the length again.
             let Some(body) = u64::from(total).checked_sub(12).filter(|body| body % 4 == 0) else {
-                return Err(Error::Length { after: self.number, found: total.into() });
+                return Err(CaptureError::Length { after: self.number, found: total.into() });
             };
             let found = match kind {
                 block::INTERFACE => self.interface(order, body).map(|()| None)?,
@@ -250,7 +254,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads a section header behind its length, which is in the order that follows it.
-    fn section(&mut self, length: [u8; 4]) -> Result<(), Error> {
+    fn section(&mut self, length: [u8; 4]) -> Result<(), CaptureError> {
         let mut mark = [0; 4];
         exact(&mut self.input, &mut mark, self.number)?;
         let order = if Order::Little.u32(mark) == magic::ORDER {
@@ -258,21 +262,21 @@ impl<R: Read> Reader<R> {
         } else if Order::Big.u32(mark) == magic::ORDER {
             Order::Big
         } else {
-            return Err(Error::Format(mark));
+            return Err(CaptureError::Format(mark));
         };
         let total = order.u32(length);
         let Some(rest) = u64::from(total).checked_sub(12).filter(|rest| *rest >= 16) else {
-            return Err(Error::Length { after: self.number, found: total.into() });
+            return Err(CaptureError::Length { after: self.number, found: total.into() });
         };
         self.format = Format::Pcapng { order, interfaces: Vec::new() };
         self.skip(rest)
     }
 
     /// Reads the body of an interface description.
-    fn interface(&mut self, order: Order, body: u64) -> Result<(), Error> {
+    fn interface(&mut self, order: Order, body: u64) -> Result<(), CaptureError> {
         let mut head = [0; 8];
         let Some(options_len) = body.checked_sub(8) else {
-            return Err(Error::Length { after: self.number, found: body });
+            return Err(CaptureError::Length { after: self.number, found: body });
         };
         exact(&mut self.input, &mut head, self.number)?;
         let looked_at = options_len.min(OPTIONS_LEN_MAX as u64);
@@ -307,26 +311,26 @@ impl<R: Read> Reader<R> {
         }
         if let Format::Pcapng { interfaces, .. } = &mut self.format {
             if interfaces.len() == INTERFACES_MAX {
-                return Err(Error::Length { after: self.number, found: INTERFACES_MAX as u64 + 1 });
+                return Err(CaptureError::Length { after: self.number, found: INTERFACES_MAX as u64 + 1 });
             }
             interfaces.push(interface);
         }
         Ok(())
     }
 
-    fn find_interface(&self, index: u32) -> Result<Interface, Error> {
+    fn find_interface(&self, index: u32) -> Result<Interface, CaptureError> {
         let found = match &self.format {
             Format::Pcapng { interfaces, .. } => interfaces.get(index as usize).copied(),
             Format::Pcap { .. } => None,
         };
-        found.ok_or(Error::Interface { after: self.number, found: index })
+        found.ok_or(CaptureError::Interface { after: self.number, found: index })
     }
 
     /// Reads the body of an enhanced packet, or of its obsolete form.
-    fn enhanced(&mut self, order: Order, kind: u32, body: u64) -> Result<(Duration, u16), Error> {
+    fn enhanced(&mut self, order: Order, kind: u32, body: u64) -> Result<(Duration, u16), CaptureError> {
         let mut head = [0; 20];
         let Some(rest) = body.checked_sub(20) else {
-            return Err(Error::Length { after: self.number, found: body });
+            return Err(CaptureError::Length { after: self.number, found: body });
         };
         exact(&mut self.input, &mut head, self.number)?;
         let index = match kind {
@@ -337,7 +341,7 @@ impl<R: Read> Reader<R> {
         let ticks = u64::from(order.word(&head, 4)) << 32 | u64::from(order.word(&head, 8));
         let captured = u64::from(order.word(&head, 12));
         if captured > rest {
-            return Err(Error::Length { after: self.number, found: captured });
+            return Err(CaptureError::Length { after: self.number, found: captured });
         }
         self.take_frame(captured)?;
         self.skip(rest - captured)?;
@@ -345,10 +349,10 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads the body of a simple packet: of the first interface, without a time.
-    fn simple(&mut self, order: Order, body: u64) -> Result<(Duration, u16), Error> {
+    fn simple(&mut self, order: Order, body: u64) -> Result<(Duration, u16), CaptureError> {
         let mut head = [0; 4];
         let Some(rest) = body.checked_sub(4) else {
-            return Err(Error::Length { after: self.number, found: body });
+            return Err(CaptureError::Length { after: self.number, found: body });
         };
         exact(&mut self.input, &mut head, self.number)?;
         let interface = self.find_interface(0)?;
@@ -360,16 +364,16 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads `len` octets into `frame`.
-    fn take_frame(&mut self, len: u64) -> Result<(), Error> {
+    fn take_frame(&mut self, len: u64) -> Result<(), CaptureError> {
         let Some(len) = usize::try_from(len).ok().filter(|len| *len <= FRAME_LEN_MAX) else {
-            return Err(Error::Length { after: self.number, found: len });
+            return Err(CaptureError::Length { after: self.number, found: len });
         };
         self.frame.resize(len, 0);
         exact(&mut self.input, &mut self.frame, self.number)
     }
 
     /// Reads `len` octets, and forgets them.
-    fn skip(&mut self, mut len: u64) -> Result<(), Error> {
+    fn skip(&mut self, mut len: u64) -> Result<(), CaptureError> {
         let mut scratch = [0; 4096];
         while len > 0 {
             let step = len.min(scratch.len() as u64) as usize;
@@ -394,19 +398,19 @@ impl Interface {
 }
 
 /// Reads until `buf` is full or the input ends; returns how much there was.
-fn fill(input: &mut impl Read, buf: &mut [u8]) -> Result<usize, Error> {
+fn fill(input: &mut impl Read, buf: &mut [u8]) -> Result<usize, CaptureError> {
     let mut len = 0;
     while len < buf.len() {
         match input.read(&mut buf[len..]) {
             Ok(0) => break,
             Ok(count) => len += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Error::Io(error)),
+            Err(error) => return Err(CaptureError::Io(error)),
         }
     }
     Ok(len)
 }
 
-fn exact(input: &mut impl Read, buf: &mut [u8], after: u64) -> Result<(), Error> {
-    if fill(input, buf)? == buf.len() { Ok(()) } else { Err(Error::Truncated { after }) }
+fn exact(input: &mut impl Read, buf: &mut [u8], after: u64) -> Result<(), CaptureError> {
+    if fill(input, buf)? == buf.len() { Ok(()) } else { Err(CaptureError::Truncated { after }) }
 }

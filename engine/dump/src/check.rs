@@ -7,7 +7,7 @@ use stag_wire::rpcrdma::{Error, Header, HeaderLists, Procedure, Segment};
 use stag_wire::xdr::Error as XdrError;
 
 use crate::call::{Call, Chunk};
-use crate::event::{ChunkKind, Violation};
+use crate::event::{ChunkKind, RuleViolation};
 use crate::program::Problem;
 
 /// Rules that are named of one message at most: one that is all wrong need not tell more.
@@ -15,16 +15,16 @@ const VIOLATIONS_MAX: usize = 16;
 
 /// The rules that one message breaks.
 #[derive(Debug, Default)]
-pub(crate) struct Violations(Vec<Violation>);
+pub(crate) struct Violations(Vec<RuleViolation>);
 
 impl Violations {
     pub(crate) fn add(&mut self, rule: &'static str, text: impl fmt::Display) {
         if self.0.len() < VIOLATIONS_MAX {
-            self.0.push(Violation { rule, text: text.to_string() });
+            self.0.push(RuleViolation { rule, text: text.to_string() });
         }
     }
 
-    pub(crate) fn into_inner(self) -> Vec<Violation> {
+    pub(crate) fn into_inner(self) -> Vec<RuleViolation> {
         self.0
     }
 

@@ -13,7 +13,7 @@ use stag_wire::rpcrdma2;
 
 use crate::call::{self, Call, Waiting};
 use crate::check::{self, Violations};
-use crate::event::{ChunkKind, Context, EventKind, Extension, Message, Side};
+use crate::event::{ChunkKind, ConnectionEnd, Context, EventKind, Extension, Message};
 use crate::program::{self, Rpc};
 use crate::pulled::ExposedReply;
 use crate::report::{report, report_answer, seen, target_of};
@@ -139,7 +139,7 @@ impl Conversation {
     }
 
     /// Something that a side sent was not captured: it may be the Reply to any Call that waits for one.
-    pub(crate) fn lack(&mut self, from: Side) {
+    pub(crate) fn lack(&mut self, from: ConnectionEnd) {
         self.lose();
         for call in self.parties[from.other().index()].calls.values_mut() {
             call.is_perhaps_answered = true;
@@ -148,7 +148,7 @@ impl Conversation {
 
     /// Finds the RDMA Read whose answer goes on at a place, and forgets those before it: their answers were not
     /// captured. `false` if there is none.
-    pub(crate) fn find_read(&mut self, initiator: Side, (stag, offset): (u32, u64)) -> bool {
+    pub(crate) fn find_read(&mut self, initiator: ConnectionEnd, (stag, offset): (u32, u64)) -> bool {
         let reads = &mut self.parties[initiator.index()].reads;
         let goes_on = |read: &Read| {
             let at = offset.wrapping_sub(read.sink.1);
@@ -174,7 +174,7 @@ impl Conversation {
     }
 
     /// Takes the private data of a side's set-up message; returns what RFC 8797 finds in it.
-    pub(crate) fn private_data(&mut self, from: Side, octets: &[u8]) -> Option<PrivateData> {
+    pub(crate) fn private_data(&mut self, from: ConnectionEnd, octets: &[u8]) -> Option<PrivateData> {
         let found = PrivateData::find(octets);
         self.parties[from.index()].told = Some(found);
         self.parties[from.index()].reliable_reply = ReliableReply::find(octets);
@@ -185,20 +185,26 @@ impl Conversation {
     }
 
     /// What both sides agreed on, seen from `from`, if both were heard.
-    pub(crate) fn thresholds(&self, from: Side) -> Option<InlineThresholds> {
+    pub(crate) fn thresholds(&self, from: ConnectionEnd) -> Option<InlineThresholds> {
         let own = self.parties[from.index()].told?.unwrap_or(PrivateData::ABSENT);
         let peer = self.parties[from.other().index()].told?;
         Some(cm_private_data::inline_thresholds(&own, peer.as_ref()))
     }
 
     /// What both sides agreed on about replies of any size, seen from `from`.
-    pub(crate) fn reliable_replies(&self, from: Side) -> ReliableReplies {
-        let told = |side: Side| self.parties[side.index()].reliable_reply;
+    pub(crate) fn reliable_replies(&self, from: ConnectionEnd) -> ReliableReplies {
+        let told = |side: ConnectionEnd| self.parties[side.index()].reliable_reply;
         reliable_reply::agree(told(from).as_ref(), told(from.other()).as_ref())
     }
 
     /// Takes a whole Send.
-    pub(crate) fn send(&mut self, cx: &mut Context<'_>, from: Side, octets: &[u8], invalidated: Option<u32>) {
+    pub(crate) fn send(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: ConnectionEnd,
+        octets: &[u8],
+        invalidated: Option<u32>,
+    ) {
         let seen = seen(from, octets, invalidated);
         let is_message = seen.header.is_ok() || matches!(seen.extension, Some(Extension::Version2 { .. }));
         if is_message {
@@ -313,7 +319,7 @@ impl Conversation {
     pub(crate) fn check_new_call(
         &mut self,
         cx: &mut Context<'_>,
-        from: Side,
+        from: ConnectionEnd,
         xid: u32,
         credits: u32,
         violations: &mut Violations,
@@ -338,7 +344,7 @@ impl Conversation {
     }
 
     /// Checks that one more Call is within the grant.
-    pub(crate) fn check_credits(&self, from: Side, credits: u32, violations: &mut Violations) {
+    pub(crate) fn check_credits(&self, from: ConnectionEnd, credits: u32, violations: &mut Violations) {
         if !self.complete {
             return;
         }
@@ -363,7 +369,7 @@ impl Conversation {
     }
 
     /// Puts a Call where its Reply and its RDMA operations find it.
-    pub(crate) fn begin_call(&mut self, cx: &mut Context<'_>, from: Side, xid: u32, call: Call) {
+    pub(crate) fn begin_call(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, xid: u32, call: Call) {
         let calls = &self.parties[from.index()].calls;
         if calls.len() >= CALLS_MAX
             && let Some((&oldest, _)) = calls.iter().min_by_key(|(_, call)| call.age)
@@ -387,7 +393,7 @@ impl Conversation {
     }
 
     /// Takes a Call away, and what it exposed. A Call that was not reported yet is now.
-    pub(crate) fn end_call(&mut self, cx: &mut Context<'_>, from: Side, xid: u32) -> Option<Call> {
+    pub(crate) fn end_call(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, xid: u32) -> Option<Call> {
         self.report_waiting(cx, from, xid);
         let party = &mut self.parties[from.index()];
         let call = party.calls.remove(&xid)?;
@@ -398,7 +404,7 @@ impl Conversation {
     }
 
     /// Reports a Call that waited for its Payload stream to be read, as far as it was.
-    fn report_waiting(&mut self, cx: &mut Context<'_>, from: Side, xid: u32) {
+    fn report_waiting(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, xid: u32) {
         let party = &mut self.parties[from.index()];
         let Some(call) = party.calls.get_mut(&xid) else { return };
         let Some(Waiting { invalidated, mut violations }) = call.waits.take() else { return };
@@ -526,7 +532,7 @@ impl Conversation {
     /// Checks that a Send may invalidate `handle`.
     fn check_invalidation(
         &self,
-        from: Side,
+        from: ConnectionEnd,
         xid: u32,
         handle: u32,
         allowed: bool,
@@ -549,7 +555,7 @@ impl Conversation {
     fn find(
         &mut self,
         cx: &mut Context<'_>,
-        owner: Side,
+        owner: ConnectionEnd,
         (handle, offset, len): (u32, u64, u64),
         access: Access,
     ) -> Option<(Exposure, u64)> {
@@ -599,7 +605,7 @@ impl Conversation {
     pub(crate) fn write(
         &mut self,
         cx: &mut Context<'_>,
-        from: Side,
+        from: ConnectionEnd,
         (handle, offset): (u32, u64),
         octets: &[u8],
         starts: bool,
@@ -620,7 +626,7 @@ impl Conversation {
     }
 
     /// Notes that octets were moved from or to a chunk.
-    fn place(&mut self, owner: Side, exposure: Exposure, at: u64, octets: &[u8], starts: bool) {
+    fn place(&mut self, owner: ConnectionEnd, exposure: Exposure, at: u64, octets: &[u8], starts: bool) {
         let party = &mut self.parties[owner.index()];
         let chunk = match exposure.is_reply {
             true => party.exposed.get_mut(&exposure.xid).map(|reply| &mut reply.chunk),
@@ -635,7 +641,7 @@ impl Conversation {
     pub(crate) fn read_request(
         &mut self,
         cx: &mut Context<'_>,
-        from: Side,
+        from: ConnectionEnd,
         sink: (u32, u64),
         (handle, offset, len): (u32, u64, u64),
     ) {
@@ -657,13 +663,19 @@ impl Conversation {
     }
 
     /// The oldest RDMA Read of `initiator` that was not answered, and how many there are.
-    pub(crate) fn oldest_read(&self, initiator: Side) -> (Option<&Read>, usize) {
+    pub(crate) fn oldest_read(&self, initiator: ConnectionEnd) -> (Option<&Read>, usize) {
         let reads = &self.parties[initiator.index()].reads;
         (reads.front(), reads.len())
     }
 
     /// Takes the next octets of the answer to `initiator`'s oldest RDMA Read; `last` if the answer ends with them.
-    pub(crate) fn read_data(&mut self, cx: &mut Context<'_>, initiator: Side, octets: &[u8], last: bool) {
+    pub(crate) fn read_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        initiator: ConnectionEnd,
+        octets: &[u8],
+        last: bool,
+    ) {
         cx.totals.reads.octets += octets.len() as u64;
         let reads = &mut self.parties[initiator.index()].reads;
         let Some(read) = reads.front_mut() else { return };
@@ -684,14 +696,14 @@ impl Conversation {
     }
 
     /// Forgets the oldest RDMA Read of `initiator`: its answer was not captured.
-    pub(crate) fn drop_read(&mut self, initiator: Side) {
+    pub(crate) fn drop_read(&mut self, initiator: ConnectionEnd) {
         self.parties[initiator.index()].reads.pop_front();
     }
 
     /// Ends the connection.
     pub(crate) fn close(&mut self, cx: &mut Context<'_>) {
         let (mut unanswered, mut unknown) = (0, 0);
-        for side in [Side::Client, Side::Server] {
+        for side in [ConnectionEnd::Client, ConnectionEnd::Server] {
             let calls = &self.parties[side.index()].calls;
             let mut waiting: Vec<(u64, u32)> = calls.iter().map(|(xid, call)| (call.age, *xid)).collect();
             let perhaps = calls.values().filter(|call| call.is_perhaps_answered).count();

@@ -14,45 +14,45 @@ use crate::program::Rpc;
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum ConnectionEnd {
     /// The end that asked for the connection.
     Client,
     /// The end that was asked.
     Server,
 }
 
-impl Side {
+impl ConnectionEnd {
     /// The other end.
     #[must_use]
-    pub const fn other(self) -> Side {
+    pub const fn other(self) -> ConnectionEnd {
         match self {
-            Side::Client => Side::Server,
-            Side::Server => Side::Client,
+            ConnectionEnd::Client => ConnectionEnd::Server,
+            ConnectionEnd::Server => ConnectionEnd::Client,
         }
     }
 
     pub(crate) const fn index(self) -> usize {
         match self {
-            Side::Client => 0,
-            Side::Server => 1,
+            ConnectionEnd::Client => 0,
+            ConnectionEnd::Server => 1,
         }
     }
 }
 
 /// What carries the RDMA messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fabric {
+pub enum CapturedFabric {
     /// MPA, DDP and RDMAP over TCP.
     Iwarp,
     /// RoCE version 2 over UDP.
     Roce,
 }
 
-impl fmt::Display for Fabric {
+impl fmt::Display for CapturedFabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fabric::Iwarp => "iWARP",
-            Fabric::Roce => "RoCEv2",
+            CapturedFabric::Iwarp => "iWARP",
+            CapturedFabric::Roce => "RoCEv2",
         })
     }
 }
@@ -61,7 +61,7 @@ impl fmt::Display for Fabric {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoints {
     /// What carries it.
-    pub fabric: Fabric,
+    pub fabric: CapturedFabric,
     /// Who asked for it. For RoCE the port is that of the address block, or 0.
     pub client: SocketAddr,
     /// Who was asked. For RoCE the port is that of the service, or 0.
@@ -72,7 +72,7 @@ pub struct Endpoints {
 
 /// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub struct RuleViolation {
     /// The rule's number in `engine/spec`.
     pub rule: &'static str,
     /// What was found.
@@ -112,7 +112,7 @@ pub enum Extension<'a> {
 
 /// A DDP or RDMAP error that ends a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terminate {
+pub struct Termination {
     /// What it says.
     pub text: String,
 }
@@ -168,7 +168,7 @@ pub struct Answered<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     /// Who sent it.
-    pub from: Side,
+    pub from: ConnectionEnd,
     /// All of it.
     pub octets: &'a [u8],
     /// The handle that came to be invalidated with it.
@@ -184,12 +184,12 @@ pub struct Message<'a> {
     /// The Call that it answers.
     pub answered: Option<Answered<'a>>,
     /// The rules that it breaks.
-    pub violations: &'a [Violation],
+    pub violations: &'a [RuleViolation],
 }
 
 /// Something that was seen.
 #[derive(Debug)]
-pub struct Event<'a> {
+pub struct CapturedEvent<'a> {
     /// In which frame. A Call whose Payload went by chunk comes when that has been read, but with its own frame.
     pub frame: u64,
     /// When, since 1970.
@@ -206,17 +206,17 @@ pub enum EventKind<'a> {
     /// A connection.
     Opened(Endpoints),
     /// A message of its set-up.
-    Setup(Side, Setup<'a>),
+    Setup(ConnectionEnd, Setup<'a>),
     /// An RPC-over-RDMA message.
     Message(&'a Message<'a>),
     /// A broken rule below RPC-over-RDMA.
-    Violation(Side, &'a Violation),
+    Violation(ConnectionEnd, &'a RuleViolation),
     /// The capture lacks so many octets of what a side sent; for RoCE, packets. They belong before the event's frame.
-    Gap(Side, u64),
+    Gap(ConnectionEnd, u64),
     /// What one should know to read the rest.
-    Note(Side, &'static str),
+    Note(ConnectionEnd, &'static str),
     /// A Terminate message.
-    Terminate(Side, Terminate),
+    Terminate(ConnectionEnd, Termination),
     /// The connection ended. Calls that were not answered.
     Closed {
         /// Calls without a Reply.
@@ -303,19 +303,19 @@ pub(crate) struct Context<'c> {
     pub(crate) frame: u64,
     pub(crate) time: Duration,
     pub(crate) connection: u64,
-    pub(crate) sink: &'c mut dyn FnMut(&Event<'_>),
+    pub(crate) sink: &'c mut dyn FnMut(&CapturedEvent<'_>),
     pub(crate) totals: &'c mut Totals,
 }
 
 impl Context<'_> {
     pub(crate) fn emit(&mut self, kind: EventKind<'_>) {
         let (frame, time, connection) = (self.frame, self.time, self.connection);
-        (self.sink)(&Event { frame, time, connection, kind });
+        (self.sink)(&CapturedEvent { frame, time, connection, kind });
     }
 
     /// Reports a broken rule below RPC-over-RDMA.
-    pub(crate) fn violation(&mut self, from: Side, rule: &'static str, text: impl fmt::Display) {
+    pub(crate) fn violation(&mut self, from: ConnectionEnd, rule: &'static str, text: impl fmt::Display) {
         *self.totals.violations.entry(rule).or_default() += 1;
-        self.emit(EventKind::Violation(from, &Violation { rule, text: text.to_string() }));
+        self.emit(EventKind::Violation(from, &RuleViolation { rule, text: text.to_string() }));
     }
 }

@@ -17,8 +17,8 @@ use stag_wire::reliable_reply::ReliableReply;
 use stag_wire::rpcrdma::NFS_PORT;
 
 use crate::conversation::Conversation;
-use crate::event::{Context, Endpoints, EventKind, Fabric, Setup, Side, Terminate};
-use crate::packet::Segment;
+use crate::event::{CapturedFabric, ConnectionEnd, Context, Endpoints, EventKind, Setup, Termination};
+use crate::packet::TcpSegment;
 use crate::stream::{Octets, Place, Stream};
 
 /// Octets of a Send at most: above the largest inline threshold that RFC 8797 can agree on.
@@ -113,7 +113,7 @@ enum State {
 struct Feed<'f, 'c> {
     link: &'f mut Link,
     cx: &'f mut Context<'c>,
-    from: Side,
+    from: ConnectionEnd,
 }
 
 impl Octets for Feed<'_, '_> {
@@ -132,7 +132,7 @@ impl Octets for Feed<'_, '_> {
 
 impl Flow {
     /// Starts with the first segment that was captured. `None` if it tells nothing.
-    pub(crate) fn new(segment: &Segment<'_>, keep_data: bool) -> Option<Flow> {
+    pub(crate) fn new(segment: &TcpSegment<'_>, keep_data: bool) -> Option<Flow> {
         let (source, destination) = (segment.source, segment.destination);
         let (client, server, midway) = match (segment.flags.syn, segment.acknowledged) {
             (true, None) => (source, destination, false),
@@ -158,7 +158,7 @@ impl Flow {
             skips: 0,
         };
         let link = Link {
-            endpoints: Endpoints { fabric: Fabric::Iwarp, client, server, midway },
+            endpoints: Endpoints { fabric: CapturedFabric::Iwarp, client, server, midway },
             id: None,
             halves: [half(), half()],
             crc: None,
@@ -178,17 +178,17 @@ impl Flow {
     }
 
     /// Tells whether a SYN starts another connection between the same ends.
-    pub(crate) fn is_replaced_by(&self, segment: &Segment<'_>) -> bool {
+    pub(crate) fn is_replaced_by(&self, segment: &TcpSegment<'_>) -> bool {
         segment.flags.syn
             && segment.acknowledged.is_none()
             && !(segment.source == self.client
-                && self.streams[Side::Client.index()].is_started_by(segment.sequence))
+                && self.streams[ConnectionEnd::Client.index()].is_started_by(segment.sequence))
     }
 
     /// Takes a segment. Returns true if the connection has ended.
-    pub(crate) fn segment(&mut self, cx: &mut Context<'_>, segment: &Segment<'_>) -> bool {
+    pub(crate) fn segment(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) -> bool {
         cx.connection = self.link.id.unwrap_or(0);
-        let from = if segment.source == self.client { Side::Client } else { Side::Server };
+        let from = if segment.source == self.client { ConnectionEnd::Client } else { ConnectionEnd::Server };
         if segment.flags.syn {
             if !self.streams[from.index()].is_started() {
                 self.streams[from.index()].start(segment.sequence);
@@ -231,7 +231,7 @@ impl Flow {
     fn pass(
         &mut self,
         cx: &mut Context<'_>,
-        from: Side,
+        from: ConnectionEnd,
         sequence: u32,
         payload: &[u8],
         missing: usize,
@@ -249,7 +249,7 @@ impl Flow {
         let mut is_stuck = false;
         while !is_stuck {
             is_stuck = true;
-            for from in [Side::Client, Side::Server] {
+            for from in [ConnectionEnd::Client, ConnectionEnd::Server] {
                 let other = &self.streams[from.other().index()];
                 // What is not looked at is not passed on either.
                 let is_watched = self.link.is_watched(from.other());
@@ -266,8 +266,12 @@ impl Flow {
 
     /// Passes on what waits for the longest time: what it answers was not captured.
     fn give_up_oldest(&mut self, cx: &mut Context<'_>) {
-        let oldest = |side: &Side| self.held[side.index()].front().map_or(u64::MAX, |held| held.frame.0);
-        let from = [Side::Client, Side::Server].into_iter().min_by_key(oldest).unwrap_or(Side::Client);
+        let oldest =
+            |side: &ConnectionEnd| self.held[side.index()].front().map_or(u64::MAX, |held| held.frame.0);
+        let from = [ConnectionEnd::Client, ConnectionEnd::Server]
+            .into_iter()
+            .min_by_key(oldest)
+            .unwrap_or(ConnectionEnd::Client);
         let Some(held) = self.held[from.index()].pop_front() else { return };
         let Held { sequence, payload, missing, frame, answers } = held;
         (cx.frame, cx.time) = frame;
@@ -285,7 +289,7 @@ impl Flow {
         while self.held.iter().any(|held| !held.is_empty()) {
             self.give_up_oldest(cx);
         }
-        for from in [Side::Client, Side::Server] {
+        for from in [ConnectionEnd::Client, ConnectionEnd::Server] {
             (cx.frame, cx.time) = now;
             if self.link.is_watched(from) {
                 let mut feed = Feed { link: &mut self.link, cx, from };
@@ -311,7 +315,7 @@ fn guess_client(source: SocketAddr, destination: SocketAddr) -> bool {
 
 impl Link {
     /// Tells whether what a side sends is still looked at.
-    fn is_watched(&self, from: Side) -> bool {
+    fn is_watched(&self, from: ConnectionEnd) -> bool {
         !matches!(self.halves[from.index()].state, State::Other | State::Undecoded)
     }
 
@@ -322,7 +326,7 @@ impl Link {
             cx.connection = cx.totals.connections;
             self.id = Some(cx.connection);
             cx.emit(EventKind::Opened(self.endpoints));
-            for from in [Side::Client, Side::Server] {
+            for from in [ConnectionEnd::Client, ConnectionEnd::Server] {
                 let lacks = std::mem::take(&mut self.halves[from.index()].lacks);
                 if lacks > 0 {
                     self.tell_gap(cx, from, lacks);
@@ -331,7 +335,7 @@ impl Link {
         }
     }
 
-    fn octets(&mut self, cx: &mut Context<'_>, from: Side, octets: &[u8]) {
+    fn octets(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, octets: &[u8]) {
         let half = &mut self.halves[from.index()];
         let mut buffer = std::mem::take(&mut half.buffer);
         buffer.extend_from_slice(octets);
@@ -346,7 +350,7 @@ impl Link {
         }
     }
 
-    fn gap(&mut self, cx: &mut Context<'_>, from: Side, len: u64) {
+    fn gap(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, len: u64) {
         if !self.is_watched(from) {
             return;
         }
@@ -374,7 +378,7 @@ impl Link {
         }
     }
 
-    fn tell_gap(&mut self, cx: &mut Context<'_>, from: Side, len: u64) {
+    fn tell_gap(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, len: u64) {
         cx.totals.missing += len;
         cx.totals.gaps += 1;
         self.conversation.lack(from);
@@ -382,7 +386,7 @@ impl Link {
     }
 
     /// Takes one frame or FPDU off what a side sent. `None` if there is no whole one.
-    fn step<'a>(&mut self, cx: &mut Context<'_>, from: Side, octets: &'a [u8]) -> Option<&'a [u8]> {
+    fn step<'a>(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, octets: &'a [u8]) -> Option<&'a [u8]> {
         if octets.is_empty() {
             return None;
         }
@@ -405,7 +409,7 @@ impl Link {
     }
 
     /// Takes an MPA frame.
-    fn frame<'a>(&mut self, cx: &mut Context<'_>, from: Side, octets: &'a [u8]) -> Option<&'a [u8]> {
+    fn frame<'a>(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, octets: &'a [u8]) -> Option<&'a [u8]> {
         let (frame, rest) = match Frame::parse(octets) {
             Ok(parts) => parts,
             Err(FrameError::Truncated(_)) => return None,
@@ -421,7 +425,7 @@ impl Link {
             }
         };
         self.open(cx);
-        let expected = if from == Side::Client { FrameKind::Request } else { FrameKind::Reply };
+        let expected = if from == ConnectionEnd::Client { FrameKind::Request } else { FrameKind::Reply };
         if frame.kind != expected {
             cx.violation(from, "5044-7.1-a", "the MPA frame of the other side");
         }
@@ -435,7 +439,7 @@ impl Link {
         half.state = State::Fpdus;
         if self.halves.iter().all(|half| half.has_framed) {
             self.crc = Some(self.halves.iter().any(|half| half.wants_crc));
-            for side in [Side::Client, Side::Server] {
+            for side in [ConnectionEnd::Client, ConnectionEnd::Server] {
                 if self.halves[side.other().index()].wants_markers {
                     self.halves[side.index()].state = State::Undecoded;
                     cx.emit(EventKind::Note(
@@ -449,7 +453,12 @@ impl Link {
     }
 
     /// Looks for the start of an FPDU.
-    fn search<'a>(&mut self, cx: &mut Context<'_>, from: Side, octets: &'a [u8]) -> Option<&'a [u8]> {
+    fn search<'a>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: ConnectionEnd,
+        octets: &'a [u8],
+    ) -> Option<&'a [u8]> {
         // Of a connection that may be anything, only the starts of segments are looked at.
         let last = if self.id.is_some() { octets.len() } else { 1 };
         let (mut failures, mut incomplete) = (0, None);
@@ -476,13 +485,17 @@ impl Link {
     }
 
     /// Takes an FPDU.
-    fn fpdu(&mut self, cx: &mut Context<'_>, from: Side, fpdu: &Fpdu<'_>) {
+    fn fpdu(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, fpdu: &Fpdu<'_>) {
         cx.totals.segments += 1;
         let complete = self.conversation.is_complete();
-        if complete && from == Side::Client && !self.halves[Side::Server.index()].has_framed {
+        if complete && from == ConnectionEnd::Client && !self.halves[ConnectionEnd::Server.index()].has_framed
+        {
             cx.violation(from, "5044-7.1-g", "an FPDU before the MPA Reply");
         }
-        if complete && from == Side::Server && !self.halves[Side::Client.index()].has_sent_fpdu {
+        if complete
+            && from == ConnectionEnd::Server
+            && !self.halves[ConnectionEnd::Client.index()].has_sent_fpdu
+        {
             cx.violation(from, "5044-7.1-f", "an FPDU of the Responder before the first of the Initiator");
         }
         self.halves[from.index()].has_sent_fpdu = true;
@@ -537,12 +550,12 @@ impl Link {
         }
     }
 
-    fn write(&mut self, cx: &mut Context<'_>, from: Side, header: &Tagged, payload: &[u8]) {
+    fn write(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, header: &Tagged, payload: &[u8]) {
         let starts = !std::mem::replace(&mut self.halves[from.index()].writing, !header.last);
         self.conversation.write(cx, from, (header.stag, header.offset), payload, starts);
     }
 
-    fn read_response(&mut self, cx: &mut Context<'_>, from: Side, header: &Tagged, payload: &[u8]) {
+    fn read_response(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, header: &Tagged, payload: &[u8]) {
         let complete = self.conversation.is_complete();
         let initiator = from.other();
         if !complete && !self.conversation.find_read(initiator, (header.stag, header.offset)) {
@@ -575,7 +588,7 @@ impl Link {
     fn untagged(
         &mut self,
         cx: &mut Context<'_>,
-        from: Side,
+        from: ConnectionEnd,
         opcode: Opcode,
         header: &Untagged,
         payload: &[u8],
@@ -600,7 +613,14 @@ impl Link {
         }
     }
 
-    fn send(&mut self, cx: &mut Context<'_>, from: Side, opcode: Opcode, header: &Untagged, payload: &[u8]) {
+    fn send(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: ConnectionEnd,
+        opcode: Opcode,
+        header: &Untagged,
+        payload: &[u8],
+    ) {
         let half = &mut self.halves[from.index()];
         if header.offset == 0 && half.send.as_ref().is_none_or(Vec::is_empty) {
             half.send = Some(Vec::new());
@@ -624,7 +644,7 @@ impl Link {
         }
     }
 
-    fn read_request(&mut self, cx: &mut Context<'_>, from: Side, header: &Untagged, payload: &[u8]) {
+    fn read_request(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, header: &Untagged, payload: &[u8]) {
         let Ok(wire) = <[u8; rdmap::READ_REQUEST_LEN]>::try_from(payload) else {
             let len = payload.len();
             return cx.violation(
@@ -653,12 +673,12 @@ impl Link {
         self.conversation.read_request(cx, from, (request.sink_stag, request.sink_offset), source);
     }
 
-    fn terminate(&mut self, cx: &mut Context<'_>, from: Side, payload: &[u8]) {
+    fn terminate(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, payload: &[u8]) {
         let text = match rdmap::Terminate::parse(payload) {
             Some(terminate) => terminate.likely_cause().to_string(),
             None => "without a cause".to_owned(),
         };
-        cx.emit(EventKind::Terminate(from, Terminate { text }));
+        cx.emit(EventKind::Terminate(from, Termination { text }));
         self.halves[from.index()].terminated = true;
     }
 }

@@ -46,15 +46,15 @@ use std::time::Duration;
 use stag_wire::roce::PORT as ROCE_PORT;
 
 pub use event::{
-    Answered, ChunkKind, ChunkUse, Endpoints, Event, EventKind, Extension, Fabric, Message, Moved, Setup,
-    Side, Terminate, Totals, Violation,
+    Answered, CapturedEvent, CapturedFabric, ChunkKind, ChunkUse, ConnectionEnd, Endpoints, EventKind,
+    Extension, Message, Moved, RuleViolation, Setup, Termination, Totals,
 };
-pub use program::{Rpc, Status, Target};
+pub use program::{CalledProcedure, Rpc, Status};
 
-use capture::Frame;
+use capture::CapturedFrame;
 use event::Context;
 use iwarp::Flow;
-use packet::{Packet, Segment, Skipped};
+use packet::{CapturedPacket, Skipped, TcpSegment};
 use roce::Roce;
 
 /// Octets that an [`Analyzer`] holds at most, roughly. Beyond, it gives up the connections that were quiet for the longest
@@ -115,16 +115,16 @@ impl Analyzer {
     }
 
     /// Takes the next frame.
-    pub fn frame(&mut self, frame: &Frame<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
+    pub fn frame(&mut self, frame: &CapturedFrame<'_>, sink: &mut dyn FnMut(&CapturedEvent<'_>)) {
         self.totals.frames += 1;
         (self.last_frame, self.last_time) = (frame.number, frame.time);
         match packet::parse(frame.link, frame.octets) {
-            Ok(Packet::Tcp(segment)) => self.segment(&segment, sink),
-            Ok(Packet::Udp(datagram)) if datagram.destination.port() == ROCE_PORT => {
+            Ok(CapturedPacket::Tcp(segment)) => self.segment(&segment, sink),
+            Ok(CapturedPacket::Udp(datagram)) if datagram.destination.port() == ROCE_PORT => {
                 let (mut cx, roce) = self.context(sink);
                 roce.datagram(&mut cx, &datagram);
             }
-            Ok(Packet::Udp(_)) | Err(Skipped::Other) => {}
+            Ok(CapturedPacket::Udp(_)) | Err(Skipped::Other) => {}
             Err(Skipped::Link(_)) => self.totals.frames_of_other_links += 1,
             Err(Skipped::Fragment) => self.totals.fragments += 1,
             Err(Skipped::Malformed) => self.totals.malformed += 1,
@@ -133,7 +133,7 @@ impl Analyzer {
     }
 
     /// Ends the capture: reports what waited, and the ends of all connections.
-    pub fn finish(mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Totals {
+    pub fn finish(mut self, sink: &mut dyn FnMut(&CapturedEvent<'_>)) -> Totals {
         let mut ends: Vec<(u64, Ends)> =
             self.flows.iter().map(|(ends, flow)| (flow.last_frame, *ends)).collect();
         ends.sort_unstable();
@@ -145,7 +145,7 @@ impl Analyzer {
         self.totals
     }
 
-    fn context<'c>(&'c mut self, sink: &'c mut dyn FnMut(&Event<'_>)) -> (Context<'c>, &'c mut Roce) {
+    fn context<'c>(&'c mut self, sink: &'c mut dyn FnMut(&CapturedEvent<'_>)) -> (Context<'c>, &'c mut Roce) {
         let cx = Context {
             frame: self.last_frame,
             time: self.last_time,
@@ -156,7 +156,7 @@ impl Analyzer {
         (cx, &mut self.roce)
     }
 
-    fn segment(&mut self, segment: &Segment<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn segment(&mut self, segment: &TcpSegment<'_>, sink: &mut dyn FnMut(&CapturedEvent<'_>)) {
         let (source, destination) = (segment.source, segment.destination);
         let ends = (source.min(destination), source.max(destination));
         if self.flows.get(&ends).is_some_and(|flow| flow.is_replaced_by(segment)) {
@@ -184,14 +184,14 @@ impl Analyzer {
         }
     }
 
-    fn close(&mut self, ends: Ends, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn close(&mut self, ends: Ends, sink: &mut dyn FnMut(&CapturedEvent<'_>)) {
         let Some(mut flow) = self.flows.remove(&ends) else { return };
         self.held = self.held.saturating_sub(flow.held() + FLOW_HELD);
         let (mut cx, _) = self.context(sink);
         flow.close(&mut cx);
     }
 
-    fn keep_within_memory(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn keep_within_memory(&mut self, sink: &mut dyn FnMut(&CapturedEvent<'_>)) {
         while self.held() > HELD_MAX && self.roce.held() > self.held {
             let (mut cx, roce) = self.context(sink);
             if !roce.give_up(&mut cx) {

@@ -52,7 +52,7 @@ pub enum Skipped {
 
 /// A TCP segment.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment<'a> {
+pub struct TcpSegment<'a> {
     /// Where it comes from.
     pub source: SocketAddr,
     /// Where it goes.
@@ -99,15 +99,15 @@ pub struct Datagram<'a> {
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug)]
-pub enum Packet<'a> {
+pub enum CapturedPacket<'a> {
     /// TCP.
-    Tcp(Segment<'a>),
+    Tcp(TcpSegment<'a>),
     /// UDP.
     Udp(Datagram<'a>),
 }
 
 /// Finds TCP or UDP in a frame of link type `link_type`.
-pub fn parse(link_type: u16, frame: &[u8]) -> Result<Packet<'_>, Skipped> {
+pub fn parse(link_type: u16, frame: &[u8]) -> Result<CapturedPacket<'_>, Skipped> {
     match link_type {
         link::ETHERNET => tagged(frame.get(12..).ok_or(Skipped::Malformed)?),
         link::COOKED => tagged(frame.get(14..).ok_or(Skipped::Malformed)?),
@@ -124,7 +124,7 @@ pub fn parse(link_type: u16, frame: &[u8]) -> Result<Packet<'_>, Skipped> {
 }
 
 /// Reads the type of what follows, behind any VLAN tags.
-fn tagged(mut rest: &[u8]) -> Result<Packet<'_>, Skipped> {
+fn tagged(mut rest: &[u8]) -> Result<CapturedPacket<'_>, Skipped> {
     for _ in 0..NESTING_MAX {
         let (kind, packet) = rest.split_first_chunk().ok_or(Skipped::Malformed)?;
         let kind = u16::from_be_bytes(*kind);
@@ -136,7 +136,7 @@ fn tagged(mut rest: &[u8]) -> Result<Packet<'_>, Skipped> {
     Err(Skipped::Other)
 }
 
-fn typed(kind: u16, packet: &[u8]) -> Result<Packet<'_>, Skipped> {
+fn typed(kind: u16, packet: &[u8]) -> Result<CapturedPacket<'_>, Skipped> {
     match kind {
         ether_type::IPV4 => ipv4(packet),
         ether_type::IPV6 => ipv6(packet),
@@ -145,7 +145,7 @@ fn typed(kind: u16, packet: &[u8]) -> Result<Packet<'_>, Skipped> {
     }
 }
 
-fn versioned(packet: &[u8]) -> Result<Packet<'_>, Skipped> {
+fn versioned(packet: &[u8]) -> Result<CapturedPacket<'_>, Skipped> {
     match packet.first().map(|first| first >> 4) {
         Some(4) => ipv4(packet),
         Some(6) => ipv6(packet),
@@ -164,7 +164,7 @@ struct Body<'a> {
     missing: usize,
 }
 
-fn ipv4(packet: &[u8]) -> Result<Packet<'_>, Skipped> {
+fn ipv4(packet: &[u8]) -> Result<CapturedPacket<'_>, Skipped> {
     let head: &[u8; 20] = packet.first_chunk().ok_or(Skipped::Malformed)?;
     let [first, _, l0, l1, _, _, f0, f1, _, kind, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *head;
     let header_len = usize::from(first & 0x0f) * 4;
@@ -192,7 +192,7 @@ fn ipv4(packet: &[u8]) -> Result<Packet<'_>, Skipped> {
     transport(kind, &body)
 }
 
-fn ipv6(packet: &[u8]) -> Result<Packet<'_>, Skipped> {
+fn ipv6(packet: &[u8]) -> Result<CapturedPacket<'_>, Skipped> {
     let (head, mut rest) = packet.split_first_chunk::<40>().ok_or(Skipped::Malformed)?;
     if head[0] >> 4 != 6 {
         return Err(Skipped::Malformed);
@@ -239,15 +239,15 @@ fn ipv6(packet: &[u8]) -> Result<Packet<'_>, Skipped> {
     Err(Skipped::Other)
 }
 
-fn transport<'a>(kind: u8, body: &Body<'a>) -> Result<Packet<'a>, Skipped> {
+fn transport<'a>(kind: u8, body: &Body<'a>) -> Result<CapturedPacket<'a>, Skipped> {
     match kind {
-        protocol::TCP => tcp(body).map(Packet::Tcp),
-        protocol::UDP => udp(body).map(Packet::Udp),
+        protocol::TCP => tcp(body).map(CapturedPacket::Tcp),
+        protocol::UDP => udp(body).map(CapturedPacket::Udp),
         _ => Err(Skipped::Other),
     }
 }
 
-fn tcp<'a>(body: &Body<'a>) -> Result<Segment<'a>, Skipped> {
+fn tcp<'a>(body: &Body<'a>) -> Result<TcpSegment<'a>, Skipped> {
     let head: &[u8; 20] = body.octets.first_chunk().ok_or(Skipped::Malformed)?;
     let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, ..] = *head;
     let header_len = usize::from(offset >> 4) * 4;
@@ -255,7 +255,7 @@ fn tcp<'a>(body: &Body<'a>) -> Result<Segment<'a>, Skipped> {
         return Err(Skipped::Malformed);
     }
     let flag = |bit: u8| flags & bit != 0;
-    Ok(Segment {
+    Ok(TcpSegment {
         source: SocketAddr::new(body.source, u16::from_be_bytes([s0, s1])),
         destination: SocketAddr::new(body.destination, u16::from_be_bytes([d0, d1])),
         sequence: u32::from_be_bytes([q0, q1, q2, q3]),

@@ -16,7 +16,7 @@ const TRANSIENT: u32 = 0x4000_0000;
 
 /// What is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct CalledProcedure {
     /// Program number.
     pub program: u32,
     /// Its version.
@@ -73,7 +73,7 @@ const NFS3: [&str; nfs3::Procedure::COUNT] = [
 ];
 const MOUNT3: [&str; mount3::Procedure::COUNT] = ["NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT"];
 
-impl Target {
+impl CalledProcedure {
     /// Returns the program's name.
     #[must_use]
     pub fn program_name(&self) -> Option<&'static str> {
@@ -106,7 +106,7 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for CalledProcedure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.program_name() {
             Some(name) => write!(f, "{name}")?,
@@ -154,15 +154,15 @@ impl fmt::Display for Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rpc {
     /// A Call.
-    Call(Target),
+    Call(CalledProcedure),
     /// A Reply. What it answers is known from the Call.
-    Reply(Option<Target>, Status),
+    Reply(Option<CalledProcedure>, Status),
 }
 
 impl Rpc {
     /// Returns what is or was called.
     #[must_use]
-    pub fn target(&self) -> Option<Target> {
+    pub fn target(&self) -> Option<CalledProcedure> {
         match *self {
             Rpc::Call(target) => Some(target),
             Rpc::Reply(target, _) => target,
@@ -186,7 +186,8 @@ pub(crate) fn read_call(payload: &[u8], reduced: &[Reduced]) -> (Option<Rpc>, Op
         Ok(header) => header,
         Err(error) => return (None, Some(Problem::Header(error))),
     };
-    let target = Target { program: header.program, version: header.version, procedure: header.procedure };
+    let target =
+        CalledProcedure { program: header.program, version: header.version, procedure: header.procedure };
     // RPCSEC_GSS wraps the arguments.
     let plain = header.credential.flavor != rpc::flavor::RPCSEC_GSS;
     let problem = if plain { arguments(target, reader).err().map(Problem::Body) } else { None };
@@ -196,7 +197,7 @@ pub(crate) fn read_call(payload: &[u8], reduced: &[Reduced]) -> (Option<Rpc>, Op
 /// Reads the Reply to a Call of `target`, whose results went to the Write chunks `reduced`.
 pub(crate) fn read_reply(
     payload: &[u8],
-    target: Option<Target>,
+    target: Option<CalledProcedure>,
     reduced: &[Reduced],
 ) -> (Option<Rpc>, Option<Problem>) {
     let mut reader = Reader::with_reduced(payload, reduced);
@@ -225,7 +226,7 @@ pub(crate) fn read_reply(
 }
 
 /// Reads the status that the results of most procedures start with.
-fn program_status(target: Target, results: &[u8]) -> Option<Status> {
+fn program_status(target: CalledProcedure, results: &[u8]) -> Option<Status> {
     let number = u32::from_be_bytes(*results.first_chunk()?);
     if target.procedure == 0 {
         return None;
@@ -245,7 +246,7 @@ fn whole<'a, T: Decode<'a>>(mut reader: Reader<'a>) -> Result<(), XdrError> {
     reader.finish()
 }
 
-fn arguments(target: Target, reader: Reader<'_>) -> Result<(), XdrError> {
+fn arguments(target: CalledProcedure, reader: Reader<'_>) -> Result<(), XdrError> {
     match (target.program, target.version) {
         (nfs3::PROGRAM, nfs3::VERSION) => nfs3_arguments(target.procedure, reader),
         (mount3::PROGRAM, mount3::VERSION) => match mount3::Procedure::from_number(target.procedure) {
@@ -262,7 +263,7 @@ fn arguments(target: Target, reader: Reader<'_>) -> Result<(), XdrError> {
     }
 }
 
-fn results(target: Target, reader: Reader<'_>) -> Result<(), XdrError> {
+fn results(target: CalledProcedure, reader: Reader<'_>) -> Result<(), XdrError> {
     match (target.program, target.version) {
         (nfs3::PROGRAM, nfs3::VERSION) => nfs3_results(target.procedure, reader),
         (NFSACL, _) if reader.reduced().iter().any(|chunk| chunk.len != 0) => Err(XdrError::IneligibleChunk),

@@ -9,7 +9,7 @@ use crate::call::{Call, Chunk};
 use crate::check::{self, Violations};
 use crate::conversation::{Conversation, Parts};
 use crate::event::{Answered, ChunkKind, Context, Message};
-use crate::program::{self, Target};
+use crate::program::{self, CalledProcedure};
 use crate::report::{report, report_answer, target_of};
 
 /// Replies of one side that are followed at once; beyond, those to come are only reported.
@@ -22,7 +22,7 @@ pub(crate) struct ExposedReply {
     pub(crate) chunk: Chunk,
     frame: u64,
     time: Duration,
-    target: Option<Target>,
+    target: Option<CalledProcedure>,
     /// What its Write chunks hold.
     reduced: Vec<Reduced>,
     held: usize,
@@ -120,7 +120,11 @@ impl Conversation {
     }
 
     /// Takes an exposed Reply away, and its memory.
-    pub(crate) fn end_reply(&mut self, responder: crate::event::Side, xid: u32) -> Option<ExposedReply> {
+    pub(crate) fn end_reply(
+        &mut self,
+        responder: crate::event::ConnectionEnd,
+        xid: u32,
+    ) -> Option<ExposedReply> {
         let party = &mut self.parties[responder.index()];
         let reply = party.exposed.remove(&xid)?;
         party.conceal(reply.chunk.segments.iter().map(|segment| segment.handle), xid, true);

@@ -5,16 +5,18 @@ use stag_wire::rpcrdma2::{self, Body2, Header2, OptionalOperation};
 
 use crate::call::Call;
 use crate::check::Violations;
-use crate::event::{Answered, ChunkUse, Context, EventKind, Extension, Message, Side, Violation};
-use crate::program::Target;
+use crate::event::{
+    Answered, ChunkUse, ConnectionEnd, Context, EventKind, Extension, Message, RuleViolation,
+};
+use crate::program::CalledProcedure;
 
 /// What was called.
-pub(crate) fn target_of(call: Option<&Call>) -> Option<Target> {
+pub(crate) fn target_of(call: Option<&Call>) -> Option<CalledProcedure> {
     call.and_then(|call| call.rpc).and_then(|rpc| rpc.target())
 }
 
 /// A message of which only the header was looked at.
-pub(crate) fn seen(from: Side, octets: &[u8], invalidated: Option<u32>) -> Message<'_> {
+pub(crate) fn seen(from: ConnectionEnd, octets: &[u8], invalidated: Option<u32>) -> Message<'_> {
     let header = Header::parse(octets);
     let version = Fixed::parse(octets).map_or(0, |(fixed, _)| fixed.version);
     let extension = match header {
@@ -57,7 +59,7 @@ pub(crate) fn report_answer(
 
 /// Reports a message with the rules that it breaks.
 pub(crate) fn report(cx: &mut Context<'_>, message: &Message<'_>, violations: Violations) {
-    let violations: Vec<Violation> = violations.into_inner();
+    let violations: Vec<RuleViolation> = violations.into_inner();
     for violation in &violations {
         *cx.totals.violations.entry(violation.rule).or_default() += 1;
     }

@@ -10,7 +10,7 @@ use stag_wire::reliable_reply::ReliableReply;
 use stag_wire::roce::{self, ConnectionMessage, Operation, Packet, Part, QP_GENERAL_SERVICES};
 
 use crate::conversation::Conversation;
-use crate::event::{Context, Endpoints, EventKind, Fabric, Setup, Side, Terminate};
+use crate::event::{CapturedFabric, ConnectionEnd, Context, Endpoints, EventKind, Setup, Termination};
 use crate::iwarp::SEND_LEN_MAX;
 use crate::packet::Datagram;
 
@@ -90,9 +90,9 @@ struct Lonely {
 pub(crate) struct Roce {
     connections: HashMap<u64, Connection>,
     /// By the queue pair that receives: the connection, and which side receives.
-    queue_pairs: HashMap<QueuePair, (u64, Side)>,
+    queue_pairs: HashMap<QueuePair, (u64, ConnectionEnd)>,
     /// By the connection manager's names, each on its own side.
-    names: HashMap<(IpAddr, u32), (u64, Side)>,
+    names: HashMap<(IpAddr, u32), (u64, ConnectionEnd)>,
     lonely: HashMap<QueuePair, Lonely>,
     keep_data: bool,
     held: usize,
@@ -168,7 +168,7 @@ impl Roce {
     }
 
     /// Learns that what `side` receives comes to this queue pair.
-    fn register(&mut self, id: u64, side: Side, queue_pair: QueuePair) {
+    fn register(&mut self, id: u64, side: ConnectionEnd, queue_pair: QueuePair) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.queue_pairs[side.index()] = Some(queue_pair);
         self.lonely.remove(&queue_pair);
@@ -193,31 +193,33 @@ impl Roce {
                     }
                 }
                 let endpoints = Endpoints {
-                    fabric: Fabric::Roce,
+                    fabric: CapturedFabric::Roce,
                     client: SocketAddr::new(source, message.client_port().unwrap_or(0)),
                     server: SocketAddr::new(destination, message.port().unwrap_or(0)),
                     midway: false,
                 };
                 let id = self.insert(cx, endpoints);
-                self.names.insert((source, local_id), (id, Side::Client));
-                self.register(id, Side::Client, (source, local_qp));
+                self.names.insert((source, local_id), (id, ConnectionEnd::Client));
+                self.register(id, ConnectionEnd::Client, (source, local_qp));
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.mtu = Some(path_mtu);
-                    connection.halves[Side::Server.index()].next = Some(starting_psn);
+                    connection.halves[ConnectionEnd::Server.index()].next = Some(starting_psn);
                 }
-                self.set_up(cx, id, Side::Client, "CM REQ", message);
+                self.set_up(cx, id, ConnectionEnd::Client, "CM REQ", message);
             }
             ConnectionMessage::Reply { local_id, remote_id, local_qp, starting_psn, .. } => {
-                let Some(&(id, Side::Client)) = self.names.get(&(destination, remote_id)) else { return };
+                let Some(&(id, ConnectionEnd::Client)) = self.names.get(&(destination, remote_id)) else {
+                    return;
+                };
                 if self.names.get(&(source, local_id)).is_some_and(|(known, _)| *known == id) {
                     return;
                 }
-                self.names.insert((source, local_id), (id, Side::Server));
-                self.register(id, Side::Server, (source, local_qp));
+                self.names.insert((source, local_id), (id, ConnectionEnd::Server));
+                self.register(id, ConnectionEnd::Server, (source, local_qp));
                 if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.halves[Side::Client.index()].next = Some(starting_psn);
+                    connection.halves[ConnectionEnd::Client.index()].next = Some(starting_psn);
                 }
-                self.set_up(cx, id, Side::Server, "CM REP", message);
+                self.set_up(cx, id, ConnectionEnd::Server, "CM REP", message);
             }
             ConnectionMessage::Reject { remote_id, .. } => {
                 let Some(&(id, to)) = self.names.get(&(destination, remote_id)) else { return };
@@ -237,7 +239,7 @@ impl Roce {
         &mut self,
         cx: &mut Context<'_>,
         id: u64,
-        from: Side,
+        from: ConnectionEnd,
         name: &'static str,
         message: &ConnectionMessage<'_>,
     ) {
@@ -285,7 +287,7 @@ impl Roce {
         if let (Some(connection), None) = (open.next(), open.next()) {
             connection.conversation.lose();
             let id = connection.id;
-            return self.register(id, Side::Server, queue_pair);
+            return self.register(id, ConnectionEnd::Server, queue_pair);
         }
         let is_answer =
             matches!(packet.operation, Operation::Acknowledge { .. } | Operation::ReadResponse { .. });
@@ -300,14 +302,14 @@ impl Roce {
         if let Some(peer) = first.filter(|peer| is_only && *peer != queue_pair) {
             // The one that was heard first asked for something.
             let endpoints = Endpoints {
-                fabric: Fabric::Roce,
+                fabric: CapturedFabric::Roce,
                 client: SocketAddr::new(queue_pair.0, 0),
                 server: SocketAddr::new(peer.0, 0),
                 midway: true,
             };
             let id = self.insert(cx, endpoints);
-            self.register(id, Side::Client, queue_pair);
-            self.register(id, Side::Server, peer);
+            self.register(id, ConnectionEnd::Client, queue_pair);
+            self.register(id, ConnectionEnd::Server, peer);
             return;
         }
         if self.lonely.len() >= LONELY_MAX
@@ -356,7 +358,7 @@ impl Connection {
         1024 + halves.sum::<usize>() + self.conversation.held()
     }
 
-    fn packet(&mut self, cx: &mut Context<'_>, from: Side, packet: &Packet<'_>, whole: bool) {
+    fn packet(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, packet: &Packet<'_>, whole: bool) {
         if !whole {
             self.conversation.lose();
         }
@@ -372,7 +374,7 @@ impl Connection {
     }
 
     /// Takes a packet that its receiver acts upon.
-    fn request(&mut self, cx: &mut Context<'_>, from: Side, packet: &Packet<'_>) {
+    fn request(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, packet: &Packet<'_>) {
         let half = &mut self.halves[from.index()];
         let ahead = half.next.map_or(0, |next| distance(packet.psn, next));
         if ahead < 0 {
@@ -424,7 +426,7 @@ impl Connection {
     fn send(
         &mut self,
         cx: &mut Context<'_>,
-        from: Side,
+        from: ConnectionEnd,
         part: Part,
         invalidate: Option<u32>,
         payload: &[u8],
@@ -447,7 +449,7 @@ impl Connection {
         }
     }
 
-    fn read_response(&mut self, cx: &mut Context<'_>, from: Side, part: Part, packet: &Packet<'_>) {
+    fn read_response(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, part: Part, packet: &Packet<'_>) {
         let initiator = from.other();
         self.check_answer(initiator, packet.psn);
         loop {
@@ -477,7 +479,7 @@ impl Connection {
     }
 
     /// What is answered was sent: if it was not captured, it will not be.
-    fn check_answer(&mut self, requester: Side, psn: u32) {
+    fn check_answer(&mut self, requester: ConnectionEnd, psn: u32) {
         let half = &mut self.halves[requester.index()];
         if half.next.is_some_and(|next| distance(psn, next) >= 0) {
             half.answered = Some(psn);
@@ -485,7 +487,7 @@ impl Connection {
         }
     }
 
-    fn tell_gap(&mut self, cx: &mut Context<'_>, from: Side, packets: u64) {
+    fn tell_gap(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, packets: u64) {
         cx.totals.gaps += 1;
         self.conversation.lack(from);
         cx.emit(EventKind::Gap(from, packets));
@@ -493,7 +495,7 @@ impl Connection {
 
     /// Reports what was answered and never captured, and the end.
     fn close(&mut self, cx: &mut Context<'_>) {
-        for from in [Side::Client, Side::Server] {
+        for from in [ConnectionEnd::Client, ConnectionEnd::Server] {
             let Half { next, answered, .. } = &self.halves[from.index()];
             let (next, answered) = (*next, *answered);
             if let (Some(next), Some(answered)) = (next, answered)
@@ -511,7 +513,13 @@ impl Connection {
         self.conversation.close(cx);
     }
 
-    fn acknowledge(&mut self, cx: &mut Context<'_>, from: Side, syndrome: u8, operation: &Operation) {
+    fn acknowledge(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: ConnectionEnd,
+        syndrome: u8,
+        operation: &Operation,
+    ) {
         if !operation.is_nak() {
             return;
         }
@@ -523,6 +531,6 @@ impl Connection {
             3 => "NAK: remote operational error",
             _ => "NAK",
         };
-        cx.emit(EventKind::Terminate(from, Terminate { text: text.to_owned() }));
+        cx.emit(EventKind::Terminate(from, Termination { text: text.to_owned() }));
     }
 }

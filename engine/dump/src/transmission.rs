@@ -10,8 +10,8 @@ use stag_wire::xdr::Reduced;
 use crate::call::{Call, Chunk, Wanted, WantedItem};
 use crate::check::{self, Violations};
 use crate::conversation::{Conversation, Parts};
-use crate::event::{ChunkKind, Context, Message, Side};
-use crate::program::{self, Rpc, Target};
+use crate::event::{ChunkKind, ConnectionEnd, Context, Message};
+use crate::program::{self, CalledProcedure, Rpc};
 use crate::report::{report, report_answer, target_of};
 
 /// Octets of a group's Payload stream that are kept; a longer one is not read.
@@ -29,7 +29,7 @@ pub(crate) struct Group {
     stream: Option<Vec<u8>>,
     reduced: Vec<Reduced>,
     /// Of a Reply: what was called.
-    target: Option<Target>,
+    target: Option<CalledProcedure>,
 }
 
 /// The part of the Payload stream in a transmission; what its header claims may be more than there is.
@@ -46,7 +46,7 @@ impl Conversation {
     /// A message that is no continuation came from a side: no group may be open in its direction.
     pub(crate) fn break_group(
         &mut self,
-        from: Side,
+        from: ConnectionEnd,
         direction: MessageType,
         body: &Body2<'_>,
         violations: &mut Violations,
@@ -65,19 +65,19 @@ impl Conversation {
     }
 
     /// The message that a side is in the midst of, in one direction.
-    fn group(&mut self, from: Side, direction: MessageType) -> &mut Option<Group> {
+    fn group(&mut self, from: ConnectionEnd, direction: MessageType) -> &mut Option<Group> {
         &mut self.parties[from.index()].speaker.groups[direction.number() as usize]
     }
 
     /// Takes that message away.
-    pub(crate) fn take_group(&mut self, from: Side, direction: MessageType) -> Option<Group> {
+    pub(crate) fn take_group(&mut self, from: ConnectionEnd, direction: MessageType) -> Option<Group> {
         let group = self.group(from, direction).take()?;
         self.held = self.held.saturating_sub(group.stream.as_ref().map_or(0, Vec::len));
         Some(group)
     }
 
     /// Keeps a message that goes on.
-    fn keep_group(&mut self, from: Side, group: Group) {
+    fn keep_group(&mut self, from: ConnectionEnd, group: Group) {
         let direction = group.direction;
         self.take_group(from, direction);
         self.held += group.stream.as_ref().map_or(0, Vec::len);
@@ -85,7 +85,7 @@ impl Conversation {
     }
 
     /// Keeps the start of a group, or says what a whole message of one transmission is.
-    fn begin_group(&mut self, from: Side, group: Group) -> Option<Group> {
+    fn begin_group(&mut self, from: ConnectionEnd, group: Group) -> Option<Group> {
         if group.count <= 1 {
             return Some(group);
         }
@@ -96,7 +96,7 @@ impl Conversation {
     /// Checks that items in the receiver's buffers are where it has targets.
     fn check_places(
         &self,
-        from: Side,
+        from: ConnectionEnd,
         items: &Elements<'_, PlacedItem<'_>>,
         count: u32,
         violations: &mut Violations,

@@ -10,7 +10,7 @@ use stag_wire::rpcrdma2::{
 
 use crate::check::Violations;
 use crate::conversation::{Conversation, Parts};
-use crate::event::{Context, EventKind, Extension, Message, Side};
+use crate::event::{ConnectionEnd, Context, EventKind, Extension, Message};
 use crate::report::report;
 use crate::transmission::Group;
 
@@ -152,7 +152,7 @@ impl Conversation {
     }
 
     /// The other side's version was answered.
-    pub(crate) fn confirm(&mut self, from: Side) {
+    pub(crate) fn confirm(&mut self, from: ConnectionEnd) {
         self.parties[from.other().index()].speaker.is_confirmed = true;
     }
 
@@ -240,7 +240,7 @@ impl Conversation {
 
     /// Forgets what was not finished when the connection ends.
     pub(crate) fn end_extensions(&mut self) {
-        for side in [Side::Client, Side::Server] {
+        for side in [ConnectionEnd::Client, ConnectionEnd::Server] {
             self.take_group(side, MessageType::Call);
             self.take_group(side, MessageType::Reply);
             let xids: Vec<u32> = self.parties[side.index()].exposed.keys().copied().collect();
@@ -251,7 +251,7 @@ impl Conversation {
     }
 
     /// Notes that something is odd but breaks no rule.
-    pub(crate) fn note(cx: &mut Context<'_>, from: Side, text: &'static str) {
+    pub(crate) fn note(cx: &mut Context<'_>, from: ConnectionEnd, text: &'static str) {
         cx.emit(EventKind::Note(from, text));
     }
 }

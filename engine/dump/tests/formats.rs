@@ -40,7 +40,7 @@ fn times_are_kept_to_the_nanosecond() {
     let time = std::time::Duration::new(1_700_000_000, 123_456_789);
     let frames = [Kept { time, octets: vec![0; 60] }];
     for file in [pcap(&frames, Order::Big, true, 1), pcapng(&frames, Order::Little, 9, 1)] {
-        let mut capture = stag_dump::capture::Reader::new(&file[..]).unwrap();
+        let mut capture = stag_dump::capture::CaptureReader::new(&file[..]).unwrap();
         assert_eq!(capture.next_frame().unwrap().unwrap().time, time);
     }
 }

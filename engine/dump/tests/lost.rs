@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stag_dump::capture::Frame;
-use stag_dump::{Analyzer, EventKind, Options, Side, Totals};
+use stag_dump::capture::CapturedFrame;
+use stag_dump::{Analyzer, ConnectionEnd, EventKind, Options, Totals};
 use stag_wire::roce;
 use stag_wire::rpcrdma::NFS_PORT;
 
@@ -22,7 +22,7 @@ struct Told {
     calls: BTreeSet<u64>,
     /// Octets of the message that ends in a frame.
     lens: BTreeMap<u64, usize>,
-    gaps: Vec<(u64, Side, u64)>,
+    gaps: Vec<(u64, ConnectionEnd, u64)>,
     broken: Vec<String>,
     totals: Totals,
 }
@@ -31,7 +31,7 @@ struct Told {
 fn tell(frames: &[Kept], without: Option<usize>) -> Told {
     let mut analyzer = Analyzer::new(Options::default());
     let mut told = Told::default();
-    let mut sink = |event: &stag_dump::Event<'_>| match &event.kind {
+    let mut sink = |event: &stag_dump::CapturedEvent<'_>| match &event.kind {
         EventKind::Message(message) => {
             told.lens.insert(event.frame, message.octets.len());
             match message.answered {
@@ -46,7 +46,7 @@ fn tell(frames: &[Kept], without: Option<usize>) -> Told {
     };
     for (index, Kept { time, octets }) in frames.iter().enumerate() {
         if Some(index) != without {
-            let frame = Frame { number: index as u64 + 1, time: *time, link: link::ETHERNET, octets };
+            let frame = CapturedFrame { number: index as u64 + 1, time: *time, link: link::ETHERNET, octets };
             analyzer.frame(&frame, &mut sink);
         }
     }
@@ -178,7 +178,7 @@ fn nobody_waits_for_what_comes_after_the_end() {
     let mut analyzer = Analyzer::new(Options::default());
     for (number, octets) in (1..).zip(&frames) {
         // Packets of IP, without Ethernet.
-        let frame = Frame { number, time: std::time::Duration::ZERO, link: 101, octets };
+        let frame = CapturedFrame { number, time: std::time::Duration::ZERO, link: 101, octets };
         analyzer.frame(&frame, &mut |_| {});
     }
     let totals = analyzer.finish(&mut |_| {});

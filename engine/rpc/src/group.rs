@@ -18,7 +18,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use stag_fabric::{Peer, Provider};
-use stag_runtime::{GroupMember, HeadCounts, ReactorId, Receiver, Sender, Statistics as Times, mailbox};
+use stag_runtime::{
+    GroupMember, HeadCounts, ReactorId, ReactorStatistics as Times, Receiver, Sender, mailbox,
+};
 
 use crate::carried::{CallMesh, Homes};
 use crate::engine::Engine;

@@ -57,7 +57,7 @@ pub use mailbox::{Receiver, SendError, Sender, mailbox};
 pub use mesh::{LaneMesh, Lanes};
 pub use poller::Poller;
 pub use reactor::{PollMode, Reactor, ReactorConfig, Stopped, sleep};
-pub use statistics::{Statistics, StatisticsReader};
+pub use statistics::{ReactorStatistics, StatisticsReader};
 pub use stop::StopFlag;
 pub use timers::{TimerId, Timers};
 pub use topology::Topology;

@@ -15,7 +15,7 @@ use crate::cores::CoreId;
 use crate::group::GroupMember;
 use crate::phases::Milestone;
 use crate::poller::Poller;
-use crate::statistics::{Ledger, Statistics, StatisticsReader};
+use crate::statistics::{Ledger, ReactorStatistics, StatisticsReader};
 use crate::stop::StopFlag;
 
 /// What a reactor does when there is nothing to do.
@@ -70,7 +70,7 @@ pub struct Stopped {
     /// How long the drain took.
     pub drain: Duration,
     /// Everything counted since the start, the drain included.
-    pub statistics: Statistics,
+    pub statistics: ReactorStatistics,
 }
 
 /// The loop of one core. `C` is the clock; all but tests use [`Clock`].

@@ -11,7 +11,7 @@ use crossbeam_utils::CachePadded;
 
 /// Counted since the reactor began to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct ReactorStatistics {
     /// Time in passes that handled something.
     pub busy: Duration,
     /// Time in passes that found nothing to do.
@@ -32,7 +32,7 @@ pub struct Statistics {
     pub pass_max: Duration,
 }
 
-impl Statistics {
+impl ReactorStatistics {
     /// Busy time as a share of all time, from 0 to 1.
     #[must_use]
     pub fn utilization(&self) -> f64 {
@@ -53,11 +53,11 @@ impl StatisticsReader {
     ///
     /// Each number is right by itself; two of them may be from publications next to each other.
     #[must_use]
-    pub fn read(&self) -> Statistics {
+    pub fn read(&self) -> ReactorStatistics {
         let number = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let time = |cell: &AtomicU64| Duration::from_nanos(cell.load(Ordering::Relaxed));
         let cells = &*self.published.cells;
-        Statistics {
+        ReactorStatistics {
             busy: time(&cells.busy),
             idle: time(&cells.idle),
             asleep: time(&cells.asleep),
@@ -107,7 +107,7 @@ enum Activity {
 /// The reactor's side: attributes the time between two clock readings to what happened in between.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    statistics: Statistics,
+    statistics: ReactorStatistics,
     activity: Activity,
     /// The last clock reading.
     since: Duration,
@@ -118,7 +118,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new() -> Ledger {
         Ledger {
-            statistics: Statistics::default(),
+            statistics: ReactorStatistics::default(),
             activity: Activity::Starting,
             since: Duration::ZERO,
             publish_at: Duration::ZERO,
@@ -167,7 +167,7 @@ impl Ledger {
         self.statistics.sleeps_refused += 1;
     }
 
-    pub(crate) fn statistics(&self) -> Statistics {
+    pub(crate) fn statistics(&self) -> ReactorStatistics {
         self.statistics
     }
 
@@ -179,8 +179,17 @@ impl Ledger {
         let number = |cell: &AtomicU64, value| cell.store(value, Ordering::Relaxed);
         // A u64 of nanoseconds lasts 584 years, so the cast cuts nothing off.
         let time = |cell: &AtomicU64, value: Duration| cell.store(value.as_nanos() as u64, Ordering::Relaxed);
-        let Statistics { busy, idle, asleep, passes, idle_passes, events, sleeps, sleeps_refused, pass_max } =
-            self.statistics;
+        let ReactorStatistics {
+            busy,
+            idle,
+            asleep,
+            passes,
+            idle_passes,
+            events,
+            sleeps,
+            sleeps_refused,
+            pass_max,
+        } = self.statistics;
         let cells = &*self.published.cells;
         time(&cells.busy, busy);
         time(&cells.idle, idle);
@@ -238,8 +247,9 @@ mod tests {
 
     #[test]
     fn utilization_is_busy_time_of_all_time() {
-        assert_eq!(Statistics::default().utilization(), 0.0);
-        let quarter = Statistics { busy: us(1), idle: us(2), asleep: us(1), ..Statistics::default() };
+        assert_eq!(ReactorStatistics::default().utilization(), 0.0);
+        let quarter =
+            ReactorStatistics { busy: us(1), idle: us(2), asleep: us(1), ..ReactorStatistics::default() };
         assert_eq!(quarter.utilization(), 0.25);
     }
 }

@@ -17,7 +17,7 @@ mod hwloc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     cores: Vec<Core>,
-    nodes: Vec<Node>,
+    nodes: Vec<NumaNode>,
     isolated: CoreSet,
     devices: Vec<RdmaDevice>,
 }
@@ -46,7 +46,7 @@ pub struct Core {
 
 /// A NUMA node. One without cores has memory only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NumaNode {
     /// Its number.
     pub id: u32,
     /// Its online cores.
@@ -110,7 +110,7 @@ impl Topology {
 
     /// The NUMA nodes, lowest id first. There is one at least.
     #[must_use]
-    pub fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[NumaNode] {
         &self.nodes
     }
 
@@ -175,18 +175,18 @@ impl Topology {
     }
 }
 
-fn read_nodes(folder: &Path, online: &CoreSet) -> Vec<Node> {
+fn read_nodes(folder: &Path, online: &CoreSet) -> Vec<NumaNode> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut nodes: Vec<Node> = entries
+    let mut nodes: Vec<NumaNode> = entries
         .filter_map(|entry| {
             let id = entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
             let cores = read_set(&entry.path().join("cpulist"))?.intersection(online);
-            Some(Node { id, cores })
+            Some(NumaNode { id, cores })
         })
         .collect();
     nodes.sort_unstable_by_key(|node| node.id);
     if nodes.is_empty() {
-        nodes.push(Node { id: 0, cores: *online });
+        nodes.push(NumaNode { id: 0, cores: *online });
     }
     nodes
 }
@@ -197,7 +197,7 @@ fn read_isolated(root: &Path, online: &CoreSet) -> CoreSet {
 }
 
 /// The devices that are near to some cores only, by name.
-fn read_devices(folder: &Path, online: &CoreSet, nodes: &[Node]) -> Vec<RdmaDevice> {
+fn read_devices(folder: &Path, online: &CoreSet, nodes: &[NumaNode]) -> Vec<RdmaDevice> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut devices: Vec<RdmaDevice> = entries
         .filter_map(|entry| {
@@ -220,7 +220,7 @@ fn is_nearer(near: &CoreSet, online: &CoreSet) -> bool {
     !near.is_empty() && near != online
 }
 
-fn read_core(folder: &Path, id: CoreId, online: &CoreSet, nodes: &[Node]) -> Core {
+fn read_core(folder: &Path, id: CoreId, online: &CoreSet, nodes: &[NumaNode]) -> Core {
     let folder = folder.join(format!("cpu{}", id.0));
     let alone: CoreSet = [id].into_iter().collect();
     // A set that does not name the core itself makes no sense, and is not believed.

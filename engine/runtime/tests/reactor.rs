@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use stag_runtime::{
-    AffinityError, Clock, CoreId, ManualClock, PollMode, Poller, Reactor, ReactorConfig, Receiver, Sender,
-    Statistics, StopFlag, Timers, affinity, mailbox,
+    AffinityError, Clock, CoreId, ManualClock, PollMode, Poller, Reactor, ReactorConfig, ReactorStatistics,
+    Receiver, Sender, StopFlag, Timers, affinity, mailbox,
 };
 
 const fn us(n: u64) -> Duration {
@@ -98,14 +98,14 @@ fn time_is_busy_or_idle_by_what_poll_returned() {
     let reader = reactor.statistics();
 
     let stopped = reactor.run(&mut poller, &stop).unwrap();
-    let expected = Statistics {
+    let expected = ReactorStatistics {
         busy: us(30),
         idle: us(7),
         passes: 5,
         idle_passes: 3,
         events: 4,
         pass_max: us(20),
-        ..Statistics::default()
+        ..ReactorStatistics::default()
     };
     assert_eq!(stopped.statistics, expected);
     assert_eq!(reader.read(), expected, "published at the end");
@@ -221,7 +221,7 @@ impl Poller for Listener {
 fn with_reactor(
     config: ReactorConfig,
     mut listener: Listener,
-    outside: impl FnOnce(&dyn Fn() -> Statistics, &StopFlag),
+    outside: impl FnOnce(&dyn Fn() -> ReactorStatistics, &StopFlag),
 ) -> stag_runtime::Stopped {
     let stop = StopFlag::new().unwrap();
     let clock = Clock::start();
@@ -236,7 +236,7 @@ fn with_reactor(
 }
 
 /// Waits until the reactor has gone to sleep `count` times.
-fn wait_for_sleep(read: &dyn Fn() -> Statistics, count: u64) {
+fn wait_for_sleep(read: &dyn Fn() -> ReactorStatistics, count: u64) {
     let clock = Clock::start();
     while read().sleeps < count {
         assert!(clock.now() < PATIENCE, "the reactor does not sleep: {:?}", read());

@@ -2,27 +2,27 @@
 
 use stag::runtime::{CoreId, CoreSet, Topology, environment};
 
-use super::finding::{Finding, State};
+use super::finding::{Diagnosis, State};
 use super::machine::Machine;
 use crate::stagd::CoreList;
 
 /// The cores of this process, beside those that are there.
-pub(super) fn allowed(machine: &Machine) -> Vec<Finding> {
+pub(super) fn allowed(machine: &Machine) -> Vec<Diagnosis> {
     let Some(allowed) = machine.cores() else {
         let found = "/proc/self/status does not tell which cores this process may use";
-        return vec![Finding::bad(State::Note, found, "taskset -p $$")];
+        return vec![Diagnosis::bad(State::Note, found, "taskset -p $$")];
     };
     let Ok(topology) = Topology::read_from(machine.root()) else {
         let found = "/sys does not tell which cores there are";
-        return vec![Finding::bad(State::Note, found, "mount -t sysfs sysfs /sys")];
+        return vec![Diagnosis::bad(State::Note, found, "mount -t sysfs sysfs /sys")];
     };
     let online: CoreSet = topology.cores().iter().map(|core| core.id).collect();
     let found = format!("{allowed} may be used, of {online} online");
     let mut findings = vec![if allowed.len() > 1 || online.len() == 1 {
-        Finding::ok(found)
+        Diagnosis::ok(found)
     } else {
         let repair = format!("`taskset -pc {online} $$`; or cpuset.cpus of its control group");
-        Finding::bad(
+        Diagnosis::bad(
             State::Warning,
             format!("{found}: a reactor that polls leaves nothing to others"),
             repair,
@@ -34,16 +34,16 @@ pub(super) fn allowed(machine: &Machine) -> Vec<Finding> {
         let first = unused.iter().next().map_or(0, |core| core.0);
         let found = format!("{unused} are isolated from other work, and may not be used");
         let repair = format!("taskset -c {unused} stagd --core {first} …");
-        findings.push(Finding::bad(State::Note, found, repair));
+        findings.push(Diagnosis::bad(State::Note, found, repair));
     }
     findings
 }
 
 /// Whether one server can run on `cores`, and what that costs.
-pub(super) fn together(machine: &Machine, cores: &CoreList, has_device: bool) -> Vec<Finding> {
+pub(super) fn together(machine: &Machine, cores: &CoreList, has_device: bool) -> Vec<Diagnosis> {
     let Ok(topology) = Topology::read_from(machine.root()) else {
         let found = "/sys does not tell which cores there are";
-        return vec![Finding::bad(State::Note, found, "mount -t sysfs sysfs /sys")];
+        return vec![Diagnosis::bad(State::Note, found, "mount -t sysfs sysfs /sys")];
     };
     let online: CoreSet = topology.cores().iter().map(|core| core.id).collect();
     let allowed = machine.cores().unwrap_or(online);
@@ -53,7 +53,7 @@ pub(super) fn together(machine: &Machine, cores: &CoreList, has_device: bool) ->
     let absent = beyond(&online);
     if !absent.is_empty() {
         let found = format!("cores {absent} of {cores} are not online; there are {online}");
-        findings.push(Finding::bad(State::Error, found, format!("stagd --cores {allowed}")));
+        findings.push(Diagnosis::bad(State::Error, found, format!("stagd --cores {allowed}")));
     }
     let refused: CoreSet = beyond(&allowed).iter().filter(|core| online.contains(*core)).collect();
     if !refused.is_empty() {
@@ -61,7 +61,7 @@ pub(super) fn together(machine: &Machine, cores: &CoreList, has_device: bool) ->
             "cores {refused} of {cores} may not be used; the cpuset and the affinity allow {allowed}"
         );
         let repair = format!("`taskset -pc {online} $$`; or cpuset.cpus of its control group");
-        findings.push(Finding::bad(State::Error, found, repair));
+        findings.push(Diagnosis::bad(State::Error, found, repair));
     }
     let on = |node: u32| -> CoreSet {
         allowed.iter().filter(|core| topology.node_of(*core) == Some(node)).collect()
@@ -73,7 +73,7 @@ pub(super) fn together(machine: &Machine, cores: &CoreList, has_device: bool) ->
         let found =
             format!("cores {cores} are on NUMA nodes {first} to {last}: Calls between them cost more");
         let best = nodes.iter().map(|node| on(*node)).max_by_key(CoreSet::len).unwrap_or_default();
-        findings.push(Finding::bad(State::Warning, found, format!("stagd --cores {best}")));
+        findings.push(Diagnosis::bad(State::Warning, found, format!("stagd --cores {best}")));
     }
     for name in machine.rdma_devices().iter().filter(|_| has_device) {
         let node = || machine.value::<u32>(&format!("sys/class/infiniband/{name}/device/numa_node"));
@@ -84,7 +84,7 @@ pub(super) fn together(machine: &Machine, cores: &CoreList, has_device: bool) ->
             let found = format!("cores {far} of {cores} are far from {name}; near to it are {near}");
             let usable = near.intersection(&allowed);
             let better = if usable.is_empty() { near } else { usable };
-            findings.push(Finding::bad(State::Warning, found, format!("stagd --cores {better}")));
+            findings.push(Diagnosis::bad(State::Warning, found, format!("stagd --cores {better}")));
         }
     }
     let siblings = |core: CoreId| topology.core(core).map(|core| core.siblings).unwrap_or_default();
@@ -98,10 +98,10 @@ pub(super) fn together(machine: &Machine, cores: &CoreList, has_device: bool) ->
             .filter(|core| siblings(*core).iter().all(|other| other >= *core || !chosen.contains(other)))
             .collect();
         let found = format!("cores {shared} of {cores} share physical cores, and each slows another down");
-        findings.push(Finding::bad(State::Note, found, format!("stagd --cores {one_each}")));
+        findings.push(Diagnosis::bad(State::Note, found, format!("stagd --cores {one_each}")));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(format!("{cores} may be used, and are near to each other")));
+        findings.push(Diagnosis::ok(format!("{cores} may be used, and are near to each other")));
     }
     findings
 }
@@ -119,20 +119,20 @@ const ENVIRONMENT: [(&str, State, &str); 8] = [
 ];
 
 /// What spoils measurements and costs speed: `stag perf` shows the same.
-pub(super) fn environment(machine: &Machine) -> Vec<Finding> {
+pub(super) fn environment(machine: &Machine) -> Vec<Diagnosis> {
     let cores = machine.cores().unwrap_or_default();
     let found = environment::inspect_from(machine.root(), &cores);
     let known = ENVIRONMENT.iter().map(|(what, state, well)| {
         match found.iter().find(|finding| finding.what == *what) {
             Some(finding) => bad(*state, finding),
-            None => Finding::ok(format!("{what}: {well}")),
+            None => Diagnosis::ok(format!("{what}: {well}")),
         }
     });
     let is_new = |finding: &&environment::Finding| ENVIRONMENT.iter().all(|(what, ..)| finding.what != *what);
     known.chain(found.iter().filter(is_new).map(|finding| bad(State::Note, finding))).collect()
 }
 
-fn bad(state: State, finding: &environment::Finding) -> Finding {
+fn bad(state: State, finding: &environment::Finding) -> Diagnosis {
     let environment::Finding { what, found, why, repair } = finding;
-    Finding::bad(state, format!("{what}: {found}; {why}"), repair.clone())
+    Diagnosis::bad(state, format!("{what}: {found}; {why}"), repair.clone())
 }

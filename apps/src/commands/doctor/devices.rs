@@ -3,7 +3,7 @@
 use stag::fabric::verbs::{KernelDevice, Port, kernel_devices};
 use stag::runtime::{CoreSet, Topology};
 
-use super::finding::{Finding, State};
+use super::finding::{Diagnosis, State};
 use super::machine::Machine;
 use super::rdma::modprobe;
 
@@ -20,8 +20,8 @@ fn devices(machine: &Machine) -> Vec<KernelDevice> {
 /// What `check` says of each port, whose name comes first.
 fn each_port(
     machine: &Machine,
-    check: impl Fn(&str, &KernelDevice, &Port) -> Option<Finding>,
-) -> Vec<Finding> {
+    check: impl Fn(&str, &KernelDevice, &Port) -> Option<Diagnosis>,
+) -> Vec<Diagnosis> {
     let devices = devices(machine);
     let ports = devices.iter().flat_map(|device| device.ports.iter().map(move |port| (device, port)));
     ports
@@ -39,7 +39,7 @@ fn netdev(port: &Port) -> Option<&str> {
 }
 
 /// Whether there is a device at all.
-pub(super) fn present(machine: &Machine) -> Vec<Finding> {
+pub(super) fn present(machine: &Machine) -> Vec<Diagnosis> {
     let devices = devices(machine);
     if devices.is_empty() {
         let found = "none; verbs:// does not work without, shm:// and iwarp:// do; one in software does";
@@ -49,23 +49,23 @@ pub(super) fn present(machine: &Machine) -> Vec<Finding> {
         let netdev = machine.interface();
         let repair =
             modprobe(machine, module, &format!(" && sudo rdma link add {kind}0 type {kind} netdev {netdev}"));
-        return vec![Finding::bad(machine.missing(), found, repair)];
+        return vec![Diagnosis::bad(machine.missing(), found, repair)];
     }
     let named = devices.into_iter().map(|device| match device.firmware {
         Some(version) => format!("{} (firmware {version})", device.name),
         None => device.name,
     });
-    vec![Finding::ok(named.collect::<Vec<_>>().join(", "))]
+    vec![Diagnosis::ok(named.collect::<Vec<_>>().join(", "))]
 }
 
 /// Whether a port is active: one has to be, others may be unused.
-pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
+pub(super) fn ports(machine: &Machine) -> Vec<Diagnosis> {
     let has_active = devices(machine).iter().any(|device| device.ports.iter().any(Port::is_active));
     let state = if has_active { State::Note } else { machine.missing() };
     each_port(machine, |name, _, port| {
         let found = format!("{name}: {}", port.state);
         if port.is_active() {
-            return Some(Finding::ok(found));
+            return Some(Diagnosis::ok(found));
         }
         let repair = match netdev(port) {
             Some(netdev) => format!("`sudo ip link set {netdev} up`; then the cable, and the switch"),
@@ -76,63 +76,63 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
                 "the cable; and a subnet manager: `sudo systemctl start opensm`, on one machine".to_owned()
             }
         };
-        Some(Finding::bad(state, found, repair))
+        Some(Diagnosis::bad(state, found, repair))
     })
 }
 
 /// Whether the network interface lets RoCE use its largest MTU.
-pub(super) fn mtu(machine: &Machine) -> Vec<Finding> {
+pub(super) fn mtu(machine: &Machine) -> Vec<Diagnosis> {
     each_port(machine, |name, device, port| {
         let netdev = netdev(port)?;
         let mtu: u32 = machine.value(&format!("sys/class/net/{netdev}/mtu"))?;
         if !is_roce(device, port) {
-            return Some(Finding::ok(format!("{name}: {netdev} has {mtu}")));
+            return Some(Diagnosis::ok(format!("{name}: {netdev} has {mtu}")));
         }
         let [largest, .., smallest] = MTUS;
         let active = MTUS.into_iter().find(|active| active + ROCE_HEADERS <= mtu).unwrap_or(smallest);
         let found = format!("{name}: {netdev} has {mtu}, so that RoCE can use {active} of {largest}");
         if active == largest {
-            return Some(Finding::ok(found));
+            return Some(Diagnosis::ok(found));
         }
         let repair = format!(
             "`sudo ip link set {netdev} mtu 4200`, or more, on all machines and switches of that network"
         );
-        Some(Finding::bad(State::Note, found, repair))
+        Some(Diagnosis::bad(State::Note, found, repair))
     })
 }
 
 /// Whether RoCE ports have a GID of version 2, which can be routed.
-pub(super) fn gids(machine: &Machine) -> Vec<Finding> {
+pub(super) fn gids(machine: &Machine) -> Vec<Diagnosis> {
     each_port(machine, |name, device, port| {
         if !is_roce(device, port) {
             return None;
         }
         if let Some(gid) = port.gids.iter().find(|gid| gid.kind == "RoCE v2") {
-            return Some(Finding::ok(format!("{name}: index {} is RoCEv2, {}", gid.index, gid.gid)));
+            return Some(Diagnosis::ok(format!("{name}: index {} is RoCEv2, {}", gid.index, gid.gid)));
         }
         let netdev = netdev(port).unwrap_or("NETDEV");
         let repair = format!("sudo ip link set {netdev} up && sudo ip address add ADDRESS/24 dev {netdev}");
-        Some(Finding::bad(machine.missing(), format!("{name}: no GID of RoCEv2"), repair))
+        Some(Diagnosis::bad(machine.missing(), format!("{name}: no GID of RoCEv2"), repair))
     })
 }
 
 /// Whether the cores that may be used are near the devices.
-pub(super) fn nodes(machine: &Machine) -> Vec<Finding> {
+pub(super) fn nodes(machine: &Machine) -> Vec<Diagnosis> {
     let Ok(topology) = Topology::read_from(machine.root()) else { return Vec::new() };
     let allowed = machine.cores().unwrap_or_default();
     let each = devices(machine).into_iter().map(|KernelDevice { name, numa_node, .. }| {
-        let Some(node) = numa_node else { return Finding::ok(format!("{name} is near to all cores")) };
+        let Some(node) = numa_node else { return Diagnosis::ok(format!("{name} is near to all cores")) };
         let of_node = || topology.nodes().iter().find(|it| it.id == node).map(|it| it.cores);
         let near = topology.near(&name).or_else(of_node).unwrap_or_default();
         let usable: CoreSet = near.intersection(&allowed);
         if let Some(core) = usable.iter().next() {
             let found = format!("{name} is on node {node}, as are cores {usable}: stagd --core {}", core.0);
-            return Finding::ok(found);
+            return Diagnosis::ok(found);
         }
         let distance = distance(machine, &topology, node, &allowed);
         let found = format!("{name} is on node {node}, cores {allowed} are on another{distance}");
         let first = near.iter().next().map_or(0, |core| core.0);
-        Finding::bad(State::Warning, found, format!("taskset -c {near} stagd --core {first} …"))
+        Diagnosis::bad(State::Warning, found, format!("taskset -c {near} stagd --core {first} …"))
     });
     each.collect()
 }

@@ -31,7 +31,7 @@ impl State {
 
 /// One line: the thing, the limit, the value found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct Diagnosis {
     /// How bad it is.
     pub state: State,
     /// What was found, in words.
@@ -40,14 +40,14 @@ pub struct Finding {
     pub repair: Option<String>,
 }
 
-impl Finding {
+impl Diagnosis {
     /// All is well.
-    pub(super) fn ok(found: impl Into<String>) -> Finding {
-        Finding { state: State::Ok, found: found.into(), repair: None }
+    pub(super) fn ok(found: impl Into<String>) -> Diagnosis {
+        Diagnosis { state: State::Ok, found: found.into(), repair: None }
     }
 
     /// Something is not as it should be.
-    pub(super) fn bad(state: State, found: impl Into<String>, repair: impl Into<String>) -> Finding {
-        Finding { state, found: found.into(), repair: Some(repair.into()) }
+    pub(super) fn bad(state: State, found: impl Into<String>, repair: impl Into<String>) -> Diagnosis {
+        Diagnosis { state, found: found.into(), repair: Some(repair.into()) }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use stag::hugepages::Inventory;
 use stag::runtime::Topology;
 
-use super::finding::{Finding, State};
+use super::finding::{Diagnosis, State};
 use super::machine::{CAP_IPC_LOCK, Machine};
 use crate::stagd;
 use crate::values::Size;
@@ -22,51 +22,51 @@ fn is_limited(machine: &Machine) -> bool {
 }
 
 /// Whether what a device has to reach may be pinned. Memory of the other fabrics is not.
-pub(super) fn memlock(machine: &Machine) -> Vec<Finding> {
+pub(super) fn memlock(machine: &Machine) -> Vec<Diagnosis> {
     let wanted = stagd::memory_unasked(machine.root());
     if !is_limited(machine) {
-        return vec![Finding::ok("no limit for this user, who has CAP_IPC_LOCK")];
+        return vec![Diagnosis::ok("no limit for this user, who has CAP_IPC_LOCK")];
     }
     let Some(limits) = Inventory::read(machine.root()).memlock else {
         let found = "/proc/self/limits does not tell how much memory may be locked";
-        return vec![Finding::bad(State::Note, found, "ulimit -l")];
+        return vec![Diagnosis::bad(State::Note, found, "ulimit -l")];
     };
-    let Some(limit) = limits.soft else { return vec![Finding::ok("unlimited")] };
+    let Some(limit) = limits.soft else { return vec![Diagnosis::ok("unlimited")] };
     let found = format!("{} may be locked; a stagd pins {} over verbs", Size(limit), Size(wanted));
     if limit >= wanted {
-        return vec![Finding::ok(found)];
+        return vec![Diagnosis::ok(found)];
     }
     let repair = "`sudo prlimit --pid $$ --memlock=unlimited` in the shell that starts it; of a service: LimitMEMLOCK=infinity";
-    vec![Finding::bad(machine.missing(), found, repair)]
+    vec![Diagnosis::bad(machine.missing(), found, repair)]
 }
 
 /// Whether a stagd fits on the hugepages that are free.
-pub(super) fn hugepages(machine: &Machine) -> Vec<Finding> {
+pub(super) fn hugepages(machine: &Machine) -> Vec<Diagnosis> {
     /// Octets of the pages that the repair reserves.
     const PAGE_LEN: u64 = 2 << 20;
     let wanted = stagd::memory_unasked(machine.root());
     let inventory = Inventory::read(machine.root());
     if inventory.pages.is_empty() {
         let repair = "none but another kernel: one with CONFIG_HUGETLBFS, outside of containers that hide it";
-        return vec![Finding::bad(State::Note, "this kernel shows none", repair)];
+        return vec![Diagnosis::bad(State::Note, "this kernel shows none", repair)];
     }
     let free: u64 =
         inventory.pages.iter().map(|pages| pages.page_len * pages.free.saturating_sub(pages.reserved)).sum();
     let mut findings = Vec::new();
     let found = format!("{} are free; a stagd takes {}", Size(free), Size(wanted));
     findings.push(if free >= wanted {
-        Finding::ok(found)
+        Diagnosis::ok(found)
     } else {
         let (node, there) = reserved(machine, &inventory, PAGE_LEN);
         let count = there + (wanted - free).div_ceil(PAGE_LEN);
         let node = node.map_or_else(String::new, |node| format!(" --node {node}"));
         let repair = format!("sudo stag hugepages setup --count {count}{node} --apply");
-        Finding::bad(State::Note, format!("{found}, the rest on small pages"), repair)
+        Diagnosis::bad(State::Note, format!("{found}, the rest on small pages"), repair)
     });
     for limit in inventory.cgroup.iter().filter(|limit| limit.limit < wanted) {
         let path = limit.path.display();
         let found = format!("the control group may use {} of pages of {}", Size(limit.limit), limit.size);
-        findings.push(Finding::bad(State::Note, found, format!("echo max | sudo tee {path}")));
+        findings.push(Diagnosis::bad(State::Note, found, format!("echo max | sudo tee {path}")));
     }
     findings
 }

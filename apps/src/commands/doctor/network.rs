@@ -3,7 +3,7 @@
 use stag::wire::rpcbind;
 use stag::wire::rpcrdma::NFS_PORT;
 
-use super::finding::{Finding, State};
+use super::finding::{Diagnosis, State};
 use super::machine::Machine;
 use crate::values::Size;
 
@@ -17,7 +17,7 @@ const BACKLOG: u32 = 1024;
 const BUFFER_LEN: u64 = 4 << 20;
 
 /// Whether the ports of NFS are free, and rpcbind is there.
-pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
+pub(super) fn ports(machine: &Machine) -> Vec<Diagnosis> {
     let listening = listening(machine);
     let is_taken = |port: u32| listening.contains(&port);
     let who = |port: u32| format!("`sudo ss -ltnp 'sport = :{port}'`");
@@ -26,7 +26,7 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.push(if nfsd.lines().any(|line| line == format!("rdma {NFS_PORT}")) {
         let found = format!("{NFS_PORT} is taken over RDMA by the kernel's NFS server");
-        Finding::bad(
+        Diagnosis::bad(
             State::Warning,
             found,
             "`sudo systemctl stop nfs-server`; or another port for stagd: --listen iwarp://0.0.0.0:PORT",
@@ -41,26 +41,26 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
             "{} shows by whom; or another port for stagd: --listen iwarp://0.0.0.0:PORT",
             who(rdma_port)
         );
-        Finding::bad(state, found, repair)
+        Diagnosis::bad(state, found, repair)
     } else {
-        Finding::ok(format!("{NFS_PORT} is free, the port of NFS over RDMA"))
+        Diagnosis::ok(format!("{NFS_PORT} is free, the port of NFS over RDMA"))
     });
     findings.push(if is_taken(NFS_TCP_PORT) {
         let found = format!("{NFS_TCP_PORT} is taken, the port of NFS over TCP");
-        Finding::bad(
+        Diagnosis::bad(
             State::Note,
             found,
             format!("{} shows by whom; stagd --listen tcp:// takes any port", who(NFS_TCP_PORT)),
         )
     } else {
-        Finding::ok(format!("{NFS_TCP_PORT} is free, the port of NFS over TCP"))
+        Diagnosis::ok(format!("{NFS_TCP_PORT} is free, the port of NFS over TCP"))
     });
     let port = rpcbind::PORT;
     findings.push(if is_taken(port.into()) || machine.has("run/rpcbind.sock") {
-        Finding::ok(format!("{port}: rpcbind is there, for stagd --rpcbind"))
+        Diagnosis::ok(format!("{port}: rpcbind is there, for stagd --rpcbind"))
     } else {
         let found = format!("{port}: no rpcbind; without it stagd --rpcbind does not start, and clients have to be told mountport=");
-        Finding::bad(State::Note, found, "`sudo systemctl start rpcbind` (Debian: `sudo apt install rpcbind`)")
+        Diagnosis::bad(State::Note, found, "`sudo systemctl start rpcbind` (Debian: `sudo apt install rpcbind`)")
     });
     findings
 }
@@ -82,27 +82,27 @@ fn listening(machine: &Machine) -> Vec<u32> {
 }
 
 /// The algorithm that new connections get.
-pub(super) fn congestion_control(machine: &Machine) -> Vec<Finding> {
+pub(super) fn congestion_control(machine: &Machine) -> Vec<Diagnosis> {
     let name = machine.read("proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
     vec![match name.as_str() {
         "bbr" => {
             let found = "bbr, which paces even the loopback";
             let repair = "--congestion reno of stag, and --congestion-control reno of stagd; or `sudo sysctl -w net.ipv4.tcp_congestion_control=cubic`";
-            Finding::bad(State::Note, found, repair)
+            Diagnosis::bad(State::Note, found, repair)
         }
-        "" => Finding::bad(
+        "" => Diagnosis::bad(
             State::Note,
             "not told by /proc/sys/net/ipv4",
             "sysctl net.ipv4.tcp_congestion_control",
         ),
-        name => Finding::ok(name),
+        name => Diagnosis::ok(name),
     }]
 }
 
 /// How many connections may wait to be taken.
-pub(super) fn backlog(machine: &Machine) -> Vec<Finding> {
+pub(super) fn backlog(machine: &Machine) -> Vec<Diagnosis> {
     let Some(limit) = machine.value::<u32>("proc/sys/net/core/somaxconn") else {
-        return vec![Finding::bad(
+        return vec![Diagnosis::bad(
             State::Note,
             "not told by /proc/sys/net/core",
             "sysctl net.core.somaxconn",
@@ -110,27 +110,27 @@ pub(super) fn backlog(machine: &Machine) -> Vec<Finding> {
     };
     let found = format!("{limit} connections may wait (net.core.somaxconn); a stagd asks for {BACKLOG}");
     vec![if limit >= BACKLOG {
-        Finding::ok(found)
+        Diagnosis::ok(found)
     } else {
-        Finding::bad(State::Note, found, format!("sudo sysctl -w net.core.somaxconn={}", 4 * BACKLOG))
+        Diagnosis::bad(State::Note, found, format!("sudo sysctl -w net.core.somaxconn={}", 4 * BACKLOG))
     }]
 }
 
 /// How large the kernel may make the buffers of a connection.
-pub(super) fn buffers(machine: &Machine) -> Vec<Finding> {
+pub(super) fn buffers(machine: &Machine) -> Vec<Diagnosis> {
     let largest = |name: &str| -> Option<u64> {
         machine.read(&format!("proc/sys/net/ipv4/{name}"))?.split_ascii_whitespace().nth(2)?.parse().ok()
     };
     let each = ["tcp_wmem", "tcp_rmem"].map(|name| match largest(name) {
-        Some(len) if len >= BUFFER_LEN => Finding::ok(format!("{name} up to {}", Size(len))),
+        Some(len) if len >= BUFFER_LEN => Diagnosis::ok(format!("{name} up to {}", Size(len))),
         Some(len) => {
             let found = format!("{name} up to {}; a fast network wants {}", Size(len), Size(BUFFER_LEN));
             let repair = format!("sudo sysctl -w net.ipv4.{name}='4096 131072 {}'", 4 * BUFFER_LEN);
-            Finding::bad(State::Note, found, repair)
+            Diagnosis::bad(State::Note, found, repair)
         }
         None => {
             let found = format!("{name} is not told by /proc/sys/net/ipv4");
-            Finding::bad(State::Note, found, format!("sysctl net.ipv4.{name}"))
+            Diagnosis::bad(State::Note, found, format!("sysctl net.ipv4.{name}"))
         }
     });
     each.into()

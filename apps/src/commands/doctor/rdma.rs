@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use super::finding::Finding;
+use super::finding::Diagnosis;
 use super::machine::Machine;
 
 /// What programs reach devices and the connection manager through, and what the kernel shows once it is there: it may be
@@ -33,11 +33,11 @@ const DRIVERS: [&str; 14] = [
 const LIBRARIES: [(&str, &str); 2] = [("libibverbs.so.1", "libibverbs1"), ("librdmacm.so.1", "librdmacm1")];
 
 /// The modules of the kernel.
-pub(super) fn modules(machine: &Machine) -> Vec<Finding> {
+pub(super) fn modules(machine: &Machine) -> Vec<Diagnosis> {
     let is_loaded = |name: &str| machine.has_loaded(name);
     let is_available = |name: &str| machine.has_on_disk(name);
     let release = machine.release();
-    let mut findings: Vec<Finding> = Vec::new();
+    let mut findings: Vec<Diagnosis> = Vec::new();
     for (name, class) in MODULES {
         if is_loaded(name) || machine.has(class) {
             continue;
@@ -47,7 +47,7 @@ pub(super) fn modules(machine: &Machine) -> Vec<Finding> {
         } else {
             format!("{name} is not loaded, and not among the modules of kernel {release}")
         };
-        findings.push(Finding::bad(machine.missing(), found, modprobe(machine, name, "")));
+        findings.push(Diagnosis::bad(machine.missing(), found, modprobe(machine, name, "")));
     }
     let listed =
         |is: &dyn Fn(&str) -> bool| match DRIVERS.into_iter().filter(|name| is(name)).collect::<Vec<_>>() {
@@ -57,7 +57,7 @@ pub(super) fn modules(machine: &Machine) -> Vec<Finding> {
     if findings.is_empty() {
         let loaded = listed(&is_loaded);
         let available = listed(&|name| !is_loaded(name) && is_available(name));
-        findings.push(Finding::ok(format!("there; drivers loaded: {loaded}; available: {available}")));
+        findings.push(Diagnosis::ok(format!("there; drivers loaded: {loaded}; available: {available}")));
     }
     findings
 }
@@ -72,7 +72,7 @@ pub(super) fn modprobe(machine: &Machine, module: &str, and: &str) -> String {
 }
 
 /// The libraries, where dynamic linkers look.
-pub(super) fn libraries(machine: &Machine) -> Vec<Finding> {
+pub(super) fn libraries(machine: &Machine) -> Vec<Diagnosis> {
     let is_triplet = |name: &String| name.ends_with("-linux-gnu");
     let triplets =
         machine.names("usr/lib").into_iter().filter(is_triplet).map(|name| format!("usr/lib/{name}"));
@@ -85,20 +85,20 @@ pub(super) fn libraries(machine: &Machine) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, package) in &missing {
         let repair = format!("sudo apt install {package}");
-        findings.push(Finding::bad(machine.missing(), format!("{name} is not there"), repair));
+        findings.push(Diagnosis::bad(machine.missing(), format!("{name} is not there"), repair));
     }
     if missing.is_empty() && !has_providers {
         let found = "no drivers of libibverbs in /etc/libibverbs.d: it finds no device";
-        findings.push(Finding::bad(machine.missing(), found, "sudo apt install ibverbs-providers"));
+        findings.push(Diagnosis::bad(machine.missing(), found, "sudo apt install ibverbs-providers"));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok("libibverbs and librdmacm are there, and drivers for them"));
+        findings.push(Diagnosis::ok("libibverbs and librdmacm are there, and drivers for them"));
     }
     findings
 }
 
 /// Whether this process may open the device files.
-pub(super) fn device_files(machine: &Machine) -> Vec<Finding> {
+pub(super) fn device_files(machine: &Machine) -> Vec<Diagnosis> {
     const FOLDER: &str = "dev/infiniband";
     let names = machine.names(FOLDER);
     let of_devices = names.iter().filter(|name| name.starts_with("uverbs")).cloned();
@@ -109,18 +109,18 @@ pub(super) fn device_files(machine: &Machine) -> Vec<Finding> {
         match fs::metadata(machine.path(&path)) {
             Err(_) => {
                 let found = format!("/{path} is not there");
-                findings.push(Finding::bad(machine.missing(), found, modprobe(machine, "rdma_ucm", "")));
+                findings.push(Diagnosis::bad(machine.missing(), found, modprobe(machine, "rdma_ucm", "")));
             }
             Ok(file) if !may_write(machine, &file) => {
                 let found = format!("/{path} may not be opened (mode {:o})", file.mode() & 0o7777);
                 let repair = format!("`sudo chmod a+rw /{path}`; or a rule of udev");
-                findings.push(Finding::bad(machine.missing(), found, repair));
+                findings.push(Diagnosis::bad(machine.missing(), found, repair));
             }
             Ok(_) => {}
         }
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(format!("/{FOLDER}: {} may be opened", wanted.join(", "))));
+        findings.push(Diagnosis::ok(format!("/{FOLDER}: {} may be opened", wanted.join(", "))));
     }
     findings
 }

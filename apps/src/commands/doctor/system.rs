@@ -1,30 +1,30 @@
 //! Limits of the process and of the kernel.
 
-use super::finding::{Finding, State};
+use super::finding::{Diagnosis, State};
 use super::machine::{CAP_SYS_ADMIN, Machine};
 
 /// Connections, exports and the files that an export keeps open.
 const OPEN_FILES: u64 = 1024;
 
 /// How many files may be open at once.
-pub(super) fn open_files(machine: &Machine) -> Vec<Finding> {
+pub(super) fn open_files(machine: &Machine) -> Vec<Diagnosis> {
     let limits = machine.read("proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     let Some(limit) = line.and_then(|line| line.split_ascii_whitespace().next().map(str::to_owned)) else {
-        return vec![Finding::bad(State::Note, "not told by /proc/self/limits", "ulimit -n")];
+        return vec![Diagnosis::bad(State::Note, "not told by /proc/self/limits", "ulimit -n")];
     };
     let found = format!("{limit} may be open; {OPEN_FILES} do for a stagd with directories");
     // "unlimited" is no number.
     vec![if limit.parse().is_ok_and(|limit: u64| limit < OPEN_FILES) {
         let repair = format!("`ulimit -n {}`; of a service: LimitNOFILE={0}", 4 * OPEN_FILES);
-        Finding::bad(State::Warning, found, repair)
+        Diagnosis::bad(State::Warning, found, repair)
     } else {
-        Finding::ok(found)
+        Diagnosis::ok(found)
     }]
 }
 
 /// Whether directories are read and written by io_uring.
-pub(super) fn io_uring(machine: &Machine) -> Vec<Finding> {
+pub(super) fn io_uring(machine: &Machine) -> Vec<Diagnosis> {
     // Kernels before 6.6 have no such switch.
     let switch: u32 = machine.value("proc/sys/kernel/io_uring_disabled").unwrap_or(0);
     let is_allowed = match switch {
@@ -33,11 +33,11 @@ pub(super) fn io_uring(machine: &Machine) -> Vec<Finding> {
         _ => false,
     };
     vec![if is_allowed {
-        Finding::ok(format!("kernel.io_uring_disabled is {switch}: allowed"))
+        Diagnosis::ok(format!("kernel.io_uring_disabled is {switch}: allowed"))
     } else {
         let found = format!(
             "kernel.io_uring_disabled is {switch}: not for this user; exports of directories (dir:) wait for the disk"
         );
-        Finding::bad(State::Warning, found, "sudo sysctl -w kernel.io_uring_disabled=0")
+        Diagnosis::bad(State::Warning, found, "sudo sysctl -w kernel.io_uring_disabled=0")
     }]
 }

@@ -7,11 +7,12 @@ use stag::wire::cm_private_data::PrivateData;
 use stag::wire::rpcrdma::{self, ErrorBody, Fixed, Procedure};
 use stag::wire::rpcrdma2::Body2;
 use stag_dump::{
-    ChunkKind, Event, EventKind, Extension, Message, Rpc, Setup, Side, Status, Totals, Violation,
+    CapturedEvent, ChunkKind, ConnectionEnd, EventKind, Extension, Message, Rpc, RuleViolation, Setup,
+    Status, Totals,
 };
 
 use super::{Show, version2};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 
 /// Connections, and incidents, that the totals list one by one; beyond, they are only counted.
@@ -177,18 +178,18 @@ struct Last<'a> {
 }
 
 /// The direction of what a side sends.
-fn direction(from: Side) -> &'static str {
+fn direction(from: ConnectionEnd) -> &'static str {
     match from {
-        Side::Client => "to_server",
-        Side::Server => "to_client",
+        ConnectionEnd::Client => "to_server",
+        ConnectionEnd::Server => "to_client",
     }
 }
 
 impl Json {
     fn incident(
         &mut self,
-        event: &Event<'_>,
-        from: Side,
+        event: &CapturedEvent<'_>,
+        from: ConnectionEnd,
         kind: &'static str,
         rule: Option<&'static str>,
         text: &str,
@@ -202,7 +203,7 @@ impl Json {
 }
 
 impl Show for Json {
-    fn event(&mut self, event: &Event<'_>, out: &mut Output) -> Result<(), Failure> {
+    fn event(&mut self, event: &CapturedEvent<'_>, out: &mut Output) -> Result<(), CommandFailure> {
         match &event.kind {
             EventKind::Message(found) => out.object(&message(event, found))?,
             EventKind::Opened(ends) if self.connections.len() < LISTED_MAX => {
@@ -232,7 +233,7 @@ impl Show for Json {
                     connection.unknown = Some(*unknown);
                 }
             }
-            EventKind::Violation(from, Violation { rule, text }) => {
+            EventKind::Violation(from, RuleViolation { rule, text }) => {
                 self.incident(event, *from, "violation", Some(rule), text);
             }
             EventKind::Gap(from, len) => self.incident(event, *from, "gap", None, &len.to_string()),
@@ -242,7 +243,7 @@ impl Show for Json {
         Ok(())
     }
 
-    fn totals(&mut self, totals: &Totals, out: &mut Output) -> Result<(), Failure> {
+    fn totals(&mut self, totals: &Totals, out: &mut Output) -> Result<(), CommandFailure> {
         let t = totals;
         let totals = TotalsObject {
             frames: t.frames,
@@ -278,7 +279,7 @@ impl Show for Json {
     }
 }
 
-fn set_up(frame: u64, from: Side, setup: &Setup<'_>) -> SetupObject {
+fn set_up(frame: u64, from: ConnectionEnd, setup: &Setup<'_>) -> SetupObject {
     let told: Option<PrivateData> = setup.parameters;
     SetupObject {
         frame,
@@ -315,7 +316,7 @@ fn rpc(rpc: &Rpc) -> RpcObject {
     }
 }
 
-fn message<'a>(event: &Event<'_>, message: &Message<'a>) -> MessageObject<'a> {
+fn message<'a>(event: &CapturedEvent<'_>, message: &Message<'a>) -> MessageObject<'a> {
     let fixed = Fixed::parse(message.octets).ok().map(|(fixed, _)| fixed);
     let header = message.header.as_ref().ok().map(|(header, _)| header);
     let (header2, operation) = match &message.extension {

@@ -7,12 +7,12 @@ use std::time::Duration;
 use stag::wire::rpcrdma::{ErrorBody, HeaderLists, Procedure, Segment};
 use stag::wire::rpcrdma2::Body2;
 use stag_dump::{
-    Answered, ChunkKind, ChunkUse, Event, EventKind, Extension, Fabric, Message, Rpc, Setup, Side, Totals,
-    Violation,
+    Answered, CapturedEvent, CapturedFabric, ChunkKind, ChunkUse, ConnectionEnd, EventKind, Extension,
+    Message, Rpc, RuleViolation, Setup, Totals,
 };
 
 use super::{Show, version2};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::count;
 
@@ -37,10 +37,10 @@ fn are(number: u64, unit: &str) -> String {
 }
 
 /// An arrow that points away from the sender, with the client on the left.
-fn arrow(from: Side) -> char {
+fn arrow(from: ConnectionEnd) -> char {
     match from {
-        Side::Client => '>',
-        Side::Server => '<',
+        ConnectionEnd::Client => '>',
+        ConnectionEnd::Server => '<',
     }
 }
 
@@ -49,7 +49,7 @@ impl Show for Text {
         self.start = time;
     }
 
-    fn event(&mut self, event: &Event<'_>, out: &mut Output) -> Result<(), Failure> {
+    fn event(&mut self, event: &CapturedEvent<'_>, out: &mut Output) -> Result<(), CommandFailure> {
         let time = event.time.saturating_sub(self.start);
         let place = |mark: char| {
             format!(
@@ -64,7 +64,7 @@ impl Show for Text {
             EventKind::Opened(ends) => {
                 let midway = if ends.midway { ", joined midway: who is the client is a guess" } else { "" };
                 let (fabric, client, server) = (ends.fabric, ends.client, ends.server);
-                if fabric == Fabric::Roce {
+                if fabric == CapturedFabric::Roce {
                     self.roce.insert(event.connection);
                 }
                 out.line(format_args!("{}{fabric} {client} > {server}{midway}", place('+')))
@@ -104,7 +104,7 @@ impl Show for Text {
         }
     }
 
-    fn totals(&mut self, totals: &Totals, out: &mut Output) -> Result<(), Failure> {
+    fn totals(&mut self, totals: &Totals, out: &mut Output) -> Result<(), CommandFailure> {
         let t = totals;
         out.line(format_args!("{} frames, {} RDMA connections", t.frames, t.connections))?;
         let (calls, replies, errors) = (t.calls, t.replies, t.errors);
@@ -144,7 +144,7 @@ impl Show for Text {
     }
 }
 
-fn violation(broken: &Violation, place: String, out: &mut Output) -> Result<(), Failure> {
+fn violation(broken: &RuleViolation, place: String, out: &mut Output) -> Result<(), CommandFailure> {
     out.line(format_args!("{place}{}: {}", broken.rule, broken.text))
 }
 

@@ -6,7 +6,7 @@ use stag_bench::paired::{self, Carried, PairedFigures};
 
 use super::plan::{BUILD_PROFILE, Plan};
 use super::requirement::rate;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::{Size, Time};
 
@@ -30,7 +30,7 @@ struct Paired<'a> {
 }
 
 /// Measures, and says what was found.
-pub(super) fn run(plan: &Plan, out: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure> {
     let scenario = &plan.scenarios[0];
     let cores: Vec<String> = plan.cores.iter().map(usize::to_string).collect();
     let size = scenario.operation.has_size().then_some(scenario.size);
@@ -53,7 +53,7 @@ pub(super) fn run(plan: &Plan, out: &mut Output) -> Result<(), Failure> {
     let bar = super::progress(plan, 0, out);
     let figures = paired::run(scenario, |_| bar.inc(1));
     bar.finish_and_clear();
-    let figures = figures.map_err(|error| Failure::run(format_args!("{error:#}")))?;
+    let figures = figures.map_err(|error| CommandFailure::run(format_args!("{error:#}")))?;
     out.object(&Paired {
         operation: plan.operation(),
         size,
@@ -67,7 +67,7 @@ pub(super) fn run(plan: &Plan, out: &mut Output) -> Result<(), Failure> {
     report(plan.cores.len(), &figures, out)
 }
 
-fn report(cores: usize, figures: &PairedFigures, out: &mut Output) -> Result<(), Failure> {
+fn report(cores: usize, figures: &PairedFigures, out: &mut Output) -> Result<(), CommandFailure> {
     let gained = |gain: &Spread| format!("{:.2} (± {:.0} %)", gain.median, gain.percent());
     out.line(format_args!("\n{:<24} {:>10}  times one core", "", "Calls"))?;
     out.line(format_args!("{:<24} {:>10}", "one core", rate(figures.one_core.median)))?;

@@ -10,15 +10,15 @@ use stag::rpc::{EngineConfig, Pools, ProtocolChoice};
 use stag::runtime::environment::{self, Finding};
 use stag::runtime::{CoreId, CoreSet, Topology, affinity};
 use stag_bench::server::engine_config;
-use stag_bench::{Operation, Scenario};
+use stag_bench::{MeasuredOperation, Scenario};
 
 use super::{Called, Perf};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::locality;
 use crate::options;
 use crate::remote::Remote;
 use crate::repair;
-use crate::url::{Fabric, Url};
+use crate::url::{FabricName, Url};
 use crate::values::{Poll, Size};
 
 /// The largest READ and WRITE that servers take.
@@ -65,19 +65,19 @@ pub(super) const BUILD_PROFILE: &str = env!("STAG_BUILD_PROFILE");
 
 impl Plan {
     /// Checks the flags, and chooses what they leave open.
-    pub(super) fn new(perf: &Perf) -> Result<Plan, Failure> {
-        let operation = Operation::from(perf.operation);
+    pub(super) fn new(perf: &Perf) -> Result<Plan, CommandFailure> {
+        let operation = MeasuredOperation::from(perf.operation);
         check(perf, operation)?;
-        let topology = Topology::read().map_err(Failure::run)?;
+        let topology = Topology::read().map_err(CommandFailure::run)?;
         let near = locality::near(&topology, perf.fabric(), options::get().device.as_deref());
         let cores = choose_cores(perf, &topology, near)?;
         let is_shared = has_twice(&cores);
         let poll = perf.poll.unwrap_or(if is_shared { Poll::Adaptive } else { Poll::Busy });
 
         let fabric = match perf.fabric() {
-            Fabric::Shm => stag_bench::Fabric::Shm,
-            Fabric::Iwarp => stag_bench::Fabric::Iwarp,
-            Fabric::Verbs => stag_bench::Fabric::Verbs,
+            FabricName::Shm => stag_bench::MeasuredFabric::Shm,
+            FabricName::Iwarp => stag_bench::MeasuredFabric::Iwarp,
+            FabricName::Verbs => stag_bench::MeasuredFabric::Verbs,
         };
         let options = options::get();
         let mut notes: Vec<String> = build_note(BUILD_PROFILE, cfg!(debug_assertions)).into_iter().collect();
@@ -87,7 +87,7 @@ impl Plan {
                 notes.push("--poll busy on a shared core: each end keeps the other from running".to_owned());
             }
         }
-        let is_verbs = fabric == stag_bench::Fabric::Verbs;
+        let is_verbs = fabric == stag_bench::MeasuredFabric::Verbs;
         if is_verbs && poll == Poll::Busy && is_software(&options) {
             notes.push(
                 "the RDMA device is software: it works on these cores too, and a busy poll keeps it from them; \
@@ -116,11 +116,11 @@ impl Plan {
             (false, Some(size)) => vec![size.0 as usize],
             (false, None) => vec![4096],
         };
-        if fabric == stag_bench::Fabric::Iwarp {
+        if fabric == stag_bench::MeasuredFabric::Iwarp {
             notes.extend(congestion_note(options.congestion_control));
         }
         let root = match &perf.url {
-            Some(url) if operation != Operation::Null => Some(find_root(url)?),
+            Some(url) if operation != MeasuredOperation::Null => Some(find_root(url)?),
             _ => None,
         };
         let scenario = |size| Scenario {
@@ -167,23 +167,26 @@ impl Plan {
     /// How one measures, as on a command line: `read`, `null`, …
     pub(super) fn operation(&self) -> &'static str {
         match self.scenarios[0].operation {
-            Operation::Null => "null",
-            Operation::Read => "read",
-            Operation::Write => "write",
-            Operation::Getattr => "getattr",
-            Operation::Echo => "echo",
+            MeasuredOperation::Null => "null",
+            MeasuredOperation::Read => "read",
+            MeasuredOperation::Write => "write",
+            MeasuredOperation::Getattr => "getattr",
+            MeasuredOperation::Echo => "echo",
         }
     }
 }
 
 /// Refuses what makes no sense, whatever the machine is like.
-fn check(perf: &Perf, operation: Operation) -> Result<(), Failure> {
-    let refuse = |text: std::fmt::Arguments<'_>| Err(Failure::usage(text));
+fn check(perf: &Perf, operation: MeasuredOperation) -> Result<(), CommandFailure> {
+    let refuse = |text: std::fmt::Arguments<'_>| Err(CommandFailure::usage(text));
     if !operation.has_size() && (perf.all || perf.size.is_some()) {
         let flag = if perf.all { "--all" } else { "--size" };
         return refuse(format_args!("{flag}: it goes with read, write and echo; the others move no data"));
     }
-    if perf.paired && (perf.fabric != Fabric::Shm || matches!(operation, Operation::Null | Operation::Echo)) {
+    if perf.paired
+        && (perf.fabric != FabricName::Shm
+            || matches!(operation, MeasuredOperation::Null | MeasuredOperation::Echo))
+    {
         return refuse(format_args!(
             "--paired: it goes with read, write and getattr over shm, whose files have a core of their own"
         ));
@@ -206,16 +209,16 @@ fn check(perf: &Perf, operation: Operation) -> Result<(), Failure> {
     if perf.duration.is_some_and(|duration| duration.0.is_zero()) {
         return refuse(format_args!("--duration 0: it must be more, for example 50ms"));
     }
-    if perf.touch && operation != Operation::Read {
+    if perf.touch && operation != MeasuredOperation::Read {
         return refuse(format_args!("--touch: it goes with read, whose data the client gets"));
     }
     if let Some(url) = &perf.url {
-        if operation == Operation::Echo {
+        if operation == MeasuredOperation::Echo {
             return refuse(format_args!(
                 "{url}: echo is a program of stag perf's own server; leave the URL out, or measure null"
             ));
         }
-        if operation != Operation::Null && url.path.is_empty() {
+        if operation != MeasuredOperation::Null && url.path.is_empty() {
             return refuse(format_args!(
                 "{url}: {} works on a file; name an export, as in {url}/data",
                 if perf.operation == Called::Getattr { "getattr" } else { "it" }
@@ -228,8 +231,8 @@ fn check(perf: &Perf, operation: Operation) -> Result<(), Failure> {
     }
 }
 
-fn size_max(operation: Operation) -> u64 {
-    if operation == Operation::Echo { ECHO_SIZE_MAX } else { SIZE_MAX }
+fn size_max(operation: MeasuredOperation) -> u64 {
+    if operation == MeasuredOperation::Echo { ECHO_SIZE_MAX } else { SIZE_MAX }
 }
 
 /// What is to be known of bbr, if it is what TCP uses: it paces even the loopback.
@@ -253,7 +256,7 @@ fn is_software(options: &options::ConnectionOptions) -> bool {
 }
 
 /// The handle of an export's root, as its server's MOUNT tells it, wherever that is served.
-fn find_root(url: &Url) -> Result<Vec<u8>, Failure> {
+fn find_root(url: &Url) -> Result<Vec<u8>, CommandFailure> {
     let mut remote = Remote::connect_with(url, false)?;
     remote.find(&url.path).map(|node| node.handle).map_err(|error| error.at(url))
 }
@@ -268,25 +271,31 @@ fn build_note(profile: &str, is_debug: bool) -> Option<String> {
 }
 
 /// The cores that were asked for, or two that suit: the server's is the one that `stagd` would choose.
-fn choose_cores(perf: &Perf, topology: &Topology, near: Option<CoreSet>) -> Result<Vec<usize>, Failure> {
+fn choose_cores(
+    perf: &Perf,
+    topology: &Topology,
+    near: Option<CoreSet>,
+) -> Result<Vec<usize>, CommandFailure> {
     let allowed = affinity::allowed();
     if perf.cores.is_empty() {
         return match topology.choose_near(&allowed, 2, near)[..] {
             [server, client] => Ok(vec![client.0, server.0]),
             [only] => Ok(vec![only.0, only.0]),
-            _ => Err(Failure::run("no core of this machine is allowed to this process")),
+            _ => Err(CommandFailure::run("no core of this machine is allowed to this process")),
         };
     }
-    let of =
-        |core: usize| Failure::usage(format_args!("--cores {core}: name two at least, the server's last"));
+    let of = |core: usize| {
+        CommandFailure::usage(format_args!("--cores {core}: name two at least, the server's last"))
+    };
     if let [only] = perf.cores[..] {
         return Err(of(only));
     }
     if perf.paired && has_twice(&perf.cores) {
-        return Err(Failure::usage("--cores: with --paired each core is named once"));
+        return Err(CommandFailure::usage("--cores: with --paired each core is named once"));
     }
     for core in &perf.cores {
-        affinity::check(CoreId(*core)).map_err(|error| Failure::usage(format_args!("--cores: {error}")))?;
+        affinity::check(CoreId(*core))
+            .map_err(|error| CommandFailure::usage(format_args!("--cores: {error}")))?;
     }
     Ok(perf.cores.clone())
 }
@@ -301,10 +310,10 @@ fn export(url: &Url) -> String {
 }
 
 /// Refuses what would not fit into the machine: pinned memory is never swapped out.
-fn check_memory(scenario: &Scenario) -> Result<(), Failure> {
+fn check_memory(scenario: &Scenario) -> Result<(), CommandFailure> {
     let wanted = memory_len(scenario);
     match available() {
-        Some(available) if wanted > available / 4 * 3 => Err(Failure::usage(format_args!(
+        Some(available) if wanted > available / 4 * 3 => Err(CommandFailure::usage(format_args!(
             "--depth {}, --connections {}, --size {}, --inline-threshold {}: together they take {} of the {} of memory \
              that is available; lower one of them",
             scenario.depth,

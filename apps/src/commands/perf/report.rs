@@ -6,12 +6,12 @@ use serde::Serialize;
 use stag::runtime::environment::Finding;
 use stag_bench::opened::DeviceFacts;
 use stag_bench::run::{BareRatios, Latency, Ratios, TcpRatios};
-use stag_bench::{BareLimits, Figures, Limits, Spread, TcpLimits};
+use stag_bench::{BareLimits, Figures, MachineLimits, Spread, TcpLimits};
 
 use super::notes;
 use super::plan::{BUILD_PROFILE, Plan};
 use super::requirement::{Verdict, rate, too_short};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::{Size, Time};
 
@@ -49,10 +49,10 @@ struct Measured<'a> {
     /// Null of a server that is not our own.
     server_copied_bytes_per_call: Option<f64>,
     /// Null on one core.
-    limits: Option<&'a Limits>,
+    limits: Option<&'a MachineLimits>,
     ratios: Option<&'a Ratios>,
     /// `shm`, `iwarp`, `verbs`.
-    fabric: stag_bench::Fabric,
+    fabric: stag_bench::MeasuredFabric,
     /// Null but over verbs.
     device: Option<&'a DeviceFacts>,
     /// Null but over iwarp.
@@ -86,7 +86,7 @@ impl<'a> From<&'a Finding> for Found<'a> {
 }
 
 /// Says what was chosen.
-pub(super) fn chosen(plan: &Plan, out: &mut Output) -> Result<(), Failure> {
+pub(super) fn chosen(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure> {
     let scenario = &plan.scenarios[0];
     let list = |numbers: Vec<String>| numbers.join(",");
     let clients = list(scenario.client_cores().iter().map(usize::to_string).collect());
@@ -122,7 +122,7 @@ pub(super) fn measured(
     figures: &Figures,
     requirements: &[Verdict],
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     out.object(&object(plan, index, figures, requirements))?;
     let is_table = plan.scenarios.len() > 1;
     if index == 0 {
@@ -185,7 +185,7 @@ fn object<'a>(
         ratios: figures.ratios.as_ref().filter(|_| is_measured),
         fabric: scenario.fabric,
         device: figures.device.as_ref(),
-        crc: (scenario.fabric == stag_bench::Fabric::Iwarp).then_some(scenario.crc),
+        crc: (scenario.fabric == stag_bench::MeasuredFabric::Iwarp).then_some(scenario.crc),
         congestion_control: figures.congestion_control.as_deref(),
         tcp_limits: figures.tcp_limits.as_ref(),
         tcp_ratios: figures.tcp_ratios.as_ref().filter(|_| is_measured),
@@ -197,7 +197,7 @@ fn object<'a>(
 }
 
 /// What both ends agreed on, and what they stand on.
-fn engine(figures: &Figures, out: &mut Output) -> Result<(), Failure> {
+fn engine(figures: &Figures, out: &mut Output) -> Result<(), CommandFailure> {
     let [calls, replies] =
         [figures.inline_thresholds.0, figures.inline_thresholds.1].map(|octets| Size(octets.into()));
     if let Some(congestion) = &figures.congestion_control {
@@ -221,14 +221,14 @@ fn engine(figures: &Figures, out: &mut Output) -> Result<(), Failure> {
     out.line("")
 }
 
-fn heading(out: &mut Output) -> Result<(), Failure> {
+fn heading(out: &mut Output) -> Result<(), CommandFailure> {
     out.line(format_args!(
         "{:<9} {:>11} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>11} {:>9}",
         "size", "rate", "±", "GB/s", "p50", "p99", "p99.9", "max", "credits", "copied/Call", "× limit"
     ))
 }
 
-fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), Failure> {
+fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFailure> {
     let scenario = &figures.scenario;
     let size = if scenario.operation.has_size() {
         Size(scenario.size as u64).to_string()
@@ -263,7 +263,7 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), Failure> 
 
 /// The limit that counts most for a scenario: its name, and the ratio to it.
 fn main(figures: &Figures) -> Option<(&'static str, Spread)> {
-    use stag_bench::Operation::{Read, Write};
+    use stag_bench::MeasuredOperation::{Read, Write};
     let scenario = &figures.scenario;
     if let Some(tcp) = &figures.tcp_ratios {
         return match scenario.operation {
@@ -288,14 +288,19 @@ fn main(figures: &Figures) -> Option<(&'static str, Spread)> {
     })
 }
 
-fn limits(plan: &Plan, figures: &Figures, is_last_of_many: bool, out: &mut Output) -> Result<(), Failure> {
+fn limits(
+    plan: &Plan,
+    figures: &Figures,
+    is_last_of_many: bool,
+    out: &mut Output,
+) -> Result<(), CommandFailure> {
     if let (Some(limits), Some(ratios)) = (&figures.tcp_limits, &figures.tcp_ratios) {
         return tcp_limits(figures, limits, ratios, is_last_of_many, out);
     }
     if let (Some(limits), Some(ratios)) = (&figures.bare_limits, &figures.bare_ratios) {
         return bare_limits(figures, limits, ratios, is_last_of_many, out);
     }
-    if figures.scenario.fabric == stag_bench::Fabric::Verbs && figures.scenario.server.is_some() {
+    if figures.scenario.fabric == stag_bench::MeasuredFabric::Verbs && figures.scenario.server.is_some() {
         return out.line(
             "\nlimits     not measured to another server: what the way to it can do, ib_send_lat, ib_write_bw and ib_read_bw tell",
         );
@@ -331,13 +336,15 @@ fn tcp_limits(
     ratios: &TcpRatios,
     is_last_of_many: bool,
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     limits_heading(figures, is_last_of_many, out)?;
     let trip = limits.round_trip_ns;
     let ratio = ("latency/tcp", ratios.latency_to_tcp);
     limit_line("TCP ping-pong of the octets of a NULL", &time(trip).to_string(), trip, Some(ratio), out)?;
-    let moves =
-        matches!(figures.scenario.operation, stag_bench::Operation::Read | stag_bench::Operation::Write);
+    let moves = matches!(
+        figures.scenario.operation,
+        stag_bench::MeasuredOperation::Read | stag_bench::MeasuredOperation::Write
+    );
     for (what, stream, crc) in [
         ("TCP stream of 1 MiB messages", limits.stream, false),
         ("the same, CRC32C computed at both ends", limits.stream_crc, true),
@@ -355,7 +362,7 @@ fn bare_limits(
     ratios: &BareRatios,
     is_last_of_many: bool,
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     limits_heading(figures, is_last_of_many, out)?;
     let (trip, echoes, depth) = (limits.round_trip_ns, limits.echoes_per_second, limits.echo_depth);
     let ratio = ("latency/bare", ratios.latency_to_bare);
@@ -372,7 +379,7 @@ fn bare_limits(
     Ok(())
 }
 
-fn limits_heading(figures: &Figures, is_last_of_many: bool, out: &mut Output) -> Result<(), Failure> {
+fn limits_heading(figures: &Figures, is_last_of_many: bool, out: &mut Output) -> Result<(), CommandFailure> {
     out.line("")?;
     if let (true, Some((name, _))) = (is_last_of_many, main(figures)) {
         out.line(format_args!("× limit is {name}; at the last size:"))?;
@@ -389,7 +396,7 @@ fn limit_line(
     spread: Spread,
     ratio: Option<(&str, Spread)>,
     out: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let ratio = ratio.map_or(String::new(), |(name, ratio)| match ratio.count {
         0 => format!("   {name:<14} {:>7} {:>6}", "-", "-"),
         _ => format!("   {name:<14} {:>7.2} {:>5.0}%", ratio.median, ratio.percent()),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Serialize;
-use stag_bench::{Figures, Operation};
+use stag_bench::{Figures, MeasuredOperation};
 
 use super::numbers::{nanoseconds, split, thousands};
 use crate::values::Time;
@@ -184,10 +184,10 @@ impl Requirement {
     }
 
     /// Why `operation` has no such figure, if it has none.
-    pub(super) fn misfit(&self, operation: Operation) -> Option<String> {
+    pub(super) fn misfit(&self, operation: MeasuredOperation) -> Option<String> {
         let copies =
             matches!(self.metric, Metric::CopyHot | Metric::CopyRead | Metric::Stream | Metric::Transfer);
-        let moves = operation.has_size() && !(copies && operation == Operation::Echo);
+        let moves = operation.has_size() && !(copies && operation == MeasuredOperation::Echo);
         let needs_data = copies || self.metric == Metric::Bandwidth;
         (needs_data && !moves).then(|| format!("--require {}: it is a figure of read and write", self.text))
     }

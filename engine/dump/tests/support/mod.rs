@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use stag_dump::capture::Reader;
-use stag_dump::{Analyzer, Event, Options, Totals};
+use stag_dump::capture::CaptureReader;
+use stag_dump::{Analyzer, CapturedEvent, Options, Totals};
 
 /// Where the captures are.
 pub(crate) fn folder() -> PathBuf {
@@ -30,9 +30,9 @@ pub(crate) fn captures() -> Vec<(String, PathBuf)> {
 }
 
 /// Runs a capture; chunks' data is kept.
-pub(crate) fn run(path: &Path, sink: &mut dyn FnMut(&Event<'_>)) -> Totals {
+pub(crate) fn run(path: &Path, sink: &mut dyn FnMut(&CapturedEvent<'_>)) -> Totals {
     let file = File::open(path).expect("a capture");
-    let mut capture = Reader::new(BufReader::new(file)).expect("a capture");
+    let mut capture = CaptureReader::new(BufReader::new(file)).expect("a capture");
     let mut analyzer = Analyzer::new(Options { keep_data: true });
     while let Some(frame) = capture.next_frame().expect("a whole capture") {
         analyzer.frame(&frame, sink);

@@ -5,8 +5,8 @@ use std::io::BufReader;
 use std::path::Path;
 use std::time::Duration;
 
-use stag_dump::capture::{Frame, Reader};
-use stag_dump::{Analyzer, Event, EventKind, Options, Totals};
+use stag_dump::capture::{CaptureReader, CapturedFrame};
+use stag_dump::{Analyzer, CapturedEvent, EventKind, Options, Totals};
 use stag_wire::rpcrdma::Fixed;
 
 /// A frame of Ethernet.
@@ -30,16 +30,19 @@ pub(crate) const ETHERNET_LEN: usize = 14;
 
 /// Reads a kept capture.
 pub(crate) fn frames(path: &Path) -> Vec<Kept> {
-    let mut capture = Reader::new(BufReader::new(File::open(path).expect("a capture"))).expect("a capture");
+    let mut capture =
+        CaptureReader::new(BufReader::new(File::open(path).expect("a capture"))).expect("a capture");
     let mut frames = Vec::new();
-    while let Some(Frame { time, link: link::ETHERNET, octets, .. }) = capture.next_frame().expect("whole") {
+    while let Some(CapturedFrame { time, link: link::ETHERNET, octets, .. }) =
+        capture.next_frame().expect("whole")
+    {
         frames.push(Kept { time, octets: octets.to_vec() });
     }
     frames
 }
 
 /// What a capture says, in a form that can be compared: a line for each message and each broken rule.
-pub(crate) fn told(event: &Event<'_>) -> Option<String> {
+pub(crate) fn told(event: &CapturedEvent<'_>) -> Option<String> {
     let connection = event.connection;
     match &event.kind {
         EventKind::Message(message) => {
@@ -60,9 +63,9 @@ pub(crate) fn told(event: &Event<'_>) -> Option<String> {
 pub(crate) fn analyze(frames: &[Kept]) -> (Vec<String>, Totals) {
     let mut analyzer = Analyzer::new(Options::default());
     let mut lines = Vec::new();
-    let mut sink = |event: &Event<'_>| lines.extend(told(event));
+    let mut sink = |event: &CapturedEvent<'_>| lines.extend(told(event));
     for (index, Kept { time, octets }) in frames.iter().enumerate() {
-        let frame = Frame { number: index as u64 + 1, time: *time, link: link::ETHERNET, octets };
+        let frame = CapturedFrame { number: index as u64 + 1, time: *time, link: link::ETHERNET, octets };
         analyzer.frame(&frame, &mut sink);
     }
     let totals = analyzer.finish(&mut sink);
@@ -76,10 +79,10 @@ pub(crate) fn rules(totals: &Totals) -> Vec<(&'static str, u64)> {
 
 /// Runs a file that is made of octets.
 pub(crate) fn analyze_file(file: &[u8]) -> (Vec<String>, Totals) {
-    let mut capture = Reader::new(file).expect("a capture");
+    let mut capture = CaptureReader::new(file).expect("a capture");
     let mut analyzer = Analyzer::new(Options::default());
     let mut lines = Vec::new();
-    let mut sink = |event: &Event<'_>| lines.extend(told(event));
+    let mut sink = |event: &CapturedEvent<'_>| lines.extend(told(event));
     while let Some(frame) = capture.next_frame().expect("whole") {
         analyzer.frame(&frame, &mut sink);
     }

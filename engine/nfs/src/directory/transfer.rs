@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use stag_disk::{Completion, Data, Disk, PIECES_MAX, Pieces, Sync};
+use stag_disk::{Data, Disk, DiskCompletion, PIECES_MAX, Pieces, Sync};
 use stag_memory::{Buf, Pool, Shared};
 use stag_wire::nfs3::{Stable, Status};
 
@@ -83,7 +83,7 @@ struct Transfer {
 
 /// What came of a transfer.
 enum End {
-    Completed(Completion),
+    Completed(DiskCompletion),
     /// It was of no octets.
     Empty,
     Refused(Status),

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::fs;
 
-use stag_disk::{Disk, Errno, Step, Steps};
+use stag_disk::{Disk, DiskStep, Errno, Steps};
 use stag_fabric::sim::FaultPlan;
 use stag_nfs::client::{Finished, Operation, Setacl};
 use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
@@ -62,7 +62,7 @@ impl Lab {
         for left in (1..=syncs).rev() {
             // Everything that can happen without the disk happens.
             pair.until(|_| (steps.waiting().len() == left).then_some(()));
-            assert!(matches!(steps.waiting()[0], Step::Sync(_)));
+            assert!(matches!(steps.waiting()[0], DiskStep::Sync(_)));
             for _ in 0..100 {
                 pair.world.advance();
                 let now = pair.world.now();

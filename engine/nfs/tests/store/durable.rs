@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
-use stag_disk::{Disk, Errno, Step, Steps};
+use stag_disk::{Disk, DiskStep, Errno, Steps};
 use stag_nfs::caller::Caller;
 use stag_nfs::store::{Finished, ObjectId, Progress, Special, Store, Ticket, WriteData};
 use stag_nfs::stores::AnyStore;
@@ -40,7 +40,7 @@ fn settle(store: &mut AnyStore, steps: &Steps) -> Vec<u64> {
     assert_eq!(poll(store), None, "the disk has not done anything");
     let mut synced = Vec::new();
     loop {
-        let Step::Sync(number) = steps.waiting()[0] else { panic!("{:?}", steps.waiting()) };
+        let DiskStep::Sync(number) = steps.waiting()[0] else { panic!("{:?}", steps.waiting()) };
         synced.push(number);
         assert!(steps.step(None));
         if let Some(ready) = poll(store) {
@@ -127,7 +127,7 @@ fn many_changes_of_one_directory_share_syncs() {
         make(&mut store, format!("{name}"));
         assert_eq!(poll(&mut store), None);
     }
-    assert_eq!(steps.waiting(), [Step::Sync(root.fileid)], "one at a time");
+    assert_eq!(steps.waiting(), [DiskStep::Sync(root.fileid)], "one at a time");
     let mut done = Vec::new();
     let mut finish = |store: &mut AnyStore| {
         while let Some(ready) = poll(store) {
@@ -138,7 +138,7 @@ fn many_changes_of_one_directory_share_syncs() {
     };
     assert!(steps.step(None));
     assert_eq!(finish(&mut store), tickets[..2]);
-    assert_eq!(steps.waiting(), [Step::Sync(root.fileid)]);
+    assert_eq!(steps.waiting(), [DiskStep::Sync(root.fileid)]);
     assert!(steps.step(None));
     assert_eq!(finish(&mut store), tickets);
     assert!(!steps.step(None), "two syncs for twelve changes");
@@ -178,7 +178,7 @@ fn a_sync_that_fails_fails_those_who_wait_for_it() {
         tickets.push(ticket(store.commit_changes()));
     }
     assert_eq!(poll(&mut store), None);
-    assert_eq!(steps.waiting()[0], Step::Sync(root.fileid));
+    assert_eq!(steps.waiting()[0], DiskStep::Sync(root.fileid));
     assert!(steps.step(Some(Errno::IO)));
     assert_eq!(poll(&mut store), None, "each waits for its file too");
     while steps.step(None) {}
@@ -194,7 +194,7 @@ fn a_sync_that_fails_fails_those_who_wait_for_it() {
     let wanted = ticket(store.commit_changes());
     assert_eq!(poll(&mut store), None);
     assert!(steps.step(Some(Errno::INTR)));
-    assert_eq!((poll(&mut store), steps.waiting()), (None, vec![Step::Sync(root.fileid)]));
+    assert_eq!((poll(&mut store), steps.waiting()), (None, vec![DiskStep::Sync(root.fileid)]));
     assert!(steps.step(None));
     assert_eq!(poll(&mut store), Some(wanted));
     assert_eq!(store.finish(wanted, &mut Vec::new()), Ok(Finished::Commit));
@@ -290,7 +290,7 @@ fn without_sync_only_data_is_synced() {
     assert_eq!(store.commit_changes(), Progress::Done(()));
     let commit = ticket(store.commit(&ROOT, file, 0, 0).unwrap());
     assert_eq!(poll(&mut store), None);
-    assert_eq!(steps.waiting(), [Step::Sync(file.fileid)]);
+    assert_eq!(steps.waiting(), [DiskStep::Sync(file.fileid)]);
     assert!(steps.step(None));
     assert_eq!(poll(&mut store), Some(commit));
     assert_eq!(store.finish(commit, &mut Vec::new()), Ok(Finished::Commit));
@@ -311,7 +311,7 @@ fn a_write_ends_privileges_before_the_data_is_there() {
     let write = store.write(&user, file, 0, WriteData::Inline(b"x"), Stable::FileSync, NOW);
     assert!(matches!(write, Ok(Progress::Later(_))));
     assert_eq!(poll(&mut store), None);
-    assert_eq!(steps.waiting(), [Step::Write(file.fileid)]);
+    assert_eq!(steps.waiting(), [DiskStep::Write(file.fileid)]);
     assert_eq!(store.attributes(file).unwrap().mode, 0o755);
 }
 
@@ -372,7 +372,7 @@ fn files_with_data_that_is_not_synced_stay_open() {
     assert!(open.contains(&"f0".to_owned()) && open.contains(&"f1".to_owned()), "{open:?}");
     // A COMMIT gives the place back.
     let wanted = ticket(store.commit(&ROOT, made[0], 0, 0).unwrap());
-    assert_eq!((poll(&mut store), steps.waiting()), (None, vec![Step::Sync(made[0].fileid)]));
+    assert_eq!((poll(&mut store), steps.waiting()), (None, vec![DiskStep::Sync(made[0].fileid)]));
     assert!(steps.step(None));
     assert_eq!(poll(&mut store), Some(wanted));
     assert_eq!(store.finish(wanted, &mut Vec::new()), Ok(Finished::Commit));
@@ -398,7 +398,7 @@ fn files_with_data_that_is_not_synced_stay_open() {
     };
     let tickets: Vec<_> = made[4..9].iter().map(|file| begin(&mut store, *file)).collect();
     assert_eq!(poll(&mut store), None);
-    let syncs = steps.waiting().into_iter().filter(|step| matches!(step, Step::Sync(_)));
+    let syncs = steps.waiting().into_iter().filter(|step| matches!(step, DiskStep::Sync(_)));
     assert_eq!(syncs.count(), 4, "one for each that has a place: {:?}", steps.waiting());
     let mut committed = Vec::new();
     while committed.len() < tickets.len() {
@@ -438,7 +438,7 @@ fn a_sync_of_the_stores_own_that_fails_changes_the_verifier() {
     let Progress::Later(ticket) = begun else { panic!("{begun:?}") };
     assert_eq!(poll(&mut store), None);
     while let Some(step) = steps.waiting().first().copied() {
-        assert!(steps.step(matches!(step, Step::Sync(_)).then_some(Errno::IO)));
+        assert!(steps.step(matches!(step, DiskStep::Sync(_)).then_some(Errno::IO)));
     }
     assert_eq!(poll(&mut store), Some(ticket));
     assert!(store.finish(ticket, &mut Vec::new()).is_ok());

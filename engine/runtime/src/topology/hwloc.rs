@@ -9,7 +9,7 @@ use hwlocality::object::TopologyObject;
 use hwlocality::object::types::ObjectType;
 use hwlocality::topology::builder::{BuildFlags, TypeFilter};
 
-use super::{Core, Node, RdmaDevice, Topology, is_nearer, read_isolated};
+use super::{Core, NumaNode, RdmaDevice, Topology, is_nearer, read_isolated};
 use crate::cores::{CoreId, CoreSet};
 
 /// `None`: hwloc fails, or found no core.
@@ -20,10 +20,10 @@ pub(super) fn read() -> Option<Topology> {
 
     let online = machine.objects_with_type(ObjectType::PU).filter_map(|unit| unit.os_index().map(CoreId));
     let online: CoreSet = online.collect();
-    let mut nodes: Vec<Node> = machine
+    let mut nodes: Vec<NumaNode> = machine
         .objects_with_type(ObjectType::NUMANode)
         .filter_map(|node| {
-            Some(Node { id: number(node.os_index()?)?, cores: cores(node).intersection(&online) })
+            Some(NumaNode { id: number(node.os_index()?)?, cores: cores(node).intersection(&online) })
         })
         .collect();
     nodes.sort_unstable_by_key(|node| node.id);
@@ -39,7 +39,7 @@ pub(super) fn read() -> Option<Topology> {
     Some(Topology { cores, nodes, isolated, devices: devices(&machine, &online) })
 }
 
-fn core(unit: &TopologyObject, nodes: &[Node]) -> Option<Core> {
+fn core(unit: &TopologyObject, nodes: &[NumaNode]) -> Option<Core> {
     let id = CoreId(unit.os_index()?);
     let alone: CoreSet = [id].into_iter().collect();
     let package = unit.first_ancestor_with_type(ObjectType::Package).and_then(TopologyObject::os_index);
