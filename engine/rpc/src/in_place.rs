@@ -16,7 +16,7 @@ use stag_fabric::{
 use stag_memory::Buf;
 use stag_proto::requester::Memory;
 use stag_proto::responder::{self, Payload};
-use stag_wire::rpc::take_success;
+use stag_wire::rpc::{NullCall, emit_success, take_success};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, Segment, SingleChunk};
 use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
 
@@ -36,9 +36,9 @@ use crate::server::serving::{Carriage, Serving};
 use crate::server::spares::Reused;
 use crate::server::transit::TransitShare;
 use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look_first, route};
+use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look_first, route, trace_call};
 use crate::service::reply::{Reply, Room, Space};
-use crate::service::{Repeat, Services};
+use crate::service::{Lookup, Repeat, Services};
 use crate::state::{Core, EngineState};
 
 /// A Call whose handler ran in place, and that goes on in the general way.
@@ -231,6 +231,15 @@ struct Caller<'a> {
     peer: Option<&'a Peer>,
 }
 
+/// A Call without chunks, where it arrived.
+struct ShownCall<'a> {
+    /// Credits that it requests.
+    requested: u32,
+    stream: &'a [u8],
+    /// Where its Reply's Payload stream is built.
+    space: &'a mut [u8],
+}
+
 /// A Call that is executed where it arrived.
 struct Execution<'c, 'a> {
     run: &'c Run<'a>,
@@ -255,6 +264,56 @@ impl Serving {
         let PlainMessage { credits: requested, stream, space: Some(space), .. } = message else {
             return Taken::No;
         };
+        if let Some(null) = NullCall::parse(stream) {
+            return self.answer_null(state, services, from, null, requested, space);
+        }
+        let call = ShownCall { requested, stream, space };
+        self.answer_procedure::<S, IS_MEMBER>(state, services, from, call)
+    }
+
+    /// Answers a Call of procedure 0, which has no results and of which the service does not hear. It takes no memory.
+    #[inline(always)]
+    fn answer_null<S: Services>(
+        &mut self,
+        state: &mut EngineState,
+        services: &S,
+        from: Caller<'_>,
+        null: NullCall,
+        requested: u32,
+        space: &mut [u8],
+    ) -> Taken {
+        let NullCall { xid, program, version } = null;
+        if !self.may_answer_in_place(state, requested)
+            || !matches!(services.lookup(program, version, 0), Lookup::Found { .. })
+            || !self.responder.may_answer(xid)
+            || state.doomed.has(from.peer, xid, state.now)
+        {
+            return Taken::No;
+        }
+        if tracing::enabled!(tracing::Level::TRACE) {
+            trace_call(from.peer, xid, (program, version, 0));
+        }
+        let mut writer = Writer::new(space);
+        if emit_success(&mut writer, xid).is_err() {
+            return Taken::No;
+        }
+        let len = writer.position();
+        self.note_arrival(state);
+        self.count_in_place(state);
+        let credits = self.responder.answer_plain(requested, self.credit_limit());
+        Taken::Answered { credits, len }
+    }
+
+    // Not inline: a NULL Call, and the loop over the messages of a connection, would pay for it.
+    #[inline(never)]
+    fn answer_procedure<S: Services, const IS_MEMBER: bool>(
+        &mut self,
+        state: &mut EngineState,
+        services: &mut S,
+        from: Caller<'_>,
+        call: ShownCall<'_>,
+    ) -> Taken {
+        let ShownCall { requested, stream, space } = call;
         if !self.may_begin(state, requested) {
             return Taken::No;
         }
@@ -283,14 +342,10 @@ impl Serving {
         self.host.note(&run.caller);
         let (terms, header_len) = (Terms::of(&run), HEADER_LEN_MIN);
         let execution = Execution { run: &run, origin: &origin, terms, chunked: None, header_len };
-        let len = if let Some(len) = run.answer_null(&origin, space) {
-            self.count_in_place(state);
-            len
-        } else if self.execute(state, services, &execution, &mut [], space) {
-            self.end_in_place(state)
-        } else {
+        if !self.execute(state, services, &execution, &mut [], space) {
             return Taken::No;
-        };
+        }
+        let len = self.end_in_place(state);
         let credits = self.responder.answer_plain(requested, self.credit_limit());
         Taken::Answered { credits, len }
     }

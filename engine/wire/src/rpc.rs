@@ -256,6 +256,32 @@ impl<'a> CallHeader<'a> {
     }
 }
 
+/// A Call of procedure 0 with nothing in it: no credential, no verifier, no arguments. Clients ask so whether a program is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NullCall {
+    /// Names the Call until its Reply.
+    pub xid: u32,
+    /// Program number.
+    pub program: u32,
+    /// Version of the program.
+    pub version: u32,
+}
+
+impl NullCall {
+    /// Reads a Payload stream that is such a Call and nothing else, by comparing its constant words. `None`: it is something
+    /// else, which [`CallHeader::parse`] reads.
+    #[inline(always)]
+    #[must_use]
+    pub fn parse(stream: &[u8]) -> Option<NullCall> {
+        let octets: &[u8; CALL_HEADER_LEN_MIN] = stream.try_into().ok()?;
+        let word =
+            |at: usize| u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]);
+        // msg_type CALL and the version of RPC; then procedure, flavor, length, flavor, length.
+        let is_null = octets[4..12] == [0, 0, 0, 0, 0, 0, 0, 2] && octets[20..] == [0; 20];
+        is_null.then(|| NullCall { xid: word(0), program: word(12), version: word(16) })
+    }
+}
+
 /// Reads xid and msg_type; returns the xid if the type is `expected`.
 #[inline]
 fn expect_type(reader: &mut Reader<'_>, expected: u32) -> Result<u32, Error> {

@@ -1,8 +1,8 @@
 //! ONC RPC headers, rule by rule.
 
 use stag_wire::rpc::{
-    Accepted, AuthStat, AuthSys, CallHeader, Denied, Error, Gids, OpaqueAuth, ReplyBody, ReplyHeader,
-    emit_success, flavor, take_success,
+    Accepted, AuthStat, AuthSys, CallHeader, Denied, Error, Gids, NullCall, OpaqueAuth, ReplyBody,
+    ReplyHeader, emit_success, flavor, take_success,
 };
 use stag_wire::xdr::{Encode, Error as XdrError, Overflow, Reader, Writer};
 
@@ -45,6 +45,36 @@ fn the_null_call_reads_and_writes() {
     let CallHeader { xid, program, version, procedure, .. } = call;
     assert_eq!(emit(|writer| CallHeader::emit_anonymous(writer, xid, program, version, procedure)), wire);
     assert_eq!(call.emitted_len(), wire.len());
+}
+
+#[test]
+fn a_null_call_is_one_by_all_its_words() {
+    let wire = emit(|w| null_call().emit(w));
+    let CallHeader { xid, program, version, .. } = null_call();
+    assert_eq!(NullCall::parse(&wire), Some(NullCall { xid, program, version }));
+    for len in 0..wire.len() {
+        assert_eq!(NullCall::parse(&wire[..len]), None, "{len} octets of it");
+    }
+    assert_eq!(NullCall::parse(&[&wire[..], &[0; 4]].concat()), None, "it has arguments");
+    for bit in 0..8 * wire.len() {
+        let mut other = wire.clone();
+        other[bit / 8] ^= 1 << (bit % 8);
+        let found = NullCall::parse(&other);
+        match parse_call(&other) {
+            Ok(
+                header @ CallHeader {
+                    procedure: 0,
+                    credential: OpaqueAuth::NONE,
+                    verifier: OpaqueAuth::NONE,
+                    ..
+                },
+            ) => {
+                let CallHeader { xid, program, version, .. } = header;
+                assert_eq!(found, Some(NullCall { xid, program, version }), "bit {bit}");
+            }
+            _ => assert_eq!(found, None, "bit {bit}"),
+        }
+    }
 }
 
 #[test]

@@ -43,70 +43,55 @@ impl QueuePair {
     ) -> Result<(), DisconnectReason> {
         let is_open = matches!(self.phase, Phase::Open) && self.pending.is_empty();
         let mut left = room.min(BURST);
-        let mut records = 4 * BURST;
+        // Binds give the user nothing, but take time: they are bounded, too.
+        let mut binds = 4 * BURST;
         let mut may_show = self.scatter.is_none();
         let result = loop {
-            // Binds give the user nothing, but take time: they are bounded, too.
-            if left == 0 || records == 0 {
+            if left == 0 {
                 break Ok(());
             }
-            records -= 1;
             let Some(link) = &mut self.link else { return Ok(()) };
             let header = match link.consumer.peek() {
                 Ok(Some(header)) => header,
                 Ok(None) => break Ok(()),
                 Err(_) => break Err(DisconnectReason::PeerViolation("a record with an impossible length")),
             };
-            let access = match header.kind() {
-                Some(Kind::Plain) if may_show && (4..=PLAIN_LEN_MAX).contains(&header.len()) => {
-                    let Some((id, receive)) = self.receives.front_mut() else { break Ok(()) };
-                    left -= 1;
-                    let mut copy = MaybeUninit::<[u64; PLAIN_LEN_MAX / 8]>::uninit();
-                    // A copy, because the peer can write to the ring.
-                    // SAFETY: `header` is what `peek` returned, and the copy has room for it, which this fills.
-                    let stream = unsafe {
-                        link.consumer.payload(header, copy.as_mut_ptr().cast(), PLAIN_LEN_MAX);
-                        std::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), header.len())
-                    };
-                    link.consumer.advance(header);
-                    let has_space = is_open && link.find_space(PLAIN_LEN_MAX);
-                    // SAFETY: there is room for it, and nothing is pushed before `take` returns.
-                    let space = has_space.then(|| unsafe { link.producer.space(PLAIN_LEN_MAX) });
-                    let credits = u32::from_be(header.aux());
-                    match take.take_plain(PlainMessage { queue_pair: self.id, credits, stream, space }) {
-                        Taken::Done => in_place.taken += 1,
-                        Taken::Answered { credits, len } => {
-                            assert!(
-                                has_space && len <= PLAIN_LEN_MAX,
-                                "an answer of {len} octets without space"
-                            );
-                            link.send_built(Kind::Plain, credits.to_be(), len);
-                            in_place.taken += 1;
-                            in_place.needs_doorbell = true;
-                        }
-                        Taken::AnsweredWhole { .. } => unreachable!("a plain message has a plain answer"),
-                        Taken::No => {
-                            may_show = false;
-                            let (id, len) = (*id, PLAIN_LEN + stream.len());
-                            let is_long = len > receive.capacity();
-                            if !is_long {
-                                receive.set_len(len);
-                                receive[..PLAIN_LEN].copy_from_slice(&plain_header(stream, header.aux()));
-                                receive[PLAIN_LEN..].copy_from_slice(stream);
-                            }
-                            let Some((_, buf)) = self.receives.pop_front() else {
-                                unreachable!("it was at the front")
-                            };
-                            let result = if is_long { Err(WorkError::Length) } else { Ok(()) };
-                            let completed = Completed::Receive { buf, invalidated: None, exposed: None };
-                            completions.push_back(Completion { queue_pair: self.id, id, completed, result });
-                            if is_long {
-                                break Err(DisconnectReason::Work(WorkError::Length));
-                            }
+            if may_show && header.is_plain() && (4..=PLAIN_LEN_MAX).contains(&header.len()) {
+                if self.receives.is_empty() {
+                    break Ok(());
+                }
+                left -= 1;
+                let mut copy = MaybeUninit::<[u64; PLAIN_LEN_MAX / 8]>::uninit();
+                // A copy, because the peer can write to the ring.
+                // SAFETY: `header` is what `peek` returned, and the copy has room for it, which this fills.
+                let stream = unsafe {
+                    link.consumer.payload(header, copy.as_mut_ptr().cast(), PLAIN_LEN_MAX);
+                    std::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), header.len())
+                };
+                link.consumer.advance(header);
+                let has_space = is_open && link.find_space(PLAIN_LEN_MAX);
+                // SAFETY: there is room for it, and nothing is pushed before `take` returns.
+                let space = has_space.then(|| unsafe { link.producer.space(PLAIN_LEN_MAX) });
+                let credits = u32::from_be(header.aux());
+                match take.take_plain(PlainMessage { queue_pair: self.id, credits, stream, space }) {
+                    Taken::Done => in_place.taken += 1,
+                    Taken::Answered { credits, len } => {
+                        assert!(has_space && len <= PLAIN_LEN_MAX, "an answer of {len} octets without space");
+                        link.send_built(Kind::Plain, credits.to_be(), len);
+                        in_place.taken += 1;
+                        in_place.needs_doorbell = true;
+                    }
+                    Taken::AnsweredWhole { .. } => unreachable!("a plain message has a plain answer"),
+                    Taken::No => {
+                        may_show = false;
+                        if let Err(reason) = self.receive_plain(stream, header.aux(), completions) {
+                            break Err(reason);
                         }
                     }
-                    continue;
                 }
+                continue;
+            }
+            let access = match header.kind() {
                 Some(kind @ (Kind::Send | Kind::SendInvalidate))
                     if may_show && header.len() <= WHOLE_LEN_MAX =>
                 {
@@ -122,46 +107,13 @@ impl QueuePair {
                     continue;
                 }
                 Some(kind @ (Kind::Send | Kind::SendInvalidate | Kind::Plain)) => {
-                    let Some((id, mut buf)) = self.receives.pop_front() else { break Ok(()) };
-                    may_show = false;
+                    if self.receives.is_empty() {
+                        break Ok(());
+                    }
                     left -= 1;
-                    let room = buf.capacity();
-                    let message = match &mut self.scatter {
-                        // SAFETY: `header` is what `peek` returned; the buffer has `room` writable bytes, ours alone.
-                        None => unsafe { link.consumer.message(header, buf.as_mut_ptr(), room) },
-                        Some(scatter) => receive_scattered(&link.consumer, header, &mut buf, scatter),
-                    };
-                    let Ok(len) = message else {
-                        completions.push_back(Completion {
-                            queue_pair: self.id,
-                            id,
-                            completed: Completed::Receive { buf, invalidated: None, exposed: None },
-                            result: Err(WorkError::Length),
-                        });
-                        break Err(DisconnectReason::Work(WorkError::Length));
-                    };
-                    buf.set_len(len);
-                    link.consumer.advance(header);
-                    // Two pushes, so that what most messages do not have is not copied either.
-                    if kind == Kind::SendInvalidate {
-                        let handle = Handle(header.aux());
-                        let exposed = self.exposures.invalidated(handle);
-                        // One that we fenced while the message was on its way is dead already: no news.
-                        let invalidated = exposed.is_some().then_some(handle);
-                        let completed = Completed::Receive { buf, invalidated, exposed };
-                        completions.push_back(Completion {
-                            queue_pair: self.id,
-                            id,
-                            completed,
-                            result: Ok(()),
-                        });
-                    } else {
-                        completions.push_back(Completion {
-                            queue_pair: self.id,
-                            id,
-                            completed: Completed::Receive { buf, invalidated: None, exposed: None },
-                            result: Ok(()),
-                        });
+                    may_show = false;
+                    if let Err(reason) = self.receive_record(kind, header, completions) {
+                        break Err(reason);
                     }
                     continue;
                 }
@@ -169,6 +121,10 @@ impl QueuePair {
                 Some(Kind::BindWrite) => Access::Write,
                 None => break Err(DisconnectReason::PeerViolation("a record of an unknown kind")),
             };
+            if binds == 0 {
+                break Ok(());
+            }
+            binds -= 1;
             if !bind(link, header, access) {
                 break Err(DisconnectReason::PeerViolation("an exposure outside of its arena"));
             }
@@ -179,6 +135,72 @@ impl QueuePair {
             link.wake(self.socket.as_ref());
         }
         result
+    }
+
+    /// Puts a message without chunks that was shown, and not taken, into the next Receive, which is there. `credits` are in the order
+    /// of the wire.
+    // Not inline, as all that the messages that are taken have no use for.
+    #[inline(never)]
+    fn receive_plain(
+        &mut self,
+        stream: &[u8],
+        credits: u32,
+        completions: &mut VecDeque<Completion>,
+    ) -> Result<(), DisconnectReason> {
+        let Some((id, mut buf)) = self.receives.pop_front() else { unreachable!("there is one") };
+        let len = PLAIN_LEN + stream.len();
+        let is_long = len > buf.capacity();
+        if !is_long {
+            buf.set_len(len);
+            buf[..PLAIN_LEN].copy_from_slice(&plain_header(stream, credits));
+            buf[PLAIN_LEN..].copy_from_slice(stream);
+        }
+        let result = if is_long { Err(WorkError::Length) } else { Ok(()) };
+        let completed = Completed::Receive { buf, invalidated: None, exposed: None };
+        completions.push_back(Completion { queue_pair: self.id, id, completed, result });
+        if is_long { Err(DisconnectReason::Work(WorkError::Length)) } else { Ok(()) }
+    }
+
+    /// Puts the message of a record into the next Receive, which is there.
+    #[inline(never)]
+    fn receive_record(
+        &mut self,
+        kind: Kind,
+        header: Header,
+        completions: &mut VecDeque<Completion>,
+    ) -> Result<(), DisconnectReason> {
+        let Some(link) = &mut self.link else { unreachable!("it has the record") };
+        let Some((id, mut buf)) = self.receives.pop_front() else { unreachable!("there is one") };
+        let room = buf.capacity();
+        let message = match &mut self.scatter {
+            // SAFETY: `header` is what `peek` returned; the buffer has `room` writable bytes, ours alone.
+            None => unsafe { link.consumer.message(header, buf.as_mut_ptr(), room) },
+            Some(scatter) => receive_scattered(&link.consumer, header, &mut buf, scatter),
+        };
+        let Ok(len) = message else {
+            completions.push_back(Completion {
+                queue_pair: self.id,
+                id,
+                completed: Completed::Receive { buf, invalidated: None, exposed: None },
+                result: Err(WorkError::Length),
+            });
+            return Err(DisconnectReason::Work(WorkError::Length));
+        };
+        buf.set_len(len);
+        link.consumer.advance(header);
+        // Two pushes, so that what most messages do not have is not copied either.
+        if kind == Kind::SendInvalidate {
+            let handle = Handle(header.aux());
+            let exposed = self.exposures.invalidated(handle);
+            // One that we fenced while the message was on its way is dead already: no news.
+            let invalidated = exposed.is_some().then_some(handle);
+            let completed = Completed::Receive { buf, invalidated, exposed };
+            completions.push_back(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
+        } else {
+            let completed = Completed::Receive { buf, invalidated: None, exposed: None };
+            completions.push_back(Completion { queue_pair: self.id, id, completed, result: Ok(()) });
+        }
+        Ok(())
     }
 
     /// Shows a message with chunks to `take` where it arrived, and puts it into the next Receive, which is there, if it was not

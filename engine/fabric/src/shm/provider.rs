@@ -318,13 +318,10 @@ impl Provider for Shm {
         Some(fence)
     }
 
-    #[inline]
+    #[inline(always)]
     fn ring_doorbells(&mut self) {
-        while let Some(index) = self.dirty.pop() {
-            if let Some(Some(pair)) = self.slots.get_mut(index as usize) {
-                pair.is_dirty = false;
-                pair.ring_doorbell();
-            }
+        if !self.dirty.is_empty() {
+            self.ring_dirty();
         }
     }
 
@@ -473,6 +470,18 @@ impl Shm {
         Some(event)
     }
 
+    /// Rings the doorbells of the queue pairs with something that has to leave.
+    #[inline(never)]
+    fn ring_dirty(&mut self) {
+        for &index in &self.dirty {
+            if let Some(Some(pair)) = self.slots.get_mut(index as usize) {
+                pair.is_dirty = false;
+                pair.ring_doorbell();
+            }
+        }
+        self.dirty.clear();
+    }
+
     /// Sends a message if nothing stands in its way. `false`: nothing happened.
     #[inline]
     fn send_now(&mut self, queue_pair: QueuePairId, buf: &Buf, invalidate: Option<Handle>) -> bool {
@@ -545,7 +554,8 @@ impl Shm {
     }
 
     /// Takes what one queue pair has. `false`: this pass is over.
-    #[inline(always)]
+    // Not inline: what its loop sets up would be set up in each pass.
+    #[inline(never)]
     fn harvest_one(
         &mut self,
         at: usize,

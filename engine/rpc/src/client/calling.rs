@@ -61,10 +61,7 @@ impl ReplyMessage<'_> {
                 let message = if results.is_empty() { None } else { Some(copied(messages, results)) };
                 Results::short(message, reduced)
             }
-            ReplyMessage::Held(buf) => {
-                let end = buf.len() as u32;
-                Results::new(buf, first..end, reduced)
-            }
+            ReplyMessage::Held(buf) => Results::new(buf, first, reduced),
         }
     }
 }

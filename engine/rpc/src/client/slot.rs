@@ -257,8 +257,7 @@ impl Slot {
         if !self.written.is_empty() {
             reduced = self.spread(statistics);
         }
-        let end = message.len() as u32;
-        Ok(Results::new(message, first..end, reduced))
+        Ok(Results::new(message, first, reduced))
     }
 
     /// Gives each segment of the Write chunks its share of the octets written, front to back

@@ -135,6 +135,12 @@ impl Deferrals {
         Ok(Deferred { token, since: self.now, sender: Some(mailbox.sender.clone()) })
     }
 
+    /// Whether a Call was ever deferred.
+    #[inline(always)]
+    pub(crate) fn is_in_use(&mut self) -> bool {
+        self.mailbox.get_mut().is_some()
+    }
+
     /// The next answer that came.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<(Token, Fill)> {
@@ -147,8 +153,15 @@ impl Deferrals {
 
     /// Ends a pass that had `events`. Lets another thread have the core, if a Call was just deferred, or its answer is
     /// due: who is to answer it may wait for this very core, and would wait until the reactor sleeps.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn yield_core(&mut self, events: usize) {
+        if self.is_in_use() {
+            self.yield_core_if_due(events);
+        }
+    }
+
+    #[inline(never)]
+    fn yield_core_if_due(&mut self, events: usize) {
         let now = self.now;
         let is_due = |mailbox: &mut Option<Mailbox>| {
             mailbox.as_ref().is_some_and(|mailbox| mailbox.forecast.is_due(now))

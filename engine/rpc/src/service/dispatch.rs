@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use stag_fabric::Peer;
-use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeader, emit_success, flavor};
-use stag_wire::xdr::{Reader, Writer};
+use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeader, flavor};
+use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
 use crate::carried::{Carrier, Destination};
@@ -239,15 +239,14 @@ pub(crate) fn route<'a, S: Services>(services: &S, mut reader: Reader<'a>) -> Ro
     }
 }
 
-impl Run<'_> {
-    /// Writes the Call into the log.
-    #[cold]
-    fn trace(&self, peer: Option<&Peer>) {
-        let CallHeader { xid, program, version, procedure, .. } = self.header;
-        let client = ClientName { peer, host: None };
-        tracing::trace!("{client}: Call {xid:#010x} of program {program}.{version}, procedure {procedure}");
-    }
+/// Writes a Call into the log: its program, the version of that, and its procedure.
+#[cold]
+pub(crate) fn trace_call(peer: Option<&Peer>, xid: u32, (program, version, procedure): (u32, u32, u32)) {
+    let client = ClientName { peer, host: None };
+    tracing::trace!("{client}: Call {xid:#010x} of program {program}.{version}, procedure {procedure}");
+}
 
+impl Run<'_> {
     /// The Call as its service sees it.
     #[inline(always)]
     fn seen<'s>(&'s self, origin: &Origin<'s>, items: &'s mut [Placed]) -> Call<'s> {
@@ -275,21 +274,6 @@ impl Run<'_> {
         }
     }
 
-    /// Answers procedure 0, which has no results and of which the service does not hear, into `space`: what [`Run::call`] makes of
-    /// it. Returns the octets of the Reply. `None`: it is another procedure, or there is no room.
-    #[inline(always)]
-    pub(crate) fn answer_null(&self, origin: &Origin<'_>, space: &mut [u8]) -> Option<usize> {
-        if self.header.procedure != 0 {
-            return None;
-        }
-        if tracing::enabled!(tracing::Level::TRACE) {
-            self.trace(origin.peer);
-        }
-        let mut writer = Writer::new(space);
-        emit_success(&mut writer, self.header.xid).ok()?;
-        Some(writer.position())
-    }
-
     /// Lets the service answer. `true`: it has; `false`: it will, later.
     #[inline(always)]
     pub(crate) fn call<S: Services>(
@@ -300,7 +284,8 @@ impl Run<'_> {
         reply: &mut Reply<'_>,
     ) -> bool {
         if tracing::enabled!(tracing::Level::TRACE) {
-            self.trace(origin.peer);
+            let CallHeader { xid, program, version, procedure, .. } = self.header;
+            trace_call(origin.peer, xid, (program, version, procedure));
         }
         if self.header.procedure == 0 {
             reply.success(|_| Ok(()));

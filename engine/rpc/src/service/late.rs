@@ -16,6 +16,7 @@ const LATE_BURST: usize = 64;
 
 impl<P: Provider, S: Services> Engine<P, S> {
     /// Sends the answers that services and other threads have ready by now, and those that retransmissions wait for.
+    #[inline(always)]
     pub(crate) fn answer_late(&mut self) -> usize {
         let mut count = 0;
         while count < LATE_BURST
@@ -30,6 +31,17 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 self.services.abandoned(service, token);
             }
         }
+        if self.core.deferrals.is_in_use() || self.core.duplicates.has_news() {
+            count = self.answer_for_others(count);
+        }
+        count
+    }
+
+    /// Sends the answers that other threads have ready, and those that retransmissions wait for, after `count` others. Returns how many
+    /// there are then.
+    // Not inline: a pass that has none would pay for it.
+    #[inline(never)]
+    fn answer_for_others(&mut self, mut count: usize) -> usize {
         while count < LATE_BURST
             && !self.core.is_short()
             && let Some((token, fill)) = self.core.deferrals.take()
