@@ -29,6 +29,14 @@ use stag::nfs::client::{Null, Target};
 use stag::prelude::*;
 use stag::rpc::ConnectionId;
 
+#[path = "shared/descriptors.rs"]
+mod descriptors;
+#[path = "shared/nothing.rs"]
+mod nothing;
+
+use descriptors::raise_descriptors;
+use nothing::{Nothing, PROGRAM};
+
 /// Connections that are being set up at once, but for those that come back.
 const DIALS_MAX: usize = 64;
 
@@ -50,28 +58,6 @@ const ANSWER_LEN: usize = 28;
 
 /// What the server is asked for its memory with: the kernel counts that page by page.
 const MEMORY: &str = "memory";
-
-/// NFS's number, as the client's NULL has it.
-const PROGRAM: u32 = 100_003;
-
-/// A program with no procedure but NULL.
-struct Nothing;
-
-impl Service for Nothing {
-    fn program(&self) -> u32 {
-        PROGRAM
-    }
-    fn versions(&self) -> (u32, u32) {
-        (3, 3)
-    }
-    fn procedure(&self, _: u32, _: u32) -> Option<&'static Procedure> {
-        None
-    }
-    fn call(&mut self, _: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        reply.system_error();
-        Outcome::Done
-    }
-}
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -99,13 +85,6 @@ fn main() -> Result<()> {
         (false, "tcp") => crowd.measure(words, || Ok(Sockets::default())),
         _ => bail!("{usage}"),
     }
-}
-
-/// As many descriptors as the hard limit allows.
-fn raise_descriptors() -> Result<()> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
 /// A port that was free a moment ago.

@@ -16,6 +16,14 @@ use stag::nfs::client::{Null, Target};
 use stag::prelude::*;
 use stag::rpc::{ConnectionId, CreditPolicy};
 
+#[path = "shared/descriptors.rs"]
+mod descriptors;
+#[path = "shared/nothing.rs"]
+mod nothing;
+
+use descriptors::raise_descriptors;
+use nothing::Nothing;
+
 /// Calls on each connection before the busy ones begin.
 const FIRST_CALLS: u64 = 4;
 
@@ -33,28 +41,6 @@ const PAYLOAD_LEN: usize = 4 << 20;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-/// NFS's number, as the client's NULL has it.
-const PROGRAM: u32 = 100_003;
-
-/// A program with no procedure but NULL.
-struct Nothing;
-
-impl Service for Nothing {
-    fn program(&self) -> u32 {
-        PROGRAM
-    }
-    fn versions(&self) -> (u32, u32) {
-        (3, 3)
-    }
-    fn procedure(&self, _: u32, _: u32) -> Option<&'static Procedure> {
-        None
-    }
-    fn call(&mut self, _: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        reply.system_error();
-        Outcome::Done
-    }
-}
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -88,13 +74,6 @@ fn main() -> Result<()> {
     pair.be_busy(calls)?;
     pair.tell(grant);
     Ok(())
-}
-
-/// As many descriptors as the hard limit allows.
-fn raise_descriptors() -> Result<()> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
 /// A server, and the client of all connections.

@@ -37,6 +37,8 @@ use stag::runtime::ReactorId;
 mod fake;
 #[path = "one_thread/kinds.rs"]
 mod kinds;
+#[path = "shared/nothing.rs"]
+mod nothing;
 
 use kinds::{Chunked, File, NfsCall, Null};
 

@@ -16,6 +16,7 @@ use stag::wire::nfs3::{
 use stag::wire::rpc::{AuthSys, Gids};
 use stag::wire::xdr::Item;
 
+use crate::nothing::{Nothing, PROGRAM};
 use crate::{Ends, Kind, Place, target};
 
 /// Octets of a chunk.
@@ -42,27 +43,6 @@ impl Kind for Null {
         Ok(())
     }
 }
-
-pub(crate) struct Nothing;
-
-impl Service for Nothing {
-    fn program(&self) -> u32 {
-        PROGRAM
-    }
-    fn versions(&self) -> (u32, u32) {
-        (3, 3)
-    }
-    fn procedure(&self, _: u32, _: u32) -> Option<&'static Procedure> {
-        None
-    }
-    fn call(&mut self, _: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        reply.system_error();
-        Outcome::Done
-    }
-}
-
-/// NFS's number, as the client's NULL has it.
-const PROGRAM: u32 = 100_003;
 
 /// Calls with a chunk: `opaque get()` and `void put(opaque)`.
 pub(crate) struct Chunked {

@@ -93,7 +93,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let share = self.core.transit.open(Some(peer));
         let weight = self.core.weigh.as_ref().map_or(CLIENT_WEIGHT_USUAL, |weigh| weigh(peer));
         self.core.credits.open(share.account(), owner(Some(peer)), weight);
-        let mut serving = Serving::new(&config, parameters, share, &self.core.credits);
+        let mut serving = Serving::new(&config, parameters, share);
         self.offer_version2(&mut connection, &mut serving, private_data);
         let is_second = serving.second.is_some();
         self.core.serving_count += 1;

@@ -16,6 +16,7 @@
 //! - its part of what is free: a client of usual weight may hold four times what is free (a *dynamic threshold*, as
 //!   switches have that share one buffer among their ports), and so on among its connections. `k` clients that want
 //!   all settle at equal parts, without a list of who wants what, and the client that comes next still finds some.
+//!   A client is not charged for the Receives that its idle connections are sure of, because nobody else may have them.
 //!
 //! A limit doubles while it is used, up to what is fair. A limit above what is fair falls to it: each Reply then takes one
 //! Receive out of use, because the peer may have sent all that it was granted before (8166-3.3.1-d). What the server does not see of
@@ -39,9 +40,9 @@ pub const CLIENT_WEIGHT_MAX: u32 = 1000;
 const START_MAX: u32 = 16;
 
 /// Of what is free, a new connection starts with at most one part in so many, beside what it is sure of; and in so many for
-/// each connection that may yet come: a crowd that is idle then leaves more than half to those that are not.
-const START_SHARE: u32 = 32;
-const START_SHARE_EACH: u32 = 8;
+/// each connection that may yet come: a crowd that is idle then leaves more than two thirds to those that are not.
+const START_SHARE: u32 = 64;
+const START_SHARE_EACH: u32 = 16;
 
 /// Calls of a round where the limit is not more.
 const ROUND_MIN: u32 = 64;
@@ -76,6 +77,8 @@ pub enum CreditPolicy {
 struct CreditAccount {
     /// Receives, posted or with a Call in process.
     held: u32,
+    /// Of these, what its idle connections are sure of. It is not charged, because nobody else may have it.
+    set_aside: u32,
     connections: u32,
     /// Connections at all reactors of the group, as was read last, and where that is counted.
     connections_everywhere: u32,
@@ -104,6 +107,8 @@ pub(crate) struct CreditLedger {
     /// Receives held beyond those that each connection is sure of.
     taken: u32,
     connections: u32,
+    /// Connections that have made a Call.
+    started: u32,
     /// By the place of a client's account in [`TransitAccounts`](crate::server::transit::TransitAccounts).
     clients: Vec<CreditAccount>,
     /// The sum of [`CreditAccount::parts`].
@@ -128,6 +133,7 @@ impl CreditLedger {
             shared,
             taken: 0,
             connections: 0,
+            started: 0,
             clients: Vec::new(),
             parts: 0,
             changes: 0,
@@ -163,6 +169,7 @@ impl CreditLedger {
         };
         self.change(client, |account| {
             account.connections += 1;
+            account.set_aside += FIRST_RECEIVES;
             account.head_count = head_count;
             account.weight = weight;
         });
@@ -171,7 +178,9 @@ impl CreditLedger {
 
     /// A connection of that client, which holds nothing any more, is gone.
     #[cold]
-    pub(crate) fn close(&mut self, client: u32) {
+    pub(crate) fn close(&mut self, client: u32, governor: &CreditGovernor) {
+        self.started -= u32::from(governor.has_started);
+        self.set_aside(client, governor.set_aside, 0);
         self.connections -= 1;
         if let (Some(counts), Some(place)) = (&self.head_counts, self.clients[client as usize].head_count) {
             counts.remove(place);
@@ -261,8 +270,14 @@ impl CreditLedger {
         }
     }
 
-    /// Receives that a connection of `client`, which holds `held`, should have at most.
-    fn fair(&self, client: u32, held: u32) -> u32 {
+    /// Of what a connection of `client` is sure of, `now` is set aside instead of `before`.
+    fn set_aside(&mut self, client: u32, before: u32, now: u32) {
+        let account = &mut self.clients[client as usize];
+        account.set_aside = account.set_aside + now - before;
+    }
+
+    /// Receives that a connection of `client` should have at most, which holds `held`, of which some may be set aside.
+    fn fair(&self, client: u32, held: u32, set_aside: u32) -> u32 {
         let account = &self.clients[client as usize];
         let connections = u64::from(account.connections.max(1));
         let parts = account.parts();
@@ -271,8 +286,9 @@ impl CreditLedger {
         let usable = u64::from(self.receives_max.saturating_sub(absent * self.sure));
         let equal = usable * parts / self.parts.max(parts) / connections;
         // Its part of what is free: h with h / b + (h + others) / a = free - h, where a client may hold a, and one of its
-        // connections b times what is free. Each connection that reviews its limit solves that for itself.
-        let others = account.held - held;
+        // connections b times what is free. Each connection that reviews its limit solves that for itself. What idle
+        // connections are sure of is not charged: a client with a crowd of them would get nothing for those that are busy.
+        let others = (account.held - held).saturating_sub(account.set_aside - set_aside);
         let reserve = self.shared / RESERVE_SHARE;
         let free = u64::from(self.free().saturating_sub(reserve) + held.saturating_sub(self.sure));
         let unit = u64::from(CLIENT_WEIGHT_USUAL * PARTS);
@@ -283,9 +299,10 @@ impl CreditLedger {
         u32::try_from(equal.max(part)).unwrap_or(u32::MAX).max(FIRST_RECEIVES)
     }
 
-    /// Credits that a new connection starts with.
-    fn start(&self) -> u32 {
-        let absent = self.connections_max.saturating_sub(self.connections);
+    /// A connection makes its first Call. Returns the credits that it starts with.
+    fn start(&mut self) -> u32 {
+        self.started += 1;
+        let absent = self.connections_max.saturating_sub(self.started);
         let share = START_SHARE + START_SHARE_EACH * absent;
         // To the nearest.
         START_MAX.min(self.sure - SPARE_RECEIVES + (self.free() + share / 2) / share)
@@ -302,6 +319,12 @@ pub(crate) struct ReviewInput {
     /// Calls or Replies of it wait for memory or for room in a queue: more of them would wait, too.
     pub(crate) is_obstructed: bool,
     pub(crate) now: Duration,
+}
+
+/// Calls at once from which on a limit is raised: half of it. One at a time raises no limit but that of one: two credits are
+/// enough to see whether there are more.
+fn grows_at(limit: u32) -> u32 {
+    limit.div_ceil(2).max(limit.min(2))
 }
 
 /// How many credits one connection may be granted.
@@ -327,15 +350,19 @@ pub(crate) struct CreditGovernor {
     since: Duration,
     /// The most at once in the last round.
     used: u32,
+    /// What [`CreditAccount::set_aside`] has of this connection.
+    set_aside: u32,
     trial: CreditTrial,
+    /// Its first Call has come: until then it has one credit, and holds nothing that others share.
+    has_started: bool,
     is_fixed: bool,
 }
 
 impl CreditGovernor {
     /// Of a connection that is accepted.
-    pub(crate) fn new(config: &EngineConfig, ledger: &CreditLedger) -> CreditGovernor {
+    pub(crate) fn new(config: &EngineConfig) -> CreditGovernor {
         match config.credit_policy {
-            CreditPolicy::Governed => CreditGovernor::with(config.credits_max, ledger.start(), false),
+            CreditPolicy::Governed => CreditGovernor::with(config.credits_max, 1, false),
             CreditPolicy::Fixed => CreditGovernor::fixed(config.credits_max),
         }
     }
@@ -350,7 +377,7 @@ impl CreditGovernor {
         CreditGovernor {
             max,
             limit,
-            grow_at: if is_fixed { u32::MAX } else { limit.div_ceil(2) },
+            grow_at: if is_fixed { u32::MAX } else { grows_at(limit) },
             changes: 0,
             pass: 0,
             arrived: 0,
@@ -360,7 +387,9 @@ impl CreditGovernor {
             calls: u64::from(ROUND_MIN),
             since: Duration::ZERO,
             used: 0,
+            set_aside: FIRST_RECEIVES,
             trial: CreditTrial::default(),
+            has_started: false,
             is_fixed,
         }
     }
@@ -414,7 +443,12 @@ impl CreditGovernor {
         let is_round_over = self.left == 0;
         if !self.is_fixed {
             ledger.refresh(input.client);
+            if !self.has_started {
+                self.has_started = true;
+                self.limit = ledger.start().clamp(1, self.max);
+            }
             self.decide(ledger, input, is_round_over);
+            self.set_aside(ledger, input.client, is_round_over);
         }
         let round = self.limit.max(ROUND_MIN.min(self.limit * ROUND_EACH));
         if is_round_over {
@@ -431,7 +465,8 @@ impl CreditGovernor {
     }
 
     fn decide(&mut self, ledger: &CreditLedger, input: &ReviewInput, is_round_over: bool) {
-        let fair = (ledger.fair(input.client, input.held) - SPARE_RECEIVES).clamp(1, self.max);
+        let fair = ledger.fair(input.client, input.held, self.set_aside) - SPARE_RECEIVES;
+        let fair = fair.clamp(1, self.max);
         let (limit, is_scarce) = (self.limit, ledger.is_scarce());
         // While there is enough, an eighth more than what is fair is left alone: else it would follow each Receive that others take.
         let tolerated = if is_scarce { fair } else { fair + fair / 8 };
@@ -439,7 +474,7 @@ impl CreditGovernor {
             Some(fair)
         } else if input.is_obstructed {
             is_round_over.then_some(limit.min((limit / 2).max(START_MAX)))
-        } else if limit < fair && self.peak * 2 >= limit {
+        } else if limit < fair && self.peak >= grows_at(limit) {
             Some((limit * 2).min(fair))
         } else {
             None
@@ -456,7 +491,21 @@ impl CreditGovernor {
                 .min(fair.max(limit));
         }
         let may_grow = self.limit < fair && !input.is_obstructed;
-        self.grow_at = if may_grow { self.limit.div_ceil(2) } else { u32::MAX };
+        self.grow_at = if may_grow { grows_at(self.limit) } else { u32::MAX };
+    }
+
+    /// Tells the ledger whether the connection has use for more than what it is sure of.
+    fn set_aside(&mut self, ledger: &mut CreditLedger, client: u32, is_round_over: bool) {
+        let is_busy = self.peak > 1 && self.peak * 4 >= self.limit;
+        let set_aside = if is_busy {
+            0
+        } else if is_round_over || self.set_aside > 0 {
+            (self.limit + SPARE_RECEIVES).min(ledger.sure)
+        } else {
+            return;
+        };
+        ledger.set_aside(client, self.set_aside, set_aside);
+        self.set_aside = set_aside;
     }
 
     /// There were Receives for no more than `credits`. It asks again after the next round.

@@ -43,20 +43,26 @@ impl Model {
 
     /// A connection of a client. Returns its number.
     fn open(&mut self, client: u32, weight: u32, wanted: u32) -> usize {
+        let at = self.open_unchecked(client, weight, wanted);
+        self.check();
+        at
+    }
+
+    /// As [`Model::open`], where looking at all connections each time would take too long.
+    fn open_unchecked(&mut self, client: u32, weight: u32, wanted: u32) -> usize {
         self.ledger.open(client, u128::from(client), weight);
-        let governor = CreditGovernor::new(&self.config, &self.ledger);
+        let governor = CreditGovernor::new(&self.config);
         self.ledger.hold(Some(client), 0, FIRST_RECEIVES);
         let held = FIRST_RECEIVES;
         let link = Link { client, governor, held, granted: 1, entitled: 1, wanted, requested: u32::MAX };
         self.links.push(Some(link));
-        self.check();
         self.links.len() - 1
     }
 
     fn close(&mut self, at: usize) {
         if let Some(link) = self.links[at].take() {
             self.ledger.hold(Some(link.client), link.held, 0);
-            self.ledger.close(link.client);
+            self.ledger.close(link.client, &link.governor);
         }
         self.check();
     }
@@ -67,6 +73,12 @@ impl Model {
 
     /// A round trip of a connection: the Calls that it has credits for, up to what it wants, and their Replies.
     fn round_trip(&mut self, at: usize) {
+        self.round_trip_unchecked(at);
+        self.check();
+    }
+
+    /// As [`Model::round_trip`], where looking at all connections each time would take too long.
+    fn round_trip_unchecked(&mut self, at: usize) {
         self.pass += 1;
         self.now += Duration::from_micros(10);
         let Some(link) = &mut self.links[at] else { return };
@@ -100,7 +112,6 @@ impl Model {
             assert!(link.granted <= self.config.credits_max);
             assert!(link.entitled < link.held, "{} Calls, {} Receives", link.entitled, link.held);
         }
-        self.check();
     }
 
     /// A round trip of each connection that wants something, `count` times.
@@ -264,6 +275,47 @@ fn an_idle_crowd_leaves_credits_to_the_busy() {
     }
     let least = busy.iter().map(|&at| model.link(at).granted).min();
     assert!(least >= Some(64), "{least:?} for each of ten, beside {idle} for an idle crowd");
+}
+
+/// Receives for a crowd of so many connections: four for each, and what is shared by those with use for more.
+fn crowd_receives(count: u32) -> u32 {
+    4 * count + 2048
+}
+
+/// A crowd of `count` connections, of one client or of as many, each with four Calls, one at a time. Returns 16 of them.
+fn crowd(count: u32, is_one_client: bool) -> (Model, Vec<usize>) {
+    let mut model = Model::new(count, crowd_receives(count), 128);
+    for number in 0..count {
+        model.open_unchecked(if is_one_client { 0 } else { number }, 100, 1);
+    }
+    for at in (0..count as usize).cycle().take(4 * count as usize) {
+        model.round_trip_unchecked(at);
+    }
+    model.check();
+    (model, (0..16).map(|number| number * (count as usize / 16)).collect())
+}
+
+#[test]
+fn the_busy_of_a_crowd_have_what_they_want_within_eight_round_trips() {
+    for count in [100, 1000, 10_000] {
+        for is_one_client in [true, false] {
+            let (mut model, busy) = crowd(count, is_one_client);
+            for &at in &busy {
+                model.links[at].as_mut().expect("it is open").wanted = 32;
+            }
+            let mut least = Vec::new();
+            for _ in 0..8 {
+                busy.iter().for_each(|&at| model.round_trip_unchecked(at));
+                least.extend(busy.iter().map(|&at| model.link(at).granted).min());
+            }
+            model.check();
+            let free = model.ledger.free();
+            assert!(
+                least.last() >= Some(&32),
+                "{count} connections, one client: {is_one_client}: {least:?}, {free} free"
+            );
+        }
+    }
 }
 
 #[test]

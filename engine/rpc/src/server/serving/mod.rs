@@ -35,7 +35,7 @@ use crate::server::client_log::ClientHost;
 use crate::server::draft::Draft;
 use crate::server::duplicates::Known;
 use crate::server::eviction::ConnectionUse;
-use crate::server::governor::{CreditGovernor, CreditLedger};
+use crate::server::governor::CreditGovernor;
 use crate::server::progress::Progress;
 use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, read_at_once};
 use crate::server::transit::TransitShare;
@@ -131,12 +131,7 @@ pub(crate) enum Ran {
 
 impl Serving {
     /// Of a connection that was accepted.
-    pub(crate) fn new(
-        config: &EngineConfig,
-        parameters: Parameters,
-        share: TransitShare,
-        ledger: &CreditLedger,
-    ) -> Serving {
+    pub(crate) fn new(config: &EngineConfig, parameters: Parameters, share: TransitShare) -> Serving {
         let limits = Limits {
             segments: SEGMENTS_MAX,
             read_chunks: READ_CHUNKS_MAX as u32,
@@ -145,7 +140,7 @@ impl Serving {
             pull_len: config.chunk_len_max.saturating_mul(2),
         };
         let account = Some(share.account());
-        let governor = CreditGovernor::new(config, ledger);
+        let governor = CreditGovernor::new(config);
         Serving { account, ..Serving::with(config.credits_max, parameters, limits, share, governor) }
     }
 
@@ -655,7 +650,7 @@ impl Serving {
     pub(crate) fn close<P>(mut self, core: &mut Core<P>, id: ConnectionId) {
         core.credits.hold(self.account, self.held, 0);
         if let Some(account) = self.account {
-            core.credits.close(account);
+            core.credits.close(account, &self.governor);
         }
         core.duplicates.close(id);
         self.close_exposing(core);
