@@ -57,14 +57,11 @@ offend "a test that is switched off" < <(rust | xargs grep -nE '#\[ignore')
 
 # A public type's name says what it is without its path, so it stands once in the workspace. These stand more often, and why:
 # both ends of one protocol, told apart by the module (proto's requester and responder), and what an engine makes of them (rpc)
-twice='Call CallId Config Dropped Failure Form Memory Misuse Outcome Payload Received Refused Reply Side'
-# words of the protocols, in the module of each protocol (wire), and as a capture shows them (dump)
-twice+=' Entries Error Event Exports Fabric Frame Header Mark Operation Packet Procedure ReadRequest Reader Segment Step Target Terminate'
-twice+=' Violation'
-# words of a layer, whose users name another layer's hardly ever: a user of the file system and of the network; memory, cores, files
-twice+=' Caller Completion Export Finding Finished Handle Limits Node Shape Statistics'
-# a flag's value, beside what it chooses
-twice+=' CongestionControl'
+twice='Call CallId Config Dropped Failure Form Memory Misuse Outcome Payload Received Refused Reply'
+# words of the protocols, in the module of each protocol (wire)
+twice+=' Entries Error Exports Header Mark Operation Procedure ReadRequest'
+# words of a layer, whose users name another layer's hardly ever: a user of the file system and of the network
+twice+=' Caller Export Finished Limits'
 offend "a public type of a name that is taken: find another, or say in ci/tidy.sh why not" < <(
     files -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*' -not -path '*/benches/*' -not -path './engine/fuzz/*' |
         xargs grep -nE '^\s*pub (struct|enum|trait|union|type) [A-Za-z0-9_]+' | sort | awk -v known=" $twice " '

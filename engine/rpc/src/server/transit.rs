@@ -67,6 +67,8 @@ struct OwnerAccount {
     connections: u32,
     held: usize,
     unanswered: usize,
+    /// Of `held`, what Replies take that peers have not taken.
+    replies: usize,
     /// Records on byte streams that have begun and not ended.
     records: usize,
 }
@@ -89,7 +91,8 @@ impl TransitAccounts {
     pub(crate) fn open(&mut self, peer: Option<&Peer>) -> TransitShare {
         let owner = owner(peer);
         let place = *self.places.entry(owner).or_insert_with(|| {
-            let account = OwnerAccount { owner, connections: 0, held: 0, unanswered: 0, records: 0 };
+            let account =
+                OwnerAccount { owner, connections: 0, held: 0, unanswered: 0, replies: 0, records: 0 };
             match self.vacant.pop() {
                 Some(place) => {
                     self.accounts[place as usize] = account;
@@ -121,13 +124,13 @@ impl TransitAccounts {
         let account = &mut self.accounts[share.owner as usize];
         account.unanswered -= std::mem::take(&mut share.unanswered);
         account.held -= std::mem::take(&mut share.held);
+        account.replies -= std::mem::take(&mut share.replies);
         self.expected -= std::mem::take(&mut share.expected);
-        share.replies = 0;
         account.connections -= 1;
         if account.connections == 0 {
             debug_assert_eq!(
-                (account.held, account.unanswered, account.records),
-                (0, 0, 0),
+                (account.held, account.unanswered, account.replies, account.records),
+                (0, 0, 0, 0),
                 "counted for nobody"
             );
             self.places.remove(&account.owner);
@@ -243,6 +246,7 @@ impl TransitAccounts {
     #[inline]
     pub(crate) fn take_reply(&mut self, share: &mut TransitShare, pages: usize) {
         share.replies += pages;
+        self.accounts[share.owner as usize].replies += pages;
         self.take(share, pages);
     }
 
@@ -250,6 +254,7 @@ impl TransitAccounts {
     #[inline]
     pub(crate) fn give_reply(&mut self, share: &mut TransitShare, pages: usize) {
         share.replies -= pages;
+        self.accounts[share.owner as usize].replies -= pages;
         self.give(share, pages);
     }
 
@@ -282,6 +287,15 @@ impl TransitAccounts {
     #[cold]
     fn is_over(&self, share: &TransitShare, pool: &Pool) -> bool {
         2 * share.replies > self.results_room(share, pool)
+    }
+
+    /// The place of the account of a share's owner, if one more Reply would come out of what bulk data leaves, and its peers have
+    /// not taken as many pages of Replies as are free: of the last pages an owner gets no more than it leaves to others.
+    #[inline]
+    pub(crate) fn leaves_untaken(&self, share: &TransitShare, pool: &Pool) -> Option<u32> {
+        let free = pool.transit_free();
+        let is_scarce = free <= reserve(pool);
+        (is_scarce && self.accounts[share.owner as usize].replies >= free.max(1)).then_some(share.owner)
     }
 
     /// Remembers that a share was refused something.

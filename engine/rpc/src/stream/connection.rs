@@ -136,8 +136,8 @@ pub(super) struct Connection {
     stalled: bool,
     /// It waits for memory.
     is_short: bool,
-    /// Since when it waits for the few pages that any Call takes, though it leaves no Replies untaken itself.
-    barred: Option<Duration>,
+    /// Since when, and for whose, it waits for the few pages that any Call takes, though it leaves no Replies untaken itself.
+    barred: Option<(Duration, Short)>,
     later: Vec<Option<Later>>,
     later_count: usize,
     /// What the poller is asked for.
@@ -387,7 +387,7 @@ impl Connection {
             && self.outbox.queued() < QUEUED_MAX
             && !core.transit.is_sated(&self.share, pool)
             && self.outbox.parts() < PARTS_MAX
-            && pool.transit_free() >= PAGES_MIN
+            && self.missing_pages(core).is_none()
             && !core.stopping
     }
 
@@ -403,15 +403,13 @@ impl Connection {
         let mut rest = input;
         self.stalled = false;
         self.is_short = false;
-        let barred = self.barred.take();
         let result = loop {
             if !self.may_call(core) {
                 self.stalled = true;
-                self.is_short = core.pools.payload.transit_free() < PAGES_MIN;
-                let is_barred = self.is_short && self.share.replies() == 0;
-                self.barred = is_barred.then(|| barred.unwrap_or(core.now));
+                self.is_short = self.lacks_pages(core);
                 break Ok(());
             }
+            self.barred = None;
             if let Some(record) = self.incoming.splitter.whole(&mut rest) {
                 if let Err(ending) = self.run(core, services, record, None) {
                     break Err(ending);

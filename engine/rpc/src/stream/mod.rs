@@ -512,19 +512,23 @@ impl Streams {
         let Some(pressure) = core.streams_pressure.filter(|pressure| pressure.time >= WANTED_BACK) else {
             return;
         };
-        let mut idlest = (0, 0);
+        let mut idlest = (0, 0, 0);
         for (index, found) in (0..).zip(&mut self.connections) {
             let Some(found) = found.as_mut().filter(|found| found.is_of(pressure.owner)) else { continue };
             found.vacate(core, &mut self.shared);
-            idlest = idlest.max((found.idle_octets(core.now), index));
+            let (record, replies) = (found.idle_octets(core.now), found.untaken_octets(core.now));
+            idlest = idlest.max((record + replies, replies, index));
         }
-        let (1.., index) = idlest else { return };
+        let (1.., untaken, index) = idlest else { return };
         if pressure.time < PRESSED {
             return;
         }
         if let Some(connection) = self.connections[index as usize].take() {
-            let why = Ending::TimedOut("it does not go on with a record, and others wait for memory");
-            self.put(core, index, connection, Err(why));
+            let why = match untaken {
+                0 => "it does not go on with a record, and others wait for memory",
+                _ => "it does not take its Replies, and others wait for memory",
+            };
+            self.put(core, index, connection, Err(Ending::TimedOut(why)));
         }
     }
 

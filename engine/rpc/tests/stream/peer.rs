@@ -2,8 +2,10 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use stag_fabric::sim::{FaultPlan, World};
 use stag_rpc::EngineConfig;
@@ -52,6 +54,17 @@ impl Server {
     /// As [`Server::connect`], from another address of this machine.
     pub(crate) fn connect_from(&mut self, host: [u8; 4]) -> Peer {
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        self.connect_by(socket, host)
+    }
+
+    /// As [`Server::connect_from`], with a socket that keeps next to nothing of what the peer does not read.
+    pub(crate) fn connect_narrow(&mut self, host: [u8; 4]) -> Peer {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        set_socket_recv_buffer_size(&socket, 4096).expect("a socket");
+        self.connect_by(socket, host)
+    }
+
+    fn connect_by(&mut self, socket: OwnedFd, host: [u8; 4]) -> Peer {
         bind(&socket, &SocketAddr::from((host, 0))).expect("an address of the loopback interface");
         connect(&socket, &self.address).expect("the server listens");
         self.take_on(TcpStream::from(socket))

@@ -97,6 +97,9 @@ fn records_that_only_begin_leave_room_for_those_of_others() {
 /// Pages of a server that has fewer of them than it may have connections.
 const FEW_PAGES: usize = 64;
 
+/// More small Replies than a socket takes.
+const CALLS_MAX: usize = 100_000;
+
 fn small_server() -> Server {
     Server::with(EngineConfig { streams_max: 256, ..config() }, FEW_PAGES * 4096)
 }
@@ -154,4 +157,74 @@ fn replies_that_nobody_takes_are_their_addresss() {
         drop(silent);
         server.close();
     }
+}
+
+/// A peer at `host` asks for small Replies and takes none, until a page holds what its socket does not take. `None`: the server
+/// takes no more Calls of it before that.
+fn leave_untaken(server: &mut Server, host: [u8; 4]) -> Option<Peer> {
+    let pool = server.node.memory.pools.payload.clone();
+    let mut peer = server.connect_narrow(host);
+    let free = pool.transit_free();
+    let octets = record(&call(1, ECHO, |writer| writer.opaque(&[0; 900])));
+    for _ in 0..CALLS_MAX {
+        let calls = server.statistics().calls_received;
+        assert_eq!(peer.write(&octets), octets.len());
+        let is_taken = (0..10).any(|_| {
+            server.pass();
+            server.statistics().calls_received > calls
+        });
+        if pool.transit_free() < free {
+            return Some(peer);
+        }
+        if !is_taken {
+            return None;
+        }
+    }
+    panic!("the socket took {CALLS_MAX} Replies");
+}
+
+/// Small Replies are in pages of what bulk data leaves: one address cannot take all of that by Replies that it does not take.
+#[test]
+fn small_replies_that_nobody_takes_leave_room_for_those_of_others() {
+    let mut server = small_server();
+    server.check_alive();
+    let silent: Vec<Peer> =
+        (0..FEW_PAGES).map_while(|_| leave_untaken(&mut server, [127, 0, 0, 2])).collect();
+    let begun = server.now;
+    for _ in 0..3 {
+        server.check_alive();
+    }
+    let took = server.now - begun;
+    assert!(took < Duration::from_millis(90), "it took {took:?}: somebody had to be ended for it");
+    assert_eq!(server.statistics().stream_timeouts, 0);
+    drop(silent);
+    server.close();
+}
+
+/// Several addresses together can leave as many untaken as there are pages.
+#[test]
+fn small_replies_that_nobody_takes_at_many_addresses_are_ended_for_others() {
+    let mut server = small_server();
+    server.check_alive();
+    let mut silent = Vec::new();
+    let pool = server.node.memory.pools.payload.clone();
+    for host in 2..100 {
+        // As many as are its part of what bulk data leaves.
+        while pool.transit_free() >= 2
+            && let Some(peer) = leave_untaken(&mut server, [127, 0, 0, host])
+        {
+            silent.push(peer);
+        }
+    }
+    assert!(pool.transit_free() < 2, "{} pages are free", pool.transit_free());
+    for _ in 0..3 {
+        let begun = server.now;
+        server.check_alive();
+        let took = server.now - begun;
+        assert!(took < Duration::from_secs(1), "it took {took:?}");
+    }
+    let ended = server.statistics().stream_timeouts;
+    assert!((1..=4).contains(&ended), "{ended} were ended: not as few as it takes");
+    drop(silent);
+    server.close();
 }

@@ -8,7 +8,8 @@ use crate::state::Core;
 impl Connection {
     /// Whether the next record may begin, or one has. If not, its octets stay where they are: to keep them would take memory, too.
     pub(super) fn may_begin<P>(&mut self, core: &mut Core<P>, shared: &mut Shared) -> bool {
-        let may = self.incoming.may_begin(&means(core, &mut self.share, shared));
+        let may = self.incoming.may_begin(&means(core, &mut self.share, shared))
+            && (self.incoming.started.is_some() || !self.lacks_pages(core));
         if !may {
             (self.stalled, self.is_short) = (true, true);
         }
