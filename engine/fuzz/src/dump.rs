@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use stag_dump::capture::{Frame, Reader};
-use stag_dump::{Analyzer, Event, EventKind, Options, Totals};
+use stag_dump::capture::{CapturedFrame, CaptureReader};
+use stag_dump::{Analyzer, CapturedEvent, EventKind, Options, Totals};
 use stag_wire::mpa;
 use stag_wire::reliable_reply::ReliableReply;
 
@@ -15,7 +15,7 @@ const HELD_MAX: usize = 64 << 20;
 const CONVERSATION: u8 = 8;
 
 /// Looks at all that an event says, and counts messages.
-fn look(event: &Event<'_>, messages: &mut u64) {
+fn look(event: &CapturedEvent<'_>, messages: &mut u64) {
     if let EventKind::Message(message) = &event.kind {
         *messages += 1;
         if let (Ok((header, _)), Some(answered)) = (&message.header, &message.answered) {
@@ -34,7 +34,7 @@ fn check(totals: &Totals, messages: u64) {
 
 /// Reads `data` as a capture file, and analyzes what is in it.
 fn file(data: &[u8]) {
-    let Ok(mut capture) = Reader::new(data) else { return };
+    let Ok(mut capture) = CaptureReader::new(data) else { return };
     let mut analyzer = Analyzer::new(Options { keep_data: data.len().is_multiple_of(2) });
     let mut messages = 0;
     while let Ok(Some(frame)) = capture.next_frame() {
@@ -71,7 +71,7 @@ fn segments(data: &[u8]) {
     let mut next = [1000u32, 5000];
     let mut frame = |octets: &[u8], analyzer: &mut Analyzer| {
         number += 1;
-        let frame = Frame { number, time: Duration::from_micros(number), link: 101, octets };
+        let frame = CapturedFrame { number, time: Duration::from_micros(number), link: 101, octets };
         analyzer.frame(&frame, &mut |event| look(event, &mut messages));
         assert!(analyzer.held() <= HELD_MAX);
     };
@@ -134,7 +134,7 @@ fn conversation(data: &[u8]) {
             let octets = packet(side == 0, next[side], next[1 - side], 0x18, part);
             next[side] = next[side].wrapping_add(part.len() as u32);
             let frame =
-                Frame { number: count, time: Duration::from_micros(count), link: 101, octets: &octets };
+                CapturedFrame { number: count, time: Duration::from_micros(count), link: 101, octets: &octets };
             analyzer.frame(&frame, &mut |event| look(event, &mut messages));
             assert!(analyzer.held() <= HELD_MAX);
         }
