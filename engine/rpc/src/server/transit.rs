@@ -14,7 +14,8 @@
 //! - A Call gets all of its remaining memory at once, or none and waits: two that hold parts cannot wait for each other.
 //! - Peers are asked to fill at most one part in [`ASKED_SHARE`] without a limit to each, and beyond that a *window*, as
 //!   large as a probe, at a time. What a peer was not asked for, or has filled, can be taken back while others wait.
-//! - Some pages are left for messages on byte streams, so that a Call without bulk data never waits for one with.
+//! - Some pages are left for messages on byte streams, so that a Call without bulk data never waits for one with. Of these an owner
+//!   gets no more than it leaves free.
 
 use std::collections::HashMap;
 
