@@ -150,7 +150,8 @@ impl Grant {
     /// Bounds the grants to come. 0 counts as 1; more than the slots counts as the slots.
     #[inline]
     pub fn set_limit(&mut self, limit: u32) {
-        self.limit = limit.clamp(1, self.slots);
+        // Not `clamp`, which is a call: there is one slot at least.
+        self.limit = limit.min(self.slots).max(1);
     }
 
     /// `count` Receives were posted.
@@ -192,7 +193,7 @@ impl Grant {
     /// for it.
     ///
     /// As [`Grant::start`], [`Grant::set_limit`], [`Grant::renew`] and [`Grant::finish`].
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn answer_at_once(&mut self, limit: u32) -> Option<u32> {
         if self.in_process >= self.ceiling {

@@ -569,7 +569,28 @@ impl<P: Provider, S: Services> Engine<P, S> {
         events
     }
 
-    // Not inline: a pass that needs none of it would pay for it all the same.
+    /// Looks a few times more: an idle look is much cheaper than a pass, and they make the time from a message's arrival to its
+    /// handling shorter.
+    // Not inline, as each of these: a pass that needs none of it would pay for it all the same.
+    #[inline(never)]
+    fn look_again(&mut self) -> usize {
+        for _ in 0..IDLE_LOOKS {
+            let count = self.look();
+            if count > 0 {
+                return count;
+            }
+        }
+        0
+    }
+
+    /// Looks once more: where memory is shared a Read is done when it is posted, and its Call need not wait for another pass. Once
+    /// only, so that the pass stays bounded.
+    #[inline(never)]
+    fn look_after_reads(&mut self) -> usize {
+        self.core.read_posted = false;
+        self.look() + self.handle()
+    }
+
     #[inline(never)]
     fn handle_completions(&mut self) {
         while let Some(completion) = self.completions.pop_front() {
@@ -641,23 +662,13 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn poll(&mut self, now: Duration) -> usize {
         (self.core.now, self.core.deferrals.now) = (now, now);
         self.core.pass += 1;
-        let burst = self.core.config.burst;
-        let (mut events, mut idle_looks, mut looks_again) = (0, IDLE_LOOKS, true);
-        loop {
-            let count = self.look(now, burst);
-            // An idle look is much cheaper than a pass: several of them make the time from a message's arrival to
-            // its handling shorter.
-            if count == 0 && idle_looks > 0 {
-                idle_looks -= 1;
-                continue;
-            }
-            events += count + self.handle();
-            // Where memory is shared a Read is done when it is posted: its Call need not wait for another pass. Once
-            // only, so that the pass stays bounded.
-            if !std::mem::take(&mut looks_again) || !std::mem::take(&mut self.core.read_posted) {
-                break;
-            }
-            idle_looks = 0;
+        let mut count = self.look();
+        if count == 0 {
+            count = self.look_again();
+        }
+        let mut events = count + self.handle();
+        if self.core.read_posted {
+            events += self.look_after_reads();
         }
         if !self.disconnects.is_empty() || !self.requests.is_empty() {
             self.admit_and_dismiss();

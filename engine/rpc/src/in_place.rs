@@ -7,7 +7,6 @@
 //! left it.
 
 use std::slice;
-use std::time::Duration;
 
 use stag_fabric::{
     Handle, MemoryInReach, Peer, PlainMessage, Provider, ReadPart, RemoteSegment, TakeShown, Taken,
@@ -55,21 +54,23 @@ pub(crate) struct Begun {
 impl<P: Provider, S: Services> Engine<P, S> {
     /// Polls the provider, and handles what can be handled where it arrived. Returns how much there was.
     #[inline(always)]
-    pub(crate) fn look(&mut self, now: Duration, burst: usize) -> usize {
+    pub(crate) fn look(&mut self) -> usize {
         if self.core.state.carrier.is_some() {
-            return self.look_in_group(now, burst);
+            return self.look_in_group();
         }
         let Engine { core, services, connections, completions, .. } = self;
         let Core { provider, state } = core;
+        let (now, burst) = (state.now, state.config.burst);
         let mut taker = Taker::<S, false> { state, services, connections };
         provider.poll_in_place(now, completions, burst, &mut taker)
     }
 
     // Code of its own: an engine that is alone would pay for it.
     #[inline(never)]
-    fn look_in_group(&mut self, now: Duration, burst: usize) -> usize {
+    fn look_in_group(&mut self) -> usize {
         let Engine { core, services, connections, completions, .. } = self;
         let Core { provider, state } = core;
+        let (now, burst) = (state.now, state.config.burst);
         let mut taker = Taker::<S, true> { state, services, connections };
         provider.poll_in_place(now, completions, burst, &mut taker)
     }
@@ -166,7 +167,9 @@ impl Calling {
             return false;
         }
         let len = writer.position();
-        self.keep(making, &space[..len], &[], &Chunks::default(), None);
+        if !self.kept.is_empty() {
+            self.keep(making, &space[..len], &[], &Chunks::default(), None);
+        }
         self.occupy(core, making);
         let credits = self.requester.emit_plain(making.call);
         core.provider.send_plain(making.id, credits, len);

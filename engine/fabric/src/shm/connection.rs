@@ -419,7 +419,7 @@ impl QueuePair {
         let Some(link) = &mut self.link else { return };
         // First, so that a peer that fences what this batch did not invalidate need not wait.
         link.end_span();
-        link.publish(self.socket.as_ref());
+        link.publish(&self.socket);
     }
 
     /// Whether `poll` has something to look after here.
@@ -466,7 +466,7 @@ impl QueuePair {
         }
         // Their doorbell was rung when there was no room.
         if pushed {
-            link.publish(self.socket.as_ref());
+            link.publish(&self.socket);
         }
         Ok(())
     }

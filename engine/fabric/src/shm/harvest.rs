@@ -132,7 +132,7 @@ impl QueuePair {
         if let Some(link) = &mut self.link
             && link.consumer.tell(link.ours.head())
         {
-            link.wake(self.socket.as_ref());
+            link.wake(&self.socket);
         }
         result
     }

@@ -81,7 +81,7 @@ impl Link {
 
     /// Rings the doorbell for what was pushed, and whatever else the peer listens to.
     #[inline(always)]
-    pub(super) fn publish(&mut self, socket: Option<&Socket>) {
+    pub(super) fn publish(&mut self, socket: &Option<Socket>) {
         self.producer.publish();
         self.bell.ring();
         self.wake(socket);
@@ -94,9 +94,15 @@ impl Link {
 
     /// Wakes the peer if it sleeps, once for each time. After a doorbell, or after news for a producer that waits.
     #[inline(always)]
-    pub(super) fn wake(&mut self, socket: Option<&Socket>) {
-        if self.may_sleep
-            && let Some(sleep) = order::asleep(self.theirs.sleeping())
+    pub(super) fn wake(&mut self, socket: &Option<Socket>) {
+        if self.may_sleep {
+            self.wake_sleeper(socket.as_ref());
+        }
+    }
+
+    #[inline(never)]
+    fn wake_sleeper(&mut self, socket: Option<&Socket>) {
+        if let Some(sleep) = order::asleep(self.theirs.sleeping())
             && sleep != self.woken
             && let Some(socket) = socket
         {

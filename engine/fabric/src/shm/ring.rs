@@ -377,8 +377,14 @@ impl Producer {
     pub(super) fn publish(&mut self) {
         self.leave_len = 0;
         if self.tail != self.batch {
-            self.leave();
+            self.leave_last();
         }
+    }
+
+    // Not inline: with one message at a time nothing is left at the end of a pass.
+    #[inline(never)]
+    fn leave_last(&mut self) {
+        self.leave();
     }
 
     #[inline(always)]
