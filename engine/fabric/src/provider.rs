@@ -675,6 +675,21 @@ pub trait Provider {
         unreachable!("{queue_pair:?} gave no space for {len} octets with {credits} credits");
     }
 
+    /// Builds the Payload stream of a message without chunks where it leaves, and posts it: [`Provider::plain_space`], `build` and
+    /// [`Provider::send_plain`] in one step. `build` returns the credits of the header, and the octets that it wrote.
+    ///
+    /// `false`: there is no space, or `build` returned `None`; nothing was posted.
+    #[inline(always)]
+    fn build_plain(
+        &mut self,
+        queue_pair: QueuePairId,
+        build: impl FnOnce(&mut [u8]) -> Option<(u32, usize)>,
+    ) -> bool {
+        let Some((credits, len)) = self.plain_space(queue_pair).and_then(build) else { return false };
+        self.send_plain(queue_pair, credits, len);
+        true
+    }
+
     /// Where a message can be built that names one exposure: at most [`WHOLE_LEN_MAX`](crate::WHOLE_LEN_MAX) octets, header included.
     /// The user builds what is behind the header, exposes, and sends it with [`Provider::send_exposing`], or leaves it at any step.
     /// Nothing else is posted to this queue pair meanwhile. `None`: there is no such place, or no room in it now.

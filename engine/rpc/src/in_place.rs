@@ -160,22 +160,23 @@ impl Calling {
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> bool {
         let room = (self.requester.parameters().call_threshold - calling::HEADER_LEN_MIN) as usize;
-        let Some(space) = core.provider.plain_space(making.id) else { return false };
-        let room = room.min(space.len());
-        let mut writer = Writer::new(&mut space[..room]);
-        if making.write_payload(&mut writer, &encode).is_err() {
-            return false;
+        let Core { provider, state } = core;
+        let is_sent = provider.build_plain(making.id, |space| {
+            let room = room.min(space.len());
+            let mut writer = Writer::new(&mut space[..room]);
+            making.write_payload(&mut writer, &encode).ok()?;
+            let len = writer.position();
+            if !self.kept.is_empty() {
+                self.keep(making, &space[..len], &[], &Chunks::default(), None);
+            }
+            self.occupy(state, making);
+            Some((self.requester.emit_plain(making.call), len))
+        });
+        if is_sent {
+            state.statistics.calls_sent += 1;
+            state.statistics.messages_short += 1;
         }
-        let len = writer.position();
-        if !self.kept.is_empty() {
-            self.keep(making, &space[..len], &[], &Chunks::default(), None);
-        }
-        self.occupy(core, making);
-        let credits = self.requester.emit_plain(making.call);
-        core.provider.send_plain(making.id, credits, len);
-        core.statistics.calls_sent += 1;
-        core.statistics.messages_short += 1;
-        true
+        is_sent
     }
 
     /// Takes in a Reply without chunks where it arrived. `false`: it is for the general way, and nothing happened.
@@ -187,13 +188,36 @@ impl Calling {
             return false;
         }
         let results = reader.rest();
-        let mut message = None;
-        if !results.is_empty() {
-            let Some(mut buf) = state.pools.messages.take() else { return false };
-            buf.set_len(results.len());
-            buf.copy_from_slice(results);
-            message = Some(buf);
+        if results.is_empty() {
+            return self.complete_with(state, credits, stream, None);
         }
+        self.complete_results(state, (credits, stream), results)
+    }
+
+    /// As [`Calling::complete_plain`], of a Reply with results.
+    // Not inline: a Reply without results would pay for the buffer that they are in.
+    #[inline(never)]
+    fn complete_results(
+        &mut self,
+        state: &mut EngineState,
+        (credits, stream): (u32, &[u8]),
+        results: &[u8],
+    ) -> bool {
+        let Some(mut buf) = state.pools.messages.take() else { return false };
+        buf.set_len(results.len());
+        buf.copy_from_slice(results);
+        self.complete_with(state, credits, stream, Some(buf))
+    }
+
+    /// Completes the Call of a Reply without chunks, whose results are all of `message`.
+    #[inline(always)]
+    fn complete_with(
+        &mut self,
+        state: &mut EngineState,
+        credits: u32,
+        stream: &[u8],
+        message: Option<Buf>,
+    ) -> bool {
         let Some(call) = self.requester.handle_plain(credits, stream) else { return false };
         self.heard = state.now;
         state.statistics.replies_received += 1;

@@ -213,6 +213,24 @@ impl QueuePair {
         link.send_built(Kind::Plain, credits.to_be(), len);
     }
 
+    /// Builds a message without chunks where it leaves, and sends it, if nothing stands in its way. `false`: nothing happened.
+    #[inline(always)]
+    pub(super) fn build_plain(&mut self, build: impl FnOnce(&mut [u8]) -> Option<(u32, usize)>) -> bool {
+        if !self.pending.is_empty() {
+            return false;
+        }
+        let Some(link) = self.open() else { return false };
+        if !link.find_space(PLAIN_LEN_MAX) {
+            return false;
+        }
+        // SAFETY: there is room for it, and nothing is pushed before `build` returns.
+        let space = unsafe { link.producer.space(PLAIN_LEN_MAX) };
+        let Some((credits, len)) = build(space) else { return false };
+        assert!((4..=PLAIN_LEN_MAX).contains(&len), "{len} octets");
+        link.send_built(Kind::Plain, credits.to_be(), len);
+        true
+    }
+
     /// Where the message behind the next exposure can be built, if nothing stands in its way.
     #[inline(always)]
     pub(super) fn exposing_space(&mut self) -> Option<&mut [u8]> {

@@ -378,13 +378,12 @@ impl Provider for Shm {
         count
     }
 
-    #[inline(always)]
+    #[inline]
     fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
         find(&mut self.slots, queue_pair)?.plain_space()
     }
 
-    // Always inline, as the space that it uses: there is one caller.
-    #[inline(always)]
+    #[inline]
     fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
         let pair = find(&mut self.slots, queue_pair).expect("it gave the space just before");
         pair.send_plain(credits, len);
@@ -392,6 +391,23 @@ impl Provider for Shm {
             pair.is_dirty = true;
             self.dirty.push(queue_pair.index);
         }
+    }
+
+    #[inline(always)]
+    fn build_plain(
+        &mut self,
+        queue_pair: QueuePairId,
+        build: impl FnOnce(&mut [u8]) -> Option<(u32, usize)>,
+    ) -> bool {
+        let Some(pair) = find(&mut self.slots, queue_pair) else { return false };
+        if !pair.build_plain(build) {
+            return false;
+        }
+        if !pair.is_dirty {
+            pair.is_dirty = true;
+            self.dirty.push(queue_pair.index);
+        }
+        true
     }
 
     #[inline]

@@ -17,7 +17,7 @@ use crate::client::offering::{WriteCounts, segment, write_buf};
 use crate::client::slot::{Ending, Stage, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, Credentials, Request};
 use crate::service::reply::LONG_REPLY_LEN_MAX;
-use crate::state::Core;
+use crate::state::{Core, EngineState};
 use crate::version2::making::{EncodedCall, Made};
 
 /// Octets of an accepted RPC Reply before its results: xid, type, status, an empty verifier, status. An error
@@ -426,16 +426,16 @@ impl Calling {
     /// Notes in its slot what a Call is.
     // Always inline, as `send`: there is a copy of their caller for each kind of arguments, but not of its way.
     #[inline(always)]
-    pub(crate) fn occupy<P>(&mut self, core: &mut Core<P>, making: &Making<'_>) {
+    pub(crate) fn occupy(&mut self, state: &mut EngineState, making: &Making<'_>) {
         let Making { call, request, is_probe, .. } = *making;
         let slot = &mut self.slots[call.index()];
         if !matches!(slot.stage, Stage::Free) {
-            core.fault(self.name, "a Call begins in the slot of another");
+            state.fault(self.name, "a Call begins in the slot of another");
         }
         slot.stage = Stage::Sent;
         slot.user = request.user;
         slot.procedure = request.procedure;
-        slot.started = core.now;
+        slot.started = state.now;
         slot.timeout = request.timeout;
         slot.is_probe = is_probe;
         if self.requester.window().in_flight() == 1 {
