@@ -36,6 +36,9 @@ const DEPTH: u32 = 32;
 /// Credits that clients ask for, and the most that the governor grants.
 const CREDITS_MAX: u32 = 128;
 
+/// Receives of an engine at most.
+const RECEIVES_MAX: u32 = 1 << 20;
+
 /// Octets of payload memory at each end: there is no payload.
 const PAYLOAD_LEN: usize = 4 << 20;
 
@@ -90,7 +93,8 @@ struct Pair {
 
 impl Pair {
     fn new(config: EngineConfig, count: u32) -> Result<Pair> {
-        let requests = EngineConfig { credits_max: CREDITS_MAX, receives_max: CREDITS_MAX * count, ..config };
+        let receives_max = (CREDITS_MAX * count).min(RECEIVES_MAX);
+        let requests = EngineConfig { credits_max: CREDITS_MAX, receives_max, ..config };
         let queue_pairs = count + 2;
         let open = |completions| Shm::open(ShmConfig { completions, queue_pairs, ..ShmConfig::default() });
         let (mut to_server, mut to_client) =

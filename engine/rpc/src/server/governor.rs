@@ -304,8 +304,8 @@ impl CreditLedger {
         self.started += 1;
         let absent = self.connections_max.saturating_sub(self.started);
         let share = START_SHARE + START_SHARE_EACH * absent;
-        // To the nearest.
-        START_MAX.min(self.sure - SPARE_RECEIVES + (self.free() + share / 2) / share)
+        // A third of one is one.
+        START_MAX.min(self.sure - SPARE_RECEIVES + (self.free() + 2 * share / 3) / share)
     }
 }
 
