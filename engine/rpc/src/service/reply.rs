@@ -241,16 +241,21 @@ impl Reply<'_> {
             return;
         }
         self.draft.long.clear();
-        let space = match &mut self.space {
+        match write_payload(&encode, self.inline_space()) {
+            Ok(payload) => self.draft.set_payload(&payload),
+            Err(sum) => self.encode_elsewhere(&|space| write_payload(&encode, space), sum),
+        }
+    }
+
+    /// Where a payload goes that stays inline.
+    #[inline(always)]
+    fn inline_space(&mut self) -> &mut [u8] {
+        match &mut self.space {
             Some(space) => {
                 let room = space.octets.len().min(self.inline_len_max - space.header_len);
                 &mut space.octets[..room]
             }
             None => self.draft.inline_space(self.inline_len_max),
-        };
-        match write_payload(&encode, space) {
-            Ok(payload) => self.draft.set_payload(&payload),
-            Err(sum) => self.encode_elsewhere(&|space| write_payload(&encode, space), sum),
         }
     }
 
@@ -291,6 +296,13 @@ impl Reply<'_> {
                 }
             }
             match written {
+                // A list that wants more room than there is inline, and has no more entries with it.
+                Ok(payload) if payload.len <= self.inline_space().len() => {
+                    let scratch = std::mem::take(self.scratch);
+                    self.inline_space()[..payload.len].copy_from_slice(&scratch[..payload.len]);
+                    *self.scratch = scratch;
+                    self.draft.set_payload(&payload);
+                }
                 Ok(payload) if self.place_long(payload.len) => self.draft.set_payload(&payload),
                 Ok(_) => {}
                 Err(sum) => {
