@@ -107,6 +107,11 @@ impl Bells {
         self.byte(bells_at(self.count) + index)
     }
 
+    /// Connections that are out of the list.
+    pub(super) fn idle_count(&self) -> usize {
+        self.idle_count
+    }
+
     /// Whether an idle connection may have news.
     #[inline(always)]
     pub(super) fn is_rung(&self) -> bool {

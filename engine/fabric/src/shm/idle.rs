@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Active, Shm};
 
-/// So few connections are looked at in each pass, used or not.
+/// So few connections are looked at in each pass, used or not, if there are no more.
 const ACTIVE_MIN: usize = 4;
 /// Looks at the clock without a message, 30 µs apart, after which a connection's bell is silenced.
 const SILENCE_AFTER: u32 = 3;
@@ -16,7 +16,7 @@ const IDLE_LOOKS: usize = 4;
 impl Shm {
     /// Takes connections that nobody uses off the list of the active ones, and looks at some of the idle ones.
     pub(super) fn retire_idle(&mut self) {
-        if self.active.len() > ACTIVE_MIN {
+        if self.active.len() + self.ours.bells.idle_count() > ACTIVE_MIN {
             // From the end, so that what takes a retired one's place was looked at already.
             for at in (0..self.active.len()).rev() {
                 self.age(at);
@@ -35,7 +35,6 @@ impl Shm {
 
     /// One more look at the clock for an active connection.
     fn age(&mut self, at: usize) {
-        let is_few = self.active.len() <= ACTIVE_MIN;
         let active = &mut self.active[at];
         // SAFETY: mapped and aligned (invariant of `Active`).
         let is_rung = || unsafe { &*active.doorbell }.load(Ordering::Relaxed) != 0;
@@ -52,7 +51,7 @@ impl Shm {
         if active.quiet == SILENCE_AFTER {
             self.ours.bells.silence(index);
         }
-        if active.quiet < RETIRE_AFTER || is_few {
+        if active.quiet < RETIRE_AFTER {
             return;
         }
         if self.ours.bells.retire(index) {
