@@ -5,7 +5,11 @@
 //! each client calls its own server only. Where its files are decides what is carried: nothing, the Calls of every other
 //! connection, or all of them. One pair on one core is what several pairs on several cores are compared with, in the same round: with
 //! twice the cores, twice the Calls would be ideal.
+//!
+//! With a directory, the same is measured of files on disk, too. Every server has a store of the directory, so nothing is carried.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
@@ -13,11 +17,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
+use stag::disk::{Disk, DiskConfig};
 use stag::fabric::Shm;
-use stag::memory::Arena;
+use stag::memory::{Arena, Pool};
+use stag::nfs::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, stable_fsid};
 use stag::nfs::export::Export;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{Elsewhere, Exports, TimeOfDay, services};
+use stag::nfs::stores::AnyStore;
 use stag::prelude::*;
 use stag::rpc::{CARRIED_CALLS_MAX, CallMesh};
 use stag::runtime::{ReactorId, WallClock};
@@ -38,6 +45,9 @@ const STAGE_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// How long the copies of a round are measured.
 const COPY_TIME: Duration = Duration::from_millis(50);
+
+/// Octets that READs of a directory take of a server's memory at once.
+const READING_MAX: usize = 8 << 20;
 
 /// Rounds of the bare cache line's ping-pong, and of the carried round trip.
 const ROUND_TRIP_TIME: Duration = Duration::from_millis(100);
@@ -61,6 +71,8 @@ pub struct PairedFigures {
     pub one_core: Spread,
     /// Of a pair on each core, by what is carried.
     pub rates: Vec<PairedRate>,
+    /// Of files on disk, if they were asked for.
+    pub directory: Option<DirectoryFigures>,
     /// What as many threads with memcpy gain over one, on blocks of the Calls' size.
     pub copy_gain: Spread,
     /// What a carried Call of one outstanding takes longer than one that is not, in nanoseconds; the other core only serves.
@@ -86,6 +98,17 @@ pub struct PairedRate {
     pub gain: Spread,
 }
 
+/// Calls a second of pairs with files on disk.
+#[derive(Clone, Debug, Serialize)]
+pub struct DirectoryFigures {
+    /// Of one pair on the first core.
+    pub one_core: Spread,
+    /// Of a pair on each core.
+    pub rate: Spread,
+    /// The second to the first, in the same round.
+    pub gain: Spread,
+}
+
 /// What is predicted for some cores. It supposes that nothing else gets dearer with more cores.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Predicted {
@@ -103,26 +126,42 @@ pub fn capacity(cores: usize, carried_share: f64, cost: f64) -> f64 {
     cores as f64 / (1.0 + carried_share * (cost - 1.0))
 }
 
-/// Measures pairs on `scenario.cores`, over shared memory. `progress` is told about each round that is done.
+/// Measures pairs on `scenario.cores`, over shared memory; with a `directory` also of files in a directory that is made there for the
+/// time. `progress` is told about each round that is done.
 ///
 /// # Errors
 ///
 /// When there are fewer than two cores, or a Call fails.
-pub fn run(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<PairedFigures> {
+pub fn run(
+    scenario: &Scenario,
+    directory: Option<&Path>,
+    mut progress: impl FnMut(usize),
+) -> Result<PairedFigures> {
     let cores = &scenario.cores[..];
     let [first, second, ..] = *cores else { bail!("pairs take two cores at least") };
     let kinds = [Carried::None, Carried::Half, Carried::All];
     let (mut one, mut many) = (Vec::new(), [(); 3].map(|()| Vec::new()));
     let (mut copies, mut carried, mut line) = (Vec::new(), Vec::new(), Vec::new());
-    let load = Load { scenario: paired(scenario, scenario.depth), is_alone: false };
+    let load = Load { scenario: paired(scenario, scenario.depth), is_alone: false, directory: None };
     let single = Scenario { duration: ROUND_TRIP_TIME, ..paired(scenario, 1) };
-    let single = Load { scenario: Scenario { connections: 1, ..single }, is_alone: true };
+    let single = Load { scenario: Scenario { connections: 1, ..single }, is_alone: true, directory: None };
+    let directory = directory.map(TemporaryDirectory::new).transpose()?;
+    let on_disk = directory.as_ref().map(|directory| Load {
+        scenario: load.scenario.clone(),
+        is_alone: false,
+        directory: Some(directory.0.clone()),
+    });
+    let (mut one_on_disk, mut many_on_disk) = (Vec::new(), Vec::new());
     for round in 0..scenario.repeat.max(1) {
         one.push(rate(&round_of(&load, &cores[..1], Carried::None)?));
         // Another order each time, so that what changes with time does not favour one.
         for turn in 0..kinds.len() {
             let kind = (round + turn) % kinds.len();
             many[kind].push(rate(&round_of(&load, cores, kinds[kind])?));
+        }
+        if let Some(load) = &on_disk {
+            one_on_disk.push(rate(&round_of(load, &cores[..1], Carried::None)?));
+            many_on_disk.push(rate(&round_of(load, cores, Carried::None)?));
         }
         let block = scenario.size.max(4096);
         copies.push(copy_rate(cores, block) / copy_rate(&cores[..1], block));
@@ -149,6 +188,11 @@ pub fn run(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<Paire
             })
             .collect(),
         carried_to_line: ratio(&carried, &line),
+        directory: on_disk.is_some().then(|| DirectoryFigures {
+            gain: ratio(&many_on_disk, &one_on_disk),
+            one_core: Spread::of(one_on_disk),
+            rate: Spread::of(many_on_disk),
+        }),
         one_core: Spread::of(one),
         copy_gain: Spread::of(copies),
         carried_round_trip_ns: Spread::of(carried),
@@ -177,6 +221,26 @@ struct Load {
     scenario: Scenario,
     /// Only the first has a client.
     is_alone: bool,
+    /// Where the files are, if not in memory.
+    directory: Option<PathBuf>,
+}
+
+/// A directory that is there for as long as this is.
+struct TemporaryDirectory(PathBuf);
+
+impl TemporaryDirectory {
+    fn new(parent: &Path) -> Result<TemporaryDirectory> {
+        let place = parent.join(format!("stag-perf-{}", std::process::id()));
+        fs::create_dir(&place).with_context(|| format!("make the directory {}", place.display()))?;
+        Ok(TemporaryDirectory(place))
+    }
+}
+
+impl Drop for TemporaryDirectory {
+    fn drop(&mut self) {
+        // Clients remove their files. What a round that failed left goes, too.
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 /// What the threads of a round share.
@@ -190,6 +254,8 @@ struct Shared {
     stages: [AtomicUsize; 4],
     threads: usize,
     has_failed: AtomicBool,
+    /// Of the directory that all servers have, if they have one.
+    verifier: WriteVerifier,
 }
 
 impl Shared {
@@ -229,6 +295,7 @@ fn round_of(load: &Load, cores: &[usize], carried: Carried) -> Result<Vec<Measur
         stages: Default::default(),
         threads: cores.len(),
         has_failed: AtomicBool::new(false),
+        verifier: WriteVerifier::default(),
     };
     let results: Vec<Result<Option<Measured>>> = thread::scope(|scope| {
         let pairs: Vec<_> = cores
@@ -271,7 +338,7 @@ fn pair(load: &Load, index: usize, carried: Carried, shared: &Shared) -> Result<
     let (scenario, count) = (&load.scenario, shared.threads);
     let clock = Clock::start();
     // What fails before the barrier is waited for there by nobody: all reach it.
-    let made = make_server(scenario, index, shared, &clock);
+    let made = make_server(load, index, shared, &clock);
     shared.barrier.wait();
     let (mut server, memory) = made?;
     let arenas = shared.arenas.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -287,7 +354,7 @@ fn pair(load: &Load, index: usize, carried: Carried, shared: &Shared) -> Result<
         Carried::Half => [index, (index + 1) % count],
         Carried::All => [(index + 1) % count; 2],
     };
-    let exports = home.map(export_path);
+    let exports = home.map(|at| mount_path(load, at));
     let exports = [&exports[0][..], &exports[1][..]];
     let mut measured = None;
     {
@@ -326,13 +393,57 @@ fn export_path(index: usize) -> String {
     format!("/perf{index}")
 }
 
+/// The path by which clients mount the files that a core has.
+fn mount_path(load: &Load, index: usize) -> String {
+    match &load.directory {
+        Some(directory) => directory.display().to_string(),
+        None => export_path(index),
+    }
+}
+
+/// What a core exports.
+fn export(load: &Load, index: usize) -> Result<Export> {
+    let medium = if load.directory.is_some() { "dir" } else { "mem" };
+    Ok(format!("{medium}:{},root_squash=no", mount_path(load, index)).parse()?)
+}
+
+/// The store that a core has.
+fn store(
+    load: &Load,
+    index: usize,
+    files: usize,
+    pool: &Pool,
+    shared: &Shared,
+    time: &mut TimeOfDay,
+    now: Duration,
+) -> Result<AnyStore> {
+    if let Some(directory) = &load.directory {
+        let config = DirectoryConfig {
+            reading_max: READING_MAX,
+            verifier: shared.verifier.clone(),
+            ..DirectoryConfig::new(directory, stable_fsid(&mount_path(load, index)))
+        };
+        let disk = Disk::new(&DiskConfig::default(), &[pool.arena()]);
+        return Ok(DirectoryStore::new(&config, disk, pool.clone())?.into());
+    }
+    let config = MemoryConfig {
+        fsid: index as u64 + 1,
+        data_len_max: (2 * files + (1 << 20)) as u64,
+        objects_max: 4096,
+        names_max: 4096,
+        root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
+    };
+    Ok(MemoryStore::new(&config, pool.clone(), time.at(now))?.into())
+}
+
 /// Makes the server of a pair, a member of the group if there is one.
 fn make_server(
-    scenario: &Scenario,
+    load: &Load,
     index: usize,
     shared: &Shared,
     clock: &Clock,
 ) -> Result<(Engine<Shm, impl stag::rpc::Services + use<>>, Memory)> {
+    let scenario = &load.scenario;
     let own = ReactorId::new(index).context("a group has 64 reactors at most")?;
     // All clients' files may be here.
     let files = scenario.connections * shared.threads * file_len(scenario);
@@ -345,21 +456,14 @@ fn make_server(
     let now = clock.now();
     let mut time = TimeOfDay::System(WallClock::new(now));
     let pool = &memory.pools.payload;
-    let export = |at: usize| format!("mem:{},root_squash=no", export_path(at)).parse::<Export>();
-    let store = MemoryConfig {
-        fsid: index as u64 + 1,
-        data_len_max: (2 * files + (1 << 20)) as u64,
-        objects_max: 4096,
-        names_max: 4096,
-        root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
-    };
-    let store = MemoryStore::new(&store, pool.clone(), time.at(now))?;
-    let mut exports = Exports::new(vec![(export(index)?, store)], pool.clone())?;
+    let store = store(load, index, files, pool, shared, &mut time, now)?;
+    let mut exports = Exports::new(vec![(export(load, index)?, store)], pool.clone())?;
     if shared.mesh.is_some() {
         let mut elsewhere = Vec::new();
-        for at in (0..shared.threads).filter(|at| *at != index) {
+        // A directory is at all of them.
+        for at in (0..shared.threads).filter(|at| load.directory.is_none() && *at != index) {
             let reactor = ReactorId::new(at).context("a group has 64 reactors at most")?;
-            elsewhere.push(Elsewhere { export: export(at)?, fsid: at as u64 + 1, reactor });
+            elsewhere.push(Elsewhere { export: export(load, at)?, fsid: at as u64 + 1, reactor });
         }
         exports = exports.in_group(elsewhere, ReactorId::new(0).context("the first")?)?;
     }

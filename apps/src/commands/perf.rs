@@ -17,6 +17,7 @@ mod report;
 mod requirement;
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -74,6 +75,9 @@ pub struct Perf {
     /// A client and a server by turns on each core
     #[arg(long, conflicts_with_all = ["url", "all", "connections", "count", "touch", "poll", "require"])]
     paired: bool,
+    /// With --paired: files on disk there, too
+    #[arg(long, value_name = "PATH", requires = "paired")]
+    directory: Option<PathBuf>,
     /// Read every cache line that arrived
     #[arg(long)]
     touch: bool,

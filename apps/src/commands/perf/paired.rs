@@ -51,7 +51,7 @@ pub(super) fn run(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure> {
     }
     out.flush()?;
     let bar = super::progress(plan, 0, out);
-    let figures = paired::run(scenario, |_| bar.inc(1));
+    let figures = paired::run(scenario, plan.directory.as_deref(), |_| bar.inc(1));
     bar.finish_and_clear();
     let figures = figures.map_err(|error| CommandFailure::run(format_args!("{error:#}")))?;
     out.object(&Paired {
@@ -79,6 +79,11 @@ fn report(cores: usize, figures: &PairedFigures, out: &mut Output) -> Result<(),
         };
         let what = format!("{cores} cores, {what}");
         out.line(format_args!("{what:<24} {:>10}  {}", rate(found.rate.median), gained(&found.gain)))?;
+    }
+    if let Some(found) = &figures.directory {
+        out.line(format_args!("{:<24} {:>10}", "one core, directory", rate(found.one_core.median)))?;
+        let (what, rate) = (format!("{cores} cores, directory"), rate(found.rate.median));
+        out.line(format_args!("{what:<24} {rate:>10}  {}", gained(&found.gain)))?;
     }
     let memcpy = format!("{cores} cores, memcpy");
     out.line(format_args!("{memcpy:<24} {:>10}  {}", "", gained(&figures.copy_gain)))?;

@@ -1,6 +1,7 @@
 //! What is measured, and where: the flags checked, and every gap filled.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use stag::fabric::VerbsConfig;
@@ -48,6 +49,8 @@ pub(super) struct Plan {
     pub(super) scenarios: Vec<Scenario>,
     /// The server that runs already, if it is not our own.
     pub(super) url: Option<Url>,
+    /// Where to make files on disk, with `--paired`.
+    pub(super) directory: Option<PathBuf>,
     /// Cores of the clients, the server's last.
     pub(super) cores: Vec<usize>,
     /// Their NUMA nodes.
@@ -161,7 +164,8 @@ impl Plan {
         for finding in &mut findings {
             finding.repair = repair::typed(&finding.repair).into_owned();
         }
-        Ok(Plan { scenarios, url: perf.url.clone(), cores, nodes, poll, findings, notes })
+        let (url, directory) = (perf.url.clone(), perf.directory.clone());
+        Ok(Plan { scenarios, url, directory, cores, nodes, poll, findings, notes })
     }
 
     /// How one measures, as on a command line: `read`, `null`, …
