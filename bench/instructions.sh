@@ -91,14 +91,16 @@ on_nothing() {
 budgets=bench/budgets.toml
 compiler() { rustc --version | cut -d ' ' -f 2; }
 
-# count_budgets PROFILE: a line SECTION NAME REQUESTER RESPONDER of each row; NAME is the Call's, and its depth if that is not 1
+# count_budgets PROFILE: a line SECTION NAME REQUESTER RESPONDER of each row; NAME is the Call's, "_carried" if another reactor executes
+# it, and its depth if that is not 1
 count_budgets() {
     local fabric row requester responder _
     for fabric in shm verbs; do
-        for row in null:1 null:32 getattr:1 get:1 put:1 read:1 write:1; do
+        for row in null:1 null:32 getattr:1 get:1 put:1 read:1 write:1 getattr:32 read:32 write:32 \
+            getattr+carried:32 read+carried:32 write+carried:32; do
             read -r requester _ <<<"$(executed $fabric client_turn "${row#*:}" "${row%:*}")"
             read -r responder _ <<<"$(executed $fabric server_turn "${row#*:}" "${row%:*}")"
-            row=${row/:/_}
+            row=${row/:/_} row=${row/+/_}
             echo "$1.$fabric ${row%_1} ${requester:?} ${responder:?}"
         done
     done
@@ -110,7 +112,7 @@ renew() {
     printf 'rustc = "%s"\n' "$(compiler)"
     awk '
         # The new lines first.
-        NR == FNR { lines[$1] = lines[$1] sprintf("%-7s = { requester = %5d, responder = %5d }\n", $2, $3, $4); next }
+        NR == FNR { lines[$1] = lines[$1] sprintf("%-18s = { requester = %5d, responder = %5d }\n", $2, $3, $4); next }
         /^\[/ { section = substr($1, 2, length($1) - 2); if (!(section in lines)) kept[section] = 1 }
         /requester/ && section in kept { lines[section] = lines[section] $0 "\n" }
         END {
@@ -125,10 +127,12 @@ renew() {
 # check PROFILE...: a line for each figure; status 1 if one is too high, or has no budget, or a budget of these profiles no figure
 check() {
     awk -v renew="bench/instructions.sh --renew" -v profiles=" $* " '
-        function compare(end, is, budget,    name, percent) {
-            split($2, part, "_")
+        function compare(end, is, budget,    name, depth, percent) {
+            name = $2
+            depth = match(name, /_[0-9]+$/) ? substr(name, RSTART + 1) : 1
+            sub(/_[0-9]+$/, "", name)
             split($1, place, ".")
-            name = sprintf("%s: %s %s %s depth %d", place[1], part[1], place[2], end, part[2] ? part[2] : 1)
+            name = sprintf("%s: %s %s %s depth %d", place[1], name, place[2], end, depth)
             percent = (is - budget) * 100 / budget
             if (percent > 2) {
                 printf "FAILED %s: %d instructions, its budget is %d (%+.1f %%): make it cheaper, or say in the commit why it is worth it, and run %s\n", name, is, budget, percent, renew

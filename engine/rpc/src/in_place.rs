@@ -20,7 +20,6 @@ use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, Segment, SingleChunk};
 use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
 
 use crate::ConnectionId;
-use crate::carried::Carrier;
 use crate::client::calling::{self, Calling, ReplyMessage};
 use crate::client::making::Making;
 use crate::client::{Chunks, Results};
@@ -31,7 +30,7 @@ use crate::few::Few;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::duplicates::Known;
 use crate::server::pulling::{Pull, take_at_once};
-use crate::server::serving::{Carriage, Serving};
+use crate::server::serving::{ArrivedSingle, Carriage, Serving};
 use crate::server::spares::Reused;
 use crate::server::transit::TransitShare;
 use crate::service::call::{Placed, PlacedPieces};
@@ -143,7 +142,12 @@ impl Connection {
         }
         if let Some(serving) = &mut self.serving {
             let from = Caller { id: self.id, peer: self.peer.as_ref() };
-            return serving.answer_whole(state, services, from, message);
+            let taken = serving.answer_whole(state, services, from, message);
+            if taken == Taken::Done {
+                // There is a Call in process that is not to be forgotten.
+                state.ready.wake(self);
+            }
+            return taken;
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
         if calling.complete_whole(state, message) { Taken::Done } else { Taken::No }
@@ -377,6 +381,7 @@ impl Serving {
         Taken::Answered { credits, len }
     }
 
+    /// [`Taken::Done`] says that the Call is on its way to another engine.
     // Not inline: Calls without chunks would pay for it.
     #[inline(never)]
     fn answer_whole<S: Services>(
@@ -409,8 +414,17 @@ impl Serving {
             return Taken::No;
         }
         let origin = self.origin(state, from);
-        if is_for_others(state, services, &run, &origin) {
+        if state.doomed.has(origin.peer, run.header.xid, state.now) {
             return Taken::No;
+        }
+        if let Some(carrier) = state.carrier.as_deref()
+            && let Some(destination) = destination(carrier, services, &run, &origin)
+        {
+            let arrived = ArrivedSingle { call: &call, chunk, stream, requested };
+            return match self.carry_single(state, &run, &origin, &arrived, memory, destination) {
+                Carriage::Sent => Taken::Done,
+                Carriage::Here | Carriage::Left => Taken::No,
+            };
         }
         // Where it is filled, as it is long to move.
         let mut data = Placed { pieces: PlacedPieces::new(), len: 0 };
@@ -572,18 +586,10 @@ impl Serving {
     }
 }
 
-/// Whether a Call is not to be answered here and now: by another reactor, or with the word that it ended a connection.
-#[inline(always)]
-fn is_for_others<S: Services>(state: &EngineState, services: &S, run: &Run<'_>, origin: &Origin<'_>) -> bool {
-    let is_carried = |carrier: &Carrier| destination(carrier, services, run, origin).is_some();
-    state.doomed.has(origin.peer, run.header.xid, state.now)
-        || state.carrier.as_deref().is_some_and(is_carried)
-}
-
 /// Reads a Call's chunk at once, if there is memory for it by the rules of the general way. Returns the memory, and the
 /// pages that are to be counted for it.
 #[inline]
-fn read_in_reach(
+pub(crate) fn read_in_reach(
     state: &EngineState,
     share: &TransitShare,
     memory: &mut dyn MemoryInReach,

@@ -97,6 +97,75 @@ impl Responder {
         Some(credits)
     }
 
+    /// As [`Responder::begin_plain`], for a Call of [`Responder::peek_single`]. [`Responder::answer_begun_single`] answers it, or whatever
+    /// answers any other.
+    ///
+    /// # Panics
+    ///
+    /// As [`Responder::begin_plain`], and when the Call has not one chunk.
+    #[inline]
+    pub fn begin_single(&mut self, call: &Call<'_>, requested: u32) -> CallId {
+        debug_assert!(self.may_answer(call.xid));
+        let chunk = call.single().expect("a Call with one chunk");
+        let Ok(id) = self.occupy(call.xid, requested) else { panic!("the peer has no credit for it") };
+        let slot = &mut self.slots[id.index()];
+        slot.lists = Lists::Single(chunk);
+        if self.parameters.remote_invalidation {
+            slot.invalidate = Some(chunk.segment().handle);
+        }
+        id
+    }
+
+    /// The chunk of a Call that is in process and has one of one segment, and no other.
+    #[inline]
+    #[must_use]
+    pub fn single(&self, id: CallId) -> Option<SingleChunk> {
+        match self.slot(id)?.lists {
+            Lists::Single(chunk) => Some(chunk),
+            Lists::Absent | Lists::Message(_) | Lists::Second { .. } => None,
+        }
+    }
+
+    /// Ends a Call of [`Responder::begin_single`]: as [`Responder::answer_single`], for a result of `item` octets. `limit` is as in
+    /// [`Responder::set_credit_limit`]. `None`: it is over already, or has other chunks.
+    ///
+    /// # Panics
+    ///
+    /// When `out` is shorter than the header, or the item longer than the chunk.
+    #[inline]
+    pub fn answer_begun_single(
+        &mut self,
+        id: CallId,
+        limit: u32,
+        item: u32,
+        out: &mut [u8],
+    ) -> Option<Emitted> {
+        let chunk = self.single(id)?;
+        let xid = self.slot(id)?.xid;
+        self.grant.set_limit(limit);
+        let credits = self.grant.renew(false);
+        let emitted = match chunk {
+            SingleChunk::Read(_) => emit_plain(out, xid, credits).map(|_| HEADER_LEN_MIN),
+            SingleChunk::Write(segment) => emit_written(out, xid, credits, segment, item),
+        };
+        let header_len = emitted.expect("`out` has room for the header");
+        Some(Emitted { header_len, invalidate: self.release(id) })
+    }
+
+    /// Makes a header that says as much of the chunks of a Call of [`Responder::begin_plain`] or [`Responder::begin_single`] as its
+    /// own, for [`Responder::call`] and whatever takes the Call's message.
+    #[must_use]
+    pub fn header_of(&self, id: CallId) -> [u8; SINGLE_LEN] {
+        let mut header = [0; SINGLE_LEN];
+        if let Some(slot) = self.slot(id)
+            && let Lists::Single(chunk) = slot.lists
+        {
+            let single = Single { xid: slot.xid, credits: self.requested, chunk };
+            single.emit(&mut header).expect("it is as long as such a header");
+        }
+        header
+    }
+
     /// Takes in a Call without chunks and answers it, in one step: its Receive is posted still, or again. Returns the
     /// credits of the Reply's header. `requested` are those of the Call's header; `limit` is as in
     /// [`Responder::set_credit_limit`].

@@ -12,6 +12,7 @@ use stag_wire::xdr::Reader;
 
 use super::plain::ShortReply;
 use super::record::{CarriedCall, CarriedItem, CarriedReply, Ending, Kind, Place, WRITE_CHUNKS_MAX, kind};
+use super::single::SingleReply;
 use super::{
     Attachment, CallLanes, CarriedRoom, Carrier, Homes, LaterCall, Neighbour, Parcel, name_elsewhere,
 };
@@ -69,7 +70,7 @@ impl Carrier {
     /// Takes what belongs to a record that came: a Payload stream, if it is attached, then so many pieces of memory, which
     /// are in `pieces` afterwards.
     #[inline]
-    fn unload(&mut self, from: ReactorId, is_attached: bool, count: usize) -> Option<Box<[u8]>> {
+    pub(super) fn unload(&mut self, from: ReactorId, is_attached: bool, count: usize) -> Option<Box<[u8]>> {
         debug_assert!(self.pieces.is_empty(), "what came with the last record was used");
         if !is_attached && count == 0 {
             return None;
@@ -208,10 +209,21 @@ impl<P: Provider, S: Services> Engine<P, S> {
     fn handle_record(&mut self, from: ReactorId, record: &LaneRecord) {
         if let Some(reply) = ShortReply::of(record) {
             self.carrier().note_answer(from);
-            if self.carrier().broadcasts.is_empty() && self.deliver_short(&reply) {
+            if self.carrier().broadcasts.is_empty()
+                && (self.deliver_short(&reply)
+                    || self.answer_single(&reply.token, reply.is_service, reply.payload, None))
+            {
                 return;
             }
-        } else if self.execute_plain(from, record) {
+        } else if let Some(reply) = SingleReply::of(record) {
+            self.carrier().note_answer(from);
+            if !self.deliver_single(from, &reply) {
+                let (reply, place) = CarriedReply::decode(record);
+                // None that others execute, too, has eligible results.
+                self.deliver(&reply, place, record, None);
+            }
+            return;
+        } else if self.execute_plain(from, record) || self.execute_single(from, record) {
             return;
         }
         match kind(record) {
@@ -242,7 +254,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 
     /// Executes another reactor's Call, or this one's as the last that does.
-    fn execute(
+    pub(super) fn execute(
         &mut self,
         from: ReactorId,
         call: &CarriedCall,
@@ -351,7 +363,7 @@ fn stream_of(cargo: Vec<Attachment>) -> Option<Box<[u8]>> {
 }
 
 /// Data that was placed at another reactor, as it was there.
-fn as_buf(piece: Shared) -> Option<Buf> {
+pub(super) fn as_buf(piece: Shared) -> Option<Buf> {
     let found = piece.into_buf();
     debug_assert!(found.is_ok(), "what was placed is lent whole, and nobody else has it");
     found.ok()

@@ -24,11 +24,13 @@
 //! that it sent, and the others wait here, in order. So a Reply always finds room, and no reactor waits for another while it
 //! holds something that the other waits for.
 //!
-//! `record.rs` is what a lane carries, `exchange.rs` what a pass does with it, `plain.rs` the short way of a Call without chunks.
+//! `record.rs` is what a lane carries, `exchange.rs` what a pass does with it, `plain.rs` the short way of a Call without chunks,
+//! `single.rs` that of one with one chunk.
 
 mod exchange;
 mod plain;
 mod record;
+mod single;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -52,6 +54,7 @@ use crate::service::dispatch::Terms;
 use crate::service::{Home, Token};
 pub(crate) use exchange::{drop_later, finish};
 pub(crate) use record::{CarriedReply, CarriedRoom, Ending};
+pub(crate) use single::CarriedChunk;
 
 /// In the index of a [`ConnectionId`]: it names a connection of another reactor. No queue pair has it, and no byte stream.
 const CARRIED: u32 = 1 << 29;

@@ -116,7 +116,7 @@ impl Carrier {
 
     /// Puts the record that is being sent into the lane.
     #[inline]
-    fn push(&mut self, to: ReactorId) {
+    pub(super) fn push(&mut self, to: ReactorId) {
         let Some(record) = &self.outgoing else { unreachable!("one record is sent at a time") };
         let is_pushed = self.records.to(to).is_some_and(|lane| lane.push_record(record));
         assert!(is_pushed, "a lane has no room for what may be under way");
@@ -188,7 +188,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             let room = CarriedRoom { inline_len_max: call.inline_len_max, ..CarriedRoom::default() };
             let answering = Answering { from, token: call.token, room: &room };
             let token = Token { connection, slot, xid: run.header.xid };
-            go_on(core, &answering, token, terms, is_done);
+            go_on(core, &answering, token, terms, is_done, SHORT_HEAD_LEN);
             return true;
         }
         let len = draft.payload_len;
@@ -222,9 +222,17 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 }
 
-/// Goes on in the general way with a Call whose handler ran: it answers later, or with more than a payload.
+/// Goes on in the general way with a Call whose handler ran: it answers later, or with more than a record holds. A payload that was
+/// built in the record begins at `head_len` there.
 #[cold]
-fn go_on<P>(core: &mut Core<P>, answering: &Answering<'_>, token: Token, mut terms: Terms, is_done: bool) {
+pub(super) fn go_on<P>(
+    core: &mut Core<P>,
+    answering: &Answering<'_>,
+    token: Token,
+    mut terms: Terms,
+    is_done: bool,
+    head_len: usize,
+) {
     let spare = core.draft();
     let mut draft = std::mem::replace(&mut core.state.draft_in_place, spare);
     if !is_done {
@@ -237,7 +245,7 @@ fn go_on<P>(core: &mut Core<P>, answering: &Answering<'_>, token: Token, mut ter
         let Carrier { outgoing, space, .. } = &mut **carrier;
         let found = match (&draft.send, outgoing) {
             (Some(send), _) => &send[draft.header_len..],
-            (None, Some(record)) => &record.buffer()[SHORT_HEAD_LEN..],
+            (None, Some(record)) => &record.buffer()[head_len..],
             (None, None) => unreachable!("one record is sent at a time"),
         };
         space[..draft.payload_len].copy_from_slice(&found[..draft.payload_len]);

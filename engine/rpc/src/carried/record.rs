@@ -113,7 +113,7 @@ pub(super) const PEER_MASK: u8 = 3 << 4;
 
 /// Flags of a Reply's record, beside [`ATTACHED`].
 pub(super) const SERVICE: u8 = 1;
-const STORED: u8 = 4;
+pub(super) const STORED: u8 = 4;
 /// The payload stands right behind the token, and there is nothing else.
 pub(super) const SHORT: u8 = 8;
 
@@ -130,10 +130,10 @@ pub(super) const CALL_HEAD_LEN: usize = 32;
 pub(super) const SHORT_HEAD_LEN: usize = 24;
 
 /// Octets of any other Reply's record before its payload.
-const REPLY_HEAD_LEN: usize = 48;
+pub(super) const REPLY_HEAD_LEN: usize = 48;
 
 /// Octets of an item in a Reply's record.
-const ITEM_LEN: usize = 8;
+pub(super) const ITEM_LEN: usize = 8;
 
 /// Octets of payload that a Reply's record holds, with so many items.
 const fn payload_room(items: usize) -> usize {
@@ -171,7 +171,7 @@ impl Encoder<'_> {
     }
 
     #[inline(always)]
-    fn u16(&mut self, value: u16) {
+    pub(super) fn u16(&mut self, value: u16) {
         self.put(value.to_ne_bytes());
     }
 
@@ -181,7 +181,7 @@ impl Encoder<'_> {
     }
 
     #[inline(always)]
-    fn u64(&mut self, value: u64) {
+    pub(super) fn u64(&mut self, value: u64) {
         self.put(value.to_ne_bytes());
     }
 
@@ -211,7 +211,7 @@ impl Decoder<'_> {
     }
 
     #[inline(always)]
-    fn u16(&mut self) -> u16 {
+    pub(super) fn u16(&mut self) -> u16 {
         u16::from_ne_bytes(self.take())
     }
 
@@ -221,7 +221,7 @@ impl Decoder<'_> {
     }
 
     #[inline(always)]
-    fn u64(&mut self) -> u64 {
+    pub(super) fn u64(&mut self) -> u64 {
         u64::from_ne_bytes(self.take())
     }
 
@@ -499,6 +499,28 @@ mod tests {
             slot,
             xid,
         })
+    }
+
+    /// Cache lines of a lane that NFS Calls on a file take, with AUTH_SYS of a host name of twelve octets at most, and a client of
+    /// this machine. The piece of memory beside a record is less than half a line, and so are the indices and what goes back,
+    /// in batches.
+    #[test]
+    fn the_usual_calls_take_seven_lines() {
+        // RPC header with AUTH_SYS; a handle; what follows it, and the Reply's results behind its status.
+        let (header, handle) = (24 + 8 + 32 + 8, 36);
+        let attributes = 84;
+        for (head, arguments, reply_head, results) in [
+            // GETATTR
+            (0, 0, SHORT_HEAD_LEN, attributes),
+            // READ: a Write chunk; offset, count; attributes, count, eof, the data's length; an item
+            (8, 12, REPLY_HEAD_LEN + ITEM_LEN, 4 + attributes + 12),
+            // WRITE: a Read chunk; offset, count, stable, the data's length; wcc_data, count, committed, verifier
+            (12, 20, SHORT_HEAD_LEN, 28 + 4 + attributes + 16),
+        ] {
+            let call = LaneRecord::lines_for(CALL_HEAD_LEN + 16 + head + header + handle + arguments);
+            let reply = LaneRecord::lines_for(reply_head + 24 + 4 + results);
+            assert!(call + reply <= 7, "{call} lines of a Call, {reply} of its Reply");
+        }
     }
 
     proptest! {

@@ -12,7 +12,7 @@ mod exposing;
 mod pulls;
 mod receives;
 
-pub(crate) use carrying::Carriage;
+pub(crate) use carrying::{ArrivedSingle, Carriage, Delivery};
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -52,16 +52,18 @@ use crate::version2::serving::RECEIVES_OWED;
 pub(crate) struct Pending {
     pub(crate) id: CallId,
     pub(crate) xid: u32,
-    /// `None`: it has no chunks, was carried from where it arrived, and its Receive is posted still.
+    /// `None`: it was carried from where it arrived, and its Receive is posted still.
     pub(crate) message: Option<Buf>,
+    /// It was carried so, and has one chunk of one segment.
+    pub(crate) has_chunk: bool,
     pub(crate) pull: Option<Box<Pull>>,
     /// A service answers it later, on these terms.
     pub(crate) later: Option<Terms>,
 }
 
-/// The message of a [`Pending`] Call, or one that says as much of its chunks.
+/// The message of a [`Pending`] Call; nothing of one that was carried from where it arrived.
 fn octets_of(message: &Option<Buf>) -> &[u8] {
-    message.as_deref().unwrap_or(&[0; HEADER_LEN_MIN])
+    message.as_deref().unwrap_or(&[])
 }
 
 /// The server half of a connection.
@@ -412,7 +414,8 @@ impl Serving {
     ) {
         debug_assert!(self.slots[id.index()].is_none(), "a slot has one Call");
         self.pending += 1;
-        self.slots[id.index()] = Some(Pending { id, xid, message: message.into(), pull, later });
+        self.slots[id.index()] =
+            Some(Pending { id, xid, message: message.into(), has_chunk: false, pull, later });
     }
 
     /// Runs a Call whose Payload stream and data are here, and sends its Reply. `items` is the data.
@@ -542,11 +545,19 @@ impl Serving {
     ) -> Result<bool, CloseReason> {
         // A token of a Call that was dropped, or of an earlier connection in this place.
         let Some((pending, terms)) = self.take_later(core, token) else { return Ok(false) };
-        let Some(call) = self.responder.call(pending.id, octets_of(&pending.message)) else {
+        let header;
+        let message = match &pending.message {
+            Some(message) => &message[..],
+            None => {
+                header = self.responder.header_of(pending.id);
+                &header[..]
+            }
+        };
+        let Some(call) = self.responder.call(pending.id, message) else {
             terms.give_up(core);
             return Err(fault("a Call in a slot is not in process"));
         };
-        self.answer(core, id, &call, octets_of(&pending.message), terms, |reply| {
+        self.answer(core, id, &call, message, terms, |reply| {
             fill(reply);
             Ran::Answered
         })?;
