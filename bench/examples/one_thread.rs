@@ -13,6 +13,8 @@
 //! `KIND+carried`, for all but `null`: the server is two reactors. Calls come in at one and are executed at the other, and a turn
 //! of the server is a pass of the first, one of the second, and one more of the first. So the sum is that of both.
 //!
+//! `KIND+second`: both ends speak version 2, with data in the messages.
+//!
 //! IDLE connections more are there that carry no Call: what a pass pays for them shows against a run without.
 //!
 //! `iwarp` runs over the loopback: what the kernel executes is not in the sum.
@@ -30,7 +32,9 @@ use stag::fabric::iwarp::{Iwarp, IwarpConfig};
 use stag::fabric::verbs::{Verbs, VerbsConfig};
 use stag::nfs::client::{Finished, Operation, Target};
 use stag::prelude::*;
-use stag::rpc::{CARRIED_CALLS_MAX, CallMesh, CompletedCall, ConnectionId, Services};
+use stag::rpc::{
+    CARRIED_CALLS_MAX, CallMesh, CompletedCall, ConnectionId, PlacementChoice, ProtocolChoice, Services,
+};
 use stag::runtime::ReactorId;
 
 #[path = "../../engine/fabric/tests/fake/mod.rs"]
@@ -155,6 +159,7 @@ struct Load {
     depth: u64,
     pause: Duration,
     is_carried: bool,
+    is_second: bool,
     idle: u32,
 }
 
@@ -162,7 +167,7 @@ fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let kind = words.get(3).copied().unwrap_or("null");
-    match kind.strip_suffix("+carried").unwrap_or(kind) {
+    match kind.split('+').next().unwrap_or(kind) {
         _ if words.first() == Some(&"device") => run(&words, Null),
         "null" => run(&words, Null),
         "get" => run(&words, Chunked::get()),
@@ -176,7 +181,7 @@ fn main() -> Result<()> {
 
 fn usage() -> Result<()> {
     bail!(
-        "one_thread shm|iwarp|verbs COUNT DEPTH [null|KIND|KIND+carried [IDLE]] with a KIND of get, put, getattr, read or write, or device COUNT DEPTH ADDRESS PAUSE"
+        "one_thread shm|iwarp|verbs COUNT DEPTH [null|KIND|KIND+carried|KIND+second [IDLE]] with a KIND of get, put, getattr, read or write, or device COUNT DEPTH ADDRESS PAUSE"
     )
 }
 
@@ -189,6 +194,7 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
         pause: Duration::ZERO,
         idle: 0,
         is_carried: words.get(3).is_some_and(|kind| kind.ends_with("+carried")),
+        is_second: words.get(3).is_some_and(|kind| kind.ends_with("+second")),
     };
     let load = if words[0] == "device" { load } else { Load { idle: number(4, 0)?.try_into()?, ..load } };
     // One more of each than connections: nobody waits for a slot.
@@ -227,7 +233,12 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
 
 fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind: impl Kind) -> Result<()> {
     let (connections_max, receives_max) = (1 + load.idle, 80 + RECEIVES_IDLE * load.idle);
-    let config = EngineConfig { connections_max, receives_max, ..EngineConfig::default() };
+    let (protocol, placement) = match load.is_second {
+        true => (ProtocolChoice::Auto, PlacementChoice::Send),
+        false => (ProtocolChoice::One, PlacementChoice::Auto),
+    };
+    let config =
+        EngineConfig { connections_max, receives_max, protocol, placement, ..EngineConfig::default() };
     let mut memory = [
         Memory::new(&config, PAYLOAD_LEN)?,
         Memory::new(&config, PAYLOAD_LEN)?,

@@ -10,7 +10,7 @@ use stag_memory::{Arena, ArenaId, Buf, Shared};
 use stag_wire::rpcrdma::SINGLE_LEN;
 
 use crate::scatter::{ReceiveTargets, ScatteredReceive};
-use crate::shown::TakeShown;
+use crate::shown::{GatheredPieces, TakeShown};
 
 /// Names a queue pair of one provider. Never reused while the provider lives: `generation` tells a
 /// new queue pair from an old one in the same slot.
@@ -119,6 +119,11 @@ pub struct Limits {
     pub shared_receives: bool,
     /// Targets of a [`ScatteredReceive`] at most; 0 where each Receive is one buffer.
     pub receive_targets: u32,
+    /// Octets of data up to which it costs less in a message than in memory that its receiver reads from: measured. 0: it always
+    /// costs more.
+    pub message_data_max: u32,
+    /// The same of data that its sender may write to the receiver's memory instead.
+    pub message_results_max: u32,
 }
 
 /// Whether a fence is complete.
@@ -559,8 +564,8 @@ pub trait Provider {
 
     /// Posts a Receive in several buffers, as [`Provider::post_receive`] does in one, to a queue pair that was asked for with
     /// [`QueuePairCapacity::receive_targets`]. All Receives of the queue pair are such, or none is; the head's `len()` and the
-    /// targets' capacities together are at least its `receive_len_max`, and each is a multiple of 8. No message is shown in place ([`Provider::poll_in_place`]) on such a
-    /// queue pair.
+    /// targets' capacities together are at least its `receive_len_max`, and each is a multiple of 8. Messages that are shown in place ([`Provider::poll_in_place`]) on such a
+    /// queue pair are [`ScatteredMessage`](crate::ScatteredMessage)s.
     ///
     /// The completion has the head, with the octets in it as its length. If it is no error, the user asks
     /// [`Provider::take_targets`] once. The targets of a Receive that failed or was flushed go back to their pools.
@@ -706,6 +711,25 @@ pub trait Provider {
     /// When [`Provider::exposing_space`] gave none for the same queue pair before the exposure.
     fn send_exposing(&mut self, queue_pair: QueuePairId, head: &[u8; SINGLE_LEN], len: usize) {
         let _ = head;
+        unreachable!("{queue_pair:?} gave no space for {len} octets");
+    }
+
+    /// Where the start of a message can be built, of at most [`GATHERED_LEN_MAX`](crate::GATHERED_LEN_MAX) octets, which then leaves with
+    /// [`Provider::send_gathered`], together with memory that nobody copies. Only on a queue pair with scattered Receives. `None`: there
+    /// is no such place, or no room in it now.
+    fn gather_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
+        let _ = queue_pair;
+        None
+    }
+
+    /// Posts the first `len` octets of the space given last, for the same queue pair and just before, and `pieces` of at most
+    /// [`GATHERED_DATA_LEN_MAX`](crate::GATHERED_DATA_LEN_MAX) octets behind them, as one message no longer than its `send_len_max`. As [`Provider::post_send`] of an unsignaled Send. The pieces are dropped when the message has left.
+    ///
+    /// # Panics
+    ///
+    /// When [`Provider::gather_space`] gave none just before.
+    fn send_gathered(&mut self, queue_pair: QueuePairId, len: usize, pieces: &mut GatheredPieces) {
+        let _ = pieces;
         unreachable!("{queue_pair:?} gave no space for {len} octets");
     }
 

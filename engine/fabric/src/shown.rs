@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use arrayvec::ArrayVec;
 use stag_memory::{Buf, Shared};
 use stag_wire::rpcrdma::SINGLE_LEN;
 
@@ -14,6 +15,8 @@ pub enum ShownMessage<'a> {
     Plain(PlainMessage<'a>),
     /// Any other. Only a fabric shows it that has the peer's memory in reach.
     Whole(WholeMessage<'a>),
+    /// Any message on a queue pair whose Receives are scattered.
+    Scattered(ScatteredMessage<'a>),
 }
 
 /// A message without chunks.
@@ -61,15 +64,36 @@ impl fmt::Debug for WholeMessage<'_> {
     }
 }
 
-/// Takes messages where they arrived, or leaves them. A closure that takes either kind is one.
+/// A message on a queue pair whose Receives are scattered ([`ScatteredReceive`](crate::ScatteredReceive)), in one piece.
+#[derive(Debug)]
+pub struct ScatteredMessage<'a> {
+    /// Where it came in.
+    pub queue_pair: QueuePairId,
+    /// All of it: what would fill the head of its Receive, and the targets.
+    pub octets: &'a [u8],
+    /// Where the start of an answer can be built, of at most [`GATHERED_LEN_MAX`] octets; `None` if there is no room now.
+    /// Nothing of it leaves before [`Taken::AnsweredGathered`].
+    pub space: Option<&'a mut [u8]>,
+    /// Takes the memory that goes with the answer, behind what was built.
+    pub pieces: &'a mut GatheredPieces,
+}
+
+/// Memory that leaves from where it lies, behind the octets that a message was built of.
+pub type GatheredPieces = ArrayVec<Shared, GATHERED_PIECES_MAX>;
+
+/// Takes messages where they arrived, or leaves them. A closure that takes all kinds is one.
 ///
-/// Two methods, because a provider with both kinds has them in two places: what the first kind costs does not depend on the second.
+/// One method for each kind, because a provider has them in different places: what the first kind costs does not depend on the
+/// others.
 pub trait TakeShown {
     /// Takes one without chunks.
     fn take_plain(&mut self, message: PlainMessage<'_>) -> Taken;
 
     /// Takes any other.
     fn take_whole(&mut self, message: WholeMessage<'_>) -> Taken;
+
+    /// Takes one whose Receive is scattered.
+    fn take_scattered(&mut self, message: ScatteredMessage<'_>) -> Taken;
 }
 
 impl<F: FnMut(ShownMessage<'_>) -> Taken> TakeShown for F {
@@ -81,6 +105,11 @@ impl<F: FnMut(ShownMessage<'_>) -> Taken> TakeShown for F {
     #[inline(always)]
     fn take_whole(&mut self, message: WholeMessage<'_>) -> Taken {
         self(ShownMessage::Whole(message))
+    }
+
+    #[inline(always)]
+    fn take_scattered(&mut self, message: ScatteredMessage<'_>) -> Taken {
+        self(ShownMessage::Scattered(message))
     }
 }
 
@@ -120,6 +149,11 @@ pub enum Taken {
         /// [`Provider::post_send`](crate::Provider::post_send).
         invalidate: Option<Handle>,
     },
+    /// The first `len` octets of a [`ScatteredMessage`]'s space leave as a message, with its pieces behind them.
+    AnsweredGathered {
+        /// Octets of the space.
+        len: usize,
+    },
 }
 
 /// Octets that the Payload stream of a [`PlainMessage`] has at most, and that of an answer to it.
@@ -128,3 +162,12 @@ pub const PLAIN_LEN_MAX: usize = 512;
 /// Octets that a [`WholeMessage`] has at most, and an answer to it: a Payload stream of [`PLAIN_LEN_MAX`] octets behind a
 /// header with one chunk of one segment, to a whole word.
 pub const WHOLE_LEN_MAX: usize = (PLAIN_LEN_MAX + SINGLE_LEN).next_multiple_of(8);
+
+/// Octets that are built of a message with memory behind it: its header, Payload stream and padding.
+pub const GATHERED_LEN_MAX: usize = 1024;
+
+/// Pieces of memory behind them: data of two pages that begins in the midst of one is in three.
+pub const GATHERED_PIECES_MAX: usize = 4;
+
+/// Octets of all of them together.
+pub const GATHERED_DATA_LEN_MAX: usize = 32 * 1024;

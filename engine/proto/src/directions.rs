@@ -270,6 +270,13 @@ impl ExpectedResult {
         Self { directed, min_len: direction.min_len }
     }
 
+    /// Whether it asks for targets, however short the item is.
+    #[inline]
+    #[must_use]
+    pub fn is_any_in_targets(&self) -> bool {
+        self.directed == Directed::Targets && self.min_len == 0
+    }
+
     /// Compares the items of a Reply with what was expected. `written(direction, segments)` compares the segments of an item
     /// with those that the direction gave, and returns the octets in them.
     ///

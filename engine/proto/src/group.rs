@@ -86,6 +86,13 @@ impl GroupReceiver {
         self.open.map(|open| (open.xid, open.len))
     }
 
+    /// Whether no group is incomplete, and nothing is left to come of one that was refused.
+    #[inline]
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.open.is_none() && self.refused.is_none()
+    }
+
     /// Takes in the first transmission of a group. An incomplete one before it must have been ended with
     /// [`GroupReceiver::handle_other`].
     ///

@@ -119,6 +119,20 @@ impl ReceiveLayout {
         self.target(0).map_or(self.len, |target| target.start)
     }
 
+    /// Returns the targets as a run. `None`: there are none, or they are not alike or not together.
+    #[must_use]
+    pub fn run(&self) -> Option<TargetRun> {
+        let mut start = 0;
+        for group in &self.groups[..self.count] {
+            if group.is_target {
+                let is_all = group.count == self.targets && group.len > 0;
+                return is_all.then_some(TargetRun { start, len: group.len, count: group.count });
+            }
+            start += group.count * group.len;
+        }
+        None
+    }
+
     /// Returns where the target with a number is, counted over all Receives of a group (RTR-6.2-a). It takes a step for each
     /// group of the structure. `None`: there are no targets.
     #[must_use]
@@ -157,6 +171,59 @@ impl ReceiveLayout {
         Some(first..next)
     }
 }
+
+/// The targets of one Receive, if they are alike and follow one another: they are as one piece of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetRun {
+    /// Octets of the Receive before the first.
+    pub start: u32,
+    /// Octets of each.
+    pub len: u32,
+    /// How many there are, at least one.
+    pub count: u32,
+}
+
+impl TargetRun {
+    /// Octets of all of them.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        self.len * self.count
+    }
+
+    /// Returns the targets that an item of `len` octets takes from the first on.
+    #[inline]
+    #[must_use]
+    pub fn count_for(&self, len: u32) -> u32 {
+        // A page is what nearly all are.
+        if self.len == PAGE_LEN { len.div_ceil(PAGE_LEN) } else { len.div_ceil(self.len) }
+    }
+
+    /// Returns where in the Receive an item of `len` octets starts that begins `offset` octets behind the start of the first of
+    /// `numbers`. `None`: these are not its targets, or they do not follow one another.
+    #[inline]
+    #[must_use]
+    pub fn locate(&self, offset: u32, numbers: &Elements<'_, u32>, len: u32) -> Option<u32> {
+        let mut all = numbers.iter();
+        let first = all.next()?;
+        let mut end = first;
+        for number in all {
+            end += 1;
+            if number != end {
+                return None;
+            }
+        }
+        if end >= self.count || offset > self.len {
+            return None;
+        }
+        let is_in_them =
+            u64::from(offset) + u64::from(len) <= u64::from(end - first + 1) * u64::from(self.len);
+        is_in_them.then_some(self.start + first * self.len + offset)
+    }
+}
+
+/// Octets of a page.
+const PAGE_LEN: u32 = 4096;
 
 /// Returns the list of numbers that names the targets in `range`, as an operation carries it.
 ///

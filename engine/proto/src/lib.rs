@@ -22,7 +22,7 @@
 //!   ([`requester::Requester2`], [`responder::Responder2`]).
 //! - [`group`], [`sender`]: messages of several transmissions, as they are received and sent (rtrext). [`cut`]: what goes into
 //!   each of them. [`layout`]: how Receives are divided. [`placement`]: where the items of a received message lie.
-//!   [`directions`]: where a Requester wants results, and where the Responder puts them.
+//!   [`directions`]: where a Requester wants results, and where the Responder puts them. [`lone`]: messages in one Send.
 //! - [`direction`]: which of the two a message is for. [`receives`]: Receives posted for both together.
 //! - [`plan`]: Short, Chunked or Long.
 //! - [`reads`]: the Read list as the Responder pulls it. [`span`]: where chunks and local memory are cut.
@@ -40,6 +40,7 @@ pub mod directions;
 pub mod exposed;
 pub mod group;
 pub mod layout;
+pub mod lone;
 mod offer;
 pub mod parameters;
 pub mod placement;

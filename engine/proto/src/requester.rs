@@ -55,7 +55,7 @@ use crate::placement::PlacementError;
 use crate::plain;
 pub use crate::plan::{Form, PlanError, Shape};
 pub use pulling::{ExposedReply, Pulled};
-pub use second::{GroupCall, Requester2, RequesterEvent2};
+pub use second::{GroupCall, LoneReply, Requester2, RequesterEvent2};
 pub use short::ShortReply;
 
 /// How a [`Requester`] is made.

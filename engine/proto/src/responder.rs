@@ -48,7 +48,7 @@ use at_once::emit_written;
 use call::Chunks;
 pub use call::{Call, Payload};
 pub use exposing::ExposedForm;
-pub use second::{GroupPlan, GroupReply, Responder2, ResponderEvent2, is_second};
+pub use second::{GroupPlan, GroupReply, LoneAnswer, LoneCall, Responder2, ResponderEvent2, is_second};
 
 /// Octets that a header of version 2 has more than one of version 1 with the same lists: the direction.
 const DIRECTION_LEN: u32 = 4;

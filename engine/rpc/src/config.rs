@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use stag_fabric::QueuePairCapacity;
 use stag_fabric::iwarp::CongestionControl;
+use stag_fabric::{Limits, QueuePairCapacity};
 
 use crate::connection::Connection;
 use crate::server::draft::Draft;
@@ -20,14 +20,16 @@ pub enum ProtocolChoice {
     One,
     /// Version 2 where the peer speaks it, announced or not: each peer is probed for it (V2-5-a). Version 1 with any other.
     Two,
-    /// Version 2 where both ends announce it when they connect. Version 1 with any other peer, which is not probed.
+    /// Version 2 where both ends announce it when they connect. Version 1 with any other peer, which is not probed. With
+    /// [`PlacementChoice::Auto`], version 1 over a fabric that says that data costs less by RDMA, whatever its size.
     Auto,
 }
 
 /// Where the bulk data of Calls and Replies goes in version 2. In version 1 it goes by chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlacementChoice {
-    /// Into the messages where that is possible, else by chunks.
+    /// Into the messages up to the sizes for which the fabric says that it costs less
+    /// ([`message_data_max`](stag_fabric::Limits::message_data_max)), else by chunks.
     #[default]
     Auto,
     /// Into the messages, padded so that it lands in buffers of its own, where that is possible; else by chunks.
@@ -193,6 +195,16 @@ impl EngineConfig {
         check("receive_targets", self.receive_targets.into(), 0, targets_max, "2 suits a mix of sizes")?;
         check("continuation", self.continuation.into(), 1, version2::CONTINUATION_MAX.into(), "8 is plenty")?;
         check("burst", self.burst as u64, 1, 4096, "64 is a good burst")
+    }
+
+    /// The same over a provider with these limits: what it leaves to the fabric is decided. Memory for the Receives of version 2 is
+    /// needed only where that is spoken.
+    #[must_use]
+    pub fn over(&self, limits: &Limits) -> EngineConfig {
+        let is_open = self.protocol == ProtocolChoice::Auto && self.placement == PlacementChoice::Auto;
+        let is_dear = limits.message_data_max == 0 && limits.message_results_max == 0;
+        let protocol = if is_open && is_dear { ProtocolChoice::One } else { self.protocol };
+        EngineConfig { protocol, ..*self }
     }
 
     /// Octets of one message buffer: Sends and Receives.

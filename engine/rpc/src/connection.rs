@@ -195,6 +195,12 @@ impl Connection {
         self.closing || self.stopping.is_some_and(|since| now >= since + LINGER)
     }
 
+    /// Whether it takes no more Calls, or is about to end.
+    #[inline]
+    pub(crate) fn is_ending(&self) -> bool {
+        self.closing || self.stopping.is_some()
+    }
+
     /// Whether the peer opened it.
     pub(crate) fn is_accepted(&self) -> bool {
         self.session.is_none()

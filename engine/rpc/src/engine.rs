@@ -148,6 +148,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     ) -> Result<Engine<P, S>, EngineError> {
         config.check()?;
         let limits = provider.limits();
+        let config = config.over(&limits);
         if config.message_len() > limits.message_len_max as usize {
             return Err(EngineError::Fabric {
                 what: "inline_threshold",

@@ -1,5 +1,5 @@
 //! Calls and Replies with one chunk of one segment, or none, handled where they arrived: no Receive, no Send buffer, no
-//! completion, no slot.
+//! completion, no slot. Those of version 2: [`crate::version2::in_place`].
 //!
 //! It is a short cut of the general way, by the same rules. A Call is answered in place only if its connection has nothing
 //! else to do first, if the fabric has the memory of its chunk in reach, and if the duplicate request cache does not know it. If
@@ -9,8 +9,8 @@
 use std::slice;
 
 use stag_fabric::{
-    Handle, MemoryInReach, Peer, PlainMessage, Provider, ReadPart, RemoteSegment, TakeShown, Taken,
-    WholeMessage,
+    Handle, MemoryInReach, Peer, PlainMessage, Provider, ReadPart, RemoteSegment, ScatteredMessage,
+    TakeShown, Taken, WholeMessage,
 };
 use stag_memory::Buf;
 use stag_proto::requester::Memory;
@@ -38,6 +38,7 @@ use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look_firs
 use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Lookup, Repeat, Services};
 use crate::state::{Core, EngineState};
+use crate::version2::answering::GroupRoom;
 
 /// A Call whose handler ran in place, and that goes on in the general way.
 #[derive(Debug)]
@@ -93,6 +94,12 @@ impl<S: Services, const IS_MEMBER: bool> TakeShown for Taker<'_, S, IS_MEMBER> {
     fn take_whole(&mut self, message: WholeMessage<'_>) -> Taken {
         let Some(found) = find(self.connections, message.queue_pair) else { return Taken::No };
         found.take_whole(self.state, self.services, message)
+    }
+
+    #[inline(never)]
+    fn take_scattered(&mut self, message: ScatteredMessage<'_>) -> Taken {
+        let Some(found) = find(self.connections, message.queue_pair) else { return Taken::No };
+        found.take_scattered(self.state, self.services, message)
     }
 }
 
@@ -151,6 +158,25 @@ impl Connection {
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
         if calling.complete_whole(state, message) { Taken::Done } else { Taken::No }
+    }
+
+    /// Handles a message of version 2 where it arrived, if that is all that it takes.
+    #[inline(always)]
+    fn take_scattered<S: Services>(
+        &mut self,
+        state: &mut EngineState,
+        services: &mut S,
+        message: ScatteredMessage<'_>,
+    ) -> Taken {
+        if state.stopping || self.is_ending() {
+            return Taken::No;
+        }
+        if let Some(serving) = &mut self.serving {
+            let from = Caller { id: self.id, peer: self.peer.as_ref() };
+            return serving.answer_lone(state, services, from, message);
+        }
+        let Some(calling) = &mut self.calling else { return Taken::No };
+        if calling.complete_lone(state, message.octets) { Taken::Done } else { Taken::No }
     }
 }
 
@@ -257,9 +283,9 @@ impl Calling {
 
 /// Where a Call comes from.
 #[derive(Clone, Copy)]
-struct Caller<'a> {
-    id: ConnectionId,
-    peer: Option<&'a Peer>,
+pub(crate) struct Caller<'a> {
+    pub(crate) id: ConnectionId,
+    pub(crate) peer: Option<&'a Peer>,
 }
 
 /// A Call without chunks, where it arrived.
@@ -272,14 +298,16 @@ struct ShownCall<'a> {
 }
 
 /// A Call that is executed where it arrived.
-struct Execution<'c, 'a> {
-    run: &'c Run<'a>,
-    origin: &'c Origin<'c>,
-    terms: Terms,
+pub(crate) struct Execution<'c, 'a> {
+    pub(crate) run: &'c Run<'a>,
+    pub(crate) origin: &'c Origin<'c>,
+    pub(crate) terms: Terms,
     /// The Call, if it has chunks.
-    chunked: Option<&'c responder::Call<'a>>,
+    pub(crate) chunked: Option<&'c responder::Call<'a>>,
+    /// What there is for its results, if it directs them to a message of version 2.
+    pub(crate) group: Option<GroupRoom>,
     /// Octets of its Reply's header.
-    header_len: usize,
+    pub(crate) header_len: usize,
 }
 
 impl Serving {
@@ -372,7 +400,8 @@ impl Serving {
         self.note_arrival(state);
         self.host.note(&run.caller);
         let (terms, header_len) = (Terms::of(&run), HEADER_LEN_MIN);
-        let execution = Execution { run: &run, origin: &origin, terms, chunked: None, header_len };
+        let execution =
+            Execution { run: &run, origin: &origin, terms, chunked: None, group: None, header_len };
         if !self.execute(state, services, &execution, &mut [], space) {
             return Taken::No;
         }
@@ -456,20 +485,10 @@ impl Serving {
             state.statistics.read_chunks += 1;
             state.statistics.read_bytes += u64::from(read.segment.length);
         }
-        let execution = Execution { run: &run, origin: &origin, terms, chunked: Some(&call), header_len };
-        let is_done = self.execute(state, services, &execution, placed, space);
-        if let Some(begun) = self.begun.as_mut().filter(|begun| begun.draft.is_none()) {
-            // The handler answers later, and has its data till then.
-            if read.is_some() {
-                let mut pull = state.pulls.take();
-                pull.items.push(data);
-                pull.held = held;
-                begun.pull = Some(pull);
-            }
-            return Taken::No;
-        }
-        state.transit.give(&mut self.share, held);
-        if !is_done {
+        let execution =
+            Execution { run: &run, origin: &origin, terms, chunked: Some(&call), group: None, header_len };
+        let held = read.is_some().then_some(held);
+        if !self.execute_with(state, services, &execution, (&mut data, held), space) {
             return Taken::No;
         }
         let Some(written) = write_in_reach(state, chunk, memory) else {
@@ -487,16 +506,42 @@ impl Serving {
         Taken::AnsweredWhole { len: header_len + len, invalidate: emitted.invalidate.map(Handle) }
     }
 
+    /// As [`Serving::execute`], of a Call with data, for which so many pages are counted until it is answered; `None`: it has none.
+    #[inline(always)]
+    pub(crate) fn execute_with<S: Services>(
+        &mut self,
+        state: &mut EngineState,
+        services: &mut S,
+        execution: &Execution<'_, '_>,
+        (data, held): (&mut Placed, Option<usize>),
+        space: &mut [u8],
+    ) -> bool {
+        let placed = if held.is_some() { slice::from_mut(data) } else { &mut [] };
+        let is_done = self.execute(state, services, execution, placed, space);
+        if let Some(begun) = self.begun.as_mut().filter(|begun| begun.draft.is_none()) {
+            // The handler answers later, and has its data till then.
+            if let Some(held) = held {
+                let mut pull = state.pulls.take();
+                pull.items.push(std::mem::take(data));
+                pull.held = held;
+                begun.pull = Some(pull);
+            }
+            return false;
+        }
+        state.transit.give(&mut self.share, held.unwrap_or(0));
+        is_done
+    }
+
     /// Whether nothing comes before a Call that requests so many credits: Calls or Replies that wait, Receives that are to be
     /// posted. A handler may need a buffer after all.
     #[inline(always)]
-    fn may_begin(&self, state: &EngineState, requested: u32) -> bool {
+    pub(crate) fn may_begin(&self, state: &EngineState, requested: u32) -> bool {
         self.may_answer_in_place(state, requested) && !state.is_short()
     }
 
     /// Where a Call comes in that [`Responder::may_answer`](stag_proto::responder::Responder::may_answer).
     #[inline(always)]
-    fn origin<'c>(&self, state: &EngineState, from: Caller<'c>) -> Origin<'c> {
+    pub(crate) fn origin<'c>(&self, state: &EngineState, from: Caller<'c>) -> Origin<'c> {
         let slot = self.responder.next_slot();
         Origin { connection: from.id, slot, peer: from.peer, local: None, now: state.now }
     }
@@ -511,17 +556,23 @@ impl Serving {
         items: &mut [Placed],
         space: &mut [u8],
     ) -> bool {
-        let &Execution { run, origin, terms, chunked, header_len } = execution;
+        let &Execution { run, origin, terms, chunked, group, header_len } = execution;
         let mut reply = Reply {
             draft: &mut state.draft_in_place,
             xid: run.header.xid,
-            room: chunked.map_or(Room::Inline, Room::Chunks),
+            room: match group {
+                Some(room) => Room::Group(room),
+                None => chunked.map_or(Room::Inline, Room::Chunks),
+            },
             inline_len_max: self.responder.parameters().reply_threshold as usize,
             space: Some(Space { octets: space, header_len, messages: Some(&state.pools.messages) }),
             payload: &state.pools.payload,
             transit: Some((&state.transit, &self.share)),
             scratch: &mut state.scratch,
-            eligible: chunked.map_or(0, |_| terms.procedure.eligible_results),
+            eligible: match chunked.is_some() || group.is_some() {
+                true => terms.procedure.eligible_results,
+                false => 0,
+            },
             copied_bytes: &mut state.statistics.copied_bytes,
             deferrals: &state.deferrals,
         };
@@ -537,7 +588,7 @@ impl Serving {
 
     /// Ends a Call that is answered in place, and forgets its results. Returns the octets of its Reply's Payload stream.
     #[inline(always)]
-    fn end_in_place(&mut self, state: &mut EngineState) -> usize {
+    pub(crate) fn end_in_place(&mut self, state: &mut EngineState) -> usize {
         let draft = &mut *state.draft_in_place;
         let len = draft.payload_len;
         if draft.is_service {
@@ -558,7 +609,7 @@ impl Serving {
 
     /// Leaves a Call to the general way whose Reply is in `space`: its results cannot go out from here.
     #[cold]
-    fn leave_filled(
+    pub(crate) fn leave_filled(
         &mut self,
         state: &mut EngineState,
         execution: &Execution<'_, '_>,
@@ -576,7 +627,7 @@ impl Serving {
         let draft = &mut state.draft_in_place;
         let mut filled = None;
         if is_done {
-            filled = Some(std::mem::replace(draft, Box::new(Draft::new())));
+            filled = Some(std::mem::replace(draft, state.drafts.take()));
         } else {
             terms.pages = std::mem::take(&mut draft.pages);
             draft.clear();

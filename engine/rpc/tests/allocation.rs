@@ -15,7 +15,8 @@ use stag_fabric::{Iwarp, IwarpConfig, Provider, Shm, ShmConfig};
 use stag_memory::{Buf, Pool};
 use stag_rpc::{
     Backoff, Call, Chunks, ClientPolicy, CompletedCall, ConnectionEvent, ConnectionId, Engine, EngineConfig,
-    KeepAlive, Memory, Outcome, Placement, Procedure, Repeat, Reply, Request, Service,
+    KeepAlive, Memory, Outcome, Placement, PlacementChoice, Procedure, ProtocolChoice, Repeat, Reply,
+    Request, Service,
 };
 use stag_runtime::Poller;
 use stag_wire::record::{MARK_LEN, Mark};
@@ -237,6 +238,108 @@ fn calls_allocate_nothing(label: &str, policy: ClientPolicy) {
         assert_eq!(done.result.expect("an answer").reduced_len() as usize, CHUNK_LEN);
     });
     assert_eq!([null, echo, put, get], [0; 4], "{label}, allocations of {CALLS} Calls: NULL, ECHO, PUT, GET");
+}
+
+/// Both ends of a connection over iWARP that speaks version 2, with data in the messages.
+struct SecondPair {
+    client: Engine<Iwarp, ()>,
+    server: Engine<Iwarp, (Store,)>,
+    connection: ConnectionId,
+    pages: Pool,
+    now: Duration,
+}
+
+impl SecondPair {
+    fn new() -> SecondPair {
+        let config = EngineConfig {
+            protocol: ProtocolChoice::Auto,
+            placement: PlacementChoice::Send,
+            ..EngineConfig::default()
+        };
+        let memory = || Memory::new(&config, 4 << 20).expect("a few megabytes");
+        let memory = (memory(), memory());
+        let open = |memory: &Memory| {
+            let mut iwarp = Iwarp::open(IwarpConfig::default()).expect("it needs nothing");
+            iwarp.register(&memory.arena).expect("an arena is sealed");
+            iwarp
+        };
+        let pages = memory.0.pools.payload.clone();
+        let store = Store::new(&memory.1.pools.payload);
+        let mut server =
+            Engine::new(open(&memory.1), (store,), memory.1.pools.clone(), config, 1).expect("it fits");
+        let listener = server.listen("127.0.0.1:0").expect("the loopback");
+        let address = server.provider().listener_address(listener).expect("a port").to_string();
+        let mut client = Engine::new(open(&memory.0), (), memory.0.pools, config, 2).expect("it fits");
+        let connection = client.connect(&address).expect("the address is fine");
+        let mut pair = SecondPair { client, server, connection, pages, now: Duration::ZERO };
+        loop {
+            pair.pass();
+            match pair.client.connection_event() {
+                Some(ConnectionEvent::Established { .. }) => return pair,
+                Some(event) => panic!("unexpected: {event:?}"),
+                None => {}
+            }
+        }
+    }
+
+    fn pass(&mut self) {
+        self.now += Duration::from_micros(1);
+        self.client.poll(self.now);
+        self.server.poll(self.now);
+    }
+
+    /// Makes a Call with a chunk of so many octets for its data, or for its results; or with neither.
+    fn call(&mut self, procedure: u32, data: usize, results: usize) {
+        let page = |len| {
+            let mut buf = self.pages.take_len(len).expect("pages");
+            buf.set_len(len);
+            buf
+        };
+        let mut chunks = match (data, results) {
+            (0, 0) => Chunks::default(),
+            (0, len) => Chunks::write(page(len)),
+            (len, _) => Chunks::read(page(len).share()),
+        };
+        let encode = |writer: &mut Writer<'_>| match data {
+            0 => Ok(()),
+            len => writer.eligible_opaque_reduced(len as u32).map(|_| ()),
+        };
+        let request = request_for(procedure, 4);
+        self.client.call(self.connection, &request, &mut chunks, encode).expect("a credit");
+        for _ in 0..1_000_000 {
+            self.pass();
+            if let Some(done) = self.client.completed() {
+                assert_eq!(done.result.expect("an answer").reduced_len() as usize, results);
+                return;
+            }
+        }
+        panic!("no answer");
+    }
+
+    fn count(&mut self, call: (u32, usize, usize)) -> u64 {
+        let (procedure, data, results) = call;
+        (0..CALLS).for_each(|_| self.call(procedure, data, results));
+        let before = ALLOCATIONS.get();
+        (0..CALLS).for_each(|_| self.call(procedure, data, results));
+        ALLOCATIONS.get() - before
+    }
+}
+
+fn calls_of_version_2_allocate_nothing() {
+    let mut pair = SecondPair::new();
+    // Data of two pages takes one Send, as that of one does; more takes several.
+    let kinds = [
+        (0, 0, 0),
+        (PUT, CHUNK_LEN, 0),
+        (GET, 0, CHUNK_LEN),
+        (PUT, 2 * CHUNK_LEN, 0),
+        (PUT, 4 * CHUNK_LEN, 0),
+    ];
+    let counted = kinds.map(|kind| pair.count(kind));
+    assert_eq!(counted, [0; 5], "allocations of {CALLS} Calls of version 2: NULL, PUT, GET, longer PUTs");
+    let [client, server] = [pair.client.statistics(), pair.server.statistics()].map(|found| *found);
+    assert_eq!((server.read_bytes, server.write_bytes), (0, 0), "no RDMA");
+    assert!(client.continuations >= CALLS && server.items_placed >= 8 * CALLS, "{server:?}");
 }
 
 /// A record with a Call of the store.
@@ -534,6 +637,7 @@ fn what_a_call_and_a_connection_cost() {
     let policy = ClientPolicy { reconnect: Some(Backoff::default()), keep_alive: Some(keep_alive) };
     calls_allocate_nothing("allocation-kept", policy);
     calls_over_tcp_allocate_nothing();
+    calls_of_version_2_allocate_nothing();
     an_idle_connection_pins_little();
     a_tcp_connection_takes_the_heap_that_it_is_said_to();
     a_connection_takes_the_memory_that_it_is_said_to(

@@ -147,7 +147,8 @@ impl Plan {
             device: options.device.clone(),
             exposure: options.exposure,
             protocol: match perf.is_version_2() && options.protocol == ProtocolChoice::One {
-                true => ProtocolChoice::Auto,
+                // Asked for: also over a fabric where `auto` would not speak it.
+                true => ProtocolChoice::Two,
                 false => options.protocol,
             },
             placement: perf.placement.unwrap_or_default().into(),

@@ -5,6 +5,7 @@ use std::collections::hash_map::RandomState;
 use std::net::SocketAddr;
 
 use stag_memory::Buf;
+use stag_wire::{ddp, mpa};
 
 use super::counters::IwarpCounters;
 use super::fault::Fault;
@@ -20,6 +21,9 @@ use crate::{
     Completed, Completion, DisconnectReason, Exposed, Handle, PostError, QueuePairCapacity, QueuePairId,
     ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
 };
+
+/// Octets of the start of an FPDU that is kept until the rest is here, at most.
+const HELD_LEN_MAX: usize = 20 * 1024;
 
 /// What a queue pair waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,6 +193,7 @@ impl QueuePair {
     pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
         capacity.receives as usize * size_of::<(u64, Buf)>()
             + ScatterQueue::footprint(capacity)
+            + if capacity.receive_targets > 0 { HELD_LEN_MAX } else { 0 }
             + Tx::footprint(capacity)
             + Stags::footprint(capacity.exposures)
     }
@@ -233,6 +238,10 @@ impl QueuePair {
         if matches!(self.phase, Phase::Closing(_)) {
             return Err(Refused { request, error: PostError::NotConnected });
         }
+        if self.rx.held.capacity() == 0 {
+            let len = mpa::fpdu_len(ddp::UNTAGGED_LEN + request.head.len() + request.targets.capacity());
+            self.rx.held.reserve_exact(len.min(HELD_LEN_MAX));
+        }
         ScatterQueue::post(&mut self.scatter, &mut self.receives, &self.capacity, request)
     }
 
@@ -271,6 +280,12 @@ impl QueuePair {
     #[inline(always)]
     pub(super) fn plain_space(&mut self) -> Option<&mut [u8]> {
         if self.is_open() { self.tx.plain_space() } else { None }
+    }
+
+    /// Where a message with memory behind it can be built, if nothing stands in its way.
+    #[inline]
+    pub(super) fn gather_space(&mut self) -> Option<&mut [u8]> {
+        if self.is_open() && self.scatter.is_some() { self.tx.gather_space() } else { None }
     }
 
     #[inline]

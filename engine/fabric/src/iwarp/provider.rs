@@ -18,8 +18,9 @@ use crate::setup::{check_private_data, resolve};
 use crate::slots::find;
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
-    Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
-    ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, Stranger, TakeShown, Taken, WriteRequest,
+    Fence, GatheredPieces, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity,
+    QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, Stranger,
+    TakeShown, Taken, WriteRequest,
 };
 
 /// Idle passes after which the sockets are looked at, for a caller whose time stands still.
@@ -44,6 +45,8 @@ impl Provider for Iwarp {
             exposure: ExposureKind::TableEntry,
             shared_receives: false,
             receive_targets: RECEIVE_TARGETS_MAX as u32,
+            message_data_max: super::MESSAGE_DATA_MAX,
+            message_results_max: super::MESSAGE_RESULTS_MAX,
         }
     }
 
@@ -330,6 +333,22 @@ impl Provider for Iwarp {
     fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
         let pair = find(&mut self.slots, queue_pair).expect("it gave the space just before");
         pair.tx.send_plain(credits, len);
+        let is_full = pair.tx.is_built_full();
+        self.posted(queue_pair.index);
+        if is_full {
+            self.flush_early(queue_pair.index);
+        }
+    }
+
+    #[inline]
+    fn gather_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
+        find(&mut self.slots, queue_pair)?.gather_space()
+    }
+
+    #[inline]
+    fn send_gathered(&mut self, queue_pair: QueuePairId, len: usize, pieces: &mut GatheredPieces) {
+        let pair = find(&mut self.slots, queue_pair).expect("it gave the space just before");
+        pair.tx.send_gathered(len, pieces);
         let is_full = pair.tx.is_built_full();
         self.posted(queue_pair.index);
         if is_full {

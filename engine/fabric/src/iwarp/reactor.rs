@@ -524,7 +524,10 @@ fn pull(
                 let moved = unsafe { socket.receive_at(place, len, &mut staging[..tail]) };
                 (moved, len, len + tail)
             }
-            None => (socket.receive(staging), 0, staging.len()),
+            None => {
+                let behind = &mut staging[pair.rx.held.len()..];
+                (socket.receive(behind), 0, behind.len())
+            }
         };
         let count = match moved {
             Moved::Octets(count) => count,
@@ -548,7 +551,12 @@ fn pull(
         {
             return Pulled::Stopped(stop);
         }
-        let mut rest = &staging[..count - landed];
+        let held = pair.rx.held.len();
+        if held > 0 {
+            staging[..held].copy_from_slice(&pair.rx.held);
+            pair.rx.held.clear();
+        }
+        let mut rest = &staging[..held + count - landed];
         while !rest.is_empty() {
             rest = match pair.take(rest, sink, counters, show) {
                 Ok(rest) => rest,

@@ -17,7 +17,9 @@ use super::crc::{Crc, crc32c};
 use super::fault::{Access, Fault};
 use super::stags::Invalidated;
 use crate::plain::plain_credits;
-use crate::{Completed, Completion, Handle, PlainMessage, TakeShown, Taken};
+use crate::{
+    Completed, Completion, GatheredPieces, Handle, PlainMessage, ScatteredMessage, TakeShown, Taken,
+};
 
 /// A payload of which at least so much is still to come is received straight into its place; less is cheaper to copy.
 const DIRECT_MIN: u32 = 16 * 1024;
@@ -94,6 +96,9 @@ pub(super) struct Rx {
     read_msn: u32,
     /// Something came since the connection was made.
     pub(super) has_heard: bool,
+    /// The start of an FPDU for a scattered Receive, until the rest is here. Its capacity is the longest that is kept; 0 where
+    /// Receives are not scattered.
+    pub(super) held: Vec<u8>,
 }
 
 impl Rx {
@@ -118,7 +123,30 @@ impl Rx {
             send_at: 0,
             read_msn: 1,
             has_heard: false,
+            held: Vec::new(),
         }
+    }
+
+    /// Keeps `rest`, if it is the start of an FPDU with a Send that fits. `false`: it is something else.
+    ///
+    /// A message that is shown is in one piece, so the start of one waits until a later read brings the rest: if it went to its
+    /// Receive, those behind it could not be shown before that completes.
+    #[inline(never)]
+    fn hold(&mut self, rest: &[u8]) -> bool {
+        let len_max = self.held.capacity();
+        if len_max == 0 || self.head_len > 0 || rest.len() >= len_max {
+            return false;
+        }
+        if let Some(length) = rest.first_chunk()
+            && mpa::fpdu_len(usize::from(u16::from_be_bytes(*length))) > len_max
+        {
+            return false;
+        }
+        if rest.get(mpa::LENGTH_LEN).is_some_and(|control| ddp::header_len(*control) != ddp::UNTAGGED_LEN) {
+            return false;
+        }
+        self.held.extend_from_slice(rest);
+        true
     }
 
     pub(super) fn agree(&mut self, terms: &Terms) {
@@ -128,7 +156,7 @@ impl Rx {
 
     /// Whether the stream is between two FPDUs.
     pub(super) fn is_between(&self) -> bool {
-        self.stage == Stage::Head && self.head_len == 0
+        self.stage == Stage::Head && self.head_len == 0 && self.held.is_empty()
     }
 
     /// Whether the segment under way is one of many that go to the same message.
@@ -169,6 +197,7 @@ impl QueuePair {
         match self.rx.stage {
             Stage::Head => match self.take_whole(octets, sink, counters, show)? {
                 Some(rest) => Ok(rest),
+                None if self.rx.hold(octets) => Ok(&[]),
                 None => self.take_head(octets),
             },
             Stage::Payload => self.take_payload(octets),
@@ -222,7 +251,11 @@ impl QueuePair {
             && self.rx.opcode == Opcode::Send
             && self.rx.send_at == 0
             && matches!(self.rx.header, Header::Untagged(Untagged { last: true, .. }));
-        if !is_message || !sink.may_show() {
+        if !is_message {
+            return matches!(self.rx.place, Place::Scattered)
+                && self.show_scattered(payload, sink, counters, show);
+        }
+        if !sink.may_show() {
             return false;
         }
         let Some(credits) = plain_credits(payload) else { return false };
@@ -240,14 +273,58 @@ impl QueuePair {
                 assert!(has_space, "an answer of {len} octets without space");
                 self.tx.send_plain(credits, len);
             }
-            Taken::AnsweredWhole { .. } => unreachable!("its Payload stream alone was shown"),
+            Taken::AnsweredWhole { .. } | Taken::AnsweredGathered { .. } => {
+                unreachable!("its Payload stream alone was shown")
+            }
         }
+        self.note_shown(sink, counters);
+        true
+    }
+
+    /// As [`QueuePair::show_in_place`], of any message whose Receive is scattered.
+    #[inline(never)]
+    fn show_scattered(
+        &mut self,
+        octets: &[u8],
+        sink: &mut Sink<'_>,
+        counters: &mut IwarpCounters,
+        show: &mut impl TakeShown,
+    ) -> bool {
+        let is_message = self.rx.opcode == Opcode::Send
+            && self.rx.send_at == 0
+            && matches!(self.rx.header, Header::Untagged(Untagged { last: true, .. }));
+        if !is_message || !sink.may_show() {
+            return false;
+        }
+        self.hear();
+        let queue_pair = self.id;
+        let mut pieces = GatheredPieces::new();
+        let space = self.gather_space();
+        let has_space = space.is_some();
+        match show.take_scattered(ScatteredMessage { queue_pair, octets, space, pieces: &mut pieces }) {
+            Taken::No => {
+                sink.shows = false;
+                return false;
+            }
+            Taken::Done => {}
+            Taken::AnsweredGathered { len } => {
+                assert!(has_space, "an answer of {len} octets without space");
+                self.tx.send_gathered(len, &mut pieces);
+            }
+            taken => unreachable!("it is answered from several pieces of memory: {taken:?}"),
+        }
+        self.note_shown(sink, counters);
+        true
+    }
+
+    /// A message that was shown was taken.
+    #[inline(always)]
+    fn note_shown(&mut self, sink: &mut Sink<'_>, counters: &mut IwarpCounters) {
         self.rx.send_msn = self.rx.send_msn.wrapping_add(1);
         self.rx.swallows_send = false;
         self.pace.note_arrival();
         counters.fpdus_received += 1;
         sink.taken += 1;
-        true
     }
 
     /// The peer has sent something.

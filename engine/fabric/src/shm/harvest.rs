@@ -81,7 +81,9 @@ impl QueuePair {
                         in_place.taken += 1;
                         in_place.needs_doorbell = true;
                     }
-                    Taken::AnsweredWhole { .. } => unreachable!("a plain message has a plain answer"),
+                    Taken::AnsweredWhole { .. } | Taken::AnsweredGathered { .. } => {
+                        unreachable!("a plain message has a plain answer")
+                    }
                     Taken::No => {
                         may_show = false;
                         if let Err(reason) = self.receive_plain(stream, header.aux(), completions) {
@@ -249,6 +251,7 @@ impl QueuePair {
         match taken {
             Taken::Done => in_place.taken += 1,
             Taken::Answered { .. } => unreachable!("a message with chunks has a whole answer"),
+            Taken::AnsweredGathered { .. } => unreachable!("its Receive is one buffer"),
             Taken::AnsweredWhole { len, invalidate } => {
                 assert!(has_space && len <= WHOLE_LEN_MAX, "an answer of {len} octets without space");
                 in_place.taken += 1;

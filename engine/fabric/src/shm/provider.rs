@@ -45,6 +45,9 @@ impl Provider for Shm {
             exposure: ExposureKind::TableEntry,
             shared_receives: false,
             receive_targets: RECEIVE_TARGETS_MAX as u32,
+            // The peer has all memory in reach: a message only adds copies.
+            message_data_max: 0,
+            message_results_max: 0,
         }
     }
 

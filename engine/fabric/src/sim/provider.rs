@@ -18,10 +18,10 @@ use crate::plain::plain_credits;
 use crate::scatter::{ReceiveTargets, ScatteredReceive};
 use crate::setup::{check_private_data, check_targets};
 use crate::{
-    Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence, Handle,
-    Limits, ListenerId, MemoryInReach, PLAIN_LEN_MAX, PlainMessage, PostError, Provider, QueuePairCapacity,
-    QueuePairId, READ_PARTS_MAX, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, TakeShown,
-    Taken, WHOLE_LEN_MAX, WholeMessage, WriteRequest,
+    Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence,
+    GATHERED_LEN_MAX, GatheredPieces, Handle, Limits, ListenerId, MemoryInReach, PLAIN_LEN_MAX, PlainMessage,
+    PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart, ReadRequest, Refused,
+    RemoteSegment, SendRequest, TakeShown, Taken, WHOLE_LEN_MAX, WholeMessage, WriteRequest,
 };
 
 /// A provider on a simulated fabric. Made by [`World::provider`].
@@ -33,7 +33,7 @@ pub struct Sim {
     pub(super) world: World,
     pub(super) device: usize,
     /// Where messages are built that have no buffer.
-    pub(super) space: Box<[u8; WHOLE_LEN_MAX]>,
+    pub(super) space: Box<[u8; GATHERED_LEN_MAX]>,
 }
 
 impl Sim {
@@ -182,7 +182,7 @@ impl Sim {
     }
 
     /// Whether there is space now to build a message.
-    fn offers_space(&self, id: QueuePairId) -> bool {
+    pub(super) fn offers_space(&self, id: QueuePairId) -> bool {
         let mut state = self.world.0.borrow_mut();
         let odds = state.plan.in_place;
         let offers = state.random.happens(odds);
@@ -198,9 +198,14 @@ impl Sim {
         let is_shown = {
             let mut state = self.world.0.borrow_mut();
             let odds = state.plan.in_place;
-            let may_show = |found: &mut QueuePair| found.phase == Phase::Established && !found.is_scattered;
-            state.random.happens(odds)
-                && own(&mut state, self.device).queue_pair_mut(queue_pair).is_some_and(may_show)
+            let is_shown = state.random.happens(odds);
+            match own(&mut state, self.device).queue_pair_mut(queue_pair) {
+                Some(found) if is_shown && found.is_scattered => {
+                    drop(state);
+                    return self.show_scattered(completion, take);
+                }
+                found => is_shown && found.is_some_and(|found| found.phase == Phase::Established),
+            }
         };
         let Completed::Receive { buf, invalidated, exposed } = &mut completion.completed else {
             return Err(completion);
@@ -238,6 +243,7 @@ impl Sim {
                 assert!(has_space && plain.is_none(), "an answer of {len} octets without space");
                 self.send_built(queue_pair, invalidate, self.space[..len].to_vec());
             }
+            Taken::AnsweredGathered { len } => unreachable!("its Receive is one buffer: {len} octets"),
         }
         // Its Receive stands for the next message.
         let Completed::Receive { buf, .. } = completion.completed else { unreachable!("it was one above") };
@@ -250,7 +256,7 @@ impl Sim {
     }
 
     /// Posts a message that was built without a buffer.
-    fn send_built(&self, queue_pair: QueuePairId, invalidate: Option<Handle>, message: Vec<u8>) {
+    pub(super) fn send_built(&self, queue_pair: QueuePairId, invalidate: Option<Handle>, message: Vec<u8>) {
         let mut state = self.world.0.borrow_mut();
         let early = state.random.below(8) == 0;
         let request = (0, false, Verb::Send { invalidate }, Payload::Built(message), Vec::new());
@@ -290,7 +296,7 @@ impl MemoryInReach for Reach {
 }
 
 /// The device behind a live [`Sim`].
-fn own(state: &mut State, device: usize) -> &mut Device {
+pub(super) fn own(state: &mut State, device: usize) -> &mut Device {
     state.device_mut(device).expect("a device lives until its Sim is dropped")
 }
 
@@ -437,7 +443,11 @@ impl Provider for Sim {
 
     fn take_targets(&mut self, queue_pair: QueuePairId) -> Option<Box<ReceiveTargets>> {
         let mut state = self.world.0.borrow_mut();
-        own(&mut state, self.device).queue_pair_mut(queue_pair)?.filled.pop_front()
+        own(&mut state, self.device)
+            .queue_pair_mut(queue_pair)?
+            .filled
+            .pop_front()
+            .map(|(targets, _)| targets)
     }
 
     fn post_send(
@@ -664,6 +674,14 @@ impl Provider for Sim {
     fn send_exposing(&mut self, queue_pair: QueuePairId, head: &[u8; SINGLE_LEN], len: usize) {
         self.space[..SINGLE_LEN].copy_from_slice(head);
         self.send_built(queue_pair, None, self.space[..len].to_vec());
+    }
+
+    fn gather_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
+        self.offers_space(queue_pair).then(|| &mut self.space[..GATHERED_LEN_MAX])
+    }
+
+    fn send_gathered(&mut self, queue_pair: QueuePairId, len: usize, pieces: &mut GatheredPieces) {
+        self.send_pieces(queue_pair, len, pieces);
     }
 
     fn poll_event(&mut self) -> Option<Event> {

@@ -111,8 +111,8 @@ pub(super) struct QueuePair {
     pub(super) peer: Option<End>,
     pub(super) capacity: QueuePairCapacity,
     pub(super) receives: VecDeque<Receive>,
-    /// The targets of messages that came, until the user takes them.
-    pub(super) filled: VecDeque<Box<ReceiveTargets>>,
+    /// The targets of messages that came, until the user takes them; and the octets of the head that were posted.
+    pub(super) filled: VecDeque<(Box<ReceiveTargets>, usize)>,
     /// Its Receives are in several buffers.
     pub(super) is_scattered: bool,
     /// In posting order. A request leaves when it is both reported and executed.

@@ -320,7 +320,7 @@ impl State {
                 let slots = if exposed.is_some() { Slots::RECEIVE_AND_EXPOSURE } else { Slots::RECEIVE };
                 let invalidated = invalidate.filter(|_| exposed.is_some());
                 if let (Some(targets), Some(queue_pair)) = (targets, self.queue_pair_mut(peer)) {
-                    queue_pair.filled.push_back(targets);
+                    queue_pair.filled.push_back((targets, head_room));
                 }
                 self.complete(peer, id, Completed::Receive { buf, invalidated, exposed }, Ok(()), slots);
                 self.mark_executed(from, sequence);

@@ -26,6 +26,8 @@ pub const LIMITS: Limits = Limits {
     exposure: ExposureKind::TableEntry,
     shared_receives: false,
     receive_targets: RECEIVE_TARGETS_MAX as u32,
+    message_data_max: u32::MAX,
+    message_results_max: u32::MAX,
 };
 
 /// Rules of the fabric that the program under test broke. A correct one leaves all at 0.
@@ -81,7 +83,7 @@ impl World {
         Sim {
             world: self.clone(),
             device: state.devices.len() - 1,
-            space: Box::new([0; crate::WHOLE_LEN_MAX]),
+            space: Box::new([0; crate::GATHERED_LEN_MAX]),
         }
     }
 

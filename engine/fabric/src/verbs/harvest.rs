@@ -334,7 +334,9 @@ fn show(
             assert!(has_space, "an answer of {len} octets without space");
             sends.push_plain(credits, len);
         }
-        Taken::AnsweredWhole { .. } => unreachable!("its Payload stream alone was shown"),
+        Taken::AnsweredWhole { .. } | Taken::AnsweredGathered { .. } => {
+            unreachable!("its Payload stream alone was shown")
+        }
     }
     true
 }

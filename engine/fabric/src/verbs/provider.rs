@@ -50,6 +50,9 @@ impl Provider for Verbs {
             exposure,
             shared_receives: opened.is_some_and(|opened| opened.receives.is_some()),
             receive_targets: opened.map_or(0, |opened| opened.profile.receive_targets),
+            // Not measured on a device of hardware: data goes by RDMA, as in version 1.
+            message_data_max: 0,
+            message_results_max: 0,
         }
     }
 

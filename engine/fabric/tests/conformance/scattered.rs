@@ -1,6 +1,12 @@
 //! Receives in several buffers: a head and targets.
 
-use stag_fabric::{DisconnectReason, PostError, Provider, QueuePairCapacity, RECEIVE_TARGETS_MAX, WorkError};
+use std::collections::VecDeque;
+
+use stag_fabric::{
+    Completed, DisconnectReason, GATHERED_LEN_MAX, GatheredPieces, PostError, Provider, QueuePairCapacity,
+    QueuePairId, RECEIVE_TARGETS_MAX, SendRequest, ShownMessage, Taken, WorkError,
+};
+use stag_memory::Buf;
 
 use crate::bench::{A, B, Bench, CAPACITY, Harness, Kind, MESSAGE, pattern};
 
@@ -155,4 +161,101 @@ pub(crate) fn targets_of_a_connection_that_ends<H: Harness>(bench: &mut Bench<H>
     assert_eq!(bench[B].pages.free_units(), free - 3);
     drop(targets);
     assert_eq!(bench[B].pages.free_units(), free);
+}
+
+/// Sends a message with its first `head_len` octets built where it leaves and the others gathered, if there is space; else from a
+/// buffer.
+fn gather<H: Harness>(bench: &mut Bench<H>, queue_pair: QueuePairId, message: &[u8], head_len: usize) {
+    let (head, data) = message.split_at(head_len);
+    let mut pieces: GatheredPieces =
+        data.chunks(PAGE / 2 + 100).map(|piece| bench[A].buf(piece).share()).collect();
+    let Some(space) = bench[A].provider().gather_space(queue_pair) else {
+        let buf = bench[A].buf(message);
+        let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
+        return bench.send_when_there_is_room(A, queue_pair, request);
+    };
+    assert_eq!(space.len(), GATHERED_LEN_MAX);
+    space.fill(0x5a);
+    space[..head_len].copy_from_slice(head);
+    bench[A].provider().send_gathered(queue_pair, head_len, &mut pieces);
+    assert!(pieces.is_empty(), "they are on their way");
+}
+
+/// What one poll of side B found: messages in one piece, and whether each was shown. Odd ones that are shown are taken.
+fn look<H: Harness>(bench: &mut Bench<H>, queue_pair: QueuePairId) -> Vec<(bool, Vec<u8>)> {
+    let now = bench.harness.now();
+    let mut completions = VecDeque::with_capacity(32);
+    let mut found = Vec::new();
+    let count =
+        bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |shown: ShownMessage<'_>| {
+            let ShownMessage::Scattered(message) = shown else { panic!("its Receive is scattered") };
+            if message.octets[0] % 2 == 0 {
+                return Taken::No;
+            }
+            found.push((true, message.octets.to_vec()));
+            match message.space {
+                Some(space) if message.octets.len() % 3 == 0 => {
+                    space[..2].copy_from_slice(&[message.octets[0], 7]);
+                    Taken::AnsweredGathered { len: 2 }
+                }
+                _ => Taken::Done,
+            }
+        });
+    assert_eq!(count, found.len() + completions.len(), "what was taken counts");
+    let targets: Vec<_> =
+        completions.iter().map(|_| bench[B].provider().take_targets(queue_pair).expect("one each")).collect();
+    for (completion, targets) in completions.into_iter().zip(targets) {
+        bench[B].note_harvested(&completion);
+        assert_eq!(completion.result, Ok(()));
+        let Completed::Receive { buf, .. } = completion.completed else { panic!("only messages come") };
+        let rest = targets.bufs().iter().flat_map(|target: &Buf| target.iter().copied());
+        found.push((false, buf.iter().copied().chain(rest).collect()));
+    }
+    found
+}
+
+/// A message is one message to its receiver, whether it was gathered, and whether it is shown in place; what was taken there
+/// leaves its Receive for the next one.
+pub(crate) fn a_gathered_message_is_one_message<H: Harness>(bench: &mut Bench<H>) {
+    if !has_targets(bench) {
+        return;
+    }
+    let [qa, qb] = bench.connect_with(LONG, LONG);
+    bench[B].post_scattered(qb, 0, 3);
+    (0..4).for_each(|id| bench[A].post_scattered(qa, id, 3));
+    let mut receives = 0;
+    for number in 0..120_usize {
+        let head_len = 1 + number * 37 % 600;
+        let data_len =
+            [0, 1, PAGE, PAGE + 5, 2 * PAGE - 1][number % 5].min(LONG.send_len_max as usize - head_len);
+        let mut message = pattern(head_len + data_len, number as u64);
+        message[0] = number as u8;
+        gather(bench, qa, &message, head_len);
+        let mut found = Vec::new();
+        for _ in 0..100_000 {
+            [A, B].into_iter().for_each(|side| bench[side].provider().ring_doorbells());
+            found = look(bench, qb);
+            if !found.is_empty() {
+                break;
+            }
+            bench.harness.pass_time();
+        }
+        let [(is_shown, octets)] = &found[..] else { panic!("{} messages", found.len()) };
+        assert_eq!(octets, &message, "message {number}, shown: {is_shown}");
+        if !is_shown {
+            receives += 1;
+            bench[B].post_scattered(qb, receives, 3);
+        }
+        // Answers come to scattered Receives as well; those that were posted are not all used up.
+        let now = bench.harness.now();
+        bench[A].poll(now);
+        while let Some(completion) = bench[A].completions.pop_front() {
+            assert_eq!(completion.result, Ok(()));
+            if let Completed::Receive { buf, .. } = completion.completed {
+                assert_eq!(buf[1], 7, "an answer");
+                assert!(bench[A].provider().take_targets(qa).is_some());
+                bench[A].post_scattered(qa, completion.id, 3);
+            }
+        }
+    }
 }

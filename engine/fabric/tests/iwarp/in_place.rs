@@ -27,7 +27,9 @@ fn look(server: &mut Server, take: &mut impl FnMut(PlainMessage<'_>) -> Taken) -
         '_,
     >| match shown {
         ShownMessage::Plain(message) => take(message),
-        ShownMessage::Whole(_) => panic!("peers' memory is not in reach"),
+        ShownMessage::Whole(_) | ShownMessage::Scattered(_) => {
+            panic!("its Receive is one buffer, and no memory in reach")
+        }
     });
     let taken = count - completions.len();
     server.completions.append(&mut completions);

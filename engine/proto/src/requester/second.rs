@@ -23,6 +23,8 @@
 //! [`RequesterEvent2::Rest`]), and those that were kept of its group, are posted and promised again: the Responder may send the
 //! Reply by base means (RTR-5.4-c), and if it does not, the Call times out.
 
+mod lone;
+
 use stag_wire::rpcrdma::MessageKind;
 use stag_wire::rpcrdma2::{
     Body2, Continuation, DirectionSet, Elements, ErrorCode2, Header2, Header2 as Header, ItemPlace,
@@ -38,10 +40,11 @@ use crate::characteristics::PeerCharacteristics;
 use crate::cut::{CutError, MessageCut, MessageShape, Transmission};
 use crate::directions::{DIRECTIONS_MAX, ExpectedResult};
 use crate::group::{GroupReceiver, Interruption, Lead, MessagePart, Transmitted};
-use crate::layout::ReceiveLayout;
+use crate::layout::{ReceiveLayout, TargetRun};
 use crate::placement::{PlacementError, PlacementMap};
 use crate::sender::{GroupSender, SendingFault};
 use crate::version2::{OwnCharacteristics, SmallMessage};
+pub use lone::LoneReply;
 
 /// Octets that a base header of version 2 has more than one of version 1: the direction.
 const DIRECTION_LEN: u32 = 4;
@@ -114,6 +117,8 @@ pub struct Requester2 {
     sender: GroupSender,
     receiver: GroupReceiver,
     map: PlacementMap,
+    /// The targets of this end's Receives.
+    run: Option<TargetRun>,
     /// The Call whose Reply is incomplete.
     open: Option<CallId>,
     unused: u32,
@@ -133,6 +138,7 @@ impl Requester2 {
             sender: GroupSender::new(MessageType::Call),
             receiver: GroupReceiver::new(MessageType::Reply, payload_len_max),
             map: PlacementMap::new(own.layout, own.response_receives + 1),
+            run: own.layout.run(),
             open: None,
             unused: 0,
         }

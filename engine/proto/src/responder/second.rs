@@ -14,6 +14,8 @@
 //! again. The first of them is the message that the methods of [`Responder`] ask for. Where the items of its arguments lie
 //! says [`Responder2::map`], until the next Call comes.
 
+mod lone;
+
 use stag_wire::rpcrdma::{Fixed, HeaderLists, MessageKind, Segment};
 use stag_wire::rpcrdma2::{
     Answer2, Body2, CharacteristicRequest, CharacteristicResponse, Continuation, DirectionSet, Elements,
@@ -29,10 +31,11 @@ use super::{
 use crate::cut::{MessageCut, MessageShape, Transmission};
 use crate::directions::{DIRECTIONS_MAX, PlacedResults, ResultItem};
 use crate::group::{GroupReceiver, Interruption, Lead, MessagePart, Transmitted};
-use crate::layout::ReceiveLayout;
+use crate::layout::{ReceiveLayout, TargetRun};
 use crate::placement::{PlacementError, PlacementMap};
 use crate::sender::{GroupSender, SendingFault};
 use crate::version2::{OwnCharacteristics, SmallMessage, operation};
+pub use lone::{LoneAnswer, LoneCall};
 
 /// Segments of all directions of a Call together. A Call with more is refused.
 const SEGMENTS_MAX: usize = 64;
@@ -136,6 +139,8 @@ pub struct Responder2 {
     sender: GroupSender,
     receiver: GroupReceiver,
     map: PlacementMap,
+    /// The targets of this end's Receives.
+    run: Option<TargetRun>,
     /// The Call of which transmissions are missing.
     open: Option<CallId>,
     request_limit: u32,
@@ -157,6 +162,7 @@ impl Responder2 {
             sender: GroupSender::new(MessageType::Reply),
             receiver: GroupReceiver::new(MessageType::Call, payload_len_max),
             map: PlacementMap::new(own.layout, own.request_limit),
+            run: own.layout.run(),
             open: None,
             request_limit: own.request_limit,
             response_limit: own.response_limit,

@@ -54,7 +54,7 @@ impl ReplyMessage<'_> {
 
     /// The results in it, from its octet `first` on. `reduced` octets of others are in a Write chunk.
     #[inline(always)]
-    fn into_results(self, messages: &Pool, first: u32, reduced: u32) -> Results {
+    pub(crate) fn into_results(self, messages: &Pool, first: u32, reduced: u32) -> Results {
         match self {
             ReplyMessage::Shown(octets) => {
                 let results = &octets[first as usize..];

@@ -47,7 +47,7 @@ pub(crate) struct Making<'a> {
 impl Making<'_> {
     /// Octets that the Payload stream of its Reply has at most.
     #[inline]
-    fn reply_payload_len_max(&self) -> u32 {
+    pub(crate) fn reply_payload_len_max(&self) -> u32 {
         self.request.results_len_max.saturating_add(REPLY_HEADER_LEN_MAX)
     }
 
@@ -212,7 +212,11 @@ impl Calling {
         let reply_header_len = if is_write { SINGLE.header_len } else { PLAIN.header_len };
         let reply_len = making.reply_payload_len_max().saturating_add(reply_header_len);
         if reply_len > self.requester.parameters().reply_threshold || self.exposed >= self.exposures_max {
-            return Ok(false);
+            return if self.second.is_some() {
+                self.make_lone(core, making, chunks, encode)
+            } else {
+                Ok(false)
+            };
         }
         let mut built = None;
         if let Some(space) = core.provider.exposing_space(id) {

@@ -107,6 +107,20 @@ impl Serving {
             core.put_draft(draft);
             return Ok(ran);
         }
+        self.conclude_group(core, id, call, message, terms, draft)?;
+        Ok(Ran::Answered)
+    }
+
+    /// As [`Serving::conclude`], for a Call that came as a group.
+    pub(crate) fn conclude_group<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: &responder::Call<'_>,
+        message: &[u8],
+        terms: Terms,
+        mut draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
         if let Some(defect) = draft.defect() {
             terms.report(core, defect);
             let parameters = self.responder.parameters();
@@ -121,7 +135,7 @@ impl Serving {
                 _ => Refused::Reply(responder::ReplyError::NoReplyChunk),
             };
             core.put_draft(draft);
-            return self.refuse(core, id, call.id, why);
+            return self.refuse(core, id, call.id, why).map(|_| ());
         }
         if draft.is_service {
             self.note_service(core.now);
@@ -129,11 +143,10 @@ impl Serving {
         // Its further credits have their Receives already.
         let has_directions = !Responder2::directions(message).is_empty();
         if !has_directions && draft.long.is_empty() && draft.items.iter().all(|item| !item.reduced) {
-            self.send(core, id, call, message, draft)?;
+            self.send(core, id, call, message, draft)
         } else {
-            self.send_group(core, id, call.id, message, draft)?;
+            self.send_group(core, id, call.id, message, draft)
         }
-        Ok(Ran::Answered)
     }
 
     /// Sends a Reply as a group. Without memory to send it from it waits.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use stag_fabric::{Exposed, Handle, Provider, SendRequest};
 use stag_memory::Buf;
 use stag_proto::characteristics::PeerCharacteristics;
-use stag_proto::layout::ReceiveLayout;
+use stag_proto::layout::{ReceiveLayout, TargetRun};
 use stag_proto::parameters::Parameters;
 use stag_proto::placement::ItemSpan;
 use stag_proto::requester::{self, Failure, Memory, Payload, Received, Requester2, RequesterEvent2};
@@ -21,9 +21,9 @@ use crate::client::slot::{Ending, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError};
 use crate::config::EngineConfig;
 use crate::state::Core;
-use crate::version2::operation;
 use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, take_message};
 use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX, SPARE_RECEIVES};
+use crate::version2::{PlacementLimits, operation};
 
 /// What the client half of a connection has beside that of version 1.
 #[derive(Debug)]
@@ -33,6 +33,11 @@ pub(crate) struct ClientVersion2 {
     pub(crate) peer: PeerCharacteristics,
     /// How the peer's Receives are divided.
     pub(crate) peer_layout: ReceiveLayout,
+    /// The targets in that, and in this end's own Receives.
+    pub(crate) peer_run: Option<TargetRun>,
+    pub(crate) own_run: Option<TargetRun>,
+    /// Which data goes in messages.
+    pub(crate) placement: PlacementLimits,
     pub(crate) probe: VersionProbe,
     /// The peer announced version 2: it is to tell its characteristics before Calls go.
     pub(crate) is_announced: bool,
@@ -97,6 +102,7 @@ impl ClientVersion2 {
         own: OwnCharacteristics,
         parameters: Parameters,
         is_announced: bool,
+        placement: PlacementLimits,
     ) -> ClientVersion2 {
         let slots = config.credits_max * 2;
         let receives_max = config.credits_max + SPARE_RECEIVES + own.response_receives;
@@ -106,6 +112,9 @@ impl ClientVersion2 {
             own,
             peer,
             peer_layout: peer.layout(own.send_len_max),
+            peer_run: None,
+            own_run: own.layout.run(),
+            placement,
             probe: VersionProbe::new(true),
             is_announced,
             has_characteristics: false,
@@ -145,6 +154,13 @@ impl ClientVersion2 {
     /// Octets of a base Call at most, header included.
     pub(crate) fn call_len_max(&self) -> u32 {
         self.peer.receive_size().min(self.own.send_len_max)
+    }
+
+    /// Whether a Reply with a Payload stream of so many octets fits a base message without a Reply chunk.
+    #[inline]
+    pub(crate) fn fits_base(&self, reply_payload_len_max: u32) -> bool {
+        let header_len = stag_wire::rpcrdma2::HEADER_LEN_MIN as u32;
+        reply_payload_len_max.saturating_add(header_len) <= self.parameters.reply_threshold
     }
 
     /// What this end tells of itself as far as base Replies go: they are no longer than was agreed on for version 1.
@@ -371,6 +387,7 @@ impl Calling {
             Answered::Told => {
                 second.has_characteristics = true;
                 second.peer_layout = second.peer.layout(second.own.send_len_max);
+                second.peer_run = second.peer_layout.run();
                 second.receives.reuse(arrived.targets);
                 Ok(())
             }

@@ -19,7 +19,6 @@ use crate::client::making::Making;
 use crate::client::offering::emit_chunks;
 use crate::client::slot::{Ending, Stage, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallRefused, Chunks};
-use crate::config::PlacementChoice;
 use crate::state::Core;
 use crate::version2::CONTINUATION_MAX;
 use crate::version2::receives::take_message;
@@ -80,11 +79,14 @@ impl Calling {
         encoded: &EncodedCall<'_>,
     ) -> Made {
         let Some(second) = &self.second else { return Made::No };
-        let is_wanted = core.config.placement != PlacementChoice::Rdma || chunks.is_empty();
         // Nothing may go between the Sends of a group that is waiting.
         if !second.outbox.is_empty() {
             return Made::Refused(CallRefused::FabricBusy);
         }
+        let data_len: usize = chunks.read.iter().map(|(_, data)| data.len()).sum();
+        let results_len: usize = chunks.write.iter().map(|(_, buf)| buf.len()).sum();
+        let is_wanted = data_len <= second.placement.data_max as usize
+            && results_len <= second.placement.results_max as usize;
         let has_one_result = chunks.write.iter().all(|(chunk, _)| *chunk == 0);
         if !is_wanted || !has_one_result || !second.peer.takes_request_transmissions() || !second.is_ready {
             return Made::No;
@@ -99,7 +101,7 @@ impl Calling {
         // What a base message can do it does with less.
         let threshold = (second.call_len_max() as usize).min(core.pools.messages.unit_len());
         let fits = stag_wire::rpcrdma2::HEADER_LEN_MIN + encoded.payload.len() <= threshold;
-        if chunks.is_empty() && fits && receives == 1 && self.fits_base(encoded.reply_payload_len_max) {
+        if chunks.is_empty() && fits && receives == 1 && second.fits_base(encoded.reply_payload_len_max) {
             return Made::No;
         }
         let mut lens: ArrayVec<u32, CLIENT_SEGMENTS_MAX> = ArrayVec::new();
@@ -162,12 +164,6 @@ impl Calling {
         let lead_len = response.header_len() as u32;
         let shape = MessageShape { lead_len, payload_len: payload_len.max(8), items: &lens };
         Some(MessageCut::new(shape, own, limit).ok()?.count())
-    }
-
-    /// Whether a Reply with a Payload stream of so many octets fits a base message without a Reply chunk.
-    fn fits_base(&self, reply_payload_len_max: u32) -> bool {
-        let threshold = self.second.as_ref().map_or(0, |second| second.parameters.reply_threshold);
-        reply_payload_len_max.saturating_add(stag_wire::rpcrdma2::HEADER_LEN_MIN as u32) <= threshold
     }
 
     /// Sends a Call as a group that was planned.

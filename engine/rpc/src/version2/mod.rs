@@ -30,6 +30,7 @@
 
 pub(crate) mod answering;
 pub(crate) mod calling;
+pub(crate) mod in_place;
 pub(crate) mod making;
 pub(crate) mod receives;
 pub(crate) mod serving;
@@ -38,15 +39,17 @@ pub(crate) mod set_up;
 pub(crate) use calling::ClientVersion2;
 pub(crate) use serving::ServerVersion2;
 
+use stag_fabric::Limits;
 use stag_proto::layout::ReceiveLayout;
 use stag_proto::version2::OwnCharacteristics;
 use stag_wire::rpcrdma2::{Body2, Header2, OptionalOperation};
 
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, PlacementChoice};
 use crate::pools::PAGE_LEN;
 
-/// Octets of the head of a divided Receive: header and Payload stream of a Call with credentials and a file handle.
-pub(crate) const HEAD_LEN: u32 = 1024;
+/// Octets of the head of a divided Receive: header and Payload stream of a WRITE with the longest file handle, 16 groups and a
+/// machine's name of 64 octets. A Send with data is padded to as much.
+pub(crate) const HEAD_LEN: u32 = 384;
 
 /// Targets of a Receive at most.
 pub(crate) const TARGETS_MAX: u32 = 16;
@@ -97,6 +100,27 @@ pub(crate) fn own_characteristics(
         request_limit: config.continuation,
         response_limit: config.continuation,
         response_receives: config.continuation - 1,
+    }
+}
+
+/// Octets of data up to which it goes in messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlacementLimits {
+    /// Of a Call's arguments.
+    pub(crate) data_max: u32,
+    /// Of its results.
+    pub(crate) results_max: u32,
+}
+
+impl PlacementLimits {
+    /// What an engine chooses over a fabric.
+    fn of(config: &EngineConfig, limits: &Limits) -> PlacementLimits {
+        let (data_max, results_max) = match config.placement {
+            PlacementChoice::Auto => (limits.message_data_max, limits.message_results_max),
+            PlacementChoice::Send => (u32::MAX, u32::MAX),
+            PlacementChoice::Rdma => (0, 0),
+        };
+        PlacementLimits { data_max, results_max }
     }
 }
 

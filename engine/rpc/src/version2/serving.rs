@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use stag_fabric::{Peer, Provider, ReceiveTargets};
 use stag_memory::Buf;
 use stag_proto::characteristics::PeerCharacteristics;
-use stag_proto::layout::ReceiveLayout;
+use stag_proto::layout::{ReceiveLayout, TargetRun};
 use stag_proto::placement::ItemSpan;
 use stag_proto::responder::{CallId, Payload, Refused, Responder2, ResponderEvent2, is_second};
 use stag_proto::version2::{OwnCharacteristics, SmallMessage};
@@ -17,9 +17,10 @@ use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::config::EngineConfig;
 use crate::fault::fault;
+use crate::in_place::Begun;
 use crate::server::draft::Draft;
 use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull};
-use crate::server::serving::{Arrived, Ran, Serving};
+use crate::server::serving::{Arrived, Ran, Serving, Unanswered};
 use crate::server::spares::Reused;
 use crate::server::transit;
 use crate::service::Services;
@@ -40,11 +41,13 @@ pub(crate) struct ServerVersion2 {
     pub(crate) peer: PeerCharacteristics,
     /// How the peer's Receives are divided.
     pub(crate) peer_layout: ReceiveLayout,
+    /// The targets in that.
+    pub(crate) peer_run: Option<TargetRun>,
     receives: DividedReceives,
     /// The transmissions of the Call that is incomplete.
     parts: Vec<KeptPart>,
     /// This end's characteristics were told.
-    has_told: bool,
+    pub(crate) has_told: bool,
     /// What lies behind the heads of stalled messages, in their order.
     stalled: VecDeque<(Option<Box<ReceiveTargets>>, u32)>,
     /// Replies that wait for memory to be sent from.
@@ -70,6 +73,7 @@ impl ServerVersion2 {
             own,
             peer,
             peer_layout: peer.layout(own.send_len_max),
+            peer_run: None,
             receives: DividedReceives::new(own.layout, config.capacity().receives),
             parts: Vec::with_capacity(own.request_limit as usize),
             has_told: false,
@@ -157,7 +161,8 @@ impl Serving {
     ) -> Result<(), CloseReason> {
         let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
         let arrived = second.receives.arrive(core, id, head);
-        if core.is_short() || !self.stalled.is_empty() || self.is_sated(core) {
+        // One whose handler ran already has its buffers.
+        if self.begun.is_none() && (core.is_short() || !self.stalled.is_empty() || self.is_sated(core)) {
             self.stall(arrived, false);
             return Ok(());
         }
@@ -210,7 +215,9 @@ impl Serving {
             second.receives.reuse(arrived.targets.take());
             return self.take_in(core, services, id, peer, arrived.octets).map(|()| true);
         }
-        self.note_arrival(&mut core.state);
+        if self.begun.is_none() {
+            self.note_arrival(&mut core.state);
+        }
         let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
         let ServerVersion2 { responder2, parts, peer: characteristics, .. } = &mut **second;
         let lead = parts.first().map(|part| &part.message.octets[..]);
@@ -291,6 +298,7 @@ impl Serving {
             Meant::Told => {
                 second.receives.reuse(arrived.targets.take());
                 second.peer_layout = second.peer.layout(second.own.send_len_max);
+                second.peer_run = second.peer_layout.run();
                 let threshold = self.responder.parameters().reply_threshold.min(second.peer.receive_size());
                 second.responder2.set_threshold(&mut self.responder, threshold);
                 drop(arrived);
@@ -327,6 +335,13 @@ impl Serving {
             return Err(fault("a Call that just came is not in process"));
         };
         let xid = call.xid();
+        if let Some(begun) = self.begun.take() {
+            core.statistics.messages_short += 1;
+            if let Some(Unanswered { terms, pull }) = self.go_on(core, id, begun, &call, &message)? {
+                self.keep(call_id, xid, message, pull, Some(terms));
+            }
+            return Ok(());
+        }
         if core.doomed.has(peer, xid, core.now) {
             drop(message);
             return self.refuse(core, id, call_id, Refused::EndedConnection).map(|_| ());
@@ -360,6 +375,9 @@ impl Serving {
     ) -> Result<(), CloseReason> {
         core.statistics.calls_received += 1;
         core.statistics.groups_received += 1;
+        if let Some(begun) = self.begun.take() {
+            return self.go_on_with_group(core, id, call_id, begun);
+        }
         let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
         let ServerVersion2 { responder2, parts, receives, .. } = &mut **second;
         core.statistics.continuations += parts.len() as u64 - 1;
@@ -400,68 +418,62 @@ impl Serving {
             true => &message[at as usize..][..len as usize],
             false => &gathered[..],
         };
-        let result = self.run_arrived(
-            core,
-            services,
-            (id, peer),
-            call_id,
-            &message,
-            stream,
-            &mut pull,
-            count,
-            is_explicit,
-        );
+        let result = match self.responder.call(call_id, &message) {
+            Some(call) => {
+                let arrived = Arrived { id, peer, call: &call, message: &message, stream };
+                let ran = self.run_arrived(core, services, &arrived, &mut pull, (count, is_explicit));
+                ran.map(|ran| (ran, call.xid()))
+            }
+            None => Err(fault("a Call that just came is not in process")),
+        };
         core.gathered = gathered;
-        match result {
-            Ok(Ran::Later(terms)) => {
-                let xid = self.responder.call(call_id, &message).map_or(0, |call| call.xid());
-                self.keep(call_id, xid, message, Some(pull), Some(terms));
-            }
-            Ok(Ran::Waits) => {
-                let xid = self.responder.call(call_id, &message).map_or(0, |call| call.xid());
-                self.put_pull(core, pull);
-                self.keep(call_id, xid, message, None, Some(Terms::ENGINE));
-            }
-            Ok(Ran::Answered) => {
-                self.put_pull(core, pull);
-                self.keep_unsent(call_id, message);
-            }
-            Err(reason) => {
-                self.put_pull(core, pull);
-                return Err(reason);
-            }
+        self.keep_ran(core, call_id, message, pull, result)
+    }
+
+    /// Goes on with a Call in one Send whose handler ran where it arrived.
+    #[cold]
+    fn go_on_with_group<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call_id: CallId,
+        begun: Begun,
+    ) -> Result<(), CloseReason> {
+        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
+        let Some(part) = second.parts.pop() else { return Err(fault("a Call without its message")) };
+        second.receives.reuse(part.message.targets);
+        let message = part.message.octets;
+        let Some(call) = self.responder.call(call_id, &message) else {
+            return Err(fault("a Call that just came is not in process"));
+        };
+        let xid = call.xid();
+        match self.go_on(core, id, begun, &call, &message)? {
+            Some(Unanswered { terms, pull }) => self.keep(call_id, xid, message, pull, Some(terms)),
+            None => self.keep_unsent(call_id, message),
         }
         Ok(())
     }
 
-    /// Lets a service run a Call whose message and data are here.
-    #[allow(clippy::too_many_arguments, reason = "one step of `run_group`, cut out")]
+    /// Lets a service run a Call whose message and data are here. `count`: its items, of which some are to be read if `is_explicit`.
     fn run_arrived<P: Provider, S: Services>(
         &mut self,
         core: &mut Core<P>,
         services: &mut S,
-        (id, peer): (ConnectionId, Option<&Peer>),
-        call_id: CallId,
-        message: &Buf,
-        stream: &[u8],
+        arrived: &Arrived<'_>,
         pull: &mut Pull,
-        count: usize,
-        is_explicit: bool,
+        (count, is_explicit): (usize, bool),
     ) -> Result<Ran, CloseReason> {
-        let Some(call) = self.responder.call(call_id, message) else {
-            return Err(fault("a Call that just came is not in process"));
-        };
+        let &Arrived { id, peer, call, stream, .. } = arrived;
         if core.doomed.has(peer, call.xid(), core.now) {
-            return self.refuse(core, id, call_id, Refused::EndedConnection);
+            return self.refuse(core, id, call.id, Refused::EndedConnection);
         }
         let reduced = std::mem::take(&mut pull.reduced);
         let routed = route(services, Reader::with_reduced(stream, &reduced));
         // Data that is to be read goes by base messages (RTR-4.3-a leaves the choice to the Requester).
         if is_explicit || count > 0 && !may_pull(&routed, count) {
-            return self.refuse(core, id, call_id, Refused::Ineligible);
+            return self.refuse(core, id, call.id, Refused::Ineligible);
         }
-        let arrived = Arrived { id, peer, call: &call, message, stream };
-        self.run(core, services, &arrived, &routed, &mut pull.items)
+        self.run(core, services, arrived, &routed, &mut pull.items)
     }
 
     /// Sends a message that is complete as it is.

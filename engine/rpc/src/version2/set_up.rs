@@ -17,7 +17,7 @@ use crate::fault::fault;
 use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::Core;
-use crate::version2::{ClientVersion2, ServerVersion2, own_characteristics};
+use crate::version2::{ClientVersion2, PlacementLimits, ServerVersion2, own_characteristics};
 
 impl<P: Provider, S: Services> Engine<P, S> {
     /// Returns `capacity` with as many targets for each Receive as a connection of version 2 may post.
@@ -54,8 +54,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
         if !is_tried || !(is_announced || config.protocol == ProtocolChoice::Two) {
             return None;
         }
-        let own = own_characteristics(config, self.core.provider.limits().receive_targets, is_announced);
-        Some(Box::new(ClientVersion2::new(config, own, parameters, is_announced)))
+        let limits = self.core.provider.limits();
+        let own = own_characteristics(config, limits.receive_targets, is_announced);
+        let placement = PlacementLimits::of(config, &limits);
+        Some(Box::new(ClientVersion2::new(config, own, parameters, is_announced, placement)))
     }
 
     /// Gives the server half of a new connection what version 2 adds, if it may be spoken.

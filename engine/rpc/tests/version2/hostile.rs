@@ -14,7 +14,7 @@ use crate::support::program::{ECHO, PROGRAM, PUT, VERSION};
 use crate::support::{ADDRESS, Bench, request, small};
 
 /// Octets of the head of the engine's Receives.
-const HEAD: usize = 1024;
+const HEAD: usize = 384;
 /// The procedure of messages with an operation.
 const OPTIONAL: u32 = 5;
 const ERROR: u32 = 4;

@@ -1,12 +1,15 @@
-//! Messages without chunks, built where they leave: whole FPDUs, one behind the other, for one system call.
+//! Messages built where they leave: whole FPDUs, one behind the other, for one system call. Those of queue pairs with scattered
+//! Receives may have memory behind what was built, which leaves from where it lies.
 
+use stag_memory::Shared;
 use stag_wire::ddp::{self, Untagged};
 use stag_wire::mpa;
 use stag_wire::rdmap::{Opcode, queue};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, emit_plain};
 
-use super::super::crc::crc32c;
-use crate::PLAIN_LEN_MAX;
+use super::super::crc::{Crc, crc32c};
+use super::gather::Scratch;
+use crate::{GATHERED_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, PLAIN_LEN_MAX};
 
 /// Octets of a ULPDU before the Payload stream.
 const ULPDU_HEAD_LEN: usize = ddp::UNTAGGED_LEN + HEADER_LEN_MIN;
@@ -17,19 +20,47 @@ pub(super) const FPDU_LEN_MAX: usize = mpa::fpdu_len(ULPDU_HEAD_LEN + PLAIN_LEN_
 /// Octets of the buffer: some eighty NULL Calls. A fuller one leaves before the end of the pass.
 pub(super) const BUILT_LEN: usize = 8192;
 
+/// Octets of an FPDU before a message that is built whole, header included.
+const MESSAGE_AT: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN;
+/// Octets that are built of an FPDU at most, if the rest of it lies elsewhere.
+const GATHERED_FPDU_LEN_MAX: usize =
+    mpa::fpdu_len(ddp::UNTAGGED_LEN + GATHERED_LEN_MAX) + mpa::TRAILER_LEN_MAX;
+/// Pieces of memory among the FPDUs.
+pub(super) const PIECES_MAX: usize = 48;
+
 /// FPDUs of one queue pair that the socket has not taken, or not all of them.
 pub(super) struct Built {
     octets: Box<[u8]>,
-    /// Octets of whole FPDUs.
+    /// Octets of whole FPDUs, without the pieces.
     len: usize,
-    /// Octets that the socket has taken, fewer than `len` or none.
+    /// Octets that the socket has taken, of both: fewer than all or none.
     at: usize,
     count: u32,
+    /// Room that there must be for the next message.
+    room_min: usize,
+    /// Memory that goes between the octets, each with the octets that come before it.
+    pieces: Vec<(usize, Shared)>,
+    /// Octets of all pieces.
+    pieces_len: usize,
 }
 
 impl Built {
-    pub(super) fn new() -> Built {
-        Built { octets: vec![0; BUILT_LEN].into(), len: 0, at: 0, count: 0 }
+    /// `gathers`: its messages may have memory behind them.
+    pub(super) fn new(gathers: bool) -> Built {
+        Built {
+            octets: vec![0; BUILT_LEN].into(),
+            len: 0,
+            at: 0,
+            count: 0,
+            room_min: if gathers { GATHERED_FPDU_LEN_MAX } else { FPDU_LEN_MAX },
+            pieces: Vec::with_capacity(if gathers { PIECES_MAX } else { 0 }),
+            pieces_len: 0,
+        }
+    }
+
+    /// Octets of heap of one.
+    pub(super) fn footprint(gathers: bool) -> usize {
+        BUILT_LEN + if gathers { PIECES_MAX * size_of::<(usize, Shared)>() } else { 0 }
     }
 
     #[inline(always)]
@@ -40,7 +71,92 @@ impl Built {
     /// Whether the longest message still fits.
     #[inline(always)]
     pub(super) fn has_room(&self) -> bool {
-        self.octets.len() - self.len >= FPDU_LEN_MAX
+        self.octets.len() - self.len >= self.room_min
+    }
+
+    /// Whether no other message fits.
+    #[inline(always)]
+    pub(super) fn is_full(&self) -> bool {
+        !self.has_room() || self.has_pieces() && !self.has_room_to_gather()
+    }
+
+    /// Whether the longest message with memory behind it still fits, on a queue pair that has such messages.
+    #[inline]
+    pub(super) fn has_room_to_gather(&self) -> bool {
+        self.has_room() && self.pieces.len() + GATHERED_PIECES_MAX <= self.pieces.capacity()
+    }
+
+    /// Whether pieces of memory are among the FPDUs.
+    #[inline(always)]
+    pub(super) fn has_pieces(&self) -> bool {
+        self.pieces_len > 0
+    }
+
+    /// Where the next message with memory behind it is built. There is room (see [`Built::has_room_to_gather`]).
+    #[inline]
+    pub(super) fn gather_space(&mut self) -> &mut [u8] {
+        &mut self.octets[self.len + MESSAGE_AT..][..GATHERED_LEN_MAX]
+    }
+
+    /// Makes an FPDU around the first `len` octets of that space, and `pieces` behind them. Returns its octets.
+    #[inline]
+    pub(super) fn push_gathered(
+        &mut self,
+        msn: u32,
+        len: usize,
+        pieces: &mut GatheredPieces,
+        crc: bool,
+    ) -> usize {
+        assert!((1..=GATHERED_LEN_MAX).contains(&len), "a message that begins with {len} octets");
+        let data_len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let ulpdu_len = ddp::UNTAGGED_LEN + len + data_len;
+        let head_len = MESSAGE_AT + len;
+        let pad_len = mpa::pad_len(ulpdu_len);
+        let (head, trailer) =
+            self.octets[self.len..][..head_len + pad_len + mpa::CRC_LEN].split_at_mut(head_len);
+        head[..mpa::LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
+        let control = Opcode::Send.to_control();
+        let header = Untagged { last: true, control, ulp: 0, queue: queue::SEND, msn, offset: 0 };
+        head[mpa::LENGTH_LEN..MESSAGE_AT].copy_from_slice(&header.to_wire());
+        let (pad, sum) = trailer.split_at_mut(pad_len);
+        pad.fill(0);
+        let mut value = 0;
+        if crc {
+            let covered = pieces.iter().fold(Crc::START.update(head), |crc, piece| crc.update(piece));
+            value = covered.update(pad).finish();
+        }
+        sum.copy_from_slice(&value.to_le_bytes());
+        let at = self.len + head_len;
+        self.len = at + pad_len + mpa::CRC_LEN;
+        self.count += 1;
+        self.pieces_len += data_len;
+        self.pieces.extend(pieces.drain(..).filter(|piece| !piece.is_empty()).map(|piece| (at, piece)));
+        mpa::fpdu_len(ulpdu_len)
+    }
+
+    /// Octets that the socket has not taken, pieces included.
+    #[inline]
+    pub(super) fn rest_len(&self) -> usize {
+        self.len + self.pieces_len - self.at
+    }
+
+    /// Adds what the socket has not taken to the pieces of a system call.
+    pub(super) fn gather(&self, scratch: &mut Scratch) {
+        let mut skip = self.at;
+        let mut add = |octets: &[u8]| {
+            let skipped = skip.min(octets.len());
+            skip -= skipped;
+            if skipped < octets.len() {
+                scratch.refer(octets[skipped..].as_ptr(), octets.len() - skipped);
+            }
+        };
+        let mut begin = 0;
+        for (at, piece) in &self.pieces {
+            add(&self.octets[begin..*at]);
+            add(piece);
+            begin = *at;
+        }
+        add(&self.octets[begin..self.len]);
     }
 
     /// Where the next Payload stream is built. There is room (see [`Built::has_room`]).
@@ -74,7 +190,7 @@ impl Built {
         fpdu_len
     }
 
-    /// What the socket has not taken.
+    /// What the socket has not taken, if there are no pieces.
     #[inline(always)]
     pub(super) fn rest(&self) -> &[u8] {
         &self.octets[self.at..self.len]
@@ -83,7 +199,7 @@ impl Built {
     /// The socket took `count` octets, or more than there are. Returns how many were others', and how many FPDUs are gone.
     #[inline(always)]
     pub(super) fn taken(&mut self, count: usize) -> (usize, u32) {
-        let left = self.len - self.at;
+        let left = self.rest_len();
         if count < left {
             self.at += count;
             return (0, 0);
@@ -95,16 +211,29 @@ impl Built {
 
     pub(super) fn clear(&mut self) {
         (self.len, self.at, self.count) = (0, 0, 0);
+        if self.pieces_len > 0 {
+            self.pieces.clear();
+            self.pieces_len = 0;
+        }
     }
 
     /// What of an FPDU that has begun to go out has not gone yet.
-    pub(super) fn unfinished(&self) -> &[u8] {
+    pub(super) fn unfinished(&self) -> Vec<u8> {
+        let mut all = Vec::with_capacity(self.len + self.pieces_len);
+        let mut begin = 0;
+        for (at, piece) in &self.pieces {
+            all.extend_from_slice(&self.octets[begin..*at]);
+            all.extend_from_slice(piece);
+            begin = *at;
+        }
+        all.extend_from_slice(&self.octets[begin..self.len]);
         let mut end = 0;
         while end < self.at {
-            let Some(length) = self.octets[end..].first_chunk() else { break };
+            let Some(length) = all[end..].first_chunk() else { break };
             end += mpa::fpdu_len(usize::from(u16::from_be_bytes(*length)));
         }
-        &self.octets[self.at..end]
+        all.truncate(end);
+        all.split_off(self.at)
     }
 }
 
@@ -124,7 +253,7 @@ mod tests {
     #[test]
     fn each_is_a_whole_fpdu() {
         for crc in [false, true] {
-            let mut built = Built::new();
+            let mut built = Built::new(false);
             built.octets.fill(0xee);
             let mut lens = (4..=PLAIN_LEN_MAX).step_by(37);
             let mut total = 0;
@@ -161,7 +290,7 @@ mod tests {
     #[test]
     fn what_is_unfinished_ends_with_its_fpdu() {
         for taken in 0..=300 {
-            let mut built = Built::new();
+            let mut built = Built::new(false);
             let ends = [40, 60, 100].map(|len| build(&mut built, 1, len, true));
             let ends = [0, ends[0], ends[0] + ends[1], ends.iter().sum()];
             let all = built.rest().to_vec();
@@ -173,7 +302,7 @@ mod tests {
             }
             assert_eq!((others, fpdus, built.rest()), (0, 0, &all[taken..]));
             let end = ends.into_iter().find(|&end| end >= taken).expect("it is before the last end");
-            assert_eq!(built.unfinished(), &all[taken..end], "{taken} were taken");
+            assert_eq!(built.unfinished(), all[taken..end], "{taken} were taken");
         }
     }
 }

@@ -43,8 +43,9 @@ pub(in super::super) struct Scratch {
     pub(super) pieces: Vec<libc::iovec>,
 }
 
-/// Each FPDU makes three pieces at most, of which two merge with their neighbours; what was built is one more.
-const PIECES_MAX: usize = 2 * FPDUS_MAX + 3;
+/// Each FPDU makes three pieces at most, of which two merge with their neighbours; what was built is one more, and two for each
+/// piece of memory in it.
+const PIECES_MAX: usize = 2 * FPDUS_MAX + 3 + 2 * super::built::PIECES_MAX;
 const SCRATCH_LEN: usize = FPDUS_MAX * (HEAD_LEN_MAX + COPY_MAX + mpa::TRAILER_LEN_MAX);
 
 impl Scratch {

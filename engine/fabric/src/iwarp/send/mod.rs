@@ -25,8 +25,11 @@ use super::counters::IwarpCounters;
 use super::crc::Crc;
 use super::cuts::Cuts;
 use super::socket::{Moved, Socket};
-use crate::{Completed, Handle, PLAIN_LEN_MAX, QueuePairCapacity, ReadPart, RemoteSegment};
-use built::{BUILT_LEN, Built};
+use crate::{
+    Completed, GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GatheredPieces, Handle, PLAIN_LEN_MAX,
+    QueuePairCapacity, ReadPart, RemoteSegment,
+};
+use built::Built;
 use gather::{Ends, Fpdu};
 use reads::sink_stag;
 
@@ -148,6 +151,8 @@ pub(super) struct Tx {
     built: Built,
     /// Messages that are built in place fit in what is agreed on.
     builds: bool,
+    /// So do messages with memory behind what is built.
+    gathers: bool,
     send_msn: u32,
     read_msn: u32,
     /// It is the responses' turn.
@@ -176,8 +181,9 @@ impl Tx {
             response_at: 0,
             fpdus: VecDeque::with_capacity(FPDUS_MAX),
             fpdu_at: 0,
-            built: Built::new(),
+            built: Built::new(capacity.receive_targets > 0),
             builds: false,
+            gathers: false,
             send_msn: 1,
             read_msn: 1,
             responses_turn: false,
@@ -199,7 +205,7 @@ impl Tx {
             + (READS_MAX + 1) * size_of::<Asked>()
             + READS_MAX * size_of::<Response>()
             + FPDUS_MAX * size_of::<Fpdu>()
-            + BUILT_LEN
+            + Built::footprint(capacity.receive_targets > 0)
     }
 
     pub(super) fn agree(&mut self, terms: &Terms, send_len_max: u32) {
@@ -212,6 +218,7 @@ impl Tx {
         (self.tagged_len_max, self.untagged_len_max) = (room(ddp::TAGGED_LEN), room(ddp::UNTAGGED_LEN));
         let message_len_max = (HEADER_LEN_MIN + PLAIN_LEN_MAX) as u32;
         self.builds = message_len_max <= self.untagged_len_max.min(send_len_max);
+        self.gathers = self.untagged_len_max as usize >= GATHERED_LEN_MAX + GATHERED_DATA_LEN_MAX;
         self.asked.reserve_exact(terms.ord as usize + 1);
         self.responses.reserve_exact(terms.ird as usize);
     }
@@ -318,7 +325,7 @@ impl Tx {
     /// What of an FPDU that has begun to go out has not gone yet: the peer needs it to find the next one.
     pub(super) fn unfinished(&self) -> Vec<u8> {
         if !self.built.is_empty() {
-            return self.built.unfinished().to_vec();
+            return self.built.unfinished();
         }
         let Some(fpdu) = self.fpdus.front() else { return Vec::new() };
         if self.fpdu_at == 0 {
@@ -355,10 +362,30 @@ impl Tx {
         self.cuts.laid(fpdu_len);
     }
 
+    /// Where a message with memory behind it can be built; `None`: it has to be posted, behind what waits.
+    #[inline]
+    pub(super) fn gather_space(&mut self) -> Option<&mut [u8]> {
+        let may_build = self.gathers
+            && !self.waits
+            && self.fpdus.is_empty()
+            && self.next == self.first + self.work.len() as u64
+            && self.built.has_room_to_gather();
+        may_build.then(|| self.built.gather_space())
+    }
+
+    /// Makes an FPDU of the first `len` octets of the space given last, and of `pieces` behind them. Their sender keeps to
+    /// what the peer takes; a CRC across two TCP segments is nothing to a peer that such messages go to (siw-23 is of siw).
+    #[inline]
+    pub(super) fn send_gathered(&mut self, len: usize, pieces: &mut GatheredPieces) {
+        let fpdu_len = self.built.push_gathered(self.send_msn, len, pieces, self.crc);
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.cuts.laid(fpdu_len);
+    }
+
     /// Whether there is no place to build another message before those that are built have left.
     #[inline(always)]
     pub(super) fn is_built_full(&self) -> bool {
-        !self.built.is_empty() && (!self.built.has_room() || !self.cuts.has_room(built::FPDU_LEN_MAX))
+        !self.built.is_empty() && (self.built.is_full() || !self.cuts.has_room(built::FPDU_LEN_MAX))
     }
 
     /// Makes an FPDU. `head` is what follows ULPDU_Length; `payload` as in the invariant of [`Fpdu`].
@@ -575,19 +602,19 @@ impl Tx {
     ) -> Flushed {
         for _ in 0..CALLS_MAX {
             self.fill();
-            let built = self.built.rest();
-            if self.fpdus.is_empty() && built.is_empty() {
+            if self.fpdus.is_empty() && self.built.is_empty() {
                 return Flushed::All;
             }
             counters.send_calls += 1;
             let apart = self.cuts.matter();
-            let (total, moved) = if self.fpdus.is_empty() {
+            let (total, moved) = if self.fpdus.is_empty() && !self.built.has_pieces() {
+                let built = self.built.rest();
                 (built.len(), socket.send(built, apart))
             } else {
                 self.gather(scratch);
                 let total = scratch.pieces.iter().map(|piece| piece.iov_len).sum();
-                // SAFETY: the pieces are in the scratch memory, in `built`, or the payloads of FPDUs, which nobody writes
-                // (invariant of `Fpdu`); all of them stay over the call.
+                // SAFETY: the pieces are in the scratch memory, in `built` or memory that it shares, or the payloads of FPDUs, which nobody
+                // writes (invariant of `Fpdu`); all of them stay over the call.
                 (total, unsafe { socket.send_pieces(&scratch.pieces, apart) })
             };
             match moved {
@@ -609,8 +636,10 @@ impl Tx {
     #[inline]
     fn gather(&self, scratch: &mut Scratch) {
         scratch.clear();
-        let built = self.built.rest();
-        if !built.is_empty() {
+        if self.built.has_pieces() {
+            self.built.gather(scratch);
+        } else if !self.built.is_empty() {
+            let built = self.built.rest();
             scratch.refer(built.as_ptr(), built.len());
         }
         let mut skip = self.fpdu_at;

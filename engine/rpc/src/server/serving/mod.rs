@@ -117,10 +117,10 @@ pub(crate) struct Arrived<'a> {
 }
 
 /// A Call that its service answers later.
-struct Unanswered {
-    terms: Terms,
+pub(crate) struct Unanswered {
+    pub(crate) terms: Terms,
     /// What it pulled.
-    pull: Option<Box<Pull>>,
+    pub(crate) pull: Option<Box<Pull>>,
 }
 
 /// What became of a Call that was run.
@@ -311,6 +311,7 @@ impl Serving {
             self.supersede(core, id, call.xid());
         }
         if let Some(begun) = self.begun.take() {
+            core.statistics.messages_short += 1;
             if let Some(Unanswered { terms, pull }) = self.go_on(core, id, begun, call, &message)? {
                 self.keep(call_id, call.xid(), message, pull, Some(terms));
             }
@@ -362,7 +363,7 @@ impl Serving {
     /// Goes on with a Call whose handler ran where the message arrived. `Some`: it is to be kept with what it pulled, and
     /// answered later.
     #[cold]
-    fn go_on<P: Provider>(
+    pub(crate) fn go_on<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
@@ -371,14 +372,22 @@ impl Serving {
         message: &Buf,
     ) -> Result<Option<Unanswered>, CloseReason> {
         debug_assert_eq!(begun.xid, call.xid(), "it comes with the next message");
-        core.statistics.messages_short += 1;
         let Some(mut draft) = begun.draft else {
             return Ok(Some(Unanswered { terms: begun.terms, pull: begun.pull }));
         };
-        let Some(header_len) = call.inline_header_len() else {
-            return Err(fault("a Call ran in place that has more than one chunk"));
+        if self.is_group(message) {
+            // Its payload is behind a longer header than that of the Reply may be.
+            if draft.send.is_none() && !draft.take_send(&core.pools.messages) {
+                core.put_draft(draft);
+                return Err(CloseReason::CannotReply);
+            }
+            self.conclude_group(core, id, call, message, begun.terms, draft)?;
+            return Ok(None);
+        }
+        draft.header_len = match self.responder.plan_reply(call.id, message, &[], 0) {
+            Ok(form) => form.header_len as usize,
+            Err(_) => return Err(fault("a Call in process is answered that is over")),
         };
-        draft.header_len = header_len;
         if draft.send.is_none() && !draft.take_send(&core.pools.messages) {
             core.put_draft(draft);
             return Err(CloseReason::CannotReply);

@@ -250,20 +250,37 @@ impl Serving {
         let ran = self.run(core, services, &arrived, &routed, &mut pull.items);
         core.gathered = gathered;
         pull.long = long;
+        self.keep_ran(core, call_id, pending.message, pull, ran.map(|ran| (ran, pending.xid)))
+    }
+
+    /// Keeps what a Call needs on that was run with what it pulled: `ran` says what became of it, and its xid.
+    pub(crate) fn keep_ran<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: CallId,
+        message: impl Into<Option<Buf>>,
+        pull: Box<Pull>,
+        ran: Result<(Ran, u32), CloseReason>,
+    ) -> Result<(), CloseReason> {
         match ran {
-            Ok(Ran::Later(terms)) => {
-                self.keep(call_id, pending.xid, pending.message, Some(pull), Some(terms));
+            Ok((Ran::Later(terms), xid)) => {
+                self.keep(id, xid, message, Some(pull), Some(terms));
+                return Ok(());
             }
-            Ok(Ran::Answered) => self.put_pull(core, pull),
-            Ok(Ran::Waits) => {
-                self.put_pull(core, pull);
-                self.keep(call_id, pending.xid, pending.message, None, Some(Terms::ENGINE));
+            Ok((Ran::Waits, xid)) => self.keep(id, xid, message, None, Some(Terms::ENGINE)),
+            Ok((Ran::Answered, _)) => {
+                if self.second.is_some()
+                    && let Some(message) = message.into()
+                {
+                    self.keep_unsent(id, message);
+                }
             }
             Err(reason) => {
                 self.put_pull(core, pull);
                 return Err(reason);
             }
         }
+        self.put_pull(core, pull);
         Ok(())
     }
 

@@ -1,0 +1,363 @@
+//! Calls and Replies of version 2 in one Send, handled where they arrived: no Receive, no Send buffer, no completion, no slot.
+//!
+//! As [`in_place`](crate::in_place) is for version 1, by the same rules: what is in any respect unusual takes the general way. Data
+//! is copied once, from where it arrived to where it is kept; results leave from where they lie.
+
+use std::slice;
+
+use stag_fabric::{
+    GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, Provider, ScatteredMessage,
+    Taken,
+};
+use stag_memory::Buf;
+use stag_proto::layout::target_numbers;
+use stag_proto::requester::GroupCall;
+use stag_proto::responder::{LoneAnswer, Responder2};
+use stag_wire::rpcrdma2::{
+    CONTINUATION_LEN, DirectedPlace, DirectionSet, Elements, ItemPlace, PlacedItem, ResponseTransmission,
+    ResultDirection,
+};
+use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
+
+use crate::carried::Carrier;
+use crate::client::calling::{Calling, ReplyMessage};
+use crate::client::making::Making;
+use crate::client::slot::{Stage, Written, results_start};
+use crate::client::{CallRefused, Chunks};
+use crate::few::Few;
+use crate::in_place::{Caller, Execution};
+use crate::server::duplicates::Known;
+use crate::server::serving::Serving;
+use crate::server::transit::{self, TransitShare};
+use crate::service::call::{Placed, PlacedPieces};
+use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look_first, route};
+use crate::service::{Repeat, Services};
+use crate::state::{Core, EngineState};
+use crate::version2::ClientVersion2;
+use crate::version2::answering::GroupRoom;
+
+/// Whether a Call is not to be answered here and now: by another reactor, or with the word that it ended a connection.
+#[inline(always)]
+fn is_for_others<S: Services>(state: &EngineState, services: &S, run: &Run<'_>, origin: &Origin<'_>) -> bool {
+    let is_carried = |carrier: &Carrier| destination(carrier, services, run, origin).is_some();
+    state.doomed.has(origin.peer, run.header.xid, state.now)
+        || state.carrier.as_deref().is_some_and(is_carried)
+}
+
+/// What makes a Call one that may go in one Send, and be answered in one.
+struct LoneShape {
+    /// Octets of its data.
+    data_len: u32,
+    /// Octets that its result may have, if it has one.
+    results: Option<u32>,
+}
+
+impl Serving {
+    /// Answers a Call where it arrived. [`Taken::No`]: it is for the general way, which finds in `begun` what happened already.
+    #[inline(never)]
+    pub(crate) fn answer_lone<S: Services>(
+        &mut self,
+        state: &mut EngineState,
+        services: &mut S,
+        from: Caller<'_>,
+        message: ScatteredMessage<'_>,
+    ) -> Taken {
+        let ScatteredMessage { octets, space: Some(space), pieces, .. } = message else { return Taken::No };
+        // The first Call is a probe, which is answered with more than a Reply.
+        let Some(second) = self.second.as_deref().filter(|second| second.has_told) else { return Taken::No };
+        let Some(call) = second.responder2.peek_lone(octets) else { return Taken::No };
+        // Octets of a Send that the client takes: a longer Reply than fits here goes in one from elsewhere.
+        let send_len_max = second.peer_layout.len() as usize;
+        let targets = match (call.is_directed, second.peer_run) {
+            (false, _) => None,
+            (true, Some(run)) => Some(run),
+            (true, None) => return Taken::No,
+        };
+        // The longest that the header may be; the Payload stream moves up when it is known.
+        let result_max = targets.map(|run| (0, run.room()));
+        let longest = LoneAnswer { result: result_max, payload_len: 0 };
+        let header_len = Responder2::lone_header_len(targets, &longest);
+        let room_end = targets.map_or(space.len(), |run| space.len().min(run.start as usize));
+        if room_end < header_len {
+            return Taken::No;
+        }
+        // The client has to take results first.
+        if self.is_sated(state) || !self.may_begin(state, call.credits) {
+            return Taken::No;
+        }
+        let reduced = call.item.map(|item| Reduced::read_chunk(0, item.displacement, item.data.len() as u32));
+        let reader = Reader::with_reduced(call.stream, reduced.as_slice());
+        let Route::Run(run) = route(services, reader) else { return Taken::No };
+        if !self.responder.may_answer(run.header.xid) {
+            return Taken::No;
+        }
+        let origin = self.origin(state, from);
+        if is_for_others(state, services, &run, &origin) {
+            return Taken::No;
+        }
+        // Where it is filled, as it is long to move.
+        let mut data = Placed { pieces: PlacedPieces::new(), len: 0 };
+        let mut held = None;
+        if let Some(item) = call.item {
+            if run.procedure.eligible_arguments == 0 {
+                return Taken::No;
+            }
+            let Some((mut buf, pages)) = take_for(state, &self.share, item.data.len()) else {
+                return Taken::No;
+            };
+            buf.copy_from_slice(item.data);
+            data.len = buf.len() as u32;
+            data.pieces.push(buf);
+            held = Some(pages);
+        }
+        let placed = if held.is_some() { slice::from_mut(&mut data) } else { &mut [] };
+        let mut terms = Terms::of(&run);
+        if run.procedure.repeat != Repeat::Harmless {
+            match look_first(state, &run, call.stream, placed, from.id, from.peer) {
+                Known::Nothing => {}
+                Known::New(entry) => terms.kept = Some(entry),
+                Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return Taken::No,
+            }
+        }
+        self.note_arrival(state);
+        self.host.note(&run.caller);
+        state.transit.take(&mut self.share, held.unwrap_or(0));
+        state.statistics.items_placed += u64::from(held.is_some());
+        let group = call.is_transmission.then(|| GroupRoom {
+            item_room: targets.map(|run| run.room().into()),
+            long_len_max: send_len_max.saturating_sub(CONTINUATION_LEN),
+        });
+        let execution = Execution { run: &run, origin: &origin, terms, chunked: None, group, header_len };
+        let body = &mut space[header_len..room_end];
+        if !self.execute_with(state, services, &execution, (&mut data, held), body) {
+            return Taken::No;
+        }
+        let draft = &mut *state.draft_in_place;
+        let item = draft.items.first().filter(|item| item.reduced);
+        let result = item.map(|item| (draft.splice, item.len));
+        let answer = LoneAnswer { result, payload_len: draft.payload_len as u32 };
+        let own_len = Responder2::lone_header_len(targets, &answer);
+        let data_len = result.map_or(0, |(_, len)| len as usize);
+        let fits = draft.items.len() <= 1
+            && draft.pieces.len() <= GATHERED_PIECES_MAX
+            && data_len <= GATHERED_DATA_LEN_MAX
+            && draft.transit_pages() == 0;
+        if !fits {
+            return self.leave_filled(state, &execution, &space[header_len..]);
+        }
+        if let Some(entry) = terms.kept {
+            let payload = draft.items.is_empty().then(|| &space[header_len..][..draft.payload_len]);
+            state.duplicates.keep_octets(entry, payload, &mut state.statistics);
+        }
+        let payload = header_len..header_len + draft.payload_len;
+        let mut len = own_len + draft.payload_len;
+        space.copy_within(payload, own_len);
+        if let Some(run) = targets.filter(|_| data_len > 0) {
+            let start = run.start as usize;
+            space[len..start].fill(0);
+            len = start;
+            pieces.extend(draft.pieces.drain(..));
+        }
+        state.statistics.groups_received += u64::from(call.is_transmission);
+        state.statistics.groups_sent += u64::from(targets.is_some());
+        state.statistics.items_placed += u64::from(result.is_some());
+        self.end_in_place(state);
+        // It counts as a group, not as a short message.
+        state.statistics.messages_short -= u64::from(call.is_transmission);
+        let limit = self.credit_limit();
+        if let Some(second) = &mut self.second {
+            let out = &mut space[..own_len];
+            let emitted =
+                second.responder2.answer_lone(&mut self.responder, &call, limit, targets, &answer, out);
+            debug_assert_eq!(emitted, Ok(own_len), "the Payload stream is behind the header");
+        }
+        Taken::AnsweredGathered { len }
+    }
+}
+
+/// Takes memory for the data of a Call that arrived, by the rules of the general way: its pages, and how many are to be counted.
+#[inline]
+fn take_for(state: &EngineState, share: &TransitShare, len: usize) -> Option<(Buf, usize)> {
+    let pool = &state.pools.payload;
+    let pages = transit::pages(pool, len);
+    if state.transit.obstacle(share, pool, pages, 0).is_some() {
+        return None;
+    }
+    Some((pool.take_len(len)?, pages))
+}
+
+impl Calling {
+    /// Builds and sends a Call in one Send where it leaves, if its Reply may come in one as well. `false`: it is another, or there is no
+    /// room, and nothing happened.
+    #[inline(never)]
+    pub(crate) fn make_lone<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        chunks: &mut Chunks,
+        encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<bool, CallRefused> {
+        let reply_payload_len_max = making.reply_payload_len_max();
+        let shape =
+            self.second.as_deref().and_then(|second| second.lone_shape(chunks, reply_payload_len_max));
+        let Some(LoneShape { data_len, results }) = shape else { return Ok(false) };
+        if !self.has_receives_for(core, making.id, 1) {
+            return Err(CallRefused::NoMemory);
+        }
+        let Some(second) = &mut self.second else { return Ok(false) };
+        let Some(space) = core.provider.gather_space(making.id) else { return Ok(false) };
+        let numbers = second.peer_run.map_or(0..0, |run| 0..run.count_for(data_len));
+        let place = ItemPlace::Buffers { offset: 0, numbers: target_numbers(&numbers) };
+        let item = PlacedItem { displacement: 0, len: data_len, place };
+        let direction = [ResultDirection { min_len: 0, place: DirectedPlace::Buffers }];
+        let sets = [DirectionSet { begin: 0, end: u32::MAX, items: Elements::new(&direction) }];
+        let count = usize::from(data_len > 0);
+        let directions = Elements::new(&sets[..usize::from(results.is_some())]);
+        let group = GroupCall {
+            items: &[item][..count],
+            target_lens: &[],
+            directions,
+            payload_len: 0,
+            response_receives: 0,
+        };
+        let header_len = group.lone_header_len();
+        // Behind it, up to the data.
+        let room_end = match second.peer_run {
+            Some(run) if count > 0 => space.len().min(run.start as usize),
+            _ => space.len().min(second.call_len_max() as usize),
+        };
+        let Some(body) = space.get_mut(header_len..room_end) else { return Ok(false) };
+        let mut writer = Writer::new(body);
+        if making.write_payload(&mut writer, encode).is_err() {
+            return Ok(false);
+        }
+        let payload_len = writer.position();
+        let displacement = match *writer.reduced_positions() {
+            [] if count == 0 => 0,
+            [position] if count == 1 => position,
+            // The general way says what is wrong.
+            _ => return Ok(false),
+        };
+        let items = [PlacedItem { displacement, ..item }];
+        let group = GroupCall { items: &items[..count], payload_len: payload_len as u32, ..group };
+        let emitted =
+            second.requester2.emit_lone(&mut self.requester, making.call, &group, &mut space[..header_len]);
+        debug_assert_eq!(emitted, Ok(header_len), "the Payload stream is behind the header");
+        let mut len = header_len + payload_len;
+        second.promised += 1;
+        let is_transmission = count > 0 || results.is_some();
+        let mut pieces = GatheredPieces::new();
+        if count > 0 {
+            space[len..room_end].fill(0);
+            len = room_end;
+        }
+        let payload = &space[header_len..][..payload_len];
+        self.keep(making, payload, &[displacement][..count], chunks, None);
+        pieces.extend(chunks.read.drain().map(|(_, data)| data));
+        self.occupy(core, making);
+        let slot = &mut self.slots[making.call.index()];
+        slot.reply_chunk = None;
+        slot.written.clear();
+        slot.reads.clear();
+        for (chunk, buf) in chunks.write.drain() {
+            slot.written.push(Written { chunk, handle: 0, offered: buf.len() as u32, buf: Some(buf) });
+        }
+        core.provider.send_gathered(making.id, len, &mut pieces);
+        core.statistics.calls_sent += 1;
+        core.statistics.groups_sent += u64::from(is_transmission);
+        core.statistics.messages_short += u64::from(!is_transmission);
+        core.statistics.items_placed += u64::from(count > 0);
+        Ok(true)
+    }
+
+    /// Takes in a Reply where it arrived. `false`: it is for the general way, and nothing happened.
+    #[inline(never)]
+    pub(crate) fn complete_lone(&mut self, state: &mut EngineState, octets: &[u8]) -> bool {
+        let Some(second) = self.second.as_deref_mut().filter(|second| second.is_ready) else { return false };
+        if state.pools.messages.free_units() == 0 {
+            return false;
+        }
+        let Some(reply) = second.requester2.peek_lone(&self.requester, octets) else { return false };
+        let call = reply.call;
+        let slot = &mut self.slots[call.index()];
+        let data = reply.data.unwrap_or(&[]);
+        let has_room = match &slot.written[..] {
+            [] => data.is_empty(),
+            [part] => part.buf.is_some() && data.len() <= part.offered as usize,
+            _ => false,
+        };
+        // The results are copied to a buffer for a message.
+        let has_room = has_room && reply.stream.len() <= state.pools.messages.unit_len();
+        if !has_room || !matches!(slot.stage, Stage::Sent) {
+            return false;
+        }
+        second.requester2.accept_lone(&mut self.requester, &reply);
+        let unused = second.requester2.take_unused();
+        second.promised = second.promised.saturating_sub(1 + unused);
+        second.reply_bufs[call.index()] = None;
+        self.heard = state.now;
+        state.statistics.replies_received += 1;
+        state.statistics.groups_received += u64::from(reply.is_transmission);
+        state.statistics.items_placed += u64::from(reply.data.is_some());
+        let mut written = Few::new();
+        if let Some(Written { chunk, buf: Some(mut buf), .. }) = slot.written.pop() {
+            buf.set_len(data.len());
+            buf.copy_from_slice(data);
+            state.statistics.count_write_chunk(data.len() as u32);
+            written = Few::one((chunk, buf));
+        }
+        let message = &octets[..reply.start as usize + reply.stream.len()];
+        let result = match results_start(message, reply.start as usize, call) {
+            Ok(first) => {
+                let message = ReplyMessage::Shown(message);
+                Ok(message.into_results(&state.pools.messages, first, data.len() as u32))
+            }
+            Err(error) => Err(error),
+        };
+        self.hand_over(state, call, result, written);
+        true
+    }
+}
+
+impl ClientVersion2 {
+    /// What a Call with these chunks is, if it may go in one Send and be answered in one. `None`: it is for the general way.
+    #[inline]
+    fn lone_shape(&self, chunks: &Chunks, reply_payload_len_max: u32) -> Option<LoneShape> {
+        if !self.is_ready || !self.outbox.is_empty() {
+            return None;
+        }
+        if chunks.is_empty() {
+            return self.fits_base(reply_payload_len_max).then_some(LoneShape { data_len: 0, results: None });
+        }
+        if !self.peer.takes_request_transmissions() {
+            return None;
+        }
+        let mut data_len = 0;
+        if !chunks.read.is_empty() {
+            if chunks.read.len() > GATHERED_PIECES_MAX || chunks.read.iter().any(|(item, _)| *item > 0) {
+                return None;
+            }
+            let len: usize = chunks.read.iter().map(|(_, data)| data.len()).sum();
+            let room = self.peer_run?.room().min(self.placement.data_max).min(GATHERED_DATA_LEN_MAX as u32);
+            if len == 0 || len > room as usize {
+                return None;
+            }
+            data_len = len as u32;
+        }
+        let Some((chunk, buf)) = chunks.write.only() else {
+            let is_other = !chunks.write.is_empty() || !self.fits_base(reply_payload_len_max);
+            return (!is_other).then_some(LoneShape { data_len, results: None });
+        };
+        let results = buf.len() as u32;
+        let run = self.own_run.filter(|_| *chunk == 0 && self.peer.places_results())?;
+        let numbers = target_numbers(&(0..run.count_for(results)));
+        let items =
+            [PlacedItem { displacement: 0, len: results, place: ItemPlace::Buffers { offset: 0, numbers } }];
+        let reply = ResponseTransmission { items: Elements::new(&items), count: 1, payload_len: 0 };
+        let head_len = reply.header_len() as u64 + u64::from(reply_payload_len_max);
+        let fits = results <= run.room().min(self.placement.results_max) && head_len <= run.start.into();
+        fits.then_some(LoneShape { data_len, results: Some(results) })
+    }
+}
+
+const _: () = assert!(super::HEAD_LEN as usize <= GATHERED_LEN_MAX, "what precedes data is built in place");
