@@ -131,3 +131,39 @@ pub(crate) fn operation(message: &[u8]) -> Option<OptionalOperation<'_>> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use stag_fabric::sim::LIMITS;
+
+    use super::*;
+    use crate::config::ProtocolChoice;
+
+    fn placed(placement: PlacementChoice, limits: &Limits) -> (u32, u32) {
+        let config = EngineConfig { placement, ..EngineConfig::default() };
+        let PlacementLimits { data_max, results_max } = PlacementLimits::of(&config, limits);
+        (data_max, results_max)
+    }
+
+    #[test]
+    fn auto_places_data_as_the_fabric_says() {
+        let limits = Limits { message_data_max: 8192, message_results_max: 4096, ..LIMITS };
+        assert_eq!(placed(PlacementChoice::Auto, &limits), (8192, 4096));
+        assert_eq!(placed(PlacementChoice::Send, &limits), (u32::MAX, u32::MAX));
+        assert_eq!(placed(PlacementChoice::Rdma, &limits), (0, 0));
+    }
+
+    #[test]
+    fn auto_speaks_version_1_where_a_message_always_costs_more() {
+        let dear = Limits { message_data_max: 0, message_results_max: 0, ..LIMITS };
+        for protocol in [ProtocolChoice::One, ProtocolChoice::Two, ProtocolChoice::Auto] {
+            for placement in [PlacementChoice::Auto, PlacementChoice::Send, PlacementChoice::Rdma] {
+                let config = EngineConfig { protocol, placement, ..EngineConfig::default() };
+                let is_left_to_it = (protocol, placement) == (ProtocolChoice::Auto, PlacementChoice::Auto);
+                let expected = if is_left_to_it { ProtocolChoice::One } else { protocol };
+                assert_eq!(config.over(&dear).protocol, expected, "{protocol:?} {placement:?}");
+                assert_eq!(config.over(&LIMITS).protocol, protocol, "{protocol:?} {placement:?}");
+            }
+        }
+    }
+}
