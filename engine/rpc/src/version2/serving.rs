@@ -8,8 +8,9 @@ use stag_memory::Buf;
 use stag_proto::characteristics::PeerCharacteristics;
 use stag_proto::layout::{ReceiveLayout, TargetRun};
 use stag_proto::placement::ItemSpan;
-use stag_proto::responder::{CallId, Payload, Refused, Responder2, ResponderEvent2, is_second};
+use stag_proto::responder::{CallId, Payload, Refused, Responder2, ResponderEvent2};
 use stag_proto::version2::{OwnCharacteristics, SmallMessage};
+use stag_wire::rpcrdma;
 use stag_wire::rpcrdma2::{ItemPlace, OptionalOperation};
 use stag_wire::xdr::{Reader, Reduced};
 
@@ -52,6 +53,12 @@ pub(crate) struct ServerVersion2 {
     stalled: VecDeque<(Option<Box<ReceiveTargets>>, u32)>,
     /// Replies that wait for memory to be sent from.
     pub(crate) unsent: Vec<(CallId, Box<Draft>)>,
+}
+
+/// Whether a message is of version 1, or too short to say. One of any other version than these two is refused with both of them
+/// (V2-5.2-a).
+fn is_first(message: &[u8]) -> bool {
+    message.get(4..8).is_none_or(|version| version == rpcrdma::VERSION.to_be_bytes())
 }
 
 /// What a message meant, without what it borrowed.
@@ -210,7 +217,7 @@ impl Serving {
             return Ok(false);
         }
         let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
-        if !is_second(&arrived.octets) {
+        if is_first(&arrived.octets) {
             // The Call says the version (V2-5.3-a).
             second.receives.reuse(arrived.targets.take());
             return self.take_in(core, services, id, peer, arrived.octets).map(|()| true);

@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
-use stag_fabric::sim::{FaultPlan, Violations, World};
+use stag_fabric::sim::{FaultPlan, World};
 use stag_fabric::{DisconnectReason, Handle, RemoteSegment, WorkError};
-use stag_rpc::{CallError, Chunks, CloseReason, ConnectionEvent, ConnectionId, EngineConfig, Request};
+use stag_rpc::{CallError, Chunks, ClientPolicy, CloseReason, ConnectionEvent, EngineConfig, Request};
 use stag_wire::reliable_reply::ReliableReply;
 use stag_wire::rpcrdma::{Header, Procedure};
 
 use super::{EXPOSED, config, unknown};
-use crate::raw::{Raw, octets, word};
+use crate::ends::{Asking, Served};
+use crate::raw::{octets, word};
 use crate::support::program::{BIG, ECHO, PROGRAM, VERSION, pattern};
-use crate::support::{ADDRESS, Bench, Ended, Node, opaque, request, small, words};
+use crate::support::{Ended, opaque, request, small, words};
 
 const NOMSG: u32 = 1;
 const DONE: u32 = 3;
@@ -27,53 +28,11 @@ fn exposes(done_receives: u16) -> Vec<u8> {
     ReliableReply { pulls: false, exposes: true, done_receives }.to_wire().to_vec()
 }
 
-/// A server that exposes Replies, an honest client beside, and a client that a test makes.
-struct Served {
-    bench: Bench,
-    raw: Raw,
-}
-
 impl Served {
+    /// A server that exposes Replies.
     fn new(block: Vec<u8>) -> Served {
         let server = EngineConfig { inline_threshold: 4096, ..config() };
-        let mut bench = Bench::in_world(World::new(1, FaultPlan::default()), server, small(), 1);
-        bench.establish();
-        let mut raw = Raw::new(&bench.world);
-        raw.block = block;
-        raw.connect(ADDRESS);
-        let mut served = Served { bench, raw };
-        served.run(|served| served.raw.established);
-        served
-    }
-
-    fn pass(&mut self) -> usize {
-        let now = self.bench.world.now();
-        self.bench.pass() + self.raw.poll(now)
-    }
-
-    #[track_caller]
-    fn run(&mut self, mut done: impl FnMut(&mut Served) -> bool) {
-        for _ in 0..100_000 {
-            if done(self) {
-                return;
-            }
-            if self.pass() == 0 {
-                let timer = stag_runtime::Poller::next_timeout(&self.bench.server.engine);
-                let goes_on = self.bench.world.advance_before(timer) || done(self);
-                assert!(goes_on, "nothing happens any more, and what was awaited did not");
-            }
-        }
-        panic!("what was awaited did not happen");
-    }
-
-    fn run_for(&mut self, time: Duration) {
-        let end = self.bench.world.now() + time;
-        while self.bench.world.now() < end {
-            if self.pass() == 0 {
-                let timer = stag_runtime::Poller::next_timeout(&self.bench.server.engine);
-                self.bench.world.advance_before(timer.into_iter().chain([end]).min());
-            }
-        }
+        Served::connected(World::new(1, FaultPlan::default()), server, block)
     }
 
     /// Asks for a result of `len` octets, without any chunk.
@@ -117,15 +76,6 @@ impl Served {
     fn statistics(&self) -> (u64, u64, u64) {
         let found = self.bench.server.engine.statistics();
         (found.replies_exposed, found.replies_taken, found.exposures_expired)
-    }
-
-    /// The honest client's connection works, and at the end all memory is back.
-    #[track_caller]
-    fn close(mut self) {
-        self.bench.check_alive(0);
-        self.raw.disconnect();
-        self.run(|served| served.raw.closed.is_some());
-        self.bench.close();
     }
 }
 
@@ -273,46 +223,11 @@ fn a_call_with_the_same_xid_revokes_the_reply() {
     served.bench.close();
 }
 
-/// A client's engine that pulls, connected to a server that a test makes.
-struct Asking {
-    world: World,
-    client: Node<()>,
-    connection: ConnectionId,
-    raw: Raw,
-}
-
 impl Asking {
+    /// A client that pulls.
     fn new(block: Vec<u8>, client: EngineConfig) -> Asking {
         let world = World::new(1, FaultPlan::default());
-        let mut raw = Raw::new(&world);
-        raw.block = block;
-        raw.listen(ADDRESS);
-        let mut client = Node::new(&world, "client", client, 2 << 20, |_| ());
-        let connection = client.engine.connect(ADDRESS).expect("the address is fine");
-        let mut asking = Asking { world, client, connection, raw };
-        asking.run(|asking| !asking.client.events.is_empty() && asking.raw.established);
-        assert_eq!(asking.client.events.pop(), Some(ConnectionEvent::Established { connection }));
-        asking
-    }
-
-    fn pass(&mut self) -> usize {
-        let now = self.world.now();
-        self.client.poll(now) + self.raw.poll(now)
-    }
-
-    #[track_caller]
-    fn run(&mut self, mut done: impl FnMut(&mut Asking) -> bool) {
-        for _ in 0..100_000 {
-            if done(self) {
-                return;
-            }
-            if self.pass() == 0 {
-                let timer = stag_runtime::Poller::next_timeout(&self.client.engine);
-                let goes_on = self.world.advance_before(timer) || done(self);
-                assert!(goes_on, "nothing happens, and what was awaited did not");
-            }
-        }
-        panic!("what was awaited did not happen");
+        Asking::connected(world, client, ClientPolicy::default(), block)
     }
 
     /// Begins a Call, and returns its xid.
@@ -374,16 +289,6 @@ impl Asking {
             Some(ConnectionEvent::Closed { reason, .. }) => reason,
             event => panic!("{event:?}"),
         }
-    }
-
-    /// Ends the connection, and sees that nothing is left.
-    #[track_caller]
-    fn close(mut self) {
-        self.client.engine.disconnect(self.connection);
-        self.run(|asking| asking.client.engine.connection_count() == 0 && asking.raw.pair.is_none());
-        self.client.done.clear();
-        assert_eq!(self.client.outstanding(), 0, "{}", self.client.memory.ledger);
-        assert_eq!(self.world.violations(), Violations::default());
     }
 }
 

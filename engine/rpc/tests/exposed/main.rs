@@ -2,6 +2,9 @@
 //! them. All weathers are in `sim.rs`.
 
 #[allow(dead_code, reason = "each test target uses its part")]
+#[path = "../hostile/ends.rs"]
+mod ends;
+#[allow(dead_code, reason = "each test target uses its part")]
 #[path = "../hostile/raw.rs"]
 mod raw;
 #[path = "../support/mod.rs"]
@@ -10,6 +13,7 @@ mod support;
 mod hostile;
 mod rounds;
 mod rules;
+mod servers;
 
 use stag_fabric::sim::{FaultPlan, World};
 use stag_rpc::{EngineConfig, ReplyMode, Request};

@@ -9,6 +9,7 @@ use stag_rpc::{Chunks, ConnectionEvent, EngineConfig};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Level, Metadata, Subscriber};
 
+use crate::ends::Served as Case;
 use crate::raw::{Raw, octets, word};
 use crate::support::program::{BIG, ECHO, GET, LATER, NEVER, PROGRAM, PUT, VERSION};
 use crate::support::{ADDRESS, Bench, request, small};
@@ -19,64 +20,13 @@ const MSGP: u32 = 2;
 const DONE: u32 = 3;
 const ERROR: u32 = 4;
 
-/// A server, an honest client beside, and a peer that is neither.
-struct Case {
-    bench: Bench,
-    raw: Raw,
-}
-
 impl Case {
     fn new() -> Case {
         Case::in_world(World::new(1, FaultPlan::default()))
     }
 
     fn in_world(world: World) -> Case {
-        let server = EngineConfig { inline_threshold: 4096, ..small() };
-        let mut bench = Bench::in_world(world, server, small(), 1);
-        bench.establish();
-        let mut raw = Raw::new(&bench.world);
-        raw.connect(ADDRESS);
-        let mut case = Case { bench, raw };
-        case.run(|case| case.raw.established);
-        case
-    }
-
-    fn pass(&mut self) -> usize {
-        let now = self.bench.world.now();
-        self.bench.pass() + self.raw.poll(now)
-    }
-
-    #[track_caller]
-    fn run(&mut self, mut done: impl FnMut(&mut Case) -> bool) {
-        for _ in 0..100_000 {
-            if done(self) {
-                return;
-            }
-            if self.pass() == 0 {
-                assert!(self.bench.world.advance(), "nothing happens any more, and what was awaited did not");
-            }
-        }
-        panic!("what was awaited did not happen");
-    }
-
-    /// Until nothing happens any more.
-    fn quiesce(&mut self) {
-        for _ in 0..10_000 {
-            if self.pass() == 0 && !self.bench.world.advance() {
-                return;
-            }
-        }
-        panic!("it never becomes quiet");
-    }
-
-    /// The honest client's connection works, and at the end all memory is back.
-    #[track_caller]
-    fn close(mut self) {
-        self.bench.check_alive(0);
-        self.raw.disconnect();
-        self.quiesce();
-        assert_eq!(self.raw.memory.ledger.outstanding(), 0, "{}", self.raw.memory.ledger);
-        self.bench.close();
+        Case::connected(world, EngineConfig { inline_threshold: 4096, ..small() }, Vec::new())
     }
 }
 
@@ -334,7 +284,7 @@ fn a_client_whose_chunks_cannot_be_read_is_not_awaited_for_ever() {
     let limit = case.bench.server.engine.config().peer_timeout;
     assert!((limit..limit * 2).contains(&case.bench.world.now()), "{:?}", case.bench.world.now());
     case.bench.world.set_plan(FaultPlan::default());
-    case.run(|case| case.bench.server.engine.connection_count() == 1);
+    case.run_ahead(|case| case.bench.server.engine.connection_count() == 1);
     case.close();
 }
 

@@ -7,6 +7,8 @@ mod support;
 mod clients;
 mod credits;
 mod duplicates;
+#[allow(dead_code, reason = "each test target uses its part")]
+mod ends;
 mod greedy;
 #[allow(dead_code, reason = "each test target uses its part")]
 mod raw;

@@ -3,22 +3,13 @@
 use std::time::Duration;
 
 use stag_fabric::Handle;
-use stag_fabric::sim::{FaultPlan, Violations, World};
-use stag_rpc::{
-    Backoff, CallError, Chunks, ClientPolicy, CloseReason, ConnectionEvent, ConnectionId, Request,
-};
+use stag_fabric::sim::{FaultPlan, World};
+use stag_rpc::{Backoff, CallError, Chunks, ClientPolicy, CloseReason, ConnectionEvent, Request};
 
-use crate::raw::{Raw, octets, word};
+use crate::ends::Asking as Case;
+use crate::raw::{octets, word};
 use crate::support::program::ECHO;
-use crate::support::{ADDRESS, Ended, Node, request, small};
-
-/// A client's engine, connected to a peer that answers as the test says.
-struct Case {
-    world: World,
-    client: Node<()>,
-    connection: ConnectionId,
-    raw: Raw,
-}
+use crate::support::{Ended, request, small};
 
 impl Case {
     fn new() -> Case {
@@ -26,44 +17,7 @@ impl Case {
     }
 
     fn with(policy: ClientPolicy) -> Case {
-        let world = World::new(1, FaultPlan::default());
-        let mut raw = Raw::new(&world);
-        raw.listen(ADDRESS);
-        let mut client = Node::new(&world, "client", small(), 2 << 20, |_| ());
-        let connection = client.engine.connect_with(ADDRESS, policy).expect("the address is fine");
-        let mut case = Case { world, client, connection, raw };
-        case.run(|case| !case.client.events.is_empty() && case.raw.established);
-        assert_eq!(case.client.events.pop(), Some(ConnectionEvent::Established { connection }));
-        case
-    }
-
-    fn pass(&mut self) -> usize {
-        let now = self.world.now();
-        self.client.poll(now) + self.raw.poll(now)
-    }
-
-    #[track_caller]
-    fn run(&mut self, mut done: impl FnMut(&mut Case) -> bool) {
-        for _ in 0..100_000 {
-            if done(self) {
-                return;
-            }
-            if self.pass() == 0 {
-                let timer = stag_runtime::Poller::next_timeout(&self.client.engine);
-                let goes_on = self.world.advance_before(timer) || done(self);
-                assert!(goes_on, "nothing happens, and what was awaited did not");
-            }
-        }
-        panic!("what was awaited did not happen");
-    }
-
-    fn run_for(&mut self, time: Duration) {
-        let end = self.world.now() + time;
-        while self.world.now() < end {
-            if self.pass() == 0 {
-                self.world.advance_before(Some(end));
-            }
-        }
+        Case::connected(World::new(1, FaultPlan::default()), small(), policy, Vec::new())
     }
 
     /// Sends a Call with a Write chunk and room for a long Reply, and returns what the peer received.
@@ -87,17 +41,6 @@ impl Case {
         let done = self.client.done.remove(0);
         assert_eq!(done.written.len(), 1, "its memory came back");
         Ended::of(done)
-    }
-
-    #[track_caller]
-    fn close(mut self) {
-        self.client.engine.disconnect(self.connection);
-        self.run(|case| case.client.engine.connection_count() == 0 && case.raw.closed.is_some());
-        assert!(self.client.done.is_empty(), "no Call ends twice");
-        self.client.done.clear();
-        assert_eq!(self.client.outstanding(), 0, "{}", self.client.memory.ledger);
-        assert_eq!(self.raw.memory.ledger.outstanding(), 0, "{}", self.raw.memory.ledger);
-        assert_eq!(self.world.violations(), Violations::default());
     }
 }
 

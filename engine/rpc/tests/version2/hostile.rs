@@ -9,9 +9,10 @@ use stag_wire::rpcrdma2::{
     PlacedItem, RequestTransmission, ResponseTransmission, ResultDirection, option,
 };
 
+use crate::ends::Served as Case;
 use crate::raw::{Raw, octets, word};
 use crate::support::program::{ECHO, PROGRAM, PUT, VERSION};
-use crate::support::{ADDRESS, Bench, request, small};
+use crate::support::{ADDRESS, request, small};
 
 /// Octets of the head of the engine's Receives.
 const HEAD: usize = 384;
@@ -19,70 +20,18 @@ const HEAD: usize = 384;
 const OPTIONAL: u32 = 5;
 const ERROR: u32 = 4;
 
-struct Case {
-    bench: Bench,
-    raw: Raw,
-}
-
 impl Case {
-    /// An engine that serves, an honest client, and a client that is none.
+    /// The client of the test has several credits.
     fn new(world: World) -> Case {
         let server = EngineConfig { inline_threshold: 4096, ..small() };
-        let mut bench = Bench::in_world(world, server, small(), 1);
-        bench.establish();
-        let mut raw = Raw::new(&bench.world);
-        raw.connect(ADDRESS);
-        let mut case = Case { bench, raw };
-        case.run(|case| case.raw.established);
-        // Several credits.
+        let mut case = Case::connected(world, server, Vec::new());
         let null = call(7, 0, &[]);
         case.raw.send(&[&octets(&[7, 2, 8, 0, 0, 0, 0, 0])[..], &null].concat(), None);
         case.run(|case| case.raw.messages.len() == 2);
         case.raw.messages.clear();
+        // It may send more than it has credits for.
+        case.bench.rules_broken = true;
         case
-    }
-
-    fn pass(&mut self) -> usize {
-        let now = self.bench.world.now();
-        self.bench.pass() + self.raw.poll(now)
-    }
-
-    fn run(&mut self, mut done: impl FnMut(&mut Case) -> bool) {
-        for _ in 0..100_000 {
-            if done(self) {
-                return;
-            }
-            if self.pass() == 0 {
-                assert!(self.bench.world.advance(), "nothing happens any more, and what was awaited did not");
-            }
-        }
-        panic!("what was awaited did not happen");
-    }
-
-    fn rest(&mut self) {
-        for _ in 0..100_000 {
-            if self.pass() == 0 && !self.bench.world.advance() {
-                return;
-            }
-        }
-        panic!("there is no rest");
-    }
-
-    /// Sends a message, and returns the answer.
-    fn ask(&mut self, message: &[u8]) -> Vec<u8> {
-        assert!(self.raw.send(message, None));
-        self.run(|case| !case.raw.messages.is_empty());
-        self.raw.messages.remove(0)
-    }
-
-    /// The honest client is served still, and nothing is left at the end.
-    fn close(mut self) {
-        self.bench.check_alive(0);
-        self.raw.disconnect();
-        self.run(|case| case.raw.closed.is_some() && case.bench.server.engine.connection_count() == 1);
-        drop(self.raw);
-        self.bench.rules_broken = true;
-        self.bench.close();
     }
 }
 
@@ -140,7 +89,7 @@ fn items_that_are_not_where_they_are_said_to_be_are_refused() {
         item(5000, 0, &[0]),
         item(1000, 0, &[]),
     ]) {
-        let answer = case.ask(&put(xid, bad, 1, &data));
+        let answer = case.answer_to(&put(xid, bad, 1, &data));
         assert_eq!((word(&answer, 0), word(&answer, 3)), (xid, OPTIONAL), "{bad:?}");
         let Ok((header, _)) = Header2::parse(&answer) else { panic!("{answer:?}") };
         let stag_wire::rpcrdma2::Body2::Optional(found) = header.body else { panic!("{header:?}") };
@@ -148,7 +97,7 @@ fn items_that_are_not_where_they_are_said_to_be_are_refused() {
     }
     // What is right is served: also into the middle of a target.
     for (xid, good, at) in [(200, item(1000, 0, &[0]), 0), (201, item(992, 8, &[0]), 8)] {
-        let answer = case.ask(&put(xid, good, 1, &data));
+        let answer = case.answer_to(&put(xid, good, 1, &data));
         assert_eq!(answer.len(), 32 + 24 + 8, "{answer:?}");
         let sum = crate::support::program::sum(&data[at..]);
         assert_eq!(answer[56..], octets(&[0, sum]));
@@ -177,14 +126,14 @@ fn groups_that_break_off_are_refused_once() {
     case.raw.send(&next(2, 60), None);
     case.raw.send(&next(1, 60), None);
     case.run(|case| !case.raw.messages.is_empty());
-    case.rest();
+    case.quiesce();
     assert_eq!(case.raw.messages.drain(..).map(|answer| word(&answer, 0)).collect::<Vec<_>>(), [60]);
-    assert_eq!(word(&case.ask(&next(1, 61)), 0), 61);
-    assert_eq!(word(&case.ask(&put(62, item(4, 0, &[0]), 99, &[1; 4])), 0), 62);
-    case.rest();
+    assert_eq!(word(&case.answer_to(&next(1, 61)), 0), 61);
+    assert_eq!(word(&case.answer_to(&put(62, item(4, 0, &[0]), 99, &[1; 4])), 0), 62);
+    case.quiesce();
     // One that never ends, and with it the connection.
     case.raw.send(&put(70, item(4, 0, &[0]), 2, &[1; 4]), None);
-    case.rest();
+    case.quiesce();
     case.close();
 }
 
@@ -202,9 +151,30 @@ fn results_that_fit_nowhere_are_refused() {
         response_receives: 0,
         payload_len: payload.len() as u32,
     };
-    let answer = case.ask(&message(&OptionalOperation::Request(lead), MessageType::Call, 80, &payload));
+    let answer = case.answer_to(&message(&OptionalOperation::Request(lead), MessageType::Call, 80, &payload));
     assert_eq!((word(&answer, 0), word(&answer, 3)), (80, ERROR));
     case.close();
+}
+
+#[test]
+fn another_version_is_refused_with_both_that_are_spoken() {
+    // V2-5.2-a: also before the first Call of version 2.
+    for is_spoken in [true, false] {
+        let mut case = Case::new(World::new(1, FaultPlan::default()));
+        if !is_spoken {
+            case.raw.disconnect();
+            case.run(|case| case.raw.closed.is_some());
+            case.raw = Raw::new(&case.bench.world);
+            case.raw.connect(ADDRESS);
+            case.run(|case| case.raw.established);
+        }
+        for (xid, version) in (90..).zip([0, 3, u32::MAX]) {
+            let message = [&octets(&[xid, version, 8, 0, 0, 0, 0, 0])[..], &call(xid, 0, &[])].concat();
+            let answer = case.answer_to(&message);
+            assert_eq!(answer, octets(&[xid, version, word(&answer, 2), ERROR, 1, 1, 2]), "{version}");
+        }
+        case.close();
+    }
 }
 
 /// A message of version 2 that may be anything.
@@ -286,15 +256,11 @@ fn any_messages_end_a_connection_at_worst() {
                 break;
             }
         }
-        case.rest();
+        case.quiesce();
         case.bench.check_alive(0);
         let call = case.bench.begin(0, request(ECHO), Chunks::default(), |writer| writer.opaque(b"still"));
         assert!(call.is_ok());
-        case.rest();
-        case.raw.disconnect();
-        case.rest();
-        drop(case.raw);
-        case.bench.rules_broken = true;
-        case.bench.close();
+        case.quiesce();
+        case.close();
     });
 }

@@ -6,10 +6,14 @@ mod answers;
 mod deferred;
 #[path = "../calls/endings.rs"]
 mod endings;
+#[allow(dead_code, reason = "each test target uses its part")]
+#[path = "../hostile/ends.rs"]
+mod ends;
 mod hostile;
 mod placement;
 #[allow(dead_code, reason = "each test target uses its part")]
 #[path = "../hostile/raw.rs"]
 mod raw;
+mod servers;
 #[path = "../support/mod.rs"]
 mod support;
