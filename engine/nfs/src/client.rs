@@ -10,6 +10,10 @@
 //! Finished::new(completed).reply::<ReadArguments>()?
 //! ```
 
+mod room;
+
+pub use room::{ReplyRoom, Unbounded};
+
 use std::time::Duration;
 
 use stag_fabric::Provider;
@@ -123,7 +127,7 @@ pub struct Getacl<'a>(pub nfsacl::GetaclArguments<'a>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setacl<'a>(pub nfsacl::SetaclArguments<'a>);
 
-/// Two lists as long as they can be: 8267-5.2-a leaves it to the client how much room it gives.
+/// Two lists as long as Linux keeps them: 8267-5.2-a sets no bound. [`ReplyRoom`] begins with less.
 const LISTS_LEN_MAX: u32 =
     4 + POST_OP_ATTRIBUTES_LEN_MAX as u32 + 4 + 2 * (8 + nfsacl::ENTRY_LEN as u32 * nfsacl::ENTRIES_MAX);
 

@@ -1,12 +1,20 @@
 //! NFSACL, as a client sees it: lists are kept, keep in step with the mode, decide, and are inherited.
 
-use stag_nfs::client::{Getacl, Setacl};
-use stag_rpc::Chunks;
+use std::time::Duration;
+
+use stag_nfs::client::{Finished, Getacl, ReplyRoom, Setacl, Target};
+use stag_rpc::{Chunks, Credentials, ProtocolChoice};
 use stag_wire::nfs3::*;
 use stag_wire::nfsacl::{self, ENTRIES_MAX, Entry, GetaclArguments, SetaclArguments, encode_acl, kind, mask};
 use stag_wire::xdr::{Reader, Writer};
 
 use crate::pair::{Pair, credential};
+
+/// Entries of a list that has no room in 4 KiB.
+const LONG_LIST: u32 = 600;
+
+/// How long a Call may take.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 type List = Vec<(u32, u32, u32)>;
 
@@ -77,6 +85,47 @@ const GROUP: u32 = kind::GROUP;
 const MASK: u32 = kind::MASK;
 const OTHER: u32 = kind::OTHER;
 const EVERYTHING: u32 = mask::ALL;
+
+/// GETACL with as much room as it takes: how often it was called, and the entries that came.
+fn getacl_unbounded(pair: &mut Pair, object: &[u8]) -> (u32, usize) {
+    let arguments = GetaclArguments { object: Handle(object), mask: EVERYTHING };
+    let mut room = ReplyRoom::FIRST;
+    let mut calls = 0;
+    loop {
+        let credential = pair.credential.clone().unwrap();
+        let target = Target {
+            connection: pair.connection,
+            credentials: Credentials::Sys(&credential),
+            timeout: TIMEOUT,
+        };
+        target.begin_unbounded(&mut pair.client, &Getacl(arguments), room, 7).unwrap();
+        calls += 1;
+        let finished = Finished::new(pair.until(|pair| pair.client.completed()));
+        if !room.grow_after(&finished) {
+            let entries = finished.reply::<Getacl<'_>>().unwrap().unwrap().access.entries.iter().count();
+            return (calls, entries);
+        }
+    }
+}
+
+/// 8267-5.2-a, 8267-3.1-a: lists that are longer than the first Reply chunk are asked for again, as a new Call, with a longer one.
+#[test]
+fn long_lists_are_asked_for_again_with_more_room() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = make(&mut pair, &root, b"f", 0o600, false);
+    assert_eq!(getacl_unbounded(&mut pair, &file), (1, 4));
+    let named = (0..LONG_LIST).map(|id| (USER, 1000 + id, 6));
+    let list: List = [(OWNER, 0, 6)]
+        .into_iter()
+        .chain(named)
+        .chain([(OWNING, 0, 0), (MASK, 0, 6), (OTHER, 0, 0)])
+        .collect();
+    assert_eq!(setacl(&mut pair, &file, Some(&list), None), Ok(0o660));
+    // Version 2 has Sends enough for it.
+    let expected = if crate::PROTOCOL == ProtocolChoice::One { 2 } else { 1 };
+    assert_eq!(getacl_unbounded(&mut pair, &file), (expected, list.len()));
+}
 
 #[test]
 fn a_mode_shows_as_four_entries() {
