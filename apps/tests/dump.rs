@@ -25,6 +25,46 @@ fn objects(output: &Output) -> Vec<Value> {
     text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// Conversations of our own programs, recorded by `engine/dump/tests/own/record.sh`: every line that is said of them.
+#[test]
+fn version_2_and_reliable_reply_are_decoded_as_they_were_spoken() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../engine/dump/tests/own");
+    for (name, parts) in [
+        (
+            "version2",
+            &[
+                "CALL INITXCH receive size 9216",
+                "WRITE XMTREQ 1 of 1, 120 octets | item of 5000 at 120: TBSN #0 #1",
+                "WRITE XMTREQ 1 of 3",
+                "XMTCONT number 2",
+                "READ XMTREQ 1 of 1",
+                "XMTRESP 1 of 3",
+                "no violations",
+            ][..],
+        ),
+        (
+            "reliable-reply",
+            &[
+                "pulls Replies yes",
+                "exposes Replies yes",
+                "NOMSG xid",
+                "DONE  xid",
+                "1 Reads of 1620",
+                "no violations",
+            ],
+        ),
+    ] {
+        let output = dump(&[], &folder.join(format!("{name}.pcap")));
+        let found = text(&output.stdout);
+        assert!(output.status.success(), "{name}: {found}");
+        for part in parts {
+            assert!(found.contains(part), "{name}: no {part:?} in:\n{found}");
+        }
+        let kept = fs::read_to_string(folder.join(format!("{name}.txt"))).unwrap();
+        assert_eq!(found, kept, "{name}");
+    }
+}
+
 #[test]
 fn an_object_for_each_message_and_a_last_one_with_totals() {
     let objects = objects(&dump(&["--json"], &capture("siw-6.1-v3-write.pcap")));
