@@ -66,6 +66,18 @@ fn echo_server_answers_echo_client() {
     }
 }
 
+/// A Reply of any size arrives, although its caller offered no memory for it.
+#[test]
+fn lists_of_any_size_arrive() {
+    let name = format!("any-size-{}", std::process::id());
+    let (_server, _) = start("any_size", &["serve", &name]);
+    for (count, len, way) in [("10", "124", "inline"), ("100000", "1599604", "read of the server's memory")] {
+        let last = count.parse::<u32>().unwrap() - 1;
+        let expected = format!("{count} entries, the last one \"entry {last}\", in {len} octets, {way}");
+        assert_eq!(ask("any_size", &["list", &name, count]), expected);
+    }
+}
+
 /// Connections are spread over two reactors, and all are served.
 #[test]
 fn echo_server_on_two_cores() {
