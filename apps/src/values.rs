@@ -12,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 use stag::fabric::ExposureKind;
 use stag::fabric::shm::{Admit, BadAdmit};
 use stag::memory::PageChoice;
-use stag::rpc::{PlacementChoice, ProtocolChoice};
+use stag::rpc::{PlacementChoice, ProtocolChoice, ReplyMode};
 
 /// A number of bytes: `4096`, `64K`, `512M`, `1G`, `1GiB`. Units are powers of 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -213,6 +213,28 @@ impl From<DataPlacement> for PlacementChoice {
             DataPlacement::Send => PlacementChoice::Send,
             DataPlacement::Rdma => PlacementChoice::Rdma,
             DataPlacement::Auto => PlacementChoice::Auto,
+        }
+    }
+}
+
+/// Who provides the memory of a long Reply: see [`ReplyMode`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ReplyMemory {
+    /// The client, by a Reply chunk.
+    Chunk,
+    /// The server, which exposes it.
+    Responder,
+    /// As the engine likes, which knows the size.
+    #[default]
+    Auto,
+}
+
+impl From<ReplyMemory> for ReplyMode {
+    fn from(memory: ReplyMemory) -> ReplyMode {
+        match memory {
+            ReplyMemory::Chunk => ReplyMode::Chunk,
+            ReplyMemory::Responder => ReplyMode::Responder,
+            ReplyMemory::Auto => ReplyMode::Auto,
         }
     }
 }

@@ -60,6 +60,42 @@ fn each_operation_is_measured() {
     check(&measure(&["null", "-n", "100", "--connections", "2"]), "null");
 }
 
+/// Who provides the memory of a Reply decides how many round trips it takes, and nothing else.
+#[test]
+fn replies_come_by_the_mode_that_is_asked_for() {
+    let _turn = alone();
+    for (mode, size, pulled, chunks) in [
+        ("chunk", "64K", 0.0, 1.0),
+        ("auto", "64K", 0.0, 1.0),
+        ("responder", "64K", 1.0, 0.0),
+        ("responder", "1K", 0.0, 0.0),
+        ("chunk", "1K", 0.0, 0.0),
+    ] {
+        for fabric in ["shm", "iwarp"] {
+            let found = measure(&["reply", "-s", size, "-q", "4", "--reply-mode", mode, "--fabric", fabric]);
+            check(&found, "reply");
+            let figure = |name: &str| found[name].as_f64().unwrap();
+            // The Calls of one round are counted, all of which have such a Reply.
+            assert!((figure("replies_pulled_per_call") - pulled).abs() < 1e-6, "{mode} {size}: {found}");
+            assert!((figure("reply_chunks_per_call") - chunks).abs() < 1e-6, "{mode} {size}: {found}");
+            assert!((figure("round_trips") - 1.0 - pulled).abs() < 1e-6, "{mode} {size}: {found}");
+        }
+    }
+    assert_eq!(measure(&["null"])["round_trips"], Value::Null);
+    let text = stag_ok(&[&["perf", "reply", "-s", "64K", "--reply-mode", "responder"], &SHORT[..]].concat());
+    assert!(text.contains("2.00 round trips a Call: 100 % of the Replies read"), "{text}");
+    for (arguments, part) in [
+        (&["read", "--reply-mode", "chunk"][..], "--reply-mode: it goes with reply"),
+        (&["reply", "--placement", "send"], "reply: it measures version 1"),
+        (&["reply", "shm://nobody"], "reply is a program of stag perf's own server"),
+    ] {
+        let output = stag(&[&["perf"], arguments].concat());
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{complaint}");
+        assert!(complaint.contains(part), "{complaint}");
+    }
+}
+
 #[test]
 fn iwarp_is_measured_and_compared_with_tcp() {
     let _turn = alone();
@@ -216,7 +252,7 @@ fn bad_flags_are_one_line_and_status_2() {
         (&["read", "-s", "0"], "--size 0 B: it must be 1 B to 1 MiB"),
         (&["read", "-s", "12Q"], "\"12Q\" is not a size"),
         (&["read", "-s", "4K", "-a"], "does not go with"),
-        (&["null", "-s", "4K"], "--size: it goes with read, write and echo"),
+        (&["null", "-s", "4K"], "--size: it goes with read, write, echo and reply"),
         (&["null", "-q", "0"], "--depth 0: it must be 1 to 1022"),
         (&["null", "-q", "1025"], "--depth 1025: it must be 1 to 1022"),
         (&["null", "--connections", "0"], "--connections 0: it must be 1 to 256"),

@@ -161,7 +161,7 @@ impl<'a, P: Opened> Client<'a, P> {
             let id = client.connect(address)?;
             let name = format!("perf-{}-{number}-{index}", std::process::id());
             let (folder, file) = match scenario.operation {
-                MeasuredOperation::Null | MeasuredOperation::Echo => Default::default(),
+                operation if !operation.has_file() => Default::default(),
                 _ => client.make_file(id, export, &name)?,
             };
             client.connections.push(Connection { id, file, place: (folder, name) });
@@ -340,6 +340,27 @@ impl<'a, P: Opened> Client<'a, P> {
                 let data = &self.data[..size];
                 engine.call(connection.id, &request, &mut Chunks::default(), |writer| writer.opaque(data))
             }
+            MeasuredOperation::Reply => {
+                let reply_mode = scenario.reply_mode;
+                // Who leaves the memory to the server need not know how long the Reply is.
+                let results_len_max = match reply_mode {
+                    ReplyMode::Responder => u32::MAX,
+                    _ => 4 + (size as u32).next_multiple_of(4),
+                };
+                let request = Request {
+                    program: ECHO_PROGRAM,
+                    version: 1,
+                    procedure: 2,
+                    credentials: Credentials::None,
+                    user,
+                    timeout: TIMEOUT,
+                    results_len_max,
+                    retransmit: true,
+                    reply_mode,
+                };
+                let len = size as u32;
+                engine.call(connection.id, &request, &mut Chunks::default(), |writer| writer.u32(len))
+            }
         };
         refused.map(|_| ()).map_err(|refused| anyhow!("a Call was not begun: {refused}"))
     }
@@ -352,10 +373,10 @@ impl<'a, P: Opened> Client<'a, P> {
             MeasuredOperation::Null => {
                 done.result?;
             }
-            MeasuredOperation::Echo => {
+            MeasuredOperation::Echo | MeasuredOperation::Reply => {
                 let len = Reader::new(done.result?.bytes()).opaque(u32::MAX)?.len();
                 if len != size {
-                    bail!("an echo of {size} octets returned {len}");
+                    bail!("{len} octets returned, in place of {size}");
                 }
             }
             MeasuredOperation::Getattr => {

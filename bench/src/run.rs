@@ -57,6 +57,10 @@ pub struct Figures {
     pub server_copied_bytes_per_call: Option<f64>,
     /// The same of the client.
     pub client_copied_bytes_per_call: f64,
+    /// Replies that the client read of the server's memory, for each Call: each takes a round trip more.
+    pub replies_pulled_per_call: f64,
+    /// Replies in a Reply chunk of the client, for each Call.
+    pub reply_chunks_per_call: f64,
     /// Buffers that the server did not get back. Always 0, or Stag has a bug.
     pub buffers_leaked: usize,
     /// The pages that the client's memory stands on.
@@ -277,6 +281,8 @@ fn sum_up(
         server_copied_bytes_per_call: served
             .map(|(statistics, calls)| statistics.copied_bytes as f64 / calls as f64),
         client_copied_bytes_per_call: last.statistics.copied_bytes as f64 / sent,
+        replies_pulled_per_call: last.statistics.replies_pulled as f64 / sent,
+        reply_chunks_per_call: last.statistics.reply_chunks as f64 / sent,
         buffers_leaked: leaked,
         pages: last.pages.clone(),
         notes: Vec::new(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use stag::fabric::ExposureKind;
 use stag::fabric::iwarp::CongestionControl;
-use stag::rpc::{PlacementChoice, ProtocolChoice};
+use stag::rpc::{PlacementChoice, ProtocolChoice, ReplyMode};
 
 /// The operation under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -21,13 +21,27 @@ pub enum MeasuredOperation {
     Getattr,
     /// A program of our own that returns its arguments, always inline.
     Echo,
+    /// A program of our own whose Reply has so many octets, none of which may go by Write chunk.
+    Reply,
 }
 
 impl MeasuredOperation {
     /// Whether it moves `size` octets.
     #[must_use]
     pub fn has_size(self) -> bool {
-        matches!(self, MeasuredOperation::Read | MeasuredOperation::Write | MeasuredOperation::Echo)
+        matches!(
+            self,
+            MeasuredOperation::Read
+                | MeasuredOperation::Write
+                | MeasuredOperation::Echo
+                | MeasuredOperation::Reply
+        )
+    }
+
+    /// Whether it works on a file.
+    #[must_use]
+    pub fn has_file(self) -> bool {
+        matches!(self, MeasuredOperation::Read | MeasuredOperation::Write | MeasuredOperation::Getattr)
     }
 }
 
@@ -97,6 +111,9 @@ pub struct Scenario {
     /// Sends of a message at most, in version 2.
     #[serde(skip)]
     pub continuation: u32,
+    /// Who provides the memory of a long Reply, of [`MeasuredOperation::Reply`].
+    #[serde(skip)]
+    pub reply_mode: ReplyMode,
 }
 
 impl Default for Scenario {
@@ -124,6 +141,7 @@ impl Default for Scenario {
             protocol: ProtocolChoice::One,
             placement: PlacementChoice::Auto,
             continuation: 8,
+            reply_mode: ReplyMode::Auto,
         }
     }
 }

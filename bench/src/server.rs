@@ -15,13 +15,19 @@ use stag::rpc::{PAGE_LEN, ProtocolChoice, Services, Statistics};
 use stag::runtime::WallClock;
 
 use crate::opened::Opened;
-use crate::scenario::Scenario;
+use crate::scenario::{MeasuredOperation, Scenario};
 
 /// Number of the echo program, from the range that RFC 5531 leaves to users.
 pub const ECHO_PROGRAM: u32 = 0x2000_7a61;
 
 /// The export that holds the measured files.
 pub const EXPORT: &str = "/perf";
+
+/// Replies that one connection exposes at once, at most: each pins a message buffer.
+const EXPOSED_MAX: u32 = 64;
+
+/// Octets of the longest Reply that the client reads of the server's memory.
+const PULL_LEN_MAX: u32 = 2 << 20;
 
 /// A running server. Ends when it is dropped.
 pub struct Server {
@@ -98,6 +104,10 @@ pub fn engine_config(scenario: &Scenario) -> EngineConfig {
         ProtocolChoice::One => 1,
         _ => scenario.size.div_ceil(PAGE_LEN * usual.receive_targets as usize) as u32,
     };
+    // Both ends take part in reliable reply, whoever provides the memory: so the modes differ in nothing else.
+    let is_exposed =
+        scenario.operation == MeasuredOperation::Reply && scenario.protocol == ProtocolChoice::One;
+    let exposed_replies = if is_exposed { credits.min(EXPOSED_MAX) } else { 0 };
     let credits = (credits * sends.clamp(1, scenario.continuation)).min(1024);
     EngineConfig {
         inline_threshold: scenario.inline_threshold,
@@ -107,6 +117,8 @@ pub fn engine_config(scenario: &Scenario) -> EngineConfig {
         protocol: scenario.protocol,
         placement: scenario.placement,
         continuation: scenario.continuation,
+        exposed_replies,
+        pull_len_max: if is_exposed { PULL_LEN_MAX } else { 0 },
         ..usual
     }
 }
@@ -161,13 +173,21 @@ pub(crate) fn programs(payload: &Pool, data_len_max: u64, now: Duration) -> Resu
     let export = format!("mem:{EXPORT},root_squash=no").parse::<Export>()?;
     let exports = Exports::new(vec![(export, store)], payload.clone())?;
     let (nfs, mount, _) = services(exports, time);
-    Ok((nfs, mount, Echo))
+    Ok((nfs, mount, Echo { results: Vec::new() }))
 }
 
-/// The echo program: procedure 1 of version 1 returns its arguments.
-struct Echo;
+/// The echo program: procedure 1 of version 1 returns its arguments, procedure 2 so many octets as its argument says.
+struct Echo {
+    /// What procedure 2 returns the start of; made when it is first called.
+    results: Vec<u8>,
+}
 
 static ECHO: Procedure = Procedure::plain("ECHO");
+
+static RESULTS: Procedure = Procedure::plain("RESULTS");
+
+/// Octets of results at most.
+const RESULTS_LEN_MAX: usize = 1 << 20;
 
 impl Service for Echo {
     fn program(&self) -> u32 {
@@ -179,10 +199,25 @@ impl Service for Echo {
     }
 
     fn procedure(&self, _version: u32, procedure: u32) -> Option<&'static Procedure> {
-        (procedure == 1).then_some(&ECHO)
+        match procedure {
+            1 => Some(&ECHO),
+            2 => Some(&RESULTS),
+            _ => None,
+        }
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        if call.procedure == 2 {
+            match call.arguments().u32() {
+                Ok(len) if len as usize <= RESULTS_LEN_MAX => {
+                    self.results.resize(RESULTS_LEN_MAX, 0x5a);
+                    let results = &self.results[..len as usize];
+                    reply.success(|writer| writer.opaque(results));
+                }
+                _ => reply.garbage_arguments(),
+            }
+            return Outcome::Done;
+        }
         match call.arguments().opaque(1 << 20) {
             Ok(octets) => reply.success(|writer| writer.opaque(octets)),
             Err(_) => reply.garbage_arguments(),

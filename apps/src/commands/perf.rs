@@ -29,7 +29,7 @@ use self::requirement::Requirement;
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::url::{FabricName, Url};
-use crate::values::{DataPlacement, Poll, Size};
+use crate::values::{DataPlacement, Poll, ReplyMemory, Size};
 
 /// Measures Calls between pinned cores, and what the machine allows
 #[derive(Debug, Args)]
@@ -93,6 +93,9 @@ pub struct Perf {
     /// Version 2: Sends of a message at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     continuation: Option<u32>,
+    /// Of reply, memory of the: chunk, responder, auto
+    #[arg(long, value_enum, value_name = "WHOSE", hide_possible_values = true)]
+    reply_mode: Option<ReplyMemory>,
     /// Of both ends: shm, iwarp, verbs (--device, ...)
     #[arg(long, value_name = "NAME", value_enum, default_value = "shm", conflicts_with = "url")]
     #[arg(hide_possible_values = true)]
@@ -110,6 +113,7 @@ enum Called {
     Write,
     Getattr,
     Echo,
+    Reply,
 }
 
 impl From<Called> for MeasuredOperation {
@@ -120,6 +124,7 @@ impl From<Called> for MeasuredOperation {
             Called::Write => MeasuredOperation::Write,
             Called::Getattr => MeasuredOperation::Getattr,
             Called::Echo => MeasuredOperation::Echo,
+            Called::Reply => MeasuredOperation::Reply,
         }
     }
 }

@@ -123,7 +123,7 @@ impl Plan {
             notes.extend(congestion_note(options.congestion_control));
         }
         let root = match &perf.url {
-            Some(url) if operation != MeasuredOperation::Null => Some(find_root(url)?),
+            Some(url) if operation.has_file() => Some(find_root(url)?),
             _ => None,
         };
         let scenario = |size| Scenario {
@@ -152,6 +152,7 @@ impl Plan {
                 false => options.protocol,
             },
             placement: perf.placement.unwrap_or_default().into(),
+            reply_mode: perf.reply_mode.unwrap_or_default().into(),
             continuation: perf.continuation.unwrap_or(EngineConfig::default().continuation),
         };
         let scenarios: Vec<Scenario> = sizes.into_iter().map(scenario).collect();
@@ -177,6 +178,7 @@ impl Plan {
             MeasuredOperation::Write => "write",
             MeasuredOperation::Getattr => "getattr",
             MeasuredOperation::Echo => "echo",
+            MeasuredOperation::Reply => "reply",
         }
     }
 }
@@ -186,12 +188,11 @@ fn check(perf: &Perf, operation: MeasuredOperation) -> Result<(), CommandFailure
     let refuse = |text: std::fmt::Arguments<'_>| Err(CommandFailure::usage(text));
     if !operation.has_size() && (perf.all || perf.size.is_some()) {
         let flag = if perf.all { "--all" } else { "--size" };
-        return refuse(format_args!("{flag}: it goes with read, write and echo; the others move no data"));
+        return refuse(format_args!(
+            "{flag}: it goes with read, write, echo and reply; the others move no data"
+        ));
     }
-    if perf.paired
-        && (perf.fabric != FabricName::Shm
-            || matches!(operation, MeasuredOperation::Null | MeasuredOperation::Echo))
-    {
+    if perf.paired && (perf.fabric != FabricName::Shm || !operation.has_file()) {
         return refuse(format_args!(
             "--paired: it goes with read, write and getattr over shm, whose files have a core of their own"
         ));
@@ -217,13 +218,24 @@ fn check(perf: &Perf, operation: MeasuredOperation) -> Result<(), CommandFailure
     if perf.touch && operation != MeasuredOperation::Read {
         return refuse(format_args!("--touch: it goes with read, whose data the client gets"));
     }
+    if perf.reply_mode.is_some() && operation != MeasuredOperation::Reply {
+        return refuse(format_args!("--reply-mode: it goes with reply, whose results have no Write chunk"));
+    }
+    if operation == MeasuredOperation::Reply
+        && (perf.is_version_2() || options::get().protocol != ProtocolChoice::One)
+    {
+        return refuse(format_args!(
+            "reply: it measures version 1, where Replies are exposed; leave out --protocol, --placement and --continuation"
+        ));
+    }
     if let Some(url) = &perf.url {
-        if operation == MeasuredOperation::Echo {
+        if matches!(operation, MeasuredOperation::Echo | MeasuredOperation::Reply) {
+            let name = if operation == MeasuredOperation::Echo { "echo" } else { "reply" };
             return refuse(format_args!(
-                "{url}: echo is a program of stag perf's own server; leave the URL out, or measure null"
+                "{url}: {name} is a program of stag perf's own server; leave the URL out, or measure null"
             ));
         }
-        if operation != MeasuredOperation::Null && url.path.is_empty() {
+        if operation.has_file() && url.path.is_empty() {
             return refuse(format_args!(
                 "{url}: {} works on a file; name an export, as in {url}/data",
                 if perf.operation == Called::Getattr { "getattr" } else { "it" }
@@ -237,7 +249,11 @@ fn check(perf: &Perf, operation: MeasuredOperation) -> Result<(), CommandFailure
 }
 
 fn size_max(operation: MeasuredOperation) -> u64 {
-    if operation == MeasuredOperation::Echo { ECHO_SIZE_MAX } else { SIZE_MAX }
+    if matches!(operation, MeasuredOperation::Echo | MeasuredOperation::Reply) {
+        ECHO_SIZE_MAX
+    } else {
+        SIZE_MAX
+    }
 }
 
 /// What is to be known of bbr, if it is what TCP uses: it paces even the loopback.

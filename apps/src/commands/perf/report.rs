@@ -67,6 +67,11 @@ struct Measured<'a> {
     bare_ratios: Option<&'a BareRatios>,
     /// Buffers that our own server did not get back.
     leaked: usize,
+    /// Replies that the client read of the server's memory, and those in its own Reply chunk, for each Call; null but of `reply`.
+    replies_pulled_per_call: Option<f64>,
+    reply_chunks_per_call: Option<f64>,
+    /// Round trips of a Call: 1, and 1 more for each Reply that is read; null but of `reply`.
+    round_trips: Option<f64>,
     requirements: &'a [Verdict],
 }
 
@@ -151,6 +156,7 @@ fn object<'a>(
 ) -> Measured<'a> {
     let scenario = &plan.scenarios[index];
     let is_measured = figures.latency_ns.is_some();
+    let is_reply = scenario.operation == stag_bench::MeasuredOperation::Reply;
     Measured {
         operation: plan.operation(),
         size: scenario.operation.has_size().then_some(scenario.size),
@@ -192,6 +198,9 @@ fn object<'a>(
         bare_limits: figures.bare_limits.as_ref(),
         bare_ratios: figures.bare_ratios.as_ref().filter(|_| is_measured),
         leaked: figures.buffers_leaked,
+        replies_pulled_per_call: is_reply.then_some(figures.replies_pulled_per_call),
+        reply_chunks_per_call: is_reply.then_some(figures.reply_chunks_per_call),
+        round_trips: is_reply.then_some(1.0 + figures.replies_pulled_per_call),
         requirements,
     }
 }
@@ -255,6 +264,15 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFa
         figures.calls_per_second.percent(),
         figures.credits_granted,
     ))?;
+    if scenario.operation == stag_bench::MeasuredOperation::Reply {
+        let (pulled, chunks) = (figures.replies_pulled_per_call, figures.reply_chunks_per_call);
+        out.line(format_args!(
+            "           {:.2} round trips a Call: {:.0} % of the Replies read of the server's memory, {:.0} % in a Reply chunk",
+            1.0 + pulled,
+            100.0 * pulled,
+            100.0 * chunks,
+        ))?;
+    }
     match too_short(figures) {
         Some(problem) => out.line(format_args!("warning: {problem}")),
         None => Ok(()),

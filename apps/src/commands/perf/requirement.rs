@@ -187,7 +187,8 @@ impl Requirement {
     pub(super) fn misfit(&self, operation: MeasuredOperation) -> Option<String> {
         let copies =
             matches!(self.metric, Metric::CopyHot | Metric::CopyRead | Metric::Stream | Metric::Transfer);
-        let moves = operation.has_size() && !(copies && operation == MeasuredOperation::Echo);
+        let moves = operation.has_size()
+            && !(copies && matches!(operation, MeasuredOperation::Echo | MeasuredOperation::Reply));
         let needs_data = copies || self.metric == Metric::Bandwidth;
         (needs_data && !moves).then(|| format!("--require {}: it is a figure of read and write", self.text))
     }
