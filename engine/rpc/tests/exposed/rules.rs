@@ -118,7 +118,10 @@ fn replies_wait_for_a_place() {
         let server = EngineConfig { exposed_replies, ..config() };
         let mut bench = bench(server, config());
         check_big(&mut bench, 10);
+        let connection = bench.connections[0];
         let ask = |bench: &mut Bench, seed| {
+            // A grant grows with use.
+            bench.run(|bench| bench.clients[0].engine.credits_available(connection) > 0);
             bench.begin(0, unknown(BIG), Chunks::default(), |writer| words(writer, &[seed, 40_000]))
         };
         let calls: Vec<_> = (0..8).map(|seed| ask(&mut bench, seed).expect("a credit")).collect();
