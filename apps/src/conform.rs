@@ -1,4 +1,5 @@
-//! `stag conform`: whether a peer, whoever wrote it, keeps the rules of RPC-over-RDMA version 1.
+//! `stag conform`: whether a peer, whoever wrote it, keeps the rules of RPC-over-RDMA: of version 1, of reliable reply, and of version 2
+//! with rtrext.
 //!
 //! | module | subject |
 //! |---|---|
@@ -6,19 +7,27 @@
 //! | `message` | messages as drafts, right or wrong, and as they came |
 //! | `check`, `probe` | what a check is, and what checks are made of |
 //! | `header_checks`, `chunk_checks`, `private_data_checks`, `file_checks` | the checks of a server |
+//! | `block`, `exposed_checks`, `exposed_client_checks` | private data of Stag's own; Replies that the server exposes |
+//! | `operation`, `second` | operations of version 2, word by word; a connection that speaks it |
+//! | `second_checks`, `group_checks`, `second_client_checks` | version 2 and its groups of transmissions: servers, and clients |
 //! | `files` | the files that some of them need |
 //! | `served`, `client_checks` | what checks of a client are made of, and these |
 //! | `requester`, `responder` | a run against a server, and one against clients |
 //! | `report`, `rules` | lines and totals; which rule is checked where, and which cannot be |
 
+pub mod block;
 pub mod check;
 pub mod chunk_checks;
 pub mod client_checks;
+pub mod exposed_checks;
+pub mod exposed_client_checks;
 pub mod file_checks;
 pub mod files;
+pub mod group_checks;
 pub mod header_checks;
 pub mod message;
 pub mod open;
+pub mod operation;
 pub mod private_data_checks;
 pub mod probe;
 pub mod raw;
@@ -26,6 +35,9 @@ pub mod report;
 pub mod requester;
 pub mod responder;
 pub mod rules;
+pub mod second;
+pub mod second_checks;
+pub mod second_client_checks;
 pub mod served;
 
 use std::path::PathBuf;
@@ -51,7 +63,7 @@ pub enum ConformRole {
     Responder,
 }
 
-/// Checks whether a peer keeps the rules of RPC-over-RDMA version 1
+/// Checks whether a peer keeps the rules of RPC-over-RDMA
 #[derive(Debug, Args)]
 #[command(
     after_help = "It sends NULL Calls; with --export, Calls on files that it makes and removes there.\n\

@@ -12,12 +12,17 @@ use super::probe::{Probe, own_private_data};
 use super::raw::UNWRITTEN;
 
 /// Procedures of NFS version 3.
-mod number {
-    pub(super) const GETATTR: u32 = 1;
-    pub(super) const LOOKUP: u32 = 3;
-    pub(super) const READLINK: u32 = 5;
-    pub(super) const READ: u32 = 6;
-    pub(super) const WRITE: u32 = 7;
+pub mod number {
+    /// GETATTR.
+    pub const GETATTR: u32 = 1;
+    /// LOOKUP.
+    pub const LOOKUP: u32 = 3;
+    /// READLINK.
+    pub const READLINK: u32 = 5;
+    /// READ.
+    pub const READ: u32 = 6;
+    /// WRITE.
+    pub const WRITE: u32 = 7;
 }
 
 /// Octets of exposed memory behind what a Call offers: they have to stay as they are.
@@ -26,19 +31,21 @@ const MARGIN: usize = 64;
 /// An NFS status that means the results are there.
 const OK: u32 = 0;
 
-fn files(probe: &Probe) -> Result<&ScratchFiles, Stop> {
+/// The files of the run.
+pub fn files(probe: &Probe) -> Result<&ScratchFiles, Stop> {
     probe.files.as_ref().ok_or_else(|| Stop::NotApplicable("it needs --export".to_owned()))
 }
 
 /// READ of `count` octets from `offset` of the file, without chunks.
-fn read(probe: &mut Probe, offset: u64, count: u32) -> Result<DraftMessage, Stop> {
+pub fn read(probe: &mut Probe, offset: u64, count: u32) -> Result<DraftMessage, Stop> {
     let xid = probe.xid();
     let files = files(probe)?;
     let call = files.call(xid, number::READ).opaque(&files.file).wide(offset).words(&[count]);
     Ok(DraftMessage::of(xid, call))
 }
 
-fn results(payload: &[u8]) -> Result<ReadResults, Stop> {
+/// The results of a READ.
+pub fn results(payload: &[u8]) -> Result<ReadResults, Stop> {
     ReadResults::of(payload).map_or_else(|| fail("results that are not READ's"), Ok)
 }
 
@@ -107,7 +114,7 @@ fn read_inline(probe: &mut Probe, writes: Vec<Vec<Segment>>, count: u32) -> Chec
 }
 
 /// The WRITE of `data` at the start of the target file.
-fn write_call(probe: &mut Probe, len: u32) -> Result<(u32, Words), Stop> {
+pub fn write_call(probe: &mut Probe, len: u32) -> Result<(u32, Words), Stop> {
     let xid = probe.xid();
     let files = files(probe)?;
     // FILE_SYNC: the Reply says that it is there.
@@ -115,7 +122,7 @@ fn write_call(probe: &mut Probe, len: u32) -> Result<(u32, Words), Stop> {
 }
 
 /// What the target file holds: `len` octets, inline.
-fn target_holds(probe: &mut Probe, data: &[u8]) -> Result<(), Stop> {
+pub fn target_holds(probe: &mut Probe, data: &[u8]) -> Result<(), Stop> {
     let xid = probe.xid();
     let files = files(probe)?;
     let call = files.call(xid, number::READ).opaque(&files.target).wide(0).words(&[data.len() as u32]);

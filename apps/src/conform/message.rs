@@ -10,6 +10,12 @@ use stag::wire::rpc::{Accepted, ReplyBody, ReplyHeader};
 use stag::wire::rpcrdma::{FIXED_LEN, Fixed, Segment, VERSION, errcode, procedure};
 use stag::wire::xdr::Reader;
 
+/// The version of RPC-over-RDMA that has operations.
+pub const SECOND: u32 = 2;
+
+/// Its rdma_proc of a message with an operation.
+pub const OPTIONAL: u32 = 5;
+
 /// Octets under construction, word by word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Words(pub Vec<u8>);
@@ -57,6 +63,8 @@ pub fn call_header(xid: u32, program: u32, version: u32, number: u32) -> Words {
 pub struct DraftMessage {
     /// The fixed words.
     pub fixed: Fixed,
+    /// The direction word of version 2. `None`: a message of version 1.
+    pub direction: Option<u32>,
     /// The Read list: Positions and segments.
     pub reads: Vec<(u32, Segment)>,
     /// The Write list.
@@ -79,6 +87,7 @@ impl DraftMessage {
     pub fn of(xid: u32, payload: Words) -> DraftMessage {
         DraftMessage {
             fixed: Fixed { xid, version: VERSION, credits: 32, procedure: procedure::MSG },
+            direction: None,
             reads: Vec::new(),
             writes: Vec::new(),
             reply: None,
@@ -90,6 +99,9 @@ impl DraftMessage {
     #[must_use]
     pub fn header(&self) -> Words {
         let mut out = Words(self.fixed.to_wire().to_vec());
+        if let Some(direction) = self.direction {
+            out = out.words(&[direction]);
+        }
         for (position, segment) in &self.reads {
             out = out.words(&[1, *position]).segment(*segment);
         }
@@ -135,8 +147,19 @@ pub enum SeenBody {
     },
     /// RDMA_ERROR: the range of versions.
     ErrVers(u32, u32),
-    /// RDMA_ERROR: ERR_CHUNK.
+    /// RDMA_ERROR: ERR_CHUNK; in version 2 BAD_HEADER.
     ErrChunk,
+    /// RDMA2_ERROR: INVAL_OPTION.
+    InvalidOption,
+    /// RDMA2_OPTIONAL.
+    Operation {
+        /// The number of the operation.
+        kind: u32,
+        /// Its octets.
+        info: Vec<u8>,
+        /// What follows.
+        payload: Vec<u8>,
+    },
     /// Anything else.
     Unreadable(&'static str),
 }
@@ -146,6 +169,8 @@ pub enum SeenBody {
 pub struct SeenMessage {
     /// The fixed words; zeros if they are not whole.
     pub fixed: Fixed,
+    /// The direction word of version 2.
+    pub direction: Option<u32>,
     /// What follows them.
     pub body: SeenBody,
     /// Octets of the message.
@@ -155,13 +180,14 @@ pub struct SeenMessage {
 }
 
 /// The word at the start of `rest`, which is moved behind it.
-fn take(rest: &mut &[u8]) -> Option<u32> {
+pub fn take(rest: &mut &[u8]) -> Option<u32> {
     let (word, after) = rest.split_first_chunk()?;
     *rest = after;
     Some(u32::from_be_bytes(*word))
 }
 
-fn take_segment(rest: &mut &[u8]) -> Option<Segment> {
+/// The plain segment at the start of `rest`, which is moved behind it.
+pub fn take_segment(rest: &mut &[u8]) -> Option<Segment> {
     let (handle, length) = (take(rest)?, take(rest)?);
     let offset = (u64::from(take(rest)?) << 32) | u64::from(take(rest)?);
     Some(Segment { handle, length, offset })
@@ -172,9 +198,9 @@ fn take_chunk(rest: &mut &[u8]) -> Option<Vec<Segment>> {
     (0..count).map(|_| take_segment(rest)).collect()
 }
 
-/// Reads the lists, as strictly as their grammar: a list word is 0 or 1.
-fn lists(message: &[u8]) -> Option<SeenBody> {
-    let mut rest = message.get(FIXED_LEN..)?;
+/// Reads the lists from octet `start` on, as strictly as their grammar: a list word is 0 or 1.
+fn lists(message: &[u8], start: usize) -> Option<SeenBody> {
+    let mut rest = message.get(start..)?;
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     while present(&mut rest)? {
         let position = take(&mut rest)?;
@@ -191,6 +217,26 @@ fn lists(message: &[u8]) -> Option<SeenBody> {
         header_len: message.len() - rest.len(),
         payload: rest.to_vec(),
     })
+}
+
+/// What follows the direction word of version 2.
+fn second_body(message: &[u8], number: u32, mut rest: &[u8]) -> SeenBody {
+    let is_cut = "of version 2, with a header that cannot be read";
+    match number {
+        procedure::MSG | procedure::NOMSG => {
+            lists(message, FIXED_LEN + 4).unwrap_or(SeenBody::Unreadable(is_cut))
+        }
+        OPTIONAL => {
+            let mut operation = || {
+                let (kind, len) = (take(&mut rest)?, take(&mut rest)? as usize);
+                let info = rest.get(..len)?.to_vec();
+                let payload = rest.get(len.next_multiple_of(4)..)?.to_vec();
+                Some(SeenBody::Operation { kind, info, payload })
+            };
+            operation().unwrap_or(SeenBody::Unreadable(is_cut))
+        }
+        _ => SeenBody::Unreadable("of version 2, of an rdma_proc that does not exist"),
+    }
 }
 
 fn present(rest: &mut &[u8]) -> Option<bool> {
@@ -210,32 +256,38 @@ impl SeenMessage {
             let fixed = Fixed { xid: 0, version: 0, credits: 0, procedure: 0 };
             return SeenMessage {
                 fixed,
+                direction: None,
                 body: SeenBody::Unreadable("shorter than 16 octets"),
                 len,
                 invalidated,
             };
         };
+        if fixed.version == SECOND && fixed.procedure != procedure::ERROR {
+            let direction = take(&mut rest);
+            let body = second_body(message, fixed.procedure, rest);
+            return SeenMessage { fixed, direction, body, len, invalidated };
+        }
         let body = match fixed.procedure {
-            procedure::MSG | procedure::NOMSG => {
-                lists(message).unwrap_or(SeenBody::Unreadable("with chunk lists that cannot be read"))
-            }
+            procedure::MSG | procedure::NOMSG => lists(message, FIXED_LEN)
+                .unwrap_or(SeenBody::Unreadable("with chunk lists that cannot be read")),
             procedure::ERROR => match (take(&mut rest), take(&mut rest), take(&mut rest)) {
                 (Some(errcode::VERS), Some(low), Some(high)) => SeenBody::ErrVers(low, high),
                 (Some(errcode::CHUNK), ..) => SeenBody::ErrChunk,
+                (Some(3), ..) if fixed.version == SECOND => SeenBody::InvalidOption,
                 _ => SeenBody::Unreadable("RDMA_ERROR that cannot be read"),
             },
             procedure::DONE => SeenBody::Unreadable("RDMA_DONE"),
             procedure::MSGP => SeenBody::Unreadable("RDMA_MSGP"),
             _ => SeenBody::Unreadable("of an rdma_proc that does not exist"),
         };
-        SeenMessage { fixed, body, len, invalidated }
+        SeenMessage { fixed, direction: None, body, len, invalidated }
     }
 
     /// What follows the header.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         match &self.body {
-            SeenBody::Lists { payload, .. } => payload,
+            SeenBody::Lists { payload, .. } | SeenBody::Operation { payload, .. } => payload,
             _ => &[],
         }
     }
@@ -330,8 +382,20 @@ impl fmt::Display for SeenMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.body {
             SeenBody::ErrVers(low, high) => write!(f, "ERR_VERS {low} to {high}")?,
+            SeenBody::ErrChunk if self.fixed.version == SECOND => f.write_str("BAD_HEADER")?,
             SeenBody::ErrChunk => f.write_str("ERR_CHUNK")?,
+            SeenBody::InvalidOption => f.write_str("INVAL_OPTION")?,
+            SeenBody::Operation { kind, info, .. } => {
+                write!(f, "operation {kind} of {} octets", info.len())?;
+            }
             SeenBody::Unreadable(what) => write!(f, "a message {what}")?,
+            SeenBody::Lists { reads, payload, .. } if self.is_nomsg() && !reads.is_empty() => {
+                let total: u64 = reads.iter().map(|(_, segment)| u64::from(segment.length)).sum();
+                write!(f, "RDMA_NOMSG, {total} octets in {} segments to be read", reads.len())?;
+                if !payload.is_empty() {
+                    write!(f, ", {} behind the header", payload.len())?;
+                }
+            }
             SeenBody::Lists { reply, payload, .. } if self.is_nomsg() => {
                 let total: u64 = reply.iter().flatten().map(|segment| u64::from(segment.length)).sum();
                 write!(f, "RDMA_NOMSG, {total} octets in the Reply chunk")?;
@@ -368,6 +432,7 @@ impl SeenMessage {
         let SeenBody::Lists { reads, writes, reply, payload, .. } = &self.body else { return None };
         Some(DraftMessage {
             fixed: self.fixed,
+            direction: self.direction,
             reads: reads.clone(),
             writes: writes.clone(),
             reply: reply.clone(),

@@ -17,6 +17,9 @@ const QUIET: Duration = Duration::from_millis(50);
 /// Octets that this side says it sends and receives inline, unless a check says something else.
 const INLINE_LEN: u32 = 4096;
 
+/// Rounds of Calls at once after which a grant is taken for as high as it gets.
+const GROWTH_ROUNDS: u32 = 50;
+
 /// A connection to the peer, and what is known of it.
 pub struct Probe {
     peer: Box<dyn RawPeer>,
@@ -182,6 +185,28 @@ impl Probe {
             other => other,
         };
         self.succeed(&null).map(|(seen, _)| seen).map_err(at)
+    }
+
+    /// Makes NULL Calls, as many at once as are granted, until `count` are, or as long as it is worth it: a grant grows with use.
+    pub fn grow(&mut self, count: u32, null: impl Fn(DraftMessage) -> DraftMessage) -> Result<(), Stop> {
+        for _ in 0..GROWTH_ROUNDS {
+            if self.granted >= count {
+                break;
+            }
+            let mut open = self.granted.clamp(1, 16);
+            for _ in 0..open {
+                let draft = null(self.null());
+                self.send(&draft.octets())?;
+            }
+            while open > 0 {
+                let seen = self.message()?;
+                if matches!(seen.body, SeenBody::Lists { .. }) {
+                    self.granted = seen.fixed.credits;
+                    open -= 1;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The Call is refused with ERR_CHUNK that has its xid and version, and the connection lives.

@@ -7,13 +7,24 @@ use super::files::ScratchFiles;
 use super::open::open;
 use super::probe::Probe;
 use super::report::{CheckText, ConformReport};
-use super::{chunk_checks, file_checks, header_checks, private_data_checks};
+use super::{
+    chunk_checks, exposed_checks, file_checks, group_checks, header_checks, private_data_checks,
+    second_checks,
+};
 use crate::failure::CommandFailure;
 use crate::url::Url;
 
 /// All checks of a Responder, in the order of a run.
 pub fn checks() -> impl Iterator<Item = &'static Check> {
-    let all = [private_data_checks::CHECKS, header_checks::CHECKS, chunk_checks::CHECKS, file_checks::CHECKS];
+    let all = [
+        private_data_checks::CHECKS,
+        header_checks::CHECKS,
+        chunk_checks::CHECKS,
+        file_checks::CHECKS,
+        exposed_checks::CHECKS,
+        second_checks::CHECKS,
+        group_checks::CHECKS,
+    ];
     all.into_iter().flatten()
 }
 

@@ -3,12 +3,24 @@
 use std::time::Duration;
 
 use super::check::Stop;
-use super::client_checks;
+use super::client_checks::{self, ClientCheck};
 use super::open::open;
 use super::report::{CheckText, ConformReport};
 use super::served::ServedClient;
+use super::{exposed_client_checks, second_client_checks};
 use crate::failure::CommandFailure;
 use crate::url::{FabricName, Url};
+
+/// All checks of a Requester, in the order of a run. Those that end a client come last.
+pub fn checks() -> impl Iterator<Item = &'static ClientCheck> {
+    let all = [
+        client_checks::CHECKS,
+        exposed_client_checks::CHECKS,
+        second_client_checks::CHECKS,
+        client_checks::ENDING,
+    ];
+    all.into_iter().flatten()
+}
 
 /// What a run does.
 pub struct ResponderRun<'a> {
@@ -38,7 +50,7 @@ pub fn run(run: &ResponderRun<'_>, report: &mut ConformReport<'_>) -> Result<(),
     ))?;
     let mut client = ServedClient::new(peer, run.wait);
     let mut has_come = false;
-    for check in client_checks::CHECKS {
+    for check in checks() {
         let text =
             CheckText { name: check.name, rules: check.rules, sent: check.sent, expected: check.expected };
         if !(run.selects)(text) {

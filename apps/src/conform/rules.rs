@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::report::CheckText;
-use super::{client_checks, requester};
+use super::{requester, responder};
 
 /// Rules that no peer can be seen to keep or break, one a line: the number, and the reason.
 const UNOBSERVED: &str = include_str!("unobserved.txt");
@@ -25,7 +25,7 @@ pub fn checks() -> impl Iterator<Item = CheckText> {
         sent: check.sent,
         expected: check.expected,
     });
-    let client = client_checks::CHECKS.iter().map(|check| CheckText {
+    let client = responder::checks().map(|check| CheckText {
         name: check.name,
         rules: check.rules,
         sent: check.sent,

@@ -5,8 +5,10 @@ use std::time::Duration;
 use stag::wire::cm_private_data::PrivateData;
 use stag::wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, VERSION, procedure};
 
-use super::check::{CheckOutcome, Stop, fail, not_applicable};
-use super::message::{DraftMessage, SeenMessage, Words};
+use super::block::{EXPOSES, FeatureBlock, SPEAKS_SECOND};
+use super::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
+use super::message::{DraftMessage, OPTIONAL, SECOND, SeenBody, SeenMessage, Words};
+use super::operation::{CALL, RECEIVE_SIZE, REPLY, kind};
 use super::probe::own_private_data;
 use super::raw::{PeerEvent, RawPeer};
 
@@ -38,6 +40,14 @@ pub struct ServedClient {
     pub offences: Vec<(&'static str, String)>,
     /// Messages so far.
     pub messages: u64,
+    /// Feature bits that this side said when it accepted the connection.
+    features: u8,
+    /// Messages on this connection.
+    messages_here: u64,
+    /// Xids of its RDMA_DONEs on this connection.
+    pub told_of: Vec<u32>,
+    /// Octets of ROPT_INITXCH that it told on this connection.
+    pub characteristics: Option<Vec<u8>>,
 }
 
 impl ServedClient {
@@ -55,6 +65,10 @@ impl ServedClient {
             unanswered: 0,
             offences: Vec::new(),
             messages: 0,
+            features: 0,
+            messages_here: 0,
+            told_of: Vec::new(),
+            characteristics: None,
         }
     }
 
@@ -73,6 +87,16 @@ impl ServedClient {
         self.is_connected = false;
         self.pending = None;
         self.unanswered = 0;
+        self.features = 0;
+        self.messages_here = 0;
+        self.told_of.clear();
+        self.characteristics = None;
+    }
+
+    /// Whether this connection was accepted as one that may speak version 2.
+    #[must_use]
+    pub fn may_be_second(&self) -> bool {
+        self.is_connected && self.features & SPEAKS_SECOND != 0
     }
 
     /// Waits for a connection, if there is none.
@@ -84,6 +108,7 @@ impl ServedClient {
             self.requested = requested;
             // A client that has gone meanwhile is followed by the next.
             self.is_connected = self.peer.accept(&self.accept_with, self.wait).is_ok();
+            self.features = FeatureBlock::find(&self.accept_with).map_or(0, |(_, block)| block.features);
             self.granted = 1;
         }
         Ok(())
@@ -147,6 +172,16 @@ impl ServedClient {
     /// What every message of a Requester has to keep.
     fn judge(&mut self, seen: &SeenMessage) {
         self.messages += 1;
+        self.messages_here += 1;
+        if seen.fixed.version == VERSION && seen.fixed.procedure == procedure::DONE {
+            self.told_of.push(seen.fixed.xid);
+        }
+        if let SeenBody::Operation { kind: kind::INITIAL, info, .. } = &seen.body {
+            self.characteristics = Some(info.clone());
+        }
+        if self.features & SPEAKS_SECOND != 0 {
+            return self.judge_second(seen);
+        }
         let threshold = PrivateData::find(&self.accept_with)
             .map_or(INLINE_THRESHOLD_DEFAULT, |own| own.receive_size.octets());
         let mut offend = |rule, holds: bool, what: String| {
@@ -161,7 +196,8 @@ impl ServedClient {
             format!("{} octets, beyond {threshold}", seen.len),
         );
         offend("8166-4.6.1-a", seen.fixed.procedure != procedure::MSGP, "RDMA_MSGP".to_owned());
-        offend("8166-4.6.2-a", seen.fixed.procedure != procedure::DONE, "RDMA_DONE".to_owned());
+        let may_tell = self.features & EXPOSES != 0;
+        offend("8166-4.6.2-a", may_tell || seen.fixed.procedure != procedure::DONE, "RDMA_DONE".to_owned());
         // An error may answer a reverse Call that this side sent, but not any other.
         offend("8166-4.1-b", seen.fixed.procedure <= procedure::ERROR, seen.to_string());
         if !is_call(seen) {
@@ -186,6 +222,55 @@ impl ServedClient {
         );
     }
 
+    /// What every message has to keep where version 2 is spoken.
+    fn judge_second(&mut self, seen: &SeenMessage) {
+        let is_first = self.messages_here == 1;
+        let is_call = is_call(seen);
+        self.unanswered += u32::from(is_call);
+        let mut offend = |rule, holds: bool| {
+            if !holds && self.offences.len() < 100 {
+                self.offences.push((rule, format!("{seen}, {} octets", seen.len)));
+            }
+        };
+        offend("V2-5.3-a", seen.fixed.version == SECOND);
+        offend("V2-5-a", !is_first || seen.len <= 1024);
+        offend("V2-X-4", !is_first || seen.fixed.procedure == procedure::MSG);
+        offend("XC-j", seen.len <= RECEIVE_SIZE);
+        offend("V2-3-a", ![procedure::MSGP, procedure::DONE].contains(&seen.fixed.procedure));
+        offend("V2-4.2.2-c", seen.fixed.procedure != procedure::ERROR || seen.fixed.xid != 0);
+        if is_call {
+            offend("V2-4.2.2-b", seen.direction == Some(CALL));
+            offend("V2-4.2.2-b", seen.is_nomsg() || seen.message_type() == Some(0));
+            let xid = seen.payload().get(..4).map(|xid| xid == seen.fixed.xid.to_be_bytes());
+            offend("V2-4.2.1-a", seen.is_nomsg() || xid == Some(true));
+            offend("V2-4.2.2-d", seen.fixed.credits > 0);
+            offend("V2-5-a", self.unanswered <= self.granted.max(1));
+        }
+    }
+
+    /// Waits for the RDMA_DONE of an exposed Reply. A Call that comes first is the next check's.
+    pub fn done_of(&mut self, xid: u32) -> Result<SeenMessage, Stop> {
+        loop {
+            match self.message(self.wait)? {
+                Some(seen) if seen.fixed.procedure == procedure::DONE => {
+                    ensure(seen.fixed.xid == xid, || {
+                        format!("RDMA_DONE for {:#010x}, not {xid:#010x}", seen.fixed.xid)
+                    })?;
+                    return Ok(seen);
+                }
+                Some(seen) if is_call(&seen) => self.pending = Some(seen),
+                Some(_) => {}
+                None => return fail("no RDMA_DONE"),
+            }
+        }
+    }
+
+    /// A Call has its answer, with this grant.
+    pub fn note_answered(&mut self, credits: u32) {
+        self.granted = credits;
+        self.unanswered = self.unanswered.saturating_sub(1);
+    }
+
     /// The right Reply: SUCCESS to NULL, PROG_UNAVAIL to anything else, all chunks unused.
     #[must_use]
     pub fn reply_to(&self, call: &SeenMessage, credits: u32) -> DraftMessage {
@@ -195,6 +280,10 @@ impl ServedClient {
         let outcome = u32::from(!is_null);
         let mut reply = DraftMessage::of(xid, Words::default().words(&[xid, 1, 0, 0, 0, outcome]));
         reply.fixed.credits = credits;
+        // The Call says the version, where there are two.
+        if self.may_be_second() && call.fixed.version == SECOND {
+            (reply.fixed.version, reply.direction) = (SECOND, Some(REPLY));
+        }
         reply.writes = call.writes().to_vec();
         reply.reply = call.reply_chunk().map(<[_]>::to_vec);
         for segment in reply.writes.iter_mut().flatten().chain(reply.reply.iter_mut().flatten()) {
@@ -210,14 +299,26 @@ impl ServedClient {
 
     /// Answers a Call as it should be, with this grant.
     pub fn answer_with(&mut self, call: &SeenMessage, credits: u32) -> Result<(), Stop> {
-        self.granted = credits;
-        self.unanswered = self.unanswered.saturating_sub(1);
+        self.note_answered(credits);
         self.send(&self.reply_to(call, credits).octets(), None)
     }
 
     /// Answers a Call as it should be.
     pub fn answer(&mut self, call: &SeenMessage) -> Result<(), Stop> {
         self.answer_with(call, GRANT)
+    }
+
+    /// The client ends the connection because of an RDMA Write. Where the Write's end says nothing of the other side, this does. Calls
+    /// that it made before it saw the Write may come first.
+    pub fn ended_by_write(&mut self) -> CheckOutcome {
+        loop {
+            match self.message(HOLD * 30) {
+                Ok(Some(_)) => {}
+                Ok(None) => return fail("the Write was taken, and the connection lives"),
+                Err(Stop::Fail(why)) => return Ok(why),
+                Err(stop) => return Err(stop),
+            }
+        }
     }
 
     /// The client goes on: its next Call comes on this connection, and is not `call` again.
@@ -283,6 +384,7 @@ pub fn is_call(seen: &SeenMessage) -> bool {
         procedure::MSG => seen.message_type() != Some(1),
         procedure::NOMSG => !seen.reads().is_empty(),
         procedure::DONE | procedure::ERROR => false,
+        OPTIONAL => matches!(seen.body, SeenBody::Operation { kind: kind::REQUEST, .. }),
         _ => true,
     }
 }

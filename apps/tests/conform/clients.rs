@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 
+use crate::chunk_client::ChunkClient;
 use crate::common::{STAG, unique};
 use crate::proxy::{Flaw, Proxy};
 use crate::runs::parse;
 
 type Results = BTreeMap<String, (String, String)>;
 
-/// Checks that want a Call with a chunk, which `stag ls` makes and `stag ping` does not.
+/// Checks that want a Call with a chunk, which `stag ping` does not make.
 const WITH_CHUNKS: [&str; 4] =
     ["client-least-access", "client-beyond-chunk", "client-fences", "client-echo-too-long"];
 
@@ -23,14 +24,26 @@ impl Drop for Client {
     }
 }
 
-/// What a run as responder at `url` finds, while clients run this command, one after the other, as long as it lasts.
-fn serve(url: &str, client: &[&str], only: &[&str]) -> Results {
+/// Begins a run as responder.
+fn begin(url: &str, only: &[&str]) -> Child {
     let mut run = Command::new(STAG);
     run.args(["--json", "conform", url, "--as", "responder", "--wait", "10"]);
     for check in only {
         run.args(["--only", check]);
     }
-    let run = run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// What the run finds when it ends.
+fn finish(run: Child) -> Results {
+    let output = run.wait_with_output().unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    parse(&String::from_utf8(output.stdout).unwrap(), &complaint)
+}
+
+/// What a run as responder at `url` finds, while clients run this command, one after the other, as long as it lasts.
+fn serve(url: &str, client: &[&str], only: &[&str]) -> Results {
+    let run = begin(url, only);
     let (ended, is_ended) = std::sync::mpsc::channel::<()>();
     let clients = std::thread::spawn({
         let command: Vec<String> = client.iter().map(|word| (*word).to_owned()).collect();
@@ -48,24 +61,39 @@ fn serve(url: &str, client: &[&str], only: &[&str]) -> Results {
             }
         }
     });
-    let output = run.wait_with_output().unwrap();
+    let found = finish(run);
     ended.send(()).unwrap();
     clients.join().unwrap();
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    parse(&String::from_utf8(output.stdout).unwrap(), &complaint)
+    found
 }
+
+/// `stag ping` without end, with everything switched on that a client can ask for.
+const PING: [&str; 6] = ["--reliable-reply", "--protocol", "auto", "ping", "-c", "1000000000"];
 
 /// All checks of a client, over one fabric.
 pub(crate) fn own_client(url: &str) -> Results {
-    let mut found = serve(url, &["ping", "-c", "1000000000", url], &[]);
-    found.extend(serve(url, &["ls", &format!("{url}/data")], &WITH_CHUNKS));
-    // `stag ls` ends when it is refused: what becomes of its memory then cannot be seen.
-    let is_seen = |name: &String| !["client-fences", "client-beyond-chunk"].contains(&name.as_str());
-    let broken: Vec<_> =
-        found.iter().filter(|(name, (result, _))| result != "pass" && is_seen(name)).collect();
+    let mut found = serve(url, &[&PING[..], &[url]].concat(), &[]);
+    let run = begin(url, &WITH_CHUNKS);
+    let client = ChunkClient::start(url);
+    found.extend(finish(run));
+    drop(client);
+    let broken: Vec<_> = found.iter().filter(|(_, (result, _))| result != "pass").collect();
     assert!(broken.is_empty(), "{url}: {broken:#?}");
-    assert!(found.values().all(|(result, _)| result != "fail"), "{url}: {found:#?}");
     found
+}
+
+/// A client that asks for nothing is asked for nothing: neither exposed Replies nor version 2 apply.
+#[test]
+fn what_a_client_does_not_ask_for_is_not_applicable() {
+    let at = unique("plain-client");
+    let url = format!("shm://{at}");
+    let checks = ["client-pulls", "client-pulls-unknown", "client-second-probe", "client-second-option"];
+    let found = serve(&url, &["ping", "-c", "1000000000", &url], &checks);
+    assert_eq!(found.len(), checks.len());
+    for (check, (result, came)) in found {
+        assert_eq!(result, "not_applicable", "{check}: {came}");
+        assert!(came.contains("the client does not "), "{check}: {came}");
+    }
 }
 
 /// Each flaw of a client fails this check.
@@ -81,11 +109,28 @@ fn broken_clients_are_caught() {
         (Flaw::ErrorRetried, "client-error-vers"),
         (Flaw::UnknownEnds, "client-unknown-xid"),
         (Flaw::ClientPrivateFlags, "client-private-data"),
+        (Flaw::DoneTwice, "client-pulls"),
+        (Flaw::DoneLost, "client-pulls-segments"),
+        (Flaw::DoneXid, "client-pulls-unknown"),
+        (Flaw::DoneVersion, "client-pulls"),
+        (Flaw::BlockFirst, "client-pulling-block"),
+        (Flaw::CallDirection, "client-second-calls"),
+        (Flaw::CallXid, "client-second-calls"),
+        (Flaw::CallsTwice, "client-second-probe"),
+        (Flaw::CharacteristicsSum, "client-characteristics"),
+        (Flaw::CharacteristicsSet, "client-characteristics"),
+        (Flaw::GroupErrorLost, "client-group-none"),
+        (Flaw::GroupErrorDirection, "client-group-none"),
+        (Flaw::OptionErrorLost, "client-characteristics-ask"),
     ] {
         let (name, at) = (unique("broken-client"), unique("responder"));
         let _proxy = Proxy::start(&name, &at, flaw);
-        let found =
-            serve(&format!("shm://{at}"), &["ping", "-c", "1000000000", &format!("shm://{name}")], &[check]);
+        // One that asks for nothing speaks version 1 whatever the flaw makes of that.
+        let is_plain =
+            !["pull", "second", "characteristics", "group"].iter().any(|part| check.contains(part));
+        let words = if is_plain { &PING[3..] } else { &PING[..] };
+        let from = format!("shm://{name}");
+        let found = serve(&format!("shm://{at}"), &[words, &[&from]].concat(), &[check]);
         let (result, came) = found.get(check).cloned().unwrap_or_default();
         assert_eq!(result, "fail", "{flaw:?}: {check}: {came}");
     }
@@ -95,8 +140,23 @@ fn broken_clients_are_caught() {
 fn a_proxy_of_a_client_that_breaks_nothing_passes() {
     let (name, at) = (unique("right-client"), unique("responder"));
     let _proxy = Proxy::start(&name, &at, Flaw::Right);
-    let checks = ["client-calls", "client-first-alone", "client-unknown-xid", "client-error-chunk"];
-    let client = ["ping", "-c", "1000000000", &format!("shm://{name}")];
+    let checks = [
+        "client-calls",
+        "client-first-alone",
+        "client-unknown-xid",
+        "client-error-chunk",
+        "client-pulling-block",
+        "client-pulls",
+        "client-pulls-segments",
+        "client-pulls-unknown",
+        "client-second-probe",
+        "client-second-calls",
+        "client-characteristics",
+        "client-characteristics-ask",
+        "client-group-none",
+    ];
+    let from = format!("shm://{name}");
+    let client = [&PING[..], &[&from]].concat();
     let found = serve(&format!("shm://{at}"), &client, &checks);
     assert!(found.len() == checks.len() && found.values().all(|(result, _)| result == "pass"), "{found:#?}");
 }

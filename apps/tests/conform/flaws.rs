@@ -6,7 +6,7 @@ use stag_apps::conform::check::{Check, CheckNeeds};
 
 use crate::common::{Folder, Server, stag, unique};
 use crate::proxy::{Flaw, Proxy};
-use crate::runs::results;
+use crate::runs::{WITH_ALL, results};
 
 /// A server with a proxy before it, and the proxy's URL.
 fn flawed(server: &Server, flaw: Flaw) -> (Proxy, String) {
@@ -17,16 +17,19 @@ fn flawed(server: &Server, flaw: Flaw) -> (Proxy, String) {
 
 #[test]
 fn a_proxy_that_breaks_nothing_passes() {
-    let server = Server::with_data();
+    let server = Server::start(&WITH_ALL);
     let (_proxy, url) = flawed(&server, Flaw::Right);
     let found = results(&[&url, "--dangerous", "--export", "/data"]);
-    let broken: Vec<_> = found.iter().filter(|(_, (result, _))| result != "pass").collect();
-    assert!(broken.is_empty() && found.len() > 100, "{broken:#?}");
+    // The proxy does not hand on memory that an operation names.
+    let is_seen = |name: &str| !["directed-explicit", "directed-choice", "directed-by-size"].contains(&name);
+    let broken: Vec<_> =
+        found.iter().filter(|(name, (result, _))| result != "pass" && is_seen(name)).collect();
+    assert!(broken.is_empty() && found.len() > 190, "{broken:#?}");
 }
 
 /// Each flaw fails these checks, and is known by them.
 fn catches(flaws: &[(Flaw, &[&str])]) {
-    let server = Server::with_data();
+    let server = Server::start(&WITH_ALL);
     for (flaw, checks) in flaws {
         for check in *checks {
             let (_proxy, url) = flawed(&server, *flaw);
@@ -95,6 +98,58 @@ fn broken_private_data_is_caught() {
         (Flaw::PrivateAnyVersion, &["threshold-unknown-version"]),
         (Flaw::PrivateFlags, &["private-of-peer"]),
         (Flaw::PrivateRequired, &["private-absent"]),
+    ]);
+}
+
+#[test]
+fn broken_exposed_replies_are_caught() {
+    catches(&[
+        (Flaw::ExposedPosition, &["expose"]),
+        (Flaw::ExposedCut, &["expose", "expose-reply-chunk-short"]),
+        (Flaw::ReplyChunkForgotten, &["expose-reply-chunk-short"]),
+        (Flaw::WriteListForgotten, &["expose-write-list"]),
+        (Flaw::ExposureKept, &["done-ends-exposure", "expose-again"]),
+        (Flaw::DoneAnswered, &["done-unknown", "done-twice"]),
+        (Flaw::ExposesUnasked, &["exposing-block-unasked", "expose-not-agreed"]),
+        (Flaw::FewerAnnounced, &["expose-limit"]),
+        (Flaw::BlockFirst, &["exposing-block"]),
+        (Flaw::BlockVersionIgnored, &["expose-other-version"]),
+        (Flaw::ExposedWritable, &["expose-read-only"]),
+        (Flaw::LongCallRefused, &["expose-long-call"]),
+    ]);
+}
+
+#[test]
+fn broken_version_2_is_caught() {
+    catches(&[
+        (Flaw::ReplyDirection, &["second-probe", "second-credits"]),
+        (Flaw::ReplyVersion, &["second-probe"]),
+        (Flaw::SecondAnnouncedToAll, &["second-announced"]),
+        (Flaw::OptionErrorCode, &["second-option-unknown"]),
+        (Flaw::OptionErrorLost, &["second-option-unknown"]),
+        (Flaw::ErrVersOwnVersion, &["second-version-3"]),
+        (Flaw::ErrorAnswered, &["second-error"]),
+        (Flaw::DirectionIgnored, &["second-direction-7"]),
+        (Flaw::CharacteristicsSum, &["characteristics-of-peer"]),
+        (Flaw::CharacteristicsSet, &["characteristics-of-peer"]),
+        (Flaw::CharacteristicsRefused, &["characteristics-unknown"]),
+        (Flaw::WriteLengthsKept, &["second-chunks-unused"]),
+        (Flaw::GrantZero, &["second-credits"]),
+    ]);
+}
+
+#[test]
+fn broken_groups_are_caught() {
+    catches(&[
+        (Flaw::GroupErrorLost, &["group-number", "group-none"]),
+        (Flaw::GroupErrorDirection, &["group-number"]),
+        (Flaw::GroupErrorNumbers, &["group-number", "group-too-long"]),
+        (Flaw::GroupErrorTwice, &["group-xid"]),
+        (Flaw::ContinuationLost, &["group-of-three"]),
+        (Flaw::ItemsLost, &["directed-nothing", "directed-targets"]),
+        (Flaw::TargetsShifted, &["directed-targets"]),
+        (Flaw::TransmissionNumber, &["directed-continued"]),
+        (Flaw::TargetData, &["placed-write", "placed-write-offset"]),
     ]);
 }
 

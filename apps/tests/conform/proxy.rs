@@ -17,7 +17,7 @@ use stag_apps::url::FabricName;
 const LOOK: Duration = Duration::from_micros(200);
 
 /// How long a connection or a transfer may take.
-const WAIT: Duration = Duration::from_secs(20);
+pub(crate) const WAIT: Duration = Duration::from_secs(20);
 
 /// Octets of a segment that is handed on; what is longer goes as it is, to be refused.
 const SEGMENT_LEN_MAX: u32 = 1 << 20;
@@ -107,6 +107,74 @@ pub(crate) enum Flaw {
     ClientPrivateFlags,
     /// Replies of up to 64 KiB come inline, whatever was agreed on.
     ThresholdIgnored,
+    /// An exposed Reply has Position 4.
+    ExposedPosition,
+    /// An exposed Reply is 4 octets shorter.
+    ExposedCut,
+    /// A Reply chunk that was too short is not returned.
+    ReplyChunkForgotten,
+    /// The Write list of an exposed Reply is not returned.
+    WriteListForgotten,
+    /// RDMA_DONE ends no exposure.
+    ExposureKept,
+    /// Every accept says that Replies are exposed.
+    ExposesUnasked,
+    /// More Replies are exposed at once than was said.
+    FewerAnnounced,
+    /// Stag's block stands in front of that of RFC 8797.
+    BlockFirst,
+    /// Stag's block of any version is taken.
+    BlockVersionIgnored,
+    /// What is exposed to be read may be written.
+    ExposedWritable,
+    /// With reliable reply, a Long Call is taken for something else.
+    LongCallRefused,
+    /// A client says RDMA_DONE twice.
+    DoneTwice,
+    /// A client says no RDMA_DONE.
+    DoneLost,
+    /// A client says RDMA_DONE for another xid.
+    DoneXid,
+    /// A client's RDMA_DONE is of version 2.
+    DoneVersion,
+    /// Replies of version 2 have direction CALL.
+    ReplyDirection,
+    /// Calls of version 2 have direction REPLY.
+    CallDirection,
+    /// Calls of version 2 are answered in version 1.
+    ReplyVersion,
+    /// Every accept announces version 2.
+    SecondAnnouncedToAll,
+    /// INVAL_OPTION is 5, as in later drafts.
+    OptionErrorCode,
+    /// No INVAL_OPTION is sent.
+    OptionErrorLost,
+    /// A direction that does not exist is taken for CALL.
+    DirectionIgnored,
+    /// Parts of a Receive are not as long as the whole.
+    CharacteristicsSum,
+    /// A set of characteristics names one that is not there.
+    CharacteristicsSet,
+    /// Characteristics are refused.
+    CharacteristicsRefused,
+    /// No XMTERR is sent.
+    GroupErrorLost,
+    /// XMTERR has the direction of the bad transmission.
+    GroupErrorDirection,
+    /// XMTERR has found for expected.
+    GroupErrorNumbers,
+    /// XMTERR is sent twice.
+    GroupErrorTwice,
+    /// Transmissions without Payload stream are lost.
+    ContinuationLost,
+    /// XMTRESP has no items.
+    ItemsLost,
+    /// XMTRESP names the targets behind those with data.
+    TargetsShifted,
+    /// Further transmissions of a Reply have their numbers from 2 on.
+    TransmissionNumber,
+    /// Data in targets is not what was sent.
+    TargetData,
 }
 
 /// A proxy at work; it ends when dropped.
@@ -127,8 +195,16 @@ impl Proxy {
             let back = open(FabricName::Shm, WAIT).unwrap();
             front.listen(&at).unwrap();
             ready.send(()).unwrap();
-            let mut relay =
-                Relay { front, back, flaw, open: HashMap::new(), count: 0, said_r: false, is_dead: false };
+            let mut relay = Relay {
+                front,
+                back,
+                flaw,
+                open: HashMap::new(),
+                exposed: HashMap::new(),
+                count: 0,
+                said_r: false,
+                is_dead: false,
+            };
             while !stopped.load(Ordering::Relaxed) {
                 relay.serve(&server, &stopped);
             }
@@ -148,33 +224,44 @@ impl Drop for Proxy {
     }
 }
 
-struct Relay {
+pub(crate) struct Relay {
     /// The client.
-    front: Box<dyn RawPeer>,
+    pub(crate) front: Box<dyn RawPeer>,
     /// The server.
-    back: Box<dyn RawPeer>,
-    flaw: Flaw,
+    pub(crate) back: Box<dyn RawPeer>,
+    pub(crate) flaw: Flaw,
     /// For each Call: what the server was offered in place of which segment of the client.
     open: HashMap<u32, Vec<(Segment, Segment)>>,
+    /// For each exposed Reply: what the client was offered in place of which handle of the server.
+    pub(crate) exposed: HashMap<u32, Vec<(u32, u32)>>,
     count: u64,
     said_r: bool,
     is_dead: bool,
 }
 
 /// That the connection has to end.
-struct Broken;
+pub(crate) struct Broken;
 
 impl Relay {
     /// Serves one connection.
     fn serve(&mut self, server: &str, stopped: &AtomicBool) {
         let Some(mut private_data) = self.front.next_request(Duration::from_millis(20)) else { return };
         self.open.clear();
+        self.exposed.clear();
         self.said_r = private_data.get(5).is_some_and(|flags| flags & 1 == 1);
         match self.flaw {
             Flaw::PrivateAtZero if !private_data.starts_with(&[0xf6, 0xab]) => private_data.clear(),
             Flaw::PrivateAnyVersion if private_data.len() >= 8 => private_data[4] = 1,
             Flaw::ClientPrivateFlags if private_data.len() >= 8 => private_data[5] |= 0x40,
             // The server's own limit is above what the client can take.
+            Flaw::ExposesUnasked if private_data.len() == 8 => {
+                private_data.extend(*b"Stag\x01\x01\0\0");
+            }
+            Flaw::SecondAnnouncedToAll if private_data.len() == 8 => {
+                private_data.extend(*b"Stag\x01\x04\0\0");
+            }
+            Flaw::BlockVersionIgnored if private_data.len() >= 16 => private_data[12] = 1,
+            Flaw::BlockFirst if private_data.len() >= 16 => private_data.rotate_left(8),
             Flaw::ThresholdIgnored => private_data = vec![0xf6, 0xab, 0x0e, 0x18, 1, 0, 15, 15],
             _ => {}
         }
@@ -183,8 +270,11 @@ impl Relay {
             || self.is_dead
             || (self.flaw == Flaw::PrivateRequired && private_data.is_empty());
         let mut answer = accepted.unwrap_or_default();
-        if self.flaw == Flaw::PrivateFlags && answer.len() >= 8 {
-            answer[5] |= 0x80;
+        match self.flaw {
+            Flaw::PrivateFlags if answer.len() >= 8 => answer[5] |= 0x80,
+            Flaw::FewerAnnounced if answer.len() >= 16 => answer[14..16].copy_from_slice(&[0, 2]),
+            Flaw::BlockFirst if answer.len() >= 16 => answer.rotate_left(8),
+            _ => {}
         }
         if self.front.accept(&answer, WAIT).is_err() {
             return;
@@ -202,7 +292,7 @@ impl Relay {
     /// Hands on what there is.
     fn relay(&mut self) -> Result<(), Broken> {
         match self.front.next(LOOK) {
-            PeerEvent::Message { octets, .. } => self.up(&octets)?,
+            PeerEvent::Message { octets, invalidated } => self.up(&octets, invalidated)?,
             PeerEvent::Ended(_) => return Err(Broken),
             PeerEvent::Nothing => {}
         }
@@ -220,7 +310,7 @@ impl Relay {
     }
 
     /// A message of the client.
-    fn up(&mut self, octets: &[u8]) -> Result<(), Broken> {
+    fn up(&mut self, octets: &[u8], invalidated: Option<u32>) -> Result<(), Broken> {
         let mut octets = octets.to_vec();
         let word = |octets: &[u8], index: usize| {
             octets
@@ -240,11 +330,19 @@ impl Relay {
             Flaw::ListWordAny if word(&octets, 4) == 2 => octets[16..20].fill(0),
             _ => {}
         }
+        if version == 1 && number == procedure::DONE {
+            return self.done(octets, xid, invalidated);
+        }
         let seen = SeenMessage::of(&octets, None);
         let Some(mut draft) = seen.to_draft() else {
-            return self.back.send(&octets, None).map_err(|_| Broken);
+            return self.up_operation(octets, &seen);
         };
         match self.flaw {
+            Flaw::DirectionIgnored if draft.direction.is_some_and(|word| word > 1) => {
+                draft.direction = Some(0)
+            }
+            Flaw::CallDirection if draft.direction == Some(0) => draft.direction = Some(1),
+            Flaw::LongCallRefused if draft.fixed.procedure == procedure::NOMSG => return self.refuse(xid),
             Flaw::CallVersion => draft.fixed.version = 2,
             Flaw::CallXid => draft.payload[0] ^= 1,
             Flaw::CallCredits => draft.fixed.credits = 0,
@@ -337,8 +435,9 @@ impl Relay {
                 (Flaw::ErrChunkEnds, stag_apps::conform::message::SeenBody::ErrChunk) => return Err(Broken),
                 _ => {}
             }
-            return self.front.send(&octets, None).map_err(|_| Broken);
+            return self.down_operation(octets, &seen);
         };
+        self.hand_on_exposed(&mut draft)?;
         self.place(&mut draft, &pairs)?;
         self.spoil(&mut draft, &pairs);
         let theirs = |handle: u32| {
@@ -397,6 +496,10 @@ impl Relay {
         match self.flaw {
             Flaw::GrantZero => draft.fixed.credits = 0,
             Flaw::ReplyXid => draft.fixed.xid ^= 1,
+            Flaw::ReplyDirection if draft.direction.is_some() => draft.direction = Some(0),
+            Flaw::ReplyVersion if draft.direction.is_some() => {
+                (draft.direction, draft.fixed.version) = (None, 1);
+            }
             Flaw::ReplyReadList => draft.reads.push((0, Segment { handle: 7, length: 4, offset: 0 })),
             Flaw::WriteListLost => draft.writes.clear(),
             Flaw::EmptyChunkLost => draft.writes.retain(|chunk| !chunk.is_empty()),

@@ -35,9 +35,13 @@ pub(crate) fn parse(lines: &str, complaint: &str) -> BTreeMap<String, (String, S
     results
 }
 
+/// What a server is started with that has everything switched on.
+pub(crate) const WITH_ALL: [&str; 7] =
+    ["--export", "mem:/data,root_squash=no", "--memory", "128M", "--reliable-reply", "--protocol", "auto"];
+
 /// What a server that keeps the rules is asked: everything, on each fabric that works here.
 fn own_server(url: &str) -> BTreeMap<String, (String, String)> {
-    let server = Server::start_at(url, &["--export", "mem:/data,root_squash=no"]);
+    let server = Server::start_at(url, &WITH_ALL);
     let found = results(&[&server.url, "--dangerous", "--export", "/data"]);
     let broken: Vec<_> = found.iter().filter(|(_, (result, _))| result != "pass").collect();
     assert!(broken.is_empty(), "{url}: {broken:#?}");
@@ -93,6 +97,27 @@ fn without_an_export_it_sends_null_calls_only() {
         found["long-call-empty"].1.contains("--dangerous"),
         "nothing that crashes a server, unless it is said"
     );
+}
+
+/// A server that offers neither reliable reply nor version 2: that is said, and no rule is broken.
+#[test]
+fn what_a_server_does_not_offer_is_not_applicable() {
+    let server = Server::with_data();
+    for (check, why) in [
+        ("expose", "the peer does not offer reliable reply"),
+        ("done-unknown", "the peer does not offer reliable reply"),
+        ("second-probe", "the peer does not speak version 2: ERR_VERS 1 to 1"),
+        ("placed-write", "the peer does not speak version 2: ERR_VERS 1 to 1"),
+    ] {
+        let found = results(&[&server.url, "--export", "/data", "--only", check]);
+        assert_eq!(found[check], ("not_applicable".to_owned(), why.to_owned()), "{check}");
+    }
+    // What holds without an agreement is checked all the same.
+    let rules = ["RR-P-1", "RR-6-a", "RR-4.1.1-b"].map(|rule| ["--only", rule]).concat();
+    let found = results(&[&[server.url.as_str(), "--export", "/data"][..], &rules].concat());
+    for check in ["exposing-block-unasked", "expose-not-agreed", "expose-not-pulling"] {
+        assert_eq!(found[check].0, "pass", "{check}: {found:#?}");
+    }
 }
 
 #[test]
