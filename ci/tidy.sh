@@ -55,16 +55,10 @@ offend "a skip that nobody counts: call stag_testing::skipped" < <(rust | grep -
 offend "a seed from the process id: take random numbers" < <(rust | xargs grep -nE '(\b(xid|stamp|seed)\b|Engine::new\().*process::id\(')
 offend "a test that is switched off" < <(rust | xargs grep -nE '#\[ignore')
 
-# A public type's name says what it is without its path, so it stands once in the workspace. These stand more often, and why:
-# both ends of one protocol, told apart by the module (proto's requester and responder), and what an engine makes of them (rpc)
-twice='Call CallId Config Dropped Failure Form Memory Misuse Outcome Payload Received Refused Reply'
-# words of the protocols, in the module of each protocol (wire)
-twice+=' Entries Error Exports Header Mark Operation Procedure ReadRequest'
-# words of a layer, whose users name another layer's hardly ever: a user of the file system and of the network
-twice+=' Caller Export Finished Limits'
-offend "a public type of a name that is taken: find another, or say in ci/tidy.sh why not" < <(
+# A public type's name says what it is without its path, so it stands once in the workspace.
+offend "a public type of a name that is taken: find another" < <(
     files -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*' -not -path '*/benches/*' -not -path './engine/fuzz/*' |
-        xargs grep -nE '^\s*pub (struct|enum|trait|union|type) [A-Za-z0-9_]+' | sort | awk -v known=" $twice " '
+        xargs grep -nE '^\s*pub (struct|enum|trait|union|type) [A-Za-z0-9_]+' | sort | awk '
             {
                 split($0, part, ":")
                 match($0, /pub (struct|enum|trait|union|type) [A-Za-z0-9_]+/)
@@ -74,9 +68,7 @@ offend "a public type of a name that is taken: find another, or say in ci/tidy.s
                 count[name]++
             }
             END {
-                for (name in count) if (count[name] > 1 && !index(known, " " name " ")) print name ":" places[name]
-                n = split(known, listed, " ")
-                for (i = 1; i <= n; i++) if (count[listed[i]] < 2) print listed[i] " stands once: take it off the list"
+                for (name in count) if (count[name] > 1) print name ":" places[name]
             }'
 )
 

@@ -25,12 +25,12 @@ pub enum CommandFailure {
 }
 
 impl CommandFailure {
-    /// A [`Failure::Run`].
+    /// A [`CommandFailure::Run`].
     pub fn run(text: impl fmt::Display) -> CommandFailure {
         CommandFailure::Run(one_line(&text.to_string()))
     }
 
-    /// A [`Failure::NotBegun`].
+    /// A [`CommandFailure::NotBegun`].
     pub fn not_begun(text: impl fmt::Display) -> CommandFailure {
         CommandFailure::NotBegun(one_line(&text.to_string()))
     }
@@ -44,7 +44,7 @@ impl CommandFailure {
         }
     }
 
-    /// A [`Failure::Usage`].
+    /// A [`CommandFailure::Usage`].
     pub fn usage(text: impl fmt::Display) -> CommandFailure {
         CommandFailure::Usage(one_line(&text.to_string()))
     }

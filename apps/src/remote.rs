@@ -6,14 +6,14 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use stag::nfs::client::{ClientError, Export, Mnt, Null, Operation};
+use stag::nfs::client::{ClientError, ListExports, Mnt, Null, Operation};
 use stag::wire::mount3;
 use stag::wire::nfs3::{
     Attributes, CreateArguments, CreateHow, CreateReply, DirectoryName, Failure as Failed, FileType,
     FsinfoArguments, FsinfoOk, FsstatArguments, FsstatOk, GetattrArguments, Handle as WireHandle,
-    LookupArguments, MkdirArguments, Name, Path, PostOpAttributes, ReaddirplusArguments, ReadlinkArguments,
-    RemoveArguments, RenameArguments, Reply, RmdirArguments, SetAttributes, Status, SymlinkArguments,
-    VERIFIER_LEN,
+    LookupArguments, MkdirArguments, Name, Path, PostOpAttributes, ProcedureResults, ReaddirplusArguments,
+    ReadlinkArguments, RemoveArguments, RenameArguments, RmdirArguments, SetAttributes, Status,
+    SymlinkArguments, VERIFIER_LEN,
 };
 use stag::wire::xdr::Item;
 
@@ -192,8 +192,8 @@ impl Remote {
 
     /// The paths of the exports.
     pub fn exports(&mut self) -> Result<Vec<String>, RemoteError> {
-        let results = self.mount_call(&Export)?;
-        let exports = results.reply::<Export>()?;
+        let results = self.mount_call(&ListExports)?;
+        let exports = results.reply::<ListExports>()?;
         let paths = exports.into_iter().map(|export| String::from_utf8_lossy(export.path.0).into_owned());
         Ok(paths.collect())
     }
@@ -472,7 +472,7 @@ fn with_mode(mode: u32) -> SetAttributes {
 }
 
 /// The fields of a successful NFS procedure, or its status.
-fn answer<T, F>(reply: Result<Reply<T, F>, ClientError>) -> Result<T, RemoteError> {
+fn answer<T, F>(reply: Result<ProcedureResults<T, F>, ClientError>) -> Result<T, RemoteError> {
     reply?.map_err(|Failed { status, .. }| RemoteError::Status(status))
 }
 

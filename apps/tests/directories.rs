@@ -10,7 +10,7 @@ use std::path::Path;
 use common::{Folder, Server, assert_same_tree, content, stag_fails, stag_ok};
 use stag::fabric::{Shm, ShmConfig};
 use stag::memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
-use stag::nfs::client::{Finished, Mnt, Operation, Target};
+use stag::nfs::client::{FinishedCall, Mnt, Operation, Target};
 use stag::rpc::{Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools};
 use stag::runtime::{Clock, Poller};
 use stag::wire::mount3::PathArguments;
@@ -139,7 +139,7 @@ impl Client {
             timeout: std::time::Duration::from_secs(60),
         };
         target.begin(&mut self.engine, operation, &mut Chunks::default(), 1).unwrap();
-        let finished = Finished::new(self.until(Engine::completed));
+        let finished = FinishedCall::new(self.until(Engine::completed));
         look(finished.reply::<O>().unwrap())
     }
 

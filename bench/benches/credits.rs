@@ -8,7 +8,7 @@ use stag::proto::credits::{Grant, Window};
 use stag::proto::parameters::Parameters;
 use stag::proto::plan::Shape;
 use stag::proto::requester::{self, ChunkLists, Requester};
-use stag::proto::responder::{self, Limits, Responder};
+use stag::proto::responder::{self, ChunkLimits, Responder};
 use stag::wire::rpcrdma::{HEADER_LEN_MIN, Segment};
 
 const SLOTS: u32 = 32;
@@ -57,10 +57,13 @@ struct Pair {
 impl Pair {
     fn new() -> Pair {
         let parameters = Parameters::default();
-        let mut responder =
-            Responder::new(&responder::Config { slots: SLOTS, parameters, limits: Limits::default() });
+        let mut responder = Responder::new(&responder::ResponderConfig {
+            slots: SLOTS,
+            parameters,
+            limits: ChunkLimits::default(),
+        });
         responder.receives_posted(SLOTS);
-        let requester = Requester::new(&requester::Config {
+        let requester = Requester::new(&requester::RequesterConfig {
             slots: SLOTS,
             parameters,
             credits_requested: SLOTS,
@@ -71,7 +74,7 @@ impl Pair {
     }
 
     /// Sends a Call with `lists`, whose reduced result has the lengths of `items`. Returns the message's length.
-    fn send(&mut self, shape: &Shape<'_>, lists: &ChunkLists<'_>) -> (requester::CallId, usize) {
+    fn send(&mut self, shape: &Shape<'_>, lists: &ChunkLists<'_>) -> (requester::RequesterCallId, usize) {
         let call = self.requester.begin().expect("a credit");
         let form = self.requester.plan(shape).expect("it fits");
         let len = self.requester.emit_call(call, &form, lists, &mut self.call).expect("as planned");
@@ -82,7 +85,7 @@ impl Pair {
 
     fn answer(&mut self, xid: u32, call_len: usize, items: &[u32]) -> usize {
         let message = &self.call[..call_len];
-        let responder::Received::Call(call) = self.responder.handle_receive(message) else {
+        let responder::ResponderReceived::Call(call) = self.responder.handle_receive(message) else {
             panic!("a Call")
         };
         let id = call.id;
@@ -96,14 +99,14 @@ impl Pair {
         emitted.header_len + REPLY_LEN
     }
 
-    fn receive(&mut self, len: usize) -> requester::Memory {
+    fn receive(&mut self, len: usize) -> requester::ExposedMemory {
         match self.requester.handle_receive(&self.reply[..len], None) {
-            requester::Received::Reply(reply) => reply.memory,
+            requester::RequesterReceived::Reply(reply) => reply.memory,
             other => panic!("{other:?}"),
         }
     }
 
-    fn null(&mut self) -> requester::Memory {
+    fn null(&mut self) -> requester::ExposedMemory {
         let shape = Shape { payload_len: CALL_LEN as u32, ..Shape::default() };
         let (call, len) = self.send(&shape, &ChunkLists::default());
         debug_assert_eq!(len, HEADER_LEN_MIN + CALL_LEN);
@@ -111,13 +114,13 @@ impl Pair {
         self.receive(len)
     }
 
-    fn read(&mut self) -> Option<requester::Memory> {
+    fn read(&mut self) -> Option<requester::ExposedMemory> {
         let chunk = [Segment { handle: 7, length: 1 << 20, offset: 0x7f00_0000 }];
         let lists = ChunkLists { writes: &[&chunk], ..ChunkLists::default() };
         let shape = Shape { payload_len: CALL_LEN as u32, write_chunks: &[1], ..Shape::default() };
         let (call, len) = self.send(&shape, &lists);
         let len = self.answer(call.xid(), len, &[1 << 20]);
-        assert_eq!(self.receive(len), requester::Memory::Exposed);
+        assert_eq!(self.receive(len), requester::ExposedMemory::Exposed);
         let handle = self.requester.poll_fence(call).expect("the chunk's");
         self.requester.handle_fenced(call, handle)
     }

@@ -30,7 +30,7 @@ use std::{hint, thread};
 use anyhow::{Context, Result, bail};
 use stag::fabric::iwarp::{Iwarp, IwarpConfig};
 use stag::fabric::verbs::{Verbs, VerbsConfig};
-use stag::nfs::client::{Finished, Operation, Target};
+use stag::nfs::client::{FinishedCall, Operation, Target};
 use stag::prelude::*;
 use stag::rpc::{
     CARRIED_CALLS_MAX, CallMesh, CompletedCall, ConnectionId, PlacementChoice, ProtocolChoice, Services,
@@ -121,12 +121,12 @@ impl<P: Provider, S: Services> Ends<P, S> {
         credentials: Credentials<'_>,
         operation: &O,
         mut chunks: Chunks,
-    ) -> Result<Finished> {
+    ) -> Result<FinishedCall> {
         target(self.connection, credentials).begin(&mut self.client, operation, &mut chunks, 0)?;
         loop {
             self.pass();
             if let Some(done) = self.client.completed() {
-                return Ok(Finished::new(done));
+                return Ok(FinishedCall::new(done));
             }
         }
     }

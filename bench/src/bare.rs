@@ -139,7 +139,7 @@ impl<P: Provider> BareEnd<P> {
         Ok(0)
     }
 
-    /// As [`Side::poll`], for who waits for the other end: it must be there, and do something now and then.
+    /// As [`BareEnd::poll`], for who waits for the other end: it must be there, and do something now and then.
     fn wait(&mut self) -> Result<usize> {
         let count = self.poll()?;
         if let Some(reason) = &self.ended {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use hdrhistogram::Histogram;
-use stag::nfs::client::{Finished, Mnt, Null, Operation as NfsOperation, Target};
+use stag::nfs::client::{FinishedCall, Mnt, Null, Operation as NfsOperation, Target};
 use stag::prelude::*;
 use stag::rpc::{CompletedCall, ConnectionId, Statistics};
 use stag::wire::mount3::PathArguments;
@@ -204,14 +204,14 @@ impl<'a, P: Opened> Client<'a, P> {
         id: ConnectionId,
         operation: &O,
         mut chunks: Chunks,
-    ) -> Result<Finished> {
+    ) -> Result<FinishedCall> {
         let target =
             Target { connection: id, credentials: Credentials::Sys(&self.credential), timeout: TIMEOUT };
         target.begin(&mut self.engine, operation, &mut chunks, 0)?;
         loop {
             self.poll(self.clock.now());
             if let Some(done) = self.engine.completed() {
-                return Ok(Finished::new(done));
+                return Ok(FinishedCall::new(done));
             }
             if self.scenario.may_sleep {
                 std::thread::yield_now();
@@ -380,13 +380,13 @@ impl<'a, P: Opened> Client<'a, P> {
                 }
             }
             MeasuredOperation::Getattr => {
-                let finished = Finished::new(done);
+                let finished = FinishedCall::new(done);
                 if let Err(failure) = finished.reply::<GetattrArguments<'_>>()? {
                     bail!("getattr: {:?}", failure.status);
                 }
             }
             MeasuredOperation::Read => {
-                let finished = Finished::new(done);
+                let finished = FinishedCall::new(done);
                 match finished.reply::<ReadArguments<'_>>()? {
                     Ok(ok) if ok.count as usize == size => {
                         if self.scenario.touch {
@@ -401,7 +401,7 @@ impl<'a, P: Opened> Client<'a, P> {
                 self.spare.extend(finished.into_buffers().into_iter().map(|(_, buf)| buf));
             }
             MeasuredOperation::Write => {
-                let finished = Finished::new(done);
+                let finished = FinishedCall::new(done);
                 match finished.reply::<WriteArguments<'_>>()? {
                     Ok(ok) if ok.count as usize == size => {}
                     Ok(ok) => bail!("a WRITE of {size} octets wrote {}", ok.count),

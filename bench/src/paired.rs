@@ -23,7 +23,7 @@ use stag::memory::{Arena, Pool};
 use stag::nfs::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, stable_fsid};
 use stag::nfs::export::Export;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::nfs::server::{Elsewhere, Exports, TimeOfDay, services};
+use stag::nfs::server::{Elsewhere, ExportTable, TimeOfDay, services};
 use stag::nfs::stores::AnyStore;
 use stag::prelude::*;
 use stag::rpc::{CARRIED_CALLS_MAX, CallMesh};
@@ -457,7 +457,7 @@ fn make_server(
     let mut time = TimeOfDay::System(WallClock::new(now));
     let pool = &memory.pools.payload;
     let store = store(load, index, files, pool, shared, &mut time, now)?;
-    let mut exports = Exports::new(vec![(export(load, index)?, store)], pool.clone())?;
+    let mut exports = ExportTable::new(vec![(export(load, index)?, store)], pool.clone())?;
     if shared.mesh.is_some() {
         let mut elsewhere = Vec::new();
         // A directory is at all of them.

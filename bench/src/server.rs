@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use stag::memory::Pool;
 use stag::nfs::export::Export;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::nfs::server::{Exports, TimeOfDay, services};
+use stag::nfs::server::{ExportTable, TimeOfDay, services};
 use stag::prelude::*;
 use stag::rpc::{PAGE_LEN, ProtocolChoice, Services, Statistics};
 use stag::runtime::WallClock;
@@ -171,7 +171,7 @@ pub(crate) fn programs(payload: &Pool, data_len_max: u64, now: Duration) -> Resu
     };
     let store = MemoryStore::new(&config, payload.clone(), time.at(now))?;
     let export = format!("mem:{EXPORT},root_squash=no").parse::<Export>()?;
-    let exports = Exports::new(vec![(export, store)], payload.clone())?;
+    let exports = ExportTable::new(vec![(export, store)], payload.clone())?;
     let (nfs, mount, _) = services(exports, time);
     Ok((nfs, mount, Echo { results: Vec::new() }))
 }

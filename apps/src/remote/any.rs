@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stag::fabric::{Iwarp, IwarpConfig, Shm, ShmConfig, Verbs, VerbsConfig};
 use stag::memory::Buf;
-use stag::nfs::client::{AnyOperation, Finished, Operation};
+use stag::nfs::client::{AnyOperation, FinishedCall, Operation};
 use stag::rpc::Chunks;
 use stag::runtime::Poller;
 
@@ -120,7 +120,7 @@ impl AnyLink {
         on!(self, link => link.try_begin(&operation, chunks, user))
     }
 
-    pub(super) fn take_finished(&mut self) -> Option<(u64, Result<Finished, RemoteError>)> {
+    pub(super) fn take_finished(&mut self) -> Option<(u64, Result<FinishedCall, RemoteError>)> {
         on!(self, link => link.take_finished())
     }
 
@@ -140,16 +140,16 @@ impl AnyLink {
         on!(self, link => link.is_useless())
     }
 
-    pub(super) fn finished(&mut self) -> Result<Finished, RemoteError> {
+    pub(super) fn finished(&mut self) -> Result<FinishedCall, RemoteError> {
         on!(self, link => link.finished())
     }
 
-    pub(super) fn call<O: Operation>(&mut self, operation: &O) -> Result<Finished, RemoteError> {
+    pub(super) fn call<O: Operation>(&mut self, operation: &O) -> Result<FinishedCall, RemoteError> {
         let operation = AnyOperation::new(operation);
         on!(self, link => link.call(&operation))
     }
 
-    pub(super) fn time(&self, finished: &Finished) -> Duration {
+    pub(super) fn time(&self, finished: &FinishedCall) -> Duration {
         on!(self, link => link.time(finished))
     }
 }

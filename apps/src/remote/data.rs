@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use stag::nfs::client::Finished;
+use stag::nfs::client::FinishedCall;
 use stag::rpc::Chunks;
 use stag::wire::nfs3::{
     CommitArguments, Data, FsinfoOk, Handle as WireHandle, ReadArguments, Stable, Verifier, WriteArguments,
@@ -65,7 +65,7 @@ impl Part {
         (self.start as u64) << 31 | self.end as u64
     }
 
-    fn of(finished: &Finished) -> Part {
+    fn of(finished: &FinishedCall) -> Part {
         const MASK: u64 = (1 << 31) - 1;
         let user = finished.completed().user;
         Part { start: (user >> 31 & MASK) as usize, end: (user & MASK) as usize }
@@ -151,7 +151,7 @@ fn begin_read(link: &mut AnyLink, file: &RemoteHandle, offset: u64, part: Part) 
 }
 
 /// Copies the data of a READ to where it belongs. Returns its length, and whether the file ends with it.
-fn take_data(finished: &Finished, target: &mut [u8]) -> Result<(usize, bool), RemoteError> {
+fn take_data(finished: &FinishedCall, target: &mut [u8]) -> Result<(usize, bool), RemoteError> {
     let ok = answer(finished.reply::<ReadArguments<'_>>())?;
     let mut len = 0;
     for octets in finished.octets(&ok.data.0) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stag::fabric::{DisconnectReason, FabricError, Provider};
 use stag::memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
-use stag::nfs::client::{AnyOperation, Finished, Target};
+use stag::nfs::client::{AnyOperation, FinishedCall, Target};
 use stag::rpc::{
     Backoff, CallError, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
     ConnectionId, Credentials, Engine, EngineConfig, KeepAlive, Pools,
@@ -245,7 +245,7 @@ impl<P: Provider> Link<P> {
     }
 
     /// Waits for the end of some Call, which has results.
-    pub(super) fn finished(&mut self) -> Result<Finished, RemoteError> {
+    pub(super) fn finished(&mut self) -> Result<FinishedCall, RemoteError> {
         // The engine ends every Call at its time-out; this is for the engine's own mistakes.
         let completed = self.wait(2 * TIMEOUT_OF_ALL, |link| {
             link.note_events();
@@ -258,7 +258,7 @@ impl<P: Provider> Link<P> {
     }
 
     /// Tells a Call that has results from one that failed, and records its time.
-    fn judge(&mut self, completed: CompletedCall) -> Result<Finished, RemoteError> {
+    fn judge(&mut self, completed: CompletedCall) -> Result<FinishedCall, RemoteError> {
         match completed.result {
             Ok(_) => {}
             Err(CallError::ProgramUnavailable | CallError::ProgramMismatch { .. }) => {
@@ -273,11 +273,11 @@ impl<P: Provider> Link<P> {
         {
             self.timings.record(procedure, time);
         }
-        Ok(Finished::new(completed))
+        Ok(FinishedCall::new(completed))
     }
 
     /// Makes one Call without chunks, and waits for its end.
-    pub(super) fn call(&mut self, operation: &AnyOperation<'_>) -> Result<Finished, RemoteError> {
+    pub(super) fn call(&mut self, operation: &AnyOperation<'_>) -> Result<FinishedCall, RemoteError> {
         // Credits come back within a pass or two of the last Reply.
         for _ in 0..CREDIT_PASSES {
             if self.begin(operation, &mut Chunks::default(), 0)? {
@@ -288,7 +288,7 @@ impl<P: Provider> Link<P> {
     }
 
     /// How long the last completed Call took.
-    pub(super) fn time(&self, finished: &Finished) -> Duration {
+    pub(super) fn time(&self, finished: &FinishedCall) -> Duration {
         self.now.saturating_sub(finished.completed().started)
     }
 
@@ -356,7 +356,7 @@ impl<P: Provider> Link<P> {
     }
 
     /// The end of some Call, if one has ended: its user number, and its results.
-    pub(super) fn take_finished(&mut self) -> Option<(u64, Result<Finished, RemoteError>)> {
+    pub(super) fn take_finished(&mut self) -> Option<(u64, Result<FinishedCall, RemoteError>)> {
         let completed = self.engine.completed()?;
         let user = completed.user & !NOT_NFS;
         Some((user, self.judge(completed)))

@@ -1,7 +1,7 @@
 //! MOUNT: how the handle of an export is found. A server of ours serves it on the RDMA connection, any other
 //! over TCP, at a port that its rpcbind knows.
 
-use stag::nfs::client::{Finished, Operation};
+use stag::nfs::client::{FinishedCall, Operation};
 use stag::wire::mount3;
 use stag::wire::rpcbind::{self, Mapping, PortmapProcedure};
 use stag::wire::xdr::{Encode, Overflow, Reader, Writer};
@@ -22,7 +22,7 @@ pub(super) enum Mount {
 
 /// The results of a MOUNT Call.
 pub(super) enum Results {
-    Fabric(Finished),
+    Fabric(FinishedCall),
     Tcp(Vec<u8>),
 }
 

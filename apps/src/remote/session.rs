@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use stag::memory::Buf;
-use stag::nfs::client::{ClientError, Finished, Operation};
+use stag::nfs::client::{ClientError, FinishedCall, Operation};
 use stag::rpc::Chunks;
 use stag::runtime::{Poller, sleep};
 use stag::wire::nfs3::{
@@ -148,7 +148,7 @@ struct Inner {
     remote: Remote,
     next: u64,
     /// Calls that ended, and whose task was not polled since.
-    ended: HashMap<u64, Result<Finished, RemoteError>>,
+    ended: HashMap<u64, Result<FinishedCall, RemoteError>>,
 }
 
 impl Session {
@@ -203,7 +203,11 @@ impl Session {
     }
 
     /// Makes a Call, and waits for its end.
-    async fn call<O: Operation>(&self, operation: &O, mut chunks: Chunks) -> Result<Finished, RemoteError> {
+    async fn call<O: Operation>(
+        &self,
+        operation: &O,
+        mut chunks: Chunks,
+    ) -> Result<FinishedCall, RemoteError> {
         let mut call = None;
         self.tasks
             .until(|| {
@@ -534,7 +538,7 @@ pub(crate) struct Listing {
 
 /// What a READ found.
 pub(crate) struct ReadPart {
-    finished: Finished,
+    finished: FinishedCall,
     /// Octets.
     pub(crate) len: usize,
     /// The file ends behind them.

@@ -11,7 +11,7 @@ use stag::nfs::export::{Export, Medium};
 use stag::nfs::handle::HandleKey;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{
-    self, Elsewhere, Exports, Locking, LockingConfig, LockingLink, Registry, SharedLocking, TimeOfDay,
+    self, Elsewhere, ExportTable, Locking, LockingConfig, LockingLink, Registry, SharedLocking, TimeOfDay,
 };
 use stag::nfs::state::Recovered;
 use stag::nfs::stores::AnyStore;
@@ -124,7 +124,7 @@ pub(super) fn make(
         served.push((export.clone(), store));
     }
     notes.extend(directories.notes());
-    let mut exports = Exports::new(served, pools.payload.clone()).map_err(CommandFailure::usage)?;
+    let mut exports = ExportTable::new(served, pools.payload.clone()).map_err(CommandFailure::usage)?;
     if plan.reactors.len() > 1 {
         let Some(first) = ReactorId::new(0) else { unreachable!("a group has a first reactor") };
         exports = exports.in_group(elsewhere, first).map_err(CommandFailure::usage)?;

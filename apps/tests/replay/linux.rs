@@ -14,7 +14,7 @@ use stag::wire::ddp::{self, Tagged, Untagged};
 use stag::wire::mount3::{self, Flavors, MntOk, MntReply};
 use stag::wire::mpa::{self, Enhanced, Fpdu, Frame, FrameKind};
 use stag::wire::nfs3::*;
-use stag::wire::rdmap::{Opcode, ReadRequest};
+use stag::wire::rdmap::{Opcode, RdmapReadRequest};
 use stag::wire::rpc::{Accepted, CallHeader, ReplyHeader, emit_success};
 use stag::wire::rpcrdma::{Emitter, Header, MessageKind, Segment};
 use stag::wire::xdr::{Item, Reader, Reduced, Writer};
@@ -411,11 +411,11 @@ impl<'t> Served<'t> {
             assert!(!self.crc || fpdu.is_intact(), "5044-4.4-a");
             let (ulpdu, rest) = (fpdu.ulpdu.to_vec(), rest.to_vec());
             self.buffer = rest;
-            let (header, payload) = ddp::Header::parse(&ulpdu).expect("a DDP segment");
+            let (header, payload) = ddp::DdpHeader::parse(&ulpdu).expect("a DDP segment");
             let header = match header {
-                ddp::Header::Untagged(header) => header,
+                ddp::DdpHeader::Untagged(header) => header,
                 // To be heard by a siw that missed the first segment, our client sends RDMA Writes of nothing.
-                ddp::Header::Tagged(_) => {
+                ddp::DdpHeader::Tagged(_) => {
                     assert!(payload.is_empty(), "an RDMA Write of the client");
                     continue;
                 }
@@ -463,7 +463,7 @@ impl<'t> Served<'t> {
     /// Reads a segment of the client's memory.
     fn pull(&mut self, segment: Segment) -> Vec<u8> {
         const SINK: u32 = 0x5157_4a00;
-        let request = ReadRequest {
+        let request = RdmapReadRequest {
             sink_stag: SINK,
             sink_offset: 0,
             len: segment.length,
@@ -483,7 +483,7 @@ impl<'t> Served<'t> {
             assert!(!self.crc || fpdu.is_intact(), "5044-4.4-a");
             let (ulpdu, rest) = (fpdu.ulpdu.to_vec(), rest.to_vec());
             self.buffer = rest;
-            let Ok((ddp::Header::Tagged(header), payload)) = ddp::Header::parse(&ulpdu) else {
+            let Ok((ddp::DdpHeader::Tagged(header), payload)) = ddp::DdpHeader::parse(&ulpdu) else {
                 panic!("a Read Response was to come");
             };
             if Opcode::from_control(header.control) == Ok(Opcode::Write) {

@@ -188,7 +188,7 @@ impl Replay {
             .zip(answer.reply_chunk())
             .map(|(offered, returned)| gather(&memory, offered.segments(), returned.segments()));
         let payload = match &long {
-            Some(octets) if answer.procedure() == stag::wire::rpcrdma::Procedure::Nomsg => &octets[..],
+            Some(octets) if answer.procedure() == stag::wire::rpcrdma::MessageProcedure::Nomsg => &octets[..],
             _ => inline,
         };
         let captured = Answer { payload: &exchange.reply, written: &exchange.written };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stag::wire::ddp::{self, Tagged, Untagged};
 use stag::wire::mpa::{self, Enhanced, Fpdu, Frame, FrameKind, ReadyToReceive};
-use stag::wire::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest};
+use stag::wire::rdmap::{Opcode, READ_REQUEST_LEN, RdmapReadRequest};
 use stag::wire::rpcrdma::Segment;
 
 /// Octets of an FPDU's payload: fits a segment of Ethernet, as siw's do.
@@ -125,27 +125,29 @@ impl Peer {
                 continue;
             };
             self.buffer = rest;
-            let (header, payload) = ddp::Header::parse(&ulpdu).expect("a DDP segment");
+            let (header, payload) = ddp::DdpHeader::parse(&ulpdu).expect("a DDP segment");
             match header {
-                ddp::Header::Tagged(header) => {
+                ddp::DdpHeader::Tagged(header) => {
                     assert_eq!(Opcode::from_control(header.control), Ok(Opcode::Write));
                     let (exposed, at) = find(memory, header.stag, header.offset, payload.len(), true);
                     exposed.octets[at..at + payload.len()].copy_from_slice(payload);
                 }
-                ddp::Header::Untagged(header) => match Opcode::from_control(header.control).expect("RDMAP") {
-                    Opcode::ReadRequest => {
-                        let wire: [u8; READ_REQUEST_LEN] = payload.try_into().expect("a Read Request");
-                        self.answer_read(&ReadRequest::from_wire(wire), memory);
-                    }
-                    Opcode::Terminate => panic!("the server ends the connection: {payload:02x?}"),
-                    _ => {
-                        assert_eq!(header.offset as usize, reply.len());
-                        reply.extend_from_slice(payload);
-                        if header.last {
-                            return reply;
+                ddp::DdpHeader::Untagged(header) => {
+                    match Opcode::from_control(header.control).expect("RDMAP") {
+                        Opcode::ReadRequest => {
+                            let wire: [u8; READ_REQUEST_LEN] = payload.try_into().expect("a Read Request");
+                            self.answer_read(&RdmapReadRequest::from_wire(wire), memory);
+                        }
+                        Opcode::Terminate => panic!("the server ends the connection: {payload:02x?}"),
+                        _ => {
+                            assert_eq!(header.offset as usize, reply.len());
+                            reply.extend_from_slice(payload);
+                            if header.last {
+                                return reply;
+                            }
                         }
                     }
-                },
+                }
             }
         }
     }
@@ -157,7 +159,7 @@ impl Peer {
         Some((fpdu.ulpdu.to_vec(), rest.to_vec()))
     }
 
-    fn answer_read(&mut self, request: &ReadRequest, memory: &mut [Exposed]) {
+    fn answer_read(&mut self, request: &RdmapReadRequest, memory: &mut [Exposed]) {
         let len = request.len as usize;
         let (exposed, at) = find(memory, request.source_stag, request.source_offset, len, false);
         let octets = exposed.octets[at..at + len].to_vec();

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-use stag::wire::rpcrdma::{Header, Procedure, Segment};
+use stag::wire::rpcrdma::{Header, MessageProcedure, Segment};
 use stag_dump::capture::CaptureReader;
 use stag_dump::{Analyzer, CalledProcedure, ChunkKind, ChunkUse, ConnectionEnd, EventKind, Options};
 
@@ -86,7 +86,7 @@ impl Exchange {
     /// The Call's Payload stream, without what went by Read chunks at other Positions.
     pub(crate) fn call_payload(&self) -> &[u8] {
         let (header, payload) = Header::parse(&self.call).unwrap();
-        if header.procedure() == Procedure::Msg {
+        if header.procedure() == MessageProcedure::Msg {
             return payload;
         }
         let chunk = self.chunks.iter().find(|chunk| chunk.kind == ChunkKind::Read { position: 0 });

@@ -1,10 +1,10 @@
 //! What is called: a program of nothing but NULL, one whose data goes by chunk, and NFS.
 
 use anyhow::{Context, Result, bail};
-use stag::nfs::client::{Finished, Mnt, Null as NfsNull};
+use stag::nfs::client::{FinishedCall, Mnt, Null as NfsNull};
 use stag::nfs::export::Export;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::nfs::server::{Elsewhere, Exports, Mount, Nfs, Nfsacl, TimeOfDay, services};
+use stag::nfs::server::{Elsewhere, ExportTable, Mount, Nfs, Nfsacl, TimeOfDay, services};
 use stag::prelude::*;
 use stag::rpc::{CompletedCall, ConnectionId, Home};
 use stag::runtime::WallClock;
@@ -197,11 +197,12 @@ impl Kind for File {
         let export = "mem:/data,root_squash=no".parse::<Export>()?;
         if place == Place::Entry {
             let elsewhere = Elsewhere { export, fsid: config.fsid, reactor: Place::home() };
-            let exports = Exports::new(Vec::new(), pool.clone())?.in_group(vec![elsewhere], Place::home())?;
+            let exports =
+                ExportTable::new(Vec::new(), pool.clone())?.in_group(vec![elsewhere], Place::home())?;
             return Ok(services(exports, time));
         }
         let store = MemoryStore::new(&config, pool.clone(), time.at(now))?;
-        let exports = Exports::new(vec![(export, store)], pool.clone())?;
+        let exports = ExportTable::new(vec![(export, store)], pool.clone())?;
         Ok(services(exports, time))
     }
 
@@ -267,7 +268,7 @@ impl Kind for File {
     }
 
     fn end(&mut self, done: CompletedCall) -> Result<()> {
-        let finished = Finished::new(done);
+        let finished = FinishedCall::new(done);
         match self.call {
             NfsCall::Getattr => {
                 if let Err(failure) = finished.reply::<GetattrArguments<'_>>()? {

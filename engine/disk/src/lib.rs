@@ -1,6 +1,6 @@
 //! Files: reads, writes and syncs of buffers by io_uring, owned by one reactor.
 //!
-//! A [`Disk`] takes the buffers of an operation by value and gives them back with its [`Completion`], as a fabric
+//! A [`Disk`] takes the buffers of an operation by value and gives them back with its [`DiskCompletion`], as a fabric
 //! does. So a buffer in flight can be neither freed nor touched, whoever loses interest meanwhile; a [`Disk`] that is
 //! dropped waits for what is in flight. Nothing allocates after [`Disk::new`].
 //!

@@ -15,7 +15,7 @@ const INTERFACES_MAX: usize = 1 << 16;
 /// Octets of options of an interface that are looked at.
 const OPTIONS_LEN_MAX: usize = 1 << 16;
 
-/// A captured frame, borrowed from its [`Reader`].
+/// A captured frame, borrowed from its [`CaptureReader`].
 #[derive(Clone, Copy, Debug)]
 pub struct CapturedFrame<'a> {
     /// Its number, from 1, as other tools count too.

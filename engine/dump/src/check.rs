@@ -3,8 +3,8 @@
 use std::fmt;
 
 use stag_wire::rpc;
-use stag_wire::rpcrdma::{Error, Header, HeaderLists, Procedure, Segment};
-use stag_wire::xdr::Error as XdrError;
+use stag_wire::rpcrdma::{Header, HeaderError, HeaderLists, MessageProcedure, Segment};
+use stag_wire::xdr::XdrError;
 
 use crate::call::{Call, Chunk};
 use crate::event::{ChunkKind, RuleViolation};
@@ -29,23 +29,23 @@ impl Violations {
     }
 
     /// Names what the header's parser or its checks refused.
-    pub(crate) fn header(&mut self, error: &Error) {
+    pub(crate) fn header(&mut self, error: &HeaderError) {
         let rule = match error {
-            Error::Short => "8166-4.5-a",
-            Error::Version(_) => "8166-4.2.2-a",
-            Error::Done => "8166-4.6.2-a",
-            Error::Padded => "8166-4.6.1-a",
-            Error::ErrorBody => "8166-4.5-e",
-            Error::ListWord(_) => "8166-X-2",
-            Error::TooManySegments { .. } => "8166-X-13",
-            Error::Position(_) => "8166-3.4.5-a",
-            Error::SegmentRange => "8166-2.3.2-a",
-            Error::PositionZero => "8166-X-3",
-            Error::NoPayload => "8166-4.2.4-b",
-            Error::Xid { .. } => "8166-4.2.1-a",
-            Error::ReadListInReply => "8166-4.3.1-a",
-            Error::ReplyChunkWithMessage => "8166-4.3.3-c",
-            Error::UnexpectedError => "8166-4.2.4-c",
+            HeaderError::Short => "8166-4.5-a",
+            HeaderError::Version(_) => "8166-4.2.2-a",
+            HeaderError::Done => "8166-4.6.2-a",
+            HeaderError::Padded => "8166-4.6.1-a",
+            HeaderError::ErrorBody => "8166-4.5-e",
+            HeaderError::ListWord(_) => "8166-X-2",
+            HeaderError::TooManySegments { .. } => "8166-X-13",
+            HeaderError::Position(_) => "8166-3.4.5-a",
+            HeaderError::SegmentRange => "8166-2.3.2-a",
+            HeaderError::PositionZero => "8166-X-3",
+            HeaderError::NoPayload => "8166-4.2.4-b",
+            HeaderError::Xid { .. } => "8166-4.2.1-a",
+            HeaderError::ReadListInReply => "8166-4.3.1-a",
+            HeaderError::ReplyChunkWithMessage => "8166-4.3.3-c",
+            HeaderError::UnexpectedError => "8166-4.2.4-c",
             // Procedure, Truncated, PayloadShort.
             _ => "8166-4.5.2-a",
         };
@@ -55,12 +55,12 @@ impl Violations {
     /// Names why a message is neither Call nor Reply.
     pub(crate) fn no_direction(&mut self, header: &Header<'_>, payload: &[u8]) {
         match (header.procedure(), payload.get(4..8)) {
-            (Procedure::Msg, Some([a, b, c, d])) => {
+            (MessageProcedure::Msg, Some([a, b, c, d])) => {
                 let found = u32::from_be_bytes([*a, *b, *c, *d]);
                 self.add("5531-d", format_args!("msg_type {found} is neither CALL nor REPLY"));
             }
-            (Procedure::Msg, None) => self.header(&Error::PayloadShort),
-            _ => self.header(&Error::NoPayload),
+            (MessageProcedure::Msg, None) => self.header(&HeaderError::PayloadShort),
+            _ => self.header(&HeaderError::NoPayload),
         }
     }
 
@@ -98,11 +98,11 @@ impl Violations {
         }
     }
 
-    fn rpc(&mut self, error: &rpc::Error) {
+    fn rpc(&mut self, error: &rpc::RpcError) {
         let rule = match error {
-            rpc::Error::Drop => "5531-d",
-            rpc::Error::Denied { .. } => "5531-a",
-            rpc::Error::Garbage { cause, .. } => xdr_rule(*cause),
+            rpc::RpcError::Drop => "5531-d",
+            rpc::RpcError::Denied { .. } => "5531-a",
+            rpc::RpcError::Garbage { cause, .. } => xdr_rule(*cause),
         };
         self.add(rule, format_args!("RPC header: {error}"));
     }
@@ -112,7 +112,7 @@ impl Violations {
         if let Some(found) = stream.first_chunk().map(|word| u32::from_be_bytes(*word))
             && found != xid
         {
-            self.header(&Error::Xid { payload: found });
+            self.header(&HeaderError::Xid { payload: found });
         }
     }
 }

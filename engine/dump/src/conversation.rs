@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 
 use stag_wire::cm_private_data::{self, InlineThresholds, PrivateData};
 use stag_wire::reliable_reply::{self, ReliableReplies, ReliableReply};
-use stag_wire::rpcrdma::{Direction, Fixed, HeaderLists, NFS_PORT, Procedure};
+use stag_wire::rpcrdma::{Direction, Fixed, HeaderLists, MessageProcedure, NFS_PORT};
 use stag_wire::rpcrdma2;
 
 use crate::call::{self, Call, Waiting};
@@ -243,12 +243,13 @@ impl Conversation {
             version: header.version(),
             xid: header.xid(),
             credits: header.credits(),
-            is_long: header.procedure() == Procedure::Nomsg,
+            is_long: header.procedure() == MessageProcedure::Nomsg,
             lists: header.lists(),
             payload,
         };
-        let is_exposed = self.reliable_replies(from).expose_max > 0 && header.procedure() == Procedure::Nomsg;
-        if !matches!(header.procedure(), Procedure::Error(_)) {
+        let is_exposed =
+            self.reliable_replies(from).expose_max > 0 && header.procedure() == MessageProcedure::Nomsg;
+        if !matches!(header.procedure(), MessageProcedure::Error(_)) {
             self.speaks_version_1 = true;
         }
         if is_exposed && header.has_position_zero() {

@@ -176,7 +176,7 @@ pub struct Message<'a> {
     /// What it is, if it is not of RFC 8166; [`Message::header`] is an error then.
     pub extension: Option<Extension<'a>>,
     /// Its header and the Payload stream behind it; or why it cannot be read.
-    pub header: Result<(rpcrdma::Header<'a>, &'a [u8]), rpcrdma::Error>,
+    pub header: Result<(rpcrdma::Header<'a>, &'a [u8]), rpcrdma::HeaderError>,
     /// The Payload stream that went by chunk, as far as it was captured.
     pub long_payload: Option<&'a [u8]>,
     /// What the Payload stream says.

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 
 use stag_wire::ddp::{self, Tagged, Untagged};
 use stag_wire::mpa::{self, Fpdu, Frame, FrameError, FrameKind};
-use stag_wire::rdmap::{self, Opcode, ReadRequest};
+use stag_wire::rdmap::{self, Opcode, RdmapReadRequest};
 use stag_wire::reliable_reply::ReliableReply;
 use stag_wire::rpcrdma::NFS_PORT;
 
@@ -520,31 +520,33 @@ impl Link {
         if std::mem::replace(&mut self.halves[from.index()].terminated, false) {
             cx.violation(from, "5040-g", "more FPDUs behind a Terminate");
         }
-        let (header, payload) = match ddp::Header::parse(fpdu.ulpdu) {
+        let (header, payload) = match ddp::DdpHeader::parse(fpdu.ulpdu) {
             Ok(parts) => parts,
-            Err(ddp::Error::Truncated) => return cx.violation(from, "5042-e", ddp::Error::Truncated),
+            Err(ddp::DdpError::Truncated) => return cx.violation(from, "5042-e", ddp::DdpError::Truncated),
             Err(error) => return cx.violation(from, "5041-a", error),
         };
         let control = match header {
-            ddp::Header::Tagged(header) => header.control,
-            ddp::Header::Untagged(header) => header.control,
+            ddp::DdpHeader::Tagged(header) => header.control,
+            ddp::DdpHeader::Untagged(header) => header.control,
         };
         let opcode = match Opcode::from_control(control) {
             Ok(opcode) => opcode,
             Err(error) => return cx.violation(from, "5042-e", format_args!("RDMAP: {error:?}")),
         };
         match header {
-            ddp::Header::Tagged(header) if opcode == Opcode::Write => self.write(cx, from, &header, payload),
-            ddp::Header::Tagged(header) if opcode == Opcode::ReadResponse => {
+            ddp::DdpHeader::Tagged(header) if opcode == Opcode::Write => {
+                self.write(cx, from, &header, payload)
+            }
+            ddp::DdpHeader::Tagged(header) if opcode == Opcode::ReadResponse => {
                 self.read_response(cx, from, &header, payload);
             }
-            ddp::Header::Untagged(header) if opcode.queue() == Some(header.queue) => {
+            ddp::DdpHeader::Untagged(header) if opcode.queue() == Some(header.queue) => {
                 self.untagged(cx, from, opcode, &header, payload);
             }
-            ddp::Header::Untagged(Untagged { queue, .. }) => {
+            ddp::DdpHeader::Untagged(Untagged { queue, .. }) => {
                 cx.violation(from, "5041-b", format_args!("{opcode:?} on queue {queue}"));
             }
-            ddp::Header::Tagged(_) => {
+            ddp::DdpHeader::Tagged(_) => {
                 cx.violation(from, "5041-b", format_args!("{opcode:?} in a tagged segment"))
             }
         }
@@ -656,7 +658,7 @@ impl Link {
         if header.offset != 0 || !header.last {
             cx.violation(from, "5041-d", "an RDMA Read Request in several segments");
         }
-        let request = ReadRequest::from_wire(wire);
+        let request = RdmapReadRequest::from_wire(wire);
         let (_, outstanding) = self.conversation.oldest_read(from);
         if let Some(ird) = self.halves[from.other().index()].ird
             && self.conversation.is_complete()

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use stag_wire::rpc::{self, Accepted, AuthStat, CallHeader, Denied, ReplyBody, ReplyHeader};
-use stag_wire::xdr::{Decode, Error as XdrError, Reader, Reduced};
+use stag_wire::xdr::{Decode, Reader, Reduced, XdrError};
 use stag_wire::{mount3, nfs3};
 
 use crate::status;
@@ -174,7 +174,7 @@ impl Rpc {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
     /// It is no Call, or no Reply.
-    Header(rpc::Error),
+    Header(rpc::RpcError),
     /// The arguments or results do not fit their procedure, or the chunks.
     Body(XdrError),
 }

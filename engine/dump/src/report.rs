@@ -1,6 +1,6 @@
 //! What is reported of a message, whatever it is.
 
-use stag_wire::rpcrdma::{Done, Error, Fixed, Header};
+use stag_wire::rpcrdma::{Done, Fixed, Header, HeaderError};
 use stag_wire::rpcrdma2::{self, Body2, Header2, OptionalOperation};
 
 use crate::call::Call;
@@ -20,7 +20,7 @@ pub(crate) fn seen(from: ConnectionEnd, octets: &[u8], invalidated: Option<u32>)
     let header = Header::parse(octets);
     let version = Fixed::parse(octets).map_or(0, |(fixed, _)| fixed.version);
     let extension = match header {
-        Err(Error::Done) => Done::parse(octets).map(Extension::Done),
+        Err(HeaderError::Done) => Done::parse(octets).map(Extension::Done),
         Err(_) if version == rpcrdma2::VERSION => Header2::parse(octets).ok().map(|(header, payload)| {
             let operation = match &header.body {
                 Body2::Optional(message) => OptionalOperation::parse(message).ok(),

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use stag_wire::reliable_reply::ReliableReply;
-use stag_wire::roce::{self, ConnectionMessage, Operation, Packet, Part, QP_GENERAL_SERVICES};
+use stag_wire::roce::{self, ConnectionMessage, Packet, Part, QP_GENERAL_SERVICES, RoceOperation};
 
 use crate::conversation::Conversation;
 use crate::event::{CapturedFabric, ConnectionEnd, Context, Endpoints, EventKind, Setup, Termination};
@@ -128,7 +128,7 @@ impl Roce {
             }
             return;
         }
-        if matches!(packet.operation, Operation::Datagram { .. }) {
+        if matches!(packet.operation, RoceOperation::Datagram { .. }) {
             return;
         }
         let queue_pair = (destination, packet.destination_qp);
@@ -289,8 +289,10 @@ impl Roce {
             let id = connection.id;
             return self.register(id, ConnectionEnd::Server, queue_pair);
         }
-        let is_answer =
-            matches!(packet.operation, Operation::Acknowledge { .. } | Operation::ReadResponse { .. });
+        let is_answer = matches!(
+            packet.operation,
+            RoceOperation::Acknowledge { .. } | RoceOperation::ReadResponse { .. }
+        );
         let mut candidates = self.lonely.iter().filter(|((address, _), lonely)| {
             let behind = distance(lonely.last_psn, packet.psn);
             *address == source
@@ -363,12 +365,12 @@ impl Connection {
             self.conversation.lose();
         }
         match packet.operation {
-            Operation::ReadResponse { part } => self.read_response(cx, from, part, packet),
-            Operation::Acknowledge { syndrome } => {
+            RoceOperation::ReadResponse { part } => self.read_response(cx, from, part, packet),
+            RoceOperation::Acknowledge { syndrome } => {
                 self.check_answer(from.other(), packet.psn);
                 self.acknowledge(cx, from, syndrome, &packet.operation);
             }
-            Operation::Datagram { .. } => {}
+            RoceOperation::Datagram { .. } => {}
             _ => self.request(cx, from, packet),
         }
     }
@@ -388,15 +390,15 @@ impl Connection {
         }
         let half = &mut self.halves[from.index()];
         half.next = Some(advance(packet.psn, 1));
-        if let Operation::Send { part: Part::First | Part::Middle, .. }
-        | Operation::Write { part: Part::First | Part::Middle, .. } = packet.operation
+        if let RoceOperation::Send { part: Part::First | Part::Middle, .. }
+        | RoceOperation::Write { part: Part::First | Part::Middle, .. } = packet.operation
         {
             // All packets but the last of a message are full.
             self.mtu = Some(packet.payload.len() as u32).filter(|mtu| *mtu > 0);
         }
         match packet.operation {
-            Operation::Send { part, invalidate } => self.send(cx, from, part, invalidate, packet.payload),
-            Operation::Write { part, target } => {
+            RoceOperation::Send { part, invalidate } => self.send(cx, from, part, invalidate, packet.payload),
+            RoceOperation::Write { part, target } => {
                 if let Some(target) = target {
                     half.write = Some((target.handle, target.address));
                 }
@@ -406,7 +408,7 @@ impl Connection {
                 }
                 self.conversation.write(cx, from, (handle, address), packet.payload, part.starts());
             }
-            Operation::ReadRequest(target) => {
+            RoceOperation::ReadRequest(target) => {
                 let packets = self.mtu.map(|mtu| target.length.div_ceil(mtu).max(1));
                 let half = &mut self.halves[from.index()];
                 // The response takes as many numbers as it has packets.
@@ -518,7 +520,7 @@ impl Connection {
         cx: &mut Context<'_>,
         from: ConnectionEnd,
         syndrome: u8,
-        operation: &Operation,
+        operation: &RoceOperation,
     ) {
         if !operation.is_nak() {
             return;

@@ -8,7 +8,7 @@ use std::process::Command;
 use stag_dump::{ChunkKind, EventKind, Message, Rpc};
 use stag_wire::nfs3::{self, *};
 use stag_wire::rpc::{AuthSys, CallHeader, ReplyHeader, flavor};
-use stag_wire::rpcrdma::{Emitter, Header, MessageKind, Procedure as RdmaProcedure, header_len};
+use stag_wire::rpcrdma::{Emitter, Header, MessageKind, MessageProcedure as RdmaProcedure, header_len};
 use stag_wire::xdr::{Decode, Encode, Reader, Reduced, Writer};
 
 mod support;

@@ -73,7 +73,7 @@ fn carries(octets: &[u8]) -> Option<(usize, &[u8])> {
         && octets.get(udp + 2..udp + 4)? == roce::PORT.to_be_bytes();
     let packet = roce::Packet::parse(octets.get(udp + 8..).filter(|_| is_roce)?).ok()?;
     let is_numbered = packet.destination_qp != roce::QP_GENERAL_SERVICES
-        && !matches!(packet.operation, roce::Operation::Acknowledge { .. });
+        && !matches!(packet.operation, roce::RoceOperation::Acknowledge { .. });
     is_numbered.then(|| (1, &octets[ETHERNET_LEN + 12..ETHERNET_LEN + 20]))
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stag_dump::capture::{CapturedFrame, CaptureReader};
+use stag_dump::capture::{CaptureReader, CapturedFrame};
 use stag_dump::{Analyzer, CapturedEvent, EventKind, Options, Totals};
 use stag_wire::mpa;
 use stag_wire::reliable_reply::ReliableReply;
@@ -133,8 +133,12 @@ fn conversation(data: &[u8]) {
             count += 1;
             let octets = packet(side == 0, next[side], next[1 - side], 0x18, part);
             next[side] = next[side].wrapping_add(part.len() as u32);
-            let frame =
-                CapturedFrame { number: count, time: Duration::from_micros(count), link: 101, octets: &octets };
+            let frame = CapturedFrame {
+                number: count,
+                time: Duration::from_micros(count),
+                link: 101,
+                octets: &octets,
+            };
             analyzer.frame(&frame, &mut |event| look(event, &mut messages));
             assert!(analyzer.held() <= HELD_MAX);
         }

@@ -4,8 +4,10 @@
 //! and for a message another with its length, and the message.
 
 use stag_proto::parameters::Parameters;
-use stag_proto::requester::{self, CallId, ChunkLists, Form, Memory, Outcome, Requester};
-use stag_proto::responder::{self, Limits, Payload, Refused, Responder};
+use stag_proto::requester::{
+    self, CallForm, ChunkLists, EndedCall, ExposedMemory, Requester, RequesterCallId,
+};
+use stag_proto::responder::{self, CallPayload, ChunkLimits, RefusedCall, Responder};
 use stag_wire::rpcrdma::{Header, ReadSegment, Segment, header_len};
 
 /// Octets of the longest Reply that is pulled.
@@ -51,7 +53,7 @@ enum Step {
     /// Cancelled, and its Reply has not come.
     Cancelled,
     /// Over but for its fences: what the end of the connection says of it.
-    Ended(Outcome),
+    Ended(EndedCall),
     /// Its connection ended: it waits for the next.
     Interrupted {
         left: bool,
@@ -64,11 +66,11 @@ impl Step {
     }
 
     /// What the end of the connection says of a Call.
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> EndedCall {
         match self {
             Step::Building { left } | Step::Interrupted { left } => not_sent(left),
-            Step::Sent { .. } => Outcome::MaybeExecuted,
-            Step::Cancelled => Outcome::Cancelled,
+            Step::Sent { .. } => EndedCall::MaybeExecuted,
+            Step::Cancelled => EndedCall::Cancelled,
             Step::Ended(outcome) => outcome,
         }
     }
@@ -84,14 +86,14 @@ impl Step {
 }
 
 /// What is said of a Call that was not sent on this connection.
-fn not_sent(left: bool) -> Outcome {
-    if left { Outcome::MaybeExecuted } else { Outcome::NotSent }
+fn not_sent(left: bool) -> EndedCall {
+    if left { EndedCall::MaybeExecuted } else { EndedCall::NotSent }
 }
 
 /// A Requester, and what its driver knows.
 struct Client {
     requester: Requester,
-    calls: Vec<(CallId, Step)>,
+    calls: Vec<(RequesterCallId, Step)>,
     connected: bool,
 }
 
@@ -101,7 +103,7 @@ pub fn requester(data: &[u8]) {
     let mut script = Script(data);
     let Some(settings) = script.octet() else { return };
     let slots = 1 + u32::from(settings >> 4 & 7);
-    let mut requester = Requester::new(&requester::Config {
+    let mut requester = Requester::new(&requester::RequesterConfig {
         slots,
         parameters: parameters(settings),
         credits_requested: slots,
@@ -152,14 +154,14 @@ pub fn requester(data: &[u8]) {
 }
 
 impl Client {
-    fn begin(&mut self) -> Option<CallId> {
+    fn begin(&mut self) -> Option<RequesterCallId> {
         let call = self.requester.begin()?;
         self.calls.push((call, Step::Building { left: false }));
         Some(call)
     }
 
     /// Sends a Call that is in the making.
-    fn emit(&mut self, call: CallId, kind: u8) {
+    fn emit(&mut self, call: RequesterCallId, kind: u8) {
         let entry = self.calls.iter_mut().find(|(known, _)| *known == call);
         let Some((_, step)) = entry else { return };
         let Step::Building { left } = *step else { return };
@@ -173,7 +175,7 @@ impl Client {
         match step {
             Step::Sent { .. } => *step = Step::Cancelled,
             Step::Building { .. } | Step::Interrupted { .. } => {
-                assert_eq!(memory, Memory::Safe, "nothing of it is exposed");
+                assert_eq!(memory, ExposedMemory::Safe, "nothing of it is exposed");
                 self.calls.remove(chosen);
             }
             Step::Cancelled | Step::Ended(_) => {}
@@ -185,7 +187,7 @@ impl Client {
         while let Some(handle) = self.requester.poll_fence(call) {
             assert!(matches!(step, Step::Cancelled | Step::Ended(_)), "fenced while the peer may use it");
             let memory = self.requester.handle_fenced(call, handle).expect("awaited");
-            if memory == Memory::Safe && step != Step::Cancelled {
+            if memory == ExposedMemory::Safe && step != Step::Cancelled {
                 self.calls.remove(chosen);
                 break;
             }
@@ -197,7 +199,7 @@ impl Client {
         match what & 7 {
             0 => {
                 if let Some(call) = self.requester.begin() {
-                    assert_eq!(self.requester.abandon(call), Memory::Safe);
+                    assert_eq!(self.requester.abandon(call), ExposedMemory::Safe);
                 }
             }
             1 => {
@@ -244,8 +246,8 @@ impl Client {
             6 => {
                 let (Step::Building { left } | Step::Sent { left }) = *step else { return };
                 match self.requester.abandon(call) {
-                    Memory::Safe => drop(self.calls.remove(chosen)),
-                    Memory::Exposed => *step = Step::Ended(not_sent(left)),
+                    ExposedMemory::Safe => drop(self.calls.remove(chosen)),
+                    ExposedMemory::Exposed => *step = Step::Ended(not_sent(left)),
                 }
             }
             _ => self.emit(call, script.octet().unwrap_or(0)),
@@ -274,34 +276,34 @@ impl Client {
     /// `true`: the connection has to be closed.
     fn receive(&mut self, message: &[u8], invalidated: Option<u32>) -> bool {
         let (call, memory, ended) = match self.requester.handle_receive(message, invalidated) {
-            requester::Received::Reply(reply) => {
+            requester::RequesterReceived::Reply(reply) => {
                 let room: u32 = reply.write_lens().sum();
                 assert!(room <= 3 * 64);
-                if let requester::Payload::Long(len) = reply.payload {
+                if let requester::ReplyPayload::Long(len) = reply.payload {
                     assert!((1..=64).contains(&len));
                 }
-                (reply.call, reply.memory, Outcome::Replied)
+                (reply.call, reply.memory, EndedCall::Replied)
             }
-            requester::Received::Failed { call, memory, .. } => (call, memory, Outcome::Failed),
-            requester::Received::Late { call, memory } => (call, memory, Outcome::Cancelled),
-            requester::Received::Exposed(reply) => match reply.pulled {
+            requester::RequesterReceived::Failed { call, memory, .. } => (call, memory, EndedCall::Failed),
+            requester::RequesterReceived::Late { call, memory } => (call, memory, EndedCall::Cancelled),
+            requester::RequesterReceived::Exposed(reply) => match reply.pulled {
                 requester::Pulled::Pull { call, len, .. } => {
                     assert!((1..=PULL_LEN_MAX).contains(&len));
                     assert_eq!(reply.segments().map(|entry| entry.segment.length).sum::<u32>(), len);
                     let mut done = [0; 16];
                     assert_eq!(self.requester.emit_done(reply.xid, &mut done), Ok(16));
-                    (call, self.requester.handle_pulled(call), Outcome::Replied)
+                    (call, self.requester.handle_pulled(call), EndedCall::Replied)
                 }
                 requester::Pulled::Tell { call: Some(call), failure: Some(_), memory } => {
-                    (call, memory, Outcome::Failed)
+                    (call, memory, EndedCall::Failed)
                 }
                 requester::Pulled::Tell { call: Some(call), failure: None, memory } => {
-                    (call, memory, Outcome::Cancelled)
+                    (call, memory, EndedCall::Cancelled)
                 }
                 requester::Pulled::Tell { call: None, .. } => return false,
             },
-            requester::Received::Dropped(_) => return false,
-            requester::Received::Close(_) => {
+            requester::RequesterReceived::Dropped(_) => return false,
+            requester::RequesterReceived::Close(_) => {
                 assert!(invalidated.is_some());
                 return true;
             }
@@ -309,19 +311,19 @@ impl Client {
         let at = self.calls.iter().position(|(known, _)| *known == call).expect("a Call ends once");
         let step = &mut self.calls[at].1;
         match ended {
-            Outcome::Cancelled => assert_eq!(*step, Step::Cancelled),
+            EndedCall::Cancelled => assert_eq!(*step, Step::Cancelled),
             _ => assert!(matches!(step, Step::Sent { .. })),
         }
         match memory {
-            Memory::Safe => drop(self.calls.remove(at)),
-            Memory::Exposed => *step = Step::Ended(ended),
+            ExposedMemory::Safe => drop(self.calls.remove(at)),
+            ExposedMemory::Exposed => *step = Step::Ended(ended),
         }
         false
     }
 }
 
 /// Writes the header of a Call, with chunks as the bits of `kind` say.
-fn emit(requester: &mut Requester, call: CallId, kind: u8) {
+fn emit(requester: &mut Requester, call: RequesterCallId, kind: u8) {
     let segment = |handle: u32| Segment { handle, length: 64, offset: u64::from(handle) << 12 };
     let position = if kind & 2 == 0 { 64 } else { 0 };
     let reads = [ReadSegment { position, segment: segment(0) }];
@@ -334,7 +336,7 @@ fn emit(requester: &mut Requester, call: CallId, kind: u8) {
     let room = [segment(3)];
     let reply = (kind & 16 != 0).then_some(&room[..]);
     let counts = writes.iter().map(|chunk| chunk.len());
-    let form = Form {
+    let form = CallForm {
         long: !reads.is_empty() && position == 0,
         reply_chunk: reply.is_some(),
         header_len: header_len(reads.len(), counts, reply.map(<[Segment]>::len)) as u32,
@@ -362,22 +364,22 @@ pub fn responder(data: &[u8]) {
     let Some(settings) = script.octet() else { return };
     let slots = 1 + u32::from(settings >> 4 & 7);
     let limits =
-        Limits { segments: 12, read_chunks: 3, write_chunks: 3, chunk_len: 1 << 16, pull_len: 1 << 17 };
+        ChunkLimits { segments: 12, read_chunks: 3, write_chunks: 3, chunk_len: 1 << 16, pull_len: 1 << 17 };
     let mut responder =
-        Responder::new(&responder::Config { slots, parameters: parameters(settings), limits });
+        Responder::new(&responder::ResponderConfig { slots, parameters: parameters(settings), limits });
     responder.receives_posted(slots);
-    let mut open: Vec<(responder::CallId, &[u8])> = Vec::new();
+    let mut open: Vec<(responder::ResponderCallId, &[u8])> = Vec::new();
     while let Some(what) = script.octet() {
         match what & 3 {
             0 | 1 => {
                 let message = script.message();
                 match responder.handle_receive(message) {
-                    responder::Received::Call(call) => open.push((call.id, message)),
-                    responder::Received::Error(error) => {
+                    responder::ResponderReceived::Call(call) => open.push((call.id, message)),
+                    responder::ResponderReceived::Error(error) => {
                         assert_eq!(error.as_bytes()[..8], message[..8], "same xid, same version");
                     }
-                    responder::Received::Dropped(_) => {}
-                    responder::Received::Close(_) => break,
+                    responder::ResponderReceived::Dropped(_) => {}
+                    responder::ResponderReceived::Close(_) => break,
                 }
                 responder.receives_posted(1);
             }
@@ -407,10 +409,10 @@ pub fn responder(data: &[u8]) {
 }
 
 /// Ends a Call without a Reply: `false` when what was pulled for it is its Payload stream.
-fn end(responder: &mut Responder, id: responder::CallId, kind: u8, pulled: &[u8]) -> bool {
+fn end(responder: &mut Responder, id: responder::ResponderCallId, kind: u8, pulled: &[u8]) -> bool {
     match kind & 3 {
         0 => assert!(responder.discard(id)),
-        1 => assert!(responder.refuse(id, Refused::Ineligible).is_some()),
+        1 => assert!(responder.refuse(id, RefusedCall::Ineligible).is_some()),
         _ => match responder.handle_pulled(id, pulled) {
             Ok(()) => return false,
             Err(error) => assert!(error.is_some(), "it was in process"),
@@ -420,11 +422,17 @@ fn end(responder: &mut Responder, id: responder::CallId, kind: u8, pulled: &[u8]
     true
 }
 
-fn answer(responder: &mut Responder, id: responder::CallId, message: &[u8], kind: u8, limits: &Limits) {
+fn answer(
+    responder: &mut Responder,
+    id: responder::ResponderCallId,
+    message: &[u8],
+    kind: u8,
+    limits: &ChunkLimits,
+) {
     let call = responder.call(id, message).expect("in process");
     let stream_len = match call.payload {
-        Payload::Inline(stream) => stream.len() as u32,
-        Payload::Long(len) => {
+        CallPayload::Inline(stream) => stream.len() as u32,
+        CallPayload::Long(len) => {
             assert_eq!(sum(call.long_segments()), u64::from(len));
             len
         }
@@ -451,7 +459,7 @@ fn answer(responder: &mut Responder, id: responder::CallId, message: &[u8], kind
             assert!(form.header_len + inline <= responder.parameters().reply_threshold);
             assert_eq!(header.reply_chunk().map_or(0, |chunk| chunk.total_len() as u32) > 0, form.long);
         }
-        Err(why) => assert!(responder.refuse(id, Refused::Reply(why)).is_some()),
+        Err(why) => assert!(responder.refuse(id, RefusedCall::Reply(why)).is_some()),
     }
     assert!(responder.call(id, message).is_none(), "answered once");
 }

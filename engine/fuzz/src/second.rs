@@ -9,9 +9,12 @@ use stag_proto::layout::{ReceiveLayout, target_numbers};
 use stag_proto::parameters::Parameters;
 use stag_proto::placement::PlacementMap;
 use stag_proto::requester::{
-    self, CallId, ChunkLists, GroupCall, Memory, Received, Requester, Requester2, RequesterEvent2, Shape,
+    self, ChunkLists, ExposedMemory, GroupCall, Requester, Requester2, RequesterCallId, RequesterEvent2,
+    RequesterReceived, Shape,
 };
-use stag_proto::responder::{self, GroupReply, Limits, Refused, Responder, Responder2, ResponderEvent2};
+use stag_proto::responder::{
+    self, ChunkLimits, GroupReply, RefusedCall, Responder, Responder2, ResponderEvent2,
+};
 use stag_proto::version2::OwnCharacteristics;
 use stag_wire::rpcrdma::Segment;
 use stag_wire::rpcrdma2::{
@@ -180,12 +183,13 @@ pub fn responder2(data: &[u8]) {
     let mut script = Script(data);
     let own = own(script.number());
     let limits =
-        Limits { segments: 12, read_chunks: 3, write_chunks: 3, chunk_len: 1 << 16, pull_len: 1 << 17 };
-    let mut responder = Responder::new(&responder::Config { slots: SLOTS, parameters: parameters(), limits });
+        ChunkLimits { segments: 12, read_chunks: 3, write_chunks: 3, chunk_len: 1 << 16, pull_len: 1 << 17 };
+    let mut responder =
+        Responder::new(&responder::ResponderConfig { slots: SLOTS, parameters: parameters(), limits });
     let mut second = Responder2::new(&own, 4096);
     responder.receives_posted(SLOTS);
     let mut kept: Vec<Vec<u8>> = Vec::new();
-    let mut open: Vec<(responder::CallId, Vec<u8>)> = Vec::new();
+    let mut open: Vec<(responder::ResponderCallId, Vec<u8>)> = Vec::new();
     let mut xid = 100;
     while let Some(what) = script.octet() {
         if what & 3 == 3 {
@@ -236,7 +240,7 @@ pub fn responder2(data: &[u8]) {
 fn answer(
     responder: &mut Responder,
     second: &mut Responder2,
-    (id, lead): (responder::CallId, &[u8]),
+    (id, lead): (responder::ResponderCallId, &[u8]),
     layout: &ReceiveLayout,
     script: &mut Script<'_>,
 ) {
@@ -266,7 +270,7 @@ fn answer(
                 let mut out = [0; 4096];
                 responder.emit_reply(id, lead, &[], &form, &mut out).expect("it was planned");
             }
-            _ => assert!(responder.refuse(id, Refused::Reply(error)).is_some()),
+            _ => assert!(responder.refuse(id, RefusedCall::Reply(error)).is_some()),
         },
     }
     assert!(responder.grant().in_process() < before, "it is answered");
@@ -285,7 +289,7 @@ pub fn requester2(data: &[u8]) {
     {
         peer.handle_initial(&initial);
     }
-    let mut requester = Requester::new(&requester::Config {
+    let mut requester = Requester::new(&requester::RequesterConfig {
         slots: SLOTS,
         parameters: parameters(),
         credits_requested: SLOTS,
@@ -294,7 +298,7 @@ pub fn requester2(data: &[u8]) {
     });
     let mut second = Requester2::new(SLOTS, &own, 4096);
     let mut kept: Vec<Vec<u8>> = Vec::new();
-    let mut calls: Vec<CallId> = Vec::new();
+    let mut calls: Vec<RequesterCallId> = Vec::new();
     let (mut promised, mut unused) = (0, 0);
     while let Some(what) = script.octet() {
         match what & 3 {
@@ -310,9 +314,12 @@ pub fn requester2(data: &[u8]) {
                 let lead = kept.first().cloned();
                 let (event, _) = second.handle_receive(&mut requester, &message, None, lead.as_deref());
                 let ended = match event {
-                    RequesterEvent2::Base(Received::Reply(reply)) => Some((reply.call, reply.memory)),
+                    RequesterEvent2::Base(RequesterReceived::Reply(reply)) => {
+                        Some((reply.call, reply.memory))
+                    }
                     RequesterEvent2::Base(
-                        Received::Failed { call, memory, .. } | Received::Late { call, memory },
+                        RequesterReceived::Failed { call, memory, .. }
+                        | RequesterReceived::Late { call, memory },
                     ) => Some((call, memory)),
                     RequesterEvent2::Part { part, header_len } => {
                         assert!((header_len + part.len) as usize <= message.len());
@@ -337,7 +344,7 @@ pub fn requester2(data: &[u8]) {
                 if let Some((call, memory)) = ended {
                     let at = calls.iter().position(|known| *known == call).expect("a Call ends once");
                     calls.swap_remove(at);
-                    while memory == Memory::Exposed
+                    while memory == ExposedMemory::Exposed
                         && let Some(handle) = requester.poll_fence(call)
                     {
                         assert!(requester.handle_fenced(call, handle).is_some());
@@ -363,7 +370,7 @@ fn call(
     second: &mut Requester2,
     peer: &PeerCharacteristics,
     own: &OwnCharacteristics,
-    calls: &mut Vec<CallId>,
+    calls: &mut Vec<RequesterCallId>,
     script: &mut Script<'_>,
 ) -> u32 {
     let Some(call) = requester.begin() else { return 0 };

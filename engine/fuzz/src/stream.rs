@@ -1,6 +1,6 @@
 //! Targets for what comes over byte streams.
 
-use stag_wire::record::{Error, Splitter, Step};
+use stag_wire::record::{RecordError, Splitter, Step};
 
 /// Records of at most this many octets.
 const LEN_MAX: u32 = 2000;
@@ -17,7 +17,7 @@ pub fn record_marking(input: &[u8]) {
 }
 
 /// The complete records, and how it ended.
-fn split(octets: &[u8], cut: usize) -> (Vec<Vec<u8>>, Result<(), Error>) {
+fn split(octets: &[u8], cut: usize) -> (Vec<Vec<u8>>, Result<(), RecordError>) {
     let mut splitter = Splitter::new(LEN_MAX);
     let (mut records, mut record): (Vec<Vec<u8>>, Vec<u8>) = Default::default();
     for mut input in octets.chunks(cut) {

@@ -1,10 +1,10 @@
 //! Targets for the parsers of `stag-wire`.
 
 use stag_wire::cm_private_data::{LEN, PrivateData, inline_thresholds};
-use stag_wire::rpc::{AuthSys, CallHeader, Error as RpcError, ReplyHeader, flavor};
+use stag_wire::rpc::{AuthSys, CallHeader, ReplyHeader, RpcError, flavor};
 use stag_wire::rpcrdma::{
-    Answer, Emitter, ErrorBody, Fixed, HEADER_LEN_MIN, Header, MessageKind, Procedure, SINGLE_LEN, Single,
-    SingleChunk, emit_err_chunk, emit_err_vers, header_len, procedure,
+    Answer, Emitter, ErrorBody, Fixed, HEADER_LEN_MIN, Header, MessageKind, MessageProcedure, SINGLE_LEN,
+    Single, SingleChunk, emit_err_chunk, emit_err_vers, header_len, procedure,
 };
 use stag_wire::xdr::{Item, Reader, Reduced, Writer};
 
@@ -31,7 +31,7 @@ fn check_single(message: &[u8], header: &Header<'_>) {
     let reads: Vec<_> = header.read_list().collect();
     let writes: Vec<Vec<_>> = header.write_list().map(|chunk| chunk.segments().collect()).collect();
     let chunk = match (&reads[..], &writes[..]) {
-        _ if header.procedure() != Procedure::Msg || header.reply_chunk().is_some() => None,
+        _ if header.procedure() != MessageProcedure::Msg || header.reply_chunk().is_some() => None,
         ([read], []) => Some(SingleChunk::Read(*read)),
         ([], [chunk]) if chunk.len() == 1 => Some(SingleChunk::Write(chunk[0])),
         _ => None,
@@ -72,12 +72,12 @@ fn check_header(message: &[u8], header: &Header<'_>, payload: &[u8], segments_ma
     assert!(header.read_list().all(|entry| entry.position % 4 == 0));
 
     match header.procedure() {
-        Procedure::Error(_) => assert!(call.is_err() && reply.is_err()),
-        Procedure::Msg => {
+        MessageProcedure::Error(_) => assert!(call.is_err() && reply.is_err()),
+        MessageProcedure::Msg => {
             assert!(!header.has_position_zero());
             assert!(call.is_err() || payload.len() >= 8);
         }
-        Procedure::Nomsg => assert!(!header.is_plain()),
+        MessageProcedure::Nomsg => assert!(!header.is_plain()),
     }
     assert_eq!(header.is_plain(), len <= HEADER_LEN_MIN);
 }
@@ -89,9 +89,9 @@ fn emit_again(header: &Header<'_>) -> Vec<u8> {
     let mut buf = vec![0xff; header_len(header.read_list().len(), writes, reply)];
     let (xid, version, credits) = (header.xid(), header.version(), header.credits());
     let kind = match header.procedure() {
-        Procedure::Msg => MessageKind::Msg,
-        Procedure::Nomsg => MessageKind::Nomsg,
-        Procedure::Error(body) => {
+        MessageProcedure::Msg => MessageKind::Msg,
+        MessageProcedure::Nomsg => MessageKind::Nomsg,
+        MessageProcedure::Error(body) => {
             let len = match body {
                 ErrorBody::Vers { low, high } => emit_err_vers(&mut buf, xid, version, credits, (low, high)),
                 ErrorBody::Chunk => emit_err_chunk(&mut buf, xid, version, credits),

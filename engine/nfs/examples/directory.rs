@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use stag_disk::{Disk, DiskConfig};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
 use stag_nfs::store::{ObjectId, Progress, Store, WriteData};
 use stag_runtime::Clock;
@@ -47,7 +47,8 @@ fn measure(folder: &Path, path: &Path) -> Result<(), Box<dyn std::error::Error>>
     let config = DirectoryConfig { reading_max: 64 << 20, ..DirectoryConfig::new(folder, 1) };
     let mut store = DirectoryStore::new(&config, disk, pool.clone())?;
     let name = path.file_name().ok_or("a name")?.as_encoded_bytes();
-    let object = store.lookup(&Caller::ROOT, store.root(), name).map_err(|status| format!("{status:?}"))?;
+    let object =
+        store.lookup(&UserIdentity::ROOT, store.root(), name).map_err(|status| format!("{status:?}"))?;
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let clock = Clock::start();
 
@@ -109,11 +110,11 @@ fn through(
             let progress = if write {
                 let data = WriteData::Placed(&data);
                 let begun =
-                    store.write(&Caller::ROOT, object, offset, data, Stable::Unstable, Time::default());
+                    store.write(&UserIdentity::ROOT, object, offset, data, Stable::Unstable, Time::default());
                 begun.map(|begun| matches!(begun, Progress::Later(_)))
             } else {
                 let begun =
-                    store.read(&Caller::ROOT, object, offset, len as u32, &mut pieces, Time::default());
+                    store.read(&UserIdentity::ROOT, object, offset, len as u32, &mut pieces, Time::default());
                 begun.map(|begun| matches!(begun, Progress::Later(_)))
             };
             assert_eq!(progress, Ok(true));

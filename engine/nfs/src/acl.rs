@@ -11,7 +11,7 @@
 
 use stag_wire::nfsacl::{ENTRIES_MAX, Entry, kind};
 
-use crate::caller::{Caller, INVALID_ID};
+use crate::caller::{INVALID_ID, UserIdentity};
 
 /// A user or group that a list names, and what it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,7 +168,7 @@ impl Acl {
 
     /// Whether `caller`, who is not the superuser, may do all of `wanted` to an object of this owner and group.
     #[must_use]
-    pub fn permits(&self, caller: &Caller, uid: u32, gid: u32, wanted: u32) -> bool {
+    pub fn permits(&self, caller: &UserIdentity, uid: u32, gid: u32, wanted: u32) -> bool {
         if caller.uid == uid {
             return self.owner & wanted == wanted;
         }
@@ -267,7 +267,7 @@ mod tests {
             with(&[(kind::USER, 7, 6), (kind::GROUP, 30, 2), (kind::GROUP, 31, 1), (kind::MASK, 0, 6)])
                 .unwrap();
         let may = |uid, gids: &[u32], wanted| {
-            list.permits(&Caller::new(uid, 99, gids.iter().copied()), 1, 20, wanted)
+            list.permits(&UserIdentity::new(uid, 99, gids.iter().copied()), 1, 20, wanted)
         };
         // The owner has its own entry, which no mask limits.
         assert!(may(1, &[], 6) && !may(1, &[30], 1));
@@ -287,8 +287,8 @@ mod tests {
         assert_eq!(list.mode_bits(), 0o674);
         list.set_mode_bits(0o640);
         assert_eq!(list.mode_bits(), 0o640);
-        assert!(!list.permits(&Caller::new(7, 99, []), 1, 20, 2), "chmod lowered the mask");
-        assert!(list.permits(&Caller::new(8, 20, []), 1, 20, 4), "the owning group's entry stays");
+        assert!(!list.permits(&UserIdentity::new(7, 99, []), 1, 20, 2), "chmod lowered the mask");
+        assert!(list.permits(&UserIdentity::new(8, 20, []), 1, 20, 4), "the owning group's entry stays");
         let mut minimal = Acl::from_mode(0o777);
         minimal.set_mode_bits(0o124);
         assert_eq!(minimal, Acl::from_mode(0o124));

@@ -20,7 +20,7 @@ pub mod permission {
 
 /// The user and the groups that a procedure runs as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
+pub struct UserIdentity {
     /// User.
     pub uid: u32,
     /// Group.
@@ -29,14 +29,14 @@ pub struct Caller {
     group_count: usize,
 }
 
-impl Caller {
+impl UserIdentity {
     /// The superuser, whom no permission stops.
-    pub const ROOT: Caller = Caller { uid: 0, gid: 0, groups: [0; GROUPS_MAX], group_count: 0 };
+    pub const ROOT: UserIdentity = UserIdentity { uid: 0, gid: 0, groups: [0; GROUPS_MAX], group_count: 0 };
 
     /// A user with one group and supplementary ones, of which the first [`GROUPS_MAX`] count.
     #[must_use]
-    pub fn new(uid: u32, gid: u32, supplementary: impl IntoIterator<Item = u32>) -> Caller {
-        let mut caller = Caller { uid, gid, ..Caller::ROOT };
+    pub fn new(uid: u32, gid: u32, supplementary: impl IntoIterator<Item = u32>) -> UserIdentity {
+        let mut caller = UserIdentity { uid, gid, ..UserIdentity::ROOT };
         for (place, group) in caller.groups.iter_mut().zip(supplementary) {
             *place = group;
             caller.group_count += 1;
@@ -83,7 +83,7 @@ impl Caller {
 
     /// The same caller with the user and group 0 replaced, wherever they stand.
     #[must_use]
-    pub fn squashed(mut self, anonymous_uid: u32, anonymous_gid: u32) -> Caller {
+    pub fn squashed(mut self, anonymous_uid: u32, anonymous_gid: u32) -> UserIdentity {
         self.replace(0, anonymous_uid, anonymous_gid);
         self
     }
@@ -161,9 +161,9 @@ mod tests {
     /// Each class has its own digit, and only its own: an owner without a bit is not helped by others'.
     #[test]
     fn the_class_decides_which_digit_counts() {
-        let owner = Caller::new(10, 99, []);
-        let member = Caller::new(11, 99, [7, 20]);
-        let other = Caller::new(11, 99, [7]);
+        let owner = UserIdentity::new(10, 99, []);
+        let member = UserIdentity::new(11, 99, [7, 20]);
+        let other = UserIdentity::new(11, 99, [7]);
         for (mode, expected) in [
             (0o400, [true, false, false]),
             (0o040, [false, true, false]),
@@ -173,36 +173,36 @@ mod tests {
             let found = [owner, member, other].map(|caller| caller.may(&file(mode), permission::READ));
             assert_eq!(found, expected, "{mode:o}");
         }
-        let member_by_gid = Caller::new(11, 20, []);
+        let member_by_gid = UserIdentity::new(11, 20, []);
         assert!(member_by_gid.may(&file(0o020), permission::WRITE));
     }
 
     #[test]
     fn root_may_all_but_execute_what_nobody_may() {
         let (read_write, execute) = (permission::READ | permission::WRITE, permission::EXECUTE);
-        assert!(Caller::ROOT.may(&file(0), read_write));
-        assert!(!Caller::ROOT.may(&file(0o666), execute));
-        assert!(Caller::ROOT.may(&file(0o001), execute));
-        assert!(Caller::ROOT.may(&Guarded { is_directory: true, ..file(0) }, execute));
+        assert!(UserIdentity::ROOT.may(&file(0), read_write));
+        assert!(!UserIdentity::ROOT.may(&file(0o666), execute));
+        assert!(UserIdentity::ROOT.may(&file(0o001), execute));
+        assert!(UserIdentity::ROOT.may(&Guarded { is_directory: true, ..file(0) }, execute));
     }
 
     #[test]
     fn squashing_replaces_every_zero() {
-        let squashed = Caller::new(0, 0, [0, 5]).squashed(65534, 65533);
-        assert_eq!(squashed, Caller::new(65534, 65533, [65533, 5]));
-        assert_eq!(Caller::new(1, 2, [3]).squashed(65534, 65533), Caller::new(1, 2, [3]));
+        let squashed = UserIdentity::new(0, 0, [0, 5]).squashed(65534, 65533);
+        assert_eq!(squashed, UserIdentity::new(65534, 65533, [65533, 5]));
+        assert_eq!(UserIdentity::new(1, 2, [3]).squashed(65534, 65533), UserIdentity::new(1, 2, [3]));
     }
 
     #[test]
     fn supplementary_groups_are_capped() {
-        let caller = Caller::new(1, 2, 100..200);
+        let caller = UserIdentity::new(1, 2, 100..200);
         assert!(caller.in_group(115) && !caller.in_group(116));
     }
 
     #[test]
     fn access_bits_follow_the_mode() {
         let all = 0x3f;
-        let caller = Caller::new(10, 0, []);
+        let caller = UserIdentity::new(10, 0, []);
         assert_eq!(caller.accesses(&file(0o500), all), access::READ | access::EXECUTE);
         assert_eq!(caller.accesses(&file(0o200), all), access::MODIFY | access::EXTEND);
         let directory = |mode| Guarded { is_directory: true, ..file(mode) };

@@ -2,12 +2,12 @@
 //!
 //! A [`Target`] says which connection, as whom, and for how long; [`Target::begin`] begins the Call of any
 //! [`Operation`] (its arguments' type says which), with the chunks that go with it. When the engine says that
-//! the Call is over, [`Finished`] reads the results.
+//! the Call is over, [`FinishedCall`] reads the results.
 //!
 //! ```text
 //! target.begin(&mut engine, &ReadArguments { .. }, &mut Chunks::write(buf), user)?
 //!     ... engine.poll(now), engine.completed() ...
-//! Finished::new(completed).reply::<ReadArguments>()?
+//! FinishedCall::new(completed).reply::<ReadArguments>()?
 //! ```
 
 mod room;
@@ -117,7 +117,7 @@ pub struct Mnt<'a>(pub mount3::PathArguments<'a>);
 
 /// EXPORT of MOUNT: what is exported to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Export;
+pub struct ListExports;
 
 /// GETACL of NFSACL: the access control lists of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ other_operations! {
     Null: nfs3 Null, (), 0, |_, _| Ok(());
     Mnt<'_>: mount3 Mnt, mount3::MntReply<'r>,
         4 + 4 + nfs3::HANDLE_LEN_MAX + 4 + 4 * mount3::FLAVORS_MAX, |this, writer| writer.value(&this.0);
-    Export: mount3 Export, mount3::Exports<'r>, MOUNT_LIST_LEN_MAX, |_, _| Ok(());
+    ListExports: mount3 Export, mount3::Exports<'r>, MOUNT_LIST_LEN_MAX, |_, _| Ok(());
     Getacl<'_>: nfsacl Getacl, nfsacl::GetaclReply<'r>, LISTS_LEN_MAX, |this, writer| writer.value(&this.0);
     Setacl<'_>: nfsacl Setacl, nfsacl::SetaclReply, 4 + POST_OP_ATTRIBUTES_LEN_MAX as u32,
         |this, writer| writer.value(&this.0);
@@ -297,28 +297,28 @@ pub enum ClientError {
     Call(#[from] CallError),
     /// The results are not those of the procedure.
     #[error("the server's results make no sense: {0}")]
-    Results(#[from] stag_wire::xdr::Error),
+    Results(#[from] stag_wire::xdr::XdrError),
 }
 
 /// A Call that is over.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedCall {
     completed: CompletedCall,
     /// The Write chunk that its results may be reduced by: none, if none was provided.
     reduced: Option<[Reduced; 1]>,
 }
 
-impl Finished {
+impl FinishedCall {
     /// Makes the results of a Call of [`Target::begin`] readable.
     #[must_use]
-    pub fn new(completed: CompletedCall) -> Finished {
+    pub fn new(completed: CompletedCall) -> FinishedCall {
         let reduced = match &completed.result {
             Ok(results) if !completed.written.is_empty() => {
                 Some([Reduced::write_chunk(0, results.reduced_len())])
             }
             _ => None,
         };
-        Finished { completed, reduced }
+        FinishedCall { completed, reduced }
     }
 
     /// What the engine said.

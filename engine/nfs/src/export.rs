@@ -8,7 +8,7 @@ use std::str::FromStr;
 use stag_fabric::Peer;
 use stag_wire::mount3::PATH_LEN_MAX;
 
-use crate::caller::{Caller, INVALID_ID};
+use crate::caller::{INVALID_ID, UserIdentity};
 
 /// The user and the group that stand for whom nobody knows, unless an export says otherwise.
 pub const NOBODY: u32 = 65534;
@@ -151,7 +151,7 @@ impl Export {
 
     /// As whom a Call runs here; `None` is one that says nothing of its user.
     #[must_use]
-    pub fn caller(&self, named: Option<&Caller>) -> Caller {
+    pub fn caller(&self, named: Option<&UserIdentity>) -> UserIdentity {
         let (uid, gid) = (self.anonymous_uid, self.anonymous_gid);
         let Some(mut caller) = named.copied().filter(|_| !self.all_squash) else { return self.anonymous() };
         caller.replace(INVALID_ID, uid, gid);
@@ -164,8 +164,8 @@ impl Export {
         caller
     }
 
-    fn anonymous(&self) -> Caller {
-        Caller::new(self.anonymous_uid, self.anonymous_gid, [])
+    fn anonymous(&self) -> UserIdentity {
+        UserIdentity::new(self.anonymous_uid, self.anonymous_gid, [])
     }
 }
 
@@ -548,24 +548,24 @@ mod tests {
 
     #[test]
     fn squashing() {
-        let root = Caller::new(0, 0, [0, 9]);
-        let user = Caller::new(5, 0, [0, 9]);
-        let nobody = Caller::new(NOBODY, NOBODY, []);
+        let root = UserIdentity::new(0, 0, [0, 9]);
+        let user = UserIdentity::new(5, 0, [0, 9]);
+        let nobody = UserIdentity::new(NOBODY, NOBODY, []);
         let default: Export = "mem:/a".parse().unwrap();
         assert_eq!(default.caller(Some(&root)), nobody);
-        assert_eq!(default.caller(Some(&user)), Caller::new(5, NOBODY, [NOBODY, 9]));
+        assert_eq!(default.caller(Some(&user)), UserIdentity::new(5, NOBODY, [NOBODY, 9]));
         assert_eq!(default.caller(None), nobody);
         let trusting: Export = "mem:/a,root_squash=no".parse().unwrap();
         assert_eq!(trusting.caller(Some(&root)), root);
         assert_eq!(trusting.caller(None), nobody);
         // Nobody is nobody's user, whatever is squashed: to a kernel that number means "leave it", which is root.
         for export in [&default, &trusting] {
-            let nobodys = Caller::new(u32::MAX, u32::MAX, [9, u32::MAX]);
-            assert_eq!(export.caller(Some(&nobodys)), Caller::new(NOBODY, NOBODY, [9, NOBODY]));
-            let half = Caller::new(5, u32::MAX, []);
-            assert_eq!(export.caller(Some(&half)), Caller::new(5, NOBODY, []));
+            let nobodys = UserIdentity::new(u32::MAX, u32::MAX, [9, u32::MAX]);
+            assert_eq!(export.caller(Some(&nobodys)), UserIdentity::new(NOBODY, NOBODY, [9, NOBODY]));
+            let half = UserIdentity::new(5, u32::MAX, []);
+            assert_eq!(export.caller(Some(&half)), UserIdentity::new(5, NOBODY, []));
         }
         let all: Export = "mem:/a,all_squash,anonuid=1,anongid=2".parse().unwrap();
-        assert_eq!(all.caller(Some(&user)), Caller::new(1, 2, []));
+        assert_eq!(all.caller(Some(&user)), UserIdentity::new(1, 2, []));
     }
 }

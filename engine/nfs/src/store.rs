@@ -15,7 +15,7 @@ use stag_wire::nfs3::{
 };
 
 use crate::acl::{Lists, SetLists};
-use crate::caller::Caller;
+use crate::caller::UserIdentity;
 
 /// Names an object of one store, for as long as it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -221,7 +221,7 @@ pub trait Store {
     /// Sets attributes, if the object's ctime is `guard`.
     fn set_attributes(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         set: &SetAttributes,
         guard: Option<Time>,
@@ -229,10 +229,10 @@ pub trait Store {
     ) -> Result<(), Status>;
 
     /// The object of a name, of `.` and of `..`.
-    fn lookup(&self, caller: &Caller, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status>;
+    fn lookup(&self, caller: &UserIdentity, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status>;
 
     /// Which of the accesses `wanted` the caller has.
-    fn access(&self, caller: &Caller, object: ObjectId, wanted: u32) -> Result<u32, Status>;
+    fn access(&self, caller: &UserIdentity, object: ObjectId, wanted: u32) -> Result<u32, Status>;
 
     /// The access control lists of an object beside its mode. No permission is needed. A store that keeps none
     /// has this answer.
@@ -243,7 +243,7 @@ pub trait Store {
     /// Sets access control lists. A store that keeps none takes what a mode can say, and no more.
     fn set_lists(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         set: &SetLists,
         now: Time,
@@ -266,7 +266,7 @@ pub trait Store {
     /// What a symbolic link holds. A store that does not have it in memory reads it into `space`.
     fn read_link<'a>(
         &'a self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         space: &'a mut [u8; LINK_SPACE],
         now: Time,
@@ -284,7 +284,7 @@ pub trait Store {
     /// the pieces, or says why there are none.
     fn read(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         count: u32,
@@ -295,7 +295,7 @@ pub trait Store {
     /// Writes at `offset`. A failure changed no data; that a program no longer runs as its owner or group may remain.
     fn write(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         data: WriteData<'_>,
@@ -306,7 +306,7 @@ pub trait Store {
     /// Puts what was written on stable storage.
     fn commit(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         count: u32,
@@ -346,7 +346,7 @@ pub trait Store {
     /// Makes a regular file, or finds the one that `how` allows.
     fn create(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         how: &CreateHow,
@@ -356,7 +356,7 @@ pub trait Store {
     /// Makes a directory.
     fn make_directory(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         set: &SetAttributes,
@@ -366,7 +366,7 @@ pub trait Store {
     /// Makes a symbolic link that holds `path`.
     fn make_symlink(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         path: &[u8],
@@ -377,7 +377,7 @@ pub trait Store {
     /// Makes a device, socket or pipe.
     fn make_special(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         special: Special,
@@ -386,12 +386,18 @@ pub trait Store {
     ) -> Result<ObjectId, Status>;
 
     /// Removes a name of anything but a directory.
-    fn remove(&mut self, caller: &Caller, directory: ObjectId, name: &[u8], now: Time) -> Result<(), Status>;
+    fn remove(
+        &mut self,
+        caller: &UserIdentity,
+        directory: ObjectId,
+        name: &[u8],
+        now: Time,
+    ) -> Result<(), Status>;
 
     /// Removes an empty directory.
     fn remove_directory(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         now: Time,
@@ -400,7 +406,7 @@ pub trait Store {
     /// Gives the object `from` the name `to`, in whose stead it comes.
     fn rename(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         from: (ObjectId, &[u8]),
         to: (ObjectId, &[u8]),
         now: Time,
@@ -409,7 +415,7 @@ pub trait Store {
     /// Gives an object one more name.
     fn link(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         directory: ObjectId,
         name: &[u8],
@@ -425,7 +431,7 @@ pub trait Store {
     /// A cookie stays good as long as the directory: entries that come or go meanwhile change no other's.
     fn list(
         &self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         start: ListStart,
         now: Time,

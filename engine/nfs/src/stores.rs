@@ -7,7 +7,7 @@ use stag_memory::Shared;
 use stag_wire::nfs3::{Attributes, CreateHow, SetAttributes, Stable, Status, Time, Verifier};
 
 use crate::acl::{Lists, SetLists};
-use crate::caller::Caller;
+use crate::caller::UserIdentity;
 use crate::directory::DirectoryStore;
 use crate::memory::MemoryStore;
 use crate::store::{
@@ -100,7 +100,7 @@ impl Store for AnyStore {
     #[inline]
     fn set_attributes(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         set: &SetAttributes,
         guard: Option<Time>,
@@ -110,12 +110,12 @@ impl Store for AnyStore {
     }
 
     #[inline]
-    fn lookup(&self, caller: &Caller, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status> {
+    fn lookup(&self, caller: &UserIdentity, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status> {
         each!(self, store => store.lookup(caller, directory, name))
     }
 
     #[inline]
-    fn access(&self, caller: &Caller, object: ObjectId, wanted: u32) -> Result<u32, Status> {
+    fn access(&self, caller: &UserIdentity, object: ObjectId, wanted: u32) -> Result<u32, Status> {
         each!(self, store => store.access(caller, object, wanted))
     }
 
@@ -127,7 +127,7 @@ impl Store for AnyStore {
     #[inline]
     fn set_lists(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         set: &SetLists,
         now: Time,
@@ -138,7 +138,7 @@ impl Store for AnyStore {
     #[inline]
     fn read_link<'a>(
         &'a self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         space: &'a mut [u8; LINK_SPACE],
         now: Time,
@@ -149,7 +149,7 @@ impl Store for AnyStore {
     #[inline]
     fn read(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         count: u32,
@@ -162,7 +162,7 @@ impl Store for AnyStore {
     #[inline]
     fn write(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         data: WriteData<'_>,
@@ -175,7 +175,7 @@ impl Store for AnyStore {
     #[inline]
     fn commit(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         count: u32,
@@ -211,7 +211,7 @@ impl Store for AnyStore {
     #[inline]
     fn create(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         how: &CreateHow,
@@ -223,7 +223,7 @@ impl Store for AnyStore {
     #[inline]
     fn make_directory(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         set: &SetAttributes,
@@ -235,7 +235,7 @@ impl Store for AnyStore {
     #[inline]
     fn make_symlink(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         path: &[u8],
@@ -248,7 +248,7 @@ impl Store for AnyStore {
     #[inline]
     fn make_special(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         special: Special,
@@ -259,14 +259,20 @@ impl Store for AnyStore {
     }
 
     #[inline]
-    fn remove(&mut self, caller: &Caller, directory: ObjectId, name: &[u8], now: Time) -> Result<(), Status> {
+    fn remove(
+        &mut self,
+        caller: &UserIdentity,
+        directory: ObjectId,
+        name: &[u8],
+        now: Time,
+    ) -> Result<(), Status> {
         each!(self, store => store.remove(caller, directory, name, now))
     }
 
     #[inline]
     fn remove_directory(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         now: Time,
@@ -277,7 +283,7 @@ impl Store for AnyStore {
     #[inline]
     fn rename(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         from: (ObjectId, &[u8]),
         to: (ObjectId, &[u8]),
         now: Time,
@@ -288,7 +294,7 @@ impl Store for AnyStore {
     #[inline]
     fn link(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         directory: ObjectId,
         name: &[u8],
@@ -305,7 +311,7 @@ impl Store for AnyStore {
     #[inline]
     fn list(
         &self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         start: ListStart,
         now: Time,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stag_disk::{Disk, DiskConfig};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
 use stag_nfs::store::{ObjectId, Progress, Store, Ticket, WriteData};
 use stag_wire::nfs3::{CreateHow, SetAttributes, SetTime, Stable, Status, Time};
@@ -45,7 +45,7 @@ const DEPTH: u64 = 8;
 const ROUNDS: u64 = 25;
 /// Batches of rounds, of which one has to allocate nothing.
 const BATCHES_MAX: usize = 8;
-const ROOT: Caller = Caller::ROOT;
+const ROOT: UserIdentity = UserIdentity::ROOT;
 const NOW: Time = Time { seconds: 1, nanoseconds: 0 };
 
 struct Lab {

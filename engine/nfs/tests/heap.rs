@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_nfs::acl::{Acl, SetLists};
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::lock::{FileKey, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
 use stag_nfs::memory::{HEAP_PER_OBJECT, MemoryConfig, MemoryStore, RootAttributes};
 use stag_nfs::store::{ObjectId, Store, WriteData};
@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const ROOT: Caller = Caller::ROOT;
+const ROOT: UserIdentity = UserIdentity::ROOT;
 const NOW: Time = Time { seconds: 1, nanoseconds: 0 };
 const PAGE: usize = 4096;
 

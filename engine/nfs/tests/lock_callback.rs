@@ -13,11 +13,11 @@ use socket2::{Domain, Socket, Type};
 use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, World};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::callout::{CallOutConfig, TcpCallOut};
 use stag_nfs::export::Export;
 use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag_nfs::server::{Exports, Locking, LockingConfig, TimeOfDay, services_with_locks};
+use stag_nfs::server::{ExportTable, Locking, LockingConfig, TimeOfDay, services_with_locks};
 use stag_nfs::state::{KnownHost, Recovered};
 use stag_nfs::store::Store;
 use stag_rpc::{Engine, EngineConfig, Pools};
@@ -194,9 +194,9 @@ fn engine(rpcbind_port: u16, hosts: Vec<KnownHost>) -> (impl EngineLike, World) 
     let mut store = MemoryStore::new(&store, pools.payload.clone(), Time::default()).unwrap();
     let how = CreateHow::Guarded(SetAttributes::default());
     let root = store.root();
-    store.create(&Caller::ROOT, root, b"f", &how, Time::default()).unwrap();
+    store.create(&UserIdentity::ROOT, root, b"f", &how, Time::default()).unwrap();
     let export: Export = "mem:/data".parse().unwrap();
-    let exports = Exports::new(vec![(export, store)], pools.payload.clone()).unwrap();
+    let exports = ExportTable::new(vec![(export, store)], pools.payload.clone()).unwrap();
 
     let config_out = CallOutConfig { rpcbind_port, ..CallOutConfig::default() };
     let locking_config = LockingConfig { grace: Duration::ZERO, ..LockingConfig::default() };

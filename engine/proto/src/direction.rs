@@ -3,7 +3,7 @@
 //! Not who connected decides, but what the message says: the msg_type of an inline Payload stream, and the chunks of a long one
 //! (8167 section 2). An xid alone says nothing: both directions may use the same one at the same time (8167-2.4-a).
 
-use stag_wire::rpcrdma::{Direction, Done, Error, Fixed, Header, Procedure, procedure};
+use stag_wire::rpcrdma::{Direction, Done, Fixed, Header, HeaderError, MessageProcedure, procedure};
 
 use crate::plain;
 
@@ -40,7 +40,7 @@ pub enum Stray {
     NotAgreed,
     /// It cannot be read, and may be the Reply to a Call of ours: an RDMA_ERROR would end a Call of the peer that has the same
     /// xid by chance (8167-X-1).
-    Unreadable(Error),
+    Unreadable(HeaderError),
     /// It is neither a Call nor a Reply.
     NoDirection,
 }
@@ -69,7 +69,7 @@ impl Recipient {
             Ok(parts) => parts,
             Err(error) => return Recipient::of_unreadable(message, roles, error, has_call),
         };
-        let is_exposed = header.procedure() == Procedure::Nomsg && header.has_position_zero();
+        let is_exposed = header.procedure() == MessageProcedure::Nomsg && header.has_position_zero();
         if is_exposed && roles.pulls_replies {
             return Recipient::Requester;
         }
@@ -77,7 +77,10 @@ impl Recipient {
             Some(Direction::Call) => Recipient::Responder,
             Some(Direction::Reply | Direction::Error) => Recipient::Requester,
             // A Payload stream without a msg_type is answered, as version 1 says, where it can only be a Call.
-            None if header.procedure() == Procedure::Msg && !has_call(header.xid()) && payload.len() < 8 => {
+            None if header.procedure() == MessageProcedure::Msg
+                && !has_call(header.xid())
+                && payload.len() < 8 =>
+            {
                 Recipient::Responder
             }
             None => Recipient::Nobody(Stray::NoDirection),
@@ -87,10 +90,10 @@ impl Recipient {
     fn of_unreadable(
         message: &[u8],
         roles: &Roles,
-        error: Error,
+        error: HeaderError,
         has_call: impl FnOnce(u32) -> bool,
     ) -> Recipient {
-        if error == Error::Done {
+        if error == HeaderError::Done {
             return match Done::parse(message) {
                 Some(done) if roles.exposes_replies => Recipient::Exposed(done),
                 _ => Recipient::Nobody(Stray::NotAgreed),

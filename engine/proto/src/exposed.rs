@@ -21,7 +21,7 @@
 use stag_wire::rpcrdma::ReadSegment;
 
 use crate::offer::{HANDLES_MAX, Offer, Offers};
-use crate::requester::{ChunkLists, Memory};
+use crate::requester::{ChunkLists, ExposedMemory};
 
 /// Names one exposed Reply of one connection. A stale one is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,12 +62,12 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum DoneOutcome {
-    /// The peer has no more use for a Reply. With [`Memory::Safe`] it is over: its memory is the driver's again.
+    /// The peer has no more use for a Reply. With [`ExposedMemory::Safe`] it is over: its memory is the driver's again.
     Told {
         /// Which.
         reply: ExposedId,
         /// Whether its handles must be fenced first.
-        memory: Memory,
+        memory: ExposedMemory,
     },
     /// No Reply waits for it: dropped (RR-4.1.3-d).
     Unknown,
@@ -154,12 +154,12 @@ impl ExposedReplies {
 
     /// The peer has not told in time: its access ends. The RDMA_DONE is still owed (RR-P-11). A Reply that was told of, or
     /// revoked, stays as it is.
-    pub fn revoke(&mut self, reply: ExposedId) -> Memory {
-        let Some(slot) = self.slot_mut(reply) else { return Memory::Safe };
+    pub fn revoke(&mut self, reply: ExposedId) -> ExposedMemory {
+        let Some(slot) = self.slot_mut(reply) else { return ExposedMemory::Safe };
         if slot.state == State::Exposed {
             slot.state = State::Revoked;
         }
-        if slot.offer.is_exposed() { Memory::Exposed } else { Memory::Safe }
+        if slot.offer.is_exposed() { ExposedMemory::Exposed } else { ExposedMemory::Safe }
     }
 
     /// A new Call has the xid of an exposed Reply: its Requester has no more use for that one (section 3 of the rules).
@@ -181,9 +181,9 @@ impl ExposedReplies {
         }
     }
 
-    /// A handle from [`ExposedReplies::poll_fence`] is dead. `None`: its fence was not awaited. With [`Memory::Safe`] the
+    /// A handle from [`ExposedReplies::poll_fence`] is dead. `None`: its fence was not awaited. With [`ExposedMemory::Safe`] the
     /// Reply's memory is the driver's again.
-    pub fn handle_fenced(&mut self, reply: ExposedId, handle: u32) -> Option<Memory> {
+    pub fn handle_fenced(&mut self, reply: ExposedId, handle: u32) -> Option<ExposedMemory> {
         let index = reply.index();
         let slot = self.slots.get_mut(index).filter(|slot| slot.generation == reply.generation)?;
         if slot.state == State::Free || !self.offers.handle_fenced(index, &mut slot.offer, handle) {
@@ -211,14 +211,14 @@ impl ExposedReplies {
     }
 
     /// Frees the slot when nothing keeps it: the peer has told, and nothing is exposed.
-    fn settle(&mut self, index: u32) -> Memory {
+    fn settle(&mut self, index: u32) -> ExposedMemory {
         let slot = &mut self.slots[index as usize];
         if slot.offer.is_exposed() {
-            return Memory::Exposed;
+            return ExposedMemory::Exposed;
         }
         if slot.state == State::Told {
             slot.state = State::Free;
         }
-        Memory::Safe
+        ExposedMemory::Safe
     }
 }

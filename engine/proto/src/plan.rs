@@ -1,6 +1,6 @@
 //! Which form a message takes: Short, Chunked or Long (8166-3.5).
 //!
-//! The sizes decide, before anything is exposed or moved: [`Form::of_call`] on the Requester's side, and
+//! The sizes decide, before anything is exposed or moved: [`CallForm::of_call`] on the Requester's side, and
 //! the Responder's [`plan_reply`](crate::responder::Responder::plan_reply).
 
 use stag_wire::rpcrdma;
@@ -39,7 +39,7 @@ pub struct Shape<'a> {
 
 /// The form of a Call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct CallForm {
     /// The Payload stream goes into a Position Zero Read chunk (RDMA_NOMSG); otherwise it follows the
     /// header (RDMA_MSG).
     pub long: bool,
@@ -92,7 +92,7 @@ impl core::fmt::Display for PlanError {
 
 impl core::error::Error for PlanError {}
 
-impl Form {
+impl CallForm {
     /// Decides the form of a Call.
     ///
     /// The Reply chunk is decided first, on what the Reply would be without one (8267-D-1): its header

@@ -29,7 +29,7 @@ pub enum ChunkError {
 
 /// How large and how many the chunks of a Call may be. What is above is refused with ERR_CHUNK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ChunkLimits {
     /// Segments of all lists of a Call together. At least 16 in a chunk must be accepted (8267-6.4.2-a).
     pub segments: u32,
     /// Read chunks beside the Position Zero Read chunk.
@@ -42,13 +42,13 @@ pub struct Limits {
     pub pull_len: u32,
 }
 
-impl Limits {
+impl ChunkLimits {
     /// No chunks at all: a Responder of reverse Calls that has no use for them answers each with ERR_CHUNK (8167-5.3-b).
-    pub const SHORT: Limits =
-        Limits { segments: 0, read_chunks: 0, write_chunks: 0, chunk_len: 0, pull_len: 0 };
+    pub const SHORT: ChunkLimits =
+        ChunkLimits { segments: 0, read_chunks: 0, write_chunks: 0, chunk_len: 0, pull_len: 0 };
 }
 
-impl Default for Limits {
+impl Default for ChunkLimits {
     fn default() -> Self {
         Self { segments: 64, read_chunks: 16, write_chunks: 16, chunk_len: 1 << 24, pull_len: 1 << 24 }
     }
@@ -124,7 +124,11 @@ pub(crate) fn len_at(list: ReadList<'_>, position: u32) -> u64 {
 /// Checks the Positions and lengths of a Read list that is well-formed in itself, against the Payload
 /// stream and the limits. `inline_len`: octets of the stream behind the header; `None` in an RDMA_NOMSG,
 /// whose stream is the Position Zero Read chunk.
-pub(crate) fn check(list: ReadList<'_>, inline_len: Option<u32>, limits: &Limits) -> Result<(), ChunkError> {
+pub(crate) fn check(
+    list: ReadList<'_>,
+    inline_len: Option<u32>,
+    limits: &ChunkLimits,
+) -> Result<(), ChunkError> {
     let mut pulled = 0;
     let stream_len = match inline_len {
         Some(len) => u64::from(len),
@@ -157,7 +161,12 @@ pub(crate) fn check(list: ReadList<'_>, inline_len: Option<u32>, limits: &Limits
 }
 
 /// The length of the chunk at `position`, if it and all that is `pulled` with it stay within the limits.
-fn pull(list: &ReadList<'_>, position: u32, pulled: &mut u64, limits: &Limits) -> Result<u64, ChunkError> {
+fn pull(
+    list: &ReadList<'_>,
+    position: u32,
+    pulled: &mut u64,
+    limits: &ChunkLimits,
+) -> Result<u64, ChunkError> {
     let len = len_at(list.clone(), position);
     *pulled += len;
     if len > u64::from(limits.chunk_len) || *pulled > u64::from(limits.pull_len) {

@@ -25,42 +25,44 @@
 //!
 //! The driver owns buffers, queue pair and clock. It feeds each received message to
 //! [`Requester::handle_receive`] and acts on the value that comes back. While a Call's memory is
-//! [`Memory::Exposed`] it asks [`Requester::poll_fence`] for handles to fence, and reports each that is
+//! [`ExposedMemory::Exposed`] it asks [`Requester::poll_fence`] for handles to fence, and reports each that is
 //! dead to [`Requester::handle_fenced`]; no memory of the Call is handed to anybody before that says
-//! [`Memory::Safe`] (8166-4.4.1-a).
+//! [`ExposedMemory::Safe`] (8166-4.4.1-a).
 //!
 //! One Receive must be posted for each Call in flight **before** the Call is sent (8166-3.3.1-e), and after
 //! every message, dropped ones too, the Receive it took is posted again.
 
 use stag_wire::rpcrdma::{
-    Direction, Emitter, Error, ErrorBody, Header, HeaderLists, MessageKind, Procedure, ReadSegment, Segment,
-    VERSION, WriteList, emit_plain, header_len,
+    Direction, Emitter, ErrorBody, Header, HeaderLists, MessageKind, MessageProcedure, ReadSegment, Segment,
+    VERSION, emit_plain, header_len,
 };
-use stag_wire::rpcrdma2::{Error2, GroupFault};
 use stag_wire::xdr::Overflow;
 
 mod interruption;
 mod pulling;
+mod received;
 mod second;
 mod short;
 #[cfg(test)]
 mod tests;
 
 use crate::credits::Window;
-use crate::directions::ResultFault;
 pub use crate::offer::Violation;
 use crate::offer::{HANDLES_MAX, Offer, Offers, TooMany};
 use crate::parameters::Parameters;
-use crate::placement::PlacementError;
 use crate::plain;
-pub use crate::plan::{Form, PlanError, Shape};
+pub use crate::plan::{CallForm, PlanError, Shape};
 pub use pulling::{ExposedReply, Pulled};
+use received::Writes;
+pub use received::{
+    AnsweredCall, CallFailure, DroppedReply, EndedCall, ReplyPayload, RequesterMisuse, RequesterReceived,
+};
 pub use second::{GroupCall, LoneReply, Requester2, RequesterEvent2};
 pub use short::ShortReply;
 
 /// How a [`Requester`] is made.
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
+pub struct RequesterConfig {
     /// Calls at once: in flight, cancelled or being fenced. At most 65536.
     pub slots: u32,
     /// What was agreed with the peer.
@@ -76,12 +78,12 @@ pub struct Config {
 
 /// Names one Call of one Requester. A stale one is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallId {
+pub struct RequesterCallId {
     xid: u32,
     index: u32,
 }
 
-impl CallId {
+impl RequesterCallId {
     /// The Call's xid, to put first in its Payload stream too (8166-4.2.1-a).
     #[inline]
     #[must_use]
@@ -108,7 +110,7 @@ impl CallId {
 /// Whether the peer may still touch memory that a Call exposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Memory {
+pub enum ExposedMemory {
     /// It may: drain [`Requester::poll_fence`], and wait for the fences.
     Exposed,
     /// It cannot: the Call's memory may be handed back.
@@ -139,7 +141,7 @@ impl ChunkLists<'_> {
 pub enum EmitError {
     /// `out` is shorter than the header.
     OutTooShort,
-    /// The lists are not those of the [`Form`]: their header's length, a Position Zero Read chunk or a Reply
+    /// The lists are not those of the [`CallForm`]: their header's length, a Position Zero Read chunk or a Reply
     /// chunk differs.
     NotAsPlanned,
 }
@@ -148,159 +150,6 @@ impl From<Overflow> for EmitError {
     fn from(_: Overflow) -> Self {
         Self::OutTooShort
     }
-}
-
-/// What a received message meant to the Requester.
-#[derive(Debug)]
-#[must_use]
-pub enum Received<'m> {
-    /// A Call was answered.
-    Reply(Reply<'m>),
-    /// A Call failed for good (8166-4.5-d): the same xid is not sent again.
-    Failed {
-        /// Which.
-        call: CallId,
-        /// Why.
-        failure: Failure,
-        /// Whether its memory must be fenced first.
-        memory: Memory,
-    },
-    /// The Reply of a cancelled Call came: its credit is free again.
-    Late {
-        /// Which.
-        call: CallId,
-        /// Whether fences of its memory are still under way.
-        memory: Memory,
-    },
-    /// A Reply that the peer exposed, where that was agreed on ([`Requester::set_pull_limit`]).
-    Exposed(ExposedReply<'m>),
-    /// The message was discarded (8166-4.5-c).
-    Dropped(Dropped),
-    /// The connection must be closed.
-    Close(Misuse),
-}
-
-/// An answered Call.
-#[derive(Debug)]
-pub struct Reply<'m> {
-    /// Which.
-    pub call: CallId,
-    /// The Reply's Payload stream.
-    pub payload: Payload<'m>,
-    /// Whether the Call's memory must be fenced first. With [`Memory::Safe`] the Call is over.
-    pub memory: Memory,
-    writes: Writes<'m>,
-}
-
-/// The Write chunks of a Reply.
-#[derive(Clone, Debug)]
-enum Writes<'m> {
-    None,
-    /// One, with so many octets.
-    Single(u32),
-    List(WriteList<'m>),
-}
-
-/// Where the Payload stream of a Reply is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payload<'m> {
-    /// In the message.
-    Inline(&'m [u8]),
-    /// In the Reply chunk: its first octets, this many. Check it with [`CallId::is_reply`] after the fence.
-    Long(u32),
-}
-
-impl<'m> Reply<'m> {
-    /// The octets in each Write chunk, in the order of [`ChunkLists::writes`]; 0 for one that came back
-    /// unused or empty (8267-X-2). Each was checked against the offer.
-    ///
-    /// An eligible result that has octets, but none in the non-empty chunk that was there for it, ends the
-    /// RPC with a permanent error (8166-6.1-d): only the Upper-Layer Binding can tell.
-    #[inline]
-    pub fn write_lens(&self) -> impl Iterator<Item = u32> + use<'m> {
-        let (single, list) = match &self.writes {
-            Writes::None => (None, None),
-            Writes::Single(len) => (Some(*len), None),
-            Writes::List(list) => (None, Some(list.clone())),
-        };
-        // Checked against the offer, where a chunk of 4 GiB is refused.
-        let list = list.into_iter().flatten().map(|chunk| chunk.total_len() as u32);
-        single.into_iter().chain(list)
-    }
-}
-
-/// Why a message was discarded. Its Receive is posted again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dropped {
-    /// The header is in error, or is not that of a Reply (section 12, steps 1 to 6; LX-5).
-    Header(Error),
-    /// An RDMA_ERROR of another version than that of our Calls.
-    Version(u32),
-    /// An RDMA_MSG whose msg_type is not REPLY.
-    NotAReply,
-    /// No Call in flight has this xid: it was answered already, or never sent (8166-X-10).
-    UnknownXid(u32),
-    /// A message of version 2 that is in error.
-    Second(Error2),
-}
-
-/// Why a Call failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// ERR_VERS: the Responder speaks only these versions of RPC-over-RDMA (8166-4.5.1-b).
-    Version {
-        /// The lowest.
-        low: u32,
-        /// The highest.
-        high: u32,
-    },
-    /// ERR_CHUNK: the Responder cannot process the Call's header or chunks, or the Reply does not fit. It
-    /// does not say whether the Call was executed (8267-4-c).
-    Chunk,
-    /// The Reply contradicts the Call (8166-X-11).
-    Violation(Violation),
-    /// The peer exposed a Reply that is longer than this end pulls, or of no octets.
-    Length {
-        /// Octets.
-        len: u64,
-        /// The limit.
-        limit: u32,
-    },
-    /// The peer exposed a Reply by other lists than a Read chunk at Position 0 (RR-X-3).
-    Lists,
-    /// INVAL_OPTION: the Responder does not support the operation of version 2 that the Call came by. The Call was not
-    /// executed, and may be sent by base means under another xid (RTR-5.4-c).
-    Option,
-    /// The Responder refused the Call's transmissions. It was not executed, as with [`Failure::Option`].
-    Transmission(GroupFault),
-    /// The results are not where the Call directed them, or not where the Reply says (rtrext).
-    Results(ResultFault),
-    /// The Reply says that an item lies where none can.
-    Placement(PlacementError),
-}
-
-/// A Send with Invalidate that was not agreed on (8797-X-2): the connection ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misuse {
-    /// Remote invalidation is off (8797-4.1-c).
-    InvalidationNotAgreed,
-    /// The handle is not one that the answered Call exposed (8797-4.1-b).
-    ForeignHandle(u32),
-}
-
-/// What became of a Call when the connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The Call never left, or was abandoned before it left on any connection: it may be sent on another one without care.
-    NotSent,
-    /// The Call left and no Reply came: it may have been executed.
-    MaybeExecuted,
-    /// The Reply is here, and complete: only fences were missing, and the connection's end was the fence.
-    Replied,
-    /// The Call had failed.
-    Failed,
-    /// The Call had been cancelled. It may have been executed.
-    Cancelled,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,7 +169,7 @@ struct Slot {
     xid: u32,
     state: State,
     /// What a disconnect would say of the Call.
-    outcome: Outcome,
+    outcome: EndedCall,
     /// It left on an earlier connection, where it may have been executed.
     left: bool,
     /// The next free slot, while this is one.
@@ -354,7 +203,7 @@ impl Requester {
     ///
     /// When `config` is out of the limits that it states.
     #[must_use]
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &RequesterConfig) -> Self {
         assert!((1..=65536).contains(&config.slots), "slots: {}, the limits are 1 and 65536", config.slots);
         let per_slot = config.segments_max as usize;
         assert!(per_slot <= HANDLES_MAX, "segments_max: {per_slot}, the limit is {HANDLES_MAX}");
@@ -364,7 +213,7 @@ impl Requester {
             .map(|index| Slot {
                 xid: scramble(config.xid_seed ^ index) & !index_mask | index,
                 state: State::Free,
-                outcome: Outcome::NotSent,
+                outcome: EndedCall::NotSent,
                 left: false,
                 next: index + 1,
                 offer: Offer::default(),
@@ -418,13 +267,13 @@ impl Requester {
 
     /// Starts a Call: takes a credit and a slot. `None`: there is none now, or no connection any more.
     #[inline]
-    pub fn begin(&mut self) -> Option<CallId> {
+    pub fn begin(&mut self) -> Option<RequesterCallId> {
         self.begin_beyond(0)
     }
 
     /// As [`Requester::begin`], but leaves `reserved` credits for others.
     #[inline]
-    pub fn begin_beyond(&mut self, reserved: u32) -> Option<CallId> {
+    pub fn begin_beyond(&mut self, reserved: u32) -> Option<RequesterCallId> {
         if self.available() <= reserved {
             return None;
         }
@@ -435,25 +284,25 @@ impl Requester {
         (self.free, self.free_count) = (slot.next, self.free_count - 1);
         slot.xid = slot.xid.wrapping_add(1 << self.index_bits);
         slot.state = State::Building;
-        slot.outcome = Outcome::NotSent;
+        slot.outcome = EndedCall::NotSent;
         slot.left = false;
         slot.offer = Offer::default();
-        Some(CallId { xid: slot.xid, index })
+        Some(RequesterCallId { xid: slot.xid, index })
     }
 
     /// Gives up a Call that was not sent: its header was not emitted, or the Send was refused (8166-4.5.4-a).
     /// The credit is free again. Handles that never got into an emitted header are the driver's to fence.
-    pub fn abandon(&mut self, call: CallId) -> Memory {
-        let Some(state) = self.state(call) else { return Memory::Safe };
+    pub fn abandon(&mut self, call: RequesterCallId) -> ExposedMemory {
+        let Some(state) = self.state(call) else { return ExposedMemory::Safe };
         assert!(matches!(state, State::Building | State::Sent), "only a Call in the making is abandoned");
         let left = self.slots[call.index()].left;
-        self.answered(call.index, if left { Outcome::MaybeExecuted } else { Outcome::NotSent })
+        self.answered(call.index, if left { EndedCall::MaybeExecuted } else { EndedCall::NotSent })
     }
 
     /// Decides the form of a Call, before anything is exposed for it.
     #[inline]
-    pub fn plan(&self, shape: &Shape<'_>) -> Result<Form, PlanError> {
-        Form::of_call(shape, &self.parameters, self.segments_max)
+    pub fn plan(&self, shape: &Shape<'_>) -> Result<CallForm, PlanError> {
+        CallForm::of_call(shape, &self.parameters, self.segments_max)
     }
 
     /// Writes the header of a Call to the start of `out`, and returns its length. The inline Payload of an
@@ -468,8 +317,8 @@ impl Requester {
     #[inline(always)]
     pub fn emit_call(
         &mut self,
-        call: CallId,
-        form: &Form,
+        call: RequesterCallId,
+        form: &CallForm,
         lists: &ChunkLists<'_>,
         out: &mut [u8],
     ) -> Result<usize, EmitError> {
@@ -485,14 +334,14 @@ impl Requester {
         };
         let slot = &mut self.slots[call.index()];
         slot.state = State::Sent;
-        slot.outcome = Outcome::MaybeExecuted;
+        slot.outcome = EndedCall::MaybeExecuted;
         Ok(len)
     }
 
     fn emit_chunks(
         &mut self,
-        call: CallId,
-        form: &Form,
+        call: RequesterCallId,
+        form: &CallForm,
         lists: &ChunkLists<'_>,
         credits: u32,
         out: &mut [u8],
@@ -509,8 +358,8 @@ impl Requester {
     #[inline]
     fn record_offer(
         &mut self,
-        call: CallId,
-        form: &Form,
+        call: RequesterCallId,
+        form: &CallForm,
         lists: &ChunkLists<'_>,
         more_len: usize,
     ) -> Result<Offer, EmitError> {
@@ -531,42 +380,50 @@ impl Requester {
     ///
     /// Post the Receive again before a Call that the Reply's grant lets out is sent.
     #[inline]
-    pub fn handle_receive<'m>(&mut self, message: &'m [u8], invalidated: Option<u32>) -> Received<'m> {
+    pub fn handle_receive<'m>(
+        &mut self,
+        message: &'m [u8],
+        invalidated: Option<u32>,
+    ) -> RequesterReceived<'m> {
         if let Some(ShortReply { call, start, written, memory }) = self.handle_short(message, invalidated) {
-            let payload = Payload::Inline(&message[start as usize..]);
+            let payload = ReplyPayload::Inline(&message[start as usize..]);
             let writes = written.map_or(Writes::None, Writes::Single);
-            return Received::Reply(Reply { call, payload, memory, writes });
+            return RequesterReceived::Reply(AnsweredCall { call, payload, memory, writes });
         }
         self.receive_any(message, invalidated)
     }
 
     #[inline(never)]
-    fn receive_any<'m>(&mut self, message: &'m [u8], invalidated: Option<u32>) -> Received<'m> {
+    fn receive_any<'m>(&mut self, message: &'m [u8], invalidated: Option<u32>) -> RequesterReceived<'m> {
         match self.receive(message, invalidated) {
             Ok(received) => received,
             // Whose memory was invalidated cannot be told (8797-X-2).
             Err(dropped) => match invalidated {
-                Some(handle) => Received::Close(self.misuse(handle)),
-                None => Received::Dropped(dropped),
+                Some(handle) => RequesterReceived::Close(self.misuse(handle)),
+                None => RequesterReceived::Dropped(dropped),
             },
         }
     }
 
-    fn receive<'m>(&mut self, message: &'m [u8], invalidated: Option<u32>) -> Result<Received<'m>, Dropped> {
-        let (header, payload) = Header::parse(message).map_err(Dropped::Header)?;
-        if let Procedure::Error(body) = header.procedure() {
+    fn receive<'m>(
+        &mut self,
+        message: &'m [u8],
+        invalidated: Option<u32>,
+    ) -> Result<RequesterReceived<'m>, DroppedReply> {
+        let (header, payload) = Header::parse(message).map_err(DroppedReply::Header)?;
+        if let MessageProcedure::Error(body) = header.procedure() {
             return self.receive_error(&header, body, invalidated);
         }
         if self.is_exposed(&header) {
             return self.receive_exposed(&header, invalidated);
         }
-        header.check_reply(payload).map_err(Dropped::Header)?;
+        header.check_reply(payload).map_err(DroppedReply::Header)?;
         if header.direction(payload) != Some(Direction::Reply) {
-            return Err(Dropped::NotAReply);
+            return Err(DroppedReply::NotAReply);
         }
         let payload = match header.procedure() {
-            Procedure::Msg => Some(payload),
-            Procedure::Nomsg | Procedure::Error(_) => None,
+            MessageProcedure::Msg => Some(payload),
+            MessageProcedure::Nomsg | MessageProcedure::Error(_) => None,
         };
         self.receive_reply(header.xid(), header.credits(), &header.lists(), payload, invalidated)
     }
@@ -580,34 +437,37 @@ impl Requester {
         lists: &HeaderLists<'m>,
         payload: Option<&'m [u8]>,
         invalidated: Option<u32>,
-    ) -> Result<Received<'m>, Dropped> {
+    ) -> Result<RequesterReceived<'m>, DroppedReply> {
         let Some(call) = self.find(xid) else {
             // Late or not, the grant is the Responder's latest word (8166-X-10).
             self.window.handle_grant(credits);
-            return Err(Dropped::UnknownXid(xid));
+            return Err(DroppedReply::UnknownXid(xid));
         };
         if let Some(handle) = invalidated
             && !self.invalidate(call, handle)
         {
-            return Ok(Received::Close(self.misuse(handle)));
+            return Ok(RequesterReceived::Close(self.misuse(handle)));
         }
         let slot = &self.slots[call.index()];
         if slot.state == State::Cancelled {
             self.window.handle_grant(credits);
-            return Ok(Received::Late { call, memory: self.answered(call.index, Outcome::Cancelled) });
+            return Ok(RequesterReceived::Late {
+                call,
+                memory: self.answered(call.index, EndedCall::Cancelled),
+            });
         }
         match self.offers.verify(call.index(), &slot.offer, lists.write_list(), lists.reply_chunk()) {
             Ok(reply_chunk_len) => {
                 self.window.handle_grant(credits);
-                let payload = payload.map_or(Payload::Long(reply_chunk_len), Payload::Inline);
-                let memory = self.answered(call.index, Outcome::Replied);
+                let payload = payload.map_or(ReplyPayload::Long(reply_chunk_len), ReplyPayload::Inline);
+                let memory = self.answered(call.index, EndedCall::Replied);
                 let writes = Writes::List(lists.write_list());
-                Ok(Received::Reply(Reply { call, payload, memory, writes }))
+                Ok(RequesterReceived::Reply(AnsweredCall { call, payload, memory, writes }))
             }
             Err(violation) => {
                 // Not the valid reply of 8166-3.3.3-a: the grant stays.
-                let memory = self.answered(call.index, Outcome::Failed);
-                Ok(Received::Failed { call, failure: Failure::Violation(violation), memory })
+                let memory = self.answered(call.index, EndedCall::Failed);
+                Ok(RequesterReceived::Failed { call, failure: CallFailure::Violation(violation), memory })
             }
         }
     }
@@ -618,54 +478,57 @@ impl Requester {
         header: &Header<'m>,
         body: ErrorBody,
         invalidated: Option<u32>,
-    ) -> Result<Received<'m>, Dropped> {
+    ) -> Result<RequesterReceived<'m>, DroppedReply> {
         if header.version() != VERSION {
-            return Err(Dropped::Version(header.version()));
+            return Err(DroppedReply::Version(header.version()));
         }
-        let call = self.find(header.xid()).ok_or(Dropped::UnknownXid(header.xid()))?;
+        let call = self.find(header.xid()).ok_or(DroppedReply::UnknownXid(header.xid()))?;
         if let Some(handle) = invalidated
             && !self.invalidate(call, handle)
         {
-            return Ok(Received::Close(self.misuse(handle)));
+            return Ok(RequesterReceived::Close(self.misuse(handle)));
         }
         if self.slots[call.index()].state == State::Cancelled {
-            return Ok(Received::Late { call, memory: self.answered(call.index, Outcome::Cancelled) });
+            return Ok(RequesterReceived::Late {
+                call,
+                memory: self.answered(call.index, EndedCall::Cancelled),
+            });
         }
         let failure = match body {
-            ErrorBody::Vers { low, high } => Failure::Version { low, high },
-            ErrorBody::Chunk => Failure::Chunk,
+            ErrorBody::Vers { low, high } => CallFailure::Version { low, high },
+            ErrorBody::Chunk => CallFailure::Chunk,
         };
-        let memory = self.answered(call.index, Outcome::Failed);
-        Ok(Received::Failed { call, failure, memory })
+        let memory = self.answered(call.index, EndedCall::Failed);
+        Ok(RequesterReceived::Failed { call, failure, memory })
     }
 
     /// Takes note that the peer's Send invalidated `handle`. `false`: it must not have.
-    fn invalidate(&mut self, call: CallId, handle: u32) -> bool {
+    fn invalidate(&mut self, call: RequesterCallId, handle: u32) -> bool {
         let offer = &mut self.slots[call.index()].offer;
         self.parameters.remote_invalidation && self.offers.handle_invalidated(call.index(), offer, handle)
     }
 
-    fn misuse(&self, handle: u32) -> Misuse {
+    fn misuse(&self, handle: u32) -> RequesterMisuse {
         if self.parameters.remote_invalidation {
-            Misuse::ForeignHandle(handle)
+            RequesterMisuse::ForeignHandle(handle)
         } else {
-            Misuse::InvalidationNotAgreed
+            RequesterMisuse::InvalidationNotAgreed
         }
     }
 
     /// Gives up on a Call's Reply. The Responder does not know (8166-4.4.1-b): the memory is fenced first,
     /// and the slot keeps its credit until the late Reply comes. Harmless on a Call that is over.
-    pub fn cancel(&mut self, call: CallId) -> Memory {
-        let Some(state) = self.state(call) else { return Memory::Safe };
+    pub fn cancel(&mut self, call: RequesterCallId) -> ExposedMemory {
+        let Some(state) = self.state(call) else { return ExposedMemory::Safe };
         match state {
-            State::Building => return self.answered(call.index, Outcome::NotSent),
+            State::Building => return self.answered(call.index, EndedCall::NotSent),
             State::Interrupted => self.free(call.index),
             State::Sent => {
                 let slot = &mut self.slots[call.index()];
                 slot.state = State::Cancelled;
-                slot.outcome = Outcome::Cancelled;
+                slot.outcome = EndedCall::Cancelled;
             }
-            State::Pulling => self.slots[call.index()].outcome = Outcome::Cancelled,
+            State::Pulling => self.slots[call.index()].outcome = EndedCall::Cancelled,
             State::Free | State::Cancelled | State::Fencing => {}
         }
         self.memory(call.index)
@@ -674,7 +537,7 @@ impl Requester {
     /// The next handle of a Call to fence, once the Call was answered, failed, cancelled or abandoned.
     /// A handle that cannot be fenced closes the connection (8166-4.5.4-b).
     #[inline]
-    pub fn poll_fence(&mut self, call: CallId) -> Option<u32> {
+    pub fn poll_fence(&mut self, call: RequesterCallId) -> Option<u32> {
         match self.state(call)? {
             State::Cancelled | State::Pulling | State::Fencing => {
                 self.offers.poll_fence(call.index(), &mut self.slots[call.index()].offer)
@@ -686,7 +549,7 @@ impl Requester {
     /// A handle from [`Requester::poll_fence`] is dead. `None`: its fence was not awaited, as when the
     /// peer's Send invalidated it in the meantime.
     #[inline]
-    pub fn handle_fenced(&mut self, call: CallId, handle: u32) -> Option<Memory> {
+    pub fn handle_fenced(&mut self, call: RequesterCallId, handle: u32) -> Option<ExposedMemory> {
         self.state(call)?;
         let slot = &mut self.slots[call.index()];
         if !self.offers.handle_fenced(call.index(), &mut slot.offer, handle) {
@@ -704,9 +567,9 @@ impl Requester {
 
     /// The Call in the slot `index` that is not over.
     #[must_use]
-    pub fn call_at(&self, index: usize) -> Option<CallId> {
+    pub fn call_at(&self, index: usize) -> Option<RequesterCallId> {
         let slot = self.slots.get(index)?;
-        (slot.state != State::Free).then_some(CallId { xid: slot.xid, index: index as u32 })
+        (slot.state != State::Free).then_some(RequesterCallId { xid: slot.xid, index: index as u32 })
     }
 
     /// Whether a Call with this xid waits for its Reply, cancelled or not.
@@ -718,23 +581,23 @@ impl Requester {
 
     /// The state of `call`; `None` when it is over.
     #[inline]
-    fn state(&self, call: CallId) -> Option<State> {
+    fn state(&self, call: RequesterCallId) -> Option<State> {
         let slot = self.slots.get(call.index())?;
         (slot.xid == call.xid && slot.state != State::Free).then_some(slot.state)
     }
 
     /// The Call in flight with this xid.
     #[inline]
-    fn find(&self, xid: u32) -> Option<CallId> {
+    fn find(&self, xid: u32) -> Option<RequesterCallId> {
         let index = xid & ((1 << self.index_bits) - 1);
         let slot = self.slots.get(index as usize)?;
         let in_flight = matches!(slot.state, State::Sent | State::Cancelled);
-        (slot.xid == xid && in_flight).then_some(CallId { xid, index })
+        (slot.xid == xid && in_flight).then_some(RequesterCallId { xid, index })
     }
 
     /// A Call got all the answer it will get: its credit is free, its memory is to be fenced.
     #[inline(always)]
-    fn answered(&mut self, index: u32, outcome: Outcome) -> Memory {
+    fn answered(&mut self, index: u32, outcome: EndedCall) -> ExposedMemory {
         self.window.give_back();
         let slot = &mut self.slots[index as usize];
         slot.state = State::Fencing;
@@ -744,18 +607,22 @@ impl Requester {
 
     /// Frees the slot when nothing keeps it: no credit held, nothing exposed.
     #[inline(always)]
-    fn settle(&mut self, index: u32) -> Memory {
+    fn settle(&mut self, index: u32) -> ExposedMemory {
         let memory = self.memory(index);
         let slot = &self.slots[index as usize];
-        if memory == Memory::Safe && slot.state == State::Fencing {
+        if memory == ExposedMemory::Safe && slot.state == State::Fencing {
             self.free(index);
         }
         memory
     }
 
     #[inline(always)]
-    fn memory(&self, index: u32) -> Memory {
-        if self.slots[index as usize].offer.is_exposed() { Memory::Exposed } else { Memory::Safe }
+    fn memory(&self, index: u32) -> ExposedMemory {
+        if self.slots[index as usize].offer.is_exposed() {
+            ExposedMemory::Exposed
+        } else {
+            ExposedMemory::Safe
+        }
     }
 }
 

@@ -32,9 +32,9 @@ mod second;
 mod tests;
 
 use stag_wire::rpcrdma::{
-    Answer, Direction, ERR_VERS_LEN, Emitter, Error, Fixed, HEADER_LEN_MIN, Header, HeaderLists, Layout,
-    MessageKind, Procedure, SINGLE_LEN, Single, SingleChunk, VERSION, emit_err_chunk, emit_err_vers,
-    emit_plain, header_len,
+    Answer, Direction, ERR_VERS_LEN, Emitter, Fixed, HEADER_LEN_MIN, Header, HeaderError, HeaderLists,
+    Layout, MessageKind, MessageProcedure, SINGLE_LEN, Single, SingleChunk, VERSION, emit_err_chunk,
+    emit_err_vers, emit_plain, header_len,
 };
 use stag_wire::rpcrdma2::{self, Error2};
 use stag_wire::xdr::Overflow;
@@ -43,10 +43,10 @@ use crate::credits::Grant;
 use crate::parameters::Parameters;
 use crate::plain;
 use crate::reads;
-pub use crate::reads::{ChunkError, Limits};
+pub use crate::reads::{ChunkError, ChunkLimits};
 use at_once::emit_written;
 use call::Chunks;
-pub use call::{Call, Payload};
+pub use call::{CallPayload, ReceivedCall};
 pub use exposing::ExposedForm;
 pub use second::{GroupPlan, GroupReply, LoneAnswer, LoneCall, Responder2, ResponderEvent2, is_second};
 
@@ -55,23 +55,23 @@ const DIRECTION_LEN: u32 = 4;
 
 /// How a [`Responder`] is made.
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
+pub struct ResponderConfig {
     /// Calls in process at once, and the most that is ever granted. At most 65536.
     pub slots: u32,
     /// What was agreed with the peer.
     pub parameters: Parameters,
     /// How large and how many chunks may be.
-    pub limits: Limits,
+    pub limits: ChunkLimits,
 }
 
 /// Names one Call of one Responder. A stale one is recognised, even when the peer used its xid again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallId {
+pub struct ResponderCallId {
     index: u32,
     generation: u32,
 }
 
-impl CallId {
+impl ResponderCallId {
     /// Its slot: small and dense, so that the driver can index an array with it.
     #[inline]
     #[must_use]
@@ -81,18 +81,18 @@ impl CallId {
 }
 
 /// What a received message meant to the Responder. In every case its Receive is consumed; in all but
-/// [`Received::Call`] it is posted again at once, before an answer is sent.
+/// [`ResponderReceived::Call`] it is posted again at once, before an answer is sent.
 #[derive(Debug)]
 #[must_use]
-pub enum Received<'m> {
+pub enum ResponderReceived<'m> {
     /// A Call to process. Keep the message.
-    Call(Call<'m>),
+    Call(ReceivedCall<'m>),
     /// A message to answer with an RDMA_ERROR: send it, or close the connection (8166-4.5.4-c).
     Error(ErrorReply),
     /// A message to ignore.
-    Dropped(Dropped),
+    Dropped(DroppedCall),
     /// The connection must be closed.
-    Close(Misuse),
+    Close(ResponderMisuse),
 }
 
 /// An RDMA_ERROR to send. Small, and complete: the Call it answers is over.
@@ -101,7 +101,7 @@ pub struct ErrorReply {
     octets: [u8; ERR_VERS_LEN],
     len: u8,
     /// Why, for the log.
-    pub refused: Refused,
+    pub refused: RefusedCall,
 }
 
 impl ErrorReply {
@@ -115,9 +115,9 @@ impl ErrorReply {
 
 /// Why a Call was answered with an RDMA_ERROR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum RefusedCall {
     /// The header is in error (8166-4.5.1-a, 8166-4.5.2-a).
-    Header(Error),
+    Header(HeaderError),
     /// The chunks do not fit the Payload stream, or the limits.
     Chunks(ChunkError),
     /// The pulled Payload stream is not this Call's (8166-4.2.1-a).
@@ -133,9 +133,9 @@ pub enum Refused {
 
 /// Why a message was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dropped {
+pub enum DroppedCall {
     /// Too short, RDMA_DONE, or an RDMA_ERROR: never answered.
-    Header(Error),
+    Header(HeaderError),
     /// An RDMA_MSG whose msg_type is not CALL (5531-d).
     NotACall,
     /// A Call with this xid is in process (5531-e).
@@ -148,7 +148,7 @@ pub enum Dropped {
 
 /// The peer breaks the rules in a way that nothing but the end of the connection can repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misuse {
+pub enum ResponderMisuse {
     /// More Calls than were ever granted (8166-3.3.1-b).
     TooManyCalls {
         /// The largest grant of this connection.
@@ -158,7 +158,7 @@ pub enum Misuse {
 
 /// The form of a Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct ReplyForm {
     /// The Payload stream goes into the Reply chunk (RDMA_NOMSG); otherwise it follows the header.
     pub long: bool,
     /// Octets of the header; the inline Payload starts there.
@@ -233,7 +233,7 @@ struct Slot {
 #[derive(Debug)]
 pub struct Responder {
     parameters: Parameters,
-    limits: Limits,
+    limits: ChunkLimits,
     grant: Grant,
     requested: u32,
     slots: Box<[Slot]>,
@@ -254,7 +254,7 @@ impl Responder {
     ///
     /// When `config` is out of the limits that it states.
     #[must_use]
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &ResponderConfig) -> Self {
         assert!((1..=65536).contains(&config.slots), "slots: {}, the limits are 1 and 65536", config.slots);
         let count = config.slots as usize;
         let slot = Slot {
@@ -320,19 +320,19 @@ impl Responder {
     /// Takes in a message for this Responder. The checks are in the order of section 12.
     // Always inline: what it returns is long, and is then not written down to be read again.
     #[inline(always)]
-    pub fn handle_receive<'m>(&mut self, message: &'m [u8]) -> Received<'m> {
+    pub fn handle_receive<'m>(&mut self, message: &'m [u8]) -> ResponderReceived<'m> {
         self.grant.receive_consumed();
         let Some(plain) = plain::parse(message, plain::CALL) else {
             return match self.receive_chunked(message) {
-                Ok(call) => Received::Call(call),
+                Ok(call) => ResponderReceived::Call(call),
                 Err(refusal) => self.answer(message, refusal),
             };
         };
         match self.start(plain.xid, plain.credits) {
             Ok(id) => {
                 self.slots[id.index()].lists = Lists::Absent;
-                let payload = Payload::Inline(plain.stream);
-                Received::Call(Call { id, xid: plain.xid, payload, chunks: Chunks::None })
+                let payload = CallPayload::Inline(plain.stream);
+                ResponderReceived::Call(ReceivedCall { id, xid: plain.xid, payload, chunks: Chunks::None })
             }
             Err(refusal) => self.answer(message, refusal),
         }
@@ -340,7 +340,7 @@ impl Responder {
 
     /// Takes in a message that is not the plainest of Calls.
     #[inline(never)]
-    fn receive_chunked<'m>(&mut self, message: &'m [u8]) -> Result<Call<'m>, Refusal> {
+    fn receive_chunked<'m>(&mut self, message: &'m [u8]) -> Result<ReceivedCall<'m>, Refusal> {
         let Some((single, stream)) = self.parse_single(message) else { return self.receive(message) };
         let id = self.start(single.xid, single.credits)?;
         let slot = &mut self.slots[id.index()];
@@ -348,8 +348,8 @@ impl Responder {
         if self.parameters.remote_invalidation {
             slot.invalidate = Some(single.chunk.segment().handle);
         }
-        let (payload, chunks) = (Payload::Inline(stream), Chunks::Single(single.chunk, message));
-        Ok(Call { id, xid: single.xid, payload, chunks })
+        let (payload, chunks) = (CallPayload::Inline(stream), Chunks::Single(single.chunk, message));
+        Ok(ReceivedCall { id, xid: single.xid, payload, chunks })
     }
 
     /// Splits off the header of a Call with one chunk of one segment, if [`Responder::receive`] would take it in. `None`
@@ -371,12 +371,12 @@ impl Responder {
     }
 
     /// Takes in a message with any header.
-    fn receive<'m>(&mut self, message: &'m [u8]) -> Result<Call<'m>, Refusal> {
+    fn receive<'m>(&mut self, message: &'m [u8]) -> Result<ReceivedCall<'m>, Refusal> {
         let (header, stream) =
             Header::parse_limited(message, self.limits.segments).map_err(Refusal::Header)?;
         header.check_call(stream).map_err(Refusal::Header)?;
         if header.direction(stream) != Some(Direction::Call) {
-            return Err(Refusal::Drop(Dropped::NotACall));
+            return Err(Refusal::Drop(DroppedCall::NotACall));
         }
         self.check_chunks(&header, stream).map_err(Refusal::Chunks)?;
         let id = self.start(header.xid(), header.credits())?;
@@ -385,27 +385,32 @@ impl Responder {
         if self.parameters.remote_invalidation {
             slot.invalidate = only_handle(&header);
         }
-        Ok(Call { id, xid: header.xid(), payload: payload(&header, stream), chunks: Chunks::Lists(header) })
+        Ok(ReceivedCall {
+            id,
+            xid: header.xid(),
+            payload: payload(&header, stream),
+            chunks: Chunks::Lists(header),
+        })
     }
 
     /// Gives a Call its slot, if the peer may have one more in process.
     // Always inline: once for each Call.
     #[inline(always)]
-    fn start(&mut self, xid: u32, credits: u32) -> Result<CallId, Refusal> {
+    fn start(&mut self, xid: u32, credits: u32) -> Result<ResponderCallId, Refusal> {
         if self.xids.contains(&xid) {
-            return Err(Refusal::Drop(Dropped::DuplicateXid(xid)));
+            return Err(Refusal::Drop(DroppedCall::DuplicateXid(xid)));
         }
         if !self.connected {
-            return Err(Refusal::Drop(Dropped::Disconnected));
+            return Err(Refusal::Drop(DroppedCall::Disconnected));
         }
         self.occupy(xid, credits)
     }
 
     /// As [`Responder::start`], for a Call that is none of those in process.
     #[inline(always)]
-    fn occupy(&mut self, xid: u32, credits: u32) -> Result<CallId, Refusal> {
+    fn occupy(&mut self, xid: u32, credits: u32) -> Result<ResponderCallId, Refusal> {
         if !self.grant.start() {
-            return Err(Refusal::Close(Misuse::TooManyCalls { granted: self.grant.ceiling() }));
+            return Err(Refusal::Close(ResponderMisuse::TooManyCalls { granted: self.grant.ceiling() }));
         }
         self.requested = credits.max(1);
         let index = self.free.pop().expect("the grant never exceeds the slots");
@@ -418,7 +423,7 @@ impl Responder {
         let generation = slot.generation;
         self.xids.push(xid);
         self.places.push(index);
-        Ok(CallId { index, generation })
+        Ok(ResponderCallId { index, generation })
     }
 
     /// What is left of step 8: the Read chunks against the Payload stream, and all lists against the limits.
@@ -427,41 +432,41 @@ impl Responder {
             return Err(ChunkError::Chunks);
         }
         let inline_len = match header.procedure() {
-            Procedure::Nomsg => None,
+            MessageProcedure::Nomsg => None,
             // A Send is shorter than 4 GiB.
-            Procedure::Msg | Procedure::Error(_) => Some(stream.len() as u32),
+            MessageProcedure::Msg | MessageProcedure::Error(_) => Some(stream.len() as u32),
         };
         reads::check(header.read_list(), inline_len, &self.limits)
     }
 
     /// Turns a refusal into what the peer gets to see of it.
     #[cold]
-    fn answer<'m>(&mut self, message: &[u8], refusal: Refusal) -> Received<'m> {
+    fn answer<'m>(&mut self, message: &[u8], refusal: Refusal) -> ResponderReceived<'m> {
         let refused = match refusal {
-            Refusal::Drop(dropped) => return Received::Dropped(dropped),
-            Refusal::Close(misuse) => return Received::Close(misuse),
+            Refusal::Drop(dropped) => return ResponderReceived::Dropped(dropped),
+            Refusal::Close(misuse) => return ResponderReceived::Close(misuse),
             Refusal::Header(error) => match error.answer() {
-                Answer::Drop => return Received::Dropped(Dropped::Header(error)),
-                Answer::ErrVers | Answer::ErrChunk => Refused::Header(error),
+                Answer::Drop => return ResponderReceived::Dropped(DroppedCall::Header(error)),
+                Answer::ErrVers | Answer::ErrChunk => RefusedCall::Header(error),
             },
-            Refusal::Chunks(error) => Refused::Chunks(error),
+            Refusal::Chunks(error) => RefusedCall::Chunks(error),
         };
         let Ok((fixed, _)) = Fixed::parse(message) else {
-            return Received::Dropped(Dropped::Header(Error::Short));
+            return ResponderReceived::Dropped(DroppedCall::Header(HeaderError::Short));
         };
         let credits = self.grant.renew(true);
-        Received::Error(error_reply(fixed.xid, fixed.version, credits, refused))
+        ResponderReceived::Error(error_reply(fixed.xid, fixed.version, credits, refused))
     }
 
     /// Views a Call again. `message` is the one it came in. `None`: it is over.
     #[inline]
     #[must_use]
-    pub fn call<'m>(&self, id: CallId, message: &'m [u8]) -> Option<Call<'m>> {
+    pub fn call<'m>(&self, id: ResponderCallId, message: &'m [u8]) -> Option<ReceivedCall<'m>> {
         let slot = self.slot(id)?;
         let (payload, chunks) = match slot.lists {
-            Lists::Absent => (Payload::Inline(message.get(HEADER_LEN_MIN..)?), Chunks::None),
+            Lists::Absent => (CallPayload::Inline(message.get(HEADER_LEN_MIN..)?), Chunks::None),
             Lists::Single(chunk) => {
-                (Payload::Inline(message.get(SINGLE_LEN..)?), Chunks::Single(chunk, message))
+                (CallPayload::Inline(message.get(SINGLE_LEN..)?), Chunks::Single(chunk, message))
             }
             Lists::Message(layout) => {
                 let header = Header::with_layout(message, layout)?;
@@ -470,16 +475,16 @@ impl Responder {
             }
             Lists::Second { .. } => return Responder::second_call(id, slot.xid, message),
         };
-        Some(Call { id, xid: slot.xid, payload, chunks })
+        Some(ReceivedCall { id, xid: slot.xid, payload, chunks })
     }
 
     /// The Payload stream of a Long Call was pulled: checks that it is a Call with the header's xid. If not,
     /// the Call is over, and here is the answer; `None` inside: it was over before.
-    pub fn handle_pulled(&mut self, id: CallId, payload: &[u8]) -> Result<(), Option<ErrorReply>> {
+    pub fn handle_pulled(&mut self, id: ResponderCallId, payload: &[u8]) -> Result<(), Option<ErrorReply>> {
         let slot = self.slot(id).ok_or(None)?;
         match plain::start(payload) == Some((slot.xid, plain::CALL)) {
             true => Ok(()),
-            false => Err(self.refuse(id, Refused::Payload)),
+            false => Err(self.refuse(id, RefusedCall::Payload)),
         }
     }
 
@@ -487,18 +492,18 @@ impl Responder {
     ///
     /// `message` is the Call's. `items`: the length of each eligible result item in Payload order, 0 for one
     /// that failed or is empty. `payload_len`: the Payload stream without those items that have a
-    /// [`Call::write_chunk`].
+    /// [`ReceivedCall::write_chunk`].
     ///
     /// RDMA_MSG when it fits the inline threshold, else RDMA_NOMSG when a Reply chunk is there and large
     /// enough (8166-3.5.3-e).
     #[inline]
     pub fn plan_reply(
         &self,
-        id: CallId,
+        id: ResponderCallId,
         message: &[u8],
         items: &[u32],
         payload_len: u32,
-    ) -> Result<Form, ReplyError> {
+    ) -> Result<ReplyForm, ReplyError> {
         let slot = self.slot(id).ok_or(ReplyError::Stale)?;
         let header_len = match slot.lists {
             Lists::Absent | Lists::Single(SingleChunk::Read(_)) => HEADER_LEN_MIN as u32,
@@ -514,7 +519,7 @@ impl Responder {
         if payload_len > self.parameters.reply_threshold - header_len {
             return Err(ReplyError::NoReplyChunk);
         }
-        Ok(Form { long: false, header_len, payload_len })
+        Ok(ReplyForm { long: false, header_len, payload_len })
     }
 
     /// As [`Responder::plan_reply`], for a Call with any lists, of any version.
@@ -525,7 +530,7 @@ impl Responder {
         message: &[u8],
         items: &[u32],
         payload_len: u32,
-    ) -> Result<Form, ReplyError> {
+    ) -> Result<ReplyForm, ReplyError> {
         let (lists, more_len) = match lists {
             Lists::Message(layout) => {
                 (Header::with_layout(message, layout).ok_or(ReplyError::Stale)?.lists(), 0)
@@ -547,7 +552,7 @@ impl Responder {
                 return Err(ReplyError::ReplyChunk);
             }
         }
-        Ok(Form { long, header_len, payload_len })
+        Ok(ReplyForm { long, header_len, payload_len })
     }
 
     /// Writes the header of a Reply to the start of `out`, with the Call's chunks repeated and filled as
@@ -563,10 +568,10 @@ impl Responder {
     #[inline(always)]
     pub fn emit_reply(
         &mut self,
-        id: CallId,
+        id: ResponderCallId,
         message: &[u8],
         items: &[u32],
-        form: &Form,
+        form: &ReplyForm,
         out: &mut [u8],
     ) -> Result<Emitted, ReplyError> {
         let slot = self.slot(id).ok_or(ReplyError::Stale)?;
@@ -591,7 +596,7 @@ impl Responder {
     }
 
     /// Ends a Call with ERR_CHUNK. `None`: it is over already, or the connection is.
-    pub fn refuse(&mut self, id: CallId, why: Refused) -> Option<ErrorReply> {
+    pub fn refuse(&mut self, id: ResponderCallId, why: RefusedCall) -> Option<ErrorReply> {
         let slot = self.slot(id)?;
         let xid = slot.xid;
         // BAD_HEADER of version 2 is laid out as ERR_CHUNK, and has its number.
@@ -603,7 +608,7 @@ impl Responder {
 
     /// Ends a Call without an answer. The peer's credit is lost to it until the connection ends, so this is
     /// for Calls that must not be answered, and before closing (8166-4.5.4-c). `false`: it is over already.
-    pub fn discard(&mut self, id: CallId) -> bool {
+    pub fn discard(&mut self, id: ResponderCallId) -> bool {
         let current = self.slot(id).is_some();
         if current {
             let _ = self.release(id);
@@ -613,10 +618,10 @@ impl Responder {
 
     /// The connection is gone. Tells `each` Call in process, and forgets them all: whatever comes for them
     /// later is [`ReplyError::Stale`].
-    pub fn handle_disconnect(&mut self, mut each: impl FnMut(CallId)) {
+    pub fn handle_disconnect(&mut self, mut each: impl FnMut(ResponderCallId)) {
         self.connected = false;
         while let Some(&index) = self.places.last() {
-            let id = CallId { index, generation: self.slots[index as usize].generation };
+            let id = ResponderCallId { index, generation: self.slots[index as usize].generation };
             let _ = self.release(id);
             each(id);
         }
@@ -624,7 +629,7 @@ impl Responder {
 
     /// The slot of a Call in process.
     #[inline]
-    fn slot(&self, id: CallId) -> Option<&Slot> {
+    fn slot(&self, id: ResponderCallId) -> Option<&Slot> {
         self.slots
             .get(id.index())
             .filter(|slot| slot.generation == id.generation && slot.state == State::Called)
@@ -632,7 +637,7 @@ impl Responder {
 
     /// Frees the slot of a Call in process, and returns the handle that its Reply may invalidate.
     #[inline]
-    fn release(&mut self, id: CallId) -> Option<u32> {
+    fn release(&mut self, id: ResponderCallId) -> Option<u32> {
         let slot = &mut self.slots[id.index()];
         slot.state = State::Free;
         let place = slot.place as usize;
@@ -653,18 +658,18 @@ impl Responder {
 /// Why a message is not a Call to process.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
-    Header(Error),
+    Header(HeaderError),
     Chunks(ChunkError),
-    Drop(Dropped),
-    Close(Misuse),
+    Drop(DroppedCall),
+    Close(ResponderMisuse),
 }
 
 /// An RDMA_ERROR: the failing message's xid and version (8166-4.5-b), the present grant (8166-X-6).
 #[cold]
-fn error_reply(xid: u32, version: u32, credits: u32, refused: Refused) -> ErrorReply {
+fn error_reply(xid: u32, version: u32, credits: u32, refused: RefusedCall) -> ErrorReply {
     let mut octets = [0; ERR_VERS_LEN];
     let emitted = match refused {
-        Refused::Header(Error::Version(_)) => {
+        RefusedCall::Header(HeaderError::Version(_)) => {
             emit_err_vers(&mut octets, xid, version, credits, (VERSION, VERSION))
         }
         _ => emit_err_chunk(&mut octets, xid, version, credits),
@@ -674,11 +679,11 @@ fn error_reply(xid: u32, version: u32, credits: u32, refused: Refused) -> ErrorR
 }
 
 #[inline]
-fn payload<'m>(header: &Header<'m>, stream: &'m [u8]) -> Payload<'m> {
+fn payload<'m>(header: &Header<'m>, stream: &'m [u8]) -> CallPayload<'m> {
     match header.procedure() {
         // Checked: within the limit of a chunk.
-        Procedure::Nomsg => Payload::Long(reads::len_at(header.read_list(), 0) as u32),
-        Procedure::Msg | Procedure::Error(_) => Payload::Inline(stream),
+        MessageProcedure::Nomsg => CallPayload::Long(reads::len_at(header.read_list(), 0) as u32),
+        MessageProcedure::Msg | MessageProcedure::Error(_) => CallPayload::Inline(stream),
     }
 }
 
@@ -712,7 +717,7 @@ fn repeated_len(header: &HeaderLists<'_>, items: &[u32]) -> Result<u32, ReplyErr
 fn emit_repeated(
     header: &Header<'_>,
     items: &[u32],
-    form: &Form,
+    form: &ReplyForm,
     credits: u32,
     out: &mut [u8],
 ) -> Result<usize, Overflow> {
@@ -726,7 +731,7 @@ fn echo_lists(
     mut emitter: Emitter<'_>,
     lists: &HeaderLists<'_>,
     items: &[u32],
-    form: &Form,
+    form: &ReplyForm,
 ) -> Result<usize, Overflow> {
     let mut items = items.iter();
     for chunk in lists.write_list() {

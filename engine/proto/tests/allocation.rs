@@ -8,10 +8,10 @@ use stag_proto::characteristics::PeerCharacteristics;
 use stag_proto::directions::ResultItem;
 use stag_proto::layout::{ReceiveLayout, target_numbers};
 use stag_proto::parameters::Parameters;
-use stag_proto::requester::{self, ChunkLists, Memory, Requester, Shape};
+use stag_proto::requester::{self, ChunkLists, ExposedMemory, Requester, Shape};
 use stag_proto::requester::{GroupCall, Requester2, RequesterEvent2};
 use stag_proto::responder::{
-    self, GroupReply, Limits, Refused, ReplyError, Responder, Responder2, ResponderEvent2,
+    self, ChunkLimits, GroupReply, RefusedCall, ReplyError, Responder, Responder2, ResponderEvent2,
 };
 use stag_proto::version2::OwnCharacteristics;
 use stag_wire::rpcrdma::{ReadSegment, Segment};
@@ -50,7 +50,7 @@ static ALLOCATOR: Counting = Counting;
 enum Life {
     Plain,
     Chunks,
-    Refused,
+    RefusedCall,
     Cancelled,
 }
 
@@ -79,17 +79,19 @@ fn live(requester: &mut Requester, responder: &mut Responder, life: Life) {
     message[len..len + 4].copy_from_slice(&call.xid().to_be_bytes());
     let message = &message[..len + 40];
     if let Life::Cancelled = life {
-        assert_eq!(requester.cancel(call), Memory::Exposed);
+        assert_eq!(requester.cancel(call), ExposedMemory::Exposed);
         fence(requester, call);
     }
 
     let mut reply = [0; 1024];
     let mut reply_len = 0;
-    let responder::Received::Call(received) = responder.handle_receive(message) else { panic!("a Call") };
+    let responder::ResponderReceived::Call(received) = responder.handle_receive(message) else {
+        panic!("a Call")
+    };
     let id = received.id;
     let items = [5001];
-    if let Life::Refused = life {
-        let error = responder.refuse(id, Refused::Reply(ReplyError::ReplyChunk)).expect("in process");
+    if let Life::RefusedCall = life {
+        let error = responder.refuse(id, RefusedCall::Reply(ReplyError::ReplyChunk)).expect("in process");
         reply_len = error.as_bytes().len();
         reply[..reply_len].copy_from_slice(error.as_bytes());
     } else {
@@ -103,17 +105,17 @@ fn live(requester: &mut Requester, responder: &mut Responder, life: Life) {
     responder.receives_posted(1);
 
     let memory = match (life, requester.handle_receive(&reply[..reply_len], None)) {
-        (Life::Plain | Life::Chunks, requester::Received::Reply(reply)) => reply.memory,
-        (Life::Refused, requester::Received::Failed { memory, .. }) => memory,
-        (Life::Cancelled, requester::Received::Late { memory, .. }) => memory,
+        (Life::Plain | Life::Chunks, requester::RequesterReceived::Reply(reply)) => reply.memory,
+        (Life::RefusedCall, requester::RequesterReceived::Failed { memory, .. }) => memory,
+        (Life::Cancelled, requester::RequesterReceived::Late { memory, .. }) => memory,
         (_, other) => panic!("{life:?}: {other:?}"),
     };
-    if memory == Memory::Exposed {
+    if memory == ExposedMemory::Exposed {
         fence(requester, call);
     }
 }
 
-fn fence(requester: &mut Requester, call: requester::CallId) {
+fn fence(requester: &mut Requester, call: requester::RequesterCallId) {
     while let Some(handle) = requester.poll_fence(call) {
         assert!(requester.handle_fenced(call, handle).is_some());
     }
@@ -122,7 +124,7 @@ fn fence(requester: &mut Requester, call: requester::CallId) {
 #[test]
 fn calls_live_and_end_without_the_heap() {
     let parameters = Parameters::default();
-    let mut requester = Requester::new(&requester::Config {
+    let mut requester = Requester::new(&requester::RequesterConfig {
         slots: 4,
         parameters,
         credits_requested: 4,
@@ -130,7 +132,7 @@ fn calls_live_and_end_without_the_heap() {
         xid_seed: 7,
     });
     let mut responder =
-        Responder::new(&responder::Config { slots: 4, parameters, limits: Limits::default() });
+        Responder::new(&responder::ResponderConfig { slots: 4, parameters, limits: ChunkLimits::default() });
     responder.receives_posted(4);
 
     let before = CALLS.get();
@@ -139,10 +141,10 @@ fn calls_live_and_end_without_the_heap() {
 
     let before = CALLS.get();
     for _ in 0..1000 {
-        for life in [Life::Plain, Life::Chunks, Life::Refused, Life::Cancelled] {
+        for life in [Life::Plain, Life::Chunks, Life::RefusedCall, Life::Cancelled] {
             live(&mut requester, &mut responder, life);
         }
-        assert!(matches!(responder.handle_receive(&[0; 20]), responder::Received::Error(_)));
+        assert!(matches!(responder.handle_receive(&[0; 20]), responder::ResponderReceived::Error(_)));
         responder.receives_posted(1);
     }
     // The end of the connection, with Calls at both ends.
@@ -214,7 +216,7 @@ fn live_in_groups(
         let lead = (sent.number > 0).then_some(&first[..]);
         match requester2.handle_receive(requester, message, None, lead).0 {
             RequesterEvent2::Part { .. } => {}
-            RequesterEvent2::Whole { memory, .. } => assert_eq!(memory, Memory::Safe),
+            RequesterEvent2::Whole { memory, .. } => assert_eq!(memory, ExposedMemory::Safe),
             other => panic!("{other:?}"),
         }
     }
@@ -224,15 +226,15 @@ fn live_in_groups(
 #[test]
 fn groups_live_and_end_without_the_heap() {
     let parameters = Parameters::default();
-    let mut requester = Requester::new(&requester::Config {
+    let mut requester = Requester::new(&requester::RequesterConfig {
         slots: 4,
         parameters,
         credits_requested: 4,
         segments_max: 16,
         xid_seed: 7,
     });
-    let limits = Limits::default();
-    let mut responder = Responder::new(&responder::Config { slots: 4, parameters, limits });
+    let limits = ChunkLimits::default();
+    let mut responder = Responder::new(&responder::ResponderConfig { slots: 4, parameters, limits });
     let layout = ReceiveLayout::with_targets(512, 1, 1024, 0);
     let own = OwnCharacteristics {
         layout,

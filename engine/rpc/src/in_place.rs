@@ -13,8 +13,8 @@ use stag_fabric::{
     TakeShown, Taken, WholeMessage,
 };
 use stag_memory::Buf;
-use stag_proto::requester::Memory;
-use stag_proto::responder::{self, Payload};
+use stag_proto::requester::ExposedMemory;
+use stag_proto::responder::{self, CallPayload};
 use stag_wire::rpc::{NullCall, emit_success, take_success};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, Segment, SingleChunk};
 use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
@@ -274,7 +274,7 @@ impl Calling {
         self.heard = state.now;
         state.statistics.remote_invalidations += 1;
         let message = ReplyMessage::Shown(octets);
-        if self.complete_short(state, &reply, message, invalidated, exposed) == Memory::Exposed {
+        if self.complete_short(state, &reply, message, invalidated, exposed) == ExposedMemory::Exposed {
             state.fault(self.name, "a handle is invalidated, and exposed");
         }
         true
@@ -303,7 +303,7 @@ pub(crate) struct Execution<'c, 'a> {
     pub(crate) origin: &'c Origin<'c>,
     pub(crate) terms: Terms,
     /// The Call, if it has chunks.
-    pub(crate) chunked: Option<&'c responder::Call<'a>>,
+    pub(crate) chunked: Option<&'c responder::ReceivedCall<'a>>,
     /// What there is for its results, if it directs them to a message of version 2.
     pub(crate) group: Option<GroupRoom>,
     /// Octets of its Reply's header.
@@ -422,7 +422,7 @@ impl Serving {
     ) -> Taken {
         let WholeMessage { octets, space: Some(space), memory, .. } = message else { return Taken::No };
         let Some((call, requested)) = self.responder.peek_single(octets) else { return Taken::No };
-        let (Payload::Inline(stream), Some(chunk), Some(header_len)) =
+        let (CallPayload::Inline(stream), Some(chunk), Some(header_len)) =
             (call.payload, call.single(), call.inline_header_len())
         else {
             return Taken::No;

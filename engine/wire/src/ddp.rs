@@ -28,7 +28,7 @@ pub const UNTAGGED_LEN: usize = 18;
 /// Why a segment was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Error {
+pub enum DdpError {
     /// The ULPDU ends before its header does. There is no code for it: the lengths of the layer below lie.
     Truncated,
     /// Another version, in a tagged segment.
@@ -37,11 +37,11 @@ pub enum Error {
     UntaggedVersion,
 }
 
-impl core::fmt::Display for Error {
+impl core::fmt::Display for DdpError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Error::Truncated => "the segment ends before its header does",
-            Error::TaggedVersion | Error::UntaggedVersion => "a DDP version other than 1",
+            DdpError::Truncated => "the segment ends before its header does",
+            DdpError::TaggedVersion | DdpError::UntaggedVersion => "a DDP version other than 1",
         })
     }
 }
@@ -78,7 +78,7 @@ pub struct Untagged {
 
 /// A segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Header {
+pub enum DdpHeader {
     /// T=1.
     Tagged(Tagged),
     /// T=0.
@@ -92,25 +92,25 @@ pub const fn header_len(control: u8) -> usize {
     if control & FLAG_TAGGED != 0 { TAGGED_LEN } else { UNTAGGED_LEN }
 }
 
-impl Header {
+impl DdpHeader {
     /// Splits a ULPDU into its header and payload.
     #[inline]
-    pub fn parse(ulpdu: &[u8]) -> Result<(Header, &[u8]), Error> {
-        let Some(&control) = ulpdu.first() else { return Err(Error::Truncated) };
+    pub fn parse(ulpdu: &[u8]) -> Result<(DdpHeader, &[u8]), DdpError> {
+        let Some(&control) = ulpdu.first() else { return Err(DdpError::Truncated) };
         let last = control & FLAG_LAST != 0;
         if control & FLAG_TAGGED != 0 {
-            let (header, payload) = ulpdu.split_first_chunk::<TAGGED_LEN>().ok_or(Error::Truncated)?;
+            let (header, payload) = ulpdu.split_first_chunk::<TAGGED_LEN>().ok_or(DdpError::Truncated)?;
             if control & VERSION_MASK != VERSION {
-                return Err(Error::TaggedVersion);
+                return Err(DdpError::TaggedVersion);
             }
             let [_, control, s0, s1, s2, s3, o0, o1, o2, o3, o4, o5, o6, o7] = *header;
             let stag = u32::from_be_bytes([s0, s1, s2, s3]);
             let offset = u64::from_be_bytes([o0, o1, o2, o3, o4, o5, o6, o7]);
-            Ok((Header::Tagged(Tagged { last, control, stag, offset }), payload))
+            Ok((DdpHeader::Tagged(Tagged { last, control, stag, offset }), payload))
         } else {
-            let (header, payload) = ulpdu.split_first_chunk::<UNTAGGED_LEN>().ok_or(Error::Truncated)?;
+            let (header, payload) = ulpdu.split_first_chunk::<UNTAGGED_LEN>().ok_or(DdpError::Truncated)?;
             if control & VERSION_MASK != VERSION {
-                return Err(Error::UntaggedVersion);
+                return Err(DdpError::UntaggedVersion);
             }
             let [_, control, u0, u1, u2, u3, q0, q1, q2, q3, m0, m1, m2, m3, o0, o1, o2, o3] = *header;
             let header = Untagged {
@@ -121,7 +121,7 @@ impl Header {
                 msn: u32::from_be_bytes([m0, m1, m2, m3]),
                 offset: u32::from_be_bytes([o0, o1, o2, o3]),
             };
-            Ok((Header::Untagged(header), payload))
+            Ok((DdpHeader::Untagged(header), payload))
         }
     }
 
@@ -130,8 +130,8 @@ impl Header {
     #[must_use]
     pub const fn len(&self) -> usize {
         match self {
-            Header::Tagged(_) => TAGGED_LEN,
-            Header::Untagged(_) => UNTAGGED_LEN,
+            DdpHeader::Tagged(_) => TAGGED_LEN,
+            DdpHeader::Untagged(_) => UNTAGGED_LEN,
         }
     }
 

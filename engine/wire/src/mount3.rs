@@ -6,7 +6,7 @@
 
 use crate::nfs3::value::{numbers, records};
 use crate::nfs3::{Entries, Handle, Name};
-use crate::xdr::{Decode, Encode, Error, Overflow, Reader, Writer};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
 /// Program number of MOUNT.
 pub const PROGRAM: u32 = 100_005;
@@ -109,10 +109,10 @@ pub struct MntOk<'a> {
 pub type MntReply<'a> = Result<MntOk<'a>, Status>;
 
 impl<'a> Decode<'a> for MntReply<'a> {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         match reader.u32()? {
             MNT3_OK => Ok(Ok(MntOk { handle: reader.value()?, flavors: reader.value()? })),
-            number => Status::from_number(number).map(Err).ok_or(Error::BadDiscriminant(number)),
+            number => Status::from_number(number).map(Err).ok_or(XdrError::BadDiscriminant(number)),
         }
     }
 }
@@ -150,7 +150,7 @@ impl<'a> Flavors<'a> {
 }
 
 impl<'a> Decode<'a> for Flavors<'a> {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         let count = reader.count(FLAVORS_MAX, 4)? as usize;
         let (numbers, _) = reader.opaque_fixed(count * 4)?.as_chunks();
         Ok(Flavors(numbers))

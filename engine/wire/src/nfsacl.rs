@@ -11,8 +11,8 @@
 //! the owning group.
 
 use crate::nfs3::value::{numbers, records};
-use crate::nfs3::{Handle, PostOpAttributes, Reply};
-use crate::xdr::{Decode, Encode, Error, Overflow, Reader, Writer};
+use crate::nfs3::{Handle, PostOpAttributes, ProcedureResults};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
 /// Program number of NFSACL.
 pub const PROGRAM: u32 = 100_227;
@@ -89,7 +89,7 @@ records! {
         /// How many entries it has.
         count: u32,
         /// The entries, or none if only their number was asked for.
-        entries: Entries<'a>,
+        entries: AclEntries<'a>,
     }
 
     /// Arguments of GETACL (GETACL3args).
@@ -132,15 +132,15 @@ records! {
 }
 
 /// GETACL3res.
-pub type GetaclReply<'a> = Reply<GetaclOk<'a>, PostOpAttributes>;
+pub type GetaclReply<'a> = ProcedureResults<GetaclOk<'a>, PostOpAttributes>;
 /// SETACL3res.
-pub type SetaclReply = Reply<SetaclOk, PostOpAttributes>;
+pub type SetaclReply = ProcedureResults<SetaclOk, PostOpAttributes>;
 
 /// A counted array of [`Entry`], still in XDR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entries<'a>(&'a [[u8; ENTRY_LEN]]);
+pub struct AclEntries<'a>(&'a [[u8; ENTRY_LEN]]);
 
-impl<'a> Entries<'a> {
+impl<'a> AclEntries<'a> {
     /// Iterates over the entries.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Entry> + Clone + use<'a> {
         self.0.iter().map(|octets| {
@@ -151,14 +151,14 @@ impl<'a> Entries<'a> {
     }
 }
 
-impl<'a> Decode<'a> for Entries<'a> {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+impl<'a> Decode<'a> for AclEntries<'a> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         let count = reader.count(ENTRIES_MAX, ENTRY_LEN)? as usize;
-        Ok(Entries(reader.opaque_fixed(count * ENTRY_LEN)?.as_chunks().0))
+        Ok(AclEntries(reader.opaque_fixed(count * ENTRY_LEN)?.as_chunks().0))
     }
 }
 
-impl Encode for Entries<'_> {
+impl Encode for AclEntries<'_> {
     fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
         writer.u32(u32::try_from(self.0.len()).map_err(|_| Overflow)?)?;
         writer.opaque_fixed(self.0.as_flattened())

@@ -10,7 +10,7 @@
 //! Lengths: 0 means to the end of the file, however far that moves.
 
 use crate::nfs3::value::{numbers, opaques, records};
-use crate::xdr::{Decode, Encode, Error, Overflow, Reader, Writer};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
 /// Program number of NLM.
 pub const PROGRAM: u32 = 100_021;
@@ -292,7 +292,7 @@ impl Tested<'_> {
 }
 
 impl<'a> Decode<'a> for Tested<'a> {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         match reader.value()? {
             Status::Denied => reader.value().map(Tested::Denied),
             status => Ok(Tested::Other(status)),

@@ -4,7 +4,7 @@
 //! A host's *state* is odd while it is up; it grows by two at each restart.
 
 use crate::nfs3::value::{numbers, opaques, records};
-use crate::xdr::{Decode, Encode, Error, Overflow, Reader, Writer};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
 /// Program number of NSM.
 pub const PROGRAM: u32 = 100_024;
@@ -119,7 +119,7 @@ records! {
 pub struct Private(pub [u8; PRIVATE_LEN]);
 
 impl<'a> Decode<'a> for Private {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         reader.array().copied().map(Private)
     }
 }

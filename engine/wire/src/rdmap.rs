@@ -127,7 +127,7 @@ pub const READ_REQUEST_LEN: usize = 28;
 
 /// The payload of a Read Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadRequest {
+pub struct RdmapReadRequest {
     /// STag of the memory of the one who asks.
     pub sink_stag: u32,
     /// Where in it the data goes.
@@ -140,14 +140,14 @@ pub struct ReadRequest {
     pub source_offset: u64,
 }
 
-impl ReadRequest {
+impl RdmapReadRequest {
     /// Reads the payload.
     #[inline]
     #[must_use]
-    pub const fn from_wire(wire: [u8; READ_REQUEST_LEN]) -> ReadRequest {
+    pub const fn from_wire(wire: [u8; READ_REQUEST_LEN]) -> RdmapReadRequest {
         let [k0, k1, k2, k3, a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, rest @ ..] = wire;
         let [c0, c1, c2, c3, b0, b1, b2, b3, b4, b5, b6, b7] = rest;
-        ReadRequest {
+        RdmapReadRequest {
             sink_stag: u32::from_be_bytes([k0, k1, k2, k3]),
             sink_offset: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
             len: u32::from_be_bytes([l0, l1, l2, l3]),
@@ -310,7 +310,7 @@ pub struct Terminate<'a> {
     /// Octets of the segment that it is about, header and payload (M).
     pub segment_len: Option<u16>,
     /// That segment's DDP header (D).
-    pub header: Option<ddp::Header>,
+    pub header: Option<ddp::DdpHeader>,
     /// The Read Request that it is about (R).
     pub read_request: Option<&'a [u8; READ_REQUEST_LEN]>,
 }
@@ -339,7 +339,7 @@ impl<'a> Terminate<'a> {
             rest = behind;
         }
         if flags & ddp != 0
-            && let Ok((parsed, behind)) = ddp::Header::parse(rest)
+            && let Ok((parsed, behind)) = ddp::DdpHeader::parse(rest)
         {
             header = Some(parsed);
             rest = behind;

@@ -52,7 +52,7 @@ impl Mark {
 
 /// Why the stream is of no more use: its sender does not speak record marking, or means harm (5531-11-b).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum RecordError {
     /// A record is longer than the limit.
     TooLong {
         /// The limit.
@@ -64,18 +64,18 @@ pub enum Error {
     TooManyFragments,
 }
 
-impl core::fmt::Display for Error {
+impl core::fmt::Display for RecordError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Error::TooLong { limit, found } => {
+            RecordError::TooLong { limit, found } => {
                 write!(f, "a record of {found} octets or more, the limit is {limit}")
             }
-            Error::TooManyFragments => write!(f, "a record in more than {FRAGMENTS_MAX} fragments"),
+            RecordError::TooManyFragments => write!(f, "a record in more than {FRAGMENTS_MAX} fragments"),
         }
     }
 }
 
-impl core::error::Error for Error {}
+impl core::error::Error for RecordError {}
 
 /// What comes next in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub enum Step<'a> {
     Pause,
 }
 
-/// Finds records in a stream. After an [`Error`] its state is unspecified: end the connection.
+/// Finds records in a stream. After an [`RecordError`] its state is unspecified: end the connection.
 #[derive(Clone, Debug)]
 pub struct Splitter {
     len_max: u32,
@@ -147,8 +147,8 @@ impl Splitter {
     ///
     /// # Errors
     ///
-    /// See [`Error`].
-    pub fn step<'a>(&mut self, input: &mut &'a [u8]) -> Result<Step<'a>, Error> {
+    /// See [`RecordError`].
+    pub fn step<'a>(&mut self, input: &mut &'a [u8]) -> Result<Step<'a>, RecordError> {
         // At most one turn for each fragment.
         loop {
             if self.in_fragment {
@@ -182,13 +182,13 @@ impl Splitter {
         }
     }
 
-    fn begin(&mut self, mark: Mark) -> Result<(), Error> {
+    fn begin(&mut self, mark: Mark) -> Result<(), RecordError> {
         let found = u64::from(self.len) + u64::from(mark.len);
         if found > u64::from(self.len_max) {
-            return Err(Error::TooLong { limit: self.len_max, found });
+            return Err(RecordError::TooLong { limit: self.len_max, found });
         }
         if self.fragments == FRAGMENTS_MAX {
-            return Err(Error::TooManyFragments);
+            return Err(RecordError::TooManyFragments);
         }
         self.fragments += 1;
         (self.in_fragment, self.is_last, self.left) = (true, mark.is_last, mark.len);

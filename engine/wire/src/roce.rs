@@ -26,7 +26,7 @@ const RETH_LEN: usize = 16;
 /// Why octets are no packet of RoCEv2 that is known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Error {
+pub enum RoceError {
     /// The packet ends inside a header.
     Truncated,
     /// The transport header version is not 0.
@@ -37,18 +37,18 @@ pub enum Error {
     Padding,
 }
 
-impl core::fmt::Display for Error {
+impl core::fmt::Display for RoceError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Error::Truncated => f.write_str("the packet ends inside a header"),
-            Error::Version(found) => write!(f, "transport header version {found} is not 0"),
-            Error::Opcode(found) => write!(f, "opcode {found:#04x} is not known"),
-            Error::Padding => f.write_str("more padding than payload"),
+            RoceError::Truncated => f.write_str("the packet ends inside a header"),
+            RoceError::Version(found) => write!(f, "transport header version {found} is not 0"),
+            RoceError::Opcode(found) => write!(f, "opcode {found:#04x} is not known"),
+            RoceError::Padding => f.write_str("more padding than payload"),
         }
     }
 }
 
-impl core::error::Error for Error {}
+impl core::error::Error for RoceError {}
 
 /// Which packet of its message a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub struct Reth {
 
 /// What a packet does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum RoceOperation {
     /// A piece of a Send, and in its last one the handle to invalidate.
     Send {
         /// Which piece.
@@ -124,11 +124,11 @@ pub enum Operation {
     },
 }
 
-impl Operation {
-    /// Tells whether an acknowledgement refuses ([`Operation::Acknowledge`] with a NAK).
+impl RoceOperation {
+    /// Tells whether an acknowledgement refuses ([`RoceOperation::Acknowledge`] with a NAK).
     #[must_use]
     pub const fn is_nak(&self) -> bool {
-        matches!(self, Operation::Acknowledge { syndrome } if *syndrome & 0x60 == 0x60)
+        matches!(self, RoceOperation::Acknowledge { syndrome } if *syndrome & 0x60 == 0x60)
     }
 }
 
@@ -140,7 +140,7 @@ pub struct Packet<'a> {
     /// Packet sequence number, of 24 bits.
     pub psn: u32,
     /// What it does.
-    pub operation: Operation,
+    pub operation: RoceOperation,
     /// The payload without its padding.
     pub payload: &'a [u8],
     /// The invariant CRC, as it stands there.
@@ -165,17 +165,17 @@ fn low24(octets: &[u8; 4]) -> u32 {
 }
 
 /// Splits a fixed number of octets off.
-fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], Error> {
-    let (head, after) = rest.split_first_chunk().ok_or(Error::Truncated)?;
+fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], RoceError> {
+    let (head, after) = rest.split_first_chunk().ok_or(RoceError::Truncated)?;
     *rest = after;
     Ok(head)
 }
 
-fn take_word(rest: &mut &[u8]) -> Result<u32, Error> {
+fn take_word(rest: &mut &[u8]) -> Result<u32, RoceError> {
     take(rest).map(word)
 }
 
-fn take_reth(rest: &mut &[u8]) -> Result<Reth, Error> {
+fn take_reth(rest: &mut &[u8]) -> Result<Reth, RoceError> {
     let [a0, a1, a2, a3, a4, a5, a6, a7, h0, h1, h2, h3, length @ ..] = take::<RETH_LEN>(rest)?;
     Ok(Reth {
         address: u64::from_be_bytes([*a0, *a1, *a2, *a3, *a4, *a5, *a6, *a7]),
@@ -186,17 +186,17 @@ fn take_reth(rest: &mut &[u8]) -> Result<Reth, Error> {
 
 impl<'a> Packet<'a> {
     /// Reads the payload of a UDP datagram. The ICRC is not checked: see [`icrc`].
-    pub fn parse(datagram: &'a [u8]) -> Result<Packet<'a>, Error> {
-        let (body, icrc) = datagram.split_last_chunk().ok_or(Error::Truncated)?;
+    pub fn parse(datagram: &'a [u8]) -> Result<Packet<'a>, RoceError> {
+        let (body, icrc) = datagram.split_last_chunk().ok_or(RoceError::Truncated)?;
         let mut rest = body;
         let [code, flags, _, _, q0, q1, q2, q3, p0, p1, p2, p3] = take::<BTH_LEN>(&mut rest)?;
         if flags & 0x0f != 0 {
-            return Err(Error::Version(flags & 0x0f));
+            return Err(RoceError::Version(flags & 0x0f));
         }
         let operation = Packet::operation(*code, &mut rest)?;
         let padding = usize::from(flags >> 4 & 3);
         let payload =
-            rest.len().checked_sub(padding).and_then(|len| rest.get(..len)).ok_or(Error::Padding)?;
+            rest.len().checked_sub(padding).and_then(|len| rest.get(..len)).ok_or(RoceError::Padding)?;
         Ok(Packet {
             destination_qp: low24(&[*q0, *q1, *q2, *q3]),
             psn: low24(&[*p0, *p1, *p2, *p3]),
@@ -207,23 +207,23 @@ impl<'a> Packet<'a> {
     }
 
     /// Reads the headers that the opcode asks for.
-    fn operation(code: u8, rest: &mut &'a [u8]) -> Result<Operation, Error> {
-        let send = |part| Operation::Send { part, invalidate: None };
+    fn operation(code: u8, rest: &mut &'a [u8]) -> Result<RoceOperation, RoceError> {
+        let send = |part| RoceOperation::Send { part, invalidate: None };
         let service = code & opcode::SERVICE;
         if service == opcode::UNRELIABLE_DATAGRAM {
             let immediate = match code & opcode::OPERATION {
                 4 => false,
                 5 => true,
-                _ => return Err(Error::Opcode(code)),
+                _ => return Err(RoceError::Opcode(code)),
             };
             let [_, _, _, _, source @ ..] = take::<8>(rest)?;
             if immediate {
                 take_word(rest)?;
             }
-            return Ok(Operation::Datagram { source_qp: low24(source) });
+            return Ok(RoceOperation::Datagram { source_qp: low24(source) });
         }
         if service != opcode::RELIABLE_CONNECTION {
-            return Err(Error::Opcode(code));
+            return Err(RoceError::Opcode(code));
         }
         Ok(match code & opcode::OPERATION {
             0 => send(Part::First),
@@ -232,28 +232,28 @@ impl<'a> Packet<'a> {
             3 => take_word(rest).map(|_| send(Part::Last))?,
             4 => send(Part::Only),
             5 => take_word(rest).map(|_| send(Part::Only))?,
-            6 => Operation::Write { part: Part::First, target: Some(take_reth(rest)?) },
-            7 => Operation::Write { part: Part::Middle, target: None },
-            8 => Operation::Write { part: Part::Last, target: None },
-            9 => take_word(rest).map(|_| Operation::Write { part: Part::Last, target: None })?,
-            10 => Operation::Write { part: Part::Only, target: Some(take_reth(rest)?) },
+            6 => RoceOperation::Write { part: Part::First, target: Some(take_reth(rest)?) },
+            7 => RoceOperation::Write { part: Part::Middle, target: None },
+            8 => RoceOperation::Write { part: Part::Last, target: None },
+            9 => take_word(rest).map(|_| RoceOperation::Write { part: Part::Last, target: None })?,
+            10 => RoceOperation::Write { part: Part::Only, target: Some(take_reth(rest)?) },
             11 => {
                 let target = Some(take_reth(rest)?);
                 take_word(rest)?;
-                Operation::Write { part: Part::Only, target }
+                RoceOperation::Write { part: Part::Only, target }
             }
-            12 => Operation::ReadRequest(take_reth(rest)?),
-            13 => take_word(rest).map(|_| Operation::ReadResponse { part: Part::First })?,
-            14 => Operation::ReadResponse { part: Part::Middle },
-            15 => take_word(rest).map(|_| Operation::ReadResponse { part: Part::Last })?,
-            16 => take_word(rest).map(|_| Operation::ReadResponse { part: Part::Only })?,
+            12 => RoceOperation::ReadRequest(take_reth(rest)?),
+            13 => take_word(rest).map(|_| RoceOperation::ReadResponse { part: Part::First })?,
+            14 => RoceOperation::ReadResponse { part: Part::Middle },
+            15 => take_word(rest).map(|_| RoceOperation::ReadResponse { part: Part::Last })?,
+            16 => take_word(rest).map(|_| RoceOperation::ReadResponse { part: Part::Only })?,
             17 => {
                 let [syndrome, ..] = take::<4>(rest)?;
-                Operation::Acknowledge { syndrome: *syndrome }
+                RoceOperation::Acknowledge { syndrome: *syndrome }
             }
-            22 => Operation::Send { part: Part::Last, invalidate: Some(take_word(rest)?) },
-            23 => Operation::Send { part: Part::Only, invalidate: Some(take_word(rest)?) },
-            _ => return Err(Error::Opcode(code)),
+            22 => RoceOperation::Send { part: Part::Last, invalidate: Some(take_word(rest)?) },
+            23 => RoceOperation::Send { part: Part::Only, invalidate: Some(take_word(rest)?) },
+            _ => return Err(RoceError::Opcode(code)),
         })
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! A credential or verifier is a flavor, a length of at most 400, and that many octets.
 
-use crate::xdr::{Decode, Encode, Error as XdrError, Overflow, Reader, Writer};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
 /// The version of the protocol.
 pub const VERSION: u32 = 2;
@@ -66,10 +66,10 @@ pub mod flavor {
 
 /// Why a message is not a Call, or not a Reply.
 ///
-/// [`Error::Drop`] and [`Error::Denied`] are what a server does about it; a client drops a Reply that
+/// [`RpcError::Drop`] and [`RpcError::Denied`] are what a server does about it; a client drops a Reply that
 /// it cannot read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum RpcError {
     /// It cannot be read as far as xid and msg_type, or is of the other type: no answer (5531-d).
     Drop,
     /// It is a Call with this xid, and this is the answer (5531-a).
@@ -89,17 +89,17 @@ pub enum Error {
     },
 }
 
-impl core::fmt::Display for Error {
+impl core::fmt::Display for RpcError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Error::Drop => f.write_str("not an RPC message of the expected type"),
-            Error::Denied { xid, reason } => write!(f, "Call {xid:#010x} is denied: {reason:?}"),
-            Error::Garbage { xid, cause } => write!(f, "message {xid:#010x}: {cause}"),
+            RpcError::Drop => f.write_str("not an RPC message of the expected type"),
+            RpcError::Denied { xid, reason } => write!(f, "Call {xid:#010x} is denied: {reason:?}"),
+            RpcError::Garbage { xid, cause } => write!(f, "message {xid:#010x}: {cause}"),
         }
     }
 }
 
-impl core::error::Error for Error {}
+impl core::error::Error for RpcError {}
 
 /// A credential or a verifier, undecoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl<'a> CallHeader<'a> {
     ///
     /// Checks the first of 5531-a, rpcvers; the rest is the caller's.
     #[inline(always)]
-    pub fn parse(reader: &mut Reader<'a>) -> Result<CallHeader<'a>, Error> {
+    pub fn parse(reader: &mut Reader<'a>) -> Result<CallHeader<'a>, RpcError> {
         match CallHeader::parse_usual(reader) {
             Some(header) => Ok(header),
             None => CallHeader::parse_any(reader),
@@ -199,11 +199,11 @@ impl<'a> CallHeader<'a> {
     }
 
     #[inline(never)]
-    fn parse_any(reader: &mut Reader<'a>) -> Result<CallHeader<'a>, Error> {
+    fn parse_any(reader: &mut Reader<'a>) -> Result<CallHeader<'a>, RpcError> {
         let xid = expect_type(reader, msg_type::CALL)?;
         // Alone, so that another version's Call is denied whatever its header looks like from here on.
         if garbage(xid, reader.u32())? != VERSION {
-            return Err(Error::Denied { xid, reason: Denied::RPC_MISMATCH });
+            return Err(RpcError::Denied { xid, reason: Denied::RPC_MISMATCH });
         }
         let [program @ .., v0, v1, v2, v3, p0, p1, p2, p3] = garbage(xid, reader.array::<12>())?;
         Ok(CallHeader {
@@ -291,25 +291,25 @@ impl NullCall {
 
 /// Reads xid and msg_type; returns the xid if the type is `expected`.
 #[inline]
-fn expect_type(reader: &mut Reader<'_>, expected: u32) -> Result<u32, Error> {
-    let [xid @ .., t0, t1, t2, t3] = reader.array::<8>().map_err(|_| Error::Drop)?;
+fn expect_type(reader: &mut Reader<'_>, expected: u32) -> Result<u32, RpcError> {
+    let [xid @ .., t0, t1, t2, t3] = reader.array::<8>().map_err(|_| RpcError::Drop)?;
     if u32::from_be_bytes([*t0, *t1, *t2, *t3]) != expected {
-        return Err(Error::Drop);
+        return Err(RpcError::Drop);
     }
     Ok(u32::from_be_bytes(*xid))
 }
 
 #[inline]
-fn garbage<T>(xid: u32, result: Result<T, XdrError>) -> Result<T, Error> {
-    result.map_err(|cause| Error::Garbage { xid, cause })
+fn garbage<T>(xid: u32, result: Result<T, XdrError>) -> Result<T, RpcError> {
+    result.map_err(|cause| RpcError::Garbage { xid, cause })
 }
 
 /// Reads a credential or verifier of a Call. One that is too long is denied as `bad`.
 #[inline]
-fn parse_auth<'a>(reader: &mut Reader<'a>, xid: u32, bad: Denied) -> Result<OpaqueAuth<'a>, Error> {
+fn parse_auth<'a>(reader: &mut Reader<'a>, xid: u32, bad: Denied) -> Result<OpaqueAuth<'a>, RpcError> {
     reader.value().map_err(|cause| match cause {
-        XdrError::TooLong { .. } => Error::Denied { xid, reason: bad },
-        cause => Error::Garbage { xid, cause },
+        XdrError::TooLong { .. } => RpcError::Denied { xid, reason: bad },
+        cause => RpcError::Garbage { xid, cause },
     })
 }
 
@@ -434,11 +434,11 @@ impl<'a> ReplyHeader<'a> {
 
     /// Makes the answer to a Call that [`CallHeader::parse`] refused; `None` if it is to be dropped.
     #[must_use]
-    pub const fn refusal(error: Error) -> Option<ReplyHeader<'static>> {
+    pub const fn refusal(error: RpcError) -> Option<ReplyHeader<'static>> {
         match error {
-            Error::Drop => None,
-            Error::Denied { xid, reason } => Some(ReplyHeader::denied(xid, reason)),
-            Error::Garbage { xid, .. } => Some(ReplyHeader::accepted(xid, Accepted::GarbageArgs)),
+            RpcError::Drop => None,
+            RpcError::Denied { xid, reason } => Some(ReplyHeader::denied(xid, reason)),
+            RpcError::Garbage { xid, .. } => Some(ReplyHeader::accepted(xid, Accepted::GarbageArgs)),
         }
     }
 
@@ -451,7 +451,7 @@ impl<'a> ReplyHeader<'a> {
 
     /// Reads the header of a Reply. `reader` stands at the xid before, and at the results after.
     #[inline]
-    pub fn parse(reader: &mut Reader<'a>) -> Result<ReplyHeader<'a>, Error> {
+    pub fn parse(reader: &mut Reader<'a>) -> Result<ReplyHeader<'a>, RpcError> {
         let xid = expect_type(reader, msg_type::REPLY)?;
         Ok(ReplyHeader { xid, body: garbage(xid, ReplyBody::decode(reader))? })
     }

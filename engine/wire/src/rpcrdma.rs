@@ -30,8 +30,8 @@ pub use done::Done;
 pub use emitter::{
     Emitter, MessageKind, emit_err_chunk, emit_err_vers, emit_plain, header_len, replace_read_segments,
 };
-pub use error::{Answer, Error};
-pub use header::{Direction, ErrorBody, Fixed, Header, Layout, Procedure};
+pub use error::{Answer, HeaderError};
+pub use header::{Direction, ErrorBody, Fixed, Header, Layout, MessageProcedure};
 pub use lists::HeaderLists;
 pub use single::{Single, SingleChunk};
 

@@ -27,7 +27,7 @@ pub const fn padded(len: u32) -> u64 {
 /// Why octets are not the XDR that was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Error {
+pub enum XdrError {
     /// The stream ends before the item does.
     Truncated,
     /// A counted item is longer than its declared maximum.
@@ -57,24 +57,24 @@ pub enum Error {
     TrailingOctets,
 }
 
-impl core::fmt::Display for Error {
+impl core::fmt::Display for XdrError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Error::Truncated => f.write_str("the XDR stream ends inside an item"),
-            Error::TooLong { limit, found } => write!(f, "length {found} is above the limit {limit}"),
-            Error::BadBool(found) => write!(f, "{found} is neither 0 nor 1"),
-            Error::BadDiscriminant(found) => write!(f, "{found} is not a declared value"),
-            Error::ChunkLength { chunk, item } => {
+            XdrError::Truncated => f.write_str("the XDR stream ends inside an item"),
+            XdrError::TooLong { limit, found } => write!(f, "length {found} is above the limit {limit}"),
+            XdrError::BadBool(found) => write!(f, "{found} is neither 0 nor 1"),
+            XdrError::BadDiscriminant(found) => write!(f, "{found} is not a declared value"),
+            XdrError::ChunkLength { chunk, item } => {
                 write!(f, "a chunk of {chunk} octets for an item of {item}")
             }
-            Error::IneligibleChunk => f.write_str("a chunk for an item that is not DDP-eligible"),
-            Error::UnusedChunk => f.write_str("a chunk that belongs to no item"),
-            Error::TrailingOctets => f.write_str("octets left after the last item"),
+            XdrError::IneligibleChunk => f.write_str("a chunk for an item that is not DDP-eligible"),
+            XdrError::UnusedChunk => f.write_str("a chunk that belongs to no item"),
+            XdrError::TrailingOctets => f.write_str("octets left after the last item"),
         }
     }
 }
 
-impl core::error::Error for Error {}
+impl core::error::Error for XdrError {}
 
 /// The buffer is too small for what was to be written into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl core::error::Error for Overflow {}
 /// A value that can be read from an XDR stream.
 pub trait Decode<'a>: Sized {
     /// Reads the value and leaves `reader` behind it. After an error the reader's place is unspecified.
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error>;
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError>;
 }
 
 /// A value that can be written to an XDR stream.
@@ -209,7 +209,7 @@ impl<'a> Reader<'a> {
     ///
     /// `bytes` starts at the RPC message's xid: Positions count from there. Read chunks must be in
     /// ascending order of Position, and Write chunks in list order; a chunk out of order is reported as
-    /// [`Error::UnusedChunk`] or worse, never taken for another item's.
+    /// [`XdrError::UnusedChunk`] or worse, never taken for another item's.
     #[inline]
     #[must_use]
     pub const fn with_reduced(bytes: &'a [u8], reduced: &'a [Reduced]) -> Reader<'a> {
@@ -261,102 +261,102 @@ impl<'a> Reader<'a> {
 
     /// Reads `N` octets as they are. `N` must be a multiple of 4: there is no padding.
     #[inline]
-    pub fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], Error> {
+    pub fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], XdrError> {
         const { assert!(N.is_multiple_of(UNIT), "not a whole number of XDR units") };
         // `let else`, not `ok_or(...)?`: that makes a slice and an error share a place on the stack, word
         // by word, and reading a Call's header takes 65 ns instead of 3.
-        let Some((array, rest)) = self.rest.split_first_chunk::<N>() else { return Err(Error::Truncated) };
+        let Some((array, rest)) = self.rest.split_first_chunk::<N>() else { return Err(XdrError::Truncated) };
         self.rest = rest;
         Ok(array)
     }
 
     /// Reads an unsigned int.
     #[inline]
-    pub fn u32(&mut self) -> Result<u32, Error> {
+    pub fn u32(&mut self) -> Result<u32, XdrError> {
         Ok(u32::from_be_bytes(*self.array()?))
     }
 
     /// Reads an int.
     #[inline]
-    pub fn i32(&mut self) -> Result<i32, Error> {
+    pub fn i32(&mut self) -> Result<i32, XdrError> {
         Ok(i32::from_be_bytes(*self.array()?))
     }
 
     /// Reads an unsigned hyper.
     #[inline]
-    pub fn u64(&mut self) -> Result<u64, Error> {
+    pub fn u64(&mut self) -> Result<u64, XdrError> {
         Ok(u64::from_be_bytes(*self.array()?))
     }
 
     /// Reads a hyper.
     #[inline]
-    pub fn i64(&mut self) -> Result<i64, Error> {
+    pub fn i64(&mut self) -> Result<i64, XdrError> {
         Ok(i64::from_be_bytes(*self.array()?))
     }
 
     /// Reads a bool: 0 or 1, and nothing else (XDR-a). Optional data starts with one too (XDR-d).
     #[inline]
-    pub fn bool(&mut self) -> Result<bool, Error> {
+    pub fn bool(&mut self) -> Result<bool, XdrError> {
         match self.u32()? {
             0 => Ok(false),
             1 => Ok(true),
-            found => Err(Error::BadBool(found)),
+            found => Err(XdrError::BadBool(found)),
         }
     }
 
     /// Reads an enum or a discriminant; `declared` returns `None` for a value that has no name.
     #[inline]
-    pub fn enumeration<T>(&mut self, declared: impl FnOnce(u32) -> Option<T>) -> Result<T, Error> {
+    pub fn enumeration<T>(&mut self, declared: impl FnOnce(u32) -> Option<T>) -> Result<T, XdrError> {
         let found = self.u32()?;
-        declared(found).ok_or(Error::BadDiscriminant(found))
+        declared(found).ok_or(XdrError::BadDiscriminant(found))
     }
 
     /// Reads `T`.
     #[inline]
-    pub fn value<T: Decode<'a>>(&mut self) -> Result<T, Error> {
+    pub fn value<T: Decode<'a>>(&mut self) -> Result<T, XdrError> {
         T::decode(self)
     }
 
     /// Reads optional data: `None` after a 0, a `T` after a 1.
     #[inline]
-    pub fn optional<T: Decode<'a>>(&mut self) -> Result<Option<T>, Error> {
+    pub fn optional<T: Decode<'a>>(&mut self) -> Result<Option<T>, XdrError> {
         if self.bool()? { T::decode(self).map(Some) } else { Ok(None) }
     }
 
     /// Reads opaque data of a fixed length, and its padding.
     #[inline]
-    pub fn opaque_fixed(&mut self, len: usize) -> Result<&'a [u8], Error> {
-        let Some((octets, rest)) = self.rest.split_at_checked(len) else { return Err(Error::Truncated) };
-        let Some(rest) = rest.get(padding(len)..) else { return Err(Error::Truncated) };
+    pub fn opaque_fixed(&mut self, len: usize) -> Result<&'a [u8], XdrError> {
+        let Some((octets, rest)) = self.rest.split_at_checked(len) else { return Err(XdrError::Truncated) };
+        let Some(rest) = rest.get(padding(len)..) else { return Err(XdrError::Truncated) };
         self.rest = rest;
         Ok(octets)
     }
 
     /// Reads opaque data of a variable length, at most `max`, and its padding. The item is not
-    /// DDP-eligible: a chunk in its place is [`Error::IneligibleChunk`].
+    /// DDP-eligible: a chunk in its place is [`XdrError::IneligibleChunk`].
     #[inline]
-    pub fn opaque(&mut self, max: u32) -> Result<&'a [u8], Error> {
+    pub fn opaque(&mut self, max: u32) -> Result<&'a [u8], XdrError> {
         let len = self.length(max)?;
         if let Some(next) = self.reduced.first()
             && next.has_position()
             && u64::from(next.position) == self.unreduced_position()
         {
-            return Err(Error::IneligibleChunk);
+            return Err(XdrError::IneligibleChunk);
         }
         self.opaque_fixed(len as usize)
     }
 
     /// Reads a string of at most `max` octets. XDR gives no character set; neither does this.
     #[inline]
-    pub fn string(&mut self, max: u32) -> Result<&'a [u8], Error> {
+    pub fn string(&mut self, max: u32) -> Result<&'a [u8], XdrError> {
         self.opaque(max)
     }
 
     /// Reads a length word and checks it against `max` only.
     #[inline]
-    fn length(&mut self, max: u32) -> Result<u32, Error> {
+    fn length(&mut self, max: u32) -> Result<u32, XdrError> {
         let found = self.u32()?;
-        if found > max { Err(Error::TooLong { limit: max, found }) } else { Ok(found) }
+        if found > max { Err(XdrError::TooLong { limit: max, found }) } else { Ok(found) }
     }
 
     /// Reads the count of an array of at most `max` elements, each of at least `element_len` octets.
@@ -364,11 +364,11 @@ impl<'a> Reader<'a> {
     /// The caller reads the elements. A count that the rest of the stream cannot hold is refused here, so
     /// that it may size something by it.
     #[inline]
-    pub fn count(&mut self, max: u32, element_len: usize) -> Result<u32, Error> {
+    pub fn count(&mut self, max: u32, element_len: usize) -> Result<u32, XdrError> {
         let count = self.length(max)?;
         match (count as usize).checked_mul(element_len) {
             Some(len) if len <= self.rest.len() => Ok(count),
-            _ => Err(Error::Truncated),
+            _ => Err(XdrError::Truncated),
         }
     }
 
@@ -378,7 +378,7 @@ impl<'a> Reader<'a> {
     /// Write chunk exactly that of the item (8166-3.4.6.2-a). An item of length 0 is in a chunk only if
     /// a Read chunk of length 0 stands at its Position; beside a Write chunk it is inline (8267-X-3).
     #[inline]
-    pub fn eligible_opaque(&mut self, max: u32) -> Result<Item<'a>, Error> {
+    pub fn eligible_opaque(&mut self, max: u32) -> Result<Item<'a>, XdrError> {
         let len = self.length(max)?;
         if let Some((next, later)) = self.reduced.split_first()
             && let Some(item) = self.take_reduced(next, later, len)?
@@ -395,8 +395,8 @@ impl<'a> Reader<'a> {
         next: &Reduced,
         later: &'a [Reduced],
         len: u32,
-    ) -> Result<Option<Item<'a>>, Error> {
-        let mismatch = Error::ChunkLength { chunk: next.len, item: len };
+    ) -> Result<Option<Item<'a>>, XdrError> {
+        let mismatch = XdrError::ChunkLength { chunk: next.len, item: len };
         if next.has_position() {
             if u64::from(next.position) != self.unreduced_position() {
                 return Ok(None);
@@ -423,18 +423,18 @@ impl<'a> Reader<'a> {
     ///
     /// Write chunks that came back without data may be left: they are unused (8166-4.3.2.2-b).
     #[inline]
-    pub fn finish(self) -> Result<(), Error> {
+    pub fn finish(self) -> Result<(), XdrError> {
         if !self.rest.is_empty() {
-            return Err(Error::TrailingOctets);
+            return Err(XdrError::TrailingOctets);
         }
         self.finish_lenient()
     }
 
     /// Ends reading like [`Reader::finish`], but forgives octets after the last item.
     #[inline]
-    pub fn finish_lenient(self) -> Result<(), Error> {
+    pub fn finish_lenient(self) -> Result<(), XdrError> {
         if self.reduced.iter().any(|chunk| chunk.has_position() || chunk.len != 0) {
-            return Err(Error::UnusedChunk);
+            return Err(XdrError::UnusedChunk);
         }
         Ok(())
     }
@@ -442,7 +442,7 @@ impl<'a> Reader<'a> {
 
 /// A place in a [`Writer`], to go back to ([`Writer::rewind`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct Bookmark {
     position: usize,
     skipped: u64,
     reduced_count: u8,
@@ -511,8 +511,8 @@ impl<'a> Writer<'a> {
     /// Returns the present place, for [`Writer::rewind`].
     #[inline]
     #[must_use]
-    pub const fn mark(&self) -> Mark {
-        Mark { position: self.position, skipped: self.skipped, reduced_count: self.reduced_count }
+    pub const fn mark(&self) -> Bookmark {
+        Bookmark { position: self.position, skipped: self.skipped, reduced_count: self.reduced_count }
     }
 
     /// Forgets all that was written after `mark` was taken.
@@ -521,7 +521,7 @@ impl<'a> Writer<'a> {
     ///
     /// If `mark` is ahead of what was written.
     #[inline]
-    pub fn rewind(&mut self, mark: Mark) {
+    pub fn rewind(&mut self, mark: Bookmark) {
         assert!(mark.position <= self.position, "a mark of another writer");
         self.position = mark.position;
         self.skipped = mark.skipped;

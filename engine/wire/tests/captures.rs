@@ -1,7 +1,7 @@
 //! Messages of the Linux kernel decode, and encode to the same octets. See `captures/README.md`.
 
 use stag_wire::rpc::{Accepted, AuthSys, CallHeader, ReplyHeader, flavor};
-use stag_wire::rpcrdma::{Direction, Emitter, Header, MessageKind, Procedure, Segment, header_len};
+use stag_wire::rpcrdma::{Direction, Emitter, Header, MessageKind, MessageProcedure, Segment, header_len};
 use stag_wire::xdr::{Item, Reader, Reduced, Writer};
 
 mod support;
@@ -31,7 +31,7 @@ fn lengths(segments: impl Iterator<Item = Segment>) -> Vec<u32> {
 fn check(message: &[u8], expected: &Expected) {
     let (header, payload) = Header::parse(message).unwrap();
     let kind = if expected.nomsg { MessageKind::Nomsg } else { MessageKind::Msg };
-    assert_eq!(header.procedure() == Procedure::Nomsg, expected.nomsg);
+    assert_eq!(header.procedure() == MessageProcedure::Nomsg, expected.nomsg);
     assert_eq!(header.direction(payload), Some(expected.direction));
     let reads: Vec<_> = header.read_list().map(|entry| (entry.position, entry.segment.length)).collect();
     assert_eq!(reads, expected.reads);

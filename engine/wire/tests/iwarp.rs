@@ -2,9 +2,9 @@
 //! vectors of RFC 5044, the request of a Linux client, and any octets at all.
 
 use proptest::prelude::*;
-use stag_wire::ddp::{self, Header, Tagged, Untagged};
+use stag_wire::ddp::{self, DdpHeader, Tagged, Untagged};
 use stag_wire::mpa::{self, Enhanced, Fpdu, Frame, FrameError, FrameKind, ReadyToReceive};
-use stag_wire::rdmap::{self, Cause, Opcode, ReadRequest, Terminate};
+use stag_wire::rdmap::{self, Cause, Opcode, RdmapReadRequest, Terminate};
 
 fn octets(hex: &str) -> Vec<u8> {
     let digits: String = hex.split_whitespace().collect();
@@ -190,8 +190,8 @@ fn ulpdu(hex: &str) -> Vec<u8> {
 fn segments() {
     let untagged = |hex: &str, expected: Untagged, opcode: Opcode| {
         let ulpdu = ulpdu(hex);
-        let (header, payload) = Header::parse(&ulpdu).expect("it is complete");
-        assert_eq!(header, Header::Untagged(expected));
+        let (header, payload) = DdpHeader::parse(&ulpdu).expect("it is complete");
+        assert_eq!(header, DdpHeader::Untagged(expected));
         assert_eq!(Opcode::from_control(expected.control), Ok(opcode));
         assert_eq!((opcode.to_control(), opcode.queue()), (expected.control, Some(expected.queue)));
         assert_eq!(expected.to_wire(), ulpdu[..ddp::UNTAGGED_LEN]);
@@ -204,19 +204,19 @@ fn segments() {
     assert_eq!(untagged(SEND_INVALIDATE, inv, Opcode::SendInvalidate), *b"RPC!!");
     let read = Untagged { control: 0x41, queue: 1, ..first };
     let payload = untagged(READ_REQUEST, read, Opcode::ReadRequest);
-    let request = ReadRequest {
+    let request = RdmapReadRequest {
         sink_stag: 0x1100,
         sink_offset: 0x1000,
         len: 4096,
         source_stag: 0xc101,
         source_offset: 0x7f00_0000_1000,
     };
-    assert_eq!(ReadRequest::from_wire(payload[..].try_into().expect("28 octets")), request);
+    assert_eq!(RdmapReadRequest::from_wire(payload[..].try_into().expect("28 octets")), request);
     assert_eq!(request.to_wire(), payload[..]);
 
     let write = Tagged { last: true, control: 0x40, stag: 0xd101, offset: 0x7f00_0002_0000 };
     let ulpdu = ulpdu(WRITE);
-    assert_eq!(Header::parse(&ulpdu), Ok((Header::Tagged(write), &[1, 2, 3, 4][..])));
+    assert_eq!(DdpHeader::parse(&ulpdu), Ok((DdpHeader::Tagged(write), &[1, 2, 3, 4][..])));
     assert_eq!(write.to_wire(), ulpdu[..ddp::TAGGED_LEN]);
     assert_eq!(ddp::header_len(ulpdu[0]), ddp::TAGGED_LEN);
 
@@ -224,12 +224,12 @@ fn segments() {
         let mut segment = vec![0; error];
         segment[0] = header;
         for len in 0..error {
-            assert_eq!(Header::parse(&segment[..len]), Err(ddp::Error::Truncated));
+            assert_eq!(DdpHeader::parse(&segment[..len]), Err(ddp::DdpError::Truncated));
         }
         segment[0] ^= 3;
         let version =
-            if header & 0x80 != 0 { ddp::Error::TaggedVersion } else { ddp::Error::UntaggedVersion };
-        assert_eq!(Header::parse(&segment), Err(version));
+            if header & 0x80 != 0 { ddp::DdpError::TaggedVersion } else { ddp::DdpError::UntaggedVersion };
+        assert_eq!(DdpHeader::parse(&segment), Err(version));
     }
     assert_eq!(Opcode::from_control(0x03), Err(rdmap::ControlError::Version(0)));
     assert_eq!(Opcode::from_control(0x48), Err(rdmap::ControlError::Opcode(8)));
@@ -248,7 +248,7 @@ fn terminates() {
     assert_eq!(terminate.likely_cause(), bounds);
     assert_eq!((terminate.segment_len, terminate.read_request), (Some(18), None));
     let write = Tagged { last: true, control: 0x40, stag: 0xd101, offset: 0x7f00_0002_0000 };
-    assert_eq!(terminate.header, Some(Header::Tagged(write)));
+    assert_eq!(terminate.header, Some(DdpHeader::Tagged(write)));
     let mut out = [0; rdmap::TERMINATE_LEN_MAX];
     let len = rdmap::emit_terminate(bounds, Some((&write.to_wire(), 18)), None, &mut out);
     assert_eq!(out[..len], wire[ddp::UNTAGGED_LEN..]);
@@ -269,7 +269,7 @@ fn terminates() {
     assert_eq!(len, rdmap::TERMINATE_LEN_MAX);
     let terminate = Terminate::parse(&out[..len]).expect("just emitted");
     assert_eq!((terminate.likely_cause(), terminate.read_request), (stag, Some(request)));
-    assert!(matches!(terminate.header, Some(Header::Untagged(Untagged { msn: 1, queue: 1, .. }))));
+    assert!(matches!(terminate.header, Some(DdpHeader::Untagged(Untagged { msn: 1, queue: 1, .. }))));
     for len in 4..rdmap::TERMINATE_LEN_MAX {
         assert_eq!(Terminate::parse(&out[..len]).expect("the cause is there").cause, stag);
     }
@@ -285,7 +285,7 @@ fn terminates_of_siw() {
     let terminate = Terminate::parse(&wire).expect("it is complete");
     let no_buffer = Cause { layer: 1, error_type: 2, code: 2 };
     assert_eq!((terminate.is_siw, terminate.likely_cause()), (Some(true), no_buffer));
-    assert!(matches!(terminate.header, Some(Header::Untagged(Untagged { msn: 1, .. }))));
+    assert!(matches!(terminate.header, Some(DdpHeader::Untagged(Untagged { msn: 1, .. }))));
     let terminate = Terminate::parse(&wire[..4]).expect("the cause is there");
     assert_eq!((terminate.is_siw, terminate.likely_cause()), (Some(true), no_buffer));
     let wire = octets("21 02 0000");
@@ -318,7 +318,7 @@ proptest! {
             Ok((fpdu, rest)) => prop_assert_eq!(mpa::fpdu_len(fpdu.ulpdu.len()) + rest.len(), octets.len()),
             Err(needed) => prop_assert!(needed > octets.len()),
         }
-        if let Ok((header, payload)) = Header::parse(&octets) {
+        if let Ok((header, payload)) = DdpHeader::parse(&octets) {
             prop_assert_eq!(header.len() + payload.len(), octets.len());
         }
         let _ = Terminate::parse(&octets).map(|terminate| terminate.likely_cause().to_string());

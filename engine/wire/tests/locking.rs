@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use stag_wire::nlm4::{self, *};
 use stag_wire::nsm;
-use stag_wire::xdr::{Decode, Encode, Error, Reader, Writer};
+use stag_wire::xdr::{Decode, Encode, Reader, Writer, XdrError};
 
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
@@ -68,7 +68,7 @@ fn a_denied_test_names_the_holder() {
     let granted = words(&[0, 0]);
     let results = TestResults { cookie: Object(&[]), outcome: Tested::Other(Status::Granted) };
     assert_eq!(Reader::new(&granted).value(), Ok(results));
-    assert_eq!(Reader::new(&words(&[0, 10])).value::<TestResults<'_>>(), Err(Error::BadDiscriminant(10)));
+    assert_eq!(Reader::new(&words(&[0, 10])).value::<TestResults<'_>>(), Err(XdrError::BadDiscriminant(10)));
 }
 
 /// XDR-f: a netobj of 4 GiB is refused before anything is done with it.
@@ -76,7 +76,7 @@ fn a_denied_test_names_the_holder() {
 fn objects_and_names_are_capped() {
     for found in [OBJECT_LEN_MAX + 1, u32::MAX] {
         let limit = OBJECT_LEN_MAX;
-        let error = Error::TooLong { limit, found };
+        let error = XdrError::TooLong { limit, found };
         assert_eq!(Reader::new(&words(&[found])).value::<LockArguments<'_>>(), Err(error));
         assert_eq!(Reader::new(&words(&[found])).value::<FreeAllArguments<'_>>(), Err(error));
         assert_eq!(Reader::new(&words(&[found])).value::<nsm::MonArguments<'_>>(), Err(error));

@@ -1,7 +1,7 @@
 //! NFSv3 as a Linux client and server speak it: captured RPC messages decode, and encode to the same octets.
 
 use stag_wire::nfs3::*;
-use stag_wire::xdr::{Decode, Encode, Error, Item, Reader, Reduced, Writer};
+use stag_wire::xdr::{Decode, Encode, Item, Reader, Reduced, Writer, XdrError};
 
 /// One half of a captured exchange.
 #[derive(Default)]
@@ -206,7 +206,7 @@ fn a_read_reply_with_a_wrong_chunk_length_is_refused() {
     let at = header_len(&reply.octets, false);
     let reduced = [Reduced::write_chunk(0, 2)];
     let mut reader = Reader::with_reduced_at(&reply.octets[at..], at as u32, &reduced);
-    assert_eq!(reader.value::<ReadReply>(), Err(Error::ChunkLength { chunk: 2, item: 3 }));
+    assert_eq!(reader.value::<ReadReply>(), Err(XdrError::ChunkLength { chunk: 2, item: 3 }));
 }
 
 /// The WRITE Call worked out octet by octet from RFC 8166 and RFC 8267: 6001 octets of data in a Read chunk at
@@ -280,7 +280,7 @@ fn a_chunk_for_a_name_is_refused() {
     };
     let reduced = [Reduced::read_chunk(0, position, 4)];
     let mut reader = Reader::with_reduced_at(&call.octets[at..], at as u32, &reduced);
-    assert_eq!(reader.value::<LookupArguments>(), Err(Error::IneligibleChunk));
+    assert_eq!(reader.value::<LookupArguments>(), Err(XdrError::IneligibleChunk));
 }
 
 /// Names and paths beyond the limits parse, so that the server can say which limit; beyond the cap they do not.
@@ -299,7 +299,7 @@ fn long_names_parse_and_are_told() {
     assert_eq!(parse(256), (Ok(true), Ok(false)));
     assert_eq!(parse(4095), (Ok(true), Ok(false)));
     assert_eq!(parse(4096), (Ok(true), Ok(true)));
-    let too_long = Error::TooLong { limit: STRING_LEN_CAP, found: 4097 };
+    let too_long = XdrError::TooLong { limit: STRING_LEN_CAP, found: 4097 };
     assert_eq!(parse(4097), (Err(too_long), Err(too_long)));
     // A handle has no such leniency: 64 octets are RFC 1813's limit.
     let mut writer = Writer::new(&mut buf);

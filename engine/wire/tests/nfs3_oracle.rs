@@ -143,7 +143,7 @@ impl<'a> Source<'a> {
         &mut self,
         ok: impl FnOnce(&mut Self) -> T,
         failure: impl FnOnce(&mut Self) -> F,
-    ) -> Reply<T, F> {
+    ) -> ProcedureResults<T, F> {
         if self.bool() {
             Ok(ok(self))
         } else {

@@ -6,7 +6,7 @@ use stag_wire::nfsacl::{
     encode_acl, kind, mask,
 };
 use stag_wire::rpc::{Accepted, CallHeader, ReplyBody, ReplyHeader};
-use stag_wire::xdr::{Decode, Encode, Error, Reader, Writer};
+use stag_wire::xdr::{Decode, Encode, Reader, Writer, XdrError};
 
 /// A file of `tests/captures/nfsacl`: `procedure N`, then `call` and `reply`, each with its octets.
 struct Exchange {
@@ -148,6 +148,6 @@ fn lists_are_capped() {
     for word in [mask::ALL, u32::MAX, u32::MAX] {
         writer.u32(word).unwrap();
     }
-    let error = Error::TooLong { limit: ENTRIES_MAX, found: u32::MAX };
+    let error = XdrError::TooLong { limit: ENTRIES_MAX, found: u32::MAX };
     assert_eq!(Reader::new(writer.written()).value::<SetaclArguments<'_>>(), Err(error));
 }

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use stag_wire::cm_private_data::{InlineSize, PrivateData, inline_thresholds};
 use stag_wire::rpc::{AuthSys, CallHeader, Gids, OpaqueAuth, ReplyHeader};
 use stag_wire::rpcrdma::{
-    Emitter, Fixed, Header, MessageKind, Procedure, ReadSegment, SINGLE_LEN, Segment, Single, SingleChunk,
+    Emitter, Fixed, Header, MessageKind, MessageProcedure, ReadSegment, SINGLE_LEN, Segment, Single,
+    SingleChunk,
 };
 use stag_wire::xdr::{Item, Reader, Reduced, Writer};
 
@@ -51,7 +52,7 @@ fn emit_again(header: &Header<'_>, kind: MessageKind) -> Vec<u8> {
 /// What [`Single::parse`] has to find, by the general parser.
 fn single_of(message: &[u8]) -> Option<Single> {
     let (header, _) = Header::parse(message).ok()?;
-    if header.procedure() != Procedure::Msg || header.reply_chunk().is_some() {
+    if header.procedure() != MessageProcedure::Msg || header.reply_chunk().is_some() {
         return None;
     }
     let reads: Vec<ReadSegment> = header.read_list().collect();
@@ -172,9 +173,9 @@ proptest! {
         let len = message.len() - payload.len();
         prop_assert_eq!(header.layout().header_len(), len);
         let kind = match header.procedure() {
-            Procedure::Msg => MessageKind::Msg,
-            Procedure::Nomsg => MessageKind::Nomsg,
-            Procedure::Error(_) => return Ok(()),
+            MessageProcedure::Msg => MessageKind::Msg,
+            MessageProcedure::Nomsg => MessageKind::Nomsg,
+            MessageProcedure::Error(_) => return Ok(()),
         };
         prop_assert_eq!(emit_again(&header, kind), &message[..len]);
         let again = Header::with_layout(&message, header.layout()).unwrap();

@@ -1,7 +1,7 @@
 //! Record marking: RFC 5531 section 11.
 
 use proptest::prelude::*;
-use stag_wire::record::{Error, FRAGMENTS_MAX, Mark, Splitter, Step};
+use stag_wire::record::{FRAGMENTS_MAX, Mark, RecordError, Splitter, Step};
 
 /// A stream of records, each cut into fragments of these lengths.
 fn stream(records: &[Vec<u32>]) -> (Vec<u8>, Vec<Vec<u8>>) {
@@ -22,7 +22,7 @@ fn stream(records: &[Vec<u32>]) -> (Vec<u8>, Vec<Vec<u8>>) {
 }
 
 /// All records of a stream that arrives in pieces of these lengths, the last of them again and again.
-fn split(octets: &[u8], cuts: &[usize]) -> Result<Vec<Vec<u8>>, Error> {
+fn split(octets: &[u8], cuts: &[usize]) -> Result<Vec<Vec<u8>>, RecordError> {
     let mut splitter = Splitter::new(1 << 16);
     let (mut records, mut record, mut at, mut cut) = (Vec::new(), Vec::new(), 0, 0);
     while at < octets.len() {
@@ -71,18 +71,18 @@ fn records_above_the_limit_are_refused() {
     let mut splitter = Splitter::new(100);
     let mut input = &Mark::whole(101).to_bytes()[..];
     assert_eq!(splitter.whole(&mut input), None);
-    assert_eq!(splitter.step(&mut input), Err(Error::TooLong { limit: 100, found: 101 }));
+    assert_eq!(splitter.step(&mut input), Err(RecordError::TooLong { limit: 100, found: 101 }));
     // Of two fragments together.
     let (octets, _) = stream(&[vec![60, 41]]);
     let mut splitter = Splitter::new(100);
     let mut input = &octets[..];
     assert!(matches!(splitter.step(&mut input), Ok(Step::Octets(first)) if first.len() == 60));
-    assert_eq!(splitter.step(&mut input), Err(Error::TooLong { limit: 100, found: 101 }));
+    assert_eq!(splitter.step(&mut input), Err(RecordError::TooLong { limit: 100, found: 101 }));
     // 2 GiB, and the words of another protocol.
     for first in [[0xff; 4], *b"GET ", *b"MPA "] {
         let found = u64::from(Mark::from_bytes(first).len);
         let refused = Splitter::new(100).step(&mut &first[..]);
-        assert_eq!(refused, Err(Error::TooLong { limit: 100, found }));
+        assert_eq!(refused, Err(RecordError::TooLong { limit: 100, found }));
     }
 }
 
@@ -93,7 +93,7 @@ fn endless_fragments_are_refused() {
     for _ in 0..FRAGMENTS_MAX {
         assert_eq!(splitter.step(&mut &empty[..]), Ok(Step::Pause));
     }
-    assert_eq!(splitter.step(&mut &empty[..]), Err(Error::TooManyFragments));
+    assert_eq!(splitter.step(&mut &empty[..]), Err(RecordError::TooManyFragments));
 }
 
 /// Octets that the caller received elsewhere count as if they had come through here.

@@ -3,7 +3,7 @@
 use stag_wire::cm_private_data::PrivateData;
 use stag_wire::reliable_reply::{IDENTIFIER, LEN, ReliableReplies, ReliableReply, agree};
 use stag_wire::rpcrdma::{
-    self, Done, Emitter, Error, Header, MessageKind, Procedure, ReadSegment, Segment, emit_plain,
+    self, Done, Emitter, Header, HeaderError, MessageKind, MessageProcedure, ReadSegment, Segment, emit_plain,
 };
 use stag_wire::xdr::Overflow;
 
@@ -86,7 +86,7 @@ fn done_reads_and_writes() {
     assert_eq!((&buf[..16], &buf[16..]), (&example[..], &[0xff; 4][..]));
     assert_eq!(done.emit(&mut buf[..15]), Err(Overflow));
     // Where it is not agreed on, RFC 8166 drops it.
-    assert_eq!(Header::parse(&example).map(|_| ()), Err(Error::Done));
+    assert_eq!(Header::parse(&example).map(|_| ()), Err(HeaderError::Done));
     assert_eq!(Done::parse(&[&example[..], &[1, 2, 3]].concat()), Some(done));
     for len in 0..16 {
         assert_eq!(Done::parse(&example[..len]), None);
@@ -108,12 +108,15 @@ fn an_exposed_reply_reads_and_writes() {
     let (header, rest) = Header::parse(&example).unwrap();
     let segment = Segment { handle: 0x5a5a_0101, length: 131_072, offset: 0x7e00_0000_0000 };
     let expected = ReadSegment { position: 0, segment };
-    assert_eq!((header.xid(), header.credits(), header.procedure()), (0xa000_0006, 32, Procedure::Nomsg));
+    assert_eq!(
+        (header.xid(), header.credits(), header.procedure()),
+        (0xa000_0006, 32, MessageProcedure::Nomsg)
+    );
     assert!(header.read_list().eq([expected]));
     assert!(header.has_position_zero());
     assert_eq!((header.write_list().count(), header.reply_chunk(), rest), (0, None, &[][..]));
     // RFC 8166 refuses it in a Reply.
-    assert_eq!(header.check_reply(rest), Err(Error::ReadListInReply));
+    assert_eq!(header.check_reply(rest), Err(HeaderError::ReadListInReply));
     let mut buf = [0xff; 64];
     let mut emitter = Emitter::new(&mut buf, MessageKind::Nomsg, 0xa000_0006, 32).unwrap();
     emitter.read_segment(expected).unwrap();

@@ -1,10 +1,10 @@
 //! ONC RPC headers, rule by rule.
 
 use stag_wire::rpc::{
-    Accepted, AuthStat, AuthSys, CallHeader, Denied, Error, Gids, NullCall, OpaqueAuth, ReplyBody,
-    ReplyHeader, emit_success, flavor, take_success,
+    Accepted, AuthStat, AuthSys, CallHeader, Denied, Gids, NullCall, OpaqueAuth, ReplyBody, ReplyHeader,
+    RpcError, emit_success, flavor, take_success,
 };
-use stag_wire::xdr::{Encode, Error as XdrError, Overflow, Reader, Writer};
+use stag_wire::xdr::{Encode, Overflow, Reader, Writer, XdrError};
 
 mod support;
 use support::vector;
@@ -27,11 +27,11 @@ fn null_call() -> CallHeader<'static> {
     }
 }
 
-fn parse_call(wire: &[u8]) -> Result<CallHeader<'_>, Error> {
+fn parse_call(wire: &[u8]) -> Result<CallHeader<'_>, RpcError> {
     CallHeader::parse(&mut Reader::new(wire))
 }
 
-fn parse_reply(wire: &[u8]) -> Result<ReplyHeader<'_>, Error> {
+fn parse_reply(wire: &[u8]) -> Result<ReplyHeader<'_>, RpcError> {
     ReplyHeader::parse(&mut Reader::new(wire))
 }
 
@@ -91,21 +91,21 @@ fn a_call_leaves_the_reader_at_its_arguments() {
 fn what_has_no_xid_and_call_type_is_dropped_5531_d() {
     let wire = &vector!("tcp-null-call")[4..];
     for len in 0..8 {
-        assert_eq!(parse_call(&wire[..len]), Err(Error::Drop));
+        assert_eq!(parse_call(&wire[..len]), Err(RpcError::Drop));
     }
     for msg_type in [1, 2, u32::MAX] {
         let mut wire = wire.to_vec();
         wire[4..8].copy_from_slice(&u32::to_be_bytes(msg_type));
-        assert_eq!(parse_call(&wire), Err(Error::Drop));
+        assert_eq!(parse_call(&wire), Err(RpcError::Drop));
     }
-    assert_eq!(ReplyHeader::refusal(Error::Drop), None);
+    assert_eq!(ReplyHeader::refusal(RpcError::Drop), None);
 }
 
 #[test]
 fn a_call_cut_short_is_garbage_and_answered() {
     let wire = &vector!("tcp-null-call")[4..];
     for len in 8..wire.len() {
-        let error = Error::Garbage { xid: 0x1122_3344, cause: XdrError::Truncated };
+        let error = RpcError::Garbage { xid: 0x1122_3344, cause: XdrError::Truncated };
         assert_eq!(parse_call(&wire[..len]), Err(error));
         let answer = ReplyHeader::accepted(0x1122_3344, Accepted::GarbageArgs);
         assert_eq!(ReplyHeader::refusal(error), Some(answer));
@@ -120,7 +120,7 @@ fn another_rpc_version_is_denied_first_5531_a() {
     wire[28..32].copy_from_slice(&[0xff; 4]);
     for len in 12..wire.len() {
         let error = parse_call(&wire[..len]).unwrap_err();
-        assert_eq!(error, Error::Denied { xid: 0x1122_3344, reason: Denied::RPC_MISMATCH });
+        assert_eq!(error, RpcError::Denied { xid: 0x1122_3344, reason: Denied::RPC_MISMATCH });
         let answer = ReplyHeader::refusal(error).unwrap();
         let expected = [0x11, 0x22, 0x33, 0x44, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 2];
         assert_eq!(emit(|writer| answer.emit(writer)), expected);
@@ -133,7 +133,7 @@ fn a_credential_or_verifier_above_400_octets_is_denied() {
         let mut wire = vector!("tcp-null-call")[4..].to_vec();
         wire[length_at..length_at + 4].copy_from_slice(&u32::to_be_bytes(401));
         wire.extend([0; 404]);
-        let denied = Error::Denied { xid: 0x1122_3344, reason: Denied::AuthError(why) };
+        let denied = RpcError::Denied { xid: 0x1122_3344, reason: Denied::AuthError(why) };
         assert_eq!(parse_call(&wire), Err(denied));
         wire[length_at..length_at + 4].copy_from_slice(&u32::to_be_bytes(400));
         assert!(parse_call(&wire).is_ok());
@@ -206,8 +206,8 @@ fn replies_of_the_examples_read_and_write() {
         assert_eq!(reply.emitted_len(), wire.len());
         for len in 0..wire.len() {
             let expected = match len {
-                0..8 => Error::Drop,
-                _ => Error::Garbage { xid: 0x1122_3344, cause: XdrError::Truncated },
+                0..8 => RpcError::Drop,
+                _ => RpcError::Garbage { xid: 0x1122_3344, cause: XdrError::Truncated },
             };
             assert_eq!(parse_reply(&wire[..len]), Err(expected));
         }
@@ -266,10 +266,10 @@ fn a_reply_with_values_that_do_not_exist_is_garbage() {
         let mut wire = wire.clone();
         wire[at] = found;
         let cause = XdrError::BadDiscriminant(u32::from(found));
-        assert_eq!(parse_reply(&wire), Err(Error::Garbage { xid: 0x1122_3344, cause }));
+        assert_eq!(parse_reply(&wire), Err(RpcError::Garbage { xid: 0x1122_3344, cause }));
     }
     let mut wire = vector!("denied");
     wire[15] = 2;
     let cause = XdrError::BadDiscriminant(2);
-    assert_eq!(parse_reply(&wire), Err(Error::Garbage { xid: 0x1122_3344, cause }));
+    assert_eq!(parse_reply(&wire), Err(RpcError::Garbage { xid: 0x1122_3344, cause }));
 }

@@ -4,7 +4,7 @@ use stag_wire::rpcbind::{
     Binding, Bindings, Mapping, Mappings, PROGRAM, TEXT_LEN_MAX, Text, UniversalAddress, encode_bindings,
     encode_mappings, netid, protocol,
 };
-use stag_wire::xdr::{Encode, Error, Overflow, Reader, Writer};
+use stag_wire::xdr::{Encode, Overflow, Reader, Writer, XdrError};
 
 mod support;
 use support::vector;
@@ -65,7 +65,7 @@ fn dumps_are_lists() {
     let read: Bindings<'_> = Reader::new(&wire).value().unwrap();
     assert!(read.into_iter().eq(bindings));
     assert_eq!(encoded(&read), wire);
-    assert_eq!(Reader::new(&wire[..wire.len() - 4]).value::<Bindings<'_>>(), Err(Error::Truncated));
+    assert_eq!(Reader::new(&wire[..wire.len() - 4]).value::<Bindings<'_>>(), Err(XdrError::Truncated));
 }
 
 /// XDR-f: a string says its length, and it is not believed.
@@ -73,7 +73,7 @@ fn dumps_are_lists() {
 fn texts_are_capped() {
     for found in [TEXT_LEN_MAX + 1, u32::MAX] {
         let wire = found.to_be_bytes();
-        let error = Error::TooLong { limit: TEXT_LEN_MAX, found };
+        let error = XdrError::TooLong { limit: TEXT_LEN_MAX, found };
         assert_eq!(Reader::new(&wire).value::<Text<'_>>(), Err(error));
     }
 }

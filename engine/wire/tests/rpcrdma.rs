@@ -1,10 +1,10 @@
 //! Transport headers, rule by rule.
 
 use stag_wire::rpcrdma::{
-    Answer, Direction, Emitter, ErrorBody, Fixed, Header, MessageKind, Procedure, ReadSegment, SEGMENTS_MAX,
-    Segment, emit_err_chunk, emit_err_vers, emit_plain, header_len, procedure,
+    Answer, Direction, Emitter, ErrorBody, Fixed, Header, MessageKind, MessageProcedure, ReadSegment,
+    SEGMENTS_MAX, Segment, emit_err_chunk, emit_err_vers, emit_plain, header_len, procedure,
 };
-use stag_wire::rpcrdma::{ERR_CHUNK_LEN, ERR_VERS_LEN, Error, HEADER_LEN_MIN};
+use stag_wire::rpcrdma::{ERR_CHUNK_LEN, ERR_VERS_LEN, HEADER_LEN_MIN, HeaderError};
 use stag_wire::xdr::Overflow;
 
 mod support;
@@ -46,7 +46,7 @@ fn parse(message: &[u8]) -> (Header<'_>, &[u8]) {
     (header, payload)
 }
 
-fn refused(message: &[u8]) -> Error {
+fn refused(message: &[u8]) -> HeaderError {
     Header::parse(message).map(|(header, _)| header.fixed()).unwrap_err()
 }
 
@@ -56,7 +56,7 @@ fn the_null_call_and_its_reply_8166_4_1_b() {
         let (header, payload) = parse(&message);
         let fixed = Fixed { xid: 0x1122_3344, version: 1, credits: 32, procedure: procedure::MSG };
         assert_eq!(header.fixed(), fixed);
-        assert_eq!(header.procedure(), Procedure::Msg);
+        assert_eq!(header.procedure(), MessageProcedure::Msg);
         assert!(header.is_plain());
         assert_eq!(header.read_list().len(), 0);
         assert_eq!(header.write_list().count(), 0);
@@ -87,7 +87,7 @@ fn a_read_chunk_of_two_segments_8166_4_1_2_a() {
     assert!(!header.has_position_zero());
     assert_eq!(payload.len(), 96);
     assert_eq!(header.check_call(payload), Ok(()));
-    assert_eq!(header.check_reply(payload), Err(Error::ReadListInReply), "8166-4.3.1-a");
+    assert_eq!(header.check_reply(payload), Err(HeaderError::ReadListInReply), "8166-4.3.1-a");
 
     let emitted = emit(MessageKind::Msg, (0xa000_0001, 32), |emitter| {
         expected.into_iter().try_for_each(|entry| emitter.read_segment(entry))
@@ -154,7 +154,7 @@ fn several_write_chunks_keep_their_order_8166_4_3_2_1_a() {
 fn a_long_call_and_a_long_reply_8166_4_2_4_b_8166_4_1_2_c() {
     let call = vector!("long-call");
     let (header, payload) = parse(&call);
-    assert_eq!((header.procedure(), payload), (Procedure::Nomsg, &b""[..]));
+    assert_eq!((header.procedure(), payload), (MessageProcedure::Nomsg, &b""[..]));
     let zero = ReadSegment { position: 0, segment: segment(0xe101, 3000, 0x7f00_0008_0000) };
     assert!(header.read_list().eq([zero]));
     assert!(header.has_position_zero());
@@ -177,14 +177,14 @@ fn a_long_call_and_a_long_reply_8166_4_2_4_b_8166_4_1_2_c() {
     let (header, payload) = parse(&reply);
     assert_eq!(header.check_reply(payload), Ok(()));
     assert_eq!(header.direction(payload), Some(Direction::Reply));
-    assert_eq!(header.check_call(payload), Err(Error::NoPayload), "8166-X-4");
+    assert_eq!(header.check_call(payload), Err(HeaderError::NoPayload), "8166-X-4");
 }
 
 #[test]
 fn errors_read_and_write_8166_4_5_b() {
     let vers = vector!("err-vers");
     let (header, _) = parse(&vers);
-    assert_eq!(header.procedure(), Procedure::Error(ErrorBody::Vers { low: 1, high: 1 }));
+    assert_eq!(header.procedure(), MessageProcedure::Error(ErrorBody::Vers { low: 1, high: 1 }));
     assert_eq!((header.xid(), header.version(), header.credits()), (0xa000_0004, 2, 32));
     assert_eq!(header.direction(&[]), Some(Direction::Error));
     let mut buf = [0xff; ERR_VERS_LEN];
@@ -194,7 +194,7 @@ fn errors_read_and_write_8166_4_5_b() {
 
     let chunk = vector!("err-chunk");
     let (header, _) = parse(&chunk);
-    assert_eq!(header.procedure(), Procedure::Error(ErrorBody::Chunk));
+    assert_eq!(header.procedure(), MessageProcedure::Error(ErrorBody::Chunk));
     assert_eq!((header.xid(), header.version(), header.credits()), (0xa000_0005, 1, 32));
     let mut buf = [0xff; ERR_CHUNK_LEN];
     assert_eq!(emit_err_chunk(&mut buf, 0xa000_0005, 1, 32), Ok(ERR_CHUNK_LEN));
@@ -207,7 +207,7 @@ fn an_error_is_never_answered_8166_4_2_4_c() {
     for message in [vector!("err-vers"), vector!("err-chunk")] {
         let (header, payload) = parse(&message);
         let error = header.check_call(payload).unwrap_err();
-        assert_eq!((error, error.answer()), (Error::UnexpectedError, Answer::Drop));
+        assert_eq!((error, error.answer()), (HeaderError::UnexpectedError, Answer::Drop));
         for len in 0..message.len() {
             assert_eq!(refused(&message[..len]).answer(), Answer::Drop);
         }
@@ -218,11 +218,11 @@ fn an_error_is_never_answered_8166_4_2_4_c() {
 fn an_error_that_cannot_be_decoded_is_dropped_8166_4_5_e() {
     for code in [0, 3, u32::MAX] {
         let error = refused(&words(&[7, 1, 1, 4, code, 1, 1]));
-        assert_eq!((error, error.answer()), (Error::ErrorBody, Answer::Drop));
+        assert_eq!((error, error.answer()), (HeaderError::ErrorBody, Answer::Drop));
     }
     // ERR_CHUNK of another version: only ERR_VERS is laid out alike in all (8166-7-a).
     let error = refused(&words(&[7, 2, 1, 4, 2]));
-    assert_eq!((error, error.answer()), (Error::ErrorBody, Answer::Drop));
+    assert_eq!((error, error.answer()), (HeaderError::ErrorBody, Answer::Drop));
 }
 
 #[test]
@@ -239,13 +239,13 @@ fn octets_behind_an_error_or_nomsg_are_left_to_be_ignored_8166_x_5() {
 fn what_is_too_short_is_dropped_8166_4_5_a_8166_x_1() {
     let message = vector!("null-call");
     for len in 0..HEADER_LEN_MIN {
-        assert_eq!(refused(&message[..len]), Error::Short);
+        assert_eq!(refused(&message[..len]), HeaderError::Short);
     }
     for procedure in [procedure::NOMSG, procedure::MSGP, 9] {
         let message = words(&[7, 1, 1, procedure, 0, 0]);
-        assert_eq!(refused(&message), Error::Short);
+        assert_eq!(refused(&message), HeaderError::Short);
     }
-    assert_eq!(Error::Short.answer(), Answer::Drop);
+    assert_eq!(HeaderError::Short.answer(), Answer::Drop);
 }
 
 #[test]
@@ -254,11 +254,11 @@ fn another_version_is_answered_whatever_follows_8166_4_5_1_a() {
         for procedure in [0, 1, 2, 3, 9] {
             for body in 0..5 {
                 let message = words(&[&[7, version, 1, procedure][..], &[0xff; 5][..body]].concat());
-                assert_eq!(refused(&message), Error::Version(version));
+                assert_eq!(refused(&message), HeaderError::Version(version));
             }
         }
     }
-    assert_eq!(Error::Version(2).answer(), Answer::ErrVers);
+    assert_eq!(HeaderError::Version(2).answer(), Answer::ErrVers);
 }
 
 #[test]
@@ -267,18 +267,18 @@ fn the_fixed_words_are_read_for_any_version_8166_4_1_a() {
     let fixed = Fixed { xid: 7, version: 2, credits: 3, procedure: 9 };
     assert_eq!(Fixed::parse(&message), Ok((fixed, &message[16..])));
     assert_eq!(fixed.to_wire(), message[..16]);
-    assert_eq!(Fixed::parse(&message[..15]), Err(Error::Short));
+    assert_eq!(Fixed::parse(&message[..15]), Err(HeaderError::Short));
 }
 
 #[test]
 fn done_is_dropped_and_msgp_and_others_are_answered_8166_4_6_1_a_8166_4_6_2_a() {
-    assert_eq!(refused(&words(&[7, 1, 1, 3])), Error::Done, "16 octets are enough");
-    assert_eq!(Error::Done.answer(), Answer::Drop);
-    assert_eq!(refused(&words(&[7, 1, 1, 2, 0, 0, 0, 0, 0])), Error::Padded);
-    assert_eq!(Error::Padded.answer(), Answer::ErrChunk);
+    assert_eq!(refused(&words(&[7, 1, 1, 3])), HeaderError::Done, "16 octets are enough");
+    assert_eq!(HeaderError::Done.answer(), Answer::Drop);
+    assert_eq!(refused(&words(&[7, 1, 1, 2, 0, 0, 0, 0, 0])), HeaderError::Padded);
+    assert_eq!(HeaderError::Padded.answer(), Answer::ErrChunk);
     for procedure in [5, u32::MAX] {
         let error = refused(&words(&[7, 1, 1, procedure, 0, 0, 0]));
-        assert_eq!((error, error.answer()), (Error::Procedure(procedure), Answer::ErrChunk));
+        assert_eq!((error, error.answer()), (HeaderError::Procedure(procedure), Answer::ErrChunk));
     }
 }
 
@@ -289,7 +289,7 @@ fn list_words_are_0_or_1_8166_x_2() {
             let mut message = [7, 1, 1, 0, 0, 0, 0, 7, 0];
             message[at] = found;
             let error = refused(&words(&message));
-            assert_eq!((error, error.answer()), (Error::ListWord(found), Answer::ErrChunk));
+            assert_eq!((error, error.answer()), (HeaderError::ListWord(found), Answer::ErrChunk));
         }
     }
 }
@@ -305,14 +305,14 @@ fn lists_cut_short_are_answered_8166_4_5_2_a() {
     assert_eq!(message.len(), header_len(1, [2], Some(2)));
     parse(&message);
     for len in HEADER_LEN_MIN..message.len() {
-        assert_eq!(refused(&message[..len]), Error::Truncated, "{len} octets");
+        assert_eq!(refused(&message[..len]), HeaderError::Truncated, "{len} octets");
     }
-    assert_eq!(Error::Truncated.answer(), Answer::ErrChunk);
+    assert_eq!(HeaderError::Truncated.answer(), Answer::ErrChunk);
 }
 
 #[test]
 fn counts_are_bounded_8166_x_13() {
-    let too_many = Error::TooManySegments { limit: SEGMENTS_MAX };
+    let too_many = HeaderError::TooManySegments { limit: SEGMENTS_MAX };
     assert_eq!(too_many.answer(), Answer::ErrChunk);
     // 2^32 - 1 segments claimed, in the Write list and in the Reply chunk: nothing overflows.
     assert_eq!(refused(&words(&[7, 1, 1, 0, 0, 1, u32::MAX, 0, 0, 0])), too_many);
@@ -327,10 +327,10 @@ fn counts_are_bounded_8166_x_13() {
     });
     assert!(Header::parse_limited(&message, 4).is_ok());
     let refused = Header::parse_limited(&message, 3).map(|(header, _)| header.xid());
-    assert_eq!(refused, Err(Error::TooManySegments { limit: 3 }));
+    assert_eq!(refused, Err(HeaderError::TooManySegments { limit: 3 }));
     let empty = emit(MessageKind::Msg, (7, 1), |emitter| (0..3).try_for_each(|_| emitter.write_chunk(&[])));
     let refused = Header::parse_limited(&empty, 2).map(|(header, _)| header.xid());
-    assert_eq!(refused, Err(Error::TooManySegments { limit: 2 }));
+    assert_eq!(refused, Err(HeaderError::TooManySegments { limit: 2 }));
     // A plain header passes any limit.
     assert!(Header::parse_limited(&vector!("null-call"), 0).is_ok());
 }
@@ -361,9 +361,9 @@ fn positions_are_multiples_of_4_8166_3_4_5_a() {
         let message = emit(MessageKind::Msg, (7, 1), |emitter| {
             emitter.read_segment(ReadSegment { position, segment: segment(1, 1, 1) })
         });
-        assert_eq!(refused(&message), Error::Position(position));
+        assert_eq!(refused(&message), HeaderError::Position(position));
     }
-    assert_eq!(Error::Position(1).answer(), Answer::ErrChunk);
+    assert_eq!(HeaderError::Position(1).answer(), Answer::ErrChunk);
 }
 
 #[test]
@@ -377,41 +377,41 @@ fn a_segment_must_end_within_64_bits() {
         })
     };
     for list in 0..3 {
-        assert_eq!(refused(&in_list(list, bad)), Error::SegmentRange);
+        assert_eq!(refused(&in_list(list, bad)), HeaderError::SegmentRange);
         parse(&in_list(list, Segment { length: 15, ..bad }));
     }
-    assert_eq!(Error::SegmentRange.answer(), Answer::ErrChunk);
+    assert_eq!(HeaderError::SegmentRange.answer(), Answer::ErrChunk);
 }
 
 #[test]
 fn a_message_has_its_payload_in_one_place_8166_x_3() {
     let mut message = vector!("long-call");
     message[15] = 0;
-    assert_eq!(refused(&message), Error::PositionZero);
-    assert_eq!(Error::PositionZero.answer(), Answer::ErrChunk);
+    assert_eq!(refused(&message), HeaderError::PositionZero);
+    assert_eq!(HeaderError::PositionZero.answer(), Answer::ErrChunk);
 }
 
 #[test]
 fn nomsg_needs_a_chunk_for_its_payload_8166_4_2_4_b_8166_x_4() {
-    assert_eq!(refused(&words(&[7, 1, 1, 1, 0, 0, 0])), Error::NoPayload);
-    assert_eq!(Error::NoPayload.answer(), Answer::ErrChunk);
+    assert_eq!(refused(&words(&[7, 1, 1, 1, 0, 0, 0])), HeaderError::NoPayload);
+    assert_eq!(HeaderError::NoPayload.answer(), Answer::ErrChunk);
 
     // A Call with other lists than the Position Zero Read chunk.
     let message = emit(MessageKind::Nomsg, (7, 1), |emitter| {
         emitter.read_segment(ReadSegment { position: 8, segment: segment(1, 1, 1) })
     });
     let (header, payload) = parse(&message);
-    assert_eq!(header.check_call(payload), Err(Error::NoPayload));
+    assert_eq!(header.check_call(payload), Err(HeaderError::NoPayload));
     assert_eq!(header.direction(payload), Some(Direction::Call));
 
     // A Reply without a Reply chunk, or with one of no octets (LX-5).
     let message = emit(MessageKind::Nomsg, (7, 1), |emitter| emitter.write_chunk(&[]));
     let (header, payload) = parse(&message);
-    assert_eq!(header.check_reply(payload), Err(Error::NoPayload));
+    assert_eq!(header.check_reply(payload), Err(HeaderError::NoPayload));
     assert_eq!(header.direction(payload), None);
     let message = emit(MessageKind::Nomsg, (7, 1), |emitter| emitter.reply_chunk(&[segment(1, 0, 1)]));
     let (header, payload) = parse(&message);
-    assert_eq!(header.check_reply(payload), Err(Error::NoPayload));
+    assert_eq!(header.check_reply(payload), Err(HeaderError::NoPayload));
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn a_short_reply_leaves_its_reply_chunk_empty_lx_5() {
     let message = with_reply_chunk(1);
     let (header, payload) = parse(&message);
     let error = header.check_reply(payload).unwrap_err();
-    assert_eq!((error, error.answer()), (Error::ReplyChunkWithMessage, Answer::Drop));
+    assert_eq!((error, error.answer()), (HeaderError::ReplyChunkWithMessage, Answer::Drop));
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn header_and_payload_have_the_same_xid_8166_4_2_1_a() {
     message[3] = 0;
     let (header, payload) = parse(&message);
     let error = header.check_call(payload).unwrap_err();
-    assert_eq!((error, error.answer()), (Error::Xid { payload: 0x1122_3344 }, Answer::ErrChunk));
+    assert_eq!((error, error.answer()), (HeaderError::Xid { payload: 0x1122_3344 }, Answer::ErrChunk));
     assert_eq!(header.check_reply(payload), Err(error));
 }
 
@@ -447,7 +447,7 @@ fn a_payload_has_an_xid_and_a_type() {
     for len in 28..36 {
         let (header, payload) = parse(&message[..len]);
         let error = header.check_call(payload).unwrap_err();
-        assert_eq!((error, error.answer()), (Error::PayloadShort, Answer::ErrChunk));
+        assert_eq!((error, error.answer()), (HeaderError::PayloadShort, Answer::ErrChunk));
         assert_eq!(header.direction(payload), None);
     }
 }

@@ -275,12 +275,12 @@ fn characteristics_of_other_types_or_lengths_are_refused() {
     };
     for (id, good) in [(1, &[4096][..]), (2, &[1]), (3, &[3]), (4, &[7]), (6, &[0]), (7, &[9])] {
         assert_eq!(initial(id, good), Ok(()));
-        assert_eq!(initial(id, &[]), bad_header(Error2::Xdr(xdr::Error::Truncated)), "{id}");
+        assert_eq!(initial(id, &[]), bad_header(Error2::Xdr(xdr::XdrError::Truncated)), "{id}");
         let longer = [good, &[0]].concat();
-        assert_eq!(initial(id, &longer), bad_header(Error2::Xdr(xdr::Error::TrailingOctets)), "{id}");
+        assert_eq!(initial(id, &longer), bad_header(Error2::Xdr(xdr::XdrError::TrailingOctets)), "{id}");
     }
-    assert_eq!(initial(2, &[2]), bad_header(Error2::Xdr(xdr::Error::BadBool(2))));
-    assert_eq!(initial(3, &[4]), bad_header(Error2::Xdr(xdr::Error::BadDiscriminant(4))));
+    assert_eq!(initial(2, &[2]), bad_header(Error2::Xdr(xdr::XdrError::BadBool(2))));
+    assert_eq!(initial(3, &[4]), bad_header(Error2::Xdr(xdr::XdrError::BadDiscriminant(4))));
     assert_eq!(initial(1, &[31]), bad_header(Error2::CharacteristicValue(1)));
     assert_eq!(initial(1, &[32]), Ok(()));
     // XC-g, XC-k: others are skipped, whatever they hold.
@@ -290,13 +290,13 @@ fn characteristics_of_other_types_or_lengths_are_refused() {
     }
     // Data beyond the message.
     let error = parse_words(0, option::INITXCH, &[1, 99, 5, 0]);
-    assert_eq!(error, bad_header(Error2::Xdr(xdr::Error::Truncated)));
+    assert_eq!(error, bad_header(Error2::Xdr(xdr::XdrError::Truncated)));
     // The same in a request and in an update.
     assert_eq!(parse_words(0, option::REQXCH, &[1, 1, 4, 4096]), Ok(()));
     assert_eq!(parse_words(0, option::REQXCH, &[1, 1, 4, 1]), bad_header(Error2::CharacteristicValue(1)));
     assert_eq!(parse_words(0, option::UPDXCH, &[1, 4, 4096, 1]), Ok(()));
     assert_eq!(parse_words(0, option::UPDXCH, &[1, 4, 1, 0]), bad_header(Error2::CharacteristicValue(1)));
-    let error = bad_header(Error2::Xdr(xdr::Error::BadBool(2)));
+    let error = bad_header(Error2::Xdr(xdr::XdrError::BadBool(2)));
     assert_eq!(parse_words(0, option::UPDXCH, &[1, 4, 4096, 2]), error);
 }
 
@@ -388,7 +388,7 @@ fn table_1_of_placements() {
     assert_eq!(request(1, &[0]), Ok(()));
     assert_eq!(request(2, &[0, 0]), Ok(()));
     for kind in [3, 4, 0, 7] {
-        assert_eq!(request(kind, &[]), bad_header(Error2::Xdr(xdr::Error::BadDiscriminant(kind))));
+        assert_eq!(request(kind, &[]), bad_header(Error2::Xdr(xdr::XdrError::BadDiscriminant(kind))));
     }
     for kind in [5, 6] {
         assert_eq!(request(kind, &[]), bad_header(Error2::ResultInRequest));
@@ -400,7 +400,7 @@ fn table_1_of_placements() {
         assert_eq!(response(kind, rest), Ok(()));
     }
     for kind in [3, 4, 0, 7] {
-        let error = Error2::Xdr(xdr::Error::BadDiscriminant(kind));
+        let error = Error2::Xdr(xdr::XdrError::BadDiscriminant(kind));
         assert_eq!(response(kind, &[]), Err(Refused2 { error, answer: Answer2::Drop }));
     }
     let direction = |kind: u32, rest: &[u32]| {
@@ -411,7 +411,7 @@ fn table_1_of_placements() {
         assert_eq!(direction(kind, rest), Ok(()), "{kind}");
     }
     for kind in [5, 6, 0, 7] {
-        assert_eq!(direction(kind, &[]), bad_header(Error2::Xdr(xdr::Error::BadDiscriminant(kind))));
+        assert_eq!(direction(kind, &[]), bad_header(Error2::Xdr(xdr::XdrError::BadDiscriminant(kind))));
     }
 }
 
@@ -495,8 +495,8 @@ fn a_first_transmission_has_the_start_of_its_payload() {
     for (payload, expected) in [
         (words(&[7, 0]), Ok(())),
         (words(&[7, 1]), bad_header(Error2::OtherDirection)),
-        (words(&[8, 0]), bad_header(Error2::Lists(rpcrdma::Error::Xid { payload: 8 }))),
-        (words(&[7]), bad_header(Error2::Lists(rpcrdma::Error::PayloadShort))),
+        (words(&[8, 0]), bad_header(Error2::Lists(rpcrdma::HeaderError::Xid { payload: 8 }))),
+        (words(&[7]), bad_header(Error2::Lists(rpcrdma::HeaderError::PayloadShort))),
     ] {
         octets.truncate(len);
         octets.extend(payload);
@@ -528,9 +528,9 @@ fn octets_behind_an_operation_are_refused() {
     ] {
         assert_eq!(parse_words(0, option, info), Ok(()));
         let longer = [info, &[0]].concat();
-        assert_eq!(parse_words(0, option, &longer), bad_header(Error2::Xdr(xdr::Error::TrailingOctets)));
+        assert_eq!(parse_words(0, option, &longer), bad_header(Error2::Xdr(xdr::XdrError::TrailingOctets)));
         let shorter = &info[..info.len() - 1];
-        assert_eq!(parse_words(0, option, shorter), bad_header(Error2::Xdr(xdr::Error::Truncated)));
+        assert_eq!(parse_words(0, option, shorter), bad_header(Error2::Xdr(xdr::XdrError::Truncated)));
     }
 }
 
@@ -598,7 +598,7 @@ fn the_direction_is_that_of_the_payload() {
 fn where_the_payload_is_fits_the_direction() {
     // V2-4.2.1-a
     let lists = |error| Error2::Lists(error);
-    use rpcrdma::Error::{NoPayload, PositionZero, ReadListInReply, ReplyChunkWithMessage};
+    use rpcrdma::HeaderError::{NoPayload, PositionZero, ReadListInReply, ReplyChunkWithMessage};
     let (call, reply) = (MessageType::Call, MessageType::Reply);
     let (msg, nomsg) = (MessageKind::Msg, MessageKind::Nomsg);
     for (kind, direction, chunks, expected) in [
@@ -672,7 +672,7 @@ fn errors_read_and_write() {
 
 #[test]
 fn counts_that_the_message_cannot_hold_are_refused_at_once() {
-    let truncated = bad_header(Error2::Xdr(xdr::Error::Truncated));
+    let truncated = bad_header(Error2::Xdr(xdr::XdrError::Truncated));
     for count in [9, 1 << 30, u32::MAX] {
         assert_eq!(parse_words(0, option::INITXCH, &[count, 0]), truncated);
         assert_eq!(parse_words(0, option::XMTREQ, &[count, 0, 1, 0, 8]), truncated);

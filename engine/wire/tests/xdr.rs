@@ -1,6 +1,6 @@
 //! XDR, rule by rule.
 
-use stag_wire::xdr::{Error, Item, Overflow, Reader, Reduced, Writer, padding};
+use stag_wire::xdr::{Item, Overflow, Reader, Reduced, Writer, XdrError, padding};
 
 mod support;
 use support::vector;
@@ -25,21 +25,21 @@ fn basic_types_are_big_endian_xdr_a() {
     assert_eq!(reader.i64(), Ok(-3));
     assert_eq!(reader.bool(), Ok(true));
     assert_eq!((reader.position(), reader.remaining()), (28, 0));
-    assert_eq!(reader.u32(), Err(Error::Truncated));
+    assert_eq!(reader.u32(), Err(XdrError::Truncated));
     assert_eq!(reader.finish(), Ok(()));
 }
 
 #[test]
 fn a_bool_is_0_or_1_xdr_a() {
-    assert_eq!(Reader::new(&[0, 0, 0, 2]).bool(), Err(Error::BadBool(2)));
-    assert_eq!(Reader::new(&[1, 0, 0, 0]).bool(), Err(Error::BadBool(1 << 24)));
+    assert_eq!(Reader::new(&[0, 0, 0, 2]).bool(), Err(XdrError::BadBool(2)));
+    assert_eq!(Reader::new(&[1, 0, 0, 0]).bool(), Err(XdrError::BadBool(1 << 24)));
 }
 
 #[test]
 fn an_enum_has_declared_values_only_xdr_d() {
     let declared = |value| (value < 3).then_some(value);
     assert_eq!(Reader::new(&[0, 0, 0, 2]).enumeration(declared), Ok(2));
-    assert_eq!(Reader::new(&[0, 0, 0, 3]).enumeration(declared), Err(Error::BadDiscriminant(3)));
+    assert_eq!(Reader::new(&[0, 0, 0, 3]).enumeration(declared), Err(XdrError::BadDiscriminant(3)));
 }
 
 #[test]
@@ -66,22 +66,22 @@ fn padding_is_ignored_but_must_be_there_xdr_e() {
     assert_eq!(reader.string(1), Ok(&b"x"[..]));
     assert_eq!(reader.finish(), Ok(()));
     for len in 0..wire.len() {
-        assert_eq!(Reader::new(&wire[..len]).string(1), Err(Error::Truncated));
+        assert_eq!(Reader::new(&wire[..len]).string(1), Err(XdrError::Truncated));
     }
 }
 
 #[test]
 fn lengths_are_checked_first_xdr_f() {
     let four_gib = [0xff; 8];
-    assert_eq!(Reader::new(&four_gib).opaque(u32::MAX), Err(Error::Truncated));
-    assert_eq!(Reader::new(&four_gib).opaque(400), Err(Error::TooLong { limit: 400, found: u32::MAX }));
-    assert_eq!(Reader::new(&four_gib).opaque_fixed(usize::MAX), Err(Error::Truncated));
-    assert_eq!(Reader::new(&four_gib).count(u32::MAX, usize::MAX), Err(Error::Truncated));
+    assert_eq!(Reader::new(&four_gib).opaque(u32::MAX), Err(XdrError::Truncated));
+    assert_eq!(Reader::new(&four_gib).opaque(400), Err(XdrError::TooLong { limit: 400, found: u32::MAX }));
+    assert_eq!(Reader::new(&four_gib).opaque_fixed(usize::MAX), Err(XdrError::Truncated));
+    assert_eq!(Reader::new(&four_gib).count(u32::MAX, usize::MAX), Err(XdrError::Truncated));
     // A count of 2 elements of 4 octets, with one there.
-    assert_eq!(Reader::new(&[0, 0, 0, 2, 0, 0, 0, 0]).count(2, 4), Err(Error::Truncated));
+    assert_eq!(Reader::new(&[0, 0, 0, 2, 0, 0, 0, 0]).count(2, 4), Err(XdrError::Truncated));
     assert_eq!(
         Reader::new(&[0, 0, 0, 3, 0, 0, 0, 0]).count(2, 0),
-        Err(Error::TooLong { limit: 2, found: 3 })
+        Err(XdrError::TooLong { limit: 2, found: 3 })
     );
 }
 
@@ -186,7 +186,7 @@ fn a_read_chunk_may_include_the_padding_and_nothing_else_8166_3_4_5_2_a() {
         let expected = if good {
             Ok(Item::Reduced { index: 0, len: 5 })
         } else {
-            Err(Error::ChunkLength { chunk, item: 5 })
+            Err(XdrError::ChunkLength { chunk, item: 5 })
         };
         assert_eq!(reader.eligible_opaque(10), expected, "chunk of {chunk}");
     }
@@ -236,8 +236,8 @@ fn a_chunk_that_belongs_to_no_item_is_refused() {
     let chunks = [Reduced::read_chunk(0, 400, 5)];
     let mut reader = Reader::with_reduced(&wire, &chunks);
     assert_eq!(reader.eligible_opaque(9), Ok(Item::Inline(b"")));
-    assert_eq!(reader.clone().finish(), Err(Error::UnusedChunk));
-    assert_eq!(reader.finish_lenient(), Err(Error::UnusedChunk));
+    assert_eq!(reader.clone().finish(), Err(XdrError::UnusedChunk));
+    assert_eq!(reader.finish_lenient(), Err(XdrError::UnusedChunk));
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn an_ineligible_item_in_a_chunk_is_refused_8166_6_1_c() {
     let chunks = [Reduced::read_chunk(0, 8, 5)];
     let mut reader = Reader::with_reduced(&wire, &chunks);
     reader.u32().unwrap();
-    assert_eq!(reader.opaque(10), Err(Error::IneligibleChunk));
+    assert_eq!(reader.opaque(10), Err(XdrError::IneligibleChunk));
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn an_item_of_no_octets_may_have_a_read_chunk_of_none() {
 
     let chunks = [Reduced::read_chunk(6, 4, 4)];
     let mut reader = Reader::with_reduced(&wire, &chunks);
-    assert_eq!(reader.eligible_opaque(9), Err(Error::ChunkLength { chunk: 4, item: 0 }));
+    assert_eq!(reader.eligible_opaque(9), Err(XdrError::ChunkLength { chunk: 4, item: 0 }));
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_write_chunk_has_no_padding_8166_3_4_6_2_a() {
     let wire = [0, 0, 0, 5];
     let chunks = [Reduced::write_chunk(0, 8)];
     let mut reader = Reader::with_reduced(&wire, &chunks);
-    assert_eq!(reader.eligible_opaque(9), Err(Error::ChunkLength { chunk: 8, item: 5 }));
+    assert_eq!(reader.eligible_opaque(9), Err(XdrError::ChunkLength { chunk: 8, item: 5 }));
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn an_eligible_result_inline_beside_its_write_chunk_is_refused_8166_6_1_d() {
     let wire = [0, 0, 0, 4, 1, 2, 3, 4];
     let chunks = [Reduced::write_chunk(0, 0)];
     let mut reader = Reader::with_reduced(&wire, &chunks);
-    assert_eq!(reader.eligible_opaque(9), Err(Error::ChunkLength { chunk: 0, item: 4 }));
+    assert_eq!(reader.eligible_opaque(9), Err(XdrError::ChunkLength { chunk: 0, item: 4 }));
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn write_chunks_without_a_result_may_be_left_if_unused_8166_4_3_2_2_b() {
     let unused = [Reduced::write_chunk(0, 0), Reduced::empty_write_chunk(1)];
     assert_eq!(Reader::with_reduced(&[], &unused).finish(), Ok(()));
     let filled = [Reduced::write_chunk(0, 1)];
-    assert_eq!(Reader::with_reduced(&[], &filled).finish(), Err(Error::UnusedChunk));
+    assert_eq!(Reader::with_reduced(&[], &filled).finish(), Err(XdrError::UnusedChunk));
 }
 
 #[test]
@@ -319,6 +319,6 @@ fn surplus_results_are_inline_8166_4_3_2_3_c() {
 
 #[test]
 fn octets_behind_the_last_item_are_an_error_unless_forgiven() {
-    assert_eq!(Reader::new(&[0]).finish(), Err(Error::TrailingOctets));
+    assert_eq!(Reader::new(&[0]).finish(), Err(XdrError::TrailingOctets));
     assert_eq!(Reader::new(&[0]).finish_lenient(), Ok(()));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use stag::wire::cm_private_data::PrivateData;
-use stag::wire::rpcrdma::{self, ErrorBody, Fixed, Procedure};
+use stag::wire::rpcrdma::{self, ErrorBody, Fixed, MessageProcedure};
 use stag::wire::rpcrdma2::Body2;
 use stag_dump::{
     CapturedEvent, ChunkKind, ConnectionEnd, EventKind, Extension, Message, Rpc, RuleViolation, Setup,
@@ -368,8 +368,8 @@ fn message<'a>(event: &CapturedEvent<'_>, message: &Message<'a>) -> MessageObjec
             .map(|chunk| chunk.segments().map(Segment::plain).collect()),
         error: header
             .and_then(|header| match header.procedure() {
-                Procedure::Error(ErrorBody::Vers { .. }) => Some("ERR_VERS"),
-                Procedure::Error(ErrorBody::Chunk) => Some("ERR_CHUNK"),
+                MessageProcedure::Error(ErrorBody::Vers { .. }) => Some("ERR_VERS"),
+                MessageProcedure::Error(ErrorBody::Chunk) => Some("ERR_CHUNK"),
                 _ => None,
             })
             .or_else(|| header2.and_then(version2::error)),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use stag::wire::rpcrdma::{ErrorBody, HeaderLists, Procedure, Segment};
+use stag::wire::rpcrdma::{ErrorBody, HeaderLists, MessageProcedure, Segment};
 use stag::wire::rpcrdma2::Body2;
 use stag_dump::{
     Answered, CapturedEvent, CapturedFabric, ChunkKind, ChunkUse, ConnectionEnd, EventKind, Extension,
@@ -181,9 +181,9 @@ fn line(message: &Message<'_>, time: Duration) -> String {
     let mut text = match (&message.header, &message.extension) {
         (Ok((header, _)), _) => {
             let kind = match header.procedure() {
-                Procedure::Msg => "MSG",
-                Procedure::Nomsg => "NOMSG",
-                Procedure::Error(_) => "ERROR",
+                MessageProcedure::Msg => "MSG",
+                MessageProcedure::Nomsg => "NOMSG",
+                MessageProcedure::Error(_) => "ERROR",
             };
             format!("{kind:<5} xid {:08x} credits {:<3}", header.xid(), header.credits())
         }
@@ -211,7 +211,7 @@ fn line(message: &Message<'_>, time: Duration) -> String {
     }
     match (&message.header, &message.extension) {
         (Ok((header, _)), _) => {
-            if let Procedure::Error(body) = header.procedure() {
+            if let MessageProcedure::Error(body) = header.procedure() {
                 let _ = match body {
                     ErrorBody::Vers { low, high } => write!(text, " ERR_VERS {low} to {high}"),
                     ErrorBody::Chunk => write!(text, " ERR_CHUNK"),

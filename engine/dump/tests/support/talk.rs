@@ -5,7 +5,7 @@ use std::time::Duration;
 use stag_wire::cm_private_data::{InlineSize, PrivateData};
 use stag_wire::ddp::{Tagged, Untagged};
 use stag_wire::mpa::{self, Enhanced, Frame, FrameKind};
-use stag_wire::rdmap::{Opcode, ReadRequest};
+use stag_wire::rdmap::{Opcode, RdmapReadRequest};
 use stag_wire::rpcrdma::{Emitter, MessageKind, ReadSegment, Segment, emit_plain};
 
 use super::remake::*;
@@ -117,8 +117,13 @@ impl Talk {
     }
 
     pub(crate) fn read_request(&mut self, from: usize, stag: u32, offset: u64, len: u32) {
-        let request =
-            ReadRequest { sink_stag: 77, sink_offset: 88, len, source_stag: stag, source_offset: offset };
+        let request = RdmapReadRequest {
+            sink_stag: 77,
+            sink_offset: 88,
+            len,
+            source_stag: stag,
+            source_offset: offset,
+        };
         self.untagged(from, Opcode::ReadRequest, 0, &request.to_wire());
     }
 

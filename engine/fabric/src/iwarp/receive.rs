@@ -6,9 +6,9 @@
 //! as it comes, for large ones by the system call itself ([`QueuePair::direct`]); padding and CRC. Only then is anything delivered.
 //! So the outcome does not depend on how the stream was cut. A place is looked up again for each piece: what was fenced meanwhile is not written (5042-b).
 
-use stag_wire::ddp::{self, Header, Tagged, Untagged};
+use stag_wire::ddp::{self, DdpHeader, Tagged, Untagged};
 use stag_wire::mpa;
-use stag_wire::rdmap::{self, Opcode, ReadRequest, Terminate, queue};
+use stag_wire::rdmap::{self, Opcode, RdmapReadRequest, Terminate, queue};
 use stag_wire::rpcrdma::HEADER_LEN_MIN;
 
 use super::connection::{QueuePair, Sink, Terms};
@@ -34,7 +34,7 @@ pub(super) enum Stop {
     /// The peer did something wrong.
     Fault(Fault),
     /// The peer says that we did.
-    Terminated(rdmap::Cause, Option<Header>),
+    Terminated(rdmap::Cause, Option<DdpHeader>),
 }
 
 impl From<Fault> for Stop {
@@ -77,7 +77,7 @@ pub(super) struct Rx {
     head: [u8; HEAD_LEN_MAX],
     head_len: usize,
     inline: [u8; INLINE_MAX],
-    header: Header,
+    header: DdpHeader,
     opcode: Opcode,
     place: Place,
     /// Octets of the segment's payload, and how many of them came.
@@ -108,7 +108,7 @@ impl Rx {
             head: [0; HEAD_LEN_MAX],
             head_len: 0,
             inline: [0; INLINE_MAX],
-            header: Header::Tagged(Tagged { last: false, control: 0, stag: 0, offset: 0 }),
+            header: DdpHeader::Tagged(Tagged { last: false, control: 0, stag: 0, offset: 0 }),
             opcode: Opcode::Write,
             place: Place::Nowhere,
             payload_len: 0,
@@ -161,7 +161,7 @@ impl Rx {
 
     /// Whether the segment under way is one of many that go to the same message.
     pub(super) fn is_bulk(&self) -> bool {
-        matches!(self.header, Header::Tagged(Tagged { last: false, .. })) && self.payload_len >= DIRECT_MIN
+        matches!(self.header, DdpHeader::Tagged(Tagged { last: false, .. })) && self.payload_len >= DIRECT_MIN
     }
 
     /// What a Terminate tells of the segment that a fault is about: its header and length, and its Read Request.
@@ -250,7 +250,7 @@ impl QueuePair {
         let is_message = matches!(self.rx.place, Place::Receive)
             && self.rx.opcode == Opcode::Send
             && self.rx.send_at == 0
-            && matches!(self.rx.header, Header::Untagged(Untagged { last: true, .. }));
+            && matches!(self.rx.header, DdpHeader::Untagged(Untagged { last: true, .. }));
         if !is_message {
             return matches!(self.rx.place, Place::Scattered)
                 && self.show_scattered(payload, sink, counters, show);
@@ -292,7 +292,7 @@ impl QueuePair {
     ) -> bool {
         let is_message = self.rx.opcode == Opcode::Send
             && self.rx.send_at == 0
-            && matches!(self.rx.header, Header::Untagged(Untagged { last: true, .. }));
+            && matches!(self.rx.header, DdpHeader::Untagged(Untagged { last: true, .. }));
         if !is_message || !sink.may_show() {
             return false;
         }
@@ -499,18 +499,18 @@ impl QueuePair {
 
     /// Checks a segment by its header, before any of its payload is placed, and finds out where that goes.
     #[inline]
-    fn begin(&mut self, header: Header, len: u32) -> Result<(), Fault> {
+    fn begin(&mut self, header: DdpHeader, len: u32) -> Result<(), Fault> {
         let control = match &header {
-            Header::Tagged(tagged) => tagged.control,
-            Header::Untagged(untagged) => untagged.control,
+            DdpHeader::Tagged(tagged) => tagged.control,
+            DdpHeader::Untagged(untagged) => untagged.control,
         };
         let opcode = Opcode::from_control(control).map_err(|error| match error {
             rdmap::ControlError::Version(_) => Fault::Version,
             _ => Fault::Opcode,
         })?;
         self.rx.place = match &header {
-            Header::Tagged(tagged) => self.begin_tagged(tagged, opcode, len)?,
-            Header::Untagged(untagged) => self.begin_untagged(untagged, opcode, len)?,
+            DdpHeader::Tagged(tagged) => self.begin_tagged(tagged, opcode, len)?,
+            DdpHeader::Untagged(untagged) => self.begin_untagged(untagged, opcode, len)?,
         };
         self.rx.header = header;
         self.rx.opcode = opcode;
@@ -622,7 +622,7 @@ impl QueuePair {
         counters.fpdus_received += 1;
         let swallows_send = std::mem::replace(&mut self.rx.swallows_send, false);
         match self.rx.header {
-            Header::Untagged(header) => match self.rx.opcode {
+            DdpHeader::Untagged(header) => match self.rx.opcode {
                 Opcode::ReadRequest => self.deliver_read_request()?,
                 Opcode::Terminate => return Err(self.deliver_terminate(counters)),
                 _ if swallows_send && matches!(self.rx.place, Place::Nowhere) => {
@@ -630,7 +630,7 @@ impl QueuePair {
                 }
                 opcode => self.deliver_send(&header, opcode, sink)?,
             },
-            Header::Tagged(header) => {
+            DdpHeader::Tagged(header) => {
                 if self.rx.opcode == Opcode::ReadResponse
                     && self.tx.responded(self.rx.payload_len, header.last)
                 {
@@ -679,7 +679,7 @@ impl QueuePair {
 
     fn deliver_read_request(&mut self) -> Result<(), Fault> {
         let Some(wire) = self.rx.inline.first_chunk() else { return Err(Fault::Length) };
-        let request = ReadRequest::from_wire(*wire);
+        let request = RdmapReadRequest::from_wire(*wire);
         self.rx.read_msn = self.rx.read_msn.wrapping_add(1);
         self.pace.note_arrival();
         if self.tx.is_responding_full() {
@@ -710,10 +710,10 @@ impl QueuePair {
 }
 
 #[inline]
-fn parse(ulpdu: &[u8]) -> Result<(Header, &[u8]), Fault> {
-    Header::parse(ulpdu).map_err(|error| match error {
-        ddp::Error::TaggedVersion => Fault::TaggedVersion,
-        ddp::Error::UntaggedVersion => Fault::UntaggedVersion,
+fn parse(ulpdu: &[u8]) -> Result<(DdpHeader, &[u8]), Fault> {
+    DdpHeader::parse(ulpdu).map_err(|error| match error {
+        ddp::DdpError::TaggedVersion => Fault::TaggedVersion,
+        ddp::DdpError::UntaggedVersion => Fault::UntaggedVersion,
         _ => Fault::Length,
     })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stag_fabric::iwarp::{Iwarp, IwarpConfig};
 use stag_fabric::{DisconnectReason, Provider, QueuePairId};
-use stag_wire::ddp::{Header, Tagged};
+use stag_wire::ddp::{DdpHeader, Tagged};
 use stag_wire::mpa::{self, Enhanced, Frame, FrameKind, ReadyToReceive};
 use stag_wire::rdmap::Opcode;
 
@@ -69,9 +69,9 @@ fn connecting_to_siw() {
         server.until("established", |server| server.established.pop());
         if peer_to_peer {
             let first = peer.ulpdu(server);
-            let (header, payload) = Header::parse(&first).expect("it is a segment");
+            let (header, payload) = DdpHeader::parse(&first).expect("it is a segment");
             assert!(
-                matches!(header, Header::Tagged(Tagged { last: true, control: 0x40, .. }))
+                matches!(header, DdpHeader::Tagged(Tagged { last: true, control: 0x40, .. }))
                     && payload.is_empty()
             );
         }

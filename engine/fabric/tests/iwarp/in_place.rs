@@ -7,7 +7,7 @@ use stag_fabric::iwarp::IwarpConfig;
 use stag_fabric::{
     Completed, PLAIN_LEN_MAX, PlainMessage, Provider, QueuePairId, SendRequest, ShownMessage, Taken,
 };
-use stag_wire::ddp::{Header, Untagged};
+use stag_wire::ddp::{DdpHeader, Untagged};
 use stag_wire::rdmap::Opcode;
 
 use crate::server::{CAPACITY, Peer, REQUEST, Server, octets, untagged};
@@ -64,9 +64,12 @@ fn wait(server: &mut Server) {
 /// The next message that comes to the peer, which is the `msn`th.
 fn heard(peer: &mut Peer, server: &mut Server, msn: u32) -> Vec<u8> {
     let ulpdu = peer.ulpdu(server);
-    let (header, payload) = Header::parse(&ulpdu).expect("it is a segment");
+    let (header, payload) = DdpHeader::parse(&ulpdu).expect("it is a segment");
     let control = Opcode::Send.to_control();
-    assert_eq!(header, Header::Untagged(Untagged { last: true, control, ulp: 0, queue: 0, msn, offset: 0 }));
+    assert_eq!(
+        header,
+        DdpHeader::Untagged(Untagged { last: true, control, ulp: 0, queue: 0, msn, offset: 0 })
+    );
     payload.to_vec()
 }
 

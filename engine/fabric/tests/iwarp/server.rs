@@ -280,7 +280,7 @@ impl Peer {
     }
 
     /// Waits for a Terminate, and for the end; returns what it says.
-    pub(crate) fn terminated(&mut self, server: &mut Server) -> (Cause, Option<ddp::Header>) {
+    pub(crate) fn terminated(&mut self, server: &mut Server) -> (Cause, Option<ddp::DdpHeader>) {
         let terminate = loop {
             let ulpdu = self.ulpdu(server);
             if ulpdu[1] == Opcode::Terminate.to_control() {
@@ -288,8 +288,8 @@ impl Peer {
             }
         };
         // 5040-g: one message of one segment, the first of its queue, and nothing behind it.
-        let (header, payload) = ddp::Header::parse(&terminate).expect("it is a segment");
-        let ddp::Header::Untagged(header) = header else { panic!("a Terminate is untagged") };
+        let (header, payload) = ddp::DdpHeader::parse(&terminate).expect("it is a segment");
+        let ddp::DdpHeader::Untagged(header) = header else { panic!("a Terminate is untagged") };
         assert_eq!((header.queue, header.msn, header.offset, header.last), (2, 1, 0, true));
         self.closed(server);
         assert!(self.received.is_empty(), "nothing comes behind a Terminate");
@@ -334,7 +334,12 @@ pub(crate) fn tagged(opcode: Opcode, stag: u32, offset: u64, last: bool, payload
 
 /// The FPDU of a Read Request.
 pub(crate) fn read_request(msn: u32, stag: u32, offset: u64, len: u32) -> Vec<u8> {
-    let request =
-        rdmap::ReadRequest { sink_stag: 0x99, sink_offset: 0, len, source_stag: stag, source_offset: offset };
+    let request = rdmap::RdmapReadRequest {
+        sink_stag: 0x99,
+        sink_offset: 0,
+        len,
+        source_stag: stag,
+        source_offset: offset,
+    };
     untagged(Opcode::ReadRequest, 0, msn, 0, true, &request.to_wire())
 }

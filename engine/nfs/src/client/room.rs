@@ -15,7 +15,7 @@
 use stag_fabric::Provider;
 use stag_rpc::{CallError, CallId, CallRefused, Chunks, Engine, Services};
 
-use super::{Finished, Getacl, Operation, Target};
+use super::{FinishedCall, Getacl, Operation, Target};
 
 /// Octets of results that there is room for, try by try. The last one is as long as Replies of this engine get.
 const LENS: [u32; 4] = [4 << 10, 32 << 10, 256 << 10, 1 << 20];
@@ -47,7 +47,7 @@ impl ReplyRoom {
     ///
     /// It is after a Reply that found no room, four times in all at most. The server may have executed the Call before: only
     /// operations without effect are [`Unbounded`].
-    pub fn grow_after(&mut self, finished: &Finished) -> bool {
+    pub fn grow_after(&mut self, finished: &FinishedCall) -> bool {
         finished.completed().result.as_ref().is_err_and(|error| self.grow(error))
     }
 

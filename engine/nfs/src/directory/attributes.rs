@@ -10,14 +10,14 @@ use super::DirectoryStore;
 use super::making::{change_owner, set_times};
 use super::object::{Stat, status};
 use super::permit::{self, SET_GID, without_privileges};
-use crate::caller::Caller;
+use crate::caller::UserIdentity;
 use crate::store::ObjectId;
 
 /// Sets attributes as `caller`. What can be taken back is done first, so that what may fail with good reason (no space,
 /// too large) leaves nothing behind.
 pub(super) fn set(
     store: &mut DirectoryStore,
-    caller: &Caller,
+    caller: &UserIdentity,
     object: ObjectId,
     set: &SetAttributes,
     guard: Option<Time>,
@@ -63,7 +63,7 @@ pub(super) fn set(
 }
 
 /// The mode that a change leads to; `None`: the one that it is.
-fn new_mode(found: &Stat, caller: &Caller, set: &SetAttributes) -> Option<u32> {
+fn new_mode(found: &Stat, caller: &UserIdentity, set: &SetAttributes) -> Option<u32> {
     let changed_data = set.size.is_some() && !caller.is_root();
     let changed_owner = (set.uid.is_some() || set.gid.is_some()) && !found.is_directory();
     match set.mode {

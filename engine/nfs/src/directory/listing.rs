@@ -8,7 +8,7 @@ use stag_wire::nfs3::Status;
 use super::DirectoryStore;
 use super::object::{stat, status};
 use super::tree::ROOT;
-use crate::caller::{Caller, permission};
+use crate::caller::{UserIdentity, permission};
 use crate::store::{ListStart, Listed, ObjectId, Store};
 
 /// Octets of entries that the kernel gives at a time.
@@ -16,7 +16,7 @@ const CHUNK_LEN: usize = 16 << 10;
 
 pub(super) fn list(
     store: &DirectoryStore,
-    caller: &Caller,
+    caller: &UserIdentity,
     directory: ObjectId,
     start: ListStart,
     mut visit: impl FnMut(Listed<'_>) -> bool,

@@ -16,7 +16,7 @@ use super::DirectoryStore;
 use super::object::{Stat, stat, stat_at, status};
 use super::permit::{self, SET_GID};
 use super::tree::{Index, Tree};
-use crate::caller::{Caller, GROUPS_MAX, INVALID_ID, check_ids};
+use crate::caller::{GROUPS_MAX, INVALID_ID, UserIdentity, check_ids};
 use crate::name::{check_name, is_dots};
 use crate::store::ObjectId;
 
@@ -62,7 +62,7 @@ impl DirectoryStore {
     /// descriptor of a file, which is the file whatever its name; and of anything else only to what was born since.
     pub(super) fn make(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         (directory, name): (ObjectId, &[u8]),
         set: &SetAttributes,
         kind: FileType,
@@ -85,7 +85,7 @@ impl DirectoryStore {
         let wanted = self.wanted(caller, set, kind, &above);
         // The kernel gives the directory's group on by itself.
         let gid = if wanted.gid == above.gid { caller.gid } else { wanted.gid };
-        let maker = Caller::new(wanted.uid, gid, []);
+        let maker = UserIdentity::new(wanted.uid, gid, []);
         let mode = Mode::from_raw_mode(wanted.mode);
         let made = Made { kind, wanted: &wanted, above: &above, began: system::file_time() };
         let above_fd = look.as_fd();
@@ -122,7 +122,7 @@ impl DirectoryStore {
     }
 
     /// What a new object in the directory `above` should be.
-    fn wanted(&self, caller: &Caller, set: &SetAttributes, kind: FileType, above: &Stat) -> Wanted {
+    fn wanted(&self, caller: &UserIdentity, set: &SetAttributes, kind: FileType, above: &Stat) -> Wanted {
         let inherits = above.mode & SET_GID != 0;
         // Like most servers: of the owner and group asked for, what the caller could not set is left out. A server
         // that is not root can set none.
@@ -145,12 +145,12 @@ impl DirectoryStore {
     /// the superuser for `owner`, whose is what it makes. A server that is not root is itself for everybody.
     pub(super) fn act_as<T: Send>(
         &self,
-        caller: &Caller,
-        owner: Option<&Caller>,
+        caller: &UserIdentity,
+        owner: Option<&UserIdentity>,
         act: impl FnOnce() -> Result<T, Errno> + Send,
     ) -> Result<T, Errno> {
         let Some(users) = &self.users else { return act() };
-        let Caller { uid, gid, .. } = *owner.unwrap_or(caller);
+        let UserIdentity { uid, gid, .. } = *owner.unwrap_or(caller);
         if !caller.is_root() {
             // With a group of its own choice it still belongs to its first one.
             let groups: ArrayVec<u32, { GROUPS_MAX + 1 }> =
@@ -165,7 +165,14 @@ impl DirectoryStore {
 
     /// Removes what was just made and cannot be what it should be; if that fails too, there is nobody to tell. What
     /// somebody else put there stays; and what somebody puts there just now, unless `caller` may remove it.
-    fn take_back(&self, caller: &Caller, directory: &OwnedFd, name: &[u8], fileid: u64, flags: AtFlags) {
+    fn take_back(
+        &self,
+        caller: &UserIdentity,
+        directory: &OwnedFd,
+        name: &[u8],
+        fileid: u64,
+        flags: AtFlags,
+    ) {
         if stat_at(directory.as_fd(), name).is_ok_and(|found| found.fileid == fileid) {
             let _ = self.act_as(caller, None, || unlinkat(directory, name, flags));
         }
@@ -176,7 +183,7 @@ impl DirectoryStore {
         &self,
         file: &OwnedFd,
         made: &Stat,
-        caller: &Caller,
+        caller: &UserIdentity,
         wanted: &Wanted,
         set: &SetAttributes,
     ) -> Result<(), Status> {
@@ -202,7 +209,7 @@ impl DirectoryStore {
         tree: &Tree,
         index: Index,
         found: &Stat,
-        caller: &Caller,
+        caller: &UserIdentity,
         wanted: &Wanted,
         set: &SetAttributes,
     ) -> Result<(), Status> {

@@ -65,7 +65,7 @@ use stag_wire::nfs3::{
     Attributes, CreateHow, FileType, PATH_LEN_MAX, SetAttributes, SetTime, Stable, Status, Time, Verifier,
 };
 
-use crate::caller::{Caller, permission};
+use crate::caller::{UserIdentity, permission};
 use crate::name::{check_name, is_dots};
 use crate::store::{
     Finished, LINK_SPACE, ListStart, Listed, ObjectId, Progress, ReadDone, Special, Store, StoreLimits,
@@ -114,7 +114,7 @@ pub struct DirectoryStore {
     changed: Vec<Target>,
     verifier: WriteVerifier,
     /// Whom every caller is, unless we may act as anybody.
-    own: Option<Caller>,
+    own: Option<UserIdentity>,
     /// How we act as anybody.
     users: Option<FileUsers>,
 }
@@ -142,7 +142,7 @@ impl DirectoryStore {
         let own = (!uid.is_root()).then(|| {
             let groups = rustix::process::getgroups().unwrap_or_default();
             let gid = rustix::process::getegid().as_raw();
-            Caller::new(uid.as_raw(), gid, groups.into_iter().map(Gid::as_raw))
+            UserIdentity::new(uid.as_raw(), gid, groups.into_iter().map(Gid::as_raw))
         });
         let act_as = |error| DirectoryError::ActAs { path: config.path.clone(), error };
         let users = if own.is_none() { Some(FileUsers::new().map_err(act_as)?) } else { None };
@@ -190,12 +190,12 @@ impl DirectoryStore {
     }
 
     /// As whom a caller acts here.
-    fn caller(&self, caller: &Caller) -> Caller {
+    fn caller(&self, caller: &UserIdentity) -> UserIdentity {
         self.own.unwrap_or(*caller)
     }
 
     /// A directory in which `caller` may look names up.
-    fn search(&self, tree: &mut Tree, caller: &Caller, directory: ObjectId) -> Result<Index, Status> {
+    fn search(&self, tree: &mut Tree, caller: &UserIdentity, directory: ObjectId) -> Result<Index, Status> {
         let (index, found) = tree.find_stat(directory)?;
         found.must_be_directory()?;
         found.permit(caller, permission::EXECUTE)?;
@@ -206,7 +206,7 @@ impl DirectoryStore {
     fn open_to_change(
         &self,
         tree: &mut Tree,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
     ) -> Result<(Index, Stat), Status> {
         let (index, found) = tree.find_stat(directory)?;
@@ -319,7 +319,7 @@ impl Store for DirectoryStore {
 
     fn set_attributes(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         set: &SetAttributes,
         guard: Option<Time>,
@@ -329,7 +329,7 @@ impl Store for DirectoryStore {
         attributes::set(self, &self.caller(caller), object, set, guard)
     }
 
-    fn lookup(&self, caller: &Caller, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status> {
+    fn lookup(&self, caller: &UserIdentity, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status> {
         let caller = &self.caller(caller);
         let tree = &mut *self.tree.borrow_mut();
         let index = self.search(tree, caller, directory)?;
@@ -344,14 +344,14 @@ impl Store for DirectoryStore {
         }
     }
 
-    fn access(&self, caller: &Caller, object: ObjectId, wanted: u32) -> Result<u32, Status> {
+    fn access(&self, caller: &UserIdentity, object: ObjectId, wanted: u32) -> Result<u32, Status> {
         let (_, found) = self.tree.borrow_mut().find_stat(object)?;
         Ok(self.caller(caller).accesses(&found.guarded(), wanted))
     }
 
     fn read_link<'a>(
         &'a self,
-        _: &Caller,
+        _: &UserIdentity,
         object: ObjectId,
         space: &'a mut [u8; LINK_SPACE],
         _: Time,
@@ -369,7 +369,7 @@ impl Store for DirectoryStore {
 
     fn read(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         count: u32,
@@ -385,7 +385,7 @@ impl Store for DirectoryStore {
 
     fn write(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         data: WriteData<'_>,
@@ -409,7 +409,7 @@ impl Store for DirectoryStore {
         Ok(progress)
     }
 
-    fn commit(&mut self, _: &Caller, object: ObjectId, _: u64, _: u32) -> Result<Progress<()>, Status> {
+    fn commit(&mut self, _: &UserIdentity, object: ObjectId, _: u64, _: u32) -> Result<Progress<()>, Status> {
         self.admit();
         let tree = self.tree.get_mut();
         let (index, found) = tree.find_stat(object)?;
@@ -491,7 +491,7 @@ impl Store for DirectoryStore {
 
     fn create(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         how: &CreateHow,
@@ -551,7 +551,7 @@ impl Store for DirectoryStore {
 
     fn make_directory(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         set: &SetAttributes,
@@ -565,7 +565,7 @@ impl Store for DirectoryStore {
 
     fn make_symlink(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         path: &[u8],
@@ -586,7 +586,7 @@ impl Store for DirectoryStore {
 
     fn make_special(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         special: Special,
@@ -609,7 +609,13 @@ impl Store for DirectoryStore {
         })
     }
 
-    fn remove(&mut self, caller: &Caller, directory: ObjectId, name: &[u8], _: Time) -> Result<(), Status> {
+    fn remove(
+        &mut self,
+        caller: &UserIdentity,
+        directory: ObjectId,
+        name: &[u8],
+        _: Time,
+    ) -> Result<(), Status> {
         self.admit();
         let caller = &self.caller(caller);
         check_name(name)?;
@@ -636,7 +642,7 @@ impl Store for DirectoryStore {
 
     fn remove_directory(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         _: Time,
@@ -670,7 +676,7 @@ impl Store for DirectoryStore {
 
     fn rename(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         (from_directory, from): (ObjectId, &[u8]),
         (to_directory, to): (ObjectId, &[u8]),
         _: Time,
@@ -732,7 +738,7 @@ impl Store for DirectoryStore {
 
     fn link(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         directory: ObjectId,
         name: &[u8],
@@ -771,7 +777,7 @@ impl Store for DirectoryStore {
 
     fn list(
         &self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         start: ListStart,
         _: Time,

@@ -4,7 +4,7 @@ use stag_wire::nfs3::{FileType, SetAttributes, SetTime, Status};
 
 use super::FILE_LEN_MAX;
 use super::object::Stat;
-use crate::caller::{Caller, check_ids, permission};
+use crate::caller::{UserIdentity, check_ids, permission};
 
 const SET_UID: u32 = 0o4000;
 pub(super) const SET_GID: u32 = 0o2000;
@@ -15,7 +15,7 @@ const NANOSECONDS: u32 = 1_000_000_000;
 
 impl Stat {
     /// Fails unless `caller` has the permission `wanted`.
-    pub(super) fn permit(&self, caller: &Caller, wanted: u32) -> Result<(), Status> {
+    pub(super) fn permit(&self, caller: &UserIdentity, wanted: u32) -> Result<(), Status> {
         if caller.may(&self.guarded(), wanted) { Ok(()) } else { Err(Status::Acces) }
     }
 
@@ -32,14 +32,14 @@ impl Stat {
     }
 
     /// Fails if the sticky directory `above` keeps `caller` from removing or renaming this.
-    pub(super) fn check_sticky(&self, caller: &Caller, above: &Stat) -> Result<(), Status> {
+    pub(super) fn check_sticky(&self, caller: &UserIdentity, above: &Stat) -> Result<(), Status> {
         let owns = caller.is_root() || caller.uid == self.uid || caller.uid == above.uid;
         if above.mode & STICKY != 0 && !owns { Err(Status::Acces) } else { Ok(()) }
     }
 }
 
 /// Fails unless `caller` may set all of `set`.
-pub(super) fn check(found: &Stat, caller: &Caller, set: &SetAttributes) -> Result<(), Status> {
+pub(super) fn check(found: &Stat, caller: &UserIdentity, set: &SetAttributes) -> Result<(), Status> {
     check_ids(set)?;
     let is_root = caller.is_root();
     let owns = is_root || caller.uid == found.uid;

@@ -20,7 +20,7 @@ use stag_wire::nfs3::{Stable, Status};
 use super::Place;
 use super::object::{is_synchronous, stat, status};
 use super::verifier::{LossCount, WriteVerifier};
-use crate::caller::Caller;
+use crate::caller::UserIdentity;
 use crate::store::{Finished, ObjectId, Progress, ReadDone, WriteData, WriteDone};
 
 /// Transfers that wait for memory or room, at most: beyond that, clients are told to try again.
@@ -63,7 +63,7 @@ pub(super) struct Transfers {
 pub(super) struct Asked {
     pub(super) index: u32,
     pub(super) object: ObjectId,
-    pub(super) caller: Caller,
+    pub(super) caller: UserIdentity,
     /// Of a WRITE.
     pub(super) write: Option<Stable>,
 }
@@ -143,7 +143,7 @@ impl Transfers {
     pub(super) fn read(
         &mut self,
         object: ObjectId,
-        caller: Caller,
+        caller: UserIdentity,
         offset: u64,
         count: u32,
     ) -> Result<Progress<ReadDone>, Status> {
@@ -155,7 +155,7 @@ impl Transfers {
     pub(super) fn write(
         &mut self,
         object: ObjectId,
-        caller: Caller,
+        caller: UserIdentity,
         offset: u64,
         data: WriteData<'_>,
         stable: Stable,
@@ -194,7 +194,7 @@ impl Transfers {
     fn ask<T>(
         &mut self,
         object: ObjectId,
-        caller: Caller,
+        caller: UserIdentity,
         write: Option<Stable>,
         (offset, len): (u64, usize),
         what: What,

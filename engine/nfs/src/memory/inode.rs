@@ -12,7 +12,7 @@ use super::heap;
 use super::pages::Pages;
 use super::space::{PAGE_LEN, Space};
 use crate::acl::{Acl, Lists, Named, SetLists};
-use crate::caller::{Caller, Guarded, check_ids, permission};
+use crate::caller::{Guarded, UserIdentity, check_ids, permission};
 use crate::store::{ObjectId, Special};
 
 /// Permission bits that can be set.
@@ -73,7 +73,7 @@ impl Body {
 
 impl Inode {
     /// A new object of `caller`, in a directory with these attributes (or none: the root).
-    pub(super) fn new(caller: &Caller, parent: Option<&Inode>, body: Body, now: Time) -> Inode {
+    pub(super) fn new(caller: &UserIdentity, parent: Option<&Inode>, body: Body, now: Time) -> Inode {
         let mut inode = Inode {
             generation: 0,
             mode: 0o644,
@@ -112,7 +112,7 @@ impl Inode {
 
     /// Whether `caller` has the permission `wanted`.
     #[inline]
-    pub(super) fn allows(&self, caller: &Caller, wanted: u32) -> bool {
+    pub(super) fn allows(&self, caller: &UserIdentity, wanted: u32) -> bool {
         if let Some(lists) = &self.lists
             && let Some(acl) = &lists.access
             && !caller.is_root()
@@ -167,7 +167,7 @@ impl Inode {
     }
 
     /// Fails unless `caller` may set these lists.
-    pub(super) fn check_lists(&self, caller: &Caller, set: &SetLists) -> Result<(), Status> {
+    pub(super) fn check_lists(&self, caller: &UserIdentity, set: &SetLists) -> Result<(), Status> {
         if matches!(self.body, Body::Symlink(_)) {
             return Err(Status::NotSupp);
         }
@@ -191,7 +191,7 @@ impl Inode {
     }
 
     /// Sets what [`Inode::check_lists`] allowed; the mode follows.
-    pub(super) fn set_lists(&mut self, caller: &Caller, set: &SetLists, now: Time) {
+    pub(super) fn set_lists(&mut self, caller: &UserIdentity, set: &SetLists, now: Time) {
         let mut lists = self.lists.take().unwrap_or_default();
         if let Some(access) = &set.access {
             if let Some(acl) = access {
@@ -227,7 +227,7 @@ impl Inode {
 
     /// Fails unless `caller` has the permission `wanted`.
     #[inline]
-    pub(super) fn permit(&self, caller: &Caller, wanted: u32) -> Result<(), Status> {
+    pub(super) fn permit(&self, caller: &UserIdentity, wanted: u32) -> Result<(), Status> {
         if self.allows(caller, wanted) { Ok(()) } else { Err(Status::Acces) }
     }
 
@@ -283,7 +283,7 @@ impl Inode {
     }
 
     /// Fails unless `caller` may set all of `set`.
-    pub(super) fn check(&self, caller: &Caller, set: &SetAttributes) -> Result<(), Status> {
+    pub(super) fn check(&self, caller: &UserIdentity, set: &SetAttributes) -> Result<(), Status> {
         check_ids(set)?;
         let is_root = caller.is_root();
         let owns = is_root || caller.uid == self.uid;
@@ -321,7 +321,7 @@ impl Inode {
     }
 
     /// Sets what [`Inode::check`] allowed.
-    pub(super) fn set(&mut self, caller: &Caller, set: &SetAttributes, space: &mut Space, now: Time) {
+    pub(super) fn set(&mut self, caller: &UserIdentity, set: &SetAttributes, space: &mut Space, now: Time) {
         if *set == SetAttributes::default() {
             return;
         }
@@ -374,7 +374,7 @@ impl Inode {
 
     /// Notes that `caller` changed the data.
     #[inline]
-    pub(super) fn wrote(&mut self, caller: &Caller, now: Time) {
+    pub(super) fn wrote(&mut self, caller: &UserIdentity, now: Time) {
         self.mtime = self.changed(now);
         self.lose_privileges(caller);
     }
@@ -385,7 +385,7 @@ impl Inode {
     }
 
     /// What `caller` wrote to runs as its owner no longer, unless the superuser did.
-    fn lose_privileges(&mut self, caller: &Caller) {
+    fn lose_privileges(&mut self, caller: &UserIdentity) {
         if !caller.is_root() {
             self.drop_privileges();
         }

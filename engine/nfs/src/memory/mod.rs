@@ -25,7 +25,7 @@ use stag_wire::nfs3::{
 };
 
 use crate::acl::{Lists, SetLists};
-use crate::caller::{Caller, accesses, permission};
+use crate::caller::{UserIdentity, accesses, permission};
 use crate::name::{check_name, is_dots};
 use crate::store::{
     LINK_SPACE, ListStart, Listed, ObjectId, Progress, ReadDone, Special, Store, StoreLimits, Usage,
@@ -136,7 +136,7 @@ impl MemoryStore {
         let heap = Heap::new(config.objects_max);
         let mut space = Space::new(pool, limit, heap).ok_or(MemoryStoreError::Empty { pool: name, units })?;
         let mut inodes = Inodes::new(config.objects_max);
-        let owner = Caller::new(config.root.uid, config.root.gid, []);
+        let owner = UserIdentity::new(config.root.uid, config.root.gid, []);
         // The first object of the table: it is its own parent.
         let body = Body::Directory(Box::new(Directory::new(0)));
         let root = inodes.insert(Inode { mode: config.root.mode, ..Inode::new(&owner, None, body, now) });
@@ -160,7 +160,7 @@ impl MemoryStore {
     }
 
     /// A directory in which `caller` may look names up.
-    fn search(&self, caller: &Caller, directory: ObjectId) -> Result<Index, Status> {
+    fn search(&self, caller: &UserIdentity, directory: ObjectId) -> Result<Index, Status> {
         let index = self.inodes.find(directory)?;
         self.inodes[index].directory()?;
         self.inodes[index].permit(caller, permission::EXECUTE)?;
@@ -168,7 +168,7 @@ impl MemoryStore {
     }
 
     /// A directory whose entries `caller` may change.
-    fn open_to_change(&self, caller: &Caller, directory: ObjectId) -> Result<Index, Status> {
+    fn open_to_change(&self, caller: &UserIdentity, directory: ObjectId) -> Result<Index, Status> {
         let index = self.inodes.find(directory)?;
         self.inodes[index].directory()?;
         self.inodes[index].permit(caller, permission::WRITE | permission::EXECUTE)?;
@@ -180,7 +180,12 @@ impl MemoryStore {
     }
 
     /// Fails unless `name` can be that of a new entry of `directory`.
-    fn check_new_name(&self, caller: &Caller, directory: ObjectId, name: &[u8]) -> Result<Index, Status> {
+    fn check_new_name(
+        &self,
+        caller: &UserIdentity,
+        directory: ObjectId,
+        name: &[u8],
+    ) -> Result<Index, Status> {
         check_name(name)?;
         let index = self.open_to_change(caller, directory)?;
         if is_dots(name) || self.entry(index, name).is_ok() {
@@ -192,7 +197,7 @@ impl MemoryStore {
     /// Makes an object and its entry.
     fn make(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         body: Body,
@@ -268,7 +273,7 @@ impl MemoryStore {
     }
 
     /// Fails if a sticky directory keeps `caller` from removing or renaming `object` in it.
-    fn check_sticky(&self, caller: &Caller, directory: Index, object: Index) -> Result<(), Status> {
+    fn check_sticky(&self, caller: &UserIdentity, directory: Index, object: Index) -> Result<(), Status> {
         let (directory, object) = (&self.inodes[directory], &self.inodes[object]);
         let owns = caller.is_root() || caller.uid == object.uid || caller.uid == directory.uid;
         if directory.mode & STICKY != 0 && !owns { Err(Status::Acces) } else { Ok(()) }
@@ -351,7 +356,7 @@ impl Store for MemoryStore {
 
     fn set_attributes(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         set: &SetAttributes,
         guard: Option<Time>,
@@ -369,7 +374,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn lookup(&self, caller: &Caller, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status> {
+    fn lookup(&self, caller: &UserIdentity, directory: ObjectId, name: &[u8]) -> Result<ObjectId, Status> {
         let index = self.search(caller, directory)?;
         let found = match name {
             b"." => index,
@@ -382,7 +387,7 @@ impl Store for MemoryStore {
         Ok(self.inodes.id(found))
     }
 
-    fn access(&self, caller: &Caller, object: ObjectId, wanted: u32) -> Result<u32, Status> {
+    fn access(&self, caller: &UserIdentity, object: ObjectId, wanted: u32) -> Result<u32, Status> {
         let index = self.inodes.find(object)?;
         let inode = &self.inodes[index];
         Ok(accesses(inode.is_directory(), wanted, |needed| inode.allows(caller, needed)))
@@ -395,7 +400,7 @@ impl Store for MemoryStore {
 
     fn set_lists(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         set: &SetLists,
         now: Time,
@@ -414,7 +419,7 @@ impl Store for MemoryStore {
 
     fn read_link<'a>(
         &'a self,
-        _: &Caller,
+        _: &UserIdentity,
         object: ObjectId,
         _: &'a mut [u8; LINK_SPACE],
         now: Time,
@@ -427,7 +432,7 @@ impl Store for MemoryStore {
 
     fn read(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         count: u32,
@@ -454,7 +459,7 @@ impl Store for MemoryStore {
 
     fn write(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         data: WriteData<'_>,
@@ -490,14 +495,14 @@ impl Store for MemoryStore {
         Ok(Progress::Done(WriteDone { count: count as u32, committed }))
     }
 
-    fn commit(&mut self, _: &Caller, object: ObjectId, _: u64, _: u32) -> Result<Progress<()>, Status> {
+    fn commit(&mut self, _: &UserIdentity, object: ObjectId, _: u64, _: u32) -> Result<Progress<()>, Status> {
         let index = self.inodes.find(object)?;
         self.inodes[index].file().map(|_| Progress::Done(()))
     }
 
     fn create(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         how: &CreateHow,
@@ -534,7 +539,7 @@ impl Store for MemoryStore {
 
     fn make_directory(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         set: &SetAttributes,
@@ -548,7 +553,7 @@ impl Store for MemoryStore {
 
     fn make_symlink(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         path: &[u8],
@@ -567,7 +572,7 @@ impl Store for MemoryStore {
 
     fn make_special(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         special: Special,
@@ -581,7 +586,13 @@ impl Store for MemoryStore {
         Ok(self.inodes.id(index))
     }
 
-    fn remove(&mut self, caller: &Caller, directory: ObjectId, name: &[u8], now: Time) -> Result<(), Status> {
+    fn remove(
+        &mut self,
+        caller: &UserIdentity,
+        directory: ObjectId,
+        name: &[u8],
+        now: Time,
+    ) -> Result<(), Status> {
         check_name(name)?;
         let parent = self.open_to_change(caller, directory)?;
         if is_dots(name) {
@@ -600,7 +611,7 @@ impl Store for MemoryStore {
 
     fn remove_directory(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &[u8],
         now: Time,
@@ -626,7 +637,7 @@ impl Store for MemoryStore {
 
     fn rename(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         (from_directory, from): (ObjectId, &[u8]),
         (to_directory, to): (ObjectId, &[u8]),
         now: Time,
@@ -697,7 +708,7 @@ impl Store for MemoryStore {
 
     fn link(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         directory: ObjectId,
         name: &[u8],
@@ -731,7 +742,7 @@ impl Store for MemoryStore {
 
     fn list(
         &self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         start: ListStart,
         now: Time,

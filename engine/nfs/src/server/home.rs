@@ -16,12 +16,12 @@ use stag_wire::mount3::PathArguments;
 use stag_wire::nfs3::Handle;
 
 use super::mount::rest;
-use super::{Elsewhere, Exports};
+use super::{Elsewhere, ExportTable};
 use crate::export::{Export, Medium};
 use crate::handle;
 use crate::store::Store;
 
-impl<S: Store> Exports<S> {
+impl<S: Store> ExportTable<S> {
     /// The exports, whoever has their files: in a group in an order that does not depend on the reactor.
     pub(super) fn all(&self) -> Vec<&Export> {
         let own = self.shares.iter().map(|(export, store)| (export, store.fsid()));
@@ -123,7 +123,7 @@ mod tests {
         let reactor = ReactorId::new(1).unwrap();
         let elsewhere =
             others.iter().map(|path| Elsewhere { export: export(path), fsid: fsid(path), reactor }).collect();
-        let exports = Exports::new(vec![(export(own), store)], pool).unwrap();
+        let exports = ExportTable::new(vec![(export(own), store)], pool).unwrap();
         let exports = exports.in_group(elsewhere, reactor).unwrap();
         let exports = exports.listed_in_order(order.iter().map(ToString::to_string).collect());
         exports.all().iter().map(|export| export.path.clone()).collect()

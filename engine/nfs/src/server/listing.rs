@@ -9,14 +9,14 @@ use stag_wire::nfs3::{
 };
 use stag_wire::xdr::{Overflow, Writer};
 
-use super::{Asker, Exports, Opened, decode};
+use super::{Asker, ExportTable, Opened, decode};
 use crate::store::{ListStart, Listed, Store};
 
 /// The most octets of one list.
 const LIST_LEN_MAX: u32 = 1 << 20;
 
 pub(super) fn readdir<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
@@ -35,7 +35,7 @@ pub(super) fn readdir<S: Store>(
 }
 
 pub(super) fn readdirplus<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
@@ -64,7 +64,7 @@ struct Request<'a> {
 }
 
 fn list<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     request: &Request<'_>,
     reply: &mut Reply<'_>,
@@ -92,7 +92,7 @@ fn list<S: Store>(
 /// Writes results. `true`: they hold fewer entries than the client would take, because there is no room.
 fn encode<S: Store>(
     writer: &mut Writer<'_>,
-    exports: &Exports<S>,
+    exports: &ExportTable<S>,
     opened: &Opened,
     request: &Request<'_>,
     now: Time,
@@ -127,7 +127,7 @@ fn encode<S: Store>(
 
 fn push<S: Store>(
     list: &mut Listing<'_, '_>,
-    exports: &Exports<S>,
+    exports: &ExportTable<S>,
     opened: &Opened,
     entry: &Listed<'_>,
     plus: bool,

@@ -4,7 +4,7 @@
 //! Call ─▶ decode ─▶ open the handle: forged? gone? allowed? as whom? ─▶ store ─▶ attributes ─▶ encode ─▶ Reply
 //! ```
 //!
-//! [`services`] makes them from the same [`Exports`]. All run on the reactor that owns the stores.
+//! [`services`] makes them from the same [`ExportTable`]. All run on the reactor that owns the stores.
 
 // A failed procedure returns the attributes that RFC 1813 gives it: larger than clippy likes a `Result`, but on
 // the stack, where a pointer to the heap would cost more.
@@ -31,9 +31,9 @@ use stag_memory::Pool;
 use stag_rpc::{Call, Reply};
 use stag_runtime::{ReactorId, WallClock};
 use stag_wire::nfs3::{Handle, PostOpAttributes, Status, Time, WccAttributes, WccData};
-use stag_wire::xdr::{Decode, Error};
+use stag_wire::xdr::{Decode, XdrError};
 
-use crate::caller::Caller;
+use crate::caller::UserIdentity;
 use crate::export::Export;
 use crate::handle::{HANDLE_LEN, HandleKey, VerifiedHandles};
 use crate::store::{ObjectId, Progress, Store, Ticket};
@@ -101,7 +101,7 @@ pub struct Elsewhere {
 }
 
 /// What is served: exports, each with the store that keeps its files.
-pub struct Exports<S> {
+pub struct ExportTable<S> {
     shares: Vec<(Export, S)>,
     elsewhere: Vec<Elsewhere>,
     /// Paths, in the order in which a group lists its exports.
@@ -118,9 +118,9 @@ pub struct Exports<S> {
     refused: Cell<bool>,
 }
 
-impl<S: Store> Exports<S> {
+impl<S: Store> ExportTable<S> {
     /// Puts exports together. `pool` is one that Replies can be sent from.
-    pub fn new(shares: Vec<(Export, S)>, pool: Pool) -> Result<Exports<S>, ExportsError> {
+    pub fn new(shares: Vec<(Export, S)>, pool: Pool) -> Result<ExportTable<S>, ExportsError> {
         for (index, (export, store)) in shares.iter().enumerate() {
             for (earlier, other) in &shares[..index] {
                 if earlier.path == export.path {
@@ -132,7 +132,7 @@ impl<S: Store> Exports<S> {
                 }
             }
         }
-        Ok(Exports {
+        Ok(ExportTable {
             shares,
             elsewhere: Vec::new(),
             order: Vec::new(),
@@ -147,8 +147,8 @@ impl<S: Store> Exports<S> {
 
     /// The same exports, with handles of `key`: those of an earlier server with that key are good here.
     #[must_use]
-    pub fn with_key(self, key: HandleKey) -> Exports<S> {
-        Exports { handles: VerifiedHandles::new(key), ..self }
+    pub fn with_key(self, key: HandleKey) -> ExportTable<S> {
+        ExportTable { handles: VerifiedHandles::new(key), ..self }
     }
 
     /// The same exports as one reactor of a group serves them, beside those whose files others have. `locks_at` is the reactor
@@ -157,12 +157,12 @@ impl<S: Store> Exports<S> {
     ///
     /// # Errors
     ///
-    /// As [`Exports::new`].
+    /// As [`ExportTable::new`].
     pub fn in_group(
         mut self,
         elsewhere: Vec<Elsewhere>,
         locks_at: ReactorId,
-    ) -> Result<Exports<S>, ExportsError> {
+    ) -> Result<ExportTable<S>, ExportsError> {
         for Elsewhere { export, fsid, .. } in &elsewhere {
             for (own, store) in &self.shares {
                 if own.path == export.path {
@@ -179,9 +179,9 @@ impl<S: Store> Exports<S> {
     }
 
     /// The same exports, of which MOUNT lists these paths first and in this order at each reactor of a group. Others follow by
-    /// their fsid. A reactor that is alone lists its exports as [`Exports::new`] got them.
+    /// their fsid. A reactor that is alone lists its exports as [`ExportTable::new`] got them.
     #[must_use]
-    pub fn listed_in_order(mut self, paths: Vec<String>) -> Exports<S> {
+    pub fn listed_in_order(mut self, paths: Vec<String>) -> ExportTable<S> {
         self.order = paths;
         self
     }
@@ -266,7 +266,7 @@ impl<S: Store> Exports<S> {
     }
 
     /// Runs `work`, which changes the object of `handle`; gives its weak cache consistency data as well. Who changed
-    /// names or attributes answers by [`Exports::answer`].
+    /// names or attributes answers by [`ExportTable::answer`].
     fn change<T>(
         &mut self,
         asker: &Asker<'_>,
@@ -292,13 +292,13 @@ impl<S: Store> Exports<S> {
 struct Opened {
     share: usize,
     object: ObjectId,
-    caller: Caller,
+    caller: UserIdentity,
 }
 
 /// Who makes a Call.
 struct Asker<'a> {
     peer: Option<&'a Peer>,
-    caller: Option<Caller>,
+    caller: Option<UserIdentity>,
 }
 
 impl<'a> Asker<'a> {
@@ -306,7 +306,7 @@ impl<'a> Asker<'a> {
     fn of(call: &Call<'a>) -> Asker<'a> {
         let caller = match &call.caller {
             stag_rpc::Caller::None => None,
-            stag_rpc::Caller::Sys(user) => Some(Caller::new(user.uid, user.gid, user.gids.iter())),
+            stag_rpc::Caller::Sys(user) => Some(UserIdentity::new(user.uid, user.gid, user.gids.iter())),
         };
         Asker { peer: call.peer, caller }
     }
@@ -321,11 +321,11 @@ impl<'a> Asker<'a> {
 }
 
 /// Exports that several services of one reactor use in turn.
-pub type SharedExports<S> = Rc<RefCell<Exports<S>>>;
+pub type SharedExports<S> = Rc<RefCell<ExportTable<S>>>;
 
 /// Makes the services NFS, MOUNT and NFSACL of the same exports.
 #[must_use]
-pub fn services<S: Store>(exports: Exports<S>, time: TimeOfDay) -> (Nfs<S>, Mount<S>, Nfsacl<S>) {
+pub fn services<S: Store>(exports: ExportTable<S>, time: TimeOfDay) -> (Nfs<S>, Mount<S>, Nfsacl<S>) {
     let exports = Rc::new(RefCell::new(exports));
     (Nfs::new(exports.clone(), time.clone()), Mount::new(exports.clone()), Nfsacl::new(exports, time))
 }
@@ -334,7 +334,7 @@ pub fn services<S: Store>(exports: Exports<S>, time: TimeOfDay) -> (Nfs<S>, Moun
 /// an rpcbind that tells what is in `registry` (8267-5.1-a).
 #[must_use]
 pub fn services_with_locks<S: Store>(
-    exports: Exports<S>,
+    exports: ExportTable<S>,
     time: TimeOfDay,
     locking: SharedLocking,
     registry: Registry,
@@ -360,7 +360,7 @@ fn decode<'a, T: Decode<'a>>(call: &Call<'a>, reply: &mut Reply<'_>) -> Option<T
     match reader.value().and_then(|value| reader.finish_lenient().map(|()| value)) {
         Ok(value) => return Some(value),
         // 8166-6.1-c
-        Err(Error::IneligibleChunk | Error::UnusedChunk) => reply.bad_chunks(),
+        Err(XdrError::IneligibleChunk | XdrError::UnusedChunk) => reply.bad_chunks(),
         // 8267-6.4.2-b
         Err(_) => reply.garbage_arguments(),
     }

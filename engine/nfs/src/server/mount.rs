@@ -9,9 +9,9 @@ use stag_wire::mount3::{
 use stag_wire::nfs3::{FileType, Handle, Name, Status as NfsStatus};
 use stag_wire::rpc::flavor;
 
-use super::{Asker, Exports, SharedExports, decode};
+use super::{Asker, ExportTable, SharedExports, decode};
 use crate::binding;
-use crate::caller::Caller;
+use crate::caller::UserIdentity;
 use crate::handle::HANDLE_LEN;
 use crate::store::Store;
 
@@ -79,7 +79,7 @@ impl<S: Store> Service for Mount<S> {
     }
 }
 
-fn mnt<S: Store>(exports: &Exports<S>, asker: &Asker<'_>, call: &Call<'_>, reply: &mut Reply<'_>) {
+fn mnt<S: Store>(exports: &ExportTable<S>, asker: &Asker<'_>, call: &Call<'_>, reply: &mut Reply<'_>) {
     let Some(arguments) = decode::<PathArguments<'_>>(call, reply) else { return };
     let found = find(exports, asker, arguments.path.0);
     let results: MntReply<'_> = match &found {
@@ -93,7 +93,11 @@ fn mnt<S: Store>(exports: &Exports<S>, asker: &Asker<'_>, call: &Call<'_>, reply
 }
 
 /// The handle of a directory at or below an export.
-fn find<S: Store>(exports: &Exports<S>, asker: &Asker<'_>, path: &[u8]) -> Result<[u8; HANDLE_LEN], Status> {
+fn find<S: Store>(
+    exports: &ExportTable<S>,
+    asker: &Asker<'_>,
+    path: &[u8],
+) -> Result<[u8; HANDLE_LEN], Status> {
     if path.len() > PATH_LEN_MAX as usize {
         return Err(Status::NameTooLong);
     }
@@ -107,7 +111,7 @@ fn find<S: Store>(exports: &Exports<S>, asker: &Asker<'_>, path: &[u8]) -> Resul
     let mut object = store.root();
     // As the superuser: what a user may do there, each of its Calls will be asked.
     for name in rest.split(|octet| *octet == b'/').filter(|name| !name.is_empty()) {
-        object = store.lookup(&Caller::ROOT, object, name).map_err(mount_status)?;
+        object = store.lookup(&UserIdentity::ROOT, object, name).map_err(mount_status)?;
     }
     match store.attributes(object).map_err(mount_status)?.file_type {
         FileType::Directory => Ok(exports.handles.seal(store.fsid(), object)),
@@ -136,7 +140,7 @@ fn mount_status(status: NfsStatus) -> Status {
     }
 }
 
-fn export<S: Store>(exports: &Exports<S>, reply: &mut Reply<'_>) {
+fn export<S: Store>(exports: &ExportTable<S>, reply: &mut Reply<'_>) {
     // Groups are text on the wire; made here, not per Call of importance.
     let all = exports.all();
     let groups: Vec<Vec<String>> =

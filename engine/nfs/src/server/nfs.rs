@@ -20,7 +20,7 @@ use stag_wire::xdr::Encode;
 use super::listing::{readdir, readdirplus};
 use super::transfer::{commit, locate_data, read, readlink, symlink, write};
 use super::waiting::{Changed, Pending, Which};
-use super::{Asker, Exports, Opened, SharedExports, TimeOfDay, decode};
+use super::{Asker, ExportTable, Opened, SharedExports, TimeOfDay, decode};
 use crate::binding;
 use crate::handle::HANDLE_LEN;
 use crate::store::{ObjectId, Special, Store};
@@ -156,7 +156,7 @@ impl<S: Store> Service for Nfs<S> {
 /// Answers everything but READ, WRITE and COMMIT.
 fn dispatch<S: Store>(
     procedure: Procedure,
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
@@ -214,7 +214,7 @@ pub(super) trait Answer {
     fn send(&self, reply: &mut Reply<'_>);
 }
 
-impl<T: Encode, F: Encode> Answer for nfs3::Reply<T, F> {
+impl<T: Encode, F: Encode> Answer for nfs3::ProcedureResults<T, F> {
     fn send(&self, reply: &mut Reply<'_>) {
         reply.success(|writer| writer.value(self));
     }
@@ -228,7 +228,7 @@ pub(super) struct Named<D> {
 }
 
 impl<D> Named<D> {
-    fn new<S: Store>(exports: &Exports<S>, opened: &Opened, object: ObjectId, directory: D) -> Named<D> {
+    fn new<S: Store>(exports: &ExportTable<S>, opened: &Opened, object: ObjectId, directory: D) -> Named<D> {
         let attributes = exports.store(opened).attributes(object).ok();
         Named { handle: exports.seal(opened, object), attributes, directory }
     }
@@ -268,7 +268,7 @@ impl Answer for Made {
 
 /// Makes an object in a directory by what `work` does.
 pub(super) fn make<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     directory: Handle<'_>,
     work: impl FnOnce(&mut S, &Opened) -> Result<ObjectId, Status>,
@@ -284,7 +284,7 @@ pub(super) fn make<S: Store>(
 }
 
 fn getattr<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &GetattrArguments<'_>,
     _: Time,
@@ -298,7 +298,7 @@ fn getattr<S: Store>(
 }
 
 fn setattr<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &SetattrArguments<'_>,
     now: Time,
@@ -311,7 +311,7 @@ fn setattr<S: Store>(
 }
 
 fn lookup<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &LookupArguments<'_>,
     _: Time,
@@ -328,7 +328,7 @@ fn lookup<S: Store>(
 }
 
 fn access<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &AccessArguments<'_>,
     _: Time,
@@ -347,7 +347,7 @@ fn access<S: Store>(
 }
 
 fn create<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &CreateArguments<'_>,
     now: Time,
@@ -358,7 +358,7 @@ fn create<S: Store>(
 }
 
 fn mkdir<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &MkdirArguments<'_>,
     now: Time,
@@ -370,7 +370,7 @@ fn mkdir<S: Store>(
 }
 
 fn mknod<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &MknodArguments<'_>,
     now: Time,
@@ -389,7 +389,7 @@ fn mknod<S: Store>(
 }
 
 fn remove<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &RemoveArguments<'_>,
     now: Time,
@@ -402,7 +402,7 @@ fn remove<S: Store>(
 }
 
 fn rmdir<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &RmdirArguments<'_>,
     now: Time,
@@ -416,7 +416,7 @@ fn rmdir<S: Store>(
 
 /// Opens the second object of a procedure that takes two: both must be of one export.
 fn open_beside<S: Store>(
-    exports: &Exports<S>,
+    exports: &ExportTable<S>,
     asker: &Asker<'_>,
     first: &Opened,
     handle: Handle<'_>,
@@ -426,7 +426,7 @@ fn open_beside<S: Store>(
 }
 
 fn rename<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &RenameArguments<'_>,
     now: Time,
@@ -446,7 +446,7 @@ fn rename<S: Store>(
 }
 
 fn link<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &LinkArguments<'_>,
     now: Time,
@@ -462,7 +462,7 @@ fn link<S: Store>(
 }
 
 fn fsstat<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &FsstatArguments<'_>,
     _: Time,
@@ -487,7 +487,7 @@ fn fsstat<S: Store>(
 }
 
 fn fsinfo<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &FsinfoArguments<'_>,
     _: Time,
@@ -518,7 +518,7 @@ fn fsinfo<S: Store>(
 }
 
 fn pathconf<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &PathconfArguments<'_>,
     _: Time,

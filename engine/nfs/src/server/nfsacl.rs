@@ -10,7 +10,7 @@ use stag_wire::nfsacl::{
 };
 
 use super::waiting::{Changed, Which};
-use super::{Asker, Exports, SharedExports, TimeOfDay, decode};
+use super::{Asker, ExportTable, SharedExports, TimeOfDay, decode};
 use crate::acl::{Acl, SetLists};
 use crate::binding;
 use crate::store::Store;
@@ -105,7 +105,7 @@ struct Shown {
 }
 
 fn getacl<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &GetaclArguments<'_>,
     reply: &mut Reply<'_>,
@@ -149,7 +149,7 @@ fn getacl<S: Store>(
 }
 
 fn setacl<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     arguments: &SetaclArguments<'_>,
     now: Time,

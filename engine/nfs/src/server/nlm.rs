@@ -14,7 +14,7 @@ use stag_wire::nlm4::{
 use stag_wire::xdr::Encode;
 
 use super::locking::{Client, Ends, Locking, range};
-use super::{Asker, Exports, SharedExports, SharedLocking, decode};
+use super::{Asker, ExportTable, SharedExports, SharedLocking, decode};
 use crate::callout::arguments as encoded;
 use crate::lock::{FileKey, HostId, LockRefused, LockRequest, NoRoom, Range};
 use crate::store::Store;
@@ -151,7 +151,7 @@ fn file_of<'a>(procedure: Procedure, call: &Call<'a>) -> Option<Object<'a>> {
 
 /// One Call, and what it takes to answer it.
 struct Desk<'a, S> {
-    exports: &'a Exports<S>,
+    exports: &'a ExportTable<S>,
     locking: &'a mut Locking,
     asker: Asker<'a>,
     ends: Ends<'a>,

@@ -8,10 +8,10 @@ use stag_wire::nfs3::{
     ReadArguments, ReadOk, ReadReply, ReadlinkArguments, ReadlinkOk, ReadlinkReply, STRING_LEN_CAP, Status,
     SymlinkArguments, Time, Verifier, WccData, WriteArguments, WriteOk, WriteReply,
 };
-use stag_wire::xdr::{Error, Item, Reader};
+use stag_wire::xdr::{Item, Reader, XdrError};
 
 use super::nfs::{Answer, Made, TRANSFER_LEN_MAX, make};
-use super::{Asker, Exports, Opened, decode};
+use super::{Asker, ExportTable, Opened, decode};
 use crate::store::{Finished, LINK_SPACE, Progress, ReadDone, Store, Ticket, WriteData, WriteDone};
 
 /// The status in front of successful results.
@@ -20,7 +20,7 @@ const NFS3_OK: u32 = 0;
 /// Answers READ: the stored pages themselves go to the Write chunk, if there is one. What it returns is answered
 /// later.
 pub(super) fn read<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
@@ -94,7 +94,7 @@ fn answer_read(
 /// Answers WRITE: the very buffers that the data was placed in become the file's pages. What it returns is answered
 /// later.
 pub(super) fn write<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
@@ -156,7 +156,7 @@ fn answer_write(reply: &mut Reply<'_>, done: Result<(WriteDone, Verifier), Statu
 
 /// Answers COMMIT. What it returns is answered later.
 pub(super) fn commit<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
@@ -207,7 +207,7 @@ impl Transfer {
 
 /// Answers what was left for later, and is over now.
 pub(super) fn finish<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     ticket: Ticket,
     pending: &Transfer,
     reply: &mut Reply<'_>,
@@ -231,7 +231,7 @@ pub(super) fn finish<S: Store>(
 }
 
 /// Finds the data of a WRITE behind the other arguments, of which perhaps not all have arrived.
-pub(super) fn locate_data(arguments: &mut Reader<'_>) -> Result<u32, Error> {
+pub(super) fn locate_data(arguments: &mut Reader<'_>) -> Result<u32, XdrError> {
     arguments.opaque(HANDLE_LEN_MAX)?;
     // Offset, count, stable, and the data's own length.
     arguments.array::<16>()?;
@@ -258,7 +258,7 @@ fn take_placed(placed: &mut Placed, len: u32, pieces: &mut Vec<Shared>) -> Optio
 /// Answers READLINK. A path is not in registered memory, so it is copied if it must be; that is rare: clients
 /// ask for it inline, or in the Reply chunk.
 pub(super) fn readlink<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
@@ -304,7 +304,7 @@ pub(super) fn readlink<S: Store>(
 
 /// Runs SYMLINK. `None`: it could not be decoded, and is answered.
 pub(super) fn symlink<S: Store>(
-    exports: &mut Exports<S>,
+    exports: &mut ExportTable<S>,
     asker: &Asker<'_>,
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,

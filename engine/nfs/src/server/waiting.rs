@@ -7,7 +7,7 @@ use stag_rpc::{Outcome, Reply, Token};
 use stag_wire::nfs3::{Failure, LinkReply, RemoveReply, RenameReply, SetattrReply, Status};
 use stag_wire::nfsacl::SetaclReply;
 
-use super::Exports;
+use super::ExportTable;
 use super::nfs::{Answer, Made};
 use super::transfer::{self, Transfer};
 use crate::store::{Store, Ticket};
@@ -104,7 +104,7 @@ impl Waiting {
     }
 }
 
-impl<S: Store> Exports<S> {
+impl<S: Store> ExportTable<S> {
     /// The next Call of a service that its store is done with. One of the other service is kept until that asks.
     pub(super) fn poll_later(&mut self, which: Which, now: Duration) -> Option<Token> {
         if self.waiting.ready.is_none() {
@@ -120,7 +120,7 @@ impl<S: Store> Exports<S> {
         (waiter.which == which).then_some(waiter.token)
     }
 
-    /// Answers the Call that [`Exports::poll_later`] told of.
+    /// Answers the Call that [`ExportTable::poll_later`] told of.
     pub(super) fn finish(&mut self, token: Token, reply: &mut Reply<'_>, pieces: &mut Vec<Shared>) {
         let Some((share, ticket, pending)) = self.waiting.take_ready(token) else {
             return reply.system_error();

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, Random, Sim, Violations, World};
-use stag_nfs::client::{Finished, Mnt, Operation, Target};
+use stag_nfs::client::{FinishedCall, Mnt, Operation, Target};
 use stag_nfs::export::Export;
 use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag_nfs::server::{Elsewhere, Exports, Mount, Nfs, Nfsacl, TimeOfDay, services};
+use stag_nfs::server::{Elsewhere, ExportTable, Mount, Nfs, Nfsacl, TimeOfDay, services};
 use stag_rpc::{
     Backoff, CARRIED_CALLS_MAX, CallError, CallRefused, Chunks, ClientPolicy, CompletedCall, ConnectionEvent,
     ConnectionId, Credentials, Engine, EngineConfig, EngineGroup, Memory,
@@ -154,7 +154,7 @@ impl Group {
                     fsid: other as u64 + 1,
                     reactor: reactor(other),
                 });
-                let exports = Exports::new(shares, memory.pools.payload.clone())
+                let exports = ExportTable::new(shares, memory.pools.payload.clone())
                     .and_then(|exports| exports.in_group(elsewhere.collect(), reactor(0)));
                 let time = TimeOfDay::Offset(Duration::from_secs(1_000_000));
                 let services = services(exports.expect("exports of different names"), time);
@@ -256,14 +256,14 @@ impl Group {
     }
 
     /// Makes one Call, as the first client.
-    fn ask<O: Operation, T>(&mut self, operation: &O, look: impl FnOnce(&Finished) -> T) -> T {
+    fn ask<O: Operation, T>(&mut self, operation: &O, look: impl FnOnce(&FinishedCall) -> T) -> T {
         assert!(self.begin(0, operation, Chunks::default(), 0));
         let mut done = None;
         self.until(|group| {
             done = group.clients[0].engine.completed();
             done.is_some()
         });
-        look(&Finished::new(done.expect("just seen")))
+        look(&FinishedCall::new(done.expect("just seen")))
     }
 
     fn mount(&mut self, path: &str) -> Vec<u8> {
@@ -438,7 +438,7 @@ impl Group {
             }
             return;
         }
-        let finished = Finished::new(done);
+        let finished = FinishedCall::new(done);
         match object {
             Object::File(at) => self.files[at].1.end(step, answered_of_file(asked, &finished)),
             Object::Directory(at) => {
@@ -458,7 +458,7 @@ impl Group {
         at as u32
     }
 
-    fn answered_of_names(&mut self, asked: Asked, finished: &Finished) -> DirectoryStep {
+    fn answered_of_names(&mut self, asked: Asked, finished: &FinishedCall) -> DirectoryStep {
         match asked {
             Asked::Create(name) => {
                 let reply = finished.reply::<CreateArguments<'_>>().expect("a Reply");
@@ -503,7 +503,7 @@ impl Group {
     }
 }
 
-fn answered_of_file(asked: Asked, finished: &Finished) -> FileStep {
+fn answered_of_file(asked: Asked, finished: &FinishedCall) -> FileStep {
     match asked {
         Asked::Write(value) => {
             let ok = finished.reply::<WriteArguments<'_>>().expect("a Reply").expect("there is room");

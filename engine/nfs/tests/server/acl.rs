@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stag_nfs::client::{Finished, Getacl, ReplyRoom, Setacl, Target};
+use stag_nfs::client::{FinishedCall, Getacl, ReplyRoom, Setacl, Target};
 use stag_rpc::{Chunks, Credentials, ProtocolChoice};
 use stag_wire::nfs3::*;
 use stag_wire::nfsacl::{self, ENTRIES_MAX, Entry, GetaclArguments, SetaclArguments, encode_acl, kind, mask};
@@ -100,7 +100,7 @@ fn getacl_unbounded(pair: &mut Pair, object: &[u8]) -> (u32, usize) {
         };
         target.begin_unbounded(&mut pair.client, &Getacl(arguments), room, 7).unwrap();
         calls += 1;
-        let finished = Finished::new(pair.until(|pair| pair.client.completed()));
+        let finished = FinishedCall::new(pair.until(|pair| pair.client.completed()));
         if !room.grow_after(&finished) {
             let entries = finished.reply::<Getacl<'_>>().unwrap().unwrap().access.entries.iter().count();
             return (calls, entries);

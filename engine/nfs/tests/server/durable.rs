@@ -6,7 +6,7 @@ use std::fs;
 
 use stag_disk::{Disk, DiskStep, Errno, Steps};
 use stag_fabric::sim::FaultPlan;
-use stag_nfs::client::{Finished, Operation, Setacl};
+use stag_nfs::client::{FinishedCall, Operation, Setacl};
 use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
 use stag_nfs::server::LockingConfig;
 use stag_nfs::state::Recovered;
@@ -74,7 +74,7 @@ impl Lab {
         }
         let completed = pair.until(|pair| pair.client.completed());
         assert!(steps.waiting().is_empty());
-        look(Finished::new(completed).reply::<O>().unwrap())
+        look(FinishedCall::new(completed).reply::<O>().unwrap())
     }
 }
 
@@ -168,7 +168,7 @@ impl Lab {
         pair.until(|_| (steps.waiting().len() == 1).then_some(()));
         assert!(steps.step(error));
         let completed = pair.until(|pair| pair.client.completed());
-        look(Finished::new(completed).reply::<O>().unwrap())
+        look(FinishedCall::new(completed).reply::<O>().unwrap())
     }
 
     fn create(&mut self) -> Vec<u8> {
@@ -216,7 +216,7 @@ fn what_a_file_was_before_is_not_told_while_others_may_write_it() {
         let completed = pair.until(|pair| pair.client.completed());
         asked += 1;
         if completed.user == 2 {
-            let finished = Finished::new(completed);
+            let finished = FinishedCall::new(completed);
             let done = finished.reply::<SetattrArguments<'_>>().unwrap().unwrap().object;
             assert!(done.before.is_none() && done.after.is_some(), "{done:?}");
         }

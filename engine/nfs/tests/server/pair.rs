@@ -9,11 +9,11 @@ use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, Sim, World};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_nfs::callout::NoCallOut;
-use stag_nfs::client::{Finished, Operation, Target};
+use stag_nfs::client::{FinishedCall, Operation, Target};
 use stag_nfs::export::Export;
 use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_nfs::server::{
-    Elsewhere, Exports, Locking, LockingConfig, Mount, Nfs, Nfsacl, Nlm, Nsm, Registered, Rpcbind,
+    Elsewhere, ExportTable, Locking, LockingConfig, Mount, Nfs, Nfsacl, Nlm, Nsm, Registered, Rpcbind,
     SharedLocking, TimeOfDay, services_with_locks,
 };
 use stag_nfs::state::Recovered;
@@ -102,7 +102,7 @@ fn join(
     let mut provider = world.provider("server");
     let pools = pools(&mut provider, &config, ENTRY, ENTRY_PAGES);
     let arena = pools.payload.arena().clone();
-    let exports = Exports::new(Vec::new(), pools.payload.clone()).unwrap();
+    let exports = ExportTable::new(Vec::new(), pools.payload.clone()).unwrap();
     let exports = exports.in_group(elsewhere, reactor(ENTRY)).unwrap();
     let registry = Rc::new(RefCell::new(registered()));
     let services = services_with_locks(exports, time_of_day(), locking, registry);
@@ -198,7 +198,7 @@ impl Pair {
             reactor: reactor(HOME),
         });
         let elsewhere: Vec<_> = elsewhere.collect();
-        let mut exports = Exports::new(shares, server_pools.payload.clone()).unwrap();
+        let mut exports = ExportTable::new(shares, server_pools.payload.clone()).unwrap();
         if crate::IS_CARRIED {
             exports = exports.in_group(Vec::new(), reactor(ENTRY)).unwrap();
         }
@@ -270,11 +270,11 @@ impl Pair {
     }
 
     /// Makes one Call.
-    pub(crate) fn call<O: Operation>(&mut self, operation: &O, chunks: Chunks) -> Finished {
+    pub(crate) fn call<O: Operation>(&mut self, operation: &O, chunks: Chunks) -> FinishedCall {
         self.begin(operation, chunks, 42);
         let completed = self.until(|pair| pair.client.completed());
         assert_eq!(completed.user, 42);
-        Finished::new(completed)
+        FinishedCall::new(completed)
     }
 
     /// Makes a Call without chunks, and gives its results to `look`.

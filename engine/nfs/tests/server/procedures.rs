@@ -1,7 +1,7 @@
 //! Every procedure, its attributes and its errors.
 
 use stag_fabric::sim::FaultPlan;
-use stag_nfs::client::{Export, Null};
+use stag_nfs::client::{ListExports, Null};
 use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_nfs::server::LockingConfig;
 use stag_nfs::state::Recovered;
@@ -69,7 +69,7 @@ fn mount_finds_exports_and_what_is_below() {
     assert_eq!(pair.mnt(b""), Err(mount3::Status::NoEnt));
     assert_eq!(pair.mnt(&[b'/'; 1025]), Err(mount3::Status::NameTooLong));
     assert_eq!(pair.mnt(b"/private"), Err(mount3::Status::Acces));
-    let exports: Vec<(String, Vec<String>)> = pair.ask(Export, |exports| {
+    let exports: Vec<(String, Vec<String>)> = pair.ask(ListExports, |exports| {
         let text = |octets: &[u8]| String::from_utf8(octets.to_vec()).unwrap();
         let groups = |export: &mount3::Export| export.groups.into_iter().map(|name| text(name.0)).collect();
         exports.into_iter().map(|export| (text(export.path.0), groups(&export))).collect()

@@ -1,7 +1,7 @@
 //! Many Calls in flight, on a fabric that takes every liberty it has.
 
 use stag_fabric::sim::{FaultPlan, Random, sweep};
-use stag_nfs::client::Finished;
+use stag_nfs::client::FinishedCall;
 use stag_nfs::store::Store;
 use stag_rpc::{CallError, Chunks, EngineConfig};
 use stag_wire::nfs3::{Data, Handle, ReadArguments, Stable, WriteArguments};
@@ -49,7 +49,7 @@ fn reads_in_flight_are_never_torn() {
             if matches!(completed.result, Err(CallError::NotSent | CallError::NotPosted(_))) {
                 continue;
             }
-            let finished = Finished::new(completed);
+            let finished = FinishedCall::new(completed);
             if user & WRITE != 0 {
                 let ok = finished.reply::<WriteArguments<'_>>().unwrap().unwrap();
                 assert_eq!(ok.count as usize, LEN);

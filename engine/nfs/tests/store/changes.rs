@@ -2,13 +2,13 @@
 //! many there are at one instant of the server's clock.
 
 use stag_nfs::acl::{Acl, SetLists};
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::store::{ObjectId, Special, Store, WriteData};
 use stag_wire::nfs3::{CreateHow, SetAttributes, SetTime, Stable, Status, Time};
 
 use crate::lab::{Lab, NONE};
 
-const ROOT: Caller = Caller::ROOT;
+const ROOT: UserIdentity = UserIdentity::ROOT;
 
 /// A store whose clock stands still, or goes back.
 struct Still {

@@ -1,6 +1,6 @@
 //! Data: copies, torn reads, holes, and the end of space.
 
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::memory::{FILE_LEN_MAX, MemoryConfig, MemoryStore, MemoryStoreError, MemoryStoreStatistics};
 use stag_nfs::store::{ObjectId, Store, WriteData, WriteDone};
 use stag_wire::nfs3::{SetAttributes, Stable, Status, Time};
@@ -12,7 +12,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 }
 
 fn truncate(lab: &mut Lab, file: ObjectId, size: u64) -> Result<(), Status> {
-    lab.set(&Caller::ROOT, file, SetAttributes { size: Some(size), ..NONE })
+    lab.set(&UserIdentity::ROOT, file, SetAttributes { size: Some(size), ..NONE })
 }
 
 /// A page-aligned placed buffer becomes the file's pages; a READ hands the same memory out again.
@@ -150,13 +150,17 @@ fn a_read_in_too_many_pieces_is_short() {
         let placed = lab.placed(&pattern(PAGE, page));
         lab.write_placed(file, u64::from(page) * PAGE as u64, &[placed]).unwrap();
         let root = lab.root();
-        let spacer =
-            lab.create(&Caller::ROOT, root, &format!("s{page}"), &stag_wire::nfs3::CreateHow::Guarded(NONE));
+        let spacer = lab.create(
+            &UserIdentity::ROOT,
+            root,
+            &format!("s{page}"),
+            &stag_wire::nfs3::CreateHow::Guarded(NONE),
+        );
         lab.write(spacer.unwrap(), 0, b"x").unwrap();
     }
     let now = lab.now();
     let mut pieces = Vec::with_capacity(3);
-    let done = lab.store.read(&Caller::ROOT, file, 0, 8 * PAGE as u32, &mut pieces, now).unwrap();
+    let done = lab.store.read(&UserIdentity::ROOT, file, 0, 8 * PAGE as u32, &mut pieces, now).unwrap();
     let done = done.done().unwrap();
     assert_eq!((pieces.len(), pieces.capacity()), (3, 3));
     assert_eq!((done.count as usize, done.eof), (3 * PAGE, false));
@@ -270,12 +274,12 @@ fn only_regular_files_have_data() {
     Lab::each(64, |lab| {
         let root = lab.root();
         let now = lab.now();
-        let link = lab.store.make_symlink(&Caller::ROOT, root, b"l", b"x", &NONE, now).unwrap();
+        let link = lab.store.make_symlink(&UserIdentity::ROOT, root, b"l", b"x", &NONE, now).unwrap();
         for (object, status) in [(root, Status::IsDir), (link, Status::Inval)] {
             assert_eq!(lab.write(object, 0, b"x"), Err(status));
             assert_eq!(truncate(lab, object, 0), Err(status));
-            assert_eq!(lab.store.commit(&Caller::ROOT, object, 0, 0), Err(status));
-            assert_eq!(lab.read_of(&Caller::ROOT, object, 0, 1), Err(status));
+            assert_eq!(lab.store.commit(&UserIdentity::ROOT, object, 0, 0), Err(status));
+            assert_eq!(lab.read_of(&UserIdentity::ROOT, object, 0, 1), Err(status));
         }
         assert_eq!(lab.read_link(link), Ok(b"x".to_vec()));
         assert_eq!(lab.read_link(root), Err(Status::Inval));
@@ -297,7 +301,7 @@ fn times_and_guards() {
 
     let set = SetAttributes { mode: Some(0o600), ..NONE };
     let now = lab.now();
-    let root = Caller::ROOT;
+    let root = UserIdentity::ROOT;
     let stale = Some(made.ctime);
     assert_eq!(lab.store.set_attributes(&root, file, &set, stale, now), Err(Status::NotSync));
     assert_eq!(lab.store.attributes(file).unwrap().mode, 0o644);
@@ -346,7 +350,7 @@ fn pieces_are_one_stream() {
                 pieces.insert(1, pieces[0].slice(0..0));
                 let data = WriteData::Placed(&pieces);
                 assert_eq!(data.len(), octets.len());
-                let done = lab.write_of(&Caller::ROOT, file, offset, data, Stable::FileSync).unwrap();
+                let done = lab.write_of(&UserIdentity::ROOT, file, offset, data, Stable::FileSync).unwrap();
                 assert_eq!(done, WriteDone { count: octets.len() as u32, committed: Stable::FileSync });
                 drop(pieces);
                 let (read, _) = lab.read(file, offset, octets.len() as u32);

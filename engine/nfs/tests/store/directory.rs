@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stag_disk::{Disk, DiskConfig};
 use stag_memory::Pool;
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::directory::{DirectoryConfig, DirectoryError, DirectoryStore, stable_fsid};
 use stag_nfs::store::{ListStart, ObjectId, Special, Store, WriteData, WriteDone};
 use stag_nfs::stores::AnyStore;
@@ -16,7 +16,7 @@ use stag_wire::nfs3::{CreateHow, DeviceNumber, FileType, SetAttributes, SetTime,
 use crate::lab::{Lab, NONE, PAGE, Scratch, is_root};
 use crate::unprivileged;
 
-const ROOT: Caller = Caller::ROOT;
+const ROOT: UserIdentity = UserIdentity::ROOT;
 
 fn lab() -> Lab {
     Lab::directory(512, |_| {})
@@ -563,7 +563,7 @@ fn devices_need_privilege() {
     if is_root() {
         println!("root: a device can be made, where the machine lets us");
         assert!(made.is_ok() || made == Err(Status::Perm));
-        let user = Caller::new(1, 1, []);
+        let user = UserIdentity::new(1, 1, []);
         lab.set(&ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
         assert_eq!(lab.store.make_special(&user, root, b"n", device, &NONE, now), Err(Status::Perm));
     } else {
@@ -585,7 +585,7 @@ fn who_is_not_root_is_always_itself() {
         return unprivileged::left_to_nobody();
     };
     let root = lab.root();
-    let stranger = Caller::new(uid + 1, gid + 1, []);
+    let stranger = UserIdentity::new(uid + 1, gid + 1, []);
     let made = lab.create(&stranger, root, "f", &CreateHow::Guarded(NONE)).unwrap();
     assert_eq!(lab.store.attributes(made).unwrap().uid, uid);
     let give = SetAttributes { uid: Some(uid + 1), ..NONE };

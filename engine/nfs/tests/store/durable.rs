@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use stag_disk::{Disk, DiskStep, Errno, Steps};
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::store::{Finished, ObjectId, Progress, Special, Store, Ticket, WriteData};
 use stag_nfs::stores::AnyStore;
 use stag_wire::nfs3::{CreateHow, SetAttributes, SetTime, Stable, Status, Time};
 
 use crate::lab::{Lab, NONE, PAGE, Scratch, is_root};
 
-const ROOT: Caller = Caller::ROOT;
+const ROOT: UserIdentity = UserIdentity::ROOT;
 const NOW: Time = Time { seconds: 1, nanoseconds: 0 };
 
 /// A directory store whose disk waits for steps.
@@ -304,7 +304,7 @@ fn a_write_ends_privileges_before_the_data_is_there() {
         return;
     }
     let (mut store, steps, _scratch) = stepped(true);
-    let (root, user) = (store.root(), Caller::new(7, 7, []));
+    let (root, user) = (store.root(), UserIdentity::new(7, 7, []));
     let set = SetAttributes { mode: Some(0o4755), uid: Some(7), gid: Some(7), ..NONE };
     let file = store.create(&ROOT, root, b"program", &CreateHow::Guarded(set), NOW).unwrap();
     settle(&mut store, &steps);

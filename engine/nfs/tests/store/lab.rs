@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use stag_disk::{Disk, DiskConfig};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
 use stag_nfs::memory::{MemoryConfig, MemoryStore, MemoryStoreStatistics, RootAttributes};
 use stag_nfs::store::{
@@ -155,7 +155,7 @@ impl Lab {
     }
 
     pub(crate) fn commit(&mut self, object: ObjectId) -> Result<(), Status> {
-        let begun = self.store.commit(&Caller::ROOT, object, 0, 0)?;
+        let begun = self.store.commit(&UserIdentity::ROOT, object, 0, 0)?;
         self.wait(begun, &mut Vec::new(), |finished| matches!(finished, Finished::Commit).then_some(()))
     }
 
@@ -172,12 +172,12 @@ impl Lab {
     }
 
     fn write_as(&mut self, object: ObjectId, offset: u64, data: WriteData<'_>) -> Result<WriteDone, Status> {
-        self.write_of(&Caller::ROOT, object, offset, data, Stable::Unstable)
+        self.write_of(&UserIdentity::ROOT, object, offset, data, Stable::Unstable)
     }
 
     pub(crate) fn write_of(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         data: WriteData<'_>,
@@ -211,12 +211,12 @@ impl Lab {
 
     pub(crate) fn file(&mut self, name: &str) -> ObjectId {
         let root = self.root();
-        self.create(&Caller::ROOT, root, name, &CreateHow::Guarded(NONE)).unwrap()
+        self.create(&UserIdentity::ROOT, root, name, &CreateHow::Guarded(NONE)).unwrap()
     }
 
     pub(crate) fn create(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &str,
         how: &CreateHow,
@@ -228,7 +228,7 @@ impl Lab {
 
     pub(crate) fn mkdir(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         directory: ObjectId,
         name: &str,
         mode: u32,
@@ -241,7 +241,7 @@ impl Lab {
 
     pub(crate) fn set(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         set: SetAttributes,
     ) -> Result<(), Status> {
@@ -278,7 +278,7 @@ impl Lab {
     /// What a READ of `caller` comes to, without its octets.
     pub(crate) fn read_of(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         object: ObjectId,
         offset: u64,
         count: u32,
@@ -295,7 +295,7 @@ impl Lab {
     pub(crate) fn pieces(&mut self, object: ObjectId, offset: u64, count: u32) -> (Vec<Shared>, ReadDone) {
         let now = self.now();
         let mut pieces = Vec::with_capacity(300);
-        let begun = self.store.read(&Caller::ROOT, object, offset, count, &mut pieces, now).unwrap();
+        let begun = self.store.read(&UserIdentity::ROOT, object, offset, count, &mut pieces, now).unwrap();
         let done = self.wait(begun, &mut pieces, |finished| match finished {
             Finished::Read(done) => Some(done),
             _ => None,
@@ -312,13 +312,13 @@ impl Lab {
 
     pub(crate) fn remove(&mut self, directory: ObjectId, name: &str) -> Result<(), Status> {
         let now = self.now();
-        let done = self.store.remove(&Caller::ROOT, directory, name.as_bytes(), now);
+        let done = self.store.remove(&UserIdentity::ROOT, directory, name.as_bytes(), now);
         self.settled(done)
     }
 
     pub(crate) fn rename(
         &mut self,
-        caller: &Caller,
+        caller: &UserIdentity,
         from: (ObjectId, &str),
         to: (ObjectId, &str),
     ) -> Result<(), Status> {
@@ -338,7 +338,7 @@ impl Lab {
         let start = ListStart { cookie, verifier, attributes: false };
         let mut found = Vec::new();
         let now = self.now();
-        let eof = self.store.list(&Caller::ROOT, directory, start, now, |entry| {
+        let eof = self.store.list(&UserIdentity::ROOT, directory, start, now, |entry| {
             if found.len() == count {
                 return false;
             }
@@ -350,7 +350,7 @@ impl Lab {
 
     pub(crate) fn read_link(&mut self, link: ObjectId) -> Result<Vec<u8>, Status> {
         let now = self.now();
-        self.store.read_link(&Caller::ROOT, link, &mut [0; LINK_SPACE], now).map(<[u8]>::to_vec)
+        self.store.read_link(&UserIdentity::ROOT, link, &mut [0; LINK_SPACE], now).map(<[u8]>::to_vec)
     }
 
     /// Data units that files and READs hold.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use stag_memory::Shared;
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::store::{ListStart, ObjectId, Store};
 use stag_wire::nfs3::{CreateHow, FileType, SetAttributes, Status};
 
@@ -238,7 +238,7 @@ impl Pair {
     fn run(&mut self, step: &Step) {
         let now = self.lab.now();
         let name = |pick: usize| NAMES[pick % NAMES.len()];
-        let root = Caller::ROOT;
+        let root = UserIdentity::ROOT;
         match *step {
             Step::Create(pick, n, guarded) => {
                 let (directory, object) = self.directory(pick);
@@ -365,13 +365,13 @@ impl Pair {
                     // Not every file system counts a directory's `..`s.
                     let links = attributes.nlink as usize;
                     assert!(links == 2 + children || !self.lab.is_memory() && links == 1);
-                    let dotdot = self.lab.store.lookup(&Caller::ROOT, object, b"..").unwrap();
+                    let dotdot = self.lab.store.lookup(&UserIdentity::ROOT, object, b"..").unwrap();
                     assert_eq!(dotdot, self.objects[parent]);
                     let verifier = self.lab.store.list_verifier(object).unwrap();
                     let start = ListStart { cookie: 0, verifier, attributes: true };
                     let mut listed = BTreeMap::new();
                     let now = self.lab.now();
-                    let eof = self.lab.store.list(&Caller::ROOT, object, start, now, |entry| {
+                    let eof = self.lab.store.list(&UserIdentity::ROOT, object, start, now, |entry| {
                         assert_eq!(entry.attributes.unwrap().fileid, entry.object.fileid);
                         listed.insert(String::from_utf8(entry.name.to_vec()).unwrap(), entry.object);
                         true
@@ -382,7 +382,7 @@ impl Pair {
                     let expected = entries.iter().map(|(name, id)| (name.clone(), self.objects[id]));
                     assert_eq!(listed, expected.collect());
                     for (name, id) in entries {
-                        let found = self.lab.store.lookup(&Caller::ROOT, object, name.as_bytes());
+                        let found = self.lab.store.lookup(&UserIdentity::ROOT, object, name.as_bytes());
                         assert_eq!(found, Ok(self.objects[id]));
                     }
                 }
@@ -430,12 +430,17 @@ impl Pair {
                     let (expected, ours) = if self.model.is_directory(id) {
                         (
                             self.model.remove_directory(directory, &name),
-                            self.lab.store.remove_directory(&Caller::ROOT, object, name.as_bytes(), now),
+                            self.lab.store.remove_directory(
+                                &UserIdentity::ROOT,
+                                object,
+                                name.as_bytes(),
+                                now,
+                            ),
                         )
                     } else {
                         (
                             self.model.remove(directory, &name),
-                            self.lab.store.remove(&Caller::ROOT, object, name.as_bytes(), now),
+                            self.lab.store.remove(&UserIdentity::ROOT, object, name.as_bytes(), now),
                         )
                     };
                     assert_eq!(ours, expected);

@@ -1,13 +1,13 @@
 //! Names, directories and cookies, handles of what is gone, and the bounds of objects and names.
 
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::memory::{DEPTH_MAX, MemoryConfig};
 use stag_nfs::store::{ListStart, ObjectId, Special, Store};
 use stag_wire::nfs3::{CreateHow, DeviceNumber, FileType, SetAttributes, SetTime, Status};
 
 use crate::lab::{CONFIG, Lab, NONE, is_root};
 
-const ROOT: Caller = Caller::ROOT;
+const ROOT: UserIdentity = UserIdentity::ROOT;
 
 /// Every procedure that takes a name, on the root directory.
 fn with_name(lab: &mut Lab, name: &[u8]) -> Vec<(&'static str, Option<Status>)> {
@@ -403,7 +403,7 @@ fn special_objects_have_their_numbers() {
             assert_eq!((attributes.file_type, attributes.rdev), (special.file_type(), rdev));
             assert_eq!((attributes.mode, attributes.size), (0o640, 0));
         }
-        let user = Caller::new(1, 1, []);
+        let user = UserIdentity::new(1, 1, []);
         lab.set(&ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
         let device = Special::Block(number);
         assert_eq!(lab.store.make_special(&user, root, b"x", device, &NONE, now), Err(Status::Perm));

@@ -1,6 +1,6 @@
 //! Who may do what.
 
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::memory::{MemoryConfig, RootAttributes};
 use stag_nfs::store::{ListStart, ObjectId, Special, Store, WriteData};
 use stag_wire::nfs3::{CreateHow, SetAttributes, SetTime, Stable, Status, Time, access};
@@ -10,27 +10,27 @@ use crate::lab::{CONFIG, Lab, NONE, is_root};
 const OWNER: u32 = 10;
 const GROUP: u32 = 20;
 
-fn owner() -> Caller {
-    Caller::new(OWNER, 99, [])
+fn owner() -> UserIdentity {
+    UserIdentity::new(OWNER, 99, [])
 }
 
-fn member() -> Caller {
-    Caller::new(11, 99, [5, GROUP])
+fn member() -> UserIdentity {
+    UserIdentity::new(11, 99, [5, GROUP])
 }
 
-fn other() -> Caller {
-    Caller::new(12, 99, [])
+fn other() -> UserIdentity {
+    UserIdentity::new(12, 99, [])
 }
 
 /// A file of `OWNER` and `GROUP` with this mode, and the directory of that name too.
 fn prepare(mut lab: Lab, mode: u32) -> (Lab, ObjectId, ObjectId) {
     let root = lab.root();
     let file = lab.file("file");
-    let directory = lab.mkdir(&Caller::ROOT, root, "directory", 0o755).unwrap();
-    lab.create(&Caller::ROOT, directory, "inner", &CreateHow::Guarded(NONE)).unwrap();
+    let directory = lab.mkdir(&UserIdentity::ROOT, root, "directory", 0o755).unwrap();
+    lab.create(&UserIdentity::ROOT, directory, "inner", &CreateHow::Guarded(NONE)).unwrap();
     for object in [file, directory] {
         let set = SetAttributes { mode: Some(mode), uid: Some(OWNER), gid: Some(GROUP), ..NONE };
-        lab.set(&Caller::ROOT, object, set).unwrap();
+        lab.set(&UserIdentity::ROOT, object, set).unwrap();
     }
     (lab, file, directory)
 }
@@ -141,12 +141,12 @@ fn only_owners_change_attributes_and_only_root_gives_away() {
         assert_eq!(lab.set(&owner(), file, client_time), Ok(()));
         assert_eq!(lab.set(&owner(), file, mode), Ok(()));
         assert_eq!(lab.set(&other(), file, server_time), Err(Status::Acces));
-        assert_eq!(lab.set(&Caller::ROOT, file, uid(5)), Ok(()));
+        assert_eq!(lab.set(&UserIdentity::ROOT, file, uid(5)), Ok(()));
         assert_eq!(lab.store.attributes(file).unwrap().uid, 5);
 
         // All or nothing: one attribute that may not be set keeps the others as they are.
         let both = SetAttributes { mode: Some(0o777), uid: Some(0), ..NONE };
-        assert_eq!(lab.set(&Caller::new(5, 5, []), file, both), Err(Status::Perm));
+        assert_eq!(lab.set(&UserIdentity::new(5, 5, []), file, both), Err(Status::Perm));
         assert_eq!(lab.store.attributes(file).unwrap().mode, 0o600);
     }
 }
@@ -156,25 +156,25 @@ fn privileges_end_when_data_or_owner_change() {
     for (mut lab, file, _) in labs(0o6755) {
         let mode = |lab: &Lab| lab.store.attributes(file).unwrap().mode;
         let data = WriteData::Inline(b"x");
-        lab.write_of(&Caller::ROOT, file, 0, data, Stable::FileSync).unwrap();
+        lab.write_of(&UserIdentity::ROOT, file, 0, data, Stable::FileSync).unwrap();
         assert_eq!(mode(&lab), 0o6755, "root keeps them");
         lab.write_of(&owner(), file, 0, data, Stable::FileSync).unwrap();
         assert_eq!(mode(&lab), 0o755);
         let set = |mode| SetAttributes { mode: Some(mode), ..NONE };
-        lab.set(&Caller::ROOT, file, set(0o6745)).unwrap();
+        lab.set(&UserIdentity::ROOT, file, set(0o6745)).unwrap();
         lab.set(&owner(), file, SetAttributes { size: Some(0), ..NONE }).unwrap();
         assert_eq!(mode(&lab), 0o2745, "set-gid without group execute means something else");
-        lab.set(&Caller::ROOT, file, SetAttributes { uid: Some(OWNER), ..set(0o6755) }).unwrap();
+        lab.set(&UserIdentity::ROOT, file, SetAttributes { uid: Some(OWNER), ..set(0o6755) }).unwrap();
         assert_eq!(mode(&lab), 0o6755, "what is asked for in the same SETATTR counts");
-        lab.set(&Caller::ROOT, file, SetAttributes { uid: Some(OWNER), ..NONE }).unwrap();
+        lab.set(&UserIdentity::ROOT, file, SetAttributes { uid: Some(OWNER), ..NONE }).unwrap();
         assert_eq!(mode(&lab), 0o755);
         // An owner outside of the file's group cannot make it set-gid.
         lab.set(&owner(), file, set(0o2755)).unwrap();
         assert_eq!(mode(&lab), 0o755);
-        lab.set(&Caller::new(OWNER, GROUP, []), file, set(0o2755)).unwrap();
+        lab.set(&UserIdentity::new(OWNER, GROUP, []), file, set(0o2755)).unwrap();
         assert_eq!(mode(&lab), 0o2755);
         // Only these twelve bits are a mode.
-        lab.set(&Caller::ROOT, file, set(u32::MAX)).unwrap();
+        lab.set(&UserIdentity::ROOT, file, set(u32::MAX)).unwrap();
         assert_eq!(mode(&lab), 0o7777);
     }
 }
@@ -182,11 +182,11 @@ fn privileges_end_when_data_or_owner_change() {
 #[test]
 fn sticky_directories_keep_strangers_from_removing() {
     for (mut lab, _, directory) in labs(0o1777) {
-        let mine = |lab: &mut Lab, caller: &Caller, name: &str| {
+        let mine = |lab: &mut Lab, caller: &UserIdentity, name: &str| {
             lab.create(caller, directory, name, &CreateHow::Guarded(NONE)).unwrap()
         };
         mine(&mut lab, &member(), "m");
-        let remove = |lab: &mut Lab, caller: &Caller, name: &str| {
+        let remove = |lab: &mut Lab, caller: &UserIdentity, name: &str| {
             let now = lab.now();
             lab.store.remove(caller, directory, name.as_bytes(), now)
         };
@@ -199,7 +199,7 @@ fn sticky_directories_keep_strangers_from_removing() {
         assert_eq!(remove(&mut lab, &member(), "x"), Ok(()), "the file's owner");
         assert_eq!(remove(&mut lab, &owner(), "o"), Ok(()), "the directory's owner");
         mine(&mut lab, &other(), "o");
-        assert_eq!(remove(&mut lab, &Caller::ROOT, "o"), Ok(()));
+        assert_eq!(remove(&mut lab, &UserIdentity::ROOT, "o"), Ok(()));
     }
 }
 
@@ -213,7 +213,7 @@ fn set_gid_directories_give_their_group_on() {
         assert_eq!((file.uid, file.gid, file.mode), (12, GROUP, 0o644));
         assert_eq!((inner_attributes.gid, inner_attributes.mode), (GROUP, 0o2750));
         let root = lab.root();
-        lab.set(&Caller::ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
+        lab.set(&UserIdentity::ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
         let plain = lab.create(&other(), root, "g", &CreateHow::Guarded(NONE)).unwrap();
         assert_eq!(lab.store.attributes(plain).unwrap().gid, 99);
     }
@@ -233,7 +233,7 @@ fn new_objects_belong_to_their_makers() {
     assert_eq!((a.uid, a.gid, a.mode, a.size), (11, GROUP, 0o4711, 9));
     let made = lab.create(&other(), root, "b", &CreateHow::Guarded(set)).unwrap();
     assert_eq!(lab.store.attributes(made).unwrap().gid, 99);
-    let made = lab.create(&Caller::ROOT, root, "c", &CreateHow::Guarded(set)).unwrap();
+    let made = lab.create(&UserIdentity::ROOT, root, "c", &CreateHow::Guarded(set)).unwrap();
     let c = lab.store.attributes(made).unwrap();
     assert_eq!((c.uid, c.gid), (0, GROUP));
 }
@@ -242,12 +242,12 @@ fn new_objects_belong_to_their_makers() {
 #[test]
 fn moving_a_directory_needs_permission_to_write_it() {
     for (mut lab, _, directory) in labs(0o777) {
-        let inner = lab.mkdir(&Caller::ROOT, directory, "d", 0o755).unwrap();
+        let inner = lab.mkdir(&UserIdentity::ROOT, directory, "d", 0o755).unwrap();
         let root = lab.root();
-        lab.set(&Caller::ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
+        lab.set(&UserIdentity::ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
         assert_eq!(lab.rename(&other(), (directory, "d"), (directory, "e")), Ok(()));
         assert_eq!(lab.rename(&other(), (directory, "e"), (root, "e")), Err(Status::Acces));
-        lab.set(&Caller::ROOT, inner, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
+        lab.set(&UserIdentity::ROOT, inner, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
         assert_eq!(lab.rename(&other(), (directory, "e"), (root, "e")), Ok(()));
     }
 }
@@ -262,19 +262,19 @@ fn nothing_belongs_to_the_user_that_is_none() {
         for set in
             [SetAttributes { uid: Some(u32::MAX), ..NONE }, SetAttributes { gid: Some(u32::MAX), ..NONE }]
         {
-            assert_eq!(lab.set(&Caller::ROOT, file, set), Err(Status::Inval));
+            assert_eq!(lab.set(&UserIdentity::ROOT, file, set), Err(Status::Inval));
             if is_root() || lab.is_memory() {
                 let how = CreateHow::Guarded(set);
-                assert_eq!(lab.create(&Caller::ROOT, root, "g", &how), Err(Status::Inval));
+                assert_eq!(lab.create(&UserIdentity::ROOT, root, "g", &how), Err(Status::Inval));
                 let (now, store) = (lab.now(), &mut lab.store);
                 let made = [
-                    store.create(&Caller::ROOT, root, b"g", &CreateHow::Unchecked(set), now),
-                    store.make_directory(&Caller::ROOT, root, b"g", &set, now),
-                    store.make_symlink(&Caller::ROOT, root, b"g", b"x", &set, now),
-                    store.make_special(&Caller::ROOT, root, b"g", Special::Fifo, &set, now),
+                    store.create(&UserIdentity::ROOT, root, b"g", &CreateHow::Unchecked(set), now),
+                    store.make_directory(&UserIdentity::ROOT, root, b"g", &set, now),
+                    store.make_symlink(&UserIdentity::ROOT, root, b"g", b"x", &set, now),
+                    store.make_special(&UserIdentity::ROOT, root, b"g", Special::Fifo, &set, now),
                 ];
                 assert_eq!(made, [Err(Status::Inval); 4]);
-                assert_eq!(lab.store.lookup(&Caller::ROOT, root, b"g"), Err(Status::NoEnt));
+                assert_eq!(lab.store.lookup(&UserIdentity::ROOT, root, b"g"), Err(Status::NoEnt));
             }
         }
         let found = lab.store.attributes(file).unwrap();
@@ -290,12 +290,12 @@ fn who_is_none_makes_nothing_in_a_directory() {
     }
     let mut lab = Lab::directory(64, |_| {});
     let root = lab.root();
-    lab.set(&Caller::ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
+    lab.set(&UserIdentity::ROOT, root, SetAttributes { mode: Some(0o777), ..NONE }).unwrap();
     for caller in [
-        Caller::new(u32::MAX, 5, []),
-        Caller::new(5, u32::MAX, []),
-        Caller::new(5, 5, [u32::MAX]),
-        Caller::new(u32::MAX, u32::MAX, []),
+        UserIdentity::new(u32::MAX, 5, []),
+        UserIdentity::new(5, u32::MAX, []),
+        UserIdentity::new(5, 5, [u32::MAX]),
+        UserIdentity::new(u32::MAX, u32::MAX, []),
     ] {
         assert_eq!(lab.create(&caller, root, "f", &CreateHow::Guarded(NONE)), Err(Status::Inval));
         assert_eq!(lab.mkdir(&caller, root, "d", 0o777), Err(Status::Inval));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{CWD, RenameFlags, mkfifoat, renameat_with};
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::store::{ObjectId, Special, Store, WriteData};
 use stag_runtime::Clock;
 use stag_wire::nfs3::{CreateHow, SetAttributes, SetTime, Stable, Status, Time};
@@ -32,7 +32,7 @@ struct Race {
     /// The directory of the race, and where it is.
     folder: ObjectId,
     path: PathBuf,
-    user: Caller,
+    user: UserIdentity,
 }
 
 /// Lets another thread act only while a Call is under way.
@@ -91,14 +91,14 @@ impl Race {
     fn new(mode: u32, make: impl FnOnce(&Path)) -> Race {
         let mut lab = Lab::directory(64, |config| config.sync = false);
         let root = lab.root();
-        let folder = lab.mkdir(&Caller::ROOT, root, "folder", 0o755).unwrap();
+        let folder = lab.mkdir(&UserIdentity::ROOT, root, "folder", 0o755).unwrap();
         let path = lab.scratch.as_ref().unwrap().0.join("folder");
         make(&path.join(VICTIM));
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         if mode & 0o1000 == 0 {
             chown(&path, Some(USER), Some(USER)).unwrap();
         }
-        Race { lab, folder, path, user: Caller::new(USER, USER, []) }
+        Race { lab, folder, path, user: UserIdentity::new(USER, USER, []) }
     }
 
     /// Lets `call` run while the two names are exchanged all the time, for as long as the races take. `begin` is done before
@@ -216,7 +216,8 @@ fn a_directory_that_is_made_for_another() {
         |_| {},
         |race| {
             let now = race.lab.now();
-            let _ = race.lab.store.make_directory(&Caller::ROOT, race.folder, NAME.as_bytes(), &set, now);
+            let _ =
+                race.lab.store.make_directory(&UserIdentity::ROOT, race.folder, NAME.as_bytes(), &set, now);
             let _ = race.lab.settle();
         },
         Race::clear,
@@ -290,8 +291,8 @@ fn a_file_that_is_changed_and_read() {
             let id = race.file();
             let store = Lab::open(&scratch, &race.lab.pool, |config| config.sync = false);
             (race.lab.store, race.lab.scratch) = (store.into(), Some(scratch));
-            let at = race.lab.store.lookup(&Caller::ROOT, race.lab.root(), b"folder").unwrap();
-            assert_eq!(race.lab.store.lookup(&Caller::ROOT, at, NAME.as_bytes()), Ok(id));
+            let at = race.lab.store.lookup(&UserIdentity::ROOT, race.lab.root(), b"folder").unwrap();
+            assert_eq!(race.lab.store.lookup(&UserIdentity::ROOT, at, NAME.as_bytes()), Ok(id));
         },
         |race| {
             let file = race.lab.store.lookup(&race.user, race.folder, NAME.as_bytes());

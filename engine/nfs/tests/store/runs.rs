@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::directory::stable_fsid;
 use stag_nfs::handle::HandleKey;
 use stag_nfs::store::{ObjectId, Store};
@@ -10,7 +10,7 @@ use stag_wire::nfs3::{SetAttributes, Status};
 
 use crate::lab::{Lab, NONE, Scratch};
 
-const ROOT: Caller = Caller::ROOT;
+const ROOT: UserIdentity = UserIdentity::ROOT;
 
 /// The same configuration, the same order of events: and nothing of the first run is in the second.
 #[test]

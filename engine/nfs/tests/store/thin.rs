@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::store::{Store, WriteData};
 use stag_wire::nfs3::Stable;
 
@@ -91,8 +91,9 @@ fn what_was_lost_is_told_of_whoever_hears_of_it_first() {
         let data = vec![7; MIB];
         for block in 0..64 {
             let data = WriteData::Inline(&data);
-            let done =
-                lab.write_of(&Caller::ROOT, file, (block * MIB) as u64, data, Stable::Unstable).unwrap();
+            let done = lab
+                .write_of(&UserIdentity::ROOT, file, (block * MIB) as u64, data, Stable::Unstable)
+                .unwrap();
             assert_eq!(done.committed, Stable::Unstable);
         }
         let told = lab.store.write_verifier();
@@ -100,7 +101,7 @@ fn what_was_lost_is_told_of_whoever_hears_of_it_first() {
         let path = lab.scratch.as_ref().unwrap().0.join("f");
         let lost = File::open(path).unwrap().sync_all();
         assert!(lost.is_err(), "{kind}: there was room enough");
-        let stable = lab.write_of(&Caller::ROOT, file, 0, WriteData::Inline(b"x"), Stable::FileSync);
+        let stable = lab.write_of(&UserIdentity::ROOT, file, 0, WriteData::Inline(b"x"), Stable::FileSync);
         let committed = lab.commit(file);
         println!("{kind}: {lost:?}; a stable WRITE {stable:?}; COMMIT {committed:?}");
         assert!(
@@ -137,7 +138,7 @@ fn what_was_lost_is_told_of_though_the_file_was_not_used_for_long() {
         let data = vec![7; MIB];
         for block in 0..64 {
             let data = WriteData::Inline(&data);
-            lab.write_of(&Caller::ROOT, file, (block * MIB) as u64, data, Stable::Unstable).unwrap();
+            lab.write_of(&UserIdentity::ROOT, file, (block * MIB) as u64, data, Stable::Unstable).unwrap();
         }
         let told = lab.store.write_verifier();
         for other in others {

@@ -5,14 +5,14 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::store::{Finished, Progress, Store, WriteData};
 use stag_wire::nfs3::{SetAttributes, Stable, Status};
 
 use crate::lab::{Lab, NONE, is_root};
 use crate::unprivileged;
 
-const ROOT: Caller = Caller::ROOT;
+const ROOT: UserIdentity = UserIdentity::ROOT;
 
 /// Transfers share what is known of a file only while they are under way together: what somebody else did before one was
 /// asked for counts for it, in whatever pass that is.
@@ -35,7 +35,7 @@ fn what_others_change_counts_for_the_next_transfer() {
     }
     if is_root() {
         // Also what permits it.
-        let user = Caller::new(4321, 4321, []);
+        let user = UserIdentity::new(4321, 4321, []);
         for mode in [0o604, 0o600, 0o602, 0o606] {
             fs::set_permissions(&here, Permissions::from_mode(mode)).unwrap();
             let may = |bit| if mode & bit == 0 { Some(Status::Acces) } else { None };
@@ -60,7 +60,7 @@ fn transfers_of_one_pass_are_each_judged() {
     let (file, other) = (lab.file("f"), lab.file("g"));
     lab.write(file, 0, b"abc").unwrap();
     lab.set(&ROOT, file, SetAttributes { mode: Some(0o600), ..NONE }).unwrap();
-    let user = Caller::new(4321, 4321, []);
+    let user = UserIdentity::new(4321, 4321, []);
     let (root, now) = (lab.root(), lab.now());
     let mut expected = HashMap::new();
     let mut pieces = Vec::new();

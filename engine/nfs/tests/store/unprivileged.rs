@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use stag_disk::{Errno, system};
-use stag_nfs::caller::Caller;
+use stag_nfs::caller::UserIdentity;
 use stag_nfs::export::NOBODY;
 use stag_nfs::store::Store;
 use stag_nfs::stores::AnyStore;
@@ -69,8 +69,8 @@ fn objects_are_found_by_a_walk() {
     }
     let mut lab = Lab::directory(64, |_| {});
     let root = lab.root();
-    let folder = lab.mkdir(&Caller::ROOT, root, "d", 0o755).unwrap();
-    let file = lab.create(&Caller::ROOT, folder, "f", &CreateHow::Guarded(NONE)).unwrap();
+    let folder = lab.mkdir(&UserIdentity::ROOT, root, "d", 0o755).unwrap();
+    let file = lab.create(&UserIdentity::ROOT, folder, "f", &CreateHow::Guarded(NONE)).unwrap();
     let scratch = lab.scratch.take().unwrap();
     let top = fs::File::open(&scratch.0).unwrap();
     if let Ok(handle) = system::file_handle(top.as_fd(), c"") {
@@ -94,15 +94,15 @@ fn what_only_root_can_give_away_is_refused_with_the_right_status() {
     // Owner and group that were asked for are left out, as for any user.
     let root = lab.root();
     let how = CreateHow::Guarded(SetAttributes { uid: Some(7), gid: Some(7), mode: Some(0o600), ..NONE });
-    let file = lab.create(&Caller::ROOT, root, "f", &how).unwrap();
+    let file = lab.create(&UserIdentity::ROOT, root, "f", &how).unwrap();
     assert_eq!(lab.store.attributes(file).unwrap().uid, own);
     for set in [SetAttributes { uid: Some(7), ..NONE }, SetAttributes { gid: Some(7), ..NONE }] {
-        assert_eq!(lab.set(&Caller::ROOT, file, set), Err(Status::Perm));
+        assert_eq!(lab.set(&UserIdentity::ROOT, file, set), Err(Status::Perm));
     }
     // Of somebody else: the directory of all scratch directories is root's.
     let scratch = lab.scratch.take().unwrap();
     fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o555)).unwrap();
-    assert_eq!(lab.create(&Caller::ROOT, root, "g", &how), Err(Status::Acces));
+    assert_eq!(lab.create(&UserIdentity::ROOT, root, "g", &how), Err(Status::Acces));
     assert_eq!(lab.remove(root, "f"), Err(Status::Acces));
     fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -115,8 +115,8 @@ fn a_directory_that_may_be_written_and_not_read() {
     }
     let mut lab = Lab::directory(64, |_| {});
     let root = lab.root();
-    let folder = lab.mkdir(&Caller::ROOT, root, "d", 0o300).unwrap();
-    let file = lab.create(&Caller::ROOT, folder, "f", &CreateHow::Guarded(NONE)).unwrap();
-    lab.rename(&Caller::ROOT, (folder, "f"), (root, "g")).unwrap();
-    assert_eq!(lab.store.lookup(&Caller::ROOT, root, b"g"), Ok(file));
+    let folder = lab.mkdir(&UserIdentity::ROOT, root, "d", 0o300).unwrap();
+    let file = lab.create(&UserIdentity::ROOT, folder, "f", &CreateHow::Guarded(NONE)).unwrap();
+    lab.rename(&UserIdentity::ROOT, (folder, "f"), (root, "g")).unwrap();
+    assert_eq!(lab.store.lookup(&UserIdentity::ROOT, root, b"g"), Ok(file));
 }

@@ -1,11 +1,11 @@
 //! Connections that end, and Calls that outlive them.
 
-use super::{CallId, Offer, Outcome, Parameters, Requester, State, Window};
+use super::{EndedCall, Offer, Parameters, Requester, RequesterCallId, State, Window};
 
 impl Requester {
     /// The connection is gone: every posted buffer came back, and the peer can touch nothing any more.
     /// Tells `each` outstanding Call its outcome, and forgets them all. No Call begins after this.
-    pub fn handle_disconnect(&mut self, mut each: impl FnMut(CallId, Outcome)) {
+    pub fn handle_disconnect(&mut self, mut each: impl FnMut(RequesterCallId, EndedCall)) {
         self.handle_interruption(|call, outcome| {
             each(call, outcome);
             false
@@ -15,7 +15,7 @@ impl Requester {
     /// As [`Requester::handle_disconnect`], but there may be a new connection to the same Responder: a Call for
     /// which `each` returns `true` is kept, with its xid, and sent again there ([`Requester::resume`]). That can only
     /// be one that left without a Reply, or did not leave: any other is over (8166-4.5-d).
-    pub fn handle_interruption(&mut self, mut each: impl FnMut(CallId, Outcome) -> bool) {
+    pub fn handle_interruption(&mut self, mut each: impl FnMut(RequesterCallId, EndedCall) -> bool) {
         self.connected = false;
         for index in 0..self.slots.len() as u32 {
             let slot = &mut self.slots[index as usize];
@@ -23,7 +23,7 @@ impl Requester {
             if state == State::Free {
                 continue;
             }
-            let (call, outcome) = (CallId { xid: slot.xid, index }, slot.outcome);
+            let (call, outcome) = (RequesterCallId { xid: slot.xid, index }, slot.outcome);
             if matches!(state, State::Building | State::Sent | State::Cancelled) {
                 self.window.give_back();
             }
@@ -32,13 +32,13 @@ impl Requester {
             let may_be_kept = match state {
                 State::Building | State::Sent | State::Interrupted => true,
                 // A cancelled one is over; any other is asked for again.
-                State::Pulling => outcome != Outcome::Cancelled,
+                State::Pulling => outcome != EndedCall::Cancelled,
                 State::Free | State::Cancelled | State::Fencing => false,
             };
             if keeps && may_be_kept {
                 let slot = &mut self.slots[index as usize];
                 slot.state = State::Interrupted;
-                slot.left = outcome == Outcome::MaybeExecuted;
+                slot.left = outcome == EndedCall::MaybeExecuted;
             } else {
                 self.free(index);
             }
@@ -61,7 +61,7 @@ impl Requester {
 
     /// Goes on with a Call that [`Requester::handle_interruption`] kept: it is in the making again, and is emitted
     /// and sent with new handles. `false`: there is no credit for it now.
-    pub fn resume(&mut self, call: CallId) -> bool {
+    pub fn resume(&mut self, call: RequesterCallId) -> bool {
         if !self.connected || self.state(call) != Some(State::Interrupted) || !self.window.take() {
             return false;
         }
@@ -70,7 +70,7 @@ impl Requester {
     }
 
     /// Undoes [`Requester::resume`]: the Call was not emitted again, and waits for another time.
-    pub fn postpone(&mut self, call: CallId) {
+    pub fn postpone(&mut self, call: RequesterCallId) {
         if self.state(call) == Some(State::Building) {
             self.window.give_back();
             self.slots[call.index()].state = State::Interrupted;

@@ -9,10 +9,12 @@
 //! Reads succeeded or failed (RR-4.1.2-a), and says [`Requester::handle_pulled`]. Where there is nothing to pull it sends the
 //! RDMA_DONE alone ([`Pulled::Tell`]): the Responder's memory is exposed until then. An RDMA_DONE takes no credit (RR-P-8).
 
-use stag_wire::rpcrdma::{Done, Header, Procedure, ReadList, WriteList};
+use stag_wire::rpcrdma::{Done, Header, MessageProcedure, ReadList, WriteList};
 use stag_wire::xdr::Overflow;
 
-use super::{CallId, Dropped, Failure, Memory, Outcome, Received, Requester, State};
+use super::{
+    CallFailure, DroppedReply, EndedCall, ExposedMemory, Requester, RequesterCallId, RequesterReceived, State,
+};
 use crate::offer::HANDLES_MAX;
 
 /// A Reply that the peer exposed.
@@ -32,20 +34,20 @@ pub enum Pulled {
     /// Read the Payload stream, send RDMA_DONE, and say [`Requester::handle_pulled`].
     Pull {
         /// The Call that it answers.
-        call: CallId,
+        call: RequesterCallId,
         /// Octets of the Payload stream.
         len: u32,
         /// Whether the Call's memory must be fenced first.
-        memory: Memory,
+        memory: ExposedMemory,
     },
     /// Send RDMA_DONE: the Call failed, or was cancelled.
     Tell {
         /// The Call, which is over but for its fences; `None`: no Call has this xid (RR-4.1.3-c).
-        call: Option<CallId>,
+        call: Option<RequesterCallId>,
         /// Why it failed; `None` when it was cancelled.
-        failure: Option<Failure>,
+        failure: Option<CallFailure>,
         /// Whether its memory must be fenced first.
-        memory: Memory,
+        memory: ExposedMemory,
     },
 }
 
@@ -57,7 +59,7 @@ impl<'m> ExposedReply<'m> {
         self.reads.clone()
     }
 
-    /// Returns the octets in each Write chunk, as [`Reply::write_lens`](super::Reply::write_lens) does.
+    /// Returns the octets in each Write chunk, as [`AnsweredCall::write_lens`](super::AnsweredCall::write_lens) does.
     #[inline]
     pub fn write_lens(&self) -> impl Iterator<Item = u32> + use<'m> {
         // Checked against the offer, where a chunk of 4 GiB is refused.
@@ -74,7 +76,7 @@ impl Requester {
 
     /// Tells whether a header is that of a Reply that the peer exposed.
     pub(super) fn is_exposed(&self, header: &Header<'_>) -> bool {
-        self.pull_len_max > 0 && header.procedure() == Procedure::Nomsg && header.read_list().len() > 0
+        self.pull_len_max > 0 && header.procedure() == MessageProcedure::Nomsg && header.read_list().len() > 0
     }
 
     /// Takes in a Reply that the peer exposed.
@@ -82,25 +84,25 @@ impl Requester {
         &mut self,
         header: &Header<'m>,
         invalidated: Option<u32>,
-    ) -> Result<Received<'m>, Dropped> {
+    ) -> Result<RequesterReceived<'m>, DroppedReply> {
         let (xid, reads) = (header.xid(), header.read_list());
         let exposed = |pulled| {
             let writes = header.write_list();
-            Ok(Received::Exposed(ExposedReply { xid, pulled, reads: header.read_list(), writes }))
+            Ok(RequesterReceived::Exposed(ExposedReply { xid, pulled, reads: header.read_list(), writes }))
         };
         let found = self.find(xid);
         if let Some(handle) = invalidated
             && !found.is_some_and(|call| self.invalidate(call, handle))
         {
-            return Ok(Received::Close(self.misuse(handle)));
+            return Ok(RequesterReceived::Close(self.misuse(handle)));
         }
         let Some(call) = found else {
             self.window.handle_grant(header.credits());
-            return exposed(Pulled::Tell { call: None, failure: None, memory: Memory::Safe });
+            return exposed(Pulled::Tell { call: None, failure: None, memory: ExposedMemory::Safe });
         };
         if self.slots[call.index()].state == State::Cancelled {
             self.window.handle_grant(header.credits());
-            let memory = self.answered(call.index, Outcome::Cancelled);
+            let memory = self.answered(call.index, EndedCall::Cancelled);
             return exposed(Pulled::Tell { call: Some(call), failure: None, memory });
         }
         let len: u64 = reads.clone().map(|entry| u64::from(entry.segment.length)).sum();
@@ -108,21 +110,21 @@ impl Requester {
         let offer = &self.slots[call.index()].offer;
         let verified = self.offers.verify(call.index(), offer, header.write_list(), header.reply_chunk());
         let failure = match verified {
-            Err(violation) => Some(Failure::Violation(violation)),
+            Err(violation) => Some(CallFailure::Violation(violation)),
             // RR-X-3, RR-4.1-d
             Ok(0) if is_stream && len <= u64::from(self.pull_len_max) && len > 0 => None,
-            Ok(0) if is_stream => Some(Failure::Length { len, limit: self.pull_len_max }),
-            Ok(_) => Some(Failure::Lists),
+            Ok(0) if is_stream => Some(CallFailure::Length { len, limit: self.pull_len_max }),
+            Ok(_) => Some(CallFailure::Lists),
         };
         if let Some(failure) = failure {
-            let memory = self.answered(call.index, Outcome::Failed);
+            let memory = self.answered(call.index, EndedCall::Failed);
             return exposed(Pulled::Tell { call: Some(call), failure: Some(failure), memory });
         }
         self.window.handle_grant(header.credits());
         self.window.give_back();
         let slot = &mut self.slots[call.index()];
         // Until it is pulled, a lost connection loses it.
-        (slot.state, slot.outcome) = (State::Pulling, Outcome::MaybeExecuted);
+        (slot.state, slot.outcome) = (State::Pulling, EndedCall::MaybeExecuted);
         let memory = self.memory(call.index);
         // No longer than the limit.
         exposed(Pulled::Pull { call, len: len as u32, memory })
@@ -130,14 +132,14 @@ impl Requester {
 
     /// The Payload stream of an exposed Reply was pulled, or cannot be: the Call is over but for its fences. Harmless on a Call
     /// that is over.
-    pub fn handle_pulled(&mut self, call: CallId) -> Memory {
+    pub fn handle_pulled(&mut self, call: RequesterCallId) -> ExposedMemory {
         if self.state(call) != Some(State::Pulling) {
-            return if self.state(call).is_some() { self.memory(call.index) } else { Memory::Safe };
+            return if self.state(call).is_some() { self.memory(call.index) } else { ExposedMemory::Safe };
         }
         let slot = &mut self.slots[call.index()];
         slot.state = State::Fencing;
-        if slot.outcome != Outcome::Cancelled {
-            slot.outcome = Outcome::Replied;
+        if slot.outcome != EndedCall::Cancelled {
+            slot.outcome = EndedCall::Replied;
         }
         self.settle(call.index)
     }

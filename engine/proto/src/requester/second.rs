@@ -33,8 +33,8 @@ use stag_wire::rpcrdma2::{
 };
 
 use super::{
-    CallId, ChunkLists, Dropped, EmitError, Failure, Form, Memory, Outcome, Parameters, PlanError, Received,
-    Requester, Shape, State, write_lists,
+    CallFailure, CallForm, ChunkLists, DroppedReply, EmitError, EndedCall, ExposedMemory, Parameters,
+    PlanError, Requester, RequesterCallId, RequesterReceived, Shape, State, write_lists,
 };
 use crate::characteristics::PeerCharacteristics;
 use crate::cut::{CutError, MessageCut, MessageShape, Transmission};
@@ -80,7 +80,7 @@ pub struct GroupCall<'a> {
 #[must_use]
 pub enum RequesterEvent2<'m> {
     /// As in version 1.
-    Base(Received<'m>),
+    Base(RequesterReceived<'m>),
     /// A transmission of a Reply of which others are missing: keep the message.
     Part {
         /// Where its part of the Payload stream belongs.
@@ -92,13 +92,13 @@ pub enum RequesterEvent2<'m> {
     /// ([`Requester2::items`]), and lie where [`Requester2::map`] says.
     Whole {
         /// Which.
-        call: CallId,
+        call: RequesterCallId,
         /// Where its part of the Payload stream belongs.
         part: MessagePart,
         /// Octets of its header.
         header_len: u32,
         /// Whether the Call's memory must be fenced first.
-        memory: Memory,
+        memory: ExposedMemory,
     },
     /// A transmission that cannot be taken: send this XMTERR. What was kept of its group is posted again.
     Fault(SmallMessage),
@@ -120,7 +120,7 @@ pub struct Requester2 {
     /// The targets of this end's Receives.
     run: Option<TargetRun>,
     /// The Call whose Reply is incomplete.
-    open: Option<CallId>,
+    open: Option<RequesterCallId>,
     unused: u32,
 }
 
@@ -174,13 +174,13 @@ impl Requester2 {
         peer: &PeerCharacteristics,
         own: &OwnCharacteristics,
         shape: &Shape<'_>,
-    ) -> Result<Form, PlanError> {
+    ) -> Result<CallForm, PlanError> {
         let parameters = Parameters {
             call_threshold: peer.receive_size().min(own.send_len_max).saturating_sub(DIRECTION_LEN),
             reply_threshold: own.layout.len().saturating_sub(DIRECTION_LEN),
             remote_invalidation: false,
         };
-        let mut form = Form::of_call(shape, &parameters, requester.segments_max)?;
+        let mut form = CallForm::of_call(shape, &parameters, requester.segments_max)?;
         form.header_len += DIRECTION_LEN;
         Ok(form)
     }
@@ -197,8 +197,8 @@ impl Requester2 {
     pub fn emit_call(
         &mut self,
         requester: &mut Requester,
-        call: CallId,
-        form: &Form,
+        call: RequesterCallId,
+        form: &CallForm,
         lists: &ChunkLists<'_>,
         out: &mut [u8],
     ) -> Result<usize, EmitError> {
@@ -209,7 +209,7 @@ impl Requester2 {
         let offer = requester.record_offer(call, form, lists, DIRECTION_LEN as usize)?;
         let len = write_lists(start(out, kind, MessageType::Call, call.xid, credits)?, lists)?;
         let slot = &mut requester.slots[call.index()];
-        (slot.offer, slot.state, slot.outcome) = (offer, State::Sent, Outcome::MaybeExecuted);
+        (slot.offer, slot.state, slot.outcome) = (offer, State::Sent, EndedCall::MaybeExecuted);
         Ok(len)
     }
 
@@ -254,7 +254,7 @@ impl Requester2 {
     pub fn emit_lead(
         &mut self,
         requester: &mut Requester,
-        call: CallId,
+        call: RequesterCallId,
         group: &GroupCall<'_>,
         cut: &MessageCut<'_>,
         lists: &ChunkLists<'_>,
@@ -282,7 +282,7 @@ impl Requester2 {
         let _ = self.sender.next_transmission();
         self.slots[call.index()] = extra;
         let slot = &mut requester.slots[call.index()];
-        (slot.offer, slot.state, slot.outcome) = (offer, State::Sent, Outcome::MaybeExecuted);
+        (slot.offer, slot.state, slot.outcome) = (offer, State::Sent, EndedCall::MaybeExecuted);
         Ok(len)
     }
 
@@ -298,7 +298,7 @@ impl Requester2 {
     pub fn emit_continuation(
         &mut self,
         requester: &Requester,
-        call: CallId,
+        call: RequesterCallId,
         sent: &Transmission,
         out: &mut [u8],
     ) -> Result<Option<usize>, EmitError> {
@@ -320,7 +320,7 @@ impl Requester2 {
     /// A Call was not sent: to be said before [`Requester::abandon`], or before [`Requester::cancel`] of one that is in the
     /// making. Gives back its further credits. If some of its transmissions were sent, the connection must be closed:
     /// the Responder waits for the others.
-    pub fn handle_over(&mut self, requester: &mut Requester, call: CallId) {
+    pub fn handle_over(&mut self, requester: &mut Requester, call: RequesterCallId) {
         if self.sender.open() == Some(call.xid) {
             self.sender.abandon();
         }
@@ -364,7 +364,7 @@ impl Requester2 {
         invalidated: Option<u32>,
         lead: Option<&'m [u8]>,
     ) -> (RequesterEvent2<'m>, Option<SmallMessage>) {
-        let dropped = |error| RequesterEvent2::Base(Received::Dropped(Dropped::Second(error)));
+        let dropped = |error| RequesterEvent2::Base(RequesterReceived::Dropped(DroppedReply::Second(error)));
         let (header, rest) = match Header2::parse(message) {
             Ok(parts) => parts,
             Err(refused) => return (dropped(refused.error), None),
@@ -418,35 +418,36 @@ impl Requester2 {
         invalidated: Option<u32>,
     ) -> RequesterEvent2<'m> {
         if let Err(refused) = header.check(rest) {
-            return RequesterEvent2::Base(Received::Dropped(Dropped::Second(refused.error)));
+            return RequesterEvent2::Base(RequesterReceived::Dropped(DroppedReply::Second(refused.error)));
         }
         let result = match &header.body {
             Body2::Error(code) if header.version == VERSION => {
                 let failure = match *code {
-                    ErrorCode2::Vers { low, high } => Failure::Version { low, high },
-                    ErrorCode2::BadHeader => Failure::Chunk,
-                    ErrorCode2::InvalidOption => Failure::Option,
+                    ErrorCode2::Vers { low, high } => CallFailure::Version { low, high },
+                    ErrorCode2::BadHeader => CallFailure::Chunk,
+                    ErrorCode2::InvalidOption => CallFailure::Option,
                 };
                 self.fail(requester, header.xid, failure)
             }
-            Body2::Error(_) => Err(Dropped::Version(header.version)),
+            Body2::Error(_) => Err(DroppedReply::Version(header.version)),
             Body2::Message(_, lists) => {
                 requester.receive_reply(header.xid, header.credits, lists, Some(rest), invalidated)
             }
             Body2::Long(_, lists) => {
                 requester.receive_reply(header.xid, header.credits, lists, None, invalidated)
             }
-            Body2::Optional(_) => Err(Dropped::NotAReply),
+            Body2::Optional(_) => Err(DroppedReply::NotAReply),
         };
         match &result {
-            Ok(Received::Reply(super::Reply { call, .. })) | Ok(Received::Late { call, .. }) => {
+            Ok(RequesterReceived::Reply(super::AnsweredCall { call, .. }))
+            | Ok(RequesterReceived::Late { call, .. }) => {
                 self.release(requester, *call);
             }
             // `fail` released those that it ended.
-            Ok(Received::Failed { call, .. }) => self.release(requester, *call),
+            Ok(RequesterReceived::Failed { call, .. }) => self.release(requester, *call),
             _ => {}
         }
-        RequesterEvent2::Base(result.unwrap_or_else(Received::Dropped))
+        RequesterEvent2::Base(result.unwrap_or_else(RequesterReceived::Dropped))
     }
 
     /// Ends a Call with an error of the peer.
@@ -454,9 +455,9 @@ impl Requester2 {
         &mut self,
         requester: &mut Requester,
         xid: u32,
-        failure: Failure,
-    ) -> Result<Received<'m>, Dropped> {
-        let call = requester.find(xid).ok_or(Dropped::UnknownXid(xid))?;
+        failure: CallFailure,
+    ) -> Result<RequesterReceived<'m>, DroppedReply> {
+        let call = requester.find(xid).ok_or(DroppedReply::UnknownXid(xid))?;
         if self.sender.open() == Some(xid) {
             self.sender.abandon();
         }
@@ -466,11 +467,11 @@ impl Requester2 {
         }
         self.release(requester, call);
         if requester.slots[call.index()].state == State::Cancelled {
-            let memory = requester.answered(call.index, Outcome::Cancelled);
-            return Ok(Received::Late { call, memory });
+            let memory = requester.answered(call.index, EndedCall::Cancelled);
+            return Ok(RequesterReceived::Late { call, memory });
         }
-        let memory = requester.answered(call.index, Outcome::Failed);
-        Ok(Received::Failed { call, failure, memory })
+        let memory = requester.answered(call.index, EndedCall::Failed);
+        Ok(RequesterReceived::Failed { call, failure, memory })
     }
 
     fn receive_operation<'m>(
@@ -483,15 +484,15 @@ impl Requester2 {
     ) -> RequesterEvent2<'m> {
         let room = rest.len() as u32 + behind;
         let xid = found.xid;
-        let dropped = |why| RequesterEvent2::Base(Received::Dropped(why));
+        let dropped = |why| RequesterEvent2::Base(RequesterReceived::Dropped(why));
         let transmitted = match operation {
             OptionalOperation::Response(response) => {
                 if let Err(refused) = found.check_start(rest) {
-                    return dropped(Dropped::Second(refused.error));
+                    return dropped(DroppedReply::Second(refused.error));
                 }
                 let Some(call) = requester.find(xid) else {
                     requester.window.handle_grant(found.credits);
-                    return dropped(Dropped::UnknownXid(xid));
+                    return dropped(DroppedReply::UnknownXid(xid));
                 };
                 self.open = Some(call);
                 self.map.begin();
@@ -502,11 +503,11 @@ impl Requester2 {
             OptionalOperation::Continuation(next) => self.receiver.handle_continuation(xid, &next, room),
             OptionalOperation::Error(error) => {
                 let xid = match self.sender.handle_error(&error) {
-                    SendingFault::OtherDirection => return dropped(Dropped::NotAReply),
+                    SendingFault::OtherDirection => return dropped(DroppedReply::NotAReply),
                     SendingFault::Stopped { xid, .. } | SendingFault::Sent { xid } => xid,
                 };
-                let failed = self.fail(requester, xid, Failure::Transmission(error.fault));
-                return RequesterEvent2::Base(failed.unwrap_or_else(Received::Dropped));
+                let failed = self.fail(requester, xid, CallFailure::Transmission(error.fault));
+                return RequesterEvent2::Base(failed.unwrap_or_else(RequesterReceived::Dropped));
             }
             OptionalOperation::Initial(_) | OptionalOperation::Update(_) | OptionalOperation::Answer(_) => {
                 return RequesterEvent2::Characteristics(operation);
@@ -529,7 +530,7 @@ impl Requester2 {
             return RequesterEvent2::Part { part, header_len };
         }
         let Some(call) = self.open.take().filter(|call| requester.find(call.xid) == Some(*call)) else {
-            return dropped(Dropped::UnknownXid(xid));
+            return dropped(DroppedReply::UnknownXid(xid));
         };
         self.finish(requester, call, (part, header_len), found.credits, invalidated, lead)
     }
@@ -538,7 +539,7 @@ impl Requester2 {
     fn finish<'m>(
         &mut self,
         requester: &mut Requester,
-        call: CallId,
+        call: RequesterCallId,
         (part, header_len): (MessagePart, u32),
         credits: u32,
         invalidated: Option<u32>,
@@ -547,7 +548,7 @@ impl Requester2 {
         if let Some(handle) = invalidated
             && !requester.invalidate(call, handle)
         {
-            return RequesterEvent2::Base(Received::Close(requester.misuse(handle)));
+            return RequesterEvent2::Base(RequesterReceived::Close(requester.misuse(handle)));
         }
         let extra = self.slots[call.index()];
         // The transmissions took so many of the promised Receives; `release` counts one.
@@ -556,8 +557,8 @@ impl Requester2 {
             requester.window.handle_grant(credits);
             self.release(requester, call);
             self.unused = self.unused.saturating_sub(taken);
-            let memory = requester.answered(call.index, Outcome::Cancelled);
-            return RequesterEvent2::Base(Received::Late { call, memory });
+            let memory = requester.answered(call.index, EndedCall::Cancelled);
+            return RequesterEvent2::Base(RequesterReceived::Late { call, memory });
         }
         let items = Self::items(lead);
         let offer = &requester.slots[call.index()].offer;
@@ -565,9 +566,9 @@ impl Requester2 {
         let written = |direction, segments: &Elements<'_, _>| {
             requester.offers.verify_item(call.index(), offer, direction, segments)
         };
-        let results = ExpectedResult::check_all(expected, &items, written).map_err(Failure::Results);
-        let checked = results.and_then(|()| self.map.check(&items).map_err(Failure::Placement));
-        if let Err(Failure::Placement(PlacementError::Fault(fault))) = checked {
+        let results = ExpectedResult::check_all(expected, &items, written).map_err(CallFailure::Results);
+        let checked = results.and_then(|()| self.map.check(&items).map_err(CallFailure::Placement));
+        if let Err(CallFailure::Placement(PlacementError::Fault(fault))) = checked {
             // It is reported, and the Responder may send the Reply by base means (RTR-5.4-c).
             let error = self.receiver.fault_of_lead(call.xid, fault);
             return RequesterEvent2::Fault(SmallMessage::transmission_error(
@@ -580,12 +581,12 @@ impl Requester2 {
         match checked {
             Ok(()) => {
                 requester.window.handle_grant(credits);
-                let memory = requester.answered(call.index, Outcome::Replied);
+                let memory = requester.answered(call.index, EndedCall::Replied);
                 RequesterEvent2::Whole { call, part, header_len, memory }
             }
             Err(failure) => {
-                let memory = requester.answered(call.index, Outcome::Failed);
-                RequesterEvent2::Base(Received::Failed { call, failure, memory })
+                let memory = requester.answered(call.index, EndedCall::Failed);
+                RequesterEvent2::Base(RequesterReceived::Failed { call, failure, memory })
             }
         }
     }
@@ -600,7 +601,7 @@ impl Requester2 {
     }
 
     /// Gives back what a Call had beside its first credit and its first Receive.
-    fn release(&mut self, requester: &mut Requester, call: CallId) {
+    fn release(&mut self, requester: &mut Requester, call: RequesterCallId) {
         let extra = core::mem::take(&mut self.slots[call.index()]);
         (0..extra.credits).for_each(|_| requester.window.give_back());
         self.unused += extra.receives;

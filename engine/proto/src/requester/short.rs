@@ -5,27 +5,27 @@
 
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Single, SingleChunk};
 
-use super::{CallId, ChunkLists, EmitError, Memory, Outcome, Requester, State};
+use super::{ChunkLists, EmitError, EndedCall, ExposedMemory, Requester, RequesterCallId, State};
 use crate::offer::Offer;
 use crate::plain;
-use crate::plan::Form;
+use crate::plan::CallForm;
 
 /// A Reply that is inline, and whose Write list has one chunk of one segment, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortReply {
     /// The Call that it answers.
-    pub call: CallId,
+    pub call: RequesterCallId,
     /// Where the Payload stream starts in the message.
     pub start: u32,
     /// Octets in the Write chunk, if the Call has one. Checked against the offer.
     pub written: Option<u32>,
-    /// Whether the Call's memory must be fenced first. With [`Memory::Safe`] the Call is over.
-    pub memory: Memory,
+    /// Whether the Call's memory must be fenced first. With [`ExposedMemory::Safe`] the Call is over.
+    pub memory: ExposedMemory,
 }
 
 /// The only chunk of `lists`, if there is one as `form` says, and it has one segment.
 #[inline(always)]
-pub(super) fn single_chunk(form: &Form, lists: &ChunkLists<'_>) -> Option<SingleChunk> {
+pub(super) fn single_chunk(form: &CallForm, lists: &ChunkLists<'_>) -> Option<SingleChunk> {
     let is_planned = !form.long && !form.reply_chunk && form.header_len == const { SINGLE_LEN as u32 };
     match (lists.reads, lists.writes, lists.reply) {
         _ if !is_planned => None,
@@ -43,7 +43,7 @@ impl Requester {
     #[inline(always)]
     pub(super) fn emit_single(
         &mut self,
-        call: CallId,
+        call: RequesterCallId,
         chunk: SingleChunk,
         credits: u32,
         out: &mut [u8],
@@ -59,7 +59,12 @@ impl Requester {
     ///
     /// When the Call was emitted already, or is over; or when the chunk is a Read chunk at Position 0, or not at a whole word.
     #[inline(always)]
-    pub fn emit_single_call(&mut self, call: CallId, chunk: SingleChunk, out: &mut [u8; SINGLE_LEN]) {
+    pub fn emit_single_call(
+        &mut self,
+        call: RequesterCallId,
+        chunk: SingleChunk,
+        out: &mut [u8; SINGLE_LEN],
+    ) {
         assert!(self.state(call) == Some(State::Building), "a Call is emitted once, after begin");
         if let SingleChunk::Read(read) = chunk {
             assert!(read.position != 0 && read.position.is_multiple_of(4), "position {}", read.position);
@@ -69,7 +74,7 @@ impl Requester {
         debug_assert_eq!(emitted, Ok(SINGLE_LEN), "`out` has room for the header");
         let slot = &mut self.slots[call.index()];
         slot.state = State::Sent;
-        slot.outcome = Outcome::MaybeExecuted;
+        slot.outcome = EndedCall::MaybeExecuted;
     }
 
     /// Takes in an inline Reply whose Write list has one chunk of one segment, or none, as the Call offered it. `None`: nothing
@@ -103,14 +108,14 @@ impl Requester {
             return None;
         }
         self.window.handle_grant(credits);
-        let memory = self.answered(call.index, Outcome::Replied);
+        let memory = self.answered(call.index, EndedCall::Replied);
         Some(ShortReply { call, start: start as u32, written, memory })
     }
 
     /// Takes in a Reply without chunks, by the credits of its header and its Payload stream. `None`: nothing happened; it is
     /// for [`Requester::handle_receive`].
     #[inline(always)]
-    pub fn handle_plain(&mut self, credits: u32, stream: &[u8]) -> Option<CallId> {
+    pub fn handle_plain(&mut self, credits: u32, stream: &[u8]) -> Option<RequesterCallId> {
         let (xid, msg_type) = plain::start(stream)?;
         let call = self.find(xid)?;
         let slot = &self.slots[call.index()];
@@ -122,8 +127,8 @@ impl Requester {
             return None;
         }
         self.window.handle_grant(credits);
-        let memory = self.answered(call.index, Outcome::Replied);
-        debug_assert_eq!(memory, Memory::Safe, "nothing was exposed");
+        let memory = self.answered(call.index, EndedCall::Replied);
+        debug_assert_eq!(memory, ExposedMemory::Safe, "nothing was exposed");
         Some(call)
     }
 
@@ -133,11 +138,11 @@ impl Requester {
     ///
     /// When the Call was emitted already, or is over.
     #[inline(always)]
-    pub fn emit_plain(&mut self, call: CallId) -> u32 {
+    pub fn emit_plain(&mut self, call: RequesterCallId) -> u32 {
         assert!(self.state(call) == Some(State::Building), "a Call is emitted once, after begin");
         let slot = &mut self.slots[call.index()];
         slot.state = State::Sent;
-        slot.outcome = Outcome::MaybeExecuted;
+        slot.outcome = EndedCall::MaybeExecuted;
         self.window.requested()
     }
 }

@@ -12,7 +12,7 @@ const OFFERED: Segment = Segment { handle: 7, length: 4096, offset: 0x1_0000_200
 /// A Requester that has one credit more than the Call takes.
 fn requester(remote_invalidation: bool) -> Requester {
     let parameters = Parameters { call_threshold: 1024, reply_threshold: 1024, remote_invalidation };
-    let mut requester = Requester::new(&Config {
+    let mut requester = Requester::new(&RequesterConfig {
         slots: 4,
         parameters,
         credits_requested: 4,
@@ -24,13 +24,13 @@ fn requester(remote_invalidation: bool) -> Requester {
 }
 
 /// A Call with the lists of `single`, in the making.
-fn begin(requester: &mut Requester, single: &SingleChunk) -> (CallId, Form) {
+fn begin(requester: &mut Requester, single: &SingleChunk) -> (RequesterCallId, CallForm) {
     let call = requester.begin().expect("a credit");
     let header_len = match single {
         SingleChunk::Read(_) => header_len(1, [], None),
         SingleChunk::Write(_) => header_len(0, [1], None),
     };
-    (call, Form { long: false, reply_chunk: false, header_len: header_len as u32 })
+    (call, CallForm { long: false, reply_chunk: false, header_len: header_len as u32 })
 }
 
 /// Hands the lists of `single` to `emit`.
@@ -42,7 +42,11 @@ fn with_lists<T>(single: &SingleChunk, emit: impl FnOnce(&ChunkLists<'_>) -> T) 
 }
 
 /// A Call sent in the short way, and its twin sent in the general one. With their headers.
-fn twins(single: &SingleChunk, remote_invalidation: bool, len: usize) -> [(Requester, CallId, Vec<u8>); 2] {
+fn twins(
+    single: &SingleChunk,
+    remote_invalidation: bool,
+    len: usize,
+) -> [(Requester, RequesterCallId, Vec<u8>); 2] {
     let mut short = requester(remote_invalidation);
     let mut out = vec![0xaa; len];
     let (call, form) = begin(&mut short, single);
@@ -58,19 +62,19 @@ fn twins(single: &SingleChunk, remote_invalidation: bool, len: usize) -> [(Reque
     expected.truncate(written.unwrap_or(0));
     if written.is_ok() {
         let slot = &mut general.slots[twin.index()];
-        (slot.state, slot.outcome) = (State::Sent, Outcome::MaybeExecuted);
+        (slot.state, slot.outcome) = (State::Sent, EndedCall::MaybeExecuted);
     }
     [(short, call, out), (general, twin, expected)]
 }
 
 /// All that a driver can tell of what was received, and of the Requester after it.
-fn verdict(requester: &mut Requester, call: CallId, received: Received<'_>) -> String {
+fn verdict(requester: &mut Requester, call: RequesterCallId, received: RequesterReceived<'_>) -> String {
     let lens: Vec<u32> = match &received {
-        Received::Reply(reply) => reply.write_lens().collect(),
+        RequesterReceived::Reply(reply) => reply.write_lens().collect(),
         _ => Vec::new(),
     };
     let told = match received {
-        Received::Reply(Reply { call, payload, memory, .. }) => {
+        RequesterReceived::Reply(AnsweredCall { call, payload, memory, .. }) => {
             format!("{call:?} {payload:?} {memory:?} {lens:?}")
         }
         other => format!("{other:?}"),
@@ -202,7 +206,7 @@ fn a_good_reply_goes_the_short_way() {
     for single in
         [SingleChunk::Write(OFFERED), SingleChunk::Read(ReadSegment { position: 96, segment: OFFERED })]
     {
-        for (handle, memory) in [(Some(7), Memory::Safe), (None, Memory::Exposed)] {
+        for (handle, memory) in [(Some(7), ExposedMemory::Safe), (None, ExposedMemory::Exposed)] {
             let [(mut short, call, mut reply), _] = twins(&single, true, 1024);
             if matches!(single, SingleChunk::Read(_)) {
                 reply.drain(16..40);

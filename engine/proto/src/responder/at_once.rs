@@ -4,7 +4,7 @@ use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Segment, Single, SingleChun
 use stag_wire::xdr::Overflow;
 
 use super::call::Chunks;
-use super::{Call, CallId, Emitted, Lists, Payload, Responder};
+use super::{CallPayload, Emitted, Lists, ReceivedCall, Responder, ResponderCallId};
 
 impl Responder {
     /// Whether a Call may be answered at once, with [`Responder::answer_plain`] or [`Responder::answer_single`]: it is none that is in
@@ -21,11 +21,11 @@ impl Responder {
     /// it would be, and the credits that it requests. Nothing happens. `None`: it is something else.
     #[inline]
     #[must_use]
-    pub fn peek_single<'m>(&self, message: &'m [u8]) -> Option<(Call<'m>, u32)> {
+    pub fn peek_single<'m>(&self, message: &'m [u8]) -> Option<(ReceivedCall<'m>, u32)> {
         let (single, stream) = self.parse_single(message)?;
         let id = self.next_id()?;
-        let (payload, chunks) = (Payload::Inline(stream), Chunks::Single(single.chunk, message));
-        Some((Call { id, xid: single.xid, payload, chunks }, single.credits))
+        let (payload, chunks) = (CallPayload::Inline(stream), Chunks::Single(single.chunk, message));
+        Some((ReceivedCall { id, xid: single.xid, payload, chunks }, single.credits))
     }
 
     /// The slot that the next Call will have.
@@ -41,9 +41,9 @@ impl Responder {
 
     /// What the next Call will be named.
     #[inline(always)]
-    fn next_id(&self) -> Option<CallId> {
+    fn next_id(&self) -> Option<ResponderCallId> {
         let index = *self.free.last()?;
-        Some(CallId { index, generation: self.slots[index as usize].generation.wrapping_add(1) })
+        Some(ResponderCallId { index, generation: self.slots[index as usize].generation.wrapping_add(1) })
     }
 
     /// Takes in a Call and answers it, in one step: its Receive is posted still, or again. `requested` and `limit` are as of
@@ -57,7 +57,7 @@ impl Responder {
     #[inline]
     pub fn answer_single(
         &mut self,
-        call: &Call<'_>,
+        call: &ReceivedCall<'_>,
         (requested, limit): (u32, u32),
         item: u32,
         out: &mut [u8],
@@ -79,7 +79,7 @@ impl Responder {
     ///
     /// When the peer has no credit for the Call: ask [`Responder::may_answer`] before.
     #[inline]
-    pub fn begin_plain(&mut self, xid: u32, requested: u32) -> CallId {
+    pub fn begin_plain(&mut self, xid: u32, requested: u32) -> ResponderCallId {
         debug_assert!(self.may_answer(xid));
         let Ok(id) = self.occupy(xid, requested) else { panic!("the peer has no credit for it") };
         self.slots[id.index()].lists = Lists::Absent;
@@ -89,7 +89,7 @@ impl Responder {
     /// Ends a Call of [`Responder::begin_plain`] with a Reply without chunks, and returns the credits of its header. `limit` is
     /// as in [`Responder::set_credit_limit`]. `None`: it is over already.
     #[inline]
-    pub fn answer_begun(&mut self, id: CallId, limit: u32) -> Option<u32> {
+    pub fn answer_begun(&mut self, id: ResponderCallId, limit: u32) -> Option<u32> {
         self.slot(id)?;
         self.grant.set_limit(limit);
         let credits = self.grant.renew(false);
@@ -104,7 +104,7 @@ impl Responder {
     ///
     /// As [`Responder::begin_plain`], and when the Call has not one chunk.
     #[inline]
-    pub fn begin_single(&mut self, call: &Call<'_>, requested: u32) -> CallId {
+    pub fn begin_single(&mut self, call: &ReceivedCall<'_>, requested: u32) -> ResponderCallId {
         debug_assert!(self.may_answer(call.xid));
         let chunk = call.single().expect("a Call with one chunk");
         let Ok(id) = self.occupy(call.xid, requested) else { panic!("the peer has no credit for it") };
@@ -119,7 +119,7 @@ impl Responder {
     /// The chunk of a Call that is in process and has one of one segment, and no other.
     #[inline]
     #[must_use]
-    pub fn single(&self, id: CallId) -> Option<SingleChunk> {
+    pub fn single(&self, id: ResponderCallId) -> Option<SingleChunk> {
         match self.slot(id)?.lists {
             Lists::Single(chunk) => Some(chunk),
             Lists::Absent | Lists::Message(_) | Lists::Second { .. } => None,
@@ -135,7 +135,7 @@ impl Responder {
     #[inline]
     pub fn answer_begun_single(
         &mut self,
-        id: CallId,
+        id: ResponderCallId,
         limit: u32,
         item: u32,
         out: &mut [u8],
@@ -155,7 +155,7 @@ impl Responder {
     /// Makes a header that says as much of the chunks of a Call of [`Responder::begin_plain`] or [`Responder::begin_single`] as its
     /// own, for [`Responder::call`] and whatever takes the Call's message.
     #[must_use]
-    pub fn header_of(&self, id: CallId) -> [u8; SINGLE_LEN] {
+    pub fn header_of(&self, id: ResponderCallId) -> [u8; SINGLE_LEN] {
         let mut header = [0; SINGLE_LEN];
         if let Some(slot) = self.slot(id)
             && let Lists::Single(chunk) = slot.lists

@@ -4,16 +4,16 @@ use stag_wire::rpcrdma::{
     HEADER_LEN_MIN, Header, HeaderLists, ReadList, SINGLE_LEN, Segment, SingleChunk, WriteChunk, WriteList,
 };
 
-use super::CallId;
+use super::ResponderCallId;
 use crate::reads::{self, ReadChunks};
 
 /// A Call, as a view of its message. [`Responder::call`](super::Responder::call) makes it again from the kept message.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'m> {
+pub struct ReceivedCall<'m> {
     /// Its name.
-    pub id: CallId,
+    pub id: ResponderCallId,
     /// Its Payload stream.
-    pub payload: Payload<'m>,
+    pub payload: CallPayload<'m>,
     pub(super) xid: u32,
     pub(super) chunks: Chunks<'m>,
 }
@@ -32,7 +32,7 @@ pub(super) enum Chunks<'m> {
 
 /// Where the Payload stream of a Call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payload<'m> {
+pub enum CallPayload<'m> {
     /// In the message.
     Inline(&'m [u8]),
     /// In the Position Zero Read chunk: pull this many octets, then ask
@@ -40,7 +40,7 @@ pub enum Payload<'m> {
     Long(u32),
 }
 
-impl<'m> Call<'m> {
+impl<'m> ReceivedCall<'m> {
     /// The xid.
     #[inline]
     #[must_use]
@@ -90,7 +90,7 @@ impl<'m> Call<'m> {
         ReadChunks::new(self.read_list())
     }
 
-    /// The number of [`Call::read_chunks`].
+    /// The number of [`ReceivedCall::read_chunks`].
     #[inline]
     #[must_use]
     pub fn read_chunk_count(&self) -> usize {
@@ -115,7 +115,7 @@ impl<'m> Call<'m> {
         self.write_list().nth(item).filter(|chunk| !chunk.is_empty())
     }
 
-    /// Octets that [`Call::write_chunk`] has room for; `None` where that is.
+    /// Octets that [`ReceivedCall::write_chunk`] has room for; `None` where that is.
     #[inline]
     #[must_use]
     pub fn write_room(&self, item: usize) -> Option<u64> {
@@ -126,7 +126,7 @@ impl<'m> Call<'m> {
         }
     }
 
-    /// The Reply chunk, for [`Form::long`](super::Form::long) Replies.
+    /// The Reply chunk, for [`ReplyForm::long`](super::ReplyForm::long) Replies.
     #[inline]
     #[must_use]
     pub fn reply_chunk(&self) -> Option<WriteChunk<'m>> {

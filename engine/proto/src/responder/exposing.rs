@@ -3,7 +3,7 @@
 use stag_wire::rpcrdma::{Emitter, MessageKind, ReadSegment};
 use stag_wire::xdr::Overflow;
 
-use super::{CallId, Emitted, Lists, ReplyError, Responder, SINGLE_LEN, SingleChunk, repeated_len};
+use super::{Emitted, Lists, ReplyError, Responder, ResponderCallId, SINGLE_LEN, SingleChunk, repeated_len};
 use crate::plan::READ_SEGMENT_LEN;
 
 /// The form of a Reply that is exposed.
@@ -27,7 +27,7 @@ impl Responder {
     /// [`ReplyError`]; the driver refuses the Call then.
     pub fn plan_exposed(
         &self,
-        id: CallId,
+        id: ResponderCallId,
         message: &[u8],
         items: &[u32],
         payload_len: u32,
@@ -73,7 +73,7 @@ impl Responder {
     /// When `out` is shorter than the header, or `items` and `segments` are not those of the plan.
     pub fn emit_exposed(
         &mut self,
-        id: CallId,
+        id: ResponderCallId,
         message: &[u8],
         items: &[u32],
         form: &ExposedForm,

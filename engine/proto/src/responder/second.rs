@@ -8,7 +8,7 @@
 //!
 //! A driver keeps one [`Responder`] for each connection, and beside it a [`Responder2`] if it speaks version 2. It asks once for
 //! each message which of the two takes it ([`is_second`]), because the Call says the version (V2-5.3-a). A Call of either version
-//! is a [`Call`], and [`Responder::plan_reply`], [`Responder::emit_reply`], [`Responder::refuse`] answer it in its own.
+//! is a [`ReceivedCall`], and [`Responder::plan_reply`], [`Responder::emit_reply`], [`Responder::refuse`] answer it in its own.
 //!
 //! *Groups.* The driver keeps the messages of a group, which are as many credits, until its Reply is sent; then it posts them all
 //! again. The first of them is the message that the methods of [`Responder`] ask for. Where the items of its arguments lie
@@ -26,7 +26,8 @@ use stag_wire::xdr::{Overflow, padded};
 
 use super::call::Chunks;
 use super::{
-    Call, CallId, Dropped, Form, Lists, Misuse, Payload, Refusal, ReplyError, Responder, echo_lists, reads,
+    CallPayload, DroppedCall, Lists, ReceivedCall, Refusal, ReplyError, ReplyForm, Responder,
+    ResponderCallId, ResponderMisuse, echo_lists, reads,
 };
 use crate::cut::{MessageCut, MessageShape, Transmission};
 use crate::directions::{DIRECTIONS_MAX, PlacedResults, ResultItem};
@@ -56,7 +57,7 @@ pub fn is_second(message: &[u8]) -> bool {
 #[must_use]
 pub enum ResponderEvent2<'m> {
     /// A Call by a base message. Keep the message.
-    Call(Call<'m>),
+    Call(ReceivedCall<'m>),
     /// A transmission of a Call of which others are missing: keep the message.
     Part {
         /// Where its part of the Payload stream belongs.
@@ -67,7 +68,7 @@ pub enum ResponderEvent2<'m> {
     /// The last transmission of a Call. Keep the message.
     Whole {
         /// The Call: its Payload stream is in the parts, one behind the other.
-        id: CallId,
+        id: ResponderCallId,
         /// Where this part of the Payload stream belongs.
         part: MessagePart,
         /// Octets of its header.
@@ -85,11 +86,11 @@ pub enum ResponderEvent2<'m> {
         xid: u32,
     },
     /// A message to ignore.
-    Dropped(Dropped),
+    Dropped(DroppedCall),
     /// It is for the Requester of this end.
     Reply,
     /// The connection must be closed.
-    Close(Misuse),
+    Close(ResponderMisuse),
 }
 
 /// A Reply that goes as a group of transmissions.
@@ -142,7 +143,7 @@ pub struct Responder2 {
     /// The targets of this end's Receives.
     run: Option<TargetRun>,
     /// The Call of which transmissions are missing.
-    open: Option<CallId>,
+    open: Option<ResponderCallId>,
     request_limit: u32,
     response_limit: u32,
     segments: Box<[Segment]>,
@@ -316,7 +317,7 @@ impl Responder2 {
             OptionalOperation::Continuation(next) => {
                 let transmitted = self.receiver.handle_continuation(xid, &next, room);
                 if matches!(transmitted, Transmitted::Part(_)) && !self.take_credit(responder) {
-                    return ResponderEvent2::Close(Misuse::TooManyCalls {
+                    return ResponderEvent2::Close(ResponderMisuse::TooManyCalls {
                         granted: responder.grant.ceiling(),
                     });
                 }
@@ -327,7 +328,7 @@ impl Responder2 {
                     SendingFault::Stopped { xid, .. } | SendingFault::Sent { xid } => {
                         ResponderEvent2::ReplyRefused { xid }
                     }
-                    SendingFault::OtherDirection => ResponderEvent2::Dropped(Dropped::NotACall),
+                    SendingFault::OtherDirection => ResponderEvent2::Dropped(DroppedCall::NotACall),
                 };
             }
             OptionalOperation::Initial(_) | OptionalOperation::Update(_) => {
@@ -429,10 +430,10 @@ impl Responder2 {
         refused: &Refused2,
     ) -> ResponderEvent2<'m> {
         let Ok((fixed, _)) = Fixed::parse(message) else {
-            return ResponderEvent2::Dropped(Dropped::Second(refused.error));
+            return ResponderEvent2::Dropped(DroppedCall::Second(refused.error));
         };
         let code = match refused.answer {
-            Answer2::Drop => return ResponderEvent2::Dropped(Dropped::Second(refused.error)),
+            Answer2::Drop => return ResponderEvent2::Dropped(DroppedCall::Second(refused.error)),
             Answer2::ErrVers => ErrorCode2::Vers { low: 1, high: VERSION },
             Answer2::BadHeader => ErrorCode2::BadHeader,
             Answer2::InvalidOption => ErrorCode2::InvalidOption,
@@ -450,8 +451,8 @@ impl Responder2 {
         match refusal {
             Refusal::Close(misuse) => ResponderEvent2::Close(misuse),
             Refusal::Drop(dropped) => ResponderEvent2::Dropped(dropped),
-            Refusal::Header(error) => ResponderEvent2::Dropped(Dropped::Header(error)),
-            Refusal::Chunks(_) => ResponderEvent2::Dropped(Dropped::NotACall),
+            Refusal::Header(error) => ResponderEvent2::Dropped(DroppedCall::Header(error)),
+            Refusal::Chunks(_) => ResponderEvent2::Dropped(DroppedCall::NotACall),
         }
     }
 
@@ -488,7 +489,7 @@ impl Responder2 {
     pub fn plan_group(
         &mut self,
         responder: &Responder,
-        id: CallId,
+        id: ResponderCallId,
         lead: &[u8],
         reply: &GroupReply<'_>,
         layout: &ReceiveLayout,
@@ -541,7 +542,7 @@ impl Responder2 {
     pub fn emit_lead(
         &mut self,
         responder: &mut Responder,
-        id: CallId,
+        id: ResponderCallId,
         lead: &[u8],
         reply: &GroupReply<'_>,
         layout: &ReceiveLayout,
@@ -610,20 +611,20 @@ fn response<'a>(items: &'a [PlacedItem<'a>], count: u32, payload_len: u32) -> Re
 impl Responder {
     /// The lists and the Payload stream of a Call of version 2, which was checked when it came. Those of a group's first
     /// transmission have no chunks.
-    pub(super) fn second_parts(message: &[u8]) -> Option<(Payload<'_>, HeaderLists<'_>)> {
+    pub(super) fn second_parts(message: &[u8]) -> Option<(CallPayload<'_>, HeaderLists<'_>)> {
         let (header, rest) = Header2::parse(message).ok()?;
         match header.body {
-            Body2::Message(_, lists) => Some((Payload::Inline(rest), lists)),
+            Body2::Message(_, lists) => Some((CallPayload::Inline(rest), lists)),
             Body2::Long(_, lists) => {
                 // Checked: within the limit of a chunk.
                 let len = reads::len_at(lists.read_list(), 0) as u32;
-                Some((Payload::Long(len), lists))
+                Some((CallPayload::Long(len), lists))
             }
             Body2::Optional(found) => {
                 let len = OptionalOperation::parse(&found).ok()?.payload_len()?;
                 // The driver has the Payload stream of a group: what is here is its start.
                 let start = rest.get(..len as usize).unwrap_or(rest);
-                Some((Payload::Inline(start), HeaderLists::default()))
+                Some((CallPayload::Inline(start), HeaderLists::default()))
             }
             Body2::Error(_) => None,
         }
@@ -635,7 +636,7 @@ impl Responder {
         &mut self,
         (xid, message): (u32, &[u8]),
         items: &[u32],
-        form: &Form,
+        form: &ReplyForm,
         out: &mut [u8],
     ) -> Result<usize, Overflow> {
         let (_, lists) = Responder::second_parts(message).ok_or(Overflow)?;
@@ -645,8 +646,12 @@ impl Responder {
     }
 
     /// What a Call of version 2 is seen as.
-    pub(super) fn second_call<'m>(id: CallId, xid: u32, message: &'m [u8]) -> Option<Call<'m>> {
+    pub(super) fn second_call<'m>(
+        id: ResponderCallId,
+        xid: u32,
+        message: &'m [u8],
+    ) -> Option<ReceivedCall<'m>> {
         let (payload, lists) = Responder::second_parts(message)?;
-        Some(Call { id, xid, payload, chunks: Chunks::Second(lists) })
+        Some(ReceivedCall { id, xid, payload, chunks: Chunks::Second(lists) })
     }
 }

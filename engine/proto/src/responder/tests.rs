@@ -7,23 +7,23 @@ use stag_wire::rpcrdma::{ReadSegment, Segment};
 use super::*;
 
 /// Takes a message in by the way for any lists.
-fn receive_generally<'m>(responder: &mut Responder, message: &'m [u8]) -> Received<'m> {
+fn receive_generally<'m>(responder: &mut Responder, message: &'m [u8]) -> ResponderReceived<'m> {
     responder.grant.receive_consumed();
     match responder.receive(message) {
-        Ok(call) => Received::Call(call),
+        Ok(call) => ResponderReceived::Call(call),
         Err(refusal) => responder.answer(message, refusal),
     }
 }
 
 /// All that a driver can see of what was received.
-fn describe(received: &Received<'_>) -> String {
+fn describe(received: &ResponderReceived<'_>) -> String {
     match received {
-        Received::Call(call) => describe_call(call),
+        ResponderReceived::Call(call) => describe_call(call),
         other => format!("{other:?}"),
     }
 }
 
-fn describe_call(call: &Call<'_>) -> String {
+fn describe_call(call: &ReceivedCall<'_>) -> String {
     let reads: Vec<_> = call
         .read_chunks()
         .map(|chunk| (chunk.position, chunk.at, chunk.len, chunk.segments().collect::<Vec<_>>()))
@@ -41,16 +41,16 @@ fn describe_call(call: &Call<'_>) -> String {
     )
 }
 
-fn responder(parameters: Parameters, limits: Limits) -> Responder {
-    let mut responder = Responder::new(&Config { slots: 4, parameters, limits });
+fn responder(parameters: Parameters, limits: ChunkLimits) -> Responder {
+    let mut responder = Responder::new(&ResponderConfig { slots: 4, parameters, limits });
     responder.receives_posted(4);
     responder
 }
 
-fn any_limits() -> impl Strategy<Value = Limits> {
+fn any_limits() -> impl Strategy<Value = ChunkLimits> {
     let few = || prop_oneof![8 => 1..4_u32, 1 => Just(0)];
     (few(), few(), few(), 0..9000_u32, 0..9000_u32).prop_map(
-        |(segments, read_chunks, write_chunks, chunk_len, pull_len)| Limits {
+        |(segments, read_chunks, write_chunks, chunk_len, pull_len)| ChunkLimits {
             segments,
             read_chunks,
             write_chunks,
@@ -116,7 +116,7 @@ proptest! {
         prop_assert_eq!((short.grant, short.requested), (general.grant, general.requested));
         let mut at_once = responder(parameters, limits);
         let peeked = at_once.peek_single(&message);
-        let (Received::Call(one), Received::Call(other)) = (one, other) else {
+        let (ResponderReceived::Call(one), ResponderReceived::Call(other)) = (one, other) else {
             prop_assert!(peeked.is_none());
             return Ok(());
         };
@@ -142,7 +142,7 @@ proptest! {
         // In one step, where the Receive is posted again before the Reply leaves.
         let Some((call, requested)) = peeked else { return Ok(()) };
         let mut in_steps = responder(parameters, limits);
-        let Received::Call(other) = receive_generally(&mut in_steps, &message) else {
+        let ResponderReceived::Call(other) = receive_generally(&mut in_steps, &message) else {
             panic!("it was one above");
         };
         in_steps.receives_posted(1);
@@ -165,8 +165,10 @@ fn a_usual_read_and_a_usual_write_are_of_the_short_shape() {
         let mut message = [0; SINGLE_LEN + 8];
         Single { xid: 5, credits: 2, chunk }.emit(&mut message).expect("room");
         message[SINGLE_LEN + 3] = 5;
-        let mut responder = responder(Parameters::default(), Limits::default());
-        let Received::Call(call) = responder.handle_receive(&message) else { panic!("it is a Call") };
+        let mut responder = responder(Parameters::default(), ChunkLimits::default());
+        let ResponderReceived::Call(call) = responder.handle_receive(&message) else {
+            panic!("it is a Call")
+        };
         assert_eq!(call.single(), Some(chunk));
     }
 }

@@ -3,9 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use stag_proto::plan::{Form, Shape};
-use stag_proto::requester::{self, ChunkLists, Memory, Pulled, Requester};
-use stag_proto::responder::{self, Payload, Responder};
+use stag_proto::plan::{CallForm, Shape};
+use stag_proto::requester::{self, ChunkLists, ExposedMemory, Pulled, Requester};
+use stag_proto::responder::{self, CallPayload, Responder};
 use stag_wire::rpcrdma::{Header, ReadSegment, Segment};
 
 use crate::support::*;
@@ -60,15 +60,15 @@ fn words_of(xid: u32, msg_type: u32) -> Vec<u8> {
 /// Everything a driver does with a Call.
 fn process(
     responder: &mut Responder,
-    id: responder::CallId,
+    id: responder::ResponderCallId,
     message: &[u8],
     items: &[u32],
     payload_len: u32,
 ) {
     let call = responder.call(id, message).expect("just received");
     let stream_len = match call.payload {
-        Payload::Inline(stream) => stream.len() as u32,
-        Payload::Long(len) => len,
+        CallPayload::Inline(stream) => stream.len() as u32,
+        CallPayload::Long(len) => len,
     };
     let mut last = (0, 0);
     let mut pulled = 0u64;
@@ -90,7 +90,7 @@ fn process(
             assert!(form.long || form.header_len + payload_len <= responder.parameters().reply_threshold);
         }
         Err(why) => {
-            let error = responder.refuse(id, responder::Refused::Reply(why)).expect("in process");
+            let error = responder.refuse(id, responder::RefusedCall::Reply(why)).expect("in process");
             assert_eq!(error.as_bytes().len(), 20);
         }
     }
@@ -109,7 +109,7 @@ proptest! {
         let mut open = Vec::new();
         for (message, items, payload_len, later) in &messages {
             match responder.handle_receive(message) {
-                responder::Received::Call(call) => {
+                responder::ResponderReceived::Call(call) => {
                     let id = call.id;
                     if *later {
                         open.push((id, message, items, *payload_len));
@@ -117,12 +117,12 @@ proptest! {
                         process(&mut responder, id, message, items, *payload_len);
                     }
                 }
-                responder::Received::Error(error) => {
+                responder::ResponderReceived::Error(error) => {
                     prop_assert_eq!(&error.as_bytes()[..8], &message[..8]);
                     prop_assert_eq!(&error.as_bytes()[12..16], &[0, 0, 0, 4]);
                 }
-                responder::Received::Dropped(_) => {}
-                responder::Received::Close(_) => break,
+                responder::ResponderReceived::Dropped(_) => {}
+                responder::ResponderReceived::Close(_) => break,
             }
             responder.receives_posted(1);
             prop_assert!(responder.grant().check());
@@ -165,19 +165,19 @@ proptest! {
             }
             let mut ended = None;
             match requester.handle_receive(&message, *invalidated) {
-                requester::Received::Reply(reply) => {
+                requester::RequesterReceived::Reply(reply) => {
                     prop_assert_eq!(reply.write_lens().count(), writes.len());
                     for (len, chunk) in reply.write_lens().zip(&writes) {
                         prop_assert!(u64::from(len) <= chunk.iter().map(|segment| u64::from(segment.length)).sum());
                     }
-                    if let requester::Payload::Long(len) = reply.payload {
+                    if let requester::ReplyPayload::Long(len) = reply.payload {
                         prop_assert!((1..=4096).contains(&len));
                     }
                     ended = Some(reply.call);
                 }
-                requester::Received::Failed { call, .. } => ended = Some(call),
-                requester::Received::Late { .. } => prop_assert!(false, "nothing was cancelled"),
-                requester::Received::Exposed(reply) => {
+                requester::RequesterReceived::Failed { call, .. } => ended = Some(call),
+                requester::RequesterReceived::Late { .. } => prop_assert!(false, "nothing was cancelled"),
+                requester::RequesterReceived::Exposed(reply) => {
                     prop_assert!(pulls, "it was not agreed on");
                     match reply.pulled {
                         Pulled::Pull { call, len, .. } => {
@@ -191,8 +191,8 @@ proptest! {
                         Pulled::Tell { call, .. } => ended = call,
                     }
                 }
-                requester::Received::Dropped(_) => prop_assert!(invalidated.is_none()),
-                requester::Received::Close(_) => {
+                requester::RequesterReceived::Dropped(_) => prop_assert!(invalidated.is_none()),
+                requester::RequesterReceived::Close(_) => {
                     prop_assert!(invalidated.is_some());
                     break;
                 }
@@ -233,7 +233,7 @@ proptest! {
             payload_len, read_segments, write_chunks: &write_chunks, reply_payload_len_max, prefer_long_call,
             long_call_segments, reply_chunk_segments,
         };
-        if let Ok(form) = Form::of_call(&shape, &parameters(call_threshold, reply_threshold, false), 64) {
+        if let Ok(form) = CallForm::of_call(&shape, &parameters(call_threshold, reply_threshold, false), 64) {
             let inline = if form.long { 0 } else { payload_len };
             prop_assert!(form.header_len + inline <= call_threshold);
             let writes = || write_chunks.iter().map(|count| *count as usize);
@@ -253,10 +253,10 @@ fn any_len() -> impl Strategy<Value = u32> {
 }
 
 /// Fences all of an ended Call, if anything is left to fence.
-fn finish(requester: &mut Requester, call: requester::CallId) {
+fn finish(requester: &mut Requester, call: requester::RequesterCallId) {
     let handles: Vec<u32> = std::iter::from_fn(|| requester.poll_fence(call)).collect();
     for (nth, handle) in (1..).zip(&handles) {
-        let expected = if nth == handles.len() { Memory::Safe } else { Memory::Exposed };
+        let expected = if nth == handles.len() { ExposedMemory::Safe } else { ExposedMemory::Exposed };
         assert_eq!(requester.handle_fenced(call, *handle), Some(expected));
     }
     assert_eq!(requester.poll_fence(call), None);

@@ -2,9 +2,9 @@
 
 use stag_proto::direction::{Recipient, Roles, Stray};
 use stag_proto::receives::{ReceivePurpose, Receives};
-use stag_proto::requester::{self, ChunkLists, Outcome, PlanError, Requester, Shape};
-use stag_proto::responder::{self, Limits, Refused, Responder};
-use stag_wire::rpcrdma::{Done, Error};
+use stag_proto::requester::{self, ChunkLists, EndedCall, PlanError, Requester, Shape};
+use stag_proto::responder::{self, ChunkLimits, RefusedCall, Responder};
+use stag_wire::rpcrdma::{Done, HeaderError};
 
 use crate::support::*;
 
@@ -48,12 +48,14 @@ fn an_error_answers_a_call_of_the_receivers_own() {
         let mut error = error;
         error[..4].copy_from_slice(&call.xid().to_be_bytes());
         let received = requester.handle_receive(&error, None);
-        assert!(matches!(received, requester::Received::Failed { call: failed, .. } if failed == call));
+        assert!(
+            matches!(received, requester::RequesterReceived::Failed { call: failed, .. } if failed == call)
+        );
         assert_eq!(requester.window().granted(), granted, "its credits are ignored");
     }
     // An error that cannot be decoded answers nothing, and is not answered.
     let message = words(&[7, 1, 1, ERROR, 9]);
-    assert_eq!(recipient(&message), Recipient::Nobody(Stray::Unreadable(Error::ErrorBody)));
+    assert_eq!(recipient(&message), Recipient::Nobody(Stray::Unreadable(HeaderError::ErrorBody)));
 }
 
 #[test]
@@ -64,7 +66,7 @@ fn what_cannot_be_read_is_answered_unless_it_may_be_a_reply() {
     {
         let found = Recipient::of(&message, &SERVES, |xid| xid == 8);
         assert_eq!(found, Recipient::Responder);
-        assert!(matches!(responder(1).handle_receive(&message), responder::Received::Error(_)));
+        assert!(matches!(responder(1).handle_receive(&message), responder::ResponderReceived::Error(_)));
         let found = Recipient::of(&message, &SERVES, |xid| xid == 7);
         assert!(matches!(found, Recipient::Nobody(Stray::Unreadable(_))), "{found:?}");
     }
@@ -72,7 +74,7 @@ fn what_cannot_be_read_is_answered_unless_it_may_be_a_reply() {
     assert_eq!(Recipient::of(short, &SERVES, |_| false), Recipient::Responder);
     assert_eq!(Recipient::of(short, &SERVES, |_| true), Recipient::Nobody(Stray::NoDirection));
     let found = Recipient::of(&[0; 15], &SERVES, |_| false);
-    assert_eq!(found, Recipient::Nobody(Stray::Unreadable(Error::Short)));
+    assert_eq!(found, Recipient::Nobody(Stray::Unreadable(HeaderError::Short)));
 }
 
 #[test]
@@ -118,7 +120,7 @@ fn the_same_xid_both_ways_is_two_calls() {
     let reply = Message::reply(own.xid(), 2).bytes();
     assert_eq!(Recipient::of(&reply, &SERVES, |xid| requester.has_call(xid)), Recipient::Requester);
     let received = requester.handle_receive(&reply, None);
-    assert!(matches!(received, requester::Received::Reply(reply) if reply.call == own));
+    assert!(matches!(received, requester::RequesterReceived::Reply(reply) if reply.call == own));
     assert_eq!(responder.grant().in_process(), 1, "the peer's goes on");
     assert!(!requester.has_call(own.xid()));
     answer(&mut responder, theirs, &message);
@@ -138,7 +140,7 @@ fn credits_of_the_two_directions_do_not_mix() {
     // The Reply to ours grants 6. That is no request in theirs.
     let reply = Message::reply(own.xid(), 6).bytes();
     let received = requester.handle_receive(&reply, None);
-    assert!(matches!(received, requester::Received::Reply(_)));
+    assert!(matches!(received, requester::RequesterReceived::Reply(_)));
     assert_eq!((requester.window().granted(), responder.credits_requested()), (6, 30));
     let reply = answer(&mut responder, theirs, &message);
     assert_eq!(reply[8..12], [0, 0, 0, 2], "the grant of their direction");
@@ -157,7 +159,7 @@ fn thresholds_follow_the_way_of_travel() {
 #[test]
 fn a_requester_that_does_not_know_of_more_sends_short_calls_only() {
     // 8167-5.3-a 8167-5.3-c
-    let mut requester = Requester::new(&requester::Config {
+    let mut requester = Requester::new(&requester::RequesterConfig {
         slots: 2,
         parameters: parameters(1024, 1024, false),
         credits_requested: 2,
@@ -185,8 +187,11 @@ fn a_requester_that_does_not_know_of_more_sends_short_calls_only() {
 #[test]
 fn a_responder_without_chunks_refuses_them() {
     // 8167-5.3-b
-    let config =
-        responder::Config { slots: 1, parameters: parameters(1024, 1024, false), limits: Limits::SHORT };
+    let config = responder::ResponderConfig {
+        slots: 1,
+        parameters: parameters(1024, 1024, false),
+        limits: ChunkLimits::SHORT,
+    };
     let chunk = [segment(1, 64)];
     for message in [
         Message::call(7).read(96, chunk[0]),
@@ -205,7 +210,7 @@ fn a_responder_without_chunks_refuses_them() {
     responder.receives_posted(1);
     let message = Message::call(7).bytes();
     let id = receive_call(&mut responder, &message);
-    assert!(responder.refuse(id, Refused::Payload).is_some());
+    assert!(responder.refuse(id, RefusedCall::Payload).is_some());
 }
 
 #[test]
@@ -222,7 +227,7 @@ fn calls_outlive_a_lost_connection_with_their_xid() {
         true
     });
     receives.handle_disconnect();
-    assert_eq!(told, [(call, Outcome::MaybeExecuted)]);
+    assert_eq!(told, [(call, EndedCall::MaybeExecuted)]);
     assert_eq!((receives.posted(), receives.entitled()), (0, 0));
 
     requester.handle_reconnect(parameters(1024, 1024, false));

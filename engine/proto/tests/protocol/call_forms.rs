@@ -1,11 +1,11 @@
 //! Short, Chunked and Long Calls, and when a Reply chunk goes with them.
 
-use stag_proto::requester::{ChunkLists, EmitError, Form, Memory, PlanError, Requester, Shape};
+use stag_proto::requester::{CallForm, ChunkLists, EmitError, ExposedMemory, PlanError, Requester, Shape};
 use stag_wire::rpcrdma::{ReadSegment, SINGLE_LEN, Segment, SingleChunk};
 
 use crate::support::*;
 
-fn plan(shape: &Shape<'_>) -> Result<Form, PlanError> {
+fn plan(shape: &Shape<'_>) -> Result<CallForm, PlanError> {
     requester(2).plan(shape)
 }
 
@@ -16,30 +16,30 @@ fn short(payload_len: u32) -> Shape<'static> {
 #[test]
 fn a_short_call_fills_the_inline_threshold_to_the_last_octet() {
     // 8166-3.5.1-a 8166-4.2.4-d 8166-4.1-b
-    assert_eq!(plan(&short(1024 - 28)), Ok(Form { long: false, reply_chunk: false, header_len: 28 }));
+    assert_eq!(plan(&short(1024 - 28)), Ok(CallForm { long: false, reply_chunk: false, header_len: 28 }));
     let form = plan(&short(1024 - 28 + 1)).unwrap();
-    assert_eq!(form, Form { long: true, reply_chunk: false, header_len: 28 + 24 });
+    assert_eq!(form, CallForm { long: true, reply_chunk: false, header_len: 28 + 24 });
 }
 
 #[test]
 fn a_chunked_call_counts_what_is_left_after_reduction() {
     // 8166-3.5.2-a 8166-4.1.2-d
     let shape = Shape { payload_len: 1024 - 28 - 2 * 24, read_segments: 2, ..Shape::default() };
-    assert_eq!(plan(&shape), Ok(Form { long: false, reply_chunk: false, header_len: 76 }));
+    assert_eq!(plan(&shape), Ok(CallForm { long: false, reply_chunk: false, header_len: 76 }));
 }
 
 #[test]
 fn a_long_call_may_have_read_chunks_beside_its_position_zero_read_chunk() {
     // 8166-3.5.3-a 8166-3.5.3-b 8166-3.5.3-g 8166-4.1.2-d
     let shape = Shape { payload_len: 2000, read_segments: 2, long_call_segments: 3, ..Shape::default() };
-    assert_eq!(plan(&shape), Ok(Form { long: true, reply_chunk: false, header_len: 28 + 5 * 24 }));
+    assert_eq!(plan(&shape), Ok(CallForm { long: true, reply_chunk: false, header_len: 28 + 5 * 24 }));
 }
 
 #[test]
 fn a_long_call_may_be_chosen_at_any_time() {
     // 8166-3.5.3-d
     let shape = Shape { payload_len: 40, prefer_long_call: true, ..Shape::default() };
-    assert_eq!(plan(&shape), Ok(Form { long: true, reply_chunk: false, header_len: 52 }));
+    assert_eq!(plan(&shape), Ok(CallForm { long: true, reply_chunk: false, header_len: 52 }));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_reply_chunk_goes_along_exactly_when_the_largest_reply_could_exceed_the_thre
 #[test]
 fn a_call_whose_header_does_not_fit_fails_locally() {
     // 8166-4.5.4-a 8166-4.2.4-d
-    let wide = Requester::new(&stag_proto::requester::Config {
+    let wide = Requester::new(&stag_proto::requester::RequesterConfig {
         slots: 1,
         parameters: parameters(1024, 1024, false),
         credits_requested: 1,
@@ -94,7 +94,7 @@ fn a_reply_header_that_would_not_fit_fails_the_call_locally() {
     let narrow = requester_with(1, parameters(4096, 1024, false));
     let shape = Shape { write_chunks: &[31], reply_payload_len_max: 2000, ..Shape::default() };
     assert!(narrow.plan(&shape).is_ok());
-    let wide = Requester::new(&stag_proto::requester::Config {
+    let wide = Requester::new(&stag_proto::requester::RequesterConfig {
         slots: 1,
         parameters: parameters(4096, 1024, false),
         credits_requested: 1,
@@ -235,7 +235,7 @@ fn a_call_with_one_chunk_is_the_same_by_its_short_way() {
             let mut head = [0x5a; SINGLE_LEN];
             short.emit_single_call(call, chunk, &mut head);
             assert_eq!(head[..], expected[..SINGLE_LEN]);
-            assert_eq!(short.cancel(call), Memory::Exposed);
+            assert_eq!(short.cancel(call), ExposedMemory::Exposed);
             assert_eq!(fence_all(&mut short, call), [77]);
         }
     }
@@ -246,15 +246,15 @@ fn lists_that_are_not_as_planned_are_not_sent() {
     // 8166-4.5.4-a 8166-3.4.5-a
     let mut requester = requester(4);
     let call = requester.begin().unwrap();
-    let plain = Form { long: false, reply_chunk: false, header_len: 28 };
-    let one_read = Form { header_len: 52, ..plain };
+    let plain = CallForm { long: false, reply_chunk: false, header_len: 28 };
+    let one_read = CallForm { header_len: 52, ..plain };
     let mut out = [0; 1024];
     for (form, reads) in [
         (plain, &[read_segment(96, 1, 4)][..]),
         (one_read, &[read_segment(0, 1, 4)]),
         (one_read, &[read_segment(98, 1, 4)]),
-        (Form { long: true, ..one_read }, &[read_segment(96, 1, 4)]),
-        (Form { reply_chunk: true, ..one_read }, &[read_segment(96, 1, 4)]),
+        (CallForm { long: true, ..one_read }, &[read_segment(96, 1, 4)]),
+        (CallForm { reply_chunk: true, ..one_read }, &[read_segment(96, 1, 4)]),
     ] {
         let lists = ChunkLists { reads, ..ChunkLists::default() };
         assert_eq!(requester.emit_call(call, &form, &lists, &mut out), Err(EmitError::NotAsPlanned));
@@ -264,7 +264,7 @@ fn lists_that_are_not_as_planned_are_not_sent() {
     let lists = ChunkLists { reads: &[read_segment(96, 1, 4)], ..ChunkLists::default() };
     assert_eq!(requester.emit_call(call, &one_read, &lists, &mut out[..51]), Err(EmitError::OutTooShort));
     // Nothing happened: the Call can still be made, or given up.
-    assert_eq!(requester.abandon(call), stag_proto::requester::Memory::Safe);
+    assert_eq!(requester.abandon(call), stag_proto::requester::ExposedMemory::Safe);
     assert_eq!(requester.available(), 4);
 }
 
@@ -280,7 +280,7 @@ fn xids_do_not_come_back_soon_and_differ_by_seed() {
         let message = Message::reply(call.xid(), 5).bytes();
         assert!(matches!(
             requester.handle_receive(&message, None),
-            stag_proto::requester::Received::Reply(_)
+            stag_proto::requester::RequesterReceived::Reply(_)
         ));
     }
 }

@@ -1,8 +1,8 @@
 //! The order in which a received message is checked (section 12 of the notes), at both ends.
 
 use stag_proto::requester::{self, Requester};
-use stag_proto::responder::{self, Dropped, Received, Refused, Responder};
-use stag_wire::rpcrdma::Error;
+use stag_proto::responder::{self, DroppedCall, RefusedCall, Responder, ResponderReceived};
+use stag_wire::rpcrdma::HeaderError;
 
 use crate::support::*;
 
@@ -29,7 +29,7 @@ fn a_responder_answers_nothing_to_a_message_that_is_too_short_done_or_an_error()
     let mut responder = responder(4);
     for (what, message) in ignored_by_both() {
         let why = receive_dropped(&mut responder, &message);
-        assert!(matches!(why, Dropped::Header(_)), "{what}: {why:?}");
+        assert!(matches!(why, DroppedCall::Header(_)), "{what}: {why:?}");
     }
     // An error is never answered with an error, whatever its version.
     for message in [err_chunk(7, 8), err_vers(7, 1, 8, 1, 1), err_vers(7, 9, 8, 2, 3)] {
@@ -78,11 +78,11 @@ fn a_requester_discards_every_header_that_is_in_error() {
     ]);
     for message in messages {
         let received = requester.handle_receive(&message, None);
-        assert!(matches!(received, requester::Received::Dropped(_)), "{message:x?}: {received:?}");
+        assert!(matches!(received, requester::RequesterReceived::Dropped(_)), "{message:x?}: {received:?}");
     }
     assert_eq!(requester.window().in_flight(), 1);
     let whole = reply().nomsg().reply_chunk(&[room]).bytes();
-    assert!(matches!(requester.handle_receive(&whole, None), requester::Received::Reply(_)));
+    assert!(matches!(requester.handle_receive(&whole, None), requester::RequesterReceived::Reply(_)));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_requester_drops_a_call() {
     let call = send_null(&mut requester);
     let message = Message::call(call.xid()).bytes();
     let received = requester.handle_receive(&message, None);
-    assert!(matches!(received, requester::Received::Dropped(requester::Dropped::NotAReply)));
+    assert!(matches!(received, requester::RequesterReceived::Dropped(requester::DroppedReply::NotAReply)));
     assert_eq!(requester.window().granted(), 4, "what it carries is a request, not a grant");
 }
 
@@ -157,7 +157,7 @@ fn octets_behind_a_header_without_payload_are_ignored() {
     let call = send_null(&mut requester);
     let mut error = err_chunk(call.xid(), 4);
     error.extend(b"anything");
-    assert!(matches!(requester.handle_receive(&error, None), requester::Received::Failed { .. }));
+    assert!(matches!(requester.handle_receive(&error, None), requester::RequesterReceived::Failed { .. }));
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_message_that_is_no_call_is_dropped() {
     let mut responder = responder(4);
     for msg_type in [REPLY, 2, u32::MAX] {
         let message = Message::new(5, 4, msg_type).bytes();
-        assert_eq!(receive_dropped(&mut responder, &message), Dropped::NotACall);
+        assert_eq!(receive_dropped(&mut responder, &message), DroppedCall::NotACall);
     }
 }
 
@@ -176,7 +176,7 @@ fn a_call_whose_xid_is_in_process_is_dropped_and_answered_once() {
     let mut responder = responder(4);
     let message = Message::call(5).bytes();
     let id = receive_call(&mut responder, &message);
-    assert_eq!(receive_dropped(&mut responder, &message), Dropped::DuplicateXid(5));
+    assert_eq!(receive_dropped(&mut responder, &message), DroppedCall::DuplicateXid(5));
     answer(&mut responder, id, &message);
     // Answered: the xid is free again.
     receive_call(&mut responder, &message);
@@ -187,13 +187,17 @@ fn a_duplicate_is_found_whatever_was_answered_in_between() {
     // 5531-e
     let mut responder = responder(8);
     let mut random = Random::new(5);
-    let mut open: Vec<(u32, responder::CallId, Vec<u8>)> = Vec::new();
+    let mut open: Vec<(u32, responder::ResponderCallId, Vec<u8>)> = Vec::new();
     for step in 0..2000 {
         let xid = random.below(12);
         let message = Message::call(xid).bytes();
         let known = open.iter().any(|(other, ..)| *other == xid);
         if known {
-            assert_eq!(receive_dropped(&mut responder, &message), Dropped::DuplicateXid(xid), "step {step}");
+            assert_eq!(
+                receive_dropped(&mut responder, &message),
+                DroppedCall::DuplicateXid(xid),
+                "step {step}"
+            );
         } else if open.len() < 8 {
             let id = receive_call(&mut responder, &message);
             open.push((xid, id, message));
@@ -214,7 +218,7 @@ fn a_long_calls_payload_must_be_a_call_with_the_headers_xid() {
         let id = receive_call(&mut responder, &message);
         let result = responder.handle_pulled(id, payload).map_err(|error| {
             error.map(|error| {
-                assert_eq!(error.refused, Refused::Payload);
+                assert_eq!(error.refused, RefusedCall::Payload);
                 error.as_bytes().to_vec()
             })
         });
@@ -245,6 +249,6 @@ fn the_reason_of_a_refusal_is_told_for_the_log() {
     // 8166-4.5.2-a
     let mut responder = responder(4);
     let message = Message { procedure: MSGP, ..Message::call(5) }.bytes();
-    let Received::Error(error) = responder.handle_receive(&message) else { panic!("an error") };
-    assert_eq!(error.refused, Refused::Header(Error::Padded));
+    let ResponderReceived::Error(error) = responder.handle_receive(&message) else { panic!("an error") };
+    assert_eq!(error.refused, RefusedCall::Header(HeaderError::Padded));
 }

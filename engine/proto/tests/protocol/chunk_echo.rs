@@ -1,6 +1,8 @@
 //! The chunks that come back in a Reply, compared with what the Call offered (8166-X-11).
 
-use stag_proto::requester::{ChunkLists, Failure, Memory, Payload, Received, Violation};
+use stag_proto::requester::{
+    CallFailure, ChunkLists, ExposedMemory, ReplyPayload, RequesterReceived, Violation,
+};
 use stag_wire::rpcrdma::Segment;
 
 use crate::support::*;
@@ -39,19 +41,19 @@ fn answered(change: impl FnOnce(&mut Message)) -> Answer {
     change(&mut reply);
     let message = reply.bytes();
     let answer = match requester.handle_receive(&message, None) {
-        Received::Reply(reply) => {
-            assert_eq!((reply.call, reply.memory), (call, Memory::Exposed));
+        RequesterReceived::Reply(reply) => {
+            assert_eq!((reply.call, reply.memory), (call, ExposedMemory::Exposed));
             let long = match reply.payload {
-                Payload::Inline(payload) => {
+                ReplyPayload::Inline(payload) => {
                     assert!(message.ends_with(payload) && payload.len() == 40);
                     None
                 }
-                Payload::Long(len) => Some(len),
+                ReplyPayload::Long(len) => Some(len),
             };
             Answer::Reply { writes: reply.write_lens().collect(), long }
         }
-        Received::Failed { call: failed, failure: Failure::Violation(violation), memory } => {
-            assert_eq!((failed, memory), (call, Memory::Exposed));
+        RequesterReceived::Failed { call: failed, failure: CallFailure::Violation(violation), memory } => {
+            assert_eq!((failed, memory), (call, ExposedMemory::Exposed));
             Answer::Failed(violation)
         }
         other => panic!("{other:?}"),
@@ -159,8 +161,8 @@ fn chunks_for_a_call_without_any_fail_it() {
         let call = send_null(&mut requester);
         let message = change(Message::reply(call.xid(), 3)).bytes();
         match requester.handle_receive(&message, None) {
-            Received::Failed { failure: Failure::Violation(violation), memory, .. } => {
-                assert_eq!((violation, memory), (expected, Memory::Safe));
+            RequesterReceived::Failed { failure: CallFailure::Violation(violation), memory, .. } => {
+                assert_eq!((violation, memory), (expected, ExposedMemory::Safe));
             }
             other => panic!("{other:?}"),
         }

@@ -1,8 +1,8 @@
 //! Credits at both ends (8166-3.3).
 
 use stag_proto::credits::Grant;
-use stag_proto::requester::{self, Dropped, Failure};
-use stag_proto::responder::{self, Misuse};
+use stag_proto::requester::{self, CallFailure, DroppedReply};
+use stag_proto::responder::{self, ResponderMisuse};
 
 use crate::support::*;
 
@@ -12,7 +12,7 @@ fn credits_of(header: &[u8]) -> u32 {
 
 fn reply(requester: &mut requester::Requester, xid: u32, credits: u32) {
     let message = Message::reply(xid, credits).bytes();
-    assert!(matches!(requester.handle_receive(&message, None), requester::Received::Reply(_)));
+    assert!(matches!(requester.handle_receive(&message, None), requester::RequesterReceived::Reply(_)));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn the_credit_field_of_an_error_is_ignored() {
     let call = send_null(&mut requester);
     let message = err_chunk(call.xid(), 8);
     let received = requester.handle_receive(&message, None);
-    assert!(matches!(received, requester::Received::Failed { failure: Failure::Chunk, .. }));
+    assert!(matches!(received, requester::RequesterReceived::Failed { failure: CallFailure::Chunk, .. }));
     assert_eq!(requester.available(), 1, "the credit is back, and it is still the only one");
 }
 
@@ -120,7 +120,7 @@ fn a_reply_with_an_unknown_xid_keeps_its_grant() {
     let mut requester = requester(8);
     let message = Message::reply(1, 3).bytes();
     let received = requester.handle_receive(&message, None);
-    assert!(matches!(received, requester::Received::Dropped(Dropped::UnknownXid(1))));
+    assert!(matches!(received, requester::RequesterReceived::Dropped(DroppedReply::UnknownXid(1))));
     assert_eq!(requester.available(), 3);
 }
 
@@ -151,7 +151,7 @@ fn a_grant_is_never_0() {
 #[test]
 fn a_grant_grows_only_after_the_receives_are_posted() {
     // 8166-3.3.1-d
-    let mut responder = responder::Responder::new(&responder::Config {
+    let mut responder = responder::Responder::new(&responder::ResponderConfig {
         slots: 16,
         parameters: parameters(1024, 1024, false),
         limits: limits(),
@@ -213,7 +213,10 @@ fn more_calls_than_were_granted_end_the_connection() {
     receive_call(&mut fresh, &Message::call(1).bytes());
     let message = Message::call(2).bytes();
     let received = fresh.handle_receive(&message);
-    assert!(matches!(received, responder::Received::Close(Misuse::TooManyCalls { granted: 1 })));
+    assert!(matches!(
+        received,
+        responder::ResponderReceived::Close(ResponderMisuse::TooManyCalls { granted: 1 })
+    ));
 
     let mut granted = responder(4);
     for xid in 1..=4 {
@@ -221,7 +224,10 @@ fn more_calls_than_were_granted_end_the_connection() {
     }
     let message = Message::call(5).bytes();
     let received = granted.handle_receive(&message);
-    assert!(matches!(received, responder::Received::Close(Misuse::TooManyCalls { granted: 4 })));
+    assert!(matches!(
+        received,
+        responder::ResponderReceived::Close(ResponderMisuse::TooManyCalls { granted: 4 })
+    ));
     assert_eq!(granted.grant().in_process(), 4);
 }
 

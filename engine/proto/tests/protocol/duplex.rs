@@ -21,9 +21,9 @@ struct End {
     responder: Responder,
     receives: Receives,
     /// Calls of ours that were not answered, and whether they were cancelled.
-    calling: Vec<(requester::CallId, bool)>,
+    calling: Vec<(requester::RequesterCallId, bool)>,
     /// Calls of the peer that were not answered, with their messages.
-    serving: Vec<(responder::CallId, Vec<u8>)>,
+    serving: Vec<(responder::ResponderCallId, Vec<u8>)>,
     /// What it sent and has not arrived, and whether the peer is not entitled to have sent it.
     sent: VecDeque<(Vec<u8>, bool)>,
     replies: u32,
@@ -36,7 +36,11 @@ impl End {
         let parameters = parameters(1024, 1024, false);
         let mut end = End {
             requester: requester_with(1 + random.below(SLOTS), parameters),
-            responder: Responder::new(&responder::Config { slots: SLOTS, parameters, limits: limits() }),
+            responder: Responder::new(&responder::ResponderConfig {
+                slots: SLOTS,
+                parameters,
+                limits: limits(),
+            }),
             receives: Receives::new(),
             calling: Vec::new(),
             serving: Vec::new(),
@@ -81,7 +85,8 @@ impl End {
         let (id, message) = self.serving.swap_remove(random.below(self.serving.len() as u32) as usize);
         let xid = u32::from_be_bytes(message[..4].try_into().expect("an xid"));
         let octets = if random.once_in(5) {
-            let error = self.responder.refuse(id, responder::Refused::Ineligible).expect("it is in process");
+            let error =
+                self.responder.refuse(id, responder::RefusedCall::Ineligible).expect("it is in process");
             error.as_bytes().to_vec()
         } else {
             let form = self.responder.plan_reply(id, &message, &[], 24).expect("it fits");
@@ -128,26 +133,26 @@ impl End {
         let requester = &self.requester;
         let purpose = match Recipient::of(&message, &roles, |xid| requester.has_call(xid)) {
             Recipient::Requester => match self.requester.handle_receive(&message, None) {
-                requester::Received::Reply(requester::Reply { call, .. })
-                | requester::Received::Failed { call, .. }
-                | requester::Received::Late { call, .. } => {
+                requester::RequesterReceived::Reply(requester::AnsweredCall { call, .. })
+                | requester::RequesterReceived::Failed { call, .. }
+                | requester::RequesterReceived::Late { call, .. } => {
                     let at = self.calling.iter().position(|(known, _)| *known == call);
                     self.calling.swap_remove(at.expect("each Call ends once"));
                     self.replies += 1;
                     Some(ReceivePurpose::Reply)
                 }
-                requester::Received::Exposed(_) => panic!("it was not agreed on"),
-                requester::Received::Dropped(_) | requester::Received::Close(_) => None,
+                requester::RequesterReceived::Exposed(_) => panic!("it was not agreed on"),
+                requester::RequesterReceived::Dropped(_) | requester::RequesterReceived::Close(_) => None,
             },
             Recipient::Responder => match self.responder.handle_receive(&message) {
-                responder::Received::Call(call) => {
+                responder::ResponderReceived::Call(call) => {
                     let id = call.id;
                     self.serving.push((id, message));
                     Some(ReceivePurpose::Call)
                 }
-                responder::Received::Error(_)
-                | responder::Received::Dropped(_)
-                | responder::Received::Close(_) => {
+                responder::ResponderReceived::Error(_)
+                | responder::ResponderReceived::Dropped(_)
+                | responder::ResponderReceived::Close(_) => {
                     self.responder.receives_posted(1);
                     None
                 }

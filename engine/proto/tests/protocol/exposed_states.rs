@@ -1,7 +1,7 @@
 //! The state graph of an exposed Reply, walked exhaustively. The picture is `exposed_states.txt`.
 
 use stag_proto::exposed::{DoneOutcome, ExposedId, ExposedReplies};
-use stag_proto::requester::Memory;
+use stag_proto::requester::ExposedMemory;
 
 use crate::support::*;
 use crate::walk::{Walk, assert_all_walked, events, picture};
@@ -37,9 +37,9 @@ struct Server {
 }
 
 impl Server {
-    fn settle(&mut self, memory: Memory) {
+    fn settle(&mut self, memory: ExposedMemory) {
         assert!(self.exposed, "memory comes back once");
-        if memory == Memory::Safe {
+        if memory == ExposedMemory::Safe {
             (self.exposed, self.fence_begun) = (false, false);
         }
     }
@@ -52,7 +52,7 @@ impl Server {
                 if self.exposed {
                     self.settle(memory);
                 } else {
-                    assert_eq!(memory, Memory::Safe);
+                    assert_eq!(memory, ExposedMemory::Safe);
                 }
             }
             DoneOutcome::Unknown => assert!(!self.is_owed || xid != 5),
@@ -99,7 +99,7 @@ impl Walk for Server {
             Event::DoneForeign => self.done(5, Some(8)),
             Event::Revoke => {
                 let memory = self.replies.revoke(self.reply);
-                assert_eq!(memory == Memory::Exposed, self.exposed);
+                assert_eq!(memory == ExposedMemory::Exposed, self.exposed);
                 self.is_revoked |= self.is_owed;
             }
             Event::CallAgain => {
@@ -137,7 +137,7 @@ impl Walk for Server {
         assert_eq!(owed, u32::from(self.is_owed));
         assert_eq!(available == 0, self.exposed || self.is_owed);
         // What is long over changes nothing.
-        assert_eq!(self.replies.revoke(self.stale), Memory::Safe);
+        assert_eq!(self.replies.revoke(self.stale), ExposedMemory::Safe);
         assert_eq!(self.replies.poll_fence(self.stale), None);
         assert_eq!(self.replies.handle_fenced(self.stale, 7), None);
         assert_eq!(seen(&self.replies), (available, owed));
@@ -174,14 +174,15 @@ fn no_more_are_exposed_than_receives_were_promised_for() {
     assert!(exposed.iter().all(Option::is_some));
     assert_eq!((replies.expose(13, &segments(30)), replies.owed()), (None, 3));
     // Of several handles one is invalidated remotely, and the Responder does the others (RR-4.1.4-c).
-    let DoneOutcome::Told { reply, memory: Memory::Exposed } = replies.handle_done(11, Some(23)) else {
+    let DoneOutcome::Told { reply, memory: ExposedMemory::Exposed } = replies.handle_done(11, Some(23))
+    else {
         panic!("another handle is left")
     };
     assert_eq!(Some(reply), exposed[1]);
     assert_eq!((replies.owed(), replies.available()), (2, 0), "told of, and not fenced yet");
     assert_eq!(replies.poll_fence(reply), Some(22));
     assert_eq!(replies.poll_fence(reply), None);
-    assert_eq!(replies.handle_fenced(reply, 22), Some(Memory::Safe));
+    assert_eq!(replies.handle_fenced(reply, 22), Some(ExposedMemory::Safe));
     assert_eq!((replies.owed(), replies.available()), (2, 1));
     // More segments than a Reply may have.
     let three = [read_segment(0, 1, 1), read_segment(0, 2, 1), read_segment(0, 3, 1)];
@@ -196,7 +197,7 @@ fn an_invalidation_needs_both_ends() {
     let reply = replies.expose(5, &[read_segment(0, 7, 64)]).expect("there is room");
     assert_eq!(replies.handle_done(5, Some(7)), DoneOutcome::ForeignHandle(7));
     assert_eq!(replies.handle_done(6, Some(7)), DoneOutcome::ForeignHandle(7), "for no Reply at all");
-    assert_eq!(replies.handle_done(5, None), DoneOutcome::Told { reply, memory: Memory::Exposed });
+    assert_eq!(replies.handle_done(5, None), DoneOutcome::Told { reply, memory: ExposedMemory::Exposed });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Replies that a Responder exposes, from the Call to the RDMA_DONE, with a Requester that pulls them.
 
 use stag_proto::exposed::{DoneOutcome, ExposedReplies};
-use stag_proto::requester::{ChunkLists, Memory, Pulled, Received};
+use stag_proto::requester::{ChunkLists, ExposedMemory, Pulled, RequesterReceived};
 use stag_proto::responder::ReplyError;
 use stag_wire::rpcrdma::Header;
 
@@ -36,7 +36,7 @@ fn a_reply_that_fits_nowhere_is_exposed_and_pulled() {
         assert_eq!((header.read_list().count(), rest), (2, &[][..]));
         assert_eq!(header.reply_chunk().map(|chunk| chunk.total_len()), lists.reply.map(|_| 0));
 
-        let Received::Exposed(found) = requester.handle_receive(&out, emitted.invalidate) else {
+        let RequesterReceived::Exposed(found) = requester.handle_receive(&out, emitted.invalidate) else {
             panic!("it is exposed")
         };
         let Pulled::Pull { call: pulled, len: 5000, .. } = found.pulled else { panic!("{:?}", found.pulled) };
@@ -44,11 +44,15 @@ fn a_reply_that_fits_nowhere_is_exposed_and_pulled() {
         assert!(found.segments().eq(segments));
         assert!(found.write_lens().eq(items.iter().copied()));
         fence_all(&mut requester, call);
-        assert_eq!(requester.handle_pulled(call), Memory::Safe);
+        assert_eq!(requester.handle_pulled(call), ExposedMemory::Safe);
         let mut done = [0; 16];
         requester.emit_done(found.xid, &mut done).expect("16 octets");
         let told = exposed.handle_done(u32::from_be_bytes([done[0], done[1], done[2], done[3]]), Some(50));
-        assert_eq!(told, DoneOutcome::Told { reply, memory: Memory::Exposed }, "the other handle is left");
+        assert_eq!(
+            told,
+            DoneOutcome::Told { reply, memory: ExposedMemory::Exposed },
+            "the other handle is left"
+        );
     }
 }
 
@@ -59,7 +63,8 @@ fn a_responder_without_the_feature_refuses_what_fits_nowhere() {
     let message = Message::call(7).bytes();
     let id = receive_call(&mut responder, &message);
     let why = responder.plan_reply(id, &message, &[], 5000).expect_err("it fits nowhere");
-    let error = responder.refuse(id, stag_proto::responder::Refused::Reply(why)).expect("it is in process");
+    let error =
+        responder.refuse(id, stag_proto::responder::RefusedCall::Reply(why)).expect("it is in process");
     assert_eq!(error.as_bytes()[..8], err_chunk(7, 1)[..8]);
     assert_eq!(error.as_bytes()[12..], err_chunk(7, 1)[12..]);
 }

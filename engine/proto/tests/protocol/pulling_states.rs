@@ -1,6 +1,8 @@
 //! The state graph of a Call whose Reply the peer exposes, walked exhaustively. The picture is `pulling_states.txt`.
 
-use stag_proto::requester::{CallId, ChunkLists, Failure, Memory, Outcome, Pulled, Received, Requester};
+use stag_proto::requester::{
+    CallFailure, ChunkLists, EndedCall, ExposedMemory, Pulled, Requester, RequesterCallId, RequesterReceived,
+};
 
 use crate::support::*;
 use crate::walk::{Walk, assert_all_walked, events, picture};
@@ -45,7 +47,7 @@ enum Stage {
 /// A Requester with one slot and one handle, and what its driver knows.
 struct Client {
     requester: Requester,
-    call: CallId,
+    call: RequesterCallId,
     stage: Stage,
     exposed: bool,
     fence_begun: bool,
@@ -56,8 +58,8 @@ struct Client {
 const LIMIT: u32 = 1000;
 
 impl Client {
-    fn settle(&mut self, memory: Memory) {
-        if memory == Memory::Safe {
+    fn settle(&mut self, memory: ExposedMemory) {
+        if memory == ExposedMemory::Safe {
             (self.exposed, self.fence_begun) = (false, false);
             if self.stage == Stage::Ending {
                 self.stage = Stage::None;
@@ -69,7 +71,7 @@ impl Client {
         let message = message.bytes();
         let is_ours = message[..4] == self.call.xid().to_be_bytes();
         match self.requester.handle_receive(&message, invalidated) {
-            Received::Exposed(reply) => {
+            RequesterReceived::Exposed(reply) => {
                 assert!(self.pulls, "it was not agreed on");
                 assert_eq!(reply.xid.to_be_bytes(), message[..4]);
                 let mut done = [0; 16];
@@ -96,18 +98,20 @@ impl Client {
                     }
                 }
             }
-            Received::Reply(reply) => {
+            RequesterReceived::Reply(reply) => {
                 assert_eq!(self.stage, Stage::Sent);
                 self.stage = Stage::Ending;
                 self.settle(reply.memory);
             }
-            Received::Late { memory, .. } => {
+            RequesterReceived::Late { memory, .. } => {
                 assert_eq!(self.stage, Stage::GivenUp);
                 self.stage = Stage::Ending;
                 self.settle(memory);
             }
-            Received::Failed { .. } => panic!("neither an error nor a Reply that contradicts its Call"),
-            Received::Dropped(_) | Received::Close(_) => {}
+            RequesterReceived::Failed { .. } => {
+                panic!("neither an error nor a Reply that contradicts its Call")
+            }
+            RequesterReceived::Dropped(_) | RequesterReceived::Close(_) => {}
         }
     }
 
@@ -124,7 +128,7 @@ impl Walk for Client {
     fn start() -> Self {
         let mut requester = requester(1);
         let call = requester.begin().expect("a credit");
-        assert_eq!(requester.abandon(call), Memory::Safe);
+        assert_eq!(requester.abandon(call), ExposedMemory::Safe);
         let stage = Stage::None;
         Self { requester, call, stage, exposed: false, fence_begun: false, connected: true, pulls: false }
     }
@@ -186,8 +190,8 @@ impl Walk for Client {
                 let stage = self.stage;
                 self.requester.handle_interruption(|_, outcome| {
                     let expected = match stage {
-                        Stage::Sent | Stage::Pulling => Some(Outcome::MaybeExecuted),
-                        Stage::GivenUp | Stage::PullingForNobody => Some(Outcome::Cancelled),
+                        Stage::Sent | Stage::Pulling => Some(EndedCall::MaybeExecuted),
+                        Stage::GivenUp | Stage::PullingForNobody => Some(EndedCall::Cancelled),
                         _ => None,
                     };
                     assert!(expected.is_none_or(|expected| expected == outcome), "{stage:?}: {outcome:?}");
@@ -244,7 +248,7 @@ fn every_method_that_pulls_is_walked() {
 }
 
 /// A Requester that pulls, with a Call in flight that has a Write chunk and a Reply chunk.
-fn sent() -> (Requester, CallId) {
+fn sent() -> (Requester, RequesterCallId) {
     let mut requester = requester(2);
     requester.set_pull_limit(LIMIT);
     let (chunk, reply) = ([segment(1, 100)], [segment(2, 40)]);
@@ -259,15 +263,17 @@ fn the_write_list_comes_back_beside_the_exposed_stream() {
     let (mut requester, call) = sent();
     let base = Message::reply(call.xid(), 3).write(&[segment(1, 60)]).reply_chunk(&[segment(2, 0)]);
     let message = base.clone().read(0, segment(50, 300)).read(0, segment(51, 200)).nomsg().bytes();
-    let Received::Exposed(reply) = requester.handle_receive(&message, None) else { panic!("it is exposed") };
-    assert_eq!(reply.pulled, Pulled::Pull { call, len: 500, memory: Memory::Exposed });
+    let RequesterReceived::Exposed(reply) = requester.handle_receive(&message, None) else {
+        panic!("it is exposed")
+    };
+    assert_eq!(reply.pulled, Pulled::Pull { call, len: 500, memory: ExposedMemory::Exposed });
     assert_eq!(reply.segments().map(|entry| entry.segment.handle).collect::<Vec<_>>(), [50, 51]);
     assert_eq!(reply.write_lens().collect::<Vec<_>>(), [60]);
     assert_eq!((requester.window().in_flight(), requester.window().granted()), (0, 3));
     assert!(!requester.has_call(call.xid()), "its Reply is here");
     assert_eq!(fence_all(&mut requester, call), [1, 2]);
-    assert_eq!(requester.handle_pulled(call), Memory::Safe);
-    assert_eq!(requester.handle_pulled(call), Memory::Safe, "it is over");
+    assert_eq!(requester.handle_pulled(call), ExposedMemory::Safe);
+    assert_eq!(requester.handle_pulled(call), ExposedMemory::Safe, "it is over");
 }
 
 #[test]
@@ -277,10 +283,11 @@ fn an_exposed_reply_that_is_wrong_is_told_of_and_fails_its_call() {
         let (mut requester, call) = sent();
         let message = Message::reply(call.xid(), 3).write(&[segment(1, 60)]).reply_chunk(&[segment(2, 0)]);
         let message = change(message.read(0, segment(50, 300)).nomsg()).bytes();
-        let Received::Exposed(reply) = requester.handle_receive(&message, None) else {
+        let RequesterReceived::Exposed(reply) = requester.handle_receive(&message, None) else {
             panic!("it is exposed")
         };
-        let Pulled::Tell { call: Some(told), failure: Some(failure), memory: Memory::Exposed } = reply.pulled
+        let Pulled::Tell { call: Some(told), failure: Some(failure), memory: ExposedMemory::Exposed } =
+            reply.pulled
         else {
             panic!("{:?}", reply.pulled)
         };
@@ -289,17 +296,17 @@ fn an_exposed_reply_that_is_wrong_is_told_of_and_fails_its_call() {
     };
     let limit = LIMIT;
     let other = failure_of(&|message| message.read(8, segment(51, 4)));
-    assert_eq!(other, Failure::Lists);
+    assert_eq!(other, CallFailure::Lists);
     let used = failure_of(&|message| message.reply_chunk(&[segment(2, 40)]));
-    assert_eq!(used, Failure::Lists);
+    assert_eq!(used, CallFailure::Lists);
     let long = failure_of(&|message| message.read(0, segment(51, limit - 299)));
-    assert_eq!(long, Failure::Length { len: 1001, limit });
+    assert_eq!(long, CallFailure::Length { len: 1001, limit });
     let beyond = failure_of(&|message| message.read(0, segment(51, u32::MAX)));
-    assert_eq!(beyond, Failure::Length { len: 300 + u64::from(u32::MAX), limit });
+    assert_eq!(beyond, CallFailure::Length { len: 300 + u64::from(u32::MAX), limit });
     let empty = failure_of(&|message| Message { reads: vec![read_segment(0, 50, 0)], ..message });
-    assert_eq!(empty, Failure::Length { len: 0, limit });
+    assert_eq!(empty, CallFailure::Length { len: 0, limit });
     let missing = failure_of(&|message| Message { writes: Vec::new(), ..message });
-    assert!(matches!(missing, Failure::Violation(_)));
+    assert!(matches!(missing, CallFailure::Violation(_)));
 }
 
 #[test]
@@ -308,6 +315,6 @@ fn where_it_was_not_agreed_on_the_reply_is_discarded() {
     let mut requester = requester(2);
     let call = send_null(&mut requester);
     let message = Message::reply(call.xid(), 3).read(0, segment(50, 300)).nomsg().bytes();
-    assert!(matches!(requester.handle_receive(&message, None), Received::Dropped(_)));
+    assert!(matches!(requester.handle_receive(&message, None), RequesterReceived::Dropped(_)));
     assert!(requester.has_call(call.xid()));
 }

@@ -1,6 +1,8 @@
 //! The Read list of a Call: what the Responder pulls, and what it refuses.
 
-use stag_proto::responder::{Call, ChunkError, Payload, Received, Refused, Responder};
+use stag_proto::responder::{
+    CallPayload, ChunkError, ReceivedCall, RefusedCall, Responder, ResponderReceived,
+};
 use stag_proto::span::{Cursor, Span};
 use stag_wire::rpcrdma::Segment;
 
@@ -9,7 +11,7 @@ use crate::support::*;
 /// What is pulled: position, place in the sent stream, octets, handles in order.
 type Pulled = Vec<(u32, u32, u32, Vec<u32>)>;
 
-fn pulled(call: &Call<'_>) -> Pulled {
+fn pulled(call: &ReceivedCall<'_>) -> Pulled {
     call.read_chunks()
         .map(|chunk| {
             let handles = chunk.segments().map(|segment| segment.handle).collect();
@@ -18,17 +20,17 @@ fn pulled(call: &Call<'_>) -> Pulled {
         .collect()
 }
 
-fn accept<R>(message: &Message, check: impl FnOnce(&Call<'_>) -> R) -> R {
+fn accept<R>(message: &Message, check: impl FnOnce(&ReceivedCall<'_>) -> R) -> R {
     let bytes = message.bytes();
     match responder(4).handle_receive(&bytes) {
-        Received::Call(call) => check(&call),
+        ResponderReceived::Call(call) => check(&call),
         other => panic!("{other:?}"),
     }
 }
 
-fn refused_by(responder: &mut Responder, message: &Message) -> Refused {
+fn refused_by(responder: &mut Responder, message: &Message) -> RefusedCall {
     match responder.handle_receive(&message.bytes()) {
-        Received::Error(error) => {
+        ResponderReceived::Error(error) => {
             assert_eq!(error.as_bytes(), err_chunk(message.xid, 4));
             error.refused
         }
@@ -36,7 +38,7 @@ fn refused_by(responder: &mut Responder, message: &Message) -> Refused {
     }
 }
 
-fn refused(message: &Message) -> Refused {
+fn refused(message: &Message) -> RefusedCall {
     refused_by(&mut responder(4), message)
 }
 
@@ -93,7 +95,7 @@ fn a_long_calls_payload_is_its_position_zero_read_chunk() {
     // 8166-3.5.3-b 8166-3.5.3-f
     let message = call(0).nomsg().read(0, segment(1, 3000)).read(0, segment(2, 96));
     accept(&message, |call| {
-        assert_eq!(call.payload, Payload::Long(3096));
+        assert_eq!(call.payload, CallPayload::Long(3096));
         assert_eq!(call.long_segments().map(|segment| segment.handle).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(pulled(call), []);
     });
@@ -105,41 +107,41 @@ fn positions_beside_a_position_zero_read_chunk_count_in_the_unreduced_stream() {
     let message =
         call(0).nomsg().read(4000, segment(3, 1000)).read(0, segment(1, 2996)).read(1000, segment(2, 2001));
     accept(&message, |call| {
-        assert_eq!(call.payload, Payload::Long(2996));
+        assert_eq!(call.payload, CallPayload::Long(2996));
         assert_eq!(pulled(call), [(1000, 1000, 2001, vec![2]), (4000, 1996, 1000, vec![3])]);
     });
     // One word less in the Position Zero Read chunk is still enough: the last item ends the stream.
     let at_end = call(0).nomsg().read(0, segment(1, 1000)).read(1000, segment(2, 8));
     accept(&at_end, |call| assert_eq!(pulled(call), [(1000, 1000, 8, vec![2])]));
     let beyond = call(0).nomsg().read(0, segment(1, 1000)).read(1004, segment(2, 8));
-    assert_eq!(refused(&beyond), Refused::Chunks(ChunkError::OutOfRange));
+    assert_eq!(refused(&beyond), RefusedCall::Chunks(ChunkError::OutOfRange));
 }
 
 #[test]
 fn a_position_lies_within_the_stream_as_it_was_sent() {
     // LX-3 8166-X-9
     accept(&call(96).read(96, segment(1, 8)), |call| assert_eq!(pulled(call)[0].1, 96));
-    assert_eq!(refused(&call(96).read(100, segment(1, 8))), Refused::Chunks(ChunkError::OutOfRange));
+    assert_eq!(refused(&call(96).read(100, segment(1, 8))), RefusedCall::Chunks(ChunkError::OutOfRange));
     // What one chunk takes out moves the next one: 96 + 8 is where the stream goes on, 40 octets are left.
     accept(&call(136).read(96, segment(1, 8)).read(144, segment(2, 8)), |call| {
         assert_eq!(pulled(call)[1].1, 136);
     });
     let beyond = call(136).read(96, segment(1, 8)).read(148, segment(2, 8));
-    assert_eq!(refused(&beyond), Refused::Chunks(ChunkError::OutOfRange));
+    assert_eq!(refused(&beyond), RefusedCall::Chunks(ChunkError::OutOfRange));
     let far = call(136).read(0xffff_fffc, segment(1, 8));
-    assert_eq!(refused(&far), Refused::Chunks(ChunkError::OutOfRange));
+    assert_eq!(refused(&far), RefusedCall::Chunks(ChunkError::OutOfRange));
 }
 
 #[test]
 fn chunks_do_not_overlap() {
     // LX-3 8166-X-9
     let overlapping = call(200).read(96, segment(1, 9)).read(104, segment(2, 8));
-    assert_eq!(refused(&overlapping), Refused::Chunks(ChunkError::Overlap));
+    assert_eq!(refused(&overlapping), RefusedCall::Chunks(ChunkError::Overlap));
     let touching = call(200).read(96, segment(1, 9)).read(108, segment(2, 8));
     accept(&touching, |call| assert_eq!(pulled(call)[1].1, 96));
     // In the other order of the list too.
     let overlapping = call(200).read(104, segment(2, 8)).read(96, segment(1, 9));
-    assert_eq!(refused(&overlapping), Refused::Chunks(ChunkError::Overlap));
+    assert_eq!(refused(&overlapping), RefusedCall::Chunks(ChunkError::Overlap));
 }
 
 #[test]
@@ -147,7 +149,7 @@ fn a_position_is_a_multiple_of_4() {
     // 8166-3.4.5-a LX-3
     for position in [1, 2, 3, 97] {
         let refused = refused(&call(200).read(position, segment(1, 8)));
-        assert!(matches!(refused, Refused::Header(_)), "{refused:?}");
+        assert!(matches!(refused, RefusedCall::Header(_)), "{refused:?}");
     }
 }
 
@@ -168,17 +170,17 @@ fn lengths_that_are_too_large_or_overflow_when_summed_are_refused() {
         &[u32::MAX; 9],
         &[u32::MAX, u32::MAX, 2],
     ] {
-        assert_eq!(refused(&segments_of(lengths)), Refused::Chunks(ChunkError::Length), "{lengths:?}");
+        assert_eq!(refused(&segments_of(lengths)), RefusedCall::Chunks(ChunkError::Length), "{lengths:?}");
     }
     // Each chunk within its limit, all together not.
     let mut message = call(200);
     for nth in 0..3 {
         message = message.read(96 + nth * (limits.chunk_len + 4), segment(1, limits.chunk_len));
     }
-    assert_eq!(refused(&message), Refused::Chunks(ChunkError::Length));
+    assert_eq!(refused(&message), RefusedCall::Chunks(ChunkError::Length));
     // The Position Zero Read chunk counts as well.
     let long = call(0).nomsg().read(0, segment(1, limits.chunk_len + 1));
-    assert_eq!(refused(&long), Refused::Chunks(ChunkError::Length));
+    assert_eq!(refused(&long), RefusedCall::Chunks(ChunkError::Length));
 }
 
 #[test]
@@ -188,11 +190,11 @@ fn lists_are_accepted_up_to_their_limits_and_refused_beyond() {
     let reads =
         |count| (0..count).fold(call(1000), |message, nth| message.read(96 + 8 * nth, segment(nth, 4)));
     accept(&reads(limits.read_chunks), |call| assert_eq!(pulled(call).len(), limits.read_chunks as usize));
-    assert_eq!(refused(&reads(limits.read_chunks + 1)), Refused::Chunks(ChunkError::Chunks));
+    assert_eq!(refused(&reads(limits.read_chunks + 1)), RefusedCall::Chunks(ChunkError::Chunks));
 
     let writes = |count| (0..count).fold(call(1000), |message, _| message.write(&[]));
     accept(&writes(limits.write_chunks), |_| ());
-    assert_eq!(refused(&writes(limits.write_chunks + 1)), Refused::Chunks(ChunkError::Chunks));
+    assert_eq!(refused(&writes(limits.write_chunks + 1)), RefusedCall::Chunks(ChunkError::Chunks));
 
     // 16 segments in each of the three lists, as every server must take them.
     let sixteen: Vec<Segment> = (0..16).map(|nth| segment(nth, 64)).collect();
@@ -201,7 +203,7 @@ fn lists_are_accepted_up_to_their_limits_and_refused_beyond() {
         message = message.read(0, segment(nth, 64)).read(64, segment(nth, 64));
     }
     accept(&message, |call| assert_eq!(call.long_segments().count(), 16));
-    assert!(matches!(refused(&message.read(64, segment(1, 1))), Refused::Header(_)));
+    assert!(matches!(refused(&message.read(64, segment(1, 1))), RefusedCall::Header(_)));
 }
 
 #[test]
@@ -222,12 +224,12 @@ fn a_call_seen_again_from_its_kept_message_is_the_same() {
     assert_eq!(call.write_chunk(1).unwrap().total_len(), 128);
     assert!(call.write_chunk(2).is_none());
     assert_eq!(call.reply_chunk().unwrap().total_len(), 8192);
-    assert_eq!(call.payload, Payload::Inline(&message[message.len() - 96..]));
+    assert_eq!(call.payload, CallPayload::Inline(&message[message.len() - 96..]));
     answer_with(&mut responder, id, &message);
     assert!(responder.call(id, &message).is_none());
 }
 
-fn answer_with(responder: &mut Responder, id: stag_proto::responder::CallId, message: &[u8]) {
+fn answer_with(responder: &mut Responder, id: stag_proto::responder::ResponderCallId, message: &[u8]) {
     answer(responder, id, message);
 }
 

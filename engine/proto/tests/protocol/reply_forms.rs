@@ -1,11 +1,11 @@
 //! Short, Chunked and Long Replies; remote invalidation.
 
-use stag_proto::responder::{Emitted, Form, Received, ReplyError, Responder};
-use stag_wire::rpcrdma::{Header, Procedure};
+use stag_proto::responder::{Emitted, ReplyError, ReplyForm, Responder, ResponderReceived};
+use stag_wire::rpcrdma::{Header, MessageProcedure};
 
 use crate::support::*;
 
-fn plan(message: &Message, items: &[u32], payload_len: u32) -> Result<Form, ReplyError> {
+fn plan(message: &Message, items: &[u32], payload_len: u32) -> Result<ReplyForm, ReplyError> {
     let mut responder = responder(4);
     let message = message.bytes();
     let id = receive_call(&mut responder, &message);
@@ -26,7 +26,7 @@ fn emit(responder: &mut Responder, message: &Message, payload_len: u32) -> (Emit
 fn a_short_reply_fills_the_inline_threshold_to_the_last_octet() {
     // 8166-3.5.1-a 8166-4.2.4-d
     let form = plan(&Message::call(5), &[], 1024 - 28).unwrap();
-    assert_eq!(form, Form { long: false, header_len: 28, payload_len: 996 });
+    assert_eq!(form, ReplyForm { long: false, header_len: 28, payload_len: 996 });
     assert_eq!(plan(&Message::call(5), &[], 1024 - 27), Err(ReplyError::NoReplyChunk));
     assert_eq!(plan(&Message::call(5), &[], u32::MAX), Err(ReplyError::NoReplyChunk));
 }
@@ -36,7 +36,7 @@ fn a_chunked_replys_header_counts_the_write_list() {
     // 8166-3.5.2-a 8166-4.1.2-d
     let message = Message::call(5).write(&[segment(1, 4096), segment(2, 4096)]);
     let form = plan(&message, &[5001], 1024 - 68).unwrap();
-    assert_eq!(form, Form { long: false, header_len: 68, payload_len: 956 });
+    assert_eq!(form, ReplyForm { long: false, header_len: 68, payload_len: 956 });
     assert_eq!(plan(&message, &[5001], 1024 - 67), Err(ReplyError::NoReplyChunk));
 }
 
@@ -67,7 +67,7 @@ fn a_reply_beyond_the_threshold_goes_into_the_reply_chunk() {
     expected.payload.clear();
     assert_eq!(header, expected.bytes());
     let (header, _) = Header::parse(&header).expect("a good header");
-    assert_eq!(header.procedure(), Procedure::Nomsg);
+    assert_eq!(header.procedure(), MessageProcedure::Nomsg);
     assert_eq!(header.read_list().count(), 0);
 }
 
@@ -76,7 +76,7 @@ fn results_are_reduced_first_and_the_rest_goes_into_the_reply_chunk() {
     // 8166-3.5.3-e 8166-4.3.2.3-c
     let message = Message::call(5).write(&[segment(1, 4096)]).reply_chunk(&[segment(2, 8192)]);
     let form = plan(&message, &[4000, 6000], 6100).unwrap();
-    assert_eq!(form, Form { long: true, header_len: 28 + 8 + 16 + 4 + 16, payload_len: 6100 });
+    assert_eq!(form, ReplyForm { long: true, header_len: 28 + 8 + 16 + 4 + 16, payload_len: 6100 });
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_plain_call_says_so() {
     // 8166-3.5.1-a
     let mut responder = responder(4);
     let message = Message::call(5).bytes();
-    let Received::Call(call) = responder.handle_receive(&message) else { panic!("a Call") };
+    let ResponderReceived::Call(call) = responder.handle_receive(&message) else { panic!("a Call") };
     assert!(call.is_plain());
     assert_eq!(call.read_chunks().count(), 0);
 }

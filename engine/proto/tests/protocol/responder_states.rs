@@ -2,7 +2,9 @@
 //!
 //! The picture is `responder_states.txt`. An event that is not in it leaves its state as it is.
 
-use stag_proto::responder::{CallId, Payload, Received, Refused, ReplyError, Responder};
+use stag_proto::responder::{
+    CallPayload, RefusedCall, ReplyError, Responder, ResponderCallId, ResponderReceived,
+};
 
 use crate::support::*;
 use crate::walk::{Walk, assert_all_walked, events, picture};
@@ -42,11 +44,11 @@ events! {
 struct Server {
     responder: Responder,
     /// The Call that came last, even when it is over, and its message.
-    call: CallId,
+    call: ResponderCallId,
     message: Vec<u8>,
     xid: u32,
     /// One before it, in the same slot.
-    stale: CallId,
+    stale: ResponderCallId,
     in_process: Option<&'static str>,
     connected: bool,
 }
@@ -54,17 +56,17 @@ struct Server {
 impl Server {
     fn receive(&mut self, message: Vec<u8>, kind: &'static str) {
         match self.responder.handle_receive(&message) {
-            Received::Call(call) => {
+            ResponderReceived::Call(call) => {
                 assert_eq!(self.in_process, None, "there is one slot");
                 assert_eq!(call.xid().to_be_bytes(), message[..4]);
-                assert_eq!(matches!(call.payload, Payload::Long(_)), kind == "long");
+                assert_eq!(matches!(call.payload, CallPayload::Long(_)), kind == "long");
                 (self.call, self.xid) = (call.id, call.xid());
                 self.in_process = Some(kind);
                 self.message = message;
             }
-            Received::Error(_) | Received::Dropped(_) => {}
+            ResponderReceived::Error(_) | ResponderReceived::Dropped(_) => {}
             // The driver ends the connection then; here it goes on.
-            Received::Close(_) => assert!(self.in_process.is_some()),
+            ResponderReceived::Close(_) => assert!(self.in_process.is_some()),
         }
     }
 
@@ -165,7 +167,7 @@ impl Walk for Server {
                 self.in_process = None;
             }
             Event::Refuse => {
-                let error = self.responder.refuse(self.call, Refused::Ineligible);
+                let error = self.responder.refuse(self.call, RefusedCall::Ineligible);
                 assert_eq!(error.is_some(), self.in_process.take().is_some());
             }
             Event::Discard => {
@@ -195,7 +197,7 @@ impl Walk for Server {
         assert!(self.responder.call(stale, &self.message).is_none());
         assert!(self.responder.handle_pulled(stale, &[]) == Err(None));
         assert_eq!(self.responder.plan_reply(stale, &self.message, &[], 24), Err(ReplyError::Stale));
-        assert_eq!(self.responder.refuse(stale, Refused::Ineligible), None);
+        assert_eq!(self.responder.refuse(stale, RefusedCall::Ineligible), None);
         assert!(!self.responder.discard(stale));
         assert_eq!(*self.responder.grant(), grant, "an event for a stale Call");
         format!(

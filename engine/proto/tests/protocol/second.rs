@@ -7,7 +7,8 @@ use stag_proto::directions::ResultItem;
 use stag_proto::layout::{ReceiveLayout, target_numbers};
 use stag_proto::receives::{ReceivePurpose, Receives};
 use stag_proto::requester::{
-    self, ChunkLists, Failure, GroupCall, Memory, Received, Requester, Requester2, RequesterEvent2, Shape,
+    self, CallFailure, ChunkLists, ExposedMemory, GroupCall, Requester, Requester2, RequesterEvent2,
+    RequesterReceived, Shape,
 };
 use stag_proto::responder::{self, GroupReply, Responder, Responder2, ResponderEvent2, is_second};
 use stag_proto::version2::OwnCharacteristics;
@@ -45,7 +46,7 @@ pub(crate) struct Pair {
     pub(crate) kept_by_server: Vec<(Vec<u8>, u32, u32)>,
     pub(crate) kept_by_client: Vec<(Vec<u8>, u32, u32)>,
     /// Calls in process, with their messages.
-    pub(crate) serving: Vec<(responder::CallId, u32, Vec<Vec<u8>>)>,
+    pub(crate) serving: Vec<(responder::ResponderCallId, u32, Vec<Vec<u8>>)>,
     /// What the Replies say.
     pub(crate) replies: Expected,
     pub(crate) answered: u32,
@@ -86,7 +87,11 @@ impl Pair {
             requester: requester_with(SLOTS, parameters),
             requester2: Requester2::new(SLOTS, &own, 1 << 20),
             receives: Receives::new(),
-            responder: Responder::new(&responder::Config { slots: SLOTS, parameters, limits: limits() }),
+            responder: Responder::new(&responder::ResponderConfig {
+                slots: SLOTS,
+                parameters,
+                limits: limits(),
+            }),
             responder2: Responder2::new(&own, 1 << 20),
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
@@ -241,7 +246,7 @@ impl Pair {
         assert!(broken.is_none());
         let call = match event {
             ResponderEvent2::Call(call) => {
-                let responder::Payload::Inline(stream) = call.payload else { panic!("it was short") };
+                let responder::CallPayload::Inline(stream) = call.payload else { panic!("it was short") };
                 assert_eq!(self.calls[&call.xid()], stream);
                 Some((call.id, call.xid(), vec![message.clone()]))
             }
@@ -305,7 +310,7 @@ impl Pair {
         let plan = match self.responder2.plan_group(&self.responder, id, lead, &reply, &layout) {
             Ok(plan) => plan,
             Err(error) => {
-                let refused = responder::Refused::Reply(error);
+                let refused = responder::RefusedCall::Reply(error);
                 let error = self.responder.refuse(id, refused).expect("in process");
                 assert_eq!(error.as_bytes().len(), 20);
                 self.to_client.push_back(error.as_bytes().to_vec());
@@ -378,17 +383,17 @@ impl Pair {
             self.requester2.handle_receive(&mut self.requester, &message, None, lead.as_deref());
         assert!(broken.is_none());
         let (call, memory) = match event {
-            RequesterEvent2::Base(Received::Reply(reply)) => {
-                let requester::Payload::Inline(stream) = reply.payload else { panic!("it was short") };
+            RequesterEvent2::Base(RequesterReceived::Reply(reply)) => {
+                let requester::ReplyPayload::Inline(stream) = reply.payload else { panic!("it was short") };
                 assert_eq!(self.replies[&reply.call.xid()], stream);
                 self.answered += 1;
                 (reply.call, reply.memory)
             }
-            RequesterEvent2::Base(Received::Failed { call, failure, memory }) => {
-                assert_eq!(failure, Failure::Chunk, "the server could not send it");
+            RequesterEvent2::Base(RequesterReceived::Failed { call, failure, memory }) => {
+                assert_eq!(failure, CallFailure::Chunk, "the server could not send it");
                 (call, memory)
             }
-            RequesterEvent2::Base(Received::Late { call, memory }) => {
+            RequesterEvent2::Base(RequesterReceived::Late { call, memory }) => {
                 self.kept_by_client.clear();
                 self.late += 1;
                 (call, memory)
@@ -412,7 +417,7 @@ impl Pair {
         };
         assert!(self.receives.consume(Some(ReceivePurpose::Reply)), "the peer is entitled to it");
         self.receives.withdraw(ReceivePurpose::Reply, self.requester2.take_unused());
-        if memory == Memory::Exposed {
+        if memory == ExposedMemory::Exposed {
             while let Some(handle) = self.requester.poll_fence(call) {
                 assert!(self.requester.handle_fenced(call, handle).is_some());
             }

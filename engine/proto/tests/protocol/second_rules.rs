@@ -1,7 +1,9 @@
 //! Calls of version 2, one by one: what each refusal gives back, and what each end answers (rtrext).
 
 use stag_proto::layout::ReceiveLayout;
-use stag_proto::requester::{self, ChunkLists, Failure, GroupCall, Memory, Received, RequesterEvent2, Shape};
+use stag_proto::requester::{
+    self, CallFailure, ChunkLists, ExposedMemory, GroupCall, RequesterEvent2, RequesterReceived, Shape,
+};
 use stag_proto::responder::{self, Responder, ResponderEvent2};
 use stag_wire::rpcrdma::{ReadSegment, Segment};
 use stag_wire::rpcrdma2::{
@@ -43,7 +45,11 @@ fn pair() -> Pair {
 }
 
 /// Begins a Call and emits its group of transmissions, without items.
-fn group_of(pair: &mut Pair, payload_len: u32, response_receives: u32) -> (requester::CallId, Vec<Vec<u8>>) {
+fn group_of(
+    pair: &mut Pair,
+    payload_len: u32,
+    response_receives: u32,
+) -> (requester::RequesterCallId, Vec<Vec<u8>>) {
     let call = pair.requester.begin().expect("a credit");
     let mut payload = words(&[call.xid(), 0]);
     payload.resize(payload_len as usize, 7);
@@ -95,25 +101,33 @@ fn a_refused_group_gives_its_credits_back_and_fails_its_call() {
     let id = TransmissionId { xid: call.xid(), direction: MessageType::Call, number: 1 };
     let error = TransmissionError { bad: id, lead: None, fault: GroupFault::NoGroup };
     let message = stag_proto::version2::SmallMessage::transmission_error(&error, 3);
-    let RequesterEvent2::Base(Received::Failed { call: failed, failure, memory }) =
+    let RequesterEvent2::Base(RequesterReceived::Failed { call: failed, failure, memory }) =
         client(&mut pair, message.as_bytes())
     else {
         panic!("it failed");
     };
-    assert_eq!((failed, failure), (call, Failure::Transmission(GroupFault::NoGroup)));
-    assert_eq!((memory, pair.requester.available(), pair.requester2.take_unused()), (Memory::Safe, SLOTS, 2));
+    assert_eq!((failed, failure), (call, CallFailure::Transmission(GroupFault::NoGroup)));
+    assert_eq!(
+        (memory, pair.requester.available(), pair.requester2.take_unused()),
+        (ExposedMemory::Safe, SLOTS, 2)
+    );
     // Again: nobody knows it.
     let again = client(&mut pair, message.as_bytes());
-    assert!(matches!(again, RequesterEvent2::Base(Received::Dropped(requester::Dropped::UnknownXid(_)))));
+    assert!(matches!(
+        again,
+        RequesterEvent2::Base(RequesterReceived::Dropped(requester::DroppedReply::UnknownXid(_)))
+    ));
     // INVAL_OPTION of a peer that does not know the operation.
     for (code, expected) in
-        [(ErrorCode2::InvalidOption, Failure::Option), (ErrorCode2::BadHeader, Failure::Chunk)]
+        [(ErrorCode2::InvalidOption, CallFailure::Option), (ErrorCode2::BadHeader, CallFailure::Chunk)]
     {
         let (call, _) = group_of(&mut pair, 100, 1);
         let mut octets = [0; 28];
         let len = emit_error(&mut octets, call.xid(), 2, 3, code).expect("28 octets");
         let found = client(&mut pair, &octets[..len]);
-        let RequesterEvent2::Base(Received::Failed { failure, .. }) = found else { panic!("{found:?}") };
+        let RequesterEvent2::Base(RequesterReceived::Failed { failure, .. }) = found else {
+            panic!("{found:?}")
+        };
         assert_eq!((failure, pair.requester.available()), (expected, SLOTS));
         assert_eq!(pair.requester2.take_unused(), 1);
     }
@@ -136,7 +150,10 @@ fn a_refused_group_gives_its_credits_back_and_fails_its_call() {
     let error =
         TransmissionError { bad: id, lead: None, fault: GroupFault::Number { expected: 1, found: 3 } };
     let message = stag_proto::version2::SmallMessage::transmission_error(&error, 3);
-    assert!(matches!(client(&mut pair, message.as_bytes()), RequesterEvent2::Base(Received::Failed { .. })));
+    assert!(matches!(
+        client(&mut pair, message.as_bytes()),
+        RequesterEvent2::Base(RequesterReceived::Failed { .. })
+    ));
     let next = cut.transmissions().nth(1).expect("three of them");
     assert_eq!(pair.requester2.emit_continuation(&pair.requester, call, &next, &mut out), Ok(None));
     assert_eq!(pair.requester.available(), SLOTS);
@@ -233,12 +250,13 @@ fn a_group_takes_no_more_credits_than_were_granted() {
     assert!(pair.requester.begin().is_none());
     // A peer that was never granted so much is not let in.
     let parameters = parameters(1024, 1024, false);
-    pair.responder = Responder::new(&responder::Config { slots: SLOTS, parameters, limits: limits() });
+    pair.responder =
+        Responder::new(&responder::ResponderConfig { slots: SLOTS, parameters, limits: limits() });
     pair.responder.receives_posted(SLOTS);
     let (first, _) = pair.responder2.handle_receive(&mut pair.responder, &sends[0], None);
     assert!(matches!(first, ResponderEvent2::Part { .. }), "one credit");
     let (second, _) = pair.responder2.handle_receive(&mut pair.responder, &sends[1], Some(&sends[0]));
-    let expected = responder::Misuse::TooManyCalls { granted: 1 };
+    let expected = responder::ResponderMisuse::TooManyCalls { granted: 1 };
     assert!(matches!(second, ResponderEvent2::Close(misuse) if misuse == expected), "{second:?}");
 }
 
@@ -314,8 +332,8 @@ fn a_chunked_call_is_the_same_in_both_versions() {
     let emitted = pair.responder.emit_reply(id, &out, &[400], &form, &mut reply).expect("in process");
     assert_eq!(emitted.header_len as u32, form.header_len);
     let event = client(&mut pair, &reply[..emitted.header_len]);
-    let RequesterEvent2::Base(Received::Reply(reply)) = event else { panic!("{event:?}") };
-    assert_eq!((reply.call, reply.payload), (call, requester::Payload::Long(8000)));
+    let RequesterEvent2::Base(RequesterReceived::Reply(reply)) = event else { panic!("{event:?}") };
+    assert_eq!((reply.call, reply.payload), (call, requester::ReplyPayload::Long(8000)));
     assert_eq!(reply.write_lens().collect::<Vec<_>>(), [400]);
     let mut handles: Vec<u32> = std::iter::from_fn(|| pair.requester.poll_fence(call)).collect();
     handles.sort_unstable();
@@ -327,6 +345,6 @@ fn a_chunked_call_is_the_same_in_both_versions() {
     let null = words(&[1234, 2, 9, 0, 0, 0, 0, 0, 1234, 0]);
     let (event, _) = pair.responder2.handle_receive(&mut pair.responder, &null, None);
     let ResponderEvent2::Call(received) = event else { panic!("{event:?}") };
-    let error = pair.responder.refuse(received.id, responder::Refused::Ineligible).expect("in process");
+    let error = pair.responder.refuse(received.id, responder::RefusedCall::Ineligible).expect("in process");
     assert_eq!(error.as_bytes()[4..8], [0, 0, 0, 2]);
 }

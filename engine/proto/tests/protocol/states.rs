@@ -3,7 +3,7 @@
 //! The picture, `states.txt`, is what the walk finds. A new edge shows in review as a change of the picture. An event that
 //! is not in it leaves its state as it is.
 
-use stag_proto::requester::{CallId, ChunkLists, Memory, Received, Requester};
+use stag_proto::requester::{ChunkLists, ExposedMemory, Requester, RequesterCallId, RequesterReceived};
 
 use stag_wire::rpcrdma::{SINGLE_LEN, SingleChunk};
 
@@ -65,9 +65,9 @@ enum Stage {
 struct Client {
     requester: Requester,
     /// The last Call, even when it is over.
-    call: CallId,
+    call: RequesterCallId,
     /// One before it, in the same slot.
-    stale: CallId,
+    stale: RequesterCallId,
     stage: Stage,
     /// It was sent on an earlier connection.
     left: bool,
@@ -80,13 +80,13 @@ struct Client {
 
 impl Client {
     /// The Call is answered, failed or abandoned.
-    fn end(&mut self, memory: Memory) {
+    fn end(&mut self, memory: ExposedMemory) {
         self.stage = Stage::Ending;
         self.settle(memory);
     }
 
-    fn settle(&mut self, memory: Memory) {
-        if memory == Memory::Safe {
+    fn settle(&mut self, memory: ExposedMemory) {
+        if memory == ExposedMemory::Safe {
             self.exposed = false;
             self.fence_begun = false;
             if self.stage == Stage::Ending {
@@ -106,20 +106,20 @@ impl Client {
 
     fn receive(&mut self, message: &[u8], invalidated: Option<u32>) {
         let call = match self.requester.handle_receive(message, invalidated) {
-            Received::Reply(reply) => {
+            RequesterReceived::Reply(reply) => {
                 assert_eq!(self.stage, Stage::Sent);
                 Some((reply.call, reply.memory))
             }
-            Received::Failed { call, memory, .. } => {
+            RequesterReceived::Failed { call, memory, .. } => {
                 assert_eq!(self.stage, Stage::Sent);
                 Some((call, memory))
             }
-            Received::Late { call, memory } => {
+            RequesterReceived::Late { call, memory } => {
                 assert_eq!(self.stage, Stage::GivenUp);
                 Some((call, memory))
             }
-            Received::Exposed(_) => panic!("it was not agreed on"),
-            Received::Dropped(_) | Received::Close(_) => None,
+            RequesterReceived::Exposed(_) => panic!("it was not agreed on"),
+            RequesterReceived::Dropped(_) | RequesterReceived::Close(_) => None,
         };
         if let Some((call, memory)) = call {
             assert_eq!(call, self.call);
@@ -141,11 +141,13 @@ impl Client {
         let (reply, stale) = (Message::reply(self.stale.xid(), 1).bytes(), self.stale);
         let requester = &mut self.requester;
         match event {
-            Event::Abandon => assert_eq!(requester.abandon(stale), Memory::Safe),
-            Event::Reply => assert!(matches!(requester.handle_receive(&reply, None), Received::Dropped(_))),
+            Event::Abandon => assert_eq!(requester.abandon(stale), ExposedMemory::Safe),
+            Event::Reply => {
+                assert!(matches!(requester.handle_receive(&reply, None), RequesterReceived::Dropped(_)))
+            }
             Event::ReplyInPlace => assert_eq!(requester.handle_plain(1, &reply[28..]), None),
             Event::ReplyShort => assert_eq!(requester.handle_short(&reply, None), None),
-            Event::Cancel => assert_eq!(requester.cancel(stale), Memory::Safe),
+            Event::Cancel => assert_eq!(requester.cancel(stale), ExposedMemory::Safe),
             Event::PollFence => assert_eq!(requester.poll_fence(stale), None),
             Event::Fenced => assert_eq!(requester.handle_fenced(stale, 7), None),
             Event::Resume => assert!(!requester.resume(stale)),
@@ -164,7 +166,7 @@ impl Walk for Client {
         let mut requester = requester(1);
         let [stale, call] = [(); 2].map(|()| {
             let call = requester.begin().expect("a credit");
-            assert_eq!(requester.abandon(call), Memory::Safe);
+            assert_eq!(requester.abandon(call), ExposedMemory::Safe);
             call
         });
         let stage = Stage::None;
@@ -225,7 +227,7 @@ impl Walk for Client {
             Event::ReplyInPlace => {
                 if let Some(answered) = self.requester.handle_plain(9, &reply[28..]) {
                     assert_eq!((answered, self.stage, self.exposed), (call, Stage::Sent, false));
-                    self.end(Memory::Safe);
+                    self.end(ExposedMemory::Safe);
                 }
             }
             Event::ReplyShort => {
@@ -244,7 +246,7 @@ impl Walk for Client {
                 let memory = self.requester.cancel(call);
                 match self.stage {
                     Stage::Making | Stage::Interrupted => {
-                        assert_eq!(memory, Memory::Safe, "nothing of it is exposed");
+                        assert_eq!(memory, ExposedMemory::Safe, "nothing of it is exposed");
                         self.stage = Stage::None;
                     }
                     Stage::Sent => {

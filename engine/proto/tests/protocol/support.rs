@@ -1,8 +1,8 @@
 //! What the tests share: messages by hand, and machines with usual settings.
 
 use stag_proto::parameters::Parameters;
-use stag_proto::requester::{self, ChunkLists, Form, Memory, Requester, Shape};
-use stag_proto::responder::{self, Limits, Responder};
+use stag_proto::requester::{self, CallForm, ChunkLists, ExposedMemory, Requester, Shape};
+use stag_proto::responder::{self, ChunkLimits, Responder};
 use stag_wire::rpcrdma::{ReadSegment, Segment};
 
 /// Words in network order.
@@ -155,7 +155,7 @@ pub(crate) fn parameters(call_threshold: u32, reply_threshold: u32, remote_inval
 }
 
 pub(crate) fn requester_with(slots: u32, parameters: Parameters) -> Requester {
-    Requester::new(&requester::Config {
+    Requester::new(&requester::RequesterConfig {
         slots,
         parameters,
         credits_requested: slots,
@@ -173,15 +173,15 @@ pub(crate) fn requester(slots: u32) -> Requester {
 pub(crate) fn warm(mut requester: Requester, credits: u32) -> Requester {
     let call = send_null(&mut requester);
     let reply = Message::reply(call.xid(), credits).bytes();
-    let requester::Received::Reply(reply) = requester.handle_receive(&reply, None) else {
+    let requester::RequesterReceived::Reply(reply) = requester.handle_receive(&reply, None) else {
         panic!("the first Call is answered")
     };
-    assert_eq!(reply.memory, Memory::Safe);
+    assert_eq!(reply.memory, ExposedMemory::Safe);
     requester
 }
 
 /// Begins and emits a NULL Call.
-pub(crate) fn send_null(requester: &mut Requester) -> requester::CallId {
+pub(crate) fn send_null(requester: &mut Requester) -> requester::RequesterCallId {
     let call = requester.begin().expect("a credit");
     let form = requester.plan(&Shape { payload_len: 40, ..Shape::default() }).expect("a NULL Call fits");
     requester.emit_call(call, &form, &ChunkLists::default(), &mut [0; 1024]).expect("a header");
@@ -189,7 +189,10 @@ pub(crate) fn send_null(requester: &mut Requester) -> requester::CallId {
 }
 
 /// Begins and emits a Call with `lists`, and returns its header.
-pub(crate) fn send(requester: &mut Requester, lists: &ChunkLists<'_>) -> (requester::CallId, Vec<u8>) {
+pub(crate) fn send(
+    requester: &mut Requester,
+    lists: &ChunkLists<'_>,
+) -> (requester::RequesterCallId, Vec<u8>) {
     let call = requester.begin().expect("a credit");
     let mut out = vec![0; 4096];
     let len = requester.emit_call(call, &form_of(lists), lists, &mut out).expect("a header");
@@ -198,10 +201,10 @@ pub(crate) fn send(requester: &mut Requester, lists: &ChunkLists<'_>) -> (reques
 }
 
 /// The form that `lists` stand for.
-pub(crate) fn form_of(lists: &ChunkLists<'_>) -> Form {
+pub(crate) fn form_of(lists: &ChunkLists<'_>) -> CallForm {
     let writes = lists.writes.iter().map(|chunk| chunk.len());
     let len = stag_wire::rpcrdma::header_len(lists.reads.len(), writes, lists.reply.map(<[Segment]>::len));
-    Form {
+    CallForm {
         long: lists.reads.iter().any(|read| read.position == 0),
         reply_chunk: lists.reply.is_some(),
         header_len: len as u32,
@@ -209,24 +212,24 @@ pub(crate) fn form_of(lists: &ChunkLists<'_>) -> Form {
 }
 
 /// Fences all that a Call exposed.
-pub(crate) fn fence_all(requester: &mut Requester, call: requester::CallId) -> Vec<u32> {
+pub(crate) fn fence_all(requester: &mut Requester, call: requester::RequesterCallId) -> Vec<u32> {
     let mut fenced = Vec::new();
     while let Some(handle) = requester.poll_fence(call) {
         fenced.push(handle);
     }
     for (nth, &handle) in (1..).zip(&fenced) {
-        let memory = if nth == fenced.len() { Memory::Safe } else { Memory::Exposed };
+        let memory = if nth == fenced.len() { ExposedMemory::Safe } else { ExposedMemory::Exposed };
         assert_eq!(requester.handle_fenced(call, handle), Some(memory));
     }
     fenced
 }
 
-pub(crate) fn limits() -> Limits {
-    Limits { segments: 64, read_chunks: 8, write_chunks: 8, chunk_len: 1 << 20, pull_len: 1 << 21 }
+pub(crate) fn limits() -> ChunkLimits {
+    ChunkLimits { segments: 64, read_chunks: 8, write_chunks: 8, chunk_len: 1 << 20, pull_len: 1 << 21 }
 }
 
 pub(crate) fn responder_with(slots: u32, parameters: Parameters) -> Responder {
-    let mut responder = Responder::new(&responder::Config { slots, parameters, limits: limits() });
+    let mut responder = Responder::new(&responder::ResponderConfig { slots, parameters, limits: limits() });
     responder.receives_posted(slots);
     responder
 }
@@ -241,15 +244,15 @@ pub(crate) fn responder(slots: u32) -> Responder {
 }
 
 /// Feeds a message that is a Call.
-pub(crate) fn receive_call(responder: &mut Responder, message: &[u8]) -> responder::CallId {
+pub(crate) fn receive_call(responder: &mut Responder, message: &[u8]) -> responder::ResponderCallId {
     match responder.handle_receive(message) {
-        responder::Received::Call(call) => call.id,
+        responder::ResponderReceived::Call(call) => call.id,
         other => panic!("not a Call: {other:?}"),
     }
 }
 
 /// Answers a Call with a short Reply, posts its Receive again, and returns the header.
-pub(crate) fn answer(responder: &mut Responder, id: responder::CallId, message: &[u8]) -> Vec<u8> {
+pub(crate) fn answer(responder: &mut Responder, id: responder::ResponderCallId, message: &[u8]) -> Vec<u8> {
     let form = responder.plan_reply(id, message, &[], 24).expect("a short Reply fits");
     let mut out = vec![0; 1024];
     let emitted = responder.emit_reply(id, message, &[], &form, &mut out).expect("the Call is in process");
@@ -261,7 +264,7 @@ pub(crate) fn answer(responder: &mut Responder, id: responder::CallId, message: 
 /// Feeds a message that is answered with an RDMA_ERROR, posts its Receive again, and returns the answer.
 pub(crate) fn receive_error(responder: &mut Responder, message: &[u8]) -> Vec<u8> {
     match responder.handle_receive(message) {
-        responder::Received::Error(error) => {
+        responder::ResponderReceived::Error(error) => {
             responder.receives_posted(1);
             error.as_bytes().to_vec()
         }
@@ -270,9 +273,9 @@ pub(crate) fn receive_error(responder: &mut Responder, message: &[u8]) -> Vec<u8
 }
 
 /// Feeds a message that is dropped, and posts its Receive again.
-pub(crate) fn receive_dropped(responder: &mut Responder, message: &[u8]) -> responder::Dropped {
+pub(crate) fn receive_dropped(responder: &mut Responder, message: &[u8]) -> responder::DroppedCall {
     match responder.handle_receive(message) {
-        responder::Received::Dropped(why) => {
+        responder::ResponderReceived::Dropped(why) => {
             responder.receives_posted(1);
             why
         }

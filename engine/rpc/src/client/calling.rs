@@ -6,7 +6,9 @@ use arrayvec::ArrayVec;
 use stag_fabric::{Exposed, Fence, Handle, Provider};
 use stag_memory::{Buf, Pool};
 use stag_proto::parameters::Parameters;
-use stag_proto::requester::{self, Config, Failure, Memory, Payload, Received, Requester, ShortReply};
+use stag_proto::requester::{
+    self, CallFailure, ExposedMemory, ReplyPayload, Requester, RequesterConfig, RequesterReceived, ShortReply,
+};
 
 use crate::ConnectionId;
 use crate::client::offering::Lists;
@@ -121,7 +123,7 @@ impl Calling {
         name: ConnectionId,
         policy: ClientPolicy,
     ) -> Calling {
-        let requester = Config {
+        let requester = RequesterConfig {
             // Twice the credits: a Call whose Reply came may still wait for fences while the next one starts.
             slots: config.credits_max * 2,
             parameters,
@@ -140,7 +142,7 @@ impl Calling {
         seed: u32,
         name: ConnectionId,
     ) -> Calling {
-        let requester = Config {
+        let requester = RequesterConfig {
             slots: config.reverse_credits * 2,
             parameters: parameters.reversed(),
             credits_requested: config.reverse_credits,
@@ -150,7 +152,12 @@ impl Calling {
         Calling::with(&requester, 0, name, ClientPolicy::default())
     }
 
-    fn with(requester: &Config, exposures_max: u32, name: ConnectionId, policy: ClientPolicy) -> Calling {
+    fn with(
+        requester: &RequesterConfig,
+        exposures_max: u32,
+        name: ConnectionId,
+        policy: ClientPolicy,
+    ) -> Calling {
         let slots = requester.slots;
         Calling {
             requester: Requester::new(requester),
@@ -244,7 +251,7 @@ impl Calling {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: requester::CallId,
+        call: requester::RequesterCallId,
         error: CallError,
     ) {
         if self.requester.call_at(call.index()) != Some(call) {
@@ -326,8 +333,8 @@ impl Calling {
         core.statistics.remote_invalidations += u64::from(invalidated.is_some());
         if let Some(reply) = self.requester.handle_short(&message, invalidated.map(|handle| handle.0)) {
             let message = ReplyMessage::Held(message);
-            if self.complete_short(core, &reply, message, invalidated, exposed) == Memory::Exposed {
-                self.settle(core, id, reply.call, Memory::Exposed);
+            if self.complete_short(core, &reply, message, invalidated, exposed) == ExposedMemory::Exposed {
+                self.settle(core, id, reply.call, ExposedMemory::Exposed);
             }
             return Ok(());
         }
@@ -345,11 +352,11 @@ impl Calling {
         exposed: &mut Option<Exposed>,
     ) -> Result<(), &'static str> {
         match self.requester.handle_receive(&message, invalidated.map(|handle| handle.0)) {
-            Received::Reply(reply) => {
+            RequesterReceived::Reply(reply) => {
                 let (call, memory) = (reply.call, reply.memory);
                 let ending = match reply.payload {
-                    Payload::Inline(payload) => Ending::Inline((message.len() - payload.len()) as u32),
-                    Payload::Long(len) => {
+                    ReplyPayload::Inline(payload) => Ending::Inline((message.len() - payload.len()) as u32),
+                    ReplyPayload::Long(len) => {
                         core.statistics.reply_chunks += 1;
                         Ending::Long(len)
                     }
@@ -366,26 +373,28 @@ impl Calling {
                 core.statistics.replies_received += 1;
                 self.settle(core, id, call, memory);
             }
-            Received::Failed { call, failure, memory } => {
+            RequesterReceived::Failed { call, failure, memory } => {
                 let error = match failure {
-                    Failure::Version { low, high } => CallError::TransportVersion { low, high },
-                    Failure::Chunk => CallError::Chunk,
-                    Failure::Violation(_) | Failure::Length { .. } | Failure::Lists => CallError::BadReply,
+                    CallFailure::Version { low, high } => CallError::TransportVersion { low, high },
+                    CallFailure::Chunk => CallError::Chunk,
+                    CallFailure::Violation(_) | CallFailure::Length { .. } | CallFailure::Lists => {
+                        CallError::BadReply
+                    }
                     // Of version 2, which is not spoken here.
-                    Failure::Option
-                    | Failure::Transmission(_)
-                    | Failure::Results(_)
-                    | Failure::Placement(_) => CallError::BadReply,
+                    CallFailure::Option
+                    | CallFailure::Transmission(_)
+                    | CallFailure::Results(_)
+                    | CallFailure::Placement(_) => CallError::BadReply,
                 };
                 self.end_answered(core, call, Ending::Failed(error));
                 self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
                 self.settle(core, id, call, memory);
             }
-            Received::Late { call, memory } => {
+            RequesterReceived::Late { call, memory } => {
                 self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
                 self.settle(core, id, call, memory);
             }
-            Received::Exposed(reply) => {
+            RequesterReceived::Exposed(reply) => {
                 let mut chunk_lens = [0; CLIENT_SEGMENTS_MAX];
                 for (len, place) in reply.write_lens().zip(&mut chunk_lens) {
                     *place = len;
@@ -393,8 +402,8 @@ impl Calling {
                 let what = (reply.xid, reply.pulled);
                 return self.take_exposed(core, id, what, message, chunk_lens, (invalidated, exposed));
             }
-            Received::Dropped(_) => core.statistics.messages_discarded += 1,
-            Received::Close(_) => return Err(self.misused(invalidated, exposed)),
+            RequesterReceived::Dropped(_) => core.statistics.messages_discarded += 1,
+            RequesterReceived::Close(_) => return Err(self.misused(invalidated, exposed)),
         }
         Ok(())
     }
@@ -424,24 +433,24 @@ impl Calling {
         message: ReplyMessage<'_>,
         invalidated: Option<Handle>,
         exposed: &mut Option<Exposed>,
-    ) -> Memory {
+    ) -> ExposedMemory {
         let ShortReply { call, start, written: len, memory } = *reply;
         state.statistics.replies_received += 1;
         if !self.note_answered(call) {
             state.fault(self.name, "a Call that waits for its Reply is over");
-            return Memory::Safe;
+            return ExposedMemory::Safe;
         }
         let slot = &mut self.slots[call.index()];
         let mut written = Few::new();
         match exposed.take() {
             // All of its memory is back, if it exposed any.
-            None if memory == Memory::Safe && slot.written.is_empty() => {}
-            Some(Exposed::Read(data)) if memory == Memory::Safe => {
+            None if memory == ExposedMemory::Safe && slot.written.is_empty() => {}
+            Some(Exposed::Read(data)) if memory == ExposedMemory::Safe => {
                 drop(data);
                 slot.reads.clear();
                 self.exposed -= 1;
             }
-            Some(Exposed::Write(mut buf)) if memory == Memory::Safe && slot.written.len() == 1 => {
+            Some(Exposed::Write(mut buf)) if memory == ExposedMemory::Safe && slot.written.len() == 1 => {
                 let chunk = slot.written.pop().map_or(0, |part| part.chunk);
                 let len = len.unwrap_or(0);
                 buf.set_len(len as usize);
@@ -455,7 +464,7 @@ impl Calling {
                 slot.chunk_lens[0] = len.unwrap_or(0);
                 slot.message = Some(message.into_buf(&state.pools.messages));
                 self.exposed -= slot.take_back(invalidated, returned);
-                if memory == Memory::Safe {
+                if memory == ExposedMemory::Safe {
                     self.finish(state, call);
                 }
                 return memory;
@@ -466,13 +475,13 @@ impl Calling {
             Err(error) => Err(error),
         };
         self.hand_over(state, call, result, written);
-        Memory::Safe
+        ExposedMemory::Safe
     }
 
     /// A Call was answered: it does not wait for room any more, if it did, as a peer may guess an xid. `false`: it waited for no
     /// Reply.
     #[inline(always)]
-    pub(crate) fn note_answered(&mut self, call: requester::CallId) -> bool {
+    pub(crate) fn note_answered(&mut self, call: requester::RequesterCallId) -> bool {
         let slot = &mut self.slots[call.index()];
         if matches!(slot.stage, Stage::Unsent) {
             slot.message = None;
@@ -483,7 +492,12 @@ impl Calling {
     }
 
     /// Sets how a Call ends that was answered.
-    pub(crate) fn end_answered<P>(&mut self, core: &mut Core<P>, call: requester::CallId, ending: Ending) {
+    pub(crate) fn end_answered<P>(
+        &mut self,
+        core: &mut Core<P>,
+        call: requester::RequesterCallId,
+        ending: Ending,
+    ) {
         if self.note_answered(call) {
             self.slots[call.index()].stage = Stage::Ending(ending);
         } else {
@@ -519,7 +533,7 @@ impl Calling {
     pub(crate) fn close<P: Provider>(mut self, core: &mut Core<P>) {
         self.end_version2();
         let slots = &mut self.slots;
-        let mut over: Vec<requester::CallId> = Vec::new();
+        let mut over: Vec<requester::RequesterCallId> = Vec::new();
         self.requester.handle_disconnect(|call, outcome| {
             slots[call.index()].end_disconnected(outcome);
             over.push(call);
@@ -535,10 +549,10 @@ impl Calling {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: requester::CallId,
-        mut memory: Memory,
+        call: requester::RequesterCallId,
+        mut memory: ExposedMemory,
     ) {
-        if memory == Memory::Exposed {
+        if memory == ExposedMemory::Exposed {
             while let Some(handle) = self.requester.poll_fence(call) {
                 core.statistics.local_fences += 1;
                 match core.provider.fence(id, Handle(handle), u64::from(call.xid())) {
@@ -555,14 +569,14 @@ impl Calling {
                 }
             }
         }
-        if memory == Memory::Safe {
+        if memory == ExposedMemory::Safe {
             self.finish(core, call);
         }
     }
 
     /// Ends a Call whose memory is back.
     #[inline]
-    pub(crate) fn finish(&mut self, state: &mut EngineState, call: requester::CallId) {
+    pub(crate) fn finish(&mut self, state: &mut EngineState, call: requester::RequesterCallId) {
         let slot = &mut self.slots[call.index()];
         let ending = match slot.stage {
             // The late Reply of a Call that was given up, whose end was reported already.
@@ -592,7 +606,7 @@ impl Calling {
     pub(crate) fn hand_over(
         &mut self,
         state: &mut EngineState,
-        call: requester::CallId,
+        call: requester::RequesterCallId,
         result: Result<Results, CallError>,
         written: Few<(u8, Buf)>,
     ) {

@@ -5,7 +5,7 @@
 
 use stag_fabric::{Exposed, PostError, Provider, Refused, SendRequest};
 use stag_memory::{Buf, Shared};
-use stag_proto::plan::{Form, Shape};
+use stag_proto::plan::{CallForm, Shape};
 use stag_proto::requester::{self, ChunkLists};
 use stag_wire::rpc::{CallHeader, OpaqueAuth, flavor};
 use stag_wire::rpcrdma::{ReadSegment, SINGLE_LEN, SingleChunk};
@@ -28,15 +28,15 @@ const REPLY_HEADER_LEN_MAX: u32 = 24 + 8;
 const LONG_CALL_LEN_MAX: usize = 1 << 20;
 
 /// The form of a Call without chunks.
-const PLAIN: Form = Form { long: false, reply_chunk: false, header_len: HEADER_LEN_MIN };
+const PLAIN: CallForm = CallForm { long: false, reply_chunk: false, header_len: HEADER_LEN_MIN };
 
 /// The form of a Call with one chunk of one segment.
-const SINGLE: Form = Form { long: false, reply_chunk: false, header_len: SINGLE_LEN as u32 };
+const SINGLE: CallForm = CallForm { long: false, reply_chunk: false, header_len: SINGLE_LEN as u32 };
 
 /// A Call in the making: it has a credit and an xid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Making<'a> {
-    pub(crate) call: requester::CallId,
+    pub(crate) call: requester::RequesterCallId,
     /// The queue pair that it leaves on.
     pub(crate) id: ConnectionId,
     pub(crate) request: &'a Request<'a>,
@@ -117,7 +117,7 @@ impl Calling {
         chunks: &mut Chunks,
         is_probe: bool,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-    ) -> Result<requester::CallId, CallRefused> {
+    ) -> Result<requester::RequesterCallId, CallRefused> {
         let reserved = if is_probe { 0 } else { self.credits_reserved() };
         let Some(call) = self.requester.begin_beyond(reserved) else {
             return Err(CallRefused::NoCredit);
@@ -486,7 +486,7 @@ impl Calling {
         core: &mut Core<P>,
         shape: &Shape<'_>,
         write: impl Fn(&mut [u8]) -> Result<(usize, Positions), Overflow>,
-    ) -> Result<(Form, Buf, Positions), CallRefused> {
+    ) -> Result<(CallForm, Buf, Positions), CallRefused> {
         let form = self.plan(shape).map_err(|_| CallRefused::TooManySegments)?;
         let mut buf = core.pools.payload.take_len(LONG_CALL_LEN_MAX).ok_or(CallRefused::NoMemory)?;
         buf.set_len(LONG_CALL_LEN_MAX);

@@ -32,7 +32,7 @@ pub const CLIENT_SEGMENTS_MAX: usize = 8;
 pub struct CallId {
     /// The connection it was made on.
     pub connection: ConnectionId,
-    pub(crate) call: stag_proto::requester::CallId,
+    pub(crate) call: stag_proto::requester::RequesterCallId,
 }
 
 /// A Call's fixed part: what is called, as whom, and how long to wait.

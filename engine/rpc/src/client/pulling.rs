@@ -16,7 +16,7 @@ use stag_fabric::{
     WorkError,
 };
 use stag_memory::Buf;
-use stag_proto::requester::{self, Failure, Pulled};
+use stag_proto::requester::{self, CallFailure, Pulled};
 use stag_wire::rpcrdma::{DONE_LEN, Header};
 
 use crate::ConnectionId;
@@ -59,7 +59,7 @@ enum Progress {
 struct Pulling {
     xid: u32,
     /// The Call that it answers, until that is over.
-    call: Option<requester::CallId>,
+    call: Option<requester::RequesterCallId>,
     len: u32,
     /// Its first handle.
     handle: Option<Handle>,
@@ -134,7 +134,7 @@ impl Calling {
     }
 
     /// Remembers what the caller of a Call takes that offers no Reply chunk.
-    pub(crate) fn limit_pull(&mut self, call: requester::CallId, len_max: u32) {
+    pub(crate) fn limit_pull(&mut self, call: requester::RequesterCallId, len_max: u32) {
         if let Some(limit) = self.pulls.as_mut().and_then(|pulls| pulls.limits.get_mut(call.index())) {
             *limit = (call.xid(), len_max);
         }
@@ -184,7 +184,7 @@ impl Calling {
                 self.pulls_waiting += 1;
                 if let (Some(call), Some(failure)) = (call, failure) {
                     let error = match failure {
-                        Failure::Length { len, limit } => CallError::ReplyTooLong { len, limit },
+                        CallFailure::Length { len, limit } => CallError::ReplyTooLong { len, limit },
                         _ => CallError::BadReply,
                     };
                     self.end_answered(core, call, Ending::Failed(error));
@@ -217,8 +217,9 @@ impl Calling {
         loop {
             match std::mem::replace(&mut entry.progress, Progress::Telling) {
                 Progress::Hungry(since) => {
-                    let is_wanted =
-                        |call: requester::CallId| matches!(self.slots[call.index()].stage, Stage::Pulling);
+                    let is_wanted = |call: requester::RequesterCallId| {
+                        matches!(self.slots[call.index()].stage, Stage::Pulling)
+                    };
                     if !entry.call.is_some_and(is_wanted) {
                         // It was cancelled, or its time is over.
                         continue;
@@ -303,7 +304,7 @@ impl Calling {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: requester::CallId,
+        call: requester::RequesterCallId,
         pulled: Result<Buf, CallError>,
     ) {
         let slot = &mut self.slots[call.index()];

@@ -11,8 +11,8 @@ use arrayvec::ArrayVec;
 use stag_fabric::{PostError, Provider, SendRequest};
 use stag_memory::{Buf, Shared};
 use stag_proto::parameters::Parameters;
-use stag_proto::plan::{Form, Shape};
-use stag_proto::requester::{self, Outcome};
+use stag_proto::plan::{CallForm, Shape};
+use stag_proto::requester::{self, EndedCall};
 
 use crate::ConnectionId;
 use crate::client::calling::{Calling, Positions};
@@ -84,11 +84,11 @@ impl Calling {
         self.stop_pulling();
         let (slots, kept) = (&mut self.slots, &mut self.kept);
         let mut interrupted = 0;
-        let mut over: Vec<requester::CallId> = Vec::new();
+        let mut over: Vec<requester::RequesterCallId> = Vec::new();
         self.requester.handle_interruption(|call, outcome| {
             let slot = &mut slots[call.index()];
             slot.reads.clear();
-            let lost = matches!(outcome, Outcome::NotSent | Outcome::MaybeExecuted);
+            let lost = matches!(outcome, EndedCall::NotSent | EndedCall::MaybeExecuted);
             let is_over = matches!(slot.stage, Stage::Free | Stage::Ending(_) | Stage::Withdrawing(Some(_)));
             let retransmits = kept.get(call.index()).is_some_and(|kept| kept.retransmit);
             if lost && retransmits && !is_over {
@@ -187,7 +187,7 @@ impl Calling {
 
     /// The oldest of those that were sent least: a new connection has one credit, and a Call that the server drops
     /// must not keep it from the others each time.
-    fn next_interrupted(&self) -> Option<(usize, requester::CallId)> {
+    fn next_interrupted(&self) -> Option<(usize, requester::RequesterCallId)> {
         let calls = self.kept.iter().zip(&self.slots).enumerate();
         let waiting = calls.filter(|(_, (_, slot))| matches!(slot.stage, Stage::Interrupted));
         let oldest = waiting.map(|(index, (kept, slot))| (kept.resends, slot.started, index)).min();
@@ -200,7 +200,7 @@ impl Calling {
         core: &mut Core<P>,
         id: ConnectionId,
         index: usize,
-        call: requester::CallId,
+        call: requester::RequesterCallId,
     ) -> bool {
         let replies = self.requester.window().in_flight() + 1;
         let has_receives = self.has_receives(core, id, replies) && self.has_receives_for(core, id, 1);
@@ -249,7 +249,12 @@ impl Calling {
     }
 
     /// The memory that sending again takes: the message, and a Reply chunk; in the slot, a Long Call's Payload.
-    fn memory_for<P>(&mut self, core: &mut Core<P>, index: usize, form: &Form) -> Option<(Buf, Option<Buf>)> {
+    fn memory_for<P>(
+        &mut self,
+        core: &mut Core<P>,
+        index: usize,
+        form: &CallForm,
+    ) -> Option<(Buf, Option<Buf>)> {
         let kept = &mut self.kept[index];
         let send = core.pools.messages.take()?;
         if form.long && kept.long.is_none() {
@@ -280,8 +285,8 @@ impl Calling {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: requester::CallId,
-        form: &Form,
+        call: requester::RequesterCallId,
+        form: &CallForm,
         mut send: Buf,
         reply: Option<Buf>,
         counts: &[u32],
@@ -367,7 +372,7 @@ impl Calling {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: requester::CallId,
+        call: requester::RequesterCallId,
     ) {
         let slot = &mut self.slots[call.index()];
         if slot.exposed_count() > 0 {

@@ -32,7 +32,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use stag_fabric::{Exposed, Fence, Handle, PostError, Provider};
 use stag_memory::{Buf, Shared};
-use stag_proto::requester::{self, Outcome};
+use stag_proto::requester::{self, EndedCall};
 use stag_wire::rpc::{Accepted, Denied, ReplyBody, ReplyHeader, take_success};
 use stag_wire::xdr::Reader;
 
@@ -103,11 +103,11 @@ pub(crate) struct Slot {
 
 impl Slot {
     /// Sets how a Call ends whose connection is gone, by what the Requester says of it.
-    pub(crate) fn end_disconnected(&mut self, outcome: Outcome) {
+    pub(crate) fn end_disconnected(&mut self, outcome: EndedCall) {
         let ending = match self.stage {
             Stage::Free | Stage::Ending(_) => return,
             Stage::Withdrawing(Some(error)) => error,
-            _ if outcome == Outcome::NotSent => CallError::NotSent,
+            _ if outcome == EndedCall::NotSent => CallError::NotSent,
             _ => CallError::ConnectionLost,
         };
         self.message = None;
@@ -232,7 +232,7 @@ impl Slot {
     pub(crate) fn results(
         &mut self,
         ending: Ending,
-        call: requester::CallId,
+        call: requester::RequesterCallId,
         statistics: &mut Statistics,
     ) -> Result<Results, CallError> {
         let (message, start) = match ending {
@@ -281,7 +281,11 @@ impl Slot {
 
 /// Where the results start in `message`, whose Payload stream starts at `start`. An error: there are none, and why.
 #[inline(always)]
-pub(crate) fn results_start(message: &[u8], start: usize, call: requester::CallId) -> Result<u32, CallError> {
+pub(crate) fn results_start(
+    message: &[u8],
+    start: usize,
+    call: requester::RequesterCallId,
+) -> Result<u32, CallError> {
     let mut reader = Reader::new(&message[start..]);
     if !take_success(&mut reader, call.xid()) {
         let header = ReplyHeader::parse(&mut reader).map_err(|_| CallError::BadReply)?;

@@ -266,7 +266,7 @@ pub(crate) fn plan_long<P>(core: &mut Core<P>, pull: &mut Pull, len: u32) {
 }
 
 /// Plans to pull all data chunks.
-pub(crate) fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &responder::Call<'_>) {
+pub(crate) fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &responder::ReceivedCall<'_>) {
     if let Some(SingleChunk::Read(read)) = call.single() {
         let len = read.segment.length;
         core.statistics.read_chunks += 1;
@@ -481,7 +481,7 @@ pub(crate) fn post_reads<P: Provider>(
     core: &mut Core<P>,
     share: &mut TransitShare,
     id: ConnectionId,
-    call: &responder::Call<'_>,
+    call: &responder::ReceivedCall<'_>,
     pull: &mut Pull,
 ) -> Posted {
     let pool = &core.state.pools.payload;

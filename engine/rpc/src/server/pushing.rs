@@ -41,7 +41,7 @@ pub(crate) fn plan_write<P>(core: &mut Core<P>, segment: Segment, draft: &mut Dr
 }
 
 /// Cuts a Reply's reduced results, and its Payload if it is long, into RDMA Writes.
-pub(crate) fn plan_writes<P>(core: &mut Core<P>, call: &responder::Call<'_>, draft: &mut Draft) {
+pub(crate) fn plan_writes<P>(core: &mut Core<P>, call: &responder::ReceivedCall<'_>, draft: &mut Draft) {
     draft.pages = draft.transit_pages() as u32;
     let Draft { items, pieces, long, writes, .. } = draft;
     let mut pieces = pieces.drain(..);

@@ -40,8 +40,8 @@ pub struct Procedure {
 }
 
 /// Reads arguments up to and including the length word of the eligible one, and returns that length.
-/// [`stag_wire::xdr::Error::Truncated`]: more of the arguments has to be here.
-pub type Locate = fn(&mut Reader<'_>) -> Result<u32, stag_wire::xdr::Error>;
+/// [`stag_wire::xdr::XdrError::Truncated`]: more of the arguments has to be here.
+pub type Locate = fn(&mut Reader<'_>) -> Result<u32, stag_wire::xdr::XdrError>;
 
 /// What a second execution of the same Call would do. Unless it is harmless, Replies are kept for a while and sent
 /// again when a Call is retransmitted, over whichever connection (5531-e).

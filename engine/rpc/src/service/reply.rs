@@ -37,7 +37,7 @@ pub(crate) struct Space<'a> {
 /// What there is for results beside the Send.
 pub(crate) enum Room<'a> {
     /// The chunks of this Call.
-    Chunks(&'a responder::Call<'a>),
+    Chunks(&'a responder::ReceivedCall<'a>),
     /// None: the Call has no chunks.
     Inline,
     /// A byte stream: it has no chunks, and takes results of any length.
@@ -74,7 +74,7 @@ impl<'a> Reply<'a> {
     /// A Reply to `call` over a draft that has its Send buffer.
     pub(crate) fn of<P>(
         draft: &'a mut Draft,
-        call: &'a responder::Call<'a>,
+        call: &'a responder::ReceivedCall<'a>,
         core: &'a mut Core<P>,
         share: &'a TransitShare,
         parameters: &Parameters,
@@ -431,7 +431,7 @@ fn write_huge(payload: &Pool, limit: usize, write: &WritePayload<'_>) -> Option<
 }
 
 /// Octets of a Long Reply to `call` at most; 0 without a Reply chunk.
-pub(crate) fn reply_chunk_len(call: &responder::Call<'_>) -> usize {
+pub(crate) fn reply_chunk_len(call: &responder::ReceivedCall<'_>) -> usize {
     call.reply_chunk()
         .map_or(0, |chunk| usize::try_from(chunk.total_len()).unwrap_or(usize::MAX).min(LONG_REPLY_LEN_MAX))
 }

@@ -13,7 +13,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use stag_fabric::Peer;
 use stag_memory::Buf;
-use stag_wire::record::{Error as RecordError, MARK_LEN, Step};
+use stag_wire::record::{MARK_LEN, RecordError, Step};
 use stag_wire::rpc::{Accepted, ReplyHeader};
 use stag_wire::xdr::{Reader, Reduced};
 

@@ -15,8 +15,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use stag_memory::Buf;
 use stag_wire::record::Splitter;
-use stag_wire::rpc::{CallHeader, Error as RpcError};
-use stag_wire::xdr::{Error, Reader, padded};
+use stag_wire::rpc::{CallHeader, RpcError};
+use stag_wire::xdr::{Reader, XdrError, padded};
 
 use super::quota::Means;
 use crate::pools::PAGE_LEN;
@@ -398,7 +398,7 @@ fn locate<S: Services>(services: &S, head: &[u8]) -> Located {
     let mut reader = Reader::new(head);
     let header = match CallHeader::parse(&mut reader) {
         Ok(header) => header,
-        Err(RpcError::Garbage { cause: Error::Truncated, .. }) => return Located::Unknown,
+        Err(RpcError::Garbage { cause: XdrError::Truncated, .. }) => return Located::Unknown,
         Err(RpcError::Drop) if head.len() < 8 => return Located::Unknown,
         Err(_) => return Located::Nowhere,
     };
@@ -411,7 +411,7 @@ fn locate<S: Services>(services: &S, head: &[u8]) -> Located {
     };
     match find(&mut reader) {
         Ok(len) => Located::At(reader.position() as u32, len),
-        Err(Error::Truncated) => Located::Unknown,
+        Err(XdrError::Truncated) => Located::Unknown,
         Err(_) => Located::Nowhere,
     }
 }

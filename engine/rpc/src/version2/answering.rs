@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use stag_fabric::Provider;
 use stag_memory::{Buf, Shared};
 use stag_proto::directions::{ResultItem, ResultPlace};
-use stag_proto::responder::{self, CallId, GroupPlan, GroupReply, Refused, Responder2};
+use stag_proto::responder::{self, GroupPlan, GroupReply, RefusedCall, Responder2, ResponderCallId};
 use stag_proto::span::Cursor;
 use stag_wire::rpcrdma2::{DirectedPlace, OptionalOperation};
 use stag_wire::xdr::padded;
@@ -71,7 +71,7 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: &responder::Call<'_>,
+        call: &responder::ReceivedCall<'_>,
         message: &[u8],
         terms: Terms,
         fill: impl FnOnce(&mut Reply<'_>) -> Ran,
@@ -116,7 +116,7 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: &responder::Call<'_>,
+        call: &responder::ReceivedCall<'_>,
         message: &[u8],
         terms: Terms,
         mut draft: Box<Draft>,
@@ -131,8 +131,8 @@ impl Serving {
         }
         if draft.verdict != Verdict::Encoded {
             let why = match draft.verdict {
-                Verdict::BadChunks => Refused::Ineligible,
-                _ => Refused::Reply(responder::ReplyError::NoReplyChunk),
+                Verdict::BadChunks => RefusedCall::Ineligible,
+                _ => RefusedCall::Reply(responder::ReplyError::NoReplyChunk),
             };
             core.put_draft(draft);
             return self.refuse(core, id, call.id, why).map(|_| ());
@@ -154,7 +154,7 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: CallId,
+        call: ResponderCallId,
         message: &[u8],
         mut draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
@@ -172,7 +172,7 @@ impl Serving {
             Ok(plan) => plan,
             Err(error) => {
                 core.put_draft(draft);
-                return self.refuse(core, id, call, Refused::Reply(error)).map(|_| ());
+                return self.refuse(core, id, call, RefusedCall::Reply(error)).map(|_| ());
             }
         };
         let cut = plan.cut(&layout);
@@ -250,7 +250,7 @@ impl Serving {
     }
 
     /// A Call that came as a group was run: if its Reply waits for memory, it is kept until it is sent.
-    pub(crate) fn keep_unsent(&mut self, call: CallId, message: Buf) {
+    pub(crate) fn keep_unsent(&mut self, call: ResponderCallId, message: Buf) {
         let is_unsent =
             self.second.as_ref().is_some_and(|second| second.unsent.iter().any(|(id, _)| *id == call));
         if is_unsent {
@@ -264,7 +264,7 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: CallId,
+        call: ResponderCallId,
     ) -> Result<bool, CloseReason> {
         let Some(second) = &mut self.second else { return Ok(false) };
         let Some(at) = second.unsent.iter().position(|(unsent, _)| *unsent == call) else { return Ok(false) };

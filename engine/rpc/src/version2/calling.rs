@@ -9,7 +9,9 @@ use stag_proto::characteristics::PeerCharacteristics;
 use stag_proto::layout::{ReceiveLayout, TargetRun};
 use stag_proto::parameters::Parameters;
 use stag_proto::placement::ItemSpan;
-use stag_proto::requester::{self, Failure, Memory, Payload, Received, Requester2, RequesterEvent2};
+use stag_proto::requester::{
+    self, CallFailure, ExposedMemory, ReplyPayload, Requester2, RequesterEvent2, RequesterReceived,
+};
 use stag_proto::responder::is_second;
 use stag_proto::version::{NextMessage, ProtocolVersion, VersionProbe};
 use stag_proto::version2::{OwnCharacteristics, SmallMessage};
@@ -61,18 +63,18 @@ pub(crate) struct ClientVersion2 {
 /// How a Reply ended a Call, without what it borrowed from the message.
 enum Answered {
     Reply {
-        call: requester::CallId,
-        memory: Memory,
+        call: requester::RequesterCallId,
+        memory: ExposedMemory,
         ending: Ending,
     },
     Failed {
-        call: requester::CallId,
-        memory: Memory,
+        call: requester::RequesterCallId,
+        memory: ExposedMemory,
         error: CallError,
     },
     Late {
-        call: requester::CallId,
-        memory: Memory,
+        call: requester::RequesterCallId,
+        memory: ExposedMemory,
     },
     Dropped,
     Misused,
@@ -84,8 +86,8 @@ enum Answered {
     },
     Whole {
         is_first: bool,
-        call: requester::CallId,
-        memory: Memory,
+        call: requester::RequesterCallId,
+        memory: ExposedMemory,
         header_len: u32,
         payload_len: u32,
     },
@@ -233,29 +235,31 @@ impl Calling {
         let (event, broken) = requester2.handle_divided(&mut self.requester, message, handle, lead);
         let answered = match event {
             RequesterEvent2::Base(received) => match received {
-                Received::Reply(reply) => {
+                RequesterReceived::Reply(reply) => {
                     let slot = &mut self.slots[reply.call.index()];
                     slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
                     for (len, place) in reply.write_lens().zip(&mut slot.chunk_lens) {
                         *place = len;
                     }
                     let ending = match reply.payload {
-                        Payload::Inline(stream) => Ending::Inline((message.0.len() - stream.len()) as u32),
-                        Payload::Long(len) => {
+                        ReplyPayload::Inline(stream) => {
+                            Ending::Inline((message.0.len() - stream.len()) as u32)
+                        }
+                        ReplyPayload::Long(len) => {
                             core.statistics.reply_chunks += 1;
                             Ending::Long(len)
                         }
                     };
                     Answered::Reply { call: reply.call, memory: reply.memory, ending }
                 }
-                Received::Failed { call, failure, memory } => {
+                RequesterReceived::Failed { call, failure, memory } => {
                     Answered::Failed { call, memory, error: error_of(failure) }
                 }
-                Received::Late { call, memory } => Answered::Late { call, memory },
-                Received::Dropped(_) => Answered::Dropped,
-                Received::Close(_) => Answered::Misused,
+                RequesterReceived::Late { call, memory } => Answered::Late { call, memory },
+                RequesterReceived::Dropped(_) => Answered::Dropped,
+                RequesterReceived::Close(_) => Answered::Misused,
                 // Those are of version 1.
-                Received::Exposed(_) => Answered::Dropped,
+                RequesterReceived::Exposed(_) => Answered::Dropped,
             },
             RequesterEvent2::Part { part, header_len } => {
                 Answered::Part { is_first: part.number == 0, header_len, payload_len: part.len }
@@ -398,7 +402,7 @@ impl Calling {
 
     /// Puts the results of a Reply that is whole where its Call wants them, and its RPC message into the slot. Returns where that
     /// starts there. `None`: the results have no room, or there is no memory for the message.
-    fn take_whole_reply<P>(&mut self, core: &mut Core<P>, call: requester::CallId) -> Option<u32> {
+    fn take_whole_reply<P>(&mut self, core: &mut Core<P>, call: requester::RequesterCallId) -> Option<u32> {
         let ClientVersion2 { requester2, parts, receives, reply_bufs, .. } = &mut **self.second.as_mut()?;
         let slot = &mut self.slots[call.index()];
         slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
@@ -485,7 +489,7 @@ impl Calling {
         if second.is_agreed() {
             return Err("it answered in another version than it was called in (V2-5.3-a)");
         }
-        let Received::Failed { call, failure: Failure::Version { low, high }, memory } =
+        let RequesterReceived::Failed { call, failure: CallFailure::Version { low, high }, memory } =
             self.requester.handle_receive(octets, None)
         else {
             return Err("it answered in another version than it was called in (V2-5.3-a)");
@@ -514,7 +518,7 @@ impl Calling {
     }
 
     /// A Call was not sent, and is to be abandoned: its Receives are not promised any more.
-    pub(crate) fn forget_version2(&mut self, call: requester::CallId) {
+    pub(crate) fn forget_version2(&mut self, call: requester::RequesterCallId) {
         let Some(second) = &mut self.second else { return };
         second.requester2.handle_over(&mut self.requester, call);
         let unused = 1 + second.requester2.take_unused();
@@ -558,14 +562,14 @@ fn place_results<P>(core: &mut Core<P>, parts: &mut [KeptPart], spans: &[ItemSpa
     }
 }
 
-fn error_of(failure: Failure) -> CallError {
+fn error_of(failure: CallFailure) -> CallError {
     match failure {
-        Failure::Version { low, high } => CallError::TransportVersion { low, high },
-        Failure::Chunk | Failure::Option | Failure::Transmission(_) => CallError::Chunk,
-        Failure::Violation(_)
-        | Failure::Length { .. }
-        | Failure::Lists
-        | Failure::Results(_)
-        | Failure::Placement(_) => CallError::BadReply,
+        CallFailure::Version { low, high } => CallError::TransportVersion { low, high },
+        CallFailure::Chunk | CallFailure::Option | CallFailure::Transmission(_) => CallError::Chunk,
+        CallFailure::Violation(_)
+        | CallFailure::Length { .. }
+        | CallFailure::Lists
+        | CallFailure::Results(_)
+        | CallFailure::Placement(_) => CallError::BadReply,
     }
 }

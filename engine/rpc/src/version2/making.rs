@@ -6,7 +6,7 @@ use stag_fabric::{PostError, Provider, SendRequest};
 use stag_memory::{Buf, Shared};
 use stag_proto::cut::{MessageCut, MessageShape};
 use stag_proto::layout::target_numbers;
-use stag_proto::plan::{Form, PlanError, Shape};
+use stag_proto::plan::{CallForm, PlanError, Shape};
 use stag_proto::requester::{self, ChunkLists, GroupCall};
 use stag_wire::rpcrdma::Segment;
 use stag_wire::rpcrdma2::{
@@ -41,7 +41,7 @@ pub(crate) struct EncodedCall<'a> {
 
 impl Calling {
     /// Decides the form of a Call with chunk lists, in the version that the connection speaks.
-    pub(crate) fn plan(&self, shape: &Shape<'_>) -> Result<Form, PlanError> {
+    pub(crate) fn plan(&self, shape: &Shape<'_>) -> Result<CallForm, PlanError> {
         match &self.second {
             None => self.requester.plan(shape),
             Some(second) => {
@@ -53,8 +53,8 @@ impl Calling {
     /// Writes the header of a Call with the chunks of `self.lists`, in the version that the connection speaks.
     pub(crate) fn emit_planned(
         &mut self,
-        call: requester::CallId,
-        form: &Form,
+        call: requester::RequesterCallId,
+        form: &CallForm,
         counts: &[u32],
         out: &mut [u8],
     ) -> Result<usize, requester::EmitError> {

@@ -8,7 +8,7 @@ use stag_memory::Buf;
 use stag_proto::characteristics::PeerCharacteristics;
 use stag_proto::layout::{ReceiveLayout, TargetRun};
 use stag_proto::placement::ItemSpan;
-use stag_proto::responder::{CallId, Payload, Refused, Responder2, ResponderEvent2};
+use stag_proto::responder::{CallPayload, RefusedCall, Responder2, ResponderCallId, ResponderEvent2};
 use stag_proto::version2::{OwnCharacteristics, SmallMessage};
 use stag_wire::rpcrdma;
 use stag_wire::rpcrdma2::{ItemPlace, OptionalOperation};
@@ -52,7 +52,7 @@ pub(crate) struct ServerVersion2 {
     /// What lies behind the heads of stalled messages, in their order.
     stalled: VecDeque<(Option<Box<ReceiveTargets>>, u32)>,
     /// Replies that wait for memory to be sent from.
-    pub(crate) unsent: Vec<(CallId, Box<Draft>)>,
+    pub(crate) unsent: Vec<(ResponderCallId, Box<Draft>)>,
 }
 
 /// Whether a message is of version 1, or too short to say. One of any other version than these two is refused with both of them
@@ -63,9 +63,9 @@ fn is_first(message: &[u8]) -> bool {
 
 /// What a message meant, without what it borrowed.
 enum Meant {
-    Call(CallId),
+    Call(ResponderCallId),
     Part { is_first: bool, header_len: u32, payload_len: u32 },
-    Whole { is_first: bool, id: CallId, header_len: u32, payload_len: u32 },
+    Whole { is_first: bool, id: ResponderCallId, header_len: u32, payload_len: u32 },
     Answer(SmallMessage),
     Told,
     Nothing,
@@ -334,7 +334,7 @@ impl Serving {
         services: &mut S,
         id: ConnectionId,
         peer: Option<&Peer>,
-        call_id: CallId,
+        call_id: ResponderCallId,
         message: Buf,
     ) -> Result<(), CloseReason> {
         core.statistics.calls_received += 1;
@@ -351,9 +351,9 @@ impl Serving {
         }
         if core.doomed.has(peer, xid, core.now) {
             drop(message);
-            return self.refuse(core, id, call_id, Refused::EndedConnection).map(|_| ());
+            return self.refuse(core, id, call_id, RefusedCall::EndedConnection).map(|_| ());
         }
-        let Payload::Inline(stream) = call.payload else {
+        let CallPayload::Inline(stream) = call.payload else {
             return self.pull(core, services, id, peer, call_id, message);
         };
         let chunks = call.read_chunk_count();
@@ -378,7 +378,7 @@ impl Serving {
         services: &mut S,
         id: ConnectionId,
         peer: Option<&Peer>,
-        call_id: CallId,
+        call_id: ResponderCallId,
     ) -> Result<(), CloseReason> {
         core.statistics.calls_received += 1;
         core.statistics.groups_received += 1;
@@ -443,7 +443,7 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call_id: CallId,
+        call_id: ResponderCallId,
         begun: Begun,
     ) -> Result<(), CloseReason> {
         let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
@@ -472,13 +472,13 @@ impl Serving {
     ) -> Result<Ran, CloseReason> {
         let &Arrived { id, peer, call, stream, .. } = arrived;
         if core.doomed.has(peer, call.xid(), core.now) {
-            return self.refuse(core, id, call.id, Refused::EndedConnection);
+            return self.refuse(core, id, call.id, RefusedCall::EndedConnection);
         }
         let reduced = std::mem::take(&mut pull.reduced);
         let routed = route(services, Reader::with_reduced(stream, &reduced));
         // Data that is to be read goes by base messages (RTR-4.3-a leaves the choice to the Requester).
         if is_explicit || count > 0 && !may_pull(&routed, count) {
-            return self.refuse(core, id, call.id, Refused::Ineligible);
+            return self.refuse(core, id, call.id, RefusedCall::Ineligible);
         }
         self.run(core, services, arrived, &routed, &mut pull.items)
     }

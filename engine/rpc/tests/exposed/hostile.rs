@@ -7,7 +7,7 @@ use stag_fabric::sim::{FaultPlan, World};
 use stag_fabric::{DisconnectReason, Handle, RemoteSegment, WorkError};
 use stag_rpc::{CallError, Chunks, ClientPolicy, CloseReason, ConnectionEvent, EngineConfig, Request};
 use stag_wire::reliable_reply::ReliableReply;
-use stag_wire::rpcrdma::{Header, Procedure};
+use stag_wire::rpcrdma::{Header, MessageProcedure};
 
 use super::{EXPOSED, config, unknown};
 use crate::ends::{Asking, Served};
@@ -48,7 +48,7 @@ impl Served {
         self.run(|served| !served.raw.messages.is_empty());
         let message = self.raw.messages.remove(0);
         let (header, rest) = Header::parse(&message).expect("a header");
-        assert_eq!((header.xid(), header.procedure(), rest.len()), (xid, Procedure::Nomsg, 0));
+        assert_eq!((header.xid(), header.procedure(), rest.len()), (xid, MessageProcedure::Nomsg, 0));
         let segment = |entry: stag_wire::rpcrdma::ReadSegment| {
             assert_eq!(entry.position, 0, "RR-4.1-c");
             let at = RemoteSegment { handle: Handle(entry.segment.handle), offset: entry.segment.offset };

@@ -92,7 +92,7 @@ pub(crate) fn pattern(seed: u32, len: usize) -> Vec<u8> {
 }
 
 /// Finds the item of [`PUT_ONE`].
-fn locate(arguments: &mut Reader<'_>) -> Result<u32, stag_wire::xdr::Error> {
+fn locate(arguments: &mut Reader<'_>) -> Result<u32, stag_wire::xdr::XdrError> {
     arguments.enumeration(|count| (count == 1).then_some(()))?;
     arguments.u32()
 }

@@ -2,7 +2,7 @@
 
 use super::value::records;
 use super::{Data, DeviceNumber, FileType, Handle, Name, Path, SetAttributes, Stable, Time, Verifier};
-use crate::xdr::{Decode, Encode, Error, Overflow, Reader, Writer};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
 records! {
     /// A name in a directory (diropargs3).
@@ -208,12 +208,12 @@ mod create_mode {
 }
 
 impl<'a> Decode<'a> for CreateHow {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         match reader.u32()? {
             create_mode::UNCHECKED => Ok(CreateHow::Unchecked(reader.value()?)),
             create_mode::GUARDED => Ok(CreateHow::Guarded(reader.value()?)),
             create_mode::EXCLUSIVE => Ok(CreateHow::Exclusive(reader.value()?)),
-            other => Err(Error::BadDiscriminant(other)),
+            other => Err(XdrError::BadDiscriminant(other)),
         }
     }
 }
@@ -267,7 +267,7 @@ impl MknodData {
 }
 
 impl<'a> Decode<'a> for MknodData {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         match reader.value()? {
             FileType::Character => Ok(MknodData::Character(reader.value()?, reader.value()?)),
             FileType::Block => Ok(MknodData::Block(reader.value()?, reader.value()?)),

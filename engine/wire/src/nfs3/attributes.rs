@@ -2,7 +2,7 @@
 
 use super::FileType;
 use super::value::records;
-use crate::xdr::{Decode, Encode, Error, Overflow, Reader, Writer};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
 records! {
     /// A time (nfstime3): seconds and nanoseconds since 1970, UTC.
@@ -64,7 +64,7 @@ macro_rules! fixed_records {
 
         impl<'a> Decode<'a> for $name {
             #[inline]
-            fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+            fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
                 let mut rest = &reader.array::<$len>()?[..];
                 Ok($name { $($field: $type::get(&mut rest)?,)* })
             }
@@ -130,7 +130,7 @@ fixed_records! {
 trait Fixed: Sized {
     /// XDR length in bytes.
     const LEN: usize;
-    fn get(rest: &mut &[u8]) -> Result<Self, Error>;
+    fn get(rest: &mut &[u8]) -> Result<Self, XdrError>;
     fn put(self, rest: &mut &mut [u8]) -> Result<(), Overflow>;
 }
 
@@ -140,8 +140,8 @@ macro_rules! fixed_words {
             const LEN: usize = size_of::<$type>();
 
             #[inline(always)]
-            fn get(rest: &mut &[u8]) -> Result<$type, Error> {
-                let Some((octets, later)) = rest.split_first_chunk() else { return Err(Error::Truncated) };
+            fn get(rest: &mut &[u8]) -> Result<$type, XdrError> {
+                let Some((octets, later)) = rest.split_first_chunk() else { return Err(XdrError::Truncated) };
                 *rest = later;
                 Ok($type::from_be_bytes(*octets))
             }
@@ -163,9 +163,9 @@ impl Fixed for FileType {
     const LEN: usize = 4;
 
     #[inline(always)]
-    fn get(rest: &mut &[u8]) -> Result<FileType, Error> {
+    fn get(rest: &mut &[u8]) -> Result<FileType, XdrError> {
         let number = u32::get(rest)?;
-        FileType::from_number(number).ok_or(Error::BadDiscriminant(number))
+        FileType::from_number(number).ok_or(XdrError::BadDiscriminant(number))
     }
 
     #[inline(always)]
@@ -181,7 +181,7 @@ macro_rules! fixed_pairs {
             const LEN: usize = 8;
 
             #[inline(always)]
-            fn get(rest: &mut &[u8]) -> Result<$type, Error> {
+            fn get(rest: &mut &[u8]) -> Result<$type, XdrError> {
                 Ok($type { $first: u32::get(rest)?, $second: u32::get(rest)? })
             }
 
@@ -237,12 +237,12 @@ mod time_how {
 }
 
 impl<'a> Decode<'a> for SetTime {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         match reader.u32()? {
             time_how::DONT_CHANGE => Ok(SetTime::Keep),
             time_how::SET_TO_SERVER_TIME => Ok(SetTime::ServerTime),
             time_how::SET_TO_CLIENT_TIME => Ok(SetTime::ClientTime(reader.value()?)),
-            other => Err(Error::BadDiscriminant(other)),
+            other => Err(XdrError::BadDiscriminant(other)),
         }
     }
 }

@@ -10,8 +10,8 @@
 use core::marker::PhantomData;
 
 use super::value::records;
-use super::{Handle, Name, POST_OP_ATTRIBUTES_LEN_MAX, PostOpAttributes, Reply, Verifier};
-use crate::xdr::{Decode, Encode, Error, Overflow, Reader, Writer, padding};
+use super::{Handle, Name, POST_OP_ATTRIBUTES_LEN_MAX, PostOpAttributes, ProcedureResults, Verifier};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError, padding};
 
 records! {
     /// An entry of READDIR (entry3).
@@ -53,12 +53,12 @@ pub struct ListOk<'a, E> {
 }
 
 /// READDIR3res.
-pub type ReaddirReply<'a> = Reply<ListOk<'a, Entry<'a>>, PostOpAttributes>;
+pub type ReaddirReply<'a> = ProcedureResults<ListOk<'a, Entry<'a>>, PostOpAttributes>;
 /// READDIRPLUS3res.
-pub type ReaddirplusReply<'a> = Reply<ListOk<'a, EntryPlus<'a>>, PostOpAttributes>;
+pub type ReaddirplusReply<'a> = ProcedureResults<ListOk<'a, EntryPlus<'a>>, PostOpAttributes>;
 
 impl<'a, E: Decode<'a>> Decode<'a> for ListOk<'a, E> {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         Ok(ListOk {
             attributes: reader.value()?,
             verifier: reader.value()?,
@@ -94,7 +94,7 @@ impl<E> Clone for Entries<'_, E> {
 impl<E> Copy for Entries<'_, E> {}
 
 impl<'a, E: Decode<'a>> Decode<'a> for Entries<'a, E> {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         let (list, start) = (reader.rest(), reader.position());
         // Ends: each turn takes octets of the message.
         while reader.optional::<E>()?.is_some() {}
@@ -360,6 +360,6 @@ mod tests {
             writer.optional(Some(&ENTRY)).unwrap();
         }
         let mut reader = Reader::new(writer.written());
-        assert_eq!(reader.value::<Entries<'_, Entry<'_>>>(), Err(Error::Truncated));
+        assert_eq!(reader.value::<Entries<'_, Entry<'_>>>(), Err(XdrError::Truncated));
     }
 }

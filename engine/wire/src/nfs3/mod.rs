@@ -6,7 +6,7 @@
 //! XReply::decode    ◀── the Reply's payload ── XReply::encode
 //! ```
 //!
-//! A procedure's arguments are a plain struct; its results are a [`Reply`]: `Ok` with the fields of
+//! A procedure's arguments are a plain struct; its results are a [`ProcedureResults`]: `Ok` with the fields of
 //! RFC 1813's `resok`, or a [`Failure`] with the status and the fields of its `resfail`. Parsing checks
 //! everything once: afterwards fields and iterators cannot fail, and names, handles and data are borrowed
 //! from the message. The names are the RFC's, spelled out; each type says its RFC name.

@@ -2,7 +2,9 @@
 //! [`Reply`]. READDIR and READDIRPLUS are in `directory`.
 
 use super::value::records;
-use super::{Attributes, Data, Handle, Path, PostOpAttributes, Reply, Stable, Time, Verifier, WccData};
+use super::{
+    Attributes, Data, Handle, Path, PostOpAttributes, ProcedureResults, Stable, Time, Verifier, WccData,
+};
 
 records! {
     /// GETATTR3resok.
@@ -173,32 +175,32 @@ records! {
 }
 
 /// GETATTR3res.
-pub type GetattrReply = Reply<GetattrOk, ()>;
+pub type GetattrReply = ProcedureResults<GetattrOk, ()>;
 /// SETATTR3res.
-pub type SetattrReply = Reply<SetattrOk, WccData>;
+pub type SetattrReply = ProcedureResults<SetattrOk, WccData>;
 /// LOOKUP3res.
-pub type LookupReply<'a> = Reply<LookupOk<'a>, PostOpAttributes>;
+pub type LookupReply<'a> = ProcedureResults<LookupOk<'a>, PostOpAttributes>;
 /// ACCESS3res.
-pub type AccessReply = Reply<AccessOk, PostOpAttributes>;
+pub type AccessReply = ProcedureResults<AccessOk, PostOpAttributes>;
 /// READLINK3res.
-pub type ReadlinkReply<'a> = Reply<ReadlinkOk<'a>, PostOpAttributes>;
+pub type ReadlinkReply<'a> = ProcedureResults<ReadlinkOk<'a>, PostOpAttributes>;
 /// READ3res.
-pub type ReadReply<'a> = Reply<ReadOk<'a>, PostOpAttributes>;
+pub type ReadReply<'a> = ProcedureResults<ReadOk<'a>, PostOpAttributes>;
 /// WRITE3res.
-pub type WriteReply = Reply<WriteOk, WccData>;
+pub type WriteReply = ProcedureResults<WriteOk, WccData>;
 /// CREATE3res, MKDIR3res, SYMLINK3res, MKNOD3res.
-pub type CreateReply<'a> = Reply<CreateOk<'a>, WccData>;
+pub type CreateReply<'a> = ProcedureResults<CreateOk<'a>, WccData>;
 /// REMOVE3res, RMDIR3res.
-pub type RemoveReply = Reply<RemoveOk, WccData>;
+pub type RemoveReply = ProcedureResults<RemoveOk, WccData>;
 /// RENAME3res.
-pub type RenameReply = Reply<RenameOk, RenameOk>;
+pub type RenameReply = ProcedureResults<RenameOk, RenameOk>;
 /// LINK3res.
-pub type LinkReply = Reply<LinkOk, LinkOk>;
+pub type LinkReply = ProcedureResults<LinkOk, LinkOk>;
 /// FSSTAT3res.
-pub type FsstatReply = Reply<FsstatOk, PostOpAttributes>;
+pub type FsstatReply = ProcedureResults<FsstatOk, PostOpAttributes>;
 /// FSINFO3res.
-pub type FsinfoReply = Reply<FsinfoOk, PostOpAttributes>;
+pub type FsinfoReply = ProcedureResults<FsinfoOk, PostOpAttributes>;
 /// PATHCONF3res.
-pub type PathconfReply = Reply<PathconfOk, PostOpAttributes>;
+pub type PathconfReply = ProcedureResults<PathconfOk, PostOpAttributes>;
 /// COMMIT3res.
-pub type CommitReply = Reply<CommitOk, WccData>;
+pub type CommitReply = ProcedureResults<CommitOk, WccData>;

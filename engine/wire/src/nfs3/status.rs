@@ -3,7 +3,7 @@
 use super::value::numbers;
 
 numbers! {
-    /// Why a procedure failed (nfsstat3 without NFS3_OK, which is the `Ok` of a [`super::Reply`]).
+    /// Why a procedure failed (nfsstat3 without NFS3_OK, which is the `Ok` of a [`super::ProcedureResults`]).
     Status {
         /// Not the owner.
         Perm = 1,

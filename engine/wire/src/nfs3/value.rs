@@ -2,7 +2,7 @@
 //! that everything else is made of.
 
 use super::{HANDLE_LEN_MAX, NAME_LEN_MAX, PATH_LEN_MAX, STRING_LEN_CAP, Status, Verifier};
-use crate::xdr::{Decode, Encode, Error, Item, Overflow, Reader, Writer};
+use crate::xdr::{Decode, Encode, Item, Overflow, Reader, Writer, XdrError};
 
 /// Declares structs whose XDR form is their fields in order.
 macro_rules! records {
@@ -17,7 +17,7 @@ macro_rules! records {
 
         impl<'a> $crate::xdr::Decode<'a> for $name $(<$lt>)? {
             #[inline]
-            fn decode(reader: &mut $crate::xdr::Reader<'a>) -> Result<Self, $crate::xdr::Error> {
+            fn decode(reader: &mut $crate::xdr::Reader<'a>) -> Result<Self, $crate::xdr::XdrError> {
                 Ok($name { $($field: reader.value()?,)* })
             }
         }
@@ -67,7 +67,7 @@ macro_rules! numbers {
 
         impl<'a> $crate::xdr::Decode<'a> for $name {
             #[inline]
-            fn decode(reader: &mut $crate::xdr::Reader<'a>) -> Result<Self, $crate::xdr::Error> {
+            fn decode(reader: &mut $crate::xdr::Reader<'a>) -> Result<Self, $crate::xdr::XdrError> {
                 reader.enumeration($name::from_number)
             }
         }
@@ -85,7 +85,7 @@ pub(crate) use numbers;
 /// Nothing: NULL's arguments, GETATTR's failure.
 impl<'a> Decode<'a> for () {
     #[inline]
-    fn decode(_: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(_: &mut Reader<'a>) -> Result<Self, XdrError> {
         Ok(())
     }
 }
@@ -101,7 +101,7 @@ macro_rules! words {
     ($($type:ident)*) => {$(
         impl<'a> Decode<'a> for $type {
             #[inline]
-            fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+            fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
                 reader.$type()
             }
         }
@@ -119,7 +119,7 @@ words!(u32 u64 bool);
 /// XDR's optional data, and RFC 1813's unions of one arm.
 impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
     #[inline]
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         reader.optional()
     }
 }
@@ -133,7 +133,7 @@ impl<T: Encode> Encode for Option<T> {
 
 impl<'a> Decode<'a> for Verifier {
     #[inline]
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         reader.array().copied()
     }
 }
@@ -155,7 +155,7 @@ macro_rules! opaques {
 
         impl<'a> $crate::xdr::Decode<'a> for $name<'a> {
             #[inline]
-            fn decode(reader: &mut $crate::xdr::Reader<'a>) -> Result<Self, $crate::xdr::Error> {
+            fn decode(reader: &mut $crate::xdr::Reader<'a>) -> Result<Self, $crate::xdr::XdrError> {
                 reader.opaque($max).map($name)
             }
         }
@@ -196,7 +196,7 @@ macro_rules! eligible {
 
         impl<'a> Decode<'a> for $name<'a> {
             #[inline]
-            fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+            fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
                 reader.eligible_opaque($max).map($name)
             }
         }
@@ -232,7 +232,7 @@ impl Path<'_> {
 }
 
 /// The results of a procedure: its `resok` fields, or why there are none.
-pub type Reply<T, F> = Result<T, Failure<F>>;
+pub type ProcedureResults<T, F> = Result<T, Failure<F>>;
 
 /// A failed procedure: the status, and the fields of its `resfail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,20 +245,20 @@ pub struct Failure<F> {
 
 const NFS3_OK: u32 = 0;
 
-impl<'a, T: Decode<'a>, F: Decode<'a>> Decode<'a> for Reply<T, F> {
+impl<'a, T: Decode<'a>, F: Decode<'a>> Decode<'a> for ProcedureResults<T, F> {
     #[inline]
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         match reader.u32()? {
             NFS3_OK => reader.value().map(Ok),
             number => {
-                let status = Status::from_number(number).ok_or(Error::BadDiscriminant(number))?;
+                let status = Status::from_number(number).ok_or(XdrError::BadDiscriminant(number))?;
                 Ok(Err(Failure { status, attributes: reader.value()? }))
             }
         }
     }
 }
 
-impl<T: Encode, F: Encode> Encode for Reply<T, F> {
+impl<T: Encode, F: Encode> Encode for ProcedureResults<T, F> {
     #[inline]
     fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
         match self {

@@ -12,10 +12,10 @@ pub enum Answer {
     ErrChunk,
 }
 
-/// Why a transport header was refused. [`Error::answer`] says what the peer is told.
+/// Why a transport header was refused. [`HeaderError::answer`] says what the peer is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Error {
+pub enum HeaderError {
     /// The message is shorter than the smallest of its kind: 16 octets for any, 28 for one with chunk
     /// lists (8166-4.5-a, 8166-X-1).
     Short,
@@ -61,54 +61,57 @@ pub enum Error {
     UnexpectedError,
 }
 
-impl Error {
+impl HeaderError {
     /// Returns what a Responder does about the message. An error is never answered with an error.
     #[inline]
     #[must_use]
     pub const fn answer(self) -> Answer {
         match self {
-            Error::Short | Error::Done | Error::ErrorBody | Error::UnexpectedError => Answer::Drop,
+            HeaderError::Short
+            | HeaderError::Done
+            | HeaderError::ErrorBody
+            | HeaderError::UnexpectedError => Answer::Drop,
             // These are found in Replies only.
-            Error::ReadListInReply | Error::ReplyChunkWithMessage => Answer::Drop,
-            Error::Version(_) => Answer::ErrVers,
-            Error::Padded
-            | Error::Procedure(_)
-            | Error::Truncated
-            | Error::ListWord(_)
-            | Error::TooManySegments { .. }
-            | Error::Position(_)
-            | Error::SegmentRange
-            | Error::PositionZero
-            | Error::NoPayload
-            | Error::PayloadShort
-            | Error::Xid { .. } => Answer::ErrChunk,
+            HeaderError::ReadListInReply | HeaderError::ReplyChunkWithMessage => Answer::Drop,
+            HeaderError::Version(_) => Answer::ErrVers,
+            HeaderError::Padded
+            | HeaderError::Procedure(_)
+            | HeaderError::Truncated
+            | HeaderError::ListWord(_)
+            | HeaderError::TooManySegments { .. }
+            | HeaderError::Position(_)
+            | HeaderError::SegmentRange
+            | HeaderError::PositionZero
+            | HeaderError::NoPayload
+            | HeaderError::PayloadShort
+            | HeaderError::Xid { .. } => Answer::ErrChunk,
         }
     }
 }
 
-impl core::fmt::Display for Error {
+impl core::fmt::Display for HeaderError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Error::Short => f.write_str("the message is shorter than any of its kind"),
-            Error::Version(found) => write!(f, "version {found} is not supported, 1 is"),
-            Error::Done => f.write_str("RDMA_DONE is not in use"),
-            Error::Padded => f.write_str("RDMA_MSGP is not in use"),
-            Error::Procedure(found) => write!(f, "procedure {found} does not exist"),
-            Error::ErrorBody => f.write_str("an RDMA_ERROR that cannot be decoded"),
-            Error::Truncated => f.write_str("the message ends inside its chunk lists"),
-            Error::ListWord(found) => write!(f, "list word {found} is neither 0 nor 1"),
-            Error::TooManySegments { limit } => write!(f, "more than {limit} segments"),
-            Error::Position(found) => write!(f, "Position {found} is not a multiple of 4"),
-            Error::SegmentRange => f.write_str("a segment ends beyond 64 bits"),
-            Error::PositionZero => f.write_str("RDMA_MSG with a Position Zero Read chunk"),
-            Error::NoPayload => f.write_str("RDMA_NOMSG without a chunk for the Payload stream"),
-            Error::PayloadShort => f.write_str("the Payload stream is shorter than 8 octets"),
-            Error::Xid { payload } => write!(f, "the Payload stream has another xid: {payload:#010x}"),
-            Error::ReadListInReply => f.write_str("a Reply with a Read list"),
-            Error::ReplyChunkWithMessage => f.write_str("RDMA_MSG with octets in its Reply chunk"),
-            Error::UnexpectedError => f.write_str("an RDMA_ERROR in the wrong direction"),
+            HeaderError::Short => f.write_str("the message is shorter than any of its kind"),
+            HeaderError::Version(found) => write!(f, "version {found} is not supported, 1 is"),
+            HeaderError::Done => f.write_str("RDMA_DONE is not in use"),
+            HeaderError::Padded => f.write_str("RDMA_MSGP is not in use"),
+            HeaderError::Procedure(found) => write!(f, "procedure {found} does not exist"),
+            HeaderError::ErrorBody => f.write_str("an RDMA_ERROR that cannot be decoded"),
+            HeaderError::Truncated => f.write_str("the message ends inside its chunk lists"),
+            HeaderError::ListWord(found) => write!(f, "list word {found} is neither 0 nor 1"),
+            HeaderError::TooManySegments { limit } => write!(f, "more than {limit} segments"),
+            HeaderError::Position(found) => write!(f, "Position {found} is not a multiple of 4"),
+            HeaderError::SegmentRange => f.write_str("a segment ends beyond 64 bits"),
+            HeaderError::PositionZero => f.write_str("RDMA_MSG with a Position Zero Read chunk"),
+            HeaderError::NoPayload => f.write_str("RDMA_NOMSG without a chunk for the Payload stream"),
+            HeaderError::PayloadShort => f.write_str("the Payload stream is shorter than 8 octets"),
+            HeaderError::Xid { payload } => write!(f, "the Payload stream has another xid: {payload:#010x}"),
+            HeaderError::ReadListInReply => f.write_str("a Reply with a Read list"),
+            HeaderError::ReplyChunkWithMessage => f.write_str("RDMA_MSG with octets in its Reply chunk"),
+            HeaderError::UnexpectedError => f.write_str("an RDMA_ERROR in the wrong direction"),
         }
     }
 }
 
-impl core::error::Error for Error {}
+impl core::error::Error for HeaderError {}

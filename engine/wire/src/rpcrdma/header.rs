@@ -3,7 +3,7 @@
 use super::chunk::{ReadList, WriteChunk, WriteList};
 use super::lists::{HeaderLists, take_word};
 use super::{
-    ERR_CHUNK_LEN, ERR_VERS_LEN, Error, FIXED_LEN, HEADER_LEN_MIN, READ_SEGMENT_LEN, SEGMENT_LEN,
+    ERR_CHUNK_LEN, ERR_VERS_LEN, FIXED_LEN, HEADER_LEN_MIN, HeaderError, READ_SEGMENT_LEN, SEGMENT_LEN,
     SEGMENTS_MAX, SINGLE_LEN, VERSION, errcode, procedure,
 };
 
@@ -24,8 +24,10 @@ impl Fixed {
     /// Splits the fixed words off a message of any version, so that the caller can choose by version who
     /// parses the rest.
     #[inline]
-    pub fn parse(message: &[u8]) -> Result<(Fixed, &[u8]), Error> {
-        let Some((fixed, rest)) = message.split_first_chunk::<FIXED_LEN>() else { return Err(Error::Short) };
+    pub fn parse(message: &[u8]) -> Result<(Fixed, &[u8]), HeaderError> {
+        let Some((fixed, rest)) = message.split_first_chunk::<FIXED_LEN>() else {
+            return Err(HeaderError::Short);
+        };
         Ok((Fixed::from_wire(fixed), rest))
     }
 
@@ -68,7 +70,7 @@ pub enum ErrorBody {
 
 /// What kind of message the header starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Procedure {
+pub enum MessageProcedure {
     /// RDMA_MSG: the Payload stream follows the header.
     Msg,
     /// RDMA_NOMSG: the Payload stream is in the Position Zero Read chunk or in the Reply chunk.
@@ -101,13 +103,13 @@ pub struct Layout {
     write_len: u32,
     /// Octets of the header.
     header_len: u32,
-    procedure: Procedure,
+    procedure: MessageProcedure,
 }
 
 impl Layout {
     /// Of [`super::emit_plain`]'s headers, which are the most frequent.
     #[inline]
-    const fn plain(procedure: Procedure) -> Layout {
+    const fn plain(procedure: MessageProcedure) -> Layout {
         Layout {
             read_segments: 0,
             write_chunks: 0,
@@ -122,12 +124,12 @@ impl Layout {
         write_chunks: 1,
         write_len: (SINGLE_LEN - HEADER_LEN_MIN) as u32,
         header_len: SINGLE_LEN as u32,
-        ..Layout::plain(Procedure::Msg)
+        ..Layout::plain(MessageProcedure::Msg)
     };
 
     /// Of [`super::Single`] with a Read chunk.
     pub(super) const SINGLE_READ: Layout =
-        Layout { read_segments: 1, header_len: SINGLE_LEN as u32, ..Layout::plain(Procedure::Msg) };
+        Layout { read_segments: 1, header_len: SINGLE_LEN as u32, ..Layout::plain(MessageProcedure::Msg) };
 
     /// Returns the octets of the header; the Payload stream follows.
     #[inline]
@@ -164,7 +166,7 @@ impl<'a> Header<'a> {
     ///
     /// Accepts at most [`SEGMENTS_MAX`] segments; see [`Header::parse_limited`] for the checks.
     #[inline]
-    pub fn parse(message: &'a [u8]) -> Result<(Header<'a>, &'a [u8]), Error> {
+    pub fn parse(message: &'a [u8]) -> Result<(Header<'a>, &'a [u8]), HeaderError> {
         Header::parse_limited(message, SEGMENTS_MAX)
     }
 
@@ -173,14 +175,17 @@ impl<'a> Header<'a> {
     /// Does steps 1 to 4 of section 12 of the rules, and of the later steps what needs neither the Payload
     /// stream nor the direction. [`Header::check_call`] and [`Header::check_reply`] do the rest.
     ///
-    /// A message of a foreign version is [`Error::Version`], whatever its length. One exception: an
+    /// A message of a foreign version is [`HeaderError::Version`], whatever its length. One exception: an
     /// ERR_VERS is laid out alike in all versions (8166-7-a) and carries the version that it refuses, so it
     /// is returned, and [`Header::version`] tells.
     ///
     /// Behind the header of RDMA_NOMSG and RDMA_ERROR there is no Payload; octets there are returned all
     /// the same, and are to be ignored (8166-X-5).
     #[inline]
-    pub fn parse_limited(message: &'a [u8], segments_max: u32) -> Result<(Header<'a>, &'a [u8]), Error> {
+    pub fn parse_limited(
+        message: &'a [u8],
+        segments_max: u32,
+    ) -> Result<(Header<'a>, &'a [u8]), HeaderError> {
         // Most messages are RDMA_MSG of version 1 without chunks: one length check, five compares.
         if let Some((head, payload)) = message.split_first_chunk::<HEADER_LEN_MIN>() {
             let [head @ .., r0, r1, r2, r3, w0, w1, w2, w3, c0, c1, c2, c3] = head;
@@ -189,7 +194,7 @@ impl<'a> Header<'a> {
                 | u32::from_ne_bytes([*w0, *w1, *w2, *w3])
                 | u32::from_ne_bytes([*c0, *c1, *c2, *c3]);
             if fixed.version == VERSION && fixed.procedure == procedure::MSG && lists == 0 {
-                let layout = Layout::plain(Procedure::Msg);
+                let layout = Layout::plain(MessageProcedure::Msg);
                 return Ok((Header { head, layout, reads: &[], writes: &[], reply: None }, payload));
             }
         }
@@ -197,45 +202,45 @@ impl<'a> Header<'a> {
     }
 
     /// Parses everything but the plain RDMA_MSG.
-    fn parse_any(message: &'a [u8], segments_max: u32) -> Result<(Header<'a>, &'a [u8]), Error> {
-        let Some((head, body)) = message.split_first_chunk() else { return Err(Error::Short) };
+    fn parse_any(message: &'a [u8], segments_max: u32) -> Result<(Header<'a>, &'a [u8]), HeaderError> {
+        let Some((head, body)) = message.split_first_chunk() else { return Err(HeaderError::Short) };
         let fixed = Fixed::from_wire(head);
         if fixed.procedure == procedure::ERROR {
             return Header::parse_error(head, body);
         }
         if fixed.version != VERSION {
-            return Err(Error::Version(fixed.version));
+            return Err(HeaderError::Version(fixed.version));
         }
         if fixed.procedure == procedure::DONE {
-            return Err(Error::Done);
+            return Err(HeaderError::Done);
         }
         if message.len() < HEADER_LEN_MIN {
-            return Err(Error::Short);
+            return Err(HeaderError::Short);
         }
         let kind = match fixed.procedure {
-            procedure::MSG => Procedure::Msg,
-            procedure::NOMSG => Procedure::Nomsg,
-            procedure::MSGP => return Err(Error::Padded),
-            other => return Err(Error::Procedure(other)),
+            procedure::MSG => MessageProcedure::Msg,
+            procedure::NOMSG => MessageProcedure::Nomsg,
+            procedure::MSGP => return Err(HeaderError::Padded),
+            other => return Err(HeaderError::Procedure(other)),
         };
         Header::parse_lists(head, kind, message, body, segments_max)
     }
 
     /// Parses the body of an RDMA_ERROR.
-    fn parse_error(head: &'a [u8; FIXED_LEN], body: &'a [u8]) -> Result<(Header<'a>, &'a [u8]), Error> {
+    fn parse_error(head: &'a [u8; FIXED_LEN], body: &'a [u8]) -> Result<(Header<'a>, &'a [u8]), HeaderError> {
         let mut rest = body;
-        let code = take_word(&mut rest).map_err(|_| Error::Short)?;
+        let code = take_word(&mut rest).map_err(|_| HeaderError::Short)?;
         let (kind, len) = match code {
             errcode::VERS => {
-                let low = take_word(&mut rest).map_err(|_| Error::Short)?;
-                let high = take_word(&mut rest).map_err(|_| Error::Short)?;
-                (Procedure::Error(ErrorBody::Vers { low, high }), ERR_VERS_LEN)
+                let low = take_word(&mut rest).map_err(|_| HeaderError::Short)?;
+                let high = take_word(&mut rest).map_err(|_| HeaderError::Short)?;
+                (MessageProcedure::Error(ErrorBody::Vers { low, high }), ERR_VERS_LEN)
             }
             // Nothing else of a foreign version can be understood.
             errcode::CHUNK if Fixed::from_wire(head).version == VERSION => {
-                (Procedure::Error(ErrorBody::Chunk), ERR_CHUNK_LEN)
+                (MessageProcedure::Error(ErrorBody::Chunk), ERR_CHUNK_LEN)
             }
-            _ => return Err(Error::ErrorBody),
+            _ => return Err(HeaderError::ErrorBody),
         };
         let layout = Layout { header_len: len as u32, ..Layout::plain(kind) };
         Ok((Header { head, layout, reads: &[], writes: &[], reply: None }, rest))
@@ -244,16 +249,16 @@ impl<'a> Header<'a> {
     /// Walks the three lists. `body` is what follows the fixed words of `message`.
     fn parse_lists(
         head: &'a [u8; FIXED_LEN],
-        kind: Procedure,
+        kind: MessageProcedure,
         message: &'a [u8],
         body: &'a [u8],
         segments_max: u32,
-    ) -> Result<(Header<'a>, &'a [u8]), Error> {
+    ) -> Result<(Header<'a>, &'a [u8]), HeaderError> {
         let (lists, rest) = HeaderLists::parse(body, segments_max)?;
         let HeaderLists { reads, writes, write_chunks, reply, has_position_zero } = lists;
         match kind {
-            Procedure::Msg if has_position_zero => return Err(Error::PositionZero),
-            Procedure::Nomsg if lists.is_empty() => return Err(Error::NoPayload),
+            MessageProcedure::Msg if has_position_zero => return Err(HeaderError::PositionZero),
+            MessageProcedure::Nomsg if lists.is_empty() => return Err(HeaderError::NoPayload),
             _ => {}
         }
         let layout = Layout {
@@ -328,7 +333,7 @@ impl<'a> Header<'a> {
     /// Returns what kind of message this is.
     #[inline]
     #[must_use]
-    pub const fn procedure(&self) -> Procedure {
+    pub const fn procedure(&self) -> MessageProcedure {
         self.layout.procedure
     }
 
@@ -393,15 +398,15 @@ impl<'a> Header<'a> {
     #[must_use]
     pub fn direction(&self, payload: &[u8]) -> Option<Direction> {
         match self.procedure() {
-            Procedure::Msg => match payload.first_chunk() {
+            MessageProcedure::Msg => match payload.first_chunk() {
                 Some([_, _, _, _, 0, 0, 0, 0]) => Some(Direction::Call),
                 Some([_, _, _, _, 0, 0, 0, 1]) => Some(Direction::Reply),
                 _ => None,
             },
             // A Reply has no Read list (8166-4.3.1-a), so even one without Position Zero is a Call's.
-            Procedure::Nomsg if !self.reads.is_empty() => Some(Direction::Call),
-            Procedure::Nomsg => self.reply.map(|_| Direction::Reply),
-            Procedure::Error(_) => Some(Direction::Error),
+            MessageProcedure::Nomsg if !self.reads.is_empty() => Some(Direction::Call),
+            MessageProcedure::Nomsg => self.reply.map(|_| Direction::Reply),
+            MessageProcedure::Error(_) => Some(Direction::Error),
         }
     }
 
@@ -409,12 +414,12 @@ impl<'a> Header<'a> {
     ///
     /// What is left: the msg_type, and the Positions against the length of the Payload stream.
     #[inline]
-    pub fn check_call(&self, payload: &[u8]) -> Result<(), Error> {
+    pub fn check_call(&self, payload: &[u8]) -> Result<(), HeaderError> {
         match self.procedure() {
-            Procedure::Msg => self.check_payload(payload),
-            Procedure::Nomsg if self.has_position_zero() => Ok(()),
-            Procedure::Nomsg => Err(Error::NoPayload),
-            Procedure::Error(_) => Err(Error::UnexpectedError),
+            MessageProcedure::Msg => self.check_payload(payload),
+            MessageProcedure::Nomsg if self.has_position_zero() => Ok(()),
+            MessageProcedure::Nomsg => Err(HeaderError::NoPayload),
+            MessageProcedure::Error(_) => Err(HeaderError::UnexpectedError),
         }
     }
 
@@ -422,25 +427,25 @@ impl<'a> Header<'a> {
     ///
     /// What is left: the msg_type, and whether the chunks are those that were offered (8166-X-11).
     #[inline]
-    pub fn check_reply(&self, payload: &[u8]) -> Result<(), Error> {
+    pub fn check_reply(&self, payload: &[u8]) -> Result<(), HeaderError> {
         if !self.reads.is_empty() {
-            return Err(Error::ReadListInReply);
+            return Err(HeaderError::ReadListInReply);
         }
         let reply_len = self.reply.map_or(0, |chunk| chunk.total_len());
         match self.procedure() {
-            Procedure::Msg if reply_len != 0 => Err(Error::ReplyChunkWithMessage),
-            Procedure::Msg => self.check_payload(payload),
-            Procedure::Nomsg if reply_len != 0 => Ok(()),
-            Procedure::Nomsg => Err(Error::NoPayload),
-            Procedure::Error(_) => Err(Error::UnexpectedError),
+            MessageProcedure::Msg if reply_len != 0 => Err(HeaderError::ReplyChunkWithMessage),
+            MessageProcedure::Msg => self.check_payload(payload),
+            MessageProcedure::Nomsg if reply_len != 0 => Ok(()),
+            MessageProcedure::Nomsg => Err(HeaderError::NoPayload),
+            MessageProcedure::Error(_) => Err(HeaderError::UnexpectedError),
         }
     }
 
     #[inline]
-    fn check_payload(&self, payload: &[u8]) -> Result<(), Error> {
-        let [x0, x1, x2, x3, _, _, _, _] = payload.first_chunk().ok_or(Error::PayloadShort)?;
+    fn check_payload(&self, payload: &[u8]) -> Result<(), HeaderError> {
+        let [x0, x1, x2, x3, _, _, _, _] = payload.first_chunk().ok_or(HeaderError::PayloadShort)?;
         let xid = u32::from_be_bytes([*x0, *x1, *x2, *x3]);
-        if xid == self.xid() { Ok(()) } else { Err(Error::Xid { payload: xid }) }
+        if xid == self.xid() { Ok(()) } else { Err(HeaderError::Xid { payload: xid }) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The three chunk lists of a header, which versions 1 and 2 lay out alike.
 
 use super::chunk::{ReadList, ReadSegment, Segment, WriteChunk, WriteList};
-use super::{Error, READ_SEGMENT_LEN};
+use super::{HeaderError, READ_SEGMENT_LEN};
 
 /// The chunk lists of a checked header, borrowed from the Receive buffer that they arrived in.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,19 +19,22 @@ impl<'a> HeaderLists<'a> {
     ///
     /// Accepts at most `segments_max` segments, and as many Write chunks (8166-X-13).
     #[inline]
-    pub(crate) fn parse(body: &'a [u8], segments_max: u32) -> Result<(HeaderLists<'a>, &'a [u8]), Error> {
-        let too_many = Error::TooManySegments { limit: segments_max };
+    pub(crate) fn parse(
+        body: &'a [u8],
+        segments_max: u32,
+    ) -> Result<(HeaderLists<'a>, &'a [u8]), HeaderError> {
+        let too_many = HeaderError::TooManySegments { limit: segments_max };
         let mut room = segments_max;
         let mut rest = body;
 
         let mut read_segments = 0;
         let mut has_position_zero = false;
         while list_word(rest)? {
-            let Some((entry, after)) = rest.split_first_chunk() else { return Err(Error::Truncated) };
+            let Some((entry, after)) = rest.split_first_chunk() else { return Err(HeaderError::Truncated) };
             room = room.checked_sub(1).ok_or(too_many)?;
             let entry = ReadSegment::from_wire(entry);
             if !entry.position.is_multiple_of(4) {
-                return Err(Error::Position(entry.position));
+                return Err(HeaderError::Position(entry.position));
             }
             check_range(entry.segment)?;
             has_position_zero |= entry.position == 0;
@@ -106,31 +109,35 @@ impl<'a> HeaderLists<'a> {
 
 /// Returns the next word, and leaves `rest` behind it.
 #[inline]
-pub(super) fn take_word(rest: &mut &[u8]) -> Result<u32, Error> {
-    let (word, after) = rest.split_first_chunk().ok_or(Error::Truncated)?;
+pub(super) fn take_word(rest: &mut &[u8]) -> Result<u32, HeaderError> {
+    let (word, after) = rest.split_first_chunk().ok_or(HeaderError::Truncated)?;
     *rest = after;
     Ok(u32::from_be_bytes(*word))
 }
 
 /// Looks at the word that says whether an entry follows. On `Ok` the word is there.
 #[inline]
-fn list_word(rest: &[u8]) -> Result<bool, Error> {
-    let Some(word) = rest.first_chunk() else { return Err(Error::Truncated) };
+fn list_word(rest: &[u8]) -> Result<bool, HeaderError> {
+    let Some(word) = rest.first_chunk() else { return Err(HeaderError::Truncated) };
     match u32::from_be_bytes(*word) {
         0 => Ok(false),
         1 => Ok(true),
-        found => Err(Error::ListWord(found)),
+        found => Err(HeaderError::ListWord(found)),
     }
 }
 
 /// Splits a chunk off `rest`, after checking it, and takes its segments from `room`.
 #[inline]
-fn take_chunk<'a>(rest: &mut &'a [u8], room: &mut u32, too_many: Error) -> Result<WriteChunk<'a>, Error> {
+fn take_chunk<'a>(
+    rest: &mut &'a [u8],
+    room: &mut u32,
+    too_many: HeaderError,
+) -> Result<WriteChunk<'a>, HeaderError> {
     // The limit first: a count above it is refused as such, whatever the length of the message.
-    let Some(count) = rest.first_chunk() else { return Err(Error::Truncated) };
+    let Some(count) = rest.first_chunk() else { return Err(HeaderError::Truncated) };
     let count = u32::from_be_bytes(*count);
     *room = room.checked_sub(count).ok_or(too_many)?;
-    let Some((chunk, after)) = WriteChunk::split(rest) else { return Err(Error::Truncated) };
+    let Some((chunk, after)) = WriteChunk::split(rest) else { return Err(HeaderError::Truncated) };
     chunk.segments().try_for_each(check_range)?;
     *rest = after;
     Ok(chunk)
@@ -138,6 +145,6 @@ fn take_chunk<'a>(rest: &mut &'a [u8], room: &mut u32, too_many: Error) -> Resul
 
 /// Refuses a segment whose end is no 64-bit number, so that nobody needs to check sums later.
 #[inline]
-fn check_range(segment: Segment) -> Result<(), Error> {
-    if segment.ends() { Ok(()) } else { Err(Error::SegmentRange) }
+fn check_range(segment: Segment) -> Result<(), HeaderError> {
+    if segment.ends() { Ok(()) } else { Err(HeaderError::SegmentRange) }
 }

@@ -3,7 +3,7 @@
 use super::elements::Elements;
 use super::error::Error2;
 use super::{HEADER_LEN_MIN, characteristic_id as id};
-use crate::xdr::{Decode, Encode, Error, Overflow, Reader, Writer};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
 /// Octets of a [`BufferGroup`] on the wire.
 const GROUP_LEN: usize = 16;
@@ -59,7 +59,7 @@ pub struct BufferGroup {
 
 impl Decode<'_> for BufferGroup {
     #[inline]
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, XdrError> {
         let [count, len, align, flags] = [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?];
         Ok(BufferGroup { count, len, align, is_target: flags & FLAG_TARGET != 0 })
     }
@@ -179,7 +179,7 @@ impl<'a> CharacteristicValue<'a> {
 
 impl<'a> Decode<'a> for CharacteristicValue<'a> {
     /// A value that is too short, too long or not of its type is refused (XC-h, XC-X-3).
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         let id = reader.u32()?;
         let data = reader.opaque(u32::MAX)?;
         let mut value = Reader::new(data);

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::xdr::{Decode, Encode, Error, Overflow, Reader, UNIT, Writer};
+use crate::xdr::{Decode, Encode, Overflow, Reader, UNIT, Writer, XdrError};
 
 /// A counted array: checked octets of a message, or a slice of values to be written.
 ///
@@ -97,7 +97,7 @@ impl<'a, T: Decode<'a> + Copy> core::iter::FusedIterator for ElementIter<'a, T> 
 impl<'a, T: Decode<'a> + Copy> Decode<'a> for Elements<'a, T> {
     /// Checks all elements. A count that the rest of the message cannot hold is refused at once.
     #[inline]
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         let count = reader.count(u32::MAX, UNIT)?;
         let octets = reader.rest();
         for _ in 0..count {

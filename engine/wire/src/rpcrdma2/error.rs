@@ -33,7 +33,7 @@ pub enum Error2 {
     /// The direction is neither CALL nor REPLY.
     Direction(u32),
     /// The chunk lists, or what they must hold for a message of this kind.
-    Lists(rpcrdma::Error),
+    Lists(rpcrdma::HeaderError),
     /// The direction of the header is not the msg_type of the Payload stream (V2-4.2.2-b).
     OtherDirection,
     /// An operation that only goes in the other direction (V2-4.2.2-d, RTR-9.2-a, RTR-9.3-a).
@@ -43,7 +43,7 @@ pub enum Error2 {
     /// An operation that does not exist, or is not supported (V2-4.2.3-a).
     UnknownOption(u32),
     /// The octets of the operation are not the XDR that it is declared with.
-    Xdr(xdr::Error),
+    Xdr(xdr::XdrError),
     /// Offset plus length of a segment exceeds 64 bits: no memory is there.
     SegmentRange,
     /// A characteristic whose value does not have its type (XC-h).

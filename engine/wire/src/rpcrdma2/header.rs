@@ -2,8 +2,8 @@
 
 use super::error::{Answer2, Error2, Refused2};
 use super::{HEADER_LEN_MIN, OPTIONAL_LEN_MIN, VERSION, errcode, procedure};
-use crate::rpcrdma::{Emitter, Error, Fixed, HeaderLists, MessageKind, SEGMENTS_MAX};
-use crate::xdr::{Decode, Encode, Error as XdrError, Overflow, Reader, Writer, padding};
+use crate::rpcrdma::{Emitter, Fixed, HeaderError, HeaderLists, MessageKind, SEGMENTS_MAX};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError, padding};
 
 /// The direction that a header states: the msg_type of the RPC message (V2-3.2-a).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -158,12 +158,12 @@ impl<'a> Header2<'a> {
             HeaderLists::parse(reader.rest(), SEGMENTS_MAX).map_err(|error| bad(Error2::Lists(error)))?;
         if fixed.procedure == procedure::MSG {
             if lists.has_position_zero() {
-                return Err(bad(Error2::Lists(Error::PositionZero)));
+                return Err(bad(Error2::Lists(HeaderError::PositionZero)));
             }
             return Ok((header(Body2::Message(direction, lists)), rest));
         }
         if lists.is_empty() {
-            return Err(bad(Error2::Lists(Error::NoPayload)));
+            return Err(bad(Error2::Lists(HeaderError::NoPayload)));
         }
         Ok((header(Body2::Long(direction, lists)), rest))
     }
@@ -191,15 +191,15 @@ impl<'a> Header2<'a> {
                 if lists.has_position_zero() {
                     Ok(())
                 } else {
-                    Err(Error::NoPayload)
+                    Err(HeaderError::NoPayload)
                 }
             }
             (Body2::Message(_, lists) | Body2::Long(_, lists), MessageType::Reply) => {
                 let reply_len = lists.reply_chunk().map_or(0, |chunk| chunk.total_len());
                 match matches!(self.body, Body2::Long(..)) {
-                    _ if lists.read_list().len() > 0 => Err(Error::ReadListInReply),
-                    true if reply_len == 0 => Err(Error::NoPayload),
-                    false if reply_len > 0 => Err(Error::ReplyChunkWithMessage),
+                    _ if lists.read_list().len() > 0 => Err(HeaderError::ReadListInReply),
+                    true if reply_len == 0 => Err(HeaderError::NoPayload),
+                    false if reply_len > 0 => Err(HeaderError::ReplyChunkWithMessage),
                     _ => Ok(()),
                 }
             }
@@ -216,11 +216,11 @@ impl<'a> Header2<'a> {
 /// Checks that a Payload stream starts with the header's xid and direction (V2-4.2.2-b).
 fn check_start(xid: u32, direction: MessageType, payload: &[u8]) -> Result<(), Error2> {
     let Some([x0, x1, x2, x3, d0, d1, d2, d3]) = payload.first_chunk() else {
-        return Err(Error2::Lists(Error::PayloadShort));
+        return Err(Error2::Lists(HeaderError::PayloadShort));
     };
     let found = u32::from_be_bytes([*x0, *x1, *x2, *x3]);
     if found != xid {
-        return Err(Error2::Lists(Error::Xid { payload: found }));
+        return Err(Error2::Lists(HeaderError::Xid { payload: found }));
     }
     if u32::from_be_bytes([*d0, *d1, *d2, *d3]) != direction.number() {
         return Err(Error2::OtherDirection);

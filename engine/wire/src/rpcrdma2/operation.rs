@@ -8,7 +8,7 @@ use super::header::{MessageType, OptionMessage, write_option_head};
 use super::option;
 use super::placement::{check_directions, check_items};
 use super::transmission::{Continuation, RequestTransmission, ResponseTransmission, TransmissionError};
-use crate::xdr::{Error as XdrError, Overflow, Reader, Writer};
+use crate::xdr::{Overflow, Reader, Writer, XdrError};
 
 /// Octets of Payload stream that a first transmission has at least: xid and msg_type (RTR-X-11).
 const START_LEN: u32 = 8;

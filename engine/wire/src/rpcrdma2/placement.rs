@@ -3,7 +3,7 @@
 use super::elements::Elements;
 use super::error::Error2;
 use crate::rpcrdma::{SEGMENT_LEN, Segment};
-use crate::xdr::{Decode, Encode, Error, Overflow, Reader, Writer, padded};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError, padded};
 
 mod kind {
     pub(super) const EXRW: u32 = 1;
@@ -16,7 +16,7 @@ mod kind {
 
 impl Decode<'_> for Segment {
     #[inline]
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, XdrError> {
         Ok(Segment::from_wire(reader.array::<SEGMENT_LEN>()?))
     }
 }
@@ -49,13 +49,13 @@ pub enum ItemPlace<'a> {
 }
 
 impl<'a> Decode<'a> for ItemPlace<'a> {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         match reader.u32()? {
             kind::EXRW => reader.value().map(ItemPlace::Explicit),
             kind::TBSN => Ok(ItemPlace::Buffers { offset: reader.u32()?, numbers: reader.value()? }),
             kind::TOOSHORT => Ok(ItemPlace::TooShort),
             kind::NOITEM => Ok(ItemPlace::NoItem),
-            found => Err(Error::BadDiscriminant(found)),
+            found => Err(XdrError::BadDiscriminant(found)),
         }
     }
 }
@@ -92,7 +92,7 @@ pub struct PlacedItem<'a> {
 
 impl<'a> Decode<'a> for PlacedItem<'a> {
     #[inline]
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         Ok(PlacedItem { displacement: reader.u32()?, len: reader.u32()?, place: reader.value()? })
     }
 }
@@ -149,13 +149,13 @@ impl<'a> DirectedPlace<'a> {
 }
 
 impl<'a> Decode<'a> for DirectedPlace<'a> {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         match reader.u32()? {
             kind::EXRW => reader.value().map(DirectedPlace::Explicit),
             kind::TBSN => Ok(DirectedPlace::Buffers),
             kind::CHOICE => reader.value().map(DirectedPlace::Choice),
             kind::BYSIZE => Ok(DirectedPlace::BySize { threshold: reader.u32()?, segments: reader.value()? }),
-            found => Err(Error::BadDiscriminant(found)),
+            found => Err(XdrError::BadDiscriminant(found)),
         }
     }
 }
@@ -198,7 +198,7 @@ pub struct ResultDirection<'a> {
 
 impl<'a> Decode<'a> for ResultDirection<'a> {
     #[inline]
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         Ok(ResultDirection { min_len: reader.u32()?, place: reader.value()? })
     }
 }
@@ -224,7 +224,7 @@ pub struct DirectionSet<'a> {
 
 impl<'a> Decode<'a> for DirectionSet<'a> {
     #[inline]
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         Ok(DirectionSet { begin: reader.u32()?, end: reader.u32()?, items: reader.value()? })
     }
 }

@@ -4,7 +4,7 @@ use super::OPTIONAL_LEN_MIN;
 use super::elements::Elements;
 use super::header::MessageType;
 use super::placement::{DirectionSet, PlacedItem};
-use crate::xdr::{Decode, Encode, Error, Overflow, Reader, Writer};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
 /// ROPT_XMTREQ: the first transmission of a Call (RTR-9.2-a). The Payload stream follows the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ fn items_len(items: &Elements<'_, PlacedItem<'_>>) -> usize {
 }
 
 impl<'a> Decode<'a> for RequestTransmission<'a> {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         Ok(RequestTransmission {
             items: reader.value()?,
             directions: reader.value()?,
@@ -77,7 +77,7 @@ impl ResponseTransmission<'_> {
 }
 
 impl<'a> Decode<'a> for ResponseTransmission<'a> {
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         Ok(ResponseTransmission { items: reader.value()?, count: reader.u32()?, payload_len: reader.u32()? })
     }
 }
@@ -103,7 +103,7 @@ pub struct Continuation {
 
 impl Decode<'_> for Continuation {
     #[inline]
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, XdrError> {
         Ok(Continuation { number: reader.u32()?, lead_option: reader.u32()?, payload_len: reader.u32()? })
     }
 }
@@ -128,7 +128,7 @@ pub struct TransmissionId {
 
 impl Decode<'_> for TransmissionId {
     #[inline]
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, XdrError> {
         Ok(TransmissionId { xid: reader.u32()?, direction: reader.value()?, number: reader.u32()? })
     }
 }
@@ -227,7 +227,7 @@ impl GroupFault {
 }
 
 impl Decode<'_> for GroupFault {
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, XdrError> {
         let which = reader.u32()?;
         let (mut expected, mut found) = (0, 0);
         let (mut value, mut min, mut max) = (0, 0, 0);
@@ -235,7 +235,7 @@ impl Decode<'_> for GroupFault {
             1 | 2 | 4 | 5 => (expected, found) = (reader.u32()?, reader.u32()?),
             3 => {}
             6..=8 => (value, min, max) = (reader.u32()?, reader.u32()?, reader.u32()?),
-            other => return Err(Error::BadDiscriminant(other)),
+            other => return Err(XdrError::BadDiscriminant(other)),
         }
         Ok(match which {
             1 => GroupFault::Procedure { expected, found },
@@ -270,7 +270,7 @@ pub struct TransmissionError {
 }
 
 impl Decode<'_> for TransmissionError {
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, XdrError> {
         Ok(TransmissionError { bad: reader.value()?, lead: reader.optional()?, fault: reader.value()? })
     }
 }

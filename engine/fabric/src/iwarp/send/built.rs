@@ -240,7 +240,7 @@ impl Built {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stag_wire::ddp::Header;
+    use stag_wire::ddp::DdpHeader;
 
     fn build(built: &mut Built, msn: u32, len: usize, crc: bool) -> usize {
         let space = built.space();
@@ -271,10 +271,10 @@ mod tests {
                 let (fpdu, rest) = mpa::Fpdu::parse(&stream).expect("it is whole");
                 assert_eq!(if crc { crc32c(fpdu.covered) } else { 0 }, fpdu.crc);
                 assert!(fpdu.covered[mpa::LENGTH_LEN + fpdu.ulpdu.len()..].iter().all(|&octet| octet == 0));
-                let (header, payload) = Header::parse(fpdu.ulpdu).expect("it is a segment");
+                let (header, payload) = DdpHeader::parse(fpdu.ulpdu).expect("it is a segment");
                 let control = Opcode::Send.to_control();
                 let expected = Untagged { last: true, control, ulp: 0, queue: 0, msn, offset: 0 };
-                assert_eq!(header, Header::Untagged(expected));
+                assert_eq!(header, DdpHeader::Untagged(expected));
                 let mut message = vec![0; HEADER_LEN_MIN];
                 let first = payload[HEADER_LEN_MIN..].first_chunk().expect("an xid");
                 emit_plain(&mut message, u32::from_be_bytes(*first), 7).expect("it has room");

@@ -546,7 +546,7 @@ impl Tx {
         self.read_msn = msn.wrapping_add(1);
         let control = Opcode::ReadRequest.to_control();
         let header = Untagged { last: true, control, ulp: 0, queue: queue::READ_REQUEST, msn, offset: 0 };
-        let request = rdmap::ReadRequest {
+        let request = rdmap::RdmapReadRequest {
             sink_stag: sink_stag(msn),
             sink_offset: 0,
             len: part.len,

@@ -63,7 +63,7 @@ impl Tx {
     }
 
     /// Which request a Terminate is about: the one that its header names, or else the first that it can be.
-    pub(in super::super) fn refused(&self, header: Option<ddp::Header>) -> Option<u64> {
+    pub(in super::super) fn refused(&self, header: Option<ddp::DdpHeader>) -> Option<u64> {
         let is_read = |work: &Work| matches!(work.payload, Payload::Read { .. });
         let is_write = |work: &Work| matches!(work.payload, Payload::Write { .. });
         let first = |is: &dyn Fn(&Work) -> bool| {
@@ -72,12 +72,12 @@ impl Tx {
             Some(self.first + at as u64)
         };
         match header {
-            Some(ddp::Header::Untagged(Untagged { queue: queue::READ_REQUEST, msn, .. })) => {
+            Some(ddp::DdpHeader::Untagged(Untagged { queue: queue::READ_REQUEST, msn, .. })) => {
                 let asked = self.asked.iter().find(|asked| asked.msn == msn);
                 asked.and_then(|asked| asked.work).or_else(|| first(&is_read))
             }
-            Some(ddp::Header::Untagged(_)) => None,
-            Some(ddp::Header::Tagged(_)) => first(&is_write),
+            Some(ddp::DdpHeader::Untagged(_)) => None,
+            Some(ddp::DdpHeader::Tagged(_)) => first(&is_write),
             None => first(&|work| is_read(work) || is_write(work)),
         }
     }

@@ -5,13 +5,13 @@ use stag_wire::rpcrdma2::{HEADER_LEN_MIN, MessageType, OptionalOperation};
 use super::{Extra, GroupCall, Requester2};
 use crate::directions::ExpectedResult;
 use crate::lone::{self, Lone};
-use crate::requester::{CallId, EmitError, Memory, Outcome, Requester, State};
+use crate::requester::{EmitError, EndedCall, ExposedMemory, Requester, RequesterCallId, State};
 
 /// A Reply in one Send, as a view of it.
 #[derive(Clone, Copy, Debug)]
 pub struct LoneReply<'m> {
     /// The Call that it answers. Nothing of it is exposed.
-    pub call: CallId,
+    pub call: RequesterCallId,
     credits: u32,
     /// Where the Payload stream starts in the message.
     pub start: u32,
@@ -55,7 +55,7 @@ impl Requester2 {
     pub fn emit_lone(
         &mut self,
         requester: &mut Requester,
-        call: CallId,
+        call: RequesterCallId,
         group: &GroupCall<'_>,
         out: &mut [u8],
     ) -> Result<usize, EmitError> {
@@ -74,7 +74,7 @@ impl Requester2 {
             (extra.expected[0], extra.directions) = (ExpectedResult::of(&direction), 1);
         }
         let slot = &mut requester.slots[call.index()];
-        (slot.state, slot.outcome) = (State::Sent, Outcome::MaybeExecuted);
+        (slot.state, slot.outcome) = (State::Sent, EndedCall::MaybeExecuted);
         Ok(len)
     }
 
@@ -109,7 +109,7 @@ impl Requester2 {
     pub fn accept_lone(&mut self, requester: &mut Requester, reply: &LoneReply<'_>) {
         requester.window.handle_grant(reply.credits);
         self.release(requester, reply.call);
-        let memory = requester.answered(reply.call.index, Outcome::Replied);
-        debug_assert_eq!(memory, Memory::Safe, "nothing was exposed");
+        let memory = requester.answered(reply.call.index, EndedCall::Replied);
+        debug_assert_eq!(memory, ExposedMemory::Safe, "nothing was exposed");
     }
 }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use stag_proto::parameters::Parameters;
 use stag_proto::requester::{
-    CallId, ChunkLists, Config, Memory, Outcome, Payload, Received, Requester, Shape,
+    ChunkLists, EndedCall, ExposedMemory, ReplyPayload, Requester, RequesterCallId, RequesterConfig,
+    RequesterReceived, Shape,
 };
 use stag_wire::rpcrdma::{ReadSegment, Segment};
 
@@ -32,7 +33,7 @@ struct Reply {
 
 #[derive(Debug)]
 struct Call {
-    id: CallId,
+    id: RequesterCallId,
     step: Step,
     arguments: Arguments,
     writes: Vec<Vec<Segment>>,
@@ -54,7 +55,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(random: &mut Random, slots: u32, parameters: Parameters) -> Self {
-        let requester = Requester::new(&Config {
+        let requester = Requester::new(&RequesterConfig {
             slots,
             parameters,
             credits_requested: 1 + random.below(slots),
@@ -133,7 +134,7 @@ impl Client {
             for chunk in [&reads, &long, &reply_chunk].into_iter().chain(&writes) {
                 exposed(chunk).into_iter().for_each(|handle| drop(link.memory.fence(handle)));
             }
-            assert_eq!(self.requester.abandon(id), Memory::Safe);
+            assert_eq!(self.requester.abandon(id), ExposedMemory::Safe);
             return true;
         };
         self.counts.read_chunks += reads.len() as u32;
@@ -178,22 +179,22 @@ impl Client {
         let returned = invalidate.and_then(|handle| Some((handle, link.memory.invalidate(handle)?)));
         self.counts.invalidated += u32::from(invalidate.is_some());
         match self.requester.handle_receive(&message, invalidate) {
-            Received::Reply(reply) => {
+            RequesterReceived::Reply(reply) => {
                 let call = self.calls.get_mut(&reply.call.index()).expect("a Call in flight");
                 assert_eq!((call.id, call.step), (reply.call, Step::Sent));
                 let (inline, long_len) = match reply.payload {
-                    Payload::Inline(payload) => (Some(payload.to_vec()), 0),
-                    Payload::Long(len) => (None, len as usize),
+                    ReplyPayload::Inline(payload) => (Some(payload.to_vec()), 0),
+                    ReplyPayload::Long(len) => (None, len as usize),
                 };
                 self.counts.long_replies += u32::from(inline.is_none());
                 call.step = Step::Replied;
                 call.reply = Some(Reply { inline, long_len, write_lens: reply.write_lens().collect() });
                 call.returned.extend(returned);
-                if reply.memory == Memory::Safe {
+                if reply.memory == ExposedMemory::Safe {
                     self.complete(reply.call.index());
                 }
             }
-            Received::Late { call: id, memory } => {
+            RequesterReceived::Late { call: id, memory } => {
                 if let Some(call) = self.calls.get_mut(&id.index())
                     && call.id == id
                 {
@@ -201,7 +202,7 @@ impl Client {
                     call.returned.extend(returned);
                     // Its fence, if one was under way, is not awaited any more.
                     call.fencing.retain(|handle| Some(*handle) != invalidate);
-                    if memory == Memory::Safe {
+                    if memory == ExposedMemory::Safe {
                         self.complete(id.index());
                     }
                 }
@@ -226,8 +227,8 @@ impl Client {
             let handle = call.fencing.swap_remove(random.below(call.fencing.len() as u32) as usize);
             call.returned.insert(handle, link.memory.fence(handle));
             match self.requester.handle_fenced(call.id, handle) {
-                Some(Memory::Safe) => self.complete(index),
-                Some(Memory::Exposed) => {}
+                Some(ExposedMemory::Safe) => self.complete(index),
+                Some(ExposedMemory::Exposed) => {}
                 None => panic!("a fence that was asked for is awaited"),
             }
         }
@@ -244,7 +245,7 @@ impl Client {
         let call = self.calls.get_mut(&index).expect("just listed");
         call.step = Step::Cancelled;
         self.counts.cancelled += 1;
-        if self.requester.cancel(call.id) == Memory::Safe {
+        if self.requester.cancel(call.id) == ExposedMemory::Safe {
             self.complete(index);
         }
     }
@@ -284,14 +285,14 @@ impl Client {
             Some(call) => {
                 assert_eq!(call.id, id);
                 let expected = match call.step {
-                    Step::Sent => Outcome::MaybeExecuted,
-                    Step::Replied => Outcome::Replied,
-                    Step::Cancelled => Outcome::Cancelled,
+                    Step::Sent => EndedCall::MaybeExecuted,
+                    Step::Replied => EndedCall::Replied,
+                    Step::Cancelled => EndedCall::Cancelled,
                 };
                 assert_eq!(outcome, expected);
             }
             None => {
-                assert_eq!(outcome, Outcome::Cancelled, "only these outlive their memory");
+                assert_eq!(outcome, EndedCall::Cancelled, "only these outlive their memory");
                 cancelled += 1;
             }
         });

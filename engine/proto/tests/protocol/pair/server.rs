@@ -1,7 +1,7 @@
 //! The Responder's side: a driver that pulls one Read and answers one Call at a time, in any order.
 
 use stag_proto::parameters::Parameters;
-use stag_proto::responder::{CallId, Config, Payload, Received, Responder};
+use stag_proto::responder::{CallPayload, Responder, ResponderCallId, ResponderConfig, ResponderReceived};
 use stag_proto::span::Cursor;
 use stag_wire::rpcrdma::Segment;
 
@@ -11,7 +11,7 @@ use crate::support::limits;
 
 #[derive(Debug)]
 struct Job {
-    id: CallId,
+    id: ResponderCallId,
     message: Vec<u8>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(random: &mut Random, slots: u32, parameters: Parameters) -> Self {
         let mut server = Self {
-            responder: Responder::new(&Config { slots, parameters, limits: limits() }),
+            responder: Responder::new(&ResponderConfig { slots, parameters, limits: limits() }),
             jobs: Vec::new(),
             receives: 0,
             slots,
@@ -66,7 +66,7 @@ impl Server {
         assert!(self.receives > 0, "a Send finds no Receive");
         self.receives -= 1;
         match self.responder.handle_receive(&message) {
-            Received::Call(call) => {
+            ResponderReceived::Call(call) => {
                 let id = call.id;
                 self.jobs.push(Job { id, message });
             }
@@ -92,8 +92,8 @@ impl Server {
     fn pull(&mut self, job: &Job, link: &mut Link) -> Option<Vec<u8>> {
         let call = self.responder.call(job.id, &job.message).expect("in process");
         let sent = match call.payload {
-            Payload::Inline(stream) => stream.to_vec(),
-            Payload::Long(len) => {
+            CallPayload::Inline(stream) => stream.to_vec(),
+            CallPayload::Long(len) => {
                 let stream = read(link, call.long_segments())?;
                 assert_eq!(stream.len(), len as usize);
                 stream

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use stag_fabric::{Handle, Provider};
-use stag_proto::responder::{self, CallId, ErrorReply, Refused, ReplyError};
+use stag_proto::responder::{self, ErrorReply, RefusedCall, ReplyError, ResponderCallId};
 use stag_wire::rpcrdma::SingleChunk;
 
 use super::{Ran, Serving};
@@ -26,7 +26,7 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: &responder::Call<'_>,
+        call: &responder::ReceivedCall<'_>,
         message: &[u8],
         terms: Terms,
         fill: impl FnOnce(&mut Reply<'_>) -> Ran,
@@ -41,7 +41,7 @@ impl Serving {
                 Ok(form) => form.header_len as usize,
                 Err(error) => {
                     terms.give_up(core);
-                    return self.refuse(core, id, call.id, Refused::Reply(error));
+                    return self.refuse(core, id, call.id, RefusedCall::Reply(error));
                 }
             }
         };
@@ -76,7 +76,7 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: &responder::Call<'_>,
+        call: &responder::ReceivedCall<'_>,
         message: &[u8],
         terms: Terms,
         mut draft: Box<Draft>,
@@ -93,12 +93,14 @@ impl Serving {
             Verdict::Encoded => {}
             Verdict::BadChunks => {
                 core.put_draft(draft);
-                return self.refuse(core, id, call.id, Refused::Ineligible).map(|_| ());
+                return self.refuse(core, id, call.id, RefusedCall::Ineligible).map(|_| ());
             }
             // An empty Reply, or one of a wrong sum, is SYSTEM_ERR by now: unless that does not fit either.
             Verdict::TooLong | Verdict::Empty | Verdict::BadSum(..) => {
                 core.put_draft(draft);
-                return self.refuse(core, id, call.id, Refused::Reply(ReplyError::NoReplyChunk)).map(|_| ());
+                return self
+                    .refuse(core, id, call.id, RefusedCall::Reply(ReplyError::NoReplyChunk))
+                    .map(|_| ());
             }
         }
         self.send(core, id, call, message, draft)
@@ -110,8 +112,8 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: CallId,
-        why: Refused,
+        call: ResponderCallId,
+        why: RefusedCall,
     ) -> Result<Ran, CloseReason> {
         let error = self.responder.refuse(call, why);
         self.replace_receive(core, id);
@@ -127,7 +129,7 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: &responder::Call<'_>,
+        call: &responder::ReceivedCall<'_>,
         message: &[u8],
         mut draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
@@ -146,7 +148,7 @@ impl Serving {
             }
             Err(error) => {
                 core.put_draft(draft);
-                return self.refuse(core, id, call.id, Refused::Reply(error)).map(|_| ());
+                return self.refuse(core, id, call.id, RefusedCall::Reply(error)).map(|_| ());
             }
         };
         debug_assert_eq!(form.long, !draft.long.is_empty(), "the Reply was encoded where its form wants it");

@@ -38,7 +38,7 @@ pub(crate) enum Delivery {
 
 /// A Call with one chunk, where it arrived.
 pub(crate) struct ArrivedSingle<'c, 'a> {
-    pub(crate) call: &'c responder::Call<'a>,
+    pub(crate) call: &'c responder::ReceivedCall<'a>,
     pub(crate) chunk: SingleChunk,
     pub(crate) stream: &'a [u8],
     /// Credits that it requests.

@@ -16,8 +16,8 @@ use arrayvec::ArrayVec;
 use stag_fabric::{Exposed, Fence, Handle, Provider};
 use stag_memory::{Buf, Shared};
 use stag_proto::exposed::{DoneOutcome, ExposedId, ExposedReplies};
-use stag_proto::requester::Memory;
-use stag_proto::responder::{self, Refused, ReplyError};
+use stag_proto::requester::ExposedMemory;
+use stag_proto::responder::{self, RefusedCall, ReplyError};
 use stag_wire::rpcrdma::{Done, ReadSegment, Segment, replace_read_segments};
 
 use super::Serving;
@@ -228,7 +228,7 @@ impl Serving {
         let place = &mut exposing.places[index];
         place.handles.retain(|own| *own != handle);
         let memory = place.reply.and_then(|reply| exposing.replies.handle_fenced(reply, handle));
-        if memory == Some(Memory::Safe) {
+        if memory == Some(ExposedMemory::Safe) {
             self.release_place(core, index);
         }
     }
@@ -263,7 +263,7 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: &responder::Call<'_>,
+        call: &responder::ReceivedCall<'_>,
         message: &[u8],
         items: &[u32],
         mut draft: Box<Draft>,
@@ -274,7 +274,7 @@ impl Serving {
             refused => {
                 core.put_draft(draft);
                 let error = refused.err().unwrap_or(ReplyError::Header);
-                return self.refuse(core, id, call.id, Refused::Reply(error)).map(|_| ());
+                return self.refuse(core, id, call.id, RefusedCall::Reply(error)).map(|_| ());
             }
         };
         self.replenish(core, id);

@@ -20,7 +20,10 @@ use std::time::Duration;
 use stag_fabric::{Peer, Provider};
 use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
-use stag_proto::responder::{self, CallId, Config, Limits, Payload, Received, Refused, Responder};
+use stag_proto::responder::{
+    self, CallPayload, ChunkLimits, RefusedCall, Responder, ResponderCallId, ResponderConfig,
+    ResponderReceived,
+};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, SingleChunk};
 use stag_wire::xdr::{Reader, Reduced};
 
@@ -50,7 +53,7 @@ use crate::version2::serving::RECEIVES_OWED;
 /// A Call that is in process beyond one pass.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub(crate) id: CallId,
+    pub(crate) id: ResponderCallId,
     pub(crate) xid: u32,
     /// `None`: it was carried from where it arrived, and its Receive is posted still.
     pub(crate) message: Option<Buf>,
@@ -111,7 +114,7 @@ pub(crate) struct Serving {
 pub(crate) struct Arrived<'a> {
     pub(crate) id: ConnectionId,
     pub(crate) peer: Option<&'a Peer>,
-    pub(crate) call: &'a responder::Call<'a>,
+    pub(crate) call: &'a responder::ReceivedCall<'a>,
     pub(crate) message: &'a [u8],
     pub(crate) stream: &'a [u8],
 }
@@ -134,7 +137,7 @@ pub(crate) enum Ran {
 impl Serving {
     /// Of a connection that was accepted.
     pub(crate) fn new(config: &EngineConfig, parameters: Parameters, share: TransitShare) -> Serving {
-        let limits = Limits {
+        let limits = ChunkLimits {
             segments: SEGMENTS_MAX,
             read_chunks: READ_CHUNKS_MAX as u32,
             write_chunks: 16,
@@ -150,17 +153,17 @@ impl Serving {
     /// with ERR_CHUNK (8167-5.3-b).
     pub(crate) fn reverse(config: &EngineConfig, parameters: &Parameters, share: TransitShare) -> Serving {
         let slots = config.reverse_credits;
-        Serving::with(slots, parameters.reversed(), Limits::SHORT, share, CreditGovernor::fixed(slots))
+        Serving::with(slots, parameters.reversed(), ChunkLimits::SHORT, share, CreditGovernor::fixed(slots))
     }
 
     fn with(
         slots: u32,
         parameters: Parameters,
-        limits: Limits,
+        limits: ChunkLimits,
         share: TransitShare,
         governor: CreditGovernor,
     ) -> Serving {
-        let mut responder = Responder::new(&Config { slots, parameters, limits });
+        let mut responder = Responder::new(&ResponderConfig { slots, parameters, limits });
         // An error may be the first message to the peer, before a Reply has brought the limit.
         responder.set_credit_limit(1);
         Serving {
@@ -277,13 +280,13 @@ impl Serving {
         // Where it is, by reference: it is long to move.
         let received = self.responder.handle_receive(&message);
         let call = match &received {
-            Received::Call(call) => call,
-            Received::Error(error) => {
+            ResponderReceived::Call(call) => call,
+            ResponderReceived::Error(error) => {
                 drop(message);
                 self.replace_receive(core, id);
                 return self.send_error(core, id, error);
             }
-            Received::Dropped(_) => {
+            ResponderReceived::Dropped(_) => {
                 let message = if self.exposing.is_none() {
                     message
                 } else {
@@ -301,7 +304,7 @@ impl Serving {
                 self.replace_receive(core, id);
                 return Ok(());
             }
-            Received::Close(_) => {
+            ResponderReceived::Close(_) => {
                 return Err(CloseReason::Violation("it sent more Calls than it had credits for"));
             }
         };
@@ -319,9 +322,9 @@ impl Serving {
         }
         if core.doomed.has(peer, call.xid(), core.now) {
             drop(message);
-            return self.refuse(core, id, call_id, Refused::EndedConnection).map(|_| ());
+            return self.refuse(core, id, call_id, RefusedCall::EndedConnection).map(|_| ());
         }
-        if let Payload::Inline(stream) = call.payload {
+        if let CallPayload::Inline(stream) = call.payload {
             let chunks = call.read_chunk_count();
             let read = match call.single() {
                 Some(SingleChunk::Read(read)) => Some(read),
@@ -368,7 +371,7 @@ impl Serving {
         core: &mut Core<P>,
         id: ConnectionId,
         begun: Begun,
-        call: &responder::Call<'_>,
+        call: &responder::ReceivedCall<'_>,
         message: &Buf,
     ) -> Result<Option<Unanswered>, CloseReason> {
         debug_assert_eq!(begun.xid, call.xid(), "it comes with the next message");
@@ -415,7 +418,7 @@ impl Serving {
     /// Keeps a Call in its slot.
     pub(crate) fn keep(
         &mut self,
-        id: CallId,
+        id: ResponderCallId,
         xid: u32,
         message: impl Into<Option<Buf>>,
         pull: Option<Box<Pull>>,
@@ -455,7 +458,7 @@ impl Serving {
         let procedure = run.procedure;
         if call.read_chunk_count() > usize::from(procedure.eligible_arguments) {
             // 8166-6.1-c
-            return self.refuse(core, id, call.id, Refused::Ineligible);
+            return self.refuse(core, id, call.id, RefusedCall::Ineligible);
         }
         let mut terms = Terms::of(run);
         let origin =
@@ -515,7 +518,7 @@ impl Serving {
             true => HEADER_LEN_MIN,
             false => match self.responder.plan_reply(call.id, message, &[], 0) {
                 Ok(form) => form.header_len as usize,
-                Err(error) => return self.refuse(core, id, call.id, Refused::Reply(error)),
+                Err(error) => return self.refuse(core, id, call.id, RefusedCall::Reply(error)),
             },
         };
         let inline_len_max =
@@ -605,7 +608,7 @@ impl Serving {
     }
 
     /// Drops a Call without an answer.
-    fn discard<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, call: CallId) {
+    fn discard<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, call: ResponderCallId) {
         let was_in_process = self.responder.discard(call);
         debug_assert!(was_in_process, "a Call is dropped once");
         self.replenish(core, id);
@@ -695,13 +698,13 @@ impl Serving {
     }
 
     /// Takes a Call out of its slot.
-    pub(crate) fn release_slot(&mut self, id: CallId) -> Option<Pending> {
+    pub(crate) fn release_slot(&mut self, id: ResponderCallId) -> Option<Pending> {
         let pending = self.slots[id.index()].take()?;
         self.pending -= 1;
         Some(pending)
     }
 
-    fn release<P>(&mut self, core: &mut Core<P>, id: CallId) {
+    fn release<P>(&mut self, core: &mut Core<P>, id: ResponderCallId) {
         if let Some(pull) = self.release_slot(id).and_then(|pending| pending.pull) {
             self.put_pull(core, pull);
         }

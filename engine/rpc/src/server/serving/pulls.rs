@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stag_fabric::{Peer, Provider, WorkError};
 use stag_memory::Buf;
-use stag_proto::responder::{CallId, Payload, Refused};
+use stag_proto::responder::{CallPayload, RefusedCall, ResponderCallId};
 use stag_wire::xdr::Reader;
 
 use super::{Arrived, Ran, Serving, octets_of};
@@ -108,9 +108,9 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        call: CallId,
+        call: ResponderCallId,
     ) -> Result<(), CloseReason> {
-        self.refuse(core, id, call, Refused::Payload).map(|_| ())
+        self.refuse(core, id, call, RefusedCall::Payload).map(|_| ())
     }
 
     /// Runs a Call whose only chunk was read at once, into a buffer for which so many pages are counted until it is answered.
@@ -145,7 +145,7 @@ impl Serving {
         services: &mut S,
         id: ConnectionId,
         peer: Option<&Peer>,
-        call_id: CallId,
+        call_id: ResponderCallId,
         message: Buf,
     ) -> Result<(), CloseReason> {
         let Some(call) = self.responder.call(call_id, &message) else {
@@ -154,8 +154,8 @@ impl Serving {
         let xid = call.xid();
         let mut pull = core.pulls.take();
         match call.payload {
-            Payload::Long(len) => plan_long(core, &mut pull, len),
-            Payload::Inline(_) => plan_chunks(core, &mut pull, &call),
+            CallPayload::Long(len) => plan_long(core, &mut pull, len),
+            CallPayload::Inline(_) => plan_chunks(core, &mut pull, &call),
         }
         self.keep(call_id, xid, message, Some(pull), None);
         self.advance(core, services, id, peer, call_id)
@@ -168,7 +168,7 @@ impl Serving {
         services: &mut S,
         id: ConnectionId,
         peer: Option<&Peer>,
-        call_id: CallId,
+        call_id: ResponderCallId,
     ) -> Result<(), CloseReason> {
         loop {
             let Some(pending) = &mut self.slots[call_id.index()] else {
@@ -211,7 +211,7 @@ impl Serving {
             if pull.wants_more() {
                 continue;
             }
-            if matches!(call.payload, Payload::Long(_)) && pull.long.is_empty() {
+            if matches!(call.payload, CallPayload::Long(_)) && pull.long.is_empty() {
                 // The Payload stream is here. Look whether data chunks are to be pulled beside it.
                 pull.keep_long();
                 let gathered = &mut core.gathered;
@@ -242,8 +242,8 @@ impl Serving {
         let long = std::mem::take(&mut pull.long);
         let mut gathered = std::mem::take(&mut core.gathered);
         let stream = match call.payload {
-            Payload::Inline(stream) => stream,
-            Payload::Long(_) => in_one_piece(&long, &mut gathered),
+            CallPayload::Inline(stream) => stream,
+            CallPayload::Long(_) => in_one_piece(&long, &mut gathered),
         };
         let routed = route(services, Reader::with_reduced(stream, &pull.reduced));
         let arrived = Arrived { id, peer, call: &call, message: octets_of(&pending.message), stream };
@@ -257,7 +257,7 @@ impl Serving {
     pub(crate) fn keep_ran<P: Provider>(
         &mut self,
         core: &mut Core<P>,
-        id: CallId,
+        id: ResponderCallId,
         message: impl Into<Option<Buf>>,
         pull: Box<Pull>,
         ran: Result<(Ran, u32), CloseReason>,
@@ -292,7 +292,7 @@ impl Serving {
 
     /// Lets a Call wait for memory, until `patience`.
     #[cold]
-    pub(super) fn hunger(&mut self, call: CallId, patience: Duration) {
+    pub(super) fn hunger(&mut self, call: ResponderCallId, patience: Duration) {
         let slot = call.index() as u32;
         if self.hungry.is_empty() {
             self.patience = patience;
@@ -329,7 +329,7 @@ impl Serving {
 
     /// Lets a Call wait for room in the send queue, or for memory.
     #[cold]
-    pub(crate) fn wait(&mut self, call: CallId) {
+    pub(crate) fn wait(&mut self, call: ResponderCallId) {
         let slot = call.index() as u32;
         if !self.waiting.contains(&slot) {
             self.waiting.push_back(slot);
