@@ -124,7 +124,7 @@ fn every_error_of_ours_has_an_entry_and_no_entry_is_left_over() {
         ("fabric/src/provider.rs", "FabricError", "stag-fabric"),
         ("rpc/src/client/mod.rs", "CallError", "stag-call"),
         ("rpc/src/client/mod.rs", "CloseReason", "stag-close"),
-        ("wire/src/rpcrdma/error.rs", "Error", "rpcrdma-header"),
+        ("wire/src/rpcrdma/error.rs", "HeaderError", "rpcrdma-header"),
     ] {
         let entries: BTreeSet<String> = table(kind).entries.into_iter().map(|entry| entry.name).collect();
         assert_eq!(entries, variants(path, name), "tables/{kind}.toml and {name}");

@@ -11,14 +11,14 @@
 //!
 //! ```
 //! let file = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
-//! let mut capture = stag_dump::capture::Reader::new(&file[..])?;
+//! let mut capture = stag_dump::capture::CaptureReader::new(&file[..])?;
 //! let mut analyzer = stag_dump::Analyzer::new(stag_dump::Options::default());
 //! while let Some(frame) = capture.next_frame()? {
 //!     analyzer.frame(&frame, &mut |event| println!("{event:?}"));
 //! }
 //! let totals = analyzer.finish(&mut |event| println!("{event:?}"));
 //! assert_eq!(totals.messages, 0);
-//! # Ok::<(), stag_dump::capture::Error>(())
+//! # Ok::<(), stag_dump::capture::CaptureError>(())
 //! ```
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stag::fabric::verbs::{Verbs, VerbsConfig};
 use stag::fabric::{Iwarp, IwarpConfig};
 use stag::prelude::*;
-use stag::rpc::{CallError, CompletedCall, ConnectionId, ProtocolChoice};
+use stag::rpc::{CallError, CompletedCall, ConnectionId, PlacementChoice, ProtocolChoice};
 
 #[path = "../../fabric/tests/fake/mod.rs"]
 mod fake;
@@ -144,8 +144,13 @@ fn replies_of_any_size_arrive<P: Provider>(open: impl Fn(u32) -> P, listen: &str
 
 /// V2-5.1-a, RTR-7.3-b, RTR-7.4-f, RTR-9.4-a: data of Calls and results in targets of Receives, in one Send or in several.
 fn data_goes_in_the_messages<P: Provider>(open: impl Fn(u32) -> P, listen: &str) {
-    let config =
-        EngineConfig { protocol: ProtocolChoice::Auto, connections_max: 2, ..EngineConfig::default() };
+    let config = EngineConfig {
+        protocol: ProtocolChoice::Auto,
+        // Whatever costs less over this fabric.
+        placement: PlacementChoice::Send,
+        connections_max: 2,
+        ..EngineConfig::default()
+    };
     let mut ends = Ends::new(open, listen, config);
     let lens = [1, 1000, 4096, 5000, 8192, 20_000];
     for len in lens {

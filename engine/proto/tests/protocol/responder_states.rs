@@ -26,7 +26,10 @@ events! {
     CallBegun => "begin_plain",
     /// It is answered without a header of its own.
     BegunAnswered => "answer_begun",
-    /// One with a Read chunk is answered in one step, too.
+    /// One with a Read chunk is taken in so, too.
+    SingleBegun => "begin_single",
+    BegunSingleAnswered => "answer_begun_single",
+    /// It is answered in one step, too.
     CallSingleAnswered => "answer_single",
     Pulled => "handle_pulled",
     /// What was pulled is another Call.
@@ -143,6 +146,23 @@ impl Walk for Server {
                     assert_eq!(answered.is_some(), self.in_process.take().is_some());
                 }
             }
+            Event::SingleBegun => {
+                if self.responder.may_answer(next) {
+                    let message = Message::call(next).read(8, segment(7, 40)).bytes();
+                    let (call, _) = self.responder.peek_single(&message).expect("it has one chunk");
+                    self.call = self.responder.begin_single(&call, 7);
+                    (self.xid, self.message) = (next, message);
+                    self.in_process = Some("begun with a chunk");
+                    assert_eq!(self.responder.credits_requested(), 7);
+                }
+            }
+            Event::BegunSingleAnswered => {
+                if matches!(self.in_process, None | Some("begun with a chunk")) {
+                    let emitted = self.responder.answer_begun_single(self.call, 9, 0, &mut [0; 64]);
+                    let invalidated = emitted.map(|emitted| emitted.invalidate);
+                    assert_eq!(invalidated, self.in_process.take().map(|_| Some(7)));
+                }
+            }
             Event::CallSingleAnswered => {
                 if self.responder.may_answer(next) {
                     let message = Message::call(next).read(8, segment(7, 40)).bytes();
@@ -163,7 +183,8 @@ impl Walk for Server {
                 let out = &mut [0; 1024];
                 let emitted = self.responder.emit_reply(self.call, &self.message, &[8], &form, out);
                 let invalidate = emitted.expect("it is in process").invalidate;
-                assert_eq!(invalidate, matches!(self.in_process, Some("chunks" | "long")).then_some(7));
+                let has_chunk = matches!(self.in_process, Some("chunks" | "long" | "begun with a chunk"));
+                assert_eq!(invalidate, has_chunk.then_some(7));
                 self.in_process = None;
             }
             Event::Refuse => {

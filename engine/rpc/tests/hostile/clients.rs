@@ -296,7 +296,7 @@ fn clients_that_are_cut_off_do_not_starve_the_others() {
     let mut bench = Bench::with(server, small(), 12);
     for client in 1..bench.clients.len() {
         // Its credits grow with use.
-        for _ in 0..3 {
+        for _ in 0..8 {
             while bench.clients[client].engine.credits_available(bench.connections[client]) > 0 {
                 let begun =
                     bench.begin(client, request(ECHO), Chunks::default(), |writer| writer.opaque(b"use"));
