@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use stag::fabric::ExposureKind;
 use stag::fabric::iwarp::CongestionControl;
 use stag::fabric::shm::Admit;
-use stag::rpc::ProtocolChoice;
+use stag::rpc::{PlacementChoice, ProtocolChoice};
 
 /// How servers are connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct ConnectionOptions {
     pub shm_allow: Vec<Admit>,
     /// Versions of RPC-over-RDMA to speak.
     pub protocol: ProtocolChoice,
+    /// Where version 2 puts data.
+    pub placement: PlacementChoice,
 }
 
 impl Default for ConnectionOptions {
@@ -42,6 +44,7 @@ impl Default for ConnectionOptions {
             exposure: None,
             shm_allow: Vec::new(),
             protocol: ProtocolChoice::One,
+            placement: PlacementChoice::Auto,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::flags::{self, Flag};
 use crate::options::{self, ConnectionOptions};
 use crate::output::Output;
 use crate::url::{FabricName, Place};
-use crate::values::{CongestionControlName, Exposure, Protocol, Switch};
+use crate::values::{CongestionControlName, DataPlacement, Exposure, Protocol, Switch};
 use crate::{arguments, conform, demo, limits, stagd};
 
 /// RPC over RDMA, with and without RDMA hardware: try it, use it, measure it
@@ -23,7 +23,8 @@ use crate::{arguments, conform, demo, limits, stagd};
     version,
     disable_help_subcommand = true,
     help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
-        Options: --json --no-reconnect --mountport PORT --protocol 1|2|auto;\n         \
+        Options: --json --no-reconnect --mountport PORT --protocol 1|2|auto\n         \
+        --placement send|rdma|auto;\n         \
         shm: --shm-allow WHO; iwarp: --crc on|off --congestion NAME;\n         \
         verbs: --device NAME --exposure KIND\n\
         Examples: stag demo\n          stag ls -l shm://NAME/data\n"
@@ -60,6 +61,9 @@ struct Stag {
     /// Versions of RPC-over-RDMA to speak: 1, 2, or auto: 2 with a server that announces it [default: 1]
     #[arg(long, global = true, hide = true, value_enum, value_name = "VERSION")]
     protocol: Option<Protocol>,
+    /// Where version 2 puts data: send (into messages), rdma, or auto: where it costs less over the fabric [default: auto]
+    #[arg(long, global = true, hide = true, value_enum, value_name = "WHERE")]
+    placement: Option<DataPlacement>,
     #[command(subcommand)]
     command: Command,
 }
@@ -153,7 +157,7 @@ impl Command {
 impl Stag {
     /// Refuses options that the command has no use for.
     fn check(&self) -> Result<(), CommandFailure> {
-        let flags: [Flag; 7] = [
+        let flags: [Flag; 8] = [
             ("--mountport", self.mountport.is_some(), &["iwarp", "verbs"]),
             ("--crc", self.crc.is_some(), &["iwarp"]),
             ("--congestion", self.congestion.is_some(), &["iwarp"]),
@@ -161,6 +165,7 @@ impl Stag {
             ("--exposure", self.exposure.is_some(), &["verbs"]),
             ("--shm-allow", !self.shm_allow.is_empty(), &["shm"]),
             ("--protocol", self.protocol.is_some(), &["shm", "iwarp", "verbs"]),
+            ("--placement", self.placement.is_some(), &["shm", "iwarp", "verbs"]),
         ];
         let used: Vec<&str> = self.command.fabrics().into_iter().map(FabricName::name).collect();
         match &self.command {
@@ -193,6 +198,7 @@ pub fn main() -> ExitCode {
         exposure: stag.exposure.map(Into::into),
         shm_allow: stag.shm_allow,
         protocol: stag.protocol.unwrap_or_default().into(),
+        placement: stag.placement.unwrap_or_default().into(),
     });
     let mut out = Output::new(stag.json);
     match stag.command.run(&mut out).and_then(|()| out.flush()) {

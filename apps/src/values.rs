@@ -196,13 +196,14 @@ impl From<Protocol> for ProtocolChoice {
 }
 
 /// Where bulk data goes in version 2: see [`PlacementChoice`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DataPlacement {
     /// Into the messages, if it fits.
     Send,
     /// By chunks.
     Rdma,
-    /// As the engine likes.
+    /// Where it costs less over this fabric.
     #[default]
     Auto,
 }

@@ -107,6 +107,7 @@ impl<P: Provider> Link<P> {
             receives_max: 2,
             pull_len_max: if options::get().reliable_reply { PULL_LEN_MAX } else { 0 },
             protocol: options::get().protocol,
+            placement: options::get().placement,
             ..EngineConfig::default()
         };
         let payload_len = PAYLOAD_LEN + config.target_pages() * PAGE_LEN;

@@ -9,7 +9,9 @@ use clap::Args;
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, SeqAccess, Visitor};
 
 use crate::failure::CommandFailure;
-use crate::values::{CongestionControlName, Exposure, Pages, Poll, Protocol, ShmAllow, Size, Switch};
+use crate::values::{
+    CongestionControlName, DataPlacement, Exposure, Pages, Poll, Protocol, ShmAllow, Size, Switch,
+};
 
 use super::cores::CoreList;
 use super::listen::Listen;
@@ -42,6 +44,9 @@ pub struct StagdOptions {
     /// Of RPC-over-RDMA: 1, 2 or auto [default: 1]
     #[arg(long, value_name = "VERSION", hide_possible_values = true)]
     pub protocol: Option<Protocol>,
+    /// Version 2's data: send, rdma [default: auto]
+    #[arg(long, value_name = "WHERE", hide_possible_values = true)]
+    pub placement: Option<DataPlacement>,
     /// RDMA clients, and TCP clients [default: 64]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<u32>,
@@ -116,6 +121,7 @@ impl StagdOptions {
             credits: flags.credits.or(file.credits),
             weight: if flags.weight.is_empty() { file.weight } else { flags.weight },
             protocol: flags.protocol.or(file.protocol),
+            placement: flags.placement.or(file.placement),
             connections_max: flags.connections_max.or(file.connections_max),
             shm_allow: if flags.shm_allow.is_empty() { file.shm_allow } else { flags.shm_allow },
             crc: flags.crc.or(file.crc),

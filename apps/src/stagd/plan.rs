@@ -279,6 +279,7 @@ impl Plan {
             receives_max: u32::try_from(affordable).unwrap_or(u32::MAX).clamp(least, usual.max(least)),
             stream_congestion_control: settings.congestion_control.map(|name| name.0),
             protocol: settings.protocol,
+            placement: settings.placement,
             duplicates_max: u32::try_from(each / MEMORY_PER_DUPLICATE)
                 .unwrap_or(u32::MAX)
                 .clamp(256, 1 << 20),

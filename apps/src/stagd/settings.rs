@@ -7,7 +7,7 @@ use std::time::Duration;
 use stag::fabric::ExposureKind;
 use stag::fabric::shm::Admit;
 use stag::nfs::export::Export;
-use stag::rpc::ProtocolChoice;
+use stag::rpc::{PlacementChoice, ProtocolChoice};
 
 use crate::failure::CommandFailure;
 use crate::flags::{self, Flag};
@@ -38,6 +38,8 @@ pub struct Settings {
     pub weights: Vec<ClientWeight>,
     /// Versions of RPC-over-RDMA that are spoken.
     pub protocol: ProtocolChoice,
+    /// Where version 2 puts data.
+    pub placement: PlacementChoice,
     /// At once: of RDMA, and as many of TCP.
     pub connections_max: u32,
     /// Who is admitted over shm besides processes of the same user.
@@ -144,6 +146,7 @@ impl Settings {
             credits,
             weights: options.weight,
             protocol: options.protocol.unwrap_or_default().into(),
+            placement: options.placement.unwrap_or_default().into(),
             connections_max,
             shm_allow: options.shm_allow.iter().map(|allow| allow.0).collect(),
             crc: options.crc != Some(Switch::Off),
@@ -179,7 +182,7 @@ fn within(
 
 /// Refuses what no place where it listens has a use for.
 fn check_flags(options: &StagdOptions) -> Result<(), CommandFailure> {
-    let flags: [Flag; 10] = [
+    let flags: [Flag; 11] = [
         ("--weight", !options.weight.is_empty(), &["shm", "iwarp", "verbs"]),
         ("--shm-allow", !options.shm_allow.is_empty(), &["shm"]),
         ("--crc", options.crc.is_some(), &["iwarp"]),
@@ -188,6 +191,7 @@ fn check_flags(options: &StagdOptions) -> Result<(), CommandFailure> {
         ("--exposure", options.exposure.is_some(), &["verbs"]),
         ("--shared-receives", options.shared_receives, &["verbs"]),
         ("--protocol", options.protocol.is_some(), &["shm", "iwarp", "verbs"]),
+        ("--placement", options.placement.is_some(), &["shm", "iwarp", "verbs"]),
         ("--reliable-reply", options.reliable_reply, &["shm", "iwarp", "verbs"]),
         ("--rpcbind", options.rpcbind, &["iwarp", "verbs", "tcp"]),
     ];

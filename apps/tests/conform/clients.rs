@@ -68,7 +68,8 @@ fn serve(url: &str, client: &[&str], only: &[&str]) -> Results {
 }
 
 /// `stag ping` without end, with everything switched on that a client can ask for.
-const PING: [&str; 6] = ["--reliable-reply", "--protocol", "2", "ping", "-c", "1000000000"];
+const PING: [&str; 8] =
+    ["--reliable-reply", "--protocol", "auto", "--placement", "send", "ping", "-c", "1000000000"];
 
 /// All checks of a client, over one fabric.
 pub(crate) fn own_client(url: &str) -> Results {
@@ -128,7 +129,7 @@ fn broken_clients_are_caught() {
         // One that asks for nothing speaks version 1 whatever the flaw makes of that.
         let is_plain =
             !["pull", "second", "characteristics", "group"].iter().any(|part| check.contains(part));
-        let words = if is_plain { &PING[3..] } else { &PING[..] };
+        let words = if is_plain { &PING[5..] } else { &PING[..] };
         let from = format!("shm://{name}");
         let found = serve(&format!("shm://{at}"), &[words, &[&from]].concat(), &[check]);
         let (result, came) = found.get(check).cloned().unwrap_or_default();

@@ -36,8 +36,17 @@ pub(crate) fn parse(lines: &str, complaint: &str) -> BTreeMap<String, (String, S
 }
 
 /// What a server is started with that has everything switched on.
-pub(crate) const WITH_ALL: [&str; 7] =
-    ["--export", "mem:/data,root_squash=no", "--memory", "128M", "--reliable-reply", "--protocol", "2"];
+pub(crate) const WITH_ALL: [&str; 9] = [
+    "--export",
+    "mem:/data,root_squash=no",
+    "--memory",
+    "128M",
+    "--reliable-reply",
+    "--protocol",
+    "auto",
+    "--placement",
+    "send",
+];
 
 /// What a server that keeps the rules is asked: everything, on each fabric that works here.
 fn own_server(url: &str) -> BTreeMap<String, (String, String)> {

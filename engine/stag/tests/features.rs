@@ -184,6 +184,7 @@ fn data_goes_in_the_messages<P: Provider>(open: impl Fn(u32) -> P, listen: &str)
     });
     let written: Vec<u8> = done.written.iter().flat_map(|(_, buf)| buf.to_vec()).collect();
     assert!(done.result.is_ok() && written == pattern(7, 300_000));
+    drop(done);
     assert_eq!(ends.server.statistics().write_bytes, 300_000);
     ends.close();
 }

@@ -38,9 +38,9 @@ end() {
 # WRITE and READ of 5000 octets in one Send each, and of 20000 octets in three.
 head -c 5000 /dev/zero | tr '\0' a >"$work/f5000"
 head -c 20000 /dev/zero | tr '\0' b >"$work/f20000"
-begin version2 --protocol auto
-for size in 5000 20000; do "$programs/stag" --crc off --protocol auto put "$work/f$size" "$url/"; done
-for size in 5000 20000; do "$programs/stag" --crc off --protocol auto get "$url/f$size" "$work/back" && cmp "$work/back" "$work/f$size" && rm "$work/back"; done
+begin version2 --protocol auto --placement send
+for size in 5000 20000; do "$programs/stag" --crc off --protocol auto --placement send put "$work/f$size" "$url/"; done
+for size in 5000 20000; do "$programs/stag" --crc off --protocol auto --placement send get "$url/f$size" "$work/back" && cmp "$work/back" "$work/f$size" && rm "$work/back"; done
 end
 
 # A link whose target does not fit inline: its Reply is exposed.
