@@ -10,7 +10,7 @@ use stag_memory::{Arena, ArenaId, Buf, Shared};
 use stag_wire::rpcrdma::SINGLE_LEN;
 
 use crate::scatter::{ReceiveTargets, ScatteredReceive};
-use crate::shown::{BuildPlain, GatheredPieces, TakeShown};
+use crate::shown::{GatheredPieces, TakeShown};
 
 /// Names a queue pair of one provider. Never reused while the provider lives: `generation` tells a
 /// new queue pair from an old one in the same slot.
@@ -685,9 +685,12 @@ pub trait Provider {
     ///
     /// `false`: there is no space, or `build` returned `None`; nothing was posted.
     #[inline(always)]
-    fn build_plain(&mut self, queue_pair: QueuePairId, build: impl BuildPlain) -> bool {
-        let Some(space) = self.plain_space(queue_pair) else { return false };
-        let Some((credits, len)) = build.build(space) else { return false };
+    fn build_plain(
+        &mut self,
+        queue_pair: QueuePairId,
+        build: impl FnOnce(&mut [u8]) -> Option<(u32, usize)>,
+    ) -> bool {
+        let Some((credits, len)) = self.plain_space(queue_pair).and_then(build) else { return false };
         self.send_plain(queue_pair, credits, len);
         true
     }

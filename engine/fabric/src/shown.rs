@@ -113,20 +113,6 @@ impl<F: FnMut(ShownMessage<'_>) -> Taken> TakeShown for F {
     }
 }
 
-/// Builds the Payload stream of a message without chunks where it leaves. A closure that does is one.
-// A trait, because only what is no closure can be told to be inlined.
-pub trait BuildPlain {
-    /// Builds it at the start of `space`. Returns the credits of the header, and the octets that it wrote; `None` if nothing is to leave.
-    fn build(self, space: &mut [u8]) -> Option<(u32, usize)>;
-}
-
-impl<F: FnOnce(&mut [u8]) -> Option<(u32, usize)>> BuildPlain for F {
-    #[inline(always)]
-    fn build(self, space: &mut [u8]) -> Option<(u32, usize)> {
-        self(space)
-    }
-}
-
 /// What a peer has exposed, on a fabric that reads and writes it at once.
 pub trait MemoryInReach {
     /// Reads as [`Provider::read_at_once`](crate::Provider::read_at_once) does.

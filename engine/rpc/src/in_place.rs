@@ -9,8 +9,8 @@
 use std::slice;
 
 use stag_fabric::{
-    BuildPlain, Handle, MemoryInReach, Peer, PlainMessage, Provider, ReadPart, RemoteSegment,
-    ScatteredMessage, TakeShown, Taken, WholeMessage,
+    Handle, MemoryInReach, Peer, PlainMessage, Provider, ReadPart, RemoteSegment, ScatteredMessage,
+    TakeShown, Taken, WholeMessage,
 };
 use stag_memory::Buf;
 use stag_proto::requester::ExposedMemory;
@@ -180,33 +180,6 @@ impl Connection {
     }
 }
 
-/// A Call without chunks that is built where it leaves.
-struct PlainCall<'c, 'a, F> {
-    calling: &'c mut Calling,
-    state: &'c mut EngineState,
-    making: &'c Making<'a>,
-    /// Encodes the arguments.
-    encode: F,
-    /// Octets that it may have.
-    room: usize,
-}
-
-impl<F: Fn(&mut Writer<'_>) -> Result<(), Overflow>> BuildPlain for PlainCall<'_, '_, F> {
-    #[inline(always)]
-    fn build(self, space: &mut [u8]) -> Option<(u32, usize)> {
-        let PlainCall { calling, state, making, encode, room } = self;
-        let room = room.min(space.len());
-        let mut writer = Writer::new(&mut space[..room]);
-        making.write_payload(&mut writer, &encode).ok()?;
-        let len = writer.position();
-        if !calling.kept.is_empty() {
-            calling.keep(making, &space[..len], &[], &Chunks::default(), None);
-        }
-        calling.occupy(state, making);
-        Some((calling.requester.emit_plain(making.call), len))
-    }
-}
-
 impl Calling {
     /// Builds and sends a Call without chunks where it leaves. `false`: there is no room there, and nothing happened.
     #[inline(always)]
@@ -218,8 +191,17 @@ impl Calling {
     ) -> bool {
         let room = (self.requester.parameters().call_threshold - calling::HEADER_LEN_MIN) as usize;
         let Core { provider, state } = core;
-        let call = PlainCall { calling: self, state, making, encode, room };
-        let is_sent = provider.build_plain(making.id, call);
+        let is_sent = provider.build_plain(making.id, |space| {
+            let room = room.min(space.len());
+            let mut writer = Writer::new(&mut space[..room]);
+            making.write_payload(&mut writer, &encode).ok()?;
+            let len = writer.position();
+            if !self.kept.is_empty() {
+                self.keep(making, &space[..len], &[], &Chunks::default(), None);
+            }
+            self.occupy(state, making);
+            Some((self.requester.emit_plain(making.call), len))
+        });
         if is_sent {
             state.statistics.calls_sent += 1;
             state.statistics.messages_short += 1;

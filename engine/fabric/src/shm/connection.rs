@@ -15,8 +15,8 @@ use super::sockets::Socket;
 use crate::scatter::ScatterQueue;
 use crate::slots::Numbered;
 use crate::{
-    BuildPlain, Completed, Completion, DisconnectReason, Exposed, Fence, Handle, PLAIN_LEN_MAX, Peer,
-    PostError, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest,
+    Completed, Completion, DisconnectReason, Exposed, Fence, Handle, PLAIN_LEN_MAX, Peer, PostError,
+    QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest,
     WHOLE_LEN_MAX, WorkError, WriteRequest,
 };
 
@@ -215,7 +215,7 @@ impl QueuePair {
 
     /// Builds a message without chunks where it leaves, and sends it, if nothing stands in its way. `false`: nothing happened.
     #[inline(always)]
-    pub(super) fn build_plain(&mut self, build: impl BuildPlain) -> bool {
+    pub(super) fn build_plain(&mut self, build: impl FnOnce(&mut [u8]) -> Option<(u32, usize)>) -> bool {
         if !self.pending.is_empty() {
             return false;
         }
@@ -225,7 +225,7 @@ impl QueuePair {
         }
         // SAFETY: there is room for it, and nothing is pushed before `build` returns.
         let space = unsafe { link.producer.space(PLAIN_LEN_MAX) };
-        let Some((credits, len)) = build.build(space) else { return false };
+        let Some((credits, len)) = build(space) else { return false };
         assert!((4..=PLAIN_LEN_MAX).contains(&len), "{len} octets");
         link.send_built(Kind::Plain, credits.to_be(), len);
         true

@@ -21,10 +21,9 @@ use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 use crate::setup::check_private_data;
 use crate::slots::find;
 use crate::{
-    BuildPlain, Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind,
-    FabricError, Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity,
-    QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, TakeShown, Taken,
-    WriteRequest,
+    Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
+    Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
+    ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, TakeShown, Taken, WriteRequest,
 };
 
 impl Provider for Shm {
@@ -398,7 +397,11 @@ impl Provider for Shm {
     }
 
     #[inline(always)]
-    fn build_plain(&mut self, queue_pair: QueuePairId, build: impl BuildPlain) -> bool {
+    fn build_plain(
+        &mut self,
+        queue_pair: QueuePairId,
+        build: impl FnOnce(&mut [u8]) -> Option<(u32, usize)>,
+    ) -> bool {
         let Some(pair) = find(&mut self.slots, queue_pair) else { return false };
         if !pair.build_plain(build) {
             return false;
