@@ -146,7 +146,7 @@ fn replies_of_any_size_arrive<P: Provider>(open: impl Fn(u32) -> P, listen: &str
 fn data_goes_in_the_messages<P: Provider>(open: impl Fn(u32) -> P, listen: &str) {
     let config = EngineConfig {
         protocol: ProtocolChoice::Auto,
-        // Whatever costs less over this fabric.
+        // Also over fabrics where data costs less by RDMA.
         placement: PlacementChoice::Send,
         connections_max: 2,
         ..EngineConfig::default()
