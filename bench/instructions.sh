@@ -3,7 +3,7 @@
 #   bench/instructions.sh [--chunks | --nfs] [--depth N] [--profile dist|release]...
 #   bench/instructions.sh --check | --renew [--profile dist|release]...
 #   bench/instructions.sh --device siw|rxe [-k 6.1|6.12]
-# Client and server run in one thread (examples/one_thread.rs), by turns. Over shm and over `verbs`, whose device is one of nothing, no
+# Client and server run in one thread (one_thread), by turns. Over shm and over `verbs`, whose device is one of nothing, no
 # pass is idle; what the library's functions execute is taken off: the rest is ours. Needs valgrind.
 #
 # Without more it counts NULL. --chunks: also a Call with a Write chunk of 4 KiB (get), and one with a Read chunk (put). Over shm
@@ -52,10 +52,10 @@ if [ -n "$device" ] && [ ! -e "$LAB_CACHE/kernel-$kernel/version" ]; then
 fi
 # build PROFILE: sets program
 build() {
-    # .ci/run compiles examples that it does not count without optimisation. Incremental compilation would divide a crate in other units.
+    # Without what .ci/run asks of the compiler. Incremental compilation would divide a crate in other units.
     CARGO_INCREMENTAL=0 env -u RUSTC_WORKSPACE_WRAPPER -u RUSTFLAGS \
-        cargo build --quiet --locked --profile "$1" --package stag-bench --example one_thread
-    program=$(realpath "${CARGO_TARGET_DIR:-target}/$1/examples/one_thread")
+        cargo build --quiet --locked --profile "$1" --package stag-one-thread
+    program=$(realpath "${CARGO_TARGET_DIR:-target}/$1/one_thread")
 }
 counts=$(mktemp -d)
 trap 'rm -rf "$counts"' EXIT

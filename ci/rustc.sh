@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The compiler for what .ci/run builds (RUSTC_WORKSPACE_WRAPPER): as cargo says, but a program of tests is not optimised, which
-# compiles five times as fast, nor are examples: the gate that counts one (`budgets`) builds it without this script.
+# compiles five times as fast, nor are examples.
 # What is tested is optimised, and so are the programs of tests that compute for longer than that saves.
-slow=' captures conformance heap hostile lost model server sim stream '
+slow=' hostile '
 name=' ' quick=''
 for ((i = 1; i <= $#; i++)); do
     case ${!i} in

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::{hint, thread};
 
 use anyhow::{Context, Result, bail, ensure};
-use stag::runtime::{Clock, CoreId, LaneReader, LaneRecord, LaneWriter, Line, affinity, lane};
+use stag::runtime::{Clock, CoreId, LaneReader, LaneRecord, LaneWriter, affinity, lane};
 
 /// Octets of a record of three lines.
 const RECORD_LEN: usize = 3 * 64 - 8;
@@ -84,14 +84,14 @@ fn record() -> LaneRecord {
     record
 }
 
-fn send(writer: &mut LaneWriter<Line>, record: &LaneRecord) {
+fn send(writer: &mut LaneWriter<LaneRecord>, record: &LaneRecord) {
     while !writer.push_record(record) {
         hint::spin_loop();
     }
     writer.publish();
 }
 
-fn receive(reader: &mut LaneReader<Line>, record: &mut LaneRecord) {
+fn receive(reader: &mut LaneReader<LaneRecord>, record: &mut LaneRecord) {
     while !reader.pop_record(record) {
         hint::spin_loop();
     }
@@ -141,13 +141,13 @@ fn one(rounds: u64) {
     for _ in 0..rounds {
         one_record(&mut writer, &mut reader, &record, &mut found);
     }
-    assert_eq!(writer.statistics().values, rounds * 3);
+    assert_eq!(writer.statistics().values, rounds);
 }
 
 #[inline(never)]
 fn one_record(
-    writer: &mut LaneWriter<Line>,
-    reader: &mut LaneReader<Line>,
+    writer: &mut LaneWriter<LaneRecord>,
+    reader: &mut LaneReader<LaneRecord>,
     record: &LaneRecord,
     found: &mut LaneRecord,
 ) {

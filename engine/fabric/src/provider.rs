@@ -7,7 +7,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf, Shared};
-use stag_wire::rpcrdma::SINGLE_LEN;
 
 use crate::scatter::{ReceiveTargets, ScatteredReceive};
 use crate::shown::{GatheredPieces, TakeShown};
@@ -695,23 +694,36 @@ pub trait Provider {
         true
     }
 
-    /// Where a message can be built that names one exposure: at most [`WHOLE_LEN_MAX`](crate::WHOLE_LEN_MAX) octets, header included.
-    /// The user builds what is behind the header, exposes, and sends it with [`Provider::send_exposing`], or leaves it at any step.
-    /// Nothing else is posted to this queue pair meanwhile. `None`: there is no such place, or no room in it now.
-    fn exposing_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
-        let _ = queue_pair;
-        None
+    /// Builds a message of at most [`WHOLE_LEN_MAX`](crate::WHOLE_LEN_MAX) octets where it leaves, header included, and posts it, if that
+    /// can be done now: as [`Provider::post_send`] of an unsignaled Send, with no buffer. `build` returns the octets that it wrote,
+    /// and the handle that is invalidated.
+    ///
+    /// `false`: there is no space, or `build` returned `None`; nothing was posted.
+    #[inline(always)]
+    fn build_whole(
+        &mut self,
+        queue_pair: QueuePairId,
+        build: impl FnOnce(&mut [u8]) -> Option<(usize, Option<Handle>)>,
+    ) -> bool {
+        let _ = (queue_pair, build);
+        false
     }
 
-    /// Posts a message: `head`, and the octets behind it, up to `len`, of the space given last. As [`Provider::post_send`] of an
-    /// unsignaled Send, with no buffer.
+    /// Exposes memory, as [`Provider::expose`], and sends a message that names it, as [`Provider::post_send`] of an unsignaled Send
+    /// without a buffer, in one step. `build` writes that message to the space that it is given, of
+    /// [`WHOLE_LEN_MAX`](crate::WHOLE_LEN_MAX) octets, and returns its length; the segment names the first octet of the memory.
+    /// `None`: it does not leave after all.
     ///
-    /// # Panics
-    ///
-    /// When [`Provider::exposing_space`] gave none for the same queue pair before the exposure.
-    fn send_exposing(&mut self, queue_pair: QueuePairId, head: &[u8; SINGLE_LEN], len: usize) {
-        let _ = head;
-        unreachable!("{queue_pair:?} gave no space for {len} octets");
+    /// `false`: nothing happened, and `exposed` is as it was. There is no such place, or no room in it now, or `build` returned
+    /// `None`, or [`Provider::expose`] would refuse: it says why. After a `true`, `exposed` is `None`.
+    fn build_exposing(
+        &mut self,
+        queue_pair: QueuePairId,
+        exposed: &mut Option<Exposed>,
+        build: impl FnOnce(&mut [u8], RemoteSegment) -> Option<usize>,
+    ) -> bool {
+        let _ = (queue_pair, exposed, build);
+        false
     }
 
     /// Where the start of a message can be built, of at most [`GATHERED_LEN_MAX`](crate::GATHERED_LEN_MAX) octets, which then leaves with

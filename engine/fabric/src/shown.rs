@@ -13,7 +13,7 @@ use crate::{Exposed, Handle, QueuePairId, ReadPart, RemoteSegment};
 pub enum ShownMessage<'a> {
     /// One without chunks.
     Plain(PlainMessage<'a>),
-    /// Any other. Only a fabric shows it that has the peer's memory in reach.
+    /// Any other. Only a fabric shows it that reads or writes the peer's memory at once, or in order with the answer.
     Whole(WholeMessage<'a>),
     /// Any message on a queue pair whose Receives are scattered.
     Scattered(ScatteredMessage<'a>),
@@ -113,13 +113,20 @@ impl<F: FnMut(ShownMessage<'_>) -> Taken> TakeShown for F {
     }
 }
 
-/// What a peer has exposed, on a fabric that reads and writes it at once.
+/// What a peer has exposed, on a fabric that reads or writes it at once, or before the answer.
 pub trait MemoryInReach {
     /// Reads as [`Provider::read_at_once`](crate::Provider::read_at_once) does.
     fn read(&mut self, target: &mut Buf, parts: &[ReadPart]) -> bool;
 
+    /// Reads as many octets as `target` has from `source` on: [`MemoryInReach::read`] of one part.
+    #[inline]
+    fn fill(&mut self, target: &mut Buf, source: RemoteSegment) -> bool {
+        let len = target.len() as u32;
+        self.read(target, &[ReadPart { at: 0, len, source }])
+    }
+
     /// Writes all of `source`: what [`Provider::post_write`](crate::Provider::post_write) would do, but without a completion.
-    /// It is there before the answer to the message is.
+    /// It is there before the answer to the message is. The user answers then, and in place.
     ///
     /// `false`: not now, or it is refused. Nothing was posted and nothing has failed; what the target holds is not defined.
     /// [`Provider::post_write`](crate::Provider::post_write) does it then, or says what is wrong.

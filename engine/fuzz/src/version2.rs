@@ -4,12 +4,13 @@ use stag_wire::cm_private_data::PrivateData;
 use stag_wire::reliable_reply::{LEN, ReliableReply, agree};
 use stag_wire::rpcrdma::{Done, Fixed, HeaderLists, MessageKind};
 use stag_wire::rpcrdma2::{
-    Answer2, Body2, CharacteristicValue, Error2, Header2, ItemPlace, MessageType, OptionMessage,
-    OptionalOperation, Refused2, emit_error, start,
+    Answer2, Body2, CharacteristicValue, Error2, Header2, ItemPlace, LonePlace, LoneTransmission,
+    MessageType, OptionMessage, OptionalOperation, Refused2, emit_error, start,
 };
 
 /// A message of version 2: what parses is written again as the same, and what does not gets an answer that fits.
 pub fn rpcrdma2_message(message: &[u8]) {
+    check_lone(message);
     let (header, rest) = match Header2::parse(message) {
         Ok(parts) => parts,
         Err(refused) => return check_refused(message, &refused),
@@ -29,6 +30,38 @@ pub fn rpcrdma2_message(message: &[u8]) {
             assert_eq!(&buf[..len], octets);
         }
         Body2::Optional(option) => check_option(octets, option, rest),
+    }
+}
+
+/// What is read by constants reads the same field by field, and is written as the same octets.
+fn check_lone(message: &[u8]) {
+    for direction in [MessageType::Call, MessageType::Reply] {
+        let Some((lone, rest)) = LoneTransmission::parse(message, direction) else { continue };
+        let (header, same) = Header2::parse(message).expect("it was read");
+        assert_eq!((header.xid, header.credits, same), (lone.xid, lone.credits, rest));
+        let Body2::Optional(option) = header.body else { panic!("{header:?}") };
+        assert_eq!((option.direction, option.check_start(rest)), (direction, Ok(())));
+        let operation = OptionalOperation::parse(&option).expect("it was read");
+        assert_eq!(operation.payload_len(), Some(lone.payload_len));
+        let mut buf = vec![0xff; message.len() - rest.len()];
+        assert_eq!(lone.emit(&mut buf), Ok(buf.len()));
+        let (again, _) = Header2::parse(&buf).expect("it was emitted");
+        let Body2::Optional(again) = again.body else { panic!("{again:?}") };
+        let again = OptionalOperation::parse(&again).expect("it was emitted");
+        match (lone.item, &operation, &again) {
+            // What stands in front of NOITEM means nothing.
+            (
+                Some(LonePlace::NoItem),
+                OptionalOperation::Response(found),
+                OptionalOperation::Response(own),
+            ) => {
+                assert_eq!((found.count, found.payload_len), (own.count, own.payload_len));
+                assert!(
+                    found.items.iter().map(|item| item.place).eq(own.items.iter().map(|item| item.place))
+                );
+            }
+            _ => assert_eq!(buf, message[..buf.len()]),
+        }
     }
 }
 

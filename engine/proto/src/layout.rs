@@ -199,6 +199,16 @@ impl TargetRun {
         if self.len == PAGE_LEN { len.div_ceil(PAGE_LEN) } else { len.div_ceil(self.len) }
     }
 
+    /// Returns where in the Receive an item of `len` octets starts that takes the first `count` targets, from their start on. `None`:
+    /// there are not as many, or it is longer.
+    #[inline]
+    #[must_use]
+    pub fn locate_first(&self, count: u32, len: u32) -> Option<u32> {
+        let is_in_them =
+            (1..=self.count).contains(&count) && u64::from(len) <= u64::from(count) * u64::from(self.len);
+        is_in_them.then_some(self.start)
+    }
+
     /// Returns where in the Receive an item of `len` octets starts that begins `offset` octets behind the start of the first of
     /// `numbers`. `None`: these are not its targets, or they do not follow one another.
     #[inline]

@@ -1,15 +1,16 @@
 //! Messages of version 2 that are one Send, have no chunks, and one item at most: what nearly all are.
 //!
 //! They are taken in where they arrived, in one step, by rules that the general way has in several: what is not as expected in any
-//! respect is left to that, which says what is wrong with it.
+//! respect is left to that, which says what is wrong with it. Nearly all of these in turn have no words but constants and a few
+//! numbers: base messages without chunks, and [`LoneTransmission`]. The others are read field by field.
 
 use stag_wire::rpcrdma2::{
-    Body2, DirectedPlace, Elements, HEADER_LEN_MIN, Header2, ItemPlace, MessageType, OptionalOperation,
-    PlacedItem, ResponseTransmission, VERSION, procedure,
+    Body2, DirectedPlace, Elements, HEADER_LEN_MIN, Header2, ItemPlace, LonePlace, LoneTransmission,
+    MessageType, OptionalOperation, PlacedItem, VERSION, procedure,
 };
 use stag_wire::xdr::Overflow;
 
-use crate::layout::{TargetRun, target_numbers};
+use crate::layout::TargetRun;
 
 /// A message that is one Send.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +47,45 @@ pub(crate) fn parse<'m>(
     if let Some(base) = parse_base(message, direction) {
         return Some(base);
     }
+    match LoneTransmission::parse(message, direction) {
+        Some((found, rest)) => of_transmission(message, run, &found, rest),
+        None => parse_fields(message, run, direction),
+    }
+}
+
+/// Finds the data of a transmission whose words are constants.
+#[inline]
+fn of_transmission<'m>(
+    message: &'m [u8],
+    run: Option<TargetRun>,
+    found: &LoneTransmission,
+    rest: &'m [u8],
+) -> Option<Lone<'m>> {
+    let LoneTransmission { xid, credits, item, is_directed, payload_len, .. } = *found;
+    let header_len = (message.len() - rest.len()) as u32;
+    let item = match item {
+        None => None,
+        Some(LonePlace::NoItem) => Some(None),
+        Some(LonePlace::Targets { displacement, len, count }) => {
+            let start = match len {
+                0 => (count == 0).then_some(0)?,
+                _ => run?.locate_first(count, len).filter(|start| *start >= header_len + payload_len)?,
+            };
+            // As in [`locate`].
+            if displacement > payload_len {
+                return None;
+            }
+            let data = message.get(start as usize..)?.get(..len as usize)?;
+            Some(Some(LoneItem { displacement, data }))
+        }
+    };
+    let stream = rest.get(..payload_len as usize)?;
+    Some(Lone { xid, credits, header_len, stream, item, is_directed, is_transmission: true })
+}
+
+/// Takes a transmission apart field by field.
+#[cold]
+fn parse_fields<'m>(message: &'m [u8], run: Option<TargetRun>, direction: MessageType) -> Option<Lone<'m>> {
     let (header, rest) = Header2::parse(message).ok()?;
     let (xid, credits) = (header.xid, header.credits);
     let header_len = (message.len() - rest.len()) as u32;
@@ -155,21 +195,20 @@ fn locate<'m>(
     Some(Some(LoneItem { displacement, data }))
 }
 
-/// The operation of a Reply in one Send to a Call that directs its result to targets (`run`). `result`: where it belongs in the
-/// virtual stream, and its octets; `None`: there is none.
+/// The Reply in one Send to a Call that directs its result to targets (`run`). `result`: where it belongs in the virtual stream, and its
+/// octets; `None`: there is none.
 #[inline]
-pub(crate) fn with_response<T>(
-    result: Option<(u32, u32)>,
-    run: TargetRun,
-    payload_len: u32,
-    then: impl FnOnce(ResponseTransmission<'_>) -> T,
-) -> T {
+pub(crate) fn response(result: Option<(u32, u32)>, run: TargetRun, payload_len: u32) -> LoneTransmission {
     let item = match result {
-        None => PlacedItem { displacement: 0, len: 0, place: ItemPlace::NoItem },
-        Some((displacement, len)) => {
-            let numbers = target_numbers(&(0..run.count_for(len)));
-            PlacedItem { displacement, len, place: ItemPlace::Buffers { offset: 0, numbers } }
-        }
+        None => LonePlace::NoItem,
+        Some((displacement, len)) => LonePlace::Targets { displacement, len, count: run.count_for(len) },
     };
-    then(ResponseTransmission { items: Elements::new(&[item]), count: 1, payload_len })
+    LoneTransmission {
+        xid: 0,
+        credits: 0,
+        direction: MessageType::Reply,
+        item: Some(item),
+        is_directed: false,
+        payload_len,
+    }
 }

@@ -57,7 +57,7 @@ use received::Writes;
 pub use received::{
     AnsweredCall, CallFailure, DroppedReply, EndedCall, ReplyPayload, RequesterMisuse, RequesterReceived,
 };
-pub use second::{GroupCall, LoneReply, Requester2, RequesterEvent2};
+pub use second::{GroupCall, LoneReply, LoneRequest, Requester2, RequesterEvent2};
 pub use short::ShortReply;
 
 /// How a [`Requester`] is made.

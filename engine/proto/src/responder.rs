@@ -237,11 +237,12 @@ pub struct Responder {
     grant: Grant,
     requested: u32,
     slots: Box<[Slot]>,
-    /// Free slots, the one used last on top: its memory is warm.
-    free: Vec<u32>,
-    /// The xids in process, close together to be searched, and the slot of each.
-    xids: Vec<u32>,
-    places: Vec<u32>,
+    /// All slots: first those of the Calls in process, then the free ones, the one used last first: its memory is warm.
+    order: Box<[u32]>,
+    /// The xids in process, close together to be searched, in the order of their slots.
+    xids: Box<[u32]>,
+    /// Slots that have a Call in process.
+    calls: u32,
     connected: bool,
     /// Octets of the longest Reply of version 2 that goes inline.
     second_threshold: u32,
@@ -271,9 +272,9 @@ impl Responder {
             grant: Grant::new(config.slots),
             requested: 1,
             slots: vec![slot; count].into_boxed_slice(),
-            free: (0..config.slots).rev().collect(),
-            xids: Vec::with_capacity(count),
-            places: Vec::with_capacity(count),
+            order: (0..config.slots).collect(),
+            xids: vec![0; count].into_boxed_slice(),
+            calls: 0,
             connected: true,
             second_threshold: rpcrdma2::INLINE_THRESHOLD_DEFAULT,
         }
@@ -282,7 +283,7 @@ impl Responder {
     /// Octets of heap of one with so many slots.
     #[must_use]
     pub fn footprint(slots: u32) -> usize {
-        slots as usize * (size_of::<Slot>() + 3 * size_of::<u32>())
+        slots as usize * (size_of::<Slot>() + 2 * size_of::<u32>())
     }
 
     /// What was agreed with the peer.
@@ -397,7 +398,7 @@ impl Responder {
     // Always inline: once for each Call.
     #[inline(always)]
     fn start(&mut self, xid: u32, credits: u32) -> Result<ResponderCallId, Refusal> {
-        if self.xids.contains(&xid) {
+        if self.is_in_process(xid) {
             return Err(Refusal::Drop(DroppedCall::DuplicateXid(xid)));
         }
         if !self.connected {
@@ -413,16 +414,17 @@ impl Responder {
             return Err(Refusal::Close(ResponderMisuse::TooManyCalls { granted: self.grant.ceiling() }));
         }
         self.requested = credits.max(1);
-        let index = self.free.pop().expect("the grant never exceeds the slots");
+        let place = self.calls;
+        let index = self.next_slot();
+        self.xids[place as usize] = xid;
+        self.calls += 1;
         let slot = &mut self.slots[index as usize];
         slot.xid = xid;
         slot.generation = slot.generation.wrapping_add(1);
         slot.state = State::Called;
-        slot.place = self.xids.len() as u32;
+        slot.place = place;
         slot.invalidate = None;
         let generation = slot.generation;
-        self.xids.push(xid);
-        self.places.push(index);
         Ok(ResponderCallId { index, generation })
     }
 
@@ -620,7 +622,8 @@ impl Responder {
     /// later is [`ReplyError::Stale`].
     pub fn handle_disconnect(&mut self, mut each: impl FnMut(ResponderCallId)) {
         self.connected = false;
-        while let Some(&index) = self.places.last() {
+        while let Some(last) = self.calls.checked_sub(1) {
+            let index = self.order[last as usize];
             let id = ResponderCallId { index, generation: self.slots[index as usize].generation };
             let _ = self.release(id);
             each(id);
@@ -635,6 +638,15 @@ impl Responder {
             .filter(|slot| slot.generation == id.generation && slot.state == State::Called)
     }
 
+    /// Whether a Call with this xid is in process.
+    // Not inline: a Call that is answered where it arrived finds none in process, and would pay for the loop.
+    #[inline(never)]
+    fn is_in_process(&self, xid: u32) -> bool {
+        // All of them, without a way out of the loop: so several are compared at a time.
+        let known = &self.xids[..self.calls as usize];
+        known.iter().fold(false, |found, known| found | (*known == xid))
+    }
+
     /// Frees the slot of a Call in process, and returns the handle that its Reply may invalidate.
     #[inline]
     fn release(&mut self, id: ResponderCallId) -> Option<u32> {
@@ -643,12 +655,13 @@ impl Responder {
         let place = slot.place as usize;
         let invalidate = slot.invalidate;
         let more_credits = if let Lists::Second { more_credits } = slot.lists { more_credits } else { 0 };
-        self.xids.swap_remove(place);
-        self.places.swap_remove(place);
-        if let Some(&moved) = self.places.get(place) {
-            self.slots[moved as usize].place = place as u32;
-        }
-        self.free.push(id.index);
+        // The last Call takes its place.
+        let last = self.calls as usize - 1;
+        let moved = self.order[last];
+        self.xids[place] = self.xids[last];
+        (self.order[place], self.order[last]) = (moved, id.index);
+        self.slots[moved as usize].place = place as u32;
+        self.calls -= 1;
         self.grant.finish();
         (0..more_credits).for_each(|_| self.grant.finish());
         invalidate

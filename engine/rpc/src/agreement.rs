@@ -5,6 +5,11 @@
 //! connects only pulls, the end that accepts only exposes, and says so to who pulls alone; likewise it says that it speaks version 2
 //! to who does. To any other its private data are what they were without the features. On a connection that may speak version 2,
 //! Replies are not exposed: its messages may be of several Sends.
+//!
+//! No setting says "the peer supports it" in the block's place (RR-P-5 allows one). The server's block has a number that such a setting
+//! would have to guess: how many RDMA_DONEs it has Receives for (RR-P-8). One too many ends an iWARP connection, or stalls one of
+//! InfiniBand; and a peer without the feature takes RDMA_DONE for a header that it cannot read. The private data of every fabric have
+//! room for the block, so the setting would reach no peer that the block does not.
 
 use arrayvec::ArrayVec;
 use stag_fabric::Provider;

@@ -6,11 +6,9 @@
 //! its handler then answers later, or with more than there is room for, the Call goes on in the general way, where the handler
 //! left it.
 
-use std::slice;
-
 use stag_fabric::{
-    Handle, MemoryInReach, Peer, PlainMessage, Provider, ReadPart, RemoteSegment, ScatteredMessage,
-    TakeShown, Taken, WholeMessage,
+    Handle, MemoryInReach, Peer, PlainMessage, Provider, RemoteSegment, ScatteredMessage, TakeShown, Taken,
+    WholeMessage,
 };
 use stag_memory::Buf;
 use stag_proto::requester::ExposedMemory;
@@ -197,7 +195,7 @@ impl Calling {
             making.write_payload(&mut writer, &encode).ok()?;
             let len = writer.position();
             if !self.kept.is_empty() {
-                self.keep(making, &space[..len], &[], &Chunks::default(), None);
+                self.keep_apart(making, &space[..len], &[], &Chunks::default());
             }
             self.occupy(state, making);
             Some((self.requester.emit_plain(making.call), len))
@@ -411,8 +409,8 @@ impl Serving {
     }
 
     /// [`Taken::Done`] says that the Call is on its way to another engine.
-    // Not inline: Calls without chunks would pay for it.
-    #[inline(never)]
+    // Always inline: there is one caller, which would only hand on a long argument.
+    #[inline(always)]
     fn answer_whole<S: Services>(
         &mut self,
         state: &mut EngineState,
@@ -455,8 +453,7 @@ impl Serving {
                 Carriage::Here | Carriage::Left => Taken::No,
             };
         }
-        // Where it is filled, as it is long to move.
-        let mut data = Placed { pieces: PlacedPieces::new(), len: 0 };
+        let mut data = None;
         let mut held = 0;
         if let Some(read) = read {
             if run.procedure.eligible_arguments == 0 {
@@ -465,11 +462,12 @@ impl Serving {
             let Some((buf, pages)) = read_in_reach(state, &self.share, memory, read) else {
                 return Taken::No;
             };
-            data.len = buf.len() as u32;
-            data.pieces.push(buf);
+            // Filled where it is, as it is long to move.
+            let placed = data.insert(Placed { pieces: PlacedPieces::new(), len: buf.len() as u32 });
+            placed.pieces.push(buf);
             held = pages;
         }
-        let placed = if read.is_some() { slice::from_mut(&mut data) } else { &mut [] };
+        let placed = data.as_mut_slice();
         let mut terms = Terms::of(&run);
         if run.procedure.repeat != Repeat::Harmless {
             match look_first(state, &run, stream, placed, from.id, from.peer) {
@@ -488,7 +486,7 @@ impl Serving {
         let execution =
             Execution { run: &run, origin: &origin, terms, chunked: Some(&call), group: None, header_len };
         let held = read.is_some().then_some(held);
-        if !self.execute_with(state, services, &execution, (&mut data, held), space) {
+        if !self.execute_with(state, services, &execution, (placed, held), space) {
             return Taken::No;
         }
         let Some(written) = write_in_reach(state, chunk, memory) else {
@@ -506,23 +504,23 @@ impl Serving {
         Taken::AnsweredWhole { len: header_len + len, invalidate: emitted.invalidate.map(Handle) }
     }
 
-    /// As [`Serving::execute`], of a Call with data, for which so many pages are counted until it is answered; `None`: it has none.
+    /// As [`Serving::execute`], of a Call with data, for which so many pages are counted until it is answered. One without has none,
+    /// and `None`.
     #[inline(always)]
     pub(crate) fn execute_with<S: Services>(
         &mut self,
         state: &mut EngineState,
         services: &mut S,
         execution: &Execution<'_, '_>,
-        (data, held): (&mut Placed, Option<usize>),
+        (placed, held): (&mut [Placed], Option<usize>),
         space: &mut [u8],
     ) -> bool {
-        let placed = if held.is_some() { slice::from_mut(data) } else { &mut [] };
         let is_done = self.execute(state, services, execution, placed, space);
         if let Some(begun) = self.begun.as_mut().filter(|begun| begun.draft.is_none()) {
             // The handler answers later, and has its data till then.
             if let Some(held) = held {
                 let mut pull = state.pulls.take();
-                pull.items.push(std::mem::take(data));
+                pull.items.extend(placed.iter_mut().map(std::mem::take));
                 pull.held = held;
                 begun.pull = Some(pull);
             }
@@ -647,9 +645,8 @@ pub(crate) fn read_in_reach(
     read: ReadSegment,
 ) -> Option<(Buf, usize)> {
     let (mut buf, pages) = take_at_once(state, share, read)?;
-    let Segment { handle, length: len, offset } = read.segment;
-    let source = RemoteSegment { handle: Handle(handle), offset };
-    memory.read(&mut buf, &[ReadPart { at: 0, len, source }]).then_some((buf, pages))
+    let Segment { handle, offset, .. } = read.segment;
+    memory.fill(&mut buf, RemoteSegment { handle: Handle(handle), offset }).then_some((buf, pages))
 }
 
 /// Writes a Reply's result to the Call's Write chunk at once, and returns how many octets that are. `None`: not now, or it is in

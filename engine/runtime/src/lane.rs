@@ -15,12 +15,18 @@
 //! of `head` once in a quarter of the ring, and when it runs empty. Each side rereads the other's index only when its own
 //! copy of it is used up, so that the two index lines move once a batch, not once a value.
 //!
+//! A lane of [`LaneRecord`]s is written and read in its places: no octet is copied to get into it or out of it.
+//!
 //! A lane wakes nobody. [`Bell`](crate::Bell) does, once for all lanes that end at one reactor.
+
+mod record;
 
 use std::fmt;
 use std::mem::{MaybeUninit, size_of};
 
 use crossbeam_utils::CachePadded;
+
+pub use record::{LaneRecord, VacantRecord};
 
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 
@@ -28,7 +34,9 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 const LINE_LEN: usize = 64;
 /// Lines of a new batch that the reader prefetches: about what a core can have under way at a time.
 const PREFETCH_LINES: usize = 12;
-/// [`LaneWriter::room`] looks again when it knows of fewer free places than this: those of the longest record.
+/// Lines of a longer value that it prefetches at most: a value seldom fills more.
+const PREFETCH_LINES_EACH: usize = 4;
+/// [`LaneWriter::room`] looks again when it knows of fewer free places than this.
 const ROOM_MIN: usize = 8;
 
 /// Makes a lane with room for `len` values, rounded up to a power of two and to 1 at least.
@@ -44,7 +52,8 @@ pub fn lane<T: Send>(len: usize) -> (LaneWriter<T>, LaneReader<T>) {
 fn lane_at<T: Send>(len: usize, start: usize) -> (LaneWriter<T>, LaneReader<T>) {
     let len = len.next_power_of_two();
     let ring = Arc::new(Ring {
-        places: (0..len).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
+        // Zeroed: records are written where they lie, see `record.rs`.
+        places: (0..len).map(|_| UnsafeCell::new(MaybeUninit::zeroed())).collect(),
         writer: CachePadded::new(Side::new(start)),
         reader: CachePadded::new(Side::new(start)),
     });
@@ -53,12 +62,14 @@ fn lane_at<T: Send>(len: usize, start: usize) -> (LaneWriter<T>, LaneReader<T>) 
         position: start,
         published: start,
         head: start,
+        unused_lines: 0,
         statistics: LaneStatistics::default(),
     };
     let reader = LaneReader {
         ring,
         position: start,
         returned: start,
+        quarter: len.div_ceil(4),
         tail: start,
         statistics: LaneStatistics::default(),
     };
@@ -108,13 +119,18 @@ impl<T> Ring<T> {
         #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
         {
             let step = LINE_LEN.div_ceil(size_of::<T>().max(1));
-            let count = to.wrapping_sub(from).min(PREFETCH_LINES * step);
+            let lines = size_of::<T>().div_ceil(LINE_LEN).clamp(1, PREFETCH_LINES_EACH);
+            let count = to.wrapping_sub(from).min(PREFETCH_LINES / lines * step);
             for offset in (0..count).step_by(step) {
-                let place = std::ptr::from_ref(self.place(from.wrapping_add(offset)));
-                // SAFETY: a prefetch reads nothing, writes nothing and never faults, whatever the address.
-                unsafe {
-                    std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast())
-                };
+                let place = std::ptr::from_ref(self.place(from.wrapping_add(offset))).cast::<i8>();
+                for line in 0..lines {
+                    // SAFETY: a prefetch reads nothing, writes nothing and never faults, whatever the address.
+                    unsafe {
+                        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                            place.wrapping_add(line * LINE_LEN),
+                        )
+                    };
+                }
             }
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri), not(loom))))]
@@ -159,6 +175,8 @@ pub struct LaneWriter<T> {
     published: usize,
     /// The reader's index as it was seen last.
     head: usize,
+    /// Cache lines of values that are not published yet which those do not fill.
+    unused_lines: usize,
     statistics: LaneStatistics,
 }
 
@@ -171,7 +189,7 @@ impl<T: Send> LaneWriter<T> {
 
     /// How many values `push` takes now: at least so many.
     ///
-    /// Looks at the reader's index only when fewer than 8 places (those of the longest record) are known to be free.
+    /// Looks at the reader's index only when fewer than 8 places are known to be free.
     #[inline]
     pub fn room(&mut self) -> usize {
         if self.known_room() < ROOM_MIN.min(self.capacity()) {
@@ -210,29 +228,6 @@ impl<T: Send> LaneWriter<T> {
         Ok(())
     }
 
-    /// Puts all of `values` behind the others. `false`: there is too little room, and none is put there.
-    #[inline]
-    pub(crate) fn push_all(&mut self, values: &[T]) -> bool
-    where
-        T: Copy,
-    {
-        if !self.find_room(values.len()) {
-            return false;
-        }
-        let places = &*self.ring.places;
-        let mask = places.len() - 1;
-        let mut at = self.position & mask;
-        for value in values {
-            // SAFETY: as in `push`: there is room for as many values from `self.position` on as there are.
-            places[at].with_mut(|place| unsafe {
-                (*place).write(*value);
-            });
-            at = (at + 1) & mask;
-        }
-        self.position = self.position.wrapping_add(values.len());
-        true
-    }
-
     /// Shows the reader all that was pushed, by one store. `true`: there was something new.
     ///
     /// Wakes nobody: ring the reader's [`Bell`](crate::Bell) afterwards, once for all that was published.
@@ -247,7 +242,8 @@ impl<T: Send> LaneWriter<T> {
         self.published = self.position;
         self.statistics.values += count as u64;
         self.statistics.batches += 1;
-        self.statistics.lines += (count * size_of::<T>()).div_ceil(LINE_LEN) as u64;
+        let lines = (count * size_of::<T>()).div_ceil(LINE_LEN) - std::mem::take(&mut self.unused_lines);
+        self.statistics.lines += lines as u64;
         true
     }
 
@@ -296,6 +292,8 @@ pub struct LaneReader<T> {
     position: usize,
     /// The `head` that was stored last.
     returned: usize,
+    /// Places that are given back at once: a quarter of the ring.
+    quarter: usize,
     /// The writer's index as it was seen last.
     tail: usize,
     statistics: LaneStatistics,
@@ -315,48 +313,18 @@ impl<T: Send> LaneReader<T> {
         // that was written before. The writer does not touch it before we give it back. It is read once, because
         // `position` moves on, and nobody else reads (`&mut self`, and the end is not Clone).
         let value = self.ring.place(self.position).with(|place| unsafe { (*place).assume_init_read() });
-        self.position = self.position.wrapping_add(1);
-        self.statistics.values += 1;
-        if self.position.wrapping_sub(self.returned) >= self.ring.places.len().div_ceil(4) {
-            self.give_back();
-        }
+        self.leave();
         Some(value)
     }
 
-    /// Shows `look` the oldest published value, if there is one, and leaves it there.
-    #[inline]
-    pub(crate) fn peek<R>(&mut self, look: impl FnOnce(&T) -> R) -> Option<R> {
-        if self.position == self.tail && !self.refresh() {
-            return None;
-        }
-        // SAFETY: as in `pop`, but the value stays where it is.
-        Some(self.ring.place(self.position).with(|place| look(unsafe { (*place).assume_init_ref() })))
-    }
-
-    /// Takes the next values, as many as `values` has room for. `false`: not so many are published together with the first of
-    /// them, and none is taken.
-    #[inline]
-    pub(crate) fn pop_all(&mut self, values: &mut [T]) -> bool
-    where
-        T: Copy,
-    {
-        if self.tail.wrapping_sub(self.position) < values.len() {
-            return false;
-        }
-        let places = &*self.ring.places;
-        let mask = places.len() - 1;
-        let mut at = self.position & mask;
-        for value in &mut *values {
-            // SAFETY: as in `pop`: the place is before the writer's index. Values of a type that is `Copy` need no drop.
-            places[at].with(|place| *value = unsafe { *(*place).assume_init_ref() });
-            at = (at + 1) & mask;
-        }
-        self.position = self.position.wrapping_add(values.len());
-        self.statistics.values += values.len() as u64;
-        if self.position.wrapping_sub(self.returned) >= self.ring.places.len().div_ceil(4) {
+    /// Leaves the oldest value behind, whose place has none any more. Places are given back by quarters of the ring.
+    #[inline(always)]
+    fn leave(&mut self) {
+        self.position = self.position.wrapping_add(1);
+        self.statistics.values += 1;
+        if self.position.wrapping_sub(self.returned) >= self.quarter {
             self.give_back();
         }
-        true
     }
 
     /// Whether nothing is published that was not popped. Looks at the writer's index: for the last look before sleep.

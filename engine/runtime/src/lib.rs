@@ -30,7 +30,6 @@ mod group;
 mod handshake;
 mod head_counts;
 mod lane;
-mod line;
 mod mailbox;
 mod mesh;
 mod phases;
@@ -51,8 +50,7 @@ pub use group::{
     GroupConfig, GroupConfigError, GroupError, GroupMember, ReactorGroup, ReactorId, ReactorSet,
 };
 pub use head_counts::HeadCounts;
-pub use lane::{LaneReader, LaneStatistics, LaneWriter, lane};
-pub use line::{LaneRecord, Line};
+pub use lane::{LaneReader, LaneRecord, LaneStatistics, LaneWriter, VacantRecord, lane};
 pub use mailbox::{Receiver, SendError, Sender, mailbox};
 pub use mesh::{LaneMesh, Lanes};
 pub use poller::Poller;

@@ -8,7 +8,7 @@ use crate::lane::{LaneReader, LaneWriter, lane};
 
 /// All lanes of one type between the reactors of a group, until each reactor has taken its ends.
 ///
-/// Made before the group runs, and shared with the threads by reference: lanes of another type (lines, loans, returns) are
+/// Made before the group runs, and shared with the threads by reference: lanes of another type (records, loans, returns) are
 /// another mesh. `count` reactors have `count` × (`count` − 1) lanes.
 #[derive(Debug)]
 pub struct LaneMesh<T> {
@@ -91,6 +91,21 @@ impl<T: Send> Lanes<T> {
     #[inline]
     pub fn from(&mut self, other: ReactorId) -> Option<&mut LaneReader<T>> {
         self.readers.get_mut(other.index())?.as_mut()
+    }
+
+    /// Takes the lane from another reactor out, so that what lies in it can be read while other lanes are written. As
+    /// [`Lanes::from`]; and `None` until [`Lanes::put_back`].
+    #[inline]
+    pub fn take_from(&mut self, other: ReactorId) -> Option<LaneReader<T>> {
+        self.readers.get_mut(other.index())?.take()
+    }
+
+    /// Puts back what [`Lanes::take_from`] took.
+    #[inline]
+    pub fn put_back(&mut self, other: ReactorId, lane: LaneReader<T>) {
+        if let Some(place) = self.readers.get_mut(other.index()) {
+            *place = Some(lane);
+        }
     }
 
     /// Publishes what was pushed into any of the lanes, and says to whom: ring their bells

@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use stag_runtime::{
-    Clock, GroupConfig, GroupError, GroupMember, LaneMesh, LaneRecord, Lanes, Line, PollMode, Poller,
-    ReactorGroup, ReactorId, StopFlag, affinity,
+    Clock, GroupConfig, GroupError, GroupMember, LaneMesh, LaneRecord, Lanes, PollMode, Poller, ReactorGroup,
+    ReactorId, StopFlag, affinity,
 };
 
 /// Longer than anything here takes: what is not done by then hangs.
@@ -54,7 +54,7 @@ impl Poller for Quiet {
 /// Passes a number on to the next reactor, one more each time, as a record; the one who sees `last` asks for the stop.
 struct Runner {
     member: GroupMember,
-    lanes: Lanes<Line>,
+    lanes: Lanes<LaneRecord>,
     record: LaneRecord,
     last: u64,
     stop: StopFlag,
@@ -114,7 +114,7 @@ fn reactors_that_sleep_wake_each_other() {
     const LAST: u64 = 2000;
     for count in [2, 3] {
         let stop = StopFlag::new().unwrap();
-        let mesh = LaneMesh::<Line>::new(count, 8);
+        let mesh = LaneMesh::<LaneRecord>::new(count, 8);
         let make = |member: GroupMember| {
             let lanes = mesh.take(member.id()).unwrap();
             let (record, seen) = (LaneRecord::new(), Rc::default());

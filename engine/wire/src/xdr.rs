@@ -98,6 +98,13 @@ pub trait Decode<'a>: Sized {
 pub trait Encode {
     /// Writes the value. After an error the writer's place is unspecified.
     fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow>;
+
+    /// Writes the value as optional data that is there: a 1, and the value.
+    #[inline]
+    fn encode_some(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        writer.u32(1)?;
+        self.encode(writer)
+    }
 }
 
 /// One item that was moved into a chunk.
@@ -580,8 +587,10 @@ impl<'a> Writer<'a> {
     /// Writes optional data.
     #[inline]
     pub fn optional<T: Encode>(&mut self, value: Option<&T>) -> Result<(), Overflow> {
-        self.bool(value.is_some())?;
-        value.map_or(Ok(()), |value| value.encode(self))
+        match value {
+            Some(value) => value.encode_some(self),
+            None => self.bool(false),
+        }
     }
 
     /// Writes opaque data of a fixed length, and its padding.

@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use stag_wire::rpcrdma::Segment;
 use stag_wire::rpcrdma2::*;
+use stag_wire::xdr::Overflow;
 
 fn segments() -> impl Strategy<Value = Vec<Segment>> {
     let segment = (any::<u32>(), any::<u32>(), 0..u64::MAX - u64::from(u32::MAX));
@@ -74,8 +75,84 @@ fn assert_reads_as_written(operation: &OptionalOperation<'_>, direction: Message
     assert_eq!(again, buf[..len]);
 }
 
+/// The message of version 2 that an operation with this Payload stream, of as many octets as it says, is.
+fn message_of(
+    operation: &OptionalOperation<'_>,
+    direction: MessageType,
+    xid: u32,
+    data_len: usize,
+) -> Vec<u8> {
+    let mut buf = vec![0; 8192];
+    let (len, stream) = operation.emit(&mut buf, direction, xid, 9).expect("it fits");
+    stream[..4].copy_from_slice(&xid.to_be_bytes());
+    stream[4..8].copy_from_slice(&direction.number().to_be_bytes());
+    buf.truncate(len + operation.payload_len().unwrap_or(0) as usize + data_len);
+    buf
+}
+
+/// Reads a message field by field, as what constants say of it. `None`: it is of another shape, or wrong.
+fn lone_by_fields(message: &[u8], direction: MessageType) -> Option<LoneTransmission> {
+    let (header, rest) = Header2::parse(message).ok()?;
+    let Body2::Optional(option) = header.body else { return None };
+    let operation = OptionalOperation::parse(&option).ok()?;
+    let (items, is_directed, count, payload_len) = match operation {
+        OptionalOperation::Request(found) if found.response_receives == 0 => {
+            let sets: Vec<_> = found.directions.iter().collect();
+            let is_directed = match &sets[..] {
+                [] => false,
+                [DirectionSet { begin: 0, end: u32::MAX, items }] => {
+                    let items: Vec<_> = items.iter().collect();
+                    if items != [ResultDirection { min_len: 0, place: DirectedPlace::Buffers }] {
+                        return None;
+                    }
+                    true
+                }
+                _ => return None,
+            };
+            (found.items, is_directed, found.count, found.payload_len)
+        }
+        OptionalOperation::Response(found) => (found.items, false, found.count, found.payload_len),
+        _ => return None,
+    };
+    let is_there = payload_len as usize <= rest.len() && option.check_start(rest).is_ok();
+    if option.direction != direction || count != 1 || items.len() > 1 || !is_there {
+        return None;
+    }
+    let item = match items.iter().next() {
+        None => None,
+        Some(PlacedItem { place: ItemPlace::NoItem, .. }) => Some(LonePlace::NoItem),
+        Some(PlacedItem { displacement, len, place: ItemPlace::Buffers { offset: 0, numbers } }) => {
+            let count = numbers.len() as u32;
+            numbers.iter().eq(0..count).then_some(Some(LonePlace::Targets { displacement, len, count }))?
+        }
+        Some(_) => return None,
+    };
+    let (xid, credits) = (header.xid, header.credits);
+    Some(LoneTransmission { xid, credits, direction, item, is_directed, payload_len })
+}
+
+/// Constants and fields say the same of a message, whatever it is; what constants say is emitted as these octets.
+fn assert_lone_agrees(message: &[u8]) {
+    for direction in [MessageType::Call, MessageType::Reply] {
+        let found = LoneTransmission::parse(message, direction);
+        assert_eq!(found.map(|(lone, _)| lone), lone_by_fields(message, direction));
+        let Some((lone, rest)) = found else { continue };
+        let header = &message[..message.len() - rest.len()];
+        assert_eq!(lone.header_len(), header.len());
+        let mut buf = vec![0xff; header.len()];
+        assert_eq!(lone.emit(&mut buf[1..]), Err(Overflow));
+        assert_eq!(lone.emit(&mut buf), Ok(header.len()));
+        // Displacement and length of NOITEM mean nothing: words 8 and 9.
+        let means_nothing = if lone.item == Some(LonePlace::NoItem) { 32..40 } else { 0..0 };
+        for (at, (own, other)) in buf.iter().zip(header).enumerate() {
+            assert!(own == other || means_nothing.contains(&at), "octet {at} of {lone:?}");
+        }
+    }
+}
+
 /// Whatever parses is emitted as octets that parse the same.
 fn assert_survives(message: &[u8]) {
+    assert_lone_agrees(message);
     let Ok((header, rest)) = Header2::parse(message) else { return };
     let _ = header.check(rest);
     let Body2::Optional(option) = header.body else { return };
@@ -132,6 +209,54 @@ proptest! {
         let of_response = items(&placed, false);
         let response = ResponseTransmission { items: Elements::new(&of_response), count, payload_len };
         assert_reads_as_written(&OptionalOperation::Response(response), MessageType::Reply);
+    }
+
+    #[test]
+    fn messages_of_constants_read_as_field_by_field(
+        (xid, data_len, payload_len) in (any::<u32>(), 0..64_usize, 8..64_u32),
+        (displacement, len, offset) in (any::<u32>(), any::<u32>(), 0..2_u32),
+        (numbers, shuffled) in (0..20_u32, prop_oneof![7 => Just(false), 1 => Just(true)]),
+        (has_item, is_directed, end) in (any::<bool>(), any::<bool>(), prop_oneof![Just(u32::MAX), any::<u32>()]),
+        (place, count, response_receives) in (0..4_u8, 1..3_u32, 0..2_u32),
+        changes in vec((any::<prop::sample::Index>(), prop_oneof![0..8_u32, any::<u32>()]), 0..3),
+        cut in 0..100_usize,
+    ) {
+        let mut numbers: Vec<u32> = (0..numbers).collect();
+        if shuffled {
+            numbers.reverse();
+        }
+        let numbers = Elements::new(&numbers);
+        // Mostly right, and of the shape.
+        let (displacement, offset, count) = match place {
+            0 => (displacement, offset, count),
+            _ => (displacement & 0xfffc, 0, 1),
+        };
+        let place = match place {
+            0 => ItemPlace::TooShort,
+            1 => ItemPlace::NoItem,
+            _ => ItemPlace::Buffers { offset, numbers },
+        };
+        let item = [PlacedItem { displacement, len, place }];
+        let items = Elements::new(&item[..usize::from(has_item)]);
+        let direction = [ResultDirection { min_len: offset, place: DirectedPlace::Buffers }];
+        let set = [DirectionSet { begin: 0, end: end.max(1), items: Elements::new(&direction) }];
+        let directions = Elements::new(&set[..usize::from(is_directed)]);
+        let request = RequestTransmission { items, directions, count, response_receives, payload_len };
+        let response = ResponseTransmission { items, count, payload_len };
+        for (operation, direction) in [
+            (OptionalOperation::Request(request), MessageType::Call),
+            (OptionalOperation::Response(response), MessageType::Reply),
+        ] {
+            let mut message = message_of(&operation, direction, xid, data_len);
+            assert_lone_agrees(&message);
+            for (at, word) in &changes {
+                let at = at.index(message.len() / 4) * 4;
+                message[at..at + 4].copy_from_slice(&word.to_be_bytes());
+            }
+            assert_lone_agrees(&message);
+            message.truncate(message.len().saturating_sub(cut));
+            assert_lone_agrees(&message);
+        }
     }
 
     #[test]

@@ -282,6 +282,27 @@ impl QueuePair {
         if self.is_open() { self.tx.plain_space() } else { None }
     }
 
+    /// Exposes memory, and sends a message that names it, built where it leaves, if nothing stands in its way. `false`: nothing happened.
+    #[inline]
+    pub(super) fn build_exposing(
+        &mut self,
+        exposed: &mut Option<Exposed>,
+        build: impl FnOnce(&mut [u8], RemoteSegment) -> Option<usize>,
+    ) -> bool {
+        if !self.is_open() || self.stags.is_full() {
+            return false;
+        }
+        let Some(space) = self.tx.whole_space() else { return false };
+        let Some(memory) = exposed.take() else { return false };
+        let handle = self.stags.insert(memory);
+        let Some(len) = build(space, RemoteSegment { handle, offset: 0 }) else {
+            *exposed = self.stags.fence(handle);
+            return false;
+        };
+        self.tx.send_exposing(len);
+        true
+    }
+
     /// Where a message with memory behind it can be built, if nothing stands in its way.
     #[inline]
     pub(super) fn gather_space(&mut self) -> Option<&mut [u8]> {

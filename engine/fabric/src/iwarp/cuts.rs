@@ -13,7 +13,7 @@ const STEP: u32 = 8;
 const SEGMENT_LEN_MIN: usize = 64;
 
 /// The cuts of one connection's outgoing stream.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Cuts {
     /// Octets from one to the next; 0: they do not matter.
     every: usize,

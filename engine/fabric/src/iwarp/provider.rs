@@ -341,6 +341,33 @@ impl Provider for Iwarp {
     }
 
     #[inline]
+    fn build_exposing(
+        &mut self,
+        queue_pair: QueuePairId,
+        exposed: &mut Option<Exposed>,
+        build: impl FnOnce(&mut [u8], RemoteSegment) -> Option<usize>,
+    ) -> bool {
+        let arena = match exposed {
+            Some(Exposed::Read(shared)) => shared.location().arena,
+            Some(Exposed::Write(buf)) => buf.location().arena,
+            None => return false,
+        };
+        if !self.is_registered(arena) {
+            return false;
+        }
+        let Some(pair) = find(&mut self.slots, queue_pair) else { return false };
+        if !pair.build_exposing(exposed, build) {
+            return false;
+        }
+        let is_full = pair.tx.is_built_full();
+        self.posted(queue_pair.index);
+        if is_full {
+            self.flush_early(queue_pair.index);
+        }
+        true
+    }
+
+    #[inline]
     fn gather_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
         find(&mut self.slots, queue_pair)?.gather_space()
     }

@@ -11,14 +11,15 @@ use stag_wire::mpa;
 use stag_wire::rdmap::{self, Opcode, RdmapReadRequest, Terminate, queue};
 use stag_wire::rpcrdma::HEADER_LEN_MIN;
 
-use super::connection::{QueuePair, Sink, Terms};
+use super::connection::{Phase, QueuePair, Sink, Terms};
 use super::counters::IwarpCounters;
 use super::crc::{Crc, crc32c};
 use super::fault::{Access, Fault};
 use super::stags::Invalidated;
 use crate::plain::plain_credits;
 use crate::{
-    Completed, Completion, GatheredPieces, Handle, PlainMessage, ScatteredMessage, TakeShown, Taken,
+    Completed, Completion, Exposed, GatheredPieces, Handle, PlainMessage, ScatteredMessage, TakeShown, Taken,
+    WHOLE_LEN_MAX, WholeMessage,
 };
 
 /// A payload of which at least so much is still to come is received straight into its place; less is cheaper to copy.
@@ -99,6 +100,8 @@ pub(super) struct Rx {
     /// The start of an FPDU for a scattered Receive, until the rest is here. Its capacity is the longest that is kept; 0 where
     /// Receives are not scattered.
     pub(super) held: Vec<u8>,
+    /// What the message has invalidated that was shown just now, and left: the inner `None` is a handle that was dead before.
+    invalidated: Option<Option<(Handle, Exposed)>>,
 }
 
 impl Rx {
@@ -124,6 +127,7 @@ impl Rx {
             read_msn: 1,
             has_heard: false,
             held: Vec::new(),
+            invalidated: None,
         }
     }
 
@@ -248,7 +252,6 @@ impl QueuePair {
         show: &mut impl TakeShown,
     ) -> bool {
         let is_message = matches!(self.rx.place, Place::Receive)
-            && self.rx.opcode == Opcode::Send
             && self.rx.send_at == 0
             && matches!(self.rx.header, DdpHeader::Untagged(Untagged { last: true, .. }));
         if !is_message {
@@ -258,7 +261,8 @@ impl QueuePair {
         if !sink.may_show() {
             return false;
         }
-        let Some(credits) = plain_credits(payload) else { return false };
+        let plain = if self.rx.opcode == Opcode::Send { plain_credits(payload) } else { None };
+        let Some(credits) = plain else { return self.show_whole(payload, sink, counters, show) };
         self.hear();
         let (queue_pair, stream) = (self.id, &payload[HEADER_LEN_MIN..]);
         let space = self.plain_space();
@@ -276,6 +280,59 @@ impl QueuePair {
             Taken::AnsweredWhole { .. } | Taken::AnsweredGathered { .. } => {
                 unreachable!("its Payload stream alone was shown")
             }
+        }
+        self.note_shown(sink, counters);
+        true
+    }
+
+    /// As [`QueuePair::show_in_place`], of a message with a Write chunk, or one that ends an exposure of ours.
+    // Not inline: messages without chunks would pay for it.
+    #[inline(never)]
+    fn show_whole(
+        &mut self,
+        octets: &[u8],
+        sink: &mut Sink<'_>,
+        counters: &mut IwarpCounters,
+        show: &mut impl TakeShown,
+    ) -> bool {
+        if octets.len() > WHOLE_LEN_MAX || !can_be_answered_at_once(octets) {
+            return false;
+        }
+        let (mut invalidated, mut exposed) = (None, None);
+        if self.rx.opcode.invalidates() {
+            let DdpHeader::Untagged(Untagged { ulp, .. }) = self.rx.header else { return false };
+            match self.stags.invalidate(ulp) {
+                Invalidated::Now(memory) => (invalidated, exposed) = (Some(Handle(ulp)), Some(memory)),
+                Invalidated::Before => {}
+                // The general way finds it once more, and ends the connection.
+                Invalidated::Never => return false,
+            }
+        }
+        self.hear();
+        let queue_pair = self.id;
+        let is_open = matches!(self.phase, Phase::Open);
+        let (space, mut memory) = self.tx.answer_space();
+        let space = space.filter(|_| is_open);
+        let has_space = space.is_some();
+        match show.take_whole(WholeMessage {
+            queue_pair,
+            octets,
+            space,
+            invalidated,
+            exposed: &mut exposed,
+            memory: &mut memory,
+        }) {
+            Taken::No => {
+                sink.shows = false;
+                self.rx.invalidated = self.rx.opcode.invalidates().then(|| invalidated.zip(exposed));
+                return false;
+            }
+            Taken::Done => {}
+            Taken::AnsweredWhole { len, invalidate } => {
+                assert!(has_space, "an answer of {len} octets without space");
+                self.tx.send_whole(len, invalidate, memory);
+            }
+            taken => unreachable!("it is answered whole: {taken:?}"),
         }
         self.note_shown(sink, counters);
         true
@@ -649,7 +706,9 @@ impl QueuePair {
             return Ok(());
         }
         let (mut invalidated, mut exposed) = (None, None);
-        if opcode.invalidates() {
+        if let Some(ended) = opcode.invalidates().then(|| self.rx.invalidated.take()).flatten() {
+            (invalidated, exposed) = ended.unzip();
+        } else if opcode.invalidates() {
             match self.stags.invalidate(header.ulp) {
                 Invalidated::Now(memory) => {
                     (invalidated, exposed) = (Some(Handle(header.ulp)), Some(memory));
@@ -707,6 +766,14 @@ impl QueuePair {
             None => Stop::Terminated(rdmap::Cause { layer: 0xf, error_type: 0, code: 0 }, None),
         }
     }
+}
+
+/// Whether a message of version 1 has no Read list: what is to be read from the peer's memory takes a round trip.
+#[inline]
+fn can_be_answered_at_once(message: &[u8]) -> bool {
+    /// Octets before the Read list: xid, version, credits, procedure (RFC 8166, section 4.1).
+    const READ_LIST_AT: usize = 16;
+    message.get(READ_LIST_AT..).and_then(<[u8]>::first_chunk) == Some(&[0; 4])
 }
 
 #[inline]

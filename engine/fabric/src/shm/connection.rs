@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use stag_memory::{Buf, Shared};
-use stag_wire::rpcrdma::SINGLE_LEN;
 
 use super::exposure::{Access, Bind, Exposures, Fenced};
 use super::link::{Link, closed, closed_code};
@@ -231,28 +230,68 @@ impl QueuePair {
         true
     }
 
-    /// Where the message behind the next exposure can be built, if nothing stands in its way.
+    /// Builds a message where it leaves, and sends it, if nothing stands in its way. `None`: nothing happened. `Err`: the connection
+    /// has to end.
     #[inline(always)]
-    pub(super) fn exposing_space(&mut self) -> Option<&mut [u8]> {
+    pub(super) fn build_whole(
+        &mut self,
+        build: impl FnOnce(&mut [u8]) -> Option<(usize, Option<Handle>)>,
+    ) -> Option<Result<(), DisconnectReason>> {
         if !self.pending.is_empty() {
             return None;
         }
+        let len_max = WHOLE_LEN_MAX.min(self.capacity.send_len_max as usize);
         let link = self.open()?;
-        link.find_space_behind_bind(WHOLE_LEN_MAX).then(|| {
-            // SAFETY: there is room for it and the BIND before it; the borrow keeps all else from being pushed before it is used.
-            unsafe { link.producer.space_behind(Bind::LEN, WHOLE_LEN_MAX) }
-        })
+        if !link.find_space(WHOLE_LEN_MAX) {
+            return None;
+        }
+        // SAFETY: there is room for it, and nothing is pushed before `build` returns.
+        let space = unsafe { link.producer.space(len_max) };
+        let (len, invalidate) = build(space)?;
+        assert!(len <= len_max, "{len} octets");
+        let (kind, aux) = match invalidate {
+            None => (Kind::Send, 0),
+            Some(handle) if link.binds.forget(handle) => (Kind::SendInvalidate, handle.0),
+            Some(_) => return Some(Err(DisconnectReason::Work(WorkError::RemoteAccess))),
+        };
+        link.send_built(kind, aux, len);
+        Some(Ok(()))
     }
 
-    /// Sends what was built in the space given last, behind `head`.
+    /// Exposes memory that begins at an offset of one of our arenas, and sends a message that names it, built where it leaves, if
+    /// nothing stands in its way. `false`: nothing happened.
     #[inline(always)]
-    pub(super) fn send_exposing(&mut self, head: &[u8; SINGLE_LEN], len: usize) {
-        let is_free = self.pending.is_empty();
-        let link = self.open().filter(|link| is_free && link.producer.fits_surely(WHOLE_LEN_MAX));
-        let link = link.expect("it gave the space before the exposure");
-        assert!((SINGLE_LEN..=WHOLE_LEN_MAX).contains(&len), "{len} octets");
-        link.producer.write_head(head);
-        link.send_built(Kind::Send, 0, len);
+    pub(super) fn build_exposing(
+        &mut self,
+        exposed: &mut Option<Exposed>,
+        (region, offset): (usize, u64),
+        build: impl FnOnce(&mut [u8], RemoteSegment) -> Option<usize>,
+    ) -> bool {
+        if !self.pending.is_empty() || self.exposures.is_full() {
+            return false;
+        }
+        let (Phase::Open, Some(link)) = (&self.phase, &mut self.link) else { return false };
+        if region >= link.regions || !link.find_space(Bind::LEN + WHOLE_LEN_MAX) {
+            return false;
+        }
+        let (kind, len) = match exposed {
+            Some(Exposed::Read(shared)) => (Kind::SendBindRead, shared.len()),
+            Some(Exposed::Write(buf)) => (Kind::SendBindWrite, buf.len()),
+            None => return false,
+        };
+        // SAFETY: there is room for it, and nothing is pushed before `build` returns.
+        let space = unsafe { link.producer.space(Bind::LEN + WHOLE_LEN_MAX) };
+        let Some((bind, space)) = space.split_first_chunk_mut::<{ Bind::LEN }>() else {
+            unreachable!("it is longer")
+        };
+        let handle = self.exposures.next_handle();
+        let Some(message_len) = build(space, RemoteSegment { handle, offset }) else { return false };
+        assert!(message_len <= WHOLE_LEN_MAX, "{message_len} octets");
+        let Some(exposed) = exposed.take() else { unreachable!("it was there before") };
+        let kills = self.exposures.insert(handle, exposed);
+        *bind = Bind { offset, region: region as u16, len: len as u32, kills }.encode();
+        link.send_built(kind, handle.0, Bind::LEN + message_len);
+        true
     }
 
     /// Posts a Send. `Err` in the inner result: the connection has to end.
@@ -411,7 +450,8 @@ impl QueuePair {
         };
         // A head that cannot be waits in `pending`, where it is met again and ends the connection.
         let fits = room && link.producer.fits(Bind::LEN, link.theirs.head()) == Ok(true);
-        let (handle, kills) = self.exposures.insert(exposed);
+        let handle = self.exposures.next_handle();
+        let kills = self.exposures.insert(handle, exposed);
         let bind = Bind { offset, region: region as u16, len: len as u32, kills };
         if fits {
             link.announce(kind, handle, bind);
@@ -662,6 +702,17 @@ pub(super) fn write(link: &mut Link, source: &Shared, target: RemoteSegment) -> 
     // while the span lasts (`order`). They do not overlap: `source` is memory that nobody writes, and what is exposed for
     // writing is a buffer that nobody else has.
     unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), to, source.len()) };
+    Ok(())
+}
+
+/// Copies as many octets of the peer's memory as `target` has into it.
+#[inline(always)]
+pub(super) fn fill(link: &mut Link, target: &mut Buf, source: RemoteSegment) -> Result<(), WorkError> {
+    let len = target.len();
+    let from = link.access(source, len, Access::Read)?;
+    // SAFETY: `from` is mapped for `len` bytes (`Binds`), and the peer keeps off while the span lasts (`order`). The target is
+    // as long, and ours alone, so they do not overlap.
+    unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), target.as_mut_ptr(), len) };
     Ok(())
 }
 

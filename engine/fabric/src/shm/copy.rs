@@ -109,22 +109,36 @@ pub(super) unsafe fn copy_out(source: *const u8, target: *mut u8, len: usize, ro
             }
         }
         at = words;
-    }
-    while at + 32 <= words {
-        // SAFETY: `at + 32 <= words`, which is within both; the source is 8-aligned. Volatile: read once,
-        // whatever the peer does.
-        unsafe {
-            target
-                .add(at)
-                .cast::<[u64; 4]>()
-                .write_unaligned(source.add(at).cast::<[u64; 4]>().read_volatile());
+    } else {
+        while at + 32 <= words {
+            // SAFETY: `at + 32 <= words`, which is within both; the source is 8-aligned. Volatile: of what is read twice the last is
+            // kept, whatever the peer does.
+            unsafe {
+                target
+                    .add(at)
+                    .cast::<[u64; 4]>()
+                    .write_unaligned(source.add(at).cast::<[u64; 4]>().read_volatile());
+            }
+            at += 32;
         }
-        at += 32;
-    }
-    while at < words {
-        // SAFETY: `at + 8 <= words`, which is within both. Volatile: read once, whatever the peer does.
-        unsafe { target.add(at).cast::<u64>().write_unaligned(source.add(at).cast::<u64>().read_volatile()) };
-        at += 8;
+        if at < words && words >= 32 {
+            // The rest together with the end of what was copied.
+            // SAFETY: as above, with `words - 32`, which is a multiple of 8.
+            unsafe {
+                target
+                    .add(words - 32)
+                    .cast::<[u64; 4]>()
+                    .write_unaligned(source.add(words - 32).cast::<[u64; 4]>().read_volatile());
+            }
+            at = words;
+        }
+        while at < words {
+            // SAFETY: `at + 8 <= words`, which is within both. Volatile: read once, whatever the peer does.
+            unsafe {
+                target.add(at).cast::<u64>().write_unaligned(source.add(at).cast::<u64>().read_volatile())
+            };
+            at += 8;
+        }
     }
     while at < len {
         // SAFETY: `at < len`.

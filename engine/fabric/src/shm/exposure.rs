@@ -1,8 +1,8 @@
 //! Exposed memory: the target's table of what it exposed, and the initiator's table of what it may touch.
 //!
 //! A handle is an index into both tables and random bits above it. The target announces an exposure with
-//! a BIND record, in the ring, before the Send that carries the handle. The initiator keeps what BIND
-//! said in a private table and checks handle, bounds and access there; then it copies.
+//! a BIND, in the ring, before the Send that carries the handle: a record of its own, or the start of that of the
+//! Send. The initiator keeps what BIND said in a private table and checks handle, bounds and access there; then it copies.
 //!
 //! An exposure ends in one of two ways, neither of which touches a shared line in the usual case:
 //!
@@ -28,7 +28,7 @@ pub(super) enum Access {
     Write,
 }
 
-/// The payload of a BIND record.
+/// What a BIND says: the payload of its record, or the first octets of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bind {
     /// Where the memory starts in its arena. Also the segment's offset.
@@ -136,11 +136,11 @@ impl Exposures {
         self.free.is_empty()
     }
 
-    /// Puts `exposed` into the table; there is room (see [`Exposures::is_full`]). Returns its handle and
-    /// the kill count that keeps it alive.
+    /// Chooses a handle for [`Exposures::insert`], which takes no other; there is room (see [`Exposures::is_full`]). One that is not
+    /// inserted is never used.
     #[inline]
-    pub(super) fn insert(&mut self, exposed: Exposed) -> (Handle, u32) {
-        let index = self.free.pop().expect("the caller asked is_full");
+    pub(super) fn next_handle(&mut self) -> Handle {
+        let index = *self.free.last().expect("the caller asked is_full");
         // xorshift64*: nobody can guess a handle from those of other queue pairs; within one queue pair
         // the peer is told them all anyway.
         self.random ^= self.random >> 12;
@@ -148,11 +148,23 @@ impl Exposures {
         self.random ^= self.random >> 27;
         let random = (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32;
         // The top bit: never 0, so that 0 can mean none.
-        let handle = 1 << 31 | random >> self.bits << self.bits | u32::from(index);
+        Handle(1 << 31 | random >> self.bits << self.bits | u32::from(index))
+    }
+
+    /// Puts `exposed` into the table, under the handle that [`Exposures::next_handle`] chose just before. Returns the kill count
+    /// that keeps it alive.
+    #[inline]
+    pub(super) fn insert(&mut self, handle: Handle, exposed: Exposed) -> u32 {
+        let index = self.free.pop().expect("the handle was chosen for a free entry");
+        debug_assert_eq!(
+            u32::from(index),
+            handle.0 & ((1 << self.bits) - 1),
+            "the handle chosen just before"
+        );
         let entry = &mut self.entries[usize::from(index)];
-        entry.handle = handle;
+        entry.handle = handle.0;
         entry.exposed = Some(exposed);
-        (Handle(handle), entry.kills)
+        entry.kills
     }
 
     fn find(&self, handle: Handle) -> Option<usize> {
@@ -286,7 +298,7 @@ impl Binds {
         (handle & ((1 << self.bits) - 1)) as usize
     }
 
-    /// Takes what a BIND record says. Whatever was bound at the index is dead: only then does a target
+    /// Takes what a BIND says. Whatever was bound at the index is dead: only then does a target
     /// use the index again.
     #[inline]
     pub(super) fn insert(&mut self, handle: u32, access: Access, bind: Bind) -> Result<(), BadBind> {

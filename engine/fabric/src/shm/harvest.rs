@@ -6,10 +6,10 @@ use std::mem::MaybeUninit;
 use stag_memory::{Buf, Shared};
 
 use super::Ours;
-use super::connection::{Phase, QueuePair, is_within, read, write};
+use super::connection::{Phase, QueuePair, fill, is_within, read, write};
 use super::exposure::{Access, Bind};
 use super::link::Link;
-use super::ring::{Header, Kind, plain_header};
+use super::ring::{BadLength, Header, Kind, plain_header};
 use super::scattered::receive_scattered;
 use crate::plain::PLAIN_LEN;
 use crate::{
@@ -29,6 +29,23 @@ pub(super) struct InPlace {
     pub(super) needs_doorbell: bool,
 }
 
+/// What is left to a harvest.
+struct HarvestLimits {
+    /// Messages.
+    left: usize,
+    /// BINDs that come alone: they give the user nothing, but take time.
+    binds: usize,
+    /// Nothing was left to a Receive yet, which nothing overtakes.
+    may_show: bool,
+}
+
+/// A record that is not shown as a message without chunks.
+struct OtherRecord {
+    header: Header,
+    /// The queue pair is in use, and nothing waits to be sent.
+    is_open: bool,
+}
+
 impl QueuePair {
     /// Takes messages from the ring, at most `room` and a burst of them, and shows to `take` those that can be taken where
     /// they are. Says how many were taken so, and whether the doorbell is to be rung.
@@ -42,12 +59,10 @@ impl QueuePair {
         in_place: &mut InPlace,
     ) -> Result<(), DisconnectReason> {
         let is_open = matches!(self.phase, Phase::Open) && self.pending.is_empty();
-        let mut left = room.min(BURST);
-        // Binds give the user nothing, but take time: they are bounded, too.
-        let mut binds = 4 * BURST;
-        let mut may_show = self.scatter.is_none();
+        let mut limits =
+            HarvestLimits { left: room.min(BURST), binds: 4 * BURST, may_show: self.scatter.is_none() };
         let result = loop {
-            if left == 0 {
+            if limits.left == 0 {
                 break Ok(());
             }
             let Some(link) = &mut self.link else { return Ok(()) };
@@ -56,11 +71,11 @@ impl QueuePair {
                 Ok(None) => break Ok(()),
                 Err(_) => break Err(DisconnectReason::PeerViolation("a record with an impossible length")),
             };
-            if may_show && header.is_plain() && (4..=PLAIN_LEN_MAX).contains(&header.len()) {
+            if limits.may_show && header.is_plain() && (4..=PLAIN_LEN_MAX).contains(&header.len()) {
                 if self.receives.is_empty() {
                     break Ok(());
                 }
-                left -= 1;
+                limits.left -= 1;
                 let mut copy = MaybeUninit::<[u64; PLAIN_LEN_MAX / 8]>::uninit();
                 // A copy, because the peer can write to the ring.
                 // SAFETY: `header` is what `peek` returned, and the copy has room for it, which this fills.
@@ -85,7 +100,7 @@ impl QueuePair {
                         unreachable!("a plain message has a plain answer")
                     }
                     Taken::No => {
-                        may_show = false;
+                        limits.may_show = false;
                         if let Err(reason) = self.receive_plain(stream, header.aux(), completions) {
                             break Err(reason);
                         }
@@ -93,42 +108,11 @@ impl QueuePair {
                 }
                 continue;
             }
-            let access = match header.kind() {
-                Some(kind @ (Kind::Send | Kind::SendInvalidate))
-                    if may_show && header.len() <= WHOLE_LEN_MAX =>
-                {
-                    if self.receives.is_empty() {
-                        break Ok(());
-                    }
-                    left -= 1;
-                    let message = WholeRecord { kind, header, is_open };
-                    match self.show_whole(&message, completions, take, ours, in_place) {
-                        Ok(is_taken) => may_show = is_taken,
-                        Err(reason) => break Err(reason),
-                    }
-                    continue;
-                }
-                Some(kind @ (Kind::Send | Kind::SendInvalidate | Kind::Plain)) => {
-                    if self.receives.is_empty() {
-                        break Ok(());
-                    }
-                    left -= 1;
-                    may_show = false;
-                    if let Err(reason) = self.receive_record(kind, header, completions) {
-                        break Err(reason);
-                    }
-                    continue;
-                }
-                Some(Kind::BindRead) => Access::Read,
-                Some(Kind::BindWrite) => Access::Write,
-                None => break Err(DisconnectReason::PeerViolation("a record of an unknown kind")),
-            };
-            if binds == 0 {
-                break Ok(());
-            }
-            binds -= 1;
-            if !bind(link, header, access) {
-                break Err(DisconnectReason::PeerViolation("an exposure outside of its arena"));
+            let record = OtherRecord { header, is_open };
+            match self.harvest_other(&record, &mut limits, completions, take, ours, in_place) {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
+                Err(reason) => break Err(reason),
             }
         };
         if let Some(link) = &mut self.link
@@ -137,6 +121,43 @@ impl QueuePair {
             link.wake(&self.socket);
         }
         result
+    }
+
+    /// Takes a record that is not of a message without chunks, or that is not shown. `false`: the harvest is over, and it stays.
+    // Not inline: messages without chunks would pay for it.
+    #[inline(never)]
+    fn harvest_other(
+        &mut self,
+        &OtherRecord { header, is_open }: &OtherRecord,
+        limits: &mut HarvestLimits,
+        completions: &mut VecDeque<Completion>,
+        take: &mut impl TakeShown,
+        ours: &Ours,
+        in_place: &mut InPlace,
+    ) -> Result<bool, DisconnectReason> {
+        let Some(kind) = header.kind() else {
+            return Err(DisconnectReason::PeerViolation("a record of an unknown kind"));
+        };
+        if let Some(access) = standing_access(kind) {
+            let Some(link) = &mut self.link else { unreachable!("it has the record") };
+            if limits.binds == 0 {
+                return Ok(false);
+            }
+            limits.binds -= 1;
+            return if bind(link, header, access) { Ok(true) } else { Err(BAD_BIND) };
+        }
+        if self.receives.is_empty() {
+            return Ok(false);
+        }
+        limits.left -= 1;
+        if limits.may_show && kind != Kind::Plain && header.len() <= bind_len(kind) + WHOLE_LEN_MAX {
+            let message = WholeRecord { kind, header, is_open };
+            limits.may_show = self.show_whole(&message, completions, take, ours, in_place)?;
+        } else {
+            limits.may_show = false;
+            self.receive_record(kind, header, completions)?;
+        }
+        Ok(true)
     }
 
     /// Puts a message without chunks that was shown, and not taken, into the next Receive, which is there. `credits` are in the order
@@ -174,10 +195,29 @@ impl QueuePair {
         let Some(link) = &mut self.link else { unreachable!("it has the record") };
         let Some((id, mut buf)) = self.receives.pop_front() else { unreachable!("there is one") };
         let room = buf.capacity();
+        let skip = bind_len(kind);
+        if let Some(access) = bound_access(kind)
+            && !insert_bind(link, header, access)
+        {
+            self.receives.push_front((id, buf));
+            return Err(BAD_BIND);
+        }
         let message = match &mut self.scatter {
+            None if skip > 0 => {
+                // The BIND is there, so it is no shorter.
+                let len = header.len() - skip;
+                if len <= room {
+                    // SAFETY: `header` is what `peek` returned, and the rest of its payload is `len` long; the buffer has `room`
+                    // writable bytes, ours alone.
+                    unsafe { link.consumer.part(header, skip, buf.as_mut_ptr(), len) };
+                    Ok(len)
+                } else {
+                    Err(BadLength)
+                }
+            }
             // SAFETY: `header` is what `peek` returned; the buffer has `room` writable bytes, ours alone.
             None => unsafe { link.consumer.message(header, buf.as_mut_ptr(), room) },
-            Some(scatter) => receive_scattered(&link.consumer, header, &mut buf, scatter),
+            Some(scatter) => receive_scattered(&link.consumer, header, skip, &mut buf, scatter),
         };
         let Ok(len) = message else {
             completions.push_back(Completion {
@@ -207,8 +247,8 @@ impl QueuePair {
 
     /// Shows a message with chunks to `take` where it arrived, and puts it into the next Receive, which is there, if it was not
     /// taken: then it returns `false`.
-    // Not inline: messages without chunks would pay for it.
-    #[inline(never)]
+    // Always inline: there is one caller.
+    #[inline(always)]
     fn show_whole(
         &mut self,
         record: &WholeRecord,
@@ -219,14 +259,21 @@ impl QueuePair {
     ) -> Result<bool, DisconnectReason> {
         let &WholeRecord { kind, header, is_open } = record;
         let Some(link) = &mut self.link else { unreachable!("it has the record") };
-        let mut copy = MaybeUninit::<[u64; WHOLE_LEN_MAX / 8]>::uninit();
+        let mut copy = MaybeUninit::<[u64; SHOWN_LEN_MAX / 8]>::uninit();
         // A copy, because the peer can write to the ring.
         // SAFETY: `header` is what `peek` returned, and the copy has room for it, which this fills.
-        let octets = unsafe {
-            link.consumer.payload(header, copy.as_mut_ptr().cast(), WHOLE_LEN_MAX);
+        let mut octets = unsafe {
+            link.consumer.payload(header, copy.as_mut_ptr().cast(), SHOWN_LEN_MAX);
             std::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), header.len())
         };
         link.consumer.advance(header);
+        if let Some(access) = bound_access(kind) {
+            let Some((bind, message)) = octets.split_first_chunk() else { return Err(BAD_BIND) };
+            if link.binds.insert(header.aux(), access, Bind::decode(*bind)).is_err() {
+                return Err(BAD_BIND);
+            }
+            octets = message;
+        }
         let has_space = is_open && link.find_space(WHOLE_LEN_MAX);
         // SAFETY: there is room for it, and nothing is pushed before `take` returns.
         let space = has_space.then(|| unsafe { link.producer.space(WHOLE_LEN_MAX) });
@@ -309,6 +356,13 @@ impl MemoryInReach for Reach<'_> {
     }
 
     #[inline]
+    fn fill(&mut self, target: &mut Buf, source: RemoteSegment) -> bool {
+        self.is_open
+            && self.ours.region(target.location().arena).is_some()
+            && fill(self.link, target, source).is_ok()
+    }
+
+    #[inline]
     fn write(&mut self, source: &Shared, target: RemoteSegment) -> bool {
         self.is_open
             && self.ours.region(source.location().arena).is_some()
@@ -316,15 +370,54 @@ impl MemoryInReach for Reach<'_> {
     }
 }
 
-/// Takes a BIND record. `false`: it makes no sense.
+/// Octets of the longest record that is shown: a message behind a BIND.
+const SHOWN_LEN_MAX: usize = Bind::LEN + WHOLE_LEN_MAX;
+
+/// Why a connection ends whose peer announces what makes no sense.
+const BAD_BIND: DisconnectReason = DisconnectReason::PeerViolation("an exposure outside of its arena");
+
+/// What a BIND allows, in a record that is nothing else.
 #[inline(always)]
+fn standing_access(kind: Kind) -> Option<Access> {
+    match kind {
+        Kind::BindRead => Some(Access::Read),
+        Kind::BindWrite => Some(Access::Write),
+        _ => None,
+    }
+}
+
+/// What the BIND before a message allows, in the record of one that has it.
+#[inline(always)]
+fn bound_access(kind: Kind) -> Option<Access> {
+    match kind {
+        Kind::SendBindRead => Some(Access::Read),
+        Kind::SendBindWrite => Some(Access::Write),
+        _ => None,
+    }
+}
+
+/// Octets of a record before its message.
+#[inline(always)]
+fn bind_len(kind: Kind) -> usize {
+    if bound_access(kind).is_some() { Bind::LEN } else { 0 }
+}
+
+/// Takes a record that is a BIND and nothing else. `false`: it makes no sense.
+// Not inline: most come before a message, in one record.
+#[inline(never)]
 fn bind(link: &mut Link, header: Header, access: Access) -> bool {
+    let is_bound = header.len() == Bind::LEN && insert_bind(link, header, access);
+    link.consumer.advance(header);
+    is_bound
+}
+
+/// Takes the BIND that a record begins with, and leaves the record. `false`: it makes no sense.
+fn insert_bind(link: &mut Link, header: Header, access: Access) -> bool {
     let mut bytes = [0; Bind::LEN];
-    if header.len() != Bind::LEN {
+    if header.len() < Bind::LEN {
         return false;
     }
-    // SAFETY: `header` is what `peek` returned, and the array has its length.
-    unsafe { link.consumer.payload(header, bytes.as_mut_ptr(), Bind::LEN) };
-    link.consumer.advance(header);
+    // SAFETY: `header` is what `peek` returned, and its payload is no shorter than the array.
+    unsafe { link.consumer.part(header, 0, bytes.as_mut_ptr(), Bind::LEN) };
     link.binds.insert(header.aux(), access, Bind::decode(bytes)).is_ok()
 }

@@ -9,7 +9,7 @@ use super::exposure::{Access, Bind, Binds, Refusal};
 use super::order::{self, Word};
 use super::pages::{Layout, Part};
 use super::rendezvous;
-use super::ring::{Consumer, Kind, Producer, record_len};
+use super::ring::{Consumer, Kind, Producer};
 use super::sockets::Socket;
 use crate::{Handle, RemoteSegment, WorkError};
 
@@ -165,16 +165,6 @@ impl Link {
     pub(super) fn find_space(&mut self, len: usize) -> bool {
         // A consumer that claims the impossible is found out by the general way.
         self.producer.fits(len, self.theirs.head()) == Ok(true)
-    }
-
-    /// Makes sure of room for a BIND and behind it for a message of at most `len` octets, with nothing that leaves between the
-    /// two. `false`: there is none.
-    #[inline(always)]
-    pub(super) fn find_space_behind_bind(&mut self, len: usize) -> bool {
-        if self.producer.is_full_with(Bind::LEN) {
-            self.producer.publish_early();
-        }
-        self.find_space(len + record_len(Bind::LEN) as usize)
     }
 
     /// Pushes the message that was built in the space given last. The first of a pass leaves at once.

@@ -27,7 +27,7 @@ pub(super) const LEN_MAX: usize = FIXED_LEN + 8 * REGIONS_MAX + PRIVATE_DATA_LEN
 
 const MAGIC: u32 = u32::from_be_bytes(*b"Stag");
 /// Counts changes of the messages and of the layout of shared memory.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const FIXED_LEN: usize = 4 * 15;
 
 /// The datagram that wakes a side that sleeps.

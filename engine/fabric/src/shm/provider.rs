@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf};
-use stag_wire::rpcrdma::SINGLE_LEN;
 
 use super::connection::{Phase, QueuePair};
 use super::harvest::InPlace;
@@ -413,19 +412,45 @@ impl Provider for Shm {
         true
     }
 
-    #[inline]
-    fn exposing_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
-        find(&mut self.slots, queue_pair)?.exposing_space()
+    #[inline(always)]
+    fn build_whole(
+        &mut self,
+        queue_pair: QueuePairId,
+        build: impl FnOnce(&mut [u8]) -> Option<(usize, Option<Handle>)>,
+    ) -> bool {
+        let Some(pair) = find(&mut self.slots, queue_pair) else { return false };
+        let Some(result) = pair.build_whole(build) else { return false };
+        if result.is_err() {
+            self.posted(queue_pair.index, result);
+        } else if !pair.is_dirty {
+            pair.is_dirty = true;
+            self.dirty.push(queue_pair.index);
+        }
+        true
     }
 
-    #[inline]
-    fn send_exposing(&mut self, queue_pair: QueuePairId, head: &[u8; SINGLE_LEN], len: usize) {
-        let pair = find(&mut self.slots, queue_pair).expect("it gave the space before");
-        pair.send_exposing(head, len);
+    #[inline(always)]
+    fn build_exposing(
+        &mut self,
+        queue_pair: QueuePairId,
+        exposed: &mut Option<Exposed>,
+        build: impl FnOnce(&mut [u8], RemoteSegment) -> Option<usize>,
+    ) -> bool {
+        let location = match exposed {
+            Some(Exposed::Read(shared)) => shared.location(),
+            Some(Exposed::Write(buf)) => buf.location(),
+            None => return false,
+        };
+        let Some(region) = self.ours.region(location.arena) else { return false };
+        let Some(pair) = find(&mut self.slots, queue_pair) else { return false };
+        if !pair.build_exposing(exposed, (region, location.offset), build) {
+            return false;
+        }
         if !pair.is_dirty {
             pair.is_dirty = true;
             self.dirty.push(queue_pair.index);
         }
+        true
     }
 
     #[inline]

@@ -56,6 +56,10 @@ pub(super) enum Kind {
     BindRead,
     /// The handle in `aux` may be written from now on.
     BindWrite,
+    /// A message, behind the BIND of the handle in `aux`, which may be read from now on.
+    SendBindRead,
+    /// The same of a handle that may be written.
+    SendBindWrite,
 }
 
 /// A record's header: 24 bits of length, 4 bits of kind, the flag LAST, 3 bits of how many lines the batch
@@ -79,6 +83,8 @@ impl Header {
             Kind::BindRead => 3,
             Kind::BindWrite => 4,
             Kind::Plain => 5,
+            Kind::SendBindRead => 6,
+            Kind::SendBindWrite => 7,
         };
         Header(len as u64 | kind << 24 | u64::from(aux) << 32)
     }
@@ -92,6 +98,8 @@ impl Header {
             3 => Some(Kind::BindRead),
             4 => Some(Kind::BindWrite),
             5 => Some(Kind::Plain),
+            6 => Some(Kind::SendBindRead),
+            7 => Some(Kind::SendBindWrite),
             _ => None,
         }
     }
@@ -290,31 +298,6 @@ impl Producer {
         unsafe { std::slice::from_raw_parts_mut(self.at(self.tail).add(HEADER_LEN as usize), len) }
     }
 
-    /// Where the payload of the record behind the next is to be, which has a payload of `first` octets: for
-    /// [`Producer::push_built`] after that is pushed.
-    ///
-    /// # Safety
-    ///
-    /// [`Producer::fits_surely`] was true for both together since the last push, and the next does not leave by itself
-    /// ([`Producer::is_full_with`]). The space is used before another push but that one.
-    #[inline(always)]
-    pub(super) unsafe fn space_behind<'a>(&mut self, first: usize, len: usize) -> &'a mut [u8] {
-        // As in `space`.
-        self.clear = self.clear.min(round_up(self.tail + HEADER_LEN, LINE));
-        let next = self.tail + record_len(first);
-        // SAFETY: as in `space`: it is free, and what the next push writes ends before it.
-        unsafe { std::slice::from_raw_parts_mut(self.at(next).add(HEADER_LEN as usize), len) }
-    }
-
-    /// Writes the first octets of the payload that [`Producer::push_built`] pushes next.
-    #[inline(always)]
-    pub(super) fn write_head<const N: usize>(&mut self, head: &[u8; N]) {
-        assert!(self.fits_surely(N), "the caller found space for it");
-        // SAFETY: free space within the mapping, in which nobody but this producer writes, and which the consumer does not read
-        // before the doorbell.
-        unsafe { self.at(self.tail).add(HEADER_LEN as usize).cast::<[u8; N]>().write_unaligned(*head) };
-    }
-
     /// Adds a record whose payload is the first `len` octets of the [`Producer::space`] given last.
     #[inline(always)]
     pub(super) fn push_built(&mut self, kind: Kind, aux: u32, len: usize) {
@@ -357,12 +340,6 @@ impl Producer {
     #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
         self.tail - self.batch >= BATCH_LEN_MAX
-    }
-
-    /// Whether the open batch would leave ([`Producer::is_full`]) with one more record, of a payload of `payload_len` octets.
-    #[inline(always)]
-    pub(super) fn is_full_with(&self, payload_len: usize) -> bool {
-        self.tail + record_len(payload_len) - self.batch >= BATCH_LEN_MAX
     }
 
     /// Rings the doorbell within a pass. Later batches of it are longer.

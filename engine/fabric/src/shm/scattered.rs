@@ -27,18 +27,20 @@ impl QueuePair {
     }
 }
 
-/// Copies the message of a record into a scattered Receive: the head, and the oldest targets. Returns the octets in the head.
+/// Copies the message of a record, which begins `skip` octets behind its start, a multiple of 8, into a scattered Receive: the
+/// head, and the oldest targets. Returns the octets in the head.
 #[cold]
 pub(super) fn receive_scattered(
     consumer: &Consumer,
     header: Header,
+    skip: usize,
     head: &mut Buf,
     scatter: &mut ScatterQueue,
 ) -> Result<usize, BadLength> {
     let head_room = head.len();
     let Some(targets) = scatter.oldest() else { return Err(BadLength) };
     let is_plain = header.kind() == Some(Kind::Plain);
-    let len = if is_plain { PLAIN_LEN + header.len() } else { header.len() };
+    let len = if is_plain { PLAIN_LEN + header.len() } else { header.len() - skip };
     let is_short = is_plain && header.len() < XID_LEN;
     if is_short || len > head_room + targets.capacity() {
         scatter.discard();
@@ -49,9 +51,9 @@ pub(super) fn receive_scattered(
     } else {
         let mut places = Places { head, targets, at: 0 };
         while let (at, Some((place, room))) = (places.at, places.next(len)) {
-            // SAFETY: `header` is what `peek` returned; `at + room` is within its message, and `at` a multiple of 8, as the
+            // SAFETY: `header` is what `peek` returned; `skip + at + room` is within its payload, as `at + room` is within its message, and `at` a multiple of 8, as the
             // capacities are; `place` is writable for `room` octets of a buffer that is ours alone.
-            unsafe { consumer.part(header, at, place, room) };
+            unsafe { consumer.part(header, skip + at, place, room) };
         }
     }
     scatter.complete(len.saturating_sub(head_room));
@@ -175,7 +177,7 @@ mod tests {
             let request = ScatteredReceive { id: 1, head, targets };
             ScatterQueue::post(&mut queue, &mut receives, &CAPACITY, request).unwrap();
             let (mut queue, (_, mut head)) = (queue.unwrap(), receives.pop_front().unwrap());
-            let result = receive_scattered(&consumer, header, &mut head, &mut queue);
+            let result = receive_scattered(&consumer, header, 0, &mut head, &mut queue);
             consumer.advance(header);
             consumer.tell(&ring.head);
             if len > UNIT * (1 + TARGETS) {

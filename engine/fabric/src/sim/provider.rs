@@ -6,11 +6,11 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf, Shared};
-use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, emit_plain};
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, emit_plain};
 
 use super::World;
 use super::device::Device;
-use super::exposure::{EXPOSURES_MAX, Fenced};
+use super::exposure::{EXPOSURES_MAX, Fenced, Invalidated};
 use super::queue_pair::{End, Part, Payload, Phase, QueuePair, Receive, Verb, Work};
 use super::setup::SimHandover;
 use super::world::{Happening, State};
@@ -190,6 +190,19 @@ impl Sim {
         found.is_some_and(|found| {
             offers && found.phase == Phase::Established && found.sends_used < found.capacity.sends
         })
+    }
+
+    /// Takes memory back whose handle nobody was told.
+    fn unexpose(&self, queue_pair: QueuePairId, handle: Handle) -> Option<Exposed> {
+        let mut state = self.world.0.borrow_mut();
+        let state = &mut *state;
+        let device = state.devices[self.device].as_mut().expect("a device lives until its Sim is dropped");
+        let found = device.queue_pair_mut(queue_pair)?;
+        let Invalidated::Memory(exposed) = found.exposures.invalidate(handle, &mut state.handles) else {
+            unreachable!("it was exposed just before")
+        };
+        found.exposures_used -= 1;
+        Some(exposed)
     }
 
     /// Shows a message where it arrived. It is given back if it was not taken, or not even shown.
@@ -662,18 +675,34 @@ impl Provider for Sim {
         self.send_built(queue_pair, None, message);
     }
 
-    fn exposing_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
+    fn build_exposing(
+        &mut self,
+        queue_pair: QueuePairId,
+        exposed: &mut Option<Exposed>,
+        build: impl FnOnce(&mut [u8], RemoteSegment) -> Option<usize>,
+    ) -> bool {
         let is_full = {
             let mut state = self.world.0.borrow_mut();
             let odds = state.plan.post_full;
             state.random.happens(odds)
         };
-        (!is_full && self.offers_space(queue_pair)).then(|| &mut self.space[..WHOLE_LEN_MAX])
-    }
-
-    fn send_exposing(&mut self, queue_pair: QueuePairId, head: &[u8; SINGLE_LEN], len: usize) {
-        self.space[..SINGLE_LEN].copy_from_slice(head);
+        if is_full || !self.offers_space(queue_pair) {
+            return false;
+        }
+        let Some(memory) = exposed.take() else { return false };
+        let segment = match self.expose(queue_pair, memory) {
+            Ok(segment) => segment,
+            Err(refused) => {
+                *exposed = Some(refused.request);
+                return false;
+            }
+        };
+        let Some(len) = build(&mut self.space[..WHOLE_LEN_MAX], segment) else {
+            *exposed = self.unexpose(queue_pair, segment.handle);
+            return false;
+        };
         self.send_built(queue_pair, None, self.space[..len].to_vec());
+        true
     }
 
     fn gather_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {

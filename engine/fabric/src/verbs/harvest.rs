@@ -62,34 +62,56 @@ impl Verbs {
             true => self.harvested.len().min(out.end - out.completions.len()),
             false => self.harvested.len(),
         };
+        let with_invalidate = opened.profile.with_invalidate;
         let Some(count) = opened.queue.poll(&mut self.harvested[..room]) else {
             self.queue_failed();
             return false;
         };
         for at in 0..count {
-            let completion = self.harvested[at];
+            let completion = &self.harvested[at];
             let work = WorkId::unpack(completion.wr_id);
-            if work.slot == SHARED_SLOT {
-                self.shared_receive_done(work.sequence, &completion, out, take);
-                continue;
-            }
-            let is_bare = self.local.is_empty() && out.has_room() && !self.invalidates(&completion);
-            let poll = self.polls;
-            let Some(Some(pair)) = self.slots.get_mut(work.slot as usize) else { continue };
-            // A queue pair that was destroyed may have left some behind.
-            if pair.id.generation as u16 != work.generation {
-                continue;
-            }
-            if !work.is_receive {
-                self.send_done(work.slot, work.sequence, &completion, out);
-            } else if is_bare && pair.may_show(poll) && pair.show_oldest(&completion, take) {
-                pair.mark_dirty(&mut self.dirty);
+            let is_bare = work.is_receive && completion.wc_flags & with_invalidate == 0;
+            if is_bare
+                && self.local.is_empty()
+                && out.has_room()
+                && let Some(Some(pair)) = self.slots.get_mut(work.slot as usize)
+                && pair.id.generation as u16 == work.generation
+                && pair.may_show(self.polls)
+                && pair.show_oldest(completion, take)
+            {
                 out.note_taken();
-            } else if let Some((id, buf)) = pair.receives.take_done() {
-                self.received(work.slot, id, buf, &completion, out);
+                let again = pair.post_again();
+                if pair.is_waiting() {
+                    pair.mark_dirty(&mut self.dirty);
+                }
+                if let Err(error) = again {
+                    self.post_failed(work.slot, &error);
+                }
+            } else if work.slot == SHARED_SLOT {
+                let completion = *completion;
+                self.shared_receive_done(work.sequence, &completion, out, take);
+            } else {
+                let completion = *completion;
+                self.done(work, &completion, out);
             }
         }
         count == room
+    }
+
+    /// A work request is done that is no message to be taken where it arrived.
+    // Not inline: it would make what most completions take longer.
+    #[inline(never)]
+    fn done(&mut self, work: WorkId, completion: &sys::ibv_wc, out: &mut Out<'_>) {
+        let Some(Some(pair)) = self.slots.get_mut(work.slot as usize) else { return };
+        // A queue pair that was destroyed may have left some behind.
+        if pair.id.generation as u16 != work.generation {
+            return;
+        }
+        if !work.is_receive {
+            self.send_done(work.slot, work.sequence, completion, out);
+        } else if let Some((id, buf)) = pair.receives.take_done() {
+            self.received(work.slot, id, buf, completion, out);
+        }
     }
 
     /// The completion queue says nothing any more: the next look opens the device anew.
@@ -125,7 +147,9 @@ impl Verbs {
             && show(&mut pair.sends, pair.id, &mut buf, completion, take)
         {
             (pair.is_heard, pair.was_heard) = (true, true);
-            pair.mark_dirty(&mut self.dirty);
+            if pair.sends.is_waiting() {
+                pair.mark_dirty(&mut self.dirty);
+            }
             out.note_taken();
             // The reservation stands for the next message.
             if let Err(error) = shared.post_again(buf, arena) {
@@ -154,7 +178,7 @@ impl Verbs {
     }
 
     /// A Receive is done.
-    // Always inline: it is what most completions are.
+    // Always inline: it has one caller beside that for shared Receives.
     #[inline(always)]
     fn received(&mut self, index: u32, id: u64, mut buf: Buf, completion: &sys::ibv_wc, out: &mut Out<'_>) {
         let mut result = work_error(Queue::Receive, completion.status).map_or(Ok(()), Err);
@@ -342,7 +366,7 @@ fn show(
 }
 
 impl QueuePair {
-    /// Shows the message of the oldest Receive. `true`: it was taken, and the Receive is posted again.
+    /// Shows the message of the oldest Receive. `true`: it was taken, and the Receive is to be posted again.
     #[inline(always)]
     fn show_oldest(&mut self, completion: &sys::ibv_wc, take: &mut impl TakeShown) -> bool {
         let Some(buf) = self.receives.oldest() else { return false };
@@ -350,7 +374,6 @@ impl QueuePair {
             return false;
         }
         (self.is_heard, self.was_heard) = (true, true);
-        self.receives.post_again();
         true
     }
 

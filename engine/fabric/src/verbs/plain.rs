@@ -15,7 +15,7 @@ const SLOT_LEN: usize = (PLAIN_LEN + PLAIN_LEN_MAX).next_multiple_of(64);
 /// What the kernel maps at least.
 const PAGE_LEN: usize = 4096;
 /// Messages of ours that may be on their way at once, at most: those of a pass, and an interval that is done unnoticed.
-const SLOTS_MAX: u32 = 64;
+const SLOTS_MAX: usize = 64;
 
 /// A queue pair's own memory, in which messages without chunks are built and from which the device sends them.
 ///
@@ -25,16 +25,20 @@ pub(super) struct PlainBuffers {
     region: MemoryRegion,
     pages: SharedPages,
     slots: u32,
-    /// The slot to use next, and how many before it the device may still read.
+    /// The slot to use next, and how many before it are in use: the device does not have them yet, or may still read them.
     next: u32,
     used: u32,
+    /// The first slot that the device does not have yet.
+    handed: u32,
+    /// By slot: octets of its message.
+    lens: [u16; SLOTS_MAX],
 }
 
 impl PlainBuffers {
     /// Octets of memory that such a queue pair takes for it: none, if its peer takes only shorter messages.
     pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
         let is_wide = capacity.send_len_max as usize >= PLAIN_LEN + PLAIN_LEN_MAX;
-        let slots = if is_wide { capacity.sends.min(SLOTS_MAX) as usize } else { 0 };
+        let slots = if is_wide { (capacity.sends as usize).min(SLOTS_MAX) } else { 0 };
         (slots * SLOT_LEN).next_multiple_of(PAGE_LEN)
     }
 
@@ -47,8 +51,9 @@ impl PlainBuffers {
         let pages = SharedPages::new(len)?;
         // SAFETY: mapped for as long as `pages` lives, which is dropped behind the region. The device only reads it.
         let region = unsafe { MemoryRegion::new(&domain.domain, pages.base.as_ptr(), len, 0) }?;
-        let slots = (len / SLOT_LEN) as u32;
-        Ok(Some(PlainBuffers { region, pages, slots, next: 0, used: 0 }))
+        let slots = (len / SLOT_LEN).min(SLOTS_MAX) as u32;
+        let lens = [0; SLOTS_MAX];
+        Ok(Some(PlainBuffers { region, pages, slots, next: 0, used: 0, handed: 0, lens }))
     }
 
     #[inline]
@@ -71,9 +76,9 @@ impl PlainBuffers {
         })
     }
 
-    /// Takes the slot of the space given last, with a header for the `len` octets that were built in it. Returns its number.
+    /// Takes the slot of the space given last, with a header for the `len` octets that were built in it.
     #[inline]
-    pub(super) fn take(&mut self, credits: u32, len: usize) -> u32 {
+    pub(super) fn take(&mut self, credits: u32, len: usize) {
         assert!(self.has_space() && (4..=PLAIN_LEN_MAX).contains(&len), "{len} octets without space");
         let number = self.next;
         // SAFETY: as in `space`: the slot has room for the header and the stream, both are aligned to 4 octets, and the
@@ -83,21 +88,28 @@ impl PlainBuffers {
             let xid = header.add(1).cast::<u32>().read();
             header.write([xid, VERSION.to_be(), credits.to_be(), 0, 0, 0, 0]);
         }
-        self.next = if number + 1 == self.slots { 0 } else { number + 1 };
+        self.lens[number as usize] = (PLAIN_LEN + len) as u16;
+        self.next = self.behind(number);
         self.used += 1;
-        number
     }
 
-    /// The message in a slot that was taken.
+    /// The oldest message that the device does not have yet, of which there is one: it gets it now.
     #[inline]
-    pub(super) fn message(&self, number: u32) -> *const u8 {
-        self.slot(number)
+    pub(super) fn hand_over(&mut self) -> (*const u8, u32) {
+        let number = self.handed;
+        self.handed = self.behind(number);
+        (self.slot(number), u32::from(self.lens[number as usize]))
     }
 
-    /// The oldest slot that was taken is free again.
+    /// So many of the oldest slots that were taken are free again: the device has done them.
     #[inline]
-    pub(super) fn give_back(&mut self) {
-        self.used -= 1;
+    pub(super) fn give_back(&mut self, count: u32) {
+        self.used -= count;
+    }
+
+    #[inline]
+    fn behind(&self, number: u32) -> u32 {
+        if number + 1 == self.slots { 0 } else { number + 1 }
     }
 
     #[inline]

@@ -206,13 +206,29 @@ impl ReceiveQueue {
         }
     }
 
-    /// Posts the oldest Receive again, behind all others: its message was taken where it arrived.
+    /// Puts the oldest Receive, which the device has, behind all others: its message was taken where it arrived. The request that
+    /// posts it again; `None`: others wait before it, and the next `fill` has all of them.
     #[inline]
-    pub(super) fn post_again(&mut self) {
-        self.handed -= 1;
-        if let Some(oldest) = self.posted.pop_front() {
-            self.posted.push_back(oldest);
+    pub(super) fn post_again(&mut self, id: QueuePairId, domain: &Domain) -> Option<Receive> {
+        let (number, Some((mut buf, arena))) = self.posted.pop_front()? else { return None };
+        let is_next = self.handed > self.posted.len();
+        let (slot, generation) = (id.index, id.generation as u16);
+        let id = WorkId { is_receive: true, slot, generation, sequence: self.next };
+        let len = buf.capacity().min(self.capacity.receive_len_max as usize) as u32;
+        let receive = Receive { id, base: buf.as_mut_ptr(), len, lkey: domain.lkey(arena) };
+        self.posted.push_back((number, Some((buf, arena))));
+        if is_next {
+            self.next = self.next.wrapping_add(1);
+            return Some(receive);
         }
+        self.handed -= 1;
+        None
+    }
+
+    /// The device refused the request of `post_again`: it does not have the last Receive.
+    #[cold]
+    pub(super) fn refused_again(&mut self) {
+        self.handed -= 1;
     }
 
     /// Whether a shared Receive is reserved for a message.

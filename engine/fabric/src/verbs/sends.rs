@@ -4,6 +4,9 @@
 //! Read), a bind, an invalidation or a probe is one that the user does not see, and no more RDMA Reads may be under way
 //! than the peer has resources for. Order is kept, so a Read that has to wait holds what is behind it.
 //!
+//! Messages that were built in place and stand one behind the other are one request: a run, from whose front the device takes
+//! them away while others are added at its end.
+//!
 //! # Signalling
 //!
 //! The device reports only the work requests that ask for it, and one report says that all before it are done too. The
@@ -23,7 +26,6 @@ use super::exposure::{Exposures, remote_access};
 use super::objects::MemoryRegion;
 use super::plain::PlainBuffers;
 use super::work::{Batch, Send, WorkId};
-use crate::plain::PLAIN_LEN;
 use crate::{Completed, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart};
 
 /// Room for the parts of Reads beyond the first: more wait for their turn.
@@ -56,10 +58,10 @@ pub(super) enum Work {
         arena: usize,
         invalidate: Option<u32>,
     },
-    /// A message that was built in place: its slot in `SendQueue::plain`, and its octets.
+    /// Messages that were built in place, one behind the other in `SendQueue::plain`: how many of them the device does not
+    /// have yet. The others are `Op::begin` to `Op::end`.
     Plain {
-        slot: u32,
-        len: u32,
+        waiting: u32,
     },
     Write {
         source: Shared,
@@ -225,9 +227,15 @@ impl SendQueue {
     /// Takes the message that was built in the space given last.
     #[inline]
     pub(super) fn push_plain(&mut self, credits: u32, len: usize) {
-        let plain = self.plain.as_mut().expect("it gave the space just before");
-        let slot = plain.take(credits, len);
-        self.push(0, false, Work::Plain { slot, len: (PLAIN_LEN + len) as u32 });
+        self.plain.as_mut().expect("it gave the space just before").take(credits, len);
+        if let Some(Op { work: Work::Plain { waiting }, .. }) = self.ops.back_mut() {
+            self.used += 1;
+            // It was the last, and the device had all of it.
+            self.handed -= usize::from(*waiting == 0);
+            *waiting += 1;
+        } else {
+            self.push(0, false, Work::Plain { waiting: 1 });
+        }
     }
 
     /// Takes a Read; parts of no octets are not asked for.
@@ -287,6 +295,10 @@ impl SendQueue {
             && self.next.wrapping_sub(self.done) < self.depth
             && let Some(op) = self.ops.get_mut(self.handed)
         {
+            if let Work::Plain { .. } = op.work {
+                self.fill_plain(batch, id, inline_len);
+                continue;
+            }
             let mut is_last = true;
             let mut is_read = false;
             let mut is_lent = false;
@@ -301,12 +313,7 @@ impl SendQueue {
                     let flags = if len <= inline_len { sys::IBV_SEND_INLINE } else { 0 };
                     send.flags(flags).memory(buf.as_ptr(), len, domain.lkey(*arena))
                 }
-                Work::Plain { slot, len } => {
-                    let Some(plain) = &self.plain else { return };
-                    let flags = if *len <= inline_len { sys::IBV_SEND_INLINE } else { 0 };
-                    let send = batch.push_send(sys::IBV_WR_SEND).flags(flags);
-                    send.memory(plain.message(*slot), *len, plain.lkey())
-                }
+                Work::Plain { .. } => unreachable!("filled above"),
                 Work::Write { source, arena, offset, rkey } => {
                     let len = source.len() as u32;
                     is_lent = len >= self.lent_from;
@@ -364,6 +371,58 @@ impl SendQueue {
         }
     }
 
+    /// Fills the batch with messages of a run that were built in place: at least one, as there is room.
+    #[inline]
+    fn fill_plain(&mut self, batch: &mut Batch, id: QueuePairId, inline_len: u32) {
+        let Some(op) = self.ops.get_mut(self.handed) else { return };
+        let (Work::Plain { waiting }, Some(plain)) = (&mut op.work, &mut self.plain) else {
+            unreachable!("a run of messages has the memory that they were built in")
+        };
+        let (slot, generation) = (id.index, id.generation as u16);
+        op.begin.get_or_insert(self.next);
+        loop {
+            let (base, len) = plain.hand_over();
+            let mut flags = if len <= inline_len { sys::IBV_SEND_INLINE } else { 0 };
+            self.since += 1;
+            if self.since >= self.interval {
+                flags |= sys::IBV_SEND_SIGNALED;
+                (self.since, self.asked) = (0, self.next.wrapping_add(1));
+            }
+            let send = batch.push_send(sys::IBV_WR_SEND).flags(flags).memory(base, len, plain.lkey());
+            send.id(WorkId { is_receive: false, slot, generation, sequence: self.next });
+            self.next = self.next.wrapping_add(1);
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.handed += 1;
+                break;
+            }
+            if !batch.has_room() || self.next.wrapping_sub(self.done) >= self.depth {
+                break;
+            }
+        }
+        op.end = self.next;
+    }
+
+    /// The first request is a run of messages that were built in place: forgets those before `done`. `true`: these were all.
+    #[inline]
+    fn retire_plain(&mut self, done: u32) -> bool {
+        let Some(op) = self.ops.front_mut() else { return false };
+        let (Work::Plain { waiting }, Some(begin)) = (&op.work, op.begin) else { return false };
+        let done = if is_before(done, op.end) { done } else { op.end };
+        if is_before(begin, done) {
+            let count = done.wrapping_sub(begin);
+            op.begin = Some(done);
+            self.used = self.used.saturating_sub(count);
+            self.plain.iter_mut().for_each(|plain| plain.give_back(count));
+        }
+        if *waiting > 0 || is_before(done, op.end) {
+            return false;
+        }
+        self.ops.pop_front();
+        self.handed -= 1;
+        true
+    }
+
     /// Notes that the device has done a work request, and so all before it. Then `take_done` has what it finished.
     #[inline]
     pub(super) fn note_done(&mut self, sequence: u32) {
@@ -381,10 +440,17 @@ impl SendQueue {
     #[inline]
     pub(super) fn take_done(&mut self) -> Option<Done> {
         loop {
+            let first = self.ops.front()?;
+            if let Work::Plain { .. } = first.work {
+                if !self.retire_plain(self.done) {
+                    return None;
+                }
+                continue;
+            }
             if self.handed == 0 {
                 return None;
             }
-            let end = self.ops.front()?.end;
+            let end = first.end;
             if is_before(self.done, end) || self.reads.front().is_some_and(|&read| is_before(read, end)) {
                 return None;
             }
@@ -406,6 +472,15 @@ impl SendQueue {
             let op = self.ops.front()?;
             if is_before(sequence, op.begin?) {
                 return None;
+            }
+            if let Work::Plain { .. } = op.work {
+                let behind = sequence.wrapping_add(1);
+                let done = if is_before(behind, op.end) { behind } else { op.end };
+                self.note_done(done.wrapping_sub(1));
+                if !self.retire_plain(done) {
+                    return None;
+                }
+                continue;
             }
             // A Read has one completion, however many of its parts fail. One that is handed over in part is the last
             // that is handed over at all.
@@ -437,12 +512,8 @@ impl SendQueue {
     fn pop(&mut self) -> Option<Op> {
         let op = self.ops.pop_front()?;
         self.handed = self.handed.saturating_sub(1);
-        match &op.work {
-            Work::Read { parts, .. } => {
-                self.parts.drain(..usize::from(*parts).min(self.parts.len()));
-            }
-            Work::Plain { .. } => self.plain.iter_mut().for_each(PlainBuffers::give_back),
-            _ => {}
+        if let Work::Read { parts, .. } = &op.work {
+            self.parts.drain(..usize::from(*parts).min(self.parts.len()));
         }
         Some(op)
     }

@@ -249,6 +249,22 @@ impl Receive {
         }
     }
 
+    /// Posts it to a queue pair, alone.
+    ///
+    /// # Safety
+    ///
+    /// As for `post_shared`, with the queue pair for the queue.
+    #[inline]
+    pub(super) unsafe fn post(&self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
+        let mut piece = self.piece();
+        let (mut request, mut bad) = (self.request(&mut piece), ptr::null_mut());
+        // SAFETY: a request that lives through the call; the rest is the caller's word.
+        match unsafe { sys::ibv_post_recv(queue_pair, &mut request, &mut bad) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
+
     #[inline]
     fn piece(&self) -> sys::ibv_sge {
         sys::ibv_sge { addr: self.base as u64, length: self.len, lkey: self.lkey }

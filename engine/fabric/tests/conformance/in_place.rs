@@ -390,28 +390,31 @@ pub(crate) fn messages_that_expose_are_built_in_place<H: Harness>(bench: &mut Be
         bench[B].post_receive(qb, round);
         let bytes = pattern(500, round);
         let stream = pattern(round as usize * 53 % (WHOLE_LEN_MAX - SINGLE_LEN + 1), round);
-        let space = bench[A].provider().exposing_space(qa);
-        let has_space = space.is_some();
-        if let Some(space) = space {
+        let message_of = |segment: RemoteSegment| {
+            let mut head = [round as u8; SINGLE_LEN];
+            head[..4].copy_from_slice(&segment.handle.0.to_be_bytes());
+            [&head[..], &stream].concat()
+        };
+        let mut exposed = Some(Exposed::Read(bench[A].buf(&bytes).share()));
+        let mut built = None;
+        let is_sent = bench[A].build_exposing(qa, &mut exposed, |space, segment| {
             assert_eq!(space.len(), WHOLE_LEN_MAX);
             space.fill(0x5a);
-            space[SINGLE_LEN..][..stream.len()].copy_from_slice(&stream);
-        }
-        let segment = bench[A].expose_read(qa, &bytes);
-        let mut head = [round as u8; SINGLE_LEN];
-        head[..4].copy_from_slice(&segment.handle.0.to_be_bytes());
-        let message = [&head[..], &stream].concat();
-        // One that leaves its space, and one behind others in the usual way.
-        if has_space && round % 7 != 3 {
-            let provider = bench[A].provider();
-            provider.send_exposing(qa, &head, message.len());
-            if round % 5 != 1 {
-                provider.ring_doorbells();
-            }
-        } else {
+            let message = message_of(segment);
+            space[..message.len()].copy_from_slice(&message);
+            // One that leaves its space, and one behind others in the usual way.
+            (round % 7 != 3).then(|| built.insert((message, segment)).0.len())
+        });
+        assert_eq!((is_sent, is_sent), (built.is_some(), exposed.is_none()), "all of it, or nothing");
+        if let Some(memory) = exposed {
+            let segment = bench[A].try_expose(qa, memory).expect("an exposure within capacity is made");
+            let message = message_of(segment);
             send(bench, A, qa, &message);
+            built = Some((message, segment));
+        } else if round % 5 != 1 {
+            bench[A].provider().ring_doorbells();
         }
-        sent.push((message, segment));
+        sent.extend(built);
         if round % 4 == 3 {
             bench[A].provider().ring_doorbells();
             let first = round + 1 - sent.len() as u64;

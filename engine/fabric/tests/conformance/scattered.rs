@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 
 use stag_fabric::{
-    Completed, DisconnectReason, GATHERED_LEN_MAX, GatheredPieces, PostError, Provider, QueuePairCapacity,
-    QueuePairId, RECEIVE_TARGETS_MAX, SendRequest, ShownMessage, Taken, WorkError,
+    Completed, DisconnectReason, Exposed, GATHERED_LEN_MAX, GatheredPieces, PostError, Provider,
+    QueuePairCapacity, QueuePairId, RECEIVE_TARGETS_MAX, SendRequest, ShownMessage, Taken, WHOLE_LEN_MAX,
+    WorkError,
 };
 use stag_memory::Buf;
+use stag_wire::rpcrdma::SINGLE_LEN;
 
 use crate::bench::{A, B, Bench, CAPACITY, Harness, Kind, MESSAGE, pattern};
 
@@ -86,6 +88,43 @@ pub(crate) fn a_head_is_as_long_as_its_user_says<H: Harness>(bench: &mut Bench<H
         targets.bufs().iter().for_each(|buf| found.extend(&buf[..]));
         assert_eq!(found, pattern(len, id), "{len} octets");
         assert_eq!(bench.completion(A, qa, Kind::Send, id).result, Ok(()));
+    }
+}
+
+/// A message that is built together with an exposure is as any other to a Receive in several buffers.
+pub(crate) fn a_message_that_exposes_goes_on_in_the_targets<H: Harness>(bench: &mut Bench<H>) {
+    if !has_targets(bench) {
+        return;
+    }
+    const HEAD: usize = 64;
+    let short = QueuePairCapacity { receive_len_max: (HEAD + 3 * PAGE) as u32, ..LONG };
+    let [qa, qb] = bench.connect_with(LONG, short);
+    for (id, len) in (0..).zip([SINGLE_LEN, HEAD - 4, HEAD, HEAD + 4, WHOLE_LEN_MAX]) {
+        bench[B].post_behind(qb, id, HEAD, 3);
+        let message = pattern(len, id);
+        let mut exposed = Some(Exposed::Read(bench[A].buf(&pattern(500, id + 50)).share()));
+        let mut named = None;
+        let is_sent = bench[A].build_exposing(qa, &mut exposed, |space, segment| {
+            space[..len].copy_from_slice(&message);
+            named = Some(segment);
+            Some(len)
+        });
+        let segment = match exposed {
+            None => named.expect("it was built"),
+            Some(memory) => {
+                assert!(!is_sent, "all of it, or nothing");
+                bench[A].post_send(qa, id, &message);
+                assert_eq!(bench.completion(A, qa, Kind::Send, id).result, Ok(()));
+                bench[A].try_expose(qa, memory).expect("an exposure within capacity is made")
+            }
+        };
+        bench[A].provider().ring_doorbells();
+        let head = bench.message(B, qb, id);
+        let targets = bench[B].provider().take_targets(qb).expect("they are done with the head");
+        let mut found = head.to_vec();
+        targets.bufs().iter().for_each(|buf| found.extend(&buf[..]));
+        assert_eq!(found, message, "{len} octets");
+        bench.fenced(A, qa, segment.handle, id);
     }
 }
 

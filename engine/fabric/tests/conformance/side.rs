@@ -311,6 +311,24 @@ impl<P: Provider> Side<P> {
         Ok(segment)
     }
 
+    /// Exposes memory and sends a message that names it, in one step.
+    pub(crate) fn build_exposing(
+        &mut self,
+        queue_pair: QueuePairId,
+        exposed: &mut Option<Exposed>,
+        build: impl FnOnce(&mut [u8], RemoteSegment) -> Option<usize>,
+    ) -> bool {
+        let mut handle = 0;
+        let is_sent = self.provider().build_exposing(queue_pair, exposed, |space, segment| {
+            handle = segment.handle.0;
+            build(space, segment)
+        });
+        if is_sent {
+            assert!(self.account(queue_pair).exposed.insert(handle), "handle {handle:#x} is live already");
+        }
+        is_sent
+    }
+
     /// Fences a handle.
     pub(crate) fn fence(&mut self, queue_pair: QueuePairId, handle: Handle, id: u64) -> Option<Fence> {
         let fence = self.provider().fence(queue_pair, handle, id);

@@ -11,3 +11,4 @@ mod setup;
 mod sleep;
 mod soak;
 mod strangers;
+mod whole;

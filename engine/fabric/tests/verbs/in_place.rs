@@ -126,6 +126,104 @@ fn a_built_message_that_fails_ends_the_connection() {
     }
 }
 
+/// Polls a side until a message was shown, without ringing its doorbells.
+fn look_for_one(side: &mut Side) {
+    let (mut shown, mut completions) = (0, VecDeque::with_capacity(32));
+    for _ in 0..100 {
+        side.now += TICK;
+        side.verbs.poll_in_place(side.now, &mut completions, 32, &mut |_: ShownMessage<'_>| {
+            shown += 1;
+            Taken::Done
+        });
+        if shown > 0 {
+            break;
+        }
+    }
+    assert_eq!(shown, 1);
+}
+
+/// The Receive of a message that was taken where it arrived is the device's again when the poll returns: nothing is left for a
+/// doorbell.
+#[test]
+fn a_receive_is_posted_again_at_once() {
+    for kind in [WINDOWS, REGIONS] {
+        kind.begin();
+        let (mut a, mut b) = connected(&kind.config(), MANY);
+        (0..20).for_each(|_| drop((look(&mut a), look(&mut b))));
+        for _ in 0..40 {
+            let (posted, doorbells) = (fake::calls("ibv_post_recv"), b.verbs.counters().doorbells);
+            assert!(a.build(9, 30));
+            a.verbs.ring_doorbells();
+            look_for_one(&mut b);
+            assert_eq!(fake::calls("ibv_post_recv") - posted, 1, "{kind:?}");
+            b.verbs.ring_doorbells();
+            assert_eq!(fake::calls("ibv_post_recv") - posted, 1, "{kind:?}");
+            assert_eq!(b.verbs.counters().doorbells, doorbells, "{kind:?}: nothing was left to post");
+            look(&mut a);
+        }
+    }
+}
+
+/// A Receive that the device does not take back ends the connection, and no buffer is lost.
+#[test]
+fn a_receive_that_is_refused_again_ends_the_connection() {
+    for kind in [WINDOWS, REGIONS] {
+        kind.begin();
+        let (mut a, mut b) = connected(&kind.config(), MANY);
+        (0..20).for_each(|_| drop((look(&mut a), look(&mut b))));
+        b.completions.clear();
+        assert!(a.build(9, 30));
+        a.verbs.ring_doorbells();
+        fake::fail("ibv_post_recv", 0, libc::ENOMEM);
+        look_for_one(&mut b);
+        for _ in 0..30_000 {
+            pass(&mut a, &mut b, 1);
+            if a.pair.is_none() && b.pair.is_none() {
+                break;
+            }
+        }
+        assert_eq!((a.pair, b.pair), (None, None), "{kind:?}");
+        assert_eq!(
+            (a.pool.outstanding(), b.pool.outstanding()),
+            (0, 0),
+            "{kind:?}: the refused one came back, too"
+        );
+        drop((a, b));
+        fake::forgive();
+        assert_eq!(fake::leaks(), [], "{kind:?}");
+    }
+}
+
+/// A run of built messages of which some wait for the next doorbell: the space of those that are done comes back all the same.
+#[test]
+fn what_waits_does_not_keep_the_space_of_what_is_done() {
+    WINDOWS.begin();
+    let (mut a, mut b) = connected(&WINDOWS.config(), MANY);
+    (0..20).for_each(|_| drop((look(&mut a), look(&mut b))));
+    for _ in 0..20 {
+        let mut built = (0..20).filter(|_| a.build(9, 30)).count();
+        a.verbs.ring_doorbells();
+        assert!(built == 20 && a.build(9, 30), "one more, for which no doorbell is rung");
+        built += 1;
+        let mut arrived = 0;
+        for _ in 0..40 {
+            arrived += look(&mut b).0.len();
+            a.now += TICK;
+            a.verbs.poll(a.now, &mut VecDeque::with_capacity(32), 32);
+        }
+        assert_eq!(arrived, 20);
+        let more = (0..32).filter(|_| a.build(9, 30)).count();
+        assert!(more > 20, "{more}: all but the one that waits, and an interval that is done unnoticed");
+        built += more;
+        for _ in 0..80 {
+            a.verbs.ring_doorbells();
+            arrived += look(&mut b).0.len();
+            look(&mut a);
+        }
+        assert_eq!(arrived, built);
+    }
+}
+
 /// Without memory for it nothing is built in place, and messages go as they do from pools. Nor is there space for messages
 /// that the peer would not take.
 #[test]

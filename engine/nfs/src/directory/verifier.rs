@@ -5,9 +5,17 @@
 //! verifier, and a loss that any of them hears of changes it.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(not(loom))]
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
+#[cfg(loom)]
+use loom::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 use stag_wire::nfs3::Verifier;
 
 /// The write verifier of a directory. Clones are the same one: give them to the stores of all reactors.
@@ -67,7 +75,8 @@ impl LossCount {
     }
 }
 
-#[cfg(test)]
+// Not under loom: its atomics work only inside a model.
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -84,5 +93,60 @@ mod tests {
         }
         assert_eq!((one.own(), other.own()), (1, 1));
         assert_ne!(WriteVerifier::default().current(), WriteVerifier::default().current());
+    }
+}
+
+#[cfg(all(loom, test))]
+mod loom_tests {
+    use loom::thread;
+
+    use super::*;
+
+    /// Two stores note losses at the same time: none of them is forgotten, and who looks meanwhile never sees a verifier again
+    /// that it saw change.
+    #[test]
+    fn loom_no_loss_is_forgotten() {
+        loom::model(|| {
+            let verifier = WriteVerifier::default();
+            let base = verifier.shared.base;
+            let losses =
+                move |verifier: &WriteVerifier| u64::from_be_bytes(verifier.current()).wrapping_sub(base);
+            let stores: Vec<_> = (0..2)
+                .map(|_| {
+                    let mut part = LossCount::new(&verifier);
+                    thread::spawn(move || {
+                        part.note();
+                        part.own()
+                    })
+                })
+                .collect();
+            let (first, second) = (losses(&verifier), losses(&verifier));
+            assert!(first <= second && second <= 2, "{first}, then {second}");
+            for store in stores {
+                assert_eq!(store.join().unwrap(), 1);
+            }
+            assert_eq!(losses(&verifier), 2);
+        });
+    }
+
+    /// What another reactor does after a loss, and tells of, has the new verifier: so a COMMIT that is answered there after
+    /// the loss tells the client to write again.
+    #[test]
+    fn loom_what_follows_a_loss_has_the_new_verifier() {
+        loom::model(|| {
+            let verifier = WriteVerifier::default();
+            let before = verifier.current();
+            let told = Arc::new(AtomicU64::new(0));
+            let (mut part, tell) = (LossCount::new(&verifier), told.clone());
+            let store = thread::spawn(move || {
+                part.note();
+                // As a lane does.
+                tell.store(1, Ordering::Release);
+            });
+            if told.load(Ordering::Acquire) == 1 {
+                assert_ne!(verifier.current(), before);
+            }
+            store.join().unwrap();
+        });
     }
 }

@@ -231,6 +231,7 @@ impl Inode {
         if self.allows(caller, wanted) { Ok(()) } else { Err(Status::Acces) }
     }
 
+    #[inline]
     pub(super) fn attributes(&self, fileid: u64, fsid: u64) -> Attributes {
         let (used, rdev) = match &self.body {
             Body::File(pages) => (pages.count() * PAGE_LEN as u64, DeviceNumber::default()),

@@ -354,6 +354,13 @@ impl Store for MemoryStore {
         Ok(self.inodes[index].attributes(fileid(index), self.fsid))
     }
 
+    // Inline: of what it returns, a WRITE needs little.
+    #[inline]
+    fn before_transfer(&self, object: ObjectId) -> Option<Attributes> {
+        let index = self.inodes.find(object).ok()?;
+        Some(self.inodes[index].attributes(fileid(index), self.fsid))
+    }
+
     fn set_attributes(
         &mut self,
         caller: &UserIdentity,

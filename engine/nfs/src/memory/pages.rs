@@ -103,6 +103,9 @@ impl Pages {
         source: &mut Source<'_>,
     ) -> Result<u64, Status> {
         let end = offset + len;
+        if self.replace_page(space, offset, len, source) {
+            return Ok(len);
+        }
         let mut at = offset;
         while at < end {
             let index = at / CHUNK_LEN;
@@ -126,6 +129,19 @@ impl Pages {
             }
         }
         Ok(at - offset)
+    }
+
+    /// Replaces a page by the one that holds all of `source`, as most short WRITEs do. `false`: it is another, and nothing happened.
+    #[inline]
+    fn replace_page(&mut self, space: &mut Space, offset: u64, len: u64, source: &mut Source<'_>) -> bool {
+        let number = offset / PAGE_LEN as u64;
+        if !offset.is_multiple_of(PAGE_LEN as u64) || len > PAGE_LEN as u64 {
+            return false;
+        }
+        let chunk = self.chunks.get_mut(number / CHUNK_PAGES);
+        let page = chunk.and_then(|chunk| chunk.get_mut((number % CHUNK_PAGES) as usize));
+        let Some(Some(page)) = page else { return false };
+        space.replace(page, len as usize, source)
     }
 
     /// The same where there is no chunk yet. Fails if there is no heap for one.

@@ -112,6 +112,20 @@ impl Space {
         Ok(page)
     }
 
+    /// Puts all of `source`, `len` octets that are no fewer than the page has, in its place, if they lie in one page of the pool.
+    /// `false`: nothing happened, and [`Space::rewrite`] does it, or says what is missing.
+    #[inline]
+    pub(super) fn replace(&mut self, page: &mut Shared, len: usize, source: &mut Source<'_>) -> bool {
+        if len < page.len() || !(page.is_unique() || self.has_page()) {
+            return false;
+        }
+        let Some(placed) = source.take_only(len, &self.pool) else { return false };
+        *page = placed;
+        page.mark_stored();
+        self.statistics.pages_placed += 1;
+        true
+    }
+
     /// Puts the next octets of `source` at `from..to` of a page. Whoever reads the page now goes on reading what
     /// it held.
     pub(super) fn rewrite(
@@ -201,6 +215,18 @@ impl<'a> Source<'a> {
         let page = first.slice(self.taken..end);
         self.taken = end;
         Some(page)
+    }
+
+    /// Takes all of it, `len` octets, if it is one page of `pool`, or the start of one.
+    #[inline]
+    fn take_only(&mut self, len: usize, pool: &Pool) -> Option<Shared> {
+        let [only] = self.pieces else { return None };
+        let begins_page = only.location().offset.is_multiple_of(PAGE_LEN as u64);
+        if self.taken > 0 || only.len() != len || !begins_page || !pool.has(only) {
+            return None;
+        }
+        self.taken = len;
+        Some(only.clone())
     }
 
     /// Copies as many octets as `target` has room for. There must be as many.

@@ -40,6 +40,7 @@ impl<S: Store> ExportTable<S> {
     }
 
     /// Where a Call is executed whose first argument is a handle. `writes`: it changes the object.
+    #[inline]
     pub(super) fn home_of_object(&self, call: &Call<'_>, writes: bool) -> Home {
         if self.is_alone() {
             return Home::Here;

@@ -90,6 +90,7 @@ impl<S: Store> Service for Nfs<S> {
         BOUND.get(usize::try_from(procedure).ok()?)
     }
 
+    #[inline]
     fn home(&self, call: &Call<'_>) -> Home {
         let writes = match Procedure::from_number(call.procedure) {
             // It has to hear of what was lost where the data was written.

@@ -110,7 +110,8 @@ pub(super) fn write<S: Store>(
             WriteData::Placed(pieces)
         }
     };
-    let done = match exports.open(asker, arguments.file) {
+    // Filled in where it is sent from, as it is long to move.
+    let results: WriteReply = match exports.open(asker, arguments.file) {
         Ok(opened) => {
             let before = exports.before_transfer(&opened);
             let done = if exports.is_read_only(&opened) {
@@ -129,20 +130,22 @@ pub(super) fn write<S: Store>(
                     pieces.clear();
                     return Some((ticket, Transfer { procedure: Procedure::Write, opened }));
                 }
-                Ok(Progress::Done(done)) => {
-                    let file = WccData { before, after: exports.attributes(&opened) };
-                    Ok((done, exports.store(&opened).write_verifier(), file))
+                Ok(Progress::Done(WriteDone { count, committed })) => Ok(WriteOk {
+                    file: WccData { before, after: exports.attributes(&opened) },
+                    count,
+                    committed,
+                    verifier: exports.store(&opened).write_verifier(),
+                }),
+                Err(status) => {
+                    let attributes = WccData { before, after: exports.attributes(&opened) };
+                    Err(Failure { status, attributes })
                 }
-                Err(status) => Err((status, WccData { before, after: exports.attributes(&opened) })),
             }
         }
-        Err(status) => Err((status, WccData::default())),
+        Err(status) => Err(Failure { status, attributes: WccData::default() }),
     };
     pieces.clear();
-    match done {
-        Ok((done, verifier, file)) => answer_write(reply, Ok((done, verifier)), file),
-        Err((status, file)) => answer_write(reply, Err(status), file),
-    }
+    results.send(reply);
     None
 }
 

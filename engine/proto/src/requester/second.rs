@@ -44,7 +44,7 @@ use crate::layout::{ReceiveLayout, TargetRun};
 use crate::placement::{PlacementError, PlacementMap};
 use crate::sender::{GroupSender, SendingFault};
 use crate::version2::{OwnCharacteristics, SmallMessage};
-pub use lone::LoneReply;
+pub use lone::{LoneReply, LoneRequest};
 
 /// Octets that a base header of version 2 has more than one of version 1: the direction.
 const DIRECTION_LEN: u32 = 4;

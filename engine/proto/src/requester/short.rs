@@ -89,12 +89,12 @@ impl Requester {
             return None;
         }
         let (credits, start, written) = if slot.offer.expects_single_write() {
-            let (reply, stream) = Single::parse(message)?;
-            let SingleChunk::Write(returned) = reply.chunk else { return None };
-            if plain::start(stream) != Some((xid, plain::REPLY)) || !slot.offer.matches_single(&returned) {
+            let (_, credits, returned) = Single::parse_write(message)?;
+            let start = plain::start(&message[SINGLE_LEN..]);
+            if start != Some((xid, plain::REPLY)) || !slot.offer.matches_single(&returned) {
                 return None;
             }
-            (reply.credits, SINGLE_LEN, Some(returned.length))
+            (credits, SINGLE_LEN, Some(returned.length))
         } else {
             let reply = plain::parse(message, plain::REPLY)?;
             if slot.offer.expects_chunks() {

@@ -13,13 +13,14 @@ impl Responder {
     #[must_use]
     pub fn may_answer(&self, xid: u32) -> bool {
         // No Call in process: the usual case, without a search.
-        let is_new = self.xids.is_empty() || !self.xids.contains(&xid);
+        let is_new = self.calls == 0 || !self.is_in_process(xid);
         is_new && self.connected && self.grant.in_process() < self.grant.ceiling()
     }
 
     /// Looks at a message that [`Responder::handle_receive`] may take in as a Call with one chunk of one segment: the Call as
     /// it would be, and the credits that it requests. Nothing happens. `None`: it is something else.
-    #[inline]
+    // Always inline: as of `handle_receive`.
+    #[inline(always)]
     #[must_use]
     pub fn peek_single<'m>(&self, message: &'m [u8]) -> Option<(ReceivedCall<'m>, u32)> {
         let (single, stream) = self.parse_single(message)?;
@@ -36,13 +37,13 @@ impl Responder {
     #[inline(always)]
     #[must_use]
     pub fn next_slot(&self) -> u32 {
-        *self.free.last().expect("the grant never exceeds the slots")
+        *self.order.get(self.calls as usize).expect("the grant never exceeds the slots")
     }
 
     /// What the next Call will be named.
     #[inline(always)]
     fn next_id(&self) -> Option<ResponderCallId> {
-        let index = *self.free.last()?;
+        let index = *self.order.get(self.calls as usize)?;
         Some(ResponderCallId { index, generation: self.slots[index as usize].generation.wrapping_add(1) })
     }
 
@@ -54,7 +55,7 @@ impl Responder {
     ///
     /// As [`Responder::answer_plain`]; and when `call` is not of [`Responder::peek_single`], `out` is shorter than the header, or
     /// the item longer than the chunk.
-    #[inline]
+    #[inline(always)]
     pub fn answer_single(
         &mut self,
         call: &ReceivedCall<'_>,
@@ -78,7 +79,7 @@ impl Responder {
     /// # Panics
     ///
     /// When the peer has no credit for the Call: ask [`Responder::may_answer`] before.
-    #[inline]
+    #[inline(always)]
     pub fn begin_plain(&mut self, xid: u32, requested: u32) -> ResponderCallId {
         debug_assert!(self.may_answer(xid));
         let Ok(id) = self.occupy(xid, requested) else { panic!("the peer has no credit for it") };
@@ -88,7 +89,7 @@ impl Responder {
 
     /// Ends a Call of [`Responder::begin_plain`] with a Reply without chunks, and returns the credits of its header. `limit` is
     /// as in [`Responder::set_credit_limit`]. `None`: it is over already.
-    #[inline]
+    #[inline(always)]
     pub fn answer_begun(&mut self, id: ResponderCallId, limit: u32) -> Option<u32> {
         self.slot(id)?;
         self.grant.set_limit(limit);
@@ -103,7 +104,7 @@ impl Responder {
     /// # Panics
     ///
     /// As [`Responder::begin_plain`], and when the Call has not one chunk.
-    #[inline]
+    #[inline(always)]
     pub fn begin_single(&mut self, call: &ReceivedCall<'_>, requested: u32) -> ResponderCallId {
         debug_assert!(self.may_answer(call.xid));
         let chunk = call.single().expect("a Call with one chunk");
@@ -132,7 +133,7 @@ impl Responder {
     /// # Panics
     ///
     /// When `out` is shorter than the header, or the item longer than the chunk.
-    #[inline]
+    #[inline(always)]
     pub fn answer_begun_single(
         &mut self,
         id: ResponderCallId,

@@ -10,9 +10,11 @@ use stag_runtime::{GroupMember, LaneRecord, ReactorId};
 use stag_wire::rpcrdma::HEADER_LEN_MIN;
 use stag_wire::xdr::Reader;
 
-use super::plain::ShortReply;
-use super::record::{CarriedCall, CarriedItem, CarriedReply, Ending, Kind, Place, WRITE_CHUNKS_MAX, kind};
-use super::single::SingleReply;
+use super::light::{LightCall, ShortReply, SingleReply};
+use super::record::{
+    CALL, CarriedCall, CarriedItem, CarriedReply, Ending, PLAIN_CALL, Place, READ_CALL, REPLY, SHORT_REPLY,
+    SINGLE_REPLY, WRITE_CALL, WRITE_CHUNKS_MAX, kind,
+};
 use super::{
     Attachment, CallLanes, CarriedRoom, Carrier, Homes, LaterCall, Neighbour, Parcel, name_elsewhere,
 };
@@ -55,16 +57,9 @@ impl Carrier {
             broadcasts: Vec::new(),
             own_replies: VecDeque::new(),
             outgoing: Some(Box::default()),
-            incoming: Some(Box::default()),
             // All that may stay inline, over RDMA or over a byte stream.
             space: vec![0; core.config.message_len().max(PAGE_LEN)],
         }
-    }
-
-    /// Takes the next record of one of the others into `record`.
-    #[inline]
-    fn take_record(&mut self, from: ReactorId, record: &mut LaneRecord) -> bool {
-        self.records.from(from).is_some_and(|lane| lane.pop_record(record))
     }
 
     /// Takes what belongs to a record that came: a Payload stream, if it is attached, then so many pieces of memory, which
@@ -93,14 +88,22 @@ impl Carrier {
     }
 
     /// Another reactor has answered: the next Call that waited can be sent there.
-    #[inline]
+    #[inline(always)]
     fn note_answer(&mut self, from: ReactorId) {
         let neighbour = self.neighbour(from);
         neighbour.under_way -= 1;
+        if !neighbour.backlog.is_empty() {
+            self.send_next(from);
+        }
+    }
+
+    #[cold]
+    fn send_next(&mut self, to: ReactorId) {
+        let neighbour = self.neighbour(to);
         if let Some(Parcel { record, cargo }) = neighbour.backlog.pop_front() {
             neighbour.under_way += 1;
             self.cargo.extend(cargo);
-            self.put(from, &record);
+            self.put(to, &record);
         }
     }
 
@@ -143,23 +146,23 @@ impl<P: Provider, S: Services> Engine<P, S> {
     #[inline(never)]
     pub(crate) fn exchange(&mut self) -> usize {
         let Some(carrier) = &mut self.core.state.carrier else { return 0 };
-        let Some(mut record) = carrier.incoming.take() else {
-            unreachable!("a pass exchanges once");
-        };
         carrier.take_returns(&self.core.state.pools.payload);
         let reactors = carrier.neighbours.len();
         let mut count = self.attend();
         // Another one first in each pass, so that none always waits for the others.
         for turn in 0..reactors {
             let Some(from) = ReactorId::new((self.core.pass as usize + turn) % reactors) else { break };
-            for _ in 0..EXCHANGE_BURST {
-                // As for other late answers: each takes a message buffer.
-                if self.core.is_short() || !self.carrier().take_record(from, &mut record) {
-                    break;
-                }
+            // Out of the carrier meanwhile: records are read where they lie in it, and answered into other lanes.
+            let Some(mut lane) = self.carrier().records.take_from(from) else { continue };
+            let end = count + EXCHANGE_BURST;
+            // As for other late answers: each takes a message buffer.
+            while count < end && !self.core.is_short() {
+                let Some(record) = lane.first() else { break };
                 count += 1;
-                self.handle_record(from, &record);
+                self.handle_record(from, record);
+                lane.advance();
             }
+            self.carrier().records.put_back(from, lane);
         }
         while !self.core.is_short()
             && let Some((Parcel { record, cargo }, pieces)) = self.carrier().own_replies.pop_front()
@@ -169,7 +172,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
             self.carrier().pieces.extend(pieces);
             self.deliver(&reply, place, &record, stream_of(cargo));
         }
-        self.carrier().incoming = Some(record);
         count
     }
 
@@ -198,6 +200,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
     }
 
+    #[inline(always)]
     fn carrier(&mut self) -> &mut Carrier {
         match &mut self.core.carrier {
             Some(carrier) => carrier,
@@ -207,48 +210,66 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     #[inline]
     fn handle_record(&mut self, from: ReactorId, record: &LaneRecord) {
-        if let Some(reply) = ShortReply::of(record) {
-            self.carrier().note_answer(from);
-            if self.carrier().broadcasts.is_empty()
-                && (self.deliver_short(&reply)
-                    || self.answer_single(&reply.token, reply.is_service, reply.payload, None))
-            {
-                return;
-            }
-        } else if let Some(reply) = SingleReply::of(record) {
-            self.carrier().note_answer(from);
-            if !self.deliver_single(from, &reply) {
-                let (reply, place) = CarriedReply::decode(record);
-                // None that others execute, too, has eligible results.
-                self.deliver(&reply, place, record, None);
-            }
-            return;
-        } else if self.execute_plain(from, record) || self.execute_single(from, record) {
-            return;
-        }
         match kind(record) {
-            Kind::Call => {
-                let call = CarriedCall::decode(record);
-                let pieces = call.pieces.iter().sum::<u32>() as usize;
-                let octets = self.carrier().unload(from, call.stream == Place::Attached, pieces);
-                self.execute(from, &call, record, octets);
+            PLAIN_CALL => {
+                if !self.execute_plain(from, &LightCall::plain(record)) {
+                    self.execute_carried(from, record);
+                }
             }
-            Kind::Reply => {
-                let (reply, place) = CarriedReply::decode(record);
-                let pieces = usize::from(reply.pieces) + usize::from(reply.long.0);
-                let octets = self.carrier().unload(from, place == Place::Attached, pieces);
-                if !reply.is_short {
-                    self.carrier().note_answer(from);
+            WRITE_CALL | READ_CALL => {
+                if !self.execute_single(from, &LightCall::single(record), record) {
+                    self.execute_carried(from, record);
                 }
-                match self.carrier().note_execution(&reply.token) {
-                    Execution::Only => self.deliver(&reply, place, record, octets),
-                    Execution::OneOfOthers => self.carrier().pieces.clear(),
-                    Execution::LastOfOthers(Parcel { record, cargo }) => {
-                        self.carrier().pieces.clear();
-                        let own = self.carrier().own;
-                        self.execute(own, &CarriedCall::decode(&record), &record, stream_of(cargo));
-                    }
+            }
+            SHORT_REPLY => {
+                let reply = ShortReply::of(record);
+                self.carrier().note_answer(from);
+                let is_done = self.carrier().broadcasts.is_empty()
+                    && (self.deliver_short(&reply)
+                        || self.answer_single(&reply.token, reply.is_service, reply.payload, None));
+                if !is_done {
+                    self.deliver_carried(from, record);
                 }
+            }
+            SINGLE_REPLY => {
+                self.carrier().note_answer(from);
+                if !self.deliver_single(from, &SingleReply::of(record)) {
+                    let (reply, place) = CarriedReply::decode(record);
+                    // None that others execute, too, has eligible results.
+                    self.deliver(&reply, place, record, None);
+                }
+            }
+            CALL => self.execute_carried(from, record),
+            REPLY => {
+                self.carrier().note_answer(from);
+                self.deliver_carried(from, record);
+            }
+            other => unreachable!("a record of kind {other}"),
+        }
+    }
+
+    /// Executes another reactor's Call, the general way.
+    #[inline(never)]
+    fn execute_carried(&mut self, from: ReactorId, record: &LaneRecord) {
+        let call = CarriedCall::decode(record);
+        let pieces = call.pieces.iter().sum::<u32>() as usize;
+        let octets = self.carrier().unload(from, call.stream == Place::Attached, pieces);
+        self.execute(from, &call, record, octets);
+    }
+
+    /// Takes in what another reactor answered, the general way.
+    #[inline(never)]
+    fn deliver_carried(&mut self, from: ReactorId, record: &LaneRecord) {
+        let (reply, place) = CarriedReply::decode(record);
+        let pieces = usize::from(reply.pieces) + usize::from(reply.long.0);
+        let octets = self.carrier().unload(from, place == Place::Attached, pieces);
+        match self.carrier().note_execution(&reply.token) {
+            Execution::Only => self.deliver(&reply, place, record, octets),
+            Execution::OneOfOthers => self.carrier().pieces.clear(),
+            Execution::LastOfOthers(Parcel { record, cargo }) => {
+                self.carrier().pieces.clear();
+                let own = self.carrier().own;
+                self.execute(own, &CarriedCall::decode(&record), &record, stream_of(cargo));
             }
         }
     }
@@ -463,7 +484,6 @@ impl Answering<'_> {
             are_stored,
             ending,
             is_service: draft.is_service,
-            is_short: false,
             splice: draft.splice,
             left_out: draft.left_out,
             items: items.collect(),

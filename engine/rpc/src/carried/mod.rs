@@ -24,10 +24,11 @@
 //! that it sent, and the others wait here, in order. So a Reply always finds room, and no reactor waits for another while it
 //! holds something that the other waits for.
 //!
-//! `record.rs` is what a lane carries, `exchange.rs` what a pass does with it, `plain.rs` the short way of a Call without chunks,
-//! `single.rs` that of one with one chunk.
+//! `record.rs` is what a lane carries, `exchange.rs` what a pass does with it. `light.rs` is the short way of a Call with one chunk
+//! or none: `plain.rs` executes and answers one without, `single.rs` one with a chunk.
 
 mod exchange;
+mod light;
 mod plain;
 mod record;
 mod single;
@@ -40,7 +41,7 @@ use std::rc::Rc;
 use arrayvec::ArrayVec;
 use stag_fabric::Peer;
 use stag_memory::{Borrowed, Loan, Pool, Return, Shared};
-use stag_runtime::{GroupMember, LaneMesh, LaneRecord, Lanes, Line, ReactorId};
+use stag_runtime::{GroupMember, LaneMesh, LaneRecord, Lanes, ReactorId};
 use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
@@ -53,8 +54,8 @@ use crate::service::call::Placed;
 use crate::service::dispatch::Terms;
 use crate::service::{Home, Token};
 pub(crate) use exchange::{drop_later, finish};
+pub(crate) use light::CarriedChunk;
 pub(crate) use record::{CarriedReply, CarriedRoom, Ending};
-pub(crate) use single::CarriedChunk;
 
 /// In the index of a [`ConnectionId`]: it names a connection of another reactor. No queue pair has it, and no byte stream.
 const CARRIED: u32 = 1 << 29;
@@ -104,7 +105,7 @@ pub const CARRIED_CALLS_MAX: usize = 64;
 /// [`Engine`](crate::Engine::join).
 #[derive(Debug)]
 pub struct CallMesh {
-    records: LaneMesh<Line>,
+    records: LaneMesh<LaneRecord>,
     attachments: LaneMesh<Attachment>,
     returns: LaneMesh<Return>,
     count: usize,
@@ -123,9 +124,8 @@ impl CallMesh {
     /// If `count` is more than [`ReactorId::COUNT_MAX`].
     #[must_use]
     pub fn new(count: usize, calls_max: usize) -> CallMesh {
-        let records = records_max(calls_max);
         CallMesh {
-            records: LaneMesh::new(count, records * LaneRecord::LINES_MAX),
+            records: LaneMesh::new(count, records_max(calls_max)),
             attachments: LaneMesh::new(count, attachments_max(calls_max)),
             returns: LaneMesh::new(count, RETURNS_LEN),
             count,
@@ -136,10 +136,9 @@ impl CallMesh {
     /// Octets of memory of the lanes.
     #[must_use]
     pub const fn footprint(count: usize, calls_max: usize) -> usize {
-        let records = records_max(calls_max);
-        let lines = (records * LaneRecord::LINES_MAX).next_power_of_two() * size_of::<Line>();
+        let records = records_max(calls_max).next_power_of_two() * size_of::<LaneRecord>();
         let attachments = attachments_max(calls_max).next_power_of_two() * size_of::<Attachment>();
-        count * count.saturating_sub(1) * (lines + attachments + RETURNS_LEN * size_of::<Return>())
+        count * count.saturating_sub(1) * (records + attachments + RETURNS_LEN * size_of::<Return>())
     }
 
     /// The lanes of one reactor. `None`: they were taken already, or there is no such reactor.
@@ -169,7 +168,7 @@ const fn attachments_max(calls_max: usize) -> usize {
 /// The lanes of one reactor of a group: to each other one, and from it.
 #[derive(Debug)]
 pub struct CallLanes {
-    records: Lanes<Line>,
+    records: Lanes<LaneRecord>,
     attachments: Lanes<Attachment>,
     returns: Lanes<Return>,
     count: usize,
@@ -234,7 +233,7 @@ impl Homes {
 pub(crate) struct Carrier {
     pub(crate) own: ReactorId,
     calls_max: usize,
-    records: Lanes<Line>,
+    records: Lanes<LaneRecord>,
     attachments: Lanes<Attachment>,
     returns: Lanes<Return>,
     /// What other reactors lent.
@@ -257,10 +256,8 @@ pub(crate) struct Carrier {
     broadcasts: Vec<Broadcast>,
     /// What this reactor answers to itself, and the memory that belongs to it, which need not be lent.
     own_replies: VecDeque<(Parcel, Vec<Shared>)>,
-    /// For the record that is being sent; taken meanwhile.
+    /// For the record of a Call or a Reply that is sent the general way; taken meanwhile.
     outgoing: Option<Box<LaneRecord>>,
-    /// For the record that is being read; taken meanwhile.
-    incoming: Option<Box<LaneRecord>>,
     /// Where results are encoded.
     space: Vec<u8>,
 }
@@ -318,11 +315,11 @@ impl Carrier {
         u64::from(count)
     }
 
-    #[inline]
+    #[inline(always)]
     fn neighbour(&mut self, reactor: ReactorId) -> &mut Neighbour {
         match self.neighbours.get_mut(reactor.index()) {
             Some(neighbour) => neighbour,
-            None => panic!("a Call's home is reactor {reactor}, which is not in this group"),
+            None => no_neighbour(reactor),
         }
     }
 
@@ -347,7 +344,6 @@ impl Carrier {
 
     /// Puts a record into the lane, and the cargo beside it. There is room for as many Calls as may be under way from here, and for a Reply to each of
     /// those from there.
-    #[inline]
     fn put(&mut self, to: ReactorId, record: &LaneRecord) {
         let is_attached = self.cargo.is_empty() || {
             let lane = self.attachments.to(to);
@@ -458,6 +454,11 @@ fn load(cargo: &mut Vec<Attachment>, count: usize, pieces: impl Iterator<Item = 
         1..=PIECES_MAX => cargo.extend(pieces.map(Attachment::Piece)),
         _ => cargo.push(Attachment::Pieces(pieces.collect())),
     }
+}
+
+#[cold]
+fn no_neighbour(reactor: ReactorId) -> ! {
+    panic!("a Call's home is reactor {reactor}, which is not in this group")
 }
 
 /// Where a Call is executed that is not executed here.

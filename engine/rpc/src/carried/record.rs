@@ -82,8 +82,6 @@ pub(crate) struct CarriedReply {
     pub(super) token: Token,
     pub(crate) ending: Ending,
     pub(crate) is_service: bool,
-    /// It came by a record of a payload only.
-    pub(super) is_short: bool,
     /// Its pieces are a store's.
     pub(crate) are_stored: bool,
     /// Where in the payload the first reduced result belongs.
@@ -97,25 +95,33 @@ pub(crate) struct CarriedReply {
     pub(crate) long: (u16, u32),
 }
 
-/// Kinds of records.
+/// Kinds of records, the first octet of each.
 pub(super) const CALL: u8 = 1;
 pub(super) const REPLY: u8 = 2;
+/// A [`CALL`] from an RDMA connection, with its Payload stream, without chunks and without a Reply chunk.
+pub(super) const PLAIN_CALL: u8 = 3;
+/// The same with one Write chunk.
+pub(super) const WRITE_CALL: u8 = 4;
+/// The same with one Read chunk, in one piece of memory.
+pub(super) const READ_CALL: u8 = 5;
+/// A Reply whose payload stands right behind the token, and nothing else.
+pub(super) const SHORT_REPLY: u8 = 6;
+/// A [`REPLY`] with its payload, and one reduced result in one piece of a store's memory.
+pub(super) const SINGLE_REPLY: u8 = 7;
 
 /// Flags of a Call's record.
-pub(super) const STREAM: u8 = 1;
-pub(super) const ATTACHED: u8 = 2;
-pub(super) const LOCAL_V4: u8 = 4;
-pub(super) const LOCAL_V6: u8 = 8;
+const STREAM: u8 = 1;
+const ATTACHED: u8 = 2;
+const LOCAL_V4: u8 = 4;
+const LOCAL_V6: u8 = 8;
 const PEER_V4: u8 = 1 << 4;
 const PEER_V6: u8 = 2 << 4;
 const PEER_PROCESS: u8 = 3 << 4;
-pub(super) const PEER_MASK: u8 = 3 << 4;
+const PEER_MASK: u8 = 3 << 4;
 
 /// Flags of a Reply's record, beside [`ATTACHED`].
 pub(super) const SERVICE: u8 = 1;
 pub(super) const STORED: u8 = 4;
-/// The payload stands right behind the token, and there is nothing else.
-pub(super) const SHORT: u8 = 8;
 
 /// Endings in a Reply's record.
 const DROPPED: u8 = 0;
@@ -126,7 +132,13 @@ const BAD_CHUNKS: u8 = 3;
 /// Octets of a Call's record before what says who calls.
 pub(super) const CALL_HEAD_LEN: usize = 32;
 
-/// Octets of a Reply's record before its payload, if that is [`SHORT`].
+/// Octets of what says who calls, at most.
+pub(super) const PEER_LEN_MAX: usize = 24;
+
+/// Octets of what says of a Read chunk where it belongs.
+pub(super) const READ_ITEM_LEN: usize = 12;
+
+/// Octets of a [`SHORT_REPLY`] before its payload.
 pub(super) const SHORT_HEAD_LEN: usize = 24;
 
 /// Octets of any other Reply's record before its payload.
@@ -140,21 +152,10 @@ const fn payload_room(items: usize) -> usize {
     LaneRecord::LEN_MAX - REPLY_HEAD_LEN - items * ITEM_LEN
 }
 
-/// What a record is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Call,
-    Reply,
-}
-
-/// What a record that came is.
-#[inline]
-pub(super) fn kind(record: &LaneRecord) -> Kind {
-    match record.octets().first() {
-        Some(&CALL) => Kind::Call,
-        Some(&REPLY) => Kind::Reply,
-        other => unreachable!("a record of kind {other:?}"),
-    }
+/// What a record that came is: one of the kinds above.
+#[inline(always)]
+pub(super) fn kind(record: &LaneRecord) -> u8 {
+    record.head::<1>()[0]
 }
 
 /// Writes one record.
@@ -336,7 +337,18 @@ impl CarriedCall {
             flags |= ATTACHED;
         }
         encoder.at = 0;
-        encoder.put([CALL, flags, room.write_chunks.len() as u8, reduced.len() as u8]);
+        let kind = if room.reply_chunk_len != 0 || flags & !PEER_MASK != 0 {
+            CALL
+        } else {
+            // As the short way has it, whichever way it came here.
+            match (&room.write_chunks[..], pieces) {
+                ([], []) => PLAIN_CALL,
+                (&[len], []) if u32::try_from(len).is_ok() => WRITE_CALL,
+                ([], [1]) => READ_CALL,
+                _ => CALL,
+            }
+        };
+        encoder.put([kind, flags, room.write_chunks.len() as u8, reduced.len() as u8]);
         encoder.u32(stream.len() as u32);
         record.set_len(if is_inside { end } else { at });
         is_inside
@@ -374,7 +386,6 @@ impl CarriedReply {
             token,
             ending: Ending::Dropped,
             is_service: false,
-            is_short: false,
             are_stored: false,
             splice: 0,
             left_out: (0, 0),
@@ -424,14 +435,13 @@ impl CarriedReply {
     /// Reads a Reply, and where its payload is.
     pub(super) fn decode(record: &LaneRecord) -> (CarriedReply, Place) {
         let mut decoder = Decoder { octets: record.octets(), at: 0 };
-        let [_, ending, flags, item_count] = decoder.take();
+        let [kind, ending, flags, item_count] = decoder.take();
         let len = decoder.u32() as usize;
         let token = decoder.token();
-        if flags & SHORT != 0 {
+        if kind == SHORT_REPLY {
             let reply = CarriedReply {
                 ending: Ending::Encoded,
                 is_service: flags & SERVICE != 0,
-                is_short: true,
                 ..CarriedReply::dropped(token)
             };
             return (reply, Place::Record { at: decoder.at, len });
@@ -457,18 +467,7 @@ impl CarriedReply {
         };
         let (is_service, are_stored) = (flags & SERVICE != 0, flags & STORED != 0);
         (
-            CarriedReply {
-                token,
-                ending,
-                is_service,
-                is_short: false,
-                are_stored,
-                splice,
-                left_out,
-                items,
-                pieces,
-                long,
-            },
+            CarriedReply { token, ending, is_service, are_stored, splice, left_out, items, pieces, long },
             payload,
         )
     }
@@ -529,9 +528,9 @@ mod tests {
             token in tokens(),
             peer in peers(),
             local in proptest::option::of(any::<IpAddr>()),
-            numbers in any::<(u32, u32, bool)>(),
-            writes in proptest::collection::vec(any::<u64>(), 0..=WRITE_CHUNKS_MAX),
-            reads in proptest::collection::vec(any::<(u32, u32, u32)>(), 0..=READ_CHUNKS_MAX),
+            numbers in (any::<u32>(), prop_oneof![Just(0), any::<u32>()], any::<bool>()),
+            writes in proptest::collection::vec(prop_oneof![0..=u64::from(u32::MAX), any::<u64>()], 0..=WRITE_CHUNKS_MAX),
+            reads in proptest::collection::vec((any::<u32>(), any::<u32>(), prop_oneof![Just(1), any::<u32>()]), 0..=READ_CHUNKS_MAX),
             stream in proptest::collection::vec(any::<u8>(), 0..600),
         ) {
             let (inline_len_max, reply_chunk_len, is_stream) = numbers;
@@ -542,7 +541,15 @@ mod tests {
                 (0..).zip(reads).map(|(index, (position, len, _))| Reduced::read_chunk(index, position, len)).collect();
             let mut record = LaneRecord::new();
             let is_inside = CarriedCall::encode(&mut record, &token, (peer.as_ref(), local.as_ref()), &room, (&reduced, &pieces), &stream);
-            prop_assert_eq!(kind(&record), Kind::Call);
+            let is_light = is_inside && !is_stream && local.is_none() && reply_chunk_len == 0;
+            let chunks = (room.write_chunks.len(), &pieces[..]);
+            let light = match chunks {
+                (0, []) => PLAIN_CALL,
+                (1, []) if room.write_chunks[0] <= u64::from(u32::MAX) => WRITE_CALL,
+                (0, [1]) => READ_CALL,
+                _ => CALL,
+            };
+            prop_assert_eq!(kind(&record), if is_light { light } else { CALL });
             let call = CarriedCall::decode(&record);
             prop_assert_eq!((call.token, call.peer, call.local, call.room), (token, peer, local, room));
             prop_assert_eq!(&call.reduced[..], &reduced[..]);
@@ -570,7 +577,7 @@ mod tests {
             let items = items.into_iter().map(|(len, pieces_end, is_reduced)| CarriedItem { len, pieces_end, is_reduced });
             let mut record = LaneRecord::new();
             let reply = CarriedReply {
-                token, ending, is_service, is_short: false, are_stored, splice,
+                token, ending, is_service, are_stored, splice,
                 left_out: (count, octets),
                 items: items.collect(),
                 pieces,
@@ -578,7 +585,7 @@ mod tests {
             };
             let is_inside = reply.encode(&mut record, &payload);
             prop_assert_eq!(is_inside, payload.len() <= payload_room(reply.items.len()));
-            prop_assert_eq!(kind(&record), Kind::Reply);
+            prop_assert_eq!(kind(&record), REPLY);
             let (found, place) = CarriedReply::decode(&record);
             prop_assert_eq!((found.token, found.ending, found.is_service, found.are_stored), (token, ending, is_service, are_stored));
             prop_assert_eq!((found.splice, found.left_out, found.pieces), (splice, (count, octets), pieces));

@@ -8,7 +8,7 @@ use stag_memory::{Buf, Shared};
 use stag_proto::plan::{CallForm, Shape};
 use stag_proto::requester::{self, ChunkLists};
 use stag_wire::rpc::{CallHeader, OpaqueAuth, flavor};
-use stag_wire::rpcrdma::{ReadSegment, SINGLE_LEN, SingleChunk};
+use stag_wire::rpcrdma::{ReadSegment, SINGLE_LEN, Segment, SingleChunk};
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::ConnectionId;
@@ -32,6 +32,9 @@ const PLAIN: CallForm = CallForm { long: false, reply_chunk: false, header_len: 
 
 /// The form of a Call with one chunk of one segment.
 const SINGLE: CallForm = CallForm { long: false, reply_chunk: false, header_len: SINGLE_LEN as u32 };
+
+/// Writes the arguments of a Call.
+type Encoder<'e> = dyn Fn(&mut Writer<'_>) -> Result<(), Overflow> + 'e;
 
 /// A Call in the making: it has a credit and an xid.
 #[derive(Clone, Copy, Debug)]
@@ -218,75 +221,117 @@ impl Calling {
                 Ok(false)
             };
         }
-        let mut built = None;
-        if let Some(space) = core.provider.exposing_space(id) {
-            let room = space.len().min(self.requester.parameters().call_threshold as usize);
-            built = self.write_single(making, chunks, encode, &mut space[SINGLE_LEN..room]);
+        // What a kept Call is sent again with, as its memory is in other hands when it is built.
+        let mut again = Chunks::default();
+        if !self.kept.is_empty() {
+            again.read = chunks.read.clone();
         }
-        let mut message = None;
-        let (payload_len, position) = match built {
-            Some(built) => built,
-            None => {
-                let send = message.insert(self.take_message(core)?);
-                match self.write_single(making, chunks, encode, &mut send[SINGLE_LEN..]) {
-                    Some(built) => built,
-                    None => return Ok(false),
-                }
-            }
-        };
-        let Some(exposed) = chunks.take_single() else { return Ok(false) };
-        let length = match &exposed {
+        let Some(memory) = chunks.take_single() else { return Ok(false) };
+        let length = match &memory {
             Exposed::Write(buf) => buf.len() as u32,
             Exposed::Read(data) => data.len() as u32,
         };
+        let threshold = self.requester.parameters().call_threshold as usize;
+        let mut memory = Some(memory);
+        let Core { provider, state } = core;
+        let is_sent = provider.build_exposing(id, &mut memory, |space, target| {
+            let room = threshold.min(space.len());
+            let (head, space) = space[..room].split_first_chunk_mut()?;
+            let (payload_len, position) = self.write_single(making, (is_write, &again), encode, space)?;
+            self.occupy(state, making);
+            let chunk =
+                self.note_exposed(state, call, segment(target, length), (!is_write).then_some(position));
+            self.requester.emit_single_call(call, chunk, head);
+            Some(SINGLE_LEN + payload_len)
+        });
+        if is_sent {
+            state.statistics.calls_sent += 1;
+            state.statistics.messages_short += 1;
+            return Ok(true);
+        }
+        let Some(memory) = memory else { unreachable!("it is taken only with the Call") };
+        self.post_single(core, making, (memory, length), chunks, (&again, encode))
+    }
+
+    /// As [`Calling::make_single`], by a message in a buffer. `memory`, of so many octets, is put back to `chunks` if the Call is
+    /// another.
+    #[inline(never)]
+    fn post_single<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        (memory, length): (Exposed, u32),
+        chunks: &mut Chunks,
+        (again, encode): (&Chunks, &Encoder<'_>),
+    ) -> Result<bool, CallRefused> {
+        let Making { call, id, .. } = *making;
+        let is_write = matches!(memory, Exposed::Write(_));
+        let mut send = match self.take_message(core) {
+            Ok(send) => send,
+            Err(refused) => {
+                chunks.put_back(memory);
+                return Err(refused);
+            }
+        };
+        let built = self.write_single(making, (is_write, again), encode, &mut send[SINGLE_LEN..]);
+        let Some((payload_len, position)) = built else {
+            chunks.put_back(memory);
+            return Ok(false);
+        };
         self.occupy(core, making);
-        let segment = match core.provider.expose(id, exposed) {
+        let segment = match core.provider.expose(id, memory) {
             Ok(target) => segment(target, length),
             Err(refused) => {
                 self.end_unexposed(core, making, refused);
                 return Ok(true);
             }
         };
-        self.exposed += 1;
-        let slot = &mut self.slots[call.index()];
-        let chunk = if is_write {
-            slot.written.push(Written { chunk: 0, handle: segment.handle, offered: length, buf: None });
-            SingleChunk::Write(segment)
-        } else {
-            slot.reads.push(segment.handle);
-            core.statistics.read_chunks += 1;
-            SingleChunk::Read(ReadSegment { position, segment })
-        };
-        let mut head = [0; SINGLE_LEN];
-        self.requester.emit_single_call(call, chunk, &mut head);
-        let len = SINGLE_LEN + payload_len;
-        let is_sent = match message {
-            None => {
-                core.provider.send_exposing(id, &head, len);
-                core.statistics.calls_sent += 1;
-                true
-            }
-            Some(mut send) => {
-                send[..SINGLE_LEN].copy_from_slice(&head);
-                send.set_len(len);
-                self.send(core, making, send)
-            }
-        };
+        let chunk = self.note_exposed(core, call, segment, (!is_write).then_some(position));
+        if let Some(head) = send.first_chunk_mut() {
+            self.requester.emit_single_call(call, chunk, head);
+        }
+        send.set_len(SINGLE_LEN + payload_len);
+        let is_sent = self.send(core, making, send);
         core.statistics.messages_short += u64::from(is_sent);
         Ok(true)
     }
 
+    /// The only segment of a Call is exposed: to be read at a Position, or to be written.
+    #[inline(always)]
+    fn note_exposed(
+        &mut self,
+        state: &mut EngineState,
+        call: requester::RequesterCallId,
+        segment: Segment,
+        position: Option<u32>,
+    ) -> SingleChunk {
+        self.exposed += 1;
+        let slot = &mut self.slots[call.index()];
+        match position {
+            None => {
+                let Segment { handle, length: offered, .. } = segment;
+                slot.written.push(Written { chunk: 0, handle, offered, buf: None });
+                SingleChunk::Write(segment)
+            }
+            Some(position) => {
+                slot.reads.push(segment.handle);
+                state.statistics.read_chunks += 1;
+                SingleChunk::Read(ReadSegment { position, segment })
+            }
+        }
+    }
+
     /// Writes the Payload stream of a Call with one chunk of one segment to `space`. Returns its length, and the Position of the
-    /// item that is left out. `None`: it does not fit, or other items are left out than the chunk is for.
+    /// item that is left out. `None`: it does not fit, or other items are left out than the chunk is for. The memory of a Read chunk
+    /// is in `again`, if the Call is kept.
     #[inline(always)]
     fn write_single(
         &mut self,
         making: &Making<'_>,
-        chunks: &Chunks,
+        (is_write, again): (bool, &Chunks),
         encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
         space: &mut [u8],
     ) -> Option<(usize, u32)> {
-        let is_write = chunks.read.is_empty();
         let mut writer = Writer::new(space);
         making.write_payload(&mut writer, encode).ok()?;
         let len = writer.position();
@@ -297,7 +342,9 @@ impl Calling {
             _ => return None,
         };
         let positions = if is_write { &[][..] } else { &[position] };
-        self.keep(making, &space[..len], positions, chunks, None);
+        if !self.kept.is_empty() {
+            self.keep_apart(making, &space[..len], positions, again);
+        }
         Some((len, position))
     }
 
@@ -447,6 +494,19 @@ impl Calling {
         }
         self.outstanding += 1;
         self.probing |= is_probe;
+    }
+
+    /// As [`Calling::keep`], of a Call without a long message.
+    // Not inline: a client that does not connect again would pay for it.
+    #[inline(never)]
+    pub(crate) fn keep_apart(
+        &mut self,
+        making: &Making<'_>,
+        payload: &[u8],
+        positions: &[u32],
+        chunks: &Chunks,
+    ) {
+        self.keep(making, payload, positions, chunks, None);
     }
 
     /// Keeps what sending a Call again takes, if there may be another connection.

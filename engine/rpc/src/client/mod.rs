@@ -122,6 +122,15 @@ impl Chunks {
         Chunks { read: Few::new(), write: Few::one((0, buf)) }
     }
 
+    /// Puts memory back that [`Chunks::take_single`] took out.
+    #[cold]
+    pub(crate) fn put_back(&mut self, memory: Exposed) {
+        match memory {
+            Exposed::Read(data) => self.read = Few::one((0, data)),
+            Exposed::Write(buf) => self.write = Few::one((0, buf)),
+        }
+    }
+
     /// Takes the memory out if it is all of one Read chunk, or of one Write chunk.
     #[inline]
     pub(crate) fn take_single(&mut self) -> Option<Exposed> {

@@ -282,9 +282,7 @@ pub(crate) fn address(peer: &Peer) -> u128 {
 fn call_digest(asked: &Asked<'_>, seed: [u64; 2]) -> u64 {
     let stream = asked.stream;
     let mut digest = Digest::new(seed);
-    let mut reader = asked.arguments.clone();
-    let located = asked.procedure.locate.and_then(|locate| locate(&mut reader).ok());
-    let Some(len) = located.map(|len| len as usize) else {
+    let Some((at, len)) = find_data(asked) else {
         digest.add(&stream[..stream.len().min(DIGEST_LEN_MAX)]);
         digest
             .add(&stream[stream.len().saturating_sub(DATA_END_LEN).max(DIGEST_LEN_MAX).min(stream.len())..]);
@@ -293,13 +291,26 @@ fn call_digest(asked: &Asked<'_>, seed: [u64; 2]) -> u64 {
         }
         return digest.finish();
     };
-    let at = reader.position().min(stream.len());
     digest.add(&stream[..at.min(DIGEST_LEN_MAX)]);
     match asked.items.first() {
         Some(item) => add_ends(&mut digest, item.pieces.iter().map(|piece| &piece[..]), len),
         None => add_ends(&mut digest, [&stream[at..]].into_iter(), len),
     }
     digest.finish()
+}
+
+/// Where the large data of a Call begins in its stream, or is left out of it, and how long it is. `None`: it has none.
+fn find_data(asked: &Asked<'_>) -> Option<(usize, usize)> {
+    let locate = asked.procedure.locate?;
+    if let ([_], [chunk]) = (asked.items, asked.arguments.reduced()) {
+        // A chunk says itself where its data belongs: behind the word with its length.
+        let at = chunk.position as usize;
+        let (_, len) = asked.stream.get(asked.arguments.position()..at)?.split_last_chunk()?;
+        return Some((at, u32::from_be_bytes(*len) as usize));
+    }
+    let mut reader = asked.arguments.clone();
+    let len = locate(&mut reader).ok()? as usize;
+    Some((reader.position().min(asked.stream.len()), len))
 }
 
 /// Adds the first and the last octets of data of `len` octets, which lies in `pieces`.
@@ -361,16 +372,23 @@ impl Digest {
         self.sum ^= octets.len() as u64;
         let (pairs, rest) = octets.as_chunks::<16>();
         pairs.iter().for_each(|pair| self.mix(*pair));
-        let mut last = [0; 16];
-        last[..rest.len()].copy_from_slice(rest);
+        if rest.is_empty() {
+            return;
+        }
+        // Together with octets before them, if there are: a copy of a length that only the run knows would be a call.
+        let last = octets.last_chunk().copied().unwrap_or_else(|| {
+            let mut last = [0; 16];
+            last[..rest.len()].copy_from_slice(rest);
+            last
+        });
         self.mix(last);
     }
 
     /// Adds the octets of both, one behind the other.
     fn add_two(&mut self, start: &[u8; DATA_END_LEN], end: &[u8; DATA_END_LEN]) {
         self.sum ^= 2 * DATA_END_LEN as u64;
-        start.as_chunks().0.iter().chain(end.as_chunks().0).for_each(|pair| self.mix(*pair));
-        self.mix([0; 16]);
+        start.as_chunks().0.iter().for_each(|pair| self.mix(*pair));
+        end.as_chunks().0.iter().for_each(|pair| self.mix(*pair));
     }
 
     fn finish(self) -> u64 {

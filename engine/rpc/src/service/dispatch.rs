@@ -267,6 +267,8 @@ impl Run<'_> {
     }
 
     /// Where the service executes it.
+    // Inline, so that of the Call only that is made which the service looks at.
+    #[inline(always)]
     pub(crate) fn home<S: Services>(&self, services: &S, origin: &Origin<'_>) -> Home {
         match self.header.procedure {
             0 => Home::Here,

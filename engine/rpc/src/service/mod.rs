@@ -305,6 +305,7 @@ macro_rules! services {
                 )+
                 found
             }
+            #[inline(always)]
             fn home(&self, service: usize, call: &Call<'_>) -> Home {
                 match service {
                     $($place => self.$place.home(call),)+

@@ -104,6 +104,7 @@ impl Reply<'_> {
     ///
     /// On a byte stream the only eligible result of a procedure is sent from the memory that it lies in, unless
     /// it is so short that a copy costs less.
+    #[inline]
     pub fn item(&mut self, len: u32) -> Placement {
         let index = self.draft.items.len();
         let write_chunk = match self.room {
@@ -128,6 +129,7 @@ impl Reply<'_> {
     /// Gives the next piece of the memory of the item announced last: it is written to the peer as it
     /// is, without a copy. The pieces' lengths add up to the item's; otherwise the Call is answered with
     /// SYSTEM_ERR, and the log says which procedure did it.
+    #[inline]
     pub fn piece(&mut self, piece: Shared) {
         if let Some(item) = self.draft.items.last_mut()
             && item.reduced

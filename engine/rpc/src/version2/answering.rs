@@ -13,7 +13,7 @@ use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::fault::fault;
 use crate::server::doomed::reply_id;
-use crate::server::draft::{Draft, Verdict};
+use crate::server::draft::Draft;
 use crate::server::pushing::write_piece;
 use crate::server::serving::{Ran, Serving};
 use crate::server::transit;
@@ -121,24 +121,9 @@ impl Serving {
         terms: Terms,
         mut draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
-        if let Some(defect) = draft.defect() {
-            terms.report(core, defect);
-            let parameters = self.responder.parameters();
-            Reply::of(&mut draft, call, core, &self.share, parameters).system_error();
-        }
-        if let Some(entry) = terms.kept {
-            core.state.duplicates.keep(entry, &draft, &mut core.state.statistics);
-        }
-        if draft.verdict != Verdict::Encoded {
-            let why = match draft.verdict {
-                Verdict::BadChunks => RefusedCall::Ineligible,
-                _ => RefusedCall::Reply(responder::ReplyError::NoReplyChunk),
-            };
+        if let Some(why) = self.judge(core, call, terms, &mut draft) {
             core.put_draft(draft);
             return self.refuse(core, id, call.id, why).map(|_| ());
-        }
-        if draft.is_service {
-            self.note_service(core.now);
         }
         // Its further credits have their Receives already.
         let has_directions = !Responder2::directions(message).is_empty();

@@ -10,13 +10,9 @@ use stag_fabric::{
     Taken,
 };
 use stag_memory::Buf;
-use stag_proto::layout::target_numbers;
-use stag_proto::requester::GroupCall;
+use stag_proto::requester::LoneRequest;
 use stag_proto::responder::{LoneAnswer, Responder2};
-use stag_wire::rpcrdma2::{
-    CONTINUATION_LEN, DirectedPlace, DirectionSet, Elements, ItemPlace, PlacedItem, ResponseTransmission,
-    ResultDirection,
-};
+use stag_wire::rpcrdma2::CONTINUATION_LEN;
 use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
 
 use crate::carried::Carrier;
@@ -128,8 +124,9 @@ impl Serving {
             long_len_max: send_len_max.saturating_sub(CONTINUATION_LEN),
         });
         let execution = Execution { run: &run, origin: &origin, terms, chunked: None, group, header_len };
+        let placed = if held.is_some() { slice::from_mut(&mut data) } else { &mut [] };
         let body = &mut space[header_len..room_end];
-        if !self.execute_with(state, services, &execution, (&mut data, held), body) {
+        if !self.execute_with(state, services, &execution, (placed, held), body) {
             return Taken::No;
         }
         let draft = &mut *state.draft_in_place;
@@ -206,21 +203,11 @@ impl Calling {
         }
         let Some(second) = &mut self.second else { return Ok(false) };
         let Some(space) = core.provider.gather_space(making.id) else { return Ok(false) };
-        let numbers = second.peer_run.map_or(0..0, |run| 0..run.count_for(data_len));
-        let place = ItemPlace::Buffers { offset: 0, numbers: target_numbers(&numbers) };
-        let item = PlacedItem { displacement: 0, len: data_len, place };
-        let direction = [ResultDirection { min_len: 0, place: DirectedPlace::Buffers }];
-        let sets = [DirectionSet { begin: 0, end: u32::MAX, items: Elements::new(&direction) }];
+        let targets = second.peer_run.map_or(0, |run| run.count_for(data_len));
         let count = usize::from(data_len > 0);
-        let directions = Elements::new(&sets[..usize::from(results.is_some())]);
-        let group = GroupCall {
-            items: &[item][..count],
-            target_lens: &[],
-            directions,
-            payload_len: 0,
-            response_receives: 0,
-        };
-        let header_len = group.lone_header_len();
+        let data = (count > 0).then_some((data_len, targets));
+        let lone = LoneRequest { data, is_directed: results.is_some() };
+        let header_len = lone.header_len();
         // Behind it, up to the data.
         let room_end = match second.peer_run {
             Some(run) if count > 0 => space.len().min(run.start as usize),
@@ -238,10 +225,8 @@ impl Calling {
             // The general way says what is wrong.
             _ => return Ok(false),
         };
-        let items = [PlacedItem { displacement, ..item }];
-        let group = GroupCall { items: &items[..count], payload_len: payload_len as u32, ..group };
-        let emitted =
-            second.requester2.emit_lone(&mut self.requester, making.call, &group, &mut space[..header_len]);
+        let (stream, out) = ((displacement, payload_len as u32), &mut space[..header_len]);
+        let emitted = second.requester2.emit_lone(&mut self.requester, making.call, &lone, stream, out);
         debug_assert_eq!(emitted, Ok(header_len), "the Payload stream is behind the header");
         let mut len = header_len + payload_len;
         second.promised += 1;
@@ -350,11 +335,9 @@ impl ClientVersion2 {
         };
         let results = buf.len() as u32;
         let run = self.own_run.filter(|_| *chunk == 0 && self.peer.places_results())?;
-        let numbers = target_numbers(&(0..run.count_for(results)));
-        let items =
-            [PlacedItem { displacement: 0, len: results, place: ItemPlace::Buffers { offset: 0, numbers } }];
-        let reply = ResponseTransmission { items: Elements::new(&items), count: 1, payload_len: 0 };
-        let head_len = reply.header_len() as u64 + u64::from(reply_payload_len_max);
+        let longest = LoneAnswer { result: Some((0, results)), payload_len: 0 };
+        let header_len = Responder2::lone_header_len(Some(run), &longest);
+        let head_len = header_len as u64 + u64::from(reply_payload_len_max);
         let fits = results <= run.room().min(self.placement.results_max) && head_len <= run.start.into();
         fits.then_some(LoneShape { data_len, results: Some(results) })
     }

@@ -51,7 +51,23 @@ impl Group {
             engine.join(own, None);
             engine.listen(&address(index)).expect("the address is free");
         };
-        Group::of(world, seed, reactors, home, join)
+        Group::of(world, seed, 4 << 20, reactors, home, join)
+    }
+
+    /// A group in which each reactor has so much payload memory.
+    pub(crate) fn with_payload(
+        world: World,
+        payload_len: usize,
+        reactors: usize,
+        home: fn(&Call<'_>) -> Home,
+    ) -> Group {
+        let mesh = CallMesh::new(reactors, CARRIED_CALLS_MAX);
+        let join = |engine: &mut Engine<Sim, (Program,)>, index: usize| {
+            let own = ReactorId::new(index).and_then(|own| mesh.take(own)).expect("one of the group");
+            engine.join(own, None);
+            engine.listen(&address(index)).expect("the address is free");
+        };
+        Group::of(world, 1, payload_len, reactors, home, join)
     }
 
     /// A group that is one server: who connects to reactor 0 is served by any. Each takes so many connections.
@@ -63,19 +79,20 @@ impl Group {
                 engine.listen(&address(0)).expect("the address is free");
             }
         };
-        Group::of(World::new(1, FaultPlan::default()), 1, reactors, home, join)
+        Group::of(World::new(1, FaultPlan::default()), 1, 4 << 20, reactors, home, join)
     }
 
     fn of(
         world: World,
         seed: u64,
+        payload_len: usize,
         reactors: usize,
         home: fn(&Call<'_>) -> Home,
         join: impl Fn(&mut Engine<Sim, (Program,)>, usize),
     ) -> Group {
         let node = |index: usize| {
             let own = ReactorId::new(index).expect("one of the group");
-            let memory = Memory::new(&small(), 4 << 20).expect("a few megabytes").owned_by(own);
+            let memory = Memory::new(&small(), payload_len).expect("a few megabytes").owned_by(own);
             let mut node = Node::on(&world, "server", small(), memory, |memory| {
                 let mut program = Program::new(memory.pools.payload.clone());
                 program.home = home;
@@ -141,6 +158,11 @@ impl Group {
         let usual = std::mem::replace(&mut self.connections[client], connection);
         self.check_alive(client);
         self.connections[client] = usual;
+    }
+
+    /// Credits that a client has been granted.
+    pub(crate) fn credits(&self, client: usize) -> u32 {
+        self.clients[client].engine.credits_granted(self.connections[client])
     }
 
     /// How many Calls each reactor's handler has got.

@@ -11,6 +11,7 @@ mod in_place;
 #[allow(dead_code, reason = "each test target uses its part")]
 mod raw;
 mod spread;
+mod stopping;
 mod storm;
 mod stream;
 

@@ -77,6 +77,14 @@ macro_rules! fixed_records {
                 $(self.$field.put(&mut rest)?;)*
                 Ok(())
             }
+
+            #[inline]
+            fn encode_some(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+                let mut rest = &mut writer.array::<{ 4 + $len }>()?[..];
+                1_u32.put(&mut rest)?;
+                $(self.$field.put(&mut rest)?;)*
+                Ok(())
+            }
         }
 
         const _: () = assert!($len == 0 $(+ <$type as Fixed>::LEN)*, "its length is that of its fields");

@@ -90,6 +90,27 @@ impl Single {
         (fixed | differs == 0 && ends).then(|| (Single { xid: word(0), credits: word(2), chunk }, stream))
     }
 
+    /// As [`Single::parse`], of a message with a Write chunk. `None`: it has none, or says nothing.
+    // Always inline: what it returns is long, and is then not written down to be read again.
+    #[inline(always)]
+    #[must_use]
+    pub fn parse_write(message: &[u8]) -> Option<(u32, u32, Segment)> {
+        let head: &[u8; SINGLE_LEN] = message.first_chunk()?;
+        let (words, _) = head.as_chunks::<{ size_of::<u32>() }>();
+        let word = |at: usize| u32::from_be_bytes(words[at]);
+        let differs = (word(1) ^ VERSION)
+            | (word(3) ^ procedure::MSG)
+            | word(4)
+            | (word(5) ^ 1)
+            | (word(6) ^ 1)
+            | word(11)
+            | word(12);
+        let offset = u64::from(word(9)) << 32 | u64::from(word(10));
+        let segment = Segment { handle: word(7), length: word(8), offset };
+        let ends = offset.checked_add(u64::from(segment.length)).is_some();
+        (differs == 0 && ends).then(|| (word(0), word(2), segment))
+    }
+
     /// Writes the header, and returns the rest of `buf`, where the Payload stream goes.
     ///
     /// # Errors

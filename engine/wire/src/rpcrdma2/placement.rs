@@ -5,13 +5,14 @@ use super::error::Error2;
 use crate::rpcrdma::{SEGMENT_LEN, Segment};
 use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError, padded};
 
-mod kind {
-    pub(super) const EXRW: u32 = 1;
-    pub(super) const TBSN: u32 = 2;
-    pub(super) const CHOICE: u32 = 3;
-    pub(super) const BYSIZE: u32 = 4;
-    pub(super) const TOOSHORT: u32 = 5;
-    pub(super) const NOITEM: u32 = 6;
+/// What an item's place starts with.
+pub(super) mod kind {
+    pub(in crate::rpcrdma2) const EXRW: u32 = 1;
+    pub(in crate::rpcrdma2) const TBSN: u32 = 2;
+    pub(in crate::rpcrdma2) const CHOICE: u32 = 3;
+    pub(in crate::rpcrdma2) const BYSIZE: u32 = 4;
+    pub(in crate::rpcrdma2) const TOOSHORT: u32 = 5;
+    pub(in crate::rpcrdma2) const NOITEM: u32 = 6;
 }
 
 impl Decode<'_> for Segment {

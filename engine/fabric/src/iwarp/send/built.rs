@@ -1,15 +1,18 @@
-//! Messages built where they leave: whole FPDUs, one behind the other, for one system call. Those of queue pairs with scattered
-//! Receives may have memory behind what was built, which leaves from where it lies.
+//! Messages built where they leave: whole FPDUs, one behind the other, for one system call. Memory that goes with them, behind a
+//! message or written before it, leaves from where it lies.
 
 use stag_memory::Shared;
-use stag_wire::ddp::{self, Untagged};
+use stag_wire::ddp::{self, Tagged, Untagged};
 use stag_wire::mpa;
 use stag_wire::rdmap::{Opcode, queue};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, emit_plain};
 
 use super::super::crc::{Crc, crc32c};
 use super::gather::Scratch;
-use crate::{GATHERED_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, PLAIN_LEN_MAX};
+use crate::{
+    GATHERED_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, Handle, PLAIN_LEN_MAX, RemoteSegment,
+    WHOLE_LEN_MAX,
+};
 
 /// Octets of a ULPDU before the Payload stream.
 const ULPDU_HEAD_LEN: usize = ddp::UNTAGGED_LEN + HEADER_LEN_MIN;
@@ -27,6 +30,16 @@ const GATHERED_FPDU_LEN_MAX: usize =
     mpa::fpdu_len(ddp::UNTAGGED_LEN + GATHERED_LEN_MAX) + mpa::TRAILER_LEN_MAX;
 /// Pieces of memory among the FPDUs.
 pub(super) const PIECES_MAX: usize = 48;
+/// Octets of them together, before what is built leaves: a peer that takes nothing holds so much of a store's memory, and one piece.
+const PIECES_LEN_MAX: usize = 128 * 1024;
+/// Octets of an RDMA Write's FPDU before its data.
+const WRITE_HEAD_LEN: usize = mpa::LENGTH_LEN + ddp::TAGGED_LEN;
+/// Octets that are left free for an RDMA Write's FPDU before a whole message: its head and its CRC.
+const WRITE_LEN: usize = WRITE_HEAD_LEN + mpa::CRC_LEN;
+/// Octets of the FPDU of a whole message at most.
+pub(super) const WHOLE_FPDU_LEN_MAX: usize = mpa::fpdu_len(ddp::UNTAGGED_LEN + WHOLE_LEN_MAX);
+/// Octets that are built of both at most, with the padding behind the Write's data.
+const WHOLE_ROOM: usize = WRITE_HEAD_LEN + mpa::TRAILER_LEN_MAX + WHOLE_FPDU_LEN_MAX;
 
 /// FPDUs of one queue pair that the socket has not taken, or not all of them.
 pub(super) struct Built {
@@ -53,15 +66,13 @@ impl Built {
             at: 0,
             count: 0,
             room_min: if gathers { GATHERED_FPDU_LEN_MAX } else { FPDU_LEN_MAX },
-            pieces: Vec::with_capacity(if gathers { PIECES_MAX } else { 0 }),
+            pieces: Vec::with_capacity(PIECES_MAX),
             pieces_len: 0,
         }
     }
 
     /// Octets of heap of one.
-    pub(super) fn footprint(gathers: bool) -> usize {
-        BUILT_LEN + if gathers { PIECES_MAX * size_of::<(usize, Shared)>() } else { 0 }
-    }
+    pub(super) const FOOTPRINT: usize = BUILT_LEN + PIECES_MAX * size_of::<(usize, Shared)>();
 
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
@@ -83,13 +94,89 @@ impl Built {
     /// Whether the longest message with memory behind it still fits, on a queue pair that has such messages.
     #[inline]
     pub(super) fn has_room_to_gather(&self) -> bool {
-        self.has_room() && self.pieces.len() + GATHERED_PIECES_MAX <= self.pieces.capacity()
+        self.has_room()
+            && self.pieces.len() + GATHERED_PIECES_MAX <= PIECES_MAX
+            && self.pieces_len < PIECES_LEN_MAX
+    }
+
+    /// Whether the longest whole message still fits, with an RDMA Write before it.
+    #[inline]
+    pub(super) fn has_room_for_whole(&self) -> bool {
+        self.octets.len() - self.len >= WHOLE_ROOM
+            && self.pieces.len() < PIECES_MAX
+            && self.pieces_len < PIECES_LEN_MAX
     }
 
     /// Whether pieces of memory are among the FPDUs.
     #[inline(always)]
     pub(super) fn has_pieces(&self) -> bool {
         self.pieces_len > 0
+    }
+
+    /// Where the next whole message is built. There is room (see [`Built::has_room_for_whole`]).
+    #[inline]
+    pub(super) fn whole_space(&mut self) -> &mut [u8] {
+        &mut self.octets[self.len + WRITE_LEN + MESSAGE_AT..][..WHOLE_LEN_MAX]
+    }
+
+    /// Makes FPDUs of the first `len` octets of that space, with which `invalidate` dies at the peer, and of an RDMA Write before
+    /// it. Returns the octets of each.
+    #[inline]
+    pub(super) fn push_whole(
+        &mut self,
+        msn: u32,
+        len: usize,
+        invalidate: Option<Handle>,
+        write: Option<(Shared, RemoteSegment)>,
+        crc: bool,
+    ) -> (usize, usize) {
+        assert!((1..=WHOLE_LEN_MAX).contains(&len), "a message of {len} octets");
+        let built_at = self.len + WRITE_LEN + MESSAGE_AT;
+        let write_len = write.map_or(0, |(source, target)| self.push_write(source, target, crc));
+        let begin = self.len;
+        if begin + MESSAGE_AT != built_at {
+            self.octets.copy_within(built_at..built_at + len, begin + MESSAGE_AT);
+        }
+        let ulpdu_len = ddp::UNTAGGED_LEN + len;
+        let fpdu = &mut self.octets[begin..][..mpa::fpdu_len(ulpdu_len)];
+        let (covered, trailer) = fpdu.split_at_mut(mpa::fpdu_len(ulpdu_len) - mpa::CRC_LEN);
+        covered[..mpa::LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
+        let (opcode, ulp) = match invalidate {
+            None => (Opcode::Send, 0),
+            Some(Handle(stag)) => (Opcode::SendInvalidate, stag),
+        };
+        let control = opcode.to_control();
+        let header = Untagged { last: true, control, ulp, queue: queue::SEND, msn, offset: 0 };
+        covered[mpa::LENGTH_LEN..MESSAGE_AT].copy_from_slice(&header.to_wire());
+        covered[MESSAGE_AT + len..].fill(0);
+        let sum = if crc { crc32c(covered) } else { 0 };
+        trailer.copy_from_slice(&sum.to_le_bytes());
+        self.len += mpa::fpdu_len(ulpdu_len);
+        self.count += 1;
+        (write_len, mpa::fpdu_len(ulpdu_len))
+    }
+
+    /// Makes an FPDU of an RDMA Write of all of `source`, and returns its octets.
+    #[inline]
+    fn push_write(&mut self, source: Shared, target: RemoteSegment, crc: bool) -> usize {
+        let ulpdu_len = ddp::TAGGED_LEN + source.len();
+        let pad_len = mpa::pad_len(ulpdu_len);
+        let (head, trailer) =
+            self.octets[self.len..][..WRITE_HEAD_LEN + pad_len + mpa::CRC_LEN].split_at_mut(WRITE_HEAD_LEN);
+        head[..mpa::LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
+        let control = Opcode::Write.to_control();
+        let header = Tagged { last: true, control, stag: target.handle.0, offset: target.offset };
+        head[mpa::LENGTH_LEN..].copy_from_slice(&header.to_wire());
+        let (pad, sum) = trailer.split_at_mut(pad_len);
+        pad.fill(0);
+        let value = if crc { Crc::START.update(head).update(&source).update(pad).finish() } else { 0 };
+        sum.copy_from_slice(&value.to_le_bytes());
+        let at = self.len + WRITE_HEAD_LEN;
+        self.len = at + pad_len + mpa::CRC_LEN;
+        self.count += 1;
+        self.pieces_len += source.len();
+        self.pieces.push((at, source));
+        mpa::fpdu_len(ulpdu_len)
     }
 
     /// Where the next message with memory behind it is built. There is room (see [`Built::has_room_to_gather`]).

@@ -26,8 +26,8 @@ use super::crc::Crc;
 use super::cuts::Cuts;
 use super::socket::{Moved, Socket};
 use crate::{
-    Completed, GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GatheredPieces, Handle, PLAIN_LEN_MAX,
-    QueuePairCapacity, ReadPart, RemoteSegment,
+    Completed, GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GatheredPieces, Handle, MemoryInReach, PLAIN_LEN_MAX,
+    QueuePairCapacity, ReadPart, RemoteSegment, WHOLE_LEN_MAX,
 };
 use built::Built;
 use gather::{Ends, Fpdu};
@@ -116,6 +116,39 @@ struct Response {
     sink_offset: u64,
 }
 
+/// The RDMA Write that goes out before an answer, while that is made.
+pub(super) struct AnswersWrite {
+    /// Octets of a tagged segment at most; 0: there is no Write.
+    len_max: u32,
+    cuts: Cuts,
+    made: Option<(Shared, RemoteSegment)>,
+}
+
+impl MemoryInReach for AnswersWrite {
+    /// What is not here yet cannot be read at once.
+    fn read(&mut self, _target: &mut Buf, _parts: &[ReadPart]) -> bool {
+        false
+    }
+
+    #[inline]
+    fn write(&mut self, source: &Shared, target: RemoteSegment) -> bool {
+        let len = source.len();
+        if len == 0 || len > (self.len_max as usize).min(GATHERED_DATA_LEN_MAX) || self.made.is_some() {
+            return false;
+        }
+        // In one segment, and the answer behind it, too.
+        if self.cuts.fit(ddp::TAGGED_LEN, len as u32) as usize != len {
+            return false;
+        }
+        self.cuts.laid(mpa::fpdu_len(ddp::TAGGED_LEN + len));
+        if !self.cuts.has_room(built::WHOLE_FPDU_LEN_MAX) {
+            return false;
+        }
+        self.made = Some((source.clone(), target));
+        true
+    }
+}
+
 /// What became of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flushed {
@@ -151,7 +184,9 @@ pub(super) struct Tx {
     built: Built,
     /// Messages that are built in place fit in what is agreed on.
     builds: bool,
-    /// So do messages with memory behind what is built.
+    /// So do whole messages, with their headers.
+    builds_whole: bool,
+    /// And messages with memory behind what is built.
     gathers: bool,
     send_msn: u32,
     read_msn: u32,
@@ -183,6 +218,7 @@ impl Tx {
             fpdu_at: 0,
             built: Built::new(capacity.receive_targets > 0),
             builds: false,
+            builds_whole: false,
             gathers: false,
             send_msn: 1,
             read_msn: 1,
@@ -205,7 +241,7 @@ impl Tx {
             + (READS_MAX + 1) * size_of::<Asked>()
             + READS_MAX * size_of::<Response>()
             + FPDUS_MAX * size_of::<Fpdu>()
-            + Built::footprint(capacity.receive_targets > 0)
+            + Built::FOOTPRINT
     }
 
     pub(super) fn agree(&mut self, terms: &Terms, send_len_max: u32) {
@@ -218,6 +254,7 @@ impl Tx {
         (self.tagged_len_max, self.untagged_len_max) = (room(ddp::TAGGED_LEN), room(ddp::UNTAGGED_LEN));
         let message_len_max = (HEADER_LEN_MIN + PLAIN_LEN_MAX) as u32;
         self.builds = message_len_max <= self.untagged_len_max.min(send_len_max);
+        self.builds_whole = WHOLE_LEN_MAX as u32 <= self.untagged_len_max.min(send_len_max);
         self.gathers = self.untagged_len_max as usize >= GATHERED_LEN_MAX + GATHERED_DATA_LEN_MAX;
         self.asked.reserve_exact(terms.ord as usize + 1);
         self.responses.reserve_exact(terms.ird as usize);
@@ -359,6 +396,52 @@ impl Tx {
     pub(super) fn send_plain(&mut self, credits: u32, len: usize) {
         let fpdu_len = self.built.push(self.send_msn, credits, len, self.crc);
         self.send_msn = self.send_msn.wrapping_add(1);
+        self.cuts.laid(fpdu_len);
+    }
+
+    /// Whether a whole message can be built; `false`: it has to be posted, behind what waits.
+    #[inline]
+    fn may_build_whole(&self) -> bool {
+        self.builds_whole
+            && !self.waits
+            && self.fpdus.is_empty()
+            && self.next == self.first + self.work.len() as u64
+            && self.built.has_room_for_whole()
+            && self.cuts.has_room(built::WHOLE_FPDU_LEN_MAX)
+    }
+
+    /// Where a whole message can be built, with its header; `None`: it has to be posted, behind what waits.
+    #[inline]
+    pub(super) fn whole_space(&mut self) -> Option<&mut [u8]> {
+        self.may_build_whole().then(|| self.built.whole_space())
+    }
+
+    /// Makes an FPDU of the first `len` octets of the space given last.
+    #[inline]
+    pub(super) fn send_exposing(&mut self, len: usize) {
+        let (_, fpdu_len) = self.built.push_whole(self.send_msn, len, None, None, self.crc);
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.cuts.laid(fpdu_len);
+    }
+
+    /// As [`Tx::whole_space`], for an answer before which an RDMA Write may go out.
+    #[inline]
+    pub(super) fn answer_space(&mut self) -> (Option<&mut [u8]>, AnswersWrite) {
+        // Segments of two tagged messages are not mixed (siw-12): a Response that has begun comes first.
+        let is_possible = self.may_build_whole() && self.response_at == 0;
+        let len_max = if is_possible { self.tagged_len_max } else { 0 };
+        let write = AnswersWrite { len_max, cuts: self.cuts, made: None };
+        (is_possible.then(|| self.built.whole_space()), write)
+    }
+
+    /// Makes FPDUs of the first `len` octets of the space given last, with which `invalidate` dies at the peer, and of the RDMA
+    /// Write before it.
+    #[inline]
+    pub(super) fn send_whole(&mut self, len: usize, invalidate: Option<Handle>, write: AnswersWrite) {
+        let (write_len, fpdu_len) =
+            self.built.push_whole(self.send_msn, len, invalidate, write.made, self.crc);
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.cuts.laid(write_len);
         self.cuts.laid(fpdu_len);
     }
 

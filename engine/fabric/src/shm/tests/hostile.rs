@@ -57,18 +57,22 @@ const LAST: u64 = 1 << 28;
 
 #[test]
 fn impossible_records_end_the_connection() {
-    let cases: [(&str, &[u64]); 7] = [
+    let cases: [(&str, &[u64]); 10] = [
         ("longer than the ring", &[LAST | 1 << 24 | 0xff_ffff]),
         ("an unknown kind", &[LAST | 15 << 24]),
         ("a batch that ends in nothing", &[1 << 24]),
         ("a bind of the wrong length", &[LAST | 3 << 24 | 8 | 77 << 32, 0]),
         ("a bind of an arena that is not there", &[LAST | 4 << 24 | 16 | 77 << 32, 9 << 48, 4096]),
         ("a bind of an index that is not there", &[LAST | 4 << 24 | 16 | u64::from(u32::MAX) << 32, 0, 1]),
+        ("a message behind half a bind", &[LAST | 6 << 24 | 8 | 77 << 32, 0]),
+        ("a message behind a bind of no arena", &[LAST | 7 << 24 | 24 | 77 << 32, 9 << 48, 4096, 0]),
+        ("one that is longer than what is shown", &[LAST | 6 << 24 | 900 | 77 << 32, 9 << 48, 4096]),
         ("all ones", &[u64::MAX]),
     ];
     for (what, words) in cases {
         let mut server = Side::new(ShmConfig::default());
         let (rogue, pair) = Rogue::connect(&mut server);
+        server.receive(pair);
         rogue.write(0, words);
         let reason = until(&mut [&mut server], |sides| sides[0].reason(pair));
         assert!(matches!(reason, DisconnectReason::PeerViolation(_)), "{what}: {reason:?}");
@@ -103,7 +107,7 @@ fn every_stray_word_is_survived() {
         let (rogue, pair) = Rogue::connect(&mut server);
         for i in (0..16384 / 8).rev() {
             // Headers that are nearly right go further than noise.
-            let kind = 1 + random() % 5;
+            let kind = 1 + random() % 7;
             let word = (random() % 200) | (kind << 24) | ((random() & 1) << 28) | ((random() % 16) << 32);
             rogue.write(8 * i, &[word]);
         }

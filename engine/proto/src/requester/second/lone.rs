@@ -1,8 +1,10 @@
 //! Calls of version 2 in one Send, built where they leave, and Replies in one Send, taken in where they arrived.
 
-use stag_wire::rpcrdma2::{HEADER_LEN_MIN, MessageType, OptionalOperation};
+use stag_wire::rpcrdma2::{
+    DirectedPlace, HEADER_LEN_MIN, LonePlace, LoneTransmission, MessageType, ResultDirection,
+};
 
-use super::{Extra, GroupCall, Requester2};
+use super::{Extra, Requester2};
 use crate::directions::ExpectedResult;
 use crate::lone::{self, Lone};
 use crate::requester::{EmitError, EndedCall, ExposedMemory, Requester, RequesterCallId, State};
@@ -23,26 +25,47 @@ pub struct LoneReply<'m> {
     pub is_transmission: bool,
 }
 
-impl GroupCall<'_> {
-    /// Octets of the header, if the Call goes in one Send.
+/// What a Call in one Send has beside its Payload stream.
+#[derive(Clone, Copy, Debug)]
+pub struct LoneRequest {
+    /// Its only item, in the Responder's first targets: octets of it, and the targets that it takes.
+    pub data: Option<(u32, u32)>,
+    /// Its only result goes to targets of our Receives.
+    pub is_directed: bool,
+}
+
+impl LoneRequest {
+    /// Octets of the header.
     #[inline]
     #[must_use]
-    pub fn lone_header_len(&self) -> usize {
+    pub fn header_len(&self) -> usize {
         match self.is_base() {
             true => HEADER_LEN_MIN,
-            false => self.lead(1, 0).header_len(),
+            false => self.transmission(0, 0).header_len(),
         }
     }
 
     /// Whether a base message says all of it.
+    #[inline]
     fn is_base(&self) -> bool {
-        self.items.is_empty() && self.directions.is_empty()
+        self.data.is_none() && !self.is_directed
+    }
+
+    #[inline]
+    fn transmission(&self, displacement: u32, payload_len: u32) -> LoneTransmission {
+        let item = self.data.map(|(len, count)| LonePlace::Targets { displacement, len, count });
+        let is_directed = self.is_directed;
+        LoneTransmission { xid: 0, credits: 0, direction: MessageType::Call, item, is_directed, payload_len }
     }
 }
 
+/// The direction of a [`LoneRequest`] that is directed.
+const DIRECTION: ResultDirection<'_> = ResultDirection { min_len: 0, place: DirectedPlace::Buffers };
+
 impl Requester2 {
-    /// Writes the header of a Call that goes in one Send, and whose Reply may take one: `group.response_receives` is 0, and it has at most
-    /// one item and one direction, in targets both. A Call with neither goes as a base message. Returns the octets of the header.
+    /// Writes the header of a Call that goes in one Send, and whose Reply may take one. A Call without data and direction goes as a base
+    /// message. `stream`: where its data belongs in the virtual stream, and the octets of the Payload stream. Returns the octets of the
+    /// header.
     ///
     /// # Errors
     ///
@@ -56,22 +79,23 @@ impl Requester2 {
         &mut self,
         requester: &mut Requester,
         call: RequesterCallId,
-        group: &GroupCall<'_>,
+        lone: &LoneRequest,
+        stream: (u32, u32),
         out: &mut [u8],
     ) -> Result<usize, EmitError> {
         assert!(requester.state(call) == Some(State::Building), "a Call is emitted once, after begin");
         assert!(self.sender.open().is_none(), "nothing is sent between the transmissions of a group");
         let (xid, credits) = (call.xid, requester.window.requested());
-        let len = if group.is_base() {
+        let len = if lone.is_base() {
             lone::emit_base(out, MessageType::Call, xid, credits)?
         } else {
-            let operation = OptionalOperation::Request(group.lead(1, group.payload_len));
-            operation.emit(out, MessageType::Call, xid, credits)?.0
+            let (displacement, payload_len) = stream;
+            LoneTransmission { xid, credits, ..lone.transmission(displacement, payload_len) }.emit(out)?
         };
         let extra = &mut self.slots[call.index()];
         (extra.credits, extra.receives, extra.directions) = (0, 0, 0);
-        if let Some(direction) = group.directions.iter().flat_map(|set| set.items.iter()).next() {
-            (extra.expected[0], extra.directions) = (ExpectedResult::of(&direction), 1);
+        if lone.is_directed {
+            (extra.expected[0], extra.directions) = (ExpectedResult::of(&DIRECTION), 1);
         }
         let slot = &mut requester.slots[call.index()];
         (slot.state, slot.outcome) = (State::Sent, EndedCall::MaybeExecuted);

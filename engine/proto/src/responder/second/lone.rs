@@ -1,6 +1,6 @@
 //! Calls of version 2 that are taken in and answered in one step, without a slot: those in one Send.
 
-use stag_wire::rpcrdma2::{HEADER_LEN_MIN, MessageType, OptionalOperation};
+use stag_wire::rpcrdma2::{HEADER_LEN_MIN, LoneTransmission, MessageType};
 use stag_wire::xdr::Overflow;
 
 use super::Responder2;
@@ -61,7 +61,7 @@ impl Responder2 {
     pub fn lone_header_len(targets: Option<TargetRun>, reply: &LoneAnswer) -> usize {
         match targets {
             None => HEADER_LEN_MIN,
-            Some(run) => lone::with_response(reply.result, run, 0, |response| response.header_len()),
+            Some(run) => lone::response(reply.result, run, 0).header_len(),
         }
     }
 
@@ -90,10 +90,10 @@ impl Responder2 {
         let LoneAnswer { result, payload_len } = *reply;
         match targets {
             None => lone::emit_base(out, MessageType::Reply, call.xid, credits),
-            Some(run) => lone::with_response(result, run, payload_len, |response| {
-                let operation = OptionalOperation::Response(response);
-                operation.emit(out, MessageType::Reply, call.xid, credits).map(|(len, _)| len)
-            }),
+            Some(run) => {
+                let response = lone::response(result, run, payload_len);
+                LoneTransmission { xid: call.xid, credits, ..response }.emit(out)
+            }
         }
     }
 }

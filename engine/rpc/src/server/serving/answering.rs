@@ -81,29 +81,44 @@ impl Serving {
         terms: Terms,
         mut draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
+        match self.judge(core, call, terms, &mut draft) {
+            None => self.send(core, id, call, message, draft),
+            Some(why) => {
+                core.put_draft(draft);
+                self.refuse(core, id, call.id, why).map(|_| ())
+            }
+        }
+    }
+
+    /// Judges the Reply that a handler has filled in, and keeps it if it may be asked for again. Returns why its Call is refused
+    /// instead; `None`: it can be sent.
+    #[inline(always)]
+    pub(crate) fn judge<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        call: &responder::ReceivedCall<'_>,
+        terms: Terms,
+        draft: &mut Draft,
+    ) -> Option<RefusedCall> {
         if let Some(defect) = draft.defect() {
             terms.report(core, defect);
-            Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()).system_error();
+            Reply::of(draft, call, core, &self.share, self.responder.parameters()).system_error();
         }
         if let Some(entry) = terms.kept {
-            core.state.duplicates.keep(entry, &draft, &mut core.state.statistics);
+            core.state.duplicates.keep(entry, draft, &mut core.state.statistics);
         }
         match draft.verdict {
-            Verdict::Encoded if draft.is_service => self.served = Some(core.now),
-            Verdict::Encoded => {}
-            Verdict::BadChunks => {
-                core.put_draft(draft);
-                return self.refuse(core, id, call.id, RefusedCall::Ineligible).map(|_| ());
+            Verdict::Encoded if draft.is_service => {
+                self.note_service(core.now);
+                None
             }
+            Verdict::Encoded => None,
+            Verdict::BadChunks => Some(RefusedCall::Ineligible),
             // An empty Reply, or one of a wrong sum, is SYSTEM_ERR by now: unless that does not fit either.
             Verdict::TooLong | Verdict::Empty | Verdict::BadSum(..) => {
-                core.put_draft(draft);
-                return self
-                    .refuse(core, id, call.id, RefusedCall::Reply(ReplyError::NoReplyChunk))
-                    .map(|_| ());
+                Some(RefusedCall::Reply(ReplyError::NoReplyChunk))
             }
         }
-        self.send(core, id, call, message, draft)
     }
 
     /// Answers a Call with ERR_CHUNK.

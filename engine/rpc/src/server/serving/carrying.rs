@@ -3,7 +3,7 @@
 
 use stag_fabric::{Handle, MemoryInReach, Provider, RemoteSegment, SendRequest, WriteRequest};
 use stag_memory::Shared;
-use stag_proto::responder;
+use stag_proto::responder::{self, ResponderCallId};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, SingleChunk};
 
 use super::{Pending, Serving};
@@ -69,9 +69,10 @@ impl Serving {
         let threshold = self.responder.parameters().reply_threshold as usize;
         let inline_len_max = threshold.saturating_sub(HEADER_LEN_MIN) as u32;
         let token = Token { connection: origin.connection, slot: origin.slot, xid };
-        if !carrier.send_plain(to, &token, origin.peer, inline_len_max, stream) {
+        if !carrier.may_send_light(to, stream.len()) {
             return Carriage::Left;
         }
+        carrier.send_light(to, &token, (origin.peer, inline_len_max), None, None, stream);
         let id = self.responder.begin_plain(xid, requested);
         debug_assert_eq!(id.index() as u32, origin.slot);
         self.note_arrival(state);
@@ -105,13 +106,17 @@ impl Serving {
             return false;
         }
         let limit = self.credit_limit();
-        let Some(space) = core.provider.plain_space(id) else { return false };
-        let Some(space) = space.get_mut(..payload.len()) else { return false };
-        let Some(credits) = self.responder.answer_begun(call, limit) else { return false };
-        space.copy_from_slice(payload);
-        core.provider.send_plain(id, credits, payload.len());
-        self.slots[call.index()] = None;
-        self.pending -= 1;
+        let is_sent = core.provider.build_plain(id, |space| {
+            let space = space.get_mut(..payload.len())?;
+            // The last that may stand in the way.
+            let credits = self.responder.answer_begun(call, limit)?;
+            space.copy_from_slice(payload);
+            Some((credits, payload.len()))
+        });
+        if !is_sent {
+            return false;
+        }
+        self.forget_carried(call);
         if is_service {
             self.note_service(core.now);
         }
@@ -151,11 +156,10 @@ impl Serving {
         let threshold = self.responder.parameters().reply_threshold as usize;
         let inline_len_max = threshold.saturating_sub(header_len) as u32;
         let token = Token { connection: origin.connection, slot: origin.slot, xid };
-        let Some(carrier) = &mut state.carrier else { return Carriage::Here };
-        if !carrier.prepare_single(to, &token, origin.peer, inline_len_max, carried, stream) {
+        if !state.carrier.as_ref().is_some_and(|carrier| carrier.may_send_light(to, stream.len())) {
             return Carriage::Left;
         }
-        let (mut data, mut pull) = (None, None);
+        let (mut data, mut held) = (None, 0);
         if let SingleChunk::Read(read) = chunk {
             let Some((buf, pages)) = read_in_reach(state, &self.share, memory, read) else {
                 return Carriage::Left;
@@ -164,13 +168,11 @@ impl Serving {
             state.statistics.read_chunks += 1;
             state.statistics.read_bytes += u64::from(read.segment.length);
             state.statistics.pieces_lent += 1;
-            // It is counted until the Call is answered.
-            let mut held = state.pulls.take();
-            held.held = pages;
-            (data, pull) = (Some(buf.share().lend()), Some(held));
+            // They are counted until the Call is answered.
+            (data, held) = (Some(buf.share().lend()), pages as u32);
         }
         if let Some(carrier) = &mut state.carrier {
-            carrier.send_single(to, data);
+            carrier.send_light(to, &token, (origin.peer, inline_len_max), Some(carried), data, stream);
         }
         let id = self.responder.begin_single(call, requested);
         debug_assert_eq!(id.index() as u32, origin.slot);
@@ -179,7 +181,8 @@ impl Serving {
         debug_assert!(self.slots[id.index()].is_none(), "a slot has one Call");
         self.pending += 1;
         let later = Some(Terms::of(run));
-        self.slots[id.index()] = Some(Pending { id, xid, message: None, has_chunk: true, pull, later });
+        let pending = Pending { id, xid, message: None, has_chunk: true, held, pull: None, later };
+        self.slots[id.index()] = Some(pending);
         state.statistics.calls_received += 1;
         state.statistics.messages_short += 1;
         state.statistics.calls_carried += 1;
@@ -217,8 +220,8 @@ impl Serving {
             _ => return Delivery::Left(piece),
         };
         let header_len = if target.is_some() { SINGLE_LEN } else { HEADER_LEN_MIN };
-        let Some(mut buf) = core.pools.messages.take() else { return Delivery::Left(piece) };
-        if header_len + payload.len() > buf.capacity() {
+        let len = header_len + payload.len();
+        if len > core.config.message_len() {
             return Delivery::Left(piece);
         }
         let request_id = reply_id(token.xid);
@@ -232,24 +235,51 @@ impl Serving {
             core.statistics.write_chunks += 1;
             core.statistics.write_bytes += u64::from(item);
         }
-        buf.set_len(header_len + payload.len());
-        let (header, space) = buf.split_at_mut(header_len);
-        space.copy_from_slice(payload);
-        let emitted = self.responder.answer_begun_single(call, self.credit_limit(), item, header);
-        let invalidate = emitted.and_then(|emitted| emitted.invalidate).map(Handle);
-        if let Some(pull) = self.slots[call.index()].take().and_then(|kept| kept.pull) {
-            self.put_pull(core, pull);
+        let limit = self.credit_limit();
+        let mut emit = |message: &mut [u8]| {
+            let (header, space) = message.split_at_mut(header_len);
+            space.copy_from_slice(payload);
+            let emitted = self.responder.answer_begun_single(call, limit, item, header);
+            emitted.and_then(|emitted| emitted.invalidate).map(Handle)
+        };
+        let is_sent = core.provider.build_whole(id, |space| {
+            let space = space.get_mut(..len)?;
+            Some((len, emit(space)))
+        });
+        let mut result = Delivery::Sent;
+        if !is_sent {
+            let Some(mut buf) = core.pools.messages.take() else {
+                return Delivery::Ends(CloseReason::CannotReply);
+            };
+            buf.set_len(len);
+            let invalidate = emit(&mut buf);
+            let request = SendRequest { id: request_id, buf, invalidate, signaled: false };
+            if let Err(refused) = core.provider.post_send(id, request) {
+                result = self.send_again(core, id, refused.request);
+            }
         }
-        self.pending -= 1;
+        let held = self.forget_carried(call);
+        if held > 0 {
+            core.state.transit.give(&mut self.share, held as usize);
+        }
         if is_service {
             self.note_service(core.now);
         }
         core.statistics.replies_sent += 1;
-        let request = SendRequest { id: request_id, buf, invalidate, signaled: false };
-        match core.provider.post_send(id, request) {
-            Ok(()) => Delivery::Sent,
-            Err(refused) => self.send_again(core, id, refused.request),
+        result
+    }
+
+    /// Takes a Call out of its slot that was carried from where it arrived, and returns the pages that were counted for it.
+    #[inline(always)]
+    fn forget_carried(&mut self, call: ResponderCallId) -> u32 {
+        let Some(kept) = self.slots[call.index()].take() else { return 0 };
+        self.pending -= 1;
+        let held = kept.held;
+        if kept.message.is_none() && kept.pull.is_none() {
+            // There is nothing to drop, which is not looked for once more.
+            std::mem::forget(kept);
         }
+        held
     }
 
     /// Lets a Send wait that found no room.

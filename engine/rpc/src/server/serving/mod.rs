@@ -59,6 +59,8 @@ pub(crate) struct Pending {
     pub(crate) message: Option<Buf>,
     /// It was carried so, and has one chunk of one segment.
     pub(crate) has_chunk: bool,
+    /// Pages of its data, which went with it.
+    pub(crate) held: u32,
     pub(crate) pull: Option<Box<Pull>>,
     /// A service answers it later, on these terms.
     pub(crate) later: Option<Terms>,
@@ -427,7 +429,7 @@ impl Serving {
         debug_assert!(self.slots[id.index()].is_none(), "a slot has one Call");
         self.pending += 1;
         self.slots[id.index()] =
-            Some(Pending { id, xid, message: message.into(), has_chunk: false, pull, later });
+            Some(Pending { id, xid, message: message.into(), has_chunk: false, held: 0, pull, later });
     }
 
     /// Runs a Call whose Payload stream and data are here, and sends its Reply. `items` is the data.
@@ -588,6 +590,9 @@ impl Serving {
     #[cold]
     pub(crate) fn drop_later<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, token: Token) {
         if let Some((pending, _)) = self.take_later(core, token) {
+            if let Some(pull) = pending.pull {
+                self.put_pull(core, pull);
+            }
             self.discard(core, id, pending.id);
         }
     }
@@ -604,6 +609,7 @@ impl Serving {
             core.credits.hold(self.account, self.held, self.held + 1);
             self.held += 1;
         }
+        core.transit.give(&mut self.share, pending.held as usize);
         Some((pending, terms))
     }
 

@@ -1,6 +1,6 @@
 //! Calls with client and server in one thread, polled in turns, to count instructions. `bench/instructions.sh` runs it:
 //!
-//! `valgrind --tool=callgrind target/release/examples/one_thread shm|iwarp|verbs COUNT DEPTH [KIND [IDLE]]`. With `--collect-atstart=no`,
+//! `valgrind --tool=callgrind target/release/one_thread shm|iwarp|verbs COUNT DEPTH [KIND [IDLE [LENGTH]]]`. With `--collect-atstart=no`,
 //! `--zero-before='*counted_from_here*'` and `--toggle-collect='*client_turn*'` (or `'*server_turn*'`), the total is what COUNT
 //! Calls cost at that end, after a warm-up.
 //!
@@ -15,9 +15,12 @@
 //!
 //! `KIND+second`: both ends speak version 2, with data in the messages.
 //!
-//! IDLE connections more are there that carry no Call: what a pass pays for them shows against a run without.
+//! IDLE connections more are there that carry no Call: what a pass pays for them shows against a run without. READ and WRITE are of LENGTH
+//! octets (4096).
 //!
 //! `iwarp` runs over the loopback: what the kernel executes is not in the sum.
+//!
+//! It ends by saying how much processor time a Call took at each end, the kernel's included.
 //!
 //! `verbs` runs over libraries of nothing, those of the fabric's tests: take the functions of their table off, and no instruction of
 //! a device's library is in the sum. `one_thread device COUNT DEPTH ADDRESS PAUSE` runs over this machine's RDMA device, whose
@@ -37,11 +40,10 @@ use stag::rpc::{
 };
 use stag::runtime::ReactorId;
 
-#[path = "../../engine/fabric/tests/fake/mod.rs"]
+#[path = "../../../engine/fabric/tests/fake/mod.rs"]
 mod fake;
-#[path = "one_thread/kinds.rs"]
 mod kinds;
-#[path = "shared/nothing.rs"]
+#[path = "../../examples/shared/nothing.rs"]
 mod nothing;
 
 use kinds::{Chunked, File, NfsCall, Null};
@@ -50,7 +52,7 @@ use kinds::{Chunked, File, NfsCall, Null};
 const PAYLOAD_LEN: usize = 16 << 20;
 
 /// Completions of an idle connection's queue pair, at most.
-const COMPLETIONS: u32 = 700;
+const COMPLETIONS: u32 = 720;
 
 /// Receives that the server has for each idle connection.
 const RECEIVES_IDLE: u32 = 4;
@@ -167,21 +169,22 @@ fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let kind = words.get(3).copied().unwrap_or("null");
+    let data_len = words.get(5).map(|word| word.parse()).transpose()?;
     match kind.split('+').next().unwrap_or(kind) {
         _ if words.first() == Some(&"device") => run(&words, Null),
         "null" => run(&words, Null),
         "get" => run(&words, Chunked::get()),
         "put" => run(&words, Chunked::put()),
-        "getattr" => run(&words, File::new(NfsCall::Getattr)),
-        "read" => run(&words, File::new(NfsCall::Read)),
-        "write" => run(&words, File::new(NfsCall::Write)),
+        "getattr" => run(&words, File::new(NfsCall::Getattr, data_len)),
+        "read" => run(&words, File::new(NfsCall::Read, data_len)),
+        "write" => run(&words, File::new(NfsCall::Write, data_len)),
         _ => usage(),
     }
 }
 
 fn usage() -> Result<()> {
     bail!(
-        "one_thread shm|iwarp|verbs COUNT DEPTH [null|KIND|KIND+carried|KIND+second [IDLE]] with a KIND of get, put, getattr, read or write, or device COUNT DEPTH ADDRESS PAUSE"
+        "one_thread shm|iwarp|verbs COUNT DEPTH [null|KIND|KIND+carried|KIND+second [IDLE [LENGTH]]] with a KIND of get, put, getattr, read or write, or device COUNT DEPTH ADDRESS PAUSE"
     )
 }
 
@@ -280,18 +283,23 @@ fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind
     let Load { count, depth, pause, .. } = load;
     let (mut begun, mut ended, mut passes) = (0, 0, 0);
     let mut counted_from = None;
+    let mut used = [0; 2];
     while ended < WARM_UP + count {
         // All Calls that may be outstanding are: a pass that is counted ends as many Calls as it begins.
         if counted_from.is_none() && ended >= WARM_UP {
             counted_from = Some(ended);
-            passes = 0;
+            (passes, used) = (0, [0; 2]);
             counted_from_here();
         }
         passes += 1;
         ends.now += Duration::from_micros(1);
+        let start = thread_time();
         client_turn(&mut ends, &mut kind, depth, &mut begun, &mut ended)?;
+        let middle = thread_time();
         wait(pause);
+        let again = thread_time();
         server_turn(&mut ends);
+        used = [used[0] + middle - start, used[1] + thread_time() - again];
         wait(pause);
     }
     let counted = ended - counted_from.unwrap_or_default();
@@ -302,7 +310,10 @@ fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind
             ended += 1;
         }
     }
-    println!("{counted} Calls in {passes} passes");
+    let [client, server] = used.map(|used| used / counted.max(1));
+    println!(
+        "{counted} Calls in {passes} passes; processor time of one: client {client} ns, server {server} ns"
+    );
     Ok(())
 }
 
@@ -329,6 +340,15 @@ fn wait(time: Duration) {
     if !time.is_zero() {
         thread::sleep(time);
     }
+}
+
+/// Nanoseconds that this thread has had a processor, in the kernel too: what others use meanwhile does not count.
+fn thread_time() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writes, for as long as the call takes.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(status, 0, "the clock of a thread that runs");
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Does nothing: callgrind sets its counters to zero here.

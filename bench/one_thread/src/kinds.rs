@@ -157,6 +157,8 @@ pub(crate) struct File {
     call: NfsCall,
     credential: Vec<u8>,
     handle: Vec<u8>,
+    /// Octets of a READ or WRITE.
+    data_len: usize,
     /// What WRITE sends.
     data: Option<Shared>,
     /// Buffers for READ that no Call has at present.
@@ -164,16 +166,18 @@ pub(crate) struct File {
 }
 
 impl File {
-    pub(crate) fn new(call: NfsCall) -> File {
-        File { call, credential: Vec::new(), handle: Vec::new(), data: None, spare: Vec::new() }
+    /// READ and WRITE are of `data_len` octets, or of as many as Calls with chunks.
+    pub(crate) fn new(call: NfsCall, data_len: Option<usize>) -> File {
+        let data_len = data_len.unwrap_or(DATA_LEN);
+        File { call, data_len, credential: Vec::new(), handle: Vec::new(), data: None, spare: Vec::new() }
     }
 
-    fn write_arguments(handle: &[u8]) -> WriteArguments<'_> {
-        let item = Item::Reduced { index: 0, len: DATA_LEN as u32 };
+    fn write_arguments(handle: &[u8], len: usize) -> WriteArguments<'_> {
+        let item = Item::Reduced { index: 0, len: len as u32 };
         WriteArguments {
             file: Handle(handle),
             offset: 0,
-            count: DATA_LEN as u32,
+            count: len as u32,
             stable: Stable::Unstable,
             data: Data(item),
         }
@@ -213,7 +217,7 @@ impl Kind for File {
         writer.value(&user)?;
         let len = writer.position();
         self.credential.truncate(len);
-        let data = take(ends.client.pools())?.share();
+        let data = take_len(ends.client.pools(), self.data_len)?.share();
         self.data = Some(data.clone());
         let credentials = Credentials::Sys(&self.credential);
 
@@ -230,7 +234,7 @@ impl Kind for File {
             Ok(ok) => ok.object.context("CREATE: no handle")?.0.to_vec(),
             Err(failure) => bail!("CREATE: {:?}", failure.status),
         };
-        let arguments = File::write_arguments(&self.handle);
+        let arguments = File::write_arguments(&self.handle, self.data_len);
         let finished = ends.ask(credentials, &arguments, Chunks::read(data))?;
         if let Err(failure) = finished.reply::<WriteArguments<'_>>()? {
             bail!("WRITE: {:?}", failure.status);
@@ -253,14 +257,14 @@ impl Kind for File {
             NfsCall::Read => {
                 let buf = match self.spare.pop() {
                     Some(buf) => buf,
-                    None => take(client.pools())?,
+                    None => take_len(client.pools(), self.data_len)?,
                 };
-                let arguments = ReadArguments { file, offset: 0, count: DATA_LEN as u32 };
+                let arguments = ReadArguments { file, offset: 0, count: self.data_len as u32 };
                 target.begin(client, &arguments, &mut Chunks::write(buf), user)?;
             }
             NfsCall::Write => {
                 let data = self.data.clone().context("prepared")?;
-                let arguments = File::write_arguments(&self.handle);
+                let arguments = File::write_arguments(&self.handle, self.data_len);
                 target.begin(client, &arguments, &mut Chunks::read(data), user)?;
             }
         }
@@ -277,18 +281,18 @@ impl Kind for File {
             }
             NfsCall::Read => {
                 match finished.reply::<ReadArguments<'_>>()? {
-                    Ok(ok) if ok.count as usize == DATA_LEN => {}
-                    Ok(ok) => bail!("READ of {DATA_LEN} octets returned {}", ok.count),
+                    Ok(ok) if ok.count as usize == self.data_len => {}
+                    Ok(ok) => bail!("READ of {} octets returned {}", self.data_len, ok.count),
                     Err(failure) => bail!("READ: {:?}", failure.status),
                 }
                 self.spare.extend(finished.into_buffers().into_iter().map(|(_, mut buf)| {
-                    buf.set_len(DATA_LEN);
+                    buf.set_len(self.data_len);
                     buf
                 }));
             }
             NfsCall::Write => match finished.reply::<WriteArguments<'_>>()? {
-                Ok(ok) if ok.count as usize == DATA_LEN => {}
-                Ok(ok) => bail!("WRITE of {DATA_LEN} octets wrote {}", ok.count),
+                Ok(ok) if ok.count as usize == self.data_len => {}
+                Ok(ok) => bail!("WRITE of {} octets wrote {}", self.data_len, ok.count),
                 Err(failure) => bail!("WRITE: {:?}", failure.status),
             },
         }
@@ -298,5 +302,10 @@ impl Kind for File {
 
 /// A buffer of the payload pool as long as a chunk.
 fn take(pools: &Pools) -> Result<Buf> {
-    pools.payload.take_len(DATA_LEN).context("no memory for a chunk")
+    take_len(pools, DATA_LEN)
+}
+
+/// A buffer of the payload pool of `len` octets.
+fn take_len(pools: &Pools, len: usize) -> Result<Buf> {
+    pools.payload.take_len(len).context("no memory for a chunk")
 }
