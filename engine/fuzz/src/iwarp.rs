@@ -12,8 +12,8 @@ use std::collections::hash_map::RandomState;
 
 use stag_fabric::iwarp::bare::{Bare, End, crc32c};
 use stag_fabric::{
-    Completed, Exposed, Handle, QueuePairCapacity, ReadPart, ReadRequest, RemoteSegment, SendRequest,
-    ShownMessage, Taken, WorkError, WriteRequest,
+    Completed, Exposed, Handle, PlainMessage, QueuePairCapacity, ReadPart, ReadRequest, RemoteSegment,
+    ScatteredMessage, SendRequest, TakeShown, Taken, WholeMessage, WorkError, WriteRequest,
 };
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool};
 use stag_wire::mpa;
@@ -66,6 +66,78 @@ enum Shown {
     Taken,
 }
 
+/// Takes messages, or leaves them.
+struct Taker<'a> {
+    pool: &'a Pool,
+    takes: bool,
+    taken: &'a mut Vec<Vec<u8>>,
+}
+
+/// What is done with a message.
+enum Choice {
+    Leave,
+    Take,
+    Answer,
+}
+
+impl Taker<'_> {
+    /// What is done with a message of so many octets.
+    fn choose(&self, len: usize) -> Choice {
+        match len % 3 {
+            _ if !self.takes => Choice::Leave,
+            0 => Choice::Leave,
+            1 => Choice::Answer,
+            _ => Choice::Take,
+        }
+    }
+}
+
+impl TakeShown for Taker<'_> {
+    fn take_plain(&mut self, message: PlainMessage<'_>) -> Taken {
+        let PlainMessage { credits, stream, space, .. } = message;
+        let result = match (self.choose(stream.len()), space) {
+            (Choice::Leave, _) => return Taken::No,
+            (Choice::Answer, Some(space)) => {
+                space.fill(0xee);
+                space[..stream.len()].copy_from_slice(stream);
+                Taken::Answered { credits, len: stream.len() }
+            }
+            _ => Taken::Done,
+        };
+        let words = [1, credits, 0, 0, 0, 0].map(u32::to_be_bytes);
+        self.taken.push([&stream[..4], words.as_flattened(), stream].concat());
+        result
+    }
+
+    fn take_whole(&mut self, message: WholeMessage<'_>) -> Taken {
+        let WholeMessage { octets, space, invalidated, exposed, memory, .. } = message;
+        assert!(invalidated.is_some() || exposed.is_none(), "what was invalidated is named");
+        let choice = self.choose(octets.len());
+        if let Choice::Leave = choice {
+            return Taken::No;
+        }
+        let ended = exposed.take().as_ref().map(content).unwrap_or_default();
+        self.taken.push([octets, &ended].concat());
+        let (Choice::Answer, Some(space)) = (choice, space) else { return Taken::Done };
+        space.fill(0xee);
+        space[..octets.len()].copy_from_slice(octets);
+        // Its length and its last octet stand for what the answer is of.
+        let (len, last) = (octets.len(), octets.last().copied().unwrap_or(0));
+        if last & 1 != 0 {
+            let target = RemoteSegment { handle: Handle(len as u32), offset: u64::from(last) };
+            let data = buf(self.pool, 1 + usize::from(last) * 16, 11).share();
+            // A second one may be refused; the first leaves before the answer.
+            let was_written = memory.write(&data, target);
+            assert!(!(was_written && memory.write(&data, target)), "one goes with the answer");
+        }
+        Taken::AnsweredWhole { len, invalidate: (last & 2 != 0).then_some(Handle(u32::from(last))) }
+    }
+
+    fn take_scattered(&mut self, _: ScatteredMessage<'_>) -> Taken {
+        panic!("its Receives are not scattered")
+    }
+}
+
 /// One end of a stream, and the handles of what it exposes.
 struct Target<'a> {
     bare: Bare,
@@ -79,8 +151,8 @@ struct Target<'a> {
     /// What was fenced.
     fenced: Vec<Vec<u8>>,
     sent: usize,
-    /// Messages that were taken, and their credits.
-    taken: Vec<(u32, Vec<u8>)>,
+    /// Messages that were taken, header included, each with what it invalidated.
+    taken: Vec<Vec<u8>>,
 }
 
 /// What can be seen of a stream: the completions, how it ended, what was sent, and the exposed memory.
@@ -92,7 +164,7 @@ struct Outcome {
     sent: usize,
     reads: usize,
     receives: usize,
-    taken: Vec<(u32, Vec<u8>)>,
+    taken: Vec<Vec<u8>>,
 }
 
 fn buf(pool: &Pool, len: usize, octet: u8) -> Buf {
@@ -231,22 +303,8 @@ impl<'a> Target<'a> {
         if shown == Shown::Never {
             return self.bare.take(octets);
         }
-        let taken = &mut self.taken;
-        self.bare.take_in_place(octets, &mut |arrived: ShownMessage<'_>| {
-            let ShownMessage::Plain(message) = arrived else { panic!("peers' memory is not in reach") };
-            let how = if shown == Shown::Left { 0 } else { message.stream.len() % 3 };
-            let result = match (how, message.space) {
-                (0, _) => return Taken::No,
-                (1, Some(space)) => {
-                    space.fill(0xee);
-                    space[..message.stream.len()].copy_from_slice(message.stream);
-                    Taken::Answered { credits: message.credits, len: message.stream.len() }
-                }
-                _ => Taken::Done,
-            };
-            taken.push((message.credits, message.stream.to_vec()));
-            result
-        })
+        let mut taker = Taker { pool: self.pool, takes: shown == Shown::Taken, taken: &mut self.taken };
+        self.bare.take_in_place(octets, &mut taker)
     }
 
     /// Takes the steps, the streams in pieces whose lengths `cut` gives.
@@ -339,9 +397,6 @@ fn messages(outcome: &Outcome) -> Vec<Vec<u8>> {
     let received =
         outcome.completions.iter().filter(|(kind, result, _)| *kind == "Receive" && result.is_ok());
     let mut messages: Vec<Vec<u8>> = received.map(|(_, _, octets)| octets.clone()).collect();
-    messages.extend(outcome.taken.iter().map(|(credits, stream)| {
-        let words = [1, *credits, 0, 0, 0, 0].map(u32::to_be_bytes);
-        [&stream[..4], words.as_flattened(), stream].concat()
-    }));
+    messages.extend(outcome.taken.iter().cloned());
     messages
 }
