@@ -21,6 +21,6 @@ miri() { cargo +nightly miri test --locked "$@" || exit 1; }
 miri -p stag-memory
 miri -p stag-fabric --lib -- ring:: shm::scattered::
 # What it builds on, and lanes. The tests in the folders `tests` replay captures: safe code, and too slow here.
-miri -p stag-runtime --lib -- lane:: line:: timers:: cores:: poller:: statistics::
+miri -p stag-runtime --lib -- lane:: timers:: cores:: poller:: statistics::
 miri -p stag-wire --lib
 miri -p stag-proto --lib

@@ -95,11 +95,23 @@ impl Drop for Holder {
     }
 }
 
+/// Waits until the server has seen the last of its clients go.
+fn wait_alone(server: &mut Server) {
+    loop {
+        server.signal(libc::SIGUSR1);
+        let counted = server.next_event("counters");
+        if shares(&counted, "connections").iter().sum::<u64>() == 0 {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
 /// Trees in and out of each export through each core, with another client that is killed in the middle.
 fn copy_trees(url: &str) {
     let Some(cores) = two_cores() else { return };
-    let served = Served::new(&cores, url, &[]);
-    let url = &served.server.url;
+    let mut served = Served::new(&cores, url, &[]);
+    let url = &served.server.url.clone();
     let source = Folder::new("cores-source");
     fs::create_dir_all(source.join("deep/er")).unwrap();
     for (number, len) in [(0, 0), (1, 1), (2, 4096), (3, 5000), (4, 300_000), (5, 3 << 20)] {
@@ -111,6 +123,7 @@ fn copy_trees(url: &str) {
     for export in ["a", "b", "c"] {
         // Alone a client comes to the first core; beside another one, to the second.
         for round in 0..2 {
+            wait_alone(&mut served.server);
             let other = (round == 1).then(|| Holder::of(&format!("{url}/c/big")));
             let place = format!("{url}/{export}/t{round}");
             stag_ok(&["put", "-r", source.join("deep").to_str().unwrap(), &place]);

@@ -52,7 +52,7 @@ use kinds::{Chunked, File, NfsCall, Null};
 const PAYLOAD_LEN: usize = 16 << 20;
 
 /// Completions of an idle connection's queue pair, at most.
-const COMPLETIONS: u32 = 720;
+const COMPLETIONS: u32 = 724;
 
 /// Receives that the server has for each idle connection.
 const RECEIVES_IDLE: u32 = 4;
@@ -202,7 +202,7 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
     let load = if words[0] == "device" { load } else { Load { idle: number(4, 0)?.try_into()?, ..load } };
     // One more of each than connections: nobody waits for a slot.
     let queue_pairs = load.idle + 2;
-    let completions = 4096 + load.idle * COMPLETIONS;
+    let completions = 8192 + load.idle * COMPLETIONS;
     let config = VerbsConfig { completions, queue_pairs: queue_pairs.max(64), ..VerbsConfig::default() };
     match words[0] {
         "shm" => {
