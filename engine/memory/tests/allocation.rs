@@ -2,35 +2,16 @@
 //! not touched.
 #![cfg(not(any(loom, miri)))]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool, Shared};
-
-thread_local! {
-    // Of this thread alone: the test harness allocates on its own when it likes.
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: passes every call on to the system's allocator, unchanged; counting does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: the caller's word.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: the caller's word.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use stag_testing::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// How often this thread has called the allocator.
+fn touched() -> u64 {
+    CountingAllocator::allocations() + CountingAllocator::frees()
+}
 
 #[test]
 fn buffers_live_and_die_without_the_heap() {
@@ -48,11 +29,11 @@ fn buffers_live_and_die_without_the_heap() {
     let mut held: Vec<Buf> = Vec::with_capacity(3000);
     let mut shares: Vec<Shared> = Vec::with_capacity(600);
 
-    let before = CALLS.get();
+    let before = touched();
     drop(Box::new(1_u8));
-    assert_eq!(CALLS.get(), before + 2, "the count works");
+    assert_eq!(touched(), before + 2, "the count works");
 
-    let before = CALLS.get();
+    let before = touched();
     for round in 0..50 {
         held.extend((0..100).map(|_| headers.take().unwrap()));
         held.extend((0..1000).map(|_| pages.take().unwrap()));
@@ -75,6 +56,6 @@ fn buffers_live_and_die_without_the_heap() {
         shares.clear();
         let _handle = pages.clone();
     }
-    assert_eq!(CALLS.get(), before);
+    assert_eq!(touched(), before);
     assert_eq!((headers.outstanding(), pages.outstanding()), (0, 0));
 }

@@ -2,8 +2,6 @@
 //!
 //! A program of its own, because it replaces the allocator.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::fs;
 use std::time::Duration;
 
@@ -12,32 +10,11 @@ use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared
 use stag_nfs::caller::UserIdentity;
 use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
 use stag_nfs::store::{ObjectId, Progress, Store, Ticket, WriteData};
+use stag_testing::CountingAllocator;
 use stag_wire::nfs3::{CreateHow, SetAttributes, SetTime, Stable, Status, Time};
 
-/// Counts the allocations of each thread: what runs the tests allocates beside them.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: it is the system's allocator; counting allocates nothing, in a thread-local made by a constant, without a
-// destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Transfers at once.
 const DEPTH: u64 = 8;
@@ -78,11 +55,11 @@ impl Lab {
         // Lists grow to what they need once. On a busy machine more may be under way at once than during the warm-up.
         let mut allocations = u64::MAX;
         for _ in 0..BATCHES_MAX {
-            let before = ALLOCATIONS.get();
+            let before = CountingAllocator::allocations();
             for _ in 0..ROUNDS {
                 self.round(&begin);
             }
-            allocations = ALLOCATIONS.get() - before;
+            allocations = CountingAllocator::allocations() - before;
             if allocations == 0 {
                 break;
             }

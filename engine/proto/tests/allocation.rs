@@ -1,9 +1,6 @@
 //! Nothing allocates after `new`: whole lives of Calls, good and bad, without touching the heap.
 #![cfg(not(miri))]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use stag_proto::characteristics::PeerCharacteristics;
 use stag_proto::directions::ResultItem;
 use stag_proto::layout::{ReceiveLayout, target_numbers};
@@ -14,36 +11,20 @@ use stag_proto::responder::{
     self, ChunkLimits, GroupReply, RefusedCall, ReplyError, Responder, Responder2, ResponderEvent2,
 };
 use stag_proto::version2::OwnCharacteristics;
+use stag_testing::CountingAllocator;
 use stag_wire::rpcrdma::{ReadSegment, Segment};
 use stag_wire::rpcrdma2::{
     Body2, DirectedPlace, DirectionSet, Elements, Header2, ItemPlace, OptionalOperation, PlacedItem,
     ResultDirection,
 };
 
-thread_local! {
-    // Of this thread alone: the test harness allocates on its own when it likes.
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: passes every call on to the system's allocator, unchanged; counting does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: the caller's word.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: the caller's word.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// How often this thread has called the allocator.
+fn touched() -> u64 {
+    CountingAllocator::allocations() + CountingAllocator::frees()
+}
 
 /// What one Call does in its life.
 #[derive(Clone, Copy, Debug)]
@@ -135,11 +116,11 @@ fn calls_live_and_end_without_the_heap() {
         Responder::new(&responder::ResponderConfig { slots: 4, parameters, limits: ChunkLimits::default() });
     responder.receives_posted(4);
 
-    let before = CALLS.get();
+    let before = touched();
     drop(Box::new(1_u8));
-    assert_eq!(CALLS.get(), before + 2, "the count works");
+    assert_eq!(touched(), before + 2, "the count works");
 
-    let before = CALLS.get();
+    let before = touched();
     for _ in 0..1000 {
         for life in [Life::Plain, Life::Chunks, Life::RefusedCall, Life::Cancelled] {
             live(&mut requester, &mut responder, life);
@@ -151,7 +132,7 @@ fn calls_live_and_end_without_the_heap() {
     while requester.begin().is_some() {}
     requester.handle_disconnect(|_, _| ());
     responder.handle_disconnect(|_| ());
-    assert_eq!(CALLS.get(), before);
+    assert_eq!(touched(), before);
 }
 
 /// A Call of several transmissions with an item in targets, and its Reply with one.
@@ -257,11 +238,11 @@ fn groups_live_and_end_without_the_heap() {
     responder.receives_posted(4);
     live(&mut requester, &mut responder, Life::Plain);
 
-    let before = CALLS.get();
+    let before = touched();
     for _ in 0..100 {
         live_in_groups((&mut requester, &mut requester2), (&mut responder, &mut responder2), &peer);
     }
     requester2.handle_disconnect(&mut requester);
     responder2.handle_disconnect();
-    assert_eq!(CALLS.get(), before);
+    assert_eq!(touched(), before);
 }

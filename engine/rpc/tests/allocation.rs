@@ -5,8 +5,6 @@
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -19,6 +17,7 @@ use stag_rpc::{
     Request, Service,
 };
 use stag_runtime::Poller;
+use stag_testing::CountingAllocator;
 use stag_wire::record::{MARK_LEN, Mark};
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 use stag_wire::xdr::{Item, Writer};
@@ -26,34 +25,8 @@ use stag_wire::xdr::{Item, Writer};
 use support::program::{ECHO, GET, PROGRAM, PUT, VERSION};
 use support::request_for;
 
-/// Counts the allocations of each thread: what runs the tests allocates beside them.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    /// Octets that are allocated, less those that were before and are free now.
-    static HELD: Cell<isize> = const { Cell::new(0) };
-}
-
-// SAFETY: it is the system's allocator; counting allocates nothing, in a thread-local made by a constant, without a
-// destructor. `realloc` and `alloc_zeroed` are the trait's own, which come here.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        HELD.set(HELD.get() + layout.size() as isize);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        HELD.set(HELD.get() - layout.size() as isize);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Octets of the data chunks.
 const CHUNK_LEN: usize = 4096;
@@ -201,11 +174,11 @@ impl Pair {
         for _ in 0..CALLS {
             call(self);
         }
-        let before = ALLOCATIONS.get();
+        let before = CountingAllocator::allocations();
         for _ in 0..CALLS {
             call(self);
         }
-        ALLOCATIONS.get() - before
+        CountingAllocator::allocations() - before
     }
 }
 
@@ -319,9 +292,9 @@ impl SecondPair {
     fn count(&mut self, call: (u32, usize, usize)) -> u64 {
         let (procedure, data, results) = call;
         (0..CALLS).for_each(|_| self.call(procedure, data, results));
-        let before = ALLOCATIONS.get();
+        let before = CountingAllocator::allocations();
         (0..CALLS).for_each(|_| self.call(procedure, data, results));
-        ALLOCATIONS.get() - before
+        CountingAllocator::allocations() - before
     }
 }
 
@@ -383,7 +356,7 @@ fn calls_over_tcp_allocate_nothing() {
                 xid += 1;
                 call[MARK_LEN..][..4].copy_from_slice(&xid.to_be_bytes());
             }
-            let before = ALLOCATIONS.get();
+            let before = CountingAllocator::allocations();
             let (mut sent, mut received) = (0, 0);
             while received < reply_len * BURST {
                 sent += peer.write(&octets[sent..]).unwrap_or(0);
@@ -393,7 +366,7 @@ fn calls_over_tcp_allocate_nothing() {
             }
             assert_eq!(received, reply_len * BURST, "{what}");
             if round >= 100 {
-                counted += ALLOCATIONS.get() - before;
+                counted += CountingAllocator::allocations() - before;
             }
         }
         counted
@@ -494,9 +467,9 @@ impl<P: Provider> Served<P> {
     fn pass(&mut self) {
         self.now += Duration::from_micros(50);
         self.client.poll(self.now);
-        let before = HELD.get();
+        let before = CountingAllocator::held();
         self.server.poll(self.now);
-        self.held += HELD.get() - before;
+        self.held += CountingAllocator::held() - before;
     }
 
     fn connect(&mut self) -> ConnectionId {
@@ -618,10 +591,10 @@ fn a_tcp_connection_takes_the_heap_that_it_is_said_to() {
         }
         peers.push(peer);
         if count == 0 {
-            before = HELD.get();
+            before = CountingAllocator::held();
         }
     }
-    let each = (HELD.get() - before) / STREAMS;
+    let each = (CountingAllocator::held() - before) / STREAMS;
     let said = config.stream_len() as isize;
     println!("TCP: {each} octets with as many answers waiting as there may be, {said} are said");
     assert!(each <= said, "a TCP connection takes {each} octets, {said} are said");

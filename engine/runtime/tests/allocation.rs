@@ -3,39 +3,16 @@
 // Nothing here runs under loom's scheduler.
 #![cfg(not(loom))]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_runtime::{
     Clock, PollMode, Poller, Reactor, ReactorConfig, Receiver, Sender, StopFlag, TimerId, Timers, mailbox,
 };
-
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; the count allocates nothing, because it is
-// a constant-initialised thread-local without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from `alloc` above, so from the system's allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use stag_testing::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Sends itself a message and sets itself timers, in turns with sleep.
 struct Worker {
@@ -62,7 +39,7 @@ impl Poller for Worker {
             self.timers.insert(now + Duration::from_micros(20), self.rounds).unwrap();
         }
         let read = self.mail.receive();
-        self.allocations_after = ALLOCATIONS.get();
+        self.allocations_after = CountingAllocator::allocations();
         // The first rounds warm up what the kernel and the library set up on first use.
         if self.rounds == 10 {
             self.allocations_before.get_or_insert(self.allocations_after);

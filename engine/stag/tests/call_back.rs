@@ -3,42 +3,19 @@
 //!
 //! A program of its own, because it replaces the allocator.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Duration;
 
 use stag::fabric::verbs::{Verbs, VerbsConfig};
 use stag::fabric::{Iwarp, IwarpConfig};
 use stag::prelude::*;
 use stag::rpc::{CallRefused, ConnectionId};
+use stag_testing::CountingAllocator;
 
 #[path = "../../fabric/tests/fake/mod.rs"]
 mod fake;
 
-/// Counts the allocations of each thread: what runs the tests allocates beside them.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: it is the system's allocator; counting allocates nothing, in a thread-local made by a constant, without a destructor.
-// `realloc` and `alloc_zeroed` are the trait's own, which come here.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const PROGRAM: u32 = 0x2000_0b0b;
 /// Calls of each direction that are counted, after as many to warm up.
@@ -154,10 +131,10 @@ fn call_both_ways<P: Provider>(open: impl Fn(u32) -> P, listen: &str) -> u64 {
             called.expect("a Call goes back");
             reverses[0] += 1;
         }
-        let before = ALLOCATIONS.get();
+        let before = CountingAllocator::allocations();
         pass(&mut client, &mut server);
         if forwards[1].min(reverses[1]) > CALLS {
-            allocations += ALLOCATIONS.get() - before;
+            allocations += CountingAllocator::allocations() - before;
         }
         forwards[1] += take(&mut client);
         reverses[1] += take(&mut server);

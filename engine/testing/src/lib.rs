@@ -1,8 +1,11 @@
-//! What tests of several crates share: how a test says that it was skipped, and how long it waits.
+//! What tests of several crates share: how a test says that it was skipped, and how long it waits, and
+//! how many allocations it makes ([`CountingAllocator`]).
 //!
 //! Rust's test harness knows passed and failed only, and hides what a passed test prints. A test that cannot do its work on
 //! this machine calls [`skipped`] and returns. `ci/test.sh` counts it as skipped, not as passed, and prints the reason.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
+
+mod allocator;
 
 use std::env;
 use std::fmt::Display;
@@ -11,6 +14,8 @@ use std::io::Write;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
+
+pub use allocator::CountingAllocator;
 
 /// The environment variable that names the file to which [`skipped`] appends its lines.
 pub const SKIPPED_FILE: &str = "STAG_SKIPPED";
