@@ -17,6 +17,7 @@
 //! still becomes stored data without a copy: its units only change accounts.
 
 mod borrowing;
+mod copying;
 
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
@@ -534,6 +535,20 @@ impl Inner {
     #[inline]
     pub(crate) fn index_of(&self, pointer: NonNull<u8>) -> u32 {
         self.index_at(pointer.addr().get() - self.base.addr().get())
+    }
+
+    /// The first unit that `len` bytes at `pointer` touch, and how many they touch. The bytes lie in this pool, and are at
+    /// least one.
+    #[inline]
+    pub(crate) fn units_of(&self, pointer: NonNull<u8>, len: u32) -> (u32, u32) {
+        let offset = pointer.addr().get() - self.base.addr().get();
+        let last = offset + len as usize - 1;
+        // One look at what a unit is, for both.
+        let (first, last) = match self.shift {
+            NO_SHIFT => (offset / self.unit_len as usize, last / self.unit_len as usize),
+            shift => (offset >> shift, last >> shift),
+        };
+        (first as u32, (last - first) as u32 + 1)
     }
 
     /// The first byte of a unit.

@@ -45,6 +45,11 @@ impl Shared {
         // SAFETY: alive, by the caller's word.
         let inner = unsafe { pool.as_ref() };
         let first = inner.index_of(pointer);
+        if units == 1 && len > 0 {
+            // As below: one unit is the most usual run.
+            inner.counts(first, 1)[0].set(1);
+            return Shared { pointer, pool, len };
+        }
         let covered = if len == 0 { 0 } else { inner.units_for(len) };
         for count in inner.counts(first, covered) {
             count.set(1);
@@ -78,11 +83,7 @@ impl Shared {
         if self.len == 0 {
             return (0, 0);
         }
-        let pool = self.pool();
-        let first = pool.index_of(self.pointer);
-        // SAFETY: the last byte lies in the pool, as the first does.
-        let last = pool.index_of(unsafe { self.pointer.add(self.len as usize - 1) });
-        (first, last - first + 1)
+        self.pool().units_of(self.pointer, self.len)
     }
 
     /// The counts of what is covered.

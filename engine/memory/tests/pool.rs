@@ -37,6 +37,20 @@ fn an_exhausted_pool_says_none_and_recovers() {
 }
 
 #[test]
+fn a_copy_is_of_a_unit_at_most() {
+    for pool in [fixed(64, 1), pages(1)] {
+        let octets = vec![7; pool.unit_len() + 1];
+        for len in [0, 1, pool.unit_len()] {
+            let copy = pool.take_copy(&octets[..len]).unwrap();
+            assert_eq!((&copy[..], copy.capacity()), (&octets[..len], pool.unit_len()));
+            assert!(pool.take_copy(&[]).is_none(), "no unit is free");
+        }
+        assert!(pool.take_copy(&octets).is_none());
+        assert_eq!((pool.outstanding(), pool.outstanding_max()), (0, 1));
+    }
+}
+
+#[test]
 fn the_last_one_given_is_the_first_one_taken() {
     for pool in [fixed(64, 8), pages(8)] {
         let (a, b) = (pool.take().unwrap(), pool.take().unwrap());

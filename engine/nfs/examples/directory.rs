@@ -108,7 +108,7 @@ fn through(
         while flying < depth && now - begin <= SPAN {
             let offset = begun * len as u64 % FILE_LEN;
             let progress = if write {
-                let data = WriteData::Placed(&data);
+                let data = WriteData::Placed(&mut data);
                 let begun =
                     store.write(&UserIdentity::ROOT, object, offset, data, Stable::Unstable, Time::default());
                 begun.map(|begun| matches!(begun, Progress::Later(_)))

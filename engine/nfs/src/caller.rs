@@ -1,9 +1,10 @@
 //! Who a Call is from: the user and groups of AUTH_SYS, after the export's squashing, and what they may do.
 
 use stag_wire::nfs3::{SetAttributes, Status, access};
+use stag_wire::rpc::AuthSys;
 
 /// Supplementary groups of AUTH_SYS, at most.
-pub const GROUPS_MAX: usize = 16;
+pub const GROUPS_MAX: usize = AuthSys::GIDS_MAX as usize;
 
 /// The user or group that is none: to the kernel it means "leave it as it is", so nothing may ever belong to it.
 pub const INVALID_ID: u32 = u32::MAX;
@@ -40,6 +41,16 @@ impl UserIdentity {
         for (place, group) in caller.groups.iter_mut().zip(supplementary) {
             *place = group;
             caller.group_count += 1;
+        }
+        caller
+    }
+
+    /// The user and the groups of a credential.
+    #[inline]
+    pub(crate) fn of(credential: &AuthSys<'_>) -> UserIdentity {
+        let mut caller = UserIdentity { uid: credential.uid, gid: credential.gid, ..UserIdentity::ROOT };
+        if !credential.gids.is_empty() {
+            caller.group_count = credential.gids.copy_to(&mut caller.groups);
         }
         caller
     }

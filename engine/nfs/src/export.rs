@@ -150,6 +150,7 @@ impl Export {
     }
 
     /// As whom a Call runs here; `None` is one that says nothing of its user.
+    #[inline]
     #[must_use]
     pub fn caller(&self, named: Option<&UserIdentity>) -> UserIdentity {
         let (uid, gid) = (self.anonymous_uid, self.anonymous_gid);

@@ -27,13 +27,13 @@ pub struct ObjectId {
 }
 
 /// Octets to write.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub enum WriteData<'a> {
     /// In a message: they are copied.
     Inline(&'a [u8]),
-    /// In buffers that a transfer placed them in, one after the other. A store may keep the buffers. They
-    /// must be of a pool with units of 4096 bytes.
-    Placed(&'a [Shared]),
+    /// In buffers that a transfer placed them in, one after the other. A store may keep the buffers, and may leave memory that
+    /// it gives up in their place: drop what is there afterwards. They must be of a pool with units of 4096 bytes.
+    Placed(&'a mut [Shared]),
 }
 
 impl WriteData<'_> {
@@ -210,6 +210,13 @@ pub trait Store {
     /// them later: others come between, so what the file was before is not told then.
     fn before_transfer(&self, object: ObjectId) -> Option<Attributes> {
         self.before(object)
+    }
+
+    /// Attributes of a file of which a READ or WRITE has just told. As [`Store::attributes`], for a store where that is worth
+    /// code of its own.
+    #[inline]
+    fn after_transfer(&self, object: ObjectId) -> Option<Attributes> {
+        self.attributes(object).ok()
     }
 
     /// Attributes of the file of which [`Store::finish`] has just told, as they were at some moment since that was over. A

@@ -93,6 +93,11 @@ impl Store for AnyStore {
     }
 
     #[inline]
+    fn after_transfer(&self, object: ObjectId) -> Option<Attributes> {
+        each!(self, store => store.after_transfer(object))
+    }
+
+    #[inline]
     fn attributes_after(&mut self, object: ObjectId) -> Result<Attributes, Status> {
         each!(self, store => store.attributes_after(object))
     }

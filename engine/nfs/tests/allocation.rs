@@ -69,7 +69,7 @@ impl Lab {
     }
 
     fn write(&mut self, number: u64, stable: Stable) -> Result<Option<Ticket>, Status> {
-        let data = WriteData::Placed(&self.data);
+        let data = WriteData::Placed(&mut self.data);
         self.store.write(&ROOT, self.file, 4096 * number, data, stable, NOW).map(later)
     }
 }

@@ -355,7 +355,8 @@ impl Responder {
 
     /// Splits off the header of a Call with one chunk of one segment, if [`Responder::receive`] would take it in. `None`
     /// says nothing about the message.
-    #[inline]
+    // Always inline: what it returns is long, and is then not written down to be read again.
+    #[inline(always)]
     fn parse_single<'m>(&self, message: &'m [u8]) -> Option<(Single, &'m [u8])> {
         let (single, stream) = Single::parse(message)?;
         let limits = &self.limits;

@@ -231,9 +231,7 @@ impl Calling {
         (credits, stream): (u32, &[u8]),
         results: &[u8],
     ) -> bool {
-        let Some(mut buf) = state.pools.messages.take() else { return false };
-        buf.set_len(results.len());
-        buf.copy_from_slice(results);
+        let Some(buf) = state.pools.messages.take_copy(results) else { return false };
         self.complete_with(state, credits, stream, Some(buf))
     }
 
@@ -637,7 +635,7 @@ impl Serving {
 
 /// Reads a Call's chunk at once, if there is memory for it by the rules of the general way. Returns the memory, and the
 /// pages that are to be counted for it.
-#[inline]
+#[inline(always)]
 pub(crate) fn read_in_reach(
     state: &EngineState,
     share: &TransitShare,

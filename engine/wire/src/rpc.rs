@@ -8,7 +8,7 @@
 //!
 //! A credential or verifier is a flavor, a length of at most 400, and that many octets.
 
-use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
+use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError, padded};
 
 /// The version of the protocol.
 pub const VERSION: u32 = 2;
@@ -313,6 +313,17 @@ fn parse_auth<'a>(reader: &mut Reader<'a>, xid: u32, bad: Denied) -> Result<Opaq
     })
 }
 
+/// Reads `N` words, which are `LEN` octets.
+#[inline(always)]
+fn words<const N: usize, const LEN: usize>(octets: &[u8; LEN]) -> [u32; N] {
+    const { assert!(4 * N == LEN, "a word is four octets") };
+    let mut words = [0; N];
+    for (word, octets) in words.iter_mut().zip(octets.as_chunks().0) {
+        *word = u32::from_be_bytes(*octets);
+    }
+    words
+}
+
 /// Writes `N` words, `LEN` octets, with one check of the room.
 #[inline(always)]
 fn put_words<const N: usize, const LEN: usize>(
@@ -587,6 +598,32 @@ impl<'a> AuthSys<'a> {
     /// [`AuthStat::BADCRED`].
     #[inline]
     pub fn parse(body: &'a [u8]) -> Result<AuthSys<'a>, XdrError> {
+        match AuthSys::parse_whole(body) {
+            Some(auth) => Ok(auth),
+            None => AuthSys::parse_in_order(body),
+        }
+    }
+
+    /// Reads a body in which nothing is wrong, with few looks at its length. `None`: [`AuthSys::parse_in_order`] says what is.
+    #[inline(always)]
+    fn parse_whole(body: &'a [u8]) -> Option<AuthSys<'a>> {
+        let (head, rest) = body.split_first_chunk::<8>()?;
+        let [stamp, name_len] = words(head);
+        if name_len > Self::MACHINE_NAME_LEN_MAX {
+            return None;
+        }
+        let (name, rest) = rest.split_at_checked(padded(name_len) as usize)?;
+        let (ids, gids) = rest.split_first_chunk::<12>()?;
+        let [uid, gid, count] = words(ids);
+        if count > Self::GIDS_MAX || gids.len() != 4 * count as usize {
+            return None;
+        }
+        let machine_name = name.get(..name_len as usize)?;
+        Some(AuthSys { stamp, machine_name, uid, gid, gids: Gids(GidsIn::Wire(gids.as_chunks().0)) })
+    }
+
+    #[inline(never)]
+    fn parse_in_order(body: &'a [u8]) -> Result<AuthSys<'a>, XdrError> {
         let mut reader = Reader::new(body);
         let auth = AuthSys {
             stamp: reader.u32()?,
@@ -651,6 +688,20 @@ impl<'a> Gids<'a> {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Copies the numbers to the start of `out`, and returns how many they are.
+    #[inline]
+    pub fn copy_to(&self, out: &mut [u32; AuthSys::GIDS_MAX as usize]) -> usize {
+        match self.0 {
+            GidsIn::Wire(gids) => {
+                for (place, gid) in out.iter_mut().zip(gids) {
+                    *place = u32::from_be_bytes(*gid);
+                }
+            }
+            GidsIn::Host(gids) => out[..gids.len()].copy_from_slice(gids),
+        }
+        self.len()
     }
 
     /// Iterates over the numbers.
@@ -729,6 +780,17 @@ mod tests {
             if CallHeader::parse_any(&mut Reader::with_reduced(&octets, reduced)).is_ok() {
                 prop_assert_eq!(one.position(), other.position());
                 prop_assert_eq!(one.unreduced_position(), other.unreduced_position());
+            }
+        }
+
+        /// A body that is read as a whole is what it is in order, and any other is none.
+        #[test]
+        fn a_credential_is_read_alike(words in vec(0u32..24, 0..30), cut in 0usize..121) {
+            let octets = words.iter().flat_map(|word| word.to_be_bytes()).take(cut);
+            let octets: std::vec::Vec<u8> = octets.collect();
+            match AuthSys::parse_whole(&octets) {
+                Some(auth) => prop_assert_eq!(Ok(auth), AuthSys::parse_in_order(&octets)),
+                None => prop_assert!(AuthSys::parse_in_order(&octets).is_err()),
             }
         }
     }

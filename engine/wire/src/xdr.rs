@@ -384,9 +384,25 @@ impl<'a> Reader<'a> {
     /// Of a Read chunk the length must be that of the item, with or without padding (8166-3.4.5.2-a); of a
     /// Write chunk exactly that of the item (8166-3.4.6.2-a). An item of length 0 is in a chunk only if
     /// a Read chunk of length 0 stands at its Position; beside a Write chunk it is inline (8267-X-3).
-    #[inline]
+    #[inline(always)]
     pub fn eligible_opaque(&mut self, max: u32) -> Result<Item<'a>, XdrError> {
         let len = self.length(max)?;
+        if let Some((next, later)) = self.reduced.split_first()
+            && next.has_position()
+            && u64::from(next.position) == self.unreduced_position()
+            && next.len == len
+        {
+            // As below: of nearly every Call with data.
+            self.reduced = later;
+            self.skipped += padded(len);
+            return Ok(Item::Reduced { index: next.index, len });
+        }
+        self.eligible_opaque_else(len)
+    }
+
+    /// The rest of [`Reader::eligible_opaque`], behind the length word.
+    #[inline(never)]
+    fn eligible_opaque_else(&mut self, len: u32) -> Result<Item<'a>, XdrError> {
         if let Some((next, later)) = self.reduced.split_first()
             && let Some(item) = self.take_reduced(next, later, len)?
         {

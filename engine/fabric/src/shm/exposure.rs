@@ -138,7 +138,7 @@ impl Exposures {
 
     /// Chooses a handle for [`Exposures::insert`], which takes no other; there is room (see [`Exposures::is_full`]). One that is not
     /// inserted is never used.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_handle(&mut self) -> Handle {
         let index = *self.free.last().expect("the caller asked is_full");
         // xorshift64*: nobody can guess a handle from those of other queue pairs; within one queue pair
@@ -153,7 +153,7 @@ impl Exposures {
 
     /// Puts `exposed` into the table, under the handle that [`Exposures::next_handle`] chose just before. Returns the kill count
     /// that keeps it alive.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(&mut self, handle: Handle, exposed: Exposed) -> u32 {
         let index = self.free.pop().expect("the handle was chosen for a free entry");
         debug_assert_eq!(
@@ -167,17 +167,25 @@ impl Exposures {
         entry.kills
     }
 
+    #[inline(always)]
     fn find(&self, handle: Handle) -> Option<usize> {
         let index = (handle.0 & ((1 << self.bits) - 1)) as usize;
         let entry = self.entries.get(index)?;
         let live = entry.handle == handle.0 && entry.exposed.is_some();
-        (live && !self.waiting.iter().any(|w| w.index == index)).then_some(index)
+        (live && (self.waiting.is_empty() || !self.waits(index))).then_some(index)
     }
 
+    #[cold]
+    fn waits(&self, index: usize) -> bool {
+        self.waiting.iter().any(|waiting| waiting.index == index)
+    }
+
+    #[inline(always)]
     fn remove(&mut self, index: usize) -> Exposed {
         self.free.push(index as u16);
-        self.entries[index].handle = 0;
-        self.entries[index].exposed.take().expect("an entry with a handle holds its memory")
+        let entry = &mut self.entries[index];
+        entry.handle = 0;
+        entry.exposed.take().expect("an entry with a handle holds its memory")
     }
 
     /// The peer invalidated `handle`, and forgot it before it said so. `None`: we had fenced it already.

@@ -112,7 +112,8 @@ impl Space {
         Ok(page)
     }
 
-    /// Puts all of `source`, `len` octets that are no fewer than the page has, in its place, if they lie in one page of the pool.
+    /// Puts all of `source`, `len` octets that are no fewer than the page has, in its place, if they lie in one page of the pool. The page
+    /// that was there takes the place of that one.
     /// `false`: nothing happened, and [`Space::rewrite`] does it, or says what is missing.
     #[inline]
     pub(super) fn replace(&mut self, page: &mut Shared, len: usize, source: &mut Source<'_>) -> bool {
@@ -120,7 +121,7 @@ impl Space {
             return false;
         }
         let Some(placed) = source.take_only(len, &self.pool) else { return false };
-        *page = placed;
+        std::mem::swap(page, placed);
         page.mark_stored();
         self.statistics.pages_placed += 1;
         true
@@ -174,26 +175,25 @@ impl Space {
 /// The octets of a WRITE that are not written yet.
 pub(super) struct Source<'a> {
     inline: &'a [u8],
-    pieces: &'a [Shared],
+    pieces: &'a mut [Shared],
     /// Octets of the first of `pieces` that were taken.
     taken: usize,
 }
 
 impl<'a> Source<'a> {
     pub(super) fn inline(octets: &'a [u8]) -> Source<'a> {
-        Source { inline: octets, pieces: &[], taken: 0 }
+        Source { inline: octets, pieces: &mut [], taken: 0 }
     }
 
-    pub(super) fn placed(pieces: &'a [Shared]) -> Source<'a> {
+    pub(super) fn placed(pieces: &'a mut [Shared]) -> Source<'a> {
         Source { inline: &[], pieces, taken: 0 }
     }
 
     /// Drops the first pieces that are used up.
     fn settle(&mut self) {
-        while let Some((first, rest)) = self.pieces.split_first()
-            && first.len() == self.taken
-        {
-            (self.pieces, self.taken) = (rest, 0);
+        while self.pieces.first().is_some_and(|first| first.len() == self.taken) {
+            self.pieces.split_off_first_mut();
+            self.taken = 0;
         }
     }
 
@@ -217,16 +217,16 @@ impl<'a> Source<'a> {
         Some(page)
     }
 
-    /// Takes all of it, `len` octets, if it is one page of `pool`, or the start of one.
+    /// Takes all of it, `len` octets, if it is one page of `pool`, or the start of one: whose place it is may be filled anew.
     #[inline]
-    fn take_only(&mut self, len: usize, pool: &Pool) -> Option<Shared> {
-        let [only] = self.pieces else { return None };
+    fn take_only(&mut self, len: usize, pool: &Pool) -> Option<&mut Shared> {
+        let [only] = &mut *self.pieces else { return None };
         let begins_page = only.location().offset.is_multiple_of(PAGE_LEN as u64);
         if self.taken > 0 || only.len() != len || !begins_page || !pool.has(only) {
             return None;
         }
         self.taken = len;
-        Some(only.clone())
+        Some(only)
     }
 
     /// Copies as many octets as `target` has room for. There must be as many.

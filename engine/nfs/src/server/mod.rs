@@ -306,7 +306,7 @@ impl<'a> Asker<'a> {
     fn of(call: &Call<'a>) -> Asker<'a> {
         let caller = match &call.caller {
             stag_rpc::Caller::None => None,
-            stag_rpc::Caller::Sys(user) => Some(UserIdentity::new(user.uid, user.gid, user.gids.iter())),
+            stag_rpc::Caller::Sys(user) => Some(UserIdentity::of(user)),
         };
         Asker { peer: call.peer, caller }
     }

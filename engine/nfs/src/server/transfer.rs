@@ -4,8 +4,8 @@
 use stag_memory::Shared;
 use stag_rpc::{Call, Placed, Placement, Reply};
 use stag_wire::nfs3::{
-    CommitArguments, CommitOk, CommitReply, Data, Failure, HANDLE_LEN_MAX, Path, PostOpAttributes, Procedure,
-    ReadArguments, ReadOk, ReadReply, ReadlinkArguments, ReadlinkOk, ReadlinkReply, STRING_LEN_CAP, Status,
+    CommitArguments, CommitOk, CommitReply, Failure, HANDLE_LEN_MAX, Path, PostOpAttributes, Procedure,
+    ReadArguments, ReadReply, ReadlinkArguments, ReadlinkOk, ReadlinkReply, STRING_LEN_CAP, Status,
     SymlinkArguments, Time, Verifier, WccData, WriteArguments, WriteOk, WriteReply,
 };
 use stag_wire::xdr::{Item, Reader, XdrError};
@@ -32,7 +32,7 @@ pub(super) fn read<S: Store>(
     let opened = match exports.open(asker, arguments.file) {
         Ok(opened) => opened,
         Err(status) => {
-            answer_read(reply, Err(status), None, pieces);
+            answer_read(reply, Err(status), || None, pieces);
             return None;
         }
     };
@@ -48,20 +48,23 @@ pub(super) fn read<S: Store>(
         }
         Err(status) => Err(status),
     };
-    answer_read(reply, done, exports.attributes(&opened), pieces);
+    let store = exports.store(&opened);
+    answer_read(reply, done, || store.after_transfer(opened.object), pieces);
     None
 }
 
+/// `attributes` are asked for where they are written, as they are long to move.
+#[inline(always)]
 fn answer_read(
     reply: &mut Reply<'_>,
     done: Result<ReadDone, Status>,
-    attributes: PostOpAttributes,
+    attributes: impl Fn() -> PostOpAttributes,
     pieces: &mut Vec<Shared>,
 ) {
     let done = match done {
         Ok(done) => done,
         Err(status) => {
-            let failed: ReadReply<'_> = Err(Failure { status, attributes });
+            let failed: ReadReply<'_> = Err(Failure { status, attributes: attributes() });
             failed.send(reply);
             return;
         }
@@ -73,15 +76,19 @@ fn answer_read(
             } else if let Some(piece) = pieces.pop() {
                 reply.piece(piece);
             }
-            let data = Data(Item::Reduced { index: 0, len: done.count });
-            let results: ReadReply<'_> = Ok(ReadOk { attributes, count: done.count, eof: done.eof, data });
-            results.send(reply);
+            reply.success(|writer| {
+                writer.u32(NFS3_OK)?;
+                writer.optional(attributes().as_ref())?;
+                writer.u32(done.count)?;
+                writer.bool(done.eof)?;
+                writer.eligible_opaque_reduced(done.count).map(drop)
+            });
         }
         Placement::Inline => {
             // As `ReadOk` would, if the data were in one piece.
             reply.success(|writer| {
                 writer.u32(NFS3_OK)?;
-                writer.value(&attributes)?;
+                writer.optional(attributes().as_ref())?;
                 writer.u32(done.count)?;
                 writer.bool(done.eof)?;
                 writer.opaque_pieces(done.count, pieces.iter().map(|piece| &piece[..]))
@@ -110,42 +117,49 @@ pub(super) fn write<S: Store>(
             WriteData::Placed(pieces)
         }
     };
-    // Filled in where it is sent from, as it is long to move.
-    let results: WriteReply = match exports.open(asker, arguments.file) {
-        Ok(opened) => {
-            let before = exports.before_transfer(&opened);
-            let done = if exports.is_read_only(&opened) {
-                Err(Status::RoFs)
-            } else if arguments.count as usize != arguments.data.0.len() {
-                Err(Status::Inval)
-            } else if missing {
-                // There was no memory to place it in, because of what else is under way: not for good.
-                Err(Status::Jukebox)
-            } else {
-                let (offset, stable) = (arguments.offset, arguments.stable);
-                exports.store_mut(&opened).write(&opened.caller, opened.object, offset, data, stable, now)
-            };
-            match done {
-                Ok(Progress::Later(ticket)) => {
-                    pieces.clear();
-                    return Some((ticket, Transfer { procedure: Procedure::Write, opened }));
-                }
-                Ok(Progress::Done(WriteDone { count, committed })) => Ok(WriteOk {
-                    file: WccData { before, after: exports.attributes(&opened) },
-                    count,
-                    committed,
-                    verifier: exports.store(&opened).write_verifier(),
-                }),
-                Err(status) => {
-                    let attributes = WccData { before, after: exports.attributes(&opened) };
-                    Err(Failure { status, attributes })
-                }
-            }
+    let opened = match exports.open(asker, arguments.file) {
+        Ok(opened) => opened,
+        Err(status) => {
+            pieces.clear();
+            answer_write(reply, Err(status), WccData::default());
+            return None;
         }
-        Err(status) => Err(Failure { status, attributes: WccData::default() }),
+    };
+    let before = exports.before_transfer(&opened);
+    let done = if exports.is_read_only(&opened) {
+        Err(Status::RoFs)
+    } else if arguments.count as usize != arguments.data.0.len() {
+        Err(Status::Inval)
+    } else if missing {
+        // There was no memory to place it in, because of what else is under way: not for good.
+        Err(Status::Jukebox)
+    } else {
+        let (offset, stable) = (arguments.offset, arguments.stable);
+        exports.store_mut(&opened).write(&opened.caller, opened.object, offset, data, stable, now)
     };
     pieces.clear();
-    results.send(reply);
+    match done {
+        Ok(Progress::Later(ticket)) => {
+            return Some((ticket, Transfer { procedure: Procedure::Write, opened }));
+        }
+        Ok(Progress::Done(WriteDone { count, committed })) => {
+            let store = exports.store(&opened);
+            let verifier = store.write_verifier();
+            // As `WriteOk`, with the attributes written from where they are, as they are long to move.
+            reply.success(|writer| {
+                writer.u32(NFS3_OK)?;
+                writer.optional(before.as_ref())?;
+                writer.optional(store.after_transfer(opened.object).as_ref())?;
+                writer.u32(count)?;
+                writer.value(&committed)?;
+                writer.value(&verifier)
+            });
+        }
+        Err(status) => {
+            let after = exports.attributes(&opened);
+            answer_write(reply, Err(status), WccData { before, after });
+        }
+    }
     None
 }
 
@@ -223,10 +237,10 @@ pub(super) fn finish<S: Store>(
     // Others wrote the file meanwhile: what it was before would make a client take all of that for this Call's work.
     let file = WccData { before: None, after };
     match (pending.procedure, done) {
-        (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), after, pieces),
+        (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), || after, pieces),
         (_, Ok(Finished::Write(done))) => answer_write(reply, Ok((done, verifier)), file),
         (_, Ok(Finished::Commit)) => answer_commit(reply, Ok(verifier), file),
-        (Procedure::Read, Err(status)) => answer_read(reply, Err(status), after, pieces),
+        (Procedure::Read, Err(status)) => answer_read(reply, Err(status), || after, pieces),
         (Procedure::Write, Err(status)) => answer_write(reply, Err(status), file),
         (_, Err(status)) => answer_commit(reply, Err(status), file),
     }
@@ -243,7 +257,25 @@ pub(super) fn locate_data(arguments: &mut Reader<'_>) -> Result<u32, XdrError> {
 
 /// Takes the first `len` octets out of where they were placed; what follows is roundup. `None` if there was no
 /// memory for them.
+#[inline]
 fn take_placed(placed: &mut Placed, len: u32, pieces: &mut Vec<Shared>) -> Option<()> {
+    // In one piece, as most data is.
+    if placed.pieces.len() == 1
+        && let Some(mut buf) = placed.pieces.pop()
+    {
+        let is_whole = buf.len() >= len as usize;
+        if buf.len() > len as usize {
+            buf.set_len(len as usize);
+        }
+        pieces.push(buf.share());
+        return is_whole.then_some(());
+    }
+    take_pieces(placed, len, pieces)
+}
+
+/// As [`take_placed`], of data in any number of pieces.
+#[inline(never)]
+fn take_pieces(placed: &mut Placed, len: u32, pieces: &mut Vec<Shared>) -> Option<()> {
     if placed.is_missing() {
         return None;
     }

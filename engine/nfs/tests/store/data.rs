@@ -348,7 +348,7 @@ fn pieces_are_one_stream() {
                 let mut pieces: Vec<_> = octets.chunks(cut).map(|piece| lab.placed(piece)).collect();
                 // Empty pieces are no trouble.
                 pieces.insert(1, pieces[0].slice(0..0));
-                let data = WriteData::Placed(&pieces);
+                let data = WriteData::Placed(&mut pieces);
                 assert_eq!(data.len(), octets.len());
                 let done = lab.write_of(&UserIdentity::ROOT, file, offset, data, Stable::FileSync).unwrap();
                 assert_eq!(done, WriteDone { count: octets.len() as u32, committed: Stable::FileSync });

@@ -265,7 +265,7 @@ impl Lab {
         offset: u64,
         pieces: &[Shared],
     ) -> Result<WriteDone, Status> {
-        self.write_as(object, offset, WriteData::Placed(pieces))
+        self.write_as(object, offset, WriteData::Placed(&mut pieces.to_vec()))
     }
 
     /// A buffer of the pool that holds `octets`, as a transfer would have placed them.

@@ -155,10 +155,10 @@ fn only_owners_change_attributes_and_only_root_gives_away() {
 fn privileges_end_when_data_or_owner_change() {
     for (mut lab, file, _) in labs(0o6755) {
         let mode = |lab: &Lab| lab.store.attributes(file).unwrap().mode;
-        let data = WriteData::Inline(b"x");
-        lab.write_of(&UserIdentity::ROOT, file, 0, data, Stable::FileSync).unwrap();
+        let data = || WriteData::Inline(b"x");
+        lab.write_of(&UserIdentity::ROOT, file, 0, data(), Stable::FileSync).unwrap();
         assert_eq!(mode(&lab), 0o6755, "root keeps them");
-        lab.write_of(&owner(), file, 0, data, Stable::FileSync).unwrap();
+        lab.write_of(&owner(), file, 0, data(), Stable::FileSync).unwrap();
         assert_eq!(mode(&lab), 0o755);
         let set = |mode| SetAttributes { mode: Some(mode), ..NONE };
         lab.set(&UserIdentity::ROOT, file, set(0o6745)).unwrap();

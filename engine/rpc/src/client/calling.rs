@@ -71,10 +71,7 @@ impl ReplyMessage<'_> {
 /// A copy of a message that was shown, or of its end.
 #[inline(always)]
 fn copied(messages: &Pool, octets: &[u8]) -> Buf {
-    let mut buf = messages.take().expect("there was a buffer when the message was shown");
-    buf.set_len(octets.len());
-    buf.copy_from_slice(octets);
-    buf
+    messages.take_copy(octets).expect("there was a buffer when the message was shown")
 }
 
 /// The client half of a connection.

@@ -199,12 +199,9 @@ impl Table {
                 self.victim(own, now)
             });
             let victim = victim?;
-            let &Entry { key: Key { caller: owner, .. }, caller, .. } = &self.entries[victim as usize];
-            if owner == key.caller {
+            if self.entries[victim as usize].key.caller == key.caller {
                 // The caller has as many entries as before.
-                self.unlink(victim);
-                self.dequeue(caller, victim);
-                return Some(self.fill(victim, caller, key, connection, now));
+                return Some(self.refill(victim, key, connection, now));
             }
             self.remove(victim);
         }
@@ -232,6 +229,32 @@ impl Table {
         entry.next = std::mem::replace(&mut self.buckets[bucket], index);
         let generation = entry.generation;
         self.enqueue(caller, index);
+        (index, generation)
+    }
+
+    /// Makes the oldest entry of a caller that of another Call of it, which is executed now. Returns its index and its
+    /// generation.
+    #[inline]
+    fn refill(&mut self, index: u32, key: Key, connection: ConnectionId, now: Duration) -> (u32, u32) {
+        self.unlink(index);
+        let bucket = self.bucket(&key);
+        let next = std::mem::replace(&mut self.buckets[bucket], index);
+        let entry = &mut self.entries[index as usize];
+        (entry.key, entry.since, entry.state, entry.connection) = (key, now, State::Running, connection);
+        entry.generation = entry.generation.wrapping_add(1);
+        let generation = entry.generation;
+        entry.next = next;
+        let (caller, second) = (entry.caller, entry.newer);
+        // From the front of the queue to its end. Alone in it, it is both.
+        if let Some(front) = self.entries.get_mut(second as usize) {
+            front.older = NONE;
+            let owner = &mut self.owners[caller as usize];
+            owner.oldest = second;
+            let last = std::mem::replace(&mut owner.newest, index);
+            self.entries[last as usize].newer = index;
+            let entry = &mut self.entries[index as usize];
+            (entry.older, entry.newer) = (last, NONE);
+        }
         (index, generation)
     }
 
@@ -268,7 +291,18 @@ impl Table {
     }
 
     /// The caller's oldest entry that can be evicted. Those that cannot go to the end of its queue.
+    #[inline]
     fn victim(&mut self, caller: u32, now: Duration) -> Option<u32> {
+        let oldest = self.owners.get(caller as usize)?.oldest;
+        if self.entries.get(oldest as usize)?.can_be_evicted(now) {
+            return Some(oldest);
+        }
+        self.later_victim(caller, now)
+    }
+
+    /// As [`Table::victim`], where the oldest cannot be evicted.
+    #[cold]
+    fn later_victim(&mut self, caller: u32, now: Duration) -> Option<u32> {
         for _ in 0..VICTIMS_MAX.min(self.owners.get(caller as usize)?.count as usize) {
             let index = self.owners[caller as usize].oldest;
             if self.entries[index as usize].can_be_evicted(now) {

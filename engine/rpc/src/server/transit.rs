@@ -157,6 +157,7 @@ impl TransitAccounts {
     }
 
     /// What stops `pages` more for a Call that holds `own` already; `None` if they are the connection's due, and are there.
+    #[inline]
     pub(crate) fn obstacle(
         &self,
         share: &TransitShare,

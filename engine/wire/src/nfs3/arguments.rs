@@ -49,30 +49,6 @@ records! {
         symlink: Handle<'a>,
     }
 
-    /// READ3args.
-    ReadArguments<'a> {
-        /// The file.
-        file: Handle<'a>,
-        /// First octet.
-        offset: u64,
-        /// Octets wanted at most.
-        count: u32,
-    }
-
-    /// WRITE3args.
-    WriteArguments<'a> {
-        /// The file.
-        file: Handle<'a>,
-        /// Where the first octet goes.
-        offset: u64,
-        /// Octets to write: the length of `data`, or the Call is malformed in NFS's own terms.
-        count: u32,
-        /// How safe the data must be.
-        stable: Stable,
-        /// The data. DDP-eligible.
-        data: Data<'a>,
-    }
-
     /// CREATE3args.
     CreateArguments<'a> {
         /// The new name.
@@ -187,6 +163,84 @@ records! {
         offset: u64,
         /// Octets; 0 means to the end of the file.
         count: u32,
+    }
+}
+
+/// READ3args.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadArguments<'a> {
+    /// The file.
+    pub file: Handle<'a>,
+    /// First octet.
+    pub offset: u64,
+    /// Octets wanted at most.
+    pub count: u32,
+}
+
+// What is behind the handle is as long as it is: one look at what there is.
+impl<'a> Decode<'a> for ReadArguments<'a> {
+    #[inline]
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
+        let file = reader.value()?;
+        let [offset @ .., c0, c1, c2, c3] = reader.array::<12>()?;
+        let count = u32::from_be_bytes([*c0, *c1, *c2, *c3]);
+        Ok(ReadArguments { file, offset: u64::from_be_bytes(*offset), count })
+    }
+}
+
+impl Encode for ReadArguments<'_> {
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        writer.value(&self.file)?;
+        let place = writer.array::<12>()?;
+        place[..8].copy_from_slice(&self.offset.to_be_bytes());
+        place[8..].copy_from_slice(&self.count.to_be_bytes());
+        Ok(())
+    }
+}
+
+/// WRITE3args.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteArguments<'a> {
+    /// The file.
+    pub file: Handle<'a>,
+    /// Where the first octet goes.
+    pub offset: u64,
+    /// Octets to write: the length of `data`, or the Call is malformed in NFS's own terms.
+    pub count: u32,
+    /// How safe the data must be.
+    pub stable: Stable,
+    /// The data. DDP-eligible.
+    pub data: Data<'a>,
+}
+
+// As of `ReadArguments`.
+impl<'a> Decode<'a> for WriteArguments<'a> {
+    #[inline]
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
+        let file = reader.value()?;
+        let [offset @ .., c0, c1, c2, c3, s0, s1, s2, s3] = reader.array::<16>()?;
+        let count = u32::from_be_bytes([*c0, *c1, *c2, *c3]);
+        let stable = u32::from_be_bytes([*s0, *s1, *s2, *s3]);
+        Ok(WriteArguments {
+            file,
+            offset: u64::from_be_bytes(*offset),
+            count,
+            stable: Stable::from_number(stable).ok_or(XdrError::BadDiscriminant(stable))?,
+            data: reader.value()?,
+        })
+    }
+}
+
+impl Encode for WriteArguments<'_> {
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        writer.value(&self.file)?;
+        let place = writer.array::<16>()?;
+        place[..8].copy_from_slice(&self.offset.to_be_bytes());
+        place[8..12].copy_from_slice(&self.count.to_be_bytes());
+        place[12..].copy_from_slice(&self.stable.number().to_be_bytes());
+        writer.value(&self.data)
     }
 }
 

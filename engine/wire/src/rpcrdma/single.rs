@@ -60,7 +60,7 @@ impl Single {
     ///
     /// `None` says nothing about the message: [`Header::parse`](super::Header::parse) does. What is returned, it returns too.
     /// The Payload stream is not looked at.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn parse(message: &[u8]) -> Option<(Single, &[u8])> {
         let (head, stream) = message.split_first_chunk::<SINGLE_LEN>()?;
