@@ -14,6 +14,9 @@ use crate::seed::random_seed;
 /// How long nothing may come before it counts as silence. It is no limit that the peer has to keep: what comes later is missed.
 const QUIET: Duration = Duration::from_millis(50);
 
+/// For how long an answer may keep a connection from its end.
+const SETTLE_MAX: Duration = Duration::from_secs(1);
+
 /// Octets that this side says it sends and receives inline, unless a check says something else.
 const INLINE_LEN: u32 = 4096;
 
@@ -25,6 +28,8 @@ pub struct Probe {
     peer: Box<dyn RawPeer>,
     address: String,
     wait: Duration,
+    /// There is a connection on which nothing has come.
+    is_unheard: bool,
     next_xid: u32,
     /// Private data of the peer's accept.
     pub accepted: Vec<u8>,
@@ -49,6 +54,7 @@ impl Probe {
             peer,
             address: address.to_owned(),
             wait,
+            is_unheard: false,
             next_xid: random_seed(),
             accepted: Vec::new(),
             granted: 1,
@@ -88,12 +94,27 @@ impl Probe {
 
     /// Makes a new connection, with this private data. The grant is 1 until a Reply came (8166-3.3.3-a).
     pub fn connect(&mut self, private_data: &[u8]) -> Result<(), Stop> {
+        self.let_settle();
         self.granted = 1;
         match self.peer.connect(&self.address, private_data, self.wait) {
             Ok(accepted) => self.accepted = accepted,
             Err(why) => return fail(format!("no connection: {why}")),
         }
+        self.is_unheard = true;
         Ok(())
+    }
+
+    /// Before the end of a connection on which nothing has come: NULL, and its answer.
+    ///
+    /// A Linux kernel with siw crashes (BUG in `cm_work_handler` of iw_cm) if a connection ends before it has noted that it is
+    /// established, which is after it has said so.
+    fn let_settle(&mut self) {
+        if std::mem::take(&mut self.is_unheard) {
+            let null = self.null();
+            if self.send(&null.octets()).is_ok() {
+                let _ = self.next_within(self.wait.min(SETTLE_MAX));
+            }
+        }
     }
 
     /// Makes a new connection with the usual private data, on which NULL was answered.
@@ -104,6 +125,7 @@ impl Probe {
 
     /// Ends the connection.
     pub fn disconnect(&mut self) {
+        self.let_settle();
         self.peer.disconnect();
     }
 
@@ -115,8 +137,12 @@ impl Probe {
     /// The next message; `None` if none comes in time. That the connection ends is a failure.
     pub fn next_within(&mut self, wait: Duration) -> Result<Option<SeenMessage>, Stop> {
         match self.peer.next(wait) {
-            PeerEvent::Message { octets, invalidated } => Ok(Some(SeenMessage::of(&octets, invalidated))),
+            PeerEvent::Message { octets, invalidated } => {
+                self.is_unheard = false;
+                Ok(Some(SeenMessage::of(&octets, invalidated)))
+            }
             PeerEvent::Ended(reason) => {
+                self.is_unheard = false;
                 fail(format!("the connection ended: {}", reason.describe("the peer")))
             }
             PeerEvent::Nothing => Ok(None),
