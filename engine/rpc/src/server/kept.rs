@@ -245,6 +245,7 @@ impl Table {
         let generation = entry.generation;
         entry.next = next;
         let (caller, second) = (entry.caller, entry.newer);
+        debug_assert_eq!(self.owners[caller as usize].oldest, index, "the oldest of its caller");
         // From the front of the queue to its end. Alone in it, it is both.
         if let Some(front) = self.entries.get_mut(second as usize) {
             front.older = NONE;
