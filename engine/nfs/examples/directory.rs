@@ -96,7 +96,7 @@ fn through(
     pool: &Pool,
     (len, write, depth): (usize, bool, usize),
 ) -> (f64, u64) {
-    let data: Vec<Shared> = pool.take_len(len).map(|buf| buf.share()).into_iter().collect();
+    let mut data: Vec<Shared> = pool.take_len(len).map(|buf| buf.share()).into_iter().collect();
     let mut pieces = Vec::with_capacity(257);
     let (mut begun, mut done, mut flying) = (0u64, 0u64, 0);
     let begin = clock.now();

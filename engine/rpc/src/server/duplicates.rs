@@ -372,10 +372,7 @@ impl Digest {
 
     #[inline(always)]
     fn mix_block(&mut self, block: &[u8; 64]) {
-        let (pairs, _) = block.as_chunks();
-        for at in 0..4 {
-            self.mix(pairs[at]);
-        }
+        block.as_chunks().0.iter().for_each(|pair| self.mix(*pair));
     }
 
     /// Adds octets, and how many they are.
