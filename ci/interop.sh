@@ -57,7 +57,7 @@ if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
     groups+=("client:off+4:/mem:all" "client:off+2:/dir:all" "client:tcp+4:/mem:all" "client:tcp+2:/dir:all" "client:verbs-siw+4:/mem:files")
     groups+=("client:verbs-rxe+2:/dir:files" locks:off+2:/mem locks:tcp+4:/dir kill:off+2:/dir:5 kill:tcp+2:/mem:1 kill:verbs-siw+2:/dir:1)
     groups+=(twins:off+2:/mem:tcp twins:tcp+2:/dir:rdma)
-    groups+=(both:host-guest both:guest-host both:siw both:rxe fabrics conform:off)
+    groups+=(both:host-guest both:guest-host both:siw both:rxe fabrics)
 elif [ ${#groups[@]} -eq 0 ]; then
     groups=(client:off:/mem:all client:crc:/dir:few client:p2p:/mem:files locks:off:/mem kill:off:/dir:2 server:off server:asked:few public:/mem)
     groups+=("client:verbs-siw:/mem:files,links" "client:verbs-rxe:/mem:files,links" server:verbs-siw:few server:verbs-rxe:few)

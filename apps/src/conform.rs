@@ -12,9 +12,12 @@
 //! | `second_checks`, `group_checks`, `second_client_checks` | version 2 and its groups of transmissions: servers, and clients |
 //! | `files` | the files that some of them need |
 //! | `served`, `client_checks` | what checks of a client are made of, and these |
+//! | `scratch`, `answering` | what Calls that want content are answered by, and how the Replies go out |
+//! | `sent_group`, `placed_client_checks` | a client's groups of transmissions put together, and the checks of data in messages |
 //! | `requester`, `responder` | a run against a server, and one against clients |
 //! | `report`, `rules` | lines and totals; which rule is checked where, and which cannot be |
 
+pub mod answering;
 pub mod block;
 pub mod check;
 pub mod chunk_checks;
@@ -28,6 +31,7 @@ pub mod header_checks;
 pub mod message;
 pub mod open;
 pub mod operation;
+pub mod placed_client_checks;
 pub mod private_data_checks;
 pub mod probe;
 pub mod raw;
@@ -35,9 +39,11 @@ pub mod report;
 pub mod requester;
 pub mod responder;
 pub mod rules;
+pub mod scratch;
 pub mod second;
 pub mod second_checks;
 pub mod second_client_checks;
+pub mod sent_group;
 pub mod served;
 
 use std::path::PathBuf;
@@ -65,12 +71,11 @@ pub enum ConformRole {
 
 /// Checks whether a peer keeps the rules of RPC-over-RDMA
 #[derive(Debug, Args)]
-#[command(
-    after_help = "It sends NULL Calls; with --export, Calls on files that it makes and removes there.\n\
+#[command(after_help = "It sends NULL Calls; with --export, also on files that it makes and removes.\n\
+    As responder it serves a folder in memory: stag put FILE URL/scratch/file.\n\
     Status: 0 all rules kept, 1 a rule broken, 2 it could not begin.\n\
     Examples: stag conform shm://NAME --export /data\n          \
-    stag conform iwarp://0.0.0.0:20049 --as responder"
-)]
+    stag conform iwarp://0.0.0.0:20049 --as responder")]
 pub struct Conform {
     /// URL of the peer; as responder, where to listen
     #[arg(required_unless_present = "rules")]

@@ -19,7 +19,7 @@ use tree::{Kind, Tree};
 
 mod progress;
 mod report;
-mod server;
+pub(crate) mod server;
 mod steps;
 mod tree;
 
@@ -67,7 +67,7 @@ impl Demo {
             mount_port: None,
         };
         let server = Server::start(&ServerConfig {
-            url: url.clone(),
+            url: url.to_string(),
             export: format!("mem:/{EXPORT},root_squash=no{}", cores.pin_files()),
             memory,
             cores: cores.server.clone(),

@@ -19,6 +19,7 @@ fn agreed(client: &mut ServedClient, remote_invalidation: bool) -> Result<SeenMe
     let call = client.first_call(&private_data_with(remote_invalidation, EXPOSES, EXPOSED_MAX))?;
     if !FeatureBlock::has(&client.requested, PULLS) {
         client.answer(&call)?;
+        client.disconnect();
         return not_applicable("the client does not ask for exposed Replies");
     }
     Ok(call)

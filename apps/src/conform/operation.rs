@@ -259,7 +259,7 @@ impl ToldCharacteristics {
     }
 }
 
-/// Where an item of a Reply is.
+/// Where an item is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenItem {
     /// Its displacement in the virtual stream.
@@ -274,6 +274,97 @@ pub struct SeenItem {
     pub numbers: Vec<u32>,
     /// By RDMA: the segments that were written.
     pub segments: Vec<Segment>,
+}
+
+/// Where a Requester wants an item of the results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenDirection {
+    /// The part of the Call that is meant, in its virtual stream: from here on, and not beyond.
+    pub range: (u32, u32),
+    /// Items shorter than this stay in the Payload stream.
+    pub min_len: u32,
+    /// The kind of place.
+    pub place: u32,
+    /// By size: what is shorter goes in targets.
+    pub threshold: u32,
+    /// Memory of the Requester, by RDMA.
+    pub segments: Vec<Segment>,
+}
+
+/// ROPT_XMTREQ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenRequest {
+    /// The items that are not in the Payload stream.
+    pub items: Vec<SeenItem>,
+    /// Where those of the results are to go.
+    pub directions: Vec<SeenDirection>,
+    /// Transmissions.
+    pub count: u32,
+    /// Receives for further transmissions of the Reply.
+    pub response_receives: u32,
+    /// Octets of the Payload stream in the first one.
+    pub payload_len: u32,
+}
+
+impl SeenRequest {
+    /// Reads it. `None`: it is not of its XDR.
+    #[must_use]
+    pub fn of(info: &[u8]) -> Option<SeenRequest> {
+        let mut rest = info;
+        let items = take_items(&mut rest, &[place::EXPLICIT, place::TARGETS])?;
+        let mut directions = Vec::new();
+        for _ in 0..take(&mut rest)? {
+            let range = (take(&mut rest)?, take(&mut rest)?);
+            for _ in 0..take(&mut rest)? {
+                let (min_len, place) = (take(&mut rest)?, take(&mut rest)?);
+                let threshold = if place == place::BY_SIZE { take(&mut rest)? } else { 0 };
+                let mut segments = Vec::new();
+                match place {
+                    place::EXPLICIT | place::CHOICE | place::BY_SIZE => {
+                        for _ in 0..take(&mut rest)? {
+                            segments.push(take_segment(&mut rest)?);
+                        }
+                    }
+                    place::TARGETS => {}
+                    _ => return None,
+                }
+                directions.push(SeenDirection { range, min_len, place, threshold, segments });
+            }
+        }
+        let (count, response_receives) = (take(&mut rest)?, take(&mut rest)?);
+        let found =
+            SeenRequest { items, directions, count, response_receives, payload_len: take(&mut rest)? };
+        rest.is_empty().then_some(found)
+    }
+}
+
+/// Reads an array of items, each in one of these places.
+fn take_items(rest: &mut &[u8], places: &[u32]) -> Option<Vec<SeenItem>> {
+    let mut items = Vec::new();
+    for _ in 0..take(rest)? {
+        let (displacement, len, place) = (take(rest)?, take(rest)?, take(rest)?);
+        let mut item =
+            SeenItem { displacement, len, place, offset: 0, numbers: Vec::new(), segments: Vec::new() };
+        if !places.contains(&place) {
+            return None;
+        }
+        match place {
+            place::EXPLICIT => {
+                for _ in 0..take(rest)? {
+                    item.segments.push(take_segment(rest)?);
+                }
+            }
+            place::TARGETS => {
+                item.offset = take(rest)?;
+                for _ in 0..take(rest)? {
+                    item.numbers.push(take(rest)?);
+                }
+            }
+            _ => {}
+        }
+        items.push(item);
+    }
+    Some(items)
 }
 
 /// ROPT_XMTRESP.
@@ -292,28 +383,8 @@ impl SeenResponse {
     #[must_use]
     pub fn of(info: &[u8]) -> Option<SeenResponse> {
         let mut rest = info;
-        let mut items = Vec::new();
-        for _ in 0..take(&mut rest)? {
-            let (displacement, len, place) = (take(&mut rest)?, take(&mut rest)?, take(&mut rest)?);
-            let mut item =
-                SeenItem { displacement, len, place, offset: 0, numbers: Vec::new(), segments: Vec::new() };
-            match place {
-                place::EXPLICIT => {
-                    for _ in 0..take(&mut rest)? {
-                        item.segments.push(take_segment(&mut rest)?);
-                    }
-                }
-                place::TARGETS => {
-                    item.offset = take(&mut rest)?;
-                    for _ in 0..take(&mut rest)? {
-                        item.numbers.push(take(&mut rest)?);
-                    }
-                }
-                place::TOO_SHORT | place::NO_ITEM => {}
-                _ => return None,
-            }
-            items.push(item);
-        }
+        let places = [place::EXPLICIT, place::TARGETS, place::TOO_SHORT, place::NO_ITEM];
+        let items = take_items(&mut rest, &places)?;
         let found = SeenResponse { items, count: take(&mut rest)?, payload_len: take(&mut rest)? };
         rest.is_empty().then_some(found)
     }

@@ -7,7 +7,7 @@ use super::client_checks::{self, ClientCheck};
 use super::open::open;
 use super::report::{CheckText, ConformReport};
 use super::served::ServedClient;
-use super::{exposed_client_checks, second_client_checks};
+use super::{exposed_client_checks, placed_client_checks, second_client_checks};
 use crate::failure::CommandFailure;
 use crate::url::{FabricName, Url};
 
@@ -16,6 +16,7 @@ pub fn checks() -> impl Iterator<Item = &'static ClientCheck> {
     let all = [
         client_checks::CHECKS,
         exposed_client_checks::CHECKS,
+        placed_client_checks::CHECKS,
         second_client_checks::CHECKS,
         client_checks::ENDING,
     ];
@@ -58,7 +59,7 @@ pub fn run(run: &ResponderRun<'_>, report: &mut ConformReport<'_>) -> Result<(),
         }
         let outcome = (check.run)(&mut client);
         // What failed may have left Calls behind that nobody answers: the next check has a connection of its own.
-        if outcome.is_err() {
+        if matches!(outcome, Err(Stop::Fail(_))) {
             client.disconnect();
         }
         has_come |= client.messages > 0;

@@ -14,10 +14,12 @@ use super::probe::own_private_data;
 use super::served::{GRANT, HOLD, ServedClient, is_call};
 
 /// The probe of a new connection on which both sides announced version 2.
-fn probe_of(client: &mut ServedClient) -> Result<SeenMessage, Stop> {
+pub(super) fn probe_of(client: &mut ServedClient) -> Result<SeenMessage, Stop> {
     let call = client.first_call(&private_data_with(false, SPEAKS_SECOND, 0))?;
     if !FeatureBlock::has(&client.requested, SPEAKS_SECOND) {
         client.answer(&call)?;
+        // The next check has a connection on which this side did not announce it either.
+        client.disconnect();
         return not_applicable("the client does not announce version 2");
     }
     Ok(call)
@@ -33,7 +35,7 @@ fn answer_probe(client: &mut ServedClient, probe: &SeenMessage) -> Result<(), St
 }
 
 /// A connection that speaks version 2: the one there is, or a new one.
-fn speak(client: &mut ServedClient) -> Result<(), Stop> {
+pub(super) fn speak(client: &mut ServedClient) -> Result<(), Stop> {
     if client.may_be_second() {
         return Ok(());
     }

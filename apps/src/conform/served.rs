@@ -1,16 +1,19 @@
 //! What the checks of a Requester are made of: its connections, its Calls, and answers to them, right and wrong.
 
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use stag::wire::cm_private_data::PrivateData;
 use stag::wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, VERSION, procedure};
 
+use super::answering::ScratchAnswers;
 use super::block::{EXPOSES, FeatureBlock, SPEAKS_SECOND};
 use super::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::message::{DraftMessage, OPTIONAL, SECOND, SeenBody, SeenMessage, Words};
-use super::operation::{CALL, RECEIVE_SIZE, REPLY, kind};
+use super::message::{DraftMessage, OPTIONAL, SECOND, SeenBody, SeenMessage};
+use super::operation::{CALL, RECEIVE_SIZE, TARGETS, kind};
 use super::probe::own_private_data;
 use super::raw::{PeerEvent, RawPeer};
+use super::sent_group::{SentGroup, TRANSMISSIONS_MAX, request_of};
 
 /// For how long nothing may come where a rule wants silence.
 pub const HOLD: Duration = Duration::from_millis(300);
@@ -20,6 +23,9 @@ pub const GRANT: u32 = 8;
 
 /// Calls that are answered in search of one with a chunk.
 const SEARCH_MAX: usize = 200;
+
+/// Calls that came as groups and are kept at once.
+const GROUPS_MAX: usize = 64;
 
 /// A client, and what is known of it.
 pub struct ServedClient {
@@ -32,8 +38,8 @@ pub struct ServedClient {
     pub accept_with: Vec<u8>,
     /// The grant of the last Reply of this connection; 1 until there is one.
     pub granted: u32,
-    /// A Call that was taken for one check, and is the next one's.
-    pending: Option<SeenMessage>,
+    /// Calls that were taken for one check, and are the next one's.
+    pending: VecDeque<SeenMessage>,
     /// Calls on this connection that have no answer.
     pub unanswered: u32,
     /// What any of its messages had that no rule allows: the rule, and what it was.
@@ -48,6 +54,12 @@ pub struct ServedClient {
     pub told_of: Vec<u32>,
     /// Octets of ROPT_INITXCH that it told on this connection.
     pub characteristics: Option<Vec<u8>>,
+    /// Targets of each Receive of this side, as it told the client on this connection.
+    pub targets: usize,
+    /// Calls that came as groups and have no answer, by xid.
+    pub(super) groups: HashMap<u32, SentGroup>,
+    /// What its Calls are answered with.
+    pub(super) answering: ScratchAnswers,
 }
 
 impl ServedClient {
@@ -61,7 +73,7 @@ impl ServedClient {
             requested: Vec::new(),
             accept_with: own_private_data(false).to_wire().to_vec(),
             granted: 1,
-            pending: None,
+            pending: VecDeque::new(),
             unanswered: 0,
             offences: Vec::new(),
             messages: 0,
@@ -69,6 +81,9 @@ impl ServedClient {
             messages_here: 0,
             told_of: Vec::new(),
             characteristics: None,
+            targets: TARGETS,
+            groups: HashMap::new(),
+            answering: ScratchAnswers::default(),
         }
     }
 
@@ -85,12 +100,15 @@ impl ServedClient {
 
     fn note_end(&mut self) {
         self.is_connected = false;
-        self.pending = None;
+        self.pending.clear();
         self.unanswered = 0;
         self.features = 0;
         self.messages_here = 0;
         self.told_of.clear();
         self.characteristics = None;
+        self.targets = TARGETS;
+        self.groups.clear();
+        self.answering.forget();
     }
 
     /// Whether this connection was accepted as one that may speak version 2.
@@ -120,6 +138,7 @@ impl ServedClient {
             PeerEvent::Message { octets, invalidated } => {
                 let seen = SeenMessage::of(&octets, invalidated);
                 self.judge(&seen);
+                self.gather(&seen)?;
                 Ok(Some(seen))
             }
             PeerEvent::Ended(reason) => {
@@ -130,9 +149,75 @@ impl ServedClient {
         }
     }
 
+    /// Notes that a rule is broken.
+    fn note_offence(&mut self, rule: &'static str, what: String) {
+        if self.offences.len() < 100 {
+            self.offences.push((rule, what));
+        }
+    }
+
+    /// Takes in the other transmissions of a Call of several. Nothing may come between them.
+    fn gather(&mut self, lead: &SeenMessage) -> Result<(), Stop> {
+        let Some(request) = request_of(lead) else { return Ok(()) };
+        let mut messages = vec![lead.clone()];
+        for _ in 1..request.count.min(TRANSMISSIONS_MAX) {
+            match self.peer.next(self.wait) {
+                PeerEvent::Message { octets, invalidated } => {
+                    let seen = SeenMessage::of(&octets, invalidated);
+                    self.judge(&seen);
+                    messages.push(seen);
+                }
+                PeerEvent::Ended(reason) => {
+                    self.note_end();
+                    return fail(format!("the connection ended: {}", reason.describe("the client")));
+                }
+                PeerEvent::Nothing => break,
+            }
+        }
+        let (count, come) = (request.count as usize, messages.len());
+        if come != count {
+            self.note_offence("RTR-4.2-a", format!("{come} transmissions of {count}"));
+        }
+        // Each takes a credit; the first is counted.
+        self.unanswered += come as u32 - 1;
+        if self.unanswered > self.granted.max(1) {
+            let (unanswered, granted) = (self.unanswered, self.granted);
+            self.note_offence("RTR-X-8", format!("{unanswered} transmissions at once, {granted} granted"));
+        }
+        match SentGroup::of(&messages, self.targets) {
+            Ok(group) => {
+                if let Some((rule, what)) = &group.offence {
+                    self.note_offence(rule, what.clone());
+                }
+                // More than it may send at once are not kept.
+                if self.groups.len() < GROUPS_MAX {
+                    self.groups.insert(lead.fixed.xid, group);
+                }
+            }
+            Err((rule, what)) => self.note_offence(rule, what),
+        }
+        Ok(())
+    }
+
+    /// Returns the first Call that `is_wanted`; those before it are answered. `what` it is.
+    pub fn call_with(
+        &mut self,
+        what: &str,
+        mut is_wanted: impl FnMut(&ServedClient, &SeenMessage) -> bool,
+    ) -> Result<SeenMessage, Stop> {
+        for _ in 0..SEARCH_MAX {
+            let call = self.call()?;
+            if is_wanted(self, &call) {
+                return Ok(call);
+            }
+            self.answer(&call)?;
+        }
+        not_applicable(format!("none of {SEARCH_MAX} Calls {what}"))
+    }
+
     /// The next Call, on this connection or the next one.
     pub fn call(&mut self) -> Result<SeenMessage, Stop> {
-        if let Some(call) = self.pending.take() {
+        if let Some(call) = self.pending.pop_front() {
             return Ok(call);
         }
         loop {
@@ -158,15 +243,10 @@ impl ServedClient {
 
     /// A Call that offers a Write chunk or a Reply chunk; those before it are answered.
     pub fn call_with_chunk(&mut self) -> Result<SeenMessage, Stop> {
-        for _ in 0..SEARCH_MAX {
-            let call = self.call()?;
+        self.call_with("offered a chunk", |_, call| {
             let chunks = call.writes().iter().map(Vec::as_slice).chain(call.reply_chunk());
-            if chunks.flatten().any(|segment| segment.length > 0) {
-                return Ok(call);
-            }
-            self.answer(&call)?;
-        }
-        not_applicable(format!("none of {SEARCH_MAX} Calls offered a chunk"))
+            chunks.flatten().any(|segment| segment.length > 0)
+        })
     }
 
     /// What every message of a Requester has to keep.
@@ -258,7 +338,7 @@ impl ServedClient {
                     })?;
                     return Ok(seen);
                 }
-                Some(seen) if is_call(&seen) => self.pending = Some(seen),
+                Some(seen) if is_call(&seen) => self.pending.push_back(seen),
                 Some(_) => {}
                 None => return fail("no RDMA_DONE"),
             }
@@ -271,36 +351,17 @@ impl ServedClient {
         self.unanswered = self.unanswered.saturating_sub(1);
     }
 
-    /// The right Reply: SUCCESS to NULL, PROG_UNAVAIL to anything else, all chunks unused.
-    #[must_use]
-    pub fn reply_to(&self, call: &SeenMessage, credits: u32) -> DraftMessage {
-        let xid = call.fixed.xid;
-        // The sixth word of a Call is its procedure. A long Call is no NULL.
-        let is_null = call.payload().get(20..24) == Some(&[0; 4]);
-        let outcome = u32::from(!is_null);
-        let mut reply = DraftMessage::of(xid, Words::default().words(&[xid, 1, 0, 0, 0, outcome]));
-        reply.fixed.credits = credits;
-        // The Call says the version, where there are two.
-        if self.may_be_second() && call.fixed.version == SECOND {
-            (reply.fixed.version, reply.direction) = (SECOND, Some(REPLY));
+    /// As [`ServedClient::note_answered`], of a Call that may have come in several transmissions.
+    pub fn note_answered_call(&mut self, call: &SeenMessage, credits: u32) {
+        self.note_answered(credits);
+        if let Some(group) = self.groups.remove(&call.fixed.xid) {
+            self.unanswered = self.unanswered.saturating_sub(group.request.count.saturating_sub(1));
         }
-        reply.writes = call.writes().to_vec();
-        reply.reply = call.reply_chunk().map(<[_]>::to_vec);
-        for segment in reply.writes.iter_mut().flatten().chain(reply.reply.iter_mut().flatten()) {
-            segment.length = 0;
-        }
-        reply
     }
 
     /// Sends a message.
     pub fn send(&mut self, octets: &[u8], invalidate: Option<u32>) -> Result<(), Stop> {
         self.peer.send(octets, invalidate).or_else(|why| fail(format!("the answer could not be sent: {why}")))
-    }
-
-    /// Answers a Call as it should be, with this grant.
-    pub fn answer_with(&mut self, call: &SeenMessage, credits: u32) -> Result<(), Stop> {
-        self.note_answered(credits);
-        self.send(&self.reply_to(call, credits).octets(), None)
     }
 
     /// Answers a Call as it should be.
@@ -321,15 +382,23 @@ impl ServedClient {
         }
     }
 
+    /// Leaves a Call for the next check.
+    pub fn put_back(&mut self, call: SeenMessage) {
+        self.pending.push_back(call);
+    }
+
     /// The client goes on: its next Call comes on this connection, and is not `call` again.
     pub fn goes_on(&mut self, call: &SeenMessage) -> CheckOutcome {
+        if !self.pending.is_empty() {
+            return Ok("another Call that it made before, on the same connection".to_owned());
+        }
         loop {
             match self.message(self.wait)? {
                 Some(seen) if is_call(&seen) && seen.fixed.xid == call.fixed.xid => {
                     return fail("the same Call again, although it was answered");
                 }
                 Some(seen) if is_call(&seen) => {
-                    self.pending = Some(seen);
+                    self.pending.push_back(seen);
                     return Ok("its next Call, on the same connection".to_owned());
                 }
                 Some(_) => {}
@@ -352,13 +421,13 @@ impl ServedClient {
     /// After `error`, which ends the Call for good, the same xid does not come again.
     pub fn ends_for_good(&mut self, call: &SeenMessage, error: &[u8]) -> CheckOutcome {
         self.send(error, None)?;
-        self.unanswered = self.unanswered.saturating_sub(1);
+        self.note_answered_call(call, self.granted);
         match self.message(HOLD) {
             Ok(Some(seen)) if is_call(&seen) && seen.fixed.xid == call.fixed.xid => {
                 fail("the Call again, with the same xid")
             }
             Ok(Some(seen)) => {
-                self.pending = Some(seen).filter(is_call);
+                self.pending.extend(Some(seen).filter(is_call));
                 Ok("another message".to_owned())
             }
             Ok(None) => Ok("nothing".to_owned()),
@@ -366,7 +435,7 @@ impl ServedClient {
                 // Who connects now may be the same client.
                 let next = self.call()?;
                 let is_again = next.fixed.xid == call.fixed.xid;
-                self.pending = Some(next);
+                self.pending.push_back(next);
                 if is_again {
                     fail("the Call again, on a new connection")
                 } else {

@@ -1,4 +1,4 @@
-//! The demo's server: a real `stagd` process.
+//! A server of a command's own: a real `stagd` process.
 
 use std::env;
 use std::fs;
@@ -12,31 +12,32 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::failure::CommandFailure;
-use crate::url::Url;
 use crate::values::Poll;
 
 /// How to start it.
-pub(super) struct ServerConfig {
+pub(crate) struct ServerConfig {
     /// Where it listens.
-    pub(super) url: Url,
+    pub(crate) url: String,
     /// What it exports, as `stagd --export` takes it.
-    pub(super) export: String,
+    pub(crate) export: String,
     /// Its memory budget in bytes.
-    pub(super) memory: u64,
+    pub(crate) memory: u64,
     /// The cores that it is pinned to. None: it takes one by itself.
-    pub(super) cores: Vec<usize>,
+    pub(crate) cores: Vec<usize>,
     /// What it does when it is idle.
-    pub(super) poll: Poll,
+    pub(crate) poll: Poll,
 }
 
 /// A server process. Dropping it closes its standard input, on which it stops.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
     input: Option<ChildStdin>,
     /// The lines that it prints.
     lines: Receiver<String>,
     /// The object that it printed at its start.
-    pub(super) started: Value,
+    pub(crate) started: Value,
+    /// The one that says where it listens.
+    pub(crate) ready: Value,
 }
 
 /// Longer than a server takes to start on much memory, or to stop with its deadline.
@@ -44,10 +45,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Server {
     /// Starts it, and waits until it is ready.
-    pub(super) fn start(config: &ServerConfig) -> Result<Server, CommandFailure> {
+    pub(crate) fn start(config: &ServerConfig) -> Result<Server, CommandFailure> {
         let mut command = command()?;
         command.args(["--json", "--until-eof", "--export", &config.export]);
-        command.args(["--listen", &config.url.to_string(), "--memory", &config.memory.to_string()]);
+        command.args(["--listen", &config.url, "--memory", &config.memory.to_string()]);
         command.args(["--poll", &config.poll.to_string()]);
         if !config.cores.is_empty() {
             let cores: Vec<String> = config.cores.iter().map(usize::to_string).collect();
@@ -67,21 +68,22 @@ impl Server {
             let lines = BufReader::new(output).lines();
             lines.map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        let mut server = Server { child, input: Some(input), lines, started: Value::Null };
+        let mut server =
+            Server { child, input: Some(input), lines, started: Value::Null, ready: Value::Null };
         server.started = server.wait_for("started")?;
-        server.wait_for("ready")?;
+        server.ready = server.wait_for("ready")?;
         Ok(server)
     }
 
     /// Its process id.
     #[must_use]
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Stops it in order, and returns the object that it printed at its end. Fails if it leaked a buffer, or
     /// ended with another status than 0.
-    pub(super) fn stop(mut self) -> Result<Value, CommandFailure> {
+    pub(crate) fn stop(mut self) -> Result<Value, CommandFailure> {
         // Its sign to stop.
         self.input = None;
         let stopped = self.wait_for("stopped")?;

@@ -1,10 +1,11 @@
 //! Runs as responder: our own client keeps the rules, and one that breaks a rule is caught.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::process::{Child, Command, Stdio};
 
 use crate::chunk_client::ChunkClient;
-use crate::common::{STAG, unique};
+use crate::common::{Folder, STAG, unique};
 use crate::proxy::{Flaw, Proxy};
 use crate::runs::parse;
 
@@ -13,6 +14,24 @@ type Results = BTreeMap<String, (String, String)>;
 /// Checks that want a Call with a chunk, which `stag ping` does not make.
 const WITH_CHUNKS: [&str; 4] =
     ["client-least-access", "client-beyond-chunk", "client-fences", "client-echo-too-long"];
+
+/// Checks that want a client which reads and writes files.
+const WITH_DATA: [&str; 14] = [
+    "client-group-calls",
+    "client-placed-data",
+    "client-group-continued",
+    "client-group-limit",
+    "client-no-targets",
+    "client-takes-targets",
+    "client-takes-offset",
+    "client-takes-continued",
+    "client-refuses-target",
+    "client-refuses-offset",
+    "client-refuses-payload",
+    "client-refuses-number",
+    "client-refuses-xid",
+    "client-refuses-between",
+];
 
 /// A client, ended when dropped.
 struct Client(Child);
@@ -43,12 +62,19 @@ fn finish(run: Child) -> Results {
 
 /// What a run as responder at `url` finds, while clients run this command, one after the other, as long as it lasts.
 fn serve(url: &str, client: &[&str], only: &[&str]) -> Results {
+    serve_all(url, &[client.iter().map(|word| (*word).to_owned()).collect()], only)
+}
+
+/// As [`serve`], with clients that run these commands by turns.
+fn serve_all(url: &str, clients: &[Vec<String>], only: &[&str]) -> Results {
     let run = begin(url, only);
     let (ended, is_ended) = std::sync::mpsc::channel::<()>();
     let clients = std::thread::spawn({
-        let command: Vec<String> = client.iter().map(|word| (*word).to_owned()).collect();
+        let commands = clients.to_vec();
+        let mut turns = (0..commands.len()).cycle();
         move || loop {
-            let child = Command::new(STAG).args(&command).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+            let command = &commands[turns.next().unwrap()];
+            let child = Command::new(STAG).args(command).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
             let mut client = Client(child.unwrap());
             // The next one comes when this one is gone; a run that has ended ends it.
             while client.0.try_wait().unwrap().is_none() {
@@ -71,6 +97,37 @@ fn serve(url: &str, client: &[&str], only: &[&str]) -> Results {
 const PING: [&str; 8] =
     ["--reliable-reply", "--protocol", "auto", "--placement", "send", "ping", "-c", "1000000000"];
 
+/// Clients that bring a tree to the scratch service and get it back, with the data in messages.
+struct Copies {
+    commands: Vec<Vec<String>>,
+    _folder: Folder,
+}
+
+impl Copies {
+    fn to(url: &str) -> Copies {
+        let folder = Folder::new("conform-copies");
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        fs::create_dir(&from).unwrap();
+        // Each is one WRITE and one READ, of several transmissions; many, so that another Call follows.
+        for index in 0..24 {
+            fs::write(from.join(index.to_string()), [0x5a; 20_000]).unwrap();
+        }
+        let (from, to) = (from.to_str().unwrap().to_owned(), to.to_str().unwrap().to_owned());
+        let (above, there) = (format!("{url}/scratch"), format!("{url}/scratch/from"));
+        let command = |words: [&str; 3]| {
+            let switches = ["--protocol", "auto", "--placement", "send", words[0], "-r"];
+            switches.iter().chain(&words[1..]).map(|word| (*word).to_owned()).collect()
+        };
+        let commands = vec![command(["put", &from, &above]), command(["get", &there, &to])];
+        Copies { commands, _folder: folder }
+    }
+
+    /// What a run at `url` finds with them.
+    fn serve(&self, url: &str, only: &[&str]) -> Results {
+        serve_all(url, &self.commands, only)
+    }
+}
+
 /// All checks of a client, over one fabric.
 pub(crate) fn own_client(url: &str) -> Results {
     let mut found = serve(url, &[&PING[..], &[url]].concat(), &[]);
@@ -78,6 +135,7 @@ pub(crate) fn own_client(url: &str) -> Results {
     let client = ChunkClient::start(url);
     found.extend(finish(run));
     drop(client);
+    found.extend(Copies::to(url).serve(url, &WITH_DATA));
     let broken: Vec<_> = found.iter().filter(|(_, (result, _))| result != "pass").collect();
     assert!(broken.is_empty(), "{url}: {broken:#?}");
     found
@@ -160,4 +218,43 @@ fn a_proxy_of_a_client_that_breaks_nothing_passes() {
     let client = [&PING[..], &[&from]].concat();
     let found = serve(&format!("shm://{at}"), &client, &checks);
     assert!(found.len() == checks.len() && found.values().all(|(result, _)| result == "pass"), "{found:#?}");
+}
+
+/// As [`broken_clients_are_caught`], of clients whose data goes in messages.
+#[test]
+fn broken_clients_with_data_are_caught() {
+    for (flaw, check) in [
+        (Flaw::PayloadBeyond, "client-group-calls"),
+        (Flaw::ReceivesBeyond, "client-group-calls"),
+        (Flaw::TargetsShifted, "client-placed-data"),
+        (Flaw::TransmissionNumber, "client-group-continued"),
+        (Flaw::LastLost, "client-group-continued"),
+        (Flaw::CharacteristicsIgnored, "client-group-limit"),
+        (Flaw::CharacteristicsIgnored, "client-no-targets"),
+        (Flaw::StructureShifted, "client-takes-targets"),
+        (Flaw::StructureShifted, "client-takes-offset"),
+        (Flaw::GroupErrorLost, "client-refuses-target"),
+        (Flaw::GroupErrorDirection, "client-refuses-offset"),
+        (Flaw::GroupErrorLost, "client-refuses-payload"),
+        (Flaw::GroupErrorNumbers, "client-refuses-number"),
+        (Flaw::GroupErrorLost, "client-refuses-xid"),
+        (Flaw::GroupErrorDirection, "client-refuses-between"),
+    ] {
+        let (name, at) = (unique("broken-copies"), unique("responder"));
+        let _proxy = Proxy::start(&name, &at, flaw);
+        let found = Copies::to(&format!("shm://{name}")).serve(&format!("shm://{at}"), &[check]);
+        let (result, came) = found.get(check).cloned().unwrap_or_default();
+        assert_eq!(result, "fail", "{flaw:?}: {check}: {came}");
+    }
+}
+
+#[test]
+fn a_proxy_of_a_client_with_data_that_breaks_nothing_passes() {
+    let (name, at) = (unique("right-copies"), unique("responder"));
+    let _proxy = Proxy::start(&name, &at, Flaw::Right);
+    let found = Copies::to(&format!("shm://{name}")).serve(&format!("shm://{at}"), &WITH_DATA);
+    assert!(
+        found.len() == WITH_DATA.len() && found.values().all(|(result, _)| result == "pass"),
+        "{found:#?}"
+    );
 }

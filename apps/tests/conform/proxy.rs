@@ -175,6 +175,16 @@ pub(crate) enum Flaw {
     TransmissionNumber,
     /// Data in targets is not what was sent.
     TargetData,
+    /// A client's Payload stream is longer than its message.
+    PayloadBeyond,
+    /// A client's groups lose their last transmission.
+    LastLost,
+    /// A client does not look at what this server tells of itself.
+    CharacteristicsIgnored,
+    /// A client's Receives are not divided as it says.
+    StructureShifted,
+    /// A client's Replies may have more transmissions than its server makes.
+    ReceivesBeyond,
 }
 
 /// A proxy at work; it ends when dropped.

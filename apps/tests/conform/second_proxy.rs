@@ -2,7 +2,7 @@
 
 use stag::wire::rpcrdma::procedure;
 use stag_apps::conform::message::{DraftMessage, SECOND, SeenBody, SeenMessage};
-use stag_apps::conform::operation::{REPLY, kind};
+use stag_apps::conform::operation::{CALL, REPLY, kind, operation, own_characteristics, place};
 
 use crate::proxy::{Broken, Flaw, Relay, WAIT};
 
@@ -19,6 +19,26 @@ fn set(octets: &mut [u8], at: usize, word: u32) {
 /// A word of a message.
 fn get(octets: &[u8], at: usize) -> u32 {
     octets.get(at..at + 4).map_or(0, |word| u32::from_be_bytes(word.try_into().unwrap()))
+}
+
+/// Takes 64 octets off the first part of a Receive Buffer Structure of a head and targets, and says so in its total and in the Receive
+/// Buffer Size.
+fn spoil_structure(octets: &mut [u8]) {
+    // An array of characteristics: id, length, and the octets of each.
+    let (count, mut at) = (get(octets, OPERATION_AT), OPERATION_AT + 4);
+    for _ in 0..count {
+        let (id, len) = (get(octets, at), get(octets, at + 4) as usize);
+        match id {
+            1 => set(octets, at + 8, get(octets, at + 8) - 64),
+            // Total; groups; count, length, alignment and flags of the first.
+            5 => {
+                set(octets, at + 8, get(octets, at + 8) - 64);
+                set(octets, at + 20, get(octets, at + 20) - 64);
+            }
+            _ => {}
+        }
+        at += 8 + len.next_multiple_of(4);
+    }
 }
 
 impl Relay {
@@ -98,6 +118,28 @@ impl Relay {
                     return self.front.send(&refusal, None).map_err(|_| Broken);
                 }
                 (Flaw::ContinuationLost, kind::CONTINUATION) if get(info, 8) == 0 => return Ok(()),
+                // Directions and items are in front of count, Receives and octets of the Payload stream.
+                (Flaw::PayloadBeyond, kind::REQUEST) => {
+                    let at = OPERATION_AT + info.len() - 4;
+                    set(&mut octets, at, 1 << 20);
+                }
+                (Flaw::ReceivesBeyond, kind::REQUEST) => {
+                    let at = OPERATION_AT + info.len() - 8;
+                    set(&mut octets, at, 100);
+                }
+                // Count, displacement, length, place, offset, count of numbers, the first of them.
+                (Flaw::TargetsShifted, kind::REQUEST)
+                    if get(info, 0) == 1 && get(info, 12) == place::TARGETS =>
+                {
+                    set(&mut octets, OPERATION_AT + 24, get(info, 24) + 100);
+                }
+                (Flaw::TransmissionNumber, kind::CONTINUATION) => {
+                    set(&mut octets, OPERATION_AT, get(info, 0) + 1);
+                }
+                (Flaw::LastLost, kind::CONTINUATION) => return Ok(()),
+                // Behind two characteristics of a word, and the id and length of the structure: its groups, of which
+                // the first is the head.
+                (Flaw::StructureShifted, kind::INITIAL) => spoil_structure(&mut octets),
                 // Behind the head of the server's Receive, and an offset in its first target.
                 (Flaw::TargetData, kind::REQUEST) if octets.len() > 1100 => octets[1100] ^= 0xff,
                 _ => {}
@@ -112,6 +154,11 @@ impl Relay {
     /// A message of the server without chunk lists.
     pub(crate) fn down_operation(&mut self, mut octets: Vec<u8>, seen: &SeenMessage) -> Result<(), Broken> {
         self.spoil_operation(&mut octets, seen)?;
+        if let (Flaw::CharacteristicsIgnored, SeenBody::Operation { kind: kind::INITIAL, .. }) =
+            (self.flaw, &seen.body)
+        {
+            octets = operation(seen.fixed.xid, CALL, kind::INITIAL, own_characteristics(8), &[]);
+        }
         if let (Flaw::OptionErrorCode, SeenBody::InvalidOption) = (self.flaw, &seen.body) {
             set(&mut octets, 16, 5);
         }
