@@ -361,7 +361,7 @@ group_server() {
     if [ $kind = siw ]; then siw_unload $dev; else rdma_unlink $kind $dev; fi
 }
 
-# conform:off  the kernel's server, which `stag conform` on the host checks, against the list of known deviations of that kernel. The last
+# conform:off  by name only: the kernel's server, which `stag conform` on the host checks, against the list of known deviations of that kernel. The last
 # group of its guest: the server is left as it is, since rpc.nfsd may wait for its end for ever (some connection of those is never let go).
 group_conform() {
     rdma_link siw eth0 ''
