@@ -2,11 +2,12 @@
 # Stag against the Linux kernel's NFS/RDMA, in a guest with siw and rxe: the kernel's client mounts our stagd, and our
 # client talks to the kernel's server. Ours runs on this machine over iWARP in userspace, or in the guest over verbs.
 #
-#   ci/interop.sh [--long] [--stand-in] [--cores LIST] [-k 6.1|6.12]... [GROUP...]
+#   ci/interop.sh [--long] [--stand-in] [--features] [--cores LIST] [-k 6.1|6.12]... [GROUP...]
 #
 # A line for each row, `ok`, `FAILED` or `SKIPPED` with its name and seconds, and `N passed, N failed, N skipped` at the end.
 # --long      every group, on both kernels (two to three hours on two cores); else the ones that fit in some minutes, on 6.1
 # --stand-in  the guest's own kernel server in place of stagd: what fails so is a fault of the test or of the kernel
+# --features  ours, on either side, offer reliable reply and version 2: with a kernel, nothing changes
 # --cores     our stagd on this machine is one server on these cores, as its option (else on one, but for rows with several
 #             connections)
 # GROUP       instead of all: as guest/rows.sh takes them (ci/lab), say client:off:/mem:all
@@ -32,6 +33,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         --long) long=yes ;;
         --stand-in) stand_in=yes ;;
+        --features) export LABV_FEATURES='--reliable-reply --protocol auto' ;;
         --inside) inside=yes ;;
         --cores) cores=(--cores "$2"); shift ;;
         -k) kernels+=("$2"); shift ;;
@@ -151,7 +153,8 @@ stagd_start() {
     # Not the last one's "ready".
     : >"$work/stagd.log"
     # Also at rpcbind's port: a mount with locks asks there for the lock manager.
-    "$programs/stagd" "${exports[@]}" "${on[@]}" --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc "$stagd_crc" \
+    # shellcheck disable=SC2086 # its words
+    "$programs/stagd" "${exports[@]}" "${on[@]}" ${LABV_FEATURES:-} --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc "$stagd_crc" \
         --state-dir "$work/state" --grace 5 >"$work/stagd.log" 2>&1 &
     stagd=$!
     until grep -q '^ready' "$work/stagd.log"; do

@@ -49,7 +49,8 @@ make_tree() {
     echo small >"$tree/deep/er/a file with spaces in its name"
 }
 
-stag() { "$stag" ${crc:+--crc "$crc"} "$@"; }
+# shellcheck disable=SC2086 # the words of LABV_FEATURES
+stag() { "$stag" ${crc:+--crc "$crc"} ${LABV_FEATURES:-} "$@"; }
 
 client_ping() { stag ping "$url"; }
 

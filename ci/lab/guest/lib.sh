@@ -92,7 +92,8 @@ stagd_up() { # ADDRESS [OPTION...]
     mkdir -p /srv/dir /srv/state $EXPORT /out
     # Not the last one's "ready".
     : >/run/stagd.log
-    /payload/stagd --export mem:/mem,root_squash=no --export dir:/srv/dir,name=/dir,root_squash=no \
+    # shellcheck disable=SC2086 # its words
+    /payload/stagd ${LABV_FEATURES:-} --export mem:/mem,root_squash=no --export dir:/srv/dir,name=/dir,root_squash=no \
         --export "dir:$EXPORT,name=$EXPORT,root_squash=no" --listen "verbs://$address:$PORT" --listen "tcp://$address:$((PORT + 1))" \
         --state-dir /srv/state --grace 5 "$@" >/run/stagd.log 2>&1 </dev/null &
     echo $! >/run/stagd.pid
