@@ -8,6 +8,7 @@ lacking=''
 # What there has to be (a command, or a file) and the package that has it.
 packages() {
     case $1 in
+        test) echo mkfs.xfs:xfsprogs mkfs.ext4:e2fsprogs ;;
         captures) echo tshark:tshark ;;
         wire) echo tshark:tshark dumpcap:wireshark-common ip:iproute2 unshare:util-linux ;;
         clients)
@@ -50,7 +51,7 @@ if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     set -uo pipefail
     # shellcheck source=ci/usage.sh
     . "$(dirname "$0")/usage.sh"
-    [ $# -gt 0 ] || set -- captures wire clients interop hwloc fuzz budgets
+    [ $# -gt 0 ] || set -- test captures wire clients interop hwloc fuzz budgets
     for script; do packages "$script" >/dev/null || usage; done
     need "$@" || { echo "SKIPPED: $lacking"; exit 77; }
 fi
