@@ -97,10 +97,22 @@ if [ -z "$inside" ]; then
     exec unshare -n ci/interop.sh --inside "${arguments[@]}"
 fi
 
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 failed_logs=()
 row() { # row ok|FAILED|SKIPPED NAME SECONDS
-    case $1 in ok) passed=$((passed + 1)) ;; FAILED) failed=$((failed + 1)) ;; SKIPPED) skipped=$((skipped + 1)) ;; esac
+    case $1 in
+        ok) passed=$((passed + 1)) ;;
+        FAILED) failed=$((failed + 1)); failed_logs+=("$out/${group//[:\/]/-}/$2.log") ;;
+        SKIPPED) skipped=$((skipped + 1)) ;;
+    esac
     echo "$1 $kernel $group $2 ($3 s)"
+}
+# What the rows that failed have written: those of the guest come with its end.
+why_failed() {
+    local log
+    for log in "${failed_logs[@]}"; do
+        echo "--- ${log#"$logs"/}:"
+        if [ -e "$log" ]; then tail -n 20 "$log"; else echo "(no such file)"; fi
+    done
 }
 since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
@@ -326,5 +338,6 @@ mkdir -p "$logs"
 for kernel in "${kernels[@]}"; do run_kernel "$kernel"; done
 grep -rh '^TIMED OUT' "${kernels[@]/#/$logs/}" 2>/dev/null | sort -u
 [ -z "$disturbed" ] || echo "DISTURBED: a guest did not come to its end by itself"
+why_failed
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]
