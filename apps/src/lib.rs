@@ -18,6 +18,7 @@
 //! | [`commands`] | one file for each command |
 //! | [`attributes`] | how a file is shown |
 //! | [`copy`] | copies between this machine and servers |
+//! | `programs` | what an engine serves |
 //! | [`remote`] | a server's files, as the commands use them |
 //! | [`timings`], [`counters`] | what was measured and counted |
 //! | [`stagd`] | the server: options, plan, run, report |
@@ -39,6 +40,7 @@ pub mod locality;
 pub mod logging;
 pub mod options;
 pub mod output;
+mod programs;
 pub mod remote;
 pub mod repair;
 pub mod seed;

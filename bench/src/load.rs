@@ -20,7 +20,7 @@ use stag::wire::xdr::Item;
 use crate::limits::touch;
 use crate::opened::{DeviceFacts, Opened};
 use crate::scenario::{MeasuredOperation, Scenario};
-use crate::server::{ECHO_PROGRAM, engine_config};
+use crate::server::{ECHO_PROGRAM, Programs, engine_config};
 
 /// Below this many octets data goes inline, as NFS clients do: a chunk costs more than the copy.
 const CHUNK_LEN_MIN: usize = 1024;
@@ -69,7 +69,7 @@ struct Connection {
 /// One client core's engine and what it works with.
 struct Client<'a, P: Opened> {
     scenario: &'a Scenario,
-    engine: Engine<P, ()>,
+    engine: Engine<P, Programs>,
     clock: Clock,
     credential: Vec<u8>,
     connections: Vec<Connection>,
@@ -133,7 +133,7 @@ impl<'a, P: Opened> Client<'a, P> {
         let mut provider = P::open(scenario)?;
         provider.register(&memory.arena)?;
         let seed = RandomState::new().hash_one(number) as u32;
-        let engine = Engine::new(provider, (), memory.pools.clone(), config, seed)?;
+        let engine = Engine::new(provider, None, memory.pools.clone(), config, seed)?;
         let take = |len| memory.pools.payload.take_len(len).context("the client's payload pool is too small");
         let mut data = take(scenario.size.max(1))?;
         for (index, octet) in data.iter_mut().enumerate() {

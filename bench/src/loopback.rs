@@ -8,7 +8,7 @@ use stag::rpc::{Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Memo
 use stag::runtime::{Clock, Poller};
 use stag::wire::xdr::Reader;
 
-use crate::server::{ECHO_PROGRAM, programs};
+use crate::server::{ECHO_PROGRAM, Programs, programs};
 
 /// How long it may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -37,7 +37,7 @@ pub fn check() -> Result<Duration> {
     let mut server = Engine::new(server, services, memory.pools.clone(), config, 1)?;
     let mut client = Iwarp::open(iwarp)?;
     client.register(&memory.arena)?;
-    let mut client = Engine::new(client, (), memory.pools.clone(), config, 2)?;
+    let mut client: Engine<Iwarp, Programs> = Engine::new(client, None, memory.pools.clone(), config, 2)?;
 
     let connection = client.connect(&address.to_string())?;
     let mut begun = None;

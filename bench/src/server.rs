@@ -9,9 +9,9 @@ use anyhow::{Context, Result, anyhow};
 use stag::memory::Pool;
 use stag::nfs::export::Export;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::nfs::server::{ExportTable, TimeOfDay, services};
+use stag::nfs::server::{ExportTable, Mount, Nfs, TimeOfDay, services};
 use stag::prelude::*;
-use stag::rpc::{PAGE_LEN, ProtocolChoice, Services, Statistics};
+use stag::rpc::{PAGE_LEN, ProtocolChoice, Statistics};
 use stag::runtime::WallClock;
 
 use crate::opened::Opened;
@@ -154,13 +154,16 @@ fn serve<P: Opened>(
     Ok((statistics, memory.ledger.outstanding()))
 }
 
-/// Makes the programs of every server of this crate, so that the engine is compiled once for each fabric: NFS over an empty store
-/// that holds `data_len_max` octets of files, MOUNT, and the echo program.
+/// What the engines of this crate serve: [`programs`], or nothing, as clients. One type, because each is a copy of the engine's code
+/// for every fabric to compile.
+pub(crate) type Programs = Option<(Nfs<MemoryStore>, Mount<MemoryStore>, Echo)>;
+
+/// Makes the programs of a server: NFS over an empty store that holds `data_len_max` octets of files, MOUNT, and the echo program.
 ///
 /// # Errors
 ///
 /// When the store cannot get its memory.
-pub(crate) fn programs(payload: &Pool, data_len_max: u64, now: Duration) -> Result<impl Services + use<>> {
+pub(crate) fn programs(payload: &Pool, data_len_max: u64, now: Duration) -> Result<Programs> {
     let mut time = TimeOfDay::System(WallClock::new(now));
     let config = MemoryConfig {
         fsid: 1,
@@ -173,11 +176,11 @@ pub(crate) fn programs(payload: &Pool, data_len_max: u64, now: Duration) -> Resu
     let export = format!("mem:{EXPORT},root_squash=no").parse::<Export>()?;
     let exports = ExportTable::new(vec![(export, store)], payload.clone())?;
     let (nfs, mount, _) = services(exports, time);
-    Ok((nfs, mount, Echo { results: Vec::new() }))
+    Ok(Some((nfs, mount, Echo { results: Vec::new() })))
 }
 
 /// The echo program: procedure 1 of version 1 returns its arguments, procedure 2 so many octets as its argument says.
-struct Echo {
+pub(crate) struct Echo {
     /// What procedure 2 returns the start of; made when it is first called.
     results: Vec<u8>,
 }

@@ -19,6 +19,7 @@ use crate::commands::explain;
 use crate::counters::Counters;
 use crate::limits;
 use crate::options;
+use crate::programs::Programs;
 use crate::seed::random_seed;
 use crate::timings::Timings;
 use crate::url::Url;
@@ -75,7 +76,7 @@ pub(super) fn clock() -> Clock {
 
 /// A connection over one fabric.
 pub(super) struct Link<P: Provider> {
-    engine: Engine<P, ()>,
+    engine: Engine<P, Programs>,
     connection: ConnectionId,
     clock: Clock,
     /// The instant of the last pass.
@@ -128,7 +129,7 @@ impl<P: Provider> Link<P> {
         let mut provider = open().map_err(|error| broken(&error))?;
         provider.register(&arena).map_err(|error| broken(&error))?;
         let mut engine =
-            Engine::new(provider, (), pools, config, random_seed()).map_err(|error| broken(&error))?;
+            Engine::new(provider, None, pools, config, random_seed()).map_err(|error| broken(&error))?;
         let clock = clock();
         let now = clock.now();
         engine.poll(now);

@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 use stag::fabric::{Peer, Provider};
-use stag::rpc::{ClientCredits, CreditGauge, Engine, Services, client_credits, credit_fairness};
+use stag::rpc::{ClientCredits, CreditGauge, Engine, client_credits, credit_fairness};
 
 use crate::failure::CommandFailure;
 use crate::output::Output;
+use crate::programs::Programs;
 
 /// Clients with a line of their own; `--json` has all.
 const CLIENTS_TOLD: usize = 8;
@@ -19,7 +20,7 @@ pub(super) struct CreditSnapshot {
 }
 
 impl CreditSnapshot {
-    pub(super) fn take<P: Provider, S: Services>(engine: &Engine<P, S>) -> CreditSnapshot {
+    pub(super) fn take<P: Provider>(engine: &Engine<P, Programs>) -> CreditSnapshot {
         let (receives_held, receives_max) = engine.receives_held();
         CreditSnapshot { gauges: engine.credit_gauges().collect(), receives_held, receives_max }
     }

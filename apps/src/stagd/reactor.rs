@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stag::memory::Ledger;
 use stag::nfs::server::{Registered, Registry, SharedLocking};
-use stag::rpc::{Engine, Pools, Services};
+use stag::rpc::{Engine, Pools};
 use stag::runtime::{Clock, Poller, ReactorId, Receiver, StopFlag, Stopped};
 
 use super::Settings;
@@ -20,6 +20,7 @@ use super::report::{self, Ended, Snapshot};
 use super::signals::Request;
 use crate::failure::CommandFailure;
 use crate::output::Output;
+use crate::programs::Programs;
 
 /// What the reactor that listens says when all are made.
 pub(super) struct Announcement<'a> {
@@ -45,8 +46,8 @@ impl Announcement<'_> {
 }
 
 /// A reactor's engine, and requests for its counters.
-pub(super) struct ServedReactor<'a, P: Served, S> {
-    pub(super) engine: Engine<P, S>,
+pub(super) struct ServedReactor<'a, P: Served> {
+    pub(super) engine: Engine<P, Programs>,
     pub(super) id: ReactorId,
     pub(super) requests: Receiver<Request>,
     pub(super) locking: SharedLocking,
@@ -74,7 +75,7 @@ pub(super) fn ledger(pools: &Pools) -> Ledger {
     ledger
 }
 
-impl<P: Served, S: Services> ServedReactor<'_, P, S> {
+impl<P: Served> ServedReactor<'_, P> {
     #[cold]
     fn answer(&mut self, now: Duration) {
         while let Some(request) = self.requests.receive() {
@@ -116,7 +117,7 @@ impl<P: Served, S: Services> ServedReactor<'_, P, S> {
     }
 }
 
-impl<P: Served, S: Services> Poller for ServedReactor<'_, P, S> {
+impl<P: Served> Poller for ServedReactor<'_, P> {
     #[inline]
     fn poll(&mut self, now: Duration) -> usize {
         let events = self.engine.poll(now);

@@ -6,7 +6,7 @@ use serde::Serialize;
 use stag::memory::PriceList;
 use stag::nfs::export::Medium;
 use stag::nfs::server::SharedLocking;
-use stag::rpc::{Engine, Services};
+use stag::rpc::Engine;
 use stag::runtime::{CoreId, ReactorStatistics, Stopped};
 
 use super::Settings;
@@ -19,6 +19,7 @@ use super::plan::{Plan, ReactorMemory};
 use crate::counters::Counters;
 use crate::failure::CommandFailure;
 use crate::output::Output;
+use crate::programs::Programs;
 use crate::values::{Size, Time};
 
 /// Pools of a reactor.
@@ -98,8 +99,8 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// Takes it.
-    pub(super) fn take<P: Served, S: Services>(
-        engine: &Engine<P, S>,
+    pub(super) fn take<P: Served>(
+        engine: &Engine<P, Programs>,
         locking: &SharedLocking,
         uptime: Duration,
     ) -> Snapshot {

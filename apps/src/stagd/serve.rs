@@ -9,7 +9,7 @@ use std::time::Duration;
 use stag::fabric::{Iwarp, Provider, Shm, Verbs};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, PageChoice, PageSize, Pool};
 use stag::nfs::server::{DATAGRAM_PROGRAMS, Registered, Registry, datagram_programs_at, programs_at};
-use stag::rpc::{Engine, EngineGroup, Pools, Services};
+use stag::rpc::{Engine, EngineGroup, Pools};
 use stag::runtime::{Clock, GroupConfig, GroupMember, PollMode, ReactorGroup, Receiver, StopFlag};
 
 use super::cores::Place;
@@ -25,6 +25,7 @@ use super::{Settings, report, services};
 use crate::failure::CommandFailure;
 use crate::limits;
 use crate::output::Output;
+use crate::programs::Programs;
 use crate::seed::random_seed;
 use crate::url::{FabricName, Url};
 use crate::values::{Poll, Size};
@@ -138,10 +139,7 @@ struct Shared<'a, P: Provider> {
 
 impl<P: Served> Shared<'_, P> {
     /// Makes a reactor's part of the server. The first one listens.
-    fn make(
-        &self,
-        member: &GroupMember,
-    ) -> Result<ServedReactor<'_, P, impl Services + use<P>>, CommandFailure> {
+    fn make(&self, member: &GroupMember) -> Result<ServedReactor<'_, P>, CommandFailure> {
         let Shared { settings, plan, place, arena, group, .. } = self;
         let (id, own) = (member.id(), plan.reactors[member.id().index()]);
         let mut provider = P::serving(settings, plan).map_err(CommandFailure::run)?;
@@ -208,8 +206,8 @@ impl<P: Served> Shared<'_, P> {
 }
 
 /// Listens at all places. Returns them, with the ports that the system chose, and the programs that are served there.
-fn listen<P: Served, S: Services>(
-    engine: &mut Engine<P, S>,
+fn listen<P: Served>(
+    engine: &mut Engine<P, Programs>,
     settings: &Settings,
     notes: &mut Vec<String>,
 ) -> Result<(Vec<Listen>, Vec<Registered>), CommandFailure> {
@@ -249,8 +247,8 @@ fn listen<P: Served, S: Services>(
 }
 
 /// Serves by UDP, beside a port for RPC over TCP, what is asked for that way. Who has the port already keeps it.
-fn serve_datagrams<P: Provider, S: Services>(
-    engine: &mut Engine<P, S>,
+fn serve_datagrams<P: Provider>(
+    engine: &mut Engine<P, Programs>,
     address: SocketAddr,
     notes: &mut Vec<String>,
 ) -> Vec<Registered> {

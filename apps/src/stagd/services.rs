@@ -15,13 +15,14 @@ use stag::nfs::server::{
 };
 use stag::nfs::state::Recovered;
 use stag::nfs::stores::AnyStore;
-use stag::rpc::{Pools, Services};
+use stag::rpc::Pools;
 use stag::runtime::{Clock, ReactorId, WallClock};
 
 use super::directories::Directories;
 use super::plan::Plan;
 use super::{Settings, state};
 use crate::failure::CommandFailure;
+use crate::programs::Programs;
 
 /// The root of an export is for everybody, and what is in it for its owners: like `/tmp`.
 const ROOT_MODE: u32 = 0o1777;
@@ -89,7 +90,7 @@ pub(super) fn make(
     clock: &Clock,
     (registry, locking): (Registry, SharedLocking),
     notes: &mut Vec<String>,
-) -> Result<impl Services + use<>, CommandFailure> {
+) -> Result<Programs, CommandFailure> {
     let now = clock.now();
     let mut time = TimeOfDay::System(WallClock::new(now));
     let mut directories = Directories::new(settings, plan, reactor, pools);
@@ -132,5 +133,5 @@ pub(super) fn make(
         exports = exports.listed_in_order(paths.collect());
     }
     let exports = exports.with_key(common.key.clone());
-    Ok(server::services_with_locks(exports, time, locking, registry))
+    Ok(Some(server::services_with_locks(exports, time, locking, registry)))
 }

@@ -330,6 +330,9 @@ pub fn services<S: Store>(exports: ExportTable<S>, time: TimeOfDay) -> (Nfs<S>, 
     (Nfs::new(exports.clone(), time.clone()), Mount::new(exports.clone()), Nfsacl::new(exports, time))
 }
 
+/// What [`services_with_locks`] makes.
+pub type ServicesWithLocks<S> = (Nfs<S>, Mount<S>, Nfsacl<S>, Nlm<S>, Nsm, Rpcbind);
+
 /// Makes all that a client of the exports may look for: NFS, MOUNT and NFSACL; NLM and NSM, which share `locking`; and
 /// an rpcbind that tells what is in `registry` (8267-5.1-a).
 #[must_use]
@@ -338,7 +341,7 @@ pub fn services_with_locks<S: Store>(
     time: TimeOfDay,
     locking: SharedLocking,
     registry: Registry,
-) -> (Nfs<S>, Mount<S>, Nfsacl<S>, Nlm<S>, Nsm, Rpcbind) {
+) -> ServicesWithLocks<S> {
     let restarts_at = exports.home_of_restarts();
     let exports = Rc::new(RefCell::new(exports));
     (

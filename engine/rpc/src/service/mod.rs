@@ -208,7 +208,7 @@ pub enum Lookup {
 /// Procedure 0 of every program.
 pub(crate) static NULL_PROCEDURE: Procedure = Procedure::plain("NULL");
 
-/// Several services, known at compile time: `()`, one [`Service`], or a tuple of up to six.
+/// Several services, known at compile time: `()`, one [`Service`], a tuple of up to six, or an `Option` of these.
 pub trait Services {
     /// Finds who serves a procedure. The first service with that program and version wins.
     fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup;
@@ -291,6 +291,62 @@ impl Services for () {
     fn abandoned(&mut self, _: usize, _: Token) {}
 }
 
+/// Services that may be missing; without them it serves nobody, as `()`. A program with engines of both kinds has one type for
+/// them, and with it one copy of the engine's code.
+impl<S: Services> Services for Option<S> {
+    #[inline]
+    fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup {
+        self.as_ref().map_or(Lookup::NoProgram, |services| services.lookup(program, version, procedure))
+    }
+    #[inline]
+    fn home(&self, service: usize, call: &Call<'_>) -> Home {
+        self.as_ref().map_or(Home::Here, |services| services.home(service, call))
+    }
+    #[inline]
+    fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        match self {
+            Some(services) => services.call(service, call, reply),
+            None => ().call(service, call, reply),
+        }
+    }
+    #[inline]
+    fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)> {
+        self.as_mut()?.poll_later(now)
+    }
+    fn finish(&mut self, service: usize, token: Token, reply: &mut Reply<'_>) {
+        match self {
+            Some(services) => services.finish(service, token, reply),
+            None => ().finish(service, token, reply),
+        }
+    }
+    fn abandoned(&mut self, service: usize, token: Token) {
+        if let Some(services) = self {
+            services.abandoned(service, token);
+        }
+    }
+    fn give_back(&mut self) {
+        if let Some(services) = self {
+            services.give_back();
+        }
+    }
+    fn arm(&mut self) -> bool {
+        self.as_mut().is_none_or(S::arm)
+    }
+    fn disarm(&mut self) {
+        if let Some(services) = self {
+            services.disarm();
+        }
+    }
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        if let Some(services) = self {
+            services.descriptors(out);
+        }
+    }
+    fn next_timeout(&self) -> Option<Duration> {
+        self.as_ref()?.next_timeout()
+    }
+}
+
 macro_rules! services {
     ($($name:ident $place:tt),+) => {
         impl<$($name: Service),+> Services for ($($name,)+) {
@@ -364,3 +420,54 @@ services!(A 0, B 1, C 2);
 services!(A 0, B 1, C 2, D 3);
 services!(A 0, B 1, C 2, D 3, E 4);
 services!(A 0, B 1, C 2, D 3, E 4, F 5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program of one version with one procedure beside NULL.
+    struct Program;
+
+    static ONLY: Procedure = Procedure::plain("ONLY");
+
+    impl Service for Program {
+        fn program(&self) -> u32 {
+            100
+        }
+        fn versions(&self) -> (u32, u32) {
+            (3, 3)
+        }
+        fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Procedure> {
+            (procedure == 1).then_some(&ONLY)
+        }
+        fn call(&mut self, _: &mut Call<'_>, _: &mut Reply<'_>) -> Outcome {
+            Outcome::Done
+        }
+        fn arm(&mut self) -> bool {
+            false
+        }
+        fn next_timeout(&self) -> Option<Duration> {
+            Some(Duration::ZERO)
+        }
+    }
+
+    #[test]
+    fn services_that_may_be_missing_serve_as_they_do_alone_or_nobody() {
+        let (mut there, mut missing) = (Some((Program,)), None::<(Program,)>);
+        for (version, procedure, alone) in [(3, 1, "ONLY"), (3, 0, "NULL")] {
+            let Lookup::Found { service: 0, procedure: found } = there.lookup(100, version, procedure) else {
+                panic!("it is there");
+            };
+            assert_eq!(found.name, alone);
+            assert!(matches!(missing.lookup(100, version, procedure), Lookup::NoProgram));
+        }
+        assert!(matches!(there.lookup(100, 2, 1), Lookup::NoVersion(3, 3)));
+        assert!(matches!(there.lookup(100, 3, 2), Lookup::NoProcedure));
+        assert!(matches!(there.lookup(101, 3, 1), Lookup::NoProgram));
+
+        // One without work of its own never keeps its reactor awake.
+        assert!(!there.arm() && missing.arm());
+        assert_eq!((there.next_timeout(), missing.next_timeout()), (Some(Duration::ZERO), None));
+        assert_eq!(missing.poll_later(Duration::ZERO), None);
+    }
+}
