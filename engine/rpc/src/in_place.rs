@@ -12,9 +12,8 @@ use stag_fabric::{
 };
 use stag_memory::Buf;
 use stag_proto::requester::ExposedMemory;
-use stag_proto::responder::{self, CallPayload};
 use stag_wire::rpc::{NullCall, emit_success, take_success};
-use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, Segment, SingleChunk};
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, SingleChunk};
 use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
 
 use crate::ConnectionId;
@@ -36,7 +35,6 @@ use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look_firs
 use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Lookup, Repeat, Services};
 use crate::state::{Core, EngineState};
-use crate::version2::answering::GroupRoom;
 
 /// A Call whose handler ran in place, and that goes on in the general way.
 #[derive(Debug)]
@@ -294,14 +292,13 @@ struct ShownCall<'a> {
 }
 
 /// A Call that is executed where it arrived.
+// By value, so that it is nowhere in memory: it is long to write down.
 pub(crate) struct Execution<'c, 'a> {
     pub(crate) run: &'c Run<'a>,
     pub(crate) origin: &'c Origin<'c>,
     pub(crate) terms: Terms,
-    /// The Call, if it has chunks.
-    pub(crate) chunked: Option<&'c responder::ReceivedCall<'a>>,
-    /// What there is for its results, if it directs them to a message of version 2.
-    pub(crate) group: Option<GroupRoom>,
+    /// What there is for its results.
+    pub(crate) room: Room<'a>,
     /// Octets of its Reply's header.
     pub(crate) header_len: usize,
 }
@@ -396,9 +393,9 @@ impl Serving {
         self.note_arrival(state);
         self.host.note(&run.caller);
         let (terms, header_len) = (Terms::of(&run), HEADER_LEN_MIN);
-        let execution =
-            Execution { run: &run, origin: &origin, terms, chunked: None, group: None, header_len };
-        if !self.execute(state, services, &execution, &mut [], space) {
+        let room = Room::Single(None);
+        let execution = Execution { run: &run, origin: &origin, terms, room, header_len };
+        if !self.execute(state, services, execution, &mut [], space) {
             return Taken::No;
         }
         let len = self.end_in_place(state);
@@ -417,21 +414,16 @@ impl Serving {
         message: WholeMessage<'_>,
     ) -> Taken {
         let WholeMessage { octets, space: Some(space), memory, .. } = message else { return Taken::No };
-        let Some((call, requested)) = self.responder.peek_single(octets) else { return Taken::No };
-        let (CallPayload::Inline(stream), Some(chunk), Some(header_len)) =
-            (call.payload, call.single(), call.inline_header_len())
-        else {
-            return Taken::No;
-        };
+        let Some((call, stream)) = self.responder.peek_single(octets) else { return Taken::No };
         // The client has to take results first.
-        if self.is_sated(state) || !self.may_begin(state, requested) {
+        if self.is_sated(state) || !self.may_begin(state, call.credits) {
             return Taken::No;
         }
-        let (header, space) = space.split_at_mut(header_len);
-        let read = match chunk {
-            SingleChunk::Read(read) => Some(read),
-            SingleChunk::Write(_) => None,
+        let (read, room, header_len) = match call.chunk {
+            SingleChunk::Read(read) => (Some(read), None, HEADER_LEN_MIN),
+            SingleChunk::Write(segment) => (None, Some(segment.length), SINGLE_LEN),
         };
+        let (header, space) = space.split_at_mut(header_len);
         let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
         let reader = Reader::with_reduced(stream, reduced.as_slice());
         let Route::Run(run) = route(services, reader) else { return Taken::No };
@@ -445,7 +437,7 @@ impl Serving {
         if let Some(carrier) = state.carrier.as_deref()
             && let Some(destination) = destination(carrier, services, &run, &origin)
         {
-            let arrived = ArrivedSingle { call: &call, chunk, stream, requested };
+            let arrived = ArrivedSingle { call: &call, stream };
             return match self.carry_single(state, &run, &origin, &arrived, memory, destination) {
                 Carriage::Sent => Taken::Done,
                 Carriage::Here | Carriage::Left => Taken::No,
@@ -481,14 +473,14 @@ impl Serving {
             state.statistics.read_chunks += 1;
             state.statistics.read_bytes += u64::from(read.segment.length);
         }
-        let execution =
-            Execution { run: &run, origin: &origin, terms, chunked: Some(&call), group: None, header_len };
+        let room = Room::Single(room);
+        let execution = Execution { run: &run, origin: &origin, terms, room, header_len };
         let held = read.is_some().then_some(held);
-        if !self.execute_with(state, services, &execution, (placed, held), space) {
+        if !self.execute_with(state, services, execution, (placed, held), space) {
             return Taken::No;
         }
-        let Some(written) = write_in_reach(state, chunk, memory) else {
-            return self.leave_filled(state, &execution, space);
+        let Some(written) = write_in_reach(state, call.chunk, memory) else {
+            return self.leave_filled(state, run.header.xid, terms, header_len, space);
         };
         if let Some(entry) = terms.kept {
             let draft = &state.draft_in_place;
@@ -496,8 +488,7 @@ impl Serving {
             state.duplicates.keep_octets(entry, payload, &mut state.statistics);
         }
         let len = self.end_in_place(state);
-        let credits = (requested, self.credit_limit());
-        let emitted = self.responder.answer_single(&call, credits, written, header);
+        let emitted = self.responder.answer_single(&call, self.credit_limit(), written, header);
         debug_assert_eq!(emitted.header_len, header_len, "the Payload stream is behind the header");
         Taken::AnsweredWhole { len: header_len + len, invalidate: emitted.invalidate.map(Handle) }
     }
@@ -509,7 +500,7 @@ impl Serving {
         &mut self,
         state: &mut EngineState,
         services: &mut S,
-        execution: &Execution<'_, '_>,
+        execution: Execution<'_, '_>,
         (placed, held): (&mut [Placed], Option<usize>),
         space: &mut [u8],
     ) -> bool {
@@ -548,27 +539,21 @@ impl Serving {
         &mut self,
         state: &mut EngineState,
         services: &mut S,
-        execution: &Execution<'_, '_>,
+        execution: Execution<'_, '_>,
         items: &mut [Placed],
         space: &mut [u8],
     ) -> bool {
-        let &Execution { run, origin, terms, chunked, group, header_len } = execution;
+        let Execution { run, origin, terms, room, header_len } = execution;
         let mut reply = Reply {
             draft: &mut state.draft_in_place,
             xid: run.header.xid,
-            room: match group {
-                Some(room) => Room::Group(room),
-                None => chunked.map_or(Room::Inline, Room::Chunks),
-            },
+            room,
             inline_len_max: self.responder.parameters().reply_threshold as usize,
             space: Some(Space { octets: space, header_len, messages: Some(&state.pools.messages) }),
             payload: &state.pools.payload,
             transit: Some((&state.transit, &self.share)),
             scratch: &mut state.scratch,
-            eligible: match chunked.is_some() || group.is_some() {
-                true => terms.procedure.eligible_results,
-                false => 0,
-            },
+            eligible: terms.procedure.eligible_results,
             copied_bytes: &mut state.statistics.copied_bytes,
             deferrals: &state.deferrals,
         };
@@ -608,12 +593,13 @@ impl Serving {
     pub(crate) fn leave_filled(
         &mut self,
         state: &mut EngineState,
-        execution: &Execution<'_, '_>,
+        xid: u32,
+        terms: Terms,
+        header_len: usize,
         space: &[u8],
     ) -> Taken {
-        let &Execution { run, terms, header_len, .. } = execution;
         state.draft_in_place.rescue(&state.pools.messages, header_len, space);
-        self.go_on_later(state, run.header.xid, terms, true);
+        self.go_on_later(state, xid, terms, true);
         Taken::No
     }
 

@@ -3,8 +3,7 @@
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Segment, Single, SingleChunk, emit_plain};
 use stag_wire::xdr::Overflow;
 
-use super::call::Chunks;
-use super::{CallPayload, Emitted, Lists, ReceivedCall, Responder, ResponderCallId};
+use super::{Emitted, Lists, Responder, ResponderCallId};
 
 impl Responder {
     /// Whether a Call may be answered at once, with [`Responder::answer_plain`] or [`Responder::answer_single`]: it is none that is in
@@ -17,16 +16,13 @@ impl Responder {
         is_new && self.connected && self.grant.in_process() < self.grant.ceiling()
     }
 
-    /// Looks at a message that [`Responder::handle_receive`] may take in as a Call with one chunk of one segment: the Call as
-    /// it would be, and the credits that it requests. Nothing happens. `None`: it is something else.
+    /// Looks at a message that [`Responder::handle_receive`] may take in as a Call with one chunk of one segment: its header, and
+    /// its Payload stream. Nothing happens. `None`: it is something else.
     // Always inline: as of `handle_receive`.
     #[inline(always)]
     #[must_use]
-    pub fn peek_single<'m>(&self, message: &'m [u8]) -> Option<(ReceivedCall<'m>, u32)> {
-        let (single, stream) = self.parse_single(message)?;
-        let id = self.next_id()?;
-        let (payload, chunks) = (CallPayload::Inline(stream), Chunks::Single(single.chunk, message));
-        Some((ReceivedCall { id, xid: single.xid, payload, chunks }, single.credits))
+    pub fn peek_single<'m>(&self, message: &'m [u8]) -> Option<(Single, &'m [u8])> {
+        self.parse_single(message)
     }
 
     /// The slot that the next Call will have.
@@ -40,34 +36,20 @@ impl Responder {
         *self.order.get(self.calls as usize).expect("the grant never exceeds the slots")
     }
 
-    /// What the next Call will be named.
-    #[inline(always)]
-    fn next_id(&self) -> Option<ResponderCallId> {
-        let index = *self.order.get(self.calls as usize)?;
-        Some(ResponderCallId { index, generation: self.slots[index as usize].generation.wrapping_add(1) })
-    }
-
-    /// Takes in a Call and answers it, in one step: its Receive is posted still, or again. `requested` and `limit` are as of
-    /// [`Responder::answer_plain`]. Writes the Reply's header to the start of `out`, before a Payload stream that is inline, for a
+    /// Takes in a Call of [`Responder::peek_single`] and answers it, in one step: its Receive is posted still, or again. `limit` is
+    /// as of [`Responder::answer_plain`]. Writes the Reply's header to the start of `out`, before a Payload stream that is inline, for a
     /// result of `item` octets in the Write chunk. The RDMA Write is posted before the Send.
     ///
     /// # Panics
     ///
-    /// As [`Responder::answer_plain`]; and when `call` is not of [`Responder::peek_single`], `out` is shorter than the header, or
-    /// the item longer than the chunk.
+    /// As [`Responder::answer_plain`]; and when `out` is shorter than the header, or the item longer than the chunk.
     #[inline(always)]
-    pub fn answer_single(
-        &mut self,
-        call: &ReceivedCall<'_>,
-        (requested, limit): (u32, u32),
-        item: u32,
-        out: &mut [u8],
-    ) -> Emitted {
+    pub fn answer_single(&mut self, call: &Single, limit: u32, item: u32, out: &mut [u8]) -> Emitted {
+        let &Single { xid, credits: requested, chunk } = call;
         let credits = self.answer_plain(requested, limit);
-        let chunk = call.single().expect("a Call with one chunk");
         let emitted = match chunk {
-            SingleChunk::Read(_) => emit_plain(out, call.xid, credits).map(|_| HEADER_LEN_MIN),
-            SingleChunk::Write(segment) => emit_written(out, call.xid, credits, segment, item),
+            SingleChunk::Read(_) => emit_plain(out, xid, credits).map(|_| HEADER_LEN_MIN),
+            SingleChunk::Write(segment) => emit_written(out, xid, credits, segment, item),
         };
         let invalidate = self.parameters.remote_invalidation.then_some(chunk.segment().handle);
         Emitted { header_len: emitted.expect("`out` has room for the header"), invalidate }
@@ -103,12 +85,12 @@ impl Responder {
     ///
     /// # Panics
     ///
-    /// As [`Responder::begin_plain`], and when the Call has not one chunk.
+    /// As [`Responder::begin_plain`].
     #[inline(always)]
-    pub fn begin_single(&mut self, call: &ReceivedCall<'_>, requested: u32) -> ResponderCallId {
-        debug_assert!(self.may_answer(call.xid));
-        let chunk = call.single().expect("a Call with one chunk");
-        let Ok(id) = self.occupy(call.xid, requested) else { panic!("the peer has no credit for it") };
+    pub fn begin_single(&mut self, call: &Single) -> ResponderCallId {
+        let &Single { xid, credits: requested, chunk } = call;
+        debug_assert!(self.may_answer(xid));
+        let Ok(id) = self.occupy(xid, requested) else { panic!("the peer has no credit for it") };
         let slot = &mut self.slots[id.index()];
         slot.lists = Lists::Single(chunk);
         if self.parameters.remote_invalidation {

@@ -6,6 +6,8 @@ use stag_proto::responder::{
     CallPayload, RefusedCall, ReplyError, Responder, ResponderCallId, ResponderReceived,
 };
 
+use stag_wire::rpcrdma::Single;
+
 use crate::support::*;
 use crate::walk::{Walk, assert_all_walked, events, picture};
 
@@ -150,7 +152,7 @@ impl Walk for Server {
                 if self.responder.may_answer(next) {
                     let message = Message::call(next).read(8, segment(7, 40)).bytes();
                     let (call, _) = self.responder.peek_single(&message).expect("it has one chunk");
-                    self.call = self.responder.begin_single(&call, 7);
+                    self.call = self.responder.begin_single(&Single { credits: 7, ..call });
                     (self.xid, self.message) = (next, message);
                     self.in_process = Some("begun with a chunk");
                     assert_eq!(self.responder.credits_requested(), 7);
@@ -167,7 +169,7 @@ impl Walk for Server {
                 if self.responder.may_answer(next) {
                     let message = Message::call(next).read(8, segment(7, 40)).bytes();
                     let (call, _) = self.responder.peek_single(&message).expect("it has one chunk");
-                    let emitted = self.responder.answer_single(&call, (7, 9), 0, &mut [0; 64]);
+                    let emitted = self.responder.answer_single(&Single { credits: 7, ..call }, 9, 0, &mut [0; 64]);
                     assert_eq!(emitted.invalidate, Some(7));
                     assert_eq!(self.responder.credits_requested(), 7);
                 }

@@ -38,8 +38,8 @@ pub(crate) struct Space<'a> {
 pub(crate) enum Room<'a> {
     /// The chunks of this Call.
     Chunks(&'a responder::ReceivedCall<'a>),
-    /// None: the Call has no chunks.
-    Inline,
+    /// The Write chunk of a Call with one chunk of one segment, of so many octets; `None`: it has none.
+    Single(Option<u32>),
     /// A byte stream: it has no chunks, and takes results of any length.
     Stream,
     /// Either, where the Call came in.
@@ -110,7 +110,7 @@ impl Reply<'_> {
         let write_chunk = match self.room {
             _ if index >= usize::from(self.eligible) => None,
             Room::Chunks(call) => call.write_room(index),
-            Room::Inline => None,
+            Room::Single(room) => room.filter(|_| index == 0).map(u64::from),
             Room::Carried(room) if !room.is_stream => room.write_chunks.get(index).copied(),
             Room::Group(room) => room.item_room.filter(|_| index == 0),
             Room::Stream | Room::Carried(_) => {
@@ -348,7 +348,7 @@ impl Reply<'_> {
         match self.room {
             _ if self.transit.is_none() => 0,
             Room::Chunks(call) => reply_chunk_len(call).max(self.exposed_len_max()),
-            Room::Inline => self.exposed_len_max(),
+            Room::Single(_) => self.exposed_len_max(),
             Room::Carried(room) if !room.is_stream => room.reply_chunk_len as usize,
             Room::Group(room) => room.long_len_max,
             Room::Stream | Room::Carried(_) => LONG_REPLY_LEN_MAX,

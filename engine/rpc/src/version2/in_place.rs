@@ -27,6 +27,7 @@ use crate::server::serving::Serving;
 use crate::server::transit::{self, TransitShare};
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look_first, route};
+use crate::service::reply::Room;
 use crate::service::{Repeat, Services};
 use crate::state::{Core, EngineState};
 use crate::version2::ClientVersion2;
@@ -123,10 +124,11 @@ impl Serving {
             item_room: targets.map(|run| run.room().into()),
             long_len_max: send_len_max.saturating_sub(CONTINUATION_LEN),
         });
-        let execution = Execution { run: &run, origin: &origin, terms, chunked: None, group, header_len };
+        let room = group.map_or(Room::Single(None), Room::Group);
+        let execution = Execution { run: &run, origin: &origin, terms, room, header_len };
         let placed = if held.is_some() { slice::from_mut(&mut data) } else { &mut [] };
         let body = &mut space[header_len..room_end];
-        if !self.execute_with(state, services, &execution, (placed, held), body) {
+        if !self.execute_with(state, services, execution, (placed, held), body) {
             return Taken::No;
         }
         let draft = &mut *state.draft_in_place;
@@ -140,7 +142,7 @@ impl Serving {
             && data_len <= GATHERED_DATA_LEN_MAX
             && draft.transit_pages() == 0;
         if !fits {
-            return self.leave_filled(state, &execution, &space[header_len..]);
+            return self.leave_filled(state, run.header.xid, terms, header_len, &space[header_len..]);
         }
         if let Some(entry) = terms.kept {
             let payload = draft.items.is_empty().then(|| &space[header_len..][..draft.payload_len]);

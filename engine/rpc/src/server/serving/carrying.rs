@@ -3,8 +3,8 @@
 
 use stag_fabric::{Handle, MemoryInReach, Provider, RemoteSegment, SendRequest, WriteRequest};
 use stag_memory::Shared;
-use stag_proto::responder::{self, ResponderCallId};
-use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, SingleChunk};
+use stag_proto::responder::ResponderCallId;
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Single, SingleChunk};
 
 use super::{Pending, Serving};
 use crate::ConnectionId;
@@ -38,11 +38,8 @@ pub(crate) enum Delivery {
 
 /// A Call with one chunk, where it arrived.
 pub(crate) struct ArrivedSingle<'c, 'a> {
-    pub(crate) call: &'c responder::ReceivedCall<'a>,
-    pub(crate) chunk: SingleChunk,
+    pub(crate) call: &'c Single,
     pub(crate) stream: &'a [u8],
-    /// Credits that it requests.
-    pub(crate) requested: u32,
 }
 
 impl Serving {
@@ -136,7 +133,8 @@ impl Serving {
         memory: &mut dyn MemoryInReach,
         destination: Destination,
     ) -> Carriage {
-        let &ArrivedSingle { call, chunk, stream, requested } = arrived;
+        let &ArrivedSingle { call, stream } = arrived;
+        let chunk = call.chunk;
         let Destination::One(to) = destination else { return Carriage::Left };
         // Its Reply may be of any length.
         if self.exposes_replies() {
@@ -174,7 +172,7 @@ impl Serving {
         if let Some(carrier) = &mut state.carrier {
             carrier.send_light(to, &token, (origin.peer, inline_len_max), Some(carried), data, stream);
         }
-        let id = self.responder.begin_single(call, requested);
+        let id = self.responder.begin_single(call);
         debug_assert_eq!(id.index() as u32, origin.slot);
         self.note_arrival(state);
         self.host.note(&run.caller);
