@@ -369,32 +369,34 @@ impl Serving {
         if !self.may_begin(state, requested) {
             return Taken::No;
         }
-        let Route::Run(run) = route(services, Reader::new(stream)) else { return Taken::No };
+        let routed = route(services, Reader::new(stream));
+        // By reference: it is long to move.
+        let Route::Run(run) = &routed else { return Taken::No };
         // What may have chunks takes memory, and the duplicate request cache is for the general way.
         let procedure = run.procedure;
         let is_simple = procedure.repeat == Repeat::Harmless && !procedure.has_eligible_items();
         if !is_simple && !IS_MEMBER {
             return Taken::No;
         }
-        if !self.responder.may_answer(run.header.xid) {
+        if !self.responder.may_answer(run.head.xid) {
             return Taken::No;
         }
         let origin = self.origin(state, from);
-        if state.doomed.has(origin.peer, run.header.xid, state.now) {
+        if state.doomed.has(origin.peer, run.head.xid, state.now) {
             return Taken::No;
         }
         if IS_MEMBER {
-            match self.carry_plain(state, services, &run, &origin, (requested, stream)) {
+            match self.carry_plain(state, services, run, &origin, (requested, stream)) {
                 Carriage::Here if is_simple => {}
                 Carriage::Sent => return Taken::Done,
                 Carriage::Here | Carriage::Left => return Taken::No,
             }
         }
         self.note_arrival(state);
-        self.host.note(&run.caller);
-        let (terms, header_len) = (Terms::of(&run), HEADER_LEN_MIN);
+        self.host.note(&run.head.caller);
+        let (terms, header_len) = (Terms::of(run), HEADER_LEN_MIN);
         let room = Room::Single(None);
-        let execution = Execution { run: &run, origin: &origin, terms, room, header_len };
+        let execution = Execution { run, origin: &origin, terms, room, header_len };
         if !self.execute(state, services, execution, &mut [], space) {
             return Taken::No;
         }
@@ -426,19 +428,21 @@ impl Serving {
         let (header, space) = space.split_at_mut(header_len);
         let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
         let reader = Reader::with_reduced(stream, reduced.as_slice());
-        let Route::Run(run) = route(services, reader) else { return Taken::No };
-        if !self.responder.may_answer(run.header.xid) {
+        let routed = route(services, reader);
+        // By reference: it is long to move.
+        let Route::Run(run) = &routed else { return Taken::No };
+        if !self.responder.may_answer(run.head.xid) {
             return Taken::No;
         }
         let origin = self.origin(state, from);
-        if state.doomed.has(origin.peer, run.header.xid, state.now) {
+        if state.doomed.has(origin.peer, run.head.xid, state.now) {
             return Taken::No;
         }
         if let Some(carrier) = state.carrier.as_deref()
-            && let Some(destination) = destination(carrier, services, &run, &origin)
+            && let Some(destination) = destination(carrier, services, run, &origin)
         {
             let arrived = ArrivedSingle { call: &call, stream };
-            return match self.carry_single(state, &run, &origin, &arrived, memory, destination) {
+            return match self.carry_single(state, run, &origin, &arrived, memory, destination) {
                 Carriage::Sent => Taken::Done,
                 Carriage::Here | Carriage::Left => Taken::No,
             };
@@ -458,29 +462,29 @@ impl Serving {
             held = pages;
         }
         let placed = data.as_mut_slice();
-        let mut terms = Terms::of(&run);
+        let mut terms = Terms::of(run);
         if run.procedure.repeat != Repeat::Harmless {
-            match look_first(state, &run, stream, placed, from.id, from.peer) {
+            match look_first(state, run, stream, placed, from.id, from.peer) {
                 Known::Nothing => {}
                 Known::New(entry) => terms.kept = Some(entry),
                 Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return Taken::No,
             }
         }
         self.note_arrival(state);
-        self.host.note(&run.caller);
+        self.host.note(&run.head.caller);
         if let Some(read) = read {
             state.transit.take(&mut self.share, held);
             state.statistics.read_chunks += 1;
             state.statistics.read_bytes += u64::from(read.segment.length);
         }
         let room = Room::Single(room);
-        let execution = Execution { run: &run, origin: &origin, terms, room, header_len };
+        let execution = Execution { run, origin: &origin, terms, room, header_len };
         let held = read.is_some().then_some(held);
         if !self.execute_with(state, services, execution, (placed, held), space) {
             return Taken::No;
         }
         let Some(written) = write_in_reach(state, call.chunk, memory) else {
-            return self.leave_filled(state, run.header.xid, terms, header_len, space);
+            return self.leave_filled(state, run.head.xid, terms, header_len, space);
         };
         if let Some(entry) = terms.kept {
             let draft = &state.draft_in_place;
@@ -546,7 +550,7 @@ impl Serving {
         let Execution { run, origin, terms, room, header_len } = execution;
         let mut reply = Reply {
             draft: &mut state.draft_in_place,
-            xid: run.header.xid,
+            xid: run.head.xid,
             room,
             inline_len_max: self.responder.parameters().reply_threshold as usize,
             space: Some(Space { octets: space, header_len, messages: Some(&state.pools.messages) }),
@@ -563,7 +567,7 @@ impl Serving {
         if is_done && is_in_place && draft.verdict == Verdict::Encoded && draft.defect().is_none() {
             return true;
         }
-        self.go_on_later(state, run.header.xid, terms, is_done);
+        self.go_on_later(state, run.head.xid, terms, is_done);
         false
     }
 

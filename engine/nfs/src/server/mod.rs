@@ -308,7 +308,7 @@ impl<'a> Asker<'a> {
             stag_rpc::Caller::None => None,
             stag_rpc::Caller::Sys(user) => Some(UserIdentity::of(user)),
         };
-        Asker { peer: call.peer, caller }
+        Asker { peer: call.peer(), caller }
     }
 
     #[inline]

@@ -102,7 +102,7 @@ impl<S: Store> Service for Nfs<S> {
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        let now = self.time.at(call.now);
+        let now = self.time.at(call.now());
         let asker = Asker::of(call);
         let mut exports = self.exports.borrow_mut();
         // The engine calls only what `procedure` knows.

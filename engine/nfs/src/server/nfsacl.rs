@@ -57,7 +57,7 @@ impl<S: Store> Service for Nfsacl<S> {
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        let now = self.time.at(call.now);
+        let now = self.time.at(call.now());
         let asker = Asker::of(call);
         let exports = &mut *self.exports.borrow_mut();
         match Procedure::from_number(call.procedure) {

@@ -99,8 +99,8 @@ impl<S: Store> Service for Nlm<S> {
             exports: &exports,
             locking: &mut self.locking.borrow_mut(),
             asker: Asker::of(call),
-            ends: (call.peer, call.local),
-            now: call.now,
+            ends: (call.peer(), call.local()),
+            now: call.now(),
         };
         let Some(procedure) = Procedure::from_number(call.procedure) else {
             // The engine calls only what `procedure` knows.

@@ -180,7 +180,7 @@ impl Rpcbind {
                 });
             }
             Some(RpcbindProcedure::Gettime) => {
-                let seconds = self.time.at(call.now).seconds;
+                let seconds = self.time.at(call.now()).seconds;
                 reply.success(|writer| writer.u32(seconds));
             }
             Some(RpcbindProcedure::Null) => reply.success(|_| Ok(())),

@@ -306,7 +306,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         };
         let mut terms = Terms::of(run);
         let slot = core.carrier.as_ref().map_or(0, |carrier| carrier.later_slot());
-        let token = Token { connection, slot, xid: run.header.xid };
+        let token = Token { connection, slot, xid: run.head.xid };
         let peer = call.peer.as_ref();
         if run.procedure.repeat != Repeat::Harmless {
             match look(core, run, stream, &items, connection, peer) {

@@ -26,16 +26,18 @@ impl<P: Provider, S: Services> Engine<P, S> {
         if call.inline_len_max as usize + HEADER_LEN_MIN > core.config.message_len() {
             return false;
         }
-        let Route::Run(run) = route(services, Reader::new(call.stream)) else { return false };
+        let routed = route(services, Reader::new(call.stream));
+        // By reference: it is long to move.
+        let Route::Run(run) = &routed else { return false };
         // What may have chunks takes memory, which is counted.
         if run.procedure.has_eligible_items() {
             return false;
         }
         let connection = name_elsewhere(from, call.token.connection);
         let peer = call.peer.as_ref();
-        let mut terms = Terms::of(&run);
+        let mut terms = Terms::of(run);
         if run.procedure.repeat != Repeat::Harmless {
-            match look_first(&mut core.state, &run, call.stream, &[], connection, peer) {
+            match look_first(&mut core.state, run, call.stream, &[], connection, peer) {
                 Known::Nothing => {}
                 Known::New(entry) => terms.kept = Some(entry),
                 Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return false,
@@ -59,7 +61,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let origin = Origin { connection, slot, peer, local: None, now: *now };
         let mut reply = Reply {
             draft: draft_in_place,
-            xid: run.header.xid,
+            xid: run.head.xid,
             room: Room::Stream,
             inline_len_max: call.inline_len_max as usize + HEADER_LEN_MIN,
             space: Some(Space {
@@ -81,7 +83,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         if !is_done || !is_short {
             let room = CarriedRoom { inline_len_max: call.inline_len_max, ..CarriedRoom::default() };
             let answering = Answering { from, token: call.token, room: &room };
-            let token = Token { connection, slot, xid: run.header.xid };
+            let token = Token { connection, slot, xid: run.head.xid };
             go_on(core, &answering, token, terms, is_done, SHORT_HEAD_LEN);
             return true;
         }

@@ -42,7 +42,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
         };
         let reader = Reader::with_reduced(call.stream, reduced.as_slice());
         let Engine { core, services, .. } = self;
-        let Route::Run(run) = route(services, reader) else { return false };
+        let routed = route(services, reader);
+        // By reference: it is long to move.
+        let Route::Run(run) = &routed else { return false };
         let Some(carrier) = core.state.carrier.as_deref_mut() else { return false };
         // Where it is filled, as it is long to move.
         let mut data = Placed { pieces: PlacedPieces::new(), len: 0 };
@@ -53,9 +55,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let placed = if reduced.is_some() { std::slice::from_mut(&mut data) } else { &mut [] };
         let connection = name_elsewhere(from, call.token.connection);
         let peer = call.peer.as_ref();
-        let mut terms = Terms::of(&run);
+        let mut terms = Terms::of(run);
         if run.procedure.repeat != Repeat::Harmless {
-            match look_first(&mut core.state, &run, call.stream, placed, connection, peer) {
+            match look_first(&mut core.state, run, call.stream, placed, connection, peer) {
                 Known::Nothing => {}
                 Known::New(entry) => terms.kept = Some(entry),
                 Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => {
@@ -103,7 +105,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let end = octets.len() - tail_len;
         let mut reply = Reply {
             draft: draft_in_place,
-            xid: run.header.xid,
+            xid: run.head.xid,
             room: Room::Carried(&room),
             inline_len_max: call.inline_len_max as usize + header_len,
             space: Some(Space {
@@ -129,7 +131,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let is_encoded = draft.verdict == Verdict::Encoded && draft.defect().is_none();
         if !is_done || !is_in_record || !has_its_form || !is_encoded {
             let answering = Answering { from, token: call.token, room: &room };
-            let token = Token { connection, slot, xid: run.header.xid };
+            let token = Token { connection, slot, xid: run.head.xid };
             go_on(core, &answering, token, terms, is_done, head_len);
             return true;
         }

@@ -1,6 +1,7 @@
 //! What a handler gets to see of a Call.
 
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -11,6 +12,7 @@ use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
 use crate::service::Token;
+use crate::service::dispatch::Origin;
 
 /// Pieces that one Read chunk is usually placed in at most. More, up to one for each page, take an allocation.
 const PIECES_USUAL: usize = 16;
@@ -45,8 +47,9 @@ pub enum Caller<'a> {
     Sys(AuthSys<'a>),
 }
 
-/// A Call, as a handler sees it. The arguments lie in the buffer they arrived in.
-pub struct Call<'a> {
+/// What a Call says before its arguments.
+#[derive(Clone, Debug)]
+pub struct CallHead<'a> {
     /// Transaction id.
     pub xid: u32,
     /// Program number.
@@ -57,26 +60,56 @@ pub struct Call<'a> {
     pub procedure: u32,
     /// Who calls.
     pub caller: Caller<'a>,
-    /// Who is at the other end of the connection, when the fabric knows.
-    pub peer: Option<&'a Peer>,
-    /// This machine's address that the client connected to, over TCP. It knows this server by that address. A Call that was
-    /// carried from another reactor does not have it.
-    pub local: Option<&'a IpAddr>,
-    /// When this pass of the reactor began.
-    pub now: Duration,
+    /// At the first argument.
     pub(crate) arguments: Reader<'a>,
+}
+
+/// A Call, as a handler sees it. The arguments lie in the buffer they arrived in.
+// References only: what they refer to is written down once, and is long to move.
+pub struct Call<'a> {
+    pub(crate) head: &'a CallHead<'a>,
+    pub(crate) origin: &'a Origin<'a>,
     pub(crate) items: &'a mut [Placed],
-    pub(crate) connection: ConnectionId,
-    pub(crate) slot: u32,
+}
+
+impl<'a> Deref for Call<'a> {
+    type Target = CallHead<'a>;
+
+    #[inline(always)]
+    fn deref(&self) -> &CallHead<'a> {
+        self.head
+    }
 }
 
 impl<'a> Call<'a> {
+    /// Returns who is at the other end of the connection, when the fabric knows.
+    #[inline]
+    #[must_use]
+    pub fn peer(&self) -> Option<&'a Peer> {
+        self.origin.peer
+    }
+
+    /// Returns this machine's address that the client connected to, over TCP. It knows this server by that address. A Call that
+    /// was carried from another reactor does not have it.
+    #[inline]
+    #[must_use]
+    pub fn local(&self) -> Option<&'a IpAddr> {
+        self.origin.local
+    }
+
+    /// Returns when this pass of the reactor began.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.origin.now
+    }
+
     /// A reader at the start of the arguments. Eligible arguments that came in Read chunks show up as
     /// reduced items, whose data [`Call::placed`] has.
     #[inline]
     #[must_use]
     pub fn arguments(&self) -> Reader<'a> {
-        self.arguments.clone()
+        self.head.arguments.clone()
     }
 
     /// The data of the Read chunk number `index`, which the handler may take out and keep.
@@ -93,12 +126,12 @@ impl<'a> Call<'a> {
     /// The connection it came in on.
     #[must_use]
     pub fn connection(&self) -> ConnectionId {
-        self.connection
+        self.origin.connection
     }
 
     /// A token to answer this Call later, for [`crate::Outcome::Later`].
     #[must_use]
     pub fn token(&self) -> Token {
-        Token { connection: self.connection, slot: self.slot, xid: self.xid }
+        Token { connection: self.origin.connection, slot: self.origin.slot, xid: self.head.xid }
     }
 }

@@ -15,7 +15,7 @@ use crate::carried::{Carrier, Destination};
 use crate::server::client_log::ClientName;
 use crate::server::draft::Defect;
 use crate::server::duplicates::{Asked, EntryId, Known};
-use crate::service::call::{Call, Caller, Placed};
+use crate::service::call::{Call, CallHead, Caller, Placed};
 use crate::service::reply::{Reply, Room};
 use crate::service::{Home, Lookup, NULL_PROCEDURE, Outcome, Procedure, Services, Token};
 use crate::state::{Core, EngineState};
@@ -32,12 +32,9 @@ pub(crate) enum Route<'a> {
 
 /// A Call that a service answers.
 pub(crate) struct Run<'a> {
-    pub(crate) header: CallHeader<'a>,
+    pub(crate) head: CallHead<'a>,
     pub(crate) procedure: &'static Procedure,
-    pub(crate) caller: Caller<'a>,
     service: usize,
-    /// At the first argument.
-    pub(crate) arguments: Reader<'a>,
 }
 
 /// Where a Call came in.
@@ -70,7 +67,7 @@ impl Terms {
 
     #[inline]
     pub(crate) fn of(run: &Run<'_>) -> Terms {
-        Terms { procedure: run.procedure, program: run.header.program, kept: None, pages: 0 }
+        Terms { procedure: run.procedure, program: run.head.program, kept: None, pages: 0 }
     }
 
     /// A handler's mistake, for its author: the Call is answered with SYSTEM_ERR.
@@ -155,8 +152,8 @@ pub(crate) fn look_first(
     connection: ConnectionId,
     peer: Option<&Peer>,
 ) -> Known {
-    let Run { header, procedure, arguments, .. } = run;
-    let (xid, now) = (header.xid, state.now);
+    let Run { head: CallHead { xid, arguments, .. }, procedure, .. } = run;
+    let (xid, now) = (*xid, state.now);
     let asked = Asked { procedure, connection, peer, xid, stream, arguments, items, now };
     state.duplicates.look(&asked, &mut state.statistics)
 }
@@ -208,35 +205,31 @@ pub(crate) fn route<'a, S: Services>(services: &S, mut reader: Reader<'a>) -> Ro
             };
         }
     };
-    let caller = match header.credential.flavor {
+    let CallHeader { xid, program, version, procedure: number, credential, .. } = header;
+    let caller = match credential.flavor {
         flavor::AUTH_NONE => Ok(Caller::None),
-        flavor::AUTH_SYS => {
-            AuthSys::parse(header.credential.body).map(Caller::Sys).map_err(|_| AuthStat::BADCRED)
-        }
+        flavor::AUTH_SYS => match AuthSys::parse(credential.body) {
+            Ok(user) => Ok(Caller::Sys(user)),
+            Err(_) => Err(AuthStat::BADCRED),
+        },
         _ => Err(AuthStat::REJECTEDCRED),
     };
-    let looked = services.lookup(header.program, header.version, header.procedure);
-    // Procedure 0 takes any flavor (5531-b).
     let caller = match caller {
-        Err(_) if header.procedure == 0 => Caller::None,
-        Err(status) => {
-            return Route::Refuse(ReplyHeader::denied(header.xid, Denied::AuthError(status)));
-        }
         Ok(caller) => caller,
+        // Procedure 0 takes any flavor (5531-b).
+        Err(_) if number == 0 => Caller::None,
+        Err(status) => return Route::Refuse(ReplyHeader::denied(xid, Denied::AuthError(status))),
     };
-    match looked {
+    let outcome = match services.lookup(program, version, number) {
         Lookup::Found { service, procedure } => {
-            Route::Run(Run { header, procedure, caller, service, arguments: reader })
+            let head = CallHead { xid, program, version, procedure: number, caller, arguments: reader };
+            return Route::Run(Run { head, procedure, service });
         }
-        other => {
-            let outcome = match other {
-                Lookup::NoVersion(low, high) => Accepted::ProgMismatch { low, high },
-                Lookup::NoProcedure => Accepted::ProcUnavail,
-                _ => Accepted::ProgUnavail,
-            };
-            Route::Refuse(ReplyHeader::accepted(header.xid, outcome))
-        }
-    }
+        Lookup::NoVersion(low, high) => Accepted::ProgMismatch { low, high },
+        Lookup::NoProcedure => Accepted::ProcUnavail,
+        Lookup::NoProgram => Accepted::ProgUnavail,
+    };
+    Route::Refuse(ReplyHeader::accepted(xid, outcome))
 }
 
 /// Writes a Call into the log: its program, the version of that, and its procedure.
@@ -249,28 +242,15 @@ pub(crate) fn trace_call(peer: Option<&Peer>, xid: u32, (program, version, proce
 impl Run<'_> {
     /// The Call as its service sees it.
     #[inline(always)]
-    fn seen<'s>(&'s self, origin: &Origin<'s>, items: &'s mut [Placed]) -> Call<'s> {
-        Call {
-            xid: self.header.xid,
-            program: self.header.program,
-            version: self.header.version,
-            procedure: self.header.procedure,
-            caller: self.caller,
-            peer: origin.peer,
-            local: origin.local,
-            now: origin.now,
-            arguments: self.arguments.clone(),
-            items,
-            connection: origin.connection,
-            slot: origin.slot,
-        }
+    fn seen<'s>(&'s self, origin: &'s Origin<'s>, items: &'s mut [Placed]) -> Call<'s> {
+        Call { head: &self.head, origin, items }
     }
 
     /// Where the service executes it.
     // Inline, so that of the Call only that is made which the service looks at.
     #[inline(always)]
     pub(crate) fn home<S: Services>(&self, services: &S, origin: &Origin<'_>) -> Home {
-        match self.header.procedure {
+        match self.head.procedure {
             0 => Home::Here,
             _ => services.home(self.service, &self.seen(origin, &mut [])),
         }
@@ -286,10 +266,10 @@ impl Run<'_> {
         reply: &mut Reply<'_>,
     ) -> bool {
         if tracing::enabled!(tracing::Level::TRACE) {
-            let CallHeader { xid, program, version, procedure, .. } = self.header;
+            let &CallHead { xid, program, version, procedure, .. } = &self.head;
             trace_call(origin.peer, xid, (program, version, procedure));
         }
-        if self.header.procedure == 0 {
+        if self.head.procedure == 0 {
             reply.success(|_| Ok(()));
             reply.refuses_caller();
             return true;

@@ -511,8 +511,8 @@ impl Connection {
                 return self.answer(core, 0, Terms::ENGINE, |reply| refuse(reply, &refusal)).map(|_| ());
             }
         };
-        self.host.note(&run.caller);
-        let xid = run.header.xid;
+        self.host.note(&run.head.caller);
+        let xid = run.head.xid;
         let mut terms = Terms::of(&run);
         if core.carrier.is_some() && self.carry(core, services, record, &run, items)? {
             return Ok(());
@@ -567,7 +567,7 @@ impl Connection {
         };
         let Some(carrier) = core.carrier.as_deref() else { return Ok(false) };
         let Some(destination) = destination(carrier, services, run, &origin) else { return Ok(false) };
-        let xid = run.header.xid;
+        let xid = run.head.xid;
         if destination == Destination::All && run.procedure.has_eligible_items() {
             self.answer(core, xid, Terms::of(run), |reply| {
                 reply.system_error();
@@ -583,7 +583,7 @@ impl Connection {
             is_stream: true,
             write_chunks: ArrayVec::new(),
         };
-        let data = (record, run.arguments.reduced(), items);
+        let data = (record, run.head.arguments.reduced(), items);
         let ends = (Some(&self.peer), self.local.as_ref());
         let lent = carrier.send_call(destination, &token, ends, &room, data);
         core.statistics.calls_carried += 1;

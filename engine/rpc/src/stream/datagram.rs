@@ -73,11 +73,11 @@ impl Datagrams {
             return None;
         }
         let route = match route(services, Reader::new(octets)) {
-            Route::Run(run) if !self.programs.contains(&run.header.program) => {
-                Route::Refuse(ReplyHeader::accepted(run.header.xid, Accepted::ProgUnavail))
+            Route::Run(run) if !self.programs.contains(&run.head.program) => {
+                Route::Refuse(ReplyHeader::accepted(run.head.xid, Accepted::ProgUnavail))
             }
             Route::Run(run) if run.procedure.repeat != Repeat::Harmless => {
-                Route::Refuse(ReplyHeader::accepted(run.header.xid, Accepted::ProcUnavail))
+                Route::Refuse(ReplyHeader::accepted(run.head.xid, Accepted::ProcUnavail))
             }
             Route::Drop => return None,
             route => route,

@@ -37,7 +37,7 @@ use crate::version2::answering::GroupRoom;
 #[inline(always)]
 fn is_for_others<S: Services>(state: &EngineState, services: &S, run: &Run<'_>, origin: &Origin<'_>) -> bool {
     let is_carried = |carrier: &Carrier| destination(carrier, services, run, origin).is_some();
-    state.doomed.has(origin.peer, run.header.xid, state.now)
+    state.doomed.has(origin.peer, run.head.xid, state.now)
         || state.carrier.as_deref().is_some_and(is_carried)
 }
 
@@ -84,12 +84,14 @@ impl Serving {
         }
         let reduced = call.item.map(|item| Reduced::read_chunk(0, item.displacement, item.data.len() as u32));
         let reader = Reader::with_reduced(call.stream, reduced.as_slice());
-        let Route::Run(run) = route(services, reader) else { return Taken::No };
-        if !self.responder.may_answer(run.header.xid) {
+        let routed = route(services, reader);
+        // By reference: it is long to move.
+        let Route::Run(run) = &routed else { return Taken::No };
+        if !self.responder.may_answer(run.head.xid) {
             return Taken::No;
         }
         let origin = self.origin(state, from);
-        if is_for_others(state, services, &run, &origin) {
+        if is_for_others(state, services, run, &origin) {
             return Taken::No;
         }
         // Where it is filled, as it is long to move.
@@ -108,16 +110,16 @@ impl Serving {
             held = Some(pages);
         }
         let placed = if held.is_some() { slice::from_mut(&mut data) } else { &mut [] };
-        let mut terms = Terms::of(&run);
+        let mut terms = Terms::of(run);
         if run.procedure.repeat != Repeat::Harmless {
-            match look_first(state, &run, call.stream, placed, from.id, from.peer) {
+            match look_first(state, run, call.stream, placed, from.id, from.peer) {
                 Known::Nothing => {}
                 Known::New(entry) => terms.kept = Some(entry),
                 Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return Taken::No,
             }
         }
         self.note_arrival(state);
-        self.host.note(&run.caller);
+        self.host.note(&run.head.caller);
         state.transit.take(&mut self.share, held.unwrap_or(0));
         state.statistics.items_placed += u64::from(held.is_some());
         let group = call.is_transmission.then(|| GroupRoom {
@@ -125,7 +127,7 @@ impl Serving {
             long_len_max: send_len_max.saturating_sub(CONTINUATION_LEN),
         });
         let room = group.map_or(Room::Single(None), Room::Group);
-        let execution = Execution { run: &run, origin: &origin, terms, room, header_len };
+        let execution = Execution { run, origin: &origin, terms, room, header_len };
         let placed = if held.is_some() { slice::from_mut(&mut data) } else { &mut [] };
         let body = &mut space[header_len..room_end];
         if !self.execute_with(state, services, execution, (placed, held), body) {
@@ -142,7 +144,7 @@ impl Serving {
             && data_len <= GATHERED_DATA_LEN_MAX
             && draft.transit_pages() == 0;
         if !fits {
-            return self.leave_filled(state, run.header.xid, terms, header_len, &space[header_len..]);
+            return self.leave_filled(state, run.head.xid, terms, header_len, &space[header_len..]);
         }
         if let Some(entry) = terms.kept {
             let payload = draft.items.is_empty().then(|| &space[header_len..][..draft.payload_len]);

@@ -309,7 +309,7 @@ impl Service for Program {
                 Err(_) => reply.garbage_arguments(),
             },
             LOCAL => {
-                let local = call.local.map(ToString::to_string).unwrap_or_default();
+                let local = call.local().map(ToString::to_string).unwrap_or_default();
                 reply.success(|writer| writer.opaque(local.as_bytes()));
             }
             PUT | PUT_ONE => match put(call, arguments) {
@@ -332,7 +332,7 @@ impl Service for Program {
                     return Outcome::Done;
                 }
                 reply.expect_results(len);
-                let (token, due) = (call.token(), call.now + Duration::from_millis(10));
+                let (token, due) = (call.token(), call.now() + Duration::from_millis(10));
                 self.kept.push(Kept { token, due, answer: Answer::Filled(len) });
                 return Outcome::Later(token);
             }
@@ -355,7 +355,7 @@ impl Service for Program {
                     reply.garbage_arguments();
                     return Outcome::Done;
                 };
-                let due = call.now.saturating_add(Duration::from_micros(delay));
+                let due = call.now().saturating_add(Duration::from_micros(delay));
                 let token = call.token();
                 self.kept.push(Kept { token, due, answer: Answer::Octets(answer) });
                 return Outcome::Later(token);
@@ -373,7 +373,7 @@ impl Service for Program {
                     reply.success(|writer| raw(writer, &answer));
                     return Outcome::Done;
                 }
-                let due = call.now.saturating_add(Duration::from_micros(delay));
+                let due = call.now().saturating_add(Duration::from_micros(delay));
                 let token = call.token();
                 self.kept.push(Kept { token, due, answer: Answer::Octets(answer) });
                 return Outcome::Later(token);

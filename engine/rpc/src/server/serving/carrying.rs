@@ -62,7 +62,7 @@ impl Serving {
             Some(Destination::One(_)) if self.exposes_replies() => return Carriage::Left,
             Some(Destination::One(to)) => to,
         };
-        let xid = run.header.xid;
+        let xid = run.head.xid;
         let threshold = self.responder.parameters().reply_threshold as usize;
         let inline_len_max = threshold.saturating_sub(HEADER_LEN_MIN) as u32;
         let token = Token { connection: origin.connection, slot: origin.slot, xid };
@@ -73,7 +73,7 @@ impl Serving {
         let id = self.responder.begin_plain(xid, requested);
         debug_assert_eq!(id.index() as u32, origin.slot);
         self.note_arrival(state);
-        self.host.note(&run.caller);
+        self.host.note(&run.head.caller);
         self.keep(id, xid, None, None, Some(Terms::of(run)));
         state.statistics.calls_received += 1;
         state.statistics.messages_short += 1;
@@ -150,7 +150,7 @@ impl Serving {
             }
             _ => return Carriage::Left,
         };
-        let xid = run.header.xid;
+        let xid = run.head.xid;
         let threshold = self.responder.parameters().reply_threshold as usize;
         let inline_len_max = threshold.saturating_sub(header_len) as u32;
         let token = Token { connection: origin.connection, slot: origin.slot, xid };
@@ -175,7 +175,7 @@ impl Serving {
         let id = self.responder.begin_single(call);
         debug_assert_eq!(id.index() as u32, origin.slot);
         self.note_arrival(state);
-        self.host.note(&run.caller);
+        self.host.note(&run.head.caller);
         debug_assert!(self.slots[id.index()].is_none(), "a slot has one Call");
         self.pending += 1;
         let later = Some(Terms::of(run));

@@ -456,7 +456,7 @@ impl Serving {
                 });
             }
         };
-        self.host.note(&run.caller);
+        self.host.note(&run.head.caller);
         let procedure = run.procedure;
         if call.read_chunk_count() > usize::from(procedure.eligible_arguments) {
             // 8166-6.1-c
@@ -468,7 +468,7 @@ impl Serving {
         if let Some(carrier) = core.carrier.as_deref()
             && let Some(destination) = destination(carrier, services, run, &origin)
         {
-            return self.carry(core, arrived, terms, destination, (run.arguments.reduced(), items));
+            return self.carry(core, arrived, terms, destination, (run.head.arguments.reduced(), items));
         }
         if procedure.repeat != Repeat::Harmless {
             match look(core, run, stream, items, id, peer) {
