@@ -109,6 +109,9 @@ pub(super) unsafe fn copy_out(source: *const u8, target: *mut u8, len: usize, ro
             }
         }
         at = words;
+    // SAFETY: both are as long, as above.
+    } else if unsafe { copy_ends(source, target, words) } {
+        at = words;
     } else {
         while at + 32 <= words {
             // SAFETY: `at + 32 <= words`, which is within both; the source is 8-aligned. Volatile: of what is read twice the last is
@@ -144,6 +147,62 @@ pub(super) unsafe fn copy_out(source: *const u8, target: *mut u8, len: usize, ro
         // SAFETY: `at < len`.
         unsafe { target.add(at).write(source.add(at).read_volatile()) };
         at += 1;
+    }
+}
+
+/// Copies `len` octets by instructions and without a loop, if they are as many as messages with a chunk have: both ends, which may
+/// overlap. Of what is read twice the last is kept. `false`: nothing was copied.
+///
+/// # Safety
+///
+/// `source` is readable and `target` writable for `len`; they do not overlap.
+#[inline(always)]
+unsafe fn copy_ends(source: *const u8, target: *mut u8, len: usize) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if (65..=COPY_SMALL_MAX).contains(&len) {
+        // SAFETY: each block of 64 lies within `len` octets, which are more than 64, and where a block begins at 64 more than 128.
+        unsafe {
+            copy_line(source, target);
+            if len > 128 {
+                copy_line(source.add(64), target.add(64));
+                copy_line(source.add(len - 128), target.add(len - 128));
+            }
+            copy_line(source.add(len - 64), target.add(len - 64));
+        }
+        return true;
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = (source, target, len);
+    false
+}
+
+/// Copies 64 octets, by instructions: each is read once, whatever the peer does.
+///
+/// # Safety
+///
+/// `source` is readable and `target` writable for 64; they do not overlap.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn copy_line(source: *const u8, target: *mut u8) {
+    // SAFETY: by contract.
+    unsafe {
+        std::arch::asm!(
+            "movups {a}, [{source}]",
+            "movups {b}, [{source} + 16]",
+            "movups {c}, [{source} + 32]",
+            "movups {d}, [{source} + 48]",
+            "movups [{target}], {a}",
+            "movups [{target} + 16], {b}",
+            "movups [{target} + 32], {c}",
+            "movups [{target} + 48], {d}",
+            source = in(reg) source,
+            target = in(reg) target,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
     }
 }
 

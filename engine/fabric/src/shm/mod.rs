@@ -150,6 +150,14 @@ impl Ours {
     #[inline(always)]
     fn region(&self, arena: ArenaId) -> Option<usize> {
         // A handful at most, and nearly always the first.
+        match &self.arenas[..] {
+            [first, ..] if first.id() == arena => Some(0),
+            _ => self.other_region(arena),
+        }
+    }
+
+    #[inline(never)]
+    fn other_region(&self, arena: ArenaId) -> Option<usize> {
         self.arenas.iter().position(|a| a.id() == arena)
     }
 }
