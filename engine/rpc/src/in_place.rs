@@ -145,8 +145,9 @@ impl Connection {
         }
         if let Some(serving) = &mut self.serving {
             let from = Caller { id: self.id, peer: self.peer.as_ref() };
-            let taken = serving.answer_whole(state, services, from, message);
-            if taken == Taken::Done {
+            let mut is_carried = false;
+            let taken = serving.answer_whole(state, services, from, message, &mut is_carried);
+            if is_carried {
                 // There is a Call in process that is not to be forgotten.
                 state.ready.wake(self);
             }
@@ -405,7 +406,7 @@ impl Serving {
         Taken::Answered { credits, len }
     }
 
-    /// [`Taken::Done`] says that the Call is on its way to another engine.
+    /// `is_carried` becomes true if the Call is on its way to another engine.
     // Always inline: there is one caller, which would only hand on a long argument.
     #[inline(always)]
     fn answer_whole<S: Services>(
@@ -414,6 +415,7 @@ impl Serving {
         services: &mut S,
         from: Caller<'_>,
         message: WholeMessage<'_>,
+        is_carried: &mut bool,
     ) -> Taken {
         let WholeMessage { octets, space: Some(space), memory, .. } = message else { return Taken::No };
         let Some((call, stream)) = self.responder.peek_single(octets) else { return Taken::No };
@@ -441,11 +443,10 @@ impl Serving {
         if let Some(carrier) = state.carrier.as_deref()
             && let Some(destination) = destination(carrier, services, run, &origin)
         {
-            let arrived = ArrivedSingle { call: &call, stream };
-            return match self.carry_single(state, run, &origin, &arrived, memory, destination) {
-                Carriage::Sent => Taken::Done,
-                Carriage::Here | Carriage::Left => Taken::No,
-            };
+            let arrived = ArrivedSingle { call, stream };
+            *is_carried =
+                self.carry_single(state, run, &origin, &arrived, memory, destination) == Carriage::Sent;
+            return if *is_carried { Taken::Done } else { Taken::No };
         }
         let mut data = None;
         let mut held = 0;

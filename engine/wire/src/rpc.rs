@@ -167,9 +167,10 @@ impl<'a> CallHeader<'a> {
     }
 
     /// Reads a header with an empty verifier, as nearly all are, with one look at its words. `None`: nothing was read, and
-    /// [`CallHeader::parse_any`] tells what it is.
+    /// [`CallHeader::parse`] tells what it is.
     #[inline(always)]
-    fn parse_usual(reader: &mut Reader<'a>) -> Option<CallHeader<'a>> {
+    #[must_use]
+    pub fn parse_usual(reader: &mut Reader<'a>) -> Option<CallHeader<'a>> {
         let rest = reader.rest();
         let (head, behind) = rest.split_first_chunk::<32>()?;
         let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -598,15 +599,16 @@ impl<'a> AuthSys<'a> {
     /// [`AuthStat::BADCRED`].
     #[inline]
     pub fn parse(body: &'a [u8]) -> Result<AuthSys<'a>, XdrError> {
-        match AuthSys::parse_whole(body) {
+        match AuthSys::parse_usual(body) {
             Some(auth) => Ok(auth),
             None => AuthSys::parse_in_order(body),
         }
     }
 
-    /// Reads a body in which nothing is wrong, with few looks at its length. `None`: [`AuthSys::parse_in_order`] says what is.
+    /// Reads a body in which nothing is wrong, with few looks at its length. `None`: [`AuthSys::parse`] says what is.
     #[inline(always)]
-    fn parse_whole(body: &'a [u8]) -> Option<AuthSys<'a>> {
+    #[must_use]
+    pub fn parse_usual(body: &'a [u8]) -> Option<AuthSys<'a>> {
         let (head, rest) = body.split_first_chunk::<8>()?;
         let [stamp, name_len] = words(head);
         if name_len > Self::MACHINE_NAME_LEN_MAX {

@@ -80,8 +80,10 @@ impl Service for Nsm {
             }
             Some(Procedure::Notify) => {
                 if let Some(arguments) = decode::<NotifyArguments<'_>>(call, reply) {
-                    locking
-                        .restarted(&Client::new(arguments.name.0, (call.peer(), call.local())), arguments.state);
+                    locking.restarted(
+                        &Client::new(arguments.name.0, (call.peer(), call.local())),
+                        arguments.state,
+                    );
                     reply.success(|_| Ok(()));
                 }
             }

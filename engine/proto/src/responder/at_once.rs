@@ -173,6 +173,5 @@ pub(super) fn emit_written(
     item: u32,
 ) -> Result<usize, Overflow> {
     assert!(item <= segment.length, "the chunk holds the item, as planned");
-    let chunk = SingleChunk::Write(Segment { length: item, ..segment });
-    Single { xid, credits, chunk }.emit(out).map(|_| SINGLE_LEN)
+    Single::emit_write(out, xid, credits, Segment { length: item, ..segment }).map(|()| SINGLE_LEN)
 }

@@ -169,7 +169,8 @@ impl Walk for Server {
                 if self.responder.may_answer(next) {
                     let message = Message::call(next).read(8, segment(7, 40)).bytes();
                     let (call, _) = self.responder.peek_single(&message).expect("it has one chunk");
-                    let emitted = self.responder.answer_single(&Single { credits: 7, ..call }, 9, 0, &mut [0; 64]);
+                    let emitted =
+                        self.responder.answer_single(&Single { credits: 7, ..call }, 9, 0, &mut [0; 64]);
                     assert_eq!(emitted.invalidate, Some(7));
                     assert_eq!(self.responder.credits_requested(), 7);
                 }

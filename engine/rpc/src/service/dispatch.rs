@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use stag_fabric::Peer;
-use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, ReplyHeader, flavor};
+use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, OpaqueAuth, ReplyHeader, flavor};
 use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
@@ -195,7 +195,27 @@ pub(crate) fn finish_orphan<P>(core: &mut Core<P>, token: Token, fill: impl FnOn
 
 /// Decides who answers a Call. `reader` stands at its xid.
 #[inline(always)]
-pub(crate) fn route<'a, S: Services>(services: &S, mut reader: Reader<'a>) -> Route<'a> {
+pub(crate) fn route<'a, S: Services>(services: &S, reader: Reader<'a>) -> Route<'a> {
+    // What most Calls say is not written down before it is in its place: so each kind of credential goes there by a way of its own.
+    let mut arguments = reader.clone();
+    if let Some(header) = CallHeader::parse_usual(&mut arguments) {
+        let OpaqueAuth { flavor, body } = header.credential;
+        if flavor == flavor::AUTH_NONE {
+            return route_to(services, &header, Caller::None, arguments);
+        }
+        if flavor == flavor::AUTH_SYS
+            && let Some(user) = AuthSys::parse_usual(body)
+        {
+            return route_to(services, &header, Caller::Sys(user), arguments);
+        }
+    }
+    route_any(services, reader)
+}
+
+/// As [`route`], of any Call.
+#[cold]
+#[inline(never)]
+fn route_any<'a, S: Services>(services: &S, mut reader: Reader<'a>) -> Route<'a> {
     let header = match CallHeader::parse(&mut reader) {
         Ok(header) => header,
         Err(error) => {
@@ -205,24 +225,32 @@ pub(crate) fn route<'a, S: Services>(services: &S, mut reader: Reader<'a>) -> Ro
             };
         }
     };
-    let CallHeader { xid, program, version, procedure: number, credential, .. } = header;
+    let CallHeader { xid, procedure, credential, .. } = header;
     let caller = match credential.flavor {
         flavor::AUTH_NONE => Ok(Caller::None),
-        flavor::AUTH_SYS => match AuthSys::parse(credential.body) {
-            Ok(user) => Ok(Caller::Sys(user)),
-            Err(_) => Err(AuthStat::BADCRED),
-        },
+        flavor::AUTH_SYS => AuthSys::parse(credential.body).map(Caller::Sys).map_err(|_| AuthStat::BADCRED),
         _ => Err(AuthStat::REJECTEDCRED),
     };
-    let caller = match caller {
-        Ok(caller) => caller,
+    match caller {
+        Ok(caller) => route_to(services, &header, caller, reader),
         // Procedure 0 takes any flavor (5531-b).
-        Err(_) if number == 0 => Caller::None,
-        Err(status) => return Route::Refuse(ReplyHeader::denied(xid, Denied::AuthError(status))),
-    };
+        Err(_) if procedure == 0 => route_to(services, &header, Caller::None, reader),
+        Err(status) => Route::Refuse(ReplyHeader::denied(xid, Denied::AuthError(status))),
+    }
+}
+
+/// Decides who answers the Call of a caller that may be: 5531-a's checks of program, version and procedure.
+#[inline(always)]
+fn route_to<'a, S: Services>(
+    services: &S,
+    header: &CallHeader<'a>,
+    caller: Caller<'a>,
+    arguments: Reader<'a>,
+) -> Route<'a> {
+    let &CallHeader { xid, program, version, procedure: number, .. } = header;
     let outcome = match services.lookup(program, version, number) {
         Lookup::Found { service, procedure } => {
-            let head = CallHead { xid, program, version, procedure: number, caller, arguments: reader };
+            let head = CallHead { xid, program, version, procedure: number, caller, arguments };
             return Route::Run(Run { head, procedure, service });
         }
         Lookup::NoVersion(low, high) => Accepted::ProgMismatch { low, high },

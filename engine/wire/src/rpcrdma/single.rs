@@ -111,6 +111,26 @@ impl Single {
         (differs == 0 && ends).then(|| (word(0), word(2), segment))
     }
 
+    /// As [`Single::emit`], of a message with a Write chunk.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Single::emit`].
+    // Always inline: what it writes is long, and is then not written down before.
+    #[inline(always)]
+    pub fn emit_write(buf: &mut [u8], xid: u32, credits: u32, segment: Segment) -> Result<(), Overflow> {
+        let head = buf.first_chunk_mut::<SINGLE_LEN>().ok_or(Overflow)?;
+        let Segment { handle, length, offset } = segment;
+        let (high, low) = ((offset >> 32) as u32, offset as u32);
+        let (words, _) = head.as_chunks_mut::<{ size_of::<u32>() }>();
+        // One list, not two that are chained: that would be a loop.
+        let all = [xid, VERSION, credits, procedure::MSG, 0, 1, 1, handle, length, high, low, 0, 0];
+        for (place, word) in words.iter_mut().zip(all) {
+            *place = word.to_be_bytes();
+        }
+        Ok(())
+    }
+
     /// Writes the header, and returns the rest of `buf`, where the Payload stream goes.
     ///
     /// # Errors

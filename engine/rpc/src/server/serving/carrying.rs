@@ -37,8 +37,8 @@ pub(crate) enum Delivery {
 }
 
 /// A Call with one chunk, where it arrived.
-pub(crate) struct ArrivedSingle<'c, 'a> {
-    pub(crate) call: &'c Single,
+pub(crate) struct ArrivedSingle<'a> {
+    pub(crate) call: Single,
     pub(crate) stream: &'a [u8],
 }
 
@@ -129,7 +129,7 @@ impl Serving {
         state: &mut EngineState,
         run: &Run<'_>,
         origin: &Origin<'_>,
-        arrived: &ArrivedSingle<'_, '_>,
+        arrived: &ArrivedSingle<'_>,
         memory: &mut dyn MemoryInReach,
         destination: Destination,
     ) -> Carriage {
@@ -172,7 +172,7 @@ impl Serving {
         if let Some(carrier) = &mut state.carrier {
             carrier.send_light(to, &token, (origin.peer, inline_len_max), Some(carried), data, stream);
         }
-        let id = self.responder.begin_single(call);
+        let id = self.responder.begin_single(&call);
         debug_assert_eq!(id.index() as u32, origin.slot);
         self.note_arrival(state);
         self.host.note(&run.head.caller);
