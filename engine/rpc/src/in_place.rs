@@ -520,7 +520,9 @@ impl Serving {
             }
             return false;
         }
-        state.transit.give(&mut self.share, held.unwrap_or(0));
+        if let Some(held) = held {
+            state.transit.give(&mut self.share, held);
+        }
         is_done
     }
 
