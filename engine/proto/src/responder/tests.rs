@@ -121,7 +121,10 @@ proptest! {
             return Ok(());
         };
         let found = peeked.map(|(single, stream)| (single.xid, single.credits.max(1), single.chunk, stream));
-        let CallPayload::Inline(stream) = one.payload else { return Ok(prop_assert!(peeked.is_none())) };
+        let CallPayload::Inline(stream) = one.payload else {
+            prop_assert!(peeked.is_none());
+            return Ok(());
+        };
         prop_assert_eq!(found, one.single().map(|chunk| (one.xid(), short.requested, chunk, stream)));
         let id = one.id;
         prop_assert!(other.single().is_none());
