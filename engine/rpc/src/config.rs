@@ -9,6 +9,8 @@ use crate::connection::Connection;
 use crate::server::draft::Draft;
 use crate::server::governor::CreditPolicy;
 use crate::server::pulling::Pull;
+use crate::server::spares::GROWN_MAX;
+use crate::server::transit::LISTS_MAX;
 use crate::version2;
 
 /// Which versions of RPC-over-RDMA an engine speaks. A connection with Calls both ways
@@ -246,6 +248,18 @@ impl EngineConfig {
     #[must_use]
     pub fn call_len(&self) -> usize {
         Draft::FOOTPRINT + Pull::FOOTPRINT
+    }
+
+    /// Octets of heap that lists of pieces take beside that at most, where `pages` of the payload memory are for Calls on their
+    /// way: those of Calls and Replies whose data lies in so many pieces, and those of Replies in pieces of a store's memory, if
+    /// its service keeps to [`Reply::pieces_room`](crate::Reply::pieces_room).
+    #[must_use]
+    pub fn lists_len(&self, pages: usize) -> usize {
+        // A transfer begins and ends within a page.
+        let pages_max = (self.chunk_len_max as usize).div_ceil(crate::PAGE_LEN) + 1;
+        let drafts = (LISTS_MAX as usize + GROWN_MAX + 1) * Draft::grown(pages_max);
+        let pulls = GROWN_MAX * pages_max.next_power_of_two() * Pull::PIECE_LEN;
+        drafts + pulls + pages * Draft::PIECE_LEN.max(Pull::PIECE_LEN)
     }
 
     /// Octets of heap that one TCP connection takes at most, beside the buffers of the pools.

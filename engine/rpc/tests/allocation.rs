@@ -45,6 +45,8 @@ static GIVES: Procedure = Procedure { eligible_results: 1, ..Procedure::plain("G
 /// Keeps the data of the last PUT, and gives it to each GET: no copies, and no allocations of its own.
 struct Store {
     page: Option<stag_memory::Shared>,
+    /// As many pieces a GET gives of it, of so many octets each; `None`: all of it.
+    pieces: Option<(usize, usize)>,
 }
 
 impl Store {
@@ -52,7 +54,7 @@ impl Store {
         let mut buf = pool.take_len(CHUNK_LEN).expect("a page");
         buf.set_len(CHUNK_LEN);
         buf.fill(1);
-        Store { page: Some(buf.share()) }
+        Store { page: Some(buf.share()), pieces: None }
     }
 }
 
@@ -92,10 +94,13 @@ impl Service for Store {
                 _ => reply.garbage_arguments(),
             },
             _ => {
-                let len = self.page.as_ref().map_or(0, |page| page.len() as u32);
+                let len = self.page.as_ref().map_or(0, |page| page.len());
+                let (count, piece_len) = self.pieces.unwrap_or((1, len));
+                let count = count.min(reply.pieces_room());
+                let len = (count * piece_len) as u32;
                 match (reply.item(len), &self.page) {
                     (Placement::Reduced, Some(page)) => {
-                        reply.piece(page.clone());
+                        (0..count).for_each(|_| reply.piece(page.slice(0..piece_len)));
                         reply.success(|writer| writer.eligible_opaque_reduced(len).map(|_| ()));
                     }
                     _ => reply.system_error(),
@@ -445,9 +450,9 @@ struct Served<P: Provider> {
 }
 
 impl<P: Provider> Served<P> {
-    fn new(way: &Way<P>, config: EngineConfig) -> Served<P> {
-        let memory = || Memory::new(&config, 4 << 20).expect("a few megabytes");
-        let (ours, theirs) = (memory(), memory());
+    fn new(way: &Way<P>, config: EngineConfig, client_len: usize) -> Served<P> {
+        let memory = |len| Memory::new(&config, len).expect("some megabytes");
+        let (ours, theirs) = (memory(4 << 20), memory(client_len));
         let open = |memory: &Memory, completions| {
             let mut provider = (way.open)(config.connections_max, completions);
             provider.register(&memory.arena).expect("an arena");
@@ -534,7 +539,7 @@ fn a_connection_takes_the_memory_that_it_is_said_to<P: Provider>(what: &str, way
             duplicates_max: 0,
             ..EngineConfig::default()
         };
-        let mut served = Served::new(way, config);
+        let mut served = Served::new(way, config, 4 << 20);
         let said = (config.connection_len() + (way.queue_pair_len)(&config)) as isize;
         let start = served.held;
         let first = served.connect();
@@ -601,6 +606,72 @@ fn a_tcp_connection_takes_the_heap_that_it_is_said_to() {
     drop(peers);
 }
 
+/// The heap of Replies in many pieces that peers do not take: within what [`EngineConfig::lists_len`] says, as the service makes
+/// them shorter then. Each peer gets its results all the same.
+fn replies_in_many_pieces_take_what_they_are_said_to<P: Provider>(what: &str, way: &Way<P>) {
+    const CONNECTIONS: u32 = 8;
+    const CREDITS: u32 = 64;
+    // As many as a transfer of 1 MiB has pages, and more octets in all than sockets take.
+    const PIECES: usize = 257;
+    const PIECE_LEN: usize = 512;
+    let config = EngineConfig {
+        credits_max: CREDITS,
+        connections_max: CONNECTIONS,
+        receives_max: 2048,
+        duplicates_max: 0,
+        ..EngineConfig::default()
+    };
+    let len = PIECES * PIECE_LEN;
+    let client_len = (CONNECTIONS * CREDITS) as usize * len.next_multiple_of(CHUNK_LEN);
+    let mut served = Served::new(way, config, client_len + (4 << 20));
+    let connections: Vec<ConnectionId> = (0..CONNECTIONS).map(|_| served.connect()).collect();
+    for &connection in &connections {
+        served.keep_busy(connection, CREDITS);
+    }
+    let store = &mut served.server.services_mut().0;
+    store.pieces = Some((PIECES, PIECE_LEN));
+    // It counts as no memory for transit.
+    store.page.iter().for_each(stag_memory::Shared::mark_stored);
+    let start = served.held;
+    let (mut most, mut asked, mut short) = (0, 0, 0);
+    for &connection in &connections {
+        while served.client.credits_available(connection) > 0 {
+            let mut buf = served.memory.pools.payload.take_len(len).expect("pages");
+            buf.set_len(len);
+            let mut chunks = Chunks::write(buf);
+            served.client.call(connection, &request_for(GET, 8), &mut chunks, |_| Ok(())).expect("a credit");
+            asked += 1;
+        }
+    }
+    served.client.ring_doorbells();
+    // The client does nothing meanwhile.
+    for _ in 0..1000 {
+        let before = CountingAllocator::held();
+        served.now += Duration::from_micros(50);
+        served.server.poll(served.now);
+        served.held += CountingAllocator::held() - before;
+        most = most.max(served.held - start);
+    }
+    let mut done = 0;
+    while done < asked {
+        served.pass();
+        while let Some(completed) = served.client.completed() {
+            let got = completed.result.expect("an answer").reduced_len() as usize;
+            assert!(got > 0 && got.is_multiple_of(PIECE_LEN), "{got} octets");
+            short += u32::from(got < len);
+            done += 1;
+        }
+    }
+    let said = config.lists_len(0) as isize;
+    println!(
+        "{what}: {most} octets for {asked} Replies in many pieces, {said} are said; {short} were shorter"
+    );
+    assert!(asked >= 256, "only {asked} Calls");
+    // They are of one owner, who gets no more than it leaves free: half.
+    assert!(most >= said / 3, "{what}: lists take {most} octets, {said} are said");
+    assert!(most <= said, "{what}: lists take {most} octets, {said} are said");
+}
+
 /// One test, so that nothing else allocates or opens files while it counts.
 #[test]
 fn what_a_call_and_a_connection_cost() {
@@ -613,28 +684,23 @@ fn what_a_call_and_a_connection_cost() {
     calls_of_version_2_allocate_nothing();
     an_idle_connection_pins_little();
     a_tcp_connection_takes_the_heap_that_it_is_said_to();
-    a_connection_takes_the_memory_that_it_is_said_to(
-        "iwarp",
-        &Way {
-            open: |queue_pairs, completions| {
-                let config = IwarpConfig { completions, queue_pairs, ..IwarpConfig::default() };
-                Iwarp::open(config).expect("it needs nothing")
-            },
-            listen: "127.0.0.1:0".to_owned(),
-            queue_pair_len: |config| Iwarp::queue_pair_len(&config.serving_capacity()),
+    let iwarp = Way {
+        open: |queue_pairs, completions| {
+            let config = IwarpConfig { completions, queue_pairs, ..IwarpConfig::default() };
+            Iwarp::open(config).expect("it needs nothing")
         },
-    );
-    a_connection_takes_the_memory_that_it_is_said_to(
-        "shm",
-        &Way {
-            open: |queue_pairs, completions| {
-                let config = ShmConfig { completions, queue_pairs, ..ShmConfig::default() };
-                Shm::open(config).expect("it needs nothing")
-            },
-            listen: format!("rpc-price-{}", std::process::id()),
-            queue_pair_len: |config| {
-                Shm::queue_pair_len(&config.serving_capacity(), config.capacity().exposures)
-            },
+        listen: "127.0.0.1:0".to_owned(),
+        queue_pair_len: |config| Iwarp::queue_pair_len(&config.serving_capacity()),
+    };
+    let shm = Way {
+        open: |queue_pairs, completions| {
+            let config = ShmConfig { completions, queue_pairs, ..ShmConfig::default() };
+            Shm::open(config).expect("it needs nothing")
         },
-    );
+        listen: format!("rpc-price-{}", std::process::id()),
+        queue_pair_len: |config| Shm::queue_pair_len(&config.serving_capacity(), config.capacity().exposures),
+    };
+    a_connection_takes_the_memory_that_it_is_said_to("iwarp", &iwarp);
+    a_connection_takes_the_memory_that_it_is_said_to("shm", &shm);
+    replies_in_many_pieces_take_what_they_are_said_to("iwarp", &iwarp);
 }

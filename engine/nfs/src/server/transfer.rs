@@ -41,6 +41,7 @@ pub(super) fn read<S: Store>(
         count = reply.results_room(count);
     }
     let done = match store.read(&opened.caller, opened.object, arguments.offset, count, pieces, now) {
+        Ok(Progress::Done(done)) if pieces.len() > 1 => Ok(cut_read(done, reply, pieces)),
         Ok(Progress::Done(done)) => Ok(done),
         Ok(Progress::Later(ticket)) => {
             reply.expect_results(count);
@@ -51,6 +52,17 @@ pub(super) fn read<S: Store>(
     let store = exports.store(&opened);
     answer_read(reply, done, || store.after_transfer(opened.object), pieces);
     None
+}
+
+/// Makes a READ shorter that is in more pieces than its Reply has room for.
+#[cold]
+fn cut_read(done: ReadDone, reply: &Reply<'_>, pieces: &mut Vec<Shared>) -> ReadDone {
+    if pieces.len() <= reply.pieces_room() {
+        return done;
+    }
+    pieces.truncate(reply.pieces_room());
+    let count = pieces.iter().map(|piece| piece.len() as u32).sum();
+    ReadDone { count, eof: false }
 }
 
 /// `attributes` are asked for where they are written, as they are long to move.

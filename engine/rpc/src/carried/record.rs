@@ -26,6 +26,8 @@ pub(crate) struct CarriedRoom {
     pub(crate) reply_chunk_len: u32,
     /// It came over a byte stream, which has no chunks.
     pub(crate) is_stream: bool,
+    /// Its client has left so many Replies in many pieces untaken that its results are to be in few.
+    pub(crate) wants_few_pieces: bool,
     /// Octets that each Write chunk holds. Those that cannot be used are left out, with all behind them.
     pub(crate) write_chunks: ArrayVec<u64, WRITE_CHUNKS_MAX>,
 }
@@ -118,6 +120,7 @@ const PEER_V4: u8 = 1 << 4;
 const PEER_V6: u8 = 2 << 4;
 const PEER_PROCESS: u8 = 3 << 4;
 const PEER_MASK: u8 = 3 << 4;
+const FEW_PIECES: u8 = 1 << 6;
 
 /// Flags of a Reply's record, beside [`ATTACHED`].
 pub(super) const SERVICE: u8 = 1;
@@ -320,6 +323,7 @@ impl CarriedCall {
         encoder.u32(room.reply_chunk_len);
         debug_assert_eq!(encoder.at, CALL_HEAD_LEN);
         let mut flags = encode_peer(&mut encoder, peer) | if room.is_stream { STREAM } else { 0 };
+        flags |= if room.wants_few_pieces { FEW_PIECES } else { 0 };
         flags |= encode_local(&mut encoder, local);
         for len in &room.write_chunks {
             encoder.u64(*len);
@@ -373,8 +377,8 @@ impl CarriedCall {
             0 => Place::Record { at: decoder.at, len },
             _ => Place::Attached,
         };
-        let is_stream = flags & STREAM != 0;
-        let room = CarriedRoom { inline_len_max, reply_chunk_len, is_stream, write_chunks };
+        let (is_stream, wants_few_pieces) = (flags & STREAM != 0, flags & FEW_PIECES != 0);
+        let room = CarriedRoom { inline_len_max, reply_chunk_len, is_stream, wants_few_pieces, write_chunks };
         CarriedCall { token, peer, local, room, reduced, pieces, stream }
     }
 }
@@ -528,20 +532,20 @@ mod tests {
             token in tokens(),
             peer in peers(),
             local in proptest::option::of(any::<IpAddr>()),
-            numbers in (any::<u32>(), prop_oneof![Just(0), any::<u32>()], any::<bool>()),
+            numbers in (any::<u32>(), prop_oneof![Just(0), any::<u32>()], any::<bool>(), any::<bool>()),
             writes in proptest::collection::vec(prop_oneof![0..=u64::from(u32::MAX), any::<u64>()], 0..=WRITE_CHUNKS_MAX),
             reads in proptest::collection::vec((any::<u32>(), any::<u32>(), prop_oneof![Just(1), any::<u32>()]), 0..=READ_CHUNKS_MAX),
             stream in proptest::collection::vec(any::<u8>(), 0..600),
         ) {
-            let (inline_len_max, reply_chunk_len, is_stream) = numbers;
+            let (inline_len_max, reply_chunk_len, is_stream, wants_few_pieces) = numbers;
             let write_chunks = writes.into_iter().collect();
-            let room = CarriedRoom { inline_len_max, reply_chunk_len, is_stream, write_chunks };
+            let room = CarriedRoom { inline_len_max, reply_chunk_len, is_stream, wants_few_pieces, write_chunks };
             let pieces: Vec<u32> = reads.iter().map(|(.., pieces)| *pieces).collect();
             let reduced: Vec<Reduced> =
                 (0..).zip(reads).map(|(index, (position, len, _))| Reduced::read_chunk(index, position, len)).collect();
             let mut record = LaneRecord::new();
             let is_inside = CarriedCall::encode(&mut record, &token, (peer.as_ref(), local.as_ref()), &room, (&reduced, &pieces), &stream);
-            let is_light = is_inside && !is_stream && local.is_none() && reply_chunk_len == 0;
+            let is_light = is_inside && !is_stream && !wants_few_pieces && local.is_none() && reply_chunk_len == 0;
             let chunks = (room.write_chunks.len(), &pieces[..]);
             let light = match chunks {
                 (0, []) => PLAIN_CALL,

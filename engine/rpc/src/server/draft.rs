@@ -2,6 +2,7 @@
 
 use stag_memory::{Buf, Pool, Shared};
 
+use crate::config::SEGMENTS_MAX;
 use crate::server::spares::Reused;
 
 /// One DDP-eligible result in a Draft.
@@ -98,7 +99,7 @@ pub(crate) struct PlannedWrite {
 }
 
 /// Pieces, and Writes, that most Replies have at most: more make the lists grow.
-const PIECES_USUAL: usize = 16;
+pub(crate) const PIECES_USUAL: usize = 16;
 
 /// Eligible results, and pieces of a long Reply, that most Replies have at most.
 const ITEMS_USUAL: usize = 4;
@@ -108,6 +109,16 @@ impl Draft {
     pub(crate) const FOOTPRINT: usize = size_of::<Draft>()
         + ITEMS_USUAL * (size_of::<Shared>() + size_of::<Item>())
         + PIECES_USUAL * (size_of::<Shared>() + size_of::<PlannedWrite>());
+
+    /// Octets of heap of one with results in `pages` pages, each a piece of its own, which go to as many segments as there may be.
+    pub(crate) const fn grown(pages: usize) -> usize {
+        let pieces = pages.next_power_of_two();
+        let writes = (pages + SEGMENTS_MAX as usize).next_power_of_two();
+        Draft::FOOTPRINT + pieces * size_of::<Shared>() + writes * size_of::<PlannedWrite>()
+    }
+
+    /// Octets of heap that each piece takes at most.
+    pub(crate) const PIECE_LEN: usize = 2 * (size_of::<Shared>() + size_of::<PlannedWrite>());
 
     pub(crate) fn new() -> Draft {
         Draft {

@@ -148,6 +148,9 @@ impl Pull {
     pub(crate) const FOOTPRINT: usize =
         size_of::<Pull>() + LIST_LEN * (size_of::<Buf>() + size_of::<Placed>() + size_of::<Incoming>());
 
+    /// Octets of heap that each further piece takes at most.
+    pub(crate) const PIECE_LEN: usize = 2 * (size_of::<Incoming>() + size_of::<Buf>());
+
     /// Whether its peer has not let it be read in time.
     pub(crate) fn is_overdue(&self, now: Duration) -> bool {
         self.is_under_way() && self.due.is_some_and(|due| now >= due)

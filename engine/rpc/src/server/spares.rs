@@ -14,7 +14,7 @@ pub(crate) trait Reused: Default {
 }
 
 /// As many with lists that grew are kept as they are.
-const GROWN_MAX: usize = 8;
+pub(crate) const GROWN_MAX: usize = 8;
 
 /// Spare ones, boxed, because they move from here to a Call and back.
 #[derive(Debug)]

@@ -16,6 +16,10 @@
 //!   large as a probe, at a time. What a peer was not asked for, or has filled, can be taken back while others wait.
 //! - Some pages are left for messages on byte streams, so that a Call without bulk data never waits for one with. Of these an owner
 //!   gets no more than it leaves free.
+//!
+//! What a store keeps is no memory for transit, but the list of its pieces is heap: Replies in many pieces that peers have not
+//! taken are counted too, and of [`LISTS_MAX`] an owner gets no more than it leaves free. Beyond that results are in few pieces, and
+//! so shorter.
 
 use std::collections::HashMap;
 
@@ -38,6 +42,9 @@ const RESERVE_MAX: usize = 128;
 
 /// Of the pages for transit, bulk data leaves one part in so many to others at most.
 const RESERVE_SHARE: usize = 16;
+
+/// Replies in many pieces that wait to be sent at most, when a service keeps to [`Reply::pieces_room`](crate::Reply::pieces_room).
+pub(crate) const LISTS_MAX: u32 = 64;
 
 /// Pages that bulk data leaves to messages on byte streams.
 pub(crate) fn reserve(pool: &Pool) -> usize {
@@ -72,6 +79,8 @@ struct OwnerAccount {
     replies: usize,
     /// Records on byte streams that have begun and not ended.
     records: usize,
+    /// Replies in many pieces that wait to be sent.
+    lists: u32,
 }
 
 /// What all connections hold of the memory for transit, by owner. One entry for each owner that has a connection, so the
@@ -85,6 +94,8 @@ pub(crate) struct TransitAccounts {
     unanswered: usize,
     /// Pages that are counted for results which are not there yet.
     expected: usize,
+    /// Replies in many pieces that wait to be sent.
+    lists: u32,
 }
 
 impl TransitAccounts {
@@ -92,8 +103,15 @@ impl TransitAccounts {
     pub(crate) fn open(&mut self, peer: Option<&Peer>) -> TransitShare {
         let owner = owner(peer);
         let place = *self.places.entry(owner).or_insert_with(|| {
-            let account =
-                OwnerAccount { owner, connections: 0, held: 0, unanswered: 0, replies: 0, records: 0 };
+            let account = OwnerAccount {
+                owner,
+                connections: 0,
+                held: 0,
+                unanswered: 0,
+                replies: 0,
+                records: 0,
+                lists: 0,
+            };
             match self.vacant.pop() {
                 Some(place) => {
                     self.accounts[place as usize] = account;
@@ -116,6 +134,7 @@ impl TransitAccounts {
             is_suspended: false,
             refused: None,
             exposed_len_max: 0,
+            lists: 0,
         }
     }
 
@@ -127,11 +146,13 @@ impl TransitAccounts {
         account.held -= std::mem::take(&mut share.held);
         account.replies -= std::mem::take(&mut share.replies);
         self.expected -= std::mem::take(&mut share.expected);
+        self.lists -= share.lists;
+        account.lists -= std::mem::take(&mut share.lists);
         account.connections -= 1;
         if account.connections == 0 {
             debug_assert_eq!(
-                (account.held, account.unanswered, account.replies, account.records),
-                (0, 0, 0, 0),
+                (account.held, account.unanswered, account.replies, account.records, account.lists),
+                (0, 0, 0, 0, 0),
                 "counted for nobody"
             );
             self.places.remove(&account.owner);
@@ -274,6 +295,27 @@ impl TransitAccounts {
         self.give_reply(share, pages);
     }
 
+    /// A Reply in many pieces waits to be sent.
+    #[cold]
+    pub(crate) fn take_list(&mut self, share: &mut TransitShare) {
+        share.lists += 1;
+        self.accounts[share.owner as usize].lists += 1;
+        self.lists += 1;
+    }
+
+    /// It waits no more.
+    #[cold]
+    pub(crate) fn give_list(&mut self, share: &mut TransitShare) {
+        share.lists -= 1;
+        self.accounts[share.owner as usize].lists -= 1;
+        self.lists -= 1;
+    }
+
+    /// Whether one more Reply to a share's owner may be in many pieces.
+    pub(crate) fn may_list(&self, share: &TransitShare) -> bool {
+        self.accounts[share.owner as usize].lists < LISTS_MAX.saturating_sub(self.lists)
+    }
+
     /// Pages that results for the connections of a share's owner may still take. What is expected may be taken already or
     /// not: it is held back.
     pub(crate) fn results_room(&self, share: &TransitShare, pool: &Pool) -> usize {
@@ -354,6 +396,8 @@ pub(crate) struct TransitShare {
     refused: Option<Refusal>,
     /// Octets of the longest Reply that is exposed on the connection; 0 where none is.
     pub(crate) exposed_len_max: u32,
+    /// Replies in many pieces that wait to be sent.
+    lists: u32,
 }
 
 impl TransitShare {
@@ -481,5 +525,33 @@ mod tests {
             let probes = probe_len(&pool, connections) * connections as usize;
             assert!(probes <= 800 || connections > 800, "{connections}");
         }
+    }
+
+    #[test]
+    fn an_owner_has_no_more_lists_than_it_leaves() {
+        let mut accounts = TransitAccounts::default();
+        let mut shares: Vec<TransitShare> =
+            [1, 1, 2, 3].map(|uid| accounts.open(Some(&user(uid)))).into_iter().collect();
+        let taken: Vec<u32> = shares
+            .iter_mut()
+            .map(|share| {
+                let mut count = 0;
+                while accounts.may_list(share) {
+                    accounts.take_list(share);
+                    count += 1;
+                }
+                count
+            })
+            .collect();
+        // The second connection of the first owner finds nothing, each further owner half of what is left.
+        assert_eq!(taken, [LISTS_MAX / 2, 0, LISTS_MAX / 4, LISTS_MAX / 8]);
+        accounts.give_list(&mut shares[0]);
+        assert!(accounts.may_list(&shares[3]) && !accounts.may_list(&shares[1]));
+        for mut share in shares {
+            accounts.close(&mut share);
+        }
+        let share = accounts.open(None);
+        assert!(accounts.may_list(&share));
+        assert_eq!(accounts.lists, 0, "what a connection had ends with it");
     }
 }

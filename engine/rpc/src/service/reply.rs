@@ -7,7 +7,7 @@ use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::carried::{CarriedReply, CarriedRoom, Ending};
-use crate::server::draft::{Draft, EncodedPayload, Item, Verdict};
+use crate::server::draft::{Draft, EncodedPayload, Item, PIECES_USUAL, Verdict};
 use crate::server::kept::KeptReply;
 use crate::server::transit::{self, TransitAccounts, TransitShare};
 use crate::service::call::{Call, PlacedPieces};
@@ -377,6 +377,20 @@ impl Reply<'_> {
         let Some((accounts, share)) = self.transit else { return len };
         let due = accounts.results_room(share, self.payload).max(1);
         len.min(u32::try_from(due.saturating_mul(self.payload.unit_len())).unwrap_or(u32::MAX))
+    }
+
+    /// Pieces that results may be in which lie in memory already: as many as they like as long as few Replies in many pieces wait
+    /// for their clients. Beyond that a few, and results in more places should be shorter: the list of a Reply's pieces is
+    /// heap, which [`EngineConfig::lists_len`](crate::EngineConfig::lists_len) bounds.
+    #[must_use]
+    pub fn pieces_room(&self) -> usize {
+        let may_list = match (&self.room, self.transit) {
+            (Room::Chunks(_), Some((accounts, share))) => accounts.may_list(share),
+            (Room::Carried(room), _) => !room.wants_few_pieces,
+            // What is inline is in no list, and the connection of a byte stream counts the parts that wait.
+            _ => true,
+        };
+        if may_list { usize::MAX } else { PIECES_USUAL }
     }
 
     /// Says, before [`Outcome::Later`](crate::Outcome::Later) is returned, that `len` octets of

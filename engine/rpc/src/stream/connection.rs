@@ -581,6 +581,7 @@ impl Connection {
             inline_len_max: (PAGE_LEN - MARK_LEN - PADDING_MAX) as u32,
             reply_chunk_len: 0,
             is_stream: true,
+            wants_few_pieces: false,
             write_chunks: ArrayVec::new(),
         };
         let data = (record, run.head.arguments.reduced(), items);

@@ -524,7 +524,7 @@ impl Serving {
             core.put_draft(draft);
             return Err(CloseReason::Violation("it does not take its Replies"));
         }
-        self.blocked.push_back(draft);
+        self.block(core, draft);
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use crate::fault::fault;
 use crate::server::doomed::reply_id;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::pushing::{Posted, plan_write, plan_writes, post_draft};
+use crate::server::spares::Reused;
 use crate::service::dispatch::Terms;
 use crate::service::reply::Reply;
 use crate::state::Core;
@@ -195,10 +196,18 @@ impl Serving {
                 core.put_draft(draft);
                 return Err(CloseReason::Violation("it does not take its Replies"));
             }
-            self.blocked.push_back(draft);
+            self.block(core, draft);
             return Ok(());
         }
         self.post(core, id, draft)
+    }
+
+    /// A Reply waits behind the others for room.
+    pub(crate) fn block<P>(&mut self, core: &mut Core<P>, draft: Box<Draft>) {
+        if draft.has_grown() {
+            core.transit.take_list(&mut self.share);
+        }
+        self.blocked.push_back(draft);
     }
 
     /// Posts the rest of a Reply. What finds no room waits in `blocked`.
@@ -224,7 +233,12 @@ impl Serving {
                 core.put_draft(draft);
                 return Err(CloseReason::Violation("it does not take its Replies"));
             }
-            Posted::Full => self.blocked.push_front(draft),
+            Posted::Full => {
+                if draft.has_grown() {
+                    core.transit.take_list(&mut self.share);
+                }
+                self.blocked.push_front(draft);
+            }
             Posted::Refused => {
                 core.put_draft(draft);
                 return Err(CloseReason::CannotReply);

@@ -141,7 +141,9 @@ impl Serving {
             return Carriage::Left;
         }
         let (carried, header_len) = match chunk {
-            SingleChunk::Write(segment) if run.procedure.eligible_results > 0 => {
+            SingleChunk::Write(segment)
+                if run.procedure.eligible_results > 0 && state.transit.may_list(&self.share) =>
+            {
                 (CarriedChunk::Write(segment.length), SINGLE_LEN)
             }
             SingleChunk::Read(read) if run.procedure.eligible_arguments > 0 => {

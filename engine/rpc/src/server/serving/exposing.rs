@@ -355,7 +355,7 @@ impl Serving {
             if self.blocked.is_empty() {
                 self.post(core, id, draft)?;
             } else {
-                self.blocked.push_back(draft);
+                self.block(core, draft);
             }
         }
         Ok(())

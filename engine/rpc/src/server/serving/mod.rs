@@ -41,6 +41,7 @@ use crate::server::eviction::ConnectionUse;
 use crate::server::governor::CreditGovernor;
 use crate::server::progress::Progress;
 use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, read_at_once};
+use crate::server::spares::Reused;
 use crate::server::transit::TransitShare;
 use crate::service::call::Placed;
 use crate::service::dispatch::{Origin, Route, Terms, destination, look, route};
@@ -534,6 +535,7 @@ impl Serving {
                 None => (reply_chunk_len(call) as u32).max(self.share.exposed_len_max),
             },
             is_stream: false,
+            wants_few_pieces: !core.transit.may_list(&self.share),
             write_chunks: match &group {
                 Some(group) => group.item_room.into_iter().take(eligible).collect(),
                 None => (0..eligible).map_while(|item| call.write_room(item)).collect(),
@@ -631,6 +633,9 @@ impl Serving {
     ) -> Result<usize, CloseReason> {
         let mut count = 0;
         while let Some(draft) = self.blocked.pop_front() {
+            if draft.has_grown() {
+                core.transit.give_list(&mut self.share);
+            }
             let before = self.blocked.len();
             self.post(core, id, draft)?;
             if self.blocked.len() > before {
