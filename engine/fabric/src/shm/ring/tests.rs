@@ -1,6 +1,10 @@
 //! A ring by itself: doorbells, laps, batches, and what a peer may do to it.
 
+use std::mem::MaybeUninit;
+
 use super::*;
+use crate::shm::exposure::Bind;
+use crate::{PLAIN_LEN_MAX, WHOLE_LEN_MAX};
 
 /// A ring on the heap. It has no mirror: what crosses the end of the first half stays in the second, where
 /// the consumer of this process finds it.
@@ -146,6 +150,54 @@ fn messages_with_a_constant_header_travel_without_it_and_arrive_whole() {
             other[at] ^= 0x10;
             assert_eq!(travels(&other).kind(), Some(Kind::Send), "octet {at}");
         }
+    }
+}
+
+/// What a queue pair does in `build_plain`, `build_whole` and `build_exposing`, and its harvest with what arrives, on a ring that
+/// needs no mapping: in each place of the ring, given up now and then, behind a message that was pushed.
+#[test]
+fn messages_are_built_where_they_leave_and_copied_before_anybody_looks() {
+    let (ring, mut producer, mut consumer) = Ring::new(8192);
+    let count = if cfg!(miri) { 200 } else { 5000 };
+    for number in 0..count {
+        let is_exposing = number % 3 == 0;
+        let (room, len) = match is_exposing {
+            true => (Bind::LEN + WHOLE_LEN_MAX, Bind::LEN + number * 13 % (WHOLE_LEN_MAX + 1)),
+            false => (PLAIN_LEN_MAX, 4 + number * 7 % (PLAIN_LEN_MAX - 3)),
+        };
+        let octet = |at: usize| (at * 5 + number) as u8;
+        assert_eq!(producer.fits(room, &ring.head), Ok(true), "what came was taken");
+        // SAFETY: there is room for it, and nothing is pushed before it is filled.
+        let space = unsafe { producer.space(room) };
+        if is_exposing {
+            // The message first, then what it names.
+            let (bind, message) = space.split_first_chunk_mut::<{ Bind::LEN }>().unwrap();
+            (Bind::LEN..len).for_each(|at| message[at - Bind::LEN] = octet(at));
+            *bind = std::array::from_fn(octet);
+        } else {
+            (0..len).for_each(|at| space[at] = octet(at));
+        }
+        if number % 5 == 0 {
+            // Nothing of it leaves; what is pushed instead begins in the same place.
+            assert!(ring.send(&mut producer, b"instead"));
+            producer.publish();
+            assert_eq!(ring.receive(&mut consumer).as_deref(), Some(&b"instead"[..]));
+            continue;
+        }
+        producer.push_built(if is_exposing { Kind::SendBindRead } else { Kind::Plain }, number as u32, len);
+        producer.publish();
+        let header = consumer.peek().unwrap().unwrap();
+        assert_eq!((header.len(), header.aux()), (len, number as u32));
+        let mut copy = MaybeUninit::<[u64; (Bind::LEN + WHOLE_LEN_MAX).div_ceil(8)]>::uninit();
+        let copy_len = size_of_val(&copy);
+        // SAFETY: `header` is what `peek` returned, and the copy has room for it, which this fills.
+        let octets = unsafe {
+            consumer.payload(header, copy.as_mut_ptr().cast(), copy_len);
+            std::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), header.len())
+        };
+        consumer.advance(header);
+        consumer.tell(&ring.head);
+        assert!(octets.iter().copied().eq((0..len).map(octet)), "message {number}");
     }
 }
 
