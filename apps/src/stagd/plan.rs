@@ -262,6 +262,18 @@ impl Plan {
     }
 
     fn of(settings: &Settings) -> Result<Plan, CommandFailure> {
+        // What lists take depends on the pages for transit, which are no more when lists are paid for.
+        let transit = Plan::with_lists(settings, 0)?.transit();
+        Plan::with_lists(settings, transit)
+    }
+
+    /// Pages for transit of all reactors.
+    fn transit(&self) -> usize {
+        self.reactors.iter().map(|reactor| reactor.transit_len / PAGE_LEN).sum()
+    }
+
+    /// Cuts the budget, with lists of the pieces of so many pages for transit.
+    fn with_lists(settings: &Settings, listed: usize) -> Result<Plan, CommandFailure> {
         let default = EngineConfig::default();
         let cores = settings.core_count();
         let each = settings.memory / cores as u64;
@@ -325,6 +337,7 @@ impl Plan {
         let (streams, stream_len) = (u64::from(engine.streams_max), engine.stream_len() as u64);
         let duplicates = engine.duplicates_len() as u64;
         let long = LONG_REPLY_LEN_MAX as u64 + u64::from(engine.chunk_len_max);
+        let lists = (engine.lists_len(listed) + (cores - 1) * engine.lists_len(0)) as u64;
         let fixed = (connection_len * connections
             + call_len * calls
             + stream_len * streams
@@ -335,6 +348,7 @@ impl Plan {
             + messages_len as u64)
             * cores as u64
             + HEAP_PER_OBJECT * objects_max
+            + lists
             + lanes;
         let messages_len = messages_len * cores;
         let left = settings.memory.saturating_sub(fixed);
@@ -397,6 +411,7 @@ impl Plan {
             .add("long messages, at most", long, many)
             .add("connections, at most", connection_len, connections * many)
             .add("Calls in process, at most", call_len, calls * many)
+            .add("lists of data in many pieces, at most", lists, 1)
             .add("TCP connections, at most", stream_len, streams * many)
             .add("Replies kept for retransmissions", duplicates, many)
             .add("locks, at most", locks.memory_max(), many)
