@@ -528,6 +528,11 @@ impl Calling {
         }
     }
 
+    /// Whether a Call goes to the next connection if this one ends.
+    pub(crate) fn keeps(&self, call: requester::RequesterCallId) -> bool {
+        self.kept.get(call.index()).is_some_and(|kept| kept.retransmit)
+    }
+
     /// Posts a Call's message. `false`: it was refused, and the Call ends or waits.
     #[inline(always)]
     fn send<P: Provider>(&mut self, core: &mut Core<P>, making: &Making<'_>, message: Buf) -> bool {
@@ -570,7 +575,7 @@ impl Calling {
     ) {
         let Making { call, id, .. } = *making;
         let complete = message.is_some();
-        let is_kept = self.kept.get(call.index()).is_some_and(|kept| kept.retransmit);
+        let is_kept = self.keeps(call);
         let slot = &mut self.slots[call.index()];
         match message {
             Some(message) if is_kept => return self.set_unsent(core, id, call.index(), error, message),

@@ -108,7 +108,7 @@ impl Calling {
         }
     }
 
-    /// There is a new connection.
+    /// There is a new connection, which speaks version 1.
     pub(crate) fn reconnected<P: Provider>(
         &mut self,
         core: &mut Core<P>,
@@ -119,10 +119,6 @@ impl Calling {
         self.requester.handle_reconnect(parameters);
         self.pull_replies(pull_len_max, terms);
         self.heard = core.now;
-        if self.second.is_some() {
-            // What waits is sent when the version is agreed on.
-            return self.post_divided(core, id);
-        }
         self.post_receives(core, id);
         self.resume(core, id);
     }
@@ -214,7 +210,7 @@ impl Calling {
         }
         let (slot, kept) = (&self.slots[index], &self.kept[index]);
         let counts = WriteCounts::of(slot.written.iter().map(|part| part.chunk));
-        let shape = Shape {
+        let mut shape = Shape {
             // What went as a Long Call goes as one again: its Payload is there, in memory that can be exposed.
             payload_len: if kept.long.is_some() { u32::MAX } else { kept.payload.len() as u32 },
             prefer_long_call: kept.long.is_some(),
@@ -224,7 +220,15 @@ impl Calling {
             long_call_segments: 1,
             reply_chunk_segments: 1,
         };
-        let Ok(form) = self.plan(&shape) else {
+        let mut form = self.plan(&shape);
+        // What went in several Sends fits what the peer receives, and not a buffer of ours: it goes as a Long Call.
+        if form.as_ref().is_ok_and(|form| {
+            !form.long && form.header_len as usize + kept.payload.len() > core.pools.messages.unit_len()
+        }) {
+            shape.payload_len = u32::MAX;
+            form = self.plan(&shape);
+        }
+        let Ok(form) = form else {
             // The server came back with a smaller inline threshold. Whether the Call was executed nobody knows.
             self.cancel(core, id, call, CallError::ConnectionLost);
             return true;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
-use stag_fabric::{Exposed, Handle, Provider, SendRequest};
+use stag_fabric::{Exposed, Handle, PostError, Provider, SendRequest};
 use stag_memory::Buf;
 use stag_proto::characteristics::PeerCharacteristics;
 use stag_proto::layout::{ReceiveLayout, TargetRun};
@@ -44,6 +44,8 @@ pub(crate) struct ClientVersion2 {
     /// The peer announced version 2: it is to tell its characteristics before Calls go.
     pub(crate) is_announced: bool,
     pub(crate) has_characteristics: bool,
+    /// The peer is told those of this end. Without them it does not know the targets that results may go to.
+    pub(crate) has_told: bool,
     /// Its user knows that it is established.
     pub(crate) is_ready: bool,
     /// What version 1 would speak with, and how long a base Reply may be.
@@ -120,6 +122,7 @@ impl ClientVersion2 {
             probe: VersionProbe::new(true),
             is_announced,
             has_characteristics: false,
+            has_told: false,
             is_ready: false,
             parameters,
             receives: DividedReceives::new(own.layout, receives_max),
@@ -134,6 +137,12 @@ impl ClientVersion2 {
     /// Whether version 2 was agreed on.
     pub(crate) fn is_agreed(&self) -> bool {
         self.probe.next_message() == NextMessage::Any(ProtocolVersion::Two)
+    }
+
+    /// Whether Calls may go as groups: each end knows what the other one receives.
+    #[inline]
+    pub(crate) fn takes_groups(&self) -> bool {
+        self.has_told && self.peer.takes_request_transmissions()
     }
 
     /// Lets go of what is kept of an incomplete Reply: its Receives are promised again.
@@ -454,7 +463,7 @@ impl Calling {
         start.filter(|_| has_room)
     }
 
-    /// Sends a message that is complete as it is. One that finds no room is not sent: who waits for it has a time-out.
+    /// Sends a message that is complete as it is. One that finds no memory is not sent: who waits for it has a time-out.
     pub(crate) fn send_small<P: Provider>(
         &mut self,
         core: &mut Core<P>,
@@ -464,18 +473,27 @@ impl Calling {
         self.send_octets(core, id, small.as_bytes());
     }
 
-    pub(crate) fn send_octets<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, octets: &[u8]) {
-        let Some(mut buf) = core.pools.messages.take() else { return };
+    /// Sends a message, or leaves it in the outbox until there is room. `false`: there is no memory for it.
+    fn send_octets<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, octets: &[u8]) -> bool {
+        let (Some(second), Some(mut buf)) = (&mut self.second, core.pools.messages.take()) else {
+            return false;
+        };
         buf.set_len(octets.len());
         buf.copy_from_slice(octets);
-        match &mut self.second {
-            // Nothing goes between the Sends of a group.
-            Some(second) if !second.outbox.is_empty() => second.outbox.push_back(buf),
-            _ => {
-                let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
-                let _ = core.provider.post_send(id, request);
-            }
+        // Nothing goes between the Sends of a group.
+        if !second.outbox.is_empty() {
+            second.outbox.push_back(buf);
+            return true;
         }
+        let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
+        if let Err(refused) = core.provider.post_send(id, request)
+            && refused.error == PostError::Full
+        {
+            second.outbox.push_back(refused.request.buf);
+            self.unsent += 1;
+            core.ready.touch_late(id);
+        }
+        true
     }
 
     /// A message of version 1 came: only the answer to a probe that the peer refuses may be one.
@@ -512,7 +530,10 @@ impl Calling {
         let mut out = [0; INITIAL_LEN_MAX];
         let credits = self.requester.window().requested();
         if let Ok(len) = second.own.emit_initial(credits, &mut out) {
-            self.send_octets(core, id, &out[..len]);
+            let has_told = self.send_octets(core, id, &out[..len]);
+            if let Some(second) = &mut self.second {
+                second.has_told = has_told;
+            }
         }
         Ok(())
     }
@@ -530,6 +551,8 @@ impl Calling {
         if let Some(mut second) = self.second.take() {
             second.requester2.handle_disconnect(&mut self.requester);
             self.unsent = self.unsent.saturating_sub(u32::from(!second.outbox.is_empty()));
+            // The server that is found next may not speak version 2 any more.
+            self.receive_as_version1();
         }
     }
 }

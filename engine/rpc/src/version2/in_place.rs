@@ -317,7 +317,7 @@ impl ClientVersion2 {
         if chunks.is_empty() {
             return self.fits_base(reply_payload_len_max).then_some(LoneShape { data_len: 0, results: None });
         }
-        if !self.peer.takes_request_transmissions() {
+        if !self.takes_groups() {
             return None;
         }
         let mut data_len = 0;

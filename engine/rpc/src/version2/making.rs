@@ -88,7 +88,7 @@ impl Calling {
         let is_wanted = data_len <= second.placement.data_max as usize
             && results_len <= second.placement.results_max as usize;
         let has_one_result = chunks.write.iter().all(|(chunk, _)| *chunk == 0);
-        if !is_wanted || !has_one_result || !second.peer.takes_request_transmissions() || !second.is_ready {
+        if !is_wanted || !has_one_result || !second.is_ready || !second.takes_groups() {
             return Made::No;
         }
         let layout = second.peer_layout;
@@ -240,7 +240,7 @@ impl Calling {
         sends: ArrayVec<Buf, { CONTINUATION_MAX as usize }>,
     ) -> Made {
         let Making { call, id, .. } = *making;
-        let mut is_begun = false;
+        let (is_kept, mut is_begun) = (self.keeps(call), false);
         for buf in sends {
             let Some(second) = &mut self.second else { return Made::No };
             if !second.outbox.is_empty() {
@@ -256,8 +256,9 @@ impl Calling {
                     core.ready.touch_late(id);
                     is_begun = true;
                 }
-                // The connection is ending, and the Call with it.
+                // The connection is ending, and the Call with it. One that is kept counts as sent until then.
                 Err(_) if is_begun => break,
+                Err(refused) if is_kept && refused.error == PostError::NotConnected => return Made::Yes,
                 Err(refused) => {
                     let error = match refused.error {
                         PostError::NotConnected => CallError::NotSent,

@@ -97,6 +97,11 @@ impl Calling {
     fn fall_back(&mut self) {
         let Some(second) = self.second.take() else { return };
         self.requester.set_parameters(second.parameters);
+        self.receive_as_version1();
+    }
+
+    /// The Receives of this connection, or of the next one, are those of version 1.
+    pub(crate) fn receive_as_version1(&mut self) {
         self.receives_max = self.requester.window().requested() + SPARE_RECEIVES;
     }
 }

@@ -177,13 +177,17 @@ impl Program {
     }
 
     fn short(&self, mut arguments: Reader<'_>, reply: &mut Reply<'_>) {
-        let mut word = || arguments.u32().expect("the test gives four words");
-        let (announced, given, encoded, times) = (word(), word(), word(), word());
-        let mut buf = self.pool.take_len(given.max(1) as usize).expect("memory enough");
+        let mut word = || arguments.u32().ok();
+        let (Some(announced), Some(given), Some(encoded), Some(times)) = (word(), word(), word(), word())
+        else {
+            return reply.garbage_arguments();
+        };
+        let Some(mut buf) = self.pool.take_len(given.max(1) as usize) else { return reply.system_error() };
         buf.set_len(given as usize);
         buf.fill(1);
         if reply.item(announced) == Placement::Reduced {
             reply.piece(buf.share());
+            let times = times.min(100);
             reply.success(|writer| {
                 (0..times).try_for_each(|_| writer.eligible_opaque_reduced(encoded).map(drop))
             });
