@@ -22,7 +22,7 @@ use crate::state::{Core, EngineState};
 pub(crate) const READ_CHUNKS_MAX: usize = 8;
 
 /// How long a Call waits for memory. To be told to come again costs its sender more: Linux's NFS client then waits for 5 s.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a Long Call does. It cannot be told to come again, only that its chunks are wrong, which is for good
 /// (8166-4.5-d).

@@ -1,10 +1,14 @@
 //! How a Call of version 2 that came as a group is answered: with results in the client's targets, or in several Sends.
 
+use std::time::Duration;
+
 use arrayvec::ArrayVec;
 use stag_fabric::Provider;
 use stag_memory::{Buf, Shared};
 use stag_proto::directions::{ResultItem, ResultPlace};
-use stag_proto::responder::{self, GroupPlan, GroupReply, RefusedCall, Responder2, ResponderCallId};
+use stag_proto::responder::{
+    self, GroupPlan, GroupReply, RefusedCall, ReplyError, Responder2, ResponderCallId,
+};
 use stag_proto::span::Cursor;
 use stag_wire::rpcrdma2::{DirectedPlace, OptionalOperation};
 use stag_wire::xdr::padded;
@@ -14,6 +18,7 @@ use crate::client::CloseReason;
 use crate::fault::fault;
 use crate::server::doomed::reply_id;
 use crate::server::draft::Draft;
+use crate::server::pulling::PATIENCE;
 use crate::server::pushing::write_piece;
 use crate::server::serving::{Ran, Serving};
 use crate::server::transit;
@@ -30,6 +35,15 @@ pub(crate) struct GroupRoom {
     pub(crate) item_room: Option<u64>,
     /// Octets of a Payload stream in several Sends.
     pub(crate) long_len_max: usize,
+}
+
+/// A Reply that waits for memory to send it from.
+#[derive(Debug)]
+pub(crate) struct UnsentReply {
+    pub(crate) call: ResponderCallId,
+    pub(crate) draft: Box<Draft>,
+    /// When it began to wait.
+    since: Duration,
 }
 
 impl Serving {
@@ -130,11 +144,12 @@ impl Serving {
         if !has_directions && draft.long.is_empty() && draft.items.iter().all(|item| !item.reduced) {
             self.send(core, id, call, message, draft)
         } else {
-            self.send_group(core, id, call.id, message, draft)
+            self.send_group(core, id, call.id, message, draft, core.now)
         }
     }
 
-    /// Sends a Reply as a group. Without memory to send it from it waits.
+    /// Sends a Reply as a group. Without memory to send it from it waits, or has waited since `since`; after
+    /// [`PATIENCE`] the client is told that it cannot be sent.
     fn send_group<P: Provider>(
         &mut self,
         core: &mut Core<P>,
@@ -142,6 +157,7 @@ impl Serving {
         call: ResponderCallId,
         message: &[u8],
         mut draft: Box<Draft>,
+        since: Duration,
     ) -> Result<(), CloseReason> {
         let Some(second) = &mut self.second else { return Err(fault("a Reply of another version")) };
         let item = draft.items.first().filter(|item| item.reduced).copied();
@@ -164,8 +180,13 @@ impl Serving {
         let mut sends: ArrayVec<Buf, { CONTINUATION_MAX as usize }> = ArrayVec::new();
         for sent in cut.transmissions() {
             let Some(send) = take_message(core, sent.len as usize) else {
+                if core.now >= since + PATIENCE {
+                    core.put_draft(draft);
+                    let why = RefusedCall::Reply(ReplyError::NoReplyChunk);
+                    return self.refuse(core, id, call, why).map(|_| ());
+                }
                 // When others let go of some.
-                second.unsent.push((call, draft));
+                second.unsent.push(UnsentReply { call, draft, since });
                 self.wait(call);
                 return Ok(());
             };
@@ -237,7 +258,7 @@ impl Serving {
     /// A Call that came as a group was run: if its Reply waits for memory, it is kept until it is sent.
     pub(crate) fn keep_unsent(&mut self, call: ResponderCallId, message: Buf) {
         let is_unsent =
-            self.second.as_ref().is_some_and(|second| second.unsent.iter().any(|(id, _)| *id == call));
+            self.second.as_ref().is_some_and(|second| second.unsent.iter().any(|unsent| unsent.call == call));
         if is_unsent {
             let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
             self.keep(call, xid, message, None, None);
@@ -252,8 +273,8 @@ impl Serving {
         call: ResponderCallId,
     ) -> Result<bool, CloseReason> {
         let Some(second) = &mut self.second else { return Ok(false) };
-        let Some(at) = second.unsent.iter().position(|(unsent, _)| *unsent == call) else { return Ok(false) };
-        let (_, draft) = second.unsent.swap_remove(at);
+        let Some(at) = second.unsent.iter().position(|unsent| unsent.call == call) else { return Ok(false) };
+        let UnsentReply { draft, since, .. } = second.unsent.swap_remove(at);
         let Some(pending) = self.release_slot(call) else {
             core.put_draft(draft);
             return Err(fault("a Reply waits for a Call that is in no slot"));
@@ -262,7 +283,7 @@ impl Serving {
             core.put_draft(draft);
             return Err(fault("a Reply waits for a Call without its message"));
         };
-        self.send_group(core, id, call, &message, draft)?;
+        self.send_group(core, id, call, &message, draft, since)?;
         self.keep_unsent(call, message);
         Ok(true)
     }

@@ -28,6 +28,7 @@ use crate::service::Services;
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::{Terms, route};
 use crate::state::{Core, FIRST_RECEIVES};
+use crate::version2::answering::UnsentReply;
 use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, gather, take_item};
 use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX};
 
@@ -52,7 +53,7 @@ pub(crate) struct ServerVersion2 {
     /// What lies behind the heads of stalled messages, in their order.
     stalled: VecDeque<(Option<Box<ReceiveTargets>>, u32)>,
     /// Replies that wait for memory to be sent from.
-    pub(crate) unsent: Vec<(ResponderCallId, Box<Draft>)>,
+    pub(crate) unsent: Vec<UnsentReply>,
 }
 
 /// Whether a message is of version 1, or too short to say. One of any other version than these two is refused with both of them
@@ -102,7 +103,7 @@ impl ServerVersion2 {
     /// The connection is gone.
     pub(crate) fn close<P>(&mut self, core: &mut Core<P>) {
         self.responder2.handle_disconnect();
-        for (_, draft) in self.unsent.drain(..) {
+        for UnsentReply { draft, .. } in self.unsent.drain(..) {
             core.put_draft(draft);
         }
     }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use stag_fabric::sim::{FaultPlan, World};
-use stag_rpc::{Chunks, EngineConfig, PlacementChoice, ProtocolChoice, Statistics};
+use stag_rpc::{CallError, Chunks, EngineConfig, PlacementChoice, ProtocolChoice, Statistics};
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::support::program::{BIG, ECHO, GET_ONE, PUT_ONE, pattern, sum};
-use crate::support::{Bench, bytes, opaque, request, request_for, small, words};
+use crate::support::{Bench, bytes, error, opaque, request, request_for, small, words};
 
 /// Counts of both ends: of the client, and of the server.
 fn counts(bench: &Bench) -> [Statistics; 2] {
@@ -112,6 +112,29 @@ fn long_calls_and_replies_are_continued() {
     let [client, server] = counts(&bench);
     assert_eq!((server.position_zero_chunks, server.reply_chunks), (0, 0));
     assert!(client.groups_sent > 4 && server.continuations > 4, "{server:?}");
+    bench.close();
+}
+
+/// A server without memory to send a Reply from says so after a while: the Call's credit comes back.
+#[test]
+fn a_reply_does_not_wait_for_memory_for_ever() {
+    let mut bench = Bench::new();
+    let memory = bench.server.memory.pools.payload.clone();
+    let results = memory.take_len(5000).expect("memory");
+    let mut hoard = Vec::new();
+    while let Some(buf) = memory.take() {
+        hoard.push(buf);
+    }
+    drop(results);
+    let chunks = Chunks::write(bench.clients[0].space(5000));
+    let begun = bench.world.now();
+    let call = bench.begin(0, request_for(GET_ONE, 64), chunks, |writer| words(writer, &[7, 1, 5000]));
+    let done = bench.finish(0, call.expect("a credit"));
+    assert_eq!(error(&done), CallError::Chunk);
+    let took = bench.world.now() - begun;
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(3), "{took:?}");
+    drop(hoard);
+    get_comes(&mut bench, 5000);
     bench.close();
 }
 
