@@ -6,7 +6,7 @@ use stag_fabric::DisconnectReason;
 use stag_fabric::sim::{FaultPlan, World};
 use stag_rpc::{
     Backoff, CallError, CallId, CallRefused, Chunks, ClientPolicy, CloseReason, ConnectionEvent,
-    EngineConfig, Request,
+    EngineConfig, ProtocolChoice, Request,
 };
 
 use crate::support::program::{BIG, ECHO, LATER, NEVER, ONCE, PUT, Program, pattern, sum};
@@ -243,6 +243,27 @@ fn the_first_connection_is_its_users_matter() {
     bench.add_client_with(small(), POLICY);
     bench.run(|bench| bench.closed(0).is_some());
     assert_eq!(bench.clients[0].events.len(), 1, "{:?}", bench.clients[0].events);
+    bench.close();
+}
+
+#[test]
+fn the_next_server_may_speak_another_version() {
+    use ProtocolChoice::{Auto, One};
+    let mut bench = bench(POLICY);
+    for (round, protocol) in [One, Auto, One].into_iter().enumerate() {
+        bench.check_alive(0);
+        let data = pattern(round as u32, 5000);
+        let chunks = Chunks::read(bench.clients[0].data(&data));
+        let put = bench.begin(0, request_for(PUT, 8), chunks, |writer| {
+            writer.u32(1)?;
+            writer.eligible_opaque_reduced(5000).map(|_| ())
+        });
+        kill_server(&mut bench);
+        start_server(&mut bench, EngineConfig { protocol, ..small() });
+        let done = bench.finish(0, put.expect("a credit"));
+        assert_eq!(bytes(&done), [[0; 4], sum(&data).to_be_bytes()].concat());
+        assert_eq!(interruptions(&bench), round + 1);
+    }
     bench.close();
 }
 
