@@ -94,6 +94,25 @@ impl Mapping {
         unreachable!("ordinary pages are the last candidate, and return")
     }
 
+    /// Maps `len` bytes of ordinary pages, each of which comes when it is first touched, and may be swapped out: for memory that
+    /// no device reads, as that of simulations and tests, of which most is never used.
+    pub fn on_demand(name: &str, len: usize) -> Result<Mapping, MapError> {
+        let fail = |Failed(doing, source)| MapError { name: name.into(), len, doing, source };
+        let step = |doing| move |error| fail(Failed(doing, error));
+        let c_name = CString::new(name)
+            .map_err(|error| fail(Failed("its name has a zero byte", io::Error::other(error))))?;
+        if len > isize::MAX as usize / 2 {
+            return Err(fail(Failed("its length", io::ErrorKind::InvalidInput.into())));
+        }
+        let page = PageSize::Base;
+        let whole = len.max(1).next_multiple_of(page.bytes_of_len());
+        let fd = kernel::memfd(&c_name, page).map_err(step("memfd_create"))?;
+        kernel::set_len(fd.as_fd(), whole).map_err(step("ftruncate"))?;
+        let region = Region::map(fd.as_fd(), whole, page.bytes()).map_err(step("mmap"))?;
+        kernel::add_seals(fd.as_fd(), SEALS | libc::F_SEAL_SEAL).map_err(step("sealing"))?;
+        Ok(Mapping { region, page, fd, notes: Vec::new() })
+    }
+
     /// Tries one kind of page.
     fn on(
         page: PageSize,
@@ -318,6 +337,24 @@ mod tests {
         let from = |page| candidates(PageChoice::Size(page), 1).collect::<Vec<_>>();
         assert_eq!(from(Huge1G), PageSize::DESCENDING);
         assert_eq!(from(Base), [Base]);
+    }
+
+    #[test]
+    fn memory_on_demand_is_zero_and_takes_nothing_before_it_is_touched() {
+        let mapping = Mapping::on_demand("test", (64 << 20) + 1).unwrap();
+        assert_eq!((mapping.len(), mapping.page_size()), ((64 << 20) + 4096, PageSize::Base));
+        let file = std::fs::File::from(mapping.as_fd().try_clone_to_owned().unwrap());
+        let blocks = || std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap());
+        assert_eq!(blocks(), 0);
+        let last = mapping.len() - 1;
+        // SAFETY: within the mapping, of which nobody else knows.
+        unsafe {
+            let octet = mapping.region.base().as_ptr().add(last);
+            assert_eq!(octet.read(), 0);
+            octet.write(7);
+        }
+        assert_eq!(blocks(), 8);
+        assert!(kernel::set_len(mapping.as_fd(), 1).is_err(), "it is sealed");
     }
 
     /// Whatever the machine has: the memory is there, it is zero, and what it is not is said.

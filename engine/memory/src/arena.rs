@@ -52,7 +52,7 @@ pub enum ArenaError {
     },
 }
 
-/// A sealed memfd, mapped, zeroed and pre-faulted; of one size for as long as it lives. Clones name the same
+/// A sealed memfd, mapped, zeroed and (but for [`Arena::on_demand`]) pre-faulted; of one size for as long as it lives. Clones name the same
 /// memory; it is unmapped, and given back to the budget, after the last of them and of the pools cut from it.
 ///
 /// May be shared between threads: it only hands out addresses and, once each, sub-ranges.
@@ -75,6 +75,19 @@ impl Arena {
 
     /// Maps an arena. Takes seconds for many GiB: every page is touched here, so that none faults later.
     pub fn new(config: &ArenaConfig<'_>) -> Result<Arena, ArenaError> {
+        Arena::of(config, Memory::new)
+    }
+
+    /// As [`Arena::new`], of ordinary pages on any node, each of which comes when it is first touched: for memory that no device
+    /// reads, as that of simulations and tests, of which most is never used.
+    pub fn on_demand(config: &ArenaConfig<'_>) -> Result<Arena, ArenaError> {
+        Arena::of(config, Memory::on_demand)
+    }
+
+    fn of(
+        config: &ArenaConfig<'_>,
+        map: impl FnOnce(&ArenaConfig<'_>) -> Result<Memory, MapError>,
+    ) -> Result<Arena, ArenaError> {
         // Partner of nothing: only uniqueness matters.
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
@@ -86,7 +99,7 @@ impl Arena {
         let wanted = config.len as u64;
         let mut taken = Taken { budget: config.budget.clone(), bytes: 0 };
         taken.take(config.name, wanted)?;
-        let memory = Memory::new(config)?;
+        let memory = map(config)?;
         // Rounding up to whole pages is paid for too.
         let rounding = format!("rounding {} up to {}", config.name, memory.page_size());
         taken.take(&rounding, memory.len() as u64 - wanted)?;
@@ -237,6 +250,10 @@ mod mapped {
             Mapping::new(&MapConfig { name, len, page, node }).map(Memory)
         }
 
+        pub(super) fn on_demand(config: &ArenaConfig<'_>) -> Result<Memory, MapError> {
+            Mapping::on_demand(config.name, config.len).map(Memory)
+        }
+
         #[inline]
         pub(super) fn base(&self) -> NonNull<u8> {
             self.0.base()
@@ -287,6 +304,10 @@ mod heap {
             let base = unsafe { alloc_zeroed(layout) };
             let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
             Ok(Memory { base, layout })
+        }
+
+        pub(super) fn on_demand(config: &ArenaConfig<'_>) -> Result<Memory, MapError> {
+            Memory::new(config)
         }
 
         pub(super) fn base(&self) -> NonNull<u8> {

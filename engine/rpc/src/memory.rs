@@ -42,6 +42,24 @@ impl Memory {
     ///
     /// When the system has not so much.
     pub fn new(config: &EngineConfig, payload_len: usize) -> Result<Memory, MemoryError> {
+        Memory::of(config, payload_len, Arena::new)
+    }
+
+    /// As [`Memory::new`], on ordinary pages that come when they are first touched ([`Arena::on_demand`]): for engines on the
+    /// simulator.
+    ///
+    /// # Errors
+    ///
+    /// When the system has not so much.
+    pub fn on_demand(config: &EngineConfig, payload_len: usize) -> Result<Memory, MemoryError> {
+        Memory::of(config, payload_len, Arena::on_demand)
+    }
+
+    fn of(
+        config: &EngineConfig,
+        payload_len: usize,
+        make: impl FnOnce(&ArenaConfig<'_>) -> Result<Arena, ArenaError>,
+    ) -> Result<Memory, MemoryError> {
         let messages = Pools::messages_needed(config);
         let pages = payload_len.div_ceil(PAGE_LEN) + config.target_pages();
         let mut prices = PriceList::new();
@@ -52,7 +70,7 @@ impl Memory {
         let len = sum.next_multiple_of(2 << 20);
         let budget = Budget::new(len as u64);
         let page = PageChoice::Auto;
-        let arena = Arena::new(&ArenaConfig { name: "stag", len, page, node: None, budget: &budget })?;
+        let arena = make(&ArenaConfig { name: "stag", len, page, node: None, budget: &budget })?;
         let pools = Pools {
             messages: Pool::fixed(&arena, "messages", config.message_len(), messages)?,
             payload: Pool::runs(&arena, "payload", PAGE_LEN, pages)?,

@@ -586,7 +586,7 @@ fn run(seed: u64, memories: &mut Vec<Memory>) -> u64 {
 #[test]
 fn whole_clients_and_servers_in_all_weathers() {
     let memories = || -> Vec<Memory> {
-        (0..=CLIENTS_MAX).map(|_| Memory::new(&largest(), 3 << 20).expect("a few megabytes")).collect()
+        (0..=CLIENTS_MAX).map(|_| Memory::on_demand(&largest(), 3 << 20).expect("a few megabytes")).collect()
     };
     let mut memories = memories();
     let (mut seeds, mut interruptions) = (0, 0);

@@ -84,7 +84,7 @@ pub(crate) fn memory(name: &'static str) -> (Arena, Pool, Pool) {
         node: None,
         budget: &budget,
     };
-    let arena = Arena::new(&config).expect("2 MiB of base pages");
+    let arena = Arena::on_demand(&config).expect("2 MiB of base pages");
     let messages = Pool::fixed(&arena, "messages", MESSAGE, 512).expect("half a megabyte");
     let pages = Pool::runs(&arena, "pages", 4096, 256).expect("a megabyte");
     (arena, messages, pages)

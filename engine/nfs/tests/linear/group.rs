@@ -136,7 +136,8 @@ impl Group {
             |number: usize| format!("mem:/{number},root_squash=no").parse::<Export>().expect("an export");
         let mut reactors: Vec<_> = (0..count)
             .map(|number| {
-                let memory = Memory::new(&config(), PAYLOAD_LEN).expect("memory").owned_by(reactor(number));
+                let memory =
+                    Memory::on_demand(&config(), PAYLOAD_LEN).expect("memory").owned_by(reactor(number));
                 let store = MemoryStore::new(
                     &MemoryConfig {
                         fsid: number as u64 + 1,
@@ -174,7 +175,7 @@ impl Group {
             }
         }
         let clients = (0..CLIENTS).map(|_| {
-            let memory = Memory::new(&config(), PAYLOAD_LEN).expect("memory");
+            let memory = Memory::on_demand(&config(), PAYLOAD_LEN).expect("memory");
             let mut provider = world.provider("client");
             provider.register(&memory.arena).expect("an arena");
             let mut engine = Engine::new(provider, (), memory.pools.clone(), config(), 9).expect("it fits");

@@ -61,7 +61,8 @@ fn pools(provider: &mut Sim, config: &EngineConfig, owner: u8, pages: usize) -> 
     let len = Pool::footprint(config.message_len(), messages) + Pool::footprint(PAGE, pages);
     let page = PageChoice::Size(PageSize::Base);
     let budget = Budget::new(1 << 32);
-    let arena = Arena::new(&ArenaConfig { name: "test", len, page, node: None, budget: &budget }).unwrap();
+    let arena =
+        Arena::on_demand(&ArenaConfig { name: "test", len, page, node: None, budget: &budget }).unwrap();
     provider.register(&arena).unwrap();
     Pools {
         messages: Pool::fixed(&arena, "messages", config.message_len(), messages).unwrap(),

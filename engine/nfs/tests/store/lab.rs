@@ -196,7 +196,7 @@ impl Lab {
         let budget = Budget::new(1 << 32);
         let len = Pool::footprint(unit_len, units);
         let arena =
-            Arena::new(&ArenaConfig { name: "test", len, page, node: None, budget: &budget }).unwrap();
+            Arena::on_demand(&ArenaConfig { name: "test", len, page, node: None, budget: &budget }).unwrap();
         Pool::runs(&arena, "pages", unit_len, units).unwrap()
     }
 

@@ -118,7 +118,7 @@ fn memory_that_the_fabric_does_not_know() {
     // At start it is told, with the repair; of a single Call, why it was not sent.
     let world = World::new(1, FaultPlan::default());
     let config = small();
-    let memory = Memory::new(&config, 1 << 20).expect("a few megabytes");
+    let memory = Memory::on_demand(&config, 1 << 20).expect("a few megabytes");
     let error = Engine::new(world.provider("forgetful"), (), memory.pools.clone(), config, 1).err();
     let Some(EngineError::NotRegistered { pool: "messages", .. }) = error else { panic!("{error:?}") };
     let mut bench = Bench::chunked();

@@ -381,7 +381,7 @@ fn calls_wait_for_payload_memory() {
 #[test]
 fn too_few_message_buffers_are_no_engine() {
     let world = World::new(1, FaultPlan::default());
-    let memory = stag_rpc::Memory::new(&small(), 1 << 20).expect("a few megabytes");
+    let memory = stag_rpc::Memory::on_demand(&small(), 1 << 20).expect("a few megabytes");
     let engine = |config| {
         let mut sim = world.provider("server");
         sim.register(&memory.arena).expect("an arena");

@@ -221,7 +221,7 @@ impl Life {
 
 /// A pool of one page, for a program that is never called.
 fn pool() -> Pool {
-    stag_rpc::Memory::new(&small(), 1 << 16).expect("some memory").pools.payload
+    stag_rpc::Memory::on_demand(&small(), 1 << 16).expect("some memory").pools.payload
 }
 
 /// Takes all units of a pool but `left`.

@@ -92,7 +92,7 @@ impl Group {
     ) -> Group {
         let node = |index: usize| {
             let own = ReactorId::new(index).expect("one of the group");
-            let memory = Memory::new(&small(), payload_len).expect("a few megabytes").owned_by(own);
+            let memory = Memory::on_demand(&small(), payload_len).expect("a few megabytes").owned_by(own);
             let mut node = Node::on(&world, "server", small(), memory, |memory| {
                 let mut program = Program::new(memory.pools.payload.clone());
                 program.home = home;

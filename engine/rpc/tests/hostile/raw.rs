@@ -45,7 +45,7 @@ pub(crate) struct Raw {
 impl Raw {
     pub(crate) fn new(world: &World) -> Raw {
         let config = stag_rpc::EngineConfig { inline_threshold: 4096, ..small() };
-        let memory = Memory::new(&config, 1 << 20).expect("a few megabytes");
+        let memory = Memory::on_demand(&config, 1 << 20).expect("a few megabytes");
         let mut sim = world.provider("raw");
         sim.register(&memory.arena).expect("an arena");
         Raw {
@@ -91,7 +91,7 @@ impl Raw {
     /// From the next connection on its Receives are of 1024 octets, whatever it says.
     pub(crate) fn shorten_receives(&mut self) {
         let config = stag_rpc::EngineConfig { inline_threshold: 1024, ..small() };
-        let memory = Memory::new(&config, 1 << 20).expect("a few megabytes");
+        let memory = Memory::on_demand(&config, 1 << 20).expect("a few megabytes");
         self.sim.register(&memory.arena).expect("an arena");
         self.short = Some(memory);
     }

@@ -59,7 +59,7 @@ impl<S: Services> Node<S> {
         payload_len: usize,
         services: impl FnOnce(&Memory) -> S,
     ) -> Node<S> {
-        let memory = Memory::new(&config, payload_len).expect("a few megabytes");
+        let memory = Memory::on_demand(&config, payload_len).expect("a few megabytes");
         Node::on(world, name, config, memory, services)
     }
 
