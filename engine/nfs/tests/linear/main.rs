@@ -30,8 +30,8 @@ fn run(seed: u64, plan: FaultPlan) {
 
 /// On a fabric that takes every liberty but to fail.
 #[test]
-fn each_object_is_linearizable() {
-    sweep("each_object_is_linearizable", 0..SEEDS, |seed| run(seed, FaultPlan::rough()));
+fn each_object_is_linearizable_on_a_rough_fabric() {
+    sweep("each_object_is_linearizable_on_a_rough_fabric", 0..SEEDS, |seed| run(seed, FaultPlan::rough()));
 }
 
 /// Connections are cut, and come back at another reactor: Calls that were under way are sent again, and none is executed twice.
