@@ -224,14 +224,14 @@ const MANNERS: [Manner; 8] = [
 /// Whatever the others do: each honest Call ends within a bounded time, and at the end all memory is back.
 #[test]
 fn honest_calls_end_in_a_storm() {
-    sweep("honest_calls_end_in_a_storm", 0..12, |seed| {
+    sweep("honest_calls_end_in_a_storm", 0..30, |seed| {
         let mut random = Random::new(seed);
         let config = EngineConfig { connections_max: 16, receives_max: 256, ..small() };
         let world = World::new(seed, FaultPlan::default());
         let mut bench = Bench::in_world(world, config, config, MANNERS.len());
         bench.establish();
         (0..MANNERS.len()).for_each(|client| bench.check_alive(client));
-        for round in 0..150 {
+        for round in 0..60 {
             for (client, manner) in MANNERS.into_iter().enumerate() {
                 if bench.closed(client).is_some() {
                     continue;
