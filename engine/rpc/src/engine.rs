@@ -674,7 +674,9 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         if !self.disconnects.is_empty() || !self.requests.is_empty() {
             self.admit_and_dismiss();
         }
-        if self.core.carrier.is_some() {
+        if let Some(carrier) = &mut self.core.carrier {
+            // Calls leave before others' are executed, so that their homes do not wait for that.
+            carrier.publish();
             events += self.exchange();
         }
         let late = self.answer_late();
