@@ -374,7 +374,8 @@ impl Carrier {
         self.outgoing = Some(record);
     }
 
-    /// Makes known what was put into lanes since the last time, and wakes who sleeps. At the end of a pass, as doorbells are.
+    /// Makes known what was put into lanes since the last time, and wakes who sleeps. Twice in a pass: before others' Calls are
+    /// executed, so that their reactors do not wait for that, and at its end, as doorbells are.
     #[inline(never)]
     pub(crate) fn publish(&mut self) {
         // Attachments first: whoever sees a record finds what belongs to it.
