@@ -59,6 +59,8 @@ fi
 flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4"
 flags+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table"
 flags+=" -Cllvm-args=-sanitizer-coverage-trace-compares -Clink-dead-code --cfg fuzzing"
+# A short run is over before the best code has paid for its compilation.
+[[ -n $pack || $seconds -ge 60 ]] || export CARGO_PROFILE_RELEASE_OPT_LEVEL=1
 RUSTFLAGS="${RUSTFLAGS:-} $flags" cargo build --quiet --release --features libfuzzer \
     --manifest-path $fuzz/Cargo.toml --target-dir "$target_dir/fuzz" --target "$host"
 

@@ -155,7 +155,8 @@ fn takes(client: &mut ServedClient, receives: u32, change: impl Fn(&mut PlacedRe
         client.send_placed(&mut placed)?;
         match has_taken(client) {
             Ok(true) => {
-                return Ok(format!("its next Call, after {} octets in targets", placed.reply.data.len()));
+                let octets = placed.reply.data.len();
+                return Ok(format!("its next Call, after a Reply with {octets} octets in targets"));
             }
             Ok(false) => return not_applicable("no other Call came"),
             Err(Stop::Fail(why)) if client.may_be_second() => return fail(why),
@@ -164,6 +165,16 @@ fn takes(client: &mut ServedClient, receives: u32, change: impl Fn(&mut PlacedRe
         }
     }
     fail(came)
+}
+
+/// Makes it the Reply of a service that failed: there is no result.
+fn leave_out(placed: &mut PlacedReply) {
+    // Answered, accepted, with no verifier: SYSTEM_ERR (RFC 5531, section 9).
+    placed.reply.payload = Words::default().words(&[placed.reply.xid, 1, 0, 0, 0, 5]).0;
+    placed.reply.data.clear();
+    for item in &mut placed.reply.items {
+        (item.displacement, item.len, item.place) = (0, 0, place::NO_ITEM);
+    }
 }
 
 /// After a Reply that is right: no XMTERR comes, and other Calls do. Calls that were under way come first, so it waits until nothing
@@ -325,6 +336,13 @@ pub static CHECKS: &[ClientCheck] = &[
         sent: "data that begins 4 octets into its first target",
         expected: "its next Call",
         run: |client| takes(client, 0, |placed| placed.reply.offset = 4),
+    },
+    ClientCheck {
+        name: "client-takes-no-item",
+        rules: &["RTR-7.4-d"],
+        sent: "a Reply without results (SYSTEM_ERR), which says NOITEM for each direction",
+        expected: "its next Call",
+        run: |client| takes(client, 0, leave_out),
     },
     ClientCheck {
         name: "client-takes-continued",

@@ -348,3 +348,145 @@ fn item_words(items: &[SeenItem]) -> Words {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::operation::{CALL, TARGETS, item_in_targets, none, own_characteristics, request};
+    use super::*;
+
+    const XID: u32 = 7;
+
+    fn octets(count: usize, seed: usize) -> Vec<u8> {
+        (0..count).map(|at| (at * 13 + seed) as u8).collect()
+    }
+
+    /// What a Call of two transmissions says of itself: 100 octets of Payload stream and 5,000 of data.
+    #[derive(Clone)]
+    struct Told {
+        item: (usize, usize, u32, Vec<u32>),
+        response_receives: u32,
+        payload_len: usize,
+        second: (u32, u32, u32, usize),
+        gap: u8,
+    }
+
+    impl Told {
+        fn right() -> Told {
+            Told {
+                item: (40, 5000, 4, vec![0, 1]),
+                response_receives: 0,
+                payload_len: 60,
+                second: (XID, 1, kind::REQUEST, 40),
+                gap: 0,
+            }
+        }
+
+        /// The transmissions, the data where a right Call says that it is.
+        fn messages(&self) -> Vec<SeenMessage> {
+            let (payload, data) = (octets(100, 1), octets(5000, 2));
+            let (displacement, len, offset, numbers) = &self.item;
+            let items = item_in_targets(*displacement, *len, *offset, numbers);
+            let info = request(items, none(), 2, self.response_receives, self.payload_len);
+            let mut first = operation(XID, CALL, kind::REQUEST, info, &payload[..60]);
+            first.resize(HEAD_LEN + 4, 0);
+            first[HEAD_LEN - 1] = self.gap;
+            first.extend_from_slice(&data);
+            let (xid, number, lead, payload_len) = self.second;
+            let info = continuation(number, lead, payload_len);
+            let second = operation(xid, CALL, kind::CONTINUATION, info, &payload[60..]);
+            [first, second].map(|octets| SeenMessage::of(&octets, None)).into()
+        }
+
+        fn offence(&self, targets: usize) -> &'static str {
+            match SentGroup::of(&self.messages(), targets) {
+                Ok(group) => group.offence.map_or("none", |(rule, _)| rule),
+                Err((rule, _)) => rule,
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_is_put_together_from_its_transmissions() {
+        let group = SentGroup::of(&Told::right().messages(), TARGETS).unwrap();
+        let (payload, data) = (octets(100, 1), octets(5000, 2));
+        assert_eq!((&group.payload, &group.data[..]), (&payload, &[data.clone()][..]));
+        assert_eq!(group.offence, None);
+        assert_eq!(group.stream(), [&payload[..40], &data, &payload[40..]].concat());
+    }
+
+    #[test]
+    fn what_a_call_does_wrong_is_named_by_its_rule() {
+        let right = Told::right();
+        let with_item = |displacement, offset, numbers: &[u32]| Told {
+            item: (displacement, 5000, offset, numbers.to_vec()),
+            ..right.clone()
+        };
+        for (told, targets, rule) in [
+            (right.clone(), TARGETS, "none"),
+            (right.clone(), 0, "RTR-5.3-a"),
+            (with_item(41, 4, &[0, 1]), TARGETS, "RTR-X-18"),
+            (with_item(40, TARGET_LEN as u32 + 1, &[0, 1]), TARGETS, "RTR-7.3-b"),
+            (with_item(40, 4, &[0]), TARGETS, "RTR-7.3-b"),
+            (with_item(40, 4, &[0, 0]), TARGETS, "RTR-X-20"),
+            (with_item(40, 4, &[0, 2 * TARGETS as u32]), TARGETS, "RTR-6.2-a"),
+            (Told { payload_len: 1 << 20, ..right.clone() }, TARGETS, "RTR-9.2-b"),
+            (Told { second: (XID + 1, 1, kind::REQUEST, 40), ..right.clone() }, TARGETS, "RTR-9.4-a"),
+            (Told { second: (XID, 2, kind::REQUEST, 40), ..right.clone() }, TARGETS, "RTR-X-4"),
+            (Told { second: (XID, 1, kind::RESPONSE, 40), ..right.clone() }, TARGETS, "RTR-X-5"),
+            (Told { second: (XID, 1, kind::REQUEST, 41), ..right.clone() }, TARGETS, "RTR-9.2-b"),
+            (Told { response_receives: TRANSMISSIONS_MAX, ..right.clone() }, TARGETS, "RTR-5.2-c"),
+            (Told { gap: 1, ..right.clone() }, TARGETS, "RTR-X-9"),
+        ] {
+            assert_eq!(told.offence(targets), rule);
+        }
+        let mut messages = right.messages();
+        messages.swap(0, 1);
+        assert_eq!(
+            SentGroup::of(&messages, TARGETS).unwrap_err().0,
+            "RTR-9.2-a",
+            "it begins with no first one"
+        );
+        let twice = [right.messages().remove(0), right.messages().remove(0)];
+        assert_eq!(SentGroup::of(&twice, TARGETS).unwrap_err().0, "RTR-4.2-a", "another first one");
+    }
+
+    #[test]
+    fn a_reply_is_cut_for_the_receives_of_its_client() {
+        let told = ToldCharacteristics::of_initial(&own_characteristics(8).0).unwrap();
+        let (payload, data) = (octets(100, 3), octets(5000, 4));
+        let numbers = Vec::new();
+        let item = SeenItem {
+            displacement: 40,
+            len: 5000,
+            place: place::TARGETS,
+            offset: 0,
+            numbers,
+            segments: Vec::new(),
+        };
+        let draft = DraftGroup {
+            xid: XID,
+            credits: 9,
+            items: vec![item],
+            payload: payload.clone(),
+            data: data.clone(),
+            part_max: 60,
+            offset: 4,
+        };
+        let sends = draft.clone().transmissions(Some(&told), 2).unwrap();
+        assert_eq!(sends.len(), 2);
+        assert_eq!(sends[0][HEAD_LEN + 4..], data);
+        assert!(sends[1].ends_with(&payload[60..]));
+        let first = SeenMessage::of(&sends[0], None);
+        assert_eq!((first.fixed.xid, first.fixed.credits), (XID, 9));
+        let SeenBody::Operation { kind: kind::RESPONSE, info, payload: rest } = &first.body else {
+            panic!("{first}")
+        };
+        assert_eq!(rest[..60], payload[..60]);
+        // One item: where it belongs, in targets, 4 octets into the first of two; two transmissions, 60 octets in the first.
+        let words: Vec<_> = info.chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap())).collect();
+        assert_eq!(words, [1, 40, 5000, place::TARGETS, 4, 2, 0, 1, 2, 60]);
+
+        assert!(draft.clone().transmissions(Some(&told), 1).is_err(), "it takes two transmissions");
+        assert!(draft.clone().transmissions(None, 2).is_err(), "who told nothing has no targets");
+    }
+}

@@ -16,7 +16,7 @@ const WITH_CHUNKS: [&str; 4] =
     ["client-least-access", "client-beyond-chunk", "client-fences", "client-echo-too-long"];
 
 /// Checks that want a client which reads and writes files.
-const WITH_DATA: [&str; 14] = [
+const WITH_DATA: [&str; 15] = [
     "client-group-calls",
     "client-placed-data",
     "client-group-continued",
@@ -24,6 +24,7 @@ const WITH_DATA: [&str; 14] = [
     "client-no-targets",
     "client-takes-targets",
     "client-takes-offset",
+    "client-takes-no-item",
     "client-takes-continued",
     "client-refuses-target",
     "client-refuses-offset",
@@ -234,6 +235,7 @@ fn broken_clients_with_data_are_caught() {
         (Flaw::CharacteristicsIgnored, "client-no-targets"),
         (Flaw::StructureShifted, "client-takes-targets"),
         (Flaw::StructureShifted, "client-takes-offset"),
+        (Flaw::NoItemEnds, "client-takes-no-item"),
         (Flaw::GroupErrorLost, "client-refuses-target"),
         (Flaw::GroupErrorDirection, "client-refuses-offset"),
         (Flaw::GroupErrorLost, "client-refuses-payload"),

@@ -183,6 +183,8 @@ pub(crate) enum Flaw {
     CharacteristicsIgnored,
     /// A client's Receives are not divided as it says.
     StructureShifted,
+    /// A client ends the connection when a Reply has no item for its direction.
+    NoItemEnds,
     /// A client's Replies may have more transmissions than its server makes.
     ReceivesBeyond,
 }

@@ -174,6 +174,8 @@ impl Relay {
                 (Flaw::TargetsShifted, kind::RESPONSE) if get(info, 12) == 2 => {
                     set(&mut octets, OPERATION_AT + 24, get(info, 24) + 1);
                 }
+                // Count, displacement, length, place: NOITEM.
+                (Flaw::NoItemEnds, kind::RESPONSE) if get(info, 12) == 6 => return Err(Broken),
                 (Flaw::TransmissionNumber, kind::CONTINUATION) => {
                     set(&mut octets, OPERATION_AT, get(info, 0) + 1);
                 }

@@ -633,7 +633,7 @@ impl QueuePair {
     }
 
     /// Checks that a segment fits a scattered Receive.
-    #[cold]
+    #[inline]
     fn begin_scattered(&self, len: u32) -> Result<Place, Fault> {
         let (_, head) = self.receives.front().ok_or(Fault::NoReceive)?;
         let targets = self.scatter.as_ref().map_or(0, |scatter| scatter.room());

@@ -9,7 +9,7 @@ use stag_fabric::{
     GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, Provider, ScatteredMessage,
     Taken,
 };
-use stag_memory::Buf;
+use stag_memory::{Buf, Shared};
 use stag_proto::requester::LoneRequest;
 use stag_proto::responder::{LoneAnswer, Responder2};
 use stag_wire::rpcrdma2::CONTINUATION_LEN;
@@ -141,7 +141,8 @@ impl Serving {
         let fits = draft.items.len() <= 1
             && draft.pieces.len() <= GATHERED_PIECES_MAX
             && data_len <= GATHERED_DATA_LEN_MAX
-            && draft.transit_pages() == 0;
+            && draft.long.is_empty()
+            && draft.pieces.iter().all(Shared::is_stored);
         if !fits {
             return self.leave_filled(state, run.head.xid, terms, header_len, &space[header_len..]);
         }
@@ -156,7 +157,11 @@ impl Serving {
             let start = run.start as usize;
             space[len..start].fill(0);
             len = start;
-            pieces.extend(draft.pieces.drain(..));
+            // Nearly always one.
+            match draft.pieces.pop() {
+                Some(piece) if draft.pieces.is_empty() => pieces.push(piece),
+                last => pieces.extend(draft.pieces.drain(..).chain(last)),
+            }
         }
         state.statistics.groups_received += u64::from(call.is_transmission);
         state.statistics.groups_sent += u64::from(targets.is_some());
@@ -241,7 +246,10 @@ impl Calling {
         }
         let payload = &space[header_len..][..payload_len];
         self.keep(making, payload, &[displacement][..count], chunks, None);
-        pieces.extend(chunks.read.drain().map(|(_, data)| data));
+        match chunks.read.take_only() {
+            Some((_, data)) => pieces.push(data),
+            None => pieces.extend(chunks.read.drain().map(|(_, data)| data)),
+        }
         self.occupy(core, making);
         let slot = &mut self.slots[making.call.index()];
         slot.reply_chunk = None;

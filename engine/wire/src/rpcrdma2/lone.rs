@@ -90,7 +90,9 @@ impl LoneTransmission {
     pub fn parse(message: &[u8], direction: MessageType) -> Option<(LoneTransmission, &[u8])> {
         let (all, _) = message.as_chunks::<UNIT>();
         let (head, left) = all.split_first_chunk::<HEAD_WORDS>()?;
-        let [xid, version, credits, procedure, stated, option, len] = head.map(u32::from_be_bytes);
+        let word = |at: usize| u32::from_be_bytes(head[at]);
+        let (xid, version, credits) = (word(0), word(1), word(2));
+        let (procedure, stated, option, len) = (word(3), word(4), word(5), word(6));
         let differs = version ^ VERSION
             | procedure ^ procedure::OPTIONAL
             | stated ^ direction.number()
@@ -216,7 +218,10 @@ const fn option_of(direction: MessageType) -> u32 {
 #[inline(always)]
 fn put<const N: usize>(left: &mut &mut [[u8; UNIT]], words: [u32; N]) {
     if let Some((places, rest)) = core::mem::take(left).split_first_chunk_mut::<N>() {
-        *places = words.map(u32::to_be_bytes);
+        // Not `map`: a build in many units calls it, and what it calls, for each word.
+        for (place, word) in places.iter_mut().zip(words) {
+            *place = word.to_be_bytes();
+        }
         *left = rest;
     }
 }
