@@ -2,6 +2,7 @@
 # Measures from which size on data is better moved by RDMA than in a message: a table, as Markdown, of each fabric.
 #   bench/crossovers.sh [ROUNDS [FABRIC...]]      default: 3 rounds; shm iwarp
 #   bench/crossovers.sh 5 "verbs --device NAME"   words behind a fabric's name are options of `stag perf`
+#   bench/crossovers.sh --guest siw|rxe [ROUNDS]  over a software device of the guest (ci/lab/build.sh, once); default: 2 rounds
 #
 # WRITE and READ of each size, one at a time and 32 at once: by version 1 (chunks), and by version 2 with chunks (--placement rdma)
 # and in the message (--placement send). The ways take turns; each figure is the median of the rounds, in thousands of Calls a
@@ -9,20 +10,37 @@
 # It builds with cargo's profile `release`, or takes the program that STAG names. Measure on a quiet machine (bench/README.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case ${1:-} in -* | '' ) [ $# -eq 0 ] || { sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2; } ;; esac
-rounds=${1:-3}
-[ $# -eq 0 ] || shift
-[ $# -gt 0 ] || set -- shm iwarp
+case ${1:-} in --guest) ;; -* | '') [ $# -eq 0 ] || { sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2; } ;; esac
+guest=''
+if [ "${1:-}" = --guest ]; then
+    guest=${2:?} rounds=${3:-2}
+    set -- verbs
+else
+    rounds=${1:-3}
+    [ $# -eq 0 ] || shift
+    [ $# -gt 0 ] || set -- shm iwarp
+fi
 
 stag=${STAG:-}
 if [ -z "$stag" ]; then
     cargo build --quiet --locked --release --bin stag
     stag=${CARGO_TARGET_DIR:-target}/release/stag
 fi
-# A namespace with only `lo`, if there can be one: filters and other traffic are the host's business.
-enter=()
+if [ -n "$guest" ]; then
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    mkdir "$work/payload"
+    cp bench/crossovers.sh "$work/payload/table.sh"
+    strip --strip-debug "$stag" -o "$work/payload/stag"
+    ci/lab/boot.sh -t 1800 -l "$work/console" -p "$work/payload" -o "$work" crossovers.sh "$guest" "$rounds" 2>/dev/null ||
+        { tail -n 40 "$work/console" >&2; exit 1; }
+    sed "s/^### verbs$/### verbs, $guest in the guest/" "$work/table.md"
+    exit
+fi
+# For iWARP a namespace with only `lo`, if there can be one: filters and other traffic are the host's business.
+own_network=()
 inside='ip link set lo up 2>/dev/null; exec "$@"'
-if unshare --net true 2>/dev/null; then enter=(unshare --net sh -c "$inside" sh); fi
+if unshare --net true 2>/dev/null; then own_network=(unshare --net sh -c "$inside" sh); fi
 
 # rate OPTION... : Calls a second
 rate() {
@@ -32,7 +50,8 @@ rate() {
 
 for fabric in "$@"; do
     read -ra words <<<"$fabric"
-    [ "${words[0]}" != iwarp ] || words+=(--congestion reno)
+    enter=()
+    [ "${words[0]}" != iwarp ] || { words+=(--congestion reno); enter=("${own_network[@]}"); }
     printf '### %s\n\n| | version 1 | version 2, by RDMA | in the message | best |\n|---|---|---|---|---|\n' "${words[0]}"
     for call in write read; do
         for depth in 1 32; do

@@ -15,7 +15,8 @@
 # one of them is more than 15 % worse: then a function that is called across crates lacks #[inline].
 #
 # --check: compares what is counted with bench/budgets.toml. More than 2 % above a budget is a failure; more than 5 % below it asks
-# for a lower budget. --renew: writes what is counted to that file; the budgets of other profiles stay.
+# for a lower budget. --renew: writes what is counted to that file; the budgets of other profiles stay. Both also count iWARP, over the
+# loopback: what is executed above the sockets, as a system call counts as the one instruction that makes it.
 #
 # --device: over a device of the guest (ci/lab/build.sh, once), and ib_send_lat's Send and Receive on the same, counted in the same
 # way; see README.md.
@@ -94,10 +95,11 @@ compiler() { rustc --version | cut -d ' ' -f 2; }
 # count_budgets PROFILE: a line SECTION NAME REQUESTER RESPONDER of each row; NAME is the Call's, "_carried" if another reactor executes
 # it, and its depth if that is not 1
 count_budgets() {
-    local fabric row requester responder _
-    for fabric in shm verbs; do
-        for row in null:1 null:32 getattr:1 get:1 put:1 read:1 write:1 getattr:32 read:32 write:32 \
-            getattr+carried:32 read+carried:32 write+carried:32; do
+    local fabric rows row requester responder _
+    for fabric in shm verbs iwarp; do
+        rows=(null:1 null:32 getattr:1 get:1 put:1 read:1 write:1)
+        [ $fabric = iwarp ] || rows+=(getattr:32 read:32 write:32 getattr+carried:32 read+carried:32 write+carried:32)
+        for row in "${rows[@]}"; do
             read -r requester _ <<<"$(executed $fabric client_turn "${row#*:}" "${row%:*}")"
             read -r responder _ <<<"$(executed $fabric server_turn "${row#*:}" "${row%:*}")"
             row=${row/:/_} row=${row/+/_}
@@ -116,8 +118,8 @@ renew() {
         /^\[/ { section = substr($1, 2, length($1) - 2); if (!(section in lines)) kept[section] = 1 }
         /requester/ && section in kept { lines[section] = lines[section] $0 "\n" }
         END {
-            split("dist release", profiles, " "); split("shm verbs", fabrics, " ")
-            for (p = 1; p <= 2; p++) for (f = 1; f <= 2; f++) {
+            split("dist release", profiles, " "); split("shm verbs iwarp", fabrics, " ")
+            for (p = 1; p <= 2; p++) for (f = 1; f <= 3; f++) {
                 section = profiles[p] "." fabrics[f]
                 if (section in lines) printf "\n[%s]\n%s", section, lines[section]
             }

@@ -35,10 +35,11 @@ figure() {
 }
 
 shm() {
-    figure "NULL, depth 1, to a bare echo" 'latency/echo<=2.0' null -q 1
+    figure "NULL, depth 1, to a bare echo" 'latency/echo<=2.2' null -q 1
     figure "NULL, depth 32" 'rate>=5M' null -q 32
     figure "READ 1 MiB, depth 2, untouched" 'copy-hot>=0.9' read -s 1M -q 2
-    figure "READ 1 MiB, depth 2, every line" 'copy-read>=0.9' read -s 1M -q 2 --touch
+    figure "READ 1 MiB, depth 2, every line" 'copy-read>=0.75' read -s 1M -q 2 --touch
+    figure "READ 1 MiB, depth 3, every line" 'copy-read>=0.95' read -s 1M -q 3 --touch
     figure "READ 4 KiB, depth 32" 'rate>=2M' read -s 4K -q 32
     figure "WRITE 4 KiB, depth 32" 'rate>=2M' write -s 4K -q 32
 }
@@ -61,13 +62,13 @@ choose_namespace() {
 iwarp() {
     choose_namespace
     local common=(--fabric iwarp --congestion reno)
-    figure "iwarp NULL, depth 1, to TCP" 'latency/tcp<=1.3' null -q 1 "${common[@]}"
+    figure "iwarp NULL, depth 1, to TCP" 'latency/tcp<=1.1' null -q 1 "${common[@]}"
     figure "iwarp NULL, depth 32" 'rate>=1.3M' null -q 32 "${common[@]}"
     figure "iwarp READ 4 KiB, depth 32" 'rate>=0.6M' read -s 4K -q 32 "${common[@]}"
     figure "iwarp WRITE 4 KiB, depth 32" 'rate>=0.5M' write -s 4K -q 32 "${common[@]}"
-    figure "iwarp READ 1 MiB, depth 4, CRC off" 'stream>=0.75' read -s 1M -q 4 --crc off "${common[@]}"
+    figure "iwarp READ 1 MiB, depth 4, CRC off" 'stream>=0.85' read -s 1M -q 4 --crc off "${common[@]}"
     figure "iwarp READ 1 MiB, depth 4, CRC on" 'stream>=0.85' read -s 1M -q 4 --crc on "${common[@]}"
-    figure "iwarp WRITE 1 MiB, depth 4, CRC off" 'stream>=0.6' write -s 1M -q 4 --crc off "${common[@]}"
+    figure "iwarp WRITE 1 MiB, depth 4, CRC off" 'stream>=0.8' write -s 1M -q 4 --crc off "${common[@]}"
     figure "iwarp WRITE 1 MiB, depth 4, CRC on" 'stream>=0.7' write -s 1M -q 4 --crc on "${common[@]}"
     enter=()
 }

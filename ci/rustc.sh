@@ -2,7 +2,7 @@
 # The compiler for what .ci/run builds (RUSTC_WORKSPACE_WRAPPER): as cargo says, but a program of tests is not optimised, which
 # compiles five times as fast, nor are examples.
 # What is tested is optimised, and so are the programs of tests that compute for longer than that saves.
-slow=' carried hostile linear server sim '
+slow=' hostile linear '
 name=' ' quick=''
 for ((i = 1; i <= $#; i++)); do
     case ${!i} in

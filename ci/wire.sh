@@ -91,7 +91,8 @@ for crc in true false; do
     until [ -s "$file" ]; do sleep 0.1; kill -0 $capture 2>/dev/null || break; done
     # Not the last one's "ready".
     : >"$work/stagd"
-    "$stagd" --export mem:/data,root_squash=no --listen iwarp://127.0.0.1:20049 --crc "$crc" --memory 128M --poll adaptive \
+    # tshark knows version 1.
+    "$stagd" --export mem:/data,root_squash=no --listen iwarp://127.0.0.1:20049 --crc "$crc" --memory 128M --poll adaptive --protocol 1 \
         >"$work/stagd" 2>&1 &
     server=$!
     for _ in $(seq $((100 * STAG_SLOWNESS))); do grep -q '^ready' "$work/stagd" && break; sleep 0.1; done

@@ -58,7 +58,7 @@ struct Stag {
     /// Over shm, also trust a server of this user or group: uid:N, gid:N or any [default: of the same user only]
     #[arg(long, global = true, hide = true, value_name = "WHO")]
     shm_allow: Vec<Admit>,
-    /// Versions of RPC-over-RDMA to speak: 1, 2, or auto: 2 with a server that announces it [default: 1]
+    /// Versions of RPC-over-RDMA to speak: 1, 2, or auto: 2 with a server that announces it [default: auto for what sends files, else 1]
     #[arg(long, global = true, hide = true, value_enum, value_name = "VERSION")]
     protocol: Option<Protocol>,
     /// Where version 2 puts data: send (into messages), rdma, or auto: where it costs less over the fabric [default: auto]
@@ -122,6 +122,15 @@ impl Command {
 }
 
 impl Command {
+    /// The versions of RPC-over-RDMA that it speaks if it is not told. Version 2 takes one round trip less to write a short file, and a
+    /// little longer for all else: bench/README.md has what either costs.
+    fn usual_protocol(&self) -> Protocol {
+        match self {
+            Command::Put(_) | Command::Cp(cp::Cp { target: Place::Remote(_), .. }) => Protocol::Auto,
+            _ => Protocol::One,
+        }
+    }
+
     /// The fabrics that it uses the options of; none, if it connects to nothing.
     fn fabrics(&self) -> Vec<FabricName> {
         match self {
@@ -197,7 +206,7 @@ pub fn main() -> ExitCode {
         device: stag.device,
         exposure: stag.exposure.map(Into::into),
         shm_allow: stag.shm_allow,
-        protocol: stag.protocol.unwrap_or_default().into(),
+        protocol: stag.protocol.unwrap_or_else(|| stag.command.usual_protocol()).into(),
         placement: stag.placement.unwrap_or_default().into(),
     });
     let mut out = Output::new(stag.json);

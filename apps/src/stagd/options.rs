@@ -41,7 +41,7 @@ pub struct StagdOptions {
     /// A client's part of credits: ADDRESS[/N]=100
     #[arg(long, value_name = "CLIENT=N")]
     pub weight: Vec<ClientWeight>,
-    /// Of RPC-over-RDMA: 1, 2 or auto [default: 1]
+    /// 1, 2 or auto [default: auto over iwarp, or 1]
     #[arg(long, value_name = "VERSION", hide_possible_values = true)]
     pub protocol: Option<Protocol>,
     /// Version 2's data: send, rdma [default: auto]

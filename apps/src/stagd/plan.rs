@@ -6,7 +6,9 @@ use stag::nfs::export::{Export, Medium};
 use stag::nfs::lock::LockConfig;
 use stag::nfs::memory::{HEAP_PER_OBJECT, MemoryStore};
 use stag::nfs::server::LockingConfig;
-use stag::rpc::{CARRIED_CALLS_MAX, CallMesh, EngineConfig, EngineGroup, LONG_REPLY_LEN_MAX, Pools};
+use stag::rpc::{
+    CARRIED_CALLS_MAX, CallMesh, EngineConfig, EngineGroup, LONG_REPLY_LEN_MAX, Pools, ProtocolChoice,
+};
 
 use super::Settings;
 use super::listen::Listen;
@@ -86,6 +88,8 @@ pub(super) struct Plan {
     pub(super) arena_len: usize,
     /// The sum.
     pub(super) prices: PriceList,
+    /// Why the server speaks version 1 only where it usually speaks version 2 too.
+    pub(super) note: Option<String>,
 }
 
 /// The payload pool of a reactor.
@@ -235,8 +239,27 @@ fn connections_each(settings: &Settings) -> u32 {
 impl Plan {
     /// Cuts the budget. Fails if what must be does not fit.
     pub(super) fn new(settings: &Settings) -> Result<Plan, CommandFailure> {
+        if let Some(protocol) = settings.protocol {
+            return Plan::speaking(protocol, settings);
+        }
+        // Over iWARP a message of version 2 that carries its data costs less than RDMA.
+        if settings.fabric != Some(FabricName::Iwarp) {
+            return Plan::speaking(ProtocolChoice::One, settings);
+        }
+        // Version 2 takes more Receives. Whoever has little memory is better off without it than without a server.
+        Plan::speaking(ProtocolChoice::Auto, settings).or_else(|_| {
+            let note = format!(
+                "version 1 of RPC-over-RDMA only: --memory {} is too little for the Receives of version 2",
+                Size(settings.memory)
+            );
+            Ok(Plan { note: Some(note), ..Plan::speaking(ProtocolChoice::One, settings)? })
+        })
+    }
+
+    /// Cuts the budget of a server that speaks these versions.
+    fn speaking(protocol: ProtocolChoice, settings: &Settings) -> Result<Plan, CommandFailure> {
         let cores = settings.core_count();
-        match Plan::of(settings) {
+        match Plan::of(protocol, settings) {
             // Fewer cores, each with as much, may do with the same budget.
             Err(failure) if cores > 1 => {
                 let fits = |count: &usize| {
@@ -244,7 +267,7 @@ impl Plan {
                         cores: settings.cores.as_ref().map(|list| list.first(*count)),
                         ..settings.clone()
                     };
-                    Plan::of(&fewer).is_ok()
+                    Plan::of(protocol, &fewer).is_ok()
                 };
                 let enough = (1..cores).rev().find(fits);
                 let advice = match enough {
@@ -261,10 +284,10 @@ impl Plan {
         }
     }
 
-    fn of(settings: &Settings) -> Result<Plan, CommandFailure> {
+    fn of(protocol: ProtocolChoice, settings: &Settings) -> Result<Plan, CommandFailure> {
         // What lists take depends on the pages for transit, which are no more when lists are paid for.
-        let transit = Plan::with_lists(settings, 0)?.transit();
-        Plan::with_lists(settings, transit)
+        let transit = Plan::with_lists(protocol, settings, 0)?.transit();
+        Plan::with_lists(protocol, settings, transit)
     }
 
     /// Pages for transit of all reactors.
@@ -273,7 +296,11 @@ impl Plan {
     }
 
     /// Cuts the budget, with lists of the pieces of so many pages for transit.
-    fn with_lists(settings: &Settings, listed: usize) -> Result<Plan, CommandFailure> {
+    fn with_lists(
+        protocol: ProtocolChoice,
+        settings: &Settings,
+        listed: usize,
+    ) -> Result<Plan, CommandFailure> {
         let default = EngineConfig::default();
         let cores = settings.core_count();
         let each = settings.memory / cores as u64;
@@ -290,7 +317,7 @@ impl Plan {
             streams_max: connections,
             receives_max: u32::try_from(affordable).unwrap_or(u32::MAX).clamp(least, usual.max(least)),
             stream_congestion_control: settings.congestion_control.map(|name| name.0),
-            protocol: settings.protocol,
+            protocol,
             placement: settings.placement,
             duplicates_max: u32::try_from(each / MEMORY_PER_DUPLICATE)
                 .unwrap_or(u32::MAX)
@@ -446,6 +473,7 @@ impl Plan {
             hosts_max: hosts as u32,
             arena_len,
             prices,
+            note: None,
         })
     }
 }
@@ -579,8 +607,15 @@ mod tests {
             ..StagdOptions::default()
         };
         let settings = Settings::new(&options).unwrap();
-        let Plan { engine, prices, .. } = Plan::new(&settings).unwrap();
+        let Plan { engine, prices, note, .. } = Plan::new(&settings).unwrap();
         assert_eq!((engine.connections_max, engine.streams_max), (1000, 1000));
+        assert_eq!(engine.protocol, ProtocolChoice::One);
+        assert_eq!(
+            note.as_deref(),
+            Some(
+                "version 1 of RPC-over-RDMA only: --memory 256 MiB is too little for the Receives of version 2"
+            )
+        );
         assert!(engine.receives_max >= 4 * 1000, "{}", engine.receives_max);
         assert_eq!(prices.bytes(), settings.memory, "{prices}");
         let Err(CommandFailure::Usage(text)) =
@@ -589,6 +624,19 @@ mod tests {
             panic!("0 clients are no server")
         };
         assert_eq!(text, "--connections-max 0: it must be 1 to 65536");
+    }
+
+    #[test]
+    fn version_2_is_spoken_where_data_in_messages_costs_less() {
+        for (url, wanted) in [
+            ("iwarp://[::]", ProtocolChoice::Auto),
+            ("shm://test", ProtocolChoice::One),
+            ("verbs://[::]", ProtocolChoice::One),
+            ("tcp://[::]:2049", ProtocolChoice::One),
+        ] {
+            let (_, plan) = plan_over(url, "256M", "4K", 64).unwrap();
+            assert_eq!((plan.engine.protocol, plan.note), (wanted, None), "{url}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde::Serialize;
 use stag::memory::PriceList;
 use stag::nfs::export::Medium;
 use stag::nfs::server::SharedLocking;
-use stag::rpc::Engine;
+use stag::rpc::{Engine, ProtocolChoice};
 use stag::runtime::{CoreId, ReactorStatistics, Stopped};
 
 use super::Settings;
@@ -40,7 +40,7 @@ struct Chosen<'a> {
     /// The pages that the memory stands on; what was asked for, if it is only checked.
     pages: String,
     /// What it stepped down from, and why.
-    notes: &'a [String],
+    notes: &'a [&'a String],
     /// The RDMA device, over verbs.
     device: Option<&'a Device>,
     /// How Linux mounts it, over verbs.
@@ -48,6 +48,7 @@ struct Chosen<'a> {
     /// Whom it admits, over shm.
     shm: Option<&'a str>,
     warnings: &'a [String],
+    protocol: &'static str,
     inline_threshold: u32,
     credits: u32,
     connections_max: u32,
@@ -322,6 +323,11 @@ fn chosen(
     out.line(format_args!(
         "messages   {threshold} inline, {credits} credits, {connections} connections at most"
     ))?;
+    let protocol = versions(engine.protocol);
+    out.line(format_args!("protocol   RPC-over-RDMA {protocol}"))?;
+    if let Some(note) = &plan.note {
+        out.line(format_args!("           {note}"))?;
+    }
     for export in &exports {
         out.line(format_args!("export     {export}"))?;
     }
@@ -343,11 +349,12 @@ fn chosen(
         cores,
         poll: settings.poll.to_string(),
         pages: got.pages.clone(),
-        notes: &got.notes,
+        notes: &got.notes.iter().chain(&plan.note).collect::<Vec<_>>(),
         device: got.device.as_ref(),
         mount: got.mount.as_deref(),
         shm: shm.as_deref(),
         warnings: &place.warnings,
+        protocol,
         inline_threshold: engine.inline_threshold,
         credits: engine.credits_max,
         connections_max: settings.connections_max,
@@ -356,6 +363,15 @@ fn chosen(
         prices: prices(&plan.prices),
     })?;
     out.flush()
+}
+
+/// The versions of RPC-over-RDMA that are spoken, in words.
+fn versions(protocol: ProtocolChoice) -> &'static str {
+    match protocol {
+        ProtocolChoice::One => "version 1",
+        ProtocolChoice::Two => "version 2, and 1 with clients that have no other",
+        ProtocolChoice::Auto => "versions 1 and 2",
+    }
 }
 
 /// The cores, and whose files are where.

@@ -36,8 +36,8 @@ pub struct Settings {
     pub credits: u32,
     /// Of clients that have not the usual one.
     pub weights: Vec<ClientWeight>,
-    /// Versions of RPC-over-RDMA that are spoken.
-    pub protocol: ProtocolChoice,
+    /// Versions of RPC-over-RDMA that are spoken; those that suit the fabric and the memory, if none was said.
+    pub protocol: Option<ProtocolChoice>,
     /// Where version 2 puts data.
     pub placement: PlacementChoice,
     /// At once: of RDMA, and as many of TCP.
@@ -145,7 +145,7 @@ impl Settings {
             inline_threshold: inline_threshold as u32,
             credits,
             weights: options.weight,
-            protocol: options.protocol.unwrap_or_default().into(),
+            protocol: options.protocol.map(Into::into),
             placement: options.placement.unwrap_or_default().into(),
             connections_max,
             shm_allow: options.shm_allow.iter().map(|allow| allow.0).collect(),

@@ -1,6 +1,6 @@
 //! Calls with client and server in one thread, polled in turns, to count instructions. `bench/instructions.sh` runs it:
 //!
-//! `valgrind --tool=callgrind target/release/one_thread shm|iwarp|verbs COUNT DEPTH [KIND [IDLE [LENGTH]]]`. With `--collect-atstart=no`,
+//! `valgrind --tool=callgrind target/release/one_thread shm|iwarp|verbs|tcp COUNT DEPTH [KIND [IDLE [LENGTH]]]`. With `--collect-atstart=no`,
 //! `--zero-before='*counted_from_here*'` and `--toggle-collect='*client_turn*'` (or `'*server_turn*'`), the total is what COUNT
 //! Calls cost at that end, after a warm-up.
 //!
@@ -21,6 +21,8 @@
 //! `iwarp` runs over the loopback: what the kernel executes is not in the sum.
 //!
 //! It ends by saying how much processor time a Call took at each end, the kernel's included.
+//!
+//! `tcp` is RPC over TCP, NULL alone: a socket calls, so there is no client's turn.
 //!
 //! `verbs` runs over libraries of nothing, those of the fabric's tests: take the functions of their table off, and no instruction of
 //! a device's library is in the sum. `one_thread device COUNT DEPTH ADDRESS PAUSE` runs over this machine's RDMA device, whose
@@ -45,6 +47,7 @@ mod fake;
 mod kinds;
 #[path = "../../examples/shared/nothing.rs"]
 mod nothing;
+mod tcp;
 
 use kinds::{Chunked, File, NfsCall, Null};
 
@@ -52,7 +55,7 @@ use kinds::{Chunked, File, NfsCall, Null};
 const PAYLOAD_LEN: usize = 16 << 20;
 
 /// Completions of an idle connection's queue pair, at most.
-const COMPLETIONS: u32 = 724;
+const COMPLETIONS: u32 = 2048;
 
 /// Receives that the server has for each idle connection.
 const RECEIVES_IDLE: u32 = 4;
@@ -184,7 +187,7 @@ fn main() -> Result<()> {
 
 fn usage() -> Result<()> {
     bail!(
-        "one_thread shm|iwarp|verbs COUNT DEPTH [null|KIND|KIND+carried|KIND+second [IDLE [LENGTH]]] with a KIND of get, put, getattr, read or write, or device COUNT DEPTH ADDRESS PAUSE"
+        "one_thread shm|iwarp|verbs|tcp COUNT DEPTH [null|KIND|KIND+carried|KIND+second [IDLE [LENGTH]]] with a KIND of get, put, getattr, read or write, tcp only null; or device COUNT DEPTH ADDRESS PAUSE"
     )
 }
 
@@ -225,6 +228,7 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
             let open = || unsafe { Verbs::open_with(&fake::FAKE, config.clone()) };
             calls([open()?, open()?, open()?], "127.0.0.1:20049", load, kind)
         }
+        "tcp" => tcp::calls(load),
         "device" => {
             let open = || Verbs::open(config.clone());
             let load = Load { pause: Duration::from_micros(number(4, 0)?), ..load };
@@ -310,11 +314,16 @@ fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind
             ended += 1;
         }
     }
+    say(counted, passes, used);
+    Ok(())
+}
+
+/// Says how much of the processor's time, in nanoseconds at either end, a Call took.
+fn say(counted: u64, passes: u64, used: [u64; 2]) {
     let [client, server] = used.map(|used| used / counted.max(1));
     println!(
         "{counted} Calls in {passes} passes; processor time of one: client {client} ns, server {server} ns"
     );
-    Ok(())
 }
 
 /// Connects, and waits until that is done: a device takes its time.

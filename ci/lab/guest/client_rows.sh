@@ -120,10 +120,10 @@ client_parallel() {
     return $bad
 }
 
-# That again and again: memory that a server gives back too early holds something else by the time it is sent.
+# That again and again, LABV_ROUNDS times: memory that a server gives back too early holds something else by the time it is sent.
 client_reuse() {
     local round
-    for round in 1 2 3 4 5 6; do client_parallel || { echo "round $round"; return 1; }; done
+    for ((round = 1; round <= ${LABV_ROUNDS:-2}; round++)); do client_parallel || { echo "round $round"; return 1; }; done
 }
 
 # Calls in a row, under load, as perf makes them: so many, however long they take. A round that is over by time fails if the

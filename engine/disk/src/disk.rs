@@ -177,9 +177,9 @@ impl Disk {
         Disk { shared, owner }
     }
 
-    /// Whether this owner's writes and syncs are done by plain system calls as they are begun. That is for files that are in
-    /// memory ([`system::is_in_memory`](crate::system::is_in_memory)): no device holds such a call up, and the ring hands each to
-    /// another thread.
+    /// Whether this owner's operations are done by plain system calls as they are begun. That is for files that are in
+    /// memory ([`system::is_in_memory`](crate::system::is_in_memory)): no device holds such a call up, while the ring takes longer to read
+    /// them, and hands each write to another thread.
     pub fn set_immediate(&self, is_immediate: bool) {
         self.shared.borrow_mut().owners[self.owner as usize].is_immediate = is_immediate;
     }
@@ -254,7 +254,7 @@ impl Disk {
         operations.outstanding += 1;
         let is_immediate = operations.owners[self.owner as usize].is_immediate;
         match &mut operations.means {
-            Means::Uring(ring) if !is_immediate || matches!(work.data, Data::Read(_)) => {
+            Means::Uring(ring) if !is_immediate => {
                 ring.begin(self.owner, work, file);
             }
             Means::Uring(_) | Means::Blocking => {

@@ -7,7 +7,8 @@
 //! Operations that were begun are handed to the kernel together, by one system call for each [`Disk::poll`]
 //! that finds some; completions are found in shared memory, by none. Where io_uring is not permitted
 //! (an old kernel, a container's filter), operations are done by plain system calls as they are begun, and
-//! [`Disk::method`] says so.
+//! [`Disk::method`] says so. So are those of an owner whose files are in memory ([`Disk::set_immediate`]), since the kernel has nothing to
+//! wait for there.
 //!
 //! [`system`] has the few system calls about files that `rustix` lacks.
 

@@ -11,14 +11,15 @@ pub const SEEDS_VARIABLE: &str = "STAG_SEEDS";
 /// Runs `run` for each of `seeds`. When one panics, prints its seed and the command that replays it, and
 /// lets the panic go on.
 ///
-/// `STAG_SEED=n` runs only seed `n`; `STAG_SEEDS=count` runs `count` seeds from the start of the range.
+/// `STAG_SEED=n` runs only seed `n`; `STAG_SEEDS=count` runs `count` seeds from the start of the range, or from seed `n` if both are set:
+/// so several processes share a long sweep.
 ///
 /// # Panics
 ///
 /// When `run` does, and when a variable is not a number.
 pub fn sweep(test: &str, seeds: Range<u64>, mut run: impl FnMut(u64)) {
     let seeds = match (variable(SEED_VARIABLE), variable(SEEDS_VARIABLE)) {
-        (Some(seed), _) => seed..seed.saturating_add(1),
+        (Some(seed), count) => seed..seed.saturating_add(count.unwrap_or(1)),
         (None, Some(count)) => seeds.start..seeds.start.saturating_add(count),
         (None, None) => seeds,
     };

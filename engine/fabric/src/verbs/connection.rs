@@ -198,6 +198,13 @@ impl QueuePair {
             unsafe { batch.post_receives(raw) }?;
         }
         while self.sends.is_waiting() && self.is_open() {
+            // SAFETY: as above; the messages were built in memory that `sends` has for this queue pair.
+            match unsafe { self.sends.post_plain(raw, self.inline_len) } {
+                Some(Ok(0)) => break,
+                Some(Ok(_)) => continue,
+                Some(Err(error)) => return Err(error),
+                None => {}
+            }
             self.sends.fill(batch, self.id, domain, &self.exposures, self.inline_len);
             if batch.is_empty() {
                 // The device has no room.
@@ -217,8 +224,10 @@ impl QueuePair {
     #[inline]
     pub(super) fn post_again(&mut self) -> io::Result<()> {
         let raw = self.raw();
-        let Some(domain) = self.domain.as_ref().filter(|_| !raw.is_null()) else { return Ok(()) };
-        let Some(receive) = self.receives.post_again(self.id, domain) else { return Ok(()) };
+        if raw.is_null() {
+            return Ok(());
+        }
+        let Some(receive) = self.receives.post_again() else { return Ok(()) };
         // SAFETY: as in `ring`.
         let posted = unsafe { receive.post(raw) };
         if posted.is_err() {

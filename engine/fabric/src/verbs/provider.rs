@@ -143,14 +143,14 @@ impl Provider for Verbs {
         }
         if let Some(shared) = pair.receives.shared() {
             let Err((buf, error)) = shared.post(buf, arena) else {
-                pair.receives.push(id, None);
+                pair.receives.reserve(id);
                 return Ok(());
             };
             let Some(error) = error else { return refused(buf, PostError::Full) };
             self.post_failed(queue_pair.index, &error);
             return refused(buf, PostError::NotConnected);
         }
-        pair.receives.push(id, Some((buf, arena)));
+        pair.receives.push(id, buf, arena);
         pair.mark_dirty(&mut self.dirty);
         Ok(())
     }

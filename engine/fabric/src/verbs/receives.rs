@@ -30,20 +30,45 @@ use super::work::{Batch, Receive, SHARED_SLOT, WorkId};
 use crate::scatter::{ReceiveTargets, ScatterQueue, ScatteredReceive};
 use crate::{PostError, QueuePairCapacity, QueuePairId};
 
+/// A Receive of a queue pair's own, and its work request, which stays as it is while messages are taken where they arrived.
+struct OwnReceive {
+    id: u64,
+    /// `None`: it is spare.
+    buf: Option<Buf>,
+    arena: usize,
+    /// Made when it was first handed over.
+    request: Receive,
+}
+
+impl OwnReceive {
+    /// Makes the request for the device.
+    #[inline]
+    fn prepare(&mut self, id: QueuePairId, len_max: u32, domain: &Domain) {
+        let (slot, generation) = (id.index, id.generation as u16);
+        // Receives complete in order: nobody asks which it was.
+        let id = WorkId { is_receive: true, slot, generation, sequence: 0 };
+        let Some(buf) = &mut self.buf else { unreachable!("a Receive that was posted has a buffer") };
+        let len = buf.capacity().min(len_max as usize) as u32;
+        self.request = Receive::new(id, buf.as_mut_ptr(), len, domain.lkey(self.arena));
+    }
+}
+
 /// The Receives of one queue pair, which complete in posting order.
 pub(super) struct ReceiveQueue {
-    /// Those posted, in order: their ids, and their buffers with their arenas. No buffers, where they are shared.
-    posted: VecDeque<(u64, Option<(Buf, usize)>)>,
-    /// Where the buffers are instead.
+    /// Those posted, in order, of its own.
+    posted: VecDeque<Box<OwnReceive>>,
+    /// Boxes for more of them.
+    #[expect(clippy::vec_box, reason = "what is in a box stays where it is when it moves to `posted`")]
+    spare: Vec<Box<OwnReceive>>,
+    /// Instead, the Receives that it shares, and the ids of those that it posted.
     shared: Option<Rc<SharedReceives>>,
+    reserved: VecDeque<u64>,
     /// Where all of them are scattered, what is behind the buffers in `posted`.
     scatter: Option<Box<ScatterQueue>>,
     /// The arenas of the targets that the device does not have yet, one after the other.
     arenas: VecDeque<usize>,
-    /// How many of `posted`, from the front, the device has; 0 where they are shared.
+    /// How many of `posted`, from the front, the device has.
     handed: usize,
-    /// Counts what was handed over.
-    next: u32,
     /// Until they are harvested.
     used: u32,
     capacity: QueuePairCapacity,
@@ -53,20 +78,23 @@ impl ReceiveQueue {
     /// Octets of heap, all posted.
     pub(super) fn footprint(capacity: &QueuePairCapacity) -> usize {
         let receives = capacity.receives as usize;
-        receives * size_of::<(u64, Option<(Buf, usize)>)>()
+        receives * (2 * size_of::<Box<OwnReceive>>() + size_of::<OwnReceive>())
             + ScatterQueue::footprint(capacity)
             + receives * capacity.receive_targets as usize * size_of::<usize>()
     }
 
     pub(super) fn new(capacity: &QueuePairCapacity, shared: Option<Rc<SharedReceives>>) -> ReceiveQueue {
         let count = capacity.receives as usize;
+        let (own, reserved) = if shared.is_some() { (0, count) } else { (count, 0) };
+        let empty = || Box::new(OwnReceive { id: 0, buf: None, arena: 0, request: Receive::default() });
         ReceiveQueue {
-            posted: VecDeque::with_capacity(count),
+            posted: VecDeque::with_capacity(own),
+            spare: (0..own).map(|_| empty()).collect(),
             shared,
+            reserved: VecDeque::with_capacity(reserved),
             scatter: None,
             arenas: VecDeque::with_capacity(count * capacity.receive_targets as usize),
             handed: 0,
-            next: 0,
             used: 0,
             capacity: *capacity,
         }
@@ -83,11 +111,20 @@ impl ReceiveQueue {
         self.used >= self.capacity.receives
     }
 
-    /// Takes a Receive, for which there is room; of a shared one the buffer is posted already.
+    /// Takes a Receive of its own, for which there is room.
     #[inline]
-    pub(super) fn push(&mut self, id: u64, buf: Option<(Buf, usize)>) {
+    pub(super) fn push(&mut self, id: u64, buf: Buf, arena: usize) {
         self.used += 1;
-        self.posted.push_back((id, buf));
+        let mut receive = self.spare.pop().expect("there is a box for each Receive that is not harvested");
+        (receive.id, receive.buf, receive.arena) = (id, Some(buf), arena);
+        self.posted.push_back(receive);
+    }
+
+    /// Notes the id of a shared Receive, for which there is room; its buffer is posted already.
+    #[inline]
+    pub(super) fn reserve(&mut self, id: u64) {
+        self.used += 1;
+        self.reserved.push_back(id);
     }
 
     /// Whether they have targets.
@@ -113,7 +150,7 @@ impl ReceiveQueue {
     ) {
         let ScatteredReceive { id, head, targets } = request;
         self.arenas.extend(targets.bufs().iter().map(arena_of));
-        self.push(id, Some((head, arena)));
+        self.push(id, head, arena);
         ScatterQueue::of(&mut self.scatter, &self.capacity).push(targets);
     }
 
@@ -153,40 +190,35 @@ impl ReceiveQueue {
     /// Whether there are some of its own that the device does not have yet.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
-        self.handed < self.posted.len() && self.shared.is_none()
+        self.handed < self.posted.len()
     }
 
     /// Fills the batch with what the device does not have yet.
     #[inline]
     pub(super) fn fill(&mut self, batch: &mut Batch, id: QueuePairId, domain: &Domain) {
         while batch.has_room()
-            && let Some((_, Some((buf, arena)))) = self.posted.get_mut(self.handed)
+            && let Some(receive) = self.posted.get_mut(self.handed)
         {
-            let (slot, generation) = (id.index, id.generation as u16);
-            let id = WorkId { is_receive: true, slot, generation, sequence: self.next };
-            let len = buf.capacity().min(self.capacity.receive_len_max as usize) as u32;
-            batch.push_receive(&Receive { id, base: buf.as_mut_ptr(), len, lkey: domain.lkey(*arena) });
-            self.next = self.next.wrapping_add(1);
+            receive.prepare(id, self.capacity.receive_len_max, domain);
+            batch.push_receive(&receive.request);
             self.handed += 1;
         }
     }
 
     /// Puts the next scattered Receive that the device does not have yet into the batch, which is empty.
     pub(super) fn fill_scattered(&mut self, batch: &mut Batch, id: QueuePairId, domain: &Domain) {
-        let entry = self.posted.get_mut(self.handed);
+        let receive = self.posted.get_mut(self.handed);
         let targets = self.scatter.as_mut().and_then(|scatter| scatter.nth(self.handed));
-        let (Some((_, Some((head, arena)))), Some(targets)) = (entry, targets) else {
+        let (Some(receive), Some(targets)) = (receive, targets) else {
             unreachable!("a scattered Receive of its own waits, with its targets")
         };
-        let (slot, generation) = (id.index, id.generation as u16);
-        let id = WorkId { is_receive: true, slot, generation, sequence: self.next };
-        let lkey = domain.lkey(*arena);
-        batch.push_receive(&Receive { id, base: head.as_mut_ptr(), len: head.len() as u32, lkey });
+        let head_len = receive.buf.as_ref().map_or(0, |head| head.len()) as u32;
+        receive.prepare(id, head_len, domain);
+        batch.push_receive(&receive.request);
         for target in targets.bufs_mut() {
             let arena = self.arenas.pop_front().expect("each target has one");
             batch.push_target(target.as_mut_ptr(), target.capacity() as u32, domain.lkey(arena));
         }
-        self.next = self.next.wrapping_add(1);
         self.handed += 1;
     }
 
@@ -201,7 +233,7 @@ impl ReceiveQueue {
     #[inline]
     pub(super) fn oldest(&mut self) -> Option<&mut Buf> {
         match self.posted.front_mut() {
-            Some((_, Some((buf, _)))) if self.handed > 0 => Some(buf),
+            Some(receive) if self.handed > 0 => receive.buf.as_mut(),
             _ => None,
         }
     }
@@ -209,17 +241,11 @@ impl ReceiveQueue {
     /// Puts the oldest Receive, which the device has, behind all others: its message was taken where it arrived. The request that
     /// posts it again; `None`: others wait before it, and the next `fill` has all of them.
     #[inline]
-    pub(super) fn post_again(&mut self, id: QueuePairId, domain: &Domain) -> Option<Receive> {
-        let (number, Some((mut buf, arena))) = self.posted.pop_front()? else { return None };
-        let is_next = self.handed > self.posted.len();
-        let (slot, generation) = (id.index, id.generation as u16);
-        let id = WorkId { is_receive: true, slot, generation, sequence: self.next };
-        let len = buf.capacity().min(self.capacity.receive_len_max as usize) as u32;
-        let receive = Receive { id, base: buf.as_mut_ptr(), len, lkey: domain.lkey(arena) };
-        self.posted.push_back((number, Some((buf, arena))));
-        if is_next {
-            self.next = self.next.wrapping_add(1);
-            return Some(receive);
+    pub(super) fn post_again(&mut self) -> Option<&mut Receive> {
+        let receive = self.posted.pop_front()?;
+        self.posted.push_back(receive);
+        if self.handed == self.posted.len() {
+            return self.posted.back_mut().map(|receive| &mut receive.request);
         }
         self.handed -= 1;
         None
@@ -234,29 +260,28 @@ impl ReceiveQueue {
     /// Whether a shared Receive is reserved for a message.
     #[inline]
     pub(super) fn has_reserved(&self) -> bool {
-        !self.posted.is_empty()
+        !self.reserved.is_empty()
     }
 
     /// A message took one of the shared Receives: the id that goes with it. `None`: there were not so many posted.
     #[inline]
     pub(super) fn take_id(&mut self) -> Option<u64> {
-        self.posted.pop_front().map(|(id, _)| id)
+        self.reserved.pop_front()
     }
 
     /// The queue pair is gone: gives what is left of its own.
     #[inline]
     pub(super) fn take_left(&mut self) -> Option<(u64, Buf)> {
-        if self.shared.is_some() {
-            return None;
-        }
-        let (id, buf) = self.posted.pop_front()?;
-        buf.map(|(buf, _)| (id, buf))
+        let mut receive = self.posted.pop_front()?;
+        let taken = receive.buf.take().map(|buf| (receive.id, buf));
+        self.spare.push(receive);
+        taken
     }
 
     /// The queue pair, of that number, is gone: gives up its part in shared Receives.
     pub(super) fn give_up(&mut self, number: u32) {
         if let Some(shared) = self.shared.take() {
-            shared.leave(number, self.posted.drain(..).len() as u32);
+            shared.leave(number, self.reserved.drain(..).len() as u32);
         }
     }
 }
@@ -379,8 +404,7 @@ impl SharedReceives {
     fn hand_over(&self, state: &mut State, mut buf: Buf, arena: usize) -> Result<(), (Buf, io::Error)> {
         let number = state.free.pop().expect("there are as many as entries");
         let id = WorkId { is_receive: true, slot: SHARED_SLOT, generation: 0, sequence: number };
-        let lkey = self.domain.lkey(arena);
-        let receive = Receive { id, base: buf.as_mut_ptr(), len: self.len, lkey };
+        let mut receive = Receive::new(id, buf.as_mut_ptr(), self.len, self.domain.lkey(arena));
         // SAFETY: the queue exists. The buffer goes to `posted`, where nobody looks into it, until it completes or
         // the queue is destroyed, which is before `posted` is dropped.
         match unsafe { receive.post_shared(self.queue.as_ptr()) } {

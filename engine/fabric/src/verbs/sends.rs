@@ -17,6 +17,7 @@
 //! answer to a Read before it is still on its way. Reads always ask, and are done when they say so themselves.
 
 use std::collections::VecDeque;
+use std::io;
 
 use stag_memory::{Buf, Shared};
 use stag_rdma_core_sys as sys;
@@ -282,7 +283,7 @@ impl SendQueue {
         self.handed < self.ops.len()
     }
 
-    /// Fills the batch with what the device has room for.
+    /// Fills the batch with what the device has room for, up to the next run of messages that were built in place.
     pub(super) fn fill(
         &mut self,
         batch: &mut Batch,
@@ -296,8 +297,7 @@ impl SendQueue {
             && let Some(op) = self.ops.get_mut(self.handed)
         {
             if let Work::Plain { .. } = op.work {
-                self.fill_plain(batch, id, inline_len);
-                continue;
+                return;
             }
             let mut is_last = true;
             let mut is_read = false;
@@ -313,7 +313,7 @@ impl SendQueue {
                     let flags = if len <= inline_len { sys::IBV_SEND_INLINE } else { 0 };
                     send.flags(flags).memory(buf.as_ptr(), len, domain.lkey(*arena))
                 }
-                Work::Plain { .. } => unreachable!("filled above"),
+                Work::Plain { .. } => unreachable!("`post_plain` posts it"),
                 Work::Write { source, arena, offset, rkey } => {
                     let len = source.len() as u32;
                     is_lent = len >= self.lent_from;
@@ -371,36 +371,43 @@ impl SendQueue {
         }
     }
 
-    /// Fills the batch with messages of a run that were built in place: at least one, as there is room.
+    /// Posts messages of a run that were built in place, if these are what comes next: as many as there is room for. `None`:
+    /// something else comes next.
+    ///
+    /// # Safety
+    ///
+    /// `queue_pair` is the one that the memory of these messages was made for, and it exists.
     #[inline]
-    fn fill_plain(&mut self, batch: &mut Batch, id: QueuePairId, inline_len: u32) {
-        let Some(op) = self.ops.get_mut(self.handed) else { return };
-        let (Work::Plain { waiting }, Some(plain)) = (&mut op.work, &mut self.plain) else {
-            unreachable!("a run of messages has the memory that they were built in")
-        };
-        let (slot, generation) = (id.index, id.generation as u16);
-        op.begin.get_or_insert(self.next);
-        loop {
-            let (base, len) = plain.hand_over();
-            let mut flags = if len <= inline_len { sys::IBV_SEND_INLINE } else { 0 };
-            self.since += 1;
-            if self.since >= self.interval {
-                flags |= sys::IBV_SEND_SIGNALED;
-                (self.since, self.asked) = (0, self.next.wrapping_add(1));
-            }
-            let send = batch.push_send(sys::IBV_WR_SEND).flags(flags).memory(base, len, plain.lkey());
-            send.id(WorkId { is_receive: false, slot, generation, sequence: self.next });
-            self.next = self.next.wrapping_add(1);
-            *waiting -= 1;
-            if *waiting == 0 {
-                self.handed += 1;
-                break;
-            }
-            if !batch.has_room() || self.next.wrapping_sub(self.done) >= self.depth {
-                break;
-            }
+    pub(super) unsafe fn post_plain(
+        &mut self,
+        queue_pair: *mut sys::ibv_qp,
+        inline_len: u32,
+    ) -> Option<io::Result<u32>> {
+        let op = self.ops.get_mut(self.handed)?;
+        let Work::Plain { waiting } = &mut op.work else { return None };
+        let plain = self.plain.as_mut().expect("a run of messages has the memory that they were built in");
+        let count = (*waiting).min(self.depth - self.next.wrapping_sub(self.done));
+        if count == 0 {
+            return Some(Ok(0));
         }
+        let first = self.next;
+        op.begin.get_or_insert(first);
+        let (since, asked, interval) = (&mut self.since, &mut self.asked, self.interval);
+        let asks = |sequence: u32| {
+            *since += 1;
+            let asks = *since >= interval;
+            if asks {
+                (*since, *asked) = (0, sequence.wrapping_add(1));
+            }
+            asks
+        };
+        // SAFETY: the caller's word.
+        let posted = unsafe { plain.post(queue_pair, count, first, inline_len, asks) };
+        self.next = first.wrapping_add(count);
         op.end = self.next;
+        *waiting -= count;
+        self.handed += usize::from(*waiting == 0);
+        Some(posted.map(|()| count))
     }
 
     /// The first request is a run of messages that were built in place: forgets those before `done`. `true`: these were all.

@@ -269,7 +269,7 @@ impl Verbs {
         let windows = windows.map_err(failed("the device has no memory window left"))?;
         let is_standing = opened.profile.exposure == ExposureKind::Standing;
         pair.exposures = Exposures::new(windows, count, is_standing);
-        let plain = PlainBuffers::new(&domain, capacity).unwrap_or_else(|error| {
+        let plain = PlainBuffers::new(&domain, pair.id, capacity).unwrap_or_else(|error| {
             tracing::debug!("no memory to build messages in, so all are sent from pools: {error}");
             None
         });

@@ -138,8 +138,8 @@ impl Batch {
     /// One more Receive, for which there is room.
     #[inline]
     pub(super) fn push_receive(&mut self, receive: &Receive) {
-        self.pieces[self.len] = receive.piece();
-        self.receives[self.len] = receive.request(ptr::null_mut());
+        self.pieces[self.len] = receive.piece;
+        self.receives[self.len] = receive.request;
         self.len += 1;
     }
 
@@ -223,15 +223,38 @@ impl Batch {
     }
 }
 
-/// A Receive into `len` octets at `base`.
+/// The work request of a Receive into one piece of memory.
 pub(super) struct Receive {
-    pub(super) id: WorkId,
-    pub(super) base: *mut u8,
-    pub(super) len: u32,
-    pub(super) lkey: u32,
+    /// Alone, and without its list, which is made when it is posted.
+    request: sys::ibv_recv_wr,
+    piece: sys::ibv_sge,
+}
+
+impl Default for Receive {
+    /// One without memory.
+    fn default() -> Receive {
+        Receive {
+            request: sys::ibv_recv_wr {
+                wr_id: 0,
+                next: ptr::null_mut(),
+                sg_list: ptr::null_mut(),
+                num_sge: 0,
+            },
+            piece: sys::ibv_sge { addr: 0, length: 0, lkey: 0 },
+        }
+    }
 }
 
 impl Receive {
+    /// One into `len` octets at `base`.
+    #[inline]
+    pub(super) fn new(id: WorkId, base: *mut u8, len: u32, lkey: u32) -> Receive {
+        let mut receive = Receive::default();
+        (receive.request.wr_id, receive.request.num_sge) = (id.pack(), libc::c_int::from(len > 0));
+        receive.piece = sys::ibv_sge { addr: base as u64, length: len, lkey };
+        receive
+    }
+
     /// Posts it to a shared queue, alone.
     ///
     /// # Safety
@@ -239,11 +262,11 @@ impl Receive {
     /// `queue` is one that exists. The memory that the request names stays, and is touched by nobody who must not,
     /// until it completes or the queue is destroyed.
     #[inline]
-    pub(super) unsafe fn post_shared(&self, queue: *mut sys::ibv_srq) -> io::Result<()> {
-        let mut piece = self.piece();
-        let (mut request, mut bad) = (self.request(&mut piece), ptr::null_mut());
+    pub(super) unsafe fn post_shared(&mut self, queue: *mut sys::ibv_srq) -> io::Result<()> {
+        let mut bad = ptr::null_mut();
+        self.request.sg_list = &raw mut self.piece;
         // SAFETY: a request that lives through the call; the rest is the caller's word.
-        match unsafe { sys::ibv_post_srq_recv(queue, &mut request, &mut bad) } {
+        match unsafe { sys::ibv_post_srq_recv(queue, &mut self.request, &mut bad) } {
             0 => Ok(()),
             error => Err(io::Error::from_raw_os_error(error.abs())),
         }
@@ -255,25 +278,14 @@ impl Receive {
     ///
     /// As for `post_shared`, with the queue pair for the queue.
     #[inline]
-    pub(super) unsafe fn post(&self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
-        let mut piece = self.piece();
-        let (mut request, mut bad) = (self.request(&mut piece), ptr::null_mut());
+    pub(super) unsafe fn post(&mut self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
+        let mut bad = ptr::null_mut();
+        self.request.sg_list = &raw mut self.piece;
         // SAFETY: a request that lives through the call; the rest is the caller's word.
-        match unsafe { sys::ibv_post_recv(queue_pair, &mut request, &mut bad) } {
+        match unsafe { sys::ibv_post_recv(queue_pair, &mut self.request, &mut bad) } {
             0 => Ok(()),
             error => Err(io::Error::from_raw_os_error(error.abs())),
         }
-    }
-
-    #[inline]
-    fn piece(&self) -> sys::ibv_sge {
-        sys::ibv_sge { addr: self.base as u64, length: self.len, lkey: self.lkey }
-    }
-
-    #[inline]
-    fn request(&self, piece: *mut sys::ibv_sge) -> sys::ibv_recv_wr {
-        let num_sge = libc::c_int::from(self.len > 0);
-        sys::ibv_recv_wr { wr_id: self.id.pack(), next: ptr::null_mut(), sg_list: piece, num_sge }
     }
 }
 
@@ -305,6 +317,12 @@ impl WorkId {
             | u64::from(self.sequence)
     }
 
+    /// That id with this count in place of its own.
+    #[inline]
+    pub(super) fn with_sequence(id: u64, sequence: u32) -> u64 {
+        id & !u64::from(u32::MAX) | u64::from(sequence)
+    }
+
     #[inline]
     pub(super) fn unpack(id: u64) -> WorkId {
         WorkId {
@@ -328,6 +346,8 @@ mod tests {
             {
                 let id = WorkId { is_receive, slot, generation, sequence };
                 assert_eq!(WorkId::unpack(id.pack()), id);
+                let other = WorkId::with_sequence(id.pack(), 77);
+                assert_eq!(WorkId::unpack(other), WorkId { sequence: 77, ..id });
             }
         }
     }

@@ -231,7 +231,7 @@ fn honest_calls_end_in_a_storm() {
         let mut bench = Bench::in_world(world, config, config, MANNERS.len());
         bench.establish();
         (0..MANNERS.len()).for_each(|client| bench.check_alive(client));
-        for round in 0..60 {
+        for round in 0..40 {
             for (client, manner) in MANNERS.into_iter().enumerate() {
                 if bench.closed(client).is_some() {
                     continue;
