@@ -77,11 +77,14 @@ mkdir "$work/payload"
 strip --strip-debug "$suite" -o "$work/payload/conformance"
 strip --strip-debug "$endure" -o "$work/payload/endure"
 
+# A second try, in .ci/run, needs its time too.
+limit=600
+[ -z "$long" ] || limit=2400
 # guest KERNEL SCRIPT ARGUMENT... : a guest of its own, because a kernel that oopsed is no kernel for what follows.
 guest() {
     local kernel=$1
     shift
-    ci/lab/boot.sh -k "$kernel" -t $((2400 * STAG_SLOWNESS)) -p "$work/payload" "$@" 2>&1 | tee -a "$work/log"
+    ci/lab/boot.sh -k "$kernel" -t $((limit * STAG_SLOWNESS)) -p "$work/payload" "$@" 2>&1 | tee -a "$work/log"
     case ${PIPESTATUS[0]} in 0) ;; 124 | 143) status=1 disturbed=1 ;; *) status=1 ;; esac
 }
 status=0 disturbed=''

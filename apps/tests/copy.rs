@@ -201,7 +201,7 @@ fn a_copy_that_fails_leaves_nothing_incomplete() {
 fn an_interrupted_copy_leaves_nothing_incomplete() {
     for (signal, to_server) in [(libc::SIGINT, true), (libc::SIGTERM, true), (libc::SIGINT, false)] {
         let server = Server::start_at(
-            &common::free_iwarp_url(),
+            common::ANY_IWARP_PORT,
             &["--memory", "256M", "--export", "mem:/data,root_squash=no"],
         );
         let folder = Folder::new("interrupted");

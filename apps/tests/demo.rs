@@ -109,7 +109,9 @@ fn the_demo_needs_no_stagd_beside_and_takes_no_old_one() {
     let stag = bin.join("stag");
     fs::copy(STAG, &stag).unwrap();
     let demo = || {
-        let output = Command::new(&stag).arg("demo").arg("--path").arg(&folder.0).output().unwrap();
+        let mut command = Command::new(&stag);
+        command.arg("demo").arg("--path").arg(&folder.0);
+        let output = stag_testing::start_written_program(|| command.output()).unwrap();
         let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{complaint}");
     };

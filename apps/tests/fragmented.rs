@@ -9,7 +9,7 @@ mod tcp_client;
 
 use std::fs;
 
-use common::{Folder, Server, content, free_iwarp_url, stag_ok};
+use common::{ANY_IWARP_PORT, Folder, Server, content, stag_ok};
 use tcp_client::{Arguments, Client};
 
 const MEBI: usize = 1 << 20;
@@ -65,7 +65,7 @@ fn single_free_pages_are_as_good_as_runs() {
     fs::create_dir(&directory).unwrap();
     let disk = format!("dir:{},name=/disk,root_squash=no", directory.display());
     let exports = ["--export", "mem:/data,root_squash=no", "--export", &disk];
-    let server = Server::start_at(&free_iwarp_url(), &[&exports[..], &["--memory", "64M"]].concat());
+    let server = Server::start_at(ANY_IWARP_PORT, &[&exports[..], &["--memory", "64M"]].concat());
     let mut client = Client::new(&server);
     let root = client.mount();
     for number in 0..NAMES {

@@ -18,7 +18,7 @@ use stag::runtime::{Clock, Poller};
 use stag::wire::nfs3::{Data, Handle, Stable, WriteArguments};
 use stag::wire::xdr::Item;
 
-use common::{Folder, Server, content, free_iwarp_url, stag_ok};
+use common::{ANY_IWARP_PORT, Folder, Server, content, stag_ok};
 
 const LEN: usize = 1 << 20;
 
@@ -128,7 +128,7 @@ fn write_calls_whose_chunks_are_never_read() {
     for (connections, is_trusted) in [(24, false), (24, true), (240, true)] {
         let export = ["--export", "mem:/data,root_squash=no"];
         let size = ["--memory", "128M", "--connections-max", "256"];
-        let server = Server::start_at(&free_iwarp_url(), &[&export[..], &size[..]].concat());
+        let server = Server::start_at(ANY_IWARP_PORT, &[&export[..], &size[..]].concat());
         let address = server.url.strip_prefix("iwarp://").unwrap().to_owned();
         let mut greedy = Greedy::connect(&address, connections);
         let count = greedy.fall_silent(is_trusted);
@@ -152,7 +152,7 @@ fn write_calls_whose_chunks_are_never_read() {
 #[test]
 fn credits_are_told_by_client_and_connection() {
     let options = ["--export", "mem:/data", "--weight", "127.0.0.0/8=300", "--weight", "::1=300"];
-    let mut server = Server::start_at(&free_iwarp_url(), &options);
+    let mut server = Server::start_at(ANY_IWARP_PORT, &options);
     let address = server.url.strip_prefix("iwarp://").unwrap().to_owned();
     let mut client = Greedy::connect(&address, 3);
     for connection in client.connections.clone() {

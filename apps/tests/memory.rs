@@ -11,7 +11,7 @@ use std::io::Write;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use common::{Folder, Server, free_iwarp_url};
+use common::{ANY_IWARP_PORT, Folder, Server};
 use stag::prelude::*;
 use tcp_client::{Arguments, Client, opaque, word};
 
@@ -58,9 +58,8 @@ fn check_heap(what: &str, server: &Server, start: u64, names: &[&str]) {
 /// Fills a server with one thing after the other, until it has no more room for that. What the heap is said to hold then it holds,
 /// unless the objects themselves are too many first.
 fn fill(what: &str, is_heap_full: bool, mut make: impl FnMut(&mut Client, &[u8], u32) -> Result<(), u32>) {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let export = ["--export", "mem:/data,root_squash=no", "--memory", "128M"];
-    let server = Server::start_at(&format!("tcp://127.0.0.1:{port}"), &export);
+    let server = Server::start_at("tcp://127.0.0.1:0", &export);
     let promised = server.started["memory"].as_u64().unwrap();
     let mut client = Client::new(&server);
     let root = client.mount();
@@ -194,7 +193,7 @@ fn connect_all(server: &Server) -> Connected {
 #[test]
 fn connections_take_no_more_than_was_promised() {
     let export = ["--export", "mem:/data,root_squash=no", "--memory", "128M", "--credits", "32"];
-    let server = Server::start_at(&free_iwarp_url(), &export);
+    let server = Server::start_at(ANY_IWARP_PORT, &export);
     let start = heap(&server);
     let connected = connect_all(&server);
     let names = ["connections, at most", "Calls in process, at most", "TCP connections, at most"];
@@ -259,9 +258,8 @@ fn files(server: &Server) -> Vec<Vec<u8>> {
 
 #[test]
 fn locks_take_no_more_than_was_promised() {
-    let listen = format!("tcp://{}", free_iwarp_url().trim_start_matches("iwarp://"));
     let export = ["--export", "mem:/data,root_squash=no", "--memory", "128M"];
-    let server = Server::start_at(&listen, &export);
+    let server = Server::start_at("tcp://127.0.0.1:0", &export);
     let files = files(&server);
     let start = heap(&server);
     take_locks(&server, &files, 1000);
@@ -274,9 +272,8 @@ fn locks_take_no_more_than_was_promised() {
 #[test]
 fn known_places_on_a_disk_take_no_more_than_was_promised() {
     let folder = Folder::new("memory");
-    let listen = format!("tcp://{}", free_iwarp_url().trim_start_matches("iwarp://"));
     let export = format!("dir:{},name=/data,root_squash=no", folder.0.display());
-    let server = Server::start_at(&listen, &["--export", &export, "--memory", "32M"]);
+    let server = Server::start_at("tcp://127.0.0.1:0", &["--export", &export, "--memory", "32M"]);
     let mut client = Client::new(&server);
     let root = client.mount();
     // More than it remembers.
@@ -302,7 +299,7 @@ fn known_places_on_a_disk_take_no_more_than_was_promised() {
 #[test]
 fn a_full_server_takes_what_was_promised() {
     let export = ["--export", "mem:/data,root_squash=no", "--memory", "512M", "--credits", "32"];
-    let server = Server::start_at(&free_iwarp_url(), &export);
+    let server = Server::start_at(ANY_IWARP_PORT, &export);
     let files = files(&server);
     let mut client = Client::new(&server);
     let root = client.mount();

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{Folder, STAG, STAGD, Server, assert_same_tree, content, free_iwarp_url, stag_ok, unique};
+use common::{ANY_IWARP_PORT, Folder, STAG, STAGD, Server, assert_same_tree, content, stag_ok, unique};
 use serde_json::Value;
 use stag::runtime::affinity;
 use stag::wire::mount3::{self, MntReply, PathArguments};
@@ -158,7 +158,7 @@ fn trees_over_shm() {
 
 #[test]
 fn trees_over_iwarp() {
-    copy_trees(&free_iwarp_url());
+    copy_trees(ANY_IWARP_PORT);
 }
 
 /// A connection for RPC over TCP.

@@ -120,10 +120,8 @@ fn a_server_that_is_to_outlive_its_terminal_does() {
 /// A client that reads none of its Replies cannot make a stop a failure: nothing is lost but what it did not want.
 #[test]
 fn a_client_that_takes_no_replies_is_cut_off_after_the_drain_limit() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let address = format!("127.0.0.1:{port}");
-    let mut server = Server::start_at(&format!("tcp://{address}"), &["--export", "mem:/data"]);
-    let mut socket = TcpStream::connect(&address).unwrap();
+    let mut server = Server::start_at("tcp://127.0.0.1:0", &["--export", "mem:/data"]);
+    let mut socket = TcpStream::connect(server.url.trim_start_matches("tcp://")).unwrap();
     socket.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
     // NULL of NFS version 3 with record marking; 44 octets each.
     let call: Vec<u8> = [0x8000_0028_u32, 7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]

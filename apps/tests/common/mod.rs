@@ -38,10 +38,20 @@ impl Drop for Folder {
     }
 }
 
-/// The URL of a port of this machine that nobody listens on.
+/// The URL at which a [`Server`] listens on a port that the kernel chooses for it.
+pub(crate) const ANY_IWARP_PORT: &str = "iwarp://127.0.0.1:0";
+
+/// The URL of a port of this machine that nobody listens on, for who has to know it before a server starts. Others say
+/// [`ANY_IWARP_PORT`]: this one may be somebody's by then.
 pub(crate) fn free_iwarp_url() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("iwarp://{}", listener.local_addr().unwrap())
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    // A process that another test starts right now has a copy of each descriptor until it is another program.
+    while std::net::TcpStream::connect(address).is_ok() {
+        std::thread::yield_now();
+    }
+    format!("iwarp://{address}")
 }
 
 /// A `stagd` process, killed when dropped.
@@ -105,9 +115,9 @@ impl Server {
         Server::start(&["--export", "mem:/data,root_squash=no"])
     }
 
-    /// The same over iWARP, at a port that was free a moment ago.
+    /// The same over iWARP.
     pub(crate) fn with_data_over_iwarp() -> Server {
-        Server::start_at(&free_iwarp_url(), &["--export", "mem:/data,root_squash=no"])
+        Server::start_at(ANY_IWARP_PORT, &["--export", "mem:/data,root_squash=no"])
     }
 
     /// The URL of a file.

@@ -250,7 +250,7 @@ impl Second {
     fn spawn(command: &mut Command, role: &str, name: &str) -> io::Result<Second> {
         command.args(["--exact", "second_process", "--nocapture", "--test-threads=1"]);
         command.env(ROLE, role).env(NAME, name).stdout(Stdio::null());
-        command.spawn().map(Second)
+        stag_testing::start_written_program(|| command.spawn()).map(Second)
     }
 
     fn kill(&mut self) {

@@ -10,10 +10,10 @@ mod allocator;
 use std::env;
 use std::fmt::Display;
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use allocator::CountingAllocator;
 
@@ -56,6 +56,30 @@ pub fn patience(limit: Duration) -> Duration {
     limit * slowness(env::var(SLOWNESS).ok().as_deref())
 }
 
+/// Starts a program that this process has just written: `start`, again while the file is still open for writing.
+///
+/// A process that another test forks has a copy of every descriptor of this one until it is another program. For so long the kernel
+/// refuses to run a file that one of them may write (`ETXTBSY`).
+///
+/// # Errors
+///
+/// Those of `start`. `ETXTBSY` too, if it stays for ten seconds (times [`SLOWNESS`]).
+pub fn start_written_program<T>(mut start: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    #[expect(clippy::disallowed_methods, reason = "a test has no pass of a reactor")]
+    let began = Instant::now();
+    loop {
+        match start() {
+            Err(error)
+                if error.kind() == io::ErrorKind::ExecutableFileBusy
+                    && began.elapsed() < patience(Duration::from_secs(10)) =>
+            {
+                thread::yield_now();
+            }
+            started => return started,
+        }
+    }
+}
+
 fn slowness(variable: Option<&str>) -> u32 {
     let Some(text) = variable else { return 1 };
     match text.parse() {
@@ -93,6 +117,27 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         assert_eq!(text, "a\nb\n");
         assert!(append(Path::new("/nonexistent/file"), "c\n").is_err());
+    }
+
+    #[test]
+    fn a_program_that_is_still_open_for_writing_is_started_when_it_is_closed() {
+        let file = env::temp_dir().join(format!("stag-written-{}", std::process::id()));
+        std::fs::copy("/bin/true", &file).unwrap();
+        let mut writer = OpenOptions::new().append(true).open(&file).ok();
+        let mut refused = 0;
+        let output = start_written_program(|| {
+            let output = std::process::Command::new(&file).output();
+            refused += usize::from(output.is_err());
+            drop(writer.take());
+            output
+        });
+        std::fs::remove_file(&file).unwrap();
+        assert!(output.unwrap().status.success());
+        assert!(refused > 0);
+        assert_eq!(
+            start_written_program(|| std::process::Command::new(&file).output()).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn everything_holds_for_a_server_that_is_not_root() {
         .gid(NOBODY);
     // What nobody has to skip, root does.
     command.env_remove(stag_testing::SKIPPED_FILE);
-    let output = match command.output() {
+    let output = match stag_testing::start_written_program(|| command.output()) {
         Ok(output) => output,
         Err(error) => {
             return stag_testing::skipped(format_args!("this root cannot start anything as nobody: {error}"));
