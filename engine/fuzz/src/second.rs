@@ -249,14 +249,14 @@ fn answer(
         .map(|nth| ResultItem { source: 0, displacement: 8 + nth * 2048, len: script.number() * 4 })
         .collect();
     let stream_len = 8 + results.iter().map(|item| item.len).sum::<u32>();
-    let reply = GroupReply { results: &results, stream_len };
-    match second.plan_group(responder, id, lead, &reply, layout) {
+    let reply = GroupReply { results: &results, stream_len, layout };
+    match second.plan_group(responder, id, lead, &reply) {
         Ok(plan) => {
             let cut = plan.cut(layout);
             for sent in cut.transmissions() {
                 let mut out = vec![0; sent.len as usize];
                 if sent.number == 0 {
-                    second.emit_lead(responder, id, lead, &reply, layout, &plan, &mut out).expect("open");
+                    second.emit_lead(responder, id, lead, &reply, &plan, &mut out).expect("open");
                 } else {
                     second.emit_continuation(responder, &sent, &mut out).expect("room").expect("open");
                 }

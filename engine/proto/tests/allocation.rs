@@ -177,15 +177,15 @@ fn live_in_groups(
     responder.receives_posted(2);
     let id = id.expect("it is whole");
     let results = [ResultItem { source: 0, displacement: 8, len: 2000 }];
-    let reply = GroupReply { results: &results, stream_len: 2008 };
+    let reply = GroupReply { results: &results, stream_len: 2008, layout: &layout };
     let lead = sends[0];
-    let plan = responder2.plan_group(responder, id, &lead, &reply, &layout).expect("it fits");
+    let plan = responder2.plan_group(responder, id, &lead, &reply).expect("it fits");
     let cut = plan.cut(&layout);
     let mut first = [0_u8; 2048];
     for sent in cut.transmissions() {
         let mut out = [0_u8; 2048];
         let at = match sent.number {
-            0 => responder2.emit_lead(responder, id, &lead, &reply, &layout, &plan, &mut out).expect("open"),
+            0 => responder2.emit_lead(responder, id, &lead, &reply, &plan, &mut out).expect("open"),
             _ => responder2.emit_continuation(responder, &sent, &mut out).expect("room").expect("open"),
         };
         if sent.number == 0 {

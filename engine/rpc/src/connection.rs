@@ -23,6 +23,15 @@ use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::Core;
 
+/// A Read that is done.
+#[derive(Debug)]
+pub(crate) struct FinishedRead {
+    /// The name it was posted with.
+    pub(crate) request: u64,
+    pub(crate) buf: Buf,
+    pub(crate) result: Result<(), WorkError>,
+}
+
 /// How long a connection outlives the beginning of a graceful stop. The Sends of a stopping engine are
 /// signaled, and awaited; Replies that were posted just before are not, and have this time to arrive. Calls that come
 /// in this time are answered, those that come later are not begun.
@@ -152,17 +161,11 @@ impl Connection {
         &mut self,
         core: &mut Core<P>,
         services: &mut S,
-        request: u64,
-        buf: Buf,
-        result: Result<(), WorkError>,
+        read: FinishedRead,
     ) {
         let done = match (&mut self.calling, &mut self.serving) {
-            (Some(calling), _) if request & PULL_READ != 0 => {
-                calling.pull_done(core, self.id, request, buf, result)
-            }
-            (_, Some(serving)) => {
-                serving.read_done(core, services, self.id, self.peer.as_ref(), request, buf, result)
-            }
+            (Some(calling), _) if read.request & PULL_READ != 0 => calling.pull_done(core, self.id, read),
+            (_, Some(serving)) => serving.read_done(core, services, self.id, self.peer.as_ref(), read),
             _ => return,
         };
         if let Err(reason) = done {

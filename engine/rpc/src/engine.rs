@@ -19,7 +19,7 @@ use crate::client::reconnect::{ClientPolicy, Session};
 use crate::client::{CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent, Request};
 use crate::complaints::Complaints;
 use crate::config::{ConfigError, EngineConfig};
-use crate::connection::Connection;
+use crate::connection::{Connection, FinishedRead};
 use crate::group::Membership;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;
@@ -618,7 +618,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 }
             }
             Completed::Read(buf) => {
-                found.read_done(&mut self.core, &mut self.services, completion.id, buf, completion.result);
+                let read = FinishedRead { request: completion.id, buf, result: completion.result };
+                found.read_done(&mut self.core, &mut self.services, read);
             }
             Completed::Fence { handle, exposed } => found.fenced(&mut self.core, handle, exposed),
             // Unsignaled, but for the Sends of a stopping server: only failures arrive, and the disconnect that

@@ -59,6 +59,7 @@ mod tests {
     use super::*;
     use crate::client::{CallError, Chunks, ConnectionEvent, Credentials, ReplyMode, Request};
     use crate::config::EngineConfig;
+    use crate::connection::FinishedRead;
     use crate::engine::{Engine, find};
     use crate::memory::Memory;
 
@@ -153,8 +154,8 @@ mod tests {
             let engine = &mut pair.server.0;
             let found = find(&mut engine.connections, id).expect("it is connected");
             let serving = found.serving.as_mut().expect("a server's");
-            let done =
-                tolerated(|| serving.read_done(&mut engine.core, &mut (), id, None, request, buf, Ok(())));
+            let read = FinishedRead { request, buf, result: Ok(()) };
+            let done = tolerated(|| serving.read_done(&mut engine.core, &mut (), id, None, read));
             let reason = done.expect_err("no Call is there");
             assert_eq!(reason, CloseReason::Fault("a Read is done for a Call that is in no slot"));
             found.close(&mut engine.core, reason);

@@ -100,6 +100,8 @@ pub struct GroupReply<'a> {
     pub results: &'a [ResultItem],
     /// Octets of its virtual stream: with all of them, and their roundup.
     pub stream_len: u32,
+    /// The Requester's Receives, which it is cut for.
+    pub layout: &'a ReceiveLayout,
 }
 
 /// How such a Reply is sent.
@@ -480,7 +482,7 @@ impl Responder2 {
         ResponderEvent2::Answer(SmallMessage::of(&operation, MessageType::Reply, xid, credits))
     }
 
-    /// Plans a Reply as a group, for the Requester's Receives (`layout`). `lead` is the Call's first transmission. Nothing
+    /// Plans a Reply as a group, for the Requester's Receives. `lead` is the Call's first transmission. Nothing
     /// is written before this said that all fits (8267-3-b).
     ///
     /// # Errors
@@ -492,7 +494,6 @@ impl Responder2 {
         id: ResponderCallId,
         lead: &[u8],
         reply: &GroupReply<'_>,
-        layout: &ReceiveLayout,
     ) -> Result<GroupPlan, ReplyError> {
         let _ = responder.slot(id).ok_or(ReplyError::Stale)?;
         let request = request(lead).ok_or(ReplyError::Stale)?;
@@ -500,7 +501,7 @@ impl Responder2 {
         // With as much in targets as may be; if that does not fit, with nothing there.
         let mut error = ReplyError::NoReplyChunk;
         for targets in [limit, 0] {
-            let placed = PlacedResults::new(&request.directions, reply.results, layout, targets);
+            let placed = PlacedResults::new(&request.directions, reply.results, reply.layout, targets);
             let Ok(placed) = placed else {
                 error = ReplyError::WriteChunk { item: 0 };
                 continue;
@@ -515,10 +516,15 @@ impl Responder2 {
             };
             plan.lens_count = placed.target_lens(reply.results, &mut plan.lens);
             let mut items = [NO_ITEM; DIRECTIONS_MAX];
-            let count =
-                placed.items(&request.directions, reply.results, layout, &mut self.segments, &mut items);
+            let count = placed.items(
+                &request.directions,
+                reply.results,
+                reply.layout,
+                &mut self.segments,
+                &mut items,
+            );
             plan.lead_len = response(&items[..count], 0, 0).header_len() as u32;
-            if plan.try_cut(layout).is_ok() {
+            if plan.try_cut(reply.layout).is_ok() {
                 return Ok(plan);
             }
         }
@@ -537,24 +543,21 @@ impl Responder2 {
     /// # Panics
     ///
     /// When `out` is too short, or another group is being sent.
-    // The group is the Call's, the plan the Reply's, the buffer the driver's: no two belong together.
-    #[allow(clippy::too_many_arguments, reason = "each is another party's")]
     pub fn emit_lead(
         &mut self,
         responder: &mut Responder,
         id: ResponderCallId,
         lead: &[u8],
         reply: &GroupReply<'_>,
-        layout: &ReceiveLayout,
         plan: &GroupPlan,
         out: &mut [u8],
     ) -> Result<usize, ReplyError> {
         let xid = responder.slot(id).ok_or(ReplyError::Stale)?.xid;
         let request = request(lead).ok_or(ReplyError::Stale)?;
-        let cut = plan.cut(layout);
+        let cut = plan.cut(reply.layout);
         let mut items = [NO_ITEM; DIRECTIONS_MAX];
         let segments = &mut self.segments;
-        let count = plan.placed.items(&request.directions, reply.results, layout, segments, &mut items);
+        let count = plan.placed.items(&request.directions, reply.results, reply.layout, segments, &mut items);
         let operation =
             OptionalOperation::Response(response(&items[..count], cut.count(), cut.first_payload_len()));
         let credits = responder.grant.renew(false);

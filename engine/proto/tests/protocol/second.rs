@@ -293,8 +293,8 @@ impl Pair {
         let stream = assemble(&payload, &items);
         assert_eq!(stream.len() as u32, stream_len);
         self.responder.receives_posted(messages.len() as u32);
-        let reply = GroupReply { results: &results, stream_len };
         let layout = self.layout;
+        let reply = GroupReply { results: &results, stream_len, layout: &layout };
         let fits = self.responder.plan_reply(id, lead, &[], stream_len).is_ok();
         let is_plain = directions.is_empty() && fits;
         if is_plain && random.once_in(2) || !is_group {
@@ -307,7 +307,7 @@ impl Pair {
             self.to_client.push_back(out);
             return;
         }
-        let plan = match self.responder2.plan_group(&self.responder, id, lead, &reply, &layout) {
+        let plan = match self.responder2.plan_group(&self.responder, id, lead, &reply) {
             Ok(plan) => plan,
             Err(error) => {
                 let refused = responder::RefusedCall::Reply(error);
@@ -351,9 +351,7 @@ impl Pair {
             let mut out = vec![0; sent.len as usize];
             let at = if sent.number == 0 {
                 let second = &mut self.responder2;
-                second
-                    .emit_lead(&mut self.responder, id, lead, &reply, &layout, &plan, &mut out)
-                    .expect("open")
+                second.emit_lead(&mut self.responder, id, lead, &reply, &plan, &mut out).expect("open")
             } else {
                 let second = &mut self.responder2;
                 second.emit_continuation(&self.responder, &sent, &mut out).expect("room").expect("open")

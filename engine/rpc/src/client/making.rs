@@ -14,7 +14,7 @@ use stag_wire::xdr::{Overflow, Writer};
 use crate::ConnectionId;
 use crate::client::calling::{Calling, HEADER_LEN_MIN, Positions};
 use crate::client::offering::{WriteCounts, segment, write_buf};
-use crate::client::slot::{Ending, Stage, Written};
+use crate::client::slot::{CallMemory, Ending, Stage, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, Credentials, Request};
 use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::{Core, EngineState};
@@ -454,7 +454,8 @@ impl Calling {
         let payload = &send[form.header_len as usize..][..payload_len];
         self.keep(making, payload, &positions, chunks, long.as_ref());
         let (slot, lists) = (&mut self.slots[call.index()], &mut self.lists);
-        let exposed = slot.expose(core, id, chunks, &positions, long, reply_buf, lists);
+        let memory = CallMemory { chunks, positions: &positions, long, reply: reply_buf };
+        let exposed = slot.expose(core, id, memory, lists);
         self.exposed += slot.exposed_count();
         if let Err(error) = exposed {
             self.end_unsent(core, making, error, None);

@@ -13,7 +13,6 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use stag_fabric::{
     Exposed, Handle, PostError, Provider, READ_PARTS_MAX, ReadPart, ReadRequest, RemoteSegment, SendRequest,
-    WorkError,
 };
 use stag_memory::Buf;
 use stag_proto::requester::{self, CallFailure, Pulled};
@@ -23,6 +22,7 @@ use crate::ConnectionId;
 use crate::client::calling::Calling;
 use crate::client::slot::{Ending, Stage};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CloseReason, ReplyMode};
+use crate::connection::FinishedRead;
 use crate::fault::fault;
 use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::Core;
@@ -273,10 +273,9 @@ impl Calling {
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        request: u64,
-        buf: Buf,
-        result: Result<(), WorkError>,
+        read: FinishedRead,
     ) -> Result<(), CloseReason> {
+        let FinishedRead { request, buf, result } = read;
         let index = (request & !PULL_READ) as usize;
         let pulls = self.pulls.as_deref_mut();
         let entry = pulls.and_then(|pulls| pulls.entries.get_mut(index)).and_then(Option::as_mut);

@@ -18,7 +18,7 @@ use crate::ConnectionId;
 use crate::client::calling::{Calling, Positions};
 use crate::client::offering::WriteCounts;
 use crate::client::pulling::PullTerms;
-use crate::client::slot::{Ending, Stage};
+use crate::client::slot::{CallMemory, Ending, Stage};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks, ReplyMode};
 use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::Core;
@@ -72,6 +72,14 @@ impl Kept {
         self.reads.clear();
         self.long = None;
     }
+}
+
+/// Memory that sending a Call again takes.
+struct RetransmissionMemory {
+    /// For its message.
+    send: Buf,
+    /// The Reply chunk, if it has one.
+    reply: Option<Buf>,
 }
 
 impl Calling {
@@ -238,7 +246,7 @@ impl Calling {
         if self.exposed + regions > self.exposures_max {
             return false;
         }
-        let Some((send, reply)) = self.memory_for(core, index, &form) else { return false };
+        let Some(memory) = self.memory_for(core, index, &form) else { return false };
         if !self.requester.resume(call) {
             core.fault(id, "an interrupted Call is not the Requester's, or its credit is gone");
             return false;
@@ -249,7 +257,7 @@ impl Calling {
         let kept = &mut self.kept[index];
         kept.resends = kept.resends.saturating_add(1);
         kept.resent = core.now;
-        self.expose_again(core, id, call, &form, send, reply, counts.as_slice())
+        self.expose_again(core, id, call, &form, memory, counts.as_slice())
     }
 
     /// The memory that sending again takes: the message, and a Reply chunk; in the slot, a Long Call's Payload.
@@ -258,7 +266,7 @@ impl Calling {
         core: &mut Core<P>,
         index: usize,
         form: &CallForm,
-    ) -> Option<(Buf, Option<Buf>)> {
+    ) -> Option<RetransmissionMemory> {
         let kept = &mut self.kept[index];
         let send = core.pools.messages.take()?;
         if form.long && kept.long.is_none() {
@@ -279,22 +287,20 @@ impl Calling {
             buf.set_len(len);
             reply = Some(buf);
         }
-        Some((send, reply))
+        Some(RetransmissionMemory { send, reply })
     }
 
     /// Exposes a Call's memory anew, writes its header, and posts it. `false`: nothing more leaves now.
-    // One step of `Calling::retransmit`, cut out to be read alone.
-    #[allow(clippy::too_many_arguments, reason = "they are that function's variables")]
     fn expose_again<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
         call: requester::RequesterCallId,
         form: &CallForm,
-        mut send: Buf,
-        reply: Option<Buf>,
+        memory: RetransmissionMemory,
         counts: &[u32],
     ) -> bool {
+        let RetransmissionMemory { mut send, reply } = memory;
         let index = call.index();
         let (slot, kept) = (&mut self.slots[index], &self.kept[index]);
         let mut chunks = Chunks::default();
@@ -308,7 +314,8 @@ impl Calling {
             chunks.write.push((part.chunk, buf));
         }
         let long = if form.long { kept.long.clone() } else { None };
-        let exposed = slot.expose(core, id, &mut chunks, &kept.positions, long, reply, &mut self.lists);
+        let memory = CallMemory { chunks: &mut chunks, positions: &kept.positions, long, reply };
+        let exposed = slot.expose(core, id, memory, &mut self.lists);
         self.exposed += slot.exposed_count();
         match exposed {
             Ok(()) => {}

@@ -80,6 +80,18 @@ pub(crate) enum Ending {
     Failed(CallError),
 }
 
+/// What a Call exposes.
+pub(crate) struct CallMemory<'a> {
+    /// Its Read and Write chunks.
+    pub(crate) chunks: &'a mut Chunks,
+    /// Where the items of the Read chunks belong in the Payload stream.
+    pub(crate) positions: &'a Positions,
+    /// The Payload stream of a Long Call.
+    pub(crate) long: Option<Shared>,
+    /// The Reply chunk.
+    pub(crate) reply: Option<Buf>,
+}
+
 /// One Call's memory and what its user wants back.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
@@ -116,17 +128,14 @@ impl Slot {
 
     /// Exposes all memory of a Call, and puts its segments into `lists`. An error: the provider refused
     /// something, and why; what is exposed already is fenced again, and the Write chunks' buffers are back in the slot.
-    #[allow(clippy::too_many_arguments, reason = "one step of `Calling::call`, cut out to be read alone")]
     pub(crate) fn expose<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        chunks: &mut Chunks,
-        positions: &Positions,
-        long: Option<Shared>,
-        reply: Option<Buf>,
+        memory: CallMemory<'_>,
         lists: &mut Lists,
     ) -> Result<(), PostError> {
+        let CallMemory { chunks, positions, long, reply } = memory;
         lists.reads.clear();
         lists.writes.clear();
         lists.reply = None;

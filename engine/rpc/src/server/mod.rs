@@ -4,7 +4,8 @@
 //!  admission (eviction) ─▶ serving ─▶ pulling ─▶ service ─▶ draft ─▶ pushing
 //! ```
 //!
-//! `serving/` is the server half of a connection: it drives the Responder of `stag-proto`. What a Call's chunks bring in is
+//! `serving/` is the server half of a connection: it drives the Responder of `stag-proto`. What a Call waits for that is not
+//! answered at once, `pending.rs` has. What a Call's chunks bring in is
 //! in `pulling.rs` (the plan) and `serving/pulls.rs` (who waits for memory or room), what its Reply sends out in `draft.rs` and
 //! `pushing.rs`. `duplicates.rs` (over `kept.rs`) and `doomed.rs` are for Calls that come again, `transit.rs` shares the memory
 //! that payload passes through, `spares.rs` keeps what Calls use in turn, `governor.rs` (over `trial.rs`) says how many Calls a
@@ -18,6 +19,7 @@ pub(crate) mod duplicates;
 pub(crate) mod eviction;
 pub(crate) mod governor;
 pub(crate) mod kept;
+pub(crate) mod pending;
 pub(crate) mod progress;
 pub(crate) mod pulling;
 pub(crate) mod pushing;

@@ -18,6 +18,7 @@ use crate::client::CloseReason;
 use crate::fault::fault;
 use crate::server::doomed::reply_id;
 use crate::server::draft::Draft;
+use crate::server::pending::Stage;
 use crate::server::pulling::PATIENCE;
 use crate::server::pushing::write_piece;
 use crate::server::serving::{Ran, Serving};
@@ -167,9 +168,9 @@ impl Serving {
             item.iter().map(|item| ResultItem { source, displacement, len: item.len }).collect();
         let padded_len = item.map_or(0, |item| padded(item.len));
         let stream_len = draft.payload_len as u32 + padded_len as u32;
-        let reply = GroupReply { results: &results, stream_len };
         let layout = second.peer_layout;
-        let plan = match second.responder2.plan_group(&self.responder, call, message, &reply, &layout) {
+        let reply = GroupReply { results: &results, stream_len, layout: &layout };
+        let plan = match second.responder2.plan_group(&self.responder, call, message, &reply) {
             Ok(plan) => plan,
             Err(error) => {
                 core.put_draft(draft);
@@ -207,7 +208,7 @@ impl Serving {
         for (sent, out) in cut.transmissions().zip(&mut sends) {
             let responder = &mut self.responder;
             let emitted = match sent.number {
-                0 => second.responder2.emit_lead(responder, call, message, &reply, &layout, &plan, out).ok(),
+                0 => second.responder2.emit_lead(responder, call, message, &reply, &plan, out).ok(),
                 _ => second.responder2.emit_continuation(responder, &sent, out).ok().flatten(),
             };
             let Some(at) = emitted else {
@@ -261,7 +262,7 @@ impl Serving {
             self.second.as_ref().is_some_and(|second| second.unsent.iter().any(|unsent| unsent.call == call));
         if is_unsent {
             let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
-            self.keep(call, xid, message, None, None);
+            self.keep(call, xid, Stage::Unsent { message });
         }
     }
 
@@ -279,9 +280,9 @@ impl Serving {
             core.put_draft(draft);
             return Err(fault("a Reply waits for a Call that is in no slot"));
         };
-        let Some(message) = pending.message else {
+        let Stage::Unsent { message } = pending.into_stage() else {
             core.put_draft(draft);
-            return Err(fault("a Reply waits for a Call without its message"));
+            return Err(fault("a Reply waits for a Call that is not answered"));
         };
         self.send_group(core, id, call, &message, draft, since)?;
         self.keep_unsent(call, message);

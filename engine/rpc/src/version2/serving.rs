@@ -20,13 +20,14 @@ use crate::config::EngineConfig;
 use crate::fault::fault;
 use crate::in_place::Begun;
 use crate::server::draft::Draft;
+use crate::server::pending::Stage;
 use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull};
 use crate::server::serving::{Arrived, Ran, Serving, Unanswered};
 use crate::server::spares::Reused;
 use crate::server::transit;
 use crate::service::Services;
 use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::{Terms, route};
+use crate::service::dispatch::route;
 use crate::state::{Core, FIRST_RECEIVES};
 use crate::version2::answering::UnsentReply;
 use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, gather, take_item};
@@ -346,7 +347,7 @@ impl Serving {
         if let Some(begun) = self.begun.take() {
             core.statistics.messages_short += 1;
             if let Some(Unanswered { terms, pull }) = self.go_on(core, id, begun, &call, &message)? {
-                self.keep(call_id, xid, message, pull, Some(terms));
+                self.keep(call_id, xid, Stage::Later { message, pull, terms });
             }
             return Ok(());
         }
@@ -366,8 +367,8 @@ impl Serving {
         let arrived = Arrived { id, peer, call: &call, message: &message, stream };
         match self.run(core, services, &arrived, &routed, &mut [])? {
             Ran::Answered => {}
-            Ran::Later(terms) => self.keep(call_id, xid, message, None, Some(terms)),
-            Ran::Waits => self.keep(call_id, xid, message, None, Some(Terms::ENGINE)),
+            Ran::Later(terms) => self.keep(call_id, xid, Stage::Later { message, pull: None, terms }),
+            Ran::Waits => self.keep(call_id, xid, Stage::Repeated { message }),
         }
         Ok(())
     }
@@ -456,7 +457,9 @@ impl Serving {
         };
         let xid = call.xid();
         match self.go_on(core, id, begun, &call, &message)? {
-            Some(Unanswered { terms, pull }) => self.keep(call_id, xid, message, pull, Some(terms)),
+            Some(Unanswered { terms, pull }) => {
+                self.keep(call_id, xid, Stage::Later { message, pull, terms })
+            }
             None => self.keep_unsent(call_id, message),
         }
         Ok(())

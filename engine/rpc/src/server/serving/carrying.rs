@@ -6,12 +6,13 @@ use stag_memory::Shared;
 use stag_proto::responder::ResponderCallId;
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Single, SingleChunk};
 
-use super::{Pending, Serving};
+use super::Serving;
 use crate::ConnectionId;
 use crate::carried::{CarriedChunk, Destination};
 use crate::client::CloseReason;
 use crate::in_place::read_in_reach;
 use crate::server::doomed::reply_id;
+use crate::server::pending::{CarriedCall, Stage};
 use crate::service::dispatch::{Origin, Run, Terms};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
@@ -74,7 +75,8 @@ impl Serving {
         debug_assert_eq!(id.index() as u32, origin.slot);
         self.note_arrival(state);
         self.host.note(&run.head.caller);
-        self.keep(id, xid, None, None, Some(Terms::of(run)));
+        let carried = CarriedCall { terms: Terms::of(run), has_chunk: false, held: 0 };
+        self.keep(id, xid, Stage::Carried(carried));
         state.statistics.calls_received += 1;
         state.statistics.messages_short += 1;
         state.statistics.calls_carried += 1;
@@ -93,7 +95,7 @@ impl Serving {
     ) -> bool {
         let id: ConnectionId = token.connection;
         let Some(Some(kept)) = self.slots.get(token.slot as usize) else { return false };
-        if kept.xid != token.xid || kept.message.is_some() || kept.has_chunk {
+        if kept.xid != token.xid || !matches!(kept.stage(), Stage::Carried(call) if !call.has_chunk) {
             return false;
         }
         let call = kept.id;
@@ -178,11 +180,8 @@ impl Serving {
         debug_assert_eq!(id.index() as u32, origin.slot);
         self.note_arrival(state);
         self.host.note(&run.head.caller);
-        debug_assert!(self.slots[id.index()].is_none(), "a slot has one Call");
-        self.pending += 1;
-        let later = Some(Terms::of(run));
-        let pending = Pending { id, xid, message: None, has_chunk: true, held, pull: None, later };
-        self.slots[id.index()] = Some(pending);
+        let carried = CarriedCall { terms: Terms::of(run), has_chunk: true, held };
+        self.keep(id, xid, Stage::Carried(carried));
         state.statistics.calls_received += 1;
         state.statistics.messages_short += 1;
         state.statistics.calls_carried += 1;
@@ -201,7 +200,7 @@ impl Serving {
     ) -> Delivery {
         let id: ConnectionId = token.connection;
         let Some(Some(kept)) = self.slots.get(token.slot as usize) else { return Delivery::Left(piece) };
-        if kept.xid != token.xid || !kept.has_chunk {
+        if kept.xid != token.xid || !matches!(kept.stage(), Stage::Carried(call) if call.has_chunk) {
             return Delivery::Left(piece);
         }
         let call = kept.id;
@@ -274,12 +273,10 @@ impl Serving {
     fn forget_carried(&mut self, call: ResponderCallId) -> u32 {
         let Some(kept) = self.slots[call.index()].take() else { return 0 };
         self.pending -= 1;
-        let held = kept.held;
-        if kept.message.is_none() && kept.pull.is_none() {
-            // There is nothing to drop, which is not looked for once more.
-            std::mem::forget(kept);
+        match kept.into_stage() {
+            Stage::Carried(carried) => carried.held,
+            _ => 0,
         }
-        held
     }
 
     /// Lets a Send wait that found no room.

@@ -39,6 +39,7 @@ use crate::server::draft::Draft;
 use crate::server::duplicates::Known;
 use crate::server::eviction::ConnectionUse;
 use crate::server::governor::CreditGovernor;
+use crate::server::pending::{CarriedCall, Pending, Stage};
 use crate::server::progress::Progress;
 use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, read_at_once};
 use crate::server::spares::Reused;
@@ -50,27 +51,6 @@ use crate::service::{Repeat, Services, Token};
 use crate::state::{Core, EngineState};
 use crate::version2::ServerVersion2;
 use crate::version2::serving::RECEIVES_OWED;
-
-/// A Call that is in process beyond one pass.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) id: ResponderCallId,
-    pub(crate) xid: u32,
-    /// `None`: it was carried from where it arrived, and its Receive is posted still.
-    pub(crate) message: Option<Buf>,
-    /// It was carried so, and has one chunk of one segment.
-    pub(crate) has_chunk: bool,
-    /// Pages of its data, which went with it.
-    pub(crate) held: u32,
-    pub(crate) pull: Option<Box<Pull>>,
-    /// A service answers it later, on these terms.
-    pub(crate) later: Option<Terms>,
-}
-
-/// The message of a [`Pending`] Call; nothing of one that was carried from where it arrived.
-fn octets_of(message: &Option<Buf>) -> &[u8] {
-    message.as_deref().unwrap_or(&[])
-}
 
 /// The server half of a connection.
 #[derive(Debug)]
@@ -120,6 +100,15 @@ pub(crate) struct Arrived<'a> {
     pub(crate) call: &'a responder::ReceivedCall<'a>,
     pub(crate) message: &'a [u8],
     pub(crate) stream: &'a [u8],
+}
+
+/// A Call that was left for later, out of its slot.
+struct LateCall {
+    id: ResponderCallId,
+    terms: Terms,
+    /// `None`: it was carried from where it arrived.
+    message: Option<Buf>,
+    pull: Option<Box<Pull>>,
 }
 
 /// A Call that its service answers later.
@@ -318,8 +307,9 @@ impl Serving {
         }
         if let Some(begun) = self.begun.take() {
             core.statistics.messages_short += 1;
+            let xid = call.xid();
             if let Some(Unanswered { terms, pull }) = self.go_on(core, id, begun, call, &message)? {
-                self.keep(call_id, call.xid(), message, pull, Some(terms));
+                self.keep(call_id, xid, Stage::Later { message, pull, terms });
             }
             return Ok(());
         }
@@ -358,8 +348,8 @@ impl Serving {
             };
             match ran {
                 Ran::Answered => {}
-                Ran::Later(terms) => self.keep(call_id, call.xid(), message, pull, Some(terms)),
-                Ran::Waits => self.keep(call_id, call.xid(), message, None, Some(Terms::ENGINE)),
+                Ran::Later(terms) => self.keep(call_id, call.xid(), Stage::Later { message, pull, terms }),
+                Ran::Waits => self.keep(call_id, call.xid(), Stage::Repeated { message }),
             }
             return Ok(());
         }
@@ -419,18 +409,11 @@ impl Serving {
     }
 
     /// Keeps a Call in its slot.
-    pub(crate) fn keep(
-        &mut self,
-        id: ResponderCallId,
-        xid: u32,
-        message: impl Into<Option<Buf>>,
-        pull: Option<Box<Pull>>,
-        later: Option<Terms>,
-    ) {
+    #[inline]
+    pub(crate) fn keep(&mut self, id: ResponderCallId, xid: u32, stage: Stage) {
         debug_assert!(self.slots[id.index()].is_none(), "a slot has one Call");
         self.pending += 1;
-        self.slots[id.index()] =
-            Some(Pending { id, xid, message: message.into(), has_chunk: false, held: 0, pull, later });
+        self.slots[id.index()] = Some(Pending::new(id, xid, stage));
     }
 
     /// Runs a Call whose Payload stream and data are here, and sends its Reply. `items` is the data.
@@ -560,30 +543,32 @@ impl Serving {
         fill: impl FnOnce(&mut Reply<'_>),
     ) -> Result<bool, CloseReason> {
         // A token of a Call that was dropped, or of an earlier connection in this place.
-        let Some((pending, terms)) = self.take_later(core, token) else { return Ok(false) };
+        let Some(LateCall { id: call_id, terms, message, pull }) = self.take_later(core, token) else {
+            return Ok(false);
+        };
         let header;
-        let message = match &pending.message {
+        let octets = match &message {
             Some(message) => &message[..],
             None => {
-                header = self.responder.header_of(pending.id);
+                header = self.responder.header_of(call_id);
                 &header[..]
             }
         };
-        let Some(call) = self.responder.call(pending.id, message) else {
+        let Some(call) = self.responder.call(call_id, octets) else {
             terms.give_up(core);
             return Err(fault("a Call in a slot is not in process"));
         };
-        self.answer(core, id, &call, message, terms, |reply| {
+        self.answer(core, id, &call, octets, terms, |reply| {
             fill(reply);
             Ran::Answered
         })?;
-        if let Some(pull) = pending.pull {
+        if let Some(pull) = pull {
             self.put_pull(core, pull);
         }
         if self.second.is_some()
-            && let Some(message) = pending.message
+            && let Some(message) = message
         {
-            self.keep_unsent(pending.id, message);
+            self.keep_unsent(call_id, message);
         }
         Ok(true)
     }
@@ -591,28 +576,38 @@ impl Serving {
     /// A Call that was left for later is not answered at all.
     #[cold]
     pub(crate) fn drop_later<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, token: Token) {
-        if let Some((pending, _)) = self.take_later(core, token) {
-            if let Some(pull) = pending.pull {
+        if let Some(late) = self.take_later(core, token) {
+            if let Some(pull) = late.pull {
                 self.put_pull(core, pull);
             }
-            self.discard(core, id, pending.id);
+            self.discard(core, id, late.id);
         }
     }
 
     /// Takes a Call that was left for later out of its slot.
-    fn take_later<P>(&mut self, core: &mut Core<P>, token: Token) -> Option<(Pending, Terms)> {
-        let kept = self.slots.get(token.slot as usize).and_then(Option::as_ref);
-        let kept = kept.filter(|kept| kept.xid == token.xid)?;
-        let (call, terms) = (kept.id, kept.later?);
-        core.transit.expect_no_more(&mut self.share, terms.pages as usize);
-        let pending = self.release_slot(call)?;
-        if pending.message.is_none() {
-            // As for any Call: its Receive counts as spent, and the one that is posted still as its successor.
-            core.credits.hold(self.account, self.held, self.held + 1);
-            self.held += 1;
-        }
-        core.transit.give(&mut self.share, pending.held as usize);
-        Some((pending, terms))
+    fn take_later<P>(&mut self, core: &mut Core<P>, token: Token) -> Option<LateCall> {
+        let is_it = |kept: &mut Pending| kept.xid == token.xid && kept.is_answered_later();
+        let kept = self.slots.get_mut(token.slot as usize)?.take_if(is_it)?;
+        self.pending -= 1;
+        let id = kept.id;
+        let late = match kept.into_stage() {
+            Stage::Later { message, pull, terms } => LateCall { id, terms, message: Some(message), pull },
+            Stage::Carried(CarriedCall { terms, held, .. }) => {
+                // As for any Call: its Receive counts as spent, and the one that is posted still as its successor.
+                core.credits.hold(self.account, self.held, self.held + 1);
+                self.held += 1;
+                core.transit.give(&mut self.share, held as usize);
+                LateCall { id, terms, message: None, pull: None }
+            }
+            Stage::Repeated { message } => {
+                LateCall { id, terms: Terms::ENGINE, message: Some(message), pull: None }
+            }
+            stage @ (Stage::Pulling { .. } | Stage::Unsent { .. }) => {
+                unreachable!("a Call that waits for no answer: {stage:?}")
+            }
+        };
+        core.transit.expect_no_more(&mut self.share, late.terms.pages as usize);
+        Some(late)
     }
 
     /// Drops a Call without an answer.
@@ -697,10 +692,17 @@ impl Serving {
         }
         for (slot, pending) in (0..).zip(&mut self.slots) {
             let Some(pending) = pending.take() else { continue };
-            if let Some(entry) = pending.later.and_then(|terms| terms.kept) {
-                core.duplicates.orphan(Token { connection: id, slot, xid: pending.xid }, entry);
+            let token = Token { connection: id, slot, xid: pending.xid };
+            let (terms, pull) = match pending.into_stage() {
+                Stage::Later { terms, pull, .. } => (Some(terms), pull),
+                Stage::Carried(carried) => (Some(carried.terms), None),
+                Stage::Pulling { pull, .. } => (None, Some(pull)),
+                Stage::Repeated { .. } | Stage::Unsent { .. } => (None, None),
+            };
+            if let Some(entry) = terms.and_then(|terms| terms.kept) {
+                core.duplicates.orphan(token, entry);
             }
-            if let Some(mut pull) = pending.pull {
+            if let Some(mut pull) = pull {
                 pull.held = 0;
                 core.put_pull(pull);
             }
@@ -715,8 +717,9 @@ impl Serving {
         Some(pending)
     }
 
+    /// Takes a Call out of its slot that is not to be pulled any further.
     fn release<P>(&mut self, core: &mut Core<P>, id: ResponderCallId) {
-        if let Some(pull) = self.release_slot(id).and_then(|pending| pending.pull) {
+        if let Some(Stage::Pulling { pull, .. }) = self.release_slot(id).map(Pending::into_stage) {
             self.put_pull(core, pull);
         }
     }

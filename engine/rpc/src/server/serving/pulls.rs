@@ -7,10 +7,12 @@ use stag_memory::Buf;
 use stag_proto::responder::{CallPayload, RefusedCall, ResponderCallId};
 use stag_wire::xdr::Reader;
 
-use super::{Arrived, Ran, Serving, octets_of};
+use super::{Arrived, Ran, Serving};
 use crate::ConnectionId;
 use crate::client::CloseReason;
+use crate::connection::FinishedRead;
 use crate::fault::fault;
+use crate::server::pending::{Pending, PullNeed, Stage};
 use crate::server::pulling::{
     Lack, Pressure, Pull, in_one_piece, may_pull, place_wanted, plan_chunks, plan_long, post_reads,
 };
@@ -18,7 +20,7 @@ use crate::server::pushing::Posted;
 use crate::server::transit::{self, Obstacle};
 use crate::service::Services;
 use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::{Route, Terms, route};
+use crate::service::dispatch::{Route, route};
 use crate::state::Core;
 
 impl Serving {
@@ -41,8 +43,7 @@ impl Serving {
 
     /// What is being pulled.
     fn pulls(&self) -> impl Iterator<Item = &Pull> {
-        let kept = self.slots.iter().flatten().filter(|kept| kept.later.is_none());
-        kept.filter_map(|kept| kept.pull.as_deref())
+        self.slots.iter().flatten().filter_map(Pending::pull)
     }
 
     /// How a Call waits for memory that others hold, if one does, and if its connection holds next to nothing: for that
@@ -58,7 +59,7 @@ impl Serving {
             return None;
         }
         let slot = self.slots[*self.hungry.front()? as usize].as_ref();
-        let pull = slot.and_then(|kept| kept.pull.as_deref())?;
+        let pull = slot.and_then(Pending::pull)?;
         let since = pull.waits?;
         let owner = match core.transit.obstacle(&self.share, pool, pull.missing_pages(pool), pull.held) {
             Some(Obstacle::Owner(owner)) => Some(owner),
@@ -75,13 +76,11 @@ impl Serving {
         }
         self.share.is_suspended = true;
         for slot in 0..self.slots.len() {
-            let Some(pending) = self.slots[slot].as_mut().filter(|pending| pending.later.is_none()) else {
-                continue;
-            };
-            let Some(pull) = pending.pull.as_mut() else { continue };
+            let Some(pending) = &mut self.slots[slot] else { continue };
+            let call = pending.id;
+            let Some((_, pull)) = pending.pull_mut() else { continue };
             let (pages, asked) = pull.vacate(&core.pools.payload, core.now);
             if pages > 0 {
-                let call = pending.id;
                 core.transit.give(&mut self.share, pages);
                 core.transit.unask(&mut self.share, asked);
                 self.hunger(call, Duration::MAX);
@@ -157,7 +156,7 @@ impl Serving {
             CallPayload::Long(len) => plan_long(core, &mut pull, len),
             CallPayload::Inline(_) => plan_chunks(core, &mut pull, &call),
         }
-        self.keep(call_id, xid, message, Some(pull), None);
+        self.keep(call_id, xid, Stage::Pulling { message, pull, need: PullNeed::Reads });
         self.advance(core, services, id, peer, call_id)
     }
 
@@ -176,8 +175,8 @@ impl Serving {
             };
             // A Call that a service has already keeps its memory until it is answered. It comes here when its slot waited for
             // something as long as another Call was in it.
-            let Some(pull) = pending.pull.as_mut().filter(|_| pending.later.is_none()) else { return Ok(()) };
-            let Some(call) = self.responder.call(call_id, octets_of(&pending.message)) else {
+            let Some((message, pull)) = pending.pull_mut() else { return Ok(()) };
+            let Some(call) = self.responder.call(call_id, message) else {
                 return Err(fault("a Call in a slot is not in process"));
             };
             match place_wanted(core, &mut self.share, pull) {
@@ -195,6 +194,7 @@ impl Serving {
             match post_reads(core, &mut self.share, id, &call, pull) {
                 Posted::All | Posted::Done => {}
                 Posted::Full => {
+                    pending.set_need(PullNeed::Room);
                     self.wait(call_id);
                     return Ok(());
                 }
@@ -202,9 +202,11 @@ impl Serving {
                 Posted::Faulty(what) => return Err(fault(what)),
             }
             if pull.pending > 0 {
+                pending.set_need(PullNeed::Reads);
                 return Ok(());
             }
             if core.is_short() {
+                pending.set_need(PullNeed::Room);
                 self.wait(call_id);
                 return Ok(());
             }
@@ -230,12 +232,15 @@ impl Serving {
             }
             break;
         }
-        let Some(mut pending) = self.release_slot(call_id) else {
+        let Some(pending) = self.release_slot(call_id) else {
             return Err(fault("a Call goes on that is in no slot"));
         };
-        let Some(mut pull) = pending.pull.take() else { return Err(fault("a Call without what it pulled")) };
+        let xid = pending.xid;
+        let Stage::Pulling { message, mut pull, .. } = pending.into_stage() else {
+            return Err(fault("a Call goes on that pulls nothing"));
+        };
         pull.collect();
-        let Some(call) = self.responder.call(call_id, octets_of(&pending.message)) else {
+        let Some(call) = self.responder.call(call_id, &message) else {
             self.put_pull(core, pull);
             return Err(fault("a Call in a slot is not in process"));
         };
@@ -246,11 +251,11 @@ impl Serving {
             CallPayload::Long(_) => in_one_piece(&long, &mut gathered),
         };
         let routed = route(services, Reader::with_reduced(stream, &pull.reduced));
-        let arrived = Arrived { id, peer, call: &call, message: octets_of(&pending.message), stream };
+        let arrived = Arrived { id, peer, call: &call, message: &message, stream };
         let ran = self.run(core, services, &arrived, &routed, &mut pull.items);
         core.gathered = gathered;
         pull.long = long;
-        self.keep_ran(core, call_id, pending.message, pull, ran.map(|ran| (ran, pending.xid)))
+        self.keep_ran(core, call_id, message, pull, ran.map(|ran| (ran, xid)))
     }
 
     /// Keeps what a Call needs on that was run with what it pulled: `ran` says what became of it, and its xid.
@@ -258,20 +263,18 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         id: ResponderCallId,
-        message: impl Into<Option<Buf>>,
+        message: Buf,
         pull: Box<Pull>,
         ran: Result<(Ran, u32), CloseReason>,
     ) -> Result<(), CloseReason> {
         match ran {
             Ok((Ran::Later(terms), xid)) => {
-                self.keep(id, xid, message, Some(pull), Some(terms));
+                self.keep(id, xid, Stage::Later { message, pull: Some(pull), terms });
                 return Ok(());
             }
-            Ok((Ran::Waits, xid)) => self.keep(id, xid, message, None, Some(Terms::ENGINE)),
+            Ok((Ran::Waits, xid)) => self.keep(id, xid, Stage::Repeated { message }),
             Ok((Ran::Answered, _)) => {
-                if self.second.is_some()
-                    && let Some(message) = message.into()
-                {
+                if self.second.is_some() {
                     self.keep_unsent(id, message);
                 }
             }
@@ -294,6 +297,9 @@ impl Serving {
     #[cold]
     pub(super) fn hunger(&mut self, call: ResponderCallId, patience: Duration) {
         let slot = call.index() as u32;
+        if let Some(pending) = &mut self.slots[call.index()] {
+            pending.set_need(PullNeed::Memory);
+        }
         if self.hungry.is_empty() {
             self.patience = patience;
         }
@@ -337,22 +343,20 @@ impl Serving {
     }
 
     /// A Read is done.
-    #[allow(clippy::too_many_arguments, reason = "the engine's parts, borrowed one by one")]
     pub(crate) fn read_done<P: Provider, S: Services>(
         &mut self,
         core: &mut Core<P>,
         services: &mut S,
         id: ConnectionId,
         peer: Option<&Peer>,
-        request: u64,
-        buf: Buf,
-        result: Result<(), WorkError>,
+        read: FinishedRead,
     ) -> Result<(), CloseReason> {
+        let FinishedRead { request, buf, result } = read;
         let (slot, place) = ((request >> 32) as usize, (request & 0xffff_ffff) as usize);
         // A Call stays in its slot while a Read for it is under way.
         let pending = self.slots.get_mut(slot).and_then(Option::as_mut);
         let Some((call_id, xid, pull)) =
-            pending.and_then(|pending| Some((pending.id, pending.xid, pending.pull.as_deref_mut()?)))
+            pending.and_then(|pending| Some((pending.id, pending.xid, pending.pull_mut()?.1)))
         else {
             return Err(fault("a Read is done for a Call that is in no slot"));
         };

@@ -1,0 +1,214 @@
+//! A Call that is in process beyond one pass: what it waits for.
+//!
+//! ```text
+//!  Free ── it has Read chunks ───────────▶ Pulling: Reads ⇄ Memory ⇄ Room ── its data is here ─────▶ Free
+//!   ├───── it is answered later ─────────▶ Later ─────────────────────────── its answer ──────────▶ Free
+//!   ├───── the same, it was carried ─────▶ Carried ───────────────────────── its answer ──────────▶ Free
+//!   ├───── it repeats one in process ────▶ Repeated ──────────────────────── the answer to that ──▶ Free
+//!   └───── there is no memory to send ───▶ Unsent ────────────────────────── memory ──────────────▶ Free
+//! ```
+//!
+//! | stage | waits for |
+//! |---|---|
+//! | `Pulling`, `Reads` | the RDMA Reads that are under way |
+//! | `Pulling`, `Memory` | payload memory to read into |
+//! | `Pulling`, `Room` | room in the send queue, or a message buffer for its Reply |
+//! | `Later` | its answer |
+//! | `Carried` | its answer, while its Receive is posted already |
+//! | `Repeated` | the answer to the Call that it repeats |
+//! | `Unsent` | memory, or Receives of the peer, for the Reply that is made |
+//!
+//! A Call whose data is here leaves its slot, is run, and comes back if it is not answered. From each stage the end of the
+//! connection leads to `Free`. `stages.txt` has every change there may be; a debug build panics at another one.
+
+use stag_memory::Buf;
+use stag_proto::responder::ResponderCallId;
+
+use crate::server::pulling::Pull;
+use crate::service::dispatch::Terms;
+
+/// A Call in a slot.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) id: ResponderCallId,
+    pub(crate) xid: u32,
+    stage: Stage,
+}
+
+/// What a Call waits for, and what it holds meanwhile.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Its data.
+    Pulling { message: Buf, pull: Box<Pull>, need: PullNeed },
+    /// Its answer, on these terms. What it pulled is kept until then.
+    Later { message: Buf, pull: Option<Box<Pull>>, terms: Terms },
+    /// The same, for a Call that was carried from where it arrived: its Receive is posted still.
+    Carried(CarriedCall),
+    /// The answer to the Call that it repeats.
+    Repeated { message: Buf },
+    /// Memory for its Reply, which is made.
+    Unsent { message: Buf },
+}
+
+/// What a Call that is being pulled waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PullNeed {
+    /// The Reads that are under way.
+    Reads,
+    /// Memory to read into.
+    Memory,
+    /// Room in the send queue, or a message buffer.
+    Room,
+}
+
+/// A Call that was carried from where it arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CarriedCall {
+    pub(crate) terms: Terms,
+    /// It has one chunk of one segment, else none.
+    pub(crate) has_chunk: bool,
+    /// Pages of its data, which went with it.
+    pub(crate) held: u32,
+}
+
+/// A stage without what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StageKind {
+    Free,
+    Pulling(PullNeed),
+    Later,
+    Carried,
+    Repeated,
+    Unsent,
+}
+
+/// Every change of stage there may be, and why.
+const CHANGES: [(StageKind, StageKind, &str); 18] = {
+    use PullNeed::{Memory, Reads, Room};
+    use StageKind::{Carried, Free, Later, Pulling, Repeated, Unsent};
+    [
+        (Free, Pulling(Reads), "it has Read chunks"),
+        (Free, Later, "its service, or another reactor, answers it later"),
+        (Free, Carried, "another reactor answers it later, and it went there from where it arrived"),
+        (Free, Repeated, "it repeats a Call that another reactor has in process"),
+        (Free, Unsent, "its Reply is made, and takes more memory than there is"),
+        (Pulling(Reads), Pulling(Memory), "there is no memory to read into, or it was taken back"),
+        (Pulling(Reads), Pulling(Room), "the send queue is full, or there is no message buffer"),
+        (Pulling(Memory), Pulling(Reads), "there is memory, and Reads are posted"),
+        (Pulling(Memory), Pulling(Room), "there is memory, and the send queue is full"),
+        (Pulling(Room), Pulling(Reads), "there is room, and Reads are posted"),
+        (Pulling(Room), Pulling(Memory), "there is room, and no memory; or it was taken back"),
+        (Pulling(Reads), Free, "its data is here, or it is refused"),
+        (Pulling(Memory), Free, "there is memory, and its data is here at once; or it is refused"),
+        (Pulling(Room), Free, "there is room, or a message buffer, and its data is here; or it is refused"),
+        (Later, Free, "it is answered, or dropped"),
+        (Carried, Free, "it is answered, or dropped"),
+        (Repeated, Free, "the Call that it repeats is answered, or dropped"),
+        (Unsent, Free, "there is memory for its Reply"),
+    ]
+};
+
+impl Stage {
+    fn kind(&self) -> StageKind {
+        match self {
+            Stage::Pulling { need, .. } => StageKind::Pulling(*need),
+            Stage::Later { .. } => StageKind::Later,
+            Stage::Carried(_) => StageKind::Carried,
+            Stage::Repeated { .. } => StageKind::Repeated,
+            Stage::Unsent { .. } => StageKind::Unsent,
+        }
+    }
+}
+
+/// Whether a Call may go from the one stage to the other.
+fn may_change(from: StageKind, to: StageKind) -> bool {
+    CHANGES.iter().any(|change| (change.0, change.1) == (from, to))
+}
+
+impl Pending {
+    /// A Call that comes to its slot.
+    #[inline]
+    pub(crate) fn new(id: ResponderCallId, xid: u32, stage: Stage) -> Pending {
+        debug_assert!(may_change(StageKind::Free, stage.kind()), "a Call does not begin with {stage:?}");
+        Pending { id, xid, stage }
+    }
+
+    /// What it waits for.
+    #[inline]
+    pub(crate) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// What it held, as it leaves its slot.
+    #[inline]
+    pub(crate) fn into_stage(self) -> Stage {
+        debug_assert!(may_change(self.stage.kind(), StageKind::Free), "no Call ends as {:?}", self.stage);
+        self.stage
+    }
+
+    /// Whether it waits for an answer that a service, or another reactor, gives later.
+    #[inline]
+    pub(crate) fn is_answered_later(&self) -> bool {
+        match self.stage {
+            Stage::Later { .. } | Stage::Carried(_) | Stage::Repeated { .. } => true,
+            Stage::Pulling { .. } | Stage::Unsent { .. } => false,
+        }
+    }
+
+    /// What it pulls, if it waits for that.
+    pub(crate) fn pull(&self) -> Option<&Pull> {
+        match &self.stage {
+            Stage::Pulling { pull, .. } => Some(pull),
+            _ => None,
+        }
+    }
+
+    /// Its message and what it pulls, if it waits for that.
+    pub(crate) fn pull_mut(&mut self) -> Option<(&Buf, &mut Pull)> {
+        match &mut self.stage {
+            Stage::Pulling { message, pull, .. } => Some((message, pull)),
+            _ => None,
+        }
+    }
+
+    /// It is pulled, and waits for this now.
+    ///
+    /// # Panics
+    ///
+    /// In a debug build, if it is not pulled.
+    pub(crate) fn set_need(&mut self, next: PullNeed) {
+        let from = self.stage.kind();
+        let to = StageKind::Pulling(next);
+        debug_assert!(from == to || may_change(from, to), "a Call goes from {from:?} to {to:?}");
+        if let Stage::Pulling { need, .. } = &mut self.stage {
+            *need = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `stages.txt` is what a reader sees of [`CHANGES`].
+    #[test]
+    fn the_stages_are_as_drawn() {
+        let mut found = String::new();
+        for (from, to, why) in CHANGES {
+            let [from, to] = [from, to].map(|kind| format!("{kind:?}"));
+            found += &format!("{from:<16} -> {to:<16} {why}\n");
+        }
+        assert!(found == include_str!("stages.txt"), "stages.txt should be:\n{found}");
+    }
+
+    #[test]
+    fn no_change_is_listed_twice_and_each_stage_is_reached_and_left() {
+        for (at, (from, to, _)) in CHANGES.iter().enumerate() {
+            assert!(from != to && CHANGES[..at].iter().all(|other| (other.0, other.1) != (*from, *to)));
+            assert!(CHANGES.iter().any(|change| change.0 == *to), "{to:?} is not left");
+            assert!(CHANGES.iter().any(|change| change.1 == *from), "{from:?} is not reached");
+        }
+        assert!(!may_change(StageKind::Later, StageKind::Carried));
+        assert!(!may_change(StageKind::Repeated, StageKind::Pulling(PullNeed::Reads)));
+    }
+}
