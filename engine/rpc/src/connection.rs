@@ -166,7 +166,7 @@ impl Connection {
         let done = match (&mut self.calling, &mut self.serving) {
             (Some(calling), _) if read.request & PULL_READ != 0 => calling.pull_done(core, self.id, read),
             (_, Some(serving)) => serving.read_done(core, services, self.id, self.peer.as_ref(), read),
-            _ => return,
+            _ => Err(fault("a Read is done on a connection that reads nothing")),
         };
         if let Err(reason) = done {
             self.close(core, reason);

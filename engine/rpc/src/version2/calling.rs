@@ -315,7 +315,10 @@ impl Calling {
         invalidated: Option<Handle>,
         exposed: &mut Option<Exposed>,
     ) -> Result<(), &'static str> {
-        let Some(second) = &mut self.second else { return Ok(()) };
+        let Some(second) = &mut self.second else {
+            core.fault(id, "a message of another version");
+            return Ok(());
+        };
         // A Receive that was promised is used.
         let is_reply = !matches!(
             answered,
@@ -503,7 +506,10 @@ impl Calling {
         id: ConnectionId,
         octets: &[u8],
     ) -> Result<(), &'static str> {
-        let Some(second) = &mut self.second else { return Ok(()) };
+        let Some(second) = &mut self.second else {
+            core.fault(id, "a message of another version");
+            return Ok(());
+        };
         if second.is_agreed() {
             return Err("it answered in another version than it was called in (V2-5.3-a)");
         }

@@ -172,15 +172,14 @@ impl Serving {
         let arrived = second.receives.arrive(core, id, head);
         // One whose handler ran already has its buffers.
         if self.begun.is_none() && (core.is_short() || !self.stalled.is_empty() || self.is_sated(core)) {
-            self.stall(arrived, false);
-            return Ok(());
+            return self.stall(arrived, false);
         }
         self.take_in_version2(core, services, id, peer, arrived).map(|_| ())
     }
 
     /// Keeps a message until there is memory.
-    fn stall(&mut self, arrived: ArrivedMessage, is_first: bool) {
-        let Some(second) = &mut self.second else { return };
+    fn stall(&mut self, arrived: ArrivedMessage, is_first: bool) -> Result<(), CloseReason> {
+        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
         let ArrivedMessage { octets, targets, behind, .. } = arrived;
         if is_first {
             self.stalled.push_front(octets);
@@ -189,6 +188,7 @@ impl Serving {
             self.stalled.push_back(octets);
             second.stalled.push_back((targets, behind));
         }
+        Ok(())
     }
 
     /// Takes in a message that waited. `false`: it waits on.
@@ -215,7 +215,7 @@ impl Serving {
         mut arrived: ArrivedMessage,
     ) -> Result<bool, CloseReason> {
         if !arrived.put_together(core) {
-            self.stall(arrived, true);
+            self.stall(arrived, true)?;
             return Ok(false);
         }
         let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };

@@ -12,7 +12,7 @@ use crate::carried::{CarriedChunk, Destination};
 use crate::client::CloseReason;
 use crate::in_place::read_in_reach;
 use crate::server::doomed::reply_id;
-use crate::server::pending::{CarriedCall, Stage};
+use crate::server::pending::{CarriedCall, Pending, Stage};
 use crate::service::dispatch::{Origin, Run, Terms};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
@@ -115,7 +115,7 @@ impl Serving {
         if !is_sent {
             return false;
         }
-        self.forget_carried(call);
+        self.forget_carried(core, id, call);
         if is_service {
             self.note_service(core.now);
         }
@@ -257,7 +257,7 @@ impl Serving {
                 result = self.send_again(core, id, refused.request);
             }
         }
-        let held = self.forget_carried(call);
+        let held = self.forget_carried(core, id, call);
         if held > 0 {
             core.state.transit.give(&mut self.share, held as usize);
         }
@@ -270,13 +270,16 @@ impl Serving {
 
     /// Takes a Call out of its slot that was carried from where it arrived, and returns the pages that were counted for it.
     #[inline(always)]
-    fn forget_carried(&mut self, call: ResponderCallId) -> u32 {
-        let Some(kept) = self.slots[call.index()].take() else { return 0 };
+    fn forget_carried<P>(&mut self, core: &mut Core<P>, id: ConnectionId, call: ResponderCallId) -> u32 {
+        let slot = &mut self.slots[call.index()];
+        let Some(Stage::Carried(carried)) = slot.as_ref().map(Pending::stage) else {
+            core.fault(id, "a Call was answered that was not carried");
+            return 0;
+        };
+        let held = carried.held;
+        *slot = None;
         self.pending -= 1;
-        match kept.into_stage() {
-            Stage::Carried(carried) => carried.held,
-            _ => 0,
-        }
+        held
     }
 
     /// Lets a Send wait that found no room.
