@@ -52,16 +52,21 @@ pub(crate) fn tolerated<T>(test: impl FnOnce() -> T) -> T {
 mod tests {
     use std::time::Duration;
 
-    use stag_fabric::Provider;
     use stag_fabric::sim::{FaultPlan, Sim, World};
+    use stag_fabric::{Peer, Provider};
     use stag_runtime::Poller;
+    use stag_wire::xdr::Reader;
 
     use super::*;
     use crate::client::{CallError, Chunks, ConnectionEvent, Credentials, ReplyMode, Request};
     use crate::config::EngineConfig;
     use crate::connection::FinishedRead;
     use crate::engine::{Engine, find};
+    use crate::in_place::Begun;
     use crate::memory::Memory;
+    use crate::server::duplicates::{Asked, Known};
+    use crate::service::dispatch::Terms;
+    use crate::service::{Procedure, Repeat, Token};
 
     /// A client and a server, connected, and what the client was told.
     struct Pair {
@@ -162,6 +167,48 @@ mod tests {
             assert_eq!(engine.core.statistics.faults, 1);
             let events = pair.ends();
             assert!(matches!(events[..], [ConnectionEvent::Closed { .. }]), "{events:?}");
+        }
+    }
+
+    /// Its message was behind another one that ended the connection. Who sends it again over a new connection is not left waiting.
+    #[test]
+    fn a_call_that_was_executed_where_it_arrived_is_not_running_for_ever_when_its_connection_ends() {
+        static ONCE: Procedure = Procedure { repeat: Repeat::Harmful, ..Procedure::plain("MAKE") };
+        let peer = Peer::Address("10.0.0.1:800".parse().expect("an address"));
+        for is_answered in [true, false] {
+            let mut pair = Pair::new();
+            let id = pair.accepted();
+            let engine = &mut pair.server.0;
+            let state = &mut engine.core.state;
+            let look = |state: &mut EngineState, xid| {
+                let asked = Asked {
+                    procedure: &ONCE,
+                    connection: id,
+                    peer: Some(&peer),
+                    xid,
+                    stream: &[0; 40],
+                    arguments: &Reader::new(&[]),
+                    items: &[],
+                    now: Duration::ZERO,
+                };
+                state.duplicates.look(&asked, &mut state.statistics)
+            };
+            let Known::New(entry) = look(state, 3) else { panic!("nobody asked before") };
+            let draft = is_answered.then(|| state.drafts.take());
+            let terms = Terms { kept: Some(entry), ..Terms::ENGINE };
+            let found = find(&mut engine.connections, id).expect("it is connected");
+            let serving = found.serving.as_mut().expect("a server's");
+            let token = Token { connection: id, slot: serving.responder.next_slot(), xid: 3 };
+            serving.begun = Some(Begun { xid: 3, terms, draft, pull: None });
+            found.close(&mut engine.core, CloseReason::Violation("it is wrong"));
+            pair.run(|pair| pair.server.0.connections.iter().flatten().count() == 0);
+            let state = &mut pair.server.0.core.state;
+            if is_answered {
+                assert!(matches!(look(state, 3), Known::New(_)), "its Reply was not made, so none is kept");
+            } else {
+                assert_eq!(state.duplicates.take_orphan(&token), Some(entry), "its answer is still to come");
+            }
+            pair.ends();
         }
     }
 

@@ -102,6 +102,15 @@ pub(crate) struct Arrived<'a> {
     pub(crate) stream: &'a [u8],
 }
 
+/// The Reply of a Call that was executed cannot be sent. It is kept for who sends the Call again, if it can be.
+#[cold]
+fn drop_reply<P>(core: &mut Core<P>, terms: Terms, draft: Box<Draft>) {
+    if let Some(entry) = terms.kept {
+        core.state.duplicates.keep(entry, &draft, &mut core.state.statistics);
+    }
+    core.put_draft(draft);
+}
+
 /// A Call that was left for later, out of its slot.
 struct LateCall {
     id: ResponderCallId,
@@ -374,7 +383,7 @@ impl Serving {
         if self.is_group(message) {
             // Its payload is behind a longer header than that of the Reply may be.
             if draft.send.is_none() && !draft.take_send(&core.pools.messages) {
-                core.put_draft(draft);
+                drop_reply(core, begun.terms, draft);
                 return Err(CloseReason::CannotReply);
             }
             self.conclude_group(core, id, call, message, begun.terms, draft)?;
@@ -382,10 +391,13 @@ impl Serving {
         }
         draft.header_len = match self.responder.plan_reply(call.id, message, &[], 0) {
             Ok(form) => form.header_len as usize,
-            Err(_) => return Err(fault("a Call in process is answered that is over")),
+            Err(_) => {
+                drop_reply(core, begun.terms, draft);
+                return Err(fault("a Call in process is answered that is over"));
+            }
         };
         if draft.send.is_none() && !draft.take_send(&core.pools.messages) {
-            core.put_draft(draft);
+            drop_reply(core, begun.terms, draft);
             return Err(CloseReason::CannotReply);
         }
         self.conclude(core, id, call, message, begun.terms, draft)?;
@@ -682,6 +694,18 @@ impl Serving {
             core.credits.close(account, &self.governor);
         }
         core.duplicates.close(id);
+        // Its message did not come to be taken in: one before it ended the connection.
+        if let Some(Begun { xid, terms, draft, pull }) = self.begun.take() {
+            let slot = self.responder.next_slot();
+            match (draft, terms.kept) {
+                (Some(draft), _) => drop_reply(core, terms, draft),
+                (None, Some(entry)) => core.duplicates.orphan(Token { connection: id, slot, xid }, entry),
+                (None, None) => {}
+            }
+            if let Some(pull) = pull {
+                self.put_pull(core, pull);
+            }
+        }
         self.close_exposing(core);
         if let Some(second) = &mut self.second {
             second.close(core);
