@@ -25,13 +25,12 @@ use crate::engine::{Engine, find};
 use crate::fault::fault;
 use crate::few::Few;
 use crate::server::draft::{Draft, Verdict};
-use crate::server::duplicates::Known;
 use crate::server::pulling::{Pull, take_at_once};
 use crate::server::serving::{ArrivedSingle, Carriage, Serving};
 use crate::server::spares::Reused;
 use crate::server::transit::TransitShare;
 use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look_first, route, trace_call};
+use crate::service::dispatch::{Origin, Route, Run, Terms, admit_new, destination, route, trace_call};
 use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Lookup, Repeat, Services};
 use crate::state::{Core, EngineState};
@@ -463,14 +462,7 @@ impl Serving {
             held = pages;
         }
         let placed = data.as_mut_slice();
-        let mut terms = Terms::of(run);
-        if run.procedure.repeat != Repeat::Harmless {
-            match look_first(state, run, stream, placed, from.id, from.peer) {
-                Known::Nothing => {}
-                Known::New(entry) => terms.kept = Some(entry),
-                Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return Taken::No,
-            }
-        }
+        let Some(terms) = admit_new(state, run, stream, placed, from.id, from.peer) else { return Taken::No };
         self.note_arrival(state);
         self.host.note(&run.head.caller);
         if let Some(read) = read {

@@ -21,12 +21,12 @@ use super::{
 use crate::engine::Engine;
 use crate::pools::PAGE_LEN;
 use crate::server::draft::{Draft, Verdict};
-use crate::server::duplicates::{Known, address};
+use crate::server::duplicates::address;
 use crate::service::call::Placed;
-use crate::service::dispatch::{Origin, Route, Terms, look, route};
+use crate::service::dispatch::{Admission, Origin, Route, Terms, admit, route};
 use crate::service::late;
 use crate::service::reply::{Reply, Room, Space};
-use crate::service::{Repeat, Services, Token};
+use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
 
 /// Records that one pass takes from another reactor at most.
@@ -304,25 +304,15 @@ impl<P: Provider, S: Services> Engine<P, S> {
             }
             Route::Drop => return answering.drop(core),
         };
-        let mut terms = Terms::of(run);
         let slot = core.carrier.as_ref().map_or(0, |carrier| carrier.later_slot());
         let token = Token { connection, slot, xid: run.head.xid };
         let peer = call.peer.as_ref();
-        if run.procedure.repeat != Repeat::Harmless {
-            match look(core, run, stream, &items, connection, peer) {
-                Known::Nothing => {}
-                Known::New(entry) => terms.kept = Some(entry),
-                Known::RunningElsewhere(entry) => {
-                    match core.state.duplicates.wait(token, entry, &mut core.state.statistics) {
-                        true => answering.keep(core, token, Terms::ENGINE),
-                        false => answering.drop(core),
-                    }
-                    return;
-                }
-                Known::Running => return answering.drop(core),
-                Known::Answered(kept) => return answering.answer_whole(core, |reply| reply.repeat(&kept)),
-            }
-        }
+        let terms = match admit(core, run, token, stream, &items, peer) {
+            Admission::Execute(terms) => terms,
+            Admission::Repeat(kept) => return answering.answer_whole(core, |reply| reply.repeat(&kept)),
+            Admission::Wait => return answering.keep(core, token, Terms::ENGINE),
+            Admission::Drop => return answering.drop(core),
+        };
         let origin = Origin { connection, slot, peer, local: call.local.as_ref(), now: core.now };
         let answered = answering.answer(core, terms, |reply| run.call(services, &origin, &mut items, reply));
         if let Err(pages) = answered {

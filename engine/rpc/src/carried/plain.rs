@@ -11,11 +11,10 @@ use super::name_elsewhere;
 use super::record::{CarriedRoom, SHORT_HEAD_LEN};
 use crate::engine::{Engine, find};
 use crate::server::draft::Verdict;
-use crate::server::duplicates::Known;
 use crate::server::spares::Reused;
-use crate::service::dispatch::{Origin, Route, Terms, look_first, route};
+use crate::service::dispatch::{Origin, Route, Terms, admit_new, route};
 use crate::service::reply::{Reply, Room, Space};
-use crate::service::{Repeat, Services, Token};
+use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
 
 impl<P: Provider, S: Services> Engine<P, S> {
@@ -35,14 +34,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
         let connection = name_elsewhere(from, call.token.connection);
         let peer = call.peer.as_ref();
-        let mut terms = Terms::of(run);
-        if run.procedure.repeat != Repeat::Harmless {
-            match look_first(&mut core.state, run, call.stream, &[], connection, peer) {
-                Known::Nothing => {}
-                Known::New(entry) => terms.kept = Some(entry),
-                Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return false,
-            }
-        }
+        let Some(terms) = admit_new(&mut core.state, run, call.stream, &[], connection, peer) else {
+            return false;
+        };
         let EngineState {
             pools,
             scratch,

@@ -18,12 +18,11 @@ use super::record::{CarriedCall, CarriedRoom, ITEM_LEN, REPLY_HEAD_LEN, SHORT_HE
 use super::{Carrier, name_elsewhere};
 use crate::engine::{Engine, find};
 use crate::server::draft::Verdict;
-use crate::server::duplicates::Known;
 use crate::server::serving::Delivery;
 use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::{Origin, Route, Terms, look_first, route};
+use crate::service::dispatch::{Origin, Route, admit_new, route};
 use crate::service::reply::{Reply, Room, Space};
-use crate::service::{Repeat, Services, Token};
+use crate::service::{Services, Token};
 use crate::state::EngineState;
 
 impl<P: Provider, S: Services> Engine<P, S> {
@@ -55,21 +54,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let placed = if reduced.is_some() { std::slice::from_mut(&mut data) } else { &mut [] };
         let connection = name_elsewhere(from, call.token.connection);
         let peer = call.peer.as_ref();
-        let mut terms = Terms::of(run);
-        if run.procedure.repeat != Repeat::Harmless {
-            match look_first(&mut core.state, run, call.stream, placed, connection, peer) {
-                Known::Nothing => {}
-                Known::New(entry) => terms.kept = Some(entry),
-                Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => {
-                    let pieces = data.pieces.drain(..).map(|buf| buf.share());
-                    if let Some(carrier) = &mut core.state.carrier {
-                        carrier.pieces.extend(pieces);
-                    }
-                    self.execute(from, &CarriedCall::decode(record), record, None);
-                    return true;
-                }
+        let Some(terms) = admit_new(&mut core.state, run, call.stream, placed, connection, peer) else {
+            let pieces = data.pieces.drain(..).map(|buf| buf.share());
+            if let Some(carrier) = &mut core.state.carrier {
+                carrier.pieces.extend(pieces);
             }
-        }
+            self.execute(from, &CarriedCall::decode(record), record, None);
+            return true;
+        };
         let EngineState {
             pools,
             scratch,

@@ -15,9 +15,10 @@ use crate::carried::{Carrier, Destination};
 use crate::server::client_log::ClientName;
 use crate::server::draft::Defect;
 use crate::server::duplicates::{Asked, EntryId, Known};
+use crate::server::kept::KeptReply;
 use crate::service::call::{Call, CallHead, Caller, Placed};
 use crate::service::reply::{Reply, Room};
-use crate::service::{Home, Lookup, NULL_PROCEDURE, Outcome, Procedure, Services, Token};
+use crate::service::{Home, Lookup, NULL_PROCEDURE, Outcome, Procedure, Repeat, Services, Token};
 use crate::state::{Core, EngineState};
 
 /// What becomes of a Call.
@@ -125,26 +126,76 @@ pub(crate) fn destination<S: Services>(
     carrier.destination(run.home(services, origin), origin.peer)
 }
 
-/// What is known of a Call that must not simply be executed again. `stream` is its Payload stream.
-pub(crate) fn look(
+/// Whether a Call is executed.
+#[allow(clippy::large_enum_variant, reason = "on the stack, for a moment; a box would be an allocation")]
+pub(crate) enum Admission {
+    /// It is, on these terms.
+    Execute(Terms),
+    /// It was, and this is its Reply.
+    Repeat(KeptReply),
+    /// It is being executed for another connection, and waits for that answer.
+    Wait,
+    /// It is being executed for the same connection, where its Reply will be sent; or too many wait.
+    Drop,
+}
+
+/// Decides whether a Call is executed, or was. `stream` is its Payload stream, `token` its name if it is kept.
+#[inline]
+pub(crate) fn admit(
+    state: &mut EngineState,
+    run: &Run<'_>,
+    token: Token,
+    stream: &[u8],
+    items: &[Placed],
+    peer: Option<&Peer>,
+) -> Admission {
+    let mut terms = Terms::of(run);
+    if run.procedure.repeat != Repeat::Harmless {
+        match look(state, run, stream, items, token.connection, peer) {
+            Known::Nothing => {}
+            Known::New(entry) => terms.kept = Some(entry),
+            Known::Running => {
+                state.statistics.duplicates_dropped += 1;
+                return Admission::Drop;
+            }
+            Known::RunningElsewhere(entry) => {
+                return match state.duplicates.wait(token, entry, &mut state.statistics) {
+                    true => Admission::Wait,
+                    false => Admission::Drop,
+                };
+            }
+            Known::Answered(kept) => {
+                state.statistics.duplicates_answered += 1;
+                return Admission::Repeat(kept);
+            }
+        }
+    }
+    Admission::Execute(terms)
+}
+
+/// The terms of a Call that nothing is known of, where it arrived. `None`: the general way has it, and asks [`admit`].
+#[inline(always)]
+pub(crate) fn admit_new(
     state: &mut EngineState,
     run: &Run<'_>,
     stream: &[u8],
     items: &[Placed],
     connection: ConnectionId,
     peer: Option<&Peer>,
-) -> Known {
-    let known = look_first(state, run, stream, items, connection, peer);
-    match known {
-        Known::Running => state.statistics.duplicates_dropped += 1,
-        Known::Answered(_) => state.statistics.duplicates_answered += 1,
-        Known::Nothing | Known::New(_) | Known::RunningElsewhere(_) => {}
+) -> Option<Terms> {
+    let mut terms = Terms::of(run);
+    if run.procedure.repeat != Repeat::Harmless {
+        match look(state, run, stream, items, connection, peer) {
+            Known::Nothing => {}
+            Known::New(entry) => terms.kept = Some(entry),
+            Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return None,
+        }
     }
-    known
+    Some(terms)
 }
 
-/// As [`look`], by one that leaves what is known already to others, who look again.
-pub(crate) fn look_first(
+/// What is known of a Call that must not simply be executed again.
+fn look(
     state: &mut EngineState,
     run: &Run<'_>,
     stream: &[u8],

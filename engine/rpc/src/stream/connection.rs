@@ -25,15 +25,14 @@ use crate::carried::{CarriedRoom, Destination};
 use crate::pools::PAGE_LEN;
 use crate::server::client_log::{ClientHost, ClientName, Service};
 use crate::server::draft::Verdict;
-use crate::server::duplicates::Known;
 use crate::server::eviction::ConnectionUse;
 use crate::server::kept::KeptReply;
 use crate::server::pulling::in_one_piece;
 use crate::server::transit::{self, TransitAccounts, TransitShare};
 use crate::service::call::Placed;
-use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look, route};
+use crate::service::dispatch::{Admission, Origin, Route, Run, Terms, admit, destination, route};
 use crate::service::reply::{Reply, Room};
-use crate::service::{Repeat, Services, Token};
+use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
 
 /// Calls of one connection that services answer later, at most: beyond that no more are taken on.
@@ -513,29 +512,22 @@ impl Connection {
         };
         self.host.note(&run.head.caller);
         let xid = run.head.xid;
-        let mut terms = Terms::of(&run);
         if core.carrier.is_some() && self.carry(core, services, record, &run, items)? {
             return Ok(());
         }
-        if run.procedure.repeat != Repeat::Harmless {
-            match look(core, &run, record, items, self.id, Some(&self.peer)) {
-                Known::Nothing => {}
-                Known::New(entry) => terms.kept = Some(entry),
-                Known::RunningElsewhere(entry) => {
-                    let slot = self.later_slot();
-                    let token = Token { connection: self.id, slot, xid };
-                    if core.state.duplicates.wait(token, entry, &mut core.state.statistics) {
-                        self.keep_later(slot, Later { xid, terms: Terms::ENGINE });
-                    }
-                    return Ok(());
-                }
-                Known::Running => return Ok(()),
-                Known::Answered(kept) => {
-                    return self.answer(core, xid, Terms::ENGINE, |reply| repeat(reply, &kept)).map(|_| ());
-                }
-            }
-        }
         let slot = self.later_slot();
+        let token = Token { connection: self.id, slot, xid };
+        let terms = match admit(core, &run, token, record, items, Some(&self.peer)) {
+            Admission::Execute(terms) => terms,
+            Admission::Repeat(kept) => {
+                return self.answer(core, xid, Terms::ENGINE, |reply| repeat(reply, &kept)).map(|_| ());
+            }
+            Admission::Wait => {
+                self.keep_later(slot, Later { xid, terms: Terms::ENGINE });
+                return Ok(());
+            }
+            Admission::Drop => return Ok(()),
+        };
         // Not borrowed from `self`, which makes the Reply.
         let (peer, local) = (self.peer.clone(), self.local);
         let origin =

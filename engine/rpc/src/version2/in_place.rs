@@ -22,13 +22,12 @@ use crate::client::slot::{Stage, Written, results_start};
 use crate::client::{CallRefused, Chunks};
 use crate::few::Few;
 use crate::in_place::{Caller, Execution};
-use crate::server::duplicates::Known;
 use crate::server::serving::Serving;
 use crate::server::transit::{self, TransitShare};
+use crate::service::Services;
 use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::{Origin, Route, Run, Terms, destination, look_first, route};
+use crate::service::dispatch::{Origin, Route, Run, admit_new, destination, route};
 use crate::service::reply::Room;
-use crate::service::{Repeat, Services};
 use crate::state::{Core, EngineState};
 use crate::version2::ClientVersion2;
 use crate::version2::answering::GroupRoom;
@@ -109,14 +108,9 @@ impl Serving {
             held = Some(pages);
         }
         let placed = if held.is_some() { slice::from_mut(&mut data) } else { &mut [] };
-        let mut terms = Terms::of(run);
-        if run.procedure.repeat != Repeat::Harmless {
-            match look_first(state, run, call.stream, placed, from.id, from.peer) {
-                Known::Nothing => {}
-                Known::New(entry) => terms.kept = Some(entry),
-                Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return Taken::No,
-            }
-        }
+        let Some(terms) = admit_new(state, run, call.stream, placed, from.id, from.peer) else {
+            return Taken::No;
+        };
         self.note_arrival(state);
         self.host.note(&run.head.caller);
         state.transit.take(&mut self.share, held.unwrap_or(0));

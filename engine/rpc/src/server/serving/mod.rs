@@ -36,7 +36,6 @@ use crate::fault::fault;
 use crate::in_place::Begun;
 use crate::server::client_log::ClientHost;
 use crate::server::draft::Draft;
-use crate::server::duplicates::Known;
 use crate::server::eviction::ConnectionUse;
 use crate::server::governor::CreditGovernor;
 use crate::server::pending::{CarriedCall, Pending, Stage};
@@ -45,9 +44,9 @@ use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, read_at_once};
 use crate::server::spares::Reused;
 use crate::server::transit::TransitShare;
 use crate::service::call::Placed;
-use crate::service::dispatch::{Origin, Route, Terms, destination, look, route};
+use crate::service::dispatch::{Admission, Origin, Route, Terms, admit, destination, route};
 use crate::service::reply::{Reply, reply_chunk_len};
-use crate::service::{Repeat, Services, Token};
+use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
 use crate::version2::ServerVersion2;
 use crate::version2::serving::RECEIVES_OWED;
@@ -458,38 +457,34 @@ impl Serving {
             // 8166-6.1-c
             return self.refuse(core, id, call.id, RefusedCall::Ineligible);
         }
-        let mut terms = Terms::of(run);
         let origin =
             Origin { connection: id, slot: call.id.index() as u32, peer, local: None, now: core.now };
         if let Some(carrier) = core.carrier.as_deref()
             && let Some(destination) = destination(carrier, services, run, &origin)
         {
-            return self.carry(core, arrived, terms, destination, (run.head.arguments.reduced(), items));
+            return self.carry(
+                core,
+                arrived,
+                Terms::of(run),
+                destination,
+                (run.head.arguments.reduced(), items),
+            );
         }
-        if procedure.repeat != Repeat::Harmless {
-            match look(core, run, stream, items, id, peer) {
-                Known::Nothing => {}
-                Known::New(entry) => terms.kept = Some(entry),
-                Known::RunningElsewhere(entry) => {
-                    let token = Token { connection: id, slot: call.id.index() as u32, xid: call.xid() };
-                    if core.state.duplicates.wait(token, entry, &mut core.state.statistics) {
-                        return Ok(Ran::Waits);
-                    }
-                    self.discard(core, id, call.id);
-                    return Ok(Ran::Answered);
-                }
-                Known::Running => {
-                    self.discard(core, id, call.id);
-                    return Ok(Ran::Answered);
-                }
-                Known::Answered(kept) => {
-                    return self.answer(core, id, call, message, Terms::ENGINE, |reply| {
-                        reply.repeat(&kept);
-                        Ran::Answered
-                    });
-                }
+        let token = Token { connection: id, slot: origin.slot, xid: call.xid() };
+        let terms = match admit(core, run, token, stream, items, peer) {
+            Admission::Execute(terms) => terms,
+            Admission::Repeat(kept) => {
+                return self.answer(core, id, call, message, Terms::ENGINE, |reply| {
+                    reply.repeat(&kept);
+                    Ran::Answered
+                });
             }
-        }
+            Admission::Wait => return Ok(Ran::Waits),
+            Admission::Drop => {
+                self.discard(core, id, call.id);
+                return Ok(Ran::Answered);
+            }
+        };
         self.answer(core, id, call, message, terms, |reply| match run.call(services, &origin, items, reply) {
             true => Ran::Answered,
             false => Ran::Later(terms),
