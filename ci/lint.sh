@@ -11,7 +11,11 @@ clippy() {
     cargo clippy --locked --workspace --all-targets -- -D warnings
     cargo clippy --locked $fuzz --all-targets -- -D warnings
 }
-doc() { RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace; }
+# What users see; and what is private, whose links lead readers of the source.
+doc() {
+    RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace
+    RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace --document-private-items
+}
 
 [ $# -gt 0 ] || set -- fmt clippy doc
 for check in "$@"; do

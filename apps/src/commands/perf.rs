@@ -105,7 +105,7 @@ pub struct Perf {
     require: Vec<Requirement>,
 }
 
-/// [`Operation`], as an argument.
+/// [`MeasuredOperation`], as an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Called {
     Null,

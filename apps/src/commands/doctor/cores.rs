@@ -106,7 +106,7 @@ pub(super) fn together(machine: &Machine, cores: &CoreList, has_device: bool) ->
     findings
 }
 
-/// How bad what [`environment`] looks for is, and what is said where it is not found.
+/// How bad what [`environment()`] looks for is, and what is said where it is not found.
 const ENVIRONMENT: [(&str, State, &str); 8] = [
     ("governor", State::Note, "none that slows the cores"),
     ("virtual machine", State::Note, "this is none"),

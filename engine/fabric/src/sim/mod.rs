@@ -2,7 +2,7 @@
 //!
 //! A [`World`] is the fabric; [`World::provider`] opens a device on it. All of them live in one thread, and
 //! nothing happens until the test moves time ([`World::advance`]). Every delay, and every fault of the
-//! [`FaultPlan`], is drawn from the world's seed, so any failure is a seed that replays it; [`sweep`] runs a
+//! [`FaultPlan`], is drawn from the world's seed, so any failure is a seed that replays it; [`sweep()`] runs a
 //! test for many.
 //!
 //! It takes every liberty that the fabric trait leaves: Writes land in pieces and in any order among

@@ -420,8 +420,8 @@ impl Calling {
         "its Send invalidated a handle that it must not (8797-X-2)"
     }
 
-    /// Completes a Call by an inline Reply with one chunk of one segment, or none. [`Memory::Exposed`]: it is not over, and is to
-    /// be settled.
+    /// Completes a Call by an inline Reply with one chunk of one segment, or none. [`ExposedMemory::Exposed`]: it is not over, and
+    /// is to be settled.
     #[inline(always)]
     pub(crate) fn complete_short(
         &mut self,

@@ -1,5 +1,5 @@
 //! Results of the procedures, in the order of their numbers: the `resok` fields of each, and its
-//! [`Reply`]. READDIR and READDIRPLUS are in `directory`.
+//! Reply ([`ProcedureResults`]). READDIR and READDIRPLUS are in `directory`.
 
 use super::value::records;
 use super::{
