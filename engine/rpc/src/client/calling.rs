@@ -256,18 +256,14 @@ impl Calling {
         }
         let slot = &mut self.slots[call.index()];
         let ending = Stage::Ending(Ending::Failed(error));
-        let memory = match std::mem::replace(&mut slot.stage, ending) {
-            over @ (Stage::Free | Stage::Ending(_)) => {
-                slot.stage = over;
-                return;
-            }
+        let stage = slot.stage();
+        match stage {
+            Stage::Free | Stage::Ending(_) => return,
             // What was exposed of it is being fenced: it ends then.
-            Stage::Withdrawing(already) => {
-                slot.stage = Stage::Withdrawing(already.or(Some(error)));
-                return;
-            }
-            // What was exposed of it comes back with the end of the connection: it ends then.
-            Stage::Halfway => return,
+            Stage::Withdrawing(already) => return slot.enter(Stage::Withdrawing(already.or(Some(error)))),
+            _ => slot.enter(ending),
+        }
+        let memory = match stage {
             Stage::Unsent => {
                 slot.message = None;
                 self.unsent -= 1;
@@ -279,6 +275,8 @@ impl Calling {
                 self.requester.cancel(call)
             }
             Stage::Sent | Stage::Pulling => self.requester.cancel(call),
+            // What was exposed of a Call that is halfway comes back with the end of the connection: it ends then.
+            Stage::Halfway | Stage::Free | Stage::Ending(_) | Stage::Withdrawing(_) => return,
         };
         self.settle(core, id, call, memory);
     }
@@ -293,7 +291,7 @@ impl Calling {
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             let elapsed = core.now.saturating_sub(slot.started);
-            if matches!(slot.stage, Stage::Free) || elapsed < slot.timeout {
+            if matches!(slot.stage(), Stage::Free) || elapsed < slot.timeout {
                 continue;
             }
             if !slot.is_probe {
@@ -456,7 +454,7 @@ impl Calling {
                 self.exposed -= 1;
             }
             returned => {
-                slot.stage = Stage::Ending(Ending::Inline(start));
+                slot.enter(Stage::Ending(Ending::Inline(start)));
                 slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
                 slot.chunk_lens[0] = len.unwrap_or(0);
                 slot.message = Some(message.into_buf(&state.pools.messages));
@@ -480,12 +478,12 @@ impl Calling {
     #[inline(always)]
     pub(crate) fn note_answered(&mut self, call: requester::RequesterCallId) -> bool {
         let slot = &mut self.slots[call.index()];
-        if matches!(slot.stage, Stage::Unsent) {
+        if matches!(slot.stage(), Stage::Unsent) {
             slot.message = None;
-            slot.stage = Stage::Sent;
+            slot.enter(Stage::Sent);
             self.unsent -= 1;
         }
-        matches!(slot.stage, Stage::Sent)
+        matches!(slot.stage(), Stage::Sent)
     }
 
     /// Sets how a Call ends that was answered.
@@ -496,7 +494,7 @@ impl Calling {
         ending: Ending,
     ) {
         if self.note_answered(call) {
-            self.slots[call.index()].stage = Stage::Ending(ending);
+            self.slots[call.index()].enter(Stage::Ending(ending));
         } else {
             core.fault(self.name, "a Call that waits for its Reply is over");
         }
@@ -515,11 +513,12 @@ impl Calling {
         let Some(index) = self.slots.iter().position(|slot| slot.exposes(handle.0)) else { return };
         let slot = &mut self.slots[index];
         self.exposed -= slot.take_back(Some(handle), Some(exposed));
-        let Some(call) = self.requester.call_at(index).filter(|_| !matches!(slot.stage, Stage::Free)) else {
+        let Some(call) = self.requester.call_at(index).filter(|_| !matches!(slot.stage(), Stage::Free))
+        else {
             core.fault(id, "memory of a Call that is over was exposed");
             return;
         };
-        if let Stage::Withdrawing(_) = slot.stage {
+        if let Stage::Withdrawing(_) = slot.stage() {
             self.withdrawn(core, id, call);
         } else if let Some(memory) = self.requester.handle_fenced(call, handle.0) {
             self.settle(core, id, call, memory);
@@ -575,7 +574,7 @@ impl Calling {
     #[inline]
     pub(crate) fn finish(&mut self, state: &mut EngineState, call: requester::RequesterCallId) {
         let slot = &mut self.slots[call.index()];
-        let ending = match slot.stage {
+        let ending = match slot.stage() {
             // The late Reply of a Call that was given up, whose end was reported already.
             Stage::Free => return,
             // All that it exposed is back, but its Reply is not here.
@@ -608,7 +607,7 @@ impl Calling {
         written: Few<(u8, Buf)>,
     ) {
         let slot = &mut self.slots[call.index()];
-        slot.stage = Stage::Free;
+        slot.enter(Stage::Free);
         self.outstanding -= 1;
         if let Some(kept) = self.kept.get_mut(call.index()) {
             kept.clear();

@@ -481,10 +481,10 @@ impl Calling {
     pub(crate) fn occupy(&mut self, state: &mut EngineState, making: &Making<'_>) {
         let Making { call, request, is_probe, .. } = *making;
         let slot = &mut self.slots[call.index()];
-        if !matches!(slot.stage, Stage::Free) {
+        if !matches!(slot.stage(), Stage::Free) {
             state.fault(self.name, "a Call begins in the slot of another");
         }
-        slot.stage = Stage::Sent;
+        slot.enter(Stage::Sent);
         slot.user = request.user;
         slot.procedure = request.procedure;
         slot.started = state.now;
@@ -581,7 +581,7 @@ impl Calling {
         match message {
             Some(message) if is_kept => return self.set_unsent(core, id, call.index(), error, message),
             None if is_kept && error == PostError::NotConnected => {
-                slot.stage = Stage::Halfway;
+                slot.enter(Stage::Halfway);
                 return;
             }
             // One that is not kept, or that the fabric has no room to expose: it ends.
@@ -593,10 +593,10 @@ impl Calling {
         };
         // The Requester was not told of these handles: their fences are awaited here.
         if !complete && slot.exposed_count() > 0 {
-            slot.stage = Stage::Withdrawing(Some(error));
+            slot.enter(Stage::Withdrawing(Some(error)));
             return;
         }
-        slot.stage = Stage::Ending(Ending::Failed(error));
+        slot.enter(Stage::Ending(Ending::Failed(error)));
         if complete {
             self.forget_version2(call);
         }

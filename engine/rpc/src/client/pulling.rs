@@ -176,7 +176,7 @@ impl Calling {
                 }
                 let slot = &mut self.slots[call.index()];
                 slot.chunk_lens = chunk_lens;
-                slot.stage = Stage::Pulling;
+                slot.enter(Stage::Pulling);
                 (Some(call), memory)
             }
             Pulled::Tell { call, failure, memory } => {
@@ -218,7 +218,7 @@ impl Calling {
             match std::mem::replace(&mut entry.progress, Progress::Telling) {
                 Progress::Hungry(since) => {
                     let is_wanted = |call: requester::RequesterCallId| {
-                        matches!(self.slots[call.index()].stage, Stage::Pulling)
+                        matches!(self.slots[call.index()].stage(), Stage::Pulling)
                     };
                     if !entry.call.is_some_and(is_wanted) {
                         // It was cancelled, or its time is over.
@@ -308,8 +308,8 @@ impl Calling {
     ) {
         let slot = &mut self.slots[call.index()];
         // Else it is over for its user.
-        if matches!(slot.stage, Stage::Pulling) {
-            slot.stage = Stage::Ending(match pulled {
+        if matches!(slot.stage(), Stage::Pulling) {
+            let ending = match pulled {
                 Ok(payload) if call.is_reply(&payload) => {
                     slot.message = Some(payload);
                     core.statistics.replies_received += 1;
@@ -317,7 +317,8 @@ impl Calling {
                 }
                 Ok(_) => Ending::Failed(CallError::BadReply),
                 Err(error) => Ending::Failed(error),
-            });
+            };
+            slot.enter(Stage::Ending(ending));
         }
         let memory = self.requester.handle_pulled(call);
         self.settle(core, id, call, memory);

@@ -97,11 +97,12 @@ impl Calling {
             let slot = &mut slots[call.index()];
             slot.reads.clear();
             let lost = matches!(outcome, EndedCall::NotSent | EndedCall::MaybeExecuted);
-            let is_over = matches!(slot.stage, Stage::Free | Stage::Ending(_) | Stage::Withdrawing(Some(_)));
+            let is_over =
+                matches!(slot.stage(), Stage::Free | Stage::Ending(_) | Stage::Withdrawing(Some(_)));
             let retransmits = kept.get(call.index()).is_some_and(|kept| kept.retransmit);
             if lost && retransmits && !is_over {
                 slot.message = None;
-                slot.stage = Stage::Interrupted;
+                slot.enter(Stage::Interrupted);
                 interrupted += 1;
                 return true;
             }
@@ -135,7 +136,7 @@ impl Calling {
     pub(crate) fn is_unanswered(&self, now: Duration) -> bool {
         let Some(backoff) = self.policy.reconnect else { return false };
         self.kept.iter().zip(&self.slots).any(|(kept, slot)| {
-            let is_sent = kept.resends > 0 && matches!(slot.stage, Stage::Sent | Stage::Ending(_));
+            let is_sent = kept.resends > 0 && matches!(slot.stage(), Stage::Sent | Stage::Ending(_));
             is_sent && now >= kept.resent.saturating_add(backoff.resend_after(kept.resends))
         })
     }
@@ -161,10 +162,10 @@ impl Calling {
                 break;
             }
             let slot = &mut self.slots[index];
-            if !matches!(slot.stage, Stage::Unsent) {
+            if !matches!(slot.stage(), Stage::Unsent) {
                 continue;
             }
-            slot.stage = Stage::Sent;
+            slot.enter(Stage::Sent);
             self.unsent -= 1;
             let Some(message) = slot.message.take() else {
                 core.fault(id, "a Call waits for room, and has no message");
@@ -193,7 +194,7 @@ impl Calling {
     /// must not keep it from the others each time.
     fn next_interrupted(&self) -> Option<(usize, requester::RequesterCallId)> {
         let calls = self.kept.iter().zip(&self.slots).enumerate();
-        let waiting = calls.filter(|(_, (_, slot))| matches!(slot.stage, Stage::Interrupted));
+        let waiting = calls.filter(|(_, (_, slot))| matches!(slot.stage(), Stage::Interrupted));
         let oldest = waiting.map(|(index, (kept, slot))| (kept.resends, slot.started, index)).min();
         oldest.and_then(|(_, _, index)| Some((index, self.requester.call_at(index)?)))
     }
@@ -253,7 +254,7 @@ impl Calling {
         }
         self.interrupted -= 1;
         core.statistics.calls_retransmitted += 1;
-        self.slots[index].stage = Stage::Sent;
+        self.slots[index].enter(Stage::Sent);
         let kept = &mut self.kept[index];
         kept.resends = kept.resends.saturating_add(1);
         kept.resent = core.now;
@@ -320,12 +321,12 @@ impl Calling {
         match exposed {
             Ok(()) => {}
             Err(PostError::NotConnected) => {
-                slot.stage = Stage::Halfway;
+                slot.enter(Stage::Halfway);
                 return false;
             }
             Err(_) => {
                 // What was exposed is being fenced; then it waits for another time.
-                slot.stage = Stage::Withdrawing(None);
+                slot.enter(Stage::Withdrawing(None));
                 self.withdrawn(core, id, call);
                 return false;
             }
@@ -371,7 +372,7 @@ impl Calling {
         // Else the end of the connection is near, and the Call counts as sent until then.
         if error == PostError::Full {
             let slot = &mut self.slots[index];
-            slot.stage = Stage::Unsent;
+            slot.enter(Stage::Unsent);
             slot.message = Some(message);
             self.unsent += 1;
             core.ready.touch_late(id);
@@ -389,15 +390,15 @@ impl Calling {
         if slot.exposed_count() > 0 {
             return;
         }
-        match slot.stage {
+        match slot.stage() {
             Stage::Withdrawing(None) => {
-                slot.stage = Stage::Interrupted;
+                slot.enter(Stage::Interrupted);
                 self.requester.postpone(call);
                 self.interrupted += 1;
                 core.ready.touch_late(id);
             }
             Stage::Withdrawing(Some(error)) => {
-                slot.stage = Stage::Ending(Ending::Failed(error));
+                slot.enter(Stage::Ending(Ending::Failed(error)));
                 let memory = self.requester.abandon(call);
                 self.settle(core, id, call, memory);
             }

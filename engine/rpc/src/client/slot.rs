@@ -3,6 +3,7 @@
 //! ```text
 //!         occupy           Reply, RDMA_ERROR, time-out, cancel              all is fenced
 //!  Free ──────────▶ Sent ────────────────────────────────────────▶ Ending ───────────────▶ Free
+//!                   ├─ a Reply, while nothing is exposed ───────────────────────────────────▶ Free
 //!                   │ ▲ │
 //!                   ├─ a Reply that the server exposes ─▶ Pulling ── it was read, or cannot be ─▶ Ending
 //!                   │ │ └─ the connection ends ─▶ Interrupted ── a credit on the next ──▶ Sent
@@ -24,7 +25,8 @@
 //! | `Ending` | its fences, or the end of its connection |
 //!
 //! `Unsent`, `Halfway` and `Interrupted` are only for Calls that are kept to be sent again. From each stage but `Free` a
-//! cancellation, or the end of the connection for good, leads to `Ending`. An event that a stage does not wait for is a
+//! cancellation, or the end of the connection for good, leads to `Ending`. `stages.txt` has every change there may be; a debug
+//! build panics at another one. An event that a stage does not wait for is a
 //! [`fault`](crate::fault::fault).
 
 use std::time::Duration;
@@ -95,7 +97,7 @@ pub(crate) struct CallMemory<'a> {
 /// One Call's memory and what its user wants back.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
-    pub(crate) stage: Stage,
+    stage: Stage,
     /// It is a keep-alive, of which no user knows.
     pub(crate) is_probe: bool,
     pub(crate) user: u64,
@@ -113,7 +115,90 @@ pub(crate) struct Slot {
     pub(crate) reply_chunk: Option<(u32, Option<Buf>)>,
 }
 
+/// A stage without what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StageKind {
+    Free,
+    Sent,
+    Unsent,
+    Halfway,
+    Interrupted,
+    Withdrawing,
+    Pulling,
+    Ending,
+}
+
+/// Every change of stage there may be, and why. From each stage but `Free` a cancellation leads to `Ending`.
+const CHANGES: [(StageKind, StageKind, &str); 22] = {
+    use StageKind::{Ending, Free, Halfway, Interrupted, Pulling, Sent, Unsent, Withdrawing};
+    [
+        (Free, Sent, "a Call begins"),
+        (Sent, Unsent, "the send queue is full"),
+        (Sent, Halfway, "the connection ends while memory is exposed for it"),
+        (Sent, Withdrawing, "the provider refuses to expose some of its memory"),
+        (Sent, Pulling, "the server exposes its Reply"),
+        (Sent, Interrupted, "the connection ends, and the Call is kept"),
+        (Sent, Ending, "its Reply, RDMA_ERROR, its time is over, or the connection ends for good"),
+        (Sent, Free, "its Reply is taken in one step, as nothing of it is exposed"),
+        (Unsent, Sent, "there is room; or its Reply comes, as a peer may guess an xid"),
+        (Unsent, Interrupted, "the connection ends, and the Call is kept"),
+        (Unsent, Ending, "its time is over, or the connection ends for good"),
+        (Halfway, Interrupted, "the connection has ended"),
+        (Halfway, Ending, "its time is over, or the connection ends for good"),
+        (Interrupted, Interrupted, "the next connection ends too"),
+        (Interrupted, Sent, "a credit on the next connection"),
+        (Interrupted, Ending, "its time is over, or there is no next connection"),
+        (Withdrawing, Withdrawing, "its time is over, and its fences are awaited on"),
+        (Withdrawing, Interrupted, "all is fenced, and the Call waits for the next occasion"),
+        (Withdrawing, Ending, "all is fenced, and the Call ends"),
+        (Pulling, Interrupted, "the connection ends, and the Call is kept"),
+        (Pulling, Ending, "its Reply was read, or cannot be"),
+        (Ending, Free, "all is fenced"),
+    ]
+};
+
+impl Stage {
+    fn kind(&self) -> StageKind {
+        match self {
+            Stage::Free => StageKind::Free,
+            Stage::Sent => StageKind::Sent,
+            Stage::Unsent => StageKind::Unsent,
+            Stage::Halfway => StageKind::Halfway,
+            Stage::Interrupted => StageKind::Interrupted,
+            Stage::Withdrawing(_) => StageKind::Withdrawing,
+            Stage::Pulling => StageKind::Pulling,
+            Stage::Ending(_) => StageKind::Ending,
+        }
+    }
+}
+
+/// Whether a Call may go from the one stage to the other.
+fn may_change(from: StageKind, to: StageKind) -> bool {
+    CHANGES.iter().any(|change| (change.0, change.1) == (from, to))
+}
+
 impl Slot {
+    /// What the Call waits for.
+    #[inline(always)]
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// The Call waits for something else from now on.
+    ///
+    /// # Panics
+    ///
+    /// In a debug build, when it may not come to that from where it is.
+    #[inline(always)]
+    pub(crate) fn enter(&mut self, next: Stage) {
+        debug_assert!(
+            may_change(self.stage.kind(), next.kind()),
+            "a Call goes from {:?} to {next:?}",
+            self.stage
+        );
+        self.stage = next;
+    }
+
     /// Sets how a Call ends whose connection is gone, by what the Requester says of it.
     pub(crate) fn end_disconnected(&mut self, outcome: EndedCall) {
         let ending = match self.stage {
@@ -123,7 +208,7 @@ impl Slot {
             _ => CallError::ConnectionLost,
         };
         self.message = None;
-        self.stage = Stage::Ending(Ending::Failed(ending));
+        self.enter(Stage::Ending(Ending::Failed(ending)));
     }
 
     /// Exposes all memory of a Call, and puts its segments into `lists`. An error: the provider refused
@@ -318,4 +403,27 @@ fn check(body: &ReplyBody<'_>) -> Result<(), CallError> {
         ReplyBody::Denied(Denied::RpcMismatch { .. }) => CallError::RpcVersion,
         ReplyBody::Denied(Denied::AuthError(status)) => CallError::Authentication(status.0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `stages.txt` is what a reader sees of [`CHANGES`].
+    #[test]
+    fn the_stages_are_as_drawn() {
+        let mut found = String::new();
+        for (from, to, why) in CHANGES {
+            let [from, to] = [from, to].map(|kind| format!("{kind:?}"));
+            found += &format!("{from:<11} -> {to:<11} {why}\n");
+        }
+        assert!(found == include_str!("stages.txt"), "stages.txt should be:\n{found}");
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "a Call goes from Free to Pulling")]
+    fn a_change_that_is_not_drawn_is_a_defect() {
+        Slot::default().enter(Stage::Pulling);
+    }
 }

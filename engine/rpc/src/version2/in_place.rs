@@ -278,7 +278,7 @@ impl Calling {
         };
         // The results are copied to a buffer for a message.
         let has_room = has_room && reply.stream.len() <= state.pools.messages.unit_len();
-        if !has_room || !matches!(slot.stage, Stage::Sent) {
+        if !has_room || !matches!(slot.stage(), Stage::Sent) {
             return false;
         }
         second.requester2.accept_lone(&mut self.requester, &reply);

@@ -265,7 +265,7 @@ impl Calling {
                         error => CallError::NotPosted(error),
                     };
                     second.promised -= 1;
-                    self.slots[call.index()].stage = Stage::Ending(Ending::Failed(error));
+                    self.slots[call.index()].enter(Stage::Ending(Ending::Failed(error)));
                     second.requester2.handle_over(&mut self.requester, call);
                     let unused = second.requester2.take_unused();
                     second.promised = second.promised.saturating_sub(unused);
