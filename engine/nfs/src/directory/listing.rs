@@ -1,13 +1,13 @@
 //! Listing a directory, by the kernel's own cookies: they stay good while entries come and go, and after a restart.
 
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 
 use rustix::fs::{RawDir, SeekFrom, seek};
 use stag_wire::nfs3::Status;
 
 use super::DirectoryStore;
-use super::object::{stat, status};
-use super::tree::ROOT;
+use super::object::{stat, stat_at, status};
 use crate::caller::{UserIdentity, permission};
 use crate::store::{ListStart, Listed, ObjectId, Store};
 
@@ -41,10 +41,16 @@ pub(super) fn list(
         let (object, attributes) = match name {
             b"." | b".." => {
                 let index = if name == b"." { index } else { tree.parent(index) };
-                let attributes = match (start.attributes, index) {
-                    (false, _) => None,
-                    (true, ROOT) => tree.look(ROOT).and_then(|look| stat(&*look).map_err(status)).ok(),
-                    (true, _) => tree.look(index).and_then(|look| stat(&*look).map_err(status)).ok(),
+                let attributes = match tree.look(index) {
+                    _ if !start.attributes => None,
+                    Ok(look) => stat(&*look).ok(),
+                    // The directory above was closed, to make room for others. The name may lead elsewhere by now.
+                    Err(_) => {
+                        let found = stat_at(file.as_fd(), name).ok();
+                        found.filter(|found| {
+                            (found.fileid, found.place()) == (tree.id(index).fileid, tree.place())
+                        })
+                    }
                 };
                 (tree.id(index), attributes)
             }

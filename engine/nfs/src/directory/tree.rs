@@ -228,10 +228,12 @@ impl Tree {
         false
     }
 
-    /// A name of a node that was just found, and the descriptor of the directory that it is in.
-    pub(super) fn name(&self, index: Index) -> Option<(Rc<OwnedFd>, &[u8])> {
-        let name = self.node(index).names.first()?;
-        Some((self.node(name.directory).looked.clone()?, &name.name))
+    /// A name of a node that was just found, and the descriptor of the directory that it is in. AGAIN: that was closed to make room
+    /// for others, while the node itself is trusted; STALE: it has no name.
+    fn name(&self, index: Index) -> Result<(Rc<OwnedFd>, &[u8]), Errno> {
+        let name = self.node(index).names.first().ok_or(Errno::STALE)?;
+        let directory = self.node(name.directory).looked.clone().ok_or(Errno::AGAIN)?;
+        Ok((directory, &name.name))
     }
 
     /// The node that is known under a number.
@@ -633,7 +635,7 @@ impl Tree {
 
     /// Opens a file by its name.
     fn open_by_name(&self, index: Index, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let (directory, name) = self.name(index).ok_or(Errno::STALE)?;
+        let (directory, name) = self.name(index)?;
         let file = open_with(directory.as_fd(), name, flags)?;
         let found = stat(&file)?;
         // Somebody may have moved another file there since the name was checked.

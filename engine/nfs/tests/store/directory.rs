@@ -424,6 +424,34 @@ fn nodes_and_descriptors_are_bounded() {
     }
 }
 
+/// A listing has attributes of the directory above, though its descriptor was closed to make room for others.
+#[test]
+fn the_directory_above_is_described_whether_it_is_open_or_not() {
+    // What was found stays trusted, so it is not found anew from the top.
+    let change = |config: &mut DirectoryConfig| {
+        (config.descriptors_max, config.trust) = (16, Duration::from_secs(60));
+    };
+    let mut lab = Lab::directory(64, change);
+    let root = lab.root();
+    let above = lab.mkdir(&ROOT, root, "above", 0o755).unwrap();
+    let directory = lab.mkdir(&ROOT, above, "directory", 0o755).unwrap();
+    for index in 0..40 {
+        lab.mkdir(&ROOT, root, &format!("d{index}"), 0o755).unwrap();
+        let verifier = lab.store.list_verifier(directory).unwrap();
+        let start = ListStart { cookie: 0, verifier, attributes: true };
+        let now = lab.now();
+        let mut found = Vec::new();
+        let all = lab.store.list(&ROOT, directory, start, now, |entry| {
+            found.push((entry.object, entry.attributes.map(|attributes| attributes.fileid)));
+            true
+        });
+        assert_eq!(all, Ok(true));
+        found.sort_by_key(|(object, _)| *object != directory);
+        let expected = [directory, above].map(|object| (object, Some(object.fileid)));
+        assert_eq!(found, expected, "after {index} others");
+    }
+}
+
 // Data.
 
 #[test]
