@@ -75,7 +75,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             if let Some(serving) = found.serving.as_mut() {
                 serving.revoke_overdue(&mut self.core, id);
             }
-            if found.serving.as_mut().is_some_and(|serving| serving.is_stuck(&self.core)) {
+            if found.serving.as_mut().is_some_and(|serving| serving.observe_progress(&self.core)) {
                 found.close(&mut self.core, CloseReason::Stuck);
             }
             if let Some(serving) = found.serving.as_ref() {

@@ -319,9 +319,9 @@ impl Connection {
         self.session.as_ref().map_or(self.id, |session| session.name)
     }
 
-    /// A client's connection is gone, with all that was posted and exposed: whether there is to be another one. Then
-    /// its Calls wait.
-    pub(crate) fn is_to_be_restored<P: Provider>(&mut self, core: &mut Core<P>) -> bool {
+    /// A client's connection is gone, with all that was posted and exposed: its Calls wait, if there is to be another one. `false`:
+    /// there is not.
+    pub(crate) fn await_another<P: Provider>(&mut self, core: &mut Core<P>) -> bool {
         let asks_for_version_2 = self.is_probing();
         let (Some(session), Some(calling)) = (self.session.as_deref_mut(), self.calling.as_mut()) else {
             return false;

@@ -285,7 +285,7 @@ impl<S: Store> Desk<'_, S> {
     }
 
     fn find_conflict(&mut self, arguments: &TestArguments<'_>) -> Result<Option<crate::lock::Held>, Status> {
-        if self.locking.is_grace(self.now) {
+        if self.locking.enter_grace(self.now) {
             return Err(Status::DeniedGracePeriod);
         }
         let file = self.file(arguments.lock.file, Some(arguments.exclusive))?;
@@ -335,7 +335,7 @@ impl<S: Store> Desk<'_, S> {
 
     /// In the grace period only what was there before is given; outside of it nobody knows whether it still was.
     fn check_grace(&mut self, reclaim: bool) -> Result<(), Status> {
-        let is_grace = self.locking.is_grace(self.now);
+        let is_grace = self.locking.enter_grace(self.now);
         let is_late = reclaim && !is_grace && self.locking.has_grace();
         if is_grace != reclaim && (is_grace || is_late) { Err(Status::DeniedGracePeriod) } else { Ok(()) }
     }

@@ -225,19 +225,24 @@ impl Calling {
         }
     }
 
-    /// Whether Receives are posted for that many Replies (8166-3.3.1-e). Tries to post them, if not.
+    /// Posts Receives if there are fewer than for that many Replies (8166-3.3.1-e). Returns whether there are as many now.
     #[inline(always)]
-    pub(crate) fn has_receives<P: Provider>(
+    pub(crate) fn provide_receives<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
         replies: u32,
     ) -> bool {
-        self.receives_posted >= replies || self.finds_receives(core, id, replies)
+        self.receives_posted >= replies || self.post_missing_receives(core, id, replies)
     }
 
     #[cold]
-    fn finds_receives<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, replies: u32) -> bool {
+    fn post_missing_receives<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        replies: u32,
+    ) -> bool {
         self.post_receives(core, id);
         self.post_divided(core, id);
         self.receives_posted >= replies

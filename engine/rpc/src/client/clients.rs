@@ -94,7 +94,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         // behind is not to be trusted.
         let is_final = matches!(reason, CloseReason::Violation(_) | CloseReason::Fault(_));
         let is_final = self.core.stopping || is_final;
-        if is_final || !gone.is_to_be_restored(&mut self.core) {
+        if is_final || !gone.await_another(&mut self.core) {
             self.close(gone, reason);
             return;
         }
@@ -141,7 +141,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "not connected anew");
-                    if found.is_to_be_restored(&mut self.core) {
+                    if found.await_another(&mut self.core) {
                         self.parked.push(found);
                     } else {
                         self.close(found, CloseReason::Fabric(DisconnectReason::TimedOut));

@@ -148,7 +148,7 @@ impl Calling {
         // It may still be too long itself.
         let is_plain = chunks.is_empty() && (is_short || self.leave_reply(making));
         // 8166-3.3.1-e: a Receive for the Reply comes before the Call.
-        if !self.has_receives(core, id, self.requester.window().in_flight()) {
+        if !self.provide_receives(core, id, self.requester.window().in_flight()) {
             return Err(CallRefused::NoMemory);
         }
         if is_plain && self.send_in_place(core, making, &encode) {
@@ -431,7 +431,7 @@ impl Calling {
             match self.make_group(core, making, chunks, &encoded) {
                 Made::Yes => return Ok(()),
                 Made::Refused(refused) => return Err(refused),
-                Made::No if !self.has_receives_for(core, id, 1) => return Err(CallRefused::NoMemory),
+                Made::No if !self.provide_receives_for(core, id, 1) => return Err(CallRefused::NoMemory),
                 Made::No => {}
             }
         }

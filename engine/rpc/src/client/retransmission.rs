@@ -208,7 +208,7 @@ impl Calling {
         call: requester::RequesterCallId,
     ) -> bool {
         let replies = self.requester.window().in_flight() + 1;
-        let has_receives = self.has_receives(core, id, replies) && self.has_receives_for(core, id, 1);
+        let has_receives = self.provide_receives(core, id, replies) && self.provide_receives_for(core, id, 1);
         if self.requester.window().available() == 0 || !has_receives {
             return false;
         }

@@ -18,8 +18,8 @@ impl Progress {
         self.steps += 1;
     }
 
-    /// Whether something `is_awaited`, and nothing at all came for `limit`.
-    pub(crate) fn is_stuck(&mut self, is_awaited: bool, now: Duration, limit: Duration) -> bool {
+    /// Notes whether something `is_awaited` now. Returns whether it has been for `limit`, while nothing at all came.
+    pub(crate) fn observe(&mut self, is_awaited: bool, now: Duration, limit: Duration) -> bool {
         match self.awaited {
             Some((steps, since)) if is_awaited && steps == self.steps => now >= since.saturating_add(limit),
             _ => {
@@ -38,13 +38,13 @@ mod tests {
     fn every_step_begins_the_time_anew() {
         let second = Duration::from_secs;
         let mut progress = Progress::default();
-        assert!(!progress.is_stuck(true, second(0), second(10)));
-        assert!(!progress.is_stuck(true, second(9), second(10)));
+        assert!(!progress.observe(true, second(0), second(10)));
+        assert!(!progress.observe(true, second(9), second(10)));
         progress.step();
-        assert!(!progress.is_stuck(true, second(10), second(10)));
-        assert!(!progress.is_stuck(true, second(19), second(10)));
-        assert!(!progress.is_stuck(false, second(30), second(10)), "nothing is awaited");
-        assert!(!progress.is_stuck(true, second(31), second(10)));
-        assert!(progress.is_stuck(true, second(41), second(10)));
+        assert!(!progress.observe(true, second(10), second(10)));
+        assert!(!progress.observe(true, second(19), second(10)));
+        assert!(!progress.observe(false, second(30), second(10)), "nothing is awaited");
+        assert!(!progress.observe(true, second(31), second(10)));
+        assert!(progress.observe(true, second(41), second(10)));
     }
 }

@@ -300,7 +300,7 @@ impl Connection {
         if self.stalled || self.ended {
             return Ok(());
         }
-        if !self.may_begin(core, shared) {
+        if !self.try_begin(core, shared) {
             return Ok(());
         }
         if shared.staging.is_none() && core.pools.payload.transit_free() > 0 {

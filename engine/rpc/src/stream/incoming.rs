@@ -346,8 +346,8 @@ impl Incoming {
         }
     }
 
-    /// Between two records: whether the next may begin. If not, it waits.
-    pub(super) fn may_begin(&mut self, means: &Means<'_>) -> bool {
+    /// Between two records: lets the next begin, or wait. `false`: it waits.
+    pub(super) fn try_begin(&mut self, means: &Means<'_>) -> bool {
         if self.started.is_some() {
             return true;
         }

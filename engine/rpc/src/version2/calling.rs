@@ -204,8 +204,9 @@ impl Calling {
         }
     }
 
-    /// Whether Receives are there for a Reply of so many transmissions at most, which is promised to nobody yet.
-    pub(crate) fn has_receives_for<P: Provider>(
+    /// Posts Receives as far as that is possible. Returns whether they are there for a Reply of so many transmissions at most, which
+    /// is promised to nobody yet.
+    pub(crate) fn provide_receives_for<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,

@@ -200,7 +200,7 @@ impl Calling {
         let shape =
             self.second.as_deref().and_then(|second| second.lone_shape(chunks, reply_payload_len_max));
         let Some(LoneShape { data_len, results }) = shape else { return Ok(false) };
-        if !self.has_receives_for(core, making.id, 1) {
+        if !self.provide_receives_for(core, making.id, 1) {
             return Err(CallRefused::NoMemory);
         }
         let Some(second) = &mut self.second else { return Ok(false) };

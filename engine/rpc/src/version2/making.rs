@@ -140,7 +140,7 @@ impl Calling {
         if cut.count() > CONTINUATION_MAX {
             return Made::No;
         }
-        if !self.has_receives_for(core, making.id, receives) {
+        if !self.provide_receives_for(core, making.id, receives) {
             return Made::Refused(CallRefused::NoMemory);
         }
         self.send_group(core, making, chunks, encoded, (&group, &cut))

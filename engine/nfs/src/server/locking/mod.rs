@@ -196,8 +196,8 @@ impl Locking {
         self.state
     }
 
-    /// Whether only locks from before the restart are given.
-    pub(super) fn is_grace(&mut self, now: Duration) -> bool {
+    /// Begins the grace period, if it has not begun. Returns whether it lasts: then only locks from before the restart are given.
+    pub(super) fn enter_grace(&mut self, now: Duration) -> bool {
         let grace = if self.had_hosts { self.config.grace } else { Duration::ZERO };
         now < *self.grace_end.get_or_insert(now + grace)
     }
@@ -342,7 +342,7 @@ impl Locking {
     /// Drives what is to be told to hosts. Called each pass.
     pub(super) fn poll(&mut self, now: Duration) {
         // The grace period begins with the first pass.
-        self.is_grace(now);
+        self.enter_grace(now);
         if self.link.is_some() {
             self.hear_others();
         }

@@ -24,11 +24,11 @@ use crate::service::dispatch::{Route, route};
 use crate::state::Core;
 
 impl Serving {
-    /// Whether the client has left untaken what is meant for it, or unread what is to be read from it, for too long. Each
-    /// pull has a time of its own.
-    pub(crate) fn is_stuck<P>(&mut self, core: &Core<P>) -> bool {
+    /// Looks how far the client has come; one that lets nothing be read is trusted no more. Returns whether it has left untaken
+    /// what is meant for it, or unread what is to be read from it, for too long. Each pull has a time of its own.
+    pub(crate) fn observe_progress<P>(&mut self, core: &Core<P>) -> bool {
         let is_awaited = !self.sends.is_empty() || !self.blocked.is_empty() || self.has_unexposed();
-        if self.progress.is_stuck(is_awaited, core.now, core.config.peer_timeout) {
+        if self.progress.observe(is_awaited, core.now, core.config.peer_timeout) {
             return true;
         }
         if self.share.unanswered() == 0 {

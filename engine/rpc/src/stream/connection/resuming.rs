@@ -6,9 +6,10 @@ use crate::service::Services;
 use crate::state::Core;
 
 impl Connection {
-    /// Whether the next record may begin, or one has. If not, its octets stay where they are: to keep them would take memory, too.
-    pub(super) fn may_begin<P>(&mut self, core: &mut Core<P>, shared: &mut Shared) -> bool {
-        let may = self.incoming.may_begin(&means(core, &mut self.share, shared))
+    /// Lets the next record begin, if none has. `false`: it waits, and its octets stay where they are, as to keep them would take
+    /// memory, too.
+    pub(super) fn try_begin<P>(&mut self, core: &mut Core<P>, shared: &mut Shared) -> bool {
+        let may = self.incoming.try_begin(&means(core, &mut self.share, shared))
             && (self.incoming.started.is_some() || !self.lacks_pages(core));
         if !may {
             (self.stalled, self.is_short) = (true, true);
@@ -24,7 +25,7 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Ending> {
         let result = match self.backlog.take() {
-            None if !self.may_begin(core, shared) => return Ok(()),
+            None if !self.try_begin(core, shared) => return Ok(()),
             None => self.process(core, services, shared, &[]).1,
             Some(Backlog { buf, at, end }) => {
                 let pages = transit::pages(&core.pools.payload, buf.capacity());
