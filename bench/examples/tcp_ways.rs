@@ -17,7 +17,7 @@ use std::{mem, ptr, thread};
 use io_uring::types::{BufRingEntry, Fd};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use memmap2::MmapMut;
-use rustix::net::sockopt::set_tcp_congestion;
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_tcp_congestion};
 use stag::prelude::CoreId;
 use stag::runtime::{Clock, affinity};
 
@@ -43,21 +43,27 @@ enum Sending {
     Ring,
     /// io_uring without a copy, from registered buffers.
     RingZeroCopy,
+    /// io_uring, one bundle for a message: it is in pieces, of which the kernel takes all that are there.
+    RingBundle,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Receiving {
     /// `recv` to where the octets belong.
     Plain,
+    /// The same with a window that is as large as all messages that may be on their way, and is not adapted.
+    Window,
     /// One multishot receive of io_uring into buffers that the kernel chooses, and a copy to where the octets belong.
     Multishot,
 }
 
-const WAYS: [(&str, Sending, Receiving); 5] = [
+const WAYS: [(&str, Sending, Receiving); 7] = [
     ("send, recv", Sending::Plain, Receiving::Plain),
+    ("send, recv with a window for all messages", Sending::Plain, Receiving::Window),
     ("MSG_ZEROCOPY, recv", Sending::ZeroCopy, Receiving::Plain),
     ("ring's send, recv", Sending::Ring, Receiving::Plain),
     ("ring's send without a copy, registered, recv", Sending::RingZeroCopy, Receiving::Plain),
+    ("ring's send of a bundle, recv", Sending::RingBundle, Receiving::Plain),
     ("send, ring's multishot receive and a copy", Sending::Plain, Receiving::Multishot),
 ];
 
@@ -111,6 +117,10 @@ struct Counts {
 /// Octets a second of a stream.
 fn round(sending: Sending, receiving: Receiving, len: usize, algorithm: &str) -> Result<(f64, Counts)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
+    if receiving == Receiving::Window {
+        // Before the connection, which takes it over from here.
+        set_socket_recv_buffer_size(&listener, BUFFERS * len)?;
+    }
     let from = TcpStream::connect(listener.local_addr()?)?;
     let (to, _) = listener.accept()?;
     for end in [&from, &to] {
@@ -124,12 +134,13 @@ fn round(sending: Sending, receiving: Receiving, len: usize, algorithm: &str) ->
             Sending::ZeroCopy => send_without_copy(&from, len),
             Sending::Ring => send_by_ring(&from, len, false),
             Sending::RingZeroCopy => send_by_ring(&from, len, true),
+            Sending::RingBundle => send_bundles(&from, len),
         }
     });
     let receiver = thread::spawn(move || {
         affinity::pin(CoreId(CORES[1])).ok();
         match receiving {
-            Receiving::Plain => receive_plainly(to, len),
+            Receiving::Plain | Receiving::Window => receive_plainly(to, len),
             Receiving::Multishot => receive_by_ring(to, len),
         }
     });
@@ -367,21 +378,78 @@ fn receive_plainly(socket: TcpStream, len: usize) -> Result<f64> {
     }
 }
 
+/// Each message is in pieces, which the kernel takes from a ring of them and sends as one.
+fn send_bundles(socket: &TcpStream, len: usize) -> Result<Counts> {
+    let buffers = buffers(len)?;
+    let mut ring = IoUring::builder().setup_single_issuer().build(16)?;
+    let mut pieces = BufferRing::new(&ring)?;
+    // As many as a READ's Replies take, or a message of 1 MiB has FPDUs.
+    let piece_len = len.div_ceil(22).next_multiple_of(4096);
+    let entry = opcode::SendBundle::new(Fd(socket.as_raw_fd()), GROUP)
+        .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
+        .build();
+    for buffer in buffers.iter().cycle() {
+        for (id, piece) in (0..).zip(buffer.chunks(piece_len)) {
+            pieces.give(id, piece);
+        }
+        let mut sent = 0;
+        while sent < len {
+            submit(&mut ring, &entry)?;
+            for completion in ring.completion() {
+                match -completion.result() {
+                    // The last bundle was cut short, as the receiver is gone, which the next message is told.
+                    libc::ENOBUFS => sent = len,
+                    error if error > 0 => return ended(Error::from_raw_os_error(error), Counts::default()),
+                    octets => sent += octets.unsigned_abs() as usize,
+                }
+            }
+        }
+    }
+    unreachable!("a cycle does not end")
+}
+
+/// A ring that tells the kernel of the buffers in its group.
+struct BufferRing {
+    entries: MmapMut,
+    tail: u16,
+}
+
+impl BufferRing {
+    fn new(ring: &IoUring) -> Result<BufferRing> {
+        let entries = MmapMut::map_anon(usize::from(CHOSEN) * size_of::<BufRingEntry>())?;
+        let address = entries.as_ptr() as u64;
+        // SAFETY: it is mapped, page-aligned, until the socket's ring is dropped, which its owner drops first.
+        unsafe { ring.submitter().register_buf_ring_with_flags(address, CHOSEN, GROUP, 0) }?;
+        Ok(BufferRing { entries, tail: 0 })
+    }
+
+    /// Gives the kernel a buffer, which its owner keeps until the kernel is done with it.
+    fn give(&mut self, id: u16, octets: &[u8]) {
+        let first: *mut BufRingEntry = self.entries.as_mut_ptr().cast();
+        // SAFETY: the place is one of the ring's, which the kernel does not read before the tail says so; the tail lies in the first entry
+        // and is an aligned u16 that the kernel reads atomically.
+        unsafe {
+            let entry = &mut *first.add(usize::from(self.tail % CHOSEN));
+            entry.set_addr(octets.as_ptr() as u64);
+            entry.set_len(octets.len() as u32);
+            entry.set_bid(id);
+            self.tail = self.tail.wrapping_add(1);
+            let tail = BufRingEntry::tail(first).cast_mut().cast::<AtomicU16>();
+            (*tail).store(self.tail, Ordering::Release);
+        }
+    }
+}
+
 /// The buffers that the kernel chooses from, and the ring that tells it of them.
 struct Chosen {
-    entries: MmapMut,
+    ring: BufferRing,
     memory: MmapMut,
-    tail: u16,
 }
 
 impl Chosen {
     fn new(ring: &IoUring) -> Result<Chosen> {
-        let entries = MmapMut::map_anon(usize::from(CHOSEN) * size_of::<BufRingEntry>())?;
         let memory = MmapMut::map_anon(usize::from(CHOSEN) * CHOSEN_LEN)?;
-        let address = entries.as_ptr() as u64;
-        // SAFETY: both are mapped, page-aligned, until the socket's ring is dropped, which its owner drops first.
-        unsafe { ring.submitter().register_buf_ring_with_flags(address, CHOSEN, GROUP, 0) }?;
-        let mut chosen = Chosen { entries, memory, tail: 0 };
+        let mut chosen = Chosen { ring: BufferRing::new(ring)?, memory };
         (0..CHOSEN).for_each(|id| chosen.give(id));
         Ok(chosen)
     }
@@ -393,19 +461,7 @@ impl Chosen {
 
     /// Gives the kernel a buffer.
     fn give(&mut self, id: u16) {
-        let address = self.octets(id).as_ptr() as u64;
-        let first: *mut BufRingEntry = self.entries.as_mut_ptr().cast();
-        // SAFETY: the place is one of the ring's, which the kernel does not read before the tail says so; the tail lies in the first entry
-        // and is an aligned u16 that the kernel reads atomically.
-        unsafe {
-            let entry = &mut *first.add(usize::from(self.tail % CHOSEN));
-            entry.set_addr(address);
-            entry.set_len(CHOSEN_LEN as u32);
-            entry.set_bid(id);
-            self.tail = self.tail.wrapping_add(1);
-            let tail = BufRingEntry::tail(first).cast_mut().cast::<AtomicU16>();
-            (*tail).store(self.tail, Ordering::Release);
-        }
+        self.ring.give(id, &self.memory[usize::from(id) * CHOSEN_LEN..][..CHOSEN_LEN]);
     }
 }
 
