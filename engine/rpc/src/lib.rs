@@ -41,6 +41,7 @@ mod pools;
 mod ready;
 mod server;
 mod service;
+mod stages;
 mod state;
 mod statistics;
 mod stream;

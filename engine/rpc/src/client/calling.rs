@@ -266,7 +266,9 @@ impl Calling {
             Stage::Free | Stage::Ending(_) => return,
             // What was exposed of it is being fenced: it ends then.
             Stage::Withdrawing(already) => return slot.enter(Stage::Withdrawing(already.or(Some(error)))),
-            _ => slot.enter(ending),
+            // What was exposed of it comes back with the end of the connection: it ends then.
+            Stage::Halfway => return slot.enter(ending),
+            Stage::Unsent | Stage::Interrupted | Stage::Sent | Stage::Pulling => slot.enter(ending),
         }
         let memory = match stage {
             Stage::Unsent => {
@@ -279,9 +281,7 @@ impl Calling {
                 self.interrupted -= 1;
                 self.requester.cancel(call)
             }
-            Stage::Sent | Stage::Pulling => self.requester.cancel(call),
-            // What was exposed of a Call that is halfway comes back with the end of the connection: it ends then.
-            Stage::Halfway | Stage::Free | Stage::Ending(_) | Stage::Withdrawing(_) => return,
+            _ => self.requester.cancel(call),
         };
         self.settle(core, id, call, memory);
     }

@@ -42,6 +42,7 @@ use crate::ConnectionId;
 use crate::client::calling::Positions;
 use crate::client::offering::{Lists, segment, write_buf};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks, Results};
+use crate::stages::{Change, may_change};
 use crate::state::Core;
 use crate::statistics::Statistics;
 
@@ -129,7 +130,7 @@ enum StageKind {
 }
 
 /// Every change of stage there may be, and why. From each stage but `Free` a cancellation leads to `Ending`.
-const CHANGES: [(StageKind, StageKind, &str); 22] = {
+const CHANGES: [Change<StageKind>; 22] = {
     use StageKind::{Ending, Free, Halfway, Interrupted, Pulling, Sent, Unsent, Withdrawing};
     [
         (Free, Sent, "a Call begins"),
@@ -172,11 +173,6 @@ impl Stage {
     }
 }
 
-/// Whether a Call may go from the one stage to the other.
-fn may_change(from: StageKind, to: StageKind) -> bool {
-    CHANGES.iter().any(|change| (change.0, change.1) == (from, to))
-}
-
 impl Slot {
     /// What the Call waits for.
     #[inline(always)]
@@ -192,7 +188,7 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn enter(&mut self, next: Stage) {
         debug_assert!(
-            may_change(self.stage.kind(), next.kind()),
+            may_change(&CHANGES, self.stage.kind(), next.kind()),
             "a Call goes from {:?} to {next:?}",
             self.stage
         );
@@ -408,16 +404,12 @@ fn check(body: &ReplyBody<'_>) -> Result<(), CallError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stages::check_drawn;
 
     /// `stages.txt` is what a reader sees of [`CHANGES`].
     #[test]
     fn the_stages_are_as_drawn() {
-        let mut found = String::new();
-        for (from, to, why) in CHANGES {
-            let [from, to] = [from, to].map(|kind| format!("{kind:?}"));
-            found += &format!("{from:<11} -> {to:<11} {why}\n");
-        }
-        assert!(found == include_str!("stages.txt"), "stages.txt should be:\n{found}");
+        check_drawn(&CHANGES, include_str!("stages.txt"));
     }
 
     #[test]
