@@ -7,7 +7,7 @@
 # WRITE and READ of each size, one at a time and 32 at once: by version 1 (chunks), and by version 2 with chunks (--placement rdma)
 # and in the message (--placement send). The ways take turns; each figure is the median of the rounds, in thousands of Calls a
 # second. `best` is the fastest way, and what stands behind it says by how much it is ahead of the next.
-# It builds with cargo's profile `release`, or takes the program that STAG names. Measure on a quiet machine (bench/README.md).
+# It builds with cargo's profile `release`, or takes the program that STAG names. Measure on a quiet machine (bench/docs/running.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-} in --guest) ;; -* | '') [ $# -eq 0 ] || { sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2; exit 2; } ;; esac

@@ -19,7 +19,7 @@
 # loopback: what is executed above the sockets, as a system call counts as the one instruction that makes it.
 #
 # --device: over a device of the guest (ci/lab/build.sh, once), and ib_send_lat's Send and Receive on the same, counted in the same
-# way; see README.md.
+# way; see bench/docs/running.md.
 #
 # SKIPPED, status 77: without valgrind or the guest, or where counts cannot be compared with the budgets (another compiler or CPU).
 set -euo pipefail

@@ -122,8 +122,8 @@ impl Command {
 }
 
 impl Command {
-    /// The versions of RPC-over-RDMA that it speaks if it is not told. Version 2 takes one round trip less to write a short file, and a
-    /// little longer for all else: bench/README.md has what either costs.
+    /// The versions of RPC-over-RDMA that it speaks by default. Version 2 writes a short file in one round trip less, and takes a
+    /// little longer for everything else: bench/docs/figures.md has both costs.
     fn usual_protocol(&self) -> Protocol {
         match self {
             Command::Put(_) | Command::Cp(cp::Cp { target: Place::Remote(_), .. }) => Protocol::Auto,

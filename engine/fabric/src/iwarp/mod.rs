@@ -75,7 +75,8 @@ pub use listen::IwarpHandover;
 
 /// Largest message.
 const MESSAGE_LEN_MAX: u32 = 1 << 20;
-/// Data of so many octets costs less in a message than by an RDMA Read, and results than by an RDMA Write (see the README of `bench`).
+/// Up to this many octets, data costs less in a message than by an RDMA Read, and results than by an RDMA Write
+/// (`bench/docs/figures.md`).
 const MESSAGE_DATA_MAX: u32 = 8192;
 const MESSAGE_RESULTS_MAX: u32 = 4096;
 /// Octets received by one system call, but for payload that goes straight to its place.

@@ -22,7 +22,7 @@ fn time(bench: &mut Bench, len: u32, mode: ReplyMode) -> Duration {
 }
 
 /// RR-4.1-a: a Reply that is exposed takes a round trip more than one in a Reply chunk, and none more if it turns out short.
-/// `cargo test --workspace --test exposed rounds -- --nocapture` prints the table of `bench/README.md`.
+/// `cargo test --workspace --test exposed rounds -- --nocapture` prints the table of `bench/docs/figures.md`.
 #[test]
 fn an_exposed_reply_takes_one_round_trip_more() {
     println!("| one way | octets | Reply chunk | exposed |\n|---|---|---|---|");
