@@ -168,8 +168,8 @@ impl Arena {
         self.0.memory.notes()
     }
 
-    /// Gives the next `len` bytes whose offset is a multiple of `align` (a power of two, at most the page
-    /// size) to the caller, for good: nobody else gets them, and they are zero. `None` if that much is not left.
+    /// Gives the next `len` bytes whose offset is a multiple of `align` (a power of two, at most the page size)
+    /// to the caller for good. They are zero, and are never given out again. `None` if that much is not left.
     #[must_use]
     pub fn reserve(&self, len: usize, align: usize) -> Option<Range<usize>> {
         if !align.is_power_of_two() || align > self.page_size().bytes() {
@@ -189,7 +189,7 @@ impl Arena {
         Some(range)
     }
 
-    /// Bytes that nobody has reserved.
+    /// Bytes that are not reserved.
     #[must_use]
     pub fn left(&self) -> usize {
         self.len() - self.0.next.load(Ordering::Relaxed)

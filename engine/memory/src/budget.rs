@@ -44,7 +44,7 @@ impl Budget {
 
     /// Takes `bytes` for `what`, all or nothing. Owed back by [`Budget::give`].
     pub fn take(&self, what: &str, bytes: u64) -> Result<(), BudgetError> {
-        // Relaxed: the number guards no other memory. Whoever takes what somebody gave back maps memory
+        // Relaxed: the number guards no other memory. A caller that takes what another gave back maps memory
         // of its own and never looks at the giver's.
         let mut spent = self.0.spent.load(Ordering::Relaxed);
         loop {

@@ -19,8 +19,8 @@ pub struct Location {
     pub offset: u64,
 }
 
-/// A run of units that nobody else has: `len()` bytes to read and write, in a contiguous piece of
-/// `capacity()` bytes. Goes back to its pool when dropped.
+/// A run of units with one owner: `len()` bytes to read and write, in a contiguous piece of `capacity()`
+/// bytes. Goes back to its pool when dropped.
 ///
 /// Derefs to the first `len()` bytes. All of the capacity is initialised memory, whatever it holds.
 ///
@@ -42,7 +42,7 @@ const _: () = assert!(size_of::<Buf>() == 24 && size_of::<Option<Buf>>() == 24);
 impl Buf {
     /// # Safety
     ///
-    /// The invariants of the fields, with nobody else who will give these units back.
+    /// The invariants of the fields, and no other value gives these units back.
     #[inline]
     pub(crate) unsafe fn from_parts(pool: NonNull<Inner>, pointer: NonNull<u8>, units: u32, len: u32) -> Buf {
         Buf { pointer, pool, len, units }
@@ -103,8 +103,8 @@ impl Buf {
     }
 
     /// The first byte, for providers. Valid for reads and writes of [`Buf::capacity`] bytes while the buffer
-    /// lives, whoever does it: making a reference to the bytes while another party may write them is
-    /// what the holder must not do.
+    /// lives, by any party. The holder must not make a reference to the bytes while another party may write
+    /// them.
     #[inline]
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
@@ -128,13 +128,13 @@ impl Buf {
         }
     }
 
-    /// Turns it into a counted reference to its `len()` bytes, which nobody writes any more. Units behind
+    /// Turns it into a counted reference to its `len()` bytes, which are read-only from then on. Units behind
     /// them go back to the pool at once.
     #[inline]
     #[must_use]
     pub fn share(self) -> Shared {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `this` is not dropped, so its units are handed over, and nobody else has them.
+        // SAFETY: `this` is not dropped, so its units are handed over, and it was their only owner.
         unsafe { Shared::from_run(this.pool, this.pointer, this.units, this.len) }
     }
 }
@@ -147,8 +147,9 @@ impl Deref for Buf {
         // SAFETY:
         // - In bounds, initialised and alive: `len` bytes fit into our units (invariants here and of `Inner`),
         //   and `pool`, which they keep alive, keeps the arena mapped.
-        // - Not written meanwhile: the units are ours alone, writing through `self` needs `&mut self`, and while
-        //   another party may write them, nobody who could call this has the buffer (crate documentation).
+        // - Not written meanwhile: the units are ours alone, and writing through `self` needs `&mut self`. While
+        //   another party may write them, the buffer is held by value, so this cannot be called (crate
+        //   documentation).
         unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.len as usize) }
     }
 }

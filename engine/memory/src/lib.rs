@@ -5,10 +5,10 @@
 //! - A [`Pool`] cuts a part of an arena into units. It belongs to one reactor, and so its counts are
 //!   plain numbers: `Pool`, [`Buf`] and [`Shared`] are neither `Send` nor `Sync`. Reactors that want to
 //!   tell each other something send values.
-//! - A [`Buf`] owns units alone and may write; a [`Shared`] is a counted reference to bytes that nobody
-//!   writes. Both give their units back when dropped.
-//! - A [`Loan`] is a [`Shared`] on its way to another reactor, and a [`Return`] tells the lender that it is over. They are what may be
-//!   sent; [`Borrowed`] is what a reactor has of the others' memory.
+//! - A [`Buf`] owns units alone and may write; a [`Shared`] is a counted reference to read-only bytes. Both
+//!   give their units back when dropped.
+//! - A [`Loan`] is a [`Shared`] on its way to another reactor, and a [`Return`] tells the lender that the loan is over. Both may
+//!   be sent between threads; [`Borrowed`] is what a reactor has of the others' memory.
 //! - A [`Budget`] is the one number that all arenas together stay below.
 //! - A [`Ledger`] proves at exit that every buffer came back.
 //!
@@ -51,11 +51,11 @@
 //! # Memory that others write
 //!
 //! An arena may be mapped by another process or be written by a device. Rust cannot see those writes, so
-//! ownership has to speak for them: **whoever lets another party write to a buffer holds its [`Buf`] by
-//! value, and makes no reference into it, until that party can no longer touch it.** Posting a work
-//! request takes the `Buf`; the completion, or the end of a fence, gives it back. Memory that others may
-//! only read is held as a [`Shared`] for as long as they may. Every `unsafe` block of this crate that
-//! makes a slice leans on this rule.
+//! ownership has to speak for them: **a program that lets another party write to a buffer holds its [`Buf`]
+//! by value, and makes no reference into it, until that party can no longer touch it.** Posting a work
+//! request takes the `Buf`; the completion, or the end of a fence, gives it back. Memory that others may only
+//! read is held as a [`Shared`] for as long as they may. Every `unsafe` block of this crate that makes a
+//! slice relies on this rule.
 
 mod arena;
 mod budget;

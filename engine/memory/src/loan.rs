@@ -9,14 +9,14 @@
 //!
 //! Each side counts in plain numbers of its own. The lender's counts stay as they were, as if the [`Shared`] that it lent still
 //! lived there; so its units are neither free nor unique, until the return lowers the counts. The borrower has a [`Pool`]-like
-//! bookkeeping for each pool that it has borrowed from. It holds **one** of the lender's counts for each unit, however many loans of the
-//! unit it was given: the count of any further loan is due at once. Units that nobody here uses any more are due, too.
+//! bookkeeping for each pool that it has borrowed from. It holds **one** of the lender's counts for each unit, however many loans
+//! of the unit it was given: the count of any further loan is due at once. So are units that are no longer used here.
 //!
 //! *Loans nest.* What is borrowed can be lent on, and comes back to whom it came from, who then owes it to its own lender.
 //!
-//! *Writing.* A loan of bytes that nobody else touches is the right to write them: the lender has nothing left that touches them, so
-//! the borrower's counts alone decide what is unique. Any other loan marks its units as read elsewhere, and they are never unique
-//! at the borrower. So [`Shared::get_mut`] and [`Shared::into_buf`] mean the same on both sides.
+//! *Writing.* The lender lends a unique [`Shared`] with the right to write: it keeps nothing that touches those bytes, so the
+//! borrower's counts alone decide what is unique. Any other loan marks its units as read elsewhere, and they are never unique at
+//! the borrower. So [`Shared::get_mut`] and [`Shared::into_buf`] mean the same on both sides.
 //!
 //! [`Pool`]: crate::Pool
 
@@ -100,7 +100,7 @@ impl Loan {
         self.len == 0
     }
 
-    /// Whether the borrower may write the bytes, because nobody else has them.
+    /// Whether the borrower may write the bytes, because it is their only user.
     #[inline]
     #[must_use]
     pub fn is_alone(&self) -> bool {
@@ -198,7 +198,7 @@ pub(crate) struct Debt {
     lender: NonNull<Inner>,
     serial: u32,
     owner: u8,
-    /// Runs whose count at the lender is to be lowered by one. No more than loans came since the last were collected.
+    /// Runs whose count at the lender must be lowered by one. No more than loans came since the last were collected.
     due: RefCell<Vec<Run>>,
     /// Some debt of the same [`Borrowed`] is due.
     any_due: Rc<Cell<bool>>,
@@ -258,7 +258,7 @@ fn joined(a: Run, b: Run, longest: u32) -> Option<Run> {
 
 impl Drop for Debt {
     fn drop(&mut self) {
-        // Nobody is left to send it.
+        // There is no owner left to send it.
         LOST.fetch_add(self.due.get_mut().len() as u64, Ordering::Relaxed);
     }
 }

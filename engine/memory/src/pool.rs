@@ -12,9 +12,9 @@
 //! # Two accounts
 //!
 //! Units that a store keeps ([`Shared::mark_stored`](crate::Shared::mark_stored)) and units in transit, which are all
-//! others in use, are counted apart. A store sets aside the units that it may fill ([`Pool::set_aside`]); whoever takes
-//! units for transit keeps within [`Pool::transit_free`]. So neither can use up what the other needs, and placed data
-//! still becomes stored data without a copy: its units only change accounts.
+//! others in use, are counted apart. A store sets aside the units that it may fill ([`Pool::set_aside`]); a caller that
+//! takes units for transit keeps within [`Pool::transit_free`]. So neither can use up what the other needs, and placed
+//! data still becomes stored data without a copy: its units only change accounts.
 
 mod borrowing;
 mod copying;
@@ -150,7 +150,7 @@ pub(crate) struct Inner {
     serial: u32,
     /// The number of the reactor that it belongs to. Written only before anything is in use, so never while something is lent.
     owner: Cell<u8>,
-    /// Of what is borrowed: what is to be given back. `None` for a pool of our own.
+    /// Of a pool of borrowed units: the units that are due to the lender. `None` for a pool of our own.
     debt: Option<Debt>,
 }
 
@@ -174,7 +174,7 @@ pub(crate) const COUNT: u32 = !(STORED | READ_ELSEWHERE);
 /// The highest of them: a count that reaches it is one of leaked references.
 pub(crate) const COUNT_GUARD: u32 = 1 << 29;
 
-/// Set aside for what is stored, a pool's units leave one in so many for transit.
+/// `set_aside` leaves one unit in this number for transit.
 const TRANSIT_SHARE: usize = 8;
 
 impl Pool {
@@ -764,7 +764,7 @@ impl Inner {
     pub(crate) fn add_handle(&self) {
         let handles = self.handles.get();
         if handles > u32::MAX >> 1 {
-            // Only leaked handles can be so many; counting on would free what is in use.
+            // Only leaked handles reach this count; counting on would free what is in use.
             std::process::abort();
         }
         self.handles.set(handles + 1);

@@ -1,4 +1,4 @@
-//! Counted references to bytes that nobody writes.
+//! Counted references to read-only bytes.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::pool::{COUNT, COUNT_GUARD, Inner, STORED};
 /// A counted reference to a contiguous slice of a pool's memory. Cloning and slicing copy no bytes: each
 /// unit counts the `Shared`s that cover some of it, and goes back to the pool when none does.
 ///
-/// Nobody writes the bytes while they are shared. A peer may be allowed to read them for as long as
+/// The bytes are not written while they are shared. A peer may be allowed to read them for as long as
 /// somebody holds a `Shared` for it.
 pub struct Shared {
     // Invariants:
@@ -278,8 +278,8 @@ impl Shared {
         if !self.is_unique() {
             return None;
         }
-        // SAFETY: as in `deref`; and nobody else covers any of these units, so the only way to the bytes is
-        // through `self`, which is borrowed for as long as the slice lives.
+        // SAFETY: as in `deref`; and no other `Shared` covers any of these units, so the only way to the
+        // bytes is through `self`, which is borrowed for as long as the slice lives.
         Some(unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len as usize) })
     }
 
@@ -292,12 +292,13 @@ impl Shared {
         }
         self.unmark_stored();
         let this = ManuallyDrop::new(self);
-        // SAFETY: the units are handed out, nobody else covers them, and `this`, which is not dropped, gives
-        // them up. `len` bytes fit, because they touch just these units and begin with the first.
+        // SAFETY: the units are handed out, no other `Shared` covers them, and `this`, which is not dropped,
+        // gives them up. `len` bytes fit, because they touch just these units and begin with the first.
         Ok(unsafe { Buf::from_parts(this.pool, this.pointer, count, this.len) })
     }
 
-    /// Counts the units that this touches as stored, until nobody covers them any more ([`Pool::stored`]).
+    /// Counts the units that this touches as stored, until no `Shared` covers them any more
+    /// ([`Pool::stored`]).
     ///
     /// [`Pool::stored`]: crate::Pool::stored
     #[inline]
@@ -327,7 +328,7 @@ impl Shared {
         self.pool().count_stored(0, unmarked);
     }
 
-    /// Gives back the units that nobody covers after us.
+    /// Gives back the units that no other `Shared` covers.
     #[inline]
     fn release(&mut self) {
         let (first, count) = self.covered();
@@ -346,7 +347,7 @@ impl Shared {
             if left & STORED != 0 {
                 self.pool().count_stored(0, 1);
             }
-            // SAFETY: nobody covers this unit any more, and this is the end of `self`.
+            // SAFETY: this unit's count is zero, and this is the end of `self`.
             return unsafe { Inner::give(self.pool, first, count) };
         }
         // In one sweep without a branch, which the compiler turns into vector instructions: most often all
@@ -363,14 +364,14 @@ impl Shared {
             if marks & STORED != 0 {
                 self.forget_stored(first, count);
             }
-            // SAFETY: nobody covers these units any more, and this is the end of `self`.
+            // SAFETY: the counts of these units are zero, and this is the end of `self`.
             unsafe { Inner::give(self.pool, first, count) };
         } else if any_free {
             self.release_some(first, count);
         }
     }
 
-    /// Counts units as stored no longer, which nobody covers any more.
+    /// Counts units that are no longer covered as stored no longer.
     fn forget_stored(&self, first: u32, count: u32) {
         let pool = self.pool();
         let marked = pool.counts(first, count).iter().filter(|cell| cell.replace(0) & STORED != 0).count();
@@ -387,7 +388,7 @@ impl Shared {
             let len = run.len() as u32;
             if is_free(&run[0]) {
                 self.forget_stored(start, len);
-                // SAFETY: nobody covers these units any more, and `self` neither.
+                // SAFETY: the counts of these units are zero, and `self` is at its end.
                 unsafe { Inner::give(self.pool, start, len) };
             }
             start += len;
@@ -395,14 +396,14 @@ impl Shared {
     }
 }
 
-/// Whether nobody covers a unit, by its count.
+/// Whether a unit is covered by no `Shared`, by its count.
 #[inline]
 fn is_free(count: &Cell<u32>) -> bool {
     count.get() & COUNT == 0
 }
 
-/// Ends the process rather than let a count reach its mark. Only leaked references can be so many; counting on
-/// would free what is in use.
+/// Ends the process rather than let a count reach its mark. Only leaked references reach it; counting on would
+/// free what is in use.
 #[inline]
 pub(crate) fn check_count(count: u32) {
     if count & COUNT_GUARD != 0 {

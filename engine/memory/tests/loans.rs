@@ -268,7 +268,7 @@ fn the_owner_of_a_pool_in_use_stays() {
     let _ = lender.owned_by(1);
 }
 
-/// Two threads, each lends to the other; every page comes home, and nobody sees a page change that it has.
+/// Two threads, each lends to the other; every page comes home, and neither sees a page change that it has.
 #[test]
 fn two_threads_lend_to_each_other() {
     let rounds = if cfg!(miri) { 20 } else { 2000 };
@@ -538,7 +538,7 @@ impl World {
                 let owner = usize::from(units.owner());
                 let left =
                     self.pools[owner].take_back(units).or_else(|units| self.borrowed[owner].take_back(units));
-                assert!(left.is_ok(), "a return for nobody");
+                assert!(left.is_ok(), "a return that has no owner");
             }
         }
     }
@@ -558,7 +558,7 @@ impl World {
         // As many rounds as loans may nest.
         while self.borrowed.iter().any(|borrowed| !borrowed.is_settled()) {
             (0..REACTORS).for_each(|at| self.step(Step::Collect(at)));
-            assert!(!self.returns.is_empty(), "something is borrowed that nobody has");
+            assert!(!self.returns.is_empty(), "something counts as borrowed that is not held");
             while !self.returns.is_empty() {
                 self.step(Step::Return(0));
             }

@@ -76,7 +76,7 @@ impl PeerCharacteristics {
         self.requester_invalidation
     }
 
-    /// Which reverse Calls the peer takes. One that does not say takes none, unless its program says so (XC-l).
+    /// Which reverse Calls the peer takes: none if it does not say, unless its program says so (XC-l).
     #[must_use]
     pub fn reverse_support(&self) -> ReverseSupport {
         self.reverse_support

@@ -27,11 +27,11 @@ pub enum Recipient {
     Responder,
     /// The Responder's exposed Replies: an RDMA_DONE.
     Exposed(Done),
-    /// Nobody: it is dropped, and its Receive is posted again.
+    /// The message is dropped, and its Receive is posted again.
     Nobody(Stray),
 }
 
-/// Why a message is for nobody.
+/// Why a message is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stray {
     /// A Call to an end that takes none (8167-6-a).

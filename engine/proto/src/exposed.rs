@@ -120,7 +120,7 @@ impl ExposedReplies {
     /// Remembers that the Reply with this xid exposes `segments`: those of the header that goes out. `None`: there is no
     /// room, and the Reply waits, or is refused (RR-P-9).
     ///
-    /// Handles belong to this Reply alone, so that fencing them ends nobody else's access.
+    /// Handles belong to this Reply alone, so fencing them ends access to no other.
     pub fn expose(&mut self, xid: u32, segments: &[ReadSegment]) -> Option<ExposedId> {
         let index = self.slots.iter().position(|slot| slot.state == State::Free)?;
         let lists = ChunkLists { reads: segments, ..ChunkLists::default() };
@@ -192,8 +192,8 @@ impl ExposedReplies {
         Some(self.settle(reply.index))
     }
 
-    /// The connection, or the device, is gone: nobody can read anything any more. Tells `each` Reply whose memory the driver
-    /// does not have back yet, and forgets them all.
+    /// The connection, or the device, is gone, so the peer can read nothing any more. Tells `each` Reply whose memory the
+    /// driver does not have back yet, and forgets them all.
     pub fn handle_disconnect(&mut self, mut each: impl FnMut(ExposedId)) {
         for (index, slot) in (0..).zip(&mut self.slots) {
             let holds = slot.state != State::Free && slot.offer.is_exposed();

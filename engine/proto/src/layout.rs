@@ -1,4 +1,5 @@
-//! How an end divides its Receives, for whoever fills them and for whoever posts them (rtrext, characteristic 5).
+//! How an end divides its Receives, for the sender that fills them and the receiver that posts them (rtrext,
+//! characteristic 5).
 //!
 //! ```text
 //! one Receive   |--- head: header, Payload stream ---|-- target 0 --|-- target 1 --|

@@ -63,7 +63,7 @@ pub(crate) struct Offer {
     reply_segments: u16,
     reply_chunk: bool,
     handles: u8,
-    /// Handles that the peer may use and nobody has begun to fence.
+    /// Handles that the peer may use and whose fence has not begun.
     exposed: u64,
     /// Handles whose fence is under way.
     fencing: u64,

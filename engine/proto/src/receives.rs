@@ -100,7 +100,7 @@ impl Receives {
         count
     }
 
-    /// Takes back promises that nobody was told of: a Call that was not sent.
+    /// Takes back promises that the peer was not told of: a Call that was not sent.
     ///
     /// # Panics
     ///
@@ -123,7 +123,7 @@ impl Receives {
         is_entitled
     }
 
-    /// The connection is gone: all Receives came back, and nobody is entitled to anything (8167-4.3-c).
+    /// The connection is gone: all Receives came back, and no promise holds any more (8167-4.3-c).
     pub fn handle_disconnect(&mut self) {
         *self = Self::default();
     }

@@ -233,7 +233,7 @@ impl Requester {
         }
     }
 
-    /// Octets of heap of one with so many slots that sends Short Calls only: its `segments_max` is 0.
+    /// Octets of heap of one with `slots` slots that sends Short Calls only: its `segments_max` is 0.
     #[must_use]
     pub fn short_footprint(slots: u32) -> usize {
         slots as usize * size_of::<Slot>()
@@ -595,7 +595,7 @@ impl Requester {
         (slot.xid == xid && in_flight).then_some(RequesterCallId { xid, index })
     }
 
-    /// A Call got all the answer it will get: its credit is free, its memory is to be fenced.
+    /// A Call got all the answer it will get: its credit is free, and its memory must be fenced.
     #[inline(always)]
     fn answered(&mut self, index: u32, outcome: EndedCall) -> ExposedMemory {
         self.window.give_back();

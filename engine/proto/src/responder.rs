@@ -140,7 +140,7 @@ pub enum DroppedCall {
     NotACall,
     /// A Call with this xid is in process (5531-e).
     DuplicateXid(u32),
-    /// It came after [`Responder::handle_disconnect`]: nobody can be answered.
+    /// It came after [`Responder::handle_disconnect`]: there is no peer to answer.
     Disconnected,
     /// A message of version 2 that is in error, and is not answered.
     Second(Error2),
@@ -209,7 +209,7 @@ enum Lists {
     Single(SingleChunk),
     /// In the Call's message.
     Message(Layout),
-    /// In the Call's message, which is of version 2. It took so many credits beside the first.
+    /// In the Call's message, which is of version 2. It took these credits beside the first.
     Second {
         /// One for each further transmission.
         more_credits: u32,
@@ -280,7 +280,7 @@ impl Responder {
         }
     }
 
-    /// Octets of heap of one with so many slots.
+    /// Octets of heap of one with `slots` slots.
     #[must_use]
     pub fn footprint(slots: u32) -> usize {
         slots as usize * (size_of::<Slot>() + 2 * size_of::<u32>())
@@ -562,12 +562,13 @@ impl Responder {
     /// `items` and `form` say, and ends the Call. The Writes are posted before the Send.
     ///
     /// `message`, `items` and `form` are those of [`Responder::plan_reply`]. On [`ReplyError::Stale`] nothing
-    /// is to be sent.
+    /// may be sent.
     ///
     /// # Panics
     ///
     /// When `out` is shorter than the header, or `items` are not those of the plan.
-    // Always inline: its arguments are more words than what it does with most of them, which is nothing.
+    // `inline(always)`: it has many arguments, and passing them costs more than what it does with most of
+    // them.
     #[inline(always)]
     pub fn emit_reply(
         &mut self,

@@ -34,7 +34,8 @@ pub enum SendingFault {
         /// Transmissions that were not sent.
         unsent: u32,
     },
-    /// A group that was sent is refused, if there was one: whoever knows no message of this xid drops the error (RTR-X-12).
+    /// A group that was sent is refused, if there was one. An end that knows no message of this xid drops the error
+    /// (RTR-X-12).
     Sent {
         /// The group.
         xid: u32,

@@ -35,7 +35,7 @@ enum State {
 /// What may be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextMessage {
-    /// The probe: a Call of version 2 of at most so many octets, and then nothing until its answer.
+    /// The probe: a Call of version 2 of at most this length, and then nothing until its answer.
     Probe {
         /// Octets.
         len_max: u32,

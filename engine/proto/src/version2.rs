@@ -11,7 +11,7 @@ use crate::layout::ReceiveLayout;
 /// Octets of the longest [`SmallMessage`].
 const SMALL_LEN_MAX: usize = 112;
 
-/// Transport characteristics of this end. They never change while a connection lives, so that nobody is told of changes.
+/// Transport characteristics of this end. They never change while a connection lives, so no change is ever announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnCharacteristics {
     /// How each of its Receives is divided.

@@ -78,7 +78,7 @@ pub enum FrameKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// More octets are needed: at least so many in all.
+    /// More octets are needed: at least this number in all.
     Truncated(usize),
     /// The first octets are no MPA key.
     Key,
@@ -181,8 +181,9 @@ pub struct Frame<'a> {
     pub private_data: &'a [u8],
 }
 
-/// How many octets the frame has that starts with these, or why it is none. Everything that can be wrong
-/// with the first [`FRAME_LEN`] octets is found here, so that nobody waits for private data that is too long.
+/// How many octets the frame has that starts with these, or why it is none. Everything that can be wrong with
+/// the first [`FRAME_LEN`] octets is found here, so that a reader never waits for private data that is too
+/// long.
 pub fn frame_len(octets: &[u8]) -> Result<usize, FrameError> {
     let known = octets.len().min(KEY_LEN);
     if octets[..known] != REQUEST_KEY[..known] && octets[..known] != REPLY_KEY[..known] {
@@ -336,7 +337,8 @@ pub struct Fpdu<'a> {
 }
 
 impl<'a> Fpdu<'a> {
-    /// Splits a stream that is at the start of an FPDU. `Err`: more octets are needed, at least so many in all.
+    /// Splits a stream that is at the start of an FPDU. `Err`: more octets are needed, at least that number in
+    /// all.
     pub fn parse(stream: &'a [u8]) -> Result<(Fpdu<'a>, &'a [u8]), usize> {
         let Some((length, _)) = stream.split_first_chunk() else {
             return Err(LENGTH_LEN + CRC_LEN);
@@ -356,8 +358,8 @@ impl<'a> Fpdu<'a> {
     }
 }
 
-/// Writes an FPDU around `ulpdu`, with its CRC by `crc` over what comes before (none: 0, as siw sends it). Returns its octets;
-/// `None` if it does not fit, or the ULPDU is longer than [`ULPDU_LEN_MAX`].
+/// Writes an FPDU around `ulpdu`. `crc` computes its CRC from the octets before it (`None`: 0, as siw sends it). Returns its
+/// octets; `None` if it does not fit, or the ULPDU is longer than [`ULPDU_LEN_MAX`].
 pub fn emit_fpdu(ulpdu: &[u8], crc: Option<fn(&[u8]) -> u32>, out: &mut [u8]) -> Option<usize> {
     let length = u16::try_from(ulpdu.len()).ok()?;
     let len = fpdu_len(ulpdu.len());

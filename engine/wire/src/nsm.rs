@@ -13,7 +13,7 @@ pub const VERSION: u32 = 1;
 
 /// Longest name of a host, in bytes (SM_MAXSTRLEN).
 pub const NAME_LEN_MAX: u32 = 1024;
-/// Octets that a monitor keeps for who asked it (SM_PRIV_SIZE).
+/// Octets that a monitor keeps for its client (SM_PRIV_SIZE).
 pub const PRIVATE_LEN: usize = 16;
 
 numbers! {
@@ -27,7 +27,7 @@ numbers! {
         Mon = 2,
         /// Monitors a host no longer.
         Unmon = 3,
-        /// Monitors no host any longer, for one who asked.
+        /// Monitors no host of this client any longer.
         UnmonAll = 4,
         /// Behaves as if the host had restarted.
         SimuCrash = 5,
@@ -87,7 +87,7 @@ records! {
     MonitorId<'a> {
         /// The host.
         name: Name<'a>,
-        /// Who asked.
+        /// The client that asks.
         requester: Requester<'a>,
     }
 
@@ -114,7 +114,7 @@ records! {
     }
 }
 
-/// What a monitor keeps for who asked it.
+/// The octets that a monitor keeps for its client, and returns with a notification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Private(pub [u8; PRIVATE_LEN]);
 

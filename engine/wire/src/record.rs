@@ -77,7 +77,7 @@ impl core::fmt::Display for RecordError {
 
 impl core::error::Error for RecordError {}
 
-/// What comes next in the stream.
+/// The next step of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
     /// The next octets of the record: at least one.
@@ -195,8 +195,8 @@ impl Splitter {
         Ok(())
     }
 
-    /// Octets that are sure to come before the next mark, all of this record: the caller may receive up to so many
-    /// elsewhere, and say so with [`Splitter::advance`].
+    /// Octets that are sure to come before the next mark, all of this record: the caller may receive up to that
+    /// number elsewhere, and say so with [`Splitter::advance`].
     #[inline]
     #[must_use]
     pub const fn expected(&self) -> u32 {
@@ -219,7 +219,7 @@ impl Splitter {
     ///
     /// # Panics
     ///
-    /// If the record has not so many.
+    /// If the record has fewer.
     #[inline]
     pub fn take_back(&mut self, octets: u32) {
         assert!(self.in_fragment && octets <= self.len, "octets of another record");

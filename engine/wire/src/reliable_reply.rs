@@ -14,7 +14,7 @@ pub const LEN: usize = 8;
 
 /// The Format Identifier, as it stands on the wire: `Stag` in ASCII.
 ///
-/// Neither it nor the block contains that of RFC 8797, so nobody who looks for that one finds it here.
+/// Neither it nor the block contains that of RFC 8797, so a search for that one finds nothing here.
 pub const IDENTIFIER: [u8; 4] = *b"Stag";
 
 /// The version of the block.

@@ -444,7 +444,7 @@ impl<'a> ReplyHeader<'a> {
         ReplyHeader { xid, body: ReplyBody::Denied(reason) }
     }
 
-    /// Makes the answer to a Call that [`CallHeader::parse`] refused; `None` if it is to be dropped.
+    /// Makes the answer to a Call that [`CallHeader::parse`] refused; `None` if it must be dropped.
     #[must_use]
     pub const fn refusal(error: RpcError) -> Option<ReplyHeader<'static>> {
         match error {

@@ -100,7 +100,7 @@ records! {
         version: u32,
         /// One of [`protocol`].
         protocol: u32,
-        /// The port; GETPORT and UNSET ignore it. More than 16 bits are nobody's port.
+        /// The port; GETPORT and UNSET ignore it. A number of more than 16 bits is no port.
         port: u32,
     }
 

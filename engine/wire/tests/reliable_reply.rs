@@ -22,7 +22,7 @@ fn the_block_reads_and_writes() {
         for exposes in [false, true] {
             let block = ReliableReply { pulls, exposes, done_receives: 0xf6ab };
             assert_eq!(ReliableReply::find(&block.to_wire()), Some(block));
-            assert_eq!(PrivateData::find(&block.to_wire()), None, "nobody takes it for that of RFC 8797");
+            assert_eq!(PrivateData::find(&block.to_wire()), None, "it is not taken for that of RFC 8797");
         }
     }
 }

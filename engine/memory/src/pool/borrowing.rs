@@ -71,7 +71,7 @@ impl Inner {
         self.outstanding_max.set(self.outstanding_max.get().max(outstanding));
     }
 
-    /// Notes that borrowed units, which nobody here uses any more, are to be given back.
+    /// Notes that borrowed units, which are no longer used here, are due to their lender.
     #[cold]
     #[inline(never)]
     pub(super) fn owe(&self, first: u32, count: u32) {

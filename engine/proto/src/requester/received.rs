@@ -53,7 +53,7 @@ pub struct AnsweredCall<'m> {
 #[derive(Clone, Debug)]
 pub(super) enum Writes<'m> {
     None,
-    /// One, with so many octets.
+    /// One Write chunk, with this number of octets.
     Single(u32),
     List(WriteList<'m>),
 }

@@ -462,7 +462,7 @@ impl Requester2 {
             self.sender.abandon();
         }
         if self.open == Some(call) {
-            // Nobody waits for the rest of its Reply.
+            // The Call is over: the rest of its Reply is dropped.
             self.open = None;
         }
         self.release(requester, call);
@@ -551,7 +551,7 @@ impl Requester2 {
             return RequesterEvent2::Base(RequesterReceived::Close(requester.misuse(handle)));
         }
         let extra = self.slots[call.index()];
-        // The transmissions took so many of the promised Receives; `release` counts one.
+        // The transmissions took this number of the promised Receives; `release` counts one.
         let taken = part.number;
         if requester.slots[call.index()].state == State::Cancelled {
             requester.window.handle_grant(credits);

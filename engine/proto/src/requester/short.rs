@@ -132,7 +132,7 @@ impl Requester {
         Some(call)
     }
 
-    /// Ends the making of a Call without chunks, and returns the credits of its header: whoever sends it writes that.
+    /// Ends the making of a Call without chunks, and returns the credits of its header, which the caller writes.
     ///
     /// # Panics
     ///

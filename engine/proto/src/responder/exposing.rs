@@ -66,7 +66,7 @@ impl Responder {
     ///
     /// # Errors
     ///
-    /// [`ReplyError::Stale`]: nothing is to be sent.
+    /// [`ReplyError::Stale`]: nothing may be sent.
     ///
     /// # Panics
     ///

@@ -538,7 +538,7 @@ impl Responder2 {
     ///
     /// # Errors
     ///
-    /// [`ReplyError::Stale`]: nothing is to be sent.
+    /// [`ReplyError::Stale`]: nothing may be sent.
     ///
     /// # Panics
     ///

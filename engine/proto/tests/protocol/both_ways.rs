@@ -258,7 +258,7 @@ fn receives_are_posted_for_both_directions_together() {
     assert!(receives.consume(Some(reply)));
     assert!(receives.consume(Some(done)));
     assert_eq!((receives.posted(), receives.entitled(), receives.missing()), (3, 3, 0));
-    // A second RDMA_DONE, and a message for nobody, take what was promised to others.
+    // A second RDMA_DONE, and a message that is dropped, take what was promised to others.
     assert!(!receives.consume(Some(done)));
     assert!(!receives.consume(None));
     assert_eq!((receives.posted(), receives.entitled(), receives.missing(), receives.free()), (1, 3, 2, 0));

@@ -2,7 +2,7 @@
 //!
 //! Both Requesters count their xids from the same start, so that they collide all the time. What is checked all the way: a Send
 //! always finds a posted Receive; every Call ends once; credits of the two directions never mix. Some lives have an end that
-//! breaks its credits: it harms nobody's Calls.
+//! breaks its credits: that harms no other Call.
 
 use std::collections::VecDeque;
 
@@ -189,7 +189,7 @@ impl End {
     }
 }
 
-/// A message that nobody is entitled to.
+/// A message that no credit covers.
 fn unfair(random: &mut Random) -> Vec<u8> {
     let xid = random.below(1 << 20);
     match random.below(4) {

@@ -21,7 +21,7 @@ fn an_error_ends_its_call_for_good() {
             other => panic!("{other:?}"),
         }
         assert_eq!(requester.window().in_flight(), 0);
-        // Once only, and the Reply that comes all the same is for nobody.
+        // Once only, and the Reply that comes all the same is dropped.
         let message = error(call.xid(), 4);
         let again = requester.handle_receive(&message, None);
         assert!(matches!(again, RequesterReceived::Dropped(DroppedReply::UnknownXid(_))));

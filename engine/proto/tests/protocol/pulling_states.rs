@@ -24,7 +24,7 @@ events! {
     Cancel => "cancel",
     PollFence => "poll_fence",
     Fenced => "handle_fenced",
-    /// The connection ends, and the Call is to be kept.
+    /// The connection ends, and the Call is kept for the next one.
     Interrupt => "handle_interruption",
     Reconnect => "handle_reconnect",
     Resume => "resume",

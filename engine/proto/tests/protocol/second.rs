@@ -22,7 +22,7 @@ use crate::support::{Random, assemble, limits, octets, parameters, requester_wit
 
 pub(crate) const SLOTS: u32 = 8;
 
-/// A Call as it is answered: what its Reply's virtual stream is to be.
+/// For each Call as it is answered: the virtual stream that its Reply must have.
 type Expected = HashMap<u32, Vec<u8>>;
 
 /// One connection: a client, a server, and the messages between them.
@@ -220,7 +220,7 @@ impl Pair {
                 _ => self
                     .requester2
                     .emit_continuation(&self.requester, call, &sent, &mut out)
-                    .map(|len| len.expect("nobody refused it")),
+                    .map(|len| len.expect("it was not refused")),
             };
             let at = len.expect("as planned");
             let part = sent.payload_at as usize..(sent.payload_at + sent.payload_len) as usize;

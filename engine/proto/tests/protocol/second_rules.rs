@@ -111,7 +111,7 @@ fn a_refused_group_gives_its_credits_back_and_fails_its_call() {
         (memory, pair.requester.available(), pair.requester2.take_unused()),
         (ExposedMemory::Safe, SLOTS, 2)
     );
-    // Again: nobody knows it.
+    // Again: its xid is unknown by now.
     let again = client(&mut pair, message.as_bytes());
     assert!(matches!(
         again,
@@ -287,7 +287,7 @@ fn wishes_and_strange_messages_are_answered() {
         Some(words(&[9, 3, SLOTS, 4, 1, 1, 2])),
         "ERR_VERS"
     );
-    assert_eq!(answer(&words(&[9, 2, 1, 5, 1, 77, 0])), None, "nobody answers an answer");
+    assert_eq!(answer(&words(&[9, 2, 1, 5, 1, 77, 0])), None, "an answer is never answered");
     assert_eq!(answer(&words(&[9, 2, 1])), None);
     let refused = Header2::parse(&words(&[9, 2, 1, 9, 0, 0, 0, 0])).expect_err("no such procedure").answer;
     assert_eq!(refused, Answer2::BadHeader);

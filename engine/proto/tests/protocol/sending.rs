@@ -1,4 +1,4 @@
-//! How a message is cut into transmissions, and the state graph of whoever sends them (rtrext).
+//! How a message is cut into transmissions, and the state graph of their sender (rtrext).
 
 use stag_proto::cut::{CutError, ItemPiece, MessageCut, MessageShape};
 use stag_proto::layout::ReceiveLayout;
@@ -95,7 +95,7 @@ fn an_error_is_about_the_group_that_caused_it() {
     let found = error(id(9, MessageType::Call), Some(id(7, MessageType::Call)));
     assert_eq!(sender.handle_error(&found), SendingFault::Stopped { xid: 7, unsent: 2 });
     assert_eq!(sender.open(), None);
-    assert_eq!(sender.handle_error(&found), SendingFault::Sent { xid: 7 }, "whoever knows it ends it once");
+    assert_eq!(sender.handle_error(&found), SendingFault::Sent { xid: 7 }, "it is ended once");
 }
 
 events! {

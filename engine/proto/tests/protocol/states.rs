@@ -21,7 +21,7 @@ events! {
     /// With a Read chunk of two segments, of one handle.
     EmitLists => "emit_call",
     EmitPlain => "emit_call",
-    /// Its header is written by whoever sends it.
+    /// The caller writes its header.
     EmitInPlace => "emit_plain",
     /// With a Read chunk of one segment, by a header of its own.
     EmitSingle => "emit_single_call",
@@ -29,7 +29,7 @@ events! {
     EmitShort => "emit_call",
     Abandon => "abandon",
     Reply => "handle_receive",
-    /// Without its header, which whoever received it has read.
+    /// Without its header, which the caller has read.
     ReplyInPlace => "handle_plain",
     /// Taken in by the first part of `handle_receive` alone.
     ReplyShort => "handle_short",
@@ -41,7 +41,7 @@ events! {
     PollFence => "poll_fence",
     Fenced => "handle_fenced",
     Disconnect => "handle_disconnect",
-    /// The connection ends, and each Call is to be kept.
+    /// The connection ends, and each Call is kept for the next one.
     Interrupt => "handle_interruption",
     Reconnect => "handle_reconnect",
     Resume => "resume",
@@ -128,7 +128,7 @@ impl Client {
         }
     }
 
-    /// The connection is gone. `keeps`: each Call is to be kept.
+    /// The connection is gone. `keeps`: each Call is kept for the next one.
     fn interrupt(&mut self, keeps: bool) {
         self.left |= self.stage == Stage::Sent;
         let is_kept = keeps && matches!(self.stage, Stage::Making | Stage::Sent | Stage::Interrupted);

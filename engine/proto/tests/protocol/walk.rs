@@ -32,7 +32,7 @@ fn name<W: Walk>(path: &[W::Event]) -> Option<String> {
     Some(walk.name())
 }
 
-/// Runs `step`. `None`: it panicked, which the picture tells and nobody needs to read.
+/// Runs `step`. `None`: it panicked, which the picture shows; the message is suppressed.
 fn quietly(step: impl FnOnce()) -> Option<()> {
     thread_local!(static IS_QUIET: Cell<bool> = const { Cell::new(false) });
     static HOOK: Once = Once::new();

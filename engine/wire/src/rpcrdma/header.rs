@@ -322,8 +322,8 @@ impl<'a> Header<'a> {
         self.fixed().version
     }
 
-    /// Returns the credits, as they stand there: requested by a Call, granted by a Reply. A value of 0 is to
-    /// be treated as 1 (8166-X-7, 8166-X-8), that of an RDMA_ERROR is to be ignored (8166-X-6).
+    /// Returns the credits, as they stand there: requested by a Call, granted by a Reply. A value of 0 counts
+    /// as 1 (8166-X-7, 8166-X-8), that of an RDMA_ERROR is ignored (8166-X-6).
     #[inline]
     #[must_use]
     pub fn credits(&self) -> u32 {

@@ -143,7 +143,7 @@ fn take_chunk<'a>(
     Ok(chunk)
 }
 
-/// Refuses a segment whose end is no 64-bit number, so that nobody needs to check sums later.
+/// Refuses a segment whose end exceeds 64 bits, so that later sums cannot overflow.
 #[inline]
 fn check_range(segment: Segment) -> Result<(), HeaderError> {
     if segment.ends() { Ok(()) } else { Err(HeaderError::SegmentRange) }

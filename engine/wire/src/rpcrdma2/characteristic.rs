@@ -113,7 +113,8 @@ impl BufferStructure<'_> {
         None
     }
 
-    /// Checks that the parts are as long as the whole, and that no target is empty: whoever fills targets comes to an end.
+    /// Checks that the parts are as long as the whole, and that no target is empty, so that a loop that fills targets
+    /// ends.
     pub(super) fn check(&self) -> Result<(), Error2> {
         let lens = self.groups.iter().map(|group| u64::from(group.count) * u64::from(group.len));
         let sum = lens.fold(0_u64, u64::saturating_add);

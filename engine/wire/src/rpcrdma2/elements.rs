@@ -6,7 +6,7 @@ use crate::xdr::{Decode, Encode, Overflow, Reader, UNIT, Writer, XdrError};
 
 /// A counted array: checked octets of a message, or a slice of values to be written.
 ///
-/// Both are the same to whoever reads them, so that what was received and what is to be sent have the same type.
+/// Both read the same, so that a received array and one about to be sent have the same type.
 #[derive(Clone, Copy)]
 pub struct Elements<'a, T> {
     source: Source<'a, T>,
@@ -14,7 +14,7 @@ pub struct Elements<'a, T> {
 
 #[derive(Clone, Copy)]
 enum Source<'a, T> {
-    /// So many elements, which were checked when they were read.
+    /// Elements of a message, checked when they were read: their number and their octets.
     Wire(u32, &'a [u8]),
     Values(&'a [T]),
 }

@@ -21,7 +21,7 @@ const START_LEN: u32 = 8;
 /// Words before the operation.
 const HEAD_WORDS: usize = OPTIONAL_LEN_MIN / UNIT;
 
-/// Directions of which there is one: the only result of the whole Call goes to targets, however long it is.
+/// The one form of directions: the only result of the whole Call goes to targets, however long it is.
 const DIRECTED: [u32; 6] = [1, 0, u32::MAX, 1, 0, kind::TBSN];
 
 /// Where the only item of a [`LoneTransmission`] is.
@@ -70,7 +70,7 @@ impl Words<'_> {
         Some(u32::from_be_bytes(*first))
     }
 
-    /// Reads so many words, and tells whether they are these.
+    /// Reads `N` words, and tells whether they are these.
     #[inline(always)]
     fn are<const N: usize>(&mut self, expected: [u32; N]) -> bool {
         let Some((found, left)) = self.left.split_first_chunk::<N>() else { return false };

@@ -38,7 +38,7 @@ impl<'a> OptionalOperation<'a> {
     /// Checks an operation. What it says about a Payload stream behind it is not compared with that.
     ///
     /// An operation with an unknown number is answered with INVAL_OPTION, one that cannot be read with BAD_HEADER; both only
-    /// when a Requester sent it, because nobody answers an answer (V2-X-5).
+    /// when a Requester sent it, because answers are never answered (V2-X-5).
     pub fn parse(message: &OptionMessage<'a>) -> Result<OptionalOperation<'a>, Refused2> {
         let direction = message.direction;
         let answer = match message.option {

@@ -1,4 +1,4 @@
-//! The Requester's side: a driver that reduces what it likes, and checks what comes back.
+//! The Requester's side: a driver that reduces what it likes, and checks the Replies.
 
 use std::collections::HashMap;
 
