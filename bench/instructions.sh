@@ -3,7 +3,7 @@
 #   bench/instructions.sh [--chunks | --nfs] [--depth N] [--profile dist|release]...
 #   bench/instructions.sh --check | --renew [--profile dist|release]...
 #   bench/instructions.sh --device siw|rxe [-k 6.1|6.12]
-# Client and server run in one thread (one_thread), by turns. Over shm and over `verbs`, whose device is one of nothing, no
+# Client and server run in one thread (one_thread) and take turns. Over shm and over `verbs`, whose device does nothing, no
 # pass is idle; what the library's functions execute is taken off: the rest is ours. Needs valgrind.
 #
 # Without more it counts NULL. --chunks: also a Call with a Write chunk of 4 KiB (get), and one with a Read chunk (put). Over shm

@@ -158,7 +158,7 @@ if "${as[@]}" test -x "$stagd_program" -a -w "$work/nobody" 2>/dev/null; then
     check "what it made is nobody's" test "$(stat -c %u "$work/nobody"/* | sort -u)" = 65534
     check "stagd stops, as nobody" stagd_stop
 else
-    skip "stagd as nobody: nobody may not go to $stagd_program or $work, or there is no setpriv"
+    skip "stagd as nobody: that user may not go to $stagd_program or $work, or there is no setpriv"
 fi
 as=()
 

@@ -282,7 +282,7 @@ ask() {
             row $outcome "$2" "$(since "$began")"
             [ $outcome = ok ]
             ;;
-        *) echo "nobody knows how to $*" >&2; false ;;
+        *) echo "unknown request: $*" >&2; false ;;
     esac
 }
 

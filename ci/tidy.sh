@@ -50,7 +50,7 @@ offend "does not open with a doc comment (//!)" < <(
 )
 
 offend "unfinished" < <(rust | xargs grep -nE '\b(todo|unimplemented|dbg)!|\b(TODO|FIXME)\b')
-offend "a skip that nobody counts: call stag_testing::skipped" < <(rust | grep -v '^./engine/testing/' | xargs grep -nE '"SKIPPED')
+offend "a skip that is not counted: call stag_testing::skipped" < <(rust | grep -v '^./engine/testing/' | xargs grep -nE '"SKIPPED')
 # In a container the process id is the same in every run: a server that recorded the Calls of the last run would answer with those Replies.
 offend "a seed from the process id: take random numbers" < <(rust | xargs grep -nE '(\b(xid|stamp|seed)\b|Engine::new\().*process::id\(')
 offend "a test that is switched off" < <(rust | xargs grep -nE '#\[ignore')

@@ -1,9 +1,9 @@
-//! What grants cost and bring: fixed ones of so many credits, beside those of the governor.
+//! What grants cost and bring: fixed ones of some credits, beside those of the governor.
 //!
-//! `grants COUNT governed|CREDITS [CALLS]` opens COUNT connections over shm, both ends in this thread by turns, and makes
-//! [`FIRST_CALLS`] NULL Calls on each, one at a time. Then [`BUSY_MAX`] of them (or all, if there are fewer) are busy, each with up to
-//! [`DEPTH`] Calls outstanding, until CALLS of them are done (500,000 if it is left out). It prints one line: Calls a second, their
-//! median and 99th percentile, the Receives that the server holds at the end, and their memory.
+//! `grants COUNT governed|CREDITS [CALLS]` opens COUNT connections over shm, both ends in this thread, which run in turn, and
+//! makes [`FIRST_CALLS`] NULL Calls on each, one at a time. Then [`BUSY_MAX`] of them (or all, if there are fewer) are busy, each
+//! with up to [`DEPTH`] Calls outstanding, until CALLS of them are done (500,000 if it is left out). It prints one line: Calls a
+//! second, their median and 99th percentile, the Receives that the server holds at the end, and their memory.
 //!
 //! A fixed grant has as many Receives as it may need; the governor has four for each connection and 2,048 to share. Compare runs
 //! that take turns: the figures of one are those of the machine's other work, too.

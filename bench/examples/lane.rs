@@ -12,7 +12,7 @@ use stag::runtime::{Clock, CoreId, LaneReader, LaneRecord, LaneWriter, affinity,
 
 /// Octets of a record of three lines.
 const RECORD_LEN: usize = 3 * 64 - 8;
-/// Turns of each kind: the median is of so many.
+/// Turns of each kind, of which the median is taken.
 const TURNS: usize = 9;
 
 fn main() -> Result<()> {

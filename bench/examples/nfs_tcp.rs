@@ -34,7 +34,7 @@ use stag_bench::MeasuredOperation;
 
 /// Octets of a READ or a WRITE.
 const DATA_LEN: usize = 1 << 20;
-/// So many of them are the file.
+/// The file consists of this number of parts.
 const PARTS: usize = 8;
 /// How long a round of either takes.
 const TIME: Duration = Duration::from_millis(300);
@@ -85,7 +85,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Octets a second of a stream from the first core to the second: messages of 1 MiB out of so many buffers by turns, into as many.
+/// Octets a second of a stream from the first core to the second: messages of 1 MiB that rotate through `buffers` buffers at each
+/// end.
 fn stream(cores: [usize; 2], buffers: usize, congestion: CongestionControl) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     set_tcp_congestion(&listener, congestion.as_str())?;

@@ -65,7 +65,7 @@ pub struct BareEnd<P> {
     pub provider: P,
     /// Memory for Writes and Reads.
     pub payload: Pool,
-    /// What the last passes harvested; whoever reads them takes them out.
+    /// What the last passes harvested; the caller that reads them takes them out.
     pub completions: VecDeque<Completion>,
     /// The connection, once there is one.
     pub established: Option<QueuePairId>,
@@ -183,8 +183,8 @@ impl<P: Provider> BareEnd<P> {
         Ok(())
     }
 
-    /// Connects to an end that serves, says so, and takes the answer, which is what that end exposes. Over iWARP whoever connects
-    /// has to speak first (RFC 5044, 7.1): siw fails a set-up whose answer is followed by more.
+    /// Connects to an end that serves, sends a first message, and takes the answer, which is what that end exposes. Over iWARP
+    /// the end that connects has to speak first (RFC 5044, 7.1): siw fails a set-up whose answer is followed by more.
     ///
     /// # Errors
     ///
@@ -291,7 +291,7 @@ impl<P: Provider> BareEnd<P> {
         Ok(self.provider.post_send(pair, request).map_err(|refused| refused.error)?)
     }
 
-    /// Answers each message with one as long; returns how many there were. At the end there is nobody to answer.
+    /// Answers each message with one as long; returns how many there were. Stops when the client is gone.
     fn answer(&mut self, pair: QueuePairId) -> Result<u64> {
         let mut received = 0;
         let mut completions = std::mem::take(&mut self.completions);

@@ -9,7 +9,7 @@
 //! | `bare` | two ends of a fabric without RPC: messages, Writes and Reads |
 //! | `opened` | the fabric of both ends |
 //! | `loopback` | both ends in one thread, and one Call: whether iWARP works here |
-//! | `paired` | a client and a server by turns on each core: what more cores gain, and what carried Calls cost |
+//! | `paired` | a client and a server that take turns on each core: what more cores gain, and what carried Calls cost |
 //! | `run` | rounds of limits and load, and their ratios |
 
 pub mod bare;

@@ -46,7 +46,7 @@ pub struct MachineLimits {
     pub echo_per_second: Spread,
     /// The depth of the figure above.
     pub echo_depth: usize,
-    /// memcpy of `copy_len` octets whose target nobody else touches, in octets a second.
+    /// memcpy of `copy_len` octets whose target no other core touches, in octets a second.
     pub copy_hot: Spread,
     /// memcpy of `copy_len` octets into a target of which the other core reads every line before the next copy
     /// into it, both at work at the same time, in octets a second.

@@ -25,7 +25,7 @@ use crate::server::{ECHO_PROGRAM, Programs, engine_config};
 /// Below this many octets data goes inline, as NFS clients do: a chunk costs more than the copy.
 const CHUNK_LEN_MIN: usize = 1024;
 
-/// From so many octets on the next Call is begun before more data are looked at.
+/// For data of at least this many octets, the next Call is begun before more data are looked at.
 const LARGE: usize = 64 << 10;
 
 /// How long one Call may take before the measurement is given up.
@@ -103,8 +103,8 @@ pub fn run<P: Opened>(scenario: &Scenario, address: &str, export: &str, number: 
     Ok(measured)
 }
 
-/// As [`run`], in turns with `companion` on the same thread. Connections use `exports` by turns. `prepared` waits for the other
-/// threads when the files are there, and `measured` when the last Call has ended; both poll what others may need.
+/// As [`run`], in turns with `companion` on the same thread. Connections use `exports` in rotation. `prepared` waits for the
+/// other threads when the files are there, and `measured` when the last Call has ended; both poll what others may need.
 pub(crate) fn run_beside<P: Opened>(
     scenario: &Scenario,
     (address, exports): (&str, &[&str]),

@@ -83,7 +83,7 @@ pub struct PairedFigures {
     pub carried_to_line: Spread,
     /// How much dearer a carried Call is than another, for both cores together.
     pub carried_cost: Spread,
-    /// What is to be expected of more cores than were measured.
+    /// The gains predicted for more cores than were measured.
     pub predicted: Vec<Predicted>,
 }
 
@@ -337,7 +337,7 @@ fn round_of(load: &Load, cores: &[usize], carried: Carried) -> Result<Vec<Measur
 fn pair(load: &Load, index: usize, carried: Carried, shared: &Shared) -> Result<Option<Measured>> {
     let (scenario, count) = (&load.scenario, shared.threads);
     let clock = Clock::start();
-    // What fails before the barrier is waited for there by nobody: all reach it.
+    // A failure before the barrier must not keep the other threads waiting there: all reach it.
     let made = make_server(load, index, shared, &clock);
     shared.barrier.wait();
     let (mut server, memory) = made?;

@@ -91,7 +91,7 @@ pub struct Ratios {
     pub latency_to_echo: Spread,
     /// Calls a second to bare echoes a second at the same depth.
     pub rate_to_echo: Spread,
-    /// Octets a second to memcpy with a target that nobody else touches.
+    /// Octets a second to memcpy with a target that no other core touches.
     pub bytes_to_copy_hot: Spread,
     /// Octets a second to memcpy with a target that the other core reads.
     pub bytes_to_copy_read: Spread,

@@ -21,7 +21,7 @@ pub enum MeasuredOperation {
     Getattr,
     /// A program of our own that returns its arguments, always inline.
     Echo,
-    /// A program of our own whose Reply has so many octets, none of which may go by Write chunk.
+    /// A program of our own whose Reply has the wanted size, none of which may go by Write chunk.
     Reply,
 }
 

@@ -104,7 +104,8 @@ pub fn engine_config(scenario: &Scenario) -> EngineConfig {
         ProtocolChoice::One => 1,
         _ => scenario.size.div_ceil(PAGE_LEN * usual.receive_targets as usize) as u32,
     };
-    // Both ends take part in reliable reply, whoever provides the memory: so the modes differ in nothing else.
+    // Both ends take part in reliable reply in every mode, so that the modes differ only in which end provides
+    // the memory.
     let is_exposed =
         scenario.operation == MeasuredOperation::Reply && scenario.protocol == ProtocolChoice::One;
     let exposed_replies = if is_exposed { credits.min(EXPOSED_MAX) } else { 0 };
@@ -179,7 +180,7 @@ pub(crate) fn programs(payload: &Pool, data_len_max: u64, now: Duration) -> Resu
     Ok(Some((nfs, mount, Echo { results: Vec::new() })))
 }
 
-/// The echo program: procedure 1 of version 1 returns its arguments, procedure 2 so many octets as its argument says.
+/// The echo program, version 1: procedure 1 returns its arguments, procedure 2 as many octets as its argument says.
 pub(crate) struct Echo {
     /// What procedure 2 returns the start of; made when it is first called.
     results: Vec<u8>,

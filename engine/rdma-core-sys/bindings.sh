@@ -5,8 +5,8 @@
 #   cargo install bindgen-cli --version 0.72.1
 #   engine/rdma-core-sys/bindings.sh
 #
-# Only whoever changes the bindings needs that: what it makes is checked in. Debian 12's rdma-core 44 is the
-# oldest that we promise to run on; newer ones only append to what they share with us (IBVERBS_1.1, RDMACM_1.0).
+# Needed only to change the bindings: its output is checked in. Debian 12's rdma-core 44 is the oldest that we promise
+# to run on; newer ones only append to what they share with us (IBVERBS_1.1, RDMACM_1.0).
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -13,7 +13,7 @@ pub struct NodePages {
     pub page_len: u64,
     /// How many the kernel holds there.
     pub total: u64,
-    /// How many of them nobody uses.
+    /// How many of them are unused.
     pub free: u64,
     /// How many of them go back to the kernel when their user does.
     pub surplus: u64,
@@ -39,7 +39,7 @@ pub struct PageCounts {
     pub page_len: u64,
     /// How many the kernel holds.
     pub total: u64,
-    /// How many of them nobody uses.
+    /// How many of them are unused.
     pub free: u64,
     /// How many of the free ones are promised to a mapping that has not touched them yet.
     pub reserved: u64,

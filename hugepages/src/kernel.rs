@@ -32,7 +32,7 @@ pub(crate) fn memfd(name: &CStr, page: PageSize) -> io::Result<OwnedFd> {
 fn memfd_with(name: &CStr, flags: libc::c_uint) -> io::Result<OwnedFd> {
     // SAFETY: `name` is a C string that outlives the call.
     let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
-    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    // SAFETY: the kernel has just given us this descriptor; it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -92,13 +92,13 @@ struct Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // SAFETY: the fields' invariant; whoever was given an address in it was told that it ends here.
+        // SAFETY: the fields' invariant; the users of addresses in it were told that they end here.
         unsafe { unmap(self.start.as_ptr(), self.len) };
     }
 }
 
 // SAFETY: an address range that is valid in every thread, and that `Region` itself neither reads nor writes
-// but in `touch`, which adds nothing to what is there and has `&mut self`.
+// but in `touch`, which changes no byte and has `&mut self`.
 unsafe impl Send for Region {}
 // SAFETY: as above; nothing happens through `&Region` but system calls.
 unsafe impl Sync for Region {}
@@ -120,14 +120,14 @@ impl Region {
         let start = unsafe { map_at(ptr::null_mut(), room, libc::PROT_NONE, reserve, -1)? };
         let reserved = Range { start, len: room };
         let lead = start.addr().get().next_multiple_of(align) - start.addr().get();
-        // SAFETY: `lead <= slack`, so all of this is within the range just reserved, which nobody else uses.
-        // It is replaced by the new mapping, of which `base` is the first byte.
+        // SAFETY: `lead <= slack`, so all of this is within the range just reserved, which is ours alone. It
+        // is replaced by the new mapping, of which `base` is the first byte.
         let base = unsafe {
             let target = start.as_ptr().add(lead).cast();
             map_at(target, len, READ_WRITE, libc::MAP_SHARED | libc::MAP_FIXED, fd.as_raw_fd())?
         };
         std::mem::forget(reserved);
-        // SAFETY: the rest of the reserved range, before and after; nobody else uses it.
+        // SAFETY: the rest of the reserved range, before and after; it is ours alone.
         unsafe {
             unmap(start.as_ptr(), lead);
             unmap(base.as_ptr().add(len), slack - lead);
@@ -156,7 +156,7 @@ impl Region {
         self.advise(libc::MADV_HUGEPAGE)
     }
 
-    /// Gathers what is there on transparent hugepages now.
+    /// Collapses the mapped pages into transparent hugepages now.
     pub(crate) fn collapse(&self) -> io::Result<()> {
         self.advise(libc::MADV_COLLAPSE)
     }
@@ -178,8 +178,8 @@ impl Region {
     /// Touches each page, leaving what is in it.
     fn touch(&mut self) {
         for at in (0..self.len).step_by(PageSize::Base.bytes()) {
-            // SAFETY: within our mapping; `&mut self`, and nobody has been told of the address yet, so nothing
-            // is lost between the read and the write. Volatile, or the compiler would drop both.
+            // SAFETY: within our mapping; `&mut self`, and the address was not handed out yet, so nothing is
+            // lost between the read and the write. Volatile, or the compiler would drop both.
             unsafe {
                 let byte = self.base.as_ptr().add(at);
                 byte.write_volatile(byte.read_volatile());
@@ -269,7 +269,7 @@ fn mapped_at_0() -> io::Error {
 
 /// # Safety
 ///
-/// The range is the caller's, and nobody uses it any more.
+/// The range is the caller's, and is no longer used.
 unsafe fn unmap(start: *mut u8, len: usize) {
     if len > 0 {
         // SAFETY: the caller's word. It fails only for a range that is not one of pages, which ours are.

@@ -12,7 +12,7 @@ use crate::inventory::{Inventory, Transparent};
 use crate::kernel::{self, Region};
 use crate::page::{PageChoice, PageSize};
 
-/// Neither longer nor shorter: whoever maps all of it never faults beyond its end.
+/// Neither longer nor shorter: a process that maps all of it never faults beyond its end.
 const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
 
 /// What to map.
@@ -347,7 +347,7 @@ mod tests {
         let blocks = || std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap());
         assert_eq!(blocks(), 0);
         let last = mapping.len() - 1;
-        // SAFETY: within the mapping, of which nobody else knows.
+        // SAFETY: within the mapping, whose address was not handed out yet.
         unsafe {
             let octet = mapping.region.base().as_ptr().add(last);
             assert_eq!(octet.read(), 0);
@@ -370,7 +370,7 @@ mod tests {
             assert!(mapping.page_size() <= wanted);
             let stepped_down = mapping.notes().iter().any(|note| note.starts_with("2 MiB pages: "));
             assert_eq!(stepped_down, mapping.page_size() < wanted, "{:?}", mapping.notes());
-            // SAFETY: just mapped, 4 MiB, and nobody else knows of it.
+            // SAFETY: just mapped, 4 MiB, and used only here.
             let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.base().as_ptr(), 4 << 20) };
             assert!(bytes.iter().all(|&byte| byte == 0));
             bytes.fill(1);

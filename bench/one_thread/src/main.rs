@@ -203,7 +203,7 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
         is_second: words.get(3).is_some_and(|kind| kind.ends_with("+second")),
     };
     let load = if words[0] == "device" { load } else { Load { idle: number(4, 0)?.try_into()?, ..load } };
-    // One more of each than connections: nobody waits for a slot.
+    // One more of each than connections, so that no connection waits for a slot.
     let queue_pairs = load.idle + 2;
     let completions = 8192 + load.idle * COMPLETIONS;
     let config = VerbsConfig { completions, queue_pairs: queue_pairs.max(64), ..VerbsConfig::default() };

@@ -199,7 +199,7 @@ mod tests {
         check::<Iwarp>(MeasuredFabric::Iwarp);
     }
 
-    /// Neither end waits for one that does not come up, or goes.
+    /// Neither end waits for a peer that does not start, or that leaves.
     #[test]
     fn an_end_that_fails_is_an_error() {
         let missing = Scenario {

@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2154
-# The rows of our client, for who sources this: ci/interop.sh on the host, and rows.sh in the guest.
+# The rows of our client, sourced by ci/interop.sh on the host, and by rows.sh in the guest.
 #
 # Each client_NAME is a row: the program $stag against the export $url of $server, with $tree, a local tree to bring there,
 # $sample, a folder of some files, and $work for what comes back. $crc is `on` or `off` where the fabric has that to choose.
 # served_NAME is for the server's side, in the folder FOLDER that it exports.
 
-# shellcheck disable=SC2034 # for who sources this
+# shellcheck disable=SC2034 # used by the script that sources this
 client_rows=(ping exports put digests get links many names errors parallel reuse perf remove)
 
 served_fresh() { # FOLDER
@@ -126,8 +126,8 @@ client_reuse() {
     for ((round = 1; round <= ${LABV_ROUNDS:-2}; round++)); do client_parallel || { echo "round $round"; return 1; }; done
 }
 
-# Calls in a row, under load, as perf makes them: so many, however long they take. A round that is over by time fails if the
-# machine had none for the guest meanwhile.
+# Calls in a row, under load, as perf makes them: a fixed number, however long they take. A round that is over by time fails
+# if the machine had none for the guest meanwhile.
 client_perf() {
     local count=(--repeat 1 -n)
     stag perf null -q 8 "${count[@]}" 300 "$server" && stag perf read -s 64K -q 4 "${count[@]}" 100 "$url" &&

@@ -21,7 +21,7 @@ up() {
     mkfifo "/tmp/$1.feed"
     exec {fd}<>"/tmp/$1.feed"
     feed[$1]=$fd
-    # Nobody but this shell holds the feeds open.
+    # Only this shell holds the feeds open.
     (
         for fd in "${feed[@]}"; do exec {fd}>&-; done
         exec /payload/endure "$1" "$where" <"/tmp/$1.feed" >>"/tmp/$1.log" 2>&1
@@ -62,10 +62,10 @@ until_() {
 more() { [ "$(status ok call)" -gt "$1" ]; }
 # going WHEN: Calls are being answered.
 going() { until_ 40 more $(($(status ok call) + 40)) || { problem="no Calls are answered $1"; return 1; }; }
-nobody() { tail -n 1 /tmp/serve.log | grep -q 'connections=0 '; }
+no_connection() { tail -n 1 /tmp/serve.log | grep -q 'connections=0 '; }
 gone() { ! tail -n 1 "/tmp/$1.log" | grep -q "device=$device"; }
 
-# It waits until nobody has the device open.
+# It waits until no process has the device open.
 delete() {
     local deleter n=0
     rdma link delete "$device" &
@@ -90,7 +90,8 @@ device_deleted_early() {
     until_ 10 grep -q begun= /tmp/call.log && delete && add
 }
 # When the connection manager sends a message over rxe that finds no route, the queue pair of its messages fails for good
-# (rxe_qp_error; ib_mad brings only the sending half back): nobody connects over that device any more. So it is made anew.
+# (rxe_qp_error; ib_mad brings only the sending half back): no connection over that device succeeds any more. So it is
+# made anew.
 revived() {
     [ "$kind" = rxe ] || return 0
     sleep 5 # Calls may go on for a moment.
@@ -102,7 +103,7 @@ link_down() { ip link set dummy0 down; sleep 3; ip link set dummy0 up; revived; 
 port_reset() { ip link set dummy0 down; ip link set dummy0 up; revived; }
 address_removed() { ip addr del $ADDR/24 dev dummy0; sleep 3; ip addr add $ADDR/24 dev dummy0; revived; }
 server_killed() { killed serve; sleep 2; up serve; }
-client_killed() { killed call; until_ 30 nobody || { problem="the server keeps a dead client"; return 1; }; up call; }
+client_killed() { killed call; until_ 30 no_connection || { problem="the server keeps a dead client"; return 1; }; up call; }
 server_stopped() { kill -STOP "${pid[serve]}"; sleep 6; kill -CONT "${pid[serve]}"; }
 
 objects() { rdma resource show "$device" | sed 's/^[0-9]*: //'; }

@@ -3,9 +3,9 @@
 #
 #   rows.sh GROUP...
 #
-# A group is VERB:ARGUMENTS, see the functions group_* below. The second serial line is the talk with the host, a
-# line each way: `row ok|FAILED|SKIPPED NAME SECONDS` is to be printed; `ask VERB...` is for the host to do (ci/interop.sh
-# says what there is) and is answered with its status. What each row printed is in /out/GROUP/NAME.log.
+# A group is VERB:ARGUMENTS, see the functions group_* below. The second serial line is the talk with the host, a line
+# each way: the host prints `row ok|FAILED|SKIPPED NAME SECONDS`; it does what `ask VERB...` says (ci/interop.sh has the
+# list) and answers with its status. What each row printed is in /out/GROUP/NAME.log.
 . /payload/lib.sh
 # shellcheck source=ci/lab/guest/client_rows.sh
 . /payload/client_rows.sh
@@ -180,8 +180,8 @@ fio_rows() {
 # dbench's load: what a file server's clients do, as recorded from NetBench.
 dbench_rows() { timeout -k 5 $((220 * SLOWNESS)) dbench -c /usr/share/dbench/client.txt -t 10 -D . 2; }
 
-# Nobody says anything for so long that stagd asks whether the peer is there (it looks once a minute, and asks who said nothing since
-# the last time): that is no harm to the connection.
+# Silence for long enough that stagd probes the client (it looks once a minute, and probes clients that were silent since the last
+# look) does the connection no harm.
 idle_rows() {
     local before after
     before=$(connects)

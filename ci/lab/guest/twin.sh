@@ -10,7 +10,7 @@ if [ "$1" = rdma ]; then rdma_modules; rdma_link siw eth0; modprobe rpcrdma; fi
 mkdir -p $MNT /var/lib/nfs/rpc_pipefs
 rpcbind_up
 stty -F /dev/ttyS1 raw -echo
-# Held open from here on: what comes while nobody has it open is lost.
+# Held open from here on: input is lost while no process has it open.
 exec 3<>/dev/ttyS1
 timeout -k 5 $((60 * SLOWNESS)) mount -t nfs -o "$1,port=$PORT,mountport=$PORT,vers=3,lock,mountproto=tcp" "$HOST_ADDR:$2" $MNT || die mount
 echo "LAB: serving"

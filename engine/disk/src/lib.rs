@@ -1,8 +1,8 @@
 //! Files: reads, writes and syncs of buffers by io_uring, owned by one reactor.
 //!
 //! A [`Disk`] takes the buffers of an operation by value and gives them back with its [`DiskCompletion`], as a fabric
-//! does. So a buffer in flight can be neither freed nor touched, whoever loses interest meanwhile; a [`Disk`] that is
-//! dropped waits for what is in flight. Nothing allocates after [`Disk::new`].
+//! does. So a buffer in flight can be neither freed nor touched, even if the operation is abandoned; a [`Disk`] that
+//! is dropped waits for what is in flight. Nothing allocates after [`Disk::new`].
 //!
 //! Operations that were begun are handed to the kernel together, by one system call for each [`Disk::poll`]
 //! that finds some; completions are found in shared memory, by none. Where io_uring is not permitted

@@ -21,7 +21,7 @@ const REGISTERED_LEN_MAX: u64 = 1 << 30;
 
 pub(crate) struct Ring {
     uring: IoUring,
-    // Invariant: what a slot in flight holds does not move, and nobody looks into it, until its completion is
+    // Invariant: what a slot in flight holds does not move, and is not accessed, until its completion is
     // harvested. A boxed slice of fixed length, because the kernel has the addresses of the lists in it.
     slots: Box<[Slot]>,
     free: Vec<u32>,

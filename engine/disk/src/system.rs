@@ -101,7 +101,7 @@ pub fn change_mode(file: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
 }
 
 /// Whether a file's data is in memory and stays there: it is of a tmpfs or a ramfs, and this machine has no swap. Then
-/// nobody waits for a device when it is read or written.
+/// reads and writes never wait for a device.
 #[must_use]
 pub fn is_in_memory(file: BorrowedFd<'_>) -> bool {
     const KINDS: [i64; 2] = [libc::TMPFS_MAGIC, 0x8584_58f6];

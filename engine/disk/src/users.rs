@@ -12,7 +12,7 @@ use crate::system::last;
 /// Whom the kernel takes a thread for when it works on files.
 #[derive(Clone, Copy, Debug)]
 pub struct FileUser<'a> {
-    /// User; not 4294967295, which stands for nobody.
+    /// User; not 4294967295, which stands for no user.
     pub uid: u32,
     /// Group; not 4294967295.
     pub gid: u32,
@@ -49,7 +49,7 @@ struct Helper {
 /// What the thread is to do.
 struct Errand(*mut (dyn FnMut() + Send));
 
-// SAFETY: the function may be called on another thread, and whoever made the errand leaves it alone until the thread says
+// SAFETY: the function may be called on another thread, and the maker of the errand leaves it alone until the thread says
 // that it is done, or has ended.
 unsafe impl Send for Errand {}
 
@@ -78,9 +78,9 @@ impl Helper {
     /// Lets the thread call `errand`, and waits until it has. `false`: there is no thread any more.
     fn run<'a>(&self, errand: &'a mut (dyn FnMut() + Send + 'a)) -> bool {
         let errand: *mut (dyn FnMut() + Send + 'a) = errand;
-        // SAFETY: only the lifetime differs, and nobody calls it when that is over. The thread calls it before it says that
-        // it is done, for which we wait. If the thread ends instead, the other ends of both channels are gone, and nobody
-        // is left who could call it.
+        // SAFETY: only the lifetime differs, and it is not called when that is over. The thread calls it before it says
+        // that it is done, for which we wait. If the thread ends instead, the other ends of both channels are gone, and
+        // with them every caller.
         let errand: *mut (dyn FnMut() + Send + 'static) = unsafe { std::mem::transmute(errand) };
         self.errands.send(Errand(errand)).is_ok() && self.done.recv().is_ok()
     }
@@ -134,7 +134,7 @@ impl FileUsers {
         result.map_or(Err(Errno::AGAIN), |result| result.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
-    /// Makes the kernel take this thread for `user`, whoever it was before.
+    /// Makes the kernel take this thread for `user`, whatever user it was before.
     fn become_user(&self, user: &FileUser<'_>) -> Result<(), Errno> {
         // As a new thread: what the last user left, capabilities above all, must not help the next.
         set_file_uid(0)?;

@@ -181,7 +181,7 @@ fn each_owner_sees_its_own() {
         assert_eq!(wait(&disk).tag, 1);
         assert!(other.poll().is_none() && disk.poll().is_none());
 
-        // One that goes leaves its operations behind, and takes nobody's room.
+        // A disk that is dropped leaves its operations behind, and takes no room from the others.
         other.write(3, &file, 0, one(filled(&pool, b"ONE")), Sync::None).unwrap();
         drop(other);
         disk.sync(4, &file, Sync::All).unwrap();
@@ -194,7 +194,7 @@ fn each_owner_sees_its_own() {
     });
 }
 
-/// Nobody asks for the completions: dropping waits, and every buffer comes back.
+/// The completions are never polled: dropping waits, and every buffer comes back.
 #[test]
 fn dropped_with_work_in_flight_it_waits() {
     each_way(|disk, pool| {

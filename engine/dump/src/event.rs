@@ -62,11 +62,12 @@ impl fmt::Display for CapturedFabric {
 pub struct Endpoints {
     /// What carries it.
     pub fabric: CapturedFabric,
-    /// Who asked for it. For RoCE the port is that of the address block, or 0.
+    /// The end that asked for it. For RoCE the port is that of the address block, or 0.
     pub client: SocketAddr,
-    /// Who was asked. For RoCE the port is that of the service, or 0.
+    /// The end that was asked. For RoCE the port is that of the service, or 0.
     pub server: SocketAddr,
-    /// The capture does not have its start: who asked is a guess, and what depends on the past is not checked.
+    /// The capture does not have its start: which end is the client is a guess, and what depends on the past
+    /// is not checked.
     pub midway: bool,
 }
 
@@ -211,7 +212,8 @@ pub enum EventKind<'a> {
     Message(&'a Message<'a>),
     /// A broken rule below RPC-over-RDMA.
     Violation(ConnectionEnd, &'a RuleViolation),
-    /// The capture lacks so many octets of what a side sent; for RoCE, packets. They belong before the event's frame.
+    /// The capture lacks this number of octets that a side sent; for RoCE, packets. They belong before the event's
+    /// frame.
     Gap(ConnectionEnd, u64),
     /// What one should know to read the rest.
     Note(ConnectionEnd, &'static str),

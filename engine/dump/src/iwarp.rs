@@ -304,7 +304,7 @@ impl Flow {
     }
 }
 
-/// Guesses who asked for a connection whose start was not captured.
+/// Guesses which end is the client of a connection whose start was not captured.
 fn guess_client(source: SocketAddr, destination: SocketAddr) -> bool {
     match (source.port(), destination.port()) {
         (NFS_PORT, _) => false,
@@ -512,7 +512,7 @@ impl Link {
             cx.totals.crc_good += 1;
         }
         if fpdu.covered[mpa::LENGTH_LEN + fpdu.ulpdu.len()..].iter().any(|octet| *octet != 0) {
-            // Linux's siw does that, and nobody looks at it: told once, and not called an error.
+            // Linux's siw does that, and receivers ignore it: told once, and not called an error.
             if !std::mem::replace(&mut self.halves[from.index()].pads, true) {
                 cx.emit(EventKind::Note(from, "its PAD octets are not zero (5044-4.1-b)"));
             }

@@ -1,7 +1,7 @@
 //! One direction of a TCP connection: segments in any order become the stream of octets.
 //!
-//! Octets that came before are dropped, of two copies the first counts, and what comes early waits. What the capture
-//! does not have is a *gap*: the stream goes on behind it as soon as it is certain that it will not come any more.
+//! Duplicates of earlier octets are dropped; early segments wait. Octets that the capture lacks are a *gap*: the
+//! stream goes on behind it as soon as it is certain that they will not come any more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,11 +23,11 @@ pub(crate) type Place = (u64, Duration);
 
 /// Takes the stream's octets, in order.
 pub(crate) trait Octets {
-    /// What comes next was captured there.
+    /// The next octets or gap were captured there.
     fn at(&mut self, place: Place);
     /// The next octets.
     fn octets(&mut self, octets: &[u8]);
-    /// So many octets of the stream were not captured.
+    /// `len` octets of the stream were not captured.
     fn gap(&mut self, len: u64);
 }
 
@@ -131,7 +131,7 @@ impl Stream {
         }
     }
 
-    /// Passes on what is there, over all gaps: nothing more will come.
+    /// Passes on all octets that wait, over all gaps: nothing more will come.
     pub(crate) fn finish(&mut self, to: &mut dyn Octets) {
         while !self.waiting.is_empty() {
             self.skip_gap(to);
@@ -139,7 +139,7 @@ impl Stream {
         self.skip_to(self.acknowledged, to);
     }
 
-    /// Passes on what is there up to a place that the peer has, over all gaps: what is missing will not come.
+    /// Passes on the octets up to a place that the peer has, over all gaps: what is missing will not come.
     pub(crate) fn skip_to(&mut self, place: u64, to: &mut dyn Octets) {
         while !self.has_reached(place) {
             if self.waiting.first_key_value().is_some_and(|(first, _)| *first <= place) {

@@ -121,7 +121,7 @@ fn reordered_duplicated_and_retransmitted_segments() {
     }
 }
 
-/// A capture that lost frames says so, goes on behind them, and blames nobody.
+/// A capture that lost frames says so, goes on behind them, and reports no violation.
 #[test]
 fn lost_segments_are_gaps_and_no_violations() {
     for name in [IWARP, "siw-6.1-v3-read.pcap", "siw-6.1-v4.1-recall.pcap"] {

@@ -350,7 +350,7 @@ fn markers_are_told() {
     assert_eq!(totals.calls, 0);
 }
 
-/// 8166-3.3.1-d: no rule names a limit, so a grant that nobody can have posted Receives for is noted, once.
+/// 8166-3.3.1-d: no rule names a limit, so a grant larger than any receive queue is noted, once.
 #[test]
 fn an_absurd_grant_is_noted() {
     for (credits, expected) in [(65_536, 0), (65_537, 1), (u32::MAX, 1)] {

@@ -81,7 +81,7 @@ enum Choice {
 }
 
 impl Taker<'_> {
-    /// What is done with a message of so many octets.
+    /// What is done with a message of `len` octets.
     fn choose(&self, len: usize) -> Choice {
         match len % 3 {
             _ if !self.takes => Choice::Leave,
@@ -286,7 +286,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Takes what is to be sent: whole FPDUs, with right CRCs.
+    /// Takes the octets that the end sends: whole FPDUs, with right CRCs.
     fn send(&mut self) {
         let octets = self.bare.sent();
         self.sent += octets.len();
@@ -334,7 +334,7 @@ impl<'a> Target<'a> {
             let (kind, octets) = match &completion.completed {
                 Completed::Receive { buf, exposed, .. } => {
                     let exposed = exposed.as_ref().map(content).unwrap_or_default();
-                    // What a Receive that did not complete holds is nobody's business.
+                    // What a Receive that did not complete holds is not compared.
                     let message = if completion.result.is_ok() { &buf[..] } else { &[] };
                     ("Receive", [message, &exposed].concat())
                 }

@@ -75,7 +75,7 @@ impl Step {
         }
     }
 
-    /// What becomes of a Call that is to be kept when its connection ends.
+    /// What becomes of a Call that is kept when its connection ends.
     fn kept(self) -> Option<Step> {
         match self {
             Step::Building { left } | Step::Interrupted { left } => Some(Step::Interrupted { left }),

@@ -415,7 +415,7 @@ fn call(
                 second.emit_lead(requester, call, &group, &cut, &lists, &mut out).expect("as planned");
             } else {
                 let len = second.emit_continuation(requester, call, &sent, &mut out).expect("room");
-                assert!(len.is_some(), "nobody refused it");
+                assert!(len.is_some(), "it was not refused");
             }
         }
         return 1 + group.response_receives;

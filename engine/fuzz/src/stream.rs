@@ -1,4 +1,4 @@
-//! Targets for what comes over byte streams.
+//! Targets for input from byte streams.
 
 use stag_wire::record::{RecordError, Splitter, Step};
 

@@ -116,7 +116,7 @@ fn emit_again(header: &Header<'_>) -> Vec<u8> {
 }
 
 /// An RPC header: what parses as a Call or a Reply survives being written, what is refused has an answer
-/// unless it is to be dropped.
+/// unless it must be dropped.
 pub fn rpc_header(message: &[u8]) {
     let mut reader = Reader::new(message);
     match CallHeader::parse(&mut reader) {

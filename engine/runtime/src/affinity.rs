@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_kernels_own_refusal_is_reported() {
-        // The last id that the mask holds, if this machine has not so many cores.
+        // The last id that the mask holds, if this machine has fewer cores.
         let last = CoreId(CORES_MAX - 1);
         if allowed().contains(last) {
             return stag_testing::skipped("this machine has as many cores as an affinity mask holds");

@@ -16,7 +16,7 @@ impl Event {
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just made the descriptor, so it is open and nobody else owns it.
+        // SAFETY: the kernel has just made the descriptor, so it is open and has no other owner.
         Ok(Event { descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) } })
     }
 

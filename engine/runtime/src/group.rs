@@ -393,7 +393,7 @@ struct Start<E> {
 struct StartState<E> {
     /// Reactors that are not ready yet.
     missing: usize,
-    /// The first failure: nobody starts.
+    /// The first failure; if there is one, no reactor starts.
     error: Option<GroupError<E>>,
 }
 

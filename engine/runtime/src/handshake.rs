@@ -91,7 +91,7 @@ mod loom_tests {
         }
     }
 
-    /// A receiver that decided to sleep is signalled by one sender at least, whoever was first.
+    /// A receiver that decided to sleep is signalled by one sender at least, in every order of the senders.
     #[test]
     fn loom_no_wake_up_is_lost() {
         for senders in 1..=2 {

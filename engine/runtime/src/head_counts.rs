@@ -30,7 +30,7 @@ impl HeadCounts {
         HeadCounts(Arc::new((0..HeadCounts::words(keys_max)).map(|_| AtomicU64::new(0)).collect()))
     }
 
-    /// Octets of memory of one with room for so many.
+    /// Octets of memory of one with room for `keys_max` keys.
     #[must_use]
     pub fn footprint(keys_max: usize) -> usize {
         HeadCounts::words(keys_max) * size_of::<u64>()
@@ -121,7 +121,8 @@ mod tests {
 
     use super::*;
 
-    /// Two reactors add and remove a key each, the same or two: nothing is lost, and nobody's count is another's.
+    /// Two reactors add and remove a key each, the same or two: nothing is lost, and no count is mixed with
+    /// another's.
     #[test]
     fn loom_nothing_is_lost() {
         for keys in [[7, 7], [7, 8]] {

@@ -17,7 +17,7 @@
 //!
 //! A lane of [`LaneRecord`]s is written and read in its places: no octet is copied to get into it or out of it.
 //!
-//! A lane wakes nobody. [`Bell`](crate::Bell) does, once for all lanes that end at one reactor.
+//! A lane wakes no reactor. [`Bell`](crate::Bell) does, once for all lanes that end at one reactor.
 
 mod record;
 
@@ -144,8 +144,8 @@ impl<T> Drop for Ring<T> {
         let mut position = self.reader.index.load(Ordering::Relaxed);
         while position != end {
             // SAFETY: both ends are gone, and each has stored where it stopped: the writer dropped what it had not published,
-            // the reader gave back what it had moved out. So the places between the indices have values, and each is
-            // dropped once. `&mut self` says that nobody else looks.
+            // the reader gave back what it had moved out. So the places between the indices have values, and each is dropped
+            // once. `&mut self` excludes any other access.
             self.place(position).with_mut(|place| unsafe { (*place).assume_init_drop() });
             position = position.wrapping_add(1);
         }
@@ -187,7 +187,7 @@ impl<T: Send> LaneWriter<T> {
         self.ring.places.len()
     }
 
-    /// How many values `push` takes now: at least so many.
+    /// A number of values that `push` is sure to take now.
     ///
     /// Looks at the reader's index only when fewer than 8 places are known to be free.
     #[inline]
@@ -230,7 +230,7 @@ impl<T: Send> LaneWriter<T> {
 
     /// Shows the reader all that was pushed, by one store. `true`: there was something new.
     ///
-    /// Wakes nobody: ring the reader's [`Bell`](crate::Bell) afterwards, once for all that was published.
+    /// Wakes no reactor: ring the reader's [`Bell`](crate::Bell) afterwards, once for all that was published.
     #[inline]
     pub fn publish(&mut self) -> bool {
         let count = self.position.wrapping_sub(self.published);
@@ -247,7 +247,7 @@ impl<T: Send> LaneWriter<T> {
         true
     }
 
-    /// Whether the reader is gone: nobody will see what is pushed.
+    /// Whether the reader is gone, so that pushed values will never be read.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.ring.reader.is_gone.load(Ordering::Relaxed)
@@ -310,8 +310,8 @@ impl<T: Send> LaneReader<T> {
             return None;
         }
         // SAFETY: the position is before the writer's index, which the Acquire load in `refresh` saw, so the place has a value
-        // that was written before. The writer does not touch it before we give it back. It is read once, because
-        // `position` moves on, and nobody else reads (`&mut self`, and the end is not Clone).
+        // that was written before. The writer does not touch it before we give it back. It is read once, because `position`
+        // moves on, and there is no other reader (`&mut self`, and the end is not Clone).
         let value = self.ring.place(self.position).with(|place| unsafe { (*place).assume_init_read() });
         self.leave();
         Some(value)
@@ -654,7 +654,7 @@ mod loom_tests {
         });
     }
 
-    /// A reader that arms, finds its lane empty and sleeps is woken by whoever publishes then.
+    /// A reader that arms, finds its lane empty and sleeps is woken by the next publish.
     #[test]
     fn loom_no_wake_up_is_lost_between_publish_and_arm() {
         loom::model(|| {

@@ -4,9 +4,9 @@
 //!   serve ──stop──▶ finish ──all have finished──▶ give back ──all have given back──▶ leave
 //! ```
 //!
-//! A reactor that has finished its own Calls goes on serving what others carry to it, and one that holds nothing of others
-//! goes on taking back what is its own: nobody leaves while another waits for it. The state is one countdown for each phase, so a
-//! reactor that is too late (the deadline has passed) counts itself down for all that is left, and nobody waits for it.
+//! A reactor that has finished its own Calls goes on serving what others carry to it, and one that holds nothing of others goes
+//! on taking back what is its own: no reactor leaves while another waits for it. The state is one countdown for each phase, so a
+//! reactor that is too late (the deadline has passed) counts itself down for all that is left, and the others do not wait for it.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ impl StopPhases {
 
     /// The calling reactor has reached a milestone; once for each. `true`: it is the last one, and wakes the others.
     pub(crate) fn reach(&self, milestone: Milestone) -> bool {
-        // Release: what we published before is seen by whoever sees the countdown at its end. Acquire: the last one sees all
-        // of it itself, and its own zero passes it on.
+        // Release: what we published before is seen by the reactor that sees the countdown at its end. Acquire: the last one
+        // sees all of it itself, and its own zero passes it on.
         self.remaining[milestone as usize].fetch_sub(1, Ordering::AcqRel) == 1
     }
 
@@ -80,7 +80,7 @@ mod loom_tests {
     use super::*;
     use crate::handshake::Handshake;
 
-    /// Three reactors in every order: nobody is in a phase before all have reached what ends the one before, one of them is the
+    /// Three reactors in every order: none is in a phase before all have reached what ends the one before, one of them is the
     /// last, and what each wrote before it said so is seen by all. Preemptions are bounded: all of them take hours.
     #[test]
     fn loom_three_reactors_enter_each_phase_together() {
@@ -135,7 +135,7 @@ mod loom_tests {
             let sleeps = !group.0.is_reached_by_all(Milestone::Finished);
             thread.join().unwrap();
             let signals = group.2.load(Ordering::Relaxed);
-            assert!(!sleeps || signals == 1, "asleep, and nobody wakes it");
+            assert!(!sleeps || signals == 1, "asleep, and never woken");
             assert!(!(is_last && sleeps));
         });
     }

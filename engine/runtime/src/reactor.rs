@@ -21,7 +21,7 @@ use crate::stop::StopFlag;
 /// What a reactor does when there is nothing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollMode {
-    /// Polls on. The lowest latency; takes a core for itself alone, and starves whoever shares it.
+    /// Polls on. The lowest latency; takes a core for itself alone, and starves other threads on it.
     Busy,
     /// Polls for `spin` after the last event, then sleeps until there is work.
     Adaptive {

@@ -156,7 +156,7 @@ struct Listener {
     reports: mpsc::Sender<u32>,
     can_sleep: bool,
     stopping: bool,
-    /// Set when a stop is to be drained at once.
+    /// Set when a stop drains at once.
     drains: bool,
 }
 
@@ -192,7 +192,7 @@ impl Poller for Listener {
         let read = self.socket.read(&mut byte).unwrap_or(0);
         let seen = [self.mail.receive(), (read > 0).then_some(u32::from(byte[0])), self.timers.pop(now)];
         for report in seen.into_iter().flatten() {
-            // It fails when the test is over, and then nobody misses it.
+            // It fails when the test is over, and then the report is not missed.
             let _ = self.reports.send(report);
         }
         seen.iter().flatten().count()

@@ -1,4 +1,4 @@
-//! A client that asks for something whose size nobody knows before: it offers no memory for the Reply, and it just arrives.
+//! A client whose Replies have a size that it cannot know before: it offers no memory for the Reply, and it just arrives.
 //!
 //! ```text
 //! any_size serve NAME
@@ -55,7 +55,7 @@ impl Service for Names {
 
 fn serve(name: &str) -> Result<(), Box<dyn Error>> {
     let config = EngineConfig {
-        // So many at once for each client; more wait until one was read.
+        // At most this number at once for each client; more wait until one was read.
         exposed_replies: 4,
         exposed_len_max: REPLY_LEN_MAX,
         ..EngineConfig::default()
@@ -96,7 +96,8 @@ fn list(name: &str, count: u32) -> Result<(), Box<dyn Error>> {
         credentials: Credentials::None,
         user: 0,
         timeout: Duration::from_secs(5),
-        // Nobody knows. With a server that does not expose Replies, the engine offers the longest Reply chunk there is instead.
+        // The size is unknown. With a server that does not expose Replies, the engine offers the longest Reply chunk there is
+        // instead.
         results_len_max: u32::MAX,
         retransmit: true,
         reply_mode: ReplyMode::Responder,

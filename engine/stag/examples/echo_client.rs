@@ -1,4 +1,4 @@
-//! A custom RPC program, client side: sends its arguments to `echo_server` and prints what comes back.
+//! A custom RPC program, client side: sends its arguments to `echo_server` and prints the Reply.
 //!
 //! ```text
 //! cargo run -p stag --example echo_client echo some words

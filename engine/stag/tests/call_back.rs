@@ -1,4 +1,4 @@
-//! Calls both ways over each fabric, both ends in one thread: what comes back is right, nothing is left, and the steady state
+//! Calls both ways over each fabric, both ends in one thread: Replies are right, nothing is left, and the steady state
 //! allocates nothing.
 //!
 //! A program of its own, because it replaces the allocator.

@@ -85,7 +85,7 @@ impl Service for Keeper {
     }
 }
 
-/// Stops the reactors also when a test fails: nobody could join their threads otherwise.
+/// Stops the reactors also when a test fails: their threads could not be joined otherwise.
 struct Stopping<'a>(&'a StopFlag);
 
 impl Drop for Stopping<'_> {

@@ -30,7 +30,7 @@ pub const SLOWNESS: &str = "STAG_SLOWNESS";
 ///
 /// # Panics
 ///
-/// If the file cannot be written: a skip that nobody hears of would count as passed.
+/// If the file cannot be written: a skip that is not recorded would count as passed.
 #[track_caller]
 pub fn skipped(reason: impl Display) {
     println!("SKIPPED: {reason}");

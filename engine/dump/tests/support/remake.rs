@@ -144,7 +144,7 @@ pub(crate) fn pcapng(frames: &[Kept], order: Order, digits: u8, link: u16) -> Ve
     let resolution = [&order.u16(9)[..], &order.u16(1), &[digits, 0, 0, 0]].concat();
     let interface = [&order.u16(link)[..], &[0; 2], &order.u32(0), &resolution, &[0; 4]].concat();
     block(&mut file, order, 1, &interface);
-    // A block that nobody needs to know.
+    // A block of an unknown type, which readers skip.
     block(&mut file, order, 0x0bad, &[1, 2, 3, 4, 5]);
     for Kept { time, octets } in frames {
         let ticks = (time.as_nanos() / 10u128.pow(9 - u32::from(digits))) as u64;
