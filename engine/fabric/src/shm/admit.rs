@@ -32,9 +32,9 @@ impl fmt::Display for Admit {
     }
 }
 
-/// Why a text names nobody to admit.
+/// Why a text names no user or group to admit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} names nobody to admit; write uid:NUMBER, gid:NUMBER or any")]
+#[error("{0:?} names no user or group; write uid:NUMBER, gid:NUMBER or any")]
 pub struct BadAdmit(String);
 
 impl FromStr for Admit {

@@ -16,8 +16,8 @@
 //!
 //! # Trust
 //!
-//! Whoever maps the page may ring any bell, which costs a look at a ring, or silence one, which hides a message until that ring is
-//! looked at by turns (`IDLE_LOOKS`). An admitted peer could do worse by other means. No byte leads to an address.
+//! A process that maps the page may ring any bell, which costs a look at a ring, or silence one, which hides a message until the
+//! rotation reaches that ring (`IDLE_LOOKS`). An admitted peer could do worse by other means. No byte leads to an address.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -74,12 +74,12 @@ pub(super) struct Bells {
     /// A bit for each connection that is out of the list.
     idle: Box<[u64]>,
     idle_count: usize,
-    /// The next one to be looked at by turns.
+    /// The next idle connection in the rotation.
     turn: usize,
 }
 
 impl Bells {
-    /// Bells for so many queue pairs, in memory that peers can map.
+    /// Bells for `count` queue pairs, in memory that peers can map.
     pub(super) fn new(count: u32) -> io::Result<Bells> {
         let place = BellPlace { count, index: 0 };
         let (fd, len) = (pages::memory(c"stag-shm-bells", place.file_len())?, place.file_len());
@@ -170,7 +170,7 @@ impl Bells {
         }
     }
 
-    /// The next idle connection, by turns.
+    /// The next idle connection in the rotation.
     pub(super) fn next_idle(&mut self) -> Option<u32> {
         if self.idle_count == 0 {
             return None;

@@ -60,7 +60,7 @@ pub(super) struct QueuePair {
     pub(super) capacity: QueuePairCapacity,
     /// Signaled requests whose completion the user has not got, and Sends that wait for room.
     outstanding: u32,
-    /// In the provider's list of queue pairs whose doorbell is to be rung.
+    /// In the provider's list of queue pairs whose doorbell it must ring.
     pub(super) is_dirty: bool,
     /// In the provider's list of queue pairs that `poll` must look after.
     pub(super) needs_attention: bool,
@@ -699,8 +699,8 @@ impl Drop for QueuePair {
 pub(super) fn write(link: &mut Link, source: &Shared, target: RemoteSegment) -> Result<(), WorkError> {
     let to = link.access(target, source.len(), Access::Write)?;
     // SAFETY: `source` is readable for its length. `to` is mapped and writable for it (`Binds`), and the peer keeps off
-    // while the span lasts (`order`). They do not overlap: `source` is memory that nobody writes, and what is exposed for
-    // writing is a buffer that nobody else has.
+    // while the span lasts (`order`). They do not overlap: `source` is memory that is not written, and what is exposed
+    // for writing is a buffer with one owner.
     unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), to, source.len()) };
     Ok(())
 }

@@ -141,8 +141,8 @@ impl Exposures {
     #[inline(always)]
     pub(super) fn next_handle(&mut self) -> Handle {
         let index = *self.free.last().expect("the caller asked is_full");
-        // xorshift64*: nobody can guess a handle from those of other queue pairs; within one queue pair
-        // the peer is told them all anyway.
+        // xorshift64*: a handle cannot be guessed from those of other queue pairs; within one queue pair the
+        // peer is told them all anyway.
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
@@ -205,7 +205,7 @@ impl Exposures {
         let index = self.find(handle)?;
         let entry = &mut self.entries[index];
         entry.kills = entry.kills.wrapping_add(1);
-        // Without a peer there is nobody who could be touching it.
+        // Without a peer no access can be under way.
         let span = theirs.and_then(|theirs| order::kill(ours.kills(index), entry.kills, theirs.epoch()));
         Some(match span {
             None => Fenced::Done(self.remove(index)),

@@ -25,7 +25,7 @@ const BURST: usize = 64;
 pub(super) struct InPlace {
     /// Messages that were taken where they arrived.
     pub(super) taken: usize,
-    /// One of them was answered, or the peer's memory was used: the doorbell is to be rung.
+    /// One of them was answered, or the peer's memory was used: the caller must ring the doorbell.
     pub(super) needs_doorbell: bool,
 }
 
@@ -48,7 +48,7 @@ struct OtherRecord {
 
 impl QueuePair {
     /// Takes messages from the ring, at most `room` and a burst of them, and shows to `take` those that can be taken where
-    /// they are. Says how many were taken so, and whether the doorbell is to be rung.
+    /// they are. Says how many were taken so, and whether the caller must ring the doorbell.
     #[inline]
     pub(super) fn harvest(
         &mut self,
@@ -124,7 +124,7 @@ impl QueuePair {
     }
 
     /// Takes a record that is not of a message without chunks, or that is not shown. `false`: the harvest is over, and it stays.
-    // Not inline: messages without chunks would pay for it.
+    // Not inline: it would slow down messages without chunks.
     #[inline(never)]
     fn harvest_other(
         &mut self,

@@ -10,11 +10,11 @@ const ACTIVE_MIN: usize = 4;
 const SILENCE_AFTER: u32 = 3;
 /// The same, after which it is idle. All that its peer stored before the bell was silenced is visible by then.
 const RETIRE_AFTER: u32 = 6;
-/// Idle connections that each look at the clock looks at by turns, in case a bell was lost.
+/// Idle connections that are checked at each look at the clock, in rotation, in case a bell was lost.
 const IDLE_LOOKS: usize = 4;
 
 impl Shm {
-    /// Takes connections that nobody uses off the list of the active ones, and looks at some of the idle ones.
+    /// Takes unused connections off the list of the active ones, and looks at some of the idle ones.
     pub(super) fn retire_idle(&mut self) {
         if self.active.len() + self.ours.bells.idle_count() > ACTIVE_MIN {
             // From the end, so that what takes a retired one's place was looked at already.

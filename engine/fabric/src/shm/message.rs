@@ -112,7 +112,7 @@ impl Message {
         bytes
     }
 
-    /// Reads a datagram. What comes out is in range; the descriptors are still to be checked.
+    /// Reads a datagram. Its values are in range; the descriptors are still to be checked.
     pub(super) fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
         let mut reader = Reader(bytes);
         if reader.word()? != MAGIC || reader.word()? != VERSION {

@@ -22,7 +22,7 @@
 //!   promises nothing. What was seen of them is wrong octets and connections that end;
 //! - punch holes into our arenas, which no seal forbids while others may write. On pages of 4 KiB a hole reads as zeroes.
 //!   **On reserved hugepages the page goes back to the machine; if none is free when we touch the hole, we die of SIGBUS**;
-//! - make us pay for its memory: a page of its arenas that nobody touched before is charged to who writes there first;
+//! - make us pay for its memory: the first write to an untouched page of its arenas is charged to the writer;
 //! - keep our arenas in memory for as long as it runs, also when we have ended;
 //! - ring the bells of other connections (`bells`), each of which costs a look, or silence them: a message that comes after a
 //!   pause is then found some milliseconds later;
@@ -45,9 +45,9 @@
 //!
 //! # Death
 //!
-//! A process that dies closes its sockets, after its memory is gone: then nobody can touch anything any
-//! more, and all that was exposed comes back. So a process must not hand its sockets to a child that
-//! outlives it: they close on `exec`, but a bare `fork` keeps them.
+//! A process that dies closes its sockets, after its memory is gone: then it can touch nothing any more, and
+//! all that was exposed comes back. So a process must not hand its sockets to a child that outlives it: they
+//! close on `exec`, but a bare `fork` keeps them.
 
 mod admit;
 mod bells;
@@ -102,7 +102,7 @@ const INCOMING_MAX: usize = 64;
 const ACCEPT_BURST: usize = 8;
 /// How often the sockets are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_micros(30);
-/// As above, for a caller whose time stands still: so many idle passes.
+/// As above, in idle passes, for a caller whose time stands still.
 const LOOK_PASSES: u32 = 4096;
 /// How soon a listener with a full backlog is tried again.
 const DIAL_INTERVAL: Duration = Duration::from_millis(1);
@@ -121,7 +121,7 @@ pub struct ShmConfig {
     pub completions: u32,
     /// How long a connection's set-up may take.
     pub setup_timeout: Duration,
-    /// Who may connect, and to whom we do, besides processes of our own user. **Whoever is admitted may read and write all
+    /// Who may connect, and to whom we do, besides processes of our own user. **An admitted process may read and write all
     /// registered memory**: see [Trust](self#trust).
     pub admit: Vec<Admit>,
 }
@@ -202,7 +202,7 @@ pub struct Shm {
     listeners: Vec<Listener>,
     incoming: Vec<Incoming>,
     incoming_next: u32,
-    /// Descriptors ran out: nobody is accepted until then.
+    /// Descriptors ran out: no connection is accepted until then.
     paused_until: Option<Duration>,
     /// Queue pairs that wait for their listener.
     dialing: Vec<u32>,

@@ -196,8 +196,8 @@ pub(super) fn asleep<W: Word<Value = u32>>(sleeping: &W) -> Option<u32> {
 
 /// Peer of an idle connection: rings its bell, then the marks that lead to it, from the last one up.
 ///
-/// Several peers put the same marks. Each by an exchange: whoever takes a mark that two have put sees the bells of both. A plain store
-/// would hide the bell of the one that it overwrites.
+/// Several peers put the same marks. Each by an exchange: the one that takes a mark that two have put sees the bells of both. A
+/// plain store would hide the bell of the one that it overwrites.
 #[inline]
 pub(super) fn mark<W: Word<Value = u8>>(bell: &W, group: &W, any: &W) {
     bell.set_release(1);
@@ -351,7 +351,7 @@ mod loom_tests {
         });
     }
 
-    /// A producer that finds nobody asleep has been seen by the sleeper's last look.
+    /// A producer that finds the sleeper awake has been seen by the sleeper's last look.
     #[test]
     fn no_lost_wake() {
         loom::model(|| {

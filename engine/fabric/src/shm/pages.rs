@@ -76,8 +76,8 @@ impl Part {
         debug_assert!(layout.is_valid());
         let fd = memory(c"stag-shm-connection", layout.file_len())?;
         let part = Part::map(fd.as_fd(), layout, libc::PROT_READ | libc::PROT_WRITE)?;
-        // From here on nobody can map it writable. Since Linux 5.1; without it the peer maps it read-only
-        // all the same, as it trusts us with as much.
+        // From here on the file cannot be mapped writable again. Since Linux 5.1; without it the peer maps it
+        // read-only all the same, as it trusts us with as much.
         // SAFETY: as above. A failure changes nothing.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };
         Ok((part, fd))
@@ -194,7 +194,7 @@ pub(super) fn memory(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a C string, and flags that exist.
     let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
-    // SAFETY: just made, nobody else owns it.
+    // SAFETY: just made, it has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: an open descriptor.
     check(unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) })?;

@@ -106,7 +106,7 @@ impl Provider for Shm {
         pair.dialing = Some(Dialing { address: name, part, fd, private_data, deadline: None });
         self.install(pair);
         self.dialing.push(id.index);
-        // The next pass dials, so that Receives can be posted even when nobody listens.
+        // The next pass dials, so that Receives can be posted even when there is no listener.
         self.look_at = Duration::ZERO;
         Ok(id)
     }
@@ -659,7 +659,7 @@ impl Shm {
             return false;
         }
         if completions.len() == end {
-            // The next pass starts behind this one, so that nobody starves.
+            // The next pass starts behind this one, so that no connection starves.
             self.turn = at + 1;
             return false;
         }

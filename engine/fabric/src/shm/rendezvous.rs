@@ -71,7 +71,7 @@ fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    // SAFETY: just made, nobody else owns it.
+    // SAFETY: just made, it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -93,7 +93,7 @@ pub(super) fn connect(address: &Address) -> io::Result<Socket> {
     Ok(Socket::new(socket))
 }
 
-/// Who is at the other end, by the kernel's word: whoever called `connect`, or `listen`.
+/// The process at the other end, by the kernel's word: the one that called `connect`, or `listen`.
 pub(super) fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -201,7 +201,7 @@ pub(super) enum Received {
     Closed,
 }
 
-/// Takes the next datagram. Descriptors that nobody wants are closed.
+/// Takes the next datagram. Descriptors that are not used are closed.
 pub(super) fn receive(socket: BorrowedFd<'_>) -> Received {
     let mut bytes = [0; LEN_MAX];
     match receive_into(socket, &mut bytes) {

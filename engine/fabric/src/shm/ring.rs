@@ -152,11 +152,11 @@ pub(super) const fn ring_len(message_len_max: u32, floor: u32) -> u32 {
 
 /// Producer's half. Positions count bytes since the start, and never wrap in practice (64 bits).
 ///
-/// Invariants: `base` is the start of `2 * len` mapped, writable bytes, the second half a mirror of the
-/// first, for as long as the producer lives; nobody else in this process writes there. `len` is a power
-/// of two. `head <= batch <= tail`, and `tail` rounded up to a line, plus a line, is at most `head + len`.
-/// `batch` is a multiple of 64, and equals `tail` when no batch is open. `clear` is a multiple of 64 and at most
-/// `head + len`; each line that starts behind `tail` and before `clear` starts with a word of 0.
+/// Invariants: `base` is the start of `2 * len` mapped, writable bytes, the second half a mirror of the first,
+/// for as long as the producer lives, and only the producer writes there in this process. `len` is a power of
+/// two. `head <= batch <= tail`, and `tail` rounded up to a line, plus a line, is at most `head + len`. `batch`
+/// is a multiple of 64, and equals `tail` when no batch is open. `clear` is a multiple of 64 and at most `head +
+/// len`; each line that starts behind `tail` and before `clear` starts with a word of 0.
 pub(super) struct Producer {
     base: *mut u8,
     len: u64,
@@ -284,7 +284,7 @@ impl Producer {
         }
     }
 
-    /// Where the payload of the next record is to be, for [`Producer::push_built`].
+    /// The place of the next record's payload, for [`Producer::push_built`].
     ///
     /// # Safety
     ///
@@ -293,7 +293,7 @@ impl Producer {
     pub(super) unsafe fn space<'a>(&mut self, len: usize) -> &'a mut [u8] {
         // The lines in it may be written, also behind the end of what is pushed, or if nothing is pushed at all.
         self.clear = self.clear.min(round_up(self.tail + HEADER_LEN, LINE));
-        // SAFETY: free space within the mapping, as `fits_surely` proved, in which nobody but this producer writes, and which the
+        // SAFETY: free space within the mapping, as `fits_surely` proved, in which only this producer writes, and which the
         // consumer does not read before the doorbell. Nothing refers to it, as the space given before is out of use.
         unsafe { std::slice::from_raw_parts_mut(self.at(self.tail).add(HEADER_LEN as usize), len) }
     }

@@ -222,7 +222,7 @@ impl Shm {
             Err(_) => return self.close(index, DisconnectReason::NoListener),
         };
         let token = Token::queue_pair(pair.id);
-        // Before anything is handed over: whoever listens there may have taken somebody else's name.
+        // Before anything is handed over: the listener may have taken somebody else's name.
         let admitted = rendezvous::peer(socket.as_fd()).map(|peer| {
             pair.peer = peer;
             admit::is_admitted(&self.config.admit, (self.own_user)(), &pair.peer, socket.as_fd())
@@ -262,7 +262,7 @@ impl Shm {
                 Answer::Closed => self.close(index, DisconnectReason::PeerDied),
             },
             _ if hung_up => {
-                // Whoever holds this end no longer reads it: it would be ready for ever.
+                // The process that holds this end no longer reads it: it would be ready for ever.
                 self.epoll.remove(socket.as_fd());
                 pair.peer_gone = true;
                 let reason = pair.peer_reason();
@@ -284,7 +284,7 @@ impl Shm {
                 let problem = heard.find_map(|heard| match heard {
                     Heard::Nothing => Some(None),
                     Heard::Wake if pair.link.as_mut().is_some_and(Link::count_wake) => None,
-                    Heard::Wake => Some(Some("a wake-up that nobody waits for")),
+                    Heard::Wake => Some(Some("a wake-up that was not asked for")),
                     Heard::Nonsense => Some(Some("a message after the set-up")),
                 });
                 // What is left is there for the next look.
@@ -355,8 +355,8 @@ impl Shm {
         }
     }
 
-    /// Descriptors ran out: gives one back that nobody needs, and leaves the listeners alone for a while. They would be ready
-    /// all the time.
+    /// Descriptors ran out: closes the oldest silent connection, and ignores the listeners for a while. They would be ready all the
+    /// time.
     #[cold]
     fn pause_accepting(&mut self) {
         if let Some(silent) = self.incoming.iter().position(|incoming| incoming.hello.is_none()) {

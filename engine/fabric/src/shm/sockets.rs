@@ -1,9 +1,9 @@
 //! Our ends of sockets, and descriptors that a peer sent: none of them makes us wait when it is closed.
 //!
 //! A close can block: that of a TCP socket with SO_LINGER waits for its data to be acknowledged, that of a file on FUSE
-//! for its daemon. A peer can send such a descriptor. Whoever closes the last reference waits, and that is also who
-//! closes a Unix socket in whose queue a descriptor lies that nobody received. So what may hold such a thing is closed
-//! by a thread made for it.
+//! for its daemon. A peer can send such a descriptor. The thread that closes the last reference waits; closing a Unix
+//! socket also closes the descriptors in its queue that were not received. So what may hold such a thing is closed by a
+//! thread made for it.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -36,7 +36,7 @@ impl AsFd for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // SAFETY: `drop` runs once, and nobody uses the field behind it.
+        // SAFETY: `drop` runs once, and the field is not used after it.
         let fd = unsafe { ManuallyDrop::take(&mut self.0) };
         if is_queue_empty(fd.as_fd()) {
             drop(fd);
@@ -88,8 +88,8 @@ fn peek(socket: BorrowedFd<'_>, octets: &mut [u8]) -> io::Result<(usize, libc::c
     Ok((len as usize, message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC)))
 }
 
-/// A Unix socket that listens. Closing it never waits, whatever lies in the queues of connections that nobody took, and
-/// its name is free at once.
+/// A Unix socket that listens. Closing it never waits, whatever lies in the queues of connections that were not
+/// accepted, and its name is free at once.
 pub(super) struct Listener(ManuallyDrop<OwnedFd>);
 
 impl Listener {
@@ -104,7 +104,7 @@ impl Listener {
         let (address, len) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: null asks for no address.
         match check(unsafe { libc::accept4(self.0.as_raw_fd(), address, len, flags) }) {
-            // SAFETY: just made, nobody else owns it.
+            // SAFETY: just made, it has no other owner.
             Ok(fd) => Ok(Some(Socket::new(unsafe { OwnedFd::from_raw_fd(fd) }))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
@@ -120,10 +120,10 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // SAFETY: an open descriptor. From here on nobody can connect.
+        // SAFETY: an open descriptor. From here on no connection succeeds.
         unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
         let rest: Vec<Socket> = std::iter::from_fn(|| self.accept().ok().flatten()).collect();
-        // SAFETY: `drop` runs once, and nobody uses the field behind it.
+        // SAFETY: `drop` runs once, and the field is not used after it.
         drop(unsafe { ManuallyDrop::take(&mut self.0) });
         // Now, since the threads that close these hold all other descriptors for a moment, and with it the name.
         drop(rest);
@@ -148,7 +148,7 @@ impl AsFd for Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        // SAFETY: `drop` runs once, and nobody uses the field behind it.
+        // SAFETY: `drop` runs once, and the field is not used after it.
         let fd = unsafe { ManuallyDrop::take(&mut self.0) };
         // SAFETY: an open descriptor. Only files in memory have seals, and their close does not wait.
         if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) } >= 0 {
@@ -170,7 +170,7 @@ impl Drop for Foreign {
 fn close_elsewhere(fd: OwnedFd, close: fn(OwnedFd)) {
     let raw = fd.into_raw_fd();
     let work = move || {
-        // SAFETY: it was just taken from its owner, and nobody else has it.
+        // SAFETY: it was just taken from its owner, and has no other.
         close(unsafe { OwnedFd::from_raw_fd(raw) });
         CLOSERS.fetch_sub(1, Ordering::Relaxed);
     };
@@ -192,7 +192,7 @@ fn close_with_thread(socket: OwnedFd) {
     let holder = thread::Builder::new().name("stag-shm-close".to_owned()).spawn(move || {
         // A table of descriptors of its own, which holds all that the process has open, for a moment. The range
         // is empty: no descriptor has that number. Before Linux 5.9 only the other call is there; some containers
-        // permit neither, and then the close below may wait, and nobody waits for it.
+        // permit neither, and then the close below may block this thread, for which no other waits.
         // SAFETY: neither call has pointers; this thread uses no descriptor, and none of the process's is closed.
         unsafe {
             if libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE) != 0 {
@@ -221,7 +221,7 @@ mod tests {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: room for two descriptors.
         check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) }).unwrap();
-        // SAFETY: just made, nobody else owns them.
+        // SAFETY: just made, they have no other owner.
         let [near, far] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         (near, Socket::new(far))
     }

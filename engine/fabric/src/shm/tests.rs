@@ -168,7 +168,7 @@ fn pair() -> (Side, Side, QueuePairId, QueuePairId) {
 #[test]
 fn a_full_ring_pushes_back_and_keeps_order() {
     let (mut client, mut server, a, b) = pair();
-    // Nobody receives: the ring fills, then the send queue, and then it is Full.
+    // The peer does not receive: the ring fills, then the send queue, and then it is Full.
     let (mut sent, mut rest) = (0u32, None);
     for i in 0..1000u32 {
         match client.send(a, &[&i.to_ne_bytes()[..], &[0xaa; 996]].concat()) {
@@ -332,7 +332,7 @@ fn sleepers_are_always_woken() {
             let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: one entry.
             let ready = unsafe { libc::poll(&raw mut poll, 1, 20_000) };
-            assert!(ready == 1, "nobody woke us for 20 s");
+            assert!(ready == 1, "no wake-up for 20 s");
             side.shm.disarm();
         }
     }
@@ -454,7 +454,7 @@ fn messages_both_ways_under_pressure() {
     assert_eq!(client.join().unwrap(), DisconnectReason::Peer);
 }
 
-/// Clients that come back all at once are all heard: one more may wait for each place that nobody has.
+/// Clients that come back all at once are all heard: one more may wait for each free place.
 #[test]
 fn all_come_back_at_once() {
     let name = address();

@@ -1,4 +1,4 @@
-//! Peers that break the rules, or that nobody admitted: they can end their connection, and nothing else.
+//! Peers that break the rules, or that were not admitted: they can end their connection, and nothing else.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -274,7 +274,7 @@ fn wake_ups_that_nobody_waits_for_end_the_connection_and_its_end_is_still_heard(
     }
 }
 
-/// A TCP socket whose close waits, for an hour, for octets that nobody reads.
+/// A TCP socket whose close waits, for an hour, for octets that its peer does not read.
 fn lingering() -> (OwnedFd, std::net::TcpListener, std::net::TcpStream) {
     use std::io::Write;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Connections that nobody uses: what a pass pays for them, and how their first message is found.
+//! Unused connections: what a pass pays for them, and how their first message is found.
 
 use super::*;
 
