@@ -160,9 +160,9 @@ fn a_bad_command_line_is_one_line_and_status_2() {
         (
             STAGD,
             with(&["--shm-allow", "root"]),
-            "\"root\" names nobody to admit; write uid:NUMBER, gid:NUMBER or any",
+            "\"root\" names no user or group; write uid:NUMBER, gid:NUMBER or any",
         ),
-        (STAG, vec!["ping", "shm://a", "--shm-allow", "uid:"], "\"uid:\" names nobody to admit"),
+        (STAG, vec!["ping", "shm://a", "--shm-allow", "uid:"], "\"uid:\" names no user or group"),
     ];
     for (program, arguments, part) in cases {
         let output = run(program, &arguments);

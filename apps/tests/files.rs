@@ -227,7 +227,7 @@ fn what_cannot_be_done_is_said_on_one_line() {
             "no space left in this export (`stag df` shows it); raise its size= or the server's --memory",
         ),
         (vec!["put", "/no/such", &server.at("data")], "/no/such: no such file"),
-        (vec!["ping", "shm://nobody-listens-there"], "nobody listens there; start one: stagd --export"),
+        (vec!["ping", "shm://nobody-listens-there"], "no server listens there; start one: stagd --export"),
     ] {
         let complaint = stag_fails(&arguments);
         assert!(complaint.contains(part), "{part:?} is not in {complaint:?}");

@@ -124,7 +124,7 @@ fn a_client_hears_at_once_that_its_server_was_killed() {
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
     assert!(complaint.contains(&url) && complaint.contains("the server's process is gone"), "{complaint}");
     // Nor does a new client wait.
-    assert!(stag_fails(&["ping", &server.url]).contains("nobody listens there"));
+    assert!(stag_fails(&["ping", &server.url]).contains("no server listens there"));
 }
 
 /// `--until-eof`: a server does not outlive the process that holds its standard input.

@@ -164,7 +164,7 @@ impl<P: Provider> Link<P> {
             CloseReason::Fabric(DisconnectReason::NoListener) => {
                 let server = url.server();
                 let at = if url.fabric.is_network() { " on that host" } else { "" };
-                format!("nobody listens there; start one{at}: stagd --export mem:/data --listen {server}")
+                format!("no server listens there; start one{at}: stagd --export mem:/data --listen {server}")
             }
             CloseReason::Fabric(DisconnectReason::TimedOut) => {
                 let stuck = if url.fabric.is_network() {

@@ -49,7 +49,7 @@ impl fmt::Display for TcpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TcpError::Connect(error) | TcpError::Broken(error) => match error.kind() {
-                io::ErrorKind::ConnectionRefused => f.write_str("nobody listens there"),
+                io::ErrorKind::ConnectionRefused => f.write_str("no server listens there"),
                 io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => f.write_str("no answer in time"),
                 io::ErrorKind::UnexpectedEof => f.write_str("it ended the connection"),
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
@@ -280,6 +280,6 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         drop(listener);
         let error = TcpRpc::connect("127.0.0.1", port).err().unwrap();
-        assert_eq!(error.to_string(), "nobody listens there");
+        assert_eq!(error.to_string(), "no server listens there");
     }
 }

@@ -155,7 +155,7 @@ fn what_cannot_begin_is_said_with_status_2() {
     fs::write(&list, "nonsense: why\n").unwrap();
     let list = list.to_str().unwrap();
     for (arguments, part) in [
-        (vec!["shm://nobody-listens-here"], "nobody listens there"),
+        (vec!["shm://nobody-listens-here"], "no server listens there"),
         (vec![&server.url, "--export", "/nowhere"], "is in no export"),
         (vec![&server.url, "--export", "data"], "a path begins with /"),
         (vec![&server.url, "--only", "nonsense"], "there is no such check"),

@@ -89,7 +89,7 @@ def obey(verb, *words):
         case "count", (name,):
             waiting = Waiting(count, name, 20)
         case _:
-            raise ValueError(f"nobody knows how to {verb}")
+            raise ValueError(f"unknown request {verb}")
 
 
 def main():

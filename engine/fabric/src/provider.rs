@@ -335,7 +335,7 @@ impl DisconnectReason {
             DisconnectReason::NotAdmitted { uid, .. } => {
                 format!("{peer} runs as user {uid}, who is not admitted here, and got nothing")
             }
-            DisconnectReason::NoListener => "nobody listens there".to_owned(),
+            DisconnectReason::NoListener => "no server listens there".to_owned(),
             DisconnectReason::TimedOut => "no connection in time".to_owned(),
             DisconnectReason::Unreachable(why) => format!("nothing leads there: {why}"),
             DisconnectReason::DeviceRemoved => "the RDMA device is gone".to_owned(),

@@ -10,7 +10,7 @@ use crate::FabricError;
 ///
 /// # Errors
 ///
-/// [`FabricError::Address`]: it is none, or nobody knows the name.
+/// [`FabricError::Address`]: it is none, or its name cannot be resolved.
 pub fn resolve(address: &str) -> Result<SocketAddr, FabricError> {
     let bad = |problem: String| FabricError::Address { address: address.to_owned(), problem };
     if let Ok(address) = address.parse() {
@@ -124,8 +124,8 @@ mod tests {
 
     /// `.invalid` is in no domain name system (RFC 6761 section 6.4).
     #[test]
-    fn a_name_that_nobody_knows_says_how_to_check_it() {
-        let error = resolve("nosuchhost.invalid:7").expect_err("nobody has this name").to_string();
+    fn an_unknown_name_says_how_to_check_it() {
+        let error = resolve("nosuchhost.invalid:7").expect_err("the name is reserved").to_string();
         assert!(error.contains("`getent hosts nosuchhost.invalid` shows whether"), "{error}");
         assert!(error.contains("an address does without, as in 192.0.2.1:20049"), "{error}");
     }

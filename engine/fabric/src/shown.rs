@@ -47,7 +47,7 @@ pub struct WholeMessage<'a> {
     pub space: Option<&'a mut [u8]>,
     /// Our handle that its Send invalidated.
     pub invalidated: Option<Handle>,
-    /// What was exposed under that handle, for whoever takes the message.
+    /// What was exposed under that handle, for the function that takes the message.
     pub exposed: &'a mut Option<Exposed>,
     /// The peer's memory.
     pub memory: &'a mut dyn MemoryInReach,
@@ -138,7 +138,7 @@ pub trait MemoryInReach {
 pub enum Taken {
     /// Nothing: it is put into a Receive, and comes as a completion.
     No,
-    /// Nothing more is to be done for it.
+    /// Nothing more remains to do for it.
     Done,
     /// The first `len` octets of a [`PlainMessage`]'s space leave as a message of the same kind, with these credits. They
     /// begin with an xid.

@@ -129,7 +129,7 @@ fn the_steady_state_allocates_nothing() {
         // SAFETY: the fake does as the manual pages say.
         let verbs = || unsafe { Verbs::open_with(&fake::FAKE, config.clone()) }.expect("there is a device");
         let mut b = Side::new(verbs());
-        b.provider.listen("127.0.0.1:20049").expect("nobody listens there");
+        b.provider.listen("127.0.0.1:20049").expect("the address is free");
         let what = format!("verbs, {:?}, iWARP {is_iwarp}", b.provider.limits());
         let before = HELD.get() + mapped();
         let mut a = Side::new(verbs());

@@ -49,7 +49,7 @@ fn pass(provider: &mut impl Provider, now: &mut Duration) -> bool {
     matches!(provider.poll_event(), Some(Event::ConnectRequest { .. }))
 }
 
-/// Somebody wants to connect, and nobody can be accepted: `server` tries that a few times a second. `arrives` says whether
+/// A client wants to connect, and none can be accepted: `server` tries that a few times a second. `arrives` says whether
 /// it took the connection, in a pass.
 fn check<P: Provider>(what: &str, server: &mut P, mut arrives: impl FnMut(&mut P, &mut Duration) -> bool) {
     // The system gives the lowest number that is free: all below are taken.

@@ -31,7 +31,7 @@ const CAPACITY: QueuePairCapacity = QueuePairCapacity {
     receive_len_max: 1024,
     receive_targets: 0,
 };
-/// The user whom nothing belongs to.
+/// The user that owns nothing.
 const NOBODY: u32 = 65534;
 const DATA_LEN_MAX: usize = 64 * 1024;
 /// What a test waits for at most: a bound against hanging, not a time that it relies on.
@@ -224,7 +224,8 @@ impl Second {
         started.expect("this program can be run again")
     }
 
-    /// Runs it as nobody, out of a folder that nobody can read. `None`, and why, if that cannot be done.
+    /// Runs it as user "nobody", out of a folder that cannot be listed. `None`, and why, if that cannot be
+    /// done.
     fn start_as_nobody(role: &str, name: &str) -> Option<Second> {
         if !Path::new("/proc/self").metadata().is_ok_and(|own| own.uid() == 0) {
             stag_testing::skipped("only root can start a process of another user");
@@ -537,7 +538,7 @@ fn a_client_that_dies_before_it_is_accepted_is_gone() {
     let mut second = Second::start("dialer", &name);
     let request = loop {
         let time = side.start.elapsed();
-        assert!(time < PATIENCE, "nobody dialed");
+        assert!(time < PATIENCE, "no client dialed");
         side.shm.poll(time, &mut side.completions, 64);
         if let Some(Event::ConnectRequest { request, .. }) = side.shm.poll_event() {
             break request;
@@ -547,7 +548,7 @@ fn a_client_that_dies_before_it_is_accepted_is_gone() {
     side.post_receives(pair);
     second.kill();
     second.0.wait().expect("it is ours");
-    // Nobody is there to hear it, and nothing breaks.
+    // There is no peer to hear it, and nothing breaks.
     side.shm.accept(pair, b"").expect("it was prepared");
     let reason = side.end();
     assert_eq!(reason, DisconnectReason::PeerDied);

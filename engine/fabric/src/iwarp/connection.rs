@@ -331,7 +331,7 @@ impl QueuePair {
         }
         let room = request.target.len() as u64;
         let fits = |part: &ReadPart| u64::from(part.at) + u64::from(part.len) <= room;
-        // A peer with an IRD of 0 lets nobody read.
+        // A peer with an IRD of 0 accepts no Reads.
         if parts.len() > crate::READ_PARTS_MAX || !parts.iter().all(fits) || !self.tx.may_read() {
             return Err(Refused { request, error: PostError::TooLong });
         }

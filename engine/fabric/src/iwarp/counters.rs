@@ -31,7 +31,7 @@ counters! {
     requests,
     /// Connections that were handed out as strangers, to be served by another protocol.
     strangers,
-    /// Strangers that nobody took.
+    /// Connections of another protocol that were not taken.
     strangers_dropped,
     /// First octets that are neither an MPA request nor anything known.
     bad_keys,
@@ -65,7 +65,7 @@ counters! {
     bad_invalidations,
     /// Read Requests beyond the IRD.
     reads_refused,
-    /// Read Responses that nobody asked for.
+    /// Read Responses without a Read of ours.
     bad_responses,
     /// Terminates sent.
     terminates_sent,

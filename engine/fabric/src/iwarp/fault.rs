@@ -50,7 +50,7 @@ pub(super) enum Fault {
     Read(Access),
     /// More Read Requests than agreed on.
     TooManyReads,
-    /// A Read Response that nobody asked for, or not there.
+    /// A Read Response that answers no Read of ours, or goes to the wrong place.
     Response(Access),
     /// An invalidation of what was never exposed, or not any more.
     Invalidate,

@@ -248,7 +248,7 @@ mod tests {
         Some(Enhanced { peer_to_peer: None, ird, ord })
     }
 
-    /// 6581-9-d, 6581-9-e: nobody has more outstanding than the other takes.
+    /// 6581-9-d, 6581-9-e: neither end has more Reads outstanding than the other takes.
     #[test]
     fn reads_are_negotiated() {
         let asked = request(&CONFIG, Revision::Two, b"");

@@ -1,9 +1,9 @@
 //! The accepting side: listeners, connections that have not said what they want, and guests of another protocol.
 //!
 //! A connection costs a slot, a descriptor and at most one frame's octets until its request is there, and that for a bounded
-//! time; there is a bounded number of them, and a new one pushes the oldest silent one out. So thousands of connections
-//! that send nothing keep nobody out, because an honest peer needs a round trip. Each place of a queue pair that nobody has
-//! may have one of them: clients that all come back at once, after a restart, do not push each other out.
+//! time; there is a bounded number of them, and a new one pushes the oldest silent one out. So thousands of silent
+//! connections keep no honest peer out, which needs only a round trip. There is a waiting place for each free queue pair, so
+//! that clients that all come back at once, after a restart, do not push each other out.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -68,7 +68,7 @@ impl std::fmt::Debug for IwarpHandover {
 /// All of them.
 pub(super) struct Waiting {
     slots: Vec<Option<Incoming>>,
-    /// Slots that nobody has.
+    /// Free slots.
     vacant: Vec<u32>,
     generation: u32,
     /// Those that have not sent their whole request.
@@ -89,7 +89,7 @@ impl Waiting {
         }
     }
 
-    /// Names a newcomer: a slot that nobody has, and its generation there. [`Waiting::insert`] takes it.
+    /// Names a newcomer: a free slot, and its generation there. [`Waiting::insert`] takes it.
     fn next_name(&mut self) -> (u32, u32) {
         self.generation = self.generation.wrapping_add(1) & Token::GENERATION_MASK;
         (self.vacant.last().copied().unwrap_or(self.slots.len() as u32), self.generation)
@@ -185,8 +185,8 @@ impl Iwarp {
         self.config.handshakes.max(1) as usize + vacant as usize
     }
 
-    /// Descriptors ran out: gives one back that nobody needs, and leaves the listeners alone for a while. They would be ready
-    /// all the time.
+    /// Descriptors ran out: closes the oldest silent connection, and ignores the listeners for a while. They would be ready all the
+    /// time.
     #[cold]
     fn pause_accepting(&mut self) {
         if let Some(oldest) = self.waiting.oldest_silent() {
@@ -319,7 +319,7 @@ impl Iwarp {
         let Ok((frame, _)) = Frame::parse(incomplete.octets()) else { return };
         if frame.kind != FrameKind::Request {
             self.counters.bad_frames += 1;
-            return self.turn_away(index, &"a reply that nobody asked for");
+            return self.turn_away(index, &"a reply without a request");
         }
         let offer = Offer::new(&frame);
         let private_data = frame.private_data.to_vec();
@@ -377,7 +377,7 @@ impl Iwarp {
         self.waiting.strangers.push_back((Stranger { listener, socket: socket.into_fd(), peer }, deadline));
     }
 
-    /// Closes whoever is out of time.
+    /// Closes connections whose time is over.
     pub(super) fn expire_incoming(&mut self) {
         for index in 0..self.waiting.slots.len() {
             let late = match &self.waiting.slots[index] {

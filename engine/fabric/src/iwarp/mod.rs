@@ -9,9 +9,9 @@
 //!
 //! # Trust
 //!
-//! None. Whoever connects can end its own connection, with the right Terminate where there is one (`fault`), and nothing else:
-//! what it may touch is checked for each segment, what it may use up is bounded, what it does wrong is counted
-//! ([`IwarpCounters`]) and logged at most once a second.
+//! None. A peer can end its own connection, with the right Terminate where there is one (`fault`), and nothing else: what it
+//! may touch is checked for each segment, what it may use up is bounded, what it does wrong is counted ([`IwarpCounters`]) and
+//! logged at most once a second.
 //!
 //! # Who listens on the port
 //!
@@ -75,7 +75,7 @@ pub use listen::IwarpHandover;
 
 /// Largest message.
 const MESSAGE_LEN_MAX: u32 = 1 << 20;
-/// Up to this many octets, data costs less in a message than by an RDMA Read, and results than by an RDMA Write
+/// Up to this length, data costs less in a message than by an RDMA Read, and results less than by an RDMA Write
 /// (`bench/docs/figures.md`).
 const MESSAGE_DATA_MAX: u32 = 8192;
 const MESSAGE_RESULTS_MAX: u32 = 4096;
@@ -119,7 +119,7 @@ pub struct Iwarp {
     pairs: u32,
     listeners: Vec<ListenSocket>,
     waiting: Waiting,
-    /// Descriptors ran out: nobody is accepted until then.
+    /// Descriptors ran out: no connection is accepted until then.
     paused_until: Option<Duration>,
     /// Queue pairs that wait to be connected.
     dialing: Vec<u32>,

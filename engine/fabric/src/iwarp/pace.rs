@@ -1,11 +1,11 @@
 //! When something leaves before the end of a pass, so that the peer need not wait for all of it.
 //!
-//! A system call costs as much as ten to twenty small messages, so what a pass makes leaves together: where both ends are busy this
-//! carries most. But an end that has waited knows that the peer was at work meanwhile, and will wait in its turn: one
-//! end works at a time. Then many answers leave in two halves, and each end works on one; once both are busy nobody
-//! waits, and nothing is divided any more. Few answers are not divided: the system calls cost both ends more than the time
-//! that they gain (measured: from 2 to 8 messages a fifth was lost, at 32 a third won). What answers a single message, and the first
-//! message of a queue pair on which nothing has come, leaves at once.
+//! A system call costs as much as ten to twenty small messages, so what a pass makes leaves together: where both ends are busy
+//! this carries most. But an end that has waited knows that the peer was at work meanwhile, and will wait in its turn: one end
+//! works at a time. Then many answers leave in two halves, and each end works on one; once both are busy neither waits, and
+//! nothing is divided any more. Few answers are not divided: the system calls cost both ends more than the time that they gain
+//! (measured: from 2 to 8 messages a fifth was lost, at 32 a third won). What answers a single message, and the first message of
+//! a queue pair on which nothing has come, leaves at once.
 
 /// Looks in a row that find nothing before this end counts as one that waits: together they take longer than the system
 /// call that an early half costs.
@@ -113,7 +113,7 @@ mod tests {
             pace.note_nothing();
             pace.note_something();
             (0..arrived).for_each(|_| pace.note_arrival());
-            assert_eq!(leads(&mut pace, arrived), [], "nobody waits");
+            assert_eq!(leads(&mut pace, arrived), [], "no end waits");
         }
     }
 

@@ -124,7 +124,7 @@ impl Provider for Iwarp {
     fn accept(&mut self, queue_pair: QueuePairId, private_data: &[u8]) -> Result<(), FabricError> {
         check_private_data(private_data, PRIVATE_DATA_LEN_MAX)?;
         let gone = FabricError::Gone("the prepared queue pair");
-        // Whoever sends before the reply, or is gone, is found out here at the latest.
+        // A peer that sends before the reply, or is gone, is found out here at the latest.
         self.hear_prepared(queue_pair.index);
         let Some(pair) = find(&mut self.slots, queue_pair) else { return Err(gone) };
         let (Some(socket), Some(offer)) = (&pair.socket, &pair.offer) else {

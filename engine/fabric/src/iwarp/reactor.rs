@@ -18,7 +18,7 @@ use super::{Iwarp, IwarpCounters};
 use crate::epoll::{EventFlags, Token};
 use crate::{Completion, DisconnectReason, Event, ShownMessage, TakeShown, Taken, WorkError};
 
-/// Up to so many queue pairs are read in each pass: those in use. The others are read when the epoll says so.
+/// Queue pairs in use that are read in each pass, at most. The others are read when the epoll says so.
 const HOT_MAX: usize = 4;
 /// As many looks in a row that found octets of a queue pair make it one that is in use.
 const HEAT_AFTER: u8 = 3;
@@ -171,7 +171,7 @@ impl Iwarp {
         }
     }
 
-    /// Sends what a queue pair has before the end of the pass. What comes of it is left to the doorbell, which comes by.
+    /// Sends what a queue pair has before the end of the pass. A failure is left to the doorbell at the end of the pass.
     pub(super) fn flush_early(&mut self, index: u32) {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         if pair.flush_early(&mut self.scratch, &mut self.counters) {
@@ -287,7 +287,7 @@ impl Iwarp {
         }
     }
 
-    /// Leaves the places of queue pairs that nobody uses to others.
+    /// Frees the places of queue pairs that are no longer in use.
     fn cool(&mut self) {
         for at in (0..self.hot.len()).rev() {
             let index = self.hot[at];
@@ -520,7 +520,7 @@ fn pull(
             Some((place, len)) => {
                 let tail = if is_bulk { TAIL_BULK } else { TAIL };
                 // SAFETY: `direct` says that `place` is valid for writes of `len` octets, in a buffer that the queue
-                // pair holds by value: nobody has a reference to it.
+                // pair holds by value, so no reference to it exists.
                 let moved = unsafe { socket.receive_at(place, len, &mut staging[..tail]) };
                 (moved, len, len + tail)
             }

@@ -45,7 +45,7 @@ impl From<Fault> for Stop {
     }
 }
 
-/// What comes next in the stream.
+/// The next part of the stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// ULPDU_Length and the DDP header.
@@ -286,7 +286,7 @@ impl QueuePair {
     }
 
     /// As [`QueuePair::show_in_place`], of a message with a Write chunk, or one that ends an exposure of ours.
-    // Not inline: messages without chunks would pay for it.
+    // Not inline: it would slow down messages without chunks.
     #[inline(never)]
     fn show_whole(
         &mut self,
@@ -768,7 +768,7 @@ impl QueuePair {
     }
 }
 
-/// Whether a message of version 1 has no Read list: what is to be read from the peer's memory takes a round trip.
+/// Whether a message of version 1 has no Read list: reading the peer's memory takes a round trip.
 #[inline]
 fn can_be_answered_at_once(message: &[u8]) -> bool {
     /// Octets before the Read list: xid, version, credits, procedure (RFC 8166, section 4.1).

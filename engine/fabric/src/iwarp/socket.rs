@@ -20,7 +20,7 @@ pub(super) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 /// What a receive or send of octets came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// So many octets, at least one.
+    /// This number of octets, at least one.
     Octets(usize),
     /// None now.
     Nothing,
@@ -124,7 +124,7 @@ impl Socket {
         Moved::from(unsafe { libc::recv(self.0.as_raw_fd(), out.as_mut_ptr().cast(), out.len(), flags) })
     }
 
-    /// Receives into `place`, and what comes behind it into `out`.
+    /// Receives into `place`, and the octets behind it into `out`.
     ///
     /// # Safety
     ///
@@ -222,7 +222,7 @@ impl ListenSocket {
             unsafe { libc::accept4(self.0.as_raw_fd(), address.as_mut_ptr().cast(), &raw mut len, flags) };
         match check(result) {
             Ok(fd) => {
-                // SAFETY: just made, nobody else owns it.
+                // SAFETY: just made, it has no other owner.
                 let socket = Socket(unsafe { OwnedFd::from_raw_fd(fd) });
                 socket.configure(config)?;
                 // SAFETY: zeroes, or what the kernel wrote; any bytes are one.
@@ -248,7 +248,7 @@ fn create(address: &SocketAddr) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(family, kind, 0) })?;
-    // SAFETY: just made, nobody else owns it.
+    // SAFETY: just made, it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -65,7 +65,7 @@ impl Stags {
         Stags::places(live_max) as usize * (size_of::<Entry>() + size_of::<u32>())
     }
 
-    /// A table for `live_max` exposures at once; nobody else has the keys of `random`.
+    /// A table for `live_max` exposures at once; the keys of `random` are this table's alone.
     pub(super) fn new(live_max: u32, random: RandomState) -> Stags {
         let places = Stags::places(live_max);
         let none = || Entry { stag: 0, fenced: false, place: std::ptr::null_mut(), len: 0, exposed: None };

@@ -61,7 +61,7 @@ pub(super) enum Invalidated {
 
 /// What [`Exposures::fence`] found.
 pub(super) enum Fenced {
-    /// Nobody is there now: here is the memory.
+    /// No access is under way: here is the memory.
     Done(Exposed),
     /// It has to wait.
     Pending,

@@ -192,7 +192,7 @@ impl Sim {
         })
     }
 
-    /// Takes memory back whose handle nobody was told.
+    /// Takes memory back whose handle was not handed out.
     fn unexpose(&self, queue_pair: QueuePairId, handle: Handle) -> Option<Exposed> {
         let mut state = self.world.0.borrow_mut();
         let state = &mut *state;

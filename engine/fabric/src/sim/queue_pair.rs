@@ -192,8 +192,8 @@ impl QueuePair {
         self.sends.iter_mut().find(|work| work.sequence == sequence)
     }
 
-    /// The Send that is to be delivered next, if it has arrived and what was posted before it is done:
-    /// earlier Sends are delivered, earlier Writes are placed. It does not wait for Reads.
+    /// The next Send to deliver, if it has arrived and what was posted before it is done: earlier Sends are
+    /// delivered, earlier Writes are placed. It does not wait for Reads.
     pub(super) fn deliverable(&self) -> Option<u64> {
         for work in &self.sends {
             match work.verb {

@@ -12,7 +12,7 @@ use super::world::{Happening, State};
 use crate::setup::check_limit;
 use crate::{ConnectRequestId, DisconnectReason, Event, FabricError, Peer};
 
-/// A connection request that goes from one provider to another. Dropped, whoever asked finds out by its own time-out.
+/// A connection request that goes from one provider to another. If it is dropped, the client's set-up times out.
 #[derive(Debug)]
 pub struct SimHandover {
     pub(super) from: End,
@@ -80,7 +80,7 @@ impl State {
 
     /// A request that came in at another device waits at this one from now on.
     pub(super) fn adopt_request(&mut self, index: usize, from: End) -> Result<ConnectRequestId, FabricError> {
-        // Whoever asked may have given up; if the request is lost on the way, it times out.
+        // The client may have given up; if the request is lost on the way, it times out.
         let is_there = self.queue_pair(from).is_some_and(|queue_pair| queue_pair.phase == Phase::Connecting);
         if self.random.happens(self.plan.handover_lost) || !is_there {
             return Err(FabricError::Gone("the connection request"));

@@ -193,7 +193,7 @@ impl QueuePair {
                 continue;
             }
             self.receives.fill(batch, self.id, domain);
-            // SAFETY: the queue pair exists, `cm` owns it. The buffers stay in `receives`, where nobody looks into
+            // SAFETY: the queue pair exists, `cm` owns it. The buffers stay in `receives`, which does not access
             // them, until they complete or the queue pair is destroyed (`finish`, or the order of our fields).
             unsafe { batch.post_receives(raw) }?;
         }
@@ -257,7 +257,7 @@ impl QueuePair {
         self.raw().is_null() || is_idle
     }
 
-    /// Destroys the queue pair and all access of the peer; after this nobody touches the memory that is left.
+    /// Destroys the queue pair and all access of the peer; after this only we touch the memory that is left.
     pub(super) fn destroy(&mut self) -> Option<Rc<Domain>> {
         self.exposures.drop_windows();
         let number = self.cm.take().map_or(0, |cm| cm.queue_pair_number());

@@ -22,11 +22,11 @@ use crate::{ExposureKind, FabricError};
 const SPARE_DOMAINS_MAX: usize = 16;
 
 /// InfiniBand's connection request has room for 92 octets, of which the connection manager takes 36. iWARP has
-/// more, but nobody needs it.
+/// more, which is not needed.
 pub(super) const PRIVATE_DATA_LEN_MAX: usize = 56;
 
-/// The vendor that siw names, and how long its connecting side keeps still. Its listening side answers before it looks
-/// at the socket for the first time: what comes in between stays unread until something else comes.
+/// The vendor that siw names, and how long its connecting side keeps still. Its listening side answers before it reads
+/// the socket for the first time: a message that arrives in between stays unread until the next one.
 const SIW_VENDOR: u32 = 0x0062_6d74;
 const SIW_SETTLE: Duration = Duration::from_millis(50);
 
@@ -118,8 +118,8 @@ impl Domain {
     pub(super) fn standing_rkey(&self, at: usize, arena: &Arena, slot: u16) -> io::Result<u32> {
         let regions = &mut self.regions.borrow_mut()[at];
         while regions.len() <= usize::from(slot) {
-            // SAFETY: as in `register`. That peers may write what nobody exposed, and while somebody looks at it, is
-            // what the user of `ExposureKind::Standing` vouches that they do not.
+            // SAFETY: as in `register`. Peers could write what was not exposed, and while it is read here; the user
+            // of `ExposureKind::Standing` vouches that they do not.
             let region =
                 unsafe { MemoryRegion::new(&self.domain, arena.base().as_ptr(), arena.len(), STANDING) };
             regions.push(region?);
@@ -145,7 +145,8 @@ pub(super) struct Opened {
     pub(super) queue: Rc<CompletionQueue>,
     /// What queue pairs share, if they do.
     pub(super) receives: Option<Rc<SharedReceives>>,
-    /// All queue pairs' where only windows guard memory; otherwise nobody's but a model of what connections get.
+    /// The domain of all queue pairs where only windows guard memory; otherwise only a model of what connections
+    /// get.
     shared: Rc<Domain>,
     /// Where regions guard memory, or the targets of Reads: a region is good for every queue pair of its domain, so each
     /// has its own.
@@ -431,7 +432,7 @@ fn probe_inline(domain: &ProtectionDomain, queue: &CompletionQueue, wanted: u32)
     }
 }
 
-/// What a queue pair is asked for: Receives of so many pieces each.
+/// What a queue pair is asked for: `sends` Sends, and `receives` Receives of `pieces` pieces each.
 pub(super) fn capacities(sends: u32, receives: u32, pieces: u32, inline: u32) -> sys::ibv_qp_cap {
     sys::ibv_qp_cap {
         max_send_wr: sends,

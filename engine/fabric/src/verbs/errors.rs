@@ -76,7 +76,7 @@ pub(super) fn disconnect_reason(error: WorkError) -> DisconnectReason {
     }
 }
 
-/// InfiniBand's reason of a rejection: nobody listens on that port (`IB_CM_REJ_INVALID_SERVICE_ID`).
+/// InfiniBand's reason of a rejection: no listener on that port (`IB_CM_REJ_INVALID_SERVICE_ID`).
 const REJECTED_INVALID_SERVICE_ID: libc::c_int = 8;
 /// The other side gave up waiting (`IB_CM_REJ_TIMEOUT`).
 const REJECTED_TIMEOUT: libc::c_int = 4;
@@ -91,7 +91,7 @@ pub(super) fn rejection(status: libc::c_int, private_data: &[u8]) -> DisconnectR
     match status {
         REJECTED_INVALID_SERVICE_ID => DisconnectReason::NoListener,
         REJECTED_TIMEOUT => DisconnectReason::TimedOut,
-        // siw says ECONNRESET for a rejection; what nobody listens to has no words either.
+        // siw says ECONNRESET for a rejection; a port without a listener has no words either.
         status if status == -libc::ECONNREFUSED && words.is_empty() => DisconnectReason::NoListener,
         status if status < 0 || status == REJECTED_CONSUMER_DEFINED => DisconnectReason::Rejected(words),
         status => DisconnectReason::Rejected(format!("the fabric refused the connection, reason {status}")),

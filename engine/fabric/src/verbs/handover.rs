@@ -2,11 +2,10 @@
 //!
 //! The one that lets a request go moves its identifier to the other's event channel (`rdma_migrate_id`). It does so in its own
 //! pass, and is the only one that takes events from the old channel, so no event is under way there meanwhile. Events of the
-//! identifier may reach the other provider before the request does: whoever asked gave up. That provider remembers the number
-//! until the request comes.
-//!
-//! The device needs no care: librdmacm opens each once in a process, so the identifier leads to the other's device if both
-//! are on the same. If they are not, making the queue pair fails, and who asked is refused.
+//! identifier may reach the other provider before the request does, when the client gave up. That provider remembers the
+//! number until the request comes.
+//! // The device needs no care: librdmacm opens each once in a process, so the identifier leads to the other's device if both
+//! are on the same. If they are not, making the queue pair fails, and the client is refused.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,11 +35,11 @@ impl fmt::Debug for VerbsDestination {
     }
 }
 
-/// A connection request that goes from one [`Verbs`] to another. Dropped, it refuses whoever asked.
+/// A connection request that goes from one [`Verbs`] to another. Dropping it refuses the client.
 pub struct VerbsHandover(Incoming);
 
-// SAFETY: its identifier has no queue pair (checked in `release_request`), so nothing in it is counted without atomics. librdmacm may
-// be called from several threads, and nobody else has the identifier.
+// SAFETY: its identifier has no queue pair (checked in `release_request`), so nothing in it is counted without atomics. librdmacm
+// may be called from several threads, and the identifier has no other user.
 unsafe impl Send for VerbsHandover {}
 
 impl fmt::Debug for VerbsHandover {

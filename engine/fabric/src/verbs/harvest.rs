@@ -28,12 +28,12 @@ pub(super) struct Out<'a> {
 }
 
 impl Out<'_> {
-    /// For whoever has no user to give them to: all go to `Verbs::local`.
+    /// For callers that have no user to give them to: all go to `Verbs::local`.
     pub(super) fn nowhere(nothing: &mut VecDeque<Completion>) -> Out<'_> {
         Out { completions: nothing, end: 0, taken: 0 }
     }
 
-    /// What there was, in a deque that began with so many.
+    /// How many completions were added to a deque that began with `start`.
     #[inline]
     pub(super) fn count_from(&self, start: usize) -> usize {
         self.completions.len() - start + self.taken
@@ -333,7 +333,7 @@ impl Verbs {
 }
 
 /// Shows a message in the buffer of its Receive, if it is one without chunks. `true`: it was taken; an answer to it is
-/// posted, and the Receive is to be posted again.
+/// posted, and the caller posts the Receive again.
 // Not inline: a pass would compute in advance what only messages need.
 #[inline(never)]
 fn show(
@@ -366,7 +366,7 @@ fn show(
 }
 
 impl QueuePair {
-    /// Shows the message of the oldest Receive. `true`: it was taken, and the Receive is to be posted again.
+    /// Shows the message of the oldest Receive. `true`: it was taken, and the caller posts the Receive again.
     #[inline(always)]
     fn show_oldest(&mut self, completion: &sys::ibv_wc, take: &mut impl TakeShown) -> bool {
         let Some(buf) = self.receives.oldest() else { return false };

@@ -170,10 +170,10 @@ impl CmId {
         unsafe { self.raw.as_mut().context = context(token) };
     }
 
-    /// Lets its events go to another channel from now on, with those that nobody got yet. Blocks for those that were got and not
-    /// acknowledged, of which there are none: `next` acknowledges at once.
+    /// Lets its events go to another channel from now on, with those that are still queued. Blocks until every event that was
+    /// taken is acknowledged; `next` acknowledges at once, so it does not block here.
     pub(super) fn migrate(&mut self, to: &Arc<EventChannel>) -> io::Result<()> {
-        // SAFETY: both are alive. Nobody takes events from the old channel meanwhile: it is that of the caller.
+        // SAFETY: both are alive. No event is taken from the old channel meanwhile: it is that of the caller.
         check(unsafe { (self.cm().rdma_migrate_id)(self.raw.as_ptr(), to.raw.as_ptr()) })?;
         self.channel = Arc::clone(to);
         Ok(())
@@ -338,7 +338,7 @@ pub(super) unsafe fn socket_address(address: *const libc::sockaddr) -> Option<So
             // SAFETY: the family says what it is.
             let address = unsafe { &*address.cast::<libc::sockaddr_in6>() };
             let (ip, port) = (Ipv6Addr::from(address.sin6_addr.s6_addr), u16::from_be(address.sin6_port));
-            // The scope belongs to it: without, a link-local address names nobody.
+            // The scope belongs to it: without, a link-local address is ambiguous.
             Some(SocketAddrV6::new(ip, port, address.sin6_flowinfo, address.sin6_scope_id).into())
         }
         _ => None,
@@ -348,7 +348,7 @@ pub(super) unsafe fn socket_address(address: *const libc::sockaddr) -> Option<So
 impl Drop for CmId {
     fn drop(&mut self) {
         if self.queue_pair.is_some() {
-            // SAFETY: it has one, which nobody uses any more: it is only reached through `self`.
+            // SAFETY: it has one, which is no longer used: it is only reached through `self`.
             unsafe { (self.cm().rdma_destroy_qp)(self.raw.as_ptr()) };
         }
         // SAFETY: the last use; its events were acknowledged when they were got.

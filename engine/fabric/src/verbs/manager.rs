@@ -130,7 +130,7 @@ impl Verbs {
                 }
             }
             (sys::RDMA_CM_EVENT_ESTABLISHED, Phase::Accepted) => self.establish(index, Vec::new()),
-            // Whoever asked gave up.
+            // The client gave up.
             (sys::RDMA_CM_EVENT_REJECTED, Phase::Prepared | Phase::Accepted) => {
                 self.close(index, DisconnectReason::Peer);
             }
@@ -251,7 +251,7 @@ impl Verbs {
         let loss_looks_fatal = self.opened.as_ref().is_some_and(|opened| opened.profile.loss_looks_fatal);
         match kind {
             sys::IBV_EVENT_COMM_EST => self.first_message(index),
-            // Its answer to a Read could not be sent: what was asked for is forbidden, or who asked is gone.
+            // Its answer to a Read could not be sent: the access is forbidden, or the reader is gone.
             sys::IBV_EVENT_QP_REQ_ERR if loss_looks_fatal => self.failed(index, WorkError::Flushed),
             sys::IBV_EVENT_QP_REQ_ERR | sys::IBV_EVENT_QP_ACCESS_ERR => {
                 let what = "it asked for what it must not, or sent what cannot be understood";
@@ -333,7 +333,7 @@ impl Verbs {
         for index in 0..self.slots.len() as u32 {
             let Some(pair) = self.at(index).filter(|pair| pair.is_open()) else { continue };
             let is_silent = !std::mem::take(&mut pair.is_heard);
-            // Over iWARP whoever asked for the connection speaks first (RFC 5044, 7.1).
+            // Over iWARP the end that connected speaks first (RFC 5044, 7.1).
             if is_silent && (pair.was_heard || !is_iwarp) && pair.sends.push_probe() {
                 self.mark_dirty(index);
                 self.counters.probes += 1;
@@ -384,8 +384,8 @@ impl Verbs {
         self.opened.is_none() || self.listeners.iter().any(|listener| listener.cm.is_none())
     }
 
-    /// Looks whether the device is still there. Opens it again if it is back, with its arenas, and listens again where
-    /// nobody does any more.
+    /// Looks whether the device is still there. Opens it again if it is back, with its arenas, and restores the
+    /// listeners that were lost.
     #[cold]
     fn look_for_device(&mut self) {
         self.return_at = self.now + RETURN_INTERVAL;

@@ -22,10 +22,10 @@
 //! for a whole protection domain, so each queue pair has one of its own; domains with the arenas registered in them are
 //! kept for later connections. An arena itself is never registered for a peer.
 //!
-//! But for [`ExposureKind::Standing`], which nobody gets who did not ask for it: then arenas are registered for peers, a
-//! handle is the key of such a registration, and a fence only gives the memory back to its owner. It ends nothing:
-//! the peer can use what it knows until the domain is gone (8166-8.1 is broken knowingly). Exposures of one queue pair at one
-//! time need handles of their own, so the arenas are registered as often as there are such at most, each once.
+//! [`ExposureKind::Standing`] is the exception, and has to be asked for: then arenas are registered for peers, a handle is
+//! the key of such a registration, and a fence only gives the memory back to its owner. It revokes nothing: the peer can use
+//! the handle until the domain is gone (8166-8.1 is broken knowingly). Exposures of one queue pair at one time need handles
+//! of their own, so the arenas are registered once for each concurrent exposure.
 //!
 //! An iWARP device answers a Read with a tagged message to the reader's buffer, so that buffer has to be registered
 //! for the peer to write: each Read of ours registers its target while it lasts.
@@ -48,27 +48,28 @@
 //!   (`rxe_do_invalidate_mw`): a peer has but to end a handle twice, or while we end it. So on rxe memory is exposed by
 //!   registrations unless windows are asked for. A queue pair whose windows are bound is not destroyed for a minute, so
 //!   they are freed before.
-//!   A message of the connection manager that finds no route (the link is down) is the last one: the queue pair of such
-//!   messages fails for good, and nobody connects over that device until it is made anew (`rdma link delete`, `add`).
+//! A message of the connection manager that finds no route (the link is down) is the last one: the queue pair of such
+//! messages fails for good, and no connection over that device succeeds until it is made anew (`rdma link delete`,
+//! `add`).
 //! - siw reports a lost connection as a failure of its own, and a Send as soon as TCP has it, before the Read in front of it;
-//!   keeps the peer's Terminate to itself, so that a refused request is only a lost connection; does not tell a listener
-//!   that whoever asked is gone, and needs half a minute to destroy such a queue pair; and may leave a first message unread
-//!   that comes while it answers. It answers a Read of whatever is registered in the queue pair's domain, for whatever
-//!   purpose: a peer that guesses a handle reads the arenas. It is for tests. Its library takes a queue that is mapped at
-//!   0x90000 for one that could not be mapped. It reports a page or more as done while TCP has yet to take it out of the
-//!   user's memory: so all such work asks for a completion of its own, which makes it copy. The answers to a peer's Reads it
-//!   never copies: if their memory is fenced because a Call was given up, the peer may get what came into it next.
+//!   keeps the peer's Terminate to itself, so that a refused request is only a lost connection; does not tell a listener that
+//!   the client is gone, and needs half a minute to destroy such a queue pair; and may leave a first message unread that
+//!   comes while it answers. It answers a Read of whatever is registered in the queue pair's domain, for whatever purpose: a
+//!   peer that guesses a handle reads the arenas. It is for tests. Its library takes a queue that is mapped at 0x90000 for
+//!   one that could not be mapped. It reports a page or more as done while TCP has yet to take it out of the user's memory:
+//!   so all such work asks for a completion of its own, which makes it copy. The answers to a peer's Reads it never copies:
+//!   if their memory is fenced because a Call was given up, the peer may get what came into it next.
 //! - Neither can be deleted while a program has it open (`presence`).
 //!
 //! # What no test here has seen
 //!
-//! A card. These are from manual pages and drivers, for whoever has one:
+//! A card. These are from manual pages and drivers, for users who have one:
 //!
 //! - A fence that crosses the peer's Send with Invalidate of the same handle may fail on the card, and the connection with it.
 //! - Cards whose library has no windows (bnxt_re, cxgb4, hns, qedr) pin all arenas once more for each connection at one time:
 //!   `ulimit -l` counts them all, and the first such connections take as long as that takes.
 //! - A card that was pulled leaves some of rdma-core's own memory behind, unless `RDMAV_ALLOW_DISASSOC_DESTROY=1` is set.
-//! - RoCE's traffic class is the system's: `cma_roce_tos`. Whoever connects sets it for both directions.
+//! - RoCE's traffic class is the system's: `cma_roce_tos`. The end that connects sets it for both directions.
 //! - An arena is a shared mapping, which a fork leaves as it is. The queues are the driver's: before Linux 5.12 a program that
 //!   forks, and does not exec at once, needs `RDMAV_FORK_SAFE=1` and `RDMAV_HUGEPAGES_SAFE=1`.
 //! - The message that ends a connection is sent once: the queue pair does not wait for the answer. A peer that misses it
@@ -76,8 +77,8 @@
 //!
 //! # Not here yet
 //!
-//! Connections through several devices: whoever listens at all addresses refuses those that come in through another than the
-//! opened one. A provider for each device can be opened.
+//! Connections through several devices: a provider that listens at all addresses refuses those that come in through another
+//! than the opened one. A provider for each device can be opened.
 
 mod addresses;
 mod connection;
@@ -130,7 +131,7 @@ use work::{Batch, HARVEST, SLOTS_MAX};
 const INCOMING_MAX: usize = 1024;
 /// How often the connection manager is looked at.
 pub const LOOK_INTERVAL: Duration = Duration::from_micros(50);
-/// As above, for a caller whose time stands still: so many idle passes.
+/// As above, in idle passes, for a caller whose time stands still.
 const LOOK_PASSES: u32 = 1024;
 /// How long the device may take to give back what was posted, before its queue pair is destroyed.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
@@ -179,9 +180,9 @@ pub struct VerbsConfig {
 /// A shared receive queue.
 ///
 /// It saves each queue pair's own receive queue, on the device and in memory. It saves no buffers: a credit is granted only
-/// if a Receive is posted for it, whoever will use that. Its price: a peer that sends more than it was granted takes others'
-/// Receives until we notice. Over InfiniBand and RoCE these others' messages wait a moment, over iWARP their connections
-/// end. So it is for many connections of peers that are trusted not to, and only used when asked for.
+/// if a Receive is posted for it, whichever queue pair will use that. Its price: a peer that sends more than it was granted
+/// takes others' Receives until we notice. Over InfiniBand and RoCE these others' messages wait a moment, over iWARP their
+/// connections end. So it is for many connections of peers that are trusted not to, and only used when asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedReceives {
     /// Receives of all queue pairs together.
@@ -210,7 +211,7 @@ impl Default for VerbsConfig {
     }
 }
 
-/// What happened so far, for whoever tunes.
+/// What happened so far, for tuning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerbsCounters {
     /// Windows bound, one for each exposure.
@@ -357,7 +358,7 @@ impl Verbs {
     fn watch(&mut self, opened: Opened) -> Result<(), FabricError> {
         listen_to(&self.epoll, opened.device.prepare_async_events().map_err(unwatched)?)?;
         if let Some(before) = &self.opened {
-            // It stays open, for librdmacm, and nobody would take its events.
+            // It stays open, for librdmacm, and its events would not be taken.
             self.epoll.remove(before.device.prepare_async_events().map_err(unwatched)?);
         }
         if let Some(fd) = opened.queue.descriptor() {

@@ -75,7 +75,8 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: what `rdma_get_devices` returned; every `Device` holds the list, so nobody uses one any more.
+        // SAFETY: what `rdma_get_devices` returned; every `Device` holds the list, so no device of it is in use
+        // any more.
         unsafe { (self.core.cm.rdma_free_devices)(self.list.as_ptr()) };
     }
 }
@@ -121,8 +122,8 @@ impl Device {
         path.to_str().ok().map(PathBuf::from)
     }
 
-    /// Puts another file in the place of those of a device that is gone, so that the kernel sees it closed. Nobody may
-    /// have anything on it.
+    /// Puts another file in the place of those of a device that is gone, so that the kernel sees it closed. No object
+    /// of it may be in use.
     pub(super) fn replace_descriptors(&self, with: libc::c_int) {
         // SAFETY: an open context (invariant); its descriptors are numbers, open until it is closed.
         let (commands, events) = unsafe { (self.raw.as_ref().cmd_fd, self.raw.as_ref().async_fd) };
@@ -247,7 +248,7 @@ impl ProtectionDomain {
         let verbs = self.device.verbs();
         // SAFETY: a domain and a completion queue that are alive; the attributes live through the call.
         let trial = check_pointer(unsafe { (verbs.ibv_create_qp)(self.raw.as_ptr(), &mut attributes) })?;
-        // SAFETY: just made, used by nobody.
+        // SAFETY: just made, and not used yet.
         freed("a queue pair", unsafe { (verbs.ibv_destroy_qp)(trial.as_ptr()) });
         Ok(attributes.cap)
     }
@@ -271,8 +272,8 @@ impl MemoryRegion {
     ///
     /// # Safety
     ///
-    /// They are mapped for as long as the region lives; and where `access` lets the device write, nobody holds
-    /// references to what it may write while it may.
+    /// They are mapped for as long as the region lives; and where `access` lets the device write, no
+    /// references exist to what it may write while it may.
     pub(super) unsafe fn new(
         domain: &Rc<ProtectionDomain>,
         base: *mut u8,
@@ -400,7 +401,7 @@ impl CompletionQueue {
     #[inline]
     pub(super) fn poll(&self, into: &mut [sys::ibv_wc]) -> Option<usize> {
         let room = into.len() as libc::c_int;
-        // SAFETY: alive; there is room for so many.
+        // SAFETY: alive; `into` has room for `room` completions.
         let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), room, into.as_mut_ptr()) };
         usize::try_from(count).ok().filter(|&count| count <= into.len())
     }
@@ -422,7 +423,7 @@ impl CompletionQueue {
             count += 1;
         }
         if count > 0 {
-            // SAFETY: so many events of this queue were got.
+            // SAFETY: `count` events of this queue were got.
             unsafe { (verbs.ibv_ack_cq_events)(self.raw.as_ptr(), count) };
         }
     }

@@ -64,7 +64,7 @@ impl PlainBuffers {
         (slots * SLOT_LEN).next_multiple_of(PAGE_LEN)
     }
 
-    /// Slots in so many octets.
+    /// Slots in `len` octets.
     fn slots(len: usize) -> usize {
         (len / SLOT_LEN).min(SLOTS_MAX)
     }
@@ -122,14 +122,14 @@ impl PlainBuffers {
             let xid = header.add(1).cast::<u32>().read();
             header.write([xid, VERSION.to_be(), credits.to_be(), 0, 0, 0, 0]);
         }
-        // SAFETY: nobody else has a reference to the request.
+        // SAFETY: there is no other reference to the request.
         unsafe { (*self.requests.at(number)).piece.length = (PLAIN_LEN + len) as u32 };
         self.next = self.behind(number);
         self.used += 1;
     }
 
-    /// Posts so many of the oldest messages that the device does not have yet, which are there, with one call. The first of them
-    /// has that number; `asks` tells of each whether it asks for a completion.
+    /// Posts `count` of the oldest messages that the device does not have yet, all of them built, with one call. The first of
+    /// them has the number `sequence`; `asks` tells of each whether it asks for a completion.
     ///
     /// # Safety
     ///
@@ -148,7 +148,7 @@ impl PlainBuffers {
         for sequence in (0..count).map(|at| sequence.wrapping_add(at)) {
             last = self.requests.at(self.handed);
             self.handed = self.behind(self.handed);
-            // SAFETY: nobody else has a reference to the request.
+            // SAFETY: there is no other reference to the request.
             let SlotRequest { request, piece } = unsafe { &mut *last };
             let mut flags = if piece.length <= inline_len { sys::IBV_SEND_INLINE } else { 0 };
             if asks(sequence) {
@@ -172,7 +172,7 @@ impl PlainBuffers {
         }
     }
 
-    /// So many of the oldest slots that were taken are free again: the device has done them.
+    /// `count` of the oldest slots that were taken are free again: the device has done them.
     #[inline]
     pub(super) fn give_back(&mut self, count: u32) {
         self.used -= count;
@@ -192,7 +192,7 @@ impl PlainBuffers {
 }
 
 impl SlotRequests {
-    /// Those of so many slots at `base`.
+    /// The requests of `slots` slots at `base`.
     fn new(id: QueuePairId, region: &MemoryRegion, base: *mut u8, slots: usize) -> SlotRequests {
         let id = WorkId { is_receive: false, slot: id.index, generation: id.generation as u16, sequence: 0 };
         let requests: Box<[SlotRequest]> = (0..slots)
@@ -208,7 +208,7 @@ impl SlotRequests {
         for number in 0..slots {
             let next = if number + 1 == slots { 0 } else { number + 1 };
             let (own, next) = (requests.at(number as u32), requests.at(next as u32));
-            // SAFETY: both are there, and nobody has a reference to them.
+            // SAFETY: both are there, and there is no reference to them.
             unsafe {
                 (*own).request.next = &raw mut (*next).request;
                 (*own).request.sg_list = &raw mut (*own).piece;
@@ -255,7 +255,7 @@ impl SharedPages {
 
 impl Drop for SharedPages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; whoever points into it borrows from, or is dropped before, us.
+        // SAFETY: our own mapping; everything that points into it borrows from, or is dropped before, us.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -1,12 +1,11 @@
 //! Who has a device: its events are passed on between them. And a device that is taken away: noticing it, and letting go of
 //! it.
 //!
-//! The connection manager tells it to whoever has a connection, and to a listener at an address of that device; not to
-//! one that listens everywhere. So it is also looked for in sysfs, twice a second.
-//!
-//! A driver that cannot part from its users (in the kernel's words, that has no `disassociate_ucontext`: rxe, siw) waits
-//! until nobody has the device open, and `rdma link delete` with it. librdmacm closes a device that is gone only when it
-//! finds another. So the last provider that gives it up takes the kernel's files from under librdmacm.
+//! The connection manager tells every provider with a connection, and a listener at an address of that device; not a
+//! listener at all addresses. So it is also looked for in sysfs, twice a second.
+//! // A driver that cannot part from its users (in the kernel's words, that has no `disassociate_ucontext`: rxe, siw)
+//! waits until the device is open in no process, and `rdma link delete` with it. librdmacm closes a device that is gone
+//! only when it finds another. So the last provider that gives it up takes the kernel's files from under librdmacm.
 
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -18,7 +17,7 @@ use super::objects::{AsyncEvent, Device};
 /// them.
 static CLAIMS: Mutex<Vec<(usize, Arc<Inbox>)>> = Mutex::new(Vec::new());
 
-/// Events that wait for a provider at most. One that does not look for so long has worse to fear.
+/// Events that wait for a provider at most. A provider that does not poll for that long has worse to fear.
 const PASSED_ON_MAX: usize = 1024;
 
 /// The device's events that other providers got.
@@ -61,7 +60,8 @@ impl Claim {
         }
     }
 
-    /// The events that others got. While one of them is putting some in, nobody waits: the next look finds them.
+    /// The events that others got. While one of them is putting some in, this does not wait: the next pass finds
+    /// them.
     #[inline]
     pub(super) fn take_passed_on(&self) -> Vec<AsyncEvent> {
         match self.inbox.try_lock() {

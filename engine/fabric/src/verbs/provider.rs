@@ -314,7 +314,7 @@ impl Provider for Verbs {
             }
             _ => {
                 counters.registrations += 1;
-                // Nothing is registered as one octet that nobody may touch.
+                // A length of 0 is registered as one octet without access.
                 let access = if len == 0 { 0 } else { remote_access(is_written) };
                 let access = access | if is_written { sys::IBV_ACCESS_LOCAL_WRITE } else { 0 };
                 // SAFETY: the memory is kept beside the region, which is dropped first.

@@ -45,7 +45,7 @@ impl OwnReceive {
     #[inline]
     fn prepare(&mut self, id: QueuePairId, len_max: u32, domain: &Domain) {
         let (slot, generation) = (id.index, id.generation as u16);
-        // Receives complete in order: nobody asks which it was.
+        // Receives complete in order, so this is not needed to find the slot.
         let id = WorkId { is_receive: true, slot, generation, sequence: 0 };
         let Some(buf) = &mut self.buf else { unreachable!("a Receive that was posted has a buffer") };
         let len = buf.capacity().min(len_max as usize) as u32;
@@ -263,7 +263,7 @@ impl ReceiveQueue {
         !self.reserved.is_empty()
     }
 
-    /// A message took one of the shared Receives: the id that goes with it. `None`: there were not so many posted.
+    /// A message took one of the shared Receives: the id that goes with it. `None`: no Receive is posted any more.
     #[inline]
     pub(super) fn take_id(&mut self) -> Option<u64> {
         self.reserved.pop_front()
@@ -301,7 +301,7 @@ struct State {
     /// By the number that a work request carries.
     posted: Vec<Option<(Buf, usize)>>,
     free: Vec<u32>,
-    /// Buffers in the queue that are reserved by nobody any more.
+    /// Buffers in the queue that are no longer reserved.
     left_over: u32,
     /// Who takes part: the device's number of the queue pair, and its slot; by number.
     users: Vec<(u32, u32)>,
@@ -405,7 +405,7 @@ impl SharedReceives {
         let number = state.free.pop().expect("there are as many as entries");
         let id = WorkId { is_receive: true, slot: SHARED_SLOT, generation: 0, sequence: number };
         let mut receive = Receive::new(id, buf.as_mut_ptr(), self.len, self.domain.lkey(arena));
-        // SAFETY: the queue exists. The buffer goes to `posted`, where nobody looks into it, until it completes or
+        // SAFETY: the queue exists. The buffer goes to `posted`, which does not access it, until it completes or
         // the queue is destroyed, which is before `posted` is dropped.
         match unsafe { receive.post_shared(self.queue.as_ptr()) } {
             Ok(()) => {

@@ -113,7 +113,7 @@ struct Op {
     work: Work,
 }
 
-/// What comes out of the send queue.
+/// An entry taken off the send queue.
 pub(super) enum Done {
     /// A request of the user's.
     Completed { id: u64, completed: Completed },
@@ -180,7 +180,7 @@ impl SendQueue {
             + READS_MAX * size_of::<u32>()
     }
 
-    /// Whether so many more parts of Reads may be posted.
+    /// Whether `count` more parts of Reads may be posted.
     #[inline]
     pub(super) fn has_room_for_parts(&self, count: usize) -> bool {
         self.parts.len() + count <= self.parts.capacity()
@@ -371,8 +371,8 @@ impl SendQueue {
         }
     }
 
-    /// Posts messages of a run that were built in place, if these are what comes next: as many as there is room for. `None`:
-    /// something else comes next.
+    /// Posts messages of a run that were built in place, if they are next in the queue: as many as there is room for.
+    /// `None`: something else is next.
     ///
     /// # Safety
     ///

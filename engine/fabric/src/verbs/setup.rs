@@ -145,7 +145,7 @@ impl Verbs {
         }
     }
 
-    /// Takes a request's queue pair in hand. Whoever asked is told when that fails.
+    /// Takes a request's queue pair in hand. The client is told when that fails.
     pub(super) fn prepare_request(
         &mut self,
         request: ConnectRequestId,
@@ -153,7 +153,7 @@ impl Verbs {
     ) -> Result<QueuePairId, FabricError> {
         let at = self.incoming.iter().position(|incoming| u64::from(incoming.number) == request.0);
         let mut incoming = self.incoming.swap_remove(at.ok_or(FabricError::Gone("the connection request"))?);
-        let peer = Peer::Address(incoming.cm.peer().unwrap_or(NOBODY));
+        let peer = Peer::Address(incoming.cm.peer().unwrap_or(UNKNOWN_PEER));
         let mut pair = match self.admit(Phase::Prepared, capacity, peer) {
             Ok(pair) => pair,
             Err(error) => {
@@ -174,7 +174,7 @@ impl Verbs {
                 cm.reject(reason_octets(&doing));
                 pair.destroy();
             }
-            // It never was: nothing was posted, and nobody knows its name.
+            // It never was: nothing was posted, and its name was not handed out.
             self.slots[id.index as usize] = None;
             self.attention.retain(|&index| index != id.index);
             self.completions_taken -= completions;
@@ -292,8 +292,8 @@ impl Verbs {
     }
 }
 
-/// Who asked, where the connection manager does not say.
-const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+/// The client's address, where the connection manager does not say it.
+const UNKNOWN_PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
 /// As much of a reason as fits.
 pub(super) fn reason_octets(reason: &str) -> &[u8] {

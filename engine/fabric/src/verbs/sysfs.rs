@@ -174,7 +174,7 @@ pub(super) const NO_DEVICE: &str = "this machine has no RDMA device: load the dr
      modprobe rdma_rxe; rdma link add rxe0 type rxe netdev NETDEV";
 
 /// What has to be there, and to be had, to open a device.
-pub(super) const FILES: &str = "whoever uses RDMA must be able to open /dev/infiniband/rdma_cm and /dev/infiniband/uverbs* \
+pub(super) const FILES: &str = "a user of RDMA must be able to open /dev/infiniband/rdma_cm and /dev/infiniband/uverbs* \
      (in a container: --device=/dev/infiniband)";
 
 /// Said where rdma-core opens no device, whatever the kernel has.

@@ -179,8 +179,8 @@ impl Batch {
     ///
     /// # Safety
     ///
-    /// `queue_pair` is one that exists. The memory that the requests name stays, and is touched by nobody who must
-    /// not, until they complete or the queue pair is destroyed.
+    /// `queue_pair` is one that exists. The memory that the requests name stays, and is accessed only as their
+    /// kind allows, until they complete or the queue pair is destroyed.
     pub(super) unsafe fn post_sends(&mut self, queue_pair: *mut sys::ibv_qp) -> io::Result<()> {
         let count = std::mem::take(&mut self.len);
         let (first, pieces) = (self.sends.as_mut_ptr(), self.pieces.as_mut_ptr());
@@ -259,8 +259,8 @@ impl Receive {
     ///
     /// # Safety
     ///
-    /// `queue` is one that exists. The memory that the request names stays, and is touched by nobody who must not,
-    /// until it completes or the queue is destroyed.
+    /// `queue` is one that exists. The memory that the request names stays, and is accessed only as its kind
+    /// allows, until it completes or the queue is destroyed.
     #[inline]
     pub(super) unsafe fn post_shared(&mut self, queue: *mut sys::ibv_srq) -> io::Result<()> {
         let mut bad = ptr::null_mut();

@@ -23,7 +23,7 @@ pub(crate) trait Harness {
     /// Opens one more provider.
     fn open(&mut self, label: &str) -> Self::Provider;
 
-    /// An address where nobody listens yet.
+    /// An address where no provider listens yet.
     fn address(&mut self) -> String;
 
     /// The time to poll with.
@@ -122,7 +122,7 @@ impl<H: Harness> Bench<H> {
         let a = Side::new(harness.open("a"), "a");
         let mut b = Side::new(harness.open("b"), "b");
         let address = harness.address();
-        let listener = b.provider().listen(&address).expect("nobody listens there");
+        let listener = b.provider().listen(&address).expect("the address is free");
         Bench {
             sides: [a, b],
             harness,
@@ -138,7 +138,7 @@ impl<H: Harness> Bench<H> {
     pub(crate) fn keep_the_door(&mut self) {
         let mut doorkeeper = Side::new(self.harness.open("doorkeeper"), "doorkeeper");
         self.address = self.harness.address();
-        self.listener = doorkeeper.provider().listen(&self.address).expect("nobody listens there");
+        self.listener = doorkeeper.provider().listen(&self.address).expect("the address is free");
         self.doorkeeper = Some(doorkeeper);
     }
 
@@ -150,7 +150,7 @@ impl<H: Harness> Bench<H> {
         request
     }
 
-    /// Whoever listens in B's place.
+    /// The provider that listens in B's place.
     pub(crate) fn door(&mut self) -> &mut Side<H::Provider> {
         self.doorkeeper.as_mut().expect("the door is kept")
     }
@@ -215,7 +215,7 @@ impl<H: Harness> Bench<H> {
         self.turn_without_doorbells()
     }
 
-    /// As [`Bench::turn`], and nobody rings.
+    /// As [`Bench::turn`], without ringing doorbells.
     pub(crate) fn turn_without_doorbells(&mut self) -> bool {
         self.poll() > 0 || self.harness.pass_time()
     }
@@ -478,7 +478,7 @@ impl<H: Harness> Bench<H> {
         if tells {
             assert_eq!(reason, DisconnectReason::Work(error), "the reason of the side that was refused");
         } else {
-            assert_ne!(reason, DisconnectReason::Local, "nobody asked for the end");
+            assert_ne!(reason, DisconnectReason::Local, "no side asked for the end");
         }
         let own = self[side]
             .take_completion(|c| c.queue_pair == queue_pairs[side] && c.id == id && kind_of(c) == Some(kind));

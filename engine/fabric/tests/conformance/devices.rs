@@ -1,4 +1,4 @@
-//! The verbs provider under the suite: both ends in one thread, polled by turns.
+//! The verbs provider under the suite: both ends in one thread, polled alternately.
 //!
 //! On a device of nothing (`fake`), of several kinds. Or on a real one: `STAG_VERBS_HOST` is an address of this machine that
 //! an RDMA device has; `STAG_VERBS_WINDOWS` has it use its memory windows where that is not its way, `STAG_VERBS_STANDING`
@@ -13,7 +13,7 @@ use stag_fabric::{ExposureKind, Provider};
 use crate::bench::{Bench, Harness, MESSAGE};
 use crate::fake;
 
-/// How far the clock moves when both sides of the fake are idle. Virtual: nobody waits for it.
+/// How far the clock moves when both sides of the fake are idle. Virtual: no thread waits for it.
 const TICK: Duration = Duration::from_micros(20);
 
 /// Where queue pairs share their Receives: enough for every case.
@@ -124,7 +124,7 @@ impl Harness for Devices {
         let config = VerbsConfig {
             setup_timeout: Duration::from_secs(if self.host.is_some() { 5 } else { 1 }),
             completions: 4096,
-            // Whoever is silent for a moment is asked all the time: nobody is to notice.
+            // A silent peer is probed all the time, and no test may notice.
             keep_alive: Some(Duration::from_millis(if self.host.is_some() { 100 } else { 1 })),
             exposure: self.kind.exposure,
             shared_receives: self.kind.shares_receives.then_some(SHARED),

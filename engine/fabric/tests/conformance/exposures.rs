@@ -192,7 +192,8 @@ pub(crate) fn send_with_invalidate_of_readable_memory<H: Harness>(bench: &mut Be
     }
 }
 
-/// Invalidating what was not exposed to that queue pair breaks the fabric's rules: nobody ever had it, or another has.
+/// Invalidating what was not exposed to that queue pair breaks the fabric's rules: it was never exposed, or to
+/// another.
 pub(crate) fn invalidating_what_is_not_exposed<H: Harness>(bench: &mut Bench<H>) {
     if !supports_invalidate(bench) {
         return;

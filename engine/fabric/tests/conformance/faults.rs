@@ -35,7 +35,7 @@ fn a_lost_request_times_out() {
     bench[A].post_receive(qa, 1);
     assert_eq!(bench.end(A, qa), DisconnectReason::TimedOut);
     assert_eq!(bench.harness.world.now(), FaultPlan::default().setup_timeout);
-    assert!(bench[B].events.is_empty(), "nobody heard of it");
+    assert!(bench[B].events.is_empty(), "B did not hear of it");
     bench.finish();
 }
 
@@ -208,7 +208,7 @@ fn a_send_without_a_receive_is_counted_and_ends_the_connection() {
     let mut bench = bench(1, FaultPlan::default());
     let world = bench.harness.world.clone();
     let [qa, qb] = bench.connect();
-    bench[A].post_send(qa, 1, b"nobody expects it");
+    bench[A].post_send(qa, 1, b"not expected");
     let sent = bench.completion(A, qa, Kind::Send, 1);
     assert_eq!(sent.result, Err(WorkError::PeerViolation));
     bench.end(A, qa);
@@ -361,7 +361,7 @@ fn queue_pairs_are_limited() {
 fn run_moves_time_when_all_are_idle_and_says_how_it_ended() {
     let world = World::new(1, FaultPlan::default());
     let mut sim = world.provider("lonely");
-    sim.connect("nobody", b"", CAPACITY).expect("connecting starts");
+    sim.connect("absent", b"", CAPACITY).expect("connecting starts");
     let mut scratch = VecDeque::with_capacity(4);
     let mut pass = |now: Duration| {
         let _ = sim.poll(now, &mut scratch, 4);
@@ -372,7 +372,7 @@ fn run_moves_time_when_all_are_idle_and_says_how_it_ended() {
         }
     };
     assert!(!world.run(3, &mut pass), "three passes are too few");
-    assert!(world.run(1_000_000, &mut pass), "then it learns that nobody listens");
+    assert!(world.run(1_000_000, &mut pass), "then it learns that there is no listener");
     assert!(!world.run(1_000_000, |_| Run::Idle(None)), "and nothing more happens");
     assert!(world.next_event().is_none());
 }
@@ -392,7 +392,7 @@ fn a_provider_sleeps_only_if_there_is_nothing_to_harvest() {
     let [qa, qb] = bench.connect();
     bench[B].post_receive(qb, 1);
     assert!(bench[B].provider().arm());
-    assert!(bench[B].provider().descriptor().is_none(), "time that is simulated wakes nobody");
+    assert!(bench[B].provider().descriptor().is_none(), "simulated time wakes no thread");
     bench[B].provider().disarm();
     bench[A].post_send(qa, 1, b"x");
     bench[A].provider().ring_doorbells();

@@ -34,13 +34,13 @@ pub(crate) fn adopted_answers<H: Harness>(bench: &mut Bench<H>) {
     setup::rejected_with_a_reason(bench);
 }
 
-/// Whoever asked gives up at each step, until the adopter has the request.
+/// The client gives up at each step, until the adopter has the request.
 pub(crate) fn the_asker_goes_before_the_answer<H: Harness>(bench: &mut Bench<H>) {
     bench.keep_the_door();
     teardown::before_the_answer(bench);
 }
 
-/// Whoever asked gives up while the adopter has a queue pair for it, or the adopter does.
+/// The client gives up while the adopter has a queue pair for it, or the adopter does.
 pub(crate) fn the_asker_goes_after_adoption<H: Harness>(bench: &mut Bench<H>) {
     bench.keep_the_door();
     teardown::after_prepare(bench);
@@ -52,7 +52,8 @@ pub(crate) fn an_adopted_connection_ends<H: Harness>(bench: &mut Bench<H>) {
     teardown::with_everything_under_way(bench);
 }
 
-/// Nobody has the request while whoever asked gives up: the adopter finds out, or refuses, and serves on.
+/// The request is between providers while the client gives up: the adopter finds out, or refuses, and serves
+/// on.
 pub(crate) fn the_asker_goes_between<H: Harness>(bench: &mut Bench<H>) {
     bench.keep_the_door();
     bench.hands_over = false;
@@ -74,7 +75,7 @@ pub(crate) fn the_asker_goes_between<H: Harness>(bench: &mut Bench<H>) {
     bench.connect();
 }
 
-/// A request that is dropped on its way leaves nothing, and whoever asked does not wait for ever.
+/// A request that is dropped on its way leaves nothing, and the client does not wait for ever.
 pub(crate) fn dropped_between<H: Harness>(bench: &mut Bench<H>) {
     bench.keep_the_door();
     bench.hands_over = false;
@@ -97,20 +98,20 @@ pub(crate) fn unknown_requests<H: Harness>(bench: &mut Bench<H>) {
     assert!(bench.release(request).is_none(), "it was let go");
     bench.door().provider().reject(request, "it was let go");
     assert!(bench.door().provider().prepare(request, CAPACITY).is_err());
-    let request = bench[B].provider().adopt(handover).expect("whoever asked waits");
+    let request = bench[B].provider().adopt(handover).expect("the client waits");
     let qb = bench.prepare(request, CAPACITY);
     bench[B].provider().accept(qb, b"").expect("a prepared connection is accepted");
     bench.established(A, qa);
     bench.established(B, qb);
 }
 
-/// The adopter has no room for the queue pair: whoever asked is refused, and told why.
+/// The adopter has no room for the queue pair: the client is refused, and told why.
 pub(crate) fn a_full_adopter<H: Harness>(bench: &mut Bench<H>) {
     bench.keep_the_door();
     let qa = bench.dial(b"", CAPACITY);
     let request = bench.request().0;
     let large = QueuePairCapacity { receives: u32::MAX / 4, ..CAPACITY };
-    let refusal = bench[B].provider().prepare(request, large).expect_err("nobody has that many");
+    let refusal = bench[B].provider().prepare(request, large).expect_err("no provider has that many");
     bench[B].provider().reject(request, &refusal.to_string());
     let reason = bench.end(A, qa);
     assert!(matches!(reason, DisconnectReason::Rejected(_)), "{reason:?}");

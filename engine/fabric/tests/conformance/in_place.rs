@@ -357,7 +357,7 @@ pub(crate) fn an_answer_invalidates_what_is_exposed<H: Harness>(bench: &mut Benc
     }
 }
 
-/// A message whose memory was read, and which is left then, keeps nobody from fencing that memory.
+/// A message whose memory was read, and which is then left, does not keep that memory from being fenced.
 pub(crate) fn what_was_read_in_vain_can_be_fenced<H: Harness>(bench: &mut Bench<H>) {
     let [qa, qb] = bench.connect();
     bench[B].post_receive(qb, 0);

@@ -1,4 +1,4 @@
-//! iWARP under the suite: both ends in one thread, over the loopback, polled by turns.
+//! iWARP under the suite: both ends in one thread, over the loopback, polled alternately.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use stag_fabric::iwarp::{Iwarp, IwarpConfig};
 
 use crate::bench::{Bench, Harness};
 
-/// How far the clock moves when both sides are idle. Virtual: nobody waits for it.
+/// How far the clock moves when both sides are idle. Virtual: no thread waits for it.
 const TICK: Duration = Duration::from_micros(20);
 
 /// The providers' clock and settings.

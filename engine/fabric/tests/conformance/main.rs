@@ -141,7 +141,7 @@ conformance! {
         private_data_flows_both_ways
         too_much_private_data
         rejected_with_a_reason
-        nobody_listens
+        no_listener
         never_answered
         bad_addresses
         several_listeners

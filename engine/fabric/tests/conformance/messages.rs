@@ -48,7 +48,7 @@ pub(crate) fn both_directions_at_once<H: Harness>(bench: &mut Bench<H>) {
         for side in [A, B] {
             bench[side].post_receive(queue_pairs[side], round);
         }
-        // Nobody may send before the other's Receive is posted; here both are.
+        // A side may send only when the other's Receive is posted; here both are.
         for side in [A, B] {
             bench[side].post_send(queue_pairs[side], round, &pattern(200, round + side as u64));
         }

@@ -69,7 +69,7 @@ pub(crate) fn a_long_message_goes_on_in_the_targets<H: Harness>(bench: &mut Benc
     }
 }
 
-/// The head is the octets of its buffer that the user says, not all of it: what comes behind them goes to the targets.
+/// The head is the octets of its buffer that the user says, not all of it: the octets behind them go to the targets.
 pub(crate) fn a_head_is_as_long_as_its_user_says<H: Harness>(bench: &mut Bench<H>) {
     if !has_targets(bench) {
         return;

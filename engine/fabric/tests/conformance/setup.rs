@@ -57,15 +57,15 @@ pub(crate) fn rejected_with_a_reason<H: Harness>(bench: &mut Bench<H>) {
     }
 }
 
-/// Where nobody listens there is no connection.
-pub(crate) fn nobody_listens<H: Harness>(bench: &mut Bench<H>) {
+/// Without a listener there is no connection.
+pub(crate) fn no_listener<H: Harness>(bench: &mut Bench<H>) {
     let address = bench.harness.address();
     let qa = bench[A].provider().connect(&address, b"", CAPACITY).expect("connecting starts");
     bench[A].post_receive(qa, 1);
     assert_eq!(bench.end(A, qa), DisconnectReason::NoListener);
 }
 
-/// A listener that never answers: the set-up times out, and the late answer finds nobody.
+/// A listener that never answers: the set-up times out, and the late answer reaches no client.
 pub(crate) fn never_answered<H: Harness>(bench: &mut Bench<H>) {
     let qa = bench.dial(b"", CAPACITY);
     bench[A].post_receive(qa, 1);
@@ -100,7 +100,7 @@ pub(crate) fn bad_addresses<H: Harness>(bench: &mut Bench<H>) {
 /// A side may listen at several addresses, and is told where a request came in.
 pub(crate) fn several_listeners<H: Harness>(bench: &mut Bench<H>) {
     let second = bench.harness.address();
-    let other = bench[B].provider().listen(&second).expect("nobody listens there");
+    let other = bench[B].provider().listen(&second).expect("the address is free");
     assert_ne!(other, bench.listener);
     let qa = bench[A].provider().connect(&second, b"2", CAPACITY).expect("connecting starts");
     let is = |event: &Event| matches!(event, Event::ConnectRequest { .. });
@@ -126,7 +126,7 @@ pub(crate) fn peers_are_named<H: Harness>(bench: &mut Bench<H>) {
         let event = bench.until("established", |bench| bench[side].take_event(is));
         let Event::Established { peer, .. } = event else { unreachable!() };
         if side == B {
-            assert_eq!(peer, at_request, "the same one who asked");
+            assert_eq!(peer, at_request, "the same as of the request");
         }
         match peer {
             Peer::Process { pid, .. } => assert_ne!(pid, 0),

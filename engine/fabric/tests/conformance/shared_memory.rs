@@ -1,4 +1,5 @@
-//! Shared memory under the suite: both ends in one thread, polled by turns. Two processes have tests of
+//! Shared memory under the suite: both ends in one thread, polled alternately. Two processes have tests of
+//! their own beside the provider.
 //! their own beside the provider.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +9,7 @@ use stag_fabric::shm::{Shm, ShmConfig};
 
 use crate::bench::{Bench, Harness};
 
-/// How far the clock moves when both sides are idle. Virtual: nobody waits for it.
+/// How far the clock moves when both sides are idle. Virtual: no thread waits for it.
 const TICK: Duration = Duration::from_micros(20);
 
 /// The providers' clock, and names for rendezvous.

@@ -74,7 +74,7 @@ fn key(queue_pair: QueuePairId) -> (u32, u32) {
     (queue_pair.index, queue_pair.generation)
 }
 
-/// An arena with pools, which is registered with nobody.
+/// An arena with pools, which is registered with no provider.
 pub(crate) fn memory(name: &'static str) -> (Arena, Pool, Pool) {
     let budget = Budget::new(1 << 30);
     let config = ArenaConfig {

@@ -49,7 +49,7 @@ pub(crate) fn before_the_answer<H: Harness>(bench: &mut Bench<H>) {
         let reason = bench.end(A, qa);
         assert!(matches!(reason, DisconnectReason::Local | DisconnectReason::TimedOut), "{reason:?}");
         bench.settle();
-        // If the request came in, its answer finds nobody.
+        // If the request came in, its answer reaches no client.
         let is = |event: &stag_fabric::Event| matches!(event, stag_fabric::Event::ConnectRequest { .. });
         if let Some(stag_fabric::Event::ConnectRequest { request, .. }) = bench[B].take_event(is)
             && let Ok(qb) = bench[B].provider().prepare(request, CAPACITY)
@@ -79,7 +79,7 @@ pub(crate) fn after_prepare<H: Harness>(bench: &mut Bench<H>) {
                 DisconnectReason::Peer
                     | DisconnectReason::Rejected(_)
                     | DisconnectReason::PeerDied
-                    // Where a fabric does not say that whoever asked is gone (siw).
+                    // Where a fabric does not say that the client is gone (siw).
                     | DisconnectReason::TimedOut
             ),
             "the other side ended because of {other:?}"
@@ -245,7 +245,7 @@ pub(crate) fn the_other_side_dies<H: Harness>(bench: &mut Bench<H>) {
         0,
         "a dead side leaks nothing"
     );
-    // And nobody listens there any more.
+    // And there is no listener any more.
     let qa = bench.dial(b"", CAPACITY);
     assert_eq!(bench.end(A, qa), DisconnectReason::NoListener);
 }

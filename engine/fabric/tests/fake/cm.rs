@@ -135,7 +135,7 @@ pub(super) extern "C" fn create_event_channel() -> *mut sys::rdma_event_channel 
 pub(super) extern "C" fn destroy_event_channel(channel: *mut sys::rdma_event_channel) {
     with(|world| {
         let channel = world.channels.remove(&(channel as usize)).expect("destroyed once");
-        // Requests that nobody took go with it.
+        // Requests that were not taken go with it.
         for event in &channel.events {
             if event.raw.event == sys::RDMA_CM_EVENT_CONNECT_REQUEST {
                 world.ids.remove(&(event.raw.id as usize));
@@ -199,7 +199,7 @@ pub(super) extern "C" fn migrate_id(
         let name = id as usize;
         let entry = world.ids.get_mut(&name).expect("alive");
         let old = std::mem::replace(&mut entry.object.channel, channel);
-        // Events that nobody got go along.
+        // Events that were not taken go along.
         let old = world.channels.get_mut(&(old as usize)).expect("an identifier's channel outlives it");
         let (moved, kept) = old.events.drain(..).partition(|event| event.raw.id as usize == name);
         old.events = kept;

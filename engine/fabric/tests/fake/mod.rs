@@ -255,7 +255,7 @@ pub(crate) fn fail(function: &'static str, after: u32, error: i32) {
     with(|world| world.failures.push((function, after, error)));
 }
 
-/// Forgets failures that nobody met.
+/// Forgets failures that did not happen.
 pub(crate) fn forgive() {
     with(|world| {
         world.failures.clear();

@@ -491,7 +491,7 @@ pub(super) unsafe extern "C" fn poll_cq(
         let queue = world.queues.get_mut(&(cq as usize)).expect("alive");
         let count = queue.done.len().min(count as usize);
         for (at, wc) in queue.done.drain(..count).enumerate() {
-            // SAFETY: the caller has room for so many.
+            // SAFETY: the caller has room for `count` of them.
             unsafe { *into.add(at) = wc };
         }
         count as libc::c_int

@@ -15,7 +15,7 @@ const LENGTH: (sys::ibv_wc_status, sys::ibv_wc_status) =
 
 /// How a work request ended.
 enum Ran {
-    /// Well, with so many octets.
+    /// Well, with this number of octets.
     Well(u32),
     /// Not yet.
     Waits,
@@ -55,7 +55,7 @@ impl World {
 
     pub(super) fn drop_pair(&mut self, raw: *mut sys::ibv_qp) {
         assert!(self.pairs.remove(&(raw as usize)).is_some(), "a queue pair is destroyed once");
-        // As the kernel does: what nobody got of it is not to be had any more.
+        // As the kernel does: events of it that were not taken are lost.
         // SAFETY: as wide as any field of the union.
         self.async_events.retain(|event| unsafe { event.element.qp } != raw);
         let is_bound = |window: &Window| window.bound.is_some_and(|bound| bound.0 == raw as usize);

@@ -83,7 +83,7 @@ fn connecting_to_siw() {
     }
 }
 
-/// siw may not notice what comes right behind its reply until more comes: until it has sent something, it is nudged, a
+/// siw may not notice a message right behind its reply until more comes: until it has sent something, it is nudged, a
 /// bounded number of times, with messages that mean nothing.
 #[test]
 fn a_peer_that_seems_deaf_is_nudged() {

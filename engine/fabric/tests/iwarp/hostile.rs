@@ -87,7 +87,7 @@ const MISDEEDS: &[(&str, Misdeed, Cause, Counter)] = &[
     ("a Read out of bounds", |_, _, stag| read_request(1, stag, 60, 5), cause(0, 1, 1), |c| c.accesses_refused),
     ("a Read that wraps", |_, _, stag| read_request(1, stag, u64::MAX, 5), cause(0, 1, 4), |c| c.accesses_refused),
     ("a Read of what may be written", |_, stag, _| read_request(1, stag, 0, 8), cause(0, 1, 2), |c| c.accesses_refused),
-    ("siw-17: a Response that nobody asked for", |_, stag, _| tagged(Opcode::ReadResponse, stag, 0, true, b"x"), cause(1, 1, 0), |c| c.bad_responses),
+    ("siw-17: a Response without a Read", |_, stag, _| tagged(Opcode::ReadResponse, stag, 0, true, b"x"), cause(1, 1, 0), |c| c.bad_responses),
     ("5040-e, siw-19: an invalidation of nothing", |_, stag, _| {
         untagged(Opcode::SendInvalidate, stag ^ 0x100, 1, 0, true, b"x")
     }, cause(0, 1, 9), |c| c.bad_invalidations),

@@ -289,7 +289,7 @@ fn the_first_message_leaves_at_once() {
     }
 }
 
-/// Answers to much that comes to an end that waits leave in two halves; those to little, or to what comes to an end that is busy,
+/// Answers to many messages leave in two halves where the end had waited; those to few messages, or of a busy end, leave
 /// together.
 #[test]
 fn answers_leave_in_halves_where_the_peer_would_wait() {
@@ -308,7 +308,7 @@ fn answers_leave_in_halves_where_the_peer_would_wait() {
             heard(&mut peer, &mut server, msn);
         }
     }
-    // What is there at the first look.
+    // The messages of the first look.
     wait(&mut server);
     for calls in [2, 1] {
         let stream: Vec<u8> = (0..32).flat_map(|number| peer.send(&plain(number, 1, 60))).collect();

@@ -1,4 +1,4 @@
-//! A provider that accepts whoever comes, and a peer that says whatever the test wants.
+//! A provider that accepts every client, and a peer that says whatever the test wants.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

@@ -97,7 +97,7 @@ fn time_is_limited() {
     assert_eq!(server.message(pair), b"hello");
 }
 
-/// 5042-c: thousands of connections that send nothing keep nobody out, and are few at any time.
+/// 5042-c: thousands of silent connections keep no honest client out, and are few at any time.
 #[test]
 fn a_crowd_of_silent_ones() {
     let mut server = Server::new(IwarpConfig { handshakes: 32, queue_pairs: 4, ..IwarpConfig::default() });
@@ -213,7 +213,7 @@ fn the_end_at_every_step() {
     }
     server.until("the one that got through has ended", |server| (server.ended.len() == 1).then_some(()));
     server.check_memory();
-    assert_eq!(server.iwarp.poll_timeout(), None, "nobody is waited for: {:?}", server.counters());
+    assert_eq!(server.iwarp.poll_timeout(), None, "it waits for no peer: {:?}", server.counters());
 }
 
 /// Revision 1 is answered with revision 1, without IRD and ORD (6581-9-f).

@@ -41,7 +41,7 @@ fn connects_and_disconnects() {
                 peer.say(&[read_request(1, read.0, 0, 20_000), message].concat());
             }
             6 => {
-                server.send(pair, b"nobody will read it");
+                server.send(pair, b"it will not be read");
                 let octets = peer.send(b"invalid");
                 peer.say(&octets[..octets.len() - 1]);
             }

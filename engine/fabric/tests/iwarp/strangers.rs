@@ -35,9 +35,9 @@ fn a_record_mark_is_handed_out() {
     assert_eq!(server.message(pair), b"RDMA");
 }
 
-/// Where nobody takes them they are closed: those beyond a number at once, the others after a while.
+/// Where they are not taken they are closed: those beyond a number at once, the others after a while.
 #[test]
-fn strangers_that_nobody_takes() {
+fn strangers_that_are_not_taken() {
     let mut server = Server::new(IwarpConfig::default());
     let mut peers: Vec<Peer> = (0..100)
         .map(|_| {

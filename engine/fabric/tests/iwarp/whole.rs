@@ -166,7 +166,7 @@ fn many_answers_hold_a_bounded_part_of_the_memory() {
     }
 }
 
-/// What cannot be in one segment, and what is to be read, is refused, and leaves nothing.
+/// Results too long for one segment, and data that must be read, are refused, and leave nothing.
 #[test]
 fn what_cannot_go_with_an_answer_is_refused() {
     let mut server = Server::new(IwarpConfig::default());
@@ -200,8 +200,8 @@ fn what_cannot_go_with_an_answer_is_refused() {
     }
 }
 
-/// 5040-d: a message that ends an exposure brings its memory, to whoever takes it: where it was shown, or in the completion, also of
-/// a handle that was fenced while the message was on its way.
+/// 5040-d: a message that ends an exposure returns its memory to the function that takes the message: where it was shown, or in
+/// the completion, also of a handle that was fenced while the message was on its way.
 #[test]
 fn a_message_that_ends_an_exposure_brings_its_memory() {
     let mut server = Server::new(IwarpConfig::default());

@@ -179,7 +179,7 @@ fn a_device_goes_and_comes_back() {
         kind.begin();
         let mut a = Side::new(kind.config(), CAPACITY).expect("a device");
         let mut b = Side::new(kind.config(), CAPACITY).expect("a device");
-        b.verbs.listen("127.0.0.1:20049").expect("nobody listens there");
+        b.verbs.listen("127.0.0.1:20049").expect("the address is free");
         let mut now = Duration::ZERO;
         for round in 0..3 {
             a.pair = a.verbs.connect("127.0.0.1:20049", b"", CAPACITY).ok();
@@ -214,7 +214,8 @@ fn a_device_goes_and_comes_back() {
     }
 }
 
-/// Nobody tells a provider without connections. And a driver may wait for everybody to close the device.
+/// A provider without connections gets no event. And a driver may wait until every provider closed the
+/// device.
 #[test]
 fn a_device_that_left_sysfs_is_let_go_by_the_last_who_had_it() {
     REGIONS.begin();
@@ -369,7 +370,7 @@ fn events_of_the_device_reach_whom_they_are_about() {
     pass(&mut a, &mut b, 11_000);
     assert_eq!(a.ended.pop(), Some(DisconnectReason::Peer));
     connect(&mut a, &mut b);
-    // What is nobody's is everybody's.
+    // An event without an owner goes to every provider.
     fake::async_event(sys::IBV_EVENT_DEVICE_FATAL);
     pass(&mut a, &mut b, 2);
     assert!(a.verbs.device().is_none() && b.verbs.device().is_none());

@@ -25,14 +25,14 @@ fn one_doorbell_for_all_that_was_posted() {
     assert_eq!(fake::calls("ibv_post_send") - before, 1);
     pass(&mut a, &mut b, 20);
 
-    // And what comes in the place of the six Receives that it took.
+    // And those that replace the six Receives that it took.
     let before = fake::calls("ibv_post_recv");
     b.receive();
     b.verbs.ring_doorbells();
     assert_eq!(fake::calls("ibv_post_recv") - before, 1);
 }
 
-/// Nothing that comes between the last poll and the sleep is slept through, and what comes later wakes.
+/// No event between the last poll and the sleep is slept through, and later ones wake.
 #[test]
 fn arm_then_poll_again() {
     WINDOWS.begin();
@@ -86,9 +86,9 @@ fn arm_looks_behind_what_is_not_for_the_user() {
     assert!(!a.verbs.arm(), "behind 40 binds");
 }
 
-/// Who did not ask for completions does not wait for them at the end.
+/// A queue pair that did not ask for completions does not wait for them at the end.
 #[test]
-fn the_end_does_not_wait_for_completions_that_nobody_asked_for() {
+fn the_end_does_not_wait_for_completions_that_were_not_asked_for() {
     WINDOWS.begin();
     let (mut a, mut b) = connected(&WINDOWS.config(), MANY);
     (0..3).for_each(|id| send(&mut a, id, 8, false));
@@ -218,7 +218,7 @@ fn reads_wait_for_the_peers_resources() {
     }
 }
 
-/// Calls into the driver and work requests that so many exposures and fences take, one after the other: the table in
+/// Calls into the driver and work requests that `at_once` exposures and fences take, one after the other: the table in
 /// engine/README.md. (registered, deregistered, of windows, doorbells)
 #[test]
 fn what_an_exposure_costs() {

@@ -37,7 +37,7 @@ impl Two {
         let (memories, mut pairs) = ([memory(), memory()], Vec::new());
         a.register(&memories[0].0).expect("it can be registered");
         b.register(&memories[1].0).expect("it can be registered");
-        b.listen("127.0.0.1:20049").expect("nobody listens there");
+        b.listen("127.0.0.1:20049").expect("the address is free");
         let mut now = Duration::ZERO;
         for capacity in capacities {
             let here = a.connect("127.0.0.1:20049", b"", capacity).expect("there is room");
@@ -50,7 +50,7 @@ impl Two {
                 while let Some(event) = b.poll_event() {
                     if let Event::ConnectRequest { request, .. } = event {
                         let pair = b.prepare(request, capacity).expect("there is room");
-                        b.accept(pair, b"").expect("whoever asked is there");
+                        b.accept(pair, b"").expect("the client is there");
                         there = Some(pair);
                     }
                 }

@@ -40,13 +40,13 @@ fn completion_queues_take_turns_at_the_vectors() {
     assert!(vectors.len() > 1, "{vectors:?}");
 }
 
-/// Whoever was not accepted yet has Receives, which come back at once.
+/// A connection that was not accepted yet has Receives, which come back at once.
 #[test]
 fn a_prepared_connection_ends_at_once() {
     WINDOWS.begin();
     let side = || Side::new(WINDOWS.config(), CAPACITY).expect("a device");
     let (mut a, mut b) = (side(), side());
-    b.verbs.listen("127.0.0.1:20049").expect("nobody listens there");
+    b.verbs.listen("127.0.0.1:20049").expect("the address is free");
     a.pair = a.verbs.connect("127.0.0.1:20049", b"", CAPACITY).ok();
     for turn in 0..10 {
         a.poll(TICK * turn);
@@ -71,7 +71,7 @@ fn the_address_chooses_the_device() {
         let side = || Side::new(kind.config(), CAPACITY).expect("a device");
         let (mut a, mut b) = (side(), side());
         assert_eq!((a.verbs.device(), b.verbs.device()), (Some("fake0"), Some("fake0")));
-        b.verbs.listen("127.0.0.2:20049").expect("nobody listens there");
+        b.verbs.listen("127.0.0.2:20049").expect("the address is free");
         assert_eq!(b.verbs.device(), Some("fake1"));
         a.pair = a.verbs.connect("127.0.0.2:20049", b"", CAPACITY).ok();
         a.receive();
@@ -103,7 +103,7 @@ fn the_device_follows_a_listener() {
     WINDOWS.begin();
     fake::with(|world| world.add_device());
     let mut b = Side::new(WINDOWS.config(), CAPACITY).expect("a device");
-    b.verbs.listen("127.0.0.2:20049").expect("nobody listens there");
+    b.verbs.listen("127.0.0.2:20049").expect("the address is free");
     fake::listener_event(sys::RDMA_CM_EVENT_DEVICE_REMOVAL);
     let mut turns = (0..).map(|turn| TICK * turn);
     turns.by_ref().take(10).for_each(|now| b.poll(now));
@@ -121,7 +121,7 @@ fn addresses_of_both_families() {
             Side::new(WINDOWS.config(), CAPACITY).expect("a device"),
             Side::new(WINDOWS.config(), CAPACITY).expect("a device"),
         );
-        b.verbs.listen(address).expect("nobody listens there");
+        b.verbs.listen(address).expect("the address is free");
         a.pair = a.verbs.connect(address, b"", CAPACITY).ok();
         let (mut asked, mut established) = (None, None);
         for turn in 0..60 {
@@ -133,7 +133,7 @@ fn addresses_of_both_families() {
             if let Some(Event::ConnectRequest { request, peer, .. }) = b.verbs.poll_event() {
                 asked = Some(peer);
                 let pair = b.verbs.prepare(request, CAPACITY).expect("there is room");
-                b.verbs.accept(pair, b"").expect("whoever asked is there");
+                b.verbs.accept(pair, b"").expect("the client is there");
             }
         }
         let mut peer: std::net::SocketAddr = address.parse().expect("numbers");
@@ -194,7 +194,7 @@ fn the_device_decides_how_memory_is_exposed() {
         kind.begin();
         let verbs = open(kind.config()).expect("a device");
         assert_eq!(verbs.limits().exposure, expected);
-        // Nobody is to find it out by accident.
+        // Standing exposures may not be used unawares.
         let is_loud =
             verbs.notes().iter().any(|note| note.contains("STANDING") && note.contains("no protection"));
         assert_eq!(is_loud, expected == ExposureKind::Standing, "8166-8.1: {:?}", verbs.notes());
@@ -208,7 +208,8 @@ fn the_device_decides_how_memory_is_exposed() {
     assert_eq!(verbs.limits().exposure, ExposureKind::Registration, "windows only in name");
 }
 
-/// Many ask at once: each is answered, a bounded number at each look; of those that nobody answers only so many wait.
+/// Many ask at once: each is answered, a bounded number in each pass; of those that are not answered a bounded number
+/// waits.
 #[test]
 fn a_backlog_of_many() {
     const ONE: QueuePairCapacity = QueuePairCapacity {
@@ -230,7 +231,7 @@ fn a_backlog_of_many() {
         WINDOWS.begin();
         let mut a = open(config.clone()).expect("a device");
         let mut b = open(config.clone()).expect("a device");
-        b.listen("127.0.0.1:20049").expect("nobody listens there");
+        b.listen("127.0.0.1:20049").expect("the address is free");
         fake::with(|world| assert_eq!(world.seen.backlog, 77));
         for _ in 0..asked {
             a.connect("127.0.0.1:20049", b"", ONE).expect("there is room");
@@ -244,7 +245,7 @@ fn a_backlog_of_many() {
                 match event {
                     Event::ConnectRequest { request, .. } if answers => {
                         let pair = b.prepare(request, ONE).expect("there is room");
-                        b.accept(pair, b"").expect("whoever asked is there");
+                        b.accept(pair, b"").expect("the client is there");
                     }
                     Event::ConnectRequest { .. } => requests += 1,
                     Event::Established { .. } => established[1] += 1,
@@ -315,7 +316,7 @@ fn a_listener_follows_its_address() {
     fake::listener_event(sys::RDMA_CM_EVENT_ADDR_CHANGE);
     pass(&mut a, &mut b, 20);
     assert!(a.is_up && b.is_up, "a connection has events of its own");
-    assert!(b.verbs.poll_timeout().is_some(), "whoever sleeps has to come back");
+    assert!(b.verbs.poll_timeout().is_some(), "a sleeper has to come back");
     for side in [&mut a, &mut b] {
         side.verbs.disconnect(side.pair.expect("connected"));
     }

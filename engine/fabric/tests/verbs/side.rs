@@ -290,7 +290,7 @@ pub(crate) fn run(kind: Kind, mut disturb: impl FnMut(u32)) -> Outcome {
 pub(crate) fn connected(config: &VerbsConfig, capacity: QueuePairCapacity) -> (Side, Side) {
     let side = || Side::new(config.clone(), capacity).expect("a device");
     let (mut a, mut b) = (side(), side());
-    b.verbs.listen("127.0.0.1:20049").expect("nobody listens there");
+    b.verbs.listen("127.0.0.1:20049").expect("the address is free");
     connect(&mut a, &mut b);
     (a, b)
 }
@@ -314,7 +314,7 @@ pub(crate) fn connect(a: &mut Side, b: &mut Side) {
     b.completions.clear();
 }
 
-/// Lets both sides make so many passes.
+/// Lets both sides make `turns` passes.
 pub(crate) fn pass(a: &mut Side, b: &mut Side, turns: u32) {
     for _ in 0..turns {
         let now = a.now + TICK;

@@ -444,7 +444,7 @@ mod tests {
         let closed = |reason| ConnectionEvent::Closed { connection, reason }.to_string();
         assert_eq!(
             closed(CloseReason::Fabric(DisconnectReason::NoListener)),
-            "connection 3.1: closed: nobody listens there"
+            "connection 3.1: closed: no server listens there"
         );
         assert_eq!(closed(CloseReason::Silent), "connection 3.1: closed: the peer does not answer any more");
         assert_eq!(

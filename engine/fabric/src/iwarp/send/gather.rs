@@ -18,8 +18,8 @@ pub(super) enum Ends {
 
 /// An FPDU that the socket has not taken, or not all of it.
 ///
-/// Invariant: `payload` is readable for `payload_len` octets, which nobody writes: they are of a buffer that the
-/// request, or the response, in which the FPDU is a part, holds. It is neither done nor taken away before.
+/// Invariant: `payload` is readable for `payload_len` octets, which are not written: they are of a buffer that
+/// the request, or the response, in which the FPDU is a part, holds. It is neither done nor taken away before.
 pub(super) struct Fpdu {
     pub(super) head: [u8; HEAD_LEN_MAX],
     pub(super) head_len: u8,
@@ -96,7 +96,7 @@ impl Scratch {
             let place = unsafe { fpdu.payload.add(skip) };
             let len = payload_len - skip;
             if len <= COPY_MAX {
-                // SAFETY: readable, and written by nobody (invariant of `Fpdu`).
+                // SAFETY: readable, and not written (invariant of `Fpdu`).
                 self.copy(unsafe { slice::from_raw_parts(place, len) });
             } else {
                 self.refer(place, len);

@@ -1,9 +1,9 @@
 //! The sending half of a queue pair: work requests and Read Responses become FPDUs, FPDUs become system calls.
 //!
-//! Requests wait in `work`, the peer's Reads in `responses`. [`Tx::flush`] turns their heads into FPDUs, by turns, and gives
-//! as many as fit to one `sendmsg`: headers and small payloads are copied together, large payloads are sent from where
-//! they are ([`gather`]). What the socket does not take stays as it is, CRC included. A request is done when the socket has taken
-//! its last octet (a Read: when its last Response came, [`reads`]).
+//! Requests wait in `work`, the peer's Reads in `responses`. [`Tx::flush`] turns their heads into FPDUs, alternating between the
+//! two, and gives as many as fit to one `sendmsg`: headers and small payloads are copied together, large payloads are sent from
+//! where they are ([`gather`]). What the socket does not take stays as it is, CRC included. A request is done when the socket has
+//! taken its last octet (a Read: when its last Response came, [`reads`]).
 //!
 //! A message without chunks needs no request if nothing waits before it: it is [`built`] as an FPDU at once.
 
@@ -50,7 +50,7 @@ const PARTS_EXTRA: usize = 4 * crate::READ_PARTS_MAX;
 const READS_MAX: usize = super::config::READS_DEFAULT as usize;
 /// The longest header: ULPDU_Length, an untagged header, a Read Request.
 const HEAD_LEN_MAX: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN + rdmap::READ_REQUEST_LEN;
-/// The STag of messages of no octets, which nobody looks at (siw-10, siw-16).
+/// The STag of messages of no octets, which peers do not check (siw-10, siw-16).
 const NO_STAG: u32 = 1;
 
 /// What a request is, and what it holds meanwhile.
@@ -371,7 +371,7 @@ impl Tx {
         let mut octets = Vec::with_capacity(fpdu.len());
         octets.extend_from_slice(&fpdu.head[..usize::from(fpdu.head_len)]);
         if fpdu.payload_len > 0 {
-            // SAFETY: readable, and written by nobody (invariant of `Fpdu`).
+            // SAFETY: readable, and not written (invariant of `Fpdu`).
             octets
                 .extend_from_slice(unsafe { slice::from_raw_parts(fpdu.payload, fpdu.payload_len as usize) });
         }
@@ -496,7 +496,7 @@ impl Tx {
         if self.crc {
             let mut crc = Crc::START.update(&fpdu.head[..mpa::LENGTH_LEN + HEAD]);
             if payload_len > 0 {
-                // SAFETY: readable, and written by nobody (invariant of `Fpdu`).
+                // SAFETY: readable, and not written (invariant of `Fpdu`).
                 crc = crc.update(unsafe { slice::from_raw_parts(payload, payload_len as usize) });
             }
             let crc = crc.update(&fpdu.trailer[..pad_len]).finish();
@@ -506,7 +506,7 @@ impl Tx {
         self.fpdus.push_back(fpdu);
     }
 
-    /// Makes a message of no octets that nobody needs: it makes the peer ready, or shows it that more came (siw-10).
+    /// Makes a message of no octets and no meaning: it makes the peer ready, or shows it that more came (siw-10).
     pub(super) fn nudge(&mut self) {
         let control = Opcode::Write.to_control();
         let header = Tagged { last: true, control, stag: NO_STAG, offset: 0 }.to_wire();
@@ -531,8 +531,8 @@ impl Tx {
         }
     }
 
-    /// Makes FPDUs of what waits: as many as one system call should carry. Requests and Responses by turns, but segments of
-    /// two tagged messages are not mixed (siw-12): a Write waits for a Response that has begun, and the other way round.
+    /// Makes FPDUs of what waits: as many as one system call should carry. Requests and Responses alternate, but segments
+    /// of two tagged messages are not mixed (siw-12): a Write waits for a Response that has begun, and the other way round.
     #[inline]
     fn fill(&mut self) {
         if self.waits {
@@ -696,8 +696,8 @@ impl Tx {
             } else {
                 self.gather(scratch);
                 let total = scratch.pieces.iter().map(|piece| piece.iov_len).sum();
-                // SAFETY: the pieces are in the scratch memory, in `built` or memory that it shares, or the payloads of FPDUs, which nobody
-                // writes (invariant of `Fpdu`); all of them stay over the call.
+                // SAFETY: the pieces are in the scratch memory, in `built` or memory that it shares, or the payloads of FPDUs,
+                // which are not written (invariant of `Fpdu`); all of them stay over the call.
                 (total, unsafe { socket.send_pieces(&scratch.pieces, apart) })
             };
             match moved {

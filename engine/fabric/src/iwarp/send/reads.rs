@@ -1,4 +1,4 @@
-//! Our Reads: what comes back for them.
+//! Our Reads and their Responses.
 
 use stag_wire::ddp::{self, Tagged, Untagged};
 use stag_wire::rdmap::queue;
