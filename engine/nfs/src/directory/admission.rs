@@ -68,7 +68,7 @@ impl DirectoryStore {
             system::change_mode(tree.look(index)?.as_fd(), mode).map_err(status)?;
             self.asked.clear();
         }
-        // Without a place for its descriptor, nobody would hear of data that is lost before COMMIT.
+        // Without a place for its descriptor, data that is lost before COMMIT would go unnoticed.
         let stable = if has_place || stable != Stable::Unstable { stable } else { Stable::FileSync };
         self.transfers.admit_write(*transfer, file.clone(), stable);
         if stable == Stable::Unstable {

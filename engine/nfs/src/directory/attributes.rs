@@ -52,7 +52,7 @@ pub(super) fn set(
         set_times(look.as_fd(), set.atime, set.mtime)
     };
     rest().inspect_err(|_| {
-        // If that fails too, there is nobody to tell: the Reply shows what is.
+        // If that fails too, it cannot be reported: the Reply shows the attributes as they are.
         if changes_owner {
             let _ = change_owner(look.as_fd(), uid.map(|_| found.uid), gid.map(|_| found.gid));
         }

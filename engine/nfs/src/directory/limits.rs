@@ -11,7 +11,7 @@ use stag_wire::nfs3::{NAME_LEN_MAX, PATH_LEN_MAX};
 use super::FILE_LEN_MAX;
 use crate::store::StoreLimits;
 
-/// Hard links where nobody says how many.
+/// Hard links where the file system does not say how many.
 const LINKS_MAX: u32 = 65_000;
 
 /// The limits of the file system that the directory `root` is in.

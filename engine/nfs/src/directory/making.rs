@@ -46,8 +46,8 @@ impl Made<'_> {
         found.kind == self.kind && found.uid == self.wanted.uid && is_group
     }
 
-    /// Whether it cannot have been there before: nobody's old object is taken for it, whatever the name was
-    /// exchanged for. A file system that does not know when an object was born leaves it open.
+    /// Whether it cannot have been there before, so that no older object is taken for it, whatever the name
+    /// was exchanged for. A file system that does not know when an object was born leaves it open.
     fn is_newborn(&self, found: &Stat) -> bool {
         self.may_be(found) && found.born().is_some_and(|born| born >= self.began)
     }
@@ -163,7 +163,7 @@ impl DirectoryStore {
         users.run(&FileUser { uid, gid, groups: &[], privileged: true }, act)
     }
 
-    /// Removes what was just made and cannot be what it should be; if that fails too, there is nobody to tell. What
+    /// Removes what was just made and cannot be what it should be; a failure of that cannot be reported. What
     /// somebody else put there stays; and what somebody puts there just now, unless `caller` may remove it.
     fn take_back(
         &self,

@@ -238,8 +238,8 @@ pub(super) fn handles(object: ObjectId) -> impl Iterator<Item = FileHandle> {
     layouts.iter().map(move |layout| layout.handle(object))
 }
 
-/// FNV-1a, 64 bits: the same in every process and version, which std's hashes do not promise. Nobody who could
-/// gain by a collision chooses what goes in.
+/// FNV-1a, 64 bits: the same in every process and version, which std's hashes do not promise. A party that
+/// could gain by a collision does not choose the input.
 pub(super) fn hash(octets: &[u8]) -> u64 {
     octets
         .iter()

@@ -198,8 +198,8 @@ impl Tree {
 
     /// Walks to an object that the kernel has opened.
     fn walk_to(&mut self, id: ObjectId, opened: &OwnedFd, kind: FileType) -> ByHandle {
-        // What /proc says is only a hint: each name is looked up, and has to lead to the object. Of what has several
-        // names it says one; and of a file that nobody has used since the machine started, none.
+        // What /proc says is only a hint: each name is looked up, and has to lead to the object. Of an object with
+        // several names it says one; of a file that was not used since the machine started, none.
         let Ok(root) = self.look(ROOT) else { return ByHandle::Unknown };
         let (Some(path), Some(top)) = (path_of(opened.as_raw_fd()), path_of(root.as_raw_fd())) else {
             return ByHandle::Unknown;
@@ -247,7 +247,7 @@ impl Tree {
         self.search.passed.clear();
         self.search.missed = None;
         let walk = self.search.walks;
-        // Those that nobody asked about any more.
+        // Those that are not asked for any more.
         self.search.wanted.retain(|_, needed| *needed + 1 >= walk);
         self.search.targets = self.search.wanted.keys().map(|id| id.fileid).collect();
         let Ok(root) = self.look(ROOT) else { return };

@@ -9,7 +9,7 @@ use crate::store::ObjectId;
 /// Files that are remembered. There are rarely more at once, and one more look is all that it costs.
 const SEEN_MAX: usize = 8;
 
-/// What a few files were. Whoever has it clears it as soon as that may not be told any more.
+/// What a few files were. Its owner clears it as soon as that may not be told any more.
 pub(super) struct Seen {
     files: Vec<SeenFile>,
     /// The place of the next, once all are taken.

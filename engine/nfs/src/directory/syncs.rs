@@ -46,7 +46,7 @@ struct Object {
 
 /// Somebody who waits for some objects.
 struct Wait {
-    /// Of so many.
+    /// Syncs that have not ended.
     left: u32,
     error: Option<Errno>,
 }

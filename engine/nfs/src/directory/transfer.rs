@@ -4,8 +4,8 @@
 //! ([`Transfers::next_asked`]): so all transfers of one file that came in a pass cost one look at it.
 //!
 //! A READ that finds too little memory answers with less than was asked for, as RFC 1813 allows (section 3.3.6); one that
-//! finds none at all waits for [`PATIENCE`], and is then told to come again. One that waits keeps nobody else waiting who
-//! needs less.
+//! finds none at all waits for [`PATIENCE`], and is then told to come again. A READ that waits does not hold up others
+//! that need less.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Octets that a READ is cut to at least: for less it waits first.
 const SHORT_READ_MIN: usize = 64 << 10;
 
-/// Of the pool's pages for transit, READs leave one in so many to others.
+/// READs leave one part in this number of the pool's pages for transit to others.
 const OTHERS_SHARE: usize = 4;
 
 pub(super) struct Transfers {
@@ -74,7 +74,7 @@ struct Transfer {
     offset: u64,
     len: usize,
     what: What,
-    /// What is to be written, until that is under way.
+    /// The data of a WRITE, until the write is under way.
     data: Pieces<Shared>,
     /// Since when it waits.
     waiting: Option<Duration>,
@@ -223,7 +223,7 @@ impl Transfers {
         !self.asked.is_empty()
     }
 
-    /// Whether so much is to be admitted that it should not wait for the end of the pass.
+    /// Whether enough is asked for that admission should not wait for the end of the pass.
     pub(super) fn has_many_asked(&self) -> bool {
         self.asked.len() >= ASKED_MAX
     }
@@ -406,7 +406,7 @@ impl Transfers {
         let result = completion.result.map_err(|error| self.failed(&what, &file, error));
         match what {
             What::Read { size } => {
-                // Until now, also if nobody asked: the buffers were not free.
+                // Until now, even for an abandoned READ: the buffers were not free.
                 self.reading -= len;
                 let count = result?;
                 if let Data::Read(bufs) = completion.data {

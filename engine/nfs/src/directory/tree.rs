@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A node is used only after its name was seen to lead to it still, and the names of all directories above it, to the
-//! root: so what somebody moves out of the export is out of reach, whoever holds its handle. That is checked
-//! again when it is older than [`Limits::trust`]. Each name is opened by itself, with no symbolic link followed and
-//! no mount crossed, from the descriptor of the directory above: nothing outside can be named.
+//! root: so what is moved out of the export is out of reach, even with a handle of it. That is checked again when it
+//! is older than [`Limits::trust`]. Each name is opened by itself, with no symbolic link followed and no mount
+//! crossed, from the descriptor of the directory above: nothing outside can be named.
 //!
 //! Nodes and descriptors are bounded; those that were not used for the longest time go first. A handle
 //! whose node is gone is found again as after a restart ([`super::search`]).
@@ -169,7 +169,7 @@ impl Tree {
         self.descriptors -= usize::from(self.mount.take().is_some());
     }
 
-    /// Whoever was told where a node is knows it for as long as this number stays.
+    /// A place of a node that was handed out stays valid for as long as this number stays.
     pub(super) fn departures(&self) -> u64 {
         self.departures
     }

@@ -20,7 +20,7 @@ use crate::store::ObjectId;
 /// The most places.
 const PLACES_MAX: usize = 512;
 
-/// Of the descriptors that a store may keep, so many parts are for other things.
+/// One part in this number of the descriptors that a store may keep is for other things.
 const OTHERS_SHARE: usize = 4;
 
 pub(super) struct Unsynced {
@@ -151,7 +151,8 @@ impl Unsynced {
         known.for_each(|(_, file)| file.is_suspect = true);
     }
 
-    /// A name of the file with this number is gone. If it was the last, nobody can ask for its data any more.
+    /// A name of the file with this number is gone. If it was the last, no client can ask for its data any
+    /// more.
     pub(super) fn forget_deleted(&mut self, fileid: u64) {
         let is_deleted = |file: &UnsyncedFile| stat(file.file.as_fd()).is_ok_and(|found| found.nlink == 0);
         self.files.retain(|object, file| object.fileid != fileid || !is_deleted(file));

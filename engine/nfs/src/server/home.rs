@@ -22,7 +22,7 @@ use crate::handle;
 use crate::store::Store;
 
 impl<S: Store> ExportTable<S> {
-    /// The exports, whoever has their files: in a group in an order that does not depend on the reactor.
+    /// The exports of all reactors: in a group in an order that does not depend on the reactor.
     pub(super) fn all(&self) -> Vec<&Export> {
         let own = self.shares.iter().map(|(export, store)| (export, store.fsid()));
         let others = self.elsewhere.iter().map(|other| (&other.export, other.fsid));
@@ -71,7 +71,7 @@ impl<S: Store> ExportTable<S> {
         }
     }
 
-    /// Drops the files, for nobody asks for them any more, if other reactors' memory may be in them.
+    /// Drops the files, which are no longer asked for, if other reactors' memory may be in them.
     pub(super) fn give_back(&mut self) {
         if !self.is_alone() {
             self.shares.clear();

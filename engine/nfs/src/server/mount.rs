@@ -1,5 +1,5 @@
-//! MOUNT version 3. It keeps no list of who mounted what: nobody could trust it (clients come and go without a
-//! word), and peers could make it grow. DUMP shows an empty one.
+//! MOUNT version 3. It keeps no list of who mounted what: the list could not be trusted (clients come and go
+//! without a word), and peers could make it grow. DUMP shows an empty one.
 
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service};
 use stag_wire::mount3::{

@@ -206,7 +206,7 @@ impl<S: Store> Desk<'_, S> {
             Procedure::UnlockMsg => {
                 answer!(|arguments: UnlockArguments<'_>| self.unlock(&arguments), by UnlockRes);
             }
-            // We wait for nobody's locks.
+            // We never wait for another server's locks.
             Procedure::Granted => {
                 answer!(|arguments: TestArguments<'_>| Results {
                     cookie: arguments.cookie,
@@ -233,8 +233,8 @@ impl<S: Store> Desk<'_, S> {
         self.locking.send(self.ends, procedure, results, self.now);
     }
 
-    /// The file of a handle. `exclusive`, if it is to be locked: then it must be a file, and the caller must be able
-    /// to read it, or own it.
+    /// The file of a handle. `exclusive` is given if it is about to be locked: then it must be a file, and the
+    /// caller must be able to read it, or own it.
     fn file(&self, handle: Object<'_>, exclusive: Option<bool>) -> Result<FileKey, Status> {
         let opened = self.exports.open(&self.asker, Handle(handle.0)).map_err(status)?;
         let store = self.exports.store(&opened);
@@ -333,7 +333,8 @@ impl<S: Store> Desk<'_, S> {
         }
     }
 
-    /// In the grace period only what was there before is given; outside of it nobody knows whether it still was.
+    /// In the grace period only what was there before is given; outside of it, it is unknown whether it still
+    /// was.
     fn check_grace(&mut self, reclaim: bool) -> Result<(), Status> {
         let is_grace = self.locking.enter_grace(self.now);
         let is_late = reclaim && !is_grace && self.locking.has_grace();
@@ -360,7 +361,7 @@ impl<S: Store> Desk<'_, S> {
         Results { cookie: arguments.cookie, status }
     }
 
-    /// Also in the grace period: who gives back disturbs nobody.
+    /// Also in the grace period: giving back a lock conflicts with no other.
     fn unlock<'l>(&mut self, arguments: &UnlockArguments<'l>) -> Results<'l> {
         let lock = &arguments.lock;
         let request = self.file(lock.file, None).and_then(|file| self.request(lock, false, file));

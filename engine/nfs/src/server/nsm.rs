@@ -1,5 +1,5 @@
-//! NSM version 1: hosts tell that they restarted, and what they had locked is freed. We monitor nobody for others:
-//! who has locks here is told when we restart, without having asked.
+//! NSM version 1: hosts tell that they restarted, and what they had locked is freed. We monitor no host on behalf
+//! of others: a host with locks here is told when we restart, without having asked.
 
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service};
 use stag_wire::nsm::{
@@ -87,7 +87,7 @@ impl Service for Nsm {
                     reply.success(|_| Ok(()));
                 }
             }
-            // Nobody but our own user crashes us.
+            // Only our own user may simulate a crash.
             Some(Procedure::Null | Procedure::SimuCrash) => reply.success(|_| Ok(())),
             // The engine calls only what `procedure` knows.
             None => reply.system_error(),

@@ -1,7 +1,7 @@
 //! A small rpcbind: it tells where the programs of this server are, and takes no registrations of others.
 //!
-//! It is for machines that have none of their own, where Linux's lock manager would not find ours. It answers whoever
-//! asks, as its kind does; it never calls anybody in another's name (CALLIT), which has been abused too often.
+//! It is for machines that have none of their own, where Linux's lock manager would not find ours. It answers every
+//! client, as its kind does; it never forwards a Call in another's name (CALLIT), which has been abused too often.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -65,7 +65,7 @@ fn cut_read(done: ReadDone, reply: &Reply<'_>, pieces: &mut Vec<Shared>) -> Read
     ReadDone { count, eof: false }
 }
 
-/// `attributes` are asked for where they are written, as they are long to move.
+/// `attributes` is a closure, so that they are written where they are needed: they are large.
 #[inline(always)]
 fn answer_read(
     reply: &mut Reply<'_>,
@@ -157,7 +157,7 @@ pub(super) fn write<S: Store>(
         Ok(Progress::Done(WriteDone { count, committed })) => {
             let store = exports.store(&opened);
             let verifier = store.write_verifier();
-            // As `WriteOk`, with the attributes written from where they are, as they are long to move.
+            // As `WriteOk`, with the attributes written from where they are: they are large to move.
             reply.success(|writer| {
                 writer.u32(NFS3_OK)?;
                 writer.optional(before.as_ref())?;

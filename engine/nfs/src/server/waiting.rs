@@ -36,7 +36,7 @@ struct Waiter {
 
 /// What is left to do.
 pub(super) enum Pending {
-    /// READ, WRITE and COMMIT: the store says what comes of it.
+    /// READ, WRITE and COMMIT: the store has the result.
     Transfer(Transfer),
     /// All is done, and these are the results; but they may not be known before they are on stable storage.
     Changed(Changed),
@@ -113,7 +113,7 @@ impl<S: Store> ExportTable<S> {
                 stores.filter_map(|(share, (_, store))| Some((share, store.poll_later(now)?))).next();
         }
         let Some(waiter) = self.waiting.at(self.waiting.ready?) else {
-            debug_assert!(false, "a ticket of nobody");
+            debug_assert!(false, "a ticket of no Call");
             self.waiting.ready = None;
             return None;
         };
@@ -134,7 +134,7 @@ impl<S: Store> ExportTable<S> {
         }
     }
 
-    /// Nobody wants to know: what a READ has read goes back to its pool.
+    /// The Call is abandoned: what a READ has read goes back to its pool.
     pub(super) fn abandon(&mut self, token: Token, pieces: &mut Vec<Shared>) {
         let Some((share, ticket, _)) = self.waiting.take_ready(token) else { return };
         let _ = self.shares[share].1.finish(ticket, pieces);

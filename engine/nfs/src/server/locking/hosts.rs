@@ -31,7 +31,7 @@ impl Place {
         HostSite(match self {
             Place::Address(IpAddr::V4(address)) => address.to_ipv6_mapped().to_bits(),
             Place::Address(IpAddr::V6(address)) => address.to_bits(),
-            // Addresses that nobody has: 100::/64 (RFC 6666), and none.
+            // Addresses that no host has: 100::/64 (RFC 6666), and none.
             Place::User(uid) => (0x0100 << 112) | u128::from(uid),
             Place::Unknown => 0,
         })
@@ -53,7 +53,7 @@ pub(super) struct Host {
     pub(super) local: Option<IpAddr>,
     /// The newest NSM state that it said, if it did.
     state: Option<u32>,
-    /// Whether it is to be told when we restart.
+    /// Whether we notify it when we restart.
     pub(super) is_noted: bool,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// Octets of heap of a host with a name of so many octets. The list doubles when it is full.
+    /// Octets of heap of a host with a name of `name_len` octets. The list doubles when it is full.
     pub(super) const fn footprint(name_len: usize) -> usize {
         2 * size_of::<Host>() + name_len + 16
     }
@@ -123,7 +123,7 @@ impl Hosts {
     }
 
     /// Adds the host of this name there, which is not known. It may replace one that `is_idle`: one of the same place, if
-    /// there is one, so that nobody's names push out what is known of others. `None`: there are too many.
+    /// there is one, so that the names of one place push out none of another. `None`: there are too many.
     pub(super) fn add(
         &mut self,
         name: &[u8],

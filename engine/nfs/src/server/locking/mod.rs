@@ -1,4 +1,4 @@
-//! What NLM and NSM know together: locks, the hosts that have them, and what is to be told to those.
+//! The state of NLM and NSM together: locks, the hosts that have them, and the Calls that those must get.
 //!
 //! ```text
 //!  LOCK ─▶ table: in the way ─▶ waits … UNLOCK of another ─▶ granted ─▶ GRANTED to the host ─▶ acknowledged
@@ -45,7 +45,7 @@ pub struct LockingConfig {
     pub locks: LockConfig,
     /// Hosts that may have some.
     pub hosts_max: u32,
-    /// After a restart, the time in which hosts may claim what they had, and nobody gets anything else. It begins
+    /// After a restart, the time in which hosts may claim what they had, and other locks are refused. It begins
     /// only if hosts are known that had locks before.
     pub grace: Duration,
     /// What this host calls itself.
@@ -92,7 +92,7 @@ pub struct LockingStatistics {
     pub hosts_freed: u64,
 }
 
-/// What comes back with a lock that was waited for.
+/// The value of a lock that was waited for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Waiter {
     way: Way,
@@ -123,8 +123,8 @@ impl<'a> Client<'a> {
 /// The NSM state that a host says which does not know its own.
 const NO_STATE: u32 = 0;
 
-/// No host has this id: of one that is not known.
-const NOBODY: HostId = HostId { number: u32::MAX, site: HostSite(0) };
+/// No host has this id: it stands for an unknown host.
+const UNKNOWN_HOST: HostId = HostId { number: u32::MAX, site: HostSite(0) };
 
 /// The state of NLM and NSM.
 pub struct Locking {
@@ -209,7 +209,7 @@ impl Locking {
 
     /// The host of a client that is known, or an id that no host has.
     pub(super) fn find_host(&self, client: &Client<'_>) -> HostId {
-        self.hosts.find(client.name, client.place).unwrap_or(NOBODY)
+        self.hosts.find(client.name, client.place).unwrap_or(UNKNOWN_HOST)
     }
 
     /// The host of a client; `None`: there are too many. `state` is the NSM state that it says.
@@ -311,7 +311,7 @@ impl Locking {
         Waiter { way: client.way(), file_handle: file_handle.into() }
     }
 
-    /// The owner of this range knows what it has: nothing more is to be told.
+    /// The owner of this range knows what it has: no GRANTED is due any more.
     pub(super) fn acknowledge(&mut self, request: &LockRequest<'_>) {
         self.outbox.forget(|grant| grant.is_of(request) && grant.range.overlaps(&request.range));
     }
@@ -339,7 +339,7 @@ impl Locking {
         }
     }
 
-    /// Drives what is to be told to hosts. Called each pass.
+    /// Drives the Calls to hosts. Called each pass.
     pub(super) fn poll(&mut self, now: Duration) {
         // The grace period begins with the first pass.
         self.enter_grace(now);
@@ -420,7 +420,7 @@ mod tests {
         let peer = Peer::Address(([192, 0, 2, last], 700).into());
         let client = Client::new(name.as_bytes(), (Some(&peer), None));
         let Some(host) = locking.host(&client, state) else { return false };
-        // Where nobody has one: some locks are freed in between.
+        // At places where no lock is held: some locks are freed in between.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let offset = NEXT.fetch_add(2, Ordering::Relaxed);
         let range = Range::new(offset, 1).expect("a range");

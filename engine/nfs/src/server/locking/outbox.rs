@@ -1,4 +1,4 @@
-//! What is to be told to hosts, until they know it or it is no longer worth it.
+//! Calls to hosts, kept until the host knows or it is no longer worth it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::state::KnownHost;
 /// Seconds to wait before the first try, the second, and so on; the last holds for all that follow.
 const DELAYS_S: [u64; 7] = [0, 1, 2, 4, 8, 15, 30];
 
-/// Calls to one host at once: one that does not answer must not keep the others from hearing.
+/// Calls to one host at once: a host that does not answer must not delay the others.
 const CALLS_PER_HOST: usize = 4;
 
 /// Notices of our restart at once, of the 16 Calls that there may be: a lock that is released must not wait for hosts that
@@ -54,7 +54,7 @@ impl Grant {
     }
 }
 
-/// What is to be told.
+/// The kinds of Calls to hosts.
 #[derive(Debug)]
 pub(super) enum What {
     /// A lock is there.
@@ -81,7 +81,7 @@ pub(super) enum End {
 pub(super) struct Way {
     /// `None`: it has none.
     pub(super) to: Option<IpAddr>,
-    /// `None`: nobody knows, and the system chooses.
+    /// `None`: unknown, and the system chooses.
     pub(super) from: Option<IpAddr>,
 }
 
@@ -99,7 +99,7 @@ struct Entry {
     call: Option<CallOutId>,
 }
 
-/// All that is to be told.
+/// All Calls to hosts.
 pub(super) struct Outbox {
     out: Box<dyn CallOut>,
     entries: Vec<Entry>,
@@ -115,7 +115,7 @@ impl Outbox {
         Outbox { out, entries: Vec::new(), next: Duration::ZERO, cookie: 0, succeeded: 0, failed: 0 }
     }
 
-    /// Nothing is to be told.
+    /// No Call is due.
     pub(super) fn is_idle(&self) -> bool {
         self.entries.is_empty()
     }
@@ -125,8 +125,8 @@ impl Outbox {
         (self.succeeded, self.failed)
     }
 
-    /// Whether there may be one more answer to a `_MSG`, of `max` in all, to this address: nobody gets so many that others
-    /// find no room.
+    /// Whether there may be one more answer to a `_MSG`, of `max` in all, to this address: one address never takes all the
+    /// room.
     pub(super) fn has_room_for_message(&self, to: IpAddr, max: usize) -> bool {
         let messages = || self.entries.iter().filter(|entry| matches!(entry.what, What::Message(..)));
         let own = messages().filter(|entry| entry.to == Some(to)).count();
@@ -257,7 +257,7 @@ enum Round {
     First,
     /// The same after a failure.
     Again,
-    /// Our restart: nobody waits for it, and there may be many hosts, many of them gone.
+    /// Our restart: it is not urgent, and there may be many hosts, many of them gone.
     Notice,
 }
 
@@ -524,7 +524,7 @@ mod tests {
         assert_eq!(grant.owner.svid, 2);
         assert!(outbox.poll_ended(seconds(2)).is_none() && outbox.is_idle());
     }
-    /// A place in which only so many Calls may be under way, and none is ever answered before its time is over.
+    /// A place that limits the Calls under way, and where none is ever answered before its time is over.
     fn silent(calls_max: usize) -> Script {
         let script = Script::default();
         script.0.borrow_mut().calls_max = Some(calls_max);
