@@ -306,7 +306,7 @@ pub enum DisconnectReason {
         /// Its group.
         gid: u32,
     },
-    /// Nobody listens there.
+    /// There is no listener at that address.
     NoListener,
     /// Set-up took too long.
     TimedOut,
@@ -548,7 +548,7 @@ pub trait Provider {
     ///
     /// # Errors
     ///
-    /// Who asked is gone, or is refused because too many requests wait.
+    /// The client is gone, or is refused because too many requests wait.
     fn adopt(&mut self, handover: Self::Handover) -> Result<ConnectRequestId, FabricError>;
 
     /// Starts to disconnect: everything posted or exposed comes back in completions (`Flushed`), then
@@ -726,9 +726,9 @@ pub trait Provider {
         false
     }
 
-    /// Where the start of a message can be built, of at most [`GATHERED_LEN_MAX`](crate::GATHERED_LEN_MAX) octets, which then leaves with
-    /// [`Provider::send_gathered`], together with memory that nobody copies. Only on a queue pair with scattered Receives. `None`: there
-    /// is no such place, or no room in it now.
+    /// Where the start of a message can be built, of at most [`GATHERED_LEN_MAX`](crate::GATHERED_LEN_MAX) octets, which then
+    /// leaves with [`Provider::send_gathered`], together with memory that is not copied. Only on a queue pair with scattered
+    /// Receives. `None`: there is no such place, or no room in it now.
     fn gather_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
         let _ = queue_pair;
         None

@@ -96,7 +96,7 @@ pub(crate) struct ScatterQueue {
 }
 
 impl ScatterQueue {
-    /// For so many Receives.
+    /// For this number of Receives.
     fn new(receives: u32) -> Self {
         let count = receives as usize;
         Self { posted: VecDeque::with_capacity(count), done: VecDeque::with_capacity(count) }
@@ -127,7 +127,7 @@ impl ScatterQueue {
         Ok(())
     }
 
-    /// Whether a queue pair with so many Receives posted takes this one, too.
+    /// Whether a queue pair with `receives` Receives posted takes this one, too.
     pub(crate) fn admit(
         queue: Option<&ScatterQueue>,
         receives: usize,
@@ -157,7 +157,7 @@ impl ScatterQueue {
         self.posted.push_back(targets);
     }
 
-    /// Those of the Receive with so many before it.
+    /// Those of the Receive at this place of the queue.
     pub(crate) fn nth(&mut self, at: usize) -> Option<&mut ReceiveTargets> {
         self.posted.get_mut(at).map(|targets| &mut **targets)
     }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A list and the mode of its object say the same where both speak: [`Acl::mode_bits`] and [`Acl::set_mode_bits`]
-//! keep them in step. A list that names nobody and has no mask is *minimal*: the mode says it all.
+//! keep them in step. A list without named entries and without a mask is *minimal*: the mode says it all.
 
 use stag_wire::nfsacl::{ENTRIES_MAX, Entry, kind};
 
@@ -76,7 +76,7 @@ impl Acl {
                 kind::OWNING_GROUP => &mut owning_group,
                 kind::MASK => &mut mask,
                 kind::OTHER => &mut other,
-                // A name of nobody.
+                // A name of no user or group.
                 kind::USER | kind::GROUP if id == INVALID_ID => return Err(InvalidAcl),
                 kind::USER => {
                     users.push(Named { id, permissions });
@@ -132,7 +132,7 @@ impl Acl {
         self.users.len() + self.groups.len()
     }
 
-    /// Whether it names nobody.
+    /// Whether it has no named entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -157,8 +157,8 @@ impl Acl {
         self.other = mode & ALL;
     }
 
-    /// The access list of a new object in a directory with this default list, made with `mode`: nobody gets more
-    /// than either says.
+    /// The access list of a new object in a directory with this default list, made with `mode`: an entry permits
+    /// only what both permit.
     #[must_use]
     pub fn inherited(&self, mode: u32) -> Acl {
         let mut acl = self.clone();

@@ -38,7 +38,7 @@ const fn listing_len_max(count: u32) -> u32 {
     count.saturating_add(4 + (4 + 84) + nfs3::VERIFIER_LEN as u32)
 }
 
-/// The arguments of a procedure, which know what comes back.
+/// The arguments of a procedure, which know their results' type.
 pub trait Operation: Encode {
     /// Program number.
     const PROGRAM: u32;

@@ -10,7 +10,7 @@ use stag_wire::mount3::PATH_LEN_MAX;
 
 use crate::caller::{INVALID_ID, UserIdentity};
 
-/// The user and the group that stand for whom nobody knows, unless an export says otherwise.
+/// The user and the group that stand for unknown ones, unless an export says otherwise: "nobody" on Linux.
 pub const NOBODY: u32 = 65534;
 
 /// Ports below this are the superuser's.
@@ -46,16 +46,15 @@ pub struct Export {
     pub anonymous_gid: u32,
     /// Bytes of data that it may hold; the rest of the memory budget if it does not say.
     pub size: Option<u64>,
-    /// The core whose reactor has the files, of memory served by several cores. Whoever serves it chooses one if it does not
-    /// say.
+    /// The core whose reactor has the files, of memory served by several cores. The server chooses one if it is not given.
     pub core: Option<u32>,
     /// Objects that it may hold; of a directory, those whose place is remembered.
     pub objects: u32,
     /// Whether what a Call changed in a directory is on stable storage before it is answered.
     /// [`crate::directory::DirectoryConfig::sync`] says what not to do so risks.
     pub sync: bool,
-    /// Whether only the superuser of a client may speak for it: see [`Export::allows`]. What a Call says of its user is worth
-    /// no more than whoever sends it.
+    /// Whether only the superuser of a client may speak for it: see [`Export::allows`]. What a Call says of its user can be
+    /// trusted as far as its sender.
     pub secure: bool,
     /// Who may mount it: everybody if there are none.
     pub clients: Vec<Client>,
@@ -551,15 +550,15 @@ mod tests {
     fn squashing() {
         let root = UserIdentity::new(0, 0, [0, 9]);
         let user = UserIdentity::new(5, 0, [0, 9]);
-        let nobody = UserIdentity::new(NOBODY, NOBODY, []);
+        let squashed = UserIdentity::new(NOBODY, NOBODY, []);
         let default: Export = "mem:/a".parse().unwrap();
-        assert_eq!(default.caller(Some(&root)), nobody);
+        assert_eq!(default.caller(Some(&root)), squashed);
         assert_eq!(default.caller(Some(&user)), UserIdentity::new(5, NOBODY, [NOBODY, 9]));
-        assert_eq!(default.caller(None), nobody);
+        assert_eq!(default.caller(None), squashed);
         let trusting: Export = "mem:/a,root_squash=no".parse().unwrap();
         assert_eq!(trusting.caller(Some(&root)), root);
-        assert_eq!(trusting.caller(None), nobody);
-        // Nobody is nobody's user, whatever is squashed: to a kernel that number means "leave it", which is root.
+        assert_eq!(trusting.caller(None), squashed);
+        // 4294967295 is no user, whatever is squashed: to a kernel that number means "leave it", which is root.
         for export in [&default, &trusting] {
             let nobodys = UserIdentity::new(u32::MAX, u32::MAX, [9, u32::MAX]);
             assert_eq!(export.caller(Some(&nobodys)), UserIdentity::new(NOBODY, NOBODY, [9, NOBODY]));

@@ -1,4 +1,4 @@
-//! File handles: 32 octets that name an object and that nobody can make up.
+//! File handles: 32 octets that name an object and cannot be forged.
 //!
 //! ```text
 //!  0        8        16           24          32
@@ -39,7 +39,7 @@ impl HandleKey {
         HandleKey { secret: [random.hash_one(0), random.hash_one(1)] }
     }
 
-    /// The key of a secret, which nobody else may know.
+    /// The key of a secret, which must stay with this server.
     #[must_use]
     pub fn from_secret(secret: [u8; SECRET_LEN]) -> HandleKey {
         let mut words = [0; 2];
@@ -122,7 +122,7 @@ pub(crate) struct VerifiedHandles {
 
 impl VerifiedHandles {
     pub(crate) fn new(key: HandleKey) -> VerifiedHandles {
-        // Not zeros: those would be a handle that nobody sealed.
+        // Not zeros: those would be a handle that was never sealed.
         let (fsid, object) = (0, ObjectId { fileid: 0, generation: 0 });
         let sealed = Cell::new([fsid, object.fileid, object.generation, key.tag(fsid, object)]);
         let places = Box::new(std::array::from_fn(|_| sealed.clone()));

@@ -61,7 +61,7 @@ impl Recovered {
     ///
     /// When the directory or its file cannot be read or written, or the file makes no sense.
     pub fn from_directory(directory: &Path) -> io::Result<Recovered> {
-        // Whatever umask is: nobody else says which hosts hold locks.
+        // Whatever umask is: only this file says which hosts hold locks.
         DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
         let path = directory.join(FILE);
         let before = match fs::read_to_string(&path) {
@@ -175,12 +175,12 @@ struct Next {
 }
 
 impl Desk {
-    /// Held for a moment only, whoever has it.
+    /// Held for a moment only, by either side.
     fn next(&self) -> MutexGuard<'_, Next> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to be written; waits for it. `None`: nothing more will come.
+    /// The state to write; waits for it. `None`: nothing more will come.
     fn take(&self) -> Option<(u32, Vec<KnownHost>)> {
         let wants = |next: &mut Next| next.state.is_none() && !next.is_last;
         let next = self.has_news.wait_while(self.next(), wants);

@@ -32,7 +32,7 @@ pub enum WriteData<'a> {
     /// In a message: they are copied.
     Inline(&'a [u8]),
     /// In buffers that a transfer placed them in, one after the other. A store may keep the buffers, and may leave memory that
-    /// it gives up in their place: drop what is there afterwards. They must be of a pool with units of 4096 bytes.
+    /// it gives up in their place: drop the contents afterwards. They must be of a pool with units of 4096 bytes.
     Placed(&'a mut [Shared]),
 }
 
@@ -285,10 +285,9 @@ pub trait Store {
     }
 
     /// Appends `count` octets from `offset`, or what there is of them, to `pieces`, without copying.
-    ///
-    /// `pieces` is never made larger than its capacity: where the file is in so many places that it would have to
-    /// be, the READ is short. So give it room for at least one piece. If it is done later, [`Store::finish`] gives
-    /// the pieces, or says why there are none.
+    /// // `pieces` is never made larger than its capacity: where the file is in more places than that, the READ is
+    /// short. So give it room for at least one piece. If it is done later, [`Store::finish`] gives the pieces, or
+    /// says why there are none.
     fn read(
         &mut self,
         caller: &UserIdentity,
@@ -345,7 +344,7 @@ pub trait Store {
         None
     }
 
-    /// Whether [`Store::poll_later`] has work to do of its own accord, so that nobody should sleep.
+    /// Whether [`Store::poll_later`] has work to do of its own accord, so that the reactor should not sleep.
     fn is_busy(&self) -> bool {
         false
     }
@@ -410,7 +409,7 @@ pub trait Store {
         now: Time,
     ) -> Result<(), Status>;
 
-    /// Gives the object `from` the name `to`, in whose stead it comes.
+    /// Renames `from` to `to`, replacing what `to` named.
     fn rename(
         &mut self,
         caller: &UserIdentity,

@@ -23,7 +23,7 @@ fn receive(stream: &mut impl Read) -> Vec<u8> {
     record
 }
 
-/// Serves so many connections, one Call each: `answer` sees header and arguments, and writes a Reply.
+/// Serves `connections` connections, one Call each: `answer` sees header and arguments, and writes a Reply.
 fn serve(
     connections: usize,
     answer: impl Fn(&CallHeader<'_>, &mut Reader<'_>, &mut Writer<'_>) + Send + 'static,
@@ -53,7 +53,7 @@ fn serve(
     (port, thread)
 }
 
-/// An rpcbind that says `port` so many times.
+/// An rpcbind that says `port` `times` times.
 fn rpcbind(port: u32, times: usize) -> (u16, JoinHandle<()>) {
     serve(times, move |header, reader, writer| {
         assert_eq!((header.program, header.version, header.procedure), (rpcbind::PROGRAM, 2, 3));
@@ -137,7 +137,8 @@ fn what_a_client_says_instead_is_told() {
     binder.join().unwrap();
 }
 
-/// A client that never answers, or says that its answer is endless: given up, and only so many at once.
+/// A client that never answers, or says that its answer is endless: given up, and only a bounded number at
+/// once.
 #[test]
 fn what_hangs_is_given_up() {
     let listener = TcpListener::bind(SocketAddr::new(HERE, 0)).unwrap();

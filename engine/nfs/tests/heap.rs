@@ -275,7 +275,7 @@ fn a_store_takes_no_more_than_it_may() {
     }
 }
 
-/// What comes back with a lock that was waited for takes about as much as in the server: where to call, and the file's handle.
+/// The value of a lock that was waited for takes about as much as in the server: where to call, and the file's handle.
 type Waiter = ([u64; 5], Box<[u8]>);
 
 /// Locks and requests that wait, each of a process of its own on a file of its own, as many as there may be.

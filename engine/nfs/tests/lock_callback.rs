@@ -426,7 +426,7 @@ fn hosts_that_had_locks_are_told_of_a_restart() {
     assert_eq!(told.recv_timeout(LONG), Ok(expected));
 }
 
-/// A server has several addresses, and a client knows it by one: what comes from another, its lock manager takes for somebody else's.
+/// A server has several addresses, and a client knows it by one: its lock manager ignores Calls from another.
 #[test]
 fn calls_to_hosts_come_from_the_address_that_they_know() {
     let known = Ipv4Addr::new(127, 0, 0, 5);

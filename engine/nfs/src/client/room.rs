@@ -43,7 +43,7 @@ impl ReplyRoom {
         LENS[self.tries.min(LENS.len() - 1)]
     }
 
-    /// Returns whether the Call is to be made again, as a new one, with the room that there is then.
+    /// Returns whether the caller must make the Call again, as a new one, with the room that there is then.
     ///
     /// It is after a Reply that found no room, four times in all at most. The server may have executed the Call before: only
     /// operations without effect are [`Unbounded`].
@@ -60,7 +60,7 @@ impl ReplyRoom {
 }
 
 impl Target<'_> {
-    /// Begins a Call whose results have no bound, with room for so many octets of them.
+    /// Begins a Call whose results have no bound, with room for the given number of octets of them.
     ///
     /// # Errors
     ///

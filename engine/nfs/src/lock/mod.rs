@@ -121,7 +121,7 @@ impl LockConfig {
     pub const fn memory_max(&self) -> u64 {
         // A lock with its owner, its place in a list that grew by doubling, and a file of its own.
         const LOCK: u64 = 480;
-        // The same, and what the waiting one is to be called back with.
+        // The same, and what the waiting one's owner is called back with.
         const WAITING: u64 = 560;
         self.locks_max as u64 * LOCK + self.waiting_max as u64 * WAITING + self.handle_octets_max as u64
     }
@@ -204,7 +204,7 @@ pub(crate) const fn has_share(own: u64, all: u64, growth: u64, max: u64) -> bool
     growth <= free && own + growth <= free
 }
 
-/// All locks. `W` is what comes back with a lock that was waited for.
+/// All locks. `W` is returned with a lock that was waited for.
 #[derive(Debug)]
 pub struct LockTable<W> {
     config: LockConfig,
@@ -418,7 +418,7 @@ impl<W> LockTable<W> {
         Ok(plan.frees)
     }
 
-    /// Grants what can be granted now, and forgets a file that nobody is interested in.
+    /// Grants what can be granted now, and forgets a file without locks and waiters.
     fn settle(&mut self, key: FileKey) {
         let mut place = 0;
         while let Some(file) = self.files.get(&key)
@@ -548,7 +548,7 @@ mod tests {
 
     #[test]
     fn a_site_takes_no_more_than_it_leaves() {
-        // How much each of so many sites gets of 100, if they take turns and never have enough.
+        // How much each of `sites` sites gets of 100, if they take turns and never have enough.
         for (sites, expected) in [(1, 50), (2, 33), (3, 25), (9, 10), (99, 1), (200, 0)] {
             let mut owned = vec![0; sites];
             for _ in 0..100 {

@@ -2,7 +2,7 @@
 //!
 //! A listing goes on behind a cookie, whatever happened in between; the server keeps nothing of it. It has to end however
 //! fast others change the directory, and to show once what stays. So a new entry gets a cookie *below* all others: it is
-//! behind every reader that has seen an entry, and nobody can put work in front of one. And an entry that gets another name
+//! behind every reader that has seen an entry, and adds no work in front of a reader. And an entry that gets another name
 //! in the same directory keeps its cookie: it is neither shown twice nor missed.
 
 use std::collections::{BTreeMap, HashMap};

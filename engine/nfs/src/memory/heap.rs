@@ -27,7 +27,7 @@ pub(super) struct Heap {
 }
 
 impl Heap {
-    /// For a store of so many objects.
+    /// For a store of `objects_max` objects.
     pub(super) fn new(objects_max: u32) -> Heap {
         Heap { used: 0, limit: (u64::from(objects_max) * HEAP_PER_OBJECT).max(LIMIT_MIN) }
     }
@@ -70,7 +70,7 @@ pub(super) fn tree<T>(count: u64) -> u64 {
     match count {
         0 => 0,
         1..=NODE_MAX => leaf,
-        // A leaf for each of so many entries; one entry in as many is in an inner node.
+        // A leaf for each `NODE_USUAL + 1` entries; one entry in as many is in an inner node.
         _ => {
             leaf * count.div_ceil(NODE_USUAL + 1)
                 + inner * count.div_ceil((NODE_USUAL + 1) * (NODE_USUAL + 1))

@@ -412,7 +412,7 @@ fn next_instant(Time { seconds, nanoseconds }: Time) -> Time {
     }
 }
 
-/// What a list that names so many users and groups takes of the heap at most: they are in two pieces.
+/// What a list that names `names` users and groups takes of the heap at most: they are in two pieces.
 fn lists_len_max(names: usize) -> u64 {
     match names {
         0 => 0,
@@ -495,7 +495,7 @@ impl Inodes {
     }
 }
 
-/// The number of the object at `index`. 0 is nobody's: some clients do not show such entries.
+/// The number of the object at `index`. Never 0: some clients do not show such entries.
 #[inline]
 pub(super) fn fileid(index: Index) -> u64 {
     u64::from(index) + 1

@@ -1,9 +1,9 @@
 //! A file system in pool memory.
 //!
-//! Data is in pages of 4096 bytes, each a counted reference into a pool. A READ takes references to the pages
-//! as they are; a WRITE puts others in their stead, and changes a page in place only if nobody else refers to it.
-//! So a READ in flight is never torn, and neither copies what it need not; [`MemoryStore::statistics`] counts
-//! what was copied.
+//! Data is in pages of 4096 bytes, each a counted reference into a pool. A READ takes references to the pages as
+//! they are; a WRITE replaces them, and changes a page in place only if there is no other reference to it. So a
+//! READ in flight is never torn, and neither copies what it need not; [`MemoryStore::statistics`] counts what was
+//! copied.
 //!
 //! Everything is bounded: data by [`MemoryConfig::data_len_max`] and by the pool, objects and names by the
 //! configuration, and the heap that these, link targets, access control lists and tables of pages take together by
@@ -55,7 +55,7 @@ pub struct MemoryConfig {
     /// Identifies the file system in handles and attributes. Choose another for each. Whatever it is, no handle outlives
     /// the store: objects have generations that no other store gives.
     pub fsid: u64,
-    /// Bytes of the pool that data may take. So many are set aside for it ([`Pool::set_aside`]), but at least one page in
+    /// Bytes of the pool that data may take. They are set aside for it ([`Pool::set_aside`]), but at least one page in
     /// eight stays for Calls on their way: what is placed for a WRITE comes from the same pool.
     pub data_len_max: u64,
     /// Objects. Together they may take [`HEAP_PER_OBJECT`] octets of heap for each: fewer of them with long names, long

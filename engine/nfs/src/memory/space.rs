@@ -127,8 +127,8 @@ impl Space {
         true
     }
 
-    /// Puts the next octets of `source` at `from..to` of a page. Whoever reads the page now goes on reading what
-    /// it held.
+    /// Puts the next octets of `source` at `from..to` of a page. A reader of the page goes on reading what it
+    /// held.
     pub(super) fn rewrite(
         &mut self,
         page: &mut Shared,

@@ -288,7 +288,7 @@ impl Group {
         }
     }
 
-    /// Has the clients make so many Calls, and looks for an order that explains what they saw of each object.
+    /// Has the clients make `count` Calls, and looks for an order that explains what they saw of each object.
     pub(crate) fn make_calls(&mut self, count: usize) {
         let (mut begun, mut ended) = (0, 0);
         while ended < count {
@@ -333,7 +333,7 @@ impl Group {
         let name = |random: &mut Random| random.below(NAMES.len() as u64) as usize;
         let asked = match random.below(12) {
             0..3 => {
-                // 0 is what a file has that nobody wrote.
+                // 0 is the value of a file that was never written.
                 self.written = self.written % 255 + 1;
                 Asked::Write(self.written)
             }
@@ -492,7 +492,7 @@ impl Group {
             group.clients.iter().all(|client| client.engine.is_drained())
                 && group.reactors.iter().all(|(engine, _)| engine.connection_count() == 0)
         });
-        // What was answered to nobody comes back.
+        // The buffers of unanswered Calls come back.
         (0..200).for_each(|_| _ = self.pass());
         for client in &self.clients {
             assert_eq!(client.memory.ledger.outstanding(), 0, "a client's buffers");

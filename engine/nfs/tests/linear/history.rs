@@ -165,7 +165,7 @@ mod tests {
         assert!(is_explained("abAB", &[Write(1), Read(1)]));
         assert!(!is_explained("abBcCA", &[Write(1), Read(1), Read(0)]), "it was seen, and then it was not");
         assert!(is_explained("abBcCA", &[Write(1), Read(0), Read(1)]));
-        assert!(!is_explained("abABcC", &[Write(1), Write(2), Read(3)]), "a value that nobody wrote");
+        assert!(!is_explained("abABcC", &[Write(1), Write(2), Read(3)]), "a value that was never written");
         assert!(is_explained("abABcCdD", &[Write(1), Write(2), Read(1), Read(1)]));
         assert!(!is_explained("abABcCdD", &[Write(1), Write(2), Read(1), Read(2)]));
     }

@@ -190,7 +190,11 @@ fn two_hosts_contend() {
     assert_eq!(locker.counts(), Counts { locks: 4, waiting: 0 });
     assert_eq!(locker.unlock(ALICE, 0, 0), Status::Granted);
     assert_eq!(locker.unlock(ALICE, 0, 0), Status::Granted, "of nothing");
-    assert_eq!(locker.unlock(Process { host: b"carol", svid: 1 }, 0, 0), Status::Granted, "of nobody");
+    assert_eq!(
+        locker.unlock(Process { host: b"carol", svid: 1 }, 0, 0),
+        Status::Granted,
+        "of an unknown host"
+    );
     assert_eq!(locker.counts().locks, 2);
 }
 
@@ -315,7 +319,7 @@ fn news_of_a_restart_is_news_once() {
         alice.restarted(b"alice", 5);
         alice.has(0);
         alice.lock(0, 5);
-        for name in [&b"alice"[..], b"alice.example.org", b"ALICE", b"whoever"] {
+        for name in [&b"alice"[..], b"alice.example.org", b"ALICE", b"stranger"] {
             alice.restarted(name, 5);
             alice.has(1);
         }
@@ -349,7 +353,7 @@ fn news_of_a_restart_is_news_once() {
     }
 }
 
-/// A host whose state nobody knows, because it did not say one: it is freed once, and known from then on.
+/// A host whose state is unknown, because it did not say one: it is freed once, and known from then on.
 #[test]
 fn news_of_a_host_whose_state_is_not_known() {
     for by_free_all in [false, true] {
@@ -464,7 +468,7 @@ fn what_is_no_file_or_not_allowed_is_refused() {
     locker.pair.ask(arguments, |reply| assert!(reply.is_ok()));
     locker.pair.credential = Some(credential(9, 9, &[]));
     assert_eq!(locker.lock(ALICE, 5, 1, true, How::Try), Status::Failed);
-    assert_eq!(locker.unlock(ALICE, 0, 1), Status::Granted, "whoever it runs as at the end");
+    assert_eq!(locker.unlock(ALICE, 0, 1), Status::Granted, "whichever user it runs as at the end");
 
     // A file that is gone is stale; what was locked of it can still be given back.
     locker.pair.credential = Some(credential(0, 0, &[]));
@@ -539,7 +543,7 @@ fn objects_that_lie_are_garbage() {
     assert_eq!(locker.lock(ALICE, 0, 1, true, How::Try), Status::Granted);
 }
 
-/// A `_MSG` is taken, and answered by a Call out; here there is nobody to call.
+/// A `_MSG` is taken, and answered by a Call out; here there is no address to call.
 #[test]
 fn messages_and_other_procedures() {
     let mut locker = Locker::new();
@@ -571,7 +575,7 @@ fn rpcbind_tells_where_programs_are() {
     ] {
         assert_eq!(pair.ask(Getport(wanted), |port| port), port, "{wanted:?}");
     }
-    assert!(!pair.ask(Set(mapping(100_021, 4, 6)), |done| done), "nobody registers here");
+    assert!(!pair.ask(Set(mapping(100_021, 4, 6)), |done| done), "registrations are refused");
     let nfs = rpcb::Mapping { program: 100_003, version: 3, protocol: 6, port: 2049 };
     let nlm = rpcb::Mapping { program: 100_021, version: 4, protocol: 6, port: 4045 };
     pair.ask(Dump2(()), |list| assert!(list.into_iter().eq([nfs, nlm])));

@@ -297,7 +297,7 @@ impl Pair {
     }
 }
 
-/// Whatever a test did: nobody broke the fabric's rules.
+/// Whatever a test did: neither end broke the fabric's rules.
 impl Drop for Pair {
     fn drop(&mut self) {
         if !std::thread::panicking() {

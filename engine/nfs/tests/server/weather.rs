@@ -59,7 +59,7 @@ fn reads_in_flight_are_never_torn() {
             let octets: Vec<u8> = finished.octets(&ok.data.0).flatten().copied().collect();
             assert_eq!((octets.len(), ok.eof), (LEN, true));
             let first = octets[0];
-            assert!(u64::from(first) <= begun, "a value that nobody wrote");
+            assert!(u64::from(first) <= begun, "a value that was never written");
             let other = octets.iter().position(|octet| *octet != first);
             assert_eq!(other, None, "Call {user} found two values");
         }

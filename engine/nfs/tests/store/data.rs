@@ -97,7 +97,7 @@ fn a_read_in_flight_is_never_torn() {
     assert_eq!(lab.units(), 0);
 }
 
-/// Nobody sees what another file left in a page.
+/// What another file left in a page is never seen.
 #[test]
 fn fresh_pages_show_no_old_data() {
     let mut lab = Lab::new(40);

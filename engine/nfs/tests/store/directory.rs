@@ -111,7 +111,7 @@ fn what_is_swapped_under_our_feet_is_not_followed() {
     assert_eq!(patiently(&mut lab, |lab| lab.store.attributes(file).map(|_| ())), Err(Status::Stale));
 }
 
-/// Whoever holds a handle: what is moved out of the export is out of reach, and so is all below it.
+/// Even with a handle, what is moved out of the export is out of reach, and so is all below it.
 #[test]
 fn what_is_moved_out_of_the_export_is_gone() {
     for by_handle in [true, false] {
@@ -256,7 +256,7 @@ fn a_long_search_goes_on_in_slices() {
     let mut lab = Lab { pool, store: store.into(), seconds: 0, baseline: 0, scratch: Some(scratch) };
     let nowhere = ObjectId { fileid: u64::MAX - 1, generation: 0 };
     assert_eq!(lab.store.attributes(nowhere), Err(Status::Jukebox));
-    assert!(lab.store.is_busy(), "nobody may sleep while the walk is under way");
+    assert!(lab.store.is_busy(), "the reactor may not sleep while the walk is under way");
     let mut passes = 0;
     while lab.store.is_busy() {
         assert!(lab.store.poll_later(Duration::ZERO).is_none());
@@ -374,7 +374,7 @@ fn a_tree_that_is_too_deep() {
     assert!(std::process::Command::new("rm").arg("-rf").arg(top).status().unwrap().success());
 }
 
-/// Two names of one file: it stays in reach by the other one, whichever goes, and whoever takes it.
+/// Two names of one file: it stays in reach by the other one, whichever is removed or replaced.
 #[test]
 fn hard_links_are_one_file() {
     let mut lab = lab();

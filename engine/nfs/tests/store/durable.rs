@@ -77,7 +77,7 @@ fn each_procedure_syncs_what_it_changed() {
     assert_eq!(settle(&mut store, &steps), [folder.fileid], "SETATTR of a directory");
     // The file is there: CREATE is a SETATTR.
     assert_eq!(store.create(&ROOT, root, b"f", &unchecked, NOW), Ok(file));
-    assert_eq!(settle(&mut store, &steps), [file.fileid], "CREATE of what is there");
+    assert_eq!(settle(&mut store, &steps), [file.fileid], "CREATE of an existing file");
     store.link(&ROOT, file, folder, b"g", NOW).unwrap();
     assert_eq!(settle(&mut store, &steps), both(file, folder), "LINK: the name, and the number of links");
     store.rename(&ROOT, (root, b"f"), (folder, b"h"), NOW).unwrap();
@@ -166,7 +166,8 @@ fn syncs_wait_for_room_on_the_disk() {
     assert!(!steps.step(None));
 }
 
-/// Nobody is told that something is done which the disk did not keep; and clients write again what they did not commit.
+/// No client is told that something is done which the disk did not keep; and clients write again what they did not
+/// commit.
 #[test]
 fn a_sync_that_fails_fails_those_who_wait_for_it() {
     let (mut store, steps, _scratch) = stepped(true);
@@ -224,7 +225,7 @@ fn a_stable_write_that_fails_changes_the_verifier() {
         for stable in [Stable::DataSync, Stable::FileSync] {
             assert!(fail(stable, error), "{stable:?}: {error}");
         }
-        // Nobody was told of anything: those who commit are, still.
+        // No COMMIT was answered yet, so each COMMIT is told.
         assert!(!fail(Stable::Unstable, error), "{error}");
     }
 }
@@ -417,7 +418,7 @@ fn files_with_data_that_is_not_synced_stay_open() {
     assert_eq!(committed, [unstable, unstable, stable, stable, stable]);
 }
 
-/// A sync that no client asked for fails: nobody waits for its result, so COMMIT must tell.
+/// A sync that no client asked for fails: no Call waits for its result, so COMMIT must tell.
 #[test]
 fn a_sync_of_the_stores_own_that_fails_changes_the_verifier() {
     let scratch = Scratch::new();

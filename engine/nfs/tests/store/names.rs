@@ -89,7 +89,7 @@ fn the_longest_names_and_paths_fit() {
     });
 }
 
-/// Entries that come and go during a listing change nobody else's cookie, and nothing is seen twice.
+/// Entries that come and go during a listing change no other entry's cookie, and nothing is seen twice.
 #[test]
 fn cookies_stay_good_while_the_directory_changes() {
     let mut lab = Lab::new(64);
@@ -231,7 +231,7 @@ fn exclusive_create_knows_a_retransmission() {
         assert_eq!(lab.create(&ROOT, root, "g", &CreateHow::Exclusive([0; 8])), Err(Status::Exist));
         lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
         assert_eq!(lab.create(&ROOT, root, "d", &CreateHow::Unchecked(NONE)), Err(Status::Exist));
-        // UNCHECKED on what is there sets only the size.
+        // UNCHECKED on an existing file sets only the size.
         lab.write(other, 0, b"abc").unwrap();
         let set = SetAttributes { size: Some(1), mode: Some(0o777), ..NONE };
         assert_eq!(lab.create(&ROOT, root, "g", &CreateHow::Unchecked(set)), Ok(other));
@@ -373,7 +373,7 @@ fn a_renamed_entry_keeps_its_place() {
     let (rest, eof) = lab.list(root, all[3].1, 9);
     assert!(eof);
     assert_eq!(rest, [all[4].clone(), ("y".to_owned(), all[5].1)]);
-    // What takes over the name of another takes its place, too: that name is shown once, whoever has it.
+    // An entry that replaces another takes its place, too: that name is shown once, whichever file it names.
     lab.rename(&ROOT, (root, "x"), (root, "y")).unwrap();
     let (rest, _) = lab.list(root, all[3].1, 9);
     assert_eq!(rest, [all[4].clone(), ("y".to_owned(), all[5].1)]);

@@ -74,8 +74,8 @@ fn an_exported_directory_is_known_again() {
     assert_ne!(fsid(&one, "/data"), known);
 }
 
-/// A handle that was sealed by another key is one of an earlier run, as far as anybody can know; what does not even look
-/// like a handle is nobody's.
+/// A handle that was sealed by another key may be one of an earlier run; what does not even look like a handle is
+/// invalid.
 #[test]
 fn handles_of_another_key_are_stale() {
     let object = ObjectId { fileid: 3, generation: 9 };

@@ -65,10 +65,10 @@ impl Mounted {
     }
 }
 
-/// The error of data that was lost goes to whoever syncs first. If that is a WRITE of somebody else, who is told that there
-/// is no space, COMMIT must still not say that all is well.
+/// The error of data that was lost goes to the first sync. If that is another client's WRITE, which is told that there is
+/// no space, COMMIT must still not say that all is well.
 #[test]
-fn what_was_lost_is_told_of_whoever_hears_of_it_first() {
+fn what_was_lost_is_told_of_the_first_who_hears_of_it() {
     if !is_root() {
         return stag_testing::skipped("only root mounts file systems");
     }
